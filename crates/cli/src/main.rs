@@ -1,0 +1,3 @@
+//! The `pext4` command.
+
+fn main() {}

@@ -1,0 +1,176 @@
+//! What can go wrong, sorted by who is to blame.
+//!
+//! `Io` is the device's, `Corrupt` the bytes', `Unsupported` nobody's (a feature this version does
+//! not write or read), `Refused` the caller's (POSIX), `ReadOnly` and `Aborted` tell the state of
+//! the volume. Each converts to the errno a system call would give.
+
+use std::fmt;
+use std::io;
+
+use pext4_jbd2::JournalError;
+use pext4_ondisk::Corrupt;
+use thiserror::Error as ThisError;
+
+/// The result of an operation on a volume.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why an operation failed.
+#[derive(Debug, ThisError)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device failed.
+    #[error("device error: {0}")]
+    Io(#[from] io::Error),
+    /// The image holds bytes that cannot be true.
+    #[error("{0}; run `e2fsck -f` on a copy of the image to repair it")]
+    Corrupt(#[from] Corrupt),
+    /// The image uses something that this version does not handle; the text names it.
+    #[error("unsupported: {0}")]
+    Unsupported(String),
+    /// The request cannot be granted, for a reason POSIX has a name for.
+    #[error("{0}")]
+    Refused(#[from] Refusal),
+    /// The journal stopped after an error; nothing more is written.
+    #[error("{0}")]
+    Journal(#[from] JournalError),
+}
+
+/// Refusals to the caller, by their POSIX names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// `ENOENT`: no such file or directory.
+    NotFound,
+    /// `EEXIST`: the name is taken.
+    Exists,
+    /// `ENOTDIR`: a directory is needed here.
+    NotADirectory,
+    /// `EISDIR`: a directory is not allowed here.
+    IsADirectory,
+    /// `ENOTEMPTY`: the directory has entries.
+    NotEmpty,
+    /// `EINVAL`: the arguments make no sense.
+    Invalid,
+    /// `ENAMETOOLONG`: a name has more than 255 bytes, or a link target more than a block.
+    NameTooLong,
+    /// `EMLINK`: too many links.
+    TooManyLinks,
+    /// `ENOSPC`: no free block or no free inode.
+    NoSpace,
+    /// `EFBIG`: the file would be too large.
+    FileTooLarge,
+    /// `EROFS`: the volume is read-only.
+    ReadOnly,
+    /// `EPERM`: not permitted on this file (immutable, append-only, a directory's link).
+    NotPermitted,
+    /// `EACCES`: permission denied.
+    AccessDenied,
+    /// `ENODATA`: no such extended attribute.
+    NoAttribute,
+    /// `ERANGE`: a value does not fit.
+    Range,
+    /// `E2BIG`: an extended attribute's value is too large.
+    TooBig,
+    /// `EOPNOTSUPP`: not supported for this file.
+    NotSupported,
+    /// `ENXIO`: no data or hole at or after this offset.
+    NoSuchOffset,
+    /// `EBUSY`: in use.
+    Busy,
+    /// `ELOOP`: too many symbolic links.
+    TooManySymlinks,
+    /// `ESTALE`: the inode no longer exists.
+    Stale,
+    /// `EXDEV`: not on this volume.
+    CrossDevice,
+}
+
+impl Refusal {
+    /// The errno of Linux.
+    #[must_use]
+    pub fn errno(self) -> i32 {
+        match self {
+            Self::NotPermitted => 1,
+            Self::NotFound => 2,
+            Self::NoSuchOffset => 6,
+            Self::TooBig => 7,
+            Self::AccessDenied => 13,
+            Self::Busy => 16,
+            Self::Exists => 17,
+            Self::CrossDevice => 18,
+            Self::NotADirectory => 20,
+            Self::IsADirectory => 21,
+            Self::Invalid => 22,
+            Self::FileTooLarge => 27,
+            Self::NoSpace => 28,
+            Self::ReadOnly => 30,
+            Self::TooManyLinks => 31,
+            Self::Range => 34,
+            Self::NameTooLong => 36,
+            Self::NotEmpty => 39,
+            Self::TooManySymlinks => 40,
+            Self::NoAttribute => 61,
+            Self::NotSupported => 95,
+            Self::Stale => 116,
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::NotPermitted => "operation not permitted",
+            Self::NotFound => "no such file or directory",
+            Self::NoSuchOffset => "no data or hole at this offset",
+            Self::TooBig => "value too large for an extended attribute",
+            Self::AccessDenied => "permission denied",
+            Self::Busy => "in use",
+            Self::Exists => "file exists",
+            Self::CrossDevice => "not on this volume",
+            Self::NotADirectory => "not a directory",
+            Self::IsADirectory => "is a directory",
+            Self::Invalid => "invalid argument",
+            Self::FileTooLarge => "file too large",
+            Self::NoSpace => "no space left on the volume",
+            Self::ReadOnly => "the volume is read-only",
+            Self::TooManyLinks => "too many links",
+            Self::Range => "value does not fit",
+            Self::NameTooLong => "name too long",
+            Self::NotEmpty => "directory not empty",
+            Self::TooManySymlinks => "too many levels of symbolic links",
+            Self::NoAttribute => "no such extended attribute",
+            Self::NotSupported => "not supported for this file",
+            Self::Stale => "the inode no longer exists",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.text())
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl Error {
+    /// The errno that a system call would return for this error.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        const EIO: i32 = 5;
+        const EROFS: i32 = 30;
+        const EOPNOTSUPP: i32 = 95;
+        const EUCLEAN: i32 = 117;
+        match self {
+            Self::Io(error) => error.raw_os_error().unwrap_or(EIO),
+            Self::Corrupt(_) => EUCLEAN,
+            Self::Unsupported(_) => EOPNOTSUPP,
+            Self::Refused(refusal) => refusal.errno(),
+            Self::Journal(_) => EROFS,
+        }
+    }
+
+    /// Whether this is the given refusal.
+    #[must_use]
+    pub fn is(&self, refusal: Refusal) -> bool {
+        matches!(self, Self::Refused(this) if *this == refusal)
+    }
+}

@@ -1,0 +1,53 @@
+//! How a volume is mounted, and how wide each mechanism is.
+
+use std::time::Duration;
+
+/// What to do when the image turns out corrupt while mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnError {
+    /// Note it and go on (`errors=continue`).
+    Continue,
+    /// Stop writing (`errors=remount-ro`).
+    ReadOnly,
+}
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// Nothing is written, not even the journal's replay, which stays in memory.
+    pub read_only: bool,
+    /// Longest time between commits.
+    pub commit_interval: Duration,
+    /// Bytes of metadata kept in memory.
+    pub cache_size: u64,
+    /// Overrides the policy that the superblock names.
+    pub on_error: Option<OnError>,
+    /// The directory it is mounted on, for the superblock's record.
+    pub mounted_on: String,
+    /// Users' extended attributes and ACLs are honoured as the image says; this gives freed blocks
+    /// back to the device.
+    pub discard: bool,
+    /// Width and setting of each scaling mechanism.
+    pub scaling: Scaling,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            commit_interval: Duration::from_secs(5),
+            cache_size: 256 << 20,
+            on_error: None,
+            mounted_on: String::new(),
+            discard: false,
+            scaling: Scaling::default(),
+        }
+    }
+}
+
+/// Width of the mechanisms that keep cores apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Scaling {
+    /// Stream goals for large files; `None` takes min(cores, groups / 4).
+    pub stream_goals: Option<u32>,
+}

@@ -1,0 +1,190 @@
+//! What callers give and get: attributes, entries, what to change, what to make.
+//!
+//! Times are seconds since 1970 (negative before) with nanoseconds; sizes and offsets are bytes;
+//! modes are those of `stat(2)`, type bits included where a whole mode is given.
+
+pub use pext4_ondisk::directory::FileType;
+pub use pext4_ondisk::time::Time;
+pub use pext4_ondisk::{InodeNumber, LogicalBlock};
+
+/// A device number of a character or block special file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct DeviceNumber {
+    /// Major number (12 bits).
+    pub major: u32,
+    /// Minor number (20 bits).
+    pub minor: u32,
+}
+
+/// What `stat(2)` tells of an inode, and its birth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// The inode.
+    pub inode: InodeNumber,
+    /// Generation: tells a reused inode number from its earlier life.
+    pub generation: u32,
+    /// What kind of file it is.
+    pub file_type: FileType,
+    /// Type and permission bits, as `st_mode`.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// Space taken, in units of 512 bytes, as `st_blocks`.
+    pub sectors: u64,
+    /// Names that lead here.
+    pub links: u32,
+    /// The device a special file stands for; zero for all others.
+    pub device: DeviceNumber,
+    /// Last access.
+    pub accessed: Time,
+    /// Last change of the content.
+    pub modified: Time,
+    /// Last change of the inode.
+    pub changed: Time,
+    /// Birth, where the inode has room for it.
+    pub created: Option<Time>,
+    /// ext4's flags as `FS_IOC_GETFLAGS` shows them.
+    pub flags: u32,
+}
+
+/// A name that was looked up or made. Its inode is *held*: it lives on, even without a name, until
+/// [`Volume::forget`](crate::Volume::forget) has been called as often as it was returned.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// The inode that the name leads to.
+    pub inode: InodeNumber,
+    /// Its attributes at that moment.
+    pub attributes: Attributes,
+}
+
+/// How a new inode begins.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct New {
+    /// Permission bits (07777); the type follows from the operation. The umask is already applied.
+    pub permissions: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group; a set-group-id parent directory overrides it.
+    pub gid: u32,
+}
+
+/// A time to set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// The present.
+    Now,
+    /// This time.
+    To(Time),
+}
+
+/// What to change of an inode; `None` leaves a thing as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttributes {
+    /// Permission bits (07777).
+    pub permissions: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size: cuts or extends a regular file.
+    pub size: Option<u64>,
+    /// Last access.
+    pub accessed: Option<SetTime>,
+    /// Last modification.
+    pub modified: Option<SetTime>,
+    /// Last inode change; set to the present when absent and anything else is set.
+    pub changed: Option<SetTime>,
+    /// Birth, where the inode has room for it.
+    pub created: Option<SetTime>,
+    /// ext4's user-modifiable flags, as `FS_IOC_SETFLAGS`.
+    pub flags: Option<u32>,
+}
+
+/// How `rename` treats its target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RenameMode {
+    /// An existing target is replaced.
+    #[default]
+    Replace,
+    /// An existing target is an error (`RENAME_NOREPLACE`).
+    NoReplace,
+    /// The two names change places (`RENAME_EXCHANGE`).
+    Exchange,
+}
+
+/// What `allocate` does to a range of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllocateMode {
+    /// Blocks for the range, and the size grows to cover it.
+    Extend,
+    /// Blocks for the range, the size stays (`FALLOC_FL_KEEP_SIZE`).
+    KeepSize,
+    /// The range becomes a hole (`FALLOC_FL_PUNCH_HOLE`).
+    PunchHole,
+    /// The range reads as zeroes, its blocks stay or come (`FALLOC_FL_ZERO_RANGE`).
+    ZeroRange {
+        /// Whether the size stays as it is.
+        keep_size: bool,
+    },
+}
+
+/// A run of a file's blocks on the device, in bytes, as `FIEMAP` lists them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MappedRange {
+    /// Offset in the file.
+    pub logical: u64,
+    /// Offset on the device.
+    pub physical: u64,
+    /// Length.
+    pub length: u64,
+    /// Allocated but never written: reads as zeroes.
+    pub unwritten: bool,
+}
+
+/// One name of a directory listing.
+#[derive(Clone, Debug)]
+pub struct DirectoryEntry<'a> {
+    /// The inode it leads to.
+    pub inode: InodeNumber,
+    /// The kind that the directory remembers.
+    pub file_type: FileType,
+    /// The name's bytes.
+    pub name: &'a [u8],
+    /// Where a listing goes on behind this entry.
+    pub next_cookie: u64,
+}
+
+/// Whether setting an extended attribute may create or must replace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SetXattrMode {
+    /// Either.
+    #[default]
+    Any,
+    /// It must not exist (`XATTR_CREATE`).
+    Create,
+    /// It must exist (`XATTR_REPLACE`).
+    Replace,
+}
+
+/// What `statfs(2)` tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Statistics {
+    /// Bytes in a block.
+    pub block_size: u32,
+    /// Blocks, less the file system's own.
+    pub blocks: u64,
+    /// Free blocks.
+    pub free_blocks: u64,
+    /// Free blocks that ordinary users may take.
+    pub available_blocks: u64,
+    /// Inodes.
+    pub inodes: u64,
+    /// Free inodes.
+    pub free_inodes: u64,
+    /// Longest name in bytes.
+    pub name_length: u32,
+}

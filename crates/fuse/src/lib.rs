@@ -1,0 +1,1 @@
+//! The FUSE server of pext4.

@@ -1,0 +1,1 @@
+//! Making and examining ext4 images without mounting them.

@@ -1,0 +1,1 @@
+//! The only door to locks, atomics and threads in pext4.

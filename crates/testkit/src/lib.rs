@@ -1,0 +1,1 @@
+//! Operations, models, crash images and oracles for testing pext4.

@@ -1,0 +1,3 @@
+//! Longer campaigns and chores of the pext4 workspace: `cargo xtask`.
+
+fn main() {}
