@@ -1,0 +1,297 @@
+//! What every layer of the file system stands on: the device, the buffers, the journal, and the
+//! facts of the image that do not change while it is mounted.
+//!
+//! Layers hold `Arc<Store>` and their own state; none is handed "the whole file system". Blocks
+//! come in through [`Store::read_block`], which refuses numbers outside the file system, so that
+//! nothing above needs to check a pointer read from disk twice.
+//!
+//! The superblock is a journalled object like any other (class `Superblock`): changes are made on
+//! its decoded form under a handle, the bytes are made at capture. Free counts in it are brought
+//! up to date when the volume closes, as Linux does it.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use pext4_block::{Buffer, Cache, Device};
+use pext4_jbd2::{Capture, Handle, Journal, Owed, Owing};
+use pext4_ondisk::feature::{Features, ReadOnlyCompat};
+use pext4_ondisk::geometry::Geometry;
+use pext4_ondisk::superblock::Superblock;
+use pext4_ondisk::{BlockNumber, Corrupt, Tid};
+use pext4_sync::order::Class;
+use pext4_sync::{Mutex, MutexGuard};
+
+use crate::error::{Error, Refusal, Result};
+use crate::options::{MountOptions, OnError};
+
+/// Byte offset of the primary superblock on every ext4 device.
+pub const SUPERBLOCK_OFFSET: u64 = 1024;
+/// Bytes in a superblock.
+pub const SUPERBLOCK_SIZE: usize = 1024;
+
+/// The ground under all layers of one mounted volume.
+pub struct Store {
+    /// The device that holds the image. [immutable after mount]
+    pub device: Arc<dyn Device>,
+    /// Metadata blocks in memory.
+    pub cache: Arc<Cache>,
+    /// Shape of the image. [immutable after mount]
+    pub geometry: Geometry,
+    /// Features the image was mounted with. [immutable after mount]
+    pub features: Features,
+    /// Seed of all metadata checksums. [immutable after mount]
+    pub checksum_seed: u32,
+    /// Whether metadata carries checksums. [immutable after mount]
+    pub metadata_csum: bool,
+    /// How it was mounted. [immutable after mount]
+    pub options: MountOptions,
+    journal: OnceLock<Arc<Journal>>,
+    superblock: Arc<SuperblockState>,
+    read_only: AtomicBool,
+}
+
+/// The superblock in memory.
+pub struct SuperblockState {
+    home: BlockNumber,
+    offset: u32,
+    inner: Mutex<SuperblockInner>,
+}
+
+struct SuperblockInner {
+    superblock: Superblock,
+    owed: Owed,
+}
+
+impl Store {
+    /// A store over `device`; the journal follows through [`Store::attach_journal`].
+    #[must_use]
+    pub fn new(
+        device: Arc<dyn Device>,
+        cache: Arc<Cache>,
+        geometry: Geometry,
+        superblock: Superblock,
+        options: MountOptions,
+    ) -> Self {
+        let block_size = u64::from(geometry.block_size);
+        let offset = u32::try_from(SUPERBLOCK_OFFSET % block_size).expect("below the block size");
+        Self {
+            device,
+            cache,
+            features: superblock.features,
+            checksum_seed: superblock.metadata_checksum_seed(),
+            metadata_csum: superblock
+                .features
+                .read_only_compat
+                .contains(ReadOnlyCompat::METADATA_CSUM),
+            geometry,
+            read_only: AtomicBool::new(options.read_only),
+            options,
+            journal: OnceLock::new(),
+            superblock: Arc::new(SuperblockState {
+                home: BlockNumber(SUPERBLOCK_OFFSET / block_size),
+                offset,
+                inner: Mutex::new(
+                    Class::Superblock,
+                    SuperblockInner { superblock, owed: Owed::default() },
+                ),
+            }),
+        }
+    }
+
+    /// Gives the store its journal, once, before the first operation.
+    ///
+    /// # Panics
+    ///
+    /// If it has one already.
+    pub fn attach_journal(&self, journal: Arc<Journal>) {
+        assert!(self.journal.set(journal).is_ok(), "a store has one journal");
+    }
+
+    /// The journal.
+    ///
+    /// # Panics
+    ///
+    /// If the volume is still being put together.
+    #[must_use]
+    pub fn journal(&self) -> &Journal {
+        self.journal.get().expect("mount attaches the journal before any operation")
+    }
+
+    /// The journal, if it is attached already.
+    #[must_use]
+    pub fn try_journal(&self) -> Option<&Arc<Journal>> {
+        self.journal.get()
+    }
+
+    /// Bytes in a block.
+    #[must_use]
+    pub fn block_size(&self) -> u32 {
+        self.geometry.block_size
+    }
+
+    /// Whether `count` blocks from `start` on lie inside the file system.
+    #[must_use]
+    pub fn contains(&self, start: BlockNumber, count: u64) -> bool {
+        start.get() >= u64::from(self.geometry.first_data_block)
+            && start
+                .get()
+                .checked_add(count)
+                .is_some_and(|end| end <= self.geometry.blocks_count)
+    }
+
+    /// A metadata block, from memory or the device.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` if the number lies outside the file system, `Io` if the device fails.
+    pub fn read_block(&self, block: BlockNumber) -> Result<Arc<Buffer>> {
+        if !self.contains(block, 1) {
+            return Err(Corrupt::new("block pointer", "lies outside the file system")
+                .in_block(block)
+                .into());
+        }
+        Ok(self.cache.get(block)?)
+    }
+
+    /// Fails unless the volume takes writes.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(ReadOnly)`.
+    pub fn check_writable(&self) -> Result<()> {
+        if self.is_read_only() {
+            return Err(Refusal::ReadOnly.into());
+        }
+        Ok(())
+    }
+
+    /// Whether writes are refused.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Relaxed)
+    }
+
+    /// Refuses all writes from now on.
+    pub fn set_read_only(&self) {
+        self.read_only.store(true, Ordering::Relaxed);
+    }
+
+    /// Starts a handle for an operation that may dirty `credits` metadata blocks.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(ReadOnly)`, or the journal's error once it has stopped.
+    pub fn start(&self, credits: u32) -> Result<Handle<'_>> {
+        self.check_writable()?;
+        Ok(self.journal().start(credits)?)
+    }
+
+    /// Looks at the superblock.
+    pub fn superblock<R>(&self, look: impl FnOnce(&Superblock) -> R) -> R {
+        look(&self.superblock.inner.lock().superblock)
+    }
+
+    /// Changes the superblock within a handle (one credit).
+    pub fn edit_superblock<R>(
+        &self,
+        handle: &mut Handle<'_>,
+        change: impl FnOnce(&mut Superblock) -> R,
+    ) -> R {
+        let state = &self.superblock;
+        let mut inner = state.inner.lock();
+        let inner = &mut *inner;
+        handle.touch(
+            &mut inner.owed,
+            1,
+            || Arc::clone(state) as Arc<dyn Owing>,
+            |captures| captures.push(state.capture_of(&inner.superblock)),
+        );
+        change(&mut inner.superblock)
+    }
+
+    /// Changes the superblock and writes it to its home at once, past the journal, durable on
+    /// return. Only for the moments when no transaction can hold it: mount, close, and after an
+    /// abort.
+    ///
+    /// # Errors
+    ///
+    /// `Io` if the device fails.
+    pub fn write_superblock(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        let bytes = {
+            let mut inner: MutexGuard<'_, SuperblockInner> = self.superblock.inner.lock();
+            change(&mut inner.superblock);
+            inner.superblock.encode()
+        };
+        self.patch_cached_superblock(&bytes)?;
+        self.device.write_at(SUPERBLOCK_OFFSET, &bytes)?;
+        self.device.flush()?;
+        Ok(())
+    }
+
+    /// Keeps the cached block, on which journalled versions are based, equal to the home.
+    fn patch_cached_superblock(&self, bytes: &[u8]) -> io::Result<()> {
+        let buffer = self.cache.get(self.superblock.home)?;
+        let start = self.superblock.offset as usize;
+        let mut state = buffer.write();
+        state.page.make_mut()[start..start + SUPERBLOCK_SIZE].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Passes an error on, after the volume's policy has been applied if it tells of corruption.
+    /// The one place where the policy acts.
+    pub fn judge(&self, error: Error) -> Error {
+        if let Error::Corrupt(corrupt) = &error {
+            self.note_corruption(corrupt);
+        }
+        error
+    }
+
+    fn note_corruption(&self, corrupt: &Corrupt) {
+        if self.is_read_only() {
+            return;
+        }
+        let continues = match self.options.on_error {
+            Some(policy) => policy == OnError::Continue,
+            None => self.superblock(Superblock::continues_on_error),
+        };
+        if !continues {
+            self.set_read_only();
+            if let Some(journal) = self.try_journal() {
+                journal.abort(&corrupt.to_string());
+            }
+        }
+        let noted = self.write_superblock(|superblock| superblock.note_error(corrupt, now().0));
+        if noted.is_err() {
+            self.set_read_only();
+        }
+    }
+}
+
+impl SuperblockState {
+    fn capture_of(&self, superblock: &Superblock) -> Capture {
+        Capture::Piece {
+            block: self.home,
+            offset: self.offset,
+            bytes: Box::from(superblock.encode().as_slice()),
+        }
+    }
+}
+
+impl Owing for SuperblockState {
+    fn capture(&self, tid: Tid, captures: &mut Vec<Capture>) {
+        let mut inner = self.inner.lock();
+        if inner.owed.settle(tid) {
+            captures.push(self.capture_of(&inner.superblock));
+        }
+    }
+}
+
+/// The present as (seconds, nanoseconds) since 1970.
+#[must_use]
+pub fn now() -> (i64, u32) {
+    match std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH) {
+        Ok(since) => (i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos()),
+        Err(_) => (0, 0),
+    }
+}
