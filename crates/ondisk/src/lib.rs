@@ -7,9 +7,16 @@
 
 #![forbid(unsafe_code)]
 
+mod bytes;
+pub mod checksum;
 pub mod corrupt;
 pub mod directory;
+pub mod dirhash;
+pub mod feature;
+pub mod geometry;
+pub mod extent;
 pub mod number;
+pub mod superblock;
 pub mod time;
 
 pub use corrupt::Corrupt;
