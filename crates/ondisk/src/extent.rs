@@ -14,8 +14,9 @@ use std::fmt;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::checksum::{crc32c, inode_state};
 use crate::corrupt::Corrupt;
-use crate::number::{BlockNumber, LogicalBlock};
+use crate::number::{BlockNumber, InodeNumber, LogicalBlock};
 
 /// First two bytes of every node.
 pub const MAGIC: u16 = 0xF30A;
@@ -493,6 +494,46 @@ pub fn write_node(bytes: &mut [u8], depth: u16, entries: &[EntryBytes]) {
     bytes[HEADER_SIZE..][..entries.len() * ENTRY_SIZE].copy_from_slice(entries.as_flattened());
 }
 
+/// Bytes of the checksum behind the room for entries.
+const CHECKSUM_SIZE: usize = 4;
+
+/// Where a block's checksum lies: behind the room that the header claims, not at the block's end.
+fn checksum_place(bytes: &[u8]) -> Result<usize, Corrupt> {
+    let place = HEADER_SIZE + ENTRY_SIZE * usize::from(Header::decode(bytes)?.max);
+    if place + CHECKSUM_SIZE > bytes.len() {
+        return Err(Corrupt::new(STRUCTURE, "no room for the checksum"));
+    }
+    Ok(place)
+}
+
+/// Stores the checksum of a node that fills a block; a block without a sound header stays as it is.
+pub fn stamp_node(bytes: &mut [u8], seed: u32, inode: InodeNumber, generation: u32) {
+    if let Ok(place) = checksum_place(bytes) {
+        let (summed, rest) = bytes.split_at_mut(place);
+        let sum = crc32c(inode_state(seed, inode, generation), summed);
+        rest[..CHECKSUM_SIZE].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+/// Checks the checksum of a node that fills a block.
+///
+/// # Errors
+///
+/// If it is wrong, or the header leaves no room for one.
+pub fn verify_node(
+    bytes: &[u8],
+    seed: u32,
+    inode: InodeNumber,
+    generation: u32,
+) -> Result<(), Corrupt> {
+    let (summed, rest) = bytes.split_at(checksum_place(bytes)?);
+    let sum = crc32c(inode_state(seed, inode, generation), summed);
+    if !rest.starts_with(&sum.to_le_bytes()) {
+        return Err(Corrupt::new(STRUCTURE, "wrong checksum").in_inode(inode));
+    }
+    Ok(())
+}
+
 /// An empty root, as a new file has it.
 #[must_use]
 pub fn empty_root() -> [u8; ROOT_SIZE] {
@@ -595,6 +636,27 @@ mod tests {
         let root = empty_root();
         assert_eq!(root[..12], [0x0A, 0xF3, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0]);
         assert!(Node::parse(&root).expect("sound").is_empty());
+    }
+
+    #[test]
+    fn the_checksum_lies_behind_the_room_that_the_header_claims() {
+        let mut bytes = [0; 1024];
+        write_node(&mut bytes, 0, &[extent(1, 9, 1, false).encode()]);
+        bytes[4] = 83;
+        bytes[1020..].fill(0xEE);
+        stamp_node(&mut bytes, 1, InodeNumber(12), 5);
+        assert_ne!(bytes[12 + 83 * 12..][..4], [0; 4]);
+        assert_eq!(bytes[1020..], [0xEE; 4]);
+        assert!(verify_node(&bytes, 1, InodeNumber(12), 5).is_ok());
+        assert!(verify_node(&bytes, 1, InodeNumber(12), 6).is_err());
+        assert!(verify_node(&bytes, 1, InodeNumber(13), 5).is_err());
+        bytes[20] ^= 1;
+        assert!(verify_node(&bytes, 1, InodeNumber(12), 5).is_err());
+        bytes[4] = 200;
+        assert!(
+            verify_node(&bytes, 1, InodeNumber(12), 5).is_err(),
+            "beyond the block"
+        );
     }
 
     #[test]
