@@ -117,8 +117,14 @@ mod tests {
     #[test]
     fn says_what_and_where() {
         let bare = Corrupt::new("superblock", "magic is 0x0000, not 0xEF53");
-        assert_eq!(bare.to_string(), "corrupt superblock: magic is 0x0000, not 0xEF53");
-        let placed = bare.in_block(BlockNumber(9)).in_inode(InodeNumber(2)).in_block(BlockNumber(1));
+        assert_eq!(
+            bare.to_string(),
+            "corrupt superblock: magic is 0x0000, not 0xEF53"
+        );
+        let placed = bare
+            .in_block(BlockNumber(9))
+            .in_inode(InodeNumber(2))
+            .in_block(BlockNumber(1));
         assert_eq!(
             placed.to_string(),
             "corrupt superblock (inode 2, block 9): magic is 0x0000, not 0xEF53"

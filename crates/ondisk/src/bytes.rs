@@ -1,0 +1,25 @@
+//! Little-endian words at byte offsets of a block whose length the caller has checked.
+//!
+//! Structures with a fixed shape are zerocopy structs; these helpers serve the ones whose fields
+//! move (entries of trees and directories). All of them panic past the end of the slice, so each
+//! caller first proves the range, usually once, when it reads the count that bounds it.
+
+/// The 16-bit word at `at`.
+pub(crate) fn read_u16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+/// The 32-bit word at `at`.
+pub(crate) fn read_u32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// Stores a 16-bit word at `at`.
+pub(crate) fn write_u16(bytes: &mut [u8], at: usize, value: u16) {
+    bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
+}
+
+/// Stores a 32-bit word at `at`.
+pub(crate) fn write_u32(bytes: &mut [u8], at: usize, value: u32) {
+    bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+}

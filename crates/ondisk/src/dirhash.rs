@@ -1,0 +1,256 @@
+//! The hash of a name: in which leaf of an indexed directory it lies.
+//!
+//! Three algorithms exist (a legacy one, half of MD4, and TEA in hash mode), each with name bytes
+//! taken as signed or as unsigned, because early kernels used the processor's `char`. The major
+//! hash orders the directory; its low bit is always clear, since the index uses that bit to mark
+//! runs of equal hashes that go on in the next leaf. The minor hash only refines listing cookies.
+
+/// Which algorithm an index was built with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HashVersion {
+    /// The first one; weak.
+    Legacy,
+    /// Three rounds of MD4 over half its block: the default.
+    HalfMd4,
+    /// The Tiny Encryption Algorithm as a hash.
+    Tea,
+    /// SipHash with a key: for directories both encrypted and casefolded; not computed here.
+    SipHash,
+}
+
+impl HashVersion {
+    /// From the number on disk; in-memory variants (3 to 5) are not valid there.
+    #[must_use]
+    pub const fn from_raw(raw: u8) -> Option<Self> {
+        match raw {
+            0 => Some(Self::Legacy),
+            1 => Some(Self::HalfMd4),
+            2 => Some(Self::Tea),
+            6 => Some(Self::SipHash),
+            _ => None,
+        }
+    }
+
+    /// The number on disk.
+    #[must_use]
+    pub const fn to_raw(self) -> u8 {
+        match self {
+            Self::Legacy => 0,
+            Self::HalfMd4 => 1,
+            Self::Tea => 2,
+            Self::SipHash => 6,
+        }
+    }
+}
+
+/// How the bytes of a name enter the arithmetic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Signedness {
+    /// 0x80 and above are negative.
+    Signed,
+    /// All are positive.
+    Unsigned,
+}
+
+/// What a name hashes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Hash {
+    /// Chooses the leaf; even, and never 0xFFFFFFFE.
+    pub major: u32,
+    /// Orders names of one major hash in listings.
+    pub minor: u32,
+}
+
+/// Everything but the name: one per directory index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hasher {
+    /// The algorithm.
+    pub version: HashVersion,
+    /// How it takes bytes.
+    pub signedness: Signedness,
+    /// The file system's seed; all zero stands for the algorithm's constants.
+    pub seed: [u32; 4],
+}
+
+impl Hasher {
+    /// The hash of a name; `None` for an algorithm that needs a key.
+    #[must_use]
+    pub fn hash(&self, name: &[u8]) -> Option<Hash> {
+        hash(self.version, self.signedness, self.seed, name)
+    }
+}
+
+const INITIAL: [u32; 4] = [0x6745_2301, 0xEFCD_AB89, 0x98BA_DCFE, 0x1032_5476];
+
+/// The hash of a name; `None` for an algorithm that needs a key.
+#[must_use]
+pub fn hash(
+    version: HashVersion,
+    signedness: Signedness,
+    seed: [u32; 4],
+    name: &[u8],
+) -> Option<Hash> {
+    let state = if seed == [0; 4] { INITIAL } else { seed };
+    let (major, minor) = match version {
+        HashVersion::Legacy => (legacy(signedness, name), 0),
+        HashVersion::HalfMd4 => half_md4(signedness, state, name),
+        HashVersion::Tea => tea(signedness, state, name),
+        HashVersion::SipHash => return None,
+    };
+    Some(Hash {
+        major: usable(major),
+        minor,
+    })
+}
+
+/// Clears the continuation bit, and keeps clear of the value that ends a listing.
+fn usable(major: u32) -> u32 {
+    let even = major & !1;
+    if even == 0xFFFF_FFFE {
+        0xFFFF_FFFC
+    } else {
+        even
+    }
+}
+
+fn widen(signedness: Signedness, byte: u8) -> u32 {
+    match signedness {
+        Signedness::Signed => i32::from(byte.cast_signed()).cast_unsigned(),
+        Signedness::Unsigned => u32::from(byte),
+    }
+}
+
+fn legacy(signedness: Signedness, name: &[u8]) -> u32 {
+    let (mut current, mut previous) = (0x12A3_FE2D_u32, 0x37AB_E8F9_u32);
+    for &byte in name {
+        let mixed = current ^ widen(signedness, byte).wrapping_mul(7_152_373);
+        let mut next = previous.wrapping_add(mixed);
+        if next & 0x8000_0000 != 0 {
+            next = next.wrapping_sub(0x7FFF_FFFF);
+        }
+        previous = current;
+        current = next;
+    }
+    current << 1
+}
+
+/// Packs up to `4 * N` bytes into words, first byte highest, padded with the length that is left.
+fn pack<const N: usize>(signedness: Signedness, rest: &[u8]) -> [u32; N] {
+    let length = u32::try_from(rest.len()).unwrap_or(u32::MAX);
+    let doubled = length | length << 8;
+    let padding = doubled | doubled << 16;
+    let mut words = [padding; N];
+    for (word, bytes) in words.iter_mut().zip(rest.chunks(4)) {
+        *word = bytes.iter().fold(padding, |word, &byte| {
+            widen(signedness, byte).wrapping_add(word << 8)
+        });
+    }
+    words
+}
+
+fn half_md4(signedness: Signedness, mut state: [u32; 4], name: &[u8]) -> (u32, u32) {
+    for start in (0..name.len()).step_by(32) {
+        let words = pack::<8>(signedness, &name[start..]);
+        half_md4_transform(&mut state, &words);
+    }
+    (state[1], state[2])
+}
+
+fn half_md4_transform(state: &mut [u32; 4], words: &[u32; 8]) {
+    const ORDER: [[usize; 8]; 3] = [
+        [0, 1, 2, 3, 4, 5, 6, 7],
+        [1, 3, 5, 7, 0, 2, 4, 6],
+        [3, 7, 2, 6, 1, 5, 0, 4],
+    ];
+    const SHIFTS: [[u32; 4]; 3] = [[3, 7, 11, 19], [3, 5, 9, 13], [3, 9, 11, 15]];
+    const CONSTANTS: [u32; 3] = [0, 0x5A82_7999, 0x6ED9_EBA1];
+    let functions: [fn(u32, u32, u32) -> u32; 3] = [
+        |x, y, z| z ^ (x & (y ^ z)),
+        |x, y, z| (x & y).wrapping_add((x ^ y) & z),
+        |x, y, z| x ^ y ^ z,
+    ];
+    let [mut a, mut b, mut c, mut d] = *state;
+    for round in 0..3 {
+        for (step, &index) in ORDER[round].iter().enumerate() {
+            let mixed = a
+                .wrapping_add(functions[round](b, c, d))
+                .wrapping_add(words[index])
+                .wrapping_add(CONSTANTS[round])
+                .rotate_left(SHIFTS[round][step % 4]);
+            (a, b, c, d) = (d, mixed, b, c);
+        }
+    }
+    for (word, mixed) in state.iter_mut().zip([a, b, c, d]) {
+        *word = word.wrapping_add(mixed);
+    }
+}
+
+fn tea(signedness: Signedness, mut state: [u32; 4], name: &[u8]) -> (u32, u32) {
+    for start in (0..name.len()).step_by(16) {
+        let words = pack::<4>(signedness, &name[start..]);
+        tea_transform(&mut state, words);
+    }
+    (state[0], state[1])
+}
+
+fn tea_transform(state: &mut [u32; 4], [a, b, c, d]: [u32; 4]) {
+    const DELTA: u32 = 0x9E37_79B9;
+    let (mut left, mut right, mut sum) = (state[0], state[1], 0u32);
+    for _ in 0..16 {
+        sum = sum.wrapping_add(DELTA);
+        left = left.wrapping_add(
+            (right << 4).wrapping_add(a) ^ right.wrapping_add(sum) ^ (right >> 5).wrapping_add(b),
+        );
+        right = right.wrapping_add(
+            (left << 4).wrapping_add(c) ^ left.wrapping_add(sum) ^ (left >> 5).wrapping_add(d),
+        );
+    }
+    state[0] = state[0].wrapping_add(left);
+    state[1] = state[1].wrapping_add(right);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Hash, HashVersion, Signedness, hash, usable};
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_value_that_ends_a_listing_is_never_used() {
+        assert_eq!(usable(u32::MAX), 0xFFFF_FFFC);
+        assert_eq!(usable(0xFFFF_FFFD), 0xFFFF_FFFC);
+        assert_eq!(usable(7), 6);
+    }
+
+    #[test]
+    fn signedness_matters_only_from_0x80_on() {
+        for version in [HashVersion::Legacy, HashVersion::HalfMd4, HashVersion::Tea] {
+            let of = |signedness, name: &[u8]| hash(version, signedness, [0; 4], name);
+            assert_eq!(
+                of(Signedness::Signed, b"name"),
+                of(Signedness::Unsigned, b"name")
+            );
+            assert_ne!(
+                of(Signedness::Signed, b"n\xE4me"),
+                of(Signedness::Unsigned, b"n\xE4me")
+            );
+        }
+        assert_eq!(
+            hash(HashVersion::SipHash, Signedness::Signed, [0; 4], b"x"),
+            None
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn majors_are_even_and_bounded(
+            name in proptest::collection::vec(any::<u8>(), 0..256),
+            seed in any::<[u32; 4]>(),
+            raw in 0u8..3,
+        ) {
+            let version = HashVersion::from_raw(raw).expect("three are known");
+            let Hash { major, .. } =
+                hash(version, Signedness::Signed, seed, &name).expect("computed");
+            prop_assert!(major & 1 == 0 && major < 0xFFFF_FFFE);
+        }
+    }
+}

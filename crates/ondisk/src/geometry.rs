@@ -1,0 +1,574 @@
+//! Where things lie: every size and count that follows from a superblock, judged once.
+//!
+//! A [`Geometry`] exists only for a superblock whose numbers fit together, so code that holds one
+//! may divide by its fields and multiply them without fear: group counts, inode counts and block
+//! numbers all stay within their types. Each absurdity is refused by name.
+
+use crate::checksum::{Checksums, INITIAL, crc32c};
+use crate::corrupt::Corrupt;
+use crate::feature::{Compat, Features, Incompat, ReadOnlyCompat};
+use crate::number::{BlockNumber, GroupNumber, InodeNumber};
+use crate::superblock::{CHECKSUM_CRC32C, Superblock};
+
+/// The most blocks that extents can address: 48 bits.
+pub const MAX_BLOCKS: u64 = 1 << 48;
+
+/// The layout of one file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes in a block: a power of two from 1024 to 65536.
+    pub block_size: u32,
+    /// Its logarithm, 10 to 16.
+    pub block_bits: u32,
+    /// All blocks of the file system.
+    pub blocks_count: u64,
+    /// The block that group 0 starts at.
+    pub first_data_block: u32,
+    /// Blocks in a group, the last one aside.
+    pub blocks_per_group: u32,
+    /// Blocks in a cluster; 1 without bigalloc.
+    pub blocks_per_cluster: u32,
+    /// Its logarithm.
+    pub cluster_bits: u32,
+    /// Clusters in a group, the last one aside: the bits of a block bitmap. A multiple of 8.
+    pub clusters_per_group: u32,
+    /// Inodes in a group: the bits of an inode bitmap. A multiple of 8.
+    pub inodes_per_group: u32,
+    /// Groups.
+    pub group_count: u32,
+    /// All inodes.
+    pub inodes_count: u32,
+    /// The first inode that is not reserved.
+    pub first_inode: InodeNumber,
+    /// Bytes in an inode: a power of two from 128 to the block size.
+    pub inode_size: u16,
+    /// Bytes in a group descriptor: 32, or a power of two from 64 to 1024.
+    pub descriptor_size: u16,
+    /// Descriptors in a block.
+    pub descriptors_per_block: u32,
+    /// Blocks that all descriptors together take.
+    pub descriptor_blocks: u32,
+    /// Blocks of a group's inode table.
+    pub inode_table_blocks: u32,
+    /// Blocks after the descriptors kept for their growth.
+    pub reserved_gdt_blocks: u32,
+    /// Descriptor blocks from this one on lie the `meta_bg` way (only with that feature).
+    pub first_meta_bg: u32,
+    /// Groups in a flexible group: a power of two, 1 without `flex_bg`.
+    pub groups_per_flex: u32,
+    /// The two groups with superblock copies under `sparse_super2`; 0 for none.
+    pub backup_groups: [u32; 2],
+    /// The features.
+    pub features: Features,
+    /// How metadata is protected.
+    pub checksums: Checksums,
+    /// What the hash of an attribute value kept in an inode starts from: the seed that
+    /// `metadata_csum` uses, with or without that feature.
+    pub value_seed: u32,
+}
+
+/// `condition` must hold, or the superblock's field is absurd.
+fn require(condition: bool, problem: impl FnOnce() -> String) -> Result<(), Corrupt> {
+    if condition {
+        Ok(())
+    } else {
+        Err(Corrupt::new("superblock", problem()))
+    }
+}
+
+impl Geometry {
+    /// The layout that a superblock describes.
+    ///
+    /// # Errors
+    /// [`Corrupt`], naming the field, where its numbers are absurd or contradict each other.
+    pub fn of(superblock: &Superblock) -> Result<Self, Corrupt> {
+        require(superblock.revision <= 1, || {
+            format!("revision is {}", superblock.revision)
+        })?;
+        let blocks = BlockSizes::of(superblock)?;
+        let groups = Groups::of(superblock, &blocks)?;
+        let inode_size = check_inode_size(superblock, blocks.block_size)?;
+        let inode_table_blocks = check_inode_counts(
+            superblock,
+            blocks.block_size,
+            inode_size,
+            groups.group_count,
+        )?;
+        let descriptor_size = check_descriptor_size(superblock, blocks.block_size)?;
+        let descriptors_per_block = blocks.block_size / u32::from(descriptor_size);
+        let geometry = Self {
+            block_size: blocks.block_size,
+            block_bits: blocks.block_size.ilog2(),
+            blocks_count: superblock.blocks_count,
+            first_data_block: superblock.first_data_block,
+            blocks_per_group: superblock.blocks_per_group,
+            blocks_per_cluster: blocks.blocks_per_cluster,
+            cluster_bits: blocks.blocks_per_cluster.ilog2(),
+            clusters_per_group: groups.clusters_per_group,
+            inodes_per_group: superblock.inodes_per_group,
+            group_count: groups.group_count,
+            inodes_count: superblock.inodes_count,
+            first_inode: superblock.effective_first_inode(),
+            inode_size,
+            descriptor_size,
+            descriptors_per_block,
+            descriptor_blocks: groups.group_count.div_ceil(descriptors_per_block),
+            inode_table_blocks,
+            reserved_gdt_blocks: u32::from(superblock.reserved_gdt_blocks),
+            first_meta_bg: superblock.first_meta_bg,
+            groups_per_flex: check_flex(superblock)?,
+            backup_groups: superblock.backup_groups,
+            features: superblock.features,
+            checksums: check_checksums(superblock)?,
+            value_seed: value_seed(superblock),
+        };
+        geometry.check_descriptor_placement()?;
+        Ok(geometry)
+    }
+
+    fn check_descriptor_placement(&self) -> Result<(), Corrupt> {
+        require(self.reserved_gdt_blocks <= self.block_size / 4, || {
+            format!("{} reserved descriptor blocks", self.reserved_gdt_blocks)
+        })?;
+        if self.has_meta_bg() {
+            require(self.first_meta_bg <= self.descriptor_blocks, || {
+                format!(
+                    "first meta group is {} of {} descriptor blocks",
+                    self.first_meta_bg, self.descriptor_blocks
+                )
+            })?;
+        }
+        let last = GroupNumber(self.group_count - 1);
+        let start = self.first_block(last).get();
+        let ends = u64::from(self.superblock_overhead(last)) + start;
+        require(ends <= self.blocks_count, || {
+            format!("the last group, at block {start}, has no room for its descriptors")
+        })?;
+        let overhead = self.superblock_overhead(GroupNumber(0));
+        require(overhead < self.blocks_in(GroupNumber(0)), || {
+            format!("descriptors take {overhead} blocks, group 0 has no more")
+        })
+    }
+
+    /// Whether these features are all on.
+    #[must_use]
+    pub fn has_meta_bg(&self) -> bool {
+        self.features.has_incompat(Incompat::META_BG)
+    }
+
+    /// Whether space is allocated in clusters of several blocks.
+    #[must_use]
+    pub fn has_bigalloc(&self) -> bool {
+        self.features.has_read_only_compat(ReadOnlyCompat::BIGALLOC)
+    }
+
+    /// The crc32c seed, where all metadata is protected.
+    #[must_use]
+    pub fn checksum_seed(&self) -> Option<u32> {
+        self.checksums.seed()
+    }
+
+    /// The most blocks whose numbers the file system can write down, whatever its present size.
+    #[must_use]
+    pub fn addressable_blocks(&self) -> u64 {
+        if self.features.has_incompat(Incompat::SIXTY_FOUR_BIT) {
+            MAX_BLOCKS
+        } else {
+            1 << 32
+        }
+    }
+
+    /// Whether `count` blocks from `start` all lie in the file system.
+    #[must_use]
+    pub fn contains(&self, start: BlockNumber, count: u64) -> bool {
+        start.get() >= u64::from(self.first_data_block)
+            && start
+                .get()
+                .checked_add(count)
+                .is_some_and(|end| end <= self.blocks_count)
+    }
+
+    /// The group a block lies in; `None` outside the file system, and for the boot block before
+    /// group 0.
+    #[must_use]
+    pub fn group_of(&self, block: BlockNumber) -> Option<GroupNumber> {
+        if block.get() >= self.blocks_count {
+            return None;
+        }
+        let from_start = block.get().checked_sub(u64::from(self.first_data_block))?;
+        u32::try_from(from_start / u64::from(self.blocks_per_group))
+            .ok()
+            .map(GroupNumber)
+    }
+
+    /// How far into its group a block lies; `None` as for [`group_of`](Self::group_of).
+    #[must_use]
+    pub fn offset_in_group(&self, block: BlockNumber) -> Option<u32> {
+        self.group_of(block)?;
+        let from_start = block.get() - u64::from(self.first_data_block);
+        u32::try_from(from_start % u64::from(self.blocks_per_group)).ok()
+    }
+
+    /// The bit of its group's bitmap that stands for a block; `None` as for
+    /// [`group_of`](Self::group_of).
+    #[must_use]
+    pub fn cluster_in_group(&self, block: BlockNumber) -> Option<u32> {
+        self.offset_in_group(block)
+            .map(|offset| offset >> self.cluster_bits)
+    }
+
+    /// A group's first block.
+    #[must_use]
+    pub fn first_block(&self, group: GroupNumber) -> BlockNumber {
+        let from_start = u64::from(group.get()) * u64::from(self.blocks_per_group);
+        BlockNumber(from_start + u64::from(self.first_data_block))
+    }
+
+    /// Blocks in a group; 0 behind the last group.
+    #[must_use]
+    pub fn blocks_in(&self, group: GroupNumber) -> u32 {
+        let left = self
+            .blocks_count
+            .saturating_sub(self.first_block(group).get());
+        u32::try_from(left)
+            .unwrap_or(u32::MAX)
+            .min(self.blocks_per_group)
+    }
+
+    /// Clusters in a group, a partial one at the end included.
+    #[must_use]
+    pub fn clusters_in(&self, group: GroupNumber) -> u32 {
+        self.blocks_in(group).div_ceil(self.blocks_per_cluster)
+    }
+
+    /// All groups.
+    pub fn groups(&self) -> impl DoubleEndedIterator<Item = GroupNumber> + use<> {
+        (0..self.group_count).map(GroupNumber)
+    }
+
+    /// Whether a group starts with a copy of the superblock (group 0 with the original).
+    #[must_use]
+    pub fn has_superblock(&self, group: GroupNumber) -> bool {
+        let number = group.get();
+        if number == 0 {
+            return true;
+        }
+        if self.features.has_compat(Compat::SPARSE_SUPER2) {
+            return self.backup_groups.contains(&number);
+        }
+        if !self
+            .features
+            .has_read_only_compat(ReadOnlyCompat::SPARSE_SUPER)
+        {
+            return true;
+        }
+        number == 1 || [3, 5, 7].into_iter().any(|base| is_power_of(base, number))
+    }
+
+    /// The block with a group's copy of the superblock, if it has one. In the block of group 0
+    /// the superblock starts at byte 1024 of the device, elsewhere at byte 0 of the block.
+    #[must_use]
+    pub fn superblock_copy(&self, group: GroupNumber) -> Option<BlockNumber> {
+        if !self.has_superblock(group) {
+            return None;
+        }
+        let boot = if group.get() == 0 {
+            self.boot_blocks()
+        } else {
+            0
+        };
+        self.first_block(group).checked_add(boot)
+    }
+
+    /// Blocks of group 0 before the superblock's: 1 with 1 KiB blocks and bigalloc, else 0.
+    fn boot_blocks(&self) -> u32 {
+        u32::from(self.block_size == 1024 && self.first_data_block == 0)
+    }
+
+    /// Where a group's descriptor lies: its block and the offset in it.
+    #[must_use]
+    pub fn descriptor_location(&self, group: GroupNumber) -> (BlockNumber, u32) {
+        let index = group.get() / self.descriptors_per_block;
+        let slot = group.get() % self.descriptors_per_block;
+        (
+            self.descriptor_block(index),
+            slot * u32::from(self.descriptor_size),
+        )
+    }
+
+    /// Where the primary of a block of descriptors lies, by its index.
+    #[must_use]
+    pub fn descriptor_block(&self, index: u32) -> BlockNumber {
+        if self.has_meta_bg() && index >= self.first_meta_bg {
+            let group = GroupNumber(index.saturating_mul(self.descriptors_per_block));
+            return self.meta_descriptor_block(group);
+        }
+        let start = u64::from(self.first_data_block) + u64::from(self.boot_blocks());
+        BlockNumber(start + 1 + u64::from(index))
+    }
+
+    /// In a group that holds `meta_bg` descriptors: their block, behind the superblock if any.
+    fn meta_descriptor_block(&self, group: GroupNumber) -> BlockNumber {
+        let start = self.first_block(group).get();
+        let boot = if group.get() == 0 {
+            self.boot_blocks()
+        } else {
+            0
+        };
+        BlockNumber(start + u64::from(boot) + u64::from(self.has_superblock(group)))
+    }
+
+    /// Where copies of a block of descriptors lie, the primary not among them.
+    #[must_use]
+    pub fn descriptor_block_copies(&self, index: u32) -> Vec<BlockNumber> {
+        if self.has_meta_bg() && index >= self.first_meta_bg {
+            let first = u64::from(index) * u64::from(self.descriptors_per_block);
+            let last = first + u64::from(self.descriptors_per_block) - 1;
+            let mut groups = vec![first + 1, last];
+            groups.dedup();
+            return groups
+                .into_iter()
+                .filter(|&group| group > first && group < u64::from(self.group_count))
+                .filter_map(|group| u32::try_from(group).ok())
+                .map(|group| self.meta_descriptor_block(GroupNumber(group)))
+                .collect();
+        }
+        self.groups()
+            .skip(1)
+            .filter(|&group| self.has_superblock(group))
+            .filter_map(|group| self.first_block(group).checked_add(1 + index))
+            .collect()
+    }
+
+    /// Blocks at a group's start taken by the superblock, the descriptors and what is reserved
+    /// for their growth (and by the boot block, where it belongs to group 0).
+    #[must_use]
+    pub fn superblock_overhead(&self, group: GroupNumber) -> u32 {
+        let has_superblock = self.has_superblock(group);
+        let boot = if group.get() == 0 {
+            self.boot_blocks()
+        } else {
+            0
+        };
+        let own = boot + u32::from(has_superblock);
+        let index = group.get() / self.descriptors_per_block;
+        if self.has_meta_bg() && index >= self.first_meta_bg {
+            let slot = group.get() % self.descriptors_per_block;
+            let holds = slot <= 1 || slot == self.descriptors_per_block - 1;
+            return own + u32::from(holds);
+        }
+        match (has_superblock, self.has_meta_bg()) {
+            (false, _) => own,
+            (true, true) => own + self.first_meta_bg,
+            (true, false) => own + self.descriptor_blocks + self.reserved_gdt_blocks,
+        }
+    }
+
+    /// An inode's group and its place in the group's table; `None` for 0 and past the last.
+    #[must_use]
+    pub fn inode_group(&self, inode: InodeNumber) -> Option<(GroupNumber, u32)> {
+        let index = inode.get().checked_sub(1)?;
+        (inode.get() <= self.inodes_count).then(|| {
+            (
+                GroupNumber(index / self.inodes_per_group),
+                index % self.inodes_per_group,
+            )
+        })
+    }
+
+    /// The inode at a place of a group's table.
+    #[must_use]
+    pub fn inode_at(&self, group: GroupNumber, index: u32) -> Option<InodeNumber> {
+        let before = group.get().checked_mul(self.inodes_per_group)?;
+        let number = before.checked_add(index)?.checked_add(1)?;
+        (index < self.inodes_per_group && number <= self.inodes_count)
+            .then_some(InodeNumber(number))
+    }
+
+    /// The block and offset of a slot in the inode table that starts at `table`; `None` where
+    /// the table would leave the number space.
+    #[must_use]
+    pub fn inode_slot(&self, table: BlockNumber, index: u32) -> Option<(BlockNumber, u32)> {
+        let per_block = self.inodes_per_block();
+        let block = table.checked_add(index / per_block)?;
+        Some((block, index % per_block * u32::from(self.inode_size)))
+    }
+
+    /// Inodes in a block.
+    #[must_use]
+    pub fn inodes_per_block(&self) -> u32 {
+        self.block_size / u32::from(self.inode_size)
+    }
+}
+
+struct BlockSizes {
+    block_size: u32,
+    blocks_per_cluster: u32,
+}
+
+impl BlockSizes {
+    fn of(superblock: &Superblock) -> Result<Self, Corrupt> {
+        let (block, cluster) = (superblock.log_block_size, superblock.log_cluster_size);
+        require(block <= 6, || format!("block size is 1024 << {block}"))?;
+        let bigalloc = superblock
+            .features
+            .has_read_only_compat(ReadOnlyCompat::BIGALLOC);
+        let blocks_per_cluster = if bigalloc {
+            require((block..=20).contains(&cluster), || {
+                format!("cluster size is 1024 << {cluster}, block size 1024 << {block}")
+            })?;
+            1 << (cluster - block)
+        } else {
+            require(cluster == block, || {
+                format!("cluster size 1024 << {cluster} differs from block size without bigalloc")
+            })?;
+            1
+        };
+        let block_size = 1024 << block;
+        let expected = u32::from(block_size == 1024 && !bigalloc);
+        require(superblock.first_data_block == expected, || {
+            format!(
+                "first data block is {}, not {expected}",
+                superblock.first_data_block
+            )
+        })?;
+        Ok(Self {
+            block_size,
+            blocks_per_cluster,
+        })
+    }
+}
+
+struct Groups {
+    group_count: u32,
+    clusters_per_group: u32,
+}
+
+impl Groups {
+    fn of(superblock: &Superblock, sizes: &BlockSizes) -> Result<Self, Corrupt> {
+        let blocks_per_group = superblock.blocks_per_group;
+        let clusters_per_group = blocks_per_group / sizes.blocks_per_cluster;
+        let bitmap_bits = 8 * sizes.block_size;
+        require(
+            clusters_per_group > 0
+                && clusters_per_group <= bitmap_bits
+                && clusters_per_group.is_multiple_of(8)
+                && blocks_per_group.is_multiple_of(sizes.blocks_per_cluster),
+            || format!("{blocks_per_group} blocks in a group"),
+        )?;
+        let bigalloc = sizes.blocks_per_cluster > 1;
+        require(
+            !bigalloc || superblock.clusters_per_group == clusters_per_group,
+            || format!("{} clusters in a group", superblock.clusters_per_group),
+        )?;
+        let first = u64::from(superblock.first_data_block);
+        let count = superblock.blocks_count;
+        require(count > first && count <= MAX_BLOCKS, || {
+            format!("{count} blocks")
+        })?;
+        let group_count = u32::try_from((count - first).div_ceil(u64::from(blocks_per_group)))
+            .map_err(|_| {
+                Corrupt::new("superblock", format!("{count} blocks are too many groups"))
+            })?;
+        Ok(Self {
+            group_count,
+            clusters_per_group,
+        })
+    }
+}
+
+fn check_inode_size(superblock: &Superblock, block_size: u32) -> Result<u16, Corrupt> {
+    let size = superblock.effective_inode_size();
+    require(
+        size.is_power_of_two() && size >= 128 && u32::from(size) <= block_size,
+        || format!("inode size is {size}"),
+    )?;
+    Ok(size)
+}
+
+/// Judges the inode counts; the answer is how many blocks a group's table takes.
+fn check_inode_counts(
+    superblock: &Superblock,
+    block_size: u32,
+    inode_size: u16,
+    group_count: u32,
+) -> Result<u32, Corrupt> {
+    let per_group = superblock.inodes_per_group;
+    let per_block = block_size / u32::from(inode_size);
+    require(
+        per_group > 0 && per_group.is_multiple_of(8) && per_group <= 8 * block_size,
+        || format!("{per_group} inodes in a group"),
+    )?;
+    let total = u64::from(per_group) * u64::from(group_count);
+    require(total == u64::from(superblock.inodes_count), || {
+        format!(
+            "{} inodes, but its groups have {total}",
+            superblock.inodes_count
+        )
+    })?;
+    let first = superblock.effective_first_inode().get();
+    require((11..=superblock.inodes_count).contains(&first), || {
+        format!("first free inode is {first}")
+    })?;
+    let table_blocks = per_group.div_ceil(per_block);
+    require(table_blocks < superblock.blocks_per_group, || {
+        format!("an inode table takes {table_blocks} blocks, a group has no more")
+    })?;
+    Ok(table_blocks)
+}
+
+fn check_descriptor_size(superblock: &Superblock, block_size: u32) -> Result<u16, Corrupt> {
+    if !superblock.features.has_incompat(Incompat::SIXTY_FOUR_BIT) {
+        return Ok(32);
+    }
+    let size = superblock.desc_size;
+    require(
+        size.is_power_of_two() && (64..=1024).contains(&size) && u32::from(size) <= block_size,
+        || format!("descriptor size is {size}"),
+    )?;
+    Ok(size)
+}
+
+fn check_flex(superblock: &Superblock) -> Result<u32, Corrupt> {
+    if !superblock.features.has_incompat(Incompat::FLEX_BG) {
+        return Ok(1);
+    }
+    let log = superblock.log_groups_per_flex;
+    1u32.checked_shl(u32::from(log)).ok_or_else(|| {
+        Corrupt::new(
+            "superblock",
+            format!("a flexible group has 1 << {log} groups"),
+        )
+    })
+}
+
+fn check_checksums(superblock: &Superblock) -> Result<Checksums, Corrupt> {
+    let checksums = Checksums::of(superblock);
+    require(
+        checksums.seed().is_none() || superblock.checksum_type == CHECKSUM_CRC32C,
+        || format!("checksum type is {}, not 1", superblock.checksum_type),
+    )?;
+    Ok(checksums)
+}
+
+fn value_seed(superblock: &Superblock) -> u32 {
+    if superblock.features.has_incompat(Incompat::CSUM_SEED) {
+        superblock.checksum_seed
+    } else {
+        crc32c(INITIAL, &superblock.uuid)
+    }
+}
+
+fn is_power_of(base: u32, number: u32) -> bool {
+    let mut power = base;
+    while power < number {
+        let Some(next) = power.checked_mul(base) else {
+            return false;
+        };
+        power = next;
+    }
+    power == number
+}
+
+#[cfg(test)]
+mod tests;

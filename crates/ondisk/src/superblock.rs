@@ -1,0 +1,616 @@
+//! The superblock: what the file system is, how full it is, and what happened to it.
+//!
+//! [`Superblock::decode`] checks the magic number and, under `metadata_csum`, the checksum, and
+//! believes everything else; [`Geometry::of`](crate::geometry::Geometry::of) is where sizes and
+//! counts are judged. Bytes without a field here are kept, so `encode` gives back what `decode`
+//! read. Copies at the start of backup groups have the same form.
+
+mod raw;
+
+use bitflags::bitflags;
+use zerocopy::little_endian::U32;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::checksum::{INITIAL, crc32c};
+use crate::corrupt::Corrupt;
+use crate::dirhash::{HashVersion, Signedness};
+use crate::feature::{Compat, Features, Incompat, ReadOnlyCompat};
+use crate::number::{BlockNumber, InodeNumber};
+use raw::RawSuperblock;
+
+/// Bytes in a superblock.
+pub const SIZE: usize = 1024;
+/// Where the first superblock lies on the device, in bytes, whatever the block size.
+pub const OFFSET: u64 = 1024;
+/// The magic number.
+pub const MAGIC: u16 = 0xEF53;
+/// The only checksum type that exists: crc32c.
+pub const CHECKSUM_CRC32C: u8 = 1;
+
+const STRUCTURE: &str = "superblock";
+const CHECKSUM_AT: usize = 0x3FC;
+
+bitflags! {
+    /// In what state the file system was left.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct State: u16 {
+        /// Unmounted cleanly.
+        const CLEAN = 0x1;
+        /// Errors were found.
+        const ERRORS = 0x2;
+        /// Orphans were being recovered.
+        const ORPHANS = 0x4;
+        /// A fast-commit replay was running.
+        const FAST_COMMIT_REPLAY = 0x20;
+    }
+}
+
+bitflags! {
+    /// Facts about the whole file system that are no features.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct Flags: u32 {
+        /// Directory hashes take name bytes as signed.
+        const SIGNED_HASH = 0x1;
+        /// Directory hashes take name bytes as unsigned.
+        const UNSIGNED_HASH = 0x2;
+        /// For testing development code.
+        const TEST = 0x4;
+    }
+}
+
+/// What to do when metadata turns out to be wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ErrorPolicy {
+    /// Note it and go on.
+    #[default]
+    Continue,
+    /// Note it and stop writing.
+    RemountReadOnly,
+    /// Stop the machine (for us: stop the mount).
+    Panic,
+    /// A value that means nothing.
+    Unknown(u16),
+}
+
+impl ErrorPolicy {
+    /// From the number on disk.
+    #[must_use]
+    pub const fn from_raw(raw: u16) -> Self {
+        match raw {
+            1 => Self::Continue,
+            2 => Self::RemountReadOnly,
+            3 => Self::Panic,
+            other => Self::Unknown(other),
+        }
+    }
+
+    /// The number on disk.
+    #[must_use]
+    pub const fn to_raw(self) -> u16 {
+        match self {
+            Self::Continue => 1,
+            Self::RemountReadOnly => 2,
+            Self::Panic => 3,
+            Self::Unknown(other) => other,
+        }
+    }
+}
+
+/// The first or the latest error that was found in the file system.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ErrorRecord {
+    /// Seconds since 1970; 0 when there was none.
+    pub time: i64,
+    /// The inode it concerns, or 0.
+    pub inode: u32,
+    /// The block it concerns, or 0.
+    pub block: u64,
+    /// The name of the function that noticed, padded with NUL bytes.
+    pub function: [u8; 32],
+    /// The line that noticed.
+    pub line: u32,
+    /// What kind of error (the kernel's `EXT4_ERR_*` numbers).
+    pub code: u8,
+}
+
+macro_rules! superblock {
+    (
+        $( $(#[$doc:meta])* $name:ident : $type:ty = $raw:ident, )*
+        --
+        $( $(#[$other_doc:meta])* $other:ident : $other_type:ty, )*
+    ) => {
+        /// A decoded superblock.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct Superblock {
+            $( $(#[$doc])* pub $name: $type, )*
+            $( $(#[$other_doc])* pub $other: $other_type, )*
+            /// As read: gives the bytes that have no field of their own.
+            raw: Box<[u8; SIZE]>,
+        }
+
+        impl Superblock {
+            /// Takes over the fields that are one plain number on disk.
+            fn read_plain(&mut self, raw: &RawSuperblock) {
+                $( self.$name = raw.$raw.into(); )*
+            }
+
+            /// The reverse of `read_plain`.
+            fn write_plain(&self, raw: &mut RawSuperblock) {
+                $( raw.$raw = self.$name.into(); )*
+            }
+
+            /// A superblock of zeroes apart from the magic number: where making one starts.
+            #[must_use]
+            pub fn blank() -> Self {
+                let mut raw = Box::new([0; SIZE]);
+                raw[0x38..0x3A].copy_from_slice(&MAGIC.to_le_bytes());
+                Self {
+                    $( $name: zerocopy::FromZeros::new_zeroed(), )*
+                    $( $other: Default::default(), )*
+                    raw,
+                }
+            }
+        }
+    };
+}
+
+superblock! {
+    /// All inodes: groups times inodes per group.
+    inodes_count: u32 = s_inodes_count,
+    /// Free inodes.
+    free_inodes: u32 = s_free_inodes_count,
+    /// The block that group 0 starts at: 1 with 1 KiB blocks (without bigalloc), else 0.
+    first_data_block: u32 = s_first_data_block,
+    /// Block size is 1024 shifted left by this.
+    log_block_size: u32 = s_log_block_size,
+    /// Cluster size is 1024 shifted left by this.
+    log_cluster_size: u32 = s_log_cluster_size,
+    /// Blocks in a group.
+    blocks_per_group: u32 = s_blocks_per_group,
+    /// Clusters in a group.
+    clusters_per_group: u32 = s_clusters_per_group,
+    /// Inodes in a group.
+    inodes_per_group: u32 = s_inodes_per_group,
+    /// Mounts since the last check.
+    mount_count: u16 = s_mnt_count,
+    /// Mounts after which to check; 0 or 0xFFFF for never.
+    max_mount_count: u16 = s_max_mnt_count,
+    /// Minor revision.
+    minor_revision: u16 = s_minor_rev_level,
+    /// Seconds between checks; 0 for never.
+    check_interval: u32 = s_checkinterval,
+    /// Which operating system made it; 0 is Linux.
+    creator_os: u32 = s_creator_os,
+    /// 0 for the original format with fixed sizes, 1 for the dynamic one.
+    revision: u32 = s_rev_level,
+    /// The user that may use reserved blocks.
+    reserved_uid: u16 = s_def_resuid,
+    /// The group that may use reserved blocks.
+    reserved_gid: u16 = s_def_resgid,
+    /// First inode that is not reserved (see [`Superblock::effective_first_inode`]).
+    first_inode: u32 = s_first_ino,
+    /// Bytes in an inode (see [`Superblock::effective_inode_size`]).
+    inode_size: u16 = s_inode_size,
+    /// The group that holds this copy.
+    block_group: u16 = s_block_group_nr,
+    /// UUID of the file system.
+    uuid: [u8; 16] = s_uuid,
+    /// Volume name, padded with NUL bytes, without one when full.
+    volume_name: [u8; 16] = s_volume_name,
+    /// Where it was mounted last, padded with NUL bytes.
+    last_mounted: [u8; 64] = s_last_mounted,
+    /// Blocks to allocate ahead for directories.
+    preallocated_directory_blocks: u8 = s_prealloc_dir_blocks,
+    /// Blocks after the descriptors kept for their growth.
+    reserved_gdt_blocks: u16 = s_reserved_gdt_blocks,
+    /// UUID of an external journal.
+    journal_uuid: [u8; 16] = s_journal_uuid,
+    /// Device number of an external journal.
+    journal_device: u32 = s_journal_dev,
+    /// Hash version of new directory indexes (see [`Superblock::hash_version`]).
+    default_hash_version: u8 = s_def_hash_version,
+    /// 1 when `journal_backup` is filled in.
+    journal_backup_type: u8 = s_jnl_backup_type,
+    /// Bytes in a group descriptor under `64bit` (see `Geometry` for the effective size).
+    desc_size: u16 = s_desc_size,
+    /// Mount options that apply by default.
+    default_mount_options: u32 = s_default_mount_opts,
+    /// First group of descriptors that lies the `meta_bg` way, counted in descriptor blocks.
+    first_meta_bg: u32 = s_first_meta_bg,
+    /// Every inode has at least this many bytes of the extra part.
+    min_extra_isize: u16 = s_min_extra_isize,
+    /// New inodes get this many bytes of the extra part.
+    want_extra_isize: u16 = s_want_extra_isize,
+    /// RAID stride in blocks.
+    raid_stride: u16 = s_raid_stride,
+    /// Seconds between updates of the multiple-mount block.
+    mmp_update_interval: u16 = s_mmp_update_interval,
+    /// Blocks on all data disks of a RAID stripe.
+    raid_stripe_width: u32 = s_raid_stripe_width,
+    /// A flexible group has two to this power groups.
+    log_groups_per_flex: u8 = s_log_groups_per_flex,
+    /// 1 for crc32c.
+    checksum_type: u8 = s_checksum_type,
+    /// KiB written in its life.
+    kbytes_written: u64 = s_kbytes_written,
+    /// Errors found.
+    error_count: u32 = s_error_count,
+    /// Mount options, as text.
+    mount_options: [u8; 64] = s_mount_opts,
+    /// Clusters that metadata of the whole file system takes; 0 when not known.
+    overhead_clusters: u32 = s_overhead_clusters,
+    /// The seed of all checksums, under `metadata_csum_seed`.
+    checksum_seed: u32 = s_checksum_seed,
+    /// Character encoding of casefolded names.
+    encoding: u16 = s_encoding,
+    /// Flags of the encoding.
+    encoding_flags: u16 = s_encoding_flags,
+    --
+    /// All blocks.
+    blocks_count: u64,
+    /// Blocks reserved for the superuser.
+    reserved_blocks: u64,
+    /// Free blocks (blocks even with bigalloc).
+    free_blocks: u64,
+    /// Last mount, seconds since 1970.
+    mount_time: i64,
+    /// Last write, seconds since 1970.
+    write_time: i64,
+    /// Last check, seconds since 1970.
+    check_time: i64,
+    /// When it was made, seconds since 1970.
+    make_time: i64,
+    /// In what state it was left.
+    state: State,
+    /// What to do about errors.
+    errors: ErrorPolicy,
+    /// The features.
+    features: Features,
+    /// Signedness of directory hashes, and more.
+    flags: Flags,
+    /// Seed of directory hashes; all zero stands for the algorithm's own constants.
+    hash_seed: [u32; 4],
+    /// The internal journal's inode, or 0.
+    journal_inode: InodeNumber,
+    /// Head of the classic orphan list, or 0.
+    last_orphan: InodeNumber,
+    /// Copy of the journal inode's 15 block words, then high and low half of its size.
+    journal_backup: [u32; 17],
+    /// The multiple-mount block.
+    mmp_block: BlockNumber,
+    /// The first error found.
+    first_error: ErrorRecord,
+    /// The latest error found.
+    last_error: ErrorRecord,
+    /// User quota's inode, or 0.
+    user_quota_inode: InodeNumber,
+    /// Group quota's inode, or 0.
+    group_quota_inode: InodeNumber,
+    /// Project quota's inode, or 0.
+    project_quota_inode: InodeNumber,
+    /// The two groups with superblock copies under `sparse_super2`; 0 for none.
+    backup_groups: [u32; 2],
+    /// lost+found, where noted.
+    lost_found_inode: InodeNumber,
+    /// The orphan file's inode, or 0.
+    orphan_file_inode: InodeNumber,
+}
+
+impl Superblock {
+    /// Decodes a superblock; its magic number and its checksum must be right.
+    ///
+    /// # Errors
+    /// [`Corrupt`] where they are not.
+    pub fn decode(bytes: &[u8; SIZE]) -> Result<Self, Corrupt> {
+        let superblock = Self::decode_unverified(bytes)?;
+        superblock.verify_checksum(bytes)?;
+        Ok(superblock)
+    }
+
+    /// Decodes a superblock whose checksum may be wrong, for those who inspect damage.
+    ///
+    /// # Errors
+    /// [`Corrupt`] where the magic number is wrong.
+    pub fn decode_unverified(bytes: &[u8; SIZE]) -> Result<Self, Corrupt> {
+        let raw = RawSuperblock::read_from_bytes(bytes).expect("both are 1024 bytes");
+        if raw.s_magic.get() != MAGIC {
+            let problem = format!("magic is {:#06X}, not {MAGIC:#06X}", raw.s_magic.get());
+            return Err(Corrupt::new(STRUCTURE, problem));
+        }
+        let mut superblock = Self::blank();
+        superblock.raw.copy_from_slice(bytes);
+        superblock.read_plain(&raw);
+        superblock.read_identity(&raw);
+        superblock.read_history(&raw);
+        superblock.read_inodes(&raw);
+        Ok(superblock)
+    }
+
+    fn verify_checksum(&self, bytes: &[u8; SIZE]) -> Result<(), Corrupt> {
+        if !self
+            .features
+            .has_read_only_compat(ReadOnlyCompat::METADATA_CSUM)
+        {
+            return Ok(());
+        }
+        if self.checksum_type != CHECKSUM_CRC32C {
+            let problem = format!("checksum type is {}, not 1", self.checksum_type);
+            return Err(Corrupt::new(STRUCTURE, problem));
+        }
+        let stored = crate::bytes::read_u32(bytes, CHECKSUM_AT);
+        let made = crc32c(INITIAL, &bytes[..CHECKSUM_AT]);
+        if stored != made {
+            let problem = format!("checksum is {stored:#010X}, its bytes make {made:#010X}");
+            return Err(Corrupt::new(STRUCTURE, problem));
+        }
+        Ok(())
+    }
+
+    /// The bytes, with their checksum made anew under `metadata_csum`.
+    #[must_use]
+    pub fn encode(&self) -> [u8; SIZE] {
+        let mut raw = RawSuperblock::read_from_bytes(&self.raw[..]).expect("both are 1024 bytes");
+        self.write_plain(&mut raw);
+        self.write_identity(&mut raw);
+        self.write_history(&mut raw);
+        self.write_inodes(&mut raw);
+        if self
+            .features
+            .has_read_only_compat(ReadOnlyCompat::METADATA_CSUM)
+        {
+            raw.s_checksum = crc32c(INITIAL, &raw.as_bytes()[..CHECKSUM_AT]).into();
+        }
+        let mut bytes = [0; SIZE];
+        bytes.copy_from_slice(raw.as_bytes());
+        bytes
+    }
+
+    /// Sizes, features and hashing.
+    fn read_identity(&mut self, raw: &RawSuperblock) {
+        self.features = Features {
+            compat: Compat::from_bits_retain(raw.s_feature_compat.get()),
+            incompat: Incompat::from_bits_retain(raw.s_feature_incompat.get()),
+            read_only_compat: ReadOnlyCompat::from_bits_retain(raw.s_feature_ro_compat.get()),
+        };
+        let wide = self.features.has_incompat(Incompat::SIXTY_FOUR_BIT);
+        let join = |low: U32, high: U32| {
+            u64::from(low.get()) | if wide { u64::from(high.get()) << 32 } else { 0 }
+        };
+        self.blocks_count = join(raw.s_blocks_count_lo, raw.s_blocks_count_hi);
+        self.reserved_blocks = join(raw.s_r_blocks_count_lo, raw.s_r_blocks_count_hi);
+        self.free_blocks = join(raw.s_free_blocks_count_lo, raw.s_free_blocks_count_hi);
+        self.flags = Flags::from_bits_retain(raw.s_flags.get());
+        self.hash_seed = raw.s_hash_seed.map(U32::get);
+        self.backup_groups = raw.s_backup_bgs.map(U32::get);
+    }
+
+    fn write_identity(&self, raw: &mut RawSuperblock) {
+        raw.s_feature_compat = self.features.compat.bits().into();
+        raw.s_feature_incompat = self.features.incompat.bits().into();
+        raw.s_feature_ro_compat = self.features.read_only_compat.bits().into();
+        let wide = self.features.has_incompat(Incompat::SIXTY_FOUR_BIT);
+        let split = |value: u64, low: &mut U32, high: &mut U32| {
+            let [low_half, high_half] = halves(value);
+            *low = low_half.into();
+            if wide {
+                *high = high_half.into();
+            }
+        };
+        split(
+            self.blocks_count,
+            &mut raw.s_blocks_count_lo,
+            &mut raw.s_blocks_count_hi,
+        );
+        split(
+            self.reserved_blocks,
+            &mut raw.s_r_blocks_count_lo,
+            &mut raw.s_r_blocks_count_hi,
+        );
+        split(
+            self.free_blocks,
+            &mut raw.s_free_blocks_count_lo,
+            &mut raw.s_free_blocks_count_hi,
+        );
+        raw.s_flags = self.flags.bits().into();
+        raw.s_hash_seed = self.hash_seed.map(U32::new);
+        raw.s_backup_bgs = self.backup_groups.map(U32::new);
+    }
+
+    /// Times, state and errors.
+    fn read_history(&mut self, raw: &RawSuperblock) {
+        self.mount_time = join_time(raw.s_mtime, raw.s_mtime_hi);
+        self.write_time = join_time(raw.s_wtime, raw.s_wtime_hi);
+        self.check_time = join_time(raw.s_lastcheck, raw.s_lastcheck_hi);
+        self.make_time = join_time(raw.s_mkfs_time, raw.s_mkfs_time_hi);
+        self.state = State::from_bits_retain(raw.s_state.get());
+        self.errors = ErrorPolicy::from_raw(raw.s_errors.get());
+        self.first_error = ErrorRecord {
+            time: join_time(raw.s_first_error_time, raw.s_first_error_time_hi),
+            inode: raw.s_first_error_ino.get(),
+            block: raw.s_first_error_block.get(),
+            function: raw.s_first_error_func,
+            line: raw.s_first_error_line.get(),
+            code: raw.s_first_error_errcode,
+        };
+        self.last_error = ErrorRecord {
+            time: join_time(raw.s_last_error_time, raw.s_last_error_time_hi),
+            inode: raw.s_last_error_ino.get(),
+            block: raw.s_last_error_block.get(),
+            function: raw.s_last_error_func,
+            line: raw.s_last_error_line.get(),
+            code: raw.s_last_error_errcode,
+        };
+    }
+
+    fn write_history(&self, raw: &mut RawSuperblock) {
+        (raw.s_mtime, raw.s_mtime_hi) = split_time(self.mount_time);
+        (raw.s_wtime, raw.s_wtime_hi) = split_time(self.write_time);
+        (raw.s_lastcheck, raw.s_lastcheck_hi) = split_time(self.check_time);
+        (raw.s_mkfs_time, raw.s_mkfs_time_hi) = split_time(self.make_time);
+        raw.s_state = self.state.bits().into();
+        raw.s_errors = self.errors.to_raw().into();
+        let first = &self.first_error;
+        (raw.s_first_error_time, raw.s_first_error_time_hi) = split_time(first.time);
+        raw.s_first_error_ino = first.inode.into();
+        raw.s_first_error_block = first.block.into();
+        raw.s_first_error_func = first.function;
+        raw.s_first_error_line = first.line.into();
+        raw.s_first_error_errcode = first.code;
+        let last = &self.last_error;
+        (raw.s_last_error_time, raw.s_last_error_time_hi) = split_time(last.time);
+        raw.s_last_error_ino = last.inode.into();
+        raw.s_last_error_block = last.block.into();
+        raw.s_last_error_func = last.function;
+        raw.s_last_error_line = last.line.into();
+        raw.s_last_error_errcode = last.code;
+    }
+
+    /// Inodes and blocks with a role.
+    fn read_inodes(&mut self, raw: &RawSuperblock) {
+        self.journal_inode = InodeNumber(raw.s_journal_inum.get());
+        self.last_orphan = InodeNumber(raw.s_last_orphan.get());
+        self.journal_backup = raw.s_jnl_blocks.map(U32::get);
+        self.mmp_block = BlockNumber(raw.s_mmp_block.get());
+        self.user_quota_inode = InodeNumber(raw.s_usr_quota_inum.get());
+        self.group_quota_inode = InodeNumber(raw.s_grp_quota_inum.get());
+        self.project_quota_inode = InodeNumber(raw.s_prj_quota_inum.get());
+        self.lost_found_inode = InodeNumber(raw.s_lpf_ino.get());
+        self.orphan_file_inode = InodeNumber(raw.s_orphan_file_inum.get());
+    }
+
+    fn write_inodes(&self, raw: &mut RawSuperblock) {
+        raw.s_journal_inum = self.journal_inode.get().into();
+        raw.s_last_orphan = self.last_orphan.get().into();
+        raw.s_jnl_blocks = self.journal_backup.map(U32::new);
+        raw.s_mmp_block = self.mmp_block.get().into();
+        raw.s_usr_quota_inum = self.user_quota_inode.get().into();
+        raw.s_grp_quota_inum = self.group_quota_inode.get().into();
+        raw.s_prj_quota_inum = self.project_quota_inode.get().into();
+        raw.s_lpf_ino = self.lost_found_inode.get().into();
+        raw.s_orphan_file_inum = self.orphan_file_inode.get().into();
+    }
+
+    /// Bytes in an inode: 128 in the original revision, whatever the field says.
+    #[must_use]
+    pub fn effective_inode_size(&self) -> u16 {
+        if self.revision == 0 {
+            128
+        } else {
+            self.inode_size
+        }
+    }
+
+    /// The first inode that is not reserved: 11 in the original revision.
+    #[must_use]
+    pub fn effective_first_inode(&self) -> InodeNumber {
+        InodeNumber(if self.revision == 0 {
+            11
+        } else {
+            self.first_inode
+        })
+    }
+
+    /// The volume name without its padding.
+    #[must_use]
+    pub fn label(&self) -> &[u8] {
+        let end = self.volume_name.iter().position(|&byte| byte == 0);
+        &self.volume_name[..end.unwrap_or(self.volume_name.len())]
+    }
+
+    /// The hash version of new directory indexes; half-MD4 where the field names none.
+    #[must_use]
+    pub fn hash_version(&self) -> HashVersion {
+        HashVersion::from_raw(self.default_hash_version).unwrap_or(HashVersion::HalfMd4)
+    }
+
+    /// How directory hashes take name bytes; `None` where no writer has settled it yet.
+    #[must_use]
+    pub fn hash_signedness(&self) -> Option<Signedness> {
+        if self.flags.contains(Flags::UNSIGNED_HASH) {
+            Some(Signedness::Unsigned)
+        } else if self.flags.contains(Flags::SIGNED_HASH) {
+            Some(Signedness::Signed)
+        } else {
+            None
+        }
+    }
+}
+
+/// Low and high half.
+fn halves(value: u64) -> [u32; 2] {
+    let [a, b, c, d, e, f, g, h] = value.to_le_bytes();
+    [
+        u32::from_le_bytes([a, b, c, d]),
+        u32::from_le_bytes([e, f, g, h]),
+    ]
+}
+
+/// Superblock times are 40 bits, unsigned.
+fn join_time(low: U32, high: u8) -> i64 {
+    i64::from(low.get()) | i64::from(high) << 32
+}
+
+fn split_time(seconds: i64) -> (U32, u8) {
+    let clamped = u64::try_from(seconds).unwrap_or(0).min((1 << 40) - 1);
+    let [low, high] = halves(clamped);
+    (low.into(), u8::try_from(high).expect("clamped to 40 bits"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ErrorPolicy, Incompat, MAGIC, ReadOnlyCompat, SIZE, Superblock};
+    use proptest::prelude::*;
+
+    #[test]
+    fn times_keep_forty_bits_and_clamp() {
+        let mut superblock = Superblock::blank();
+        for (given, kept) in [(1 << 33, 1 << 33), (-5, 0), (1 << 50, (1 << 40) - 1)] {
+            superblock.write_time = given;
+            superblock.last_error.time = given;
+            let again = Superblock::decode(&superblock.encode()).expect("valid");
+            assert_eq!((again.write_time, again.last_error.time), (kept, kept));
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_is_noticed() {
+        let mut superblock = Superblock::blank();
+        superblock.features.read_only_compat |= ReadOnlyCompat::METADATA_CSUM;
+        superblock.checksum_type = 1;
+        let good = superblock.encode();
+        assert!(Superblock::decode(&good).is_ok());
+        for at in [0, 0x5F, 0x290, 0x3FB, 0x3FF] {
+            let mut bad = good;
+            bad[at] ^= 0x10;
+            assert!(Superblock::decode(&bad).is_err(), "byte {at:#x}");
+        }
+    }
+
+    #[test]
+    fn high_halves_count_only_under_64bit() {
+        let mut superblock = Superblock::blank();
+        superblock.features.incompat |= Incompat::SIXTY_FOUR_BIT;
+        superblock.blocks_count = 1 << 40;
+        superblock.errors = ErrorPolicy::Panic;
+        let mut bytes = superblock.encode();
+        assert_eq!(
+            Superblock::decode(&bytes).expect("valid").blocks_count,
+            1 << 40
+        );
+        bytes[0x60] &= !0x80;
+        let narrow = Superblock::decode(&bytes).expect("valid");
+        assert_eq!(narrow.blocks_count, 0);
+        assert_eq!(narrow.encode(), bytes, "the high half survives unused");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_come_back(mut bytes in proptest::collection::vec(any::<u8>(), SIZE)) {
+            bytes[0x38..0x3A].copy_from_slice(&MAGIC.to_le_bytes());
+            bytes[0x65] &= !0x04;
+            let array: [u8; SIZE] = bytes.try_into().expect("sized so");
+            let superblock = Superblock::decode(&array).expect("no checksum to fail");
+            prop_assert_eq!(superblock.encode(), array);
+        }
+    }
+}
