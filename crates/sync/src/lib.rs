@@ -1,1 +1,43 @@
 //! The only door to locks, atomics and threads in pext4.
+//!
+//! Whatever the engine shares between threads goes through the types of this crate, so that one
+//! page ([`order`]) says which lock comes before which, debug builds check it, the model checker
+//! (`--cfg loom`) sees every step, and "which shard is mine" has one answer ([`topology`]).
+//!
+//! Two backends stand behind it: `parking_lot` with the standard atomics, and `loom`. This is the
+//! one crate of the core with `unsafe` code, and of its modules only [`stack`] has any.
+
+#![deny(unsafe_code)]
+
+mod backend;
+mod condvar;
+mod held;
+mod lock;
+mod rwlock;
+
+pub mod atomic;
+pub mod counter;
+pub mod hash;
+pub mod map;
+pub mod order;
+pub mod sharded;
+#[allow(unsafe_code)]
+pub mod stack;
+pub mod thread;
+pub mod time;
+pub mod topology;
+
+pub use condvar::Condvar;
+pub use counter::Counter;
+pub use lock::{Mutex, MutexGuard};
+pub use map::Map;
+pub use order::Class;
+pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use sharded::Sharded;
+pub use stack::Stack;
+
+/// Runs `scenario` under the model checker, once for every interleaving it can have.
+#[cfg(loom)]
+pub fn model(scenario: impl Fn() + Sync + Send + 'static) {
+    loom::model(scenario);
+}

@@ -1,0 +1,139 @@
+//! A quick hash for keys that are numbers: blocks, inodes, groups.
+//!
+//! Each number is folded in by one widening multiplication, which spreads every bit of the key over
+//! the whole result. An image is made by anyone, so in release builds the start value differs from
+//! process to process, and nobody can prepare numbers that all fall into one bucket; in debug
+//! builds it is fixed, so that a failing run can be repeated.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::LazyLock;
+
+/// The bits of the golden ratio: odd, and without a pattern.
+const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
+
+static START: LazyLock<u64> = LazyLock::new(|| {
+    if cfg!(debug_assertions) {
+        0x243F_6A88_85A3_08D3
+    } else {
+        std::hash::RandomState::new().hash_one(MULTIPLIER)
+    }
+});
+
+/// A map by numbers, for use inside one lock.
+pub type NumberMap<K, V> = HashMap<K, V, NumberHash>;
+
+/// Makes [`NumberHasher`]s.
+#[derive(Clone, Copy, Debug)]
+pub struct NumberHash {
+    start: u64,
+}
+
+impl Default for NumberHash {
+    fn default() -> Self {
+        Self { start: *START }
+    }
+}
+
+impl BuildHasher for NumberHash {
+    type Hasher = NumberHasher;
+
+    #[inline]
+    fn build_hasher(&self) -> NumberHasher {
+        NumberHasher { state: self.start }
+    }
+}
+
+/// Hashes numbers; bytes are taken eight at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct NumberHasher {
+    state: u64,
+}
+
+impl Hasher for NumberHasher {
+    #[inline]
+    fn write_u64(&mut self, number: u64) {
+        let product = u128::from(self.state ^ number) * u128::from(MULTIPLIER);
+        // Both halves: the upper one depends on all bits, the lower one keeps numbers apart.
+        self.state = (product as u64) ^ ((product >> 64) as u64).rotate_left(32);
+    }
+
+    #[inline]
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(u64::from(number));
+    }
+
+    #[inline]
+    fn write_u16(&mut self, number: u16) {
+        self.write_u64(u64::from(number));
+    }
+
+    #[inline]
+    fn write_u8(&mut self, number: u8) {
+        self.write_u64(u64::from(number));
+    }
+
+    #[inline]
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(number as u64);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+        self.write_u64(bytes.len() as u64);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        // A last fold, so that the top bits (the table's tags) and the bottom ones (its buckets)
+        // both depend on every bit of the last number.
+        let product = u128::from(self.state) * u128::from(MULTIPLIER);
+        (product as u64) ^ ((product >> 64) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hash::BuildHasher;
+
+    use super::NumberHash;
+
+    /// Numbers of `count` keys fall into 64 buckets by each of the bit ranges that maps use; no
+    /// bucket may get more than twice its share.
+    fn assert_spread(keys: impl Iterator<Item = u64> + Clone) {
+        let hash = NumberHash::default();
+        let count = keys.clone().count();
+        for shift in [0, 32, 58] {
+            let mut buckets = [0usize; 64];
+            for key in keys.clone() {
+                buckets[(hash.hash_one(key) >> shift) as usize % 64] += 1;
+            }
+            let fullest = buckets.into_iter().max().expect("there are buckets");
+            assert!(
+                fullest < 2 * count / 64,
+                "{fullest} of {count} share a bucket at bit {shift}"
+            );
+        }
+    }
+
+    #[test]
+    fn keys_that_differ_little_spread() {
+        assert_spread(0..64 * 256);
+        assert_spread((0..64 * 256).map(|number| number << 15));
+        assert_spread((0..64 * 256).map(|number| number << 45));
+    }
+
+    #[test]
+    fn strings_that_differ_differ() {
+        let hash = NumberHash::default();
+        assert_ne!(hash.hash_one("user.a"), hash.hash_one("user.b"));
+        assert_ne!(
+            hash.hash_one(b"a\0".as_slice()),
+            hash.hash_one(b"a".as_slice())
+        );
+    }
+}

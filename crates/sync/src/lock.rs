@@ -1,0 +1,153 @@
+//! A mutual exclusion lock with a place in the order.
+//!
+//! One byte beside the value in release builds. A panic while it is held does not poison it.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use crate::backend;
+use crate::held::{Held, Tag};
+use crate::order::Class;
+
+/// Protects a `T`; its [`Class`] says when it may be taken.
+pub struct Mutex<T> {
+    tag: Tag,
+    inner: backend::Mutex<T>,
+}
+
+/// The right to use the value, given back when dropped.
+#[must_use]
+pub struct MutexGuard<'a, T> {
+    pub(crate) inner: backend::MutexGuard<'a, T>,
+    _held: Held,
+}
+
+impl<T> Mutex<T> {
+    /// A lock of this class around `value`.
+    pub fn new(class: Class, value: T) -> Self {
+        Self {
+            tag: Tag::new(class),
+            inner: backend::Mutex::new(value),
+        }
+    }
+
+    /// Waits for the lock.
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        let held = self.tag.take(None);
+        MutexGuard {
+            inner: self.inner.lock(),
+            _held: held,
+        }
+    }
+
+    /// Waits for the lock; others of its class with smaller keys may be held.
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn lock_keyed(&self, key: u64) -> MutexGuard<'_, T> {
+        let held = self.tag.take(Some(key));
+        MutexGuard {
+            inner: self.inner.lock(),
+            _held: held,
+        }
+    }
+
+    /// Takes the lock if nobody holds it, whatever else this thread holds.
+    #[inline]
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let inner = self.inner.try_lock()?;
+        Some(MutexGuard {
+            inner,
+            _held: self.tag.note(None),
+        })
+    }
+
+    /// As [`Mutex::try_lock`]; locks of its class with larger keys may be waited for afterwards.
+    #[inline]
+    pub fn try_lock_keyed(&self, key: u64) -> Option<MutexGuard<'_, T>> {
+        let inner = self.inner.try_lock()?;
+        Some(MutexGuard {
+            inner,
+            _held: self.tag.note(Some(key)),
+        })
+    }
+
+    /// The value, without locking: nobody else can have it.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.inner.get_mut()
+    }
+
+    /// The value, taken out of the lock.
+    pub fn into_inner(self) -> T {
+        self.inner.into_inner()
+    }
+}
+
+impl<T> fmt::Debug for Mutex<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Mutex").finish_non_exhaustive()
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        T::fmt(self, formatter)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Mutex;
+    use crate::order::Class;
+    use crate::thread;
+
+    #[test]
+    fn excludes() {
+        let lock = Mutex::new(Class::Leaf, 0u64);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        let mut guard = lock.lock();
+                        let seen = *guard;
+                        thread::yield_now();
+                        *guard = seen + 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(lock.into_inner(), 4000);
+    }
+
+    #[test]
+    fn a_held_lock_is_not_got_by_trying() {
+        let lock = Mutex::new(Class::Leaf, ());
+        let guard = lock.lock();
+        assert!(lock.try_lock().is_none());
+        drop(guard);
+        assert!(lock.try_lock().is_some());
+    }
+
+    #[test]
+    #[cfg(not(debug_assertions))]
+    fn the_class_costs_nothing_in_release() {
+        assert_eq!(size_of::<Mutex<u8>>(), 2);
+    }
+}

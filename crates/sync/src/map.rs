@@ -1,0 +1,264 @@
+//! A map that many cores use at once.
+//!
+//! The keys are spread over shards by hash, several times as many as there are cores; each shard is
+//! a lock and a table on lines of its own, so two operations meet only where their keys do. Values
+//! are handed out as clones (an `Arc`, mostly) or looked at in a closure, which runs under the
+//! shard's lock and so must take nothing of the map's class or above.
+//!
+//! What spans shards ([`Map::len`], [`Map::for_each`], [`Map::retain`]) sees each shard at a moment
+//! of its own. The order of keys means nothing.
+
+use std::collections::hash_map::Entry;
+use std::hash::{BuildHasher, Hash};
+
+use crate::hash::{NumberHash, NumberMap};
+use crate::order::Class;
+use crate::rwlock::RwLock;
+use crate::sharded::Sharded;
+use crate::topology;
+
+/// A concurrent map in shards.
+pub struct Map<K, V> {
+    hash: NumberHash,
+    shards: Sharded<RwLock<NumberMap<K, V>>>,
+}
+
+impl<K: Eq + Hash, V> Map<K, V> {
+    /// An empty map with four shards a core, whose locks are of this class.
+    #[must_use]
+    pub fn new(class: Class) -> Self {
+        Self::with_shards(class, 4 * topology::shard_count())
+    }
+
+    /// An empty map with at least this many shards; one makes it a plain locked table.
+    #[must_use]
+    pub fn with_shards(class: Class, count: usize) -> Self {
+        let shards = Sharded::with_count(count, |_| RwLock::new(class, NumberMap::default()));
+        Self {
+            hash: NumberHash::default(),
+            shards,
+        }
+    }
+
+    /// Bits from the middle: the table inside takes those from both ends.
+    #[inline]
+    fn shard(&self, key: &K) -> &RwLock<NumberMap<K, V>> {
+        let hash = self.hash.hash_one(key) >> 32;
+        self.shards.get(hash as usize & (self.shards.count() - 1))
+    }
+
+    /// What `look` makes of the value, if there is one.
+    pub fn get_with<R>(&self, key: &K, look: impl FnOnce(&V) -> R) -> Option<R> {
+        self.shard(key).read().get(key).map(look)
+    }
+
+    /// Whether there is a value.
+    pub fn contains_key(&self, key: &K) -> bool {
+        self.shard(key).read().contains_key(key)
+    }
+
+    /// Sets the value and returns the one before.
+    pub fn insert(&self, key: K, value: V) -> Option<V> {
+        self.shard(&key).write().insert(key, value)
+    }
+
+    /// Takes the value out.
+    pub fn remove(&self, key: &K) -> Option<V> {
+        self.shard(key).write().remove(key)
+    }
+
+    /// Takes the value out if `condition` holds; nobody gets it in between.
+    pub fn remove_if(&self, key: &K, condition: impl FnOnce(&V) -> bool) -> Option<V> {
+        let mut shard = self.shard(key).write();
+        if shard.get(key).is_some_and(condition) {
+            shard.remove(key)
+        } else {
+            None
+        }
+    }
+
+    /// The number of values.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.read().len()).sum()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.shards.iter().all(|shard| shard.read().is_empty())
+    }
+
+    /// The number of shards.
+    #[must_use]
+    pub fn shard_count(&self) -> usize {
+        self.shards.count()
+    }
+
+    /// Shows every value of shard number `shard`.
+    pub fn for_each_in_shard(&self, shard: usize, mut look: impl FnMut(&K, &V)) {
+        for (key, value) in self.shards.get(shard).read().iter() {
+            look(key, value);
+        }
+    }
+
+    /// Shows every value.
+    pub fn for_each(&self, mut look: impl FnMut(&K, &V)) {
+        for shard in 0..self.shard_count() {
+            self.for_each_in_shard(shard, &mut look);
+        }
+    }
+
+    /// Drops the values of shard number `shard` that `keep` does not want.
+    pub fn retain_shard(&self, shard: usize, mut keep: impl FnMut(&K, &V) -> bool) {
+        self.shards
+            .get(shard)
+            .write()
+            .retain(|key, value| keep(key, value));
+    }
+
+    /// Drops the values that `keep` does not want.
+    pub fn retain(&self, mut keep: impl FnMut(&K, &V) -> bool) {
+        for shard in 0..self.shard_count() {
+            self.retain_shard(shard, &mut keep);
+        }
+    }
+
+    /// Drops all values.
+    pub fn clear(&self) {
+        for shard in self.shards.iter() {
+            shard.write().clear();
+        }
+    }
+}
+
+impl<K: Eq + Hash, V: Clone> Map<K, V> {
+    /// The value, if there is one.
+    pub fn get(&self, key: &K) -> Option<V> {
+        self.get_with(key, V::clone)
+    }
+
+    /// Sets the value unless there is one; returns the one that stands now.
+    pub fn insert_if_absent(&self, key: K, value: V) -> V {
+        self.shard(&key).write().entry(key).or_insert(value).clone()
+    }
+
+    /// The value, made now if there was none; it is made under the shard's lock, once.
+    pub fn get_or_insert_with(&self, key: K, make: impl FnOnce() -> V) -> V {
+        if let Some(value) = self.get(&key) {
+            return value;
+        }
+        self.shard(&key)
+            .write()
+            .entry(key)
+            .or_insert_with(make)
+            .clone()
+    }
+
+    /// The value, made now if there was none; it is made under the shard's lock, once. When making
+    /// it fails, nothing is kept and the next caller tries again.
+    ///
+    /// # Errors
+    ///
+    /// Those of `make`.
+    pub fn get_or_try_insert_with<E>(&self, key: K, make: impl FnOnce() -> Result<V, E>) -> Result<V, E> {
+        if let Some(value) = self.get(&key) {
+            return Ok(value);
+        }
+        match self.shard(&key).write().entry(key) {
+            Entry::Occupied(entry) => Ok(entry.get().clone()),
+            Entry::Vacant(entry) => Ok(entry.insert(make()?).clone()),
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Map;
+    use crate::atomic::{AtomicU64, Ordering};
+    use crate::order::Class;
+    use crate::thread;
+
+    #[test]
+    fn holds_what_was_put() {
+        let map = Map::new(Class::Leaf);
+        assert_eq!(map.insert(1u64, "one"), None);
+        assert_eq!(map.insert(1, "uno"), Some("one"));
+        assert_eq!(map.insert_if_absent(1, "un"), "uno");
+        assert_eq!(map.insert_if_absent(2, "two"), "two");
+        assert_eq!(map.get_or_insert_with(3, || "three"), "three");
+        assert_eq!(
+            map.get_or_insert_with(3, || unreachable!("it is there")),
+            "three"
+        );
+        assert_eq!(map.get_with(&2, |value| value.len()), Some(3));
+        assert_eq!(map.len(), 3);
+        assert_eq!(map.remove_if(&2, |value| *value == "zwei"), None);
+        assert_eq!(map.remove_if(&2, |value| *value == "two"), Some("two"));
+        assert_eq!(map.remove(&2), None);
+        assert!(!map.contains_key(&2));
+    }
+
+    #[test]
+    fn retain_and_for_each_reach_every_shard() {
+        let map = Map::with_shards(Class::Leaf, 8);
+        for number in 0..1000u64 {
+            map.insert(number, number);
+        }
+        map.retain(|key, _| key % 3 == 0);
+        assert_eq!(map.len(), 334);
+        let mut sum = 0;
+        map.for_each(|_, value| sum += value);
+        assert_eq!(sum, (0..1000).step_by(3).sum::<u64>());
+        let mut largest = 0;
+        for shard in 0..map.shard_count() {
+            let mut count = 0;
+            map.for_each_in_shard(shard, |_, _| count += 1);
+            largest = largest.max(count);
+        }
+        assert!(largest < 334 / 2, "the keys are spread over the shards");
+        map.clear();
+        assert!(map.is_empty());
+    }
+
+    #[test]
+    fn one_of_many_makes_the_value() {
+        let map = Map::new(Class::Leaf);
+        let made = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for key in 0..500u64 {
+                        let number = map.get_or_insert_with(key, || {
+                            made.fetch_add(1, Ordering::Relaxed);
+                            key + 1
+                        });
+                        assert_eq!(number, key + 1);
+                    }
+                });
+            }
+        });
+        assert_eq!(made.load(Ordering::Relaxed), 500);
+    }
+
+    #[test]
+    fn one_of_many_removes_the_value() {
+        let map = Map::new(Class::Leaf);
+        for key in 0..500u64 {
+            map.insert(key, ());
+        }
+        let removed = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for key in 0..500 {
+                        if map.remove_if(&key, |()| true).is_some() {
+                            removed.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(removed.load(Ordering::Relaxed), 500);
+    }
+}

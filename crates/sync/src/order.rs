@@ -1,0 +1,188 @@
+//! THE order of the locks: top comes first.
+//!
+//! A thread that holds a lock may only take locks of a class further down this page, or of the
+//! same class with a larger key (the number of a directory, an inode or a group; what a key means
+//! is said at the class). Debug builds keep a stack of what each thread holds and panic on the
+//! first step that breaks the rule, whether or not it would have dead-locked this time. A
+//! successful try-lock may break the order, since it cannot wait; what is taken after it may not.
+//!
+//! *Start of a handle* is on the page though it is no lock: it can wait for a commit, and so must
+//! come before everything that the committer takes.
+
+use crate::held;
+
+/// Which kind of lock, in the order in which they are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// One rename between directories at a time, so that the tree cannot turn while it is walked.
+    Rename,
+    /// The names of a directory. Several: an ancestor before its descendant, else the smaller
+    /// inode number first; the key is the caller's way to say so.
+    Directory,
+    /// One inode's contents and attributes as its users see them. Several: by inode number.
+    Inode,
+    /// A handle of the journal is open. Not a lock, but starting one may wait for a commit, and a
+    /// commit waits for every open handle: what comes above is never taken inside a handle.
+    HandleStart,
+    /// The chain of orphans that begins in the superblock; its links lie in inodes.
+    OrphanList,
+    /// A shard of the table of inodes in memory; an inode is loaded under it.
+    InodeTable,
+    /// The shape of one inode's extent tree.
+    InodeMap,
+    /// The journalled fields of one inode in memory (what the committer reads to make its slot).
+    InodeState,
+    /// The preallocations of one inode or of one locality group.
+    Preallocation,
+    /// One block group: its bitmaps, buddy and counts. Several: by group number.
+    Group,
+    /// The index of groups by free space, written under a group.
+    GroupIndex,
+    /// One block of the orphan file.
+    OrphanSlot,
+    /// A shard of the cache of shared attribute blocks.
+    AttributeCache,
+    /// The superblock as it will be written.
+    Superblock,
+    /// A shard of the buffer cache: from block number to buffer.
+    BufferShard,
+    /// The bytes and state of one buffer.
+    Buffer,
+    /// The journal's own state: the running transaction, the list of what it dirtied, waiters.
+    Journal,
+    /// The list of versions that still have to be written home.
+    Checkpoint,
+    /// The queue or log of a device.
+    DeviceQueue,
+    /// Held for a few instructions, with nothing taken inside.
+    Leaf,
+}
+
+/// Notes that this thread has opened a handle of the journal.
+///
+/// Call it before the start may wait. It panics in debug builds if a lock is held that has to come
+/// after.
+#[inline]
+pub fn handle_started() {
+    held::start(Class::HandleStart);
+}
+
+/// Takes back one [`handle_started`] of this thread.
+#[inline]
+pub fn handle_stopped() {
+    held::stop(Class::HandleStart);
+}
+
+/// Panics in debug builds if this thread could not take a lock of `class` now: for what waits
+/// without a lock (a commit, a callback that will take locks of its own).
+#[inline]
+pub fn check(class: Class) {
+    held::check(class);
+}
+
+#[cfg(all(test, not(loom), debug_assertions))]
+mod tests {
+    use super::{Class, check, handle_started, handle_stopped};
+    use crate::{Condvar, Mutex, RwLock};
+
+    #[test]
+    fn downwards_is_allowed_and_guards_may_drop_in_any_order() {
+        let directory = Mutex::new(Class::Directory, ());
+        let group = RwLock::new(Class::Group, ());
+        let leaf = Mutex::new(Class::Leaf, ());
+        let first = directory.lock();
+        let second = group.write();
+        let third = leaf.lock();
+        drop(first);
+        drop(second);
+        drop(third);
+        check(Class::Rename);
+    }
+
+    #[test]
+    #[should_panic(expected = "Group is taken while Buffer is held")]
+    fn upwards_panics() {
+        let group = Mutex::new(Class::Group, ());
+        let buffer = RwLock::new(Class::Buffer, ());
+        let _buffer = buffer.read();
+        let _group = group.lock();
+    }
+
+    #[test]
+    #[should_panic(expected = "Buffer is taken while Buffer is held")]
+    fn the_same_class_twice_panics() {
+        let first = RwLock::new(Class::Buffer, ());
+        let second = RwLock::new(Class::Buffer, ());
+        let _first = first.read();
+        let _second = second.read();
+    }
+
+    #[test]
+    fn larger_keys_may_follow() {
+        let locks = [3u64, 8, 9].map(|key| (key, Mutex::new(Class::Group, ())));
+        let guards: Vec<_> = locks
+            .iter()
+            .map(|(key, lock)| lock.lock_keyed(*key))
+            .collect();
+        drop(guards);
+        check(Class::Group);
+    }
+
+    #[test]
+    #[should_panic(expected = "Inode 4 is taken while Inode 7 is held")]
+    fn smaller_keys_may_not() {
+        let first = RwLock::new(Class::Inode, ());
+        let second = RwLock::new(Class::Inode, ());
+        let _first = first.write_keyed(7);
+        let _second = second.write_keyed(4);
+    }
+
+    #[test]
+    #[should_panic(expected = "HandleStart is taken while Group is held")]
+    fn a_handle_is_not_started_under_a_leaf_lock() {
+        let group = Mutex::new(Class::Group, ());
+        let _group = group.lock();
+        handle_started();
+    }
+
+    #[test]
+    #[should_panic(expected = "Directory is taken while HandleStart is held")]
+    fn no_directory_inside_a_handle() {
+        let directory = Mutex::new(Class::Directory, ());
+        handle_started();
+        let _directory = directory.lock();
+    }
+
+    #[test]
+    fn a_stopped_handle_is_forgotten() {
+        handle_started();
+        handle_stopped();
+        check(Class::Rename);
+    }
+
+    #[test]
+    fn a_try_lock_may_go_upwards_but_counts_afterwards() {
+        let groups = [Mutex::new(Class::Group, ()), Mutex::new(Class::Group, ())];
+        let _high = groups[1].lock_keyed(1);
+        let low = groups[0].try_lock_keyed(0).expect("nobody holds it");
+        drop(low);
+        let journal = Mutex::new(Class::Journal, ());
+        let _journal = journal.try_lock().expect("nobody holds it");
+        let refused = std::panic::catch_unwind(|| check(Class::Buffer));
+        assert!(
+            refused.is_err(),
+            "a lock taken by trying is held like any other"
+        );
+    }
+
+    #[test]
+    fn waiting_keeps_the_lock_on_the_stack() {
+        let lock = Mutex::new(Class::Journal, ());
+        let condition = Condvar::new();
+        let mut guard = lock.lock();
+        assert!(condition.wait_for(&mut guard, std::time::Duration::from_millis(1)));
+        assert!(std::panic::catch_unwind(|| check(Class::Journal)).is_err());
+        drop(guard);
+        check(Class::Journal);
+    }
+}

@@ -1,0 +1,91 @@
+//! An array with one element a shard, each on cache lines of its own.
+
+use crossbeam_utils::CachePadded;
+
+use crate::topology;
+
+/// One `T` a shard; the number of shards is a power of two.
+pub struct Sharded<T> {
+    shards: Box<[CachePadded<T>]>,
+}
+
+impl<T> Sharded<T> {
+    /// As many as [`topology::shard_count`]; `make` gets each shard's number.
+    pub fn new(make: impl FnMut(usize) -> T) -> Self {
+        Self::with_count(topology::shard_count(), make)
+    }
+
+    /// At least `count` of them, rounded up to a power of two.
+    pub fn with_count(count: usize, mut make: impl FnMut(usize) -> T) -> Self {
+        let count = count.max(1).next_power_of_two();
+        Self {
+            shards: (0..count)
+                .map(|shard| CachePadded::new(make(shard)))
+                .collect(),
+        }
+    }
+
+    /// The caller's own.
+    #[inline]
+    pub fn local(&self) -> &T {
+        &self.shards[self.local_index()]
+    }
+
+    /// The number of the caller's own.
+    #[inline]
+    #[must_use]
+    pub fn local_index(&self) -> usize {
+        topology::current_of(self.shards.len())
+    }
+
+    /// The one with this number.
+    ///
+    /// # Panics
+    /// If there are not that many.
+    #[inline]
+    pub fn get(&self, shard: usize) -> &T {
+        &self.shards[shard]
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// All of them, by number.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &T> + DoubleEndedIterator {
+        self.shards.iter().map(|shard| &**shard)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Sharded;
+    use crate::topology;
+
+    #[test]
+    fn local_follows_the_pin() {
+        let shards = Sharded::with_count(64, |shard| shard);
+        for number in [0, 1, 63] {
+            let _pin = topology::pin(number);
+            assert_eq!(*shards.local(), number);
+            assert_eq!(shards.local_index(), number);
+        }
+        let _pin = topology::pin(64);
+        assert_eq!(*shards.local(), 0);
+    }
+
+    #[test]
+    fn counts_round_up_and_elements_keep_their_distance() {
+        let shards = Sharded::with_count(5, |shard| shard as u8);
+        assert_eq!(shards.count(), 8);
+        assert_eq!(
+            shards.iter().copied().collect::<Vec<_>>(),
+            [0, 1, 2, 3, 4, 5, 6, 7]
+        );
+        let first = std::ptr::from_ref(shards.get(0)).addr();
+        let second = std::ptr::from_ref(shards.get(1)).addr();
+        assert!(second - first >= 64);
+    }
+}

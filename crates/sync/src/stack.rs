@@ -1,0 +1,247 @@
+//! A stack without locks: anyone pushes, anyone takes everything.
+//!
+//! There is no pop of a single element, and so none of the trouble of one (a node freed and used
+//! again between another thread's look and its exchange): a push only compares the head it links
+//! to, which is right even if that node has meanwhile been taken and come back, and taking swaps
+//! the whole chain for nothing. A node belongs to its pusher until the exchange that publishes it,
+//! to the stack until the swap that takes it, and then to the taker alone.
+//!
+//! What a thread did before its push is seen by whoever takes the element.
+
+use std::marker::PhantomData;
+use std::ptr;
+
+use crate::atomic::{AtomicPtr, Ordering};
+
+/// A lock-free stack of `T`.
+pub struct Stack<T> {
+    head: AtomicPtr<Node<T>>,
+    /// `AtomicPtr` can be sent and shared whatever it points to; this stack moves its elements
+    /// between threads, as a standard mutex does, and so asks what that asks: `T: Send`.
+    owns: PhantomData<std::sync::Mutex<T>>,
+}
+
+struct Node<T> {
+    value: T,
+    next: *mut Node<T>,
+}
+
+impl<T> Stack<T> {
+    /// An empty stack.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            head: AtomicPtr::new(ptr::null_mut()),
+            owns: PhantomData,
+        }
+    }
+
+    /// Puts `value` on top.
+    pub fn push(&self, value: T) {
+        let node = Box::into_raw(Box::new(Node {
+            value,
+            next: ptr::null_mut(),
+        }));
+        let mut head = self.head.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: `node` comes from `Box::into_raw` above and is not published yet: each turn
+            // of this loop follows an exchange that failed, so this thread alone knows it.
+            unsafe { (*node).next = head };
+            // Release: who takes the node sees `value` and `next`. The nodes below were released
+            // by their own pushes, whose release sequences this exchange continues.
+            match self
+                .head
+                .compare_exchange_weak(head, node, Ordering::Release, Ordering::Relaxed)
+            {
+                Ok(_) => return,
+                Err(seen) => head = seen,
+            }
+        }
+    }
+
+    /// Takes everything that is on the stack now; the newest comes first.
+    pub fn take_all(&self) -> Drain<T> {
+        Drain {
+            head: self.head.swap(ptr::null_mut(), Ordering::Acquire),
+            owns: PhantomData,
+        }
+    }
+
+    /// Whether nothing was on the stack when looked at.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.head.load(Ordering::Acquire).is_null()
+    }
+}
+
+impl<T> Default for Stack<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> Drop for Stack<T> {
+    fn drop(&mut self) {
+        drop(self.take_all());
+    }
+}
+
+/// What was taken from a [`Stack`], newest first; dropping it drops the rest.
+pub struct Drain<T> {
+    head: *mut Node<T>,
+    owns: PhantomData<Box<Node<T>>>,
+}
+
+impl<T> Iterator for Drain<T> {
+    type Item = T;
+
+    fn next(&mut self) -> Option<T> {
+        if self.head.is_null() {
+            return None;
+        }
+        // SAFETY: the pointer was made by `Box::into_raw` in `push`, and the swap in `take_all`
+        // gave the chain it is in to this drain alone; it is turned back into a box once, since
+        // `head` moves on below.
+        let node = unsafe { Box::from_raw(self.head) };
+        let Node { value, next } = *node;
+        self.head = next;
+        Some(value)
+    }
+}
+
+impl<T> Drop for Drain<T> {
+    fn drop(&mut self) {
+        self.for_each(drop);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::Stack;
+    use crate::atomic::{AtomicBool, Ordering};
+    use crate::thread;
+
+    #[test]
+    fn the_newest_comes_first() {
+        let stack = Stack::new();
+        assert!(stack.is_empty());
+        for number in 0..4 {
+            stack.push(number);
+        }
+        assert!(!stack.is_empty());
+        assert_eq!(stack.take_all().collect::<Vec<_>>(), [3, 2, 1, 0]);
+        assert!(stack.is_empty());
+        assert_eq!(stack.take_all().next(), None);
+    }
+
+    #[test]
+    fn nothing_is_lost_and_nothing_comes_twice() {
+        const EACH: u64 = 5000;
+        let stack = Stack::new();
+        let done = AtomicBool::new(false);
+        let mut taken = thread::scope(|scope| {
+            let taker = || {
+                let mut taken = Vec::new();
+                while !done.load(Ordering::Acquire) {
+                    taken.extend(stack.take_all());
+                }
+                taken
+            };
+            let takers = [scope.spawn(taker), scope.spawn(taker)];
+            let pushers: Vec<_> = (0..3)
+                .map(|thread| {
+                    let stack = &stack;
+                    scope.spawn(move || {
+                        for number in 0..EACH {
+                            stack.push(Box::new(thread * EACH + number));
+                        }
+                    })
+                })
+                .collect();
+            for pusher in pushers {
+                pusher.join().expect("a pusher does not panic");
+            }
+            done.store(true, Ordering::Release);
+            takers
+                .map(|taker| taker.join().expect("a taker does not panic"))
+                .concat()
+        });
+        taken.extend(stack.take_all());
+        let mut numbers: Vec<u64> = taken.into_iter().map(|number| *number).collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, (0..3 * EACH).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_is_not_taken_is_dropped() {
+        let element = Arc::new(());
+        let stack = Stack::new();
+        for _ in 0..10 {
+            stack.push(Arc::clone(&element));
+        }
+        let mut drain = stack.take_all();
+        drain.next();
+        stack.push(Arc::clone(&element));
+        assert_eq!(Arc::strong_count(&element), 11);
+        drop(drain);
+        assert_eq!(Arc::strong_count(&element), 2);
+        drop(stack);
+        assert_eq!(Arc::strong_count(&element), 1);
+    }
+
+    #[test]
+    fn a_long_stack_is_dropped_without_recursion() {
+        let stack = Stack::new();
+        for number in 0..1_000_000 {
+            stack.push(number);
+        }
+        drop(stack);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use std::sync::Arc;
+
+    use super::Stack;
+
+    #[test]
+    fn pushers_and_a_taker_lose_nothing() {
+        loom::model(|| {
+            let stack = Arc::new(Stack::new());
+            let pushers = [1, 2].map(|number| {
+                let stack = Arc::clone(&stack);
+                loom::thread::spawn(move || stack.push(loom::alloc::Track::new(number)))
+            });
+            let mut taken: Vec<_> = stack.take_all().map(|number| *number.get_ref()).collect();
+            for pusher in pushers {
+                pusher.join().expect("a pusher does not panic");
+            }
+            taken.extend(stack.take_all().map(|number| *number.get_ref()));
+            taken.sort_unstable();
+            assert_eq!(taken, [1, 2]);
+        });
+    }
+
+    #[test]
+    fn two_takers_share_nothing() {
+        loom::model(|| {
+            let stack = Arc::new(Stack::new());
+            stack.push(1);
+            let other = {
+                let stack = Arc::clone(&stack);
+                loom::thread::spawn(move || {
+                    stack.push(2);
+                    stack.take_all().collect::<Vec<_>>()
+                })
+            };
+            let mut taken: Vec<_> = stack.take_all().collect();
+            taken.extend(other.join().expect("the other taker does not panic"));
+            taken.extend(stack.take_all());
+            taken.sort_unstable();
+            assert_eq!(taken, [1, 2]);
+        });
+    }
+}

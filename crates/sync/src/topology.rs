@@ -1,0 +1,129 @@
+//! Which shard is mine.
+//!
+//! Structures that keep cores apart have a power of two of shards and use the one of the processor
+//! the caller runs on. A thread may move right after asking, so a shard is a way to stay out of
+//! each other's way, never a right: what lies in it is still atomic or locked.
+//!
+//! Tests [`pin`] threads to numbers of their choice, so that 64 shards are in use on two
+//! processors.
+
+use std::marker::PhantomData;
+use std::sync::LazyLock;
+
+#[cfg(loom)]
+use loom::thread_local;
+use std::cell::Cell;
+
+const UNPINNED: usize = usize::MAX;
+
+#[cfg(not(loom))]
+thread_local! {
+    static PINNED: Cell<usize> = const { Cell::new(UNPINNED) };
+}
+
+#[cfg(loom)]
+thread_local! {
+    static PINNED: Cell<usize> = Cell::new(UNPINNED);
+}
+
+/// How many shards a structure has unless told otherwise: a power of two, at least the number of
+/// processors this process may use, from 4 to 256.
+#[must_use]
+pub fn shard_count() -> usize {
+    static COUNT: LazyLock<usize> = LazyLock::new(|| {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        processors.next_power_of_two().clamp(4, 256)
+    });
+    *COUNT
+}
+
+/// The caller's shard of [`shard_count`].
+#[inline]
+#[must_use]
+pub fn current() -> usize {
+    current_of(shard_count())
+}
+
+/// The caller's shard of `count`, which is a power of two.
+#[inline]
+#[must_use]
+pub fn current_of(count: usize) -> usize {
+    debug_assert!(
+        count.is_power_of_two(),
+        "shards are counted in powers of two"
+    );
+    processor() & (count - 1)
+}
+
+/// The processor the caller runs on, or the number it is pinned to.
+#[inline]
+fn processor() -> usize {
+    let pinned = PINNED.with(Cell::get);
+    if pinned == UNPINNED {
+        running_on()
+    } else {
+        pinned
+    }
+}
+
+#[cfg(not(loom))]
+#[inline]
+fn running_on() -> usize {
+    rustix::thread::sched_getcpu()
+}
+
+/// A model is the same each time it runs, wherever it runs.
+#[cfg(loom)]
+fn running_on() -> usize {
+    0
+}
+
+/// Makes this thread belong to shard `number` (modulo each structure's count) until the guard is
+/// dropped. It moves no thread: it only changes the answer of this module.
+pub fn pin(number: usize) -> PinGuard {
+    assert_ne!(number, UNPINNED, "a shard's number is small");
+    PinGuard {
+        before: PINNED.with(|pinned| pinned.replace(number)),
+        stays: PhantomData,
+    }
+}
+
+/// Keeps a thread pinned; see [`pin`].
+#[must_use]
+pub struct PinGuard {
+    before: usize,
+    /// A pin belongs to its thread.
+    stays: PhantomData<*const ()>,
+}
+
+impl Drop for PinGuard {
+    fn drop(&mut self) {
+        PINNED.with(|pinned| pinned.set(self.before));
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{current, current_of, pin, shard_count};
+
+    #[test]
+    fn shards_are_a_power_of_two_and_contain_the_caller() {
+        assert!(shard_count().is_power_of_two());
+        assert!((4..=256).contains(&shard_count()));
+        assert!(current() < shard_count());
+    }
+
+    #[test]
+    fn pins_nest_and_end() {
+        let outer = pin(37);
+        assert_eq!(current_of(64), 37);
+        {
+            let _inner = pin(5);
+            assert_eq!(current_of(64), 5);
+            assert_eq!(current_of(4), 1);
+        }
+        assert_eq!(current_of(64), 37);
+        drop(outer);
+        assert!(current_of(64) < 64);
+    }
+}
