@@ -15,6 +15,7 @@ pub mod dirhash;
 pub mod extent;
 pub mod feature;
 pub mod geometry;
+pub mod journal;
 pub mod number;
 pub mod superblock;
 pub mod time;

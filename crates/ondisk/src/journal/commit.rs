@@ -1,0 +1,149 @@
+//! The commit block: the transaction is there if, and only if, this block is.
+//!
+//! It carries the time of the commit, which tells a leftover of an earlier lap of the log from a
+//! damaged block of this one. Everything that counts lies in its first 512 bytes, so a commit
+//! block of which a power cut let only the first sector through is a commit all the same:
+//! [`verify`] tries that reading too.
+
+use zerocopy::big_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::checksum::crc32c;
+use crate::journal::format::RecordFormat;
+use crate::journal::header::{BlockType, Header, RawHeader};
+use crate::number::Tid;
+
+/// The smallest piece that devices write whole.
+const SECTOR: usize = 512;
+const CHECKSUM_OFFSET: usize = 0x10;
+
+/// `struct commit_header`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawCommit {
+    h_header: RawHeader,
+    h_chksum_type: u8,
+    h_chksum_size: u8,
+    h_padding: [u8; 2],
+    h_chksum: [U32; 8],
+    h_commit_sec: U64,
+    h_commit_nsec: U32,
+}
+
+const _: () = assert!(size_of::<RawCommit>() == 0x3C);
+const _: () = assert!(std::mem::offset_of!(RawCommit, h_chksum) == CHECKSUM_OFFSET);
+const _: () = assert!(std::mem::offset_of!(RawCommit, h_commit_sec) == 0x30);
+
+/// The end of one transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Commit {
+    /// The transaction it ends.
+    pub sequence: Tid,
+    /// When it was committed: seconds since 1970.
+    pub seconds: u64,
+    /// And nanoseconds.
+    pub nanoseconds: u32,
+}
+
+impl Commit {
+    /// The block, summed as `format` asks.
+    #[must_use]
+    pub fn encode(&self, format: &RecordFormat) -> Vec<u8> {
+        let raw = RawCommit {
+            h_header: Header {
+                block_type: BlockType::Commit,
+                sequence: self.sequence,
+            }
+            .raw(),
+            h_chksum_type: 0,
+            h_chksum_size: 0,
+            h_padding: [0; 2],
+            h_chksum: [U32::ZERO; 8],
+            h_commit_sec: U64::new(self.seconds),
+            h_commit_nsec: U32::new(self.nanoseconds),
+        };
+        let mut block = vec![0; format.block_size];
+        raw.write_to_prefix(&mut block)
+            .expect("a block is longer than a commit header");
+        if format.is_summed() {
+            let sum = checksum(format.seed, &block);
+            block[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 4].copy_from_slice(&sum.to_be_bytes());
+        }
+        block
+    }
+
+    /// What a block says whose header names it a commit; `None` if it is too short to be one. The
+    /// sum is [`verify`]'s business, since even a wrong one leaves the time worth knowing.
+    #[must_use]
+    pub fn decode(block: &[u8]) -> Option<Self> {
+        let (raw, _) = RawCommit::read_from_prefix(block).ok()?;
+        Some(Self {
+            sequence: Tid(raw.h_header.h_sequence.get()),
+            seconds: raw.h_commit_sec.get(),
+            nanoseconds: raw.h_commit_nsec.get(),
+        })
+    }
+}
+
+/// Whether a commit block's sum is right, whole or as its first sector alone; true where the
+/// format has no sums.
+#[must_use]
+pub fn verify(format: &RecordFormat, block: &[u8]) -> bool {
+    if !format.is_summed() {
+        return true;
+    }
+    let Some(stored) = block.get(CHECKSUM_OFFSET..CHECKSUM_OFFSET + 4) else {
+        return false;
+    };
+    let matches = |block: &[u8]| checksum(format.seed, block).to_be_bytes() == stored;
+    matches(block) || matches(&first_sector_alone(block))
+}
+
+/// The block as the writer meant it, if only its first sector reached the device.
+fn first_sector_alone(block: &[u8]) -> Vec<u8> {
+    let mut torn = vec![0; block.len()];
+    let sector = SECTOR.min(block.len());
+    torn[..sector].copy_from_slice(&block[..sector]);
+    torn
+}
+
+/// Over the whole block with the sum's own place read as zeroes.
+fn checksum(seed: u32, block: &[u8]) -> u32 {
+    let (before, rest) = block.split_at(CHECKSUM_OFFSET);
+    crc32c(crc32c(crc32c(seed, before), &[0; 4]), &rest[4..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::format::tests::all_formats;
+    use super::{Commit, Tid, verify};
+
+    const COMMIT: Commit = Commit {
+        sequence: Tid(40),
+        seconds: 1_700_000_000,
+        nanoseconds: 5,
+    };
+
+    #[test]
+    fn goes_round_in_every_format() {
+        for format in all_formats() {
+            let block = COMMIT.encode(&format);
+            assert!(verify(&format, &block));
+            assert_eq!(Commit::decode(&block), Some(COMMIT));
+        }
+    }
+
+    #[test]
+    fn a_torn_block_counts_and_a_damaged_one_does_not() {
+        for format in all_formats()
+            .into_iter()
+            .filter(|format| format.is_summed())
+        {
+            let mut block = COMMIT.encode(&format);
+            block[512..].fill(0xEE);
+            assert!(verify(&format, &block), "only the first sector was written");
+            block[0x33] ^= 1;
+            assert!(!verify(&format, &block), "the time was changed");
+        }
+    }
+}
