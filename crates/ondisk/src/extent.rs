@@ -10,6 +10,7 @@
 //! earlier check for its safety. What ties a node to its parent is the caller's to check.
 
 use std::fmt;
+use std::ops::Range;
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -29,7 +30,7 @@ pub const ROOT_SIZE: usize = 60;
 /// Depth of the tallest tree: a root above five levels of blocks.
 pub const MAX_DEPTH: u16 = 5;
 /// Most blocks in a written extent.
-pub const MAX_WRITTEN_LENGTH: u32 = 32768;
+pub const MAX_LENGTH: u32 = 32768;
 /// Most blocks in an unwritten extent.
 pub const MAX_UNWRITTEN_LENGTH: u32 = 32767;
 /// No extent reaches this logical block or beyond.
@@ -170,13 +171,13 @@ impl Extent {
     pub fn decode(entry: &EntryBytes) -> Result<Self, Corrupt> {
         let raw = RawExtent::read_from_bytes(entry).expect("sizes are equal by type");
         let stored = u32::from(raw.ee_len.get());
-        let unwritten = stored > MAX_WRITTEN_LENGTH;
+        let unwritten = stored > MAX_LENGTH;
         let low = u64::from(raw.ee_start_lo.get());
         let extent = Self {
             logical: LogicalBlock(raw.ee_block.get()),
             start: BlockNumber(u64::from(raw.ee_start_hi.get()) << 32 | low),
             length: if unwritten {
-                stored - MAX_WRITTEN_LENGTH
+                stored - MAX_LENGTH
             } else {
                 stored
             },
@@ -195,11 +196,7 @@ impl Extent {
     #[must_use]
     pub fn encode(&self) -> EntryBytes {
         debug_assert!(self.is_valid(), "{self}");
-        let mark = if self.unwritten {
-            MAX_WRITTEN_LENGTH
-        } else {
-            0
-        };
+        let mark = if self.unwritten { MAX_LENGTH } else { 0 };
         let (high, low) = split_block(self.start);
         let raw = RawExtent {
             ee_block: U32::new(self.logical.get()),
@@ -216,7 +213,7 @@ impl Extent {
         if self.unwritten {
             MAX_UNWRITTEN_LENGTH
         } else {
-            MAX_WRITTEN_LENGTH
+            MAX_LENGTH
         }
     }
 
@@ -494,6 +491,53 @@ pub fn write_node(bytes: &mut [u8], depth: u16, entries: &[EntryBytes]) {
     bytes[HEADER_SIZE..][..entries.len() * ENTRY_SIZE].copy_from_slice(entries.as_flattened());
 }
 
+/// Replaces the entries in `slots` by `new` ones, in place; entries behind them move.
+///
+/// # Errors
+///
+/// If the node is not sound, has fewer entries than `slots` says, or too little room.
+pub fn splice(bytes: &mut [u8], slots: Range<usize>, new: &[EntryBytes]) -> Result<(), Corrupt> {
+    let mut header = Node::parse(bytes)?.header();
+    let old = usize::from(header.entries);
+    if slots.start > slots.end || slots.end > old {
+        return Err(Corrupt::new(
+            STRUCTURE,
+            "has fewer entries than a moment ago",
+        ));
+    }
+    let count = old - slots.len() + new.len();
+    if count > usize::from(header.max) {
+        return Err(Corrupt::new(STRUCTURE, "has less room than a moment ago"));
+    }
+    let (entries, _) = bytes[HEADER_SIZE..].as_chunks_mut::<ENTRY_SIZE>();
+    let moved = slots.start + new.len();
+    entries.copy_within(slots.end..old, moved);
+    entries[slots.start..moved].copy_from_slice(new);
+    if count < old {
+        entries[count..old].fill([0; ENTRY_SIZE]);
+    }
+    header.entries = u16::try_from(count).expect("not more than the room");
+    header.encode(bytes);
+    Ok(())
+}
+
+/// Changes the first logical block that entry `slot` names, in place.
+///
+/// # Errors
+///
+/// If the node is not sound or has no such entry.
+pub fn set_logical(bytes: &mut [u8], slot: usize, logical: LogicalBlock) -> Result<(), Corrupt> {
+    if slot >= Node::parse(bytes)?.len() {
+        return Err(Corrupt::new(
+            STRUCTURE,
+            "has fewer entries than a moment ago",
+        ));
+    }
+    let at = HEADER_SIZE + slot * ENTRY_SIZE;
+    bytes[at..at + 4].copy_from_slice(&logical.get().to_le_bytes());
+    Ok(())
+}
+
 /// Bytes of the checksum behind the room for entries.
 const CHECKSUM_SIZE: usize = 4;
 
@@ -507,7 +551,7 @@ fn checksum_place(bytes: &[u8]) -> Result<usize, Corrupt> {
 }
 
 /// Stores the checksum of a node that fills a block; a block without a sound header stays as it is.
-pub fn stamp_node(bytes: &mut [u8], seed: u32, inode: InodeNumber, generation: u32) {
+pub fn stamp_node(seed: u32, inode: InodeNumber, generation: u32, bytes: &mut [u8]) {
     if let Ok(place) = checksum_place(bytes) {
         let (summed, rest) = bytes.split_at_mut(place);
         let sum = crc32c(inode_state(seed, inode, generation), summed);
@@ -521,10 +565,10 @@ pub fn stamp_node(bytes: &mut [u8], seed: u32, inode: InodeNumber, generation: u
 ///
 /// If it is wrong, or the header leaves no room for one.
 pub fn verify_node(
-    bytes: &[u8],
     seed: u32,
     inode: InodeNumber,
     generation: u32,
+    bytes: &[u8],
 ) -> Result<(), Corrupt> {
     let (summed, rest) = bytes.split_at(checksum_place(bytes)?);
     let sum = crc32c(inode_state(seed, inode, generation), summed);
@@ -644,19 +688,47 @@ mod tests {
         write_node(&mut bytes, 0, &[extent(1, 9, 1, false).encode()]);
         bytes[4] = 83;
         bytes[1020..].fill(0xEE);
-        stamp_node(&mut bytes, 1, InodeNumber(12), 5);
+        stamp_node(1, InodeNumber(12), 5, &mut bytes);
         assert_ne!(bytes[12 + 83 * 12..][..4], [0; 4]);
         assert_eq!(bytes[1020..], [0xEE; 4]);
-        assert!(verify_node(&bytes, 1, InodeNumber(12), 5).is_ok());
-        assert!(verify_node(&bytes, 1, InodeNumber(12), 6).is_err());
-        assert!(verify_node(&bytes, 1, InodeNumber(13), 5).is_err());
+        assert!(verify_node(1, InodeNumber(12), 5, &bytes).is_ok());
+        assert!(verify_node(1, InodeNumber(12), 6, &bytes).is_err());
+        assert!(verify_node(1, InodeNumber(13), 5, &bytes).is_err());
         bytes[20] ^= 1;
-        assert!(verify_node(&bytes, 1, InodeNumber(12), 5).is_err());
+        assert!(verify_node(1, InodeNumber(12), 5, &bytes).is_err());
         bytes[4] = 200;
         assert!(
-            verify_node(&bytes, 1, InodeNumber(12), 5).is_err(),
+            verify_node(1, InodeNumber(12), 5, &bytes).is_err(),
             "beyond the block"
         );
+    }
+
+    #[test]
+    fn splices_move_what_follows() {
+        let entry = |logical| {
+            Index {
+                logical: LogicalBlock(logical),
+                child: BlockNumber(9),
+            }
+            .encode()
+        };
+        let mut bytes = [0; 64];
+        write_node(&mut bytes, 1, &[1, 2, 3].map(entry));
+        splice(&mut bytes, 1..2, &[10, 11].map(entry)).expect("there is room");
+        let logicals = |bytes: &[u8]| {
+            let node = Node::parse(bytes).expect("sound");
+            (0..node.len())
+                .map(|slot| node.logical(slot).get())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(logicals(&bytes), [1, 10, 11, 3]);
+        assert!(splice(&mut bytes, 0..0, &[entry(0)]).is_err(), "no room");
+        assert!(splice(&mut bytes, 3..5, &[]).is_err(), "no such entry");
+        splice(&mut bytes, 0..3, &[]).expect("removals fit");
+        set_logical(&mut bytes, 0, LogicalBlock(4)).expect("it is there");
+        assert_eq!(logicals(&bytes), [4]);
+        assert_eq!(bytes[24..], [0; 40], "no remains of old entries");
+        assert!(set_logical(&mut bytes, 1, LogicalBlock(5)).is_err());
     }
 
     #[test]
