@@ -1,17 +1,34 @@
 //! Block devices that stack, and the buffer cache.
+//!
+//! A [`Device`] is a row of bytes. Two of them hold bytes ([`FileDevice`], [`RamDevice`]); the
+//! others stand on another one and change one thing: [`OverlayDevice`] keeps writes in memory,
+//! [`RecordDevice`] writes them down, [`FaultDevice`] lets them fail, [`SlowDevice`] lets them
+//! take time.
+//!
+//! The [`Cache`] holds blocks of a device in memory as [`Buffer`]s, whose bytes are [`Page`]s:
+//! shared, and copied when a shared one is changed. It obeys what the journal says about a buffer
+//! (dirty in a transaction, pinned) and knows nothing of transactions itself.
 
 #![forbid(unsafe_code)]
 
-use std::io;
+pub mod buffer;
+pub mod cache;
+pub mod device;
+pub mod fault;
+pub mod file;
+pub mod overlay;
+pub mod page;
+pub mod ram;
+pub mod record;
+pub mod slow;
 
-/// A device of bytes.
-pub trait Device: Send + Sync + 'static {
-    /// Size in bytes.
-    fn size(&self) -> u64;
-    /// Reads exactly `into.len()` bytes.
-    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
-    /// Writes all of `from`.
-    fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()>;
-    /// Makes everything written before durable.
-    fn flush(&self) -> io::Result<()>;
-}
+pub use buffer::{Buffer, BufferState, Stamp};
+pub use cache::Cache;
+pub use device::Device;
+pub use fault::FaultDevice;
+pub use file::{Access, FileDevice};
+pub use overlay::OverlayDevice;
+pub use page::Page;
+pub use ram::RamDevice;
+pub use record::{Event, RecordDevice};
+pub use slow::{Latency, SlowDevice};

@@ -1,0 +1,198 @@
+//! One block in memory.
+//!
+//! Life: the [`Cache`](crate::Cache) makes a buffer as a placeholder, holds its state for writing
+//! while the device is read, and then marks it loaded; from then on the bytes are there. It leaves
+//! memory when the cache evicts it, which happens only while nobody else holds it, it is dirty in
+//! no transaction and nobody has pinned it; or when its block is discarded.
+//!
+//! Locking: the state is under the lock of class `Buffer`, pins and flags are atomic.
+
+use std::fmt;
+
+use pext4_ondisk::{BlockNumber, Tid};
+use pext4_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use pext4_sync::{Class, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::page::Page;
+
+/// Which checksum a block gets when its version is sealed: the owner of the block knows what the
+/// numbers mean, the layers below carry them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Stamp {
+    /// The kind of block.
+    pub kind: u32,
+    /// The inode it belongs to, 0 for none.
+    pub inode: u32,
+    /// That inode's generation.
+    pub generation: u32,
+}
+
+impl Stamp {
+    /// No checksum at all.
+    pub const NONE: Self = Self {
+        kind: 0,
+        inode: 0,
+        generation: 0,
+    };
+}
+
+/// What a buffer's lock protects.
+#[derive(Debug)]
+pub struct BufferState {
+    /// The live bytes. Checksums in them may be stale: they are made on the sealed copy.
+    pub page: Page,
+    /// The transaction that this buffer still owes its bytes to.
+    pub dirty_in: Option<Tid>,
+    /// Which checksum the bytes get.
+    pub stamp: Stamp,
+}
+
+/// One block of the device, in memory.
+pub struct Buffer {
+    /// [immutable]
+    block: BlockNumber,
+    state: RwLock<BufferState>,
+    /// [atomic] Reasons to stay in memory.
+    pins: AtomicU32,
+    /// [atomic; set once, under the state's lock] The bytes are there.
+    loaded: AtomicBool,
+    /// [atomic] A reader above has checked the checksum of what the device gave.
+    verified: AtomicBool,
+    /// [atomic] Used since the clock's hand last passed.
+    used: AtomicBool,
+}
+
+impl Buffer {
+    /// A buffer whose bytes are there.
+    pub(crate) fn loaded(block: BlockNumber, page: Page) -> Self {
+        let buffer = Self::placeholder(block, page);
+        buffer.set_loaded();
+        buffer
+    }
+
+    /// A buffer whose bytes are still to come.
+    pub(crate) fn placeholder(block: BlockNumber, page: Page) -> Self {
+        let state = BufferState {
+            page,
+            dirty_in: None,
+            stamp: Stamp::NONE,
+        };
+        Self {
+            block,
+            state: RwLock::new(Class::Buffer, state),
+            pins: AtomicU32::new(0),
+            loaded: AtomicBool::new(false),
+            verified: AtomicBool::new(false),
+            used: AtomicBool::new(false),
+        }
+    }
+
+    /// Its number on the device.
+    #[must_use]
+    pub fn block(&self) -> BlockNumber {
+        self.block
+    }
+
+    /// Locks the state for looking.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn read(&self) -> RwLockReadGuard<'_, BufferState> {
+        self.state.read()
+    }
+
+    /// Locks the state for changing.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn write(&self) -> RwLockWriteGuard<'_, BufferState> {
+        self.state.write()
+    }
+
+    /// The bytes as they are now; later changes do not reach them.
+    #[must_use]
+    pub fn page(&self) -> Page {
+        self.read().page.clone()
+    }
+
+    /// Sets the bytes; what the buffer owes and its stamp stay.
+    ///
+    /// # Panics
+    /// If the length is not that of a block.
+    pub fn replace_page(&self, page: Page) {
+        let mut state = self.write();
+        assert_eq!(
+            state.page.len(),
+            page.len(),
+            "a page is as long as its block"
+        );
+        state.page = page;
+    }
+
+    /// Keeps the buffer in memory until as many [`Buffer::unpin`]s.
+    pub fn pin(&self) {
+        self.pins.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes back one [`Buffer::pin`].
+    pub fn unpin(&self) {
+        let before = self.pins.fetch_sub(1, Ordering::Release);
+        debug_assert!(
+            before > 0,
+            "{:?} is unpinned more often than pinned",
+            self.block
+        );
+    }
+
+    /// Whether anyone has pinned it.
+    #[must_use]
+    pub fn is_pinned(&self) -> bool {
+        self.pins.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether a reader has checked the bytes that came from the device. A block that was made
+    /// here counts as checked: its checksum is made when it is sealed.
+    #[must_use]
+    pub fn is_verified(&self) -> bool {
+        self.verified.load(Ordering::Acquire)
+    }
+
+    /// Notes that the bytes have been checked.
+    pub fn set_verified(&self) {
+        self.verified.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.loaded.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_loaded(&self) {
+        self.loaded.store(true, Ordering::Release);
+    }
+
+    /// Notes a use; looks first, so that a hot buffer's line is not written each time.
+    pub(crate) fn note_use(&self) {
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it was used since the last call.
+    pub(crate) fn take_use(&self) -> bool {
+        let used = self.used.load(Ordering::Relaxed);
+        if used {
+            self.used.store(false, Ordering::Relaxed);
+        }
+        used
+    }
+
+    /// Whether it may leave memory, asked by the only holder.
+    pub(crate) fn is_idle(&mut self) -> bool {
+        !self.is_pinned() && self.state.get_mut().dirty_in.is_none()
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Buffer")
+            .field("block", &self.block)
+            .finish_non_exhaustive()
+    }
+}

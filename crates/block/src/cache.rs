@@ -1,0 +1,402 @@
+//! The buffer cache: from block number to [`Buffer`].
+//!
+//! One block has at most one buffer at a time, and one read brings it in: the first getter puts a
+//! placeholder into the shard, whose state it holds for writing while it reads the device with no
+//! shard locked; others find the placeholder and wait for its state. When the read fails the
+//! placeholder is taken out, its reader gets the error, and whoever waited tries for itself.
+//!
+//! Capacity is divided among the shards. An insert into a full shard moves the shard's clock hand
+//! a bounded number of steps to find buffers that nobody holds, that are clean and unpinned, and
+//! that were not used since the hand last passed. If it finds none the cache grows beyond its
+//! capacity rather than fail, and shrinks again with later inserts.
+//!
+//! Locking: a shard (class `BufferShard`) comes before a buffer (class `Buffer`), and no call here
+//! may be made with a buffer locked. Sole ownership is what makes eviction safe: references are
+//! given out under the shard's lock only, so a buffer that the shard alone holds cannot be got,
+//! locked or made dirty by anyone else.
+
+use std::io;
+use std::sync::Arc;
+
+use pext4_ondisk::BlockNumber;
+use pext4_sync::hash::NumberMap;
+use pext4_sync::{Class, Counter, RwLock, Sharded, topology};
+
+use crate::buffer::Buffer;
+use crate::device::Device;
+use crate::page::Page;
+
+/// Blocks a shard has at least, so that small caches are not cut into shards of nothing.
+const LEAST_SHARD: usize = 64;
+
+/// Buffers one insert evicts at most: more than one, so that a grown cache shrinks again.
+const MOST_EVICTIONS: usize = 4;
+
+/// Steps the hand takes at most in one insert.
+const MOST_STEPS: usize = 64;
+
+/// Blocks of one device in memory.
+pub struct Cache {
+    /// [immutable]
+    device: Arc<dyn Device>,
+    /// [immutable] Bytes in a block.
+    block_size: usize,
+    /// [immutable] Buffers in a shard before it evicts.
+    shard_capacity: usize,
+    shards: Sharded<RwLock<Shard>>,
+    /// Blocks asked of the device.
+    reads: Counter,
+}
+
+/// Some of the blocks, in a ring for the clock's hand.
+#[derive(Default)]
+struct Shard {
+    /// From block to its place in the ring.
+    places: NumberMap<BlockNumber, usize>,
+    ring: Vec<Arc<Buffer>>,
+    hand: usize,
+}
+
+/// What an attempt to find or make a buffer came to.
+enum Found {
+    Present(Arc<Buffer>),
+    /// It was absent and has been loaded by this caller.
+    Loaded(Arc<Buffer>),
+}
+
+impl Cache {
+    /// An empty cache of blocks of `block_size` bytes, which holds about `capacity` bytes.
+    ///
+    /// # Panics
+    /// If the block size is zero.
+    #[must_use]
+    pub fn new(device: Arc<dyn Device>, block_size: u32, capacity: u64) -> Self {
+        assert_ne!(block_size, 0, "a block has bytes");
+        let blocks = usize::try_from(capacity / u64::from(block_size)).unwrap_or(usize::MAX);
+        let widest = (4 * topology::shard_count())
+            .min(blocks / LEAST_SHARD)
+            .max(1);
+        // The largest power of two that leaves every shard its least size.
+        let count = 1 << widest.ilog2();
+        Self {
+            device,
+            block_size: block_size as usize,
+            shard_capacity: (blocks / count).max(1),
+            shards: Sharded::with_count(count, |_| {
+                RwLock::new(Class::BufferShard, Shard::default())
+            }),
+            reads: Counter::new(),
+        }
+    }
+
+    /// The device below.
+    #[must_use]
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// Bytes in a block.
+    #[must_use]
+    pub fn block_size(&self) -> usize {
+        self.block_size
+    }
+
+    /// The buffer of `block`, read from the device if it is not in memory.
+    ///
+    /// # Errors
+    /// The block lies beyond the device, or reading it failed.
+    pub fn get(&self, block: BlockNumber) -> io::Result<Arc<Buffer>> {
+        loop {
+            let buffer = match self.peek_any(block) {
+                Some(buffer) => buffer,
+                None => match self.load(block)? {
+                    Found::Loaded(buffer) => return Ok(buffer),
+                    Found::Present(buffer) => buffer,
+                },
+            };
+            if self.wait_until_loaded(&buffer) {
+                return Ok(buffer);
+            }
+        }
+    }
+
+    /// The buffer of `block` with a page of zeroes and nothing read: for a block that begins a new
+    /// life. If it is in memory its page is replaced; whoever still needs the old bytes has
+    /// captured them before.
+    pub fn get_zeroed(&self, block: BlockNumber) -> Arc<Buffer> {
+        let zeroes = Page::zeroed(self.block_size);
+        loop {
+            let buffer = {
+                let mut shard = self.shard(block).write();
+                match shard.find(block) {
+                    Some(buffer) => buffer,
+                    None => {
+                        let buffer = Arc::new(Buffer::loaded(block, zeroes));
+                        buffer.set_verified();
+                        shard.insert(Arc::clone(&buffer), self.shard_capacity);
+                        return buffer;
+                    }
+                }
+            };
+            if self.wait_until_loaded(&buffer) {
+                buffer.replace_page(zeroes);
+                buffer.set_verified();
+                return buffer;
+            }
+        }
+    }
+
+    /// The buffer of `block` if it is in memory; waits if it is just being read.
+    pub fn peek(&self, block: BlockNumber) -> Option<Arc<Buffer>> {
+        let buffer = self.peek_any(block)?;
+        self.wait_until_loaded(&buffer).then_some(buffer)
+    }
+
+    /// Forgets the buffer of `block`, clean or not. Whoever holds it keeps it, but the next get
+    /// makes another: only for blocks that nobody uses any more.
+    pub fn discard(&self, block: BlockNumber) {
+        self.shard(block).write().remove(block);
+    }
+
+    /// Asks the device to have these blocks ready; those in memory are left out. It waits for
+    /// nothing.
+    pub fn prefetch(&self, blocks: &[BlockNumber]) {
+        let mut absent = blocks
+            .iter()
+            .copied()
+            .filter(|block| !self.contains(*block))
+            .peekable();
+        while let Some(first) = absent.next() {
+            let mut last = first;
+            while let Some(next) = absent.next_if(|next| last.checked_add(1u32) == Some(*next)) {
+                last = next;
+            }
+            let length = (last.get() - first.get() + 1).checked_mul(self.block_size as u64);
+            if let (Some(offset), Some(length)) = (self.offset(first), length) {
+                self.device.will_need(offset, length);
+            }
+        }
+    }
+
+    /// Lets go of every buffer that may leave memory; answers how many did.
+    pub fn evict_idle(&self) -> usize {
+        self.shards
+            .iter()
+            .map(|shard| shard.write().evict_idle())
+            .sum()
+    }
+
+    /// Bytes of blocks it holds before it evicts.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        (self.shard_capacity * self.shards.count() * self.block_size) as u64
+    }
+
+    /// Bytes of blocks it holds now.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        let blocks: usize = self
+            .shards
+            .iter()
+            .map(|shard| shard.read().ring.len())
+            .sum();
+        (blocks * self.block_size) as u64
+    }
+
+    /// Bytes of blocks that are pinned now. It walks through all buffers.
+    #[must_use]
+    pub fn pinned(&self) -> u64 {
+        let pinned = |shard: &RwLock<Shard>| {
+            shard
+                .read()
+                .ring
+                .iter()
+                .filter(|buffer| buffer.is_pinned())
+                .count()
+        };
+        let blocks: usize = self.shards.iter().map(pinned).sum();
+        (blocks * self.block_size) as u64
+    }
+
+    /// Blocks that were asked of the device so far.
+    #[must_use]
+    pub fn reads(&self) -> u64 {
+        self.reads.sum().cast_unsigned()
+    }
+
+    /// Neighbours lie in different shards.
+    fn shard(&self, block: BlockNumber) -> &RwLock<Shard> {
+        let number = block.get() ^ (block.get() >> 15);
+        self.shards.get(number as usize & (self.shards.count() - 1))
+    }
+
+    fn contains(&self, block: BlockNumber) -> bool {
+        self.shard(block).read().places.contains_key(&block)
+    }
+
+    /// The buffer or placeholder of `block`, if there is one.
+    fn peek_any(&self, block: BlockNumber) -> Option<Arc<Buffer>> {
+        self.shard(block).read().find(block)
+    }
+
+    fn offset(&self, block: BlockNumber) -> Option<u64> {
+        block.get().checked_mul(self.block_size as u64)
+    }
+
+    /// Waits for the reader of a placeholder. If its read failed, makes sure that the placeholder
+    /// is out of the way, and answers that the caller must look again.
+    fn wait_until_loaded(&self, buffer: &Arc<Buffer>) -> bool {
+        if buffer.is_loaded() {
+            return true;
+        }
+        drop(buffer.read());
+        if buffer.is_loaded() {
+            return true;
+        }
+        self.take_out(buffer);
+        false
+    }
+
+    /// Takes this very buffer out of its shard, if it is still in.
+    fn take_out(&self, buffer: &Arc<Buffer>) {
+        let mut shard = self.shard(buffer.block()).write();
+        if shard
+            .find(buffer.block())
+            .is_some_and(|present| Arc::ptr_eq(&present, buffer))
+        {
+            shard.remove(buffer.block());
+        }
+    }
+
+    /// Reads `block` into a new buffer, unless someone else has begun to meanwhile.
+    fn load(&self, block: BlockNumber) -> io::Result<Found> {
+        let offset = self.offset(block).ok_or_else(|| beyond(block))?;
+        let buffer = Arc::new(Buffer::placeholder(block, Page::default()));
+        let mut state = {
+            let mut shard = self.shard(block).write();
+            if let Some(present) = shard.find(block) {
+                return Ok(Found::Present(present));
+            }
+            shard.insert(Arc::clone(&buffer), self.shard_capacity);
+            // Nobody else knows the buffer before the shard is let go, so this does not wait.
+            buffer.write()
+        };
+        self.reads.add(1);
+        let mut page = Page::zeroed(self.block_size);
+        let read = self.device.read_at(offset, page.make_mut());
+        state.page = page;
+        if read.is_ok() {
+            buffer.set_loaded();
+        }
+        drop(state);
+        if let Err(error) = read {
+            self.take_out(&buffer);
+            return Err(error);
+        }
+        Ok(Found::Loaded(buffer))
+    }
+}
+
+fn beyond(block: BlockNumber) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!("{block:?} lies beyond any device"),
+    )
+}
+
+impl Shard {
+    fn find(&self, block: BlockNumber) -> Option<Arc<Buffer>> {
+        let buffer = &self.ring[*self.places.get(&block)?];
+        buffer.note_use();
+        Some(Arc::clone(buffer))
+    }
+
+    /// Puts a new buffer in, in the place of an evicted one where the shard is full.
+    fn insert(&mut self, buffer: Arc<Buffer>, capacity: usize) {
+        let mut steps = MOST_STEPS;
+        let full = self.ring.len() >= capacity;
+        let victim = if full {
+            self.find_victim(&mut steps)
+        } else {
+            None
+        };
+        let block = buffer.block();
+        let place = match victim {
+            Some(place) => {
+                let gone = std::mem::replace(&mut self.ring[place], buffer);
+                self.places.remove(&gone.block());
+                place
+            }
+            None => {
+                self.ring.push(buffer);
+                self.ring.len() - 1
+            }
+        };
+        let before = self.places.insert(block, place);
+        debug_assert!(before.is_none(), "{block:?} has one buffer at a time");
+        self.shrink(capacity, &mut steps);
+    }
+
+    /// Evicts a few more if the shard has grown beyond its capacity. The buffer just put in is
+    /// safe: its getter holds it.
+    fn shrink(&mut self, capacity: usize, steps: &mut usize) {
+        for _ in 1..MOST_EVICTIONS {
+            if self.ring.len() <= capacity {
+                return;
+            }
+            match self.find_victim(steps) {
+                Some(place) => self.close(place),
+                None => return,
+            }
+        }
+    }
+
+    /// Moves the hand to just behind a buffer that may go, in at most `steps` steps.
+    fn find_victim(&mut self, steps: &mut usize) -> Option<usize> {
+        while *steps > 0 {
+            *steps -= 1;
+            let place = self.hand % self.ring.len();
+            self.hand = place + 1;
+            if self.may_evict(place) {
+                return Some(place);
+            }
+        }
+        None
+    }
+
+    fn may_evict(&mut self, place: usize) -> bool {
+        let buffer = &mut self.ring[place];
+        !buffer.take_use() && Arc::get_mut(buffer).is_some_and(Buffer::is_idle)
+    }
+
+    fn remove(&mut self, block: BlockNumber) {
+        if let Some(place) = self.places.get(&block).copied() {
+            self.close(place);
+        }
+    }
+
+    /// Takes the buffer at `place` out of the ring; the last one moves there.
+    fn close(&mut self, place: usize) {
+        let gone = self.ring.swap_remove(place);
+        self.places.remove(&gone.block());
+        if let Some(moved) = self.ring.get(place) {
+            self.places.insert(moved.block(), place);
+        }
+    }
+
+    fn evict_idle(&mut self) -> usize {
+        let before = self.ring.len();
+        let mut place = 0;
+        while place < self.ring.len() {
+            if Arc::get_mut(&mut self.ring[place]).is_some_and(Buffer::is_idle) {
+                self.close(place);
+            } else {
+                place += 1;
+            }
+        }
+        before - self.ring.len()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,460 @@
+//! A regular file or a block device of the system.
+//!
+//! Opening takes an advisory lock (`flock`) on it, exclusive for writing and shared for reading, so
+//! that two mounts of one image exclude each other; a block device opened for writing is claimed
+//! as well (`O_EXCL`), which fails while the kernel has it mounted. Errors name the file.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IoSlice};
+use std::num::NonZeroU64;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pext4_sync::{thread, time};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags, SeekFrom};
+use rustix::io::Errno;
+
+use crate::device::{Device, check_range, total_length};
+
+/// How often a file that is in use is tried again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Pieces the system takes in one write (`IOV_MAX`).
+const MOST_PIECES: usize = 1024;
+
+/// What a device is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Others may read it too.
+    ReadOnly,
+    /// Nobody else may use it.
+    ReadWrite,
+}
+
+/// A file or block device of the system.
+#[derive(Debug)]
+pub struct FileDevice {
+    file: File,
+    path: PathBuf,
+    size: u64,
+    access: Access,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Regular,
+    Block,
+}
+
+/// What could not be done with which file.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: cannot {action}: {source}", path.display())]
+struct FileError {
+    path: PathBuf,
+    action: String,
+    source: io::Error,
+}
+
+/// An error of the same kind that names the file.
+fn error(path: &Path, action: impl Into<String>, source: impl Into<io::Error>) -> io::Error {
+    let source = source.into();
+    let kind = source.kind();
+    io::Error::new(
+        kind,
+        FileError {
+            path: path.to_owned(),
+            action: action.into(),
+            source,
+        },
+    )
+}
+
+fn in_use() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::ResourceBusy,
+        "another process or mount uses it",
+    )
+}
+
+impl FileDevice {
+    /// Opens a file or block device, waiting up to `wait` for whoever uses it to finish.
+    ///
+    /// # Errors
+    /// It cannot be opened, is neither a file nor a block device, or stays in use (an error of
+    /// kind `ResourceBusy`).
+    pub fn open(path: &Path, access: Access, wait: Duration) -> io::Result<Self> {
+        let kind = Kind::of(path)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(access == Access::ReadWrite);
+        if kind == Kind::Block && access == Access::ReadWrite {
+            options.custom_flags(OFlags::EXCL.bits().cast_signed());
+        }
+        let file = open_locked(path, &options, access, wait)?;
+        let size = rustix::fs::seek(&file, SeekFrom::End(0))
+            .map_err(|errno| error(path, "find its size", errno))?;
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            size,
+            access,
+            kind,
+        })
+    }
+
+    /// Makes a file of `size` zeroes, in place of what the file held if there is one.
+    ///
+    /// # Errors
+    /// It cannot be made, is no regular file, or is in use.
+    pub fn create(path: &Path, size: u64) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        // It is emptied only once it is locked.
+        options.read(true).write(true).create(true).truncate(false);
+        let file = open_locked(path, &options, Access::ReadWrite, Duration::ZERO)?;
+        if Kind::of(path)? != Kind::Regular {
+            let refusal = io::Error::new(io::ErrorKind::InvalidInput, "it is a block device");
+            return Err(error(path, "make it anew", refusal));
+        }
+        let sized = file.set_len(0).and_then(|()| file.set_len(size));
+        sized.map_err(|source| error(path, format!("make it {size} bytes long"), source))?;
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            size,
+            access: Access::ReadWrite,
+            kind: Kind::Regular,
+        })
+    }
+
+    /// The path it was opened by.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn check(&self, action: &str, offset: u64, length: u64) -> io::Result<()> {
+        check_range(self.size, offset, length).map_err(|source| error(&self.path, action, source))
+    }
+
+    fn failed(&self, action: &str, offset: u64, length: usize, source: io::Error) -> io::Error {
+        error(
+            &self.path,
+            format!("{action} {length} bytes at {offset}"),
+            source,
+        )
+    }
+
+    fn write_all(&self, mut offset: u64, mut from: &[u8]) -> io::Result<()> {
+        while !from.is_empty() {
+            match rustix::io::pwrite(&self.file, from, offset) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    offset += written as u64;
+                    from = &from[written..];
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn read_all(&self, mut offset: u64, mut into: &mut [u8]) -> io::Result<()> {
+        while !into.is_empty() {
+            match rustix::io::pread(&self.file, &mut *into, offset) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => {
+                    offset += read as u64;
+                    into = &mut into[read..];
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes pieces until all are written; a piece that the system took only a part of is
+    /// finished alone.
+    fn write_pieces(&self, mut offset: u64, mut pieces: &[IoSlice<'_>]) -> io::Result<()> {
+        while !pieces.is_empty() {
+            let batch = &pieces[..pieces.len().min(MOST_PIECES)];
+            let mut written = match rustix::io::pwritev(&self.file, batch, offset) {
+                Ok(0) if total_length(batch) > 0 => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => written,
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            };
+            for piece in batch {
+                if written < piece.len() {
+                    self.write_all(offset + written as u64, &piece[written..])?;
+                }
+                let complete = written < piece.len();
+                written = written.saturating_sub(piece.len());
+                offset += piece.len() as u64;
+                pieces = &pieces[1..];
+                if complete {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Kind {
+    fn of(path: &Path) -> io::Result<Self> {
+        let file_type = fs::metadata(path)
+            .map_err(|source| error(path, "open it", source))?
+            .file_type();
+        if file_type.is_file() {
+            Ok(Self::Regular)
+        } else if file_type.is_block_device() {
+            Ok(Self::Block)
+        } else {
+            let refusal = "it is neither a regular file nor a block device";
+            Err(error(
+                path,
+                "open it",
+                io::Error::new(io::ErrorKind::InvalidInput, refusal),
+            ))
+        }
+    }
+}
+
+/// Opens and locks a file, trying again until `wait` is over while it is in use.
+fn open_locked(
+    path: &Path,
+    options: &OpenOptions,
+    access: Access,
+    wait: Duration,
+) -> io::Result<File> {
+    let deadline = time::now().saturating_add(wait);
+    loop {
+        if let Some(file) = try_open_locked(path, options, access)? {
+            return Ok(file);
+        }
+        if time::now() >= deadline {
+            return Err(error(path, "open it", in_use()));
+        }
+        thread::sleep(RETRY_INTERVAL);
+    }
+}
+
+/// As [`open_locked`], once; `None` while the file is in use.
+fn try_open_locked(path: &Path, options: &OpenOptions, access: Access) -> io::Result<Option<File>> {
+    let file = match options.open(path) {
+        Ok(file) => file,
+        Err(source) if source.kind() == io::ErrorKind::ResourceBusy => return Ok(None),
+        Err(source) => return Err(error(path, "open it", source)),
+    };
+    let operation = match access {
+        Access::ReadOnly => FlockOperation::NonBlockingLockShared,
+        Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
+    };
+    match rustix::fs::flock(&file, operation) {
+        Ok(()) => Ok(Some(file)),
+        Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(None),
+        Err(errno) => Err(error(path, "lock it", errno)),
+    }
+}
+
+impl Device for FileDevice {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.check("read", offset, into.len() as u64)?;
+        let length = into.len();
+        self.read_all(offset, into)
+            .map_err(|source| self.failed("read", offset, length, source))
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
+        self.check("write", offset, from.len() as u64)?;
+        self.write_all(offset, from)
+            .map_err(|source| self.failed("write", offset, from.len(), source))
+    }
+
+    fn write_vectored_at(&self, offset: u64, from: &[IoSlice<'_>]) -> io::Result<()> {
+        let length = total_length(from);
+        self.check("write", offset, length)?;
+        self.write_pieces(offset, from)
+            .map_err(|source| self.failed("write", offset, length as usize, source))
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        loop {
+            match rustix::fs::fdatasync(&self.file) {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(error(&self.path, "flush it", errno)),
+            }
+        }
+    }
+
+    /// Punches a hole, which a block device does by discarding or by writing zeroes itself.
+    fn discard(&self, offset: u64, length: u64) -> io::Result<bool> {
+        self.check("discard", offset, length)?;
+        if length == 0 {
+            return Ok(true);
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&self.file, flags, offset, length) {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
+            // A block device takes whole sectors only.
+            Err(Errno::INVAL) if self.kind == Kind::Block => Ok(false),
+            Err(errno) => {
+                let action = format!("discard {length} bytes at {offset}");
+                Err(error(&self.path, action, errno))
+            }
+        }
+    }
+
+    fn will_need(&self, offset: u64, length: u64) {
+        // Advice that is not taken costs nothing.
+        let _ = rustix::fs::fadvise(
+            &self.file,
+            offset,
+            NonZeroU64::new(length),
+            Advice::WillNeed,
+        );
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.access == Access::ReadOnly
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::io::{self, IoSlice};
+    use std::time::Duration;
+
+    use pext4_sync::thread;
+    use tempfile::TempDir;
+
+    use super::{Access, FileDevice, MOST_PIECES};
+    use crate::device::Device;
+
+    fn directory() -> TempDir {
+        tempfile::tempdir().expect("there is room for a directory")
+    }
+
+    #[test]
+    fn keeps_bytes_from_one_open_to_the_next() {
+        let directory = directory();
+        let path = directory.path().join("image");
+        let device = FileDevice::create(&path, 10_000).expect("it is made");
+        device.write_at(9_990, b"0123456789").expect("it fits");
+        device.flush().expect("the file takes it");
+        drop(device);
+        let device = FileDevice::open(&path, Access::ReadOnly, Duration::ZERO).expect("it is free");
+        assert_eq!(device.size(), 10_000);
+        assert!(device.is_read_only());
+        let mut bytes = [0; 11];
+        device
+            .read_at(9_989, &mut bytes)
+            .expect("the range lies within");
+        assert_eq!(&bytes, b"\x000123456789");
+        assert!(device.write_at(0, b"x").is_err());
+    }
+
+    #[test]
+    fn many_pieces_are_one_write() {
+        let directory = directory();
+        let device =
+            FileDevice::create(&directory.path().join("image"), 1 << 20).expect("it is made");
+        let bytes: Vec<u8> = (0..=255).cycle().take(3 * MOST_PIECES + 5).collect();
+        // Pieces of three bytes and of none, more than the system takes at once.
+        let mut pieces: Vec<IoSlice<'_>> = bytes.chunks(2).map(IoSlice::new).collect();
+        pieces.insert(1, IoSlice::new(&[]));
+        device.write_vectored_at(77, &pieces).expect("it fits");
+        let mut read = vec![0; bytes.len()];
+        device
+            .read_at(77, &mut read)
+            .expect("the range lies within");
+        assert_eq!(read, bytes);
+        assert!(device.write_vectored_at((1 << 20) - 10, &pieces).is_err());
+    }
+
+    #[test]
+    fn discarded_bytes_are_zero() {
+        let directory = directory();
+        let device =
+            FileDevice::create(&directory.path().join("image"), 1 << 20).expect("it is made");
+        device.write_at(0, &[7; 20_000]).expect("it fits");
+        if device.discard(5, 10_000).expect("the range lies within") {
+            let mut bytes = vec![1; 10_002];
+            device
+                .read_at(4, &mut bytes)
+                .expect("the range lies within");
+            assert_eq!((bytes[0], bytes[10_001]), (7, 7));
+            assert!(bytes[1..10_001].iter().all(|byte| *byte == 0));
+        }
+        assert_eq!(device.size(), 1 << 20);
+    }
+
+    #[test]
+    fn writers_exclude_and_readers_share() {
+        let directory = directory();
+        let path = directory.path().join("image");
+        drop(FileDevice::create(&path, 4096).expect("it is made"));
+        let open = |access| FileDevice::open(&path, access, Duration::ZERO);
+        let reader = open(Access::ReadOnly).expect("it is free");
+        let another = open(Access::ReadOnly).expect("readers share");
+        let refusal = open(Access::ReadWrite).expect_err("readers keep writers out");
+        assert_eq!(refusal.kind(), io::ErrorKind::ResourceBusy);
+        assert!(refusal.to_string().contains("image"), "{refusal}");
+        drop((reader, another));
+        let writer = open(Access::ReadWrite).expect("it is free again");
+        assert!(open(Access::ReadOnly).is_err());
+        assert!(
+            FileDevice::create(&path, 0).is_err(),
+            "a file in use is not emptied"
+        );
+        drop(writer);
+        assert_eq!(
+            open(Access::ReadOnly).expect("it is free again").size(),
+            4096
+        );
+    }
+
+    #[test]
+    fn an_open_waits_for_the_lock() {
+        let directory = directory();
+        let path = directory.path().join("image");
+        let writer = FileDevice::create(&path, 4096).expect("it is made");
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                FileDevice::open(&path, Access::ReadWrite, Duration::from_secs(600)).map(drop)
+            });
+            thread::sleep(Duration::from_millis(30));
+            drop(writer);
+            waiter
+                .join()
+                .expect("it does not panic")
+                .expect("the lock came free");
+        });
+    }
+
+    #[test]
+    fn refuses_what_holds_no_bytes() {
+        let directory = directory();
+        let refusal = FileDevice::open(directory.path(), Access::ReadOnly, Duration::ZERO);
+        let refusal = refusal.expect_err("a directory is no device").to_string();
+        assert!(
+            refusal.contains("neither a regular file nor a block device"),
+            "{refusal}"
+        );
+        let missing = directory.path().join("missing");
+        let refusal = FileDevice::open(&missing, Access::ReadOnly, Duration::ZERO);
+        assert_eq!(
+            refusal.expect_err("it is not there").kind(),
+            io::ErrorKind::NotFound
+        );
+    }
+}

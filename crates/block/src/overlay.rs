@@ -1,0 +1,150 @@
+//! Writes kept in memory above a device that stays as it is.
+//!
+//! For a read-only open of an image whose journal has something to replay: the replay goes here.
+//! Changed bytes lie in chunks of 4 KiB, made from the device below by the first write to each.
+
+use std::io;
+use std::sync::Arc;
+
+use pext4_sync::{Class, Map, RwLock};
+
+use crate::device::{Device, Part, check_range, parts};
+use crate::page::Page;
+
+const CHUNK_SIZE: usize = 4096;
+
+/// A device whose writes stay in memory.
+pub struct OverlayDevice {
+    below: Arc<dyn Device>,
+    /// From chunk number to its bytes; what is absent is as below.
+    chunks: Map<u64, Arc<RwLock<Page>>>,
+}
+
+impl OverlayDevice {
+    /// Nothing changed yet.
+    #[must_use]
+    pub fn new(below: Arc<dyn Device>) -> Self {
+        Self {
+            below,
+            chunks: Map::new(Class::DeviceQueue),
+        }
+    }
+
+    /// Bytes of memory that hold changes.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        (self.chunks.len() * CHUNK_SIZE) as u64
+    }
+
+    /// The chunk that `part` changes, made now if need be.
+    fn chunk(&self, part: Part) -> io::Result<Arc<RwLock<Page>>> {
+        if let Some(chunk) = self.chunks.get(&part.chunk) {
+            return Ok(chunk);
+        }
+        let mut page = Page::zeroed(CHUNK_SIZE);
+        if part.length < CHUNK_SIZE {
+            let start = part.chunk * CHUNK_SIZE as u64;
+            let length = (self.below.size() - start).min(CHUNK_SIZE as u64) as usize;
+            self.below.read_at(start, &mut page.make_mut()[..length])?;
+        }
+        let chunk = Arc::new(RwLock::new(Class::Leaf, page));
+        // Another writer may have been quicker: then its chunk stands, with what it wrote.
+        Ok(self.chunks.insert_if_absent(part.chunk, chunk))
+    }
+}
+
+impl Device for OverlayDevice {
+    fn size(&self) -> u64 {
+        self.below.size()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        check_range(self.size(), offset, into.len() as u64)?;
+        // What is unchanged in one piece is read in one piece.
+        let mut unchanged = 0..0;
+        for part in parts(offset, into.len(), CHUNK_SIZE) {
+            let Some(chunk) = self.chunks.get(&part.chunk) else {
+                unchanged.end = part.at + part.length;
+                continue;
+            };
+            let below = offset + unchanged.start as u64;
+            self.below.read_at(below, &mut into[unchanged])?;
+            into[part.at..][..part.length]
+                .copy_from_slice(&chunk.read()[part.within..][..part.length]);
+            unchanged = part.at + part.length..part.at + part.length;
+        }
+        self.below
+            .read_at(offset + unchanged.start as u64, &mut into[unchanged])
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
+        check_range(self.size(), offset, from.len() as u64)?;
+        for part in parts(offset, from.len(), CHUNK_SIZE) {
+            let chunk = self.chunk(part)?;
+            chunk.write().make_mut()[part.within..][..part.length]
+                .copy_from_slice(&from[part.at..][..part.length]);
+        }
+        Ok(())
+    }
+
+    /// Nothing here outlives the process.
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn will_need(&self, offset: u64, length: u64) {
+        self.below.will_need(offset, length);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{CHUNK_SIZE, OverlayDevice};
+    use crate::device::Device;
+    use crate::ram::RamDevice;
+
+    #[test]
+    fn changes_are_seen_above_and_not_below() {
+        let below = Arc::new(RamDevice::new(5 * CHUNK_SIZE as u64 + 100));
+        below
+            .write_at(0, &vec![1; 5 * CHUNK_SIZE + 100])
+            .expect("it fits");
+        let overlay = OverlayDevice::new(Arc::clone(&below) as Arc<dyn Device>);
+        let mut expected = vec![1; 5 * CHUNK_SIZE + 100];
+        for (offset, length) in [
+            (CHUNK_SIZE + 7, 20),
+            (2 * CHUNK_SIZE - 5, 10),
+            (5 * CHUNK_SIZE + 90, 10),
+        ] {
+            overlay
+                .write_at(offset as u64, &vec![2; length])
+                .expect("it fits");
+            expected[offset..][..length].fill(2);
+        }
+        assert_eq!(overlay.used(), 3 * CHUNK_SIZE as u64);
+        for (offset, length) in [
+            (0, expected.len()),
+            (CHUNK_SIZE + 5, 10),
+            (3, 10),
+            (9, 3 * CHUNK_SIZE),
+        ] {
+            let mut bytes = vec![0; length];
+            overlay
+                .read_at(offset as u64, &mut bytes)
+                .expect("the range lies within");
+            assert!(
+                bytes == expected[offset..][..length],
+                "{length} bytes at {offset} differ"
+            );
+        }
+        let mut bytes = vec![0; expected.len()];
+        below.read_at(0, &mut bytes).expect("the range lies within");
+        assert!(
+            bytes.iter().all(|byte| *byte == 1),
+            "the device below stays as it is"
+        );
+        assert!(overlay.write_at(5 * CHUNK_SIZE as u64 + 100, &[0]).is_err());
+    }
+}
