@@ -1,0 +1,137 @@
+//! Making unwritten blocks written, after their data reached the device.
+
+use std::ops::Range;
+
+use pext4_ondisk::LogicalBlock;
+use pext4_ondisk::extent::{self, Extent, LOGICAL_END, Node, ROOT_SIZE};
+
+use super::edit::Editor;
+use super::insert::join;
+use super::path::{Leaf, Path, descend};
+use super::split::most_nodes;
+use super::{Mapping, NodeStore, Operation, lookup};
+use crate::error::Result;
+
+/// An unwritten extent that the range touches, and what stands beside it.
+struct Found {
+    slots: Range<usize>,
+    left: Option<Extent>,
+    extent: Extent,
+    right: Option<Extent>,
+}
+
+/// What a leaf has for the range.
+enum Step {
+    /// An extent to convert.
+    Convert(Found),
+    /// Nothing to do before this logical block.
+    Skip(u64),
+}
+
+/// Makes every unwritten block of the `length` blocks from `logical` on written. Extents that reach
+/// out of the range are split; holes and written blocks stay as they are.
+///
+/// # Errors
+///
+/// `Refused(NoSpace)` from the store, with nothing changed; `Corrupt`, or what reading says.
+pub fn convert<S: NodeStore>(
+    root: &mut [u8; ROOT_SIZE],
+    store: &mut S,
+    logical: LogicalBlock,
+    length: u32,
+) -> Result<()> {
+    let from = u64::from(logical.get());
+    let range = from..(from + u64::from(length)).min(LOGICAL_END);
+    if splits_late(root, store, &range)? {
+        let depth = u32::from(Node::parse(root)?.depth());
+        let capacity = extent::capacity(store.block_size());
+        store.reserve(most_nodes(depth, capacity, Operation::Convert))?;
+    }
+    let mut position = range.start;
+    while position < range.end {
+        let (path, step) = descend(root, store, block(position), |leaf| {
+            next_step(leaf, position, range.end)
+        })?;
+        position = match step {
+            Step::Skip(next) => next,
+            Step::Convert(found) => {
+                let end = found.extent.end();
+                convert_one(&mut Editor { root, store }, path, &found, &range)?;
+                end
+            }
+        };
+    }
+    Ok(())
+}
+
+/// A position below [`LOGICAL_END`] as a block number.
+fn block(position: u64) -> LogicalBlock {
+    LogicalBlock(u32::try_from(position).expect("inside the range, which ends with 32 bits"))
+}
+
+/// Whether the range ends inside an unwritten extent that begins inside the range. Then changes
+/// may come before the one that splits this extent, and its nodes are needed before them.
+fn splits_late<S: NodeStore>(
+    root: &[u8; ROOT_SIZE],
+    store: &S,
+    range: &Range<u64>,
+) -> Result<bool> {
+    if range.is_empty() {
+        return Ok(false);
+    }
+    Ok(match lookup(root, store, block(range.end - 1))? {
+        Mapping::Mapped(last) => {
+            last.unwritten && last.end() > range.end && u64::from(last.logical.get()) > range.start
+        }
+        Mapping::Hole { .. } => false,
+    })
+}
+
+/// The first thing to do in a leaf from `position` on.
+fn next_step(leaf: &Leaf<'_>, position: u64, end: u64) -> Result<Step> {
+    for slot in leaf.slot.saturating_sub(1)..leaf.len() {
+        let extent = leaf.extent(slot)?;
+        if u64::from(extent.logical.get()) >= end {
+            return Ok(Step::Skip(end));
+        }
+        if extent.end() <= position || !extent.unwritten {
+            continue;
+        }
+        let left = slot
+            .checked_sub(1)
+            .map(|slot| leaf.extent(slot))
+            .transpose()?;
+        let right = leaf.get(slot + 1)?;
+        let first = slot - usize::from(left.is_some());
+        let slots = first..slot + 1 + usize::from(right.is_some());
+        return Ok(Step::Convert(Found {
+            slots,
+            left,
+            extent,
+            right,
+        }));
+    }
+    Ok(Step::Skip(leaf.end))
+}
+
+fn convert_one<S: NodeStore>(
+    editor: &mut Editor<'_, S>,
+    path: Path,
+    found: &Found,
+    range: &Range<u64>,
+) -> Result<()> {
+    let extent = &found.extent;
+    let before = extent.part(0, range.start);
+    let inside = extent.part(range.start, range.end);
+    let behind = extent.part(range.end, LOGICAL_END);
+    let written = inside.map(|part| Extent {
+        unwritten: false,
+        ..part
+    });
+    let parts = [found.left, before, written, behind, found.right];
+    editor.replace(
+        path,
+        found.slots.clone(),
+        &join(parts.into_iter().flatten()),
+    )
+}

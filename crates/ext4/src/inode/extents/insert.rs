@@ -1,0 +1,51 @@
+//! Mapping a hole.
+
+use pext4_ondisk::Corrupt;
+use pext4_ondisk::extent::{Extent, ROOT_SIZE};
+
+use super::NodeStore;
+use super::edit::Editor;
+use super::path::descend;
+use crate::error::{Refusal, Result};
+
+/// Maps `extent` into a hole of the file, as one with its neighbours in the leaf where they touch.
+///
+/// # Errors
+///
+/// `Refused(NoSpace)` from the store, with nothing changed; `Refused(FileTooLarge)` if the tree
+/// cannot grow; `Refused(Invalid)` if the extent is impossible; `Corrupt` if some block of it is
+/// mapped already; what reading says.
+pub fn insert<S: NodeStore>(
+    root: &mut [u8; ROOT_SIZE],
+    store: &mut S,
+    extent: Extent,
+) -> Result<()> {
+    if !extent.is_valid() || !store.bounds().contain(extent.start, extent.length) {
+        return Err(Refusal::Invalid.into());
+    }
+    let (path, (slot, left, right)) = descend(root, store, extent.logical, |leaf| {
+        let left = leaf.before()?;
+        let taken = left.is_some_and(|left| left.end() > u64::from(extent.logical.get()));
+        if taken || extent.end() > leaf.next_logical() {
+            let problem = format!("{extent} is mapped already");
+            return Err(Corrupt::new("extent tree", problem).into());
+        }
+        Ok((leaf.slot, left, leaf.get(leaf.slot)?))
+    })?;
+    let first = slot - usize::from(left.is_some());
+    let slots = first..slot + usize::from(right.is_some());
+    let extents = join([left, Some(extent), right].into_iter().flatten());
+    Editor { root, store }.replace(path, slots, &extents)
+}
+
+/// The same extents, neighbours made one where that is allowed.
+pub(super) fn join(extents: impl IntoIterator<Item = Extent>) -> Vec<Extent> {
+    let mut joined: Vec<Extent> = Vec::with_capacity(5);
+    for extent in extents {
+        match joined.last_mut().map(|last| (last.joined(&extent), last)) {
+            Some((Some(both), last)) => *last = both,
+            _ => joined.push(extent),
+        }
+    }
+    joined
+}

@@ -1,0 +1,282 @@
+//! The way from the root down to one leaf, and what each node on it looked like.
+//!
+//! Each node is checked against its parent on the way: depth one less, first entry where the
+//! parent says, last entry before the parent's next one.
+
+use pext4_ondisk::extent::{Bounds, EntryBytes, Extent, Index, MAX_DEPTH, Node, ROOT_SIZE};
+use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
+
+use super::NodeStore;
+use crate::error::{Error, Result};
+
+/// Logical block numbers end here; extents end one earlier.
+const NUMBERS_END: u64 = 1 << 32;
+const LEVELS: usize = MAX_DEPTH as usize + 1;
+
+/// One node of a path.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Level {
+    /// Where it lies; `None` for the root.
+    pub block: Option<BlockNumber>,
+    /// Entries in use.
+    pub entries: usize,
+    /// Room for entries.
+    pub max: usize,
+    /// In an index node the entry that was followed; in a leaf the number of entries that begin at
+    /// the target or before it.
+    pub slot: usize,
+    /// The logical block its first entry names; 0 in an empty root.
+    pub first: LogicalBlock,
+}
+
+/// The nodes from the root to a leaf.
+#[derive(Clone, Debug)]
+pub(super) struct Path {
+    levels: [Level; LEVELS],
+    count: usize,
+    /// Where the logical blocks end that this leaf may map: the next leaf's first one.
+    pub end: u64,
+}
+
+/// The leaf at the end of a path, while its bytes can be seen.
+pub(super) struct Leaf<'a> {
+    node: Node<'a>,
+    bounds: Bounds,
+    /// Entries that begin at the target or before it.
+    pub slot: usize,
+    /// Where the logical blocks end that this leaf may map.
+    pub end: u64,
+}
+
+impl Path {
+    /// The level of the leaf, which is the depth of the tree.
+    pub fn leaf(&self) -> usize {
+        self.count - 1
+    }
+
+    /// A level; 0 is the root.
+    pub fn level(&self, level: usize) -> &Level {
+        &self.levels[..self.count][level]
+    }
+
+    /// All levels, from the root down.
+    pub fn levels(&self) -> &[Level] {
+        &self.levels[..self.count]
+    }
+
+    /// Puts a new root above the nodes, after the old root's entries moved into `block`.
+    pub fn push_root(&mut self, root: Level, block: BlockNumber, max: usize) {
+        self.levels.copy_within(..LEVELS - 1, 1);
+        self.levels[1].block = Some(block);
+        self.levels[1].max = max;
+        self.levels[0] = root;
+        self.count += 1;
+    }
+
+    fn start() -> Self {
+        Self {
+            levels: [Level::default(); LEVELS],
+            count: 0,
+            end: NUMBERS_END,
+        }
+    }
+
+    fn push(&mut self, block: Option<BlockNumber>, node: &Node<'_>, slot: usize) {
+        self.levels[self.count] = Level {
+            block,
+            entries: node.len(),
+            max: usize::from(node.header().max),
+            slot,
+            first: if node.is_empty() {
+                LogicalBlock(0)
+            } else {
+                node.logical(0)
+            },
+        };
+        self.count += 1;
+    }
+
+    /// Notes an index node and answers the entry to follow.
+    fn enter_index(
+        &mut self,
+        block: Option<BlockNumber>,
+        node: &Node<'_>,
+        target: LogicalBlock,
+        bounds: &Bounds,
+    ) -> Result<Index> {
+        let slot = node.count_up_to(target).saturating_sub(1);
+        if slot + 1 < node.len() {
+            self.end = self.end.min(u64::from(node.logical(slot + 1).get()));
+        }
+        self.push(block, node, slot);
+        Ok(node.index(slot, bounds)?)
+    }
+
+    /// Notes the leaf.
+    fn enter_leaf<'a>(
+        &mut self,
+        block: Option<BlockNumber>,
+        node: Node<'a>,
+        target: LogicalBlock,
+        bounds: Bounds,
+    ) -> Leaf<'a> {
+        let slot = node.count_up_to(target);
+        self.push(block, &node, slot);
+        Leaf {
+            node,
+            bounds,
+            slot,
+            end: self.end,
+        }
+    }
+}
+
+impl<'a> Leaf<'a> {
+    /// Extents in the leaf.
+    pub fn len(&self) -> usize {
+        self.node.len()
+    }
+
+    /// The extent in `slot`, which the leaf has.
+    pub fn extent(&self, slot: usize) -> Result<Extent> {
+        Ok(self.node.extent(slot, &self.bounds)?)
+    }
+
+    /// The extent in `slot`, if the leaf has so many.
+    pub fn get(&self, slot: usize) -> Result<Option<Extent>> {
+        if slot < self.len() {
+            self.extent(slot).map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// The last extent that begins at the target or before it.
+    pub fn before(&self) -> Result<Option<Extent>> {
+        self.slot
+            .checked_sub(1)
+            .map(|slot| self.extent(slot))
+            .transpose()
+    }
+
+    /// The first logical block that is mapped behind the target: by this leaf, or by the next.
+    pub fn next_logical(&self) -> u64 {
+        if self.slot < self.len() {
+            u64::from(self.node.logical(self.slot).get())
+        } else {
+            self.end
+        }
+    }
+}
+
+/// The root, checked.
+pub(super) fn parse_root<'a>(root: &'a [u8; ROOT_SIZE], bounds: &Bounds) -> Result<Node<'a>> {
+    let node = Node::parse(root)?;
+    node.check_entries(bounds)?;
+    Ok(node)
+}
+
+/// A node that an index entry of depth `depth + 1` leads to, its header checked.
+pub(super) fn parse_child(bytes: &[u8], depth: u16) -> std::result::Result<Node<'_>, Corrupt> {
+    let node = Node::parse(bytes)?;
+    if node.depth() != depth {
+        let problem = format!("depth is {}, not {depth}", node.depth());
+        return Err(Corrupt::new("extent node", problem));
+    }
+    if node.is_empty() {
+        return Err(Corrupt::new(
+            "extent node",
+            "has no entries but is not the root",
+        ));
+    }
+    Ok(node)
+}
+
+/// A node, its header and its place under its parent checked: the parent calls it `index` and has
+/// its next entry at `end`.
+pub(super) fn parse_placed<'a>(
+    bytes: &'a [u8],
+    depth: u16,
+    index: &Index,
+    end: u64,
+    bounds: &Bounds,
+) -> Result<Node<'a>> {
+    let node = parse_child(bytes, depth)?;
+    let first = node.logical(0);
+    if first != index.logical {
+        let problem = format!("begins at {first}, its index entry says {}", index.logical);
+        return Err(Corrupt::new("extent node", problem).into());
+    }
+    let last = node.len() - 1;
+    let reach = if depth == 0 {
+        node.extent(last, bounds)?.end()
+    } else {
+        u64::from(node.logical(last).get()) + 1
+    };
+    if reach > end {
+        let problem = format!("reaches block {reach} of the file, the next node begins at {end}");
+        return Err(Corrupt::new("extent node", problem).into());
+    }
+    Ok(node)
+}
+
+/// The same error, with the block where it was met.
+pub(super) fn in_block(error: Error, block: BlockNumber) -> Error {
+    match error {
+        Error::Corrupt(corrupt) => Error::Corrupt(corrupt.in_block(block)),
+        other => other,
+    }
+}
+
+/// Goes down to the leaf that maps `target` or would map it, and looks at it.
+pub(super) fn descend<S: NodeStore, R>(
+    root: &[u8; ROOT_SIZE],
+    store: &S,
+    target: LogicalBlock,
+    look: impl FnOnce(&Leaf<'_>) -> Result<R>,
+) -> Result<(Path, R)> {
+    let bounds = store.bounds();
+    let mut path = Path::start();
+    let node = parse_root(root, &bounds)?;
+    let mut depth = node.depth();
+    if depth == 0 {
+        let leaf = path.enter_leaf(None, node, target, bounds);
+        let seen = look(&leaf)?;
+        return Ok((path, seen));
+    }
+    let mut index = path.enter_index(None, &node, target, &bounds)?;
+    loop {
+        depth -= 1;
+        let (block, end) = (index.child, path.end);
+        if depth == 0 {
+            let seen = store.read(block, 0, |bytes| {
+                let node = parse_placed(bytes, 0, &index, end, &bounds)?;
+                look(&path.enter_leaf(Some(block), node, target, bounds))
+            });
+            return Ok((path, seen.map_err(|error| in_block(error, block))?));
+        }
+        index = store
+            .read(block, depth, |bytes| {
+                let node = parse_placed(bytes, depth, &index, end, &bounds)?;
+                path.enter_index(Some(block), &node, target, &bounds)
+            })
+            .map_err(|error| in_block(error, block))?;
+    }
+}
+
+/// All entries of a node as they lie there.
+pub(super) fn entries_of<S: NodeStore>(
+    root: &[u8; ROOT_SIZE],
+    store: &S,
+    block: Option<BlockNumber>,
+    depth: u16,
+) -> Result<Vec<EntryBytes>> {
+    match block {
+        None => Ok(Node::parse(root)?.entries().to_vec()),
+        Some(block) => store
+            .read(block, depth, |bytes| {
+                Ok(parse_child(bytes, depth)?.entries().to_vec())
+            })
+            .map_err(|error| in_block(error, block)),
+    }
+}

@@ -1,0 +1,101 @@
+//! Unmapping: truncation and holes, from the end backwards, in steps that fit a transaction.
+
+use std::ops::Range;
+
+use pext4_ondisk::extent::{Extent, LOGICAL_END, ROOT_SIZE};
+use pext4_ondisk::{BlockNumber, LogicalBlock};
+
+use super::NodeStore;
+use super::edit::Editor;
+use super::path::{Leaf, descend};
+use crate::error::Result;
+
+/// The extents of one leaf that a step unmaps, all or in part.
+struct Found {
+    slots: Range<usize>,
+    extents: Vec<Extent>,
+}
+
+/// Unmaps the logical blocks of `range`, from its end backwards, and tells `freed` each run of
+/// blocks that nothing maps any more. `budget` bounds the work: every extent costs one, and so does
+/// every leaf. Answers where the next call's range must end, or `None` when all is done.
+///
+/// A leaf that loses all its extents is freed, with ancestors that lose all their entries; the tree
+/// becomes flatter when the root can hold what is left.
+///
+/// # Errors
+///
+/// `Refused(NoSpace)` from the store, with nothing changed, if a hole in the middle of an extent
+/// needs a node; `Corrupt`, or what reading says.
+pub fn remove<S: NodeStore>(
+    root: &mut [u8; ROOT_SIZE],
+    store: &mut S,
+    range: Range<u64>,
+    budget: u32,
+    freed: &mut dyn FnMut(BlockNumber, u32),
+) -> Result<Option<u64>> {
+    let mut range = range.start..range.end.min(LOGICAL_END);
+    let mut budget = budget;
+    let mut changed = false;
+    while !range.is_empty() {
+        let last = u32::try_from(range.end - 1).expect("the end was cut to 32 bits");
+        let most = budget.saturating_sub(1).max(1);
+        let (path, found) = descend(root, store, LogicalBlock(last), |leaf| {
+            find(leaf, &range, most)
+        })?;
+        let Some(leftmost) = found.extents.last() else {
+            break;
+        };
+        if changed && budget < 2 {
+            Editor { root, store }.collapse()?;
+            return Ok(Some(range.end));
+        }
+        let end = u64::from(leftmost.logical.get()).max(range.start);
+        let count = u32::try_from(found.extents.len()).unwrap_or(u32::MAX);
+        budget = budget.saturating_sub(count).saturating_sub(1);
+        Editor { root, store }.replace(path, found.slots, &remains(&found.extents, &range))?;
+        changed = true;
+        for extent in &found.extents {
+            if let Some(part) = extent.part(range.start, range.end) {
+                freed(part.start, part.length);
+            }
+        }
+        range.end = end;
+    }
+    if changed {
+        Editor { root, store }.collapse()?;
+    }
+    Ok(None)
+}
+
+/// The last extents of the leaf that have blocks in the range, at most `most`, backwards.
+fn find(leaf: &Leaf<'_>, range: &Range<u64>, most: u32) -> Result<Found> {
+    let mut extents = Vec::new();
+    let mut first = leaf.slot;
+    for _ in 0..most {
+        let Some(slot) = first.checked_sub(1) else {
+            break;
+        };
+        let extent = leaf.extent(slot)?;
+        if extent.end() <= range.start {
+            break;
+        }
+        extents.push(extent);
+        first = slot;
+    }
+    Ok(Found {
+        slots: first..leaf.slot,
+        extents,
+    })
+}
+
+/// What stays of the extents: the head of the first and the tail of the last.
+fn remains(backwards: &[Extent], range: &Range<u64>) -> Vec<Extent> {
+    let head = backwards
+        .last()
+        .and_then(|first| first.part(0, range.start));
+    let tail = backwards
+        .first()
+        .and_then(|last| last.part(range.end, LOGICAL_END));
+    [head, tail].into_iter().flatten().collect()
+}

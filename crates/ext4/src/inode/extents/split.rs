@@ -1,0 +1,183 @@
+//! When a leaf is full: nodes split, and the tree grows.
+//!
+//! A node that is full splits into itself and a new one to its right, whose entry goes into the
+//! parent, which may split in turn. If all nodes of the path are full, the root's entries first
+//! move into a new node, and the tree is one level taller. A node that grew at its end stays full
+//! and only what is new goes to the right, so that files written in order have full nodes;
+//! otherwise each side gets half.
+//!
+//! An operation adds at most two entries to a leaf. After a split both sides have room for that, so
+//! one operation splits each node of a path at most once.
+
+use std::ops::Range;
+
+use pext4_ondisk::extent::{self, ENTRY_SIZE, EntryBytes, Index, MAX_DEPTH, ROOT_SIZE};
+use pext4_ondisk::{Corrupt, LogicalBlock};
+
+use super::edit::{Editor, first_of};
+use super::path::{Level, Path, entries_of};
+use super::{NodeStore, Operation};
+use crate::error::{Refusal, Result};
+
+/// Most entries that one replacement adds to a leaf.
+const MOST_ADDED: usize = 2;
+
+/// The most nodes an operation takes on a tree of this depth with nodes of this capacity.
+pub(super) fn most_nodes(depth: u32, capacity: usize, operation: Operation) -> u32 {
+    let tiny = extent::capacity(ROOT_SIZE) + MOST_ADDED > capacity;
+    let growth = 1 + u32::from(tiny);
+    let leaves = match operation {
+        Operation::Insert | Operation::Remove => 1,
+        Operation::Convert => 2,
+    };
+    leaves * depth + growth
+}
+
+/// What a replacement that does not fit into its leaf will need.
+struct Plan {
+    nodes: u32,
+    grows: bool,
+}
+
+/// Works out which nodes of the path split when its leaf gets `added` more entries.
+fn plan(path: &Path, capacity: usize, added: usize) -> Result<Plan> {
+    let mut added = added;
+    let mut nodes = 0;
+    for level in path.levels()[1..].iter().rev() {
+        if level.entries + added <= level.max {
+            return Ok(Plan {
+                nodes,
+                grows: false,
+            });
+        }
+        nodes += 1;
+        added = 1;
+    }
+    let root = path.level(0);
+    if root.entries + added <= root.max {
+        return Ok(Plan {
+            nodes,
+            grows: false,
+        });
+    }
+    if path.leaf() >= usize::from(MAX_DEPTH) {
+        return Err(Refusal::FileTooLarge.into());
+    }
+    let grown_splits = root.entries + added > capacity;
+    Ok(Plan {
+        nodes: nodes + 1 + u32::from(grown_splits),
+        grows: true,
+    })
+}
+
+impl<S: NodeStore> Editor<'_, S> {
+    /// Replaces entries of the leaf, which has not room for the new ones.
+    pub fn replace_and_split(
+        &mut self,
+        mut path: Path,
+        slots: Range<usize>,
+        entries: &[EntryBytes],
+    ) -> Result<()> {
+        let added = entries.len() - slots.len();
+        let plan = plan(&path, extent::capacity(self.store.block_size()), added)?;
+        self.store.reserve(plan.nodes)?;
+        if plan.grows {
+            self.grow(&mut path)?;
+        }
+        let leaf = path.leaf();
+        self.put_entries(&path, leaf, slots, entries)
+    }
+
+    /// Replaces entries of the node at `level`, splitting it if it has not room for the new ones.
+    fn put_entries(
+        &mut self,
+        path: &Path,
+        level: usize,
+        slots: Range<usize>,
+        entries: &[EntryBytes],
+    ) -> Result<()> {
+        let node = path.level(level);
+        if node.entries - slots.len() + entries.len() <= node.max {
+            return self.splice(path, level, slots, entries);
+        }
+        let index = self.split(path, level, slots, entries)?;
+        let behind = path.level(level - 1).slot + 1;
+        self.put_entries(path, level - 1, behind..behind, &[index.encode()])
+    }
+
+    /// Divides a node, with the replacement done, between itself and a new node to its right.
+    /// Answers the index entry of the new one.
+    fn split(
+        &mut self,
+        path: &Path,
+        level: usize,
+        slots: Range<usize>,
+        entries: &[EntryBytes],
+    ) -> Result<Index> {
+        let node = path.level(level);
+        let depth = depth_of(path, level);
+        let grows_at_end = slots.end == node.entries;
+        let mut all = entries_of(self.root, self.store, node.block, depth)?;
+        if all.len() != node.entries {
+            let problem = "changed while it was looked at";
+            return Err(Corrupt::new("extent node", problem).into());
+        }
+        all.splice(slots, entries.iter().copied());
+        let cut = if grows_at_end {
+            node.max
+        } else {
+            all.len() / 2
+        };
+        let (left, right) = all.split_at(cut);
+
+        let block = self.store.allocate()?;
+        self.edit(Some(block), |bytes| {
+            extent::write_node(bytes, depth, right);
+            Ok(())
+        })?;
+        let first = self.edit(node.block, |bytes| {
+            extent::splice(bytes, 0..node.entries, left)?;
+            first_of(bytes)
+        })?;
+        self.announce_first(path, level, first)?;
+        Ok(Index {
+            logical: logical_of(&right[0]),
+            child: block,
+        })
+    }
+
+    /// Moves the root's entries into a new node, which becomes the root's only child.
+    fn grow(&mut self, path: &mut Path) -> Result<()> {
+        let depth = depth_of(path, 0);
+        let entries = entries_of(self.root, self.store, None, depth)?;
+        let block = self.store.allocate()?;
+        self.edit(Some(block), |bytes| {
+            extent::write_node(bytes, depth, &entries);
+            Ok(())
+        })?;
+        let first = path.level(0).first;
+        let index = Index {
+            logical: first,
+            child: block,
+        };
+        extent::write_node(self.root, depth + 1, &[index.encode()]);
+        let root = Level {
+            block: None,
+            entries: 1,
+            max: extent::capacity(ROOT_SIZE),
+            slot: 0,
+            first,
+        };
+        path.push_root(root, block, extent::capacity(self.store.block_size()));
+        Ok(())
+    }
+}
+
+/// How many levels lie below a level of the path.
+fn depth_of(path: &Path, level: usize) -> u16 {
+    u16::try_from(path.leaf() - level).expect("a path has at most six levels")
+}
+
+fn logical_of(entry: &[u8; ENTRY_SIZE]) -> LogicalBlock {
+    Index::decode(entry).logical
+}

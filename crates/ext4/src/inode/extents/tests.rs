@@ -1,0 +1,530 @@
+//! The tree against a plain map of blocks, by random operations; and the shapes that matter.
+
+use std::collections::BTreeMap;
+use std::ops::{ControlFlow, Range};
+
+use pext4_ondisk::extent;
+
+use super::memory::{FIRST_NODE, MemoryStore};
+use super::*;
+use crate::error::{Error, Refusal};
+
+/// Nodes with room for four entries: trees get deep with few extents.
+const TINY: usize = 12 + 4 * 12 + 4;
+
+/// A sequence of numbers that its seed repeats (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        bits ^ (bits >> 31)
+    }
+
+    fn below(&mut self, end: u32) -> u32 {
+        u32::try_from(self.next() % u64::from(end)).expect("below a 32-bit number")
+    }
+}
+
+fn extent(logical: u32, start: u64, length: u32, unwritten: bool) -> Extent {
+    Extent {
+        logical: LogicalBlock(logical),
+        start: BlockNumber(start),
+        length,
+        unwritten,
+    }
+}
+
+/// A tree and what it should say: for each mapped block, where it lies and whether unwritten.
+struct Case {
+    root: [u8; ROOT_SIZE],
+    store: MemoryStore,
+    model: BTreeMap<u32, (u64, bool)>,
+}
+
+impl Case {
+    fn new(block_size: usize) -> Self {
+        Self {
+            root: empty_root(),
+            store: MemoryStore::new(block_size),
+            model: BTreeMap::new(),
+        }
+    }
+
+    fn needed(&self, operation: Operation) -> u32 {
+        nodes_needed(&self.root, self.store.block_size(), operation).expect("a sound root")
+    }
+
+    fn insert(&mut self, extent: Extent) {
+        let needed = self.needed(Operation::Insert);
+        insert(&mut self.root, &mut self.store, extent).expect("there is a hole");
+        assert!(
+            self.store.most_reserved <= needed,
+            "more nodes than announced"
+        );
+        self.store.end_operation();
+        for step in 0..extent.length {
+            let to = (extent.start.get() + u64::from(step), extent.unwritten);
+            assert_eq!(self.model.insert(extent.logical.get() + step, to), None);
+        }
+    }
+
+    fn convert(&mut self, logical: u32, length: u32) {
+        let needed = self.needed(Operation::Convert);
+        convert(
+            &mut self.root,
+            &mut self.store,
+            LogicalBlock(logical),
+            length,
+        )
+        .expect("there is space");
+        assert!(
+            self.store.most_reserved <= needed,
+            "more nodes than announced"
+        );
+        self.store.end_operation();
+        for (_, to) in self.model.range_mut(logical..logical + length) {
+            to.1 = false;
+        }
+    }
+
+    /// Removes in as many calls as the budget makes it.
+    fn remove(&mut self, range: Range<u32>, budget: u32) {
+        let mut freed = Vec::new();
+        let mut rest = u64::from(range.start)..u64::from(range.end);
+        loop {
+            let needed = self.needed(Operation::Remove);
+            let left = remove(
+                &mut self.root,
+                &mut self.store,
+                rest.clone(),
+                budget,
+                &mut |start, length| freed.extend((0..u64::from(length)).map(|i| start.get() + i)),
+            )
+            .expect("there is space");
+            assert!(
+                self.store.most_reserved <= needed,
+                "more nodes than announced"
+            );
+            self.store.end_operation();
+            let Some(end) = left else { break };
+            assert!(end < rest.end, "progress");
+            rest.end = end;
+            self.store.check(&self.root);
+        }
+        let mut expected = Vec::new();
+        for logical in range {
+            expected.extend(self.model.remove(&logical).map(|(block, _)| block));
+        }
+        freed.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(freed, expected, "exactly the unmapped blocks are told");
+    }
+
+    /// Checks the tree's promises and that it maps what the model maps.
+    fn check(&self) {
+        let extents = self.store.check(&self.root);
+        let mut mapped = BTreeMap::new();
+        for extent in &extents {
+            for step in 0..extent.length {
+                let to = (extent.start.get() + u64::from(step), extent.unwritten);
+                mapped.insert(extent.logical.get() + step, to);
+            }
+        }
+        assert_eq!(mapped, self.model);
+        assert_eq!(
+            last_extent(&self.root, &self.store).expect("sound"),
+            extents.last().copied()
+        );
+        let nodes = count_nodes(&self.root, &self.store).expect("sound");
+        assert_eq!(nodes, self.store.nodes.len() as u64);
+    }
+
+    fn check_lookup(&self, logical: u32) {
+        let found = lookup(&self.root, &self.store, LogicalBlock(logical)).expect("sound");
+        match (found, self.model.get(&logical)) {
+            (Mapping::Mapped(extent), Some(&(block, unwritten))) => {
+                let into = u64::from(logical - extent.logical.get());
+                assert!(extent.covers(LogicalBlock(logical)));
+                assert_eq!(
+                    (extent.start.get() + into, extent.unwritten),
+                    (block, unwritten)
+                );
+            }
+            (
+                Mapping::Hole {
+                    logical: from,
+                    length,
+                },
+                None,
+            ) => {
+                assert_eq!(from, LogicalBlock(logical));
+                let next = self.model.range(logical..).next();
+                let end = next.map_or(1 << 32, |(&next, _)| u64::from(next));
+                let expected = u32::try_from(end - u64::from(logical)).unwrap_or(u32::MAX);
+                assert_eq!(length, expected, "up to the next extent");
+            }
+            (found, expected) => panic!("{logical}: {found:?}, expected {expected:?}"),
+        }
+    }
+
+    fn check_walk(&self, range: Range<u32>) {
+        let mut walked = Vec::new();
+        let bounds = LogicalBlock(range.start)..LogicalBlock(range.end);
+        walk(&self.root, &self.store, bounds, |extent| {
+            walked.push(extent);
+            ControlFlow::Continue(())
+        })
+        .expect("sound");
+        let inside = |extent: &Extent| {
+            extent
+                .part(u64::from(range.start), u64::from(range.end))
+                .is_some()
+        };
+        let expected: Vec<_> = self
+            .store
+            .check(&self.root)
+            .into_iter()
+            .filter(inside)
+            .collect();
+        assert_eq!(walked, expected);
+    }
+}
+
+/// Where a random extent's blocks lie: each stretch of the device belongs to one stretch of the
+/// file, so that neighbours often touch on both.
+fn random_extent(random: &mut Random, case: &Case, span: u32) -> Option<Extent> {
+    let logical = random.below(span);
+    if case.model.contains_key(&logical) {
+        return None;
+    }
+    let hole = case
+        .model
+        .range(logical..)
+        .next()
+        .map_or(span, |(&next, _)| next)
+        - logical;
+    let length = 1 + random.below(hole.min(12));
+    let zone = if random.below(3) == 0 {
+        1 + random.below(7)
+    } else {
+        0
+    };
+    let start = 100 + u64::from(zone) * 1_000_000 + u64::from(logical);
+    Some(extent(logical, start, length, random.below(2) == 0))
+}
+
+fn random_range(random: &mut Random, span: u32, most: u32) -> Range<u32> {
+    let start = random.below(span);
+    start..(start + 1 + random.below(most)).min(span)
+}
+
+fn run(seed: u64, block_size: usize, span: u32, steps: u32) -> u16 {
+    println!("seed {seed}, nodes of {block_size} bytes");
+    let mut random = Random(seed);
+    let mut case = Case::new(block_size);
+    let mut deepest = 0;
+    for step in 0..steps {
+        let growing = (step / 200) % 2 == 0;
+        match random.below(10) {
+            0..6 if growing => {
+                if let Some(extent) = random_extent(&mut random, &case, span) {
+                    case.insert(extent);
+                }
+            }
+            0..4 => {
+                let range = random_range(&mut random, span, 16);
+                case.remove(range, 1 + random.below(8));
+            }
+            9 if random.below(20) == 0 => {
+                let start = random.below(span);
+                case.remove(start..span, 1 + random.below(40));
+            }
+            _ => {
+                let range = random_range(&mut random, span, 24);
+                case.convert(range.start, range.end - range.start);
+            }
+        }
+        case.check();
+        for _ in 0..4 {
+            case.check_lookup(random.below(span + 10));
+        }
+        let range = random_range(&mut random, span, 60);
+        case.check_walk(range);
+        deepest = deepest.max(Node::parse(&case.root).expect("sound").depth());
+    }
+    case.remove(0..span, 5);
+    assert_eq!(case.root, empty_root(), "nothing is left but an empty root");
+    assert!(case.store.nodes.is_empty());
+    deepest
+}
+
+#[test]
+fn agrees_with_a_plain_map_with_tiny_nodes() {
+    for seed in 1..=12 {
+        let deepest = run(seed, TINY, 600, 1500);
+        assert!(
+            deepest >= 3,
+            "the trees of seed {seed} were too flat: {deepest}"
+        );
+    }
+}
+
+#[test]
+fn agrees_with_a_plain_map_with_blocks() {
+    for seed in 100..=103 {
+        let deepest = run(seed, 1024, 4000, 1200);
+        assert!(deepest >= 1, "the trees of seed {seed} were too flat");
+    }
+    run(200, 4096, 6000, 800);
+}
+
+/// A tree of single blocks with holes between, in the order of `logicals`.
+fn scattered(block_size: usize, logicals: impl IntoIterator<Item = u32>) -> Case {
+    let mut case = Case::new(block_size);
+    for logical in logicals {
+        case.insert(extent(logical, 1000 + u64::from(logical), 1, false));
+    }
+    case
+}
+
+#[test]
+fn files_written_in_order_have_full_nodes() {
+    let case = scattered(1024, (0..84 * 10).map(|i| i * 2));
+    case.check();
+    assert_eq!(
+        case.store.nodes.len(),
+        11,
+        "ten full leaves and a node above them"
+    );
+}
+
+#[test]
+fn files_written_backwards_keep_their_keys() {
+    let case = scattered(TINY, (0..100).rev().map(|i| i * 2));
+    case.check();
+}
+
+#[test]
+fn neighbours_become_one_extent_up_to_the_limit() {
+    let mut case = Case::new(1024);
+    for (logical, length) in [(0, 100), (200, 100), (100, 100)] {
+        case.insert(extent(logical, 5000 + u64::from(logical), length, false));
+    }
+    assert_eq!(case.store.check(&case.root), [extent(0, 5000, 300, false)]);
+    case.insert(extent(300, 5300, 32468, false));
+    case.insert(extent(32768, 5000 + 32768, 1, false));
+    assert_eq!(
+        case.store.check(&case.root).len(),
+        2,
+        "32768 blocks are the most"
+    );
+}
+
+#[test]
+fn converting_the_head_of_a_preallocation_moves_the_border() {
+    let mut case = Case::new(1024);
+    case.insert(extent(0, 1000, 1000, true));
+    for logical in 0..10 {
+        case.convert(logical, 1);
+    }
+    let expected = [extent(0, 1000, 10, false), extent(10, 1010, 990, true)];
+    assert_eq!(case.store.check(&case.root), expected);
+    case.convert(500, 5);
+    assert_eq!(case.store.check(&case.root).len(), 4);
+    case.convert(0, 1000);
+    assert_eq!(case.store.check(&case.root), [extent(0, 1000, 1000, false)]);
+}
+
+#[test]
+fn removing_the_first_extent_of_a_leaf_tells_all_ancestors() {
+    let mut case = scattered(TINY, (0..200).map(|i| i * 2));
+    assert!(Node::parse(&case.root).expect("sound").depth() >= 3);
+    for logical in 0..150 {
+        case.remove(logical * 2..logical * 2 + 1, 1);
+        case.check();
+    }
+}
+
+#[test]
+fn holes_reach_across_leaves() {
+    let mut case = scattered(TINY, (0..40).map(|i| i * 10));
+    case.remove(55..295, 100);
+    case.check();
+    case.check_lookup(51);
+    case.check_lookup(200);
+    case.check_lookup(399);
+}
+
+#[test]
+fn refuses_what_is_mapped_or_impossible() {
+    let mut case = scattered(TINY, (0..20).map(|i| i * 10));
+    let root = case.root;
+    for bad in [
+        extent(10, 9, 1, false),
+        extent(5, 9, 6, false),
+        extent(45, 9, 100, true),
+    ] {
+        let error = insert(&mut case.root, &mut case.store, bad).expect_err("mapped already");
+        assert!(matches!(error, Error::Corrupt(_)), "{error}");
+    }
+    let beyond = extent(5, FIRST_NODE + u64::from(u32::MAX), 1, false);
+    for bad in [extent(5, 9, 0, false), extent(5, 0, 1, false), beyond] {
+        let error = insert(&mut case.root, &mut case.store, bad).expect_err("impossible");
+        assert!(error.is(Refusal::Invalid), "{error}");
+    }
+    assert_eq!(case.root, root);
+    case.check();
+}
+
+/// A change that may lack space.
+type Attempt = fn(&mut [u8; ROOT_SIZE], &mut MemoryStore, u32) -> crate::error::Result<()>;
+
+#[test]
+fn without_space_nothing_changes() {
+    let mut case = Case::new(TINY);
+    for logical in 0..64 {
+        case.insert(extent(
+            logical * 20,
+            1000 + u64::from(logical) * 20,
+            10,
+            true,
+        ));
+    }
+    let attempts: [Attempt; 4] = [
+        |root, store, base| insert(root, store, extent(base + 15, 9, 1, false)),
+        |root, store, base| convert(root, store, LogicalBlock(base + 3), 3),
+        |root, store, base| convert(root, store, LogicalBlock(base + 15), 50),
+        |root, store, base| {
+            let range = u64::from(base) + 3..u64::from(base) + 6;
+            remove(root, store, range, 9, &mut |_, _| ()).map(drop)
+        },
+    ];
+    for attempt in attempts {
+        let mut refused = 0;
+        for base in (0..40).map(|step| step * 20) {
+            let (mut root, mut store) = (case.root, case.store.clone());
+            store.space = 0;
+            if let Err(error) = attempt(&mut root, &mut store, base) {
+                assert!(error.is(Refusal::NoSpace), "{error}");
+                assert_eq!(
+                    store.changes, case.store.changes,
+                    "not one node was touched"
+                );
+                assert_eq!(root, case.root);
+                refused += 1;
+            }
+        }
+        assert!(refused > 0, "some leaf is full");
+    }
+}
+
+#[test]
+fn the_tallest_tree_refuses_to_grow() {
+    let mut case = scattered(TINY, (0..).map(|i| i * 2).take(2000));
+    let mut logical = 4000;
+    let refused = loop {
+        let (root, changes) = (case.root, case.store.changes);
+        match insert(
+            &mut case.root,
+            &mut case.store,
+            extent(logical, 9, 1, false),
+        ) {
+            Ok(()) => logical += 2,
+            Err(error) => {
+                assert_eq!((root, changes), (case.root, case.store.changes));
+                break error;
+            }
+        }
+        assert!(logical < 20_000, "4^6 entries are the most");
+    };
+    assert!(refused.is(Refusal::FileTooLarge), "{refused}");
+    assert_eq!(case.store.check(&case.root).len(), 4096);
+}
+
+/// Everything that reads or changes, on a tree that may be corrupt. It may say what it likes, as
+/// long as it comes back.
+fn try_everything(case: &Case) {
+    let (root, store) = (&case.root, &case.store);
+    for logical in (0..500).step_by(7) {
+        let _ = lookup(root, store, LogicalBlock(logical));
+    }
+    let all = LogicalBlock(0)..LogicalBlock(u32::MAX);
+    let _ = walk(root, store, all, |_| ControlFlow::Continue(()));
+    let _ = last_extent(root, store);
+    let _ = count_nodes(root, store);
+    for change in 0..4 {
+        let (mut root, mut store) = (case.root, case.store.clone());
+        let _ = match change {
+            0 => insert(&mut root, &mut store, extent(101, 9, 1, false)),
+            1 => convert(&mut root, &mut store, LogicalBlock(33), 200),
+            2 => remove(&mut root, &mut store, 44..203, 1000, &mut |_, _| ()).map(drop),
+            _ => remove(&mut root, &mut store, 0..u64::MAX, 1000, &mut |_, _| ()).map(drop),
+        };
+    }
+}
+
+#[test]
+fn survives_any_byte_of_any_node() {
+    let seed = 77;
+    println!("seed {seed}");
+    let mut random = Random(seed);
+    let whole = scattered(TINY, (0..200).map(|i| i * 2));
+    let blocks: Vec<_> = whole.store.nodes.keys().copied().collect();
+    for _ in 0..3000 {
+        let mut case = Case {
+            root: whole.root,
+            store: whole.store.clone(),
+            model: BTreeMap::new(),
+        };
+        case.store.tolerant = true;
+        let pick = random.below(u32::try_from(blocks.len()).expect("few") + 1) as usize;
+        let value = random.next().to_le_bytes()[0];
+        match blocks.get(pick) {
+            Some(block) => {
+                let at = random.below(TINY as u32) as usize;
+                case.store.nodes.get_mut(block).expect("there")[at] = value;
+            }
+            None => case.root[random.below(60) as usize] = value,
+        }
+        try_everything(&case);
+    }
+}
+
+#[test]
+fn a_node_in_the_wrong_place_is_corrupt() {
+    let case = scattered(TINY, (0..100).map(|i| i * 2));
+    let depth = Node::parse(&case.root).expect("sound").depth();
+    assert!(depth >= 2);
+    let leaves = [LogicalBlock(10), LogicalBlock(150)].map(|logical| {
+        case.store
+            .leaf_of(&case.root, logical)
+            .expect("not in the root")
+    });
+    let mut swapped = case.store.clone();
+    let copy = swapped.nodes[&leaves[1]].clone();
+    swapped.nodes.insert(leaves[0], copy);
+    let error = lookup(&case.root, &swapped, LogicalBlock(10)).expect_err("another key");
+    assert!(matches!(&error, Error::Corrupt(corrupt) if corrupt.block() == Some(leaves[0])));
+
+    let mut reaching = case.store.clone();
+    let bytes = reaching.nodes.get_mut(&leaves[0]).expect("there");
+    let node = Node::parse(bytes).expect("sound");
+    let last = node.len() - 1;
+    let long = node.extent(last, &reaching_bounds()).expect("sound");
+    let entry = Extent {
+        length: 100,
+        ..long
+    }
+    .encode();
+    extent::splice(bytes, last..last + 1, &[entry]).expect("as many as before");
+    let error = lookup(&case.root, &reaching, LogicalBlock(10)).expect_err("reaches too far");
+    assert!(matches!(error, Error::Corrupt(_)), "{error}");
+}
+
+fn reaching_bounds() -> Bounds {
+    MemoryStore::new(TINY).bounds()
+}
