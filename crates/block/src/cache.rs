@@ -400,3 +400,6 @@ impl Shard {
 
 #[cfg(all(test, not(loom)))]
 mod tests;
+
+#[cfg(all(test, loom))]
+mod models;

@@ -1,0 +1,127 @@
+//! Every interleaving of a few threads at one block.
+
+use std::io;
+use std::sync::Arc;
+// The device stands outside the model: its calls are single steps of it.
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pext4_ondisk::{BlockNumber, Tid};
+use pext4_sync::{model, thread};
+
+use super::Cache;
+use crate::device::Device;
+
+const BLOCK: u32 = 8;
+const FIRST: BlockNumber = BlockNumber(1);
+const SECOND: BlockNumber = BlockNumber(2);
+
+/// Ones everywhere; the first `failing` reads fail.
+struct Ones {
+    reads: AtomicU64,
+    failing: u64,
+}
+
+impl Device for Ones {
+    fn size(&self) -> u64 {
+        1024
+    }
+
+    fn read_at(&self, _offset: u64, into: &mut [u8]) -> io::Result<()> {
+        if self.reads.fetch_add(1, Ordering::SeqCst) < self.failing {
+            return Err(io::Error::other("it fails as planned"));
+        }
+        into.fill(1);
+        Ok(())
+    }
+
+    fn write_at(&self, _offset: u64, _from: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A cache with room for one block.
+fn cache(failing: u64) -> (Arc<Ones>, Arc<Cache>) {
+    let device = Arc::new(Ones {
+        reads: AtomicU64::new(0),
+        failing,
+    });
+    let cache = Cache::new(device.clone(), BLOCK, u64::from(BLOCK));
+    (device, Arc::new(cache))
+}
+
+/// Runs `body` in another thread of the model.
+fn beside<T: Send + 'static>(
+    cache: &Arc<Cache>,
+    body: impl FnOnce(&Cache) -> T + Send + 'static,
+) -> impl FnOnce() -> T {
+    let cache = Arc::clone(cache);
+    let thread = thread::spawn("beside", move || body(&cache));
+    move || thread.join().expect("it does not panic")
+}
+
+#[test]
+fn two_getters_share_a_buffer_and_a_read() {
+    model(|| {
+        let (device, cache) = cache(0);
+        let other = beside(&cache, |cache| cache.get(FIRST).expect("it can be read"));
+        let buffer = cache.get(FIRST).expect("it can be read");
+        assert_eq!(
+            buffer.page()[0],
+            1,
+            "a buffer is not given out before its bytes are there"
+        );
+        assert!(Arc::ptr_eq(&buffer, &other()));
+        assert_eq!(device.reads.load(Ordering::SeqCst), 1);
+    });
+}
+
+#[test]
+fn a_failed_read_fails_its_reader_alone() {
+    model(|| {
+        let (device, cache) = cache(1);
+        let other = beside(&cache, |cache| cache.get(FIRST).is_ok());
+        let own = cache.get(FIRST).is_ok();
+        assert!(
+            own != other(),
+            "one read fails and the other getter tries again"
+        );
+        assert_eq!(device.reads.load(Ordering::SeqCst), 2);
+        assert!(cache.peek(FIRST).is_some());
+    });
+}
+
+#[test]
+fn a_new_block_wins_over_a_failing_read() {
+    model(|| {
+        let (_, cache) = cache(1);
+        let other = beside(&cache, |cache| drop(cache.get(FIRST)));
+        let buffer = cache.get_zeroed(FIRST);
+        other();
+        assert_eq!(buffer.page()[0], 0);
+        assert!(Arc::ptr_eq(
+            &buffer,
+            &cache.peek(FIRST).expect("it stays in memory")
+        ));
+    });
+}
+
+#[test]
+fn a_change_outlives_the_eviction_of_its_neighbours() {
+    model(|| {
+        let (_, cache) = cache(0);
+        let other = beside(&cache, |cache| drop(cache.get(SECOND)));
+        let buffer = cache.get(FIRST).expect("it can be read");
+        let mut state = buffer.write();
+        state.dirty_in = Some(Tid(1));
+        state.page.make_mut()[0] = 5;
+        drop(state);
+        drop(buffer);
+        drop(cache.get(SECOND));
+        other();
+        assert_eq!(cache.get(FIRST).expect("it can be read").page()[0], 5);
+    });
+}
