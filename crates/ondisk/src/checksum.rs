@@ -8,7 +8,7 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-use crate::feature::{Incompat, ReadOnlyCompat};
+use crate::feature::ReadOnlyCompat;
 use crate::number::InodeNumber;
 use crate::superblock::Superblock;
 
@@ -103,11 +103,7 @@ impl Checksums {
     pub fn of(superblock: &Superblock) -> Self {
         let features = &superblock.features;
         if features.has_read_only_compat(ReadOnlyCompat::METADATA_CSUM) {
-            let seed = if features.has_incompat(Incompat::CSUM_SEED) {
-                superblock.checksum_seed
-            } else {
-                crc32c(INITIAL, &superblock.uuid)
-            };
+            let seed = superblock.metadata_checksum_seed();
             Self::Metadata { seed }
         } else if features.has_read_only_compat(ReadOnlyCompat::GDT_CSUM) {
             Self::DescriptorsOnly {

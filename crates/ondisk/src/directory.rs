@@ -1,20 +1,560 @@
-//! Directory blocks.
+//! Directory blocks: records of names, one behind the other up to the block's end.
+//!
+//! A record is 8 bytes and a name, padded to 4, and says itself where the next begins; a record
+//! whose inode is 0 is free space, and so is what a record has beyond its own need. With metadata
+//! checksums the last 12 bytes of a leaf are the *tail*, shaped like a free record. The functions
+//! here see only the bytes before it, so that no record ever grows over it.
+//!
+//! Every length is checked on every visit; what cannot be true is [`Corrupt`], never a panic. A
+//! region may also be a part of an inode with inline data; such regions have no tail.
+//!
+//! Index blocks (see [`htree`](crate::htree)) look like blocks of free space to whoever does not
+//! know them. They are no leaves: their "record" covers the tail.
 
-/// The kind of a file, as directory entries and modes tell it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FileType {
-    /// A regular file.
-    Regular,
-    /// A directory.
-    Directory,
-    /// A character special file.
-    CharacterDevice,
-    /// A block special file.
-    BlockDevice,
-    /// A named pipe.
-    Fifo,
-    /// A socket.
-    Socket,
-    /// A symbolic link.
-    Symlink,
+mod file_type;
+mod split;
+
+pub use file_type::FileType;
+pub use split::{Split, split_by_hash};
+
+use crate::bytes::{read_u16, read_u32, write_u16, write_u32};
+use crate::checksum::{crc32c, inode_state};
+use crate::corrupt::Corrupt;
+use crate::feature::{Features, Incompat, ReadOnlyCompat};
+use crate::number::InodeNumber;
+
+/// Bytes of a record before its name.
+pub const HEADER_SIZE: usize = 8;
+/// Longest name.
+pub const NAME_MAX: usize = 255;
+/// Bytes of the tail.
+pub const TAIL_SIZE: usize = 12;
+
+/// Where the record of `..` starts in a first block.
+pub(crate) const DOT_DOT_AT: usize = 12;
+/// The kind that marks a tail.
+const TAIL_KIND: u8 = 0xDE;
+const STRUCTURE: &str = "directory block";
+
+/// How one file system writes its directories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Format {
+    /// Leaves end in a tail with a checksum.
+    pub has_tail: bool,
+    /// Records tell the kind of file.
+    pub has_file_types: bool,
 }
+
+impl Format {
+    /// The format of directory blocks under these features.
+    #[must_use]
+    pub fn of(features: &Features) -> Self {
+        Self {
+            has_tail: features.has_read_only_compat(ReadOnlyCompat::METADATA_CSUM),
+            has_file_types: features.has_incompat(Incompat::FILETYPE),
+        }
+    }
+
+    /// The format of a directory that lies in its inode.
+    #[must_use]
+    pub fn inline(self) -> Self {
+        Self {
+            has_tail: false,
+            ..self
+        }
+    }
+}
+
+/// A name and what it leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The inode.
+    pub inode: InodeNumber,
+    /// The kind of file, where the directory remembers it.
+    pub file_type: Option<FileType>,
+    /// The name's bytes.
+    pub name: &'a [u8],
+}
+
+/// A stretch of a block: an entry with the free space behind it, or free space alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Where it starts in the block.
+    pub offset: usize,
+    /// Bytes to the next record.
+    pub length: usize,
+    /// What lies there; `None` for free space.
+    pub entry: Option<Entry<'a>>,
+}
+
+impl Record<'_> {
+    /// Bytes of it that a further entry could take.
+    fn free(&self) -> usize {
+        self.length
+            - self
+                .entry
+                .map_or(0, |entry| record_length(entry.name.len()))
+    }
+}
+
+/// What became of an insertion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inserted {
+    /// The record starts here.
+    At(usize),
+    /// There is no room; the block is as it was.
+    Full,
+}
+
+/// Bytes that a record needs for a name of this length.
+#[must_use]
+pub const fn record_length(name_length: usize) -> usize {
+    (HEADER_SIZE + name_length).next_multiple_of(4)
+}
+
+/// Bytes of a leaf that records may take: all but the tail's.
+#[must_use]
+pub const fn usable_length(block_length: usize, format: Format) -> usize {
+    if format.has_tail {
+        block_length.saturating_sub(TAIL_SIZE)
+    } else {
+        block_length
+    }
+}
+
+/// Whether a name can stand for a file: not empty, not too long, neither NUL nor a slash in it.
+/// (Names in encrypted directories are ciphertext and may hold any bytes.)
+#[must_use]
+pub fn is_sound_name(name: &[u8]) -> bool {
+    (1..=NAME_MAX).contains(&name.len()) && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
+}
+
+/// The records of a leaf, in order. Ends after the first one that cannot be true.
+#[must_use]
+pub fn records(block: &[u8], format: Format) -> Records<'_> {
+    let usable = usable_length(block.len(), format);
+    Records {
+        region: &block[..usable],
+        format,
+        long: block.len() >= 1 << 16,
+        offset: 0,
+    }
+}
+
+/// The entries of a leaf, in order.
+pub fn entries(block: &[u8], format: Format) -> impl Iterator<Item = Result<Entry<'_>, Corrupt>> {
+    records(block, format).filter_map(|record| match record {
+        Ok(record) => record.entry.map(Ok),
+        Err(corrupt) => Some(Err(corrupt)),
+    })
+}
+
+/// Iterator over the records of a leaf.
+#[derive(Clone, Debug)]
+pub struct Records<'a> {
+    region: &'a [u8],
+    format: Format,
+    /// The block has 64 KiB, so that a length may need a 17th bit.
+    long: bool,
+    offset: usize,
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<Record<'a>, Corrupt>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.offset >= self.region.len() {
+            return None;
+        }
+        let record = self.read();
+        self.offset = match &record {
+            Ok(record) => self.offset + record.length,
+            Err(_) => self.region.len(),
+        };
+        Some(record)
+    }
+}
+
+impl<'a> Records<'a> {
+    fn read(&self) -> Result<Record<'a>, Corrupt> {
+        let rest = &self.region[self.offset..];
+        if rest.len() < HEADER_SIZE {
+            return Err(self.corrupt(format!("{} bytes are left for a record", rest.len())));
+        }
+        let length = decode_length(read_u16(rest, 4), self.long);
+        let name_length = usize::from(rest[6]);
+        let inode = InodeNumber(read_u32(rest, 0));
+        let need = if inode.get() == 0 {
+            HEADER_SIZE
+        } else {
+            record_length(name_length)
+        };
+        if length < need || length > rest.len() || !length.is_multiple_of(4) {
+            let left = rest.len();
+            return Err(self.corrupt(format!("record of {length} bytes, {left} are left")));
+        }
+        if inode.get() == 0 {
+            return Ok(Record {
+                offset: self.offset,
+                length,
+                entry: None,
+            });
+        }
+        if name_length == 0 {
+            return Err(self.corrupt(format!("inode {inode} has an empty name")));
+        }
+        let file_type = if self.format.has_file_types {
+            FileType::from_entry(rest[7])
+        } else {
+            None
+        };
+        let name = &rest[HEADER_SIZE..HEADER_SIZE + name_length];
+        let entry = Some(Entry {
+            inode,
+            file_type,
+            name,
+        });
+        Ok(Record {
+            offset: self.offset,
+            length,
+            entry,
+        })
+    }
+
+    fn corrupt(&self, problem: String) -> Corrupt {
+        Corrupt::new(STRUCTURE, format!("at byte {}: {problem}", self.offset))
+    }
+}
+
+fn decode_length(stored: u16, long: bool) -> usize {
+    match stored {
+        0 | u16::MAX if long => 1 << 16,
+        stored => usize::from(stored),
+    }
+}
+
+fn encode_length(length: usize) -> u16 {
+    u16::try_from(length).unwrap_or(u16::MAX)
+}
+
+/// The record of a name, if the leaf has one.
+///
+/// # Errors
+/// [`Corrupt`] where a record up to there cannot be true.
+pub fn find<'a>(
+    block: &'a [u8],
+    format: Format,
+    name: &[u8],
+) -> Result<Option<Record<'a>>, Corrupt> {
+    for record in records(block, format) {
+        let record = record?;
+        if record.entry.is_some_and(|entry| entry.name == name) {
+            return Ok(Some(record));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a name of this length fits into the leaf.
+///
+/// # Errors
+/// [`Corrupt`] where a record up to there cannot be true.
+pub fn has_room(block: &[u8], format: Format, name_length: usize) -> Result<bool, Corrupt> {
+    let need = record_length(name_length);
+    for record in records(block, format) {
+        if record?.free() >= need {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Adds an entry in the first space that is large enough. Whether the name is there already is
+/// the caller's to know.
+///
+/// # Errors
+/// [`Corrupt`] where a record up to there cannot be true; the block is as it was.
+///
+/// # Panics
+/// For a name that is empty or too long, and for inode 0.
+pub fn insert(block: &mut [u8], format: Format, entry: &Entry<'_>) -> Result<Inserted, Corrupt> {
+    check_entry(entry);
+    let need = record_length(entry.name.len());
+    let mut place = None;
+    for record in records(block, format) {
+        let record = record?;
+        if record.free() >= need {
+            place = Some((record.offset, record.length, record.length - record.free()));
+            break;
+        }
+    }
+    let Some((offset, length, used)) = place else {
+        return Ok(Inserted::Full);
+    };
+    if used > 0 {
+        write_u16(block, offset + 4, encode_length(used));
+    }
+    write_record(block, format, offset + used, length - used, entry);
+    Ok(Inserted::At(offset + used))
+}
+
+fn check_entry(entry: &Entry<'_>) {
+    assert!(
+        (1..=NAME_MAX).contains(&entry.name.len()),
+        "names have 1 to 255 bytes"
+    );
+    assert!(entry.inode.get() != 0, "inode 0 marks free space");
+}
+
+fn write_record(block: &mut [u8], format: Format, at: usize, length: usize, entry: &Entry<'_>) {
+    write_u32(block, at, entry.inode.get());
+    write_u16(block, at + 4, encode_length(length));
+    block[at + 6] = u8::try_from(entry.name.len()).expect("names have at most 255 bytes");
+    block[at + 7] = kind_byte(format, entry.file_type);
+    let end = at + HEADER_SIZE + entry.name.len();
+    block[at + HEADER_SIZE..end].copy_from_slice(entry.name);
+    block[end..at + record_length(entry.name.len())].fill(0);
+}
+
+fn write_free(block: &mut [u8], at: usize, length: usize) {
+    block[at..at + HEADER_SIZE].fill(0);
+    write_u16(block, at + 4, encode_length(length));
+}
+
+fn kind_byte(format: Format, file_type: Option<FileType>) -> u8 {
+    match file_type {
+        Some(file_type) if format.has_file_types => file_type.to_entry(),
+        _ => 0,
+    }
+}
+
+/// Takes a name out and gives what it led to; `None`, and nothing changed, where the leaf does not
+/// have it. The space goes to the record before, or becomes a free record at the block's start;
+/// the name is wiped.
+///
+/// # Errors
+/// [`Corrupt`] where a record up to there cannot be true; the block is as it was.
+pub fn remove(
+    block: &mut [u8],
+    format: Format,
+    name: &[u8],
+) -> Result<Option<(InodeNumber, Option<FileType>)>, Corrupt> {
+    let mut before: Option<(usize, usize)> = None;
+    let mut found = None;
+    for record in records(block, format) {
+        let record = record?;
+        if let Some(entry) = record.entry
+            && entry.name == name
+        {
+            found = Some((record.offset, record.length, entry.inode, entry.file_type));
+            break;
+        }
+        before = Some((record.offset, record.length));
+    }
+    let Some((offset, length, inode, file_type)) = found else {
+        return Ok(None);
+    };
+    block[offset..offset + record_length(name.len())].fill(0);
+    match before {
+        Some((start, before_length)) => {
+            write_u16(block, start + 4, encode_length(before_length + length));
+        }
+        None => write_free(block, offset, length),
+    }
+    Ok(Some((inode, file_type)))
+}
+
+/// Lets a name lead elsewhere; false where the leaf does not have it.
+///
+/// # Errors
+/// [`Corrupt`] where a record up to there cannot be true; the block is as it was.
+pub fn set_inode_of(
+    block: &mut [u8],
+    format: Format,
+    name: &[u8],
+    inode: InodeNumber,
+    file_type: Option<FileType>,
+) -> Result<bool, Corrupt> {
+    let Some(at) = find(block, format, name)?.map(|record| record.offset) else {
+        return Ok(false);
+    };
+    write_u32(block, at, inode.get());
+    if format.has_file_types {
+        block[at + 7] = kind_byte(format, file_type);
+    }
+    Ok(true)
+}
+
+/// Makes a block a leaf without entries.
+///
+/// # Panics
+/// For a block that is shorter than a record and a tail.
+pub fn init_empty(block: &mut [u8], format: Format) {
+    let usable = usable_length(block.len(), format);
+    block.fill(0);
+    write_free(block, 0, usable);
+    init_tail(block, format);
+}
+
+/// Makes a block the first of a new directory, with `.` and `..`.
+///
+/// # Panics
+/// For a block too short for them.
+pub fn init_first_block(block: &mut [u8], format: Format, own: InodeNumber, parent: InodeNumber) {
+    let usable = usable_length(block.len(), format);
+    block.fill(0);
+    write_dots(block, format, own, parent, usable);
+    init_tail(block, format);
+}
+
+/// Writes `.` and then `..`, the latter reaching to `end`.
+pub(crate) fn write_dots(
+    block: &mut [u8],
+    format: Format,
+    own: InodeNumber,
+    parent: InodeNumber,
+    end: usize,
+) {
+    let file_type = Some(FileType::Directory);
+    let dot = Entry {
+        inode: own,
+        file_type,
+        name: b".",
+    };
+    let dot_dot = Entry {
+        inode: parent,
+        file_type,
+        name: b"..",
+    };
+    write_record(block, format, 0, DOT_DOT_AT, &dot);
+    write_record(block, format, DOT_DOT_AT, end - DOT_DOT_AT, &dot_dot);
+}
+
+/// Makes a block a leaf that holds these entries, in this order; false, and the block undefined,
+/// where they do not fit. The last record takes what space is left.
+///
+/// # Panics
+/// As [`insert`].
+#[must_use]
+pub fn write_leaf<'a>(
+    block: &mut [u8],
+    format: Format,
+    entries: impl IntoIterator<Item = Entry<'a>>,
+) -> bool {
+    init_empty(block, format);
+    let usable = usable_length(block.len(), format);
+    let (mut last, mut end) = (0, 0);
+    for entry in entries {
+        check_entry(&entry);
+        let length = record_length(entry.name.len());
+        if end + length > usable {
+            return false;
+        }
+        write_record(block, format, end, length, &entry);
+        (last, end) = (end, end + length);
+    }
+    write_u16(block, last + 4, encode_length(usable - last));
+    true
+}
+
+/// The directory's own inode and its parent, as `.` and `..` at the start of a first block say:
+/// of a leaf as well as of an index root.
+///
+/// # Errors
+/// [`Corrupt`] where the block does not start with the two.
+pub fn dots(block: &[u8]) -> Result<(InodeNumber, InodeNumber), Corrupt> {
+    let Some(start) = block.first_chunk::<24>() else {
+        return Err(Corrupt::new(STRUCTURE, format!("{} bytes", block.len())));
+    };
+    let is_dot = start[6] == 1 && start[8] == b'.' && read_u16(start, 4) == 12;
+    let is_dot_dot = start[DOT_DOT_AT + 6] == 2 && start[DOT_DOT_AT + 8..][..2] == *b"..";
+    if !is_dot || !is_dot_dot {
+        return Err(Corrupt::new(STRUCTURE, "does not start with '.' and '..'"));
+    }
+    Ok((
+        InodeNumber(read_u32(start, 0)),
+        InodeNumber(read_u32(start, DOT_DOT_AT)),
+    ))
+}
+
+/// Lets `..` at the start of a first block, leaf or index root, lead to another directory.
+///
+/// # Errors
+/// As [`dots`]; the block is as it was.
+pub fn set_parent(block: &mut [u8], parent: InodeNumber) -> Result<(), Corrupt> {
+    dots(block)?;
+    write_u32(block, DOT_DOT_AT, parent.get());
+    Ok(())
+}
+
+/// Whether a leaf holds nothing but `.` and `..`.
+///
+/// # Errors
+/// [`Corrupt`] where a record cannot be true.
+pub fn is_empty(block: &[u8], format: Format) -> Result<bool, Corrupt> {
+    for entry in entries(block, format) {
+        if !matches!(entry?.name, b"." | b"..") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn init_tail(block: &mut [u8], format: Format) {
+    if format.has_tail {
+        let at = block.len() - TAIL_SIZE;
+        write_free(block, at, TAIL_SIZE);
+        block[at + 7] = TAIL_KIND;
+    }
+}
+
+/// Whether the block ends in a tail, right or wrong.
+#[must_use]
+pub fn has_tail(block: &[u8]) -> bool {
+    let Some(tail) = block.last_chunk::<TAIL_SIZE>() else {
+        return false;
+    };
+    tail[..8] == [0, 0, 0, 0, 12, 0, 0, TAIL_KIND]
+}
+
+/// Puts a leaf's checksum into its tail.
+///
+/// # Panics
+/// For a block shorter than a tail.
+pub fn stamp_leaf(block: &mut [u8], seed: u32, inode: InodeNumber, generation: u32) {
+    let at = block.len() - 4;
+    let made = leaf_checksum(block, seed, inode, generation);
+    write_u32(block, at, made);
+}
+
+/// Checks a leaf's tail and checksum.
+///
+/// # Errors
+/// [`Corrupt`] where the tail is missing or the checksum is wrong.
+pub fn verify_leaf(
+    block: &[u8],
+    seed: u32,
+    inode: InodeNumber,
+    generation: u32,
+) -> Result<(), Corrupt> {
+    if !has_tail(block) {
+        return Err(Corrupt::new(STRUCTURE, "has no checksum tail").in_inode(inode));
+    }
+    let stored = read_u32(block, block.len() - 4);
+    let made = leaf_checksum(block, seed, inode, generation);
+    if stored != made {
+        let problem = format!("checksum is {stored:#010X}, its bytes make {made:#010X}");
+        return Err(Corrupt::new(STRUCTURE, problem).in_inode(inode));
+    }
+    Ok(())
+}
+
+fn leaf_checksum(block: &[u8], seed: u32, inode: InodeNumber, generation: u32) -> u32 {
+    crc32c(
+        inode_state(seed, inode, generation),
+        &block[..block.len() - TAIL_SIZE],
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@
 //! may divide by its fields and multiply them without fear: group counts, inode counts and block
 //! numbers all stay within their types. Each absurdity is refused by name.
 
-use crate::checksum::{Checksums, INITIAL, crc32c};
+use crate::checksum::Checksums;
 use crate::corrupt::Corrupt;
 use crate::feature::{Compat, Features, Incompat, ReadOnlyCompat};
 use crate::number::{BlockNumber, GroupNumber, InodeNumber};
@@ -120,7 +120,7 @@ impl Geometry {
             backup_groups: superblock.backup_groups,
             features: superblock.features,
             checksums: check_checksums(superblock)?,
-            value_seed: value_seed(superblock),
+            value_seed: superblock.metadata_checksum_seed(),
         };
         geometry.check_descriptor_placement()?;
         Ok(geometry)
@@ -549,14 +549,6 @@ fn check_checksums(superblock: &Superblock) -> Result<Checksums, Corrupt> {
         || format!("checksum type is {}, not 1", superblock.checksum_type),
     )?;
     Ok(checksums)
-}
-
-fn value_seed(superblock: &Superblock) -> u32 {
-    if superblock.features.has_incompat(Incompat::CSUM_SEED) {
-        superblock.checksum_seed
-    } else {
-        crc32c(INITIAL, &superblock.uuid)
-    }
 }
 
 fn is_power_of(base: u32, number: u32) -> bool {

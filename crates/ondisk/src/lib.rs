@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bitmap;
 mod bytes;
 pub mod checksum;
 pub mod corrupt;
@@ -15,6 +16,8 @@ pub mod dirhash;
 pub mod extent;
 pub mod feature;
 pub mod geometry;
+pub mod group_descriptor;
+pub mod inode;
 pub mod journal;
 pub mod number;
 pub mod superblock;

@@ -24,6 +24,8 @@ pub const SIZE: usize = 1024;
 pub const OFFSET: u64 = 1024;
 /// The magic number.
 pub const MAGIC: u16 = 0xEF53;
+/// The error code of corrupt metadata (`EXT4_ERR_EFSCORRUPTED`).
+pub const ERROR_CORRUPTED: u8 = 5;
 /// The only checksum type that exists: crc32c.
 pub const CHECKSUM_CRC32C: u8 = 1;
 
@@ -490,6 +492,45 @@ impl Superblock {
         raw.s_orphan_file_inum = self.orphan_file_inode.get().into();
     }
 
+    /// What every crc32c but the superblock's starts from, with `metadata_csum` or without: stored,
+    /// or made from the UUID.
+    #[must_use]
+    pub fn metadata_checksum_seed(&self) -> u32 {
+        if self.features.has_incompat(Incompat::CSUM_SEED) {
+            self.checksum_seed
+        } else {
+            crc32c(INITIAL, &self.uuid)
+        }
+    }
+
+    /// Whether corruption is only noted, and work goes on.
+    #[must_use]
+    pub fn continues_on_error(&self) -> bool {
+        self.errors == ErrorPolicy::Continue
+    }
+
+    /// Notes a corruption found at `now` (seconds since 1970): in the state, as the latest error,
+    /// and as the first if there was none. The structure's name stands for the function.
+    pub fn note_error(&mut self, corrupt: &Corrupt, now: i64) {
+        let mut function = [0; 32];
+        let name = corrupt.structure().as_bytes();
+        let length = name.len().min(function.len() - 1);
+        function[..length].copy_from_slice(&name[..length]);
+        self.last_error = ErrorRecord {
+            time: now,
+            inode: corrupt.inode().map_or(0, InodeNumber::get),
+            block: corrupt.block().map_or(0, BlockNumber::get),
+            function,
+            line: 0,
+            code: ERROR_CORRUPTED,
+        };
+        if self.error_count == 0 || self.first_error.time == 0 {
+            self.first_error = self.last_error.clone();
+        }
+        self.error_count = self.error_count.saturating_add(1);
+        self.state.insert(State::ERRORS);
+    }
+
     /// Bytes in an inode: 128 in the original revision, whatever the field says.
     #[must_use]
     pub fn effective_inode_size(&self) -> u16 {
@@ -558,7 +599,10 @@ fn split_time(seconds: i64) -> (U32, u8) {
 
 #[cfg(test)]
 mod tests {
-    use super::{ErrorPolicy, Incompat, MAGIC, ReadOnlyCompat, SIZE, Superblock};
+    use super::{
+        BlockNumber, Corrupt, ErrorPolicy, Incompat, InodeNumber, MAGIC, ReadOnlyCompat, SIZE,
+        State, Superblock,
+    };
     use proptest::prelude::*;
 
     #[test]
@@ -601,6 +645,25 @@ mod tests {
         let narrow = Superblock::decode(&bytes).expect("valid");
         assert_eq!(narrow.blocks_count, 0);
         assert_eq!(narrow.encode(), bytes, "the high half survives unused");
+    }
+
+    #[test]
+    fn the_first_error_stays_and_the_last_moves() {
+        let mut superblock = Superblock::blank();
+        let corrupt = Corrupt::new("extent node", "bad").in_block(BlockNumber(7));
+        superblock.note_error(&corrupt, 100);
+        superblock.note_error(&corrupt.in_inode(InodeNumber(12)), 200);
+        assert_eq!(superblock.error_count, 2);
+        assert_eq!(
+            (superblock.first_error.time, superblock.first_error.inode),
+            (100, 0)
+        );
+        assert_eq!(
+            (superblock.last_error.time, superblock.last_error.inode),
+            (200, 12)
+        );
+        assert_eq!(&superblock.last_error.function[..12], b"extent node\0");
+        assert!(superblock.state.contains(State::ERRORS));
     }
 
     proptest! {

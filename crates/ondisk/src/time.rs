@@ -1,4 +1,19 @@
 //! Inode times: 34 bits of seconds and 30 bits of nanoseconds in two words.
+//!
+//! The first word is a signed count of seconds since 1970. The second, where the inode has room
+//! for it, adds two bits that extend the count by multiples of 2^32 and 30 bits of nanoseconds.
+//!
+//! One pattern is special: a negative first word with both extension bits set was written by old
+//! kernels for dates before 1970, and checkers still take it so. It is read that way and never
+//! written: times in the 68 years it would mean (from 2310 on) become the last second before.
+
+/// Largest time that fits: 2^34 - 2^31 - 1.
+const MAX_SECONDS: i64 = (1 << 34) - (1 << 31) - 1;
+/// Smallest time that fits: -2^31.
+const MIN_SECONDS: i64 = -(1 << 31);
+/// Where the special pattern would begin, and where it would end.
+const AMBIGUOUS: std::ops::Range<i64> = (3 << 32) - (1 << 31)..3 << 32;
+const LAST_NANOSECOND: u32 = 999_999_999;
 
 /// A point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -7,4 +22,144 @@ pub struct Time {
     pub seconds: i64,
     /// Nanoseconds, below 1,000,000,000.
     pub nanoseconds: u32,
+}
+
+impl Time {
+    /// A time in whole seconds.
+    #[must_use]
+    pub const fn from_seconds(seconds: i64) -> Self {
+        Self {
+            seconds,
+            nanoseconds: 0,
+        }
+    }
+
+    /// From the two words of an inode, or from the first alone.
+    #[must_use]
+    pub fn decode(seconds: u32, extra: Option<u32>) -> Self {
+        let base = i64::from(seconds.cast_signed());
+        let Some(extra) = extra else {
+            return Self::from_seconds(base);
+        };
+        let epoch = extra & 3;
+        let written_by_old_kernels = epoch == 3 && base < 0;
+        let extension = if written_by_old_kernels {
+            0
+        } else {
+            i64::from(epoch) << 32
+        };
+        Self {
+            seconds: base + extension,
+            nanoseconds: (extra >> 2).min(LAST_NANOSECOND),
+        }
+    }
+
+    /// The two words, for the nearest time that they can hold.
+    #[must_use]
+    pub fn encode(self) -> (u32, u32) {
+        let time = self.clamp_wide();
+        let [low, high] = halves(time.seconds);
+        let rounded_up = high.wrapping_add(low >> 31);
+        (low, rounded_up & 3 | time.nanoseconds << 2)
+    }
+
+    /// The first word alone, for the nearest time that it can hold.
+    #[must_use]
+    pub fn encode_narrow(self) -> u32 {
+        let [low, _] = halves(self.clamp_narrow().seconds);
+        low
+    }
+
+    /// What becomes of this time in an inode with both words.
+    #[must_use]
+    pub fn clamp_wide(self) -> Self {
+        let seconds = match self.seconds {
+            ..MIN_SECONDS => return Self::from_seconds(MIN_SECONDS),
+            seconds if AMBIGUOUS.contains(&seconds) => AMBIGUOUS.start - 1,
+            seconds => seconds.min(MAX_SECONDS),
+        };
+        Self {
+            seconds,
+            nanoseconds: self.nanoseconds.min(LAST_NANOSECOND),
+        }
+    }
+
+    /// What becomes of this time in an inode with only the first word: whole seconds to 2038.
+    #[must_use]
+    pub fn clamp_narrow(self) -> Self {
+        Self::from_seconds(self.seconds.clamp(i64::from(i32::MIN), i64::from(i32::MAX)))
+    }
+}
+
+/// Low and high half, in two's complement.
+fn halves(seconds: i64) -> [u32; 2] {
+    let [a, b, c, d, e, f, g, h] = seconds.to_le_bytes();
+    [
+        u32::from_le_bytes([a, b, c, d]),
+        u32::from_le_bytes([e, f, g, h]),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AMBIGUOUS, MAX_SECONDS, MIN_SECONDS, Time};
+    use proptest::prelude::*;
+
+    #[test]
+    fn known_words() {
+        let cases = [
+            (0, 0, 0),
+            (-1, u32::MAX, 0),
+            (MIN_SECONDS, 0x8000_0000, 0),
+            (0x7FFF_FFFF, 0x7FFF_FFFF, 0),
+            (0x8000_0000, 0x8000_0000, 1),
+            (0x1_0000_0000, 0, 1),
+            (MAX_SECONDS, 0x7FFF_FFFF, 3),
+        ];
+        for (seconds, low, epoch) in cases {
+            let time = Time {
+                seconds,
+                nanoseconds: 5,
+            };
+            assert_eq!(time.encode(), (low, epoch | 5 << 2), "{seconds}");
+            assert_eq!(Time::decode(low, Some(epoch | 5 << 2)), time);
+        }
+    }
+
+    #[test]
+    fn the_old_pattern_is_a_date_before_1970_and_never_written() {
+        assert_eq!(Time::decode(u32::MAX, Some(3)), Time::from_seconds(-1));
+        let (low, extra) = Time::from_seconds(AMBIGUOUS.end - 1).encode();
+        assert_eq!(Time::decode(low, Some(extra)).seconds, AMBIGUOUS.start - 1);
+    }
+
+    #[test]
+    fn out_of_range_becomes_the_nearest_end() {
+        assert_eq!(
+            Time::from_seconds(i64::MAX).clamp_wide().seconds,
+            MAX_SECONDS
+        );
+        assert_eq!(Time::from_seconds(i64::MIN).encode(), (0x8000_0000, 0));
+        assert_eq!(Time::from_seconds(1 << 40).encode_narrow(), 0x7FFF_FFFF);
+        assert_eq!(
+            Time::decode(0x8000_0000, None),
+            Time::from_seconds(MIN_SECONDS)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn what_fits_comes_back(seconds in MIN_SECONDS..=MAX_SECONDS, nanoseconds in 0u32..1_000_000_000) {
+            let time = Time { seconds, nanoseconds };
+            let (low, extra) = time.encode();
+            prop_assert_eq!(Time::decode(low, Some(extra)), time.clamp_wide());
+        }
+
+        #[test]
+        fn any_words_decode(low: u32, extra: u32) {
+            let time = Time::decode(low, Some(extra));
+            prop_assert!(time.nanoseconds < 1_000_000_000);
+            prop_assert_eq!(time.clamp_wide(), time);
+        }
+    }
 }

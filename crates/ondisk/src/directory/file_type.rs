@@ -1,0 +1,91 @@
+//! What kind of file something is, in the two places that say so.
+
+/// The kind of a file, as directory entries and modes tell it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FileType {
+    /// A regular file.
+    Regular,
+    /// A directory.
+    Directory,
+    /// A character special file.
+    CharacterDevice,
+    /// A block special file.
+    BlockDevice,
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A symbolic link.
+    Symlink,
+}
+
+/// The bits of a mode that tell the kind.
+const KIND_MASK: u16 = 0o170_000;
+
+/// Each kind with its number in directory entries and its bits in modes.
+const KINDS: [(FileType, u8, u16); 7] = [
+    (FileType::Regular, 1, 0o100_000),
+    (FileType::Directory, 2, 0o040_000),
+    (FileType::CharacterDevice, 3, 0o020_000),
+    (FileType::BlockDevice, 4, 0o060_000),
+    (FileType::Fifo, 5, 0o010_000),
+    (FileType::Socket, 6, 0o140_000),
+    (FileType::Symlink, 7, 0o120_000),
+];
+
+impl FileType {
+    /// From the byte of a directory entry; `None` for "unknown" and for numbers without meaning.
+    #[must_use]
+    pub fn from_entry(number: u8) -> Option<Self> {
+        KINDS
+            .iter()
+            .find(|kind| kind.1 == number)
+            .map(|kind| kind.0)
+    }
+
+    /// The byte of a directory entry.
+    #[must_use]
+    pub fn to_entry(self) -> u8 {
+        self.row().1
+    }
+
+    /// From a mode as `st_mode` has it.
+    #[must_use]
+    pub fn from_mode(mode: u16) -> Option<Self> {
+        KINDS
+            .iter()
+            .find(|kind| kind.2 == mode & KIND_MASK)
+            .map(|kind| kind.0)
+    }
+
+    /// The bits of a mode, permissions not among them.
+    #[must_use]
+    pub fn to_mode(self) -> u16 {
+        self.row().2
+    }
+
+    fn row(self) -> &'static (Self, u8, u16) {
+        KINDS
+            .iter()
+            .find(|kind| kind.0 == self)
+            .expect("the table has every kind")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FileType, KINDS};
+
+    #[test]
+    fn numbers_and_modes_go_both_ways() {
+        for (kind, number, mode) in KINDS {
+            assert_eq!(FileType::from_entry(kind.to_entry()), Some(kind));
+            assert_eq!(FileType::from_mode(kind.to_mode() | 0o4755), Some(kind));
+            assert_eq!((kind.to_entry(), kind.to_mode()), (number, mode));
+        }
+        assert_eq!(FileType::from_entry(0), None);
+        assert_eq!(FileType::from_entry(8), None);
+        assert_eq!(FileType::from_mode(0), None);
+        assert_eq!(FileType::from_mode(0o110_000), None);
+    }
+}

@@ -1,0 +1,342 @@
+//! Leaf operations against a plain list of names, and the bytes they leave.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const PLAIN: Format = Format {
+    has_tail: false,
+    has_file_types: true,
+};
+const TAILED: Format = Format {
+    has_tail: true,
+    has_file_types: true,
+};
+
+fn entry(inode: u32, name: &[u8]) -> Entry<'_> {
+    Entry {
+        inode: InodeNumber(inode),
+        file_type: Some(FileType::Regular),
+        name,
+    }
+}
+
+fn names(block: &[u8], format: Format) -> Vec<Vec<u8>> {
+    entries(block, format)
+        .map(|entry| entry.expect("sound").name.to_vec())
+        .collect()
+}
+
+#[test]
+fn a_first_block_has_the_bytes_that_the_format_names() {
+    let mut block = [0xAA; 1024];
+    init_first_block(&mut block, TAILED, InodeNumber(12), InodeNumber(2));
+    assert_eq!(block[..12], [12, 0, 0, 0, 12, 0, 1, 2, b'.', 0, 0, 0]);
+    assert_eq!(block[12..24], [2, 0, 0, 0, 0xE8, 3, 2, 2, b'.', b'.', 0, 0]);
+    assert_eq!(block[1012..], [0, 0, 0, 0, 12, 0, 0, 0xDE, 0, 0, 0, 0]);
+    assert_eq!(dots(&block), Ok((InodeNumber(12), InodeNumber(2))));
+    assert_eq!(is_empty(&block, TAILED), Ok(true));
+    set_parent(&mut block, InodeNumber(5)).expect("it starts so");
+    assert_eq!(dots(&block).map(|(_, parent)| parent), Ok(InodeNumber(5)));
+}
+
+#[test]
+fn the_tail_survives_filling_and_emptying() {
+    let mut block = [0; 1024];
+    init_empty(&mut block, TAILED);
+    let name = |i: u32| format!("name{i:04}").into_bytes();
+    let mut count = 0;
+    while insert(&mut block, TAILED, &entry(1, &name(count))) != Ok(Inserted::Full) {
+        count += 1;
+    }
+    assert_eq!(count, 1012 / 16);
+    assert!(has_tail(&block));
+    assert_eq!(has_room(&block, TAILED, 1), Ok(false), "4 bytes are left");
+    for i in (0..count).rev() {
+        assert!(
+            remove(&mut block, TAILED, &name(i))
+                .expect("sound")
+                .is_some()
+        );
+        assert!(has_tail(&block), "after removing {i}");
+    }
+    let mut fresh = [0; 1024];
+    init_empty(&mut fresh, TAILED);
+    assert_eq!(block, fresh, "names are wiped and space is merged");
+}
+
+#[test]
+fn records_that_lie_are_refused() {
+    let mut good = [0; 1024];
+    init_first_block(&mut good, TAILED, InodeNumber(12), InodeNumber(2));
+    let cases: [(usize, [u8; 2]); 6] = [
+        (4, [0, 0]),
+        (4, [11, 0]),
+        (4, [13, 0]),
+        (4, [8, 0]),
+        (16, [0xF4, 3]),
+        (16, [0xE4, 3]),
+    ];
+    for (at, length) in cases {
+        let mut bad = good;
+        bad[at..at + 2].copy_from_slice(&length);
+        assert!(find(&bad, TAILED, b"absent").is_err(), "{at}: {length:?}");
+    }
+    let mut nameless = good;
+    nameless[6] = 0;
+    assert!(find(&nameless, TAILED, b"absent").is_err());
+}
+
+#[test]
+fn a_block_of_64_kib_is_one_free_record() {
+    let mut block = vec![0; 1 << 16];
+    init_empty(&mut block, PLAIN);
+    assert_eq!(block[4..6], [0xFF, 0xFF]);
+    let lengths: Vec<_> = records(&block, PLAIN)
+        .map(|r| r.expect("sound").length)
+        .collect();
+    assert_eq!(lengths, [1 << 16]);
+    block[4..6].fill(0);
+    assert_eq!(records(&block, PLAIN).count(), 1);
+    assert_eq!(
+        insert(&mut block, PLAIN, &entry(9, b"name")),
+        Ok(Inserted::At(0))
+    );
+    assert_eq!(names(&block, PLAIN), [b"name"]);
+}
+
+#[test]
+fn a_name_can_change_its_inode() {
+    let mut block = [0; 1024];
+    init_empty(&mut block, PLAIN);
+    insert(&mut block, PLAIN, &entry(9, b"a")).expect("sound");
+    let fifo = Some(FileType::Fifo);
+    assert_eq!(
+        set_inode_of(&mut block, PLAIN, b"a", InodeNumber(10), fifo),
+        Ok(true)
+    );
+    assert_eq!(
+        set_inode_of(&mut block, PLAIN, b"b", InodeNumber(10), fifo),
+        Ok(false)
+    );
+    let found = find(&block, PLAIN, b"a")
+        .expect("sound")
+        .and_then(|record| record.entry);
+    assert_eq!(
+        found,
+        Some(Entry {
+            inode: InodeNumber(10),
+            file_type: fifo,
+            name: b"a"
+        })
+    );
+}
+
+#[test]
+fn without_the_feature_no_kind_is_written_or_read() {
+    let format = Format {
+        has_file_types: false,
+        ..TAILED
+    };
+    let mut block = [0; 1024];
+    init_first_block(&mut block, format, InodeNumber(12), InodeNumber(2));
+    assert_eq!(block[7], 0);
+    insert(&mut block, format, &entry(9, b"a")).expect("sound");
+    assert_eq!(
+        find(&block, TAILED, b"a")
+            .expect("sound")
+            .expect("there")
+            .entry,
+        Some(Entry {
+            inode: InodeNumber(9),
+            file_type: None,
+            name: b"a",
+        })
+    );
+}
+
+#[test]
+fn checksums_know_their_directory() {
+    let mut block = [0; 1024];
+    init_first_block(&mut block, TAILED, InodeNumber(12), InodeNumber(2));
+    stamp_leaf(&mut block, 7, InodeNumber(12), 99);
+    assert!(verify_leaf(&block, 7, InodeNumber(12), 99).is_ok());
+    assert!(verify_leaf(&block, 7, InodeNumber(12), 98).is_err());
+    assert!(verify_leaf(&block, 7, InodeNumber(13), 99).is_err());
+    block[1019] = 0;
+    assert!(
+        verify_leaf(&block, 7, InodeNumber(12), 99).is_err(),
+        "no tail"
+    );
+}
+
+#[test]
+fn a_split_keeps_equal_hashes_together_where_it_can() {
+    let hash = |name: &[u8]| u32::from(name[0]) * 2;
+    let mut old = [0; 1024];
+    let listed: Vec<Vec<u8>> = (0..40u8).map(|i| vec![b'a' + i / 8, i]).collect();
+    assert!(write_leaf(
+        &mut old,
+        TAILED,
+        listed.iter().map(|name| entry(9, name))
+    ));
+    let mut new = [0; 1024];
+    let split = split_by_hash(&mut old, &mut new, TAILED, hash)
+        .expect("sound")
+        .expect("two");
+    assert_eq!(
+        (names(&old, TAILED).len(), names(&new, TAILED).len()),
+        (16, 24)
+    );
+    assert_eq!(
+        split,
+        Split {
+            hash: u32::from(b'c') * 2,
+            continued: false
+        }
+    );
+}
+
+#[test]
+fn a_split_of_equal_hashes_is_marked_as_continued() {
+    let mut old = [0; 1024];
+    let listed: Vec<Vec<u8>> = (0..40u8).map(|i| vec![b'a', i]).collect();
+    assert!(write_leaf(
+        &mut old,
+        TAILED,
+        listed.iter().map(|name| entry(9, name))
+    ));
+    let mut new = [0; 1024];
+    let split = split_by_hash(&mut old, &mut new, TAILED, |_| 6)
+        .expect("sound")
+        .expect("two");
+    assert_eq!(split.index_hash(), 7);
+    assert_eq!(names(&old, TAILED).len(), 20);
+    init_empty(&mut old, TAILED);
+    assert_eq!(split_by_hash(&mut old, &mut new, TAILED, |_| 6), Ok(None));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Insert(Vec<u8>, u32),
+    Remove(usize),
+    Redirect(usize, u32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let name = proptest::collection::vec(1u8.., 1..40);
+    prop_oneof![
+        3 => (name, 1u32..).prop_map(|(name, inode)| Step::Insert(name, inode)),
+        2 => any::<usize>().prop_map(Step::Remove),
+        1 => (any::<usize>(), 1u32..).prop_map(|(which, inode)| Step::Redirect(which, inode)),
+    ]
+}
+
+fn pick(model: &BTreeMap<Vec<u8>, u32>, which: usize) -> Option<Vec<u8>> {
+    let index = which.checked_rem(model.len())?;
+    model.keys().nth(index).cloned()
+}
+
+fn apply(block: &mut [u8], format: Format, model: &mut BTreeMap<Vec<u8>, u32>, step: Step) {
+    match step {
+        Step::Insert(name, inode) if !model.contains_key(&name) => {
+            let room = has_room(block, format, name.len()).expect("sound");
+            let inserted = insert(block, format, &entry(inode, &name)).expect("sound");
+            assert_eq!(inserted == Inserted::Full, !room);
+            if room {
+                model.insert(name, inode);
+            }
+        }
+        Step::Insert(..) => {}
+        Step::Remove(which) => {
+            let name = pick(model, which).unwrap_or_else(|| b"absent".to_vec());
+            let gone = remove(block, format, &name)
+                .expect("sound")
+                .map(|(inode, _)| inode.get());
+            assert_eq!(gone, model.remove(&name));
+        }
+        Step::Redirect(which, inode) => {
+            let Some(name) = pick(model, which) else {
+                return;
+            };
+            let kind = Some(FileType::Regular);
+            assert_eq!(
+                set_inode_of(block, format, &name, InodeNumber(inode), kind),
+                Ok(true)
+            );
+            model.insert(name, inode);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn behaves_like_a_map(
+        steps in proptest::collection::vec(step(), 0..120),
+        has_tail in any::<bool>(),
+    ) {
+        let format = Format { has_tail, has_file_types: true };
+        let mut block = vec![0; 1024];
+        init_empty(&mut block, format);
+        let mut model = BTreeMap::new();
+        for step in steps {
+            apply(&mut block, format, &mut model, step);
+        }
+        prop_assert_eq!(super::has_tail(&block), has_tail);
+        let seen: BTreeMap<Vec<u8>, u32> = entries(&block, format)
+            .map(|entry| entry.map(|entry| (entry.name.to_vec(), entry.inode.get())))
+            .collect::<Result<_, _>>()
+            .expect("sound");
+        prop_assert_eq!(seen, model);
+    }
+
+    #[test]
+    fn a_split_loses_nothing(count in 2usize..60, spread in 1u32..50, seed in any::<u32>()) {
+        let hash = |name: &[u8]| crate::checksum::crc32c(seed, name) % spread * 2;
+        let listed: Vec<Vec<u8>> =
+            (0..count).map(|i| format!("{i}{}", "x".repeat(i % 4)).into_bytes()).collect();
+        let mut old = vec![0; 1024];
+        prop_assert!(write_leaf(&mut old, TAILED, listed.iter().map(|name| entry(9, name))));
+        let mut new = vec![0; 1024];
+        let split = split_by_hash(&mut old, &mut new, TAILED, hash).expect("sound").expect("two");
+        let (low, high) = (names(&old, TAILED), names(&new, TAILED));
+        prop_assert!(!low.is_empty() && !high.is_empty());
+        let top = low.iter().map(|name| hash(name)).max().expect("not empty");
+        prop_assert!(high.iter().all(|name| hash(name) >= split.hash));
+        prop_assert!(top < split.hash || split.continued && top == split.hash);
+        let mut together = [low, high].concat();
+        let mut expected = listed;
+        together.sort();
+        expected.sort();
+        prop_assert_eq!(together, expected);
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(
+        mut block in proptest::collection::vec(any::<u8>(), 0..600),
+        start in proptest::collection::vec((0u8..4, 0u8..80), 0..8),
+        has_tail in any::<bool>(),
+    ) {
+        let format = Format { has_tail, has_file_types: true };
+        let mut at = 0;
+        for (inode, length) in start {
+            let length = usize::from(length) * 4;
+            if at + 8 > block.len() {
+                break;
+            }
+            block[at..at + 4].copy_from_slice(&[inode, 0, 0, 0]);
+            write_u16(&mut block, at + 4, encode_length(length));
+            block[at + 6] %= 20;
+            at += length;
+        }
+        let _ = find(&block, format, b"name");
+        let _ = insert(&mut block, format, &entry(9, b"name"));
+        let _ = remove(&mut block, format, b"name");
+        let _ = dots(&block);
+        let mut new = vec![0; block.len()];
+        let _ = split_by_hash(&mut block, &mut new, format, |_| 2);
+        let _ = verify_leaf(&block, 1, InodeNumber(1), 1);
+    }
+}

@@ -1,0 +1,461 @@
+//! Group descriptors: where a group's bitmaps and inode table lie, and what is free in it.
+//!
+//! The short form has 32 bytes and no high halves; the long one, under `64bit`, has 64 or more.
+//! Bytes past what is known here are kept. The checksum is made by the regime of the file system:
+//! crc32c (of which the low half is stored), crc16, or none. Bitmap checksums are kept as stored;
+//! a short descriptor has room only for their low halves, so compare them with
+//! [`GroupDescriptor::matches`] rather than by hand.
+
+use bitflags::bitflags;
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::checksum::{Checksums, crc16, crc32c};
+use crate::corrupt::Corrupt;
+use crate::feature::Incompat;
+use crate::geometry::Geometry;
+use crate::number::{BlockNumber, GroupNumber};
+
+/// Bytes of the short form.
+pub const SHORT_SIZE: usize = 32;
+/// Bytes of the long form that have a meaning.
+pub const LONG_SIZE: usize = 64;
+
+const STRUCTURE: &str = "group descriptor";
+const CHECKSUM_AT: usize = 0x1E;
+
+bitflags! {
+    /// What of a group has never been written.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct GroupFlags: u16 {
+        /// The inode bitmap is not there; all inodes are free.
+        const INODE_UNINIT = 0x1;
+        /// The block bitmap is not there; only the group's own metadata is in use.
+        const BLOCK_UNINIT = 0x2;
+        /// The inode table holds zeroes or inodes, no leftovers.
+        const INODE_ZEROED = 0x4;
+    }
+}
+
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawDescriptor {
+    bg_block_bitmap_lo: U32,
+    bg_inode_bitmap_lo: U32,
+    bg_inode_table_lo: U32,
+    bg_free_blocks_count_lo: U16,
+    bg_free_inodes_count_lo: U16,
+    bg_used_dirs_count_lo: U16,
+    bg_flags: U16,
+    bg_exclude_bitmap_lo: U32,
+    bg_block_bitmap_csum_lo: U16,
+    bg_inode_bitmap_csum_lo: U16,
+    bg_itable_unused_lo: U16,
+    bg_checksum: U16,
+    bg_block_bitmap_hi: U32,
+    bg_inode_bitmap_hi: U32,
+    bg_inode_table_hi: U32,
+    bg_free_blocks_count_hi: U16,
+    bg_free_inodes_count_hi: U16,
+    bg_used_dirs_count_hi: U16,
+    bg_itable_unused_hi: U16,
+    bg_exclude_bitmap_hi: U32,
+    bg_block_bitmap_csum_hi: U16,
+    bg_inode_bitmap_csum_hi: U16,
+    bg_reserved: U32,
+}
+
+const _: () = {
+    use std::mem::{offset_of, size_of};
+    assert!(size_of::<RawDescriptor>() == LONG_SIZE);
+    assert!(offset_of!(RawDescriptor, bg_checksum) == CHECKSUM_AT);
+    assert!(offset_of!(RawDescriptor, bg_block_bitmap_hi) == SHORT_SIZE);
+    assert!(offset_of!(RawDescriptor, bg_block_bitmap_csum_hi) == 0x38);
+};
+
+/// A decoded group descriptor.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct GroupDescriptor {
+    /// The block bitmap's block.
+    pub block_bitmap: BlockNumber,
+    /// The inode bitmap's block.
+    pub inode_bitmap: BlockNumber,
+    /// The inode table's first block.
+    pub inode_table: BlockNumber,
+    /// Free clusters (blocks without bigalloc).
+    pub free_clusters: u32,
+    /// Free inodes.
+    pub free_inodes: u32,
+    /// Inodes that are directories.
+    pub used_directories: u32,
+    /// Inodes at the end of the table that were never used.
+    pub unused_inodes: u32,
+    /// What was never written.
+    pub flags: GroupFlags,
+    /// Checksum of the block bitmap; its high half is 0 in the short form.
+    pub block_bitmap_checksum: u32,
+    /// Checksum of the inode bitmap; its high half is 0 in the short form.
+    pub inode_bitmap_checksum: u32,
+    /// Never used by merged kernels.
+    pub exclude_bitmap: u64,
+    /// The checksum as read; `encode` makes it anew where the file system has one.
+    pub checksum: u16,
+    reserved: u32,
+    /// Bytes past the long form.
+    rest: Box<[u8]>,
+}
+
+impl GroupDescriptor {
+    /// Decodes a descriptor of `geometry.descriptor_size` bytes and checks its checksum.
+    ///
+    /// # Errors
+    /// [`Corrupt`] where the size or the checksum is wrong.
+    pub fn decode(bytes: &[u8], geometry: &Geometry, group: GroupNumber) -> Result<Self, Corrupt> {
+        let descriptor = Self::decode_unverified(bytes, geometry, group)?;
+        if let Some(made) = checksum(bytes, geometry.checksums, group)
+            && made != descriptor.checksum
+        {
+            let stored = descriptor.checksum;
+            let problem = format!("checksum is {stored:#06X}, its bytes make {made:#06X}");
+            return Err(Corrupt::new(STRUCTURE, problem).in_group(group));
+        }
+        Ok(descriptor)
+    }
+
+    /// Decodes a descriptor whose checksum may be wrong, for those who inspect damage.
+    ///
+    /// # Errors
+    /// [`Corrupt`] where the size is wrong.
+    pub fn decode_unverified(
+        bytes: &[u8],
+        geometry: &Geometry,
+        group: GroupNumber,
+    ) -> Result<Self, Corrupt> {
+        if bytes.len() != usize::from(geometry.descriptor_size) {
+            let problem = format!("{} bytes, not {}", bytes.len(), geometry.descriptor_size);
+            return Err(Corrupt::new(STRUCTURE, problem).in_group(group));
+        }
+        let mut known = [0; LONG_SIZE];
+        let used = bytes.len().min(LONG_SIZE);
+        known[..used].copy_from_slice(&bytes[..used]);
+        let raw = RawDescriptor::read_from_bytes(&known).expect("both are 64 bytes");
+        Ok(Self::from_raw(&raw, &bytes[used..]))
+    }
+
+    fn from_raw(raw: &RawDescriptor, rest: &[u8]) -> Self {
+        Self {
+            block_bitmap: BlockNumber(join_words(raw.bg_block_bitmap_lo, raw.bg_block_bitmap_hi)),
+            inode_bitmap: BlockNumber(join_words(raw.bg_inode_bitmap_lo, raw.bg_inode_bitmap_hi)),
+            inode_table: BlockNumber(join_words(raw.bg_inode_table_lo, raw.bg_inode_table_hi)),
+            free_clusters: join(raw.bg_free_blocks_count_lo, raw.bg_free_blocks_count_hi),
+            free_inodes: join(raw.bg_free_inodes_count_lo, raw.bg_free_inodes_count_hi),
+            used_directories: join(raw.bg_used_dirs_count_lo, raw.bg_used_dirs_count_hi),
+            unused_inodes: join(raw.bg_itable_unused_lo, raw.bg_itable_unused_hi),
+            flags: GroupFlags::from_bits_retain(raw.bg_flags.get()),
+            block_bitmap_checksum: join(raw.bg_block_bitmap_csum_lo, raw.bg_block_bitmap_csum_hi),
+            inode_bitmap_checksum: join(raw.bg_inode_bitmap_csum_lo, raw.bg_inode_bitmap_csum_hi),
+            exclude_bitmap: join_words(raw.bg_exclude_bitmap_lo, raw.bg_exclude_bitmap_hi),
+            checksum: raw.bg_checksum.get(),
+            reserved: raw.bg_reserved.get(),
+            rest: rest.into(),
+        }
+    }
+
+    /// Writes the descriptor over `slot`, which has `geometry.descriptor_size` bytes, and makes
+    /// its checksum. High halves that the short form has no room for are dropped.
+    ///
+    /// # Panics
+    /// Where `slot` has another size.
+    pub fn encode(&self, slot: &mut [u8], geometry: &Geometry, group: GroupNumber) {
+        assert_eq!(
+            slot.len(),
+            usize::from(geometry.descriptor_size),
+            "the slot is a descriptor"
+        );
+        let raw = self.to_raw();
+        let used = slot.len().min(LONG_SIZE);
+        let (known, rest) = slot.split_at_mut(used);
+        known.copy_from_slice(&raw.as_bytes()[..used]);
+        rest.fill(0);
+        let kept = self.rest.len().min(rest.len());
+        rest[..kept].copy_from_slice(&self.rest[..kept]);
+        if let Some(made) = checksum(slot, geometry.checksums, group) {
+            crate::bytes::write_u16(slot, CHECKSUM_AT, made);
+        }
+    }
+
+    fn to_raw(&self) -> RawDescriptor {
+        let [block_bitmap_lo, block_bitmap_hi] = split_words(self.block_bitmap.get());
+        let [inode_bitmap_lo, inode_bitmap_hi] = split_words(self.inode_bitmap.get());
+        let [inode_table_lo, inode_table_hi] = split_words(self.inode_table.get());
+        let [exclude_bitmap_lo, exclude_bitmap_hi] = split_words(self.exclude_bitmap);
+        let [free_blocks_lo, free_blocks_hi] = split(self.free_clusters);
+        let [free_inodes_lo, free_inodes_hi] = split(self.free_inodes);
+        let [used_dirs_lo, used_dirs_hi] = split(self.used_directories);
+        let [unused_lo, unused_hi] = split(self.unused_inodes);
+        let [block_csum_lo, block_csum_hi] = split(self.block_bitmap_checksum);
+        let [inode_csum_lo, inode_csum_hi] = split(self.inode_bitmap_checksum);
+        RawDescriptor {
+            bg_block_bitmap_lo: block_bitmap_lo,
+            bg_inode_bitmap_lo: inode_bitmap_lo,
+            bg_inode_table_lo: inode_table_lo,
+            bg_free_blocks_count_lo: free_blocks_lo,
+            bg_free_inodes_count_lo: free_inodes_lo,
+            bg_used_dirs_count_lo: used_dirs_lo,
+            bg_flags: self.flags.bits().into(),
+            bg_exclude_bitmap_lo: exclude_bitmap_lo,
+            bg_block_bitmap_csum_lo: block_csum_lo,
+            bg_inode_bitmap_csum_lo: inode_csum_lo,
+            bg_itable_unused_lo: unused_lo,
+            bg_checksum: self.checksum.into(),
+            bg_block_bitmap_hi: block_bitmap_hi,
+            bg_inode_bitmap_hi: inode_bitmap_hi,
+            bg_inode_table_hi: inode_table_hi,
+            bg_free_blocks_count_hi: free_blocks_hi,
+            bg_free_inodes_count_hi: free_inodes_hi,
+            bg_used_dirs_count_hi: used_dirs_hi,
+            bg_itable_unused_hi: unused_hi,
+            bg_exclude_bitmap_hi: exclude_bitmap_hi,
+            bg_block_bitmap_csum_hi: block_csum_hi,
+            bg_inode_bitmap_csum_hi: inode_csum_hi,
+            bg_reserved: self.reserved.into(),
+        }
+    }
+
+    /// Whether a bitmap checksum read from a descriptor equals one made from the bitmap: in full,
+    /// or in the low half where the descriptor has no room for more.
+    #[must_use]
+    pub fn matches(stored: u32, made: u32, geometry: &Geometry) -> bool {
+        let long = usize::from(geometry.descriptor_size) >= LONG_SIZE;
+        let mask = if long { u32::MAX } else { 0xFFFF };
+        stored & mask == made & mask
+    }
+
+    /// Checks that bitmaps and table lie inside the file system (inside the group itself without
+    /// `flex_bg`), not on top of each other, and that no count exceeds the group.
+    ///
+    /// # Errors
+    /// [`Corrupt`], naming what is out of range.
+    pub fn check(&self, geometry: &Geometry, group: GroupNumber) -> Result<(), Corrupt> {
+        let table_blocks = u64::from(geometry.inode_table_blocks);
+        self.check_place("block bitmap", self.block_bitmap, 1, geometry, group)?;
+        self.check_place("inode bitmap", self.inode_bitmap, 1, geometry, group)?;
+        self.check_place(
+            "inode table",
+            self.inode_table,
+            table_blocks,
+            geometry,
+            group,
+        )?;
+        let table = self.inode_table.get()..self.inode_table.get() + table_blocks;
+        if self.block_bitmap == self.inode_bitmap
+            || table.contains(&self.block_bitmap.get())
+            || table.contains(&self.inode_bitmap.get())
+        {
+            let problem = "bitmaps and inode table overlap";
+            return Err(Corrupt::new(STRUCTURE, problem).in_group(group));
+        }
+        let inodes = geometry.inodes_per_group;
+        check_count(
+            "free clusters",
+            self.free_clusters,
+            geometry.clusters_in(group),
+            group,
+        )?;
+        check_count("free inodes", self.free_inodes, inodes, group)?;
+        check_count("directories", self.used_directories, inodes, group)?;
+        if geometry.checksums.protects_descriptors() {
+            check_count("never used inodes", self.unused_inodes, inodes, group)?;
+        }
+        Ok(())
+    }
+
+    fn check_place(
+        &self,
+        what: &str,
+        start: BlockNumber,
+        count: u64,
+        geometry: &Geometry,
+        group: GroupNumber,
+    ) -> Result<(), Corrupt> {
+        let own_start = geometry.first_block(group).get();
+        let own_end = own_start + u64::from(geometry.blocks_in(group));
+        let flexible = geometry.features.has_incompat(Incompat::FLEX_BG);
+        let inside = geometry.contains(start, count)
+            && (flexible || (start.get() >= own_start && start.get() + count <= own_end));
+        if inside {
+            return Ok(());
+        }
+        let problem = format!("{what} at block {start}, {count} long, is out of place");
+        Err(Corrupt::new(STRUCTURE, problem).in_group(group))
+    }
+}
+
+fn check_count(what: &str, count: u32, most: u32, group: GroupNumber) -> Result<(), Corrupt> {
+    if count <= most {
+        return Ok(());
+    }
+    Err(Corrupt::new(STRUCTURE, format!("{count} {what} of {most}")).in_group(group))
+}
+
+/// What the checksum field must hold; `None` where the file system has no such sums.
+fn checksum(bytes: &[u8], checksums: Checksums, group: GroupNumber) -> Option<u16> {
+    let number = group.get().to_le_bytes();
+    let (before, after) = (&bytes[..CHECKSUM_AT], &bytes[CHECKSUM_AT + 2..]);
+    match checksums {
+        Checksums::None => None,
+        Checksums::DescriptorsOnly { uuid_state } => {
+            Some(crc16(crc16(crc16(uuid_state, &number), before), after))
+        }
+        Checksums::Metadata { seed } => {
+            let state = crc32c(crc32c(crc32c(seed, &number), before), &[0; 2]);
+            let [low, high, ..] = crc32c(state, after).to_le_bytes();
+            Some(u16::from_le_bytes([low, high]))
+        }
+    }
+}
+
+fn join(low: U16, high: U16) -> u32 {
+    u32::from(low.get()) | u32::from(high.get()) << 16
+}
+
+fn join_words(low: U32, high: U32) -> u64 {
+    u64::from(low.get()) | u64::from(high.get()) << 32
+}
+
+fn split(value: u32) -> [U16; 2] {
+    let [a, b, c, d] = value.to_le_bytes();
+    [U16::from_bytes([a, b]), U16::from_bytes([c, d])]
+}
+
+fn split_words(value: u64) -> [U32; 2] {
+    let [a, b, c, d, e, f, g, h] = value.to_le_bytes();
+    [U32::from_bytes([a, b, c, d]), U32::from_bytes([e, f, g, h])]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{GroupDescriptor, GroupFlags};
+    use crate::checksum::Checksums;
+    use crate::feature::Incompat;
+    use crate::geometry::Geometry;
+    use crate::number::{BlockNumber, GroupNumber};
+    use crate::superblock::Superblock;
+    use proptest::prelude::*;
+
+    fn geometry(size: u16, checksums: Checksums) -> Geometry {
+        let mut superblock = Superblock::blank();
+        superblock.revision = 1;
+        superblock.log_block_size = 2;
+        superblock.log_cluster_size = 2;
+        superblock.blocks_per_group = 32768;
+        superblock.inodes_per_group = 8192;
+        superblock.blocks_count = 32768 * 4;
+        superblock.inodes_count = 8192 * 4;
+        superblock.first_inode = 11;
+        superblock.inode_size = 256;
+        superblock.desc_size = size;
+        superblock
+            .features
+            .incompat
+            .set(Incompat::SIXTY_FOUR_BIT, size > 32);
+        let geometry = Geometry::of(&superblock).expect("sound");
+        Geometry {
+            checksums,
+            ..geometry
+        }
+    }
+
+    #[test]
+    fn every_regime_notices_a_flipped_bit_and_a_wrong_group() {
+        let regimes = [
+            Checksums::DescriptorsOnly { uuid_state: 77 },
+            Checksums::Metadata { seed: 77 },
+        ];
+        for (size, checksums) in [(32, regimes[0]), (32, regimes[1]), (64, regimes[1])] {
+            let geometry = geometry(size, checksums);
+            let descriptor = GroupDescriptor {
+                free_clusters: 5,
+                flags: GroupFlags::INODE_ZEROED,
+                ..Default::default()
+            };
+            let mut slot = vec![0xAA; usize::from(size)];
+            descriptor.encode(&mut slot, &geometry, GroupNumber(3));
+            assert!(GroupDescriptor::decode(&slot, &geometry, GroupNumber(3)).is_ok());
+            assert!(GroupDescriptor::decode(&slot, &geometry, GroupNumber(2)).is_err());
+            slot[7] ^= 1;
+            assert!(GroupDescriptor::decode(&slot, &geometry, GroupNumber(3)).is_err());
+        }
+    }
+
+    #[test]
+    fn places_and_counts_are_judged() {
+        let geometry = geometry(64, Checksums::Metadata { seed: 1 });
+        let group = GroupNumber(1);
+        let good = GroupDescriptor {
+            block_bitmap: BlockNumber(32770),
+            inode_bitmap: BlockNumber(32771),
+            inode_table: BlockNumber(32772),
+            free_clusters: 32768,
+            ..Default::default()
+        };
+        assert_eq!(good.check(&geometry, group), Ok(()));
+        let bad = [
+            GroupDescriptor {
+                block_bitmap: BlockNumber(5),
+                ..good.clone()
+            },
+            GroupDescriptor {
+                inode_bitmap: BlockNumber(u64::MAX),
+                ..good.clone()
+            },
+            GroupDescriptor {
+                inode_table: BlockNumber(65536 - 511),
+                ..good.clone()
+            },
+            GroupDescriptor {
+                inode_bitmap: BlockNumber(33000),
+                ..good.clone()
+            },
+            GroupDescriptor {
+                free_clusters: 32769,
+                ..good.clone()
+            },
+            GroupDescriptor {
+                unused_inodes: 8193,
+                ..good.clone()
+            },
+        ];
+        for descriptor in bad {
+            assert!(
+                descriptor.check(&geometry, group).is_err(),
+                "{descriptor:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_short_descriptor_keeps_the_low_half_of_bitmap_sums() {
+        let short = geometry(32, Checksums::None);
+        assert!(GroupDescriptor::matches(0x1234, 0xABCD_1234, &short));
+        let long = geometry(64, Checksums::None);
+        assert!(!GroupDescriptor::matches(0x1234, 0xABCD_1234, &long));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_come_back(
+            bytes in proptest::collection::vec(any::<u8>(), 1024),
+            power in 5u32..11,
+        ) {
+            let size = 1usize << power;
+            let geometry = geometry(1 << power, Checksums::None);
+            let group = GroupNumber(1);
+            let decoded = GroupDescriptor::decode(&bytes[..size], &geometry, group).expect("no sum");
+            let _ = decoded.check(&geometry, group);
+            let mut again = vec![0; size];
+            decoded.encode(&mut again, &geometry, group);
+            prop_assert_eq!(&again, &bytes[..size]);
+        }
+    }
+}

@@ -1,0 +1,482 @@
+//! Inodes: everything about a file but its name and its content.
+//!
+//! An inode lies in a slot of 128 bytes or more. Behind the first 128 come, in larger slots, an
+//! extra part of `extra_isize` bytes (a field counts only if that covers it) and then the *tail*,
+//! which holds extended attributes. A slot of zeroes is an inode that was never used; it has no
+//! checksum.
+//!
+//! Numbers are kept as stored: `blocks` in the unit that the flags name, `size` with both halves
+//! whatever the kind of file. The `block` area is 60 raw bytes: an extent root, a block map, a
+//! symbolic link's target, a device number or inline data.
+
+mod raw;
+mod special;
+
+use bitflags::bitflags;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::checksum::{crc32c, inode_state};
+use crate::corrupt::Corrupt;
+use crate::directory::FileType;
+use crate::number::{BlockNumber, InodeNumber};
+use crate::time::Time;
+use raw::{RawExtra, RawInode};
+
+/// Bytes that every inode has.
+pub const BASE_SIZE: usize = 128;
+/// Bytes of the `block` area.
+pub const BLOCK_AREA: usize = 60;
+/// Bytes of the extra part that have a meaning today, and that new inodes get at least.
+pub const EXTRA_SIZE: u16 = 32;
+/// Most links of one inode.
+pub const MAX_LINKS: u16 = 65000;
+
+const STRUCTURE: &str = "inode";
+const CHECKSUM_LOW_AT: usize = 0x7C;
+const CHECKSUM_HIGH_AT: usize = 0x82;
+/// How far `extra_isize` must reach for the high half of the checksum to exist.
+const CHECKSUM_HIGH_END: u16 = 4;
+
+bitflags! {
+    /// An inode's flags, by their upstream names.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
+    pub struct InodeFlags: u32 {
+        /// Secure deletion (never implemented).
+        const SECRM = 0x1;
+        /// Undelete (never implemented).
+        const UNRM = 0x2;
+        /// Compression (never implemented).
+        const COMPR = 0x4;
+        /// Writes are synchronous.
+        const SYNC = 0x8;
+        /// May not change.
+        const IMMUTABLE = 0x10;
+        /// May only grow at its end.
+        const APPEND = 0x20;
+        /// dump(8) passes over it.
+        const NODUMP = 0x40;
+        /// Access times are not kept.
+        const NOATIME = 0x80;
+        /// Encrypted.
+        const ENCRYPT = 0x800;
+        /// A directory with a hash index.
+        const INDEX = 0x1000;
+        /// An AFS directory.
+        const IMAGIC = 0x2000;
+        /// Data goes through the journal.
+        const JOURNAL_DATA = 0x4000;
+        /// No tail packing.
+        const NOTAIL = 0x8000;
+        /// Directory changes are synchronous.
+        const DIRSYNC = 0x10000;
+        /// Top of unrelated directory hierarchies.
+        const TOPDIR = 0x20000;
+        /// `blocks` counts file system blocks, not 512-byte sectors.
+        const HUGE_FILE = 0x40000;
+        /// Mapped by extents.
+        const EXTENTS = 0x80000;
+        /// Protected by fs-verity.
+        const VERITY = 0x100000;
+        /// Holds the value of an extended attribute.
+        const EA_INODE = 0x200000;
+        /// No copy on write.
+        const NOCOW = 0x800000;
+        /// Direct access to persistent memory.
+        const DAX = 0x200_0000;
+        /// Data lies in the inode.
+        const INLINE_DATA = 0x1000_0000;
+        /// Children inherit the project number.
+        const PROJINHERIT = 0x2000_0000;
+        /// A directory that folds case.
+        const CASEFOLD = 0x4000_0000;
+
+        /// What users may see.
+        const USER_VISIBLE = 0x604B_DFFF;
+        /// What users may change.
+        const USER_MODIFIABLE = 0x604B_80FF;
+    }
+}
+
+/// A decoded inode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inode {
+    /// Kind of file and permissions, as `st_mode`.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// Last access.
+    pub accessed: Time,
+    /// Last change of the inode.
+    pub changed: Time,
+    /// Last change of the content.
+    pub modified: Time,
+    /// Birth, where the extra part has room for it.
+    pub created: Option<Time>,
+    /// When it was deleted, or the next inode of the orphan list; 0 for one in use.
+    pub deletion_time: u32,
+    /// Links; 1 stands for "too many" in directories under `dir_nlink`.
+    pub links: u16,
+    /// Space taken, in sectors or, under [`InodeFlags::HUGE_FILE`], file system blocks.
+    pub blocks: u64,
+    /// Flags.
+    pub flags: InodeFlags,
+    /// Generation: tells lives of one inode number apart.
+    pub generation: u32,
+    /// Block map, extent root, link target, device number or inline data.
+    pub block: [u8; BLOCK_AREA],
+    /// The block of extended attributes, or 0.
+    pub file_acl: BlockNumber,
+    /// Counts changes; the upper half exists only where the extra part has room for it.
+    pub version: u64,
+    /// Bytes of the extra part: 0, or a multiple of 4.
+    pub extra_isize: u16,
+    /// Project, where the extra part has room for it.
+    pub project: u32,
+    /// What follows the extra part: attributes in the inode, or zeroes.
+    pub tail: Box<[u8]>,
+    /// As read; `encode` makes it anew where there are checksums.
+    checksum: u32,
+    obsolete_address: u32,
+    reserved: u16,
+    /// The part of the extra part that has no meaning today.
+    unknown_extra: Box<[u8]>,
+}
+
+impl Default for Inode {
+    /// An inode of zeroes in a slot of 128 bytes.
+    fn default() -> Self {
+        Self {
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            accessed: Time::default(),
+            changed: Time::default(),
+            modified: Time::default(),
+            created: None,
+            deletion_time: 0,
+            links: 0,
+            blocks: 0,
+            flags: InodeFlags::empty(),
+            generation: 0,
+            block: [0; BLOCK_AREA],
+            file_acl: BlockNumber(0),
+            version: 0,
+            extra_isize: 0,
+            project: 0,
+            tail: Box::default(),
+            checksum: 0,
+            obsolete_address: 0,
+            reserved: 0,
+            unknown_extra: Box::default(),
+        }
+    }
+}
+
+impl Inode {
+    /// An inode of zeroes for a slot of `slot_size` bytes with `extra_isize` of them in the extra
+    /// part; with room for it, it was born in 1970.
+    ///
+    /// # Panics
+    /// Where the extra part does not fit or is no multiple of 4.
+    #[must_use]
+    pub fn new(slot_size: u16, extra_isize: u16) -> Self {
+        let slot_size = usize::from(slot_size);
+        check_extra_isize(extra_isize, slot_size).expect("the volume's extra size fits its slots");
+        Self {
+            extra_isize,
+            created: covers(extra_isize, 20).then(Time::default),
+            unknown_extra: vec![0; usize::from(extra_isize.saturating_sub(EXTRA_SIZE))].into(),
+            tail: vec![0; slot_size - tail_offset(extra_isize, slot_size)].into(),
+            ..Self::default()
+        }
+    }
+
+    /// Decodes a slot; with a seed, its checksum must be right.
+    ///
+    /// # Errors
+    /// [`Corrupt`] where size, checksum or `extra_isize` is wrong.
+    pub fn decode(slot: &[u8], inode: InodeNumber, seed: Option<u32>) -> Result<Self, Corrupt> {
+        Self::try_decode(slot, inode, seed).map_err(|corrupt| corrupt.in_inode(inode))
+    }
+
+    fn try_decode(slot: &[u8], inode: InodeNumber, seed: Option<u32>) -> Result<Self, Corrupt> {
+        let Ok((raw, behind)) = RawInode::ref_from_prefix(slot) else {
+            return Err(Corrupt::new(
+                STRUCTURE,
+                format!("slot of {} bytes", slot.len()),
+            ));
+        };
+        let extra = behind
+            .first_chunk()
+            .map_or(0, |bytes| u16::from_le_bytes(*bytes));
+        if let Some(seed) = seed
+            && slot.iter().any(|&byte| byte != 0)
+        {
+            verify(slot, extra, raw.i_generation.get(), inode, seed)?;
+        }
+        check_extra_isize(extra, slot.len())?;
+        let mut decoded = Self::from_base(raw);
+        decoded.read_extra(raw, behind, extra);
+        decoded.tail = slot[tail_offset(extra, slot.len())..].into();
+        Ok(decoded)
+    }
+
+    fn from_base(raw: &RawInode) -> Self {
+        Self {
+            mode: raw.i_mode.get(),
+            uid: join(raw.i_uid.get(), raw.l_i_uid_high.get()),
+            gid: join(raw.i_gid.get(), raw.l_i_gid_high.get()),
+            size: u64::from(raw.i_size_lo.get()) | u64::from(raw.i_size_high.get()) << 32,
+            deletion_time: raw.i_dtime.get(),
+            links: raw.i_links_count.get(),
+            blocks: u64::from(raw.i_blocks_lo.get()) | u64::from(raw.l_i_blocks_high.get()) << 32,
+            flags: InodeFlags::from_bits_retain(raw.i_flags.get()),
+            generation: raw.i_generation.get(),
+            block: raw.i_block,
+            file_acl: BlockNumber(
+                u64::from(raw.i_file_acl_lo.get()) | u64::from(raw.l_i_file_acl_high.get()) << 32,
+            ),
+            version: u64::from(raw.l_i_version.get()),
+            checksum: u32::from(raw.l_i_checksum_lo.get()),
+            obsolete_address: raw.i_obso_faddr.get(),
+            reserved: raw.l_i_reserved.get(),
+            ..Self::default()
+        }
+    }
+
+    /// Takes over the times, which need both parts, and what else the extra part covers.
+    fn read_extra(&mut self, raw: &RawInode, behind: &[u8], extra: u16) {
+        let covered = behind.len().min(usize::from(extra));
+        let known = covered.min(usize::from(EXTRA_SIZE));
+        let mut bytes = [0; EXTRA_SIZE as usize];
+        bytes[..known].copy_from_slice(&behind[..known]);
+        let more = RawExtra::read_from_bytes(&bytes).expect("both are 32 bytes");
+        let word = |end, word: zerocopy::little_endian::U32| covers(extra, end).then(|| word.get());
+        self.extra_isize = extra;
+        self.changed = Time::decode(raw.i_ctime.get(), word(8, more.i_ctime_extra));
+        self.modified = Time::decode(raw.i_mtime.get(), word(12, more.i_mtime_extra));
+        self.accessed = Time::decode(raw.i_atime.get(), word(16, more.i_atime_extra));
+        self.created = word(20, more.i_crtime)
+            .map(|seconds| Time::decode(seconds, word(24, more.i_crtime_extra)));
+        self.version |= u64::from(more.i_version_hi.get()) << 32;
+        self.project = more.i_projid.get();
+        self.checksum |= u32::from(more.i_checksum_hi.get()) << 16;
+        self.unknown_extra = behind[known..covered].into();
+    }
+
+    /// Bytes of the slot this inode was read from or made for.
+    #[must_use]
+    pub fn slot_size(&self) -> usize {
+        if self.extra_isize == 0 && self.tail.is_empty() {
+            return BASE_SIZE;
+        }
+        BASE_SIZE + usize::from(self.extra_isize.max(2)) + self.tail.len()
+    }
+
+    /// Writes the inode over its slot of [`slot_size`](Self::slot_size) bytes; with a seed, makes
+    /// its checksum.
+    ///
+    /// # Panics
+    /// Where the slot has another size.
+    pub fn encode(&self, slot: &mut [u8], inode: InodeNumber, seed: Option<u32>) {
+        assert_eq!(
+            slot.len(),
+            self.slot_size(),
+            "an inode goes into a slot of its own size"
+        );
+        let (base, behind) = slot.split_at_mut(BASE_SIZE);
+        base.copy_from_slice(self.base().as_bytes());
+        if !behind.is_empty() {
+            let known = usize::from(self.extra_isize.clamp(2, EXTRA_SIZE));
+            let (extra, rest) = behind.split_at_mut(known);
+            extra.copy_from_slice(&self.extra().as_bytes()[..known]);
+            let (unknown, tail) = rest.split_at_mut(self.unknown_extra.len());
+            unknown.copy_from_slice(&self.unknown_extra);
+            tail.copy_from_slice(&self.tail);
+        }
+        if let Some(seed) = seed {
+            stamp(slot, self.extra_isize, self.generation, inode, seed);
+        }
+    }
+
+    fn base(&self) -> RawInode {
+        let (uid, uid_high) = split(self.uid);
+        let (gid, gid_high) = split(self.gid);
+        let (blocks, blocks_high) = split_48(self.blocks);
+        let (file_acl, file_acl_high) = split_48(self.file_acl.get());
+        let (size, size_high) = split_64(self.size);
+        let first_word = |time: Time, end| {
+            if covers(self.extra_isize, end) {
+                time.encode().0
+            } else {
+                time.encode_narrow()
+            }
+        };
+        RawInode {
+            i_mode: self.mode.into(),
+            i_uid: uid.into(),
+            i_size_lo: size.into(),
+            i_atime: first_word(self.accessed, 16).into(),
+            i_ctime: first_word(self.changed, 8).into(),
+            i_mtime: first_word(self.modified, 12).into(),
+            i_dtime: self.deletion_time.into(),
+            i_gid: gid.into(),
+            i_links_count: self.links.into(),
+            i_blocks_lo: blocks.into(),
+            i_flags: self.flags.bits().into(),
+            l_i_version: split_64(self.version).0.into(),
+            i_block: self.block,
+            i_generation: self.generation.into(),
+            i_file_acl_lo: file_acl.into(),
+            i_size_high: size_high.into(),
+            i_obso_faddr: self.obsolete_address.into(),
+            l_i_blocks_high: blocks_high.into(),
+            l_i_file_acl_high: file_acl_high.into(),
+            l_i_uid_high: uid_high.into(),
+            l_i_gid_high: gid_high.into(),
+            l_i_checksum_lo: split(self.checksum).0.into(),
+            l_i_reserved: self.reserved.into(),
+        }
+    }
+
+    fn extra(&self) -> RawExtra {
+        let created = self.created.unwrap_or_default();
+        let (created_word, created_extra) = if covers(self.extra_isize, 24) {
+            created.encode()
+        } else {
+            (created.encode_narrow(), 0)
+        };
+        RawExtra {
+            i_extra_isize: self.extra_isize.into(),
+            i_checksum_hi: split(self.checksum).1.into(),
+            i_ctime_extra: self.changed.encode().1.into(),
+            i_mtime_extra: self.modified.encode().1.into(),
+            i_atime_extra: self.accessed.encode().1.into(),
+            i_crtime: created_word.into(),
+            i_crtime_extra: created_extra.into(),
+            i_version_hi: split_64(self.version).1.into(),
+            i_projid: self.project.into(),
+        }
+    }
+
+    /// The kind of file that the mode names, if it names one.
+    #[must_use]
+    pub fn file_type(&self) -> Option<FileType> {
+        FileType::from_mode(self.mode)
+    }
+
+    /// Whether the extra part has room for a project number.
+    #[must_use]
+    pub fn has_project(&self) -> bool {
+        covers(self.extra_isize, 32)
+    }
+
+    /// The nearest time that this inode can hold as `accessed`, `changed` or `modified`.
+    #[must_use]
+    pub fn clamp_time(&self, time: Time) -> Time {
+        if covers(self.extra_isize, 16) {
+            time.clamp_wide()
+        } else {
+            time.clamp_narrow()
+        }
+    }
+}
+
+/// Whether an extra part of this size covers the field that ends `end` bytes into it.
+fn covers(extra_isize: u16, end: u16) -> bool {
+    extra_isize >= end
+}
+
+fn check_extra_isize(extra: u16, slot_size: usize) -> Result<(), Corrupt> {
+    let room = slot_size.saturating_sub(BASE_SIZE);
+    if extra == 0 || (extra >= 4 && extra.is_multiple_of(4) && usize::from(extra) <= room) {
+        return Ok(());
+    }
+    Err(Corrupt::new(
+        STRUCTURE,
+        format!("extra size is {extra} in a slot of {slot_size} bytes"),
+    ))
+}
+
+/// Where the tail starts: behind the extra part, of which the size field itself is always there.
+fn tail_offset(extra: u16, slot_size: usize) -> usize {
+    (BASE_SIZE + usize::from(extra.max(2))).min(slot_size)
+}
+
+fn has_high_checksum(slot: &[u8], extra: u16) -> bool {
+    slot.len() >= CHECKSUM_HIGH_AT + 2 && extra >= CHECKSUM_HIGH_END
+}
+
+/// The checksum of a slot, its own fields taken as 0.
+fn checksum(slot: &[u8], extra: u16, generation: u32, inode: InodeNumber, seed: u32) -> u32 {
+    let state = inode_state(seed, inode, generation);
+    let state = crc32c(crc32c(state, &slot[..CHECKSUM_LOW_AT]), &[0; 2]);
+    if !has_high_checksum(slot, extra) {
+        return crc32c(state, &slot[CHECKSUM_LOW_AT + 2..]);
+    }
+    let state = crc32c(state, &slot[CHECKSUM_LOW_AT + 2..CHECKSUM_HIGH_AT]);
+    crc32c(crc32c(state, &[0; 2]), &slot[CHECKSUM_HIGH_AT + 2..])
+}
+
+fn verify(
+    slot: &[u8],
+    extra: u16,
+    generation: u32,
+    inode: InodeNumber,
+    seed: u32,
+) -> Result<(), Corrupt> {
+    let made = checksum(slot, extra, generation, inode, seed);
+    let low = crate::bytes::read_u16(slot, CHECKSUM_LOW_AT);
+    let (stored, made) = if has_high_checksum(slot, extra) {
+        (
+            join(low, crate::bytes::read_u16(slot, CHECKSUM_HIGH_AT)),
+            made,
+        )
+    } else {
+        (u32::from(low), made & 0xFFFF)
+    };
+    if stored == made {
+        return Ok(());
+    }
+    let problem = format!("checksum is {stored:#010X}, its bytes make {made:#010X}");
+    Err(Corrupt::new(STRUCTURE, problem))
+}
+
+fn stamp(slot: &mut [u8], extra: u16, generation: u32, inode: InodeNumber, seed: u32) {
+    let (low, high) = split(checksum(slot, extra, generation, inode, seed));
+    crate::bytes::write_u16(slot, CHECKSUM_LOW_AT, low);
+    if has_high_checksum(slot, extra) {
+        crate::bytes::write_u16(slot, CHECKSUM_HIGH_AT, high);
+    }
+}
+
+fn join(low: u16, high: u16) -> u32 {
+    u32::from(low) | u32::from(high) << 16
+}
+
+fn split(value: u32) -> (u16, u16) {
+    let [a, b, c, d] = value.to_le_bytes();
+    (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]))
+}
+
+fn split_64(value: u64) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = value.to_le_bytes();
+    (
+        u32::from_le_bytes([a, b, c, d]),
+        u32::from_le_bytes([e, f, g, h]),
+    )
+}
+
+/// Of 48 bits; what is above them does not exist in the format.
+fn split_48(value: u64) -> (u32, u16) {
+    let (low, high) = split_64(value);
+    (low, split(high).0)
+}
+
+#[cfg(test)]
+mod tests;
