@@ -180,27 +180,38 @@ impl FileDevice {
     fn write_pieces(&self, mut offset: u64, mut pieces: &[IoSlice<'_>]) -> io::Result<()> {
         while !pieces.is_empty() {
             let batch = &pieces[..pieces.len().min(MOST_PIECES)];
-            let mut written = match rustix::io::pwritev(&self.file, batch, offset) {
+            let written = match rustix::io::pwritev(&self.file, batch, offset) {
                 Ok(0) if total_length(batch) > 0 => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => written,
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Err(errno.into()),
             };
-            for piece in batch {
-                if written < piece.len() {
-                    self.write_all(offset + written as u64, &piece[written..])?;
-                }
-                let complete = written < piece.len();
-                written = written.saturating_sub(piece.len());
+            let (whole, rest) = count_written(batch, written);
+            offset += total_length(&pieces[..whole]);
+            pieces = &pieces[whole..];
+            if let (Some(piece), 1..) = (pieces.first(), rest) {
+                self.write_all(offset + rest as u64, &piece[rest..])?;
                 offset += piece.len() as u64;
                 pieces = &pieces[1..];
-                if complete {
-                    break;
-                }
             }
         }
         Ok(())
     }
+}
+
+/// How many whole pieces, and then how many bytes of the next one, `written` bytes are.
+fn count_written(pieces: &[IoSlice<'_>], written: usize) -> (usize, usize) {
+    let mut rest = written;
+    let whole = pieces
+        .iter()
+        .take_while(|piece| match rest.checked_sub(piece.len()) {
+            Some(less) => {
+                rest = less;
+                true
+            }
+            None => false,
+        });
+    (whole.count(), rest)
 }
 
 impl Kind {
@@ -337,7 +348,7 @@ mod tests {
     use pext4_sync::thread;
     use tempfile::TempDir;
 
-    use super::{Access, FileDevice, MOST_PIECES};
+    use super::{Access, FileDevice, MOST_PIECES, count_written};
     use crate::device::Device;
 
     fn directory() -> TempDir {
@@ -379,6 +390,19 @@ mod tests {
             .expect("the range lies within");
         assert_eq!(read, bytes);
         assert!(device.write_vectored_at((1 << 20) - 10, &pieces).is_err());
+    }
+
+    #[test]
+    fn a_short_write_ends_anywhere() {
+        let pieces = [&b"abc"[..], b"", b"de", b"f"].map(IoSlice::new);
+        let expected = [(0, 0), (0, 1), (0, 2), (2, 0), (2, 1), (3, 0), (4, 0)];
+        for (written, expected) in expected.into_iter().enumerate() {
+            assert_eq!(
+                count_written(&pieces, written),
+                expected,
+                "after {written} bytes"
+            );
+        }
     }
 
     #[test]

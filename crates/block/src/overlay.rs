@@ -26,7 +26,7 @@ impl OverlayDevice {
     pub fn new(below: Arc<dyn Device>) -> Self {
         Self {
             below,
-            chunks: Map::new(Class::DeviceQueue),
+            chunks: Map::new(Class::Leaf),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! The log's lock is held while the device below works, so the order of the log is the order of
 //! the device: what stands before a flush is durable, what stands between two flushes may survive
-//! in any part. Failed calls are not logged.
+//! in any part. Failed calls are not logged. One record does not stand on another.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;

@@ -161,7 +161,11 @@ impl<K: Eq + Hash, V: Clone> Map<K, V> {
     /// # Errors
     ///
     /// Those of `make`.
-    pub fn get_or_try_insert_with<E>(&self, key: K, make: impl FnOnce() -> Result<V, E>) -> Result<V, E> {
+    pub fn get_or_try_insert_with<E>(
+        &self,
+        key: K,
+        make: impl FnOnce() -> Result<V, E>,
+    ) -> Result<V, E> {
         if let Some(value) = self.get(&key) {
             return Ok(value);
         }
