@@ -17,9 +17,13 @@ pub mod extent;
 pub mod feature;
 pub mod geometry;
 pub mod group_descriptor;
+pub mod htree;
+pub mod indirect;
 pub mod inode;
 pub mod journal;
+pub mod mmp;
 pub mod number;
+pub mod orphan_file;
 pub mod superblock;
 pub mod time;
 

@@ -1,0 +1,308 @@
+//! The hash index of a directory: a root in block 0 and, when that is full, nodes below it.
+//!
+//! A root starts with `.` and `..`, whose record covers the rest of the block, and a node with a
+//! free record that covers it whole, so that a program that knows no index sees free space. Behind
+//! that come the entries: pairs of a hash and a block, sorted by hash. The first pair has no hash
+//! (its place holds the *limit* of entries and their *count*); it stands for everything below the
+//! second. An odd hash says that the names of that hash (less one) *continue* from the block
+//! before.
+//!
+//! Limits are exact: what fits into the block, less the 8 bytes that a checksum takes behind the
+//! room for entries. The number of levels under the root is in the root alone.
+
+mod build;
+mod edit;
+
+pub use build::{Built, BuiltBlock, Kind, TooMany, build};
+pub use edit::{IndexMut, add_level, init_node, init_root, root_from_linear};
+
+use crate::bytes::{read_u16, read_u32, write_u32};
+use crate::checksum::{crc32c, inode_state};
+use crate::corrupt::Corrupt;
+use crate::dirhash::HashVersion;
+use crate::number::{InodeNumber, LogicalBlock};
+
+/// Bytes of an entry.
+pub const ENTRY_SIZE: usize = 8;
+/// Where limit and count lie in a root.
+pub const ROOT_ENTRIES_AT: usize = 0x20;
+/// Where limit and count lie in a node.
+pub const NODE_ENTRIES_AT: usize = 0x08;
+/// Block numbers in entries have 28 bits; what is above them is not the number's.
+pub const BLOCK_MASK: u32 = 0x0FFF_FFFF;
+/// Bytes of the checksum behind the room for entries.
+pub const TAIL_SIZE: usize = 8;
+/// The bit of a hash in an index that marks a continuation.
+pub const CONTINUED: u32 = 1;
+
+const ROOT: &str = "htree root";
+const NODE: &str = "htree node";
+const INFO_AT: usize = 0x18;
+const INFO_LENGTH: u8 = 8;
+
+/// What the root says about the whole index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RootInfo {
+    /// How names are hashed.
+    pub hash_version: HashVersion,
+    /// Levels of nodes between the root and the leaves: 0, 1, or 2 with `large_dir`.
+    pub indirect_levels: u8,
+}
+
+impl RootInfo {
+    /// Reads it from block 0; `most_levels` is 1, or 2 with `large_dir`.
+    ///
+    /// # Errors
+    /// [`Corrupt`] where the block is no root, or an index of a kind that is not known here.
+    pub fn decode(block: &[u8], most_levels: u8) -> Result<Self, Corrupt> {
+        crate::directory::dots(block)?;
+        let Some(info) = block.get(INFO_AT..ROOT_ENTRIES_AT) else {
+            return Err(Corrupt::new(ROOT, format!("{} bytes", block.len())));
+        };
+        let [r0, r1, r2, r3, version, length, levels, flags] = info else {
+            return Err(Corrupt::new(ROOT, "no information"));
+        };
+        if [r0, r1, r2, r3] != [&0; 4] || *length != INFO_LENGTH || *flags != 0 {
+            let problem = format!("information of {length} bytes with flags {flags:#x}");
+            return Err(Corrupt::new(ROOT, problem));
+        }
+        if *levels > most_levels {
+            return Err(Corrupt::new(
+                ROOT,
+                format!("{levels} levels of {most_levels}"),
+            ));
+        }
+        let hash_version = HashVersion::from_raw(*version)
+            .ok_or_else(|| Corrupt::new(ROOT, format!("hash version {version}")))?;
+        Ok(Self {
+            hash_version,
+            indirect_levels: *levels,
+        })
+    }
+}
+
+/// One entry of an index block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexEntry {
+    /// Where its names begin; odd if they continue from the entry before. 0 for the first.
+    pub hash: u32,
+    /// The directory's block with the names, or with the next level's entries.
+    pub block: LogicalBlock,
+}
+
+/// The entries of a root or node, proved to lie in their block.
+#[derive(Clone, Copy, Debug)]
+pub struct Index<'a> {
+    block: &'a [u8],
+    start: usize,
+    limit: usize,
+    count: usize,
+}
+
+impl<'a> Index<'a> {
+    /// The entries of a root. Its information is apart: [`RootInfo::decode`].
+    ///
+    /// # Errors
+    /// [`Corrupt`] where limit or count cannot be true.
+    pub fn root(block: &'a [u8], has_tail: bool) -> Result<Self, Corrupt> {
+        Self::at(block, ROOT_ENTRIES_AT, has_tail, ROOT)
+    }
+
+    /// The entries of a node.
+    ///
+    /// # Errors
+    /// [`Corrupt`] where it does not look like one, or limit or count cannot be true.
+    pub fn node(block: &'a [u8], has_tail: bool) -> Result<Self, Corrupt> {
+        if !looks_like_node(block) {
+            return Err(Corrupt::new(
+                NODE,
+                "does not start with free space over the whole block",
+            ));
+        }
+        Self::at(block, NODE_ENTRIES_AT, has_tail, NODE)
+    }
+
+    fn at(
+        block: &'a [u8],
+        start: usize,
+        has_tail: bool,
+        structure: &'static str,
+    ) -> Result<Self, Corrupt> {
+        let room = capacity(block.len(), start, has_tail);
+        if room < 2 {
+            return Err(Corrupt::new(structure, format!("{} bytes", block.len())));
+        }
+        let limit = usize::from(read_u16(block, start));
+        let count = usize::from(read_u16(block, start + 2));
+        if limit != room || count == 0 || count > limit {
+            let problem = format!("{count} entries of {limit} where {room} fit");
+            return Err(Corrupt::new(structure, problem));
+        }
+        Ok(Self {
+            block,
+            start,
+            limit,
+            count,
+        })
+    }
+
+    /// Room for entries.
+    #[must_use]
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Entries in use; at least 1.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there is no room for another entry.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.count == self.limit
+    }
+
+    /// One of the entries.
+    ///
+    /// # Panics
+    /// Past the last.
+    #[must_use]
+    pub fn entry(&self, position: usize) -> IndexEntry {
+        assert!(position < self.count, "an entry in use");
+        let at = self.start + position * ENTRY_SIZE;
+        let hash = if position == 0 {
+            0
+        } else {
+            read_u32(self.block, at)
+        };
+        let block = LogicalBlock(read_u32(self.block, at + 4) & BLOCK_MASK);
+        IndexEntry { hash, block }
+    }
+
+    /// All entries, in order.
+    pub fn entries(&self) -> impl DoubleEndedIterator<Item = IndexEntry> + use<'a> {
+        let index = *self;
+        (0..index.count).map(move |position| index.entry(position))
+    }
+
+    /// The position of the last entry whose hash is not above `hash`: where a name of that hash
+    /// belongs. It may also lie in what follows, while [`continues_at`](Self::continues_at).
+    #[must_use]
+    pub fn search(&self, hash: u32) -> usize {
+        let (mut low, mut high) = (1, self.count);
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            if self.entry(middle).hash > hash {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        low - 1
+    }
+
+    /// Whether names of this (even) hash go on in the entry at `position`, which follows the one
+    /// just searched. False past the last entry; what follows is then in the next node.
+    #[must_use]
+    pub fn continues_at(&self, position: usize, hash: u32) -> bool {
+        position < self.count && self.entry(position).hash == hash | CONTINUED
+    }
+
+    /// Checks that hashes do not fall, and that every block is below `blocks`, the directory's
+    /// count.
+    ///
+    /// # Errors
+    /// [`Corrupt`], naming the first entry that is wrong.
+    pub fn check(&self, blocks: u32) -> Result<(), Corrupt> {
+        let structure = if self.start == ROOT_ENTRIES_AT {
+            ROOT
+        } else {
+            NODE
+        };
+        let mut least = 0;
+        for (position, entry) in self.entries().enumerate() {
+            if entry.hash < least {
+                let problem = format!("hash {:#x} of entry {position} falls", entry.hash);
+                return Err(Corrupt::new(structure, problem));
+            }
+            if entry.block.get() >= blocks || entry.block.get() == 0 {
+                let problem = format!("entry {position} leads to {:?} of {blocks}", entry.block);
+                return Err(Corrupt::new(structure, problem));
+            }
+            least = entry.hash;
+        }
+        Ok(())
+    }
+}
+
+/// How many entries a block has room for.
+#[must_use]
+pub const fn capacity(block_length: usize, start: usize, has_tail: bool) -> usize {
+    let behind = start + if has_tail { TAIL_SIZE } else { 0 };
+    block_length.saturating_sub(behind) / ENTRY_SIZE
+}
+
+/// Whether a block starts as nodes do: with free space as long as the block. An empty leaf without
+/// a checksum tail looks the same.
+#[must_use]
+pub fn looks_like_node(block: &[u8]) -> bool {
+    let Some(start) = block.first_chunk::<8>() else {
+        return false;
+    };
+    let length = match read_u16(start, 4) {
+        0 | u16::MAX if block.len() == 1 << 16 => block.len(),
+        length => usize::from(length),
+    };
+    start[..4] == [0; 4] && length == block.len() && start[6..] == [0; 2]
+}
+
+/// Where limit and count lie in an index block, root or node.
+fn entries_start(block: &[u8]) -> usize {
+    if looks_like_node(block) {
+        NODE_ENTRIES_AT
+    } else {
+        ROOT_ENTRIES_AT
+    }
+}
+
+/// Puts the checksum of a root or node, whichever it is, into its tail.
+///
+/// # Panics
+/// Where limit or count cannot be true.
+pub fn stamp(block: &mut [u8], seed: u32, inode: InodeNumber, generation: u32) {
+    let start = entries_start(block);
+    let index = Index::at(block, start, true, NODE).expect("only a sound index is stamped");
+    let tail = start + index.limit * ENTRY_SIZE;
+    let made = checksum(&index, seed, inode, generation);
+    write_u32(block, tail + 4, made);
+}
+
+/// Checks the checksum of a root or node, whichever it is.
+///
+/// # Errors
+/// [`Corrupt`] where limit, count or checksum is wrong.
+pub fn verify(block: &[u8], seed: u32, inode: InodeNumber, generation: u32) -> Result<(), Corrupt> {
+    let start = entries_start(block);
+    let structure = if start == NODE_ENTRIES_AT { NODE } else { ROOT };
+    let index = Index::at(block, start, true, structure).map_err(|c| c.in_inode(inode))?;
+    let stored = read_u32(block, start + index.limit * ENTRY_SIZE + 4);
+    let made = checksum(&index, seed, inode, generation);
+    if stored == made {
+        return Ok(());
+    }
+    let problem = format!("checksum is {stored:#010X}, its bytes make {made:#010X}");
+    Err(Corrupt::new(structure, problem).in_inode(inode))
+}
+
+/// Over everything up to the last entry in use, then the tail with its checksum taken as 0.
+fn checksum(index: &Index<'_>, seed: u32, inode: InodeNumber, generation: u32) -> u32 {
+    let used = index.start + index.count * ENTRY_SIZE;
+    let tail = index.start + index.limit * ENTRY_SIZE;
+    let state = crc32c(inode_state(seed, inode, generation), &index.block[..used]);
+    crc32c(crc32c(state, &index.block[tail..tail + 4]), &[0; 4])
+}
+
+#[cfg(test)]
+mod tests;

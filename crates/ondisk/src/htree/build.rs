@@ -1,0 +1,319 @@
+//! A whole directory from its names: linear if one block holds them, else with a balanced index.
+//!
+//! The same names give the same blocks, whatever order they come in. Blocks are in this order: the
+//! root, then the nodes level by level from the top, then the leaves by hash.
+
+use std::ops::Range;
+
+use super::edit::index_hash;
+use super::{ENTRY_SIZE, NODE_ENTRIES_AT, ROOT_ENTRIES_AT, capacity};
+use super::{init_node, init_root};
+use crate::bytes::write_u32;
+use crate::directory::{self, Entry, Format, record_length, usable_length};
+use crate::dirhash::{Hash, Hasher};
+use crate::number::{InodeNumber, LogicalBlock};
+
+/// What kind of block it is, which says how its checksum is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Names: [`directory::stamp_leaf`].
+    Leaf,
+    /// A root or node: [`stamp`](super::stamp).
+    Index,
+}
+
+/// A block without its checksum.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BuiltBlock {
+    /// What it is.
+    pub kind: Kind,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+impl BuiltBlock {
+    /// Makes the checksum that belongs to the block's kind.
+    pub fn stamp(&mut self, seed: u32, inode: InodeNumber, generation: u32) {
+        match self.kind {
+            Kind::Leaf => directory::stamp_leaf(&mut self.bytes, seed, inode, generation),
+            Kind::Index => super::stamp(&mut self.bytes, seed, inode, generation),
+        }
+    }
+}
+
+/// A directory's blocks in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Built {
+    /// The blocks, from the directory's first.
+    pub blocks: Vec<BuiltBlock>,
+    /// Whether there is an index, so that the inode must have its `INDEX` flag.
+    pub is_indexed: bool,
+}
+
+/// More names than an index of the allowed depth can lead to, or a hash that cannot be computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the directory has more names than its index can hold")]
+pub struct TooMany;
+
+/// What the blocks of a directory depend on apart from its names.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    block_size: usize,
+    format: Format,
+}
+
+/// Makes the blocks of directory `own` with the given entries (neither `.` nor `..` among them).
+/// Without a `hasher`, a large directory stays linear. An index has at most `most_levels` levels
+/// of nodes below its root: 1, or 2 with `large_dir`.
+///
+/// # Errors
+/// [`TooMany`] where such an index cannot hold them.
+///
+/// # Panics
+/// For block sizes under 1024, and for entries without a name or an inode.
+pub fn build(
+    block_size: usize,
+    format: Format,
+    own: InodeNumber,
+    parent: InodeNumber,
+    entries: &[Entry<'_>],
+    hasher: Option<&Hasher>,
+    most_levels: u8,
+) -> Result<Built, TooMany> {
+    assert!(block_size >= 1024, "the smallest block has 1024 bytes");
+    let shape = Shape { block_size, format };
+    let dots = record_length(1) + record_length(2);
+    let total: usize = entries
+        .iter()
+        .map(|entry| record_length(entry.name.len()))
+        .sum();
+    match hasher {
+        Some(hasher) if dots + total > usable_length(block_size, format) => {
+            shape.indexed(own, parent, entries, hasher, most_levels)
+        }
+        _ => Ok(shape.linear(own, parent, entries)),
+    }
+}
+
+/// An entry's place in the order of the index.
+struct Sorted<'a> {
+    hash: Hash,
+    entry: &'a Entry<'a>,
+}
+
+/// A child of the level above: where its names begin, and its block.
+#[derive(Clone, Copy)]
+struct Child {
+    hash: u32,
+    block: LogicalBlock,
+}
+
+impl Shape {
+    fn linear(&self, own: InodeNumber, parent: InodeNumber, entries: &[Entry<'_>]) -> Built {
+        let file_type = Some(directory::FileType::Directory);
+        let mut sorted: Vec<Entry<'_>> = entries.to_vec();
+        sorted.sort_by_key(|entry| entry.name);
+        let dot = Entry {
+            inode: own,
+            file_type,
+            name: b".",
+        };
+        let dot_dot = Entry {
+            inode: parent,
+            file_type,
+            name: b"..",
+        };
+        let all: Vec<Entry<'_>> = [dot, dot_dot].into_iter().chain(sorted).collect();
+        let lengths: Vec<usize> = all.iter().map(|e| record_length(e.name.len())).collect();
+        let blocks = self
+            .pack(&lengths)
+            .into_iter()
+            .map(|range| self.leaf(all[range].iter().copied()))
+            .collect();
+        Built {
+            blocks,
+            is_indexed: false,
+        }
+    }
+
+    fn indexed(
+        &self,
+        own: InodeNumber,
+        parent: InodeNumber,
+        entries: &[Entry<'_>],
+        hasher: &Hasher,
+        most_levels: u8,
+    ) -> Result<Built, TooMany> {
+        let sorted = sort(entries, hasher)?;
+        let lengths: Vec<usize> = sorted
+            .iter()
+            .map(|sorted| record_length(sorted.entry.name.len()))
+            .collect();
+        let leaves = self.pack(&lengths);
+        let widths = self.level_widths(leaves.len(), most_levels)?;
+        let first_leaf = 1 + widths.iter().sum::<usize>();
+        let mut children = first_hashes(&sorted, &leaves, first_leaf)?;
+        let mut levels = Vec::new();
+        let mut first = first_leaf;
+        for &width in widths.iter().rev() {
+            first -= width;
+            let (nodes, above) = self.nodes(&children, width, first)?;
+            levels.push(nodes);
+            children = above;
+        }
+        let depth = u8::try_from(widths.len()).map_err(|_| TooMany)?;
+        let root = self.root(own, parent, hasher, &children, depth);
+        let packed = leaves
+            .into_iter()
+            .map(|range| self.leaf(sorted[range].iter().map(|s| *s.entry)));
+        let blocks = [root]
+            .into_iter()
+            .chain(levels.into_iter().rev().flatten())
+            .chain(packed);
+        Ok(Built {
+            blocks: blocks.collect(),
+            is_indexed: true,
+        })
+    }
+
+    /// Cuts records of these lengths into runs that fit into a leaf each.
+    fn pack(&self, lengths: &[usize]) -> Vec<Range<usize>> {
+        let room = usable_length(self.block_size, self.format);
+        let (mut ranges, mut start, mut used) = (Vec::new(), 0, 0);
+        for (position, &length) in lengths.iter().enumerate() {
+            if used + length > room {
+                ranges.push(start..position);
+                (start, used) = (position, 0);
+            }
+            used += length;
+        }
+        ranges.push(start..lengths.len());
+        ranges
+    }
+
+    /// How many nodes each level has, from the top, for an index over so many leaves.
+    fn level_widths(&self, leaves: usize, most_levels: u8) -> Result<Vec<usize>, TooMany> {
+        let root_room = capacity(self.block_size, ROOT_ENTRIES_AT, self.format.has_tail);
+        let node_room = capacity(self.block_size, NODE_ENTRIES_AT, self.format.has_tail);
+        let (mut widths, mut width) = (Vec::new(), leaves);
+        while width > root_room {
+            if widths.len() == usize::from(most_levels) {
+                return Err(TooMany);
+            }
+            width = width.div_ceil(node_room);
+            widths.insert(0, width);
+        }
+        Ok(widths)
+    }
+
+    /// One level: `width` nodes over `children`, evenly filled, in the blocks from `first` on.
+    fn nodes(
+        &self,
+        children: &[Child],
+        width: usize,
+        first: usize,
+    ) -> Result<(Vec<BuiltBlock>, Vec<Child>), TooMany> {
+        let (mut blocks, mut above) = (Vec::new(), Vec::new());
+        for node in 0..width {
+            let range = node * children.len() / width..(node + 1) * children.len() / width;
+            let own = &children[range];
+            above.push(Child {
+                hash: own[0].hash,
+                block: block_number(first + node)?,
+            });
+            let mut bytes = vec![0; self.block_size];
+            init_node(&mut bytes, self.format.has_tail);
+            write_children(&mut bytes, NODE_ENTRIES_AT, own);
+            blocks.push(BuiltBlock {
+                kind: Kind::Index,
+                bytes,
+            });
+        }
+        Ok((blocks, above))
+    }
+
+    fn root(
+        &self,
+        own: InodeNumber,
+        parent: InodeNumber,
+        hasher: &Hasher,
+        children: &[Child],
+        levels: u8,
+    ) -> BuiltBlock {
+        let mut bytes = vec![0; self.block_size];
+        init_root(
+            &mut bytes,
+            self.format,
+            own,
+            parent,
+            hasher.version,
+            children[0].block,
+        );
+        bytes[super::INFO_AT + 6] = levels;
+        write_children(&mut bytes, ROOT_ENTRIES_AT, children);
+        BuiltBlock {
+            kind: Kind::Index,
+            bytes,
+        }
+    }
+
+    fn leaf<'a>(&self, entries: impl IntoIterator<Item = Entry<'a>>) -> BuiltBlock {
+        let mut bytes = vec![0; self.block_size];
+        let fits = directory::write_leaf(&mut bytes, self.format, entries);
+        assert!(fits, "runs of records are cut to fit");
+        BuiltBlock {
+            kind: Kind::Leaf,
+            bytes,
+        }
+    }
+}
+
+fn sort<'a>(entries: &'a [Entry<'a>], hasher: &Hasher) -> Result<Vec<Sorted<'a>>, TooMany> {
+    let mut sorted = entries
+        .iter()
+        .map(|entry| {
+            Some(Sorted {
+                hash: hasher.hash(entry.name)?,
+                entry,
+            })
+        })
+        .collect::<Option<Vec<_>>>()
+        .ok_or(TooMany)?;
+    sorted.sort_by(|a, b| (a.hash, a.entry.name).cmp(&(b.hash, b.entry.name)));
+    Ok(sorted)
+}
+
+fn first_hashes(
+    sorted: &[Sorted<'_>],
+    leaves: &[Range<usize>],
+    first_leaf: usize,
+) -> Result<Vec<Child>, TooMany> {
+    let child = |(position, range): (usize, &Range<usize>)| {
+        let hash = sorted[range.start].hash.major;
+        let continued = range.start > 0 && sorted[range.start - 1].hash.major == hash;
+        let block = block_number(first_leaf + position)?;
+        Ok(Child {
+            hash: index_hash(hash, continued),
+            block,
+        })
+    };
+    leaves.iter().enumerate().map(child).collect()
+}
+
+fn block_number(number: usize) -> Result<LogicalBlock, TooMany> {
+    let number = u32::try_from(number)
+        .ok()
+        .filter(|&number| number <= super::BLOCK_MASK);
+    number.map(LogicalBlock).ok_or(TooMany)
+}
+
+fn write_children(block: &mut [u8], start: usize, children: &[Child]) {
+    for (position, child) in children.iter().enumerate() {
+        let at = start + position * ENTRY_SIZE;
+        if position > 0 {
+            write_u32(block, at, child.hash);
+        }
+        write_u32(block, at + 4, child.block.get());
+    }
+    super::edit::write_count(block, start, children.len());
+}

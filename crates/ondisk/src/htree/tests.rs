@@ -1,0 +1,337 @@
+//! Index blocks: limits, search, growth from a linear block to two levels, and built directories.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::directory::{self, Entry, FileType, Format, Inserted};
+use crate::dirhash::{Hasher, Signedness};
+
+const FORMAT: Format = Format {
+    has_tail: true,
+    has_file_types: true,
+};
+const OWN: InodeNumber = InodeNumber(12);
+const PARENT: InodeNumber = InodeNumber(2);
+const HASHER: Hasher = Hasher {
+    version: HashVersion::HalfMd4,
+    signedness: Signedness::Unsigned,
+    seed: [1, 2, 3, 4],
+};
+
+fn root_of(size: usize) -> Vec<u8> {
+    let mut root = vec![0xAA; size];
+    init_root(
+        &mut root,
+        FORMAT,
+        OWN,
+        PARENT,
+        HashVersion::HalfMd4,
+        LogicalBlock(1),
+    );
+    root
+}
+
+#[test]
+fn limits_are_those_of_the_standard_tools() {
+    let limits = |size, has_tail| {
+        [ROOT_ENTRIES_AT, NODE_ENTRIES_AT].map(|start| capacity(size, start, has_tail))
+    };
+    assert_eq!(limits(4096, true), [507, 510]);
+    assert_eq!(limits(4096, false), [508, 511]);
+    assert_eq!(limits(1024, true), [123, 126]);
+    assert_eq!(limits(1024, false), [124, 127]);
+}
+
+#[test]
+fn a_root_has_the_bytes_that_the_format_names() {
+    let root = root_of(1024);
+    assert_eq!(root[..12], [12, 0, 0, 0, 12, 0, 1, 2, b'.', 0, 0, 0]);
+    assert_eq!(root[12..24], [2, 0, 0, 0, 0xF4, 3, 2, 2, b'.', b'.', 0, 0]);
+    assert_eq!(
+        root[24..40],
+        [0, 0, 0, 0, 1, 8, 0, 0, 123, 0, 1, 0, 1, 0, 0, 0]
+    );
+    let info = RootInfo::decode(&root, 1).expect("sound");
+    assert_eq!(
+        info,
+        RootInfo {
+            hash_version: HashVersion::HalfMd4,
+            indirect_levels: 0
+        }
+    );
+}
+
+#[test]
+fn roots_that_lie_are_refused() {
+    let cases = [
+        (0x18, 1),
+        (0x1C, 4),
+        (0x1D, 9),
+        (0x1E, 2),
+        (0x1F, 1),
+        (8, b'x'),
+    ];
+    for (at, value) in cases {
+        let mut bad = root_of(1024);
+        bad[at] = value;
+        assert!(RootInfo::decode(&bad, 1).is_err(), "byte {at:#x}");
+    }
+    for (at, value) in [(0x20, 124), (0x20, 122), (0x22, 0), (0x22, 124)] {
+        let mut bad = root_of(1024);
+        bad[at] = value;
+        assert!(Index::root(&bad, true).is_err(), "byte {at:#x}");
+    }
+    assert!(Index::node(&root_of(1024), true).is_err());
+}
+
+#[test]
+fn search_finds_the_last_entry_not_above() {
+    let mut root = root_of(1024);
+    let mut index = IndexMut::root(&mut root, true).expect("sound");
+    assert!(index.insert(1, 100, LogicalBlock(2)));
+    assert!(index.insert(2, 201, LogicalBlock(3)));
+    assert!(index.insert(2, 150, LogicalBlock(4)));
+    let index = index.as_index();
+    for (hash, position) in [
+        (0, 0),
+        (99, 0),
+        (100, 1),
+        (149, 1),
+        (150, 2),
+        (200, 2),
+        (202, 3),
+    ] {
+        assert_eq!(index.search(hash), position, "{hash}");
+    }
+    assert!(index.continues_at(3, 200) && !index.continues_at(3, 202));
+    assert!(!index.continues_at(4, 200));
+    assert_eq!(index.check(5), Ok(()));
+    assert!(index.check(4).is_err(), "a block behind the end");
+}
+
+#[test]
+fn a_full_root_gets_a_level_and_a_node_splits() {
+    let mut root = root_of(1024);
+    let mut index = IndexMut::root(&mut root, true).expect("sound");
+    let mut block = 2;
+    while index.insert(index.as_index().count(), block * 10, LogicalBlock(block)) {
+        block += 1;
+    }
+    assert_eq!(index.as_index().count(), 123);
+    let mut node = vec![0xAA; 1024];
+    add_level(&mut root, &mut node, true, LogicalBlock(200)).expect("sound");
+    assert_eq!(
+        RootInfo::decode(&root, 1).expect("sound").indirect_levels,
+        1
+    );
+    assert_eq!(
+        Index::root(&root, true).expect("sound").entry(0).block,
+        LogicalBlock(200)
+    );
+    let mut right = vec![0xAA; 1024];
+    let mut left = IndexMut::node(&mut node, true).expect("sound");
+    assert_eq!(left.as_index().entry(0).block, LogicalBlock(1));
+    assert_eq!(left.split_into(60, &mut right, true), 610);
+    assert_eq!(left.as_index().count(), 60);
+    let right = Index::node(&right, true).expect("sound");
+    assert_eq!(
+        (right.count(), right.entry(0).block),
+        (63, LogicalBlock(61))
+    );
+    assert_eq!(
+        right.entry(1),
+        IndexEntry {
+            hash: 620,
+            block: LogicalBlock(62)
+        }
+    );
+}
+
+#[test]
+fn a_linear_block_becomes_a_root_and_a_leaf() {
+    let mut first = vec![0; 1024];
+    directory::init_first_block(&mut first, FORMAT, OWN, PARENT);
+    for i in 0..30u32 {
+        let name = format!("file{i}").into_bytes();
+        let entry = Entry {
+            inode: InodeNumber(20 + i),
+            file_type: Some(FileType::Regular),
+            name: &name,
+        };
+        assert!(matches!(
+            directory::insert(&mut first, FORMAT, &entry),
+            Ok(Inserted::At(_))
+        ));
+    }
+    let mut leaf = vec![0; 1024];
+    let half_md4 = HashVersion::HalfMd4;
+    root_from_linear(&mut first, &mut leaf, FORMAT, half_md4, LogicalBlock(1)).expect("sound");
+    assert_eq!(first, root_of(1024));
+    assert_eq!(directory::entries(&leaf, FORMAT).count(), 30);
+    assert!(directory::has_tail(&leaf));
+}
+
+#[test]
+fn checksums_cover_the_entries_in_use_and_the_tail() {
+    let mut root = root_of(1024);
+    let mut node = vec![0; 1024];
+    let mut index = IndexMut::root(&mut root, true).expect("sound");
+    assert!(index.insert(1, 100, LogicalBlock(2)));
+    index.split_into(1, &mut node, true);
+    for mut block in [root, node] {
+        stamp(&mut block, 7, OWN, 99);
+        assert_eq!(verify(&block, 7, OWN, 99), Ok(()));
+        assert!(verify(&block, 7, OWN, 98).is_err());
+        block[900] ^= 1;
+        assert_eq!(
+            verify(&block, 7, OWN, 99),
+            Ok(()),
+            "room for entries is not covered"
+        );
+        block[1016] ^= 1;
+        assert!(
+            verify(&block, 7, OWN, 99).is_err(),
+            "the tail's reserved word is"
+        );
+    }
+}
+
+/// Walks a built directory as a reader would and gives its names in the order of the leaves.
+fn walk(built: &Built) -> Vec<Vec<u8>> {
+    let info = RootInfo::decode(&built.blocks[0].bytes, 2).expect("sound");
+    let root = Index::root(&built.blocks[0].bytes, true).expect("sound");
+    let mut level: Vec<IndexEntry> = root.entries().collect();
+    for _ in 0..info.indirect_levels {
+        level = level
+            .iter()
+            .flat_map(|entry| children(built, entry))
+            .collect();
+    }
+    let mut names = Vec::new();
+    for (position, entry) in level.iter().enumerate() {
+        let low = entry.hash & !1;
+        let high = level.get(position + 1).map_or(u32::MAX, |next| next.hash);
+        let leaf = &built.blocks[usize::try_from(entry.block.get()).expect("small")].bytes;
+        for entry in directory::entries(leaf, FORMAT) {
+            let name = entry.expect("sound").name.to_vec();
+            let hash = HASHER.hash(&name).expect("no key").major;
+            assert!(
+                hash >= low && hash < high,
+                "{hash:#x} in {low:#x}..{high:#x}"
+            );
+            names.push(name);
+        }
+    }
+    names
+}
+
+fn children(built: &Built, parent: &IndexEntry) -> Vec<IndexEntry> {
+    let block = &built.blocks[usize::try_from(parent.block.get()).expect("small")];
+    let node = Index::node(&block.bytes, true).expect("sound");
+    let own = node.entries().enumerate();
+    own.map(|(i, entry)| {
+        if i == 0 {
+            IndexEntry {
+                hash: parent.hash,
+                ..entry
+            }
+        } else {
+            entry
+        }
+    })
+    .collect()
+}
+
+fn build_names(names: &[Vec<u8>], most_levels: u8) -> Result<Built, TooMany> {
+    let entry = |name| Entry {
+        inode: InodeNumber(9),
+        file_type: Some(FileType::Regular),
+        name,
+    };
+    let entries: Vec<Entry<'_>> = names.iter().map(|name| entry(name)).collect();
+    build(
+        1024,
+        FORMAT,
+        OWN,
+        PARENT,
+        &entries,
+        Some(&HASHER),
+        most_levels,
+    )
+}
+
+#[test]
+fn builds_every_depth() {
+    for (count, levels) in [(0, None), (49, None), (50, Some(0)), (20_000, Some(1))] {
+        let names: Vec<Vec<u8>> = (0..count).map(|i| format!("name{i:06}").into()).collect();
+        let built = build_names(&names, 1).expect("room");
+        assert_eq!(built.is_indexed, levels.is_some(), "{count}");
+        let Some(levels) = levels else { continue };
+        let info = RootInfo::decode(&built.blocks[0].bytes, 2).expect("sound");
+        assert_eq!(info.indirect_levels, levels, "{count}");
+        let mut seen = walk(&built);
+        seen.sort();
+        assert_eq!(seen, names);
+    }
+}
+
+#[test]
+fn a_third_level_needs_leave() {
+    let names: Vec<Vec<u8>> = (0..40_000).map(|i| format!("{i:0>250}").into()).collect();
+    let many: Vec<Vec<u8>> = names[..].to_vec();
+    assert!(
+        build_names(&many, 1).is_ok(),
+        "13334 leaves fit under 123 nodes of 126"
+    );
+    let more: Vec<Vec<u8>> = (0..50_000).map(|i| format!("{i:0>250}").into()).collect();
+    assert_eq!(build_names(&more, 1), Err(TooMany));
+    let built = build_names(&more, 2).expect("three levels");
+    assert_eq!(
+        RootInfo::decode(&built.blocks[0].bytes, 2)
+            .expect("sound")
+            .indirect_levels,
+        2
+    );
+    assert_eq!(walk(&built).len(), 50_000);
+}
+
+proptest! {
+    #[test]
+    fn the_order_of_names_does_not_matter(
+        mut names in proptest::collection::hash_set("[a-z]{1,40}", 0..150)
+            .prop_map(|set| set.into_iter().map(String::into_bytes).collect::<Vec<_>>()),
+    ) {
+        let built = build_names(&names, 1).expect("room");
+        names.reverse();
+        prop_assert_eq!(&build_names(&names, 1).expect("room"), &built);
+        for block in &built.blocks {
+            let mut block = block.clone();
+            block.stamp(7, OWN, 1);
+            let verdict = match block.kind {
+                Kind::Leaf => directory::verify_leaf(&block.bytes, 7, OWN, 1),
+                Kind::Index => verify(&block.bytes, 7, OWN, 1),
+            };
+            prop_assert_eq!(verdict, Ok(()));
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(
+        mut block in proptest::collection::vec(any::<u8>(), 0..200),
+        as_node in any::<bool>(),
+        hash in any::<u32>(),
+    ) {
+        if as_node && block.len() >= 12 {
+            let length = u16::try_from(block.len()).expect("short");
+            init_node(&mut block[..], true);
+            block[10] = u8::try_from(hash % 20).expect("small");
+            prop_assert_eq!(length, read_u16(&block, 4));
+        }
+        let _ = RootInfo::decode(&block, 2);
+        let _ = verify(&block, 1, OWN, 1);
+        for index in [Index::root(&block, true), Index::node(&block, true)].into_iter().flatten() {
+            let _ = index.check(5);
+            let _ = index.entry(index.search(hash));
+        }
+    }
+}

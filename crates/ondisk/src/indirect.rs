@@ -1,0 +1,185 @@
+//! The block map of files without extents: 12 direct pointers, then trees of one to three levels.
+//!
+//! The 15 words of an inode's `block` area point to the first 12 blocks of the file, to a block of
+//! pointers, to a block of pointers to those, and to one level more. A pointer is 32 bits; 0 is a
+//! hole (a whole subtree of them, higher up). Pointer blocks carry no checksum.
+
+use crate::bytes::{read_u32, write_u32};
+use crate::corrupt::Corrupt;
+use crate::number::{BlockNumber, LogicalBlock};
+
+/// Pointers in the inode that lead straight to data.
+pub const DIRECT: usize = 12;
+/// Bytes of the map in the inode.
+pub const ROOT_SIZE: usize = 60;
+/// Levels of pointer blocks at most.
+pub const MAX_DEPTH: usize = 3;
+
+const POINTER_SIZE: usize = 4;
+
+/// Pointers in a block.
+#[must_use]
+pub const fn pointers_per_block(block_size: u32) -> u32 {
+    block_size / 4
+}
+
+/// The way from the inode to a block: which pointer to take in the inode, then in each pointer
+/// block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    depth: usize,
+    steps: [usize; MAX_DEPTH + 1],
+}
+
+impl Path {
+    /// The way to a logical block; `None` where it is past what the map can reach.
+    #[must_use]
+    pub fn to(logical: LogicalBlock, block_size: u32) -> Option<Self> {
+        let fan_out = u64::from(pointers_per_block(block_size));
+        let direct = u64::try_from(DIRECT).ok()?;
+        let logical = u64::from(logical.get());
+        if logical < direct {
+            return Some(Self {
+                depth: 0,
+                steps: [usize::try_from(logical).ok()?, 0, 0, 0],
+            });
+        }
+        let mut rest = logical - direct;
+        let mut reach = fan_out;
+        for depth in 1..=MAX_DEPTH {
+            if rest < reach {
+                return Self::below(depth, rest, fan_out);
+            }
+            rest -= reach;
+            reach *= fan_out;
+        }
+        None
+    }
+
+    fn below(depth: usize, mut rest: u64, fan_out: u64) -> Option<Self> {
+        let mut steps = [0; MAX_DEPTH + 1];
+        steps[0] = DIRECT + depth - 1;
+        for level in (1..=depth).rev() {
+            steps[level] = usize::try_from(rest % fan_out).ok()?;
+            rest /= fan_out;
+        }
+        Some(Self { depth, steps })
+    }
+
+    /// Levels of pointer blocks on the way: 0 for the first 12 blocks.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// The pointers to take: the first in the inode, each further one in the block that the one
+    /// before leads to.
+    #[must_use]
+    pub fn steps(&self) -> &[usize] {
+        &self.steps[..=self.depth]
+    }
+}
+
+/// The first logical block past what a map of this block size can reach.
+#[must_use]
+pub fn end(block_size: u32) -> u64 {
+    let fan_out = u64::from(pointers_per_block(block_size));
+    12 + fan_out + fan_out * fan_out + fan_out * fan_out * fan_out
+}
+
+/// A pointer of the inode's map or of a pointer block; 0 past its end.
+#[must_use]
+pub fn entry(bytes: &[u8], index: usize) -> u32 {
+    let at = index.saturating_mul(POINTER_SIZE);
+    if at.saturating_add(POINTER_SIZE) > bytes.len() {
+        0
+    } else {
+        read_u32(bytes, at)
+    }
+}
+
+/// Sets a pointer of the inode's map or of a pointer block.
+///
+/// # Panics
+/// Past its end.
+pub fn set_entry(bytes: &mut [u8], index: usize, pointer: u32) {
+    write_u32(bytes, index * POINTER_SIZE, pointer);
+}
+
+/// The device block of a logical block, or `None` for a hole. `read` gives one pointer of a
+/// pointer block; whether that block lies in the file system is for it to check.
+///
+/// # Errors
+/// Those of `read`, and [`Corrupt`] past what the map can reach.
+pub fn lookup<E: From<Corrupt>>(
+    root: &[u8; ROOT_SIZE],
+    block_size: u32,
+    logical: LogicalBlock,
+    mut read: impl FnMut(BlockNumber, usize) -> Result<u32, E>,
+) -> Result<Option<BlockNumber>, E> {
+    let Some(path) = Path::to(logical, block_size) else {
+        let problem = format!("{logical:?} is past what it can reach");
+        return Err(Corrupt::new("block map", problem).into());
+    };
+    let mut pointer = entry(root, path.steps[0]);
+    for &step in &path.steps()[1..] {
+        if pointer == 0 {
+            return Ok(None);
+        }
+        pointer = read(BlockNumber(u64::from(pointer)), step)?;
+    }
+    Ok((pointer != 0).then_some(BlockNumber(u64::from(pointer))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Path, ROOT_SIZE, end, entry, lookup, set_entry};
+    use crate::corrupt::Corrupt;
+    use crate::number::{BlockNumber, LogicalBlock};
+    use proptest::prelude::*;
+
+    #[test]
+    fn paths_change_depth_where_the_format_says() {
+        let steps =
+            |logical| Path::to(LogicalBlock(logical), 1024).map(|path| path.steps().to_vec());
+        assert_eq!(steps(11), Some(vec![11]));
+        assert_eq!(steps(12), Some(vec![12, 0]));
+        assert_eq!(steps(12 + 255), Some(vec![12, 255]));
+        assert_eq!(steps(12 + 256), Some(vec![13, 0, 0]));
+        assert_eq!(steps(12 + 256 + 65536), Some(vec![14, 0, 0, 0]));
+        assert_eq!(steps(12 + 256 + 65536 + 257), Some(vec![14, 0, 1, 1]));
+        let last = u32::try_from(end(1024) - 1).expect("small");
+        assert_eq!(steps(last), Some(vec![14, 255, 255, 255]));
+        assert_eq!(steps(last + 1), None);
+    }
+
+    #[test]
+    fn a_lookup_stops_at_holes() {
+        let mut root = [0; ROOT_SIZE];
+        set_entry(&mut root, 3, 77);
+        set_entry(&mut root, 12, 500);
+        let read = |block: BlockNumber, index| {
+            assert_eq!(block, BlockNumber(500));
+            Ok::<u32, Corrupt>(if index == 5 { 78 } else { 0 })
+        };
+        let find = |logical| lookup(&root, 1024, LogicalBlock(logical), read);
+        assert_eq!(find(3), Ok(Some(BlockNumber(77))));
+        assert_eq!(find(4), Ok(None));
+        assert_eq!(find(17), Ok(Some(BlockNumber(78))));
+        assert_eq!(find(18), Ok(None));
+        assert_eq!(find(400), Ok(None));
+        assert!(find(u32::MAX).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn paths_ascend_with_the_blocks(logical in 0u32..20_000_000, power in 10u32..17) {
+            let block_size = 1 << power;
+            let path = |logical| Path::to(LogicalBlock(logical), block_size);
+            if let (Some(here), Some(next)) = (path(logical), path(logical + 1)) {
+                prop_assert!(here.steps() < next.steps());
+            }
+            let _ = entry(&[0; 7], usize::MAX);
+        }
+    }
+}

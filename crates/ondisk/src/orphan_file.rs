@@ -1,0 +1,149 @@
+//! Blocks of the orphan file: slots for numbers of inodes that a crash would leave to be finished.
+//!
+//! Every block of the file is an array of 32-bit slots, 0 for a free one, and ends with a magic
+//! number and a checksum. The checksum knows where the block lies on the device.
+
+use crate::bytes::{read_u32, write_u32};
+use crate::checksum::{crc32c, inode_state};
+use crate::corrupt::Corrupt;
+use crate::number::{BlockNumber, InodeNumber};
+
+/// The magic number behind the slots.
+pub const MAGIC: u32 = 0x0B10_CA04;
+/// Bytes behind the slots.
+pub const TAIL_SIZE: usize = 8;
+
+const STRUCTURE: &str = "orphan file block";
+
+/// Slots in a block of this size.
+#[must_use]
+pub const fn slots_per_block(block_size: usize) -> usize {
+    block_size.saturating_sub(TAIL_SIZE) / 4
+}
+
+/// Blocks that new file systems get for their orphan file, before rounding up to clusters.
+#[must_use]
+pub fn default_blocks(blocks_count: u64) -> u64 {
+    match blocks_count {
+        ..0x2_0000 => 32,
+        0x2_0000..0x20_0000 => blocks_count / 4096,
+        _ => 512,
+    }
+}
+
+/// A decoded block.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct OrphanBlock {
+    /// The slots: inode numbers, 0 for a free slot.
+    pub slots: Vec<u32>,
+}
+
+impl OrphanBlock {
+    /// Decodes a block of orphan file `inode` that lies at `home`; with a seed, its checksum must
+    /// be right.
+    ///
+    /// # Errors
+    /// [`Corrupt`] where magic number or checksum is wrong.
+    pub fn decode(
+        block: &[u8],
+        inode: InodeNumber,
+        generation: u32,
+        home: BlockNumber,
+        seed: Option<u32>,
+    ) -> Result<Self, Corrupt> {
+        let fail = |problem: String| {
+            Corrupt::new(STRUCTURE, problem)
+                .in_inode(inode)
+                .in_block(home)
+        };
+        let slots_end = 4 * slots_per_block(block.len());
+        if slots_end == 0 || slots_end + TAIL_SIZE != block.len() {
+            return Err(fail(format!("{} bytes", block.len())));
+        }
+        let magic = read_u32(block, slots_end);
+        if magic != MAGIC {
+            return Err(fail(format!("magic is {magic:#010X}, not {MAGIC:#010X}")));
+        }
+        if let Some(seed) = seed {
+            let stored = read_u32(block, slots_end + 4);
+            let made = checksum(&block[..slots_end], inode, generation, home, seed);
+            if stored != made {
+                return Err(fail(format!(
+                    "checksum is {stored:#010X}, its bytes make {made:#010X}"
+                )));
+            }
+        }
+        let (words, _) = block[..slots_end].as_chunks();
+        Ok(Self {
+            slots: words.iter().map(|word| u32::from_le_bytes(*word)).collect(),
+        })
+    }
+}
+
+/// Writes a block of orphan file `inode` with these slots, to lie at `home`; with a seed, with its
+/// checksum.
+///
+/// # Panics
+/// Where the block has not exactly room for these slots.
+pub fn encode(
+    block: &mut [u8],
+    slots: &[u32],
+    inode: InodeNumber,
+    generation: u32,
+    home: BlockNumber,
+    seed: Option<u32>,
+) {
+    let slots_end = 4 * slots.len();
+    assert_eq!(slots_end + TAIL_SIZE, block.len(), "slots fill a block");
+    let (words, _) = block[..slots_end].as_chunks_mut();
+    for (word, slot) in words.iter_mut().zip(slots) {
+        *word = slot.to_le_bytes();
+    }
+    write_u32(block, slots_end, MAGIC);
+    let made = seed.map_or(0, |seed| {
+        checksum(&block[..slots_end], inode, generation, home, seed)
+    });
+    write_u32(block, slots_end + 4, made);
+}
+
+fn checksum(
+    slots: &[u8],
+    inode: InodeNumber,
+    generation: u32,
+    home: BlockNumber,
+    seed: u32,
+) -> u32 {
+    let state = inode_state(seed, inode, generation);
+    crc32c(crc32c(state, &home.get().to_le_bytes()), slots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{OrphanBlock, encode, slots_per_block};
+    use crate::number::{BlockNumber, InodeNumber};
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_block_knows_its_place() {
+        let mut block = vec![0; 1024];
+        let mut slots = vec![0; slots_per_block(1024)];
+        assert_eq!(slots.len(), 254);
+        slots[7] = 99;
+        let home = BlockNumber(1234);
+        encode(&mut block, &slots, InodeNumber(12), 5, home, Some(7));
+        let decode = |home, seed| OrphanBlock::decode(&block, InodeNumber(12), 5, home, seed);
+        assert_eq!(
+            decode(home, Some(7)).map(|block| block.slots),
+            Ok(slots.clone())
+        );
+        assert!(decode(BlockNumber(1235), Some(7)).is_err());
+        assert!(decode(BlockNumber(1235), None).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(block in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let _ = OrphanBlock::decode(&block, InodeNumber(1), 1, BlockNumber(1), Some(1));
+        }
+    }
+}
