@@ -14,7 +14,7 @@ mod build;
 mod edit;
 
 pub use build::{Built, BuiltBlock, Kind, TooMany, build};
-pub use edit::{IndexMut, add_level, init_node, init_root, root_from_linear};
+pub use edit::{IndexMut, deepen, init_root, root_from_linear, write_node};
 
 use crate::bytes::{read_u16, read_u32, write_u32};
 use crate::checksum::{crc32c, inode_state};
@@ -38,46 +38,74 @@ pub const CONTINUED: u32 = 1;
 const ROOT: &str = "htree root";
 const NODE: &str = "htree node";
 const INFO_AT: usize = 0x18;
+const LEVELS_AT: usize = 0x1E;
 const INFO_LENGTH: u8 = 8;
 
-/// What the root says about the whole index.
+/// What the root says about the whole index, believed or not: see [`RootInfo::check`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RootInfo {
-    /// How names are hashed.
-    pub hash_version: HashVersion,
+    /// How names are hashed, as the number on disk.
+    pub raw_version: u8,
     /// Levels of nodes between the root and the leaves: 0, 1, or 2 with `large_dir`.
     pub indirect_levels: u8,
+    /// No flag is known.
+    pub flags: u8,
 }
 
 impl RootInfo {
-    /// Reads it from block 0; `most_levels` is 1, or 2 with `large_dir`.
+    /// Whether block 0 names a hash version and flags that exist. One that does not is no sign of
+    /// damage: its directory can still be searched leaf by leaf.
+    #[must_use]
+    pub fn is_known_kind(block: &[u8]) -> bool {
+        let Some(&[version, _, _, flags]) = block.get(INFO_AT + 4..).and_then(<[u8]>::first_chunk)
+        else {
+            return false;
+        };
+        HashVersion::from_raw(version).is_some() && flags == 0
+    }
+
+    /// Reads it from block 0.
     ///
     /// # Errors
-    /// [`Corrupt`] where the block is no root, or an index of a kind that is not known here.
-    pub fn decode(block: &[u8], most_levels: u8) -> Result<Self, Corrupt> {
+    /// [`Corrupt`] where the block is no root.
+    pub fn decode(block: &[u8]) -> Result<Self, Corrupt> {
         crate::directory::dots(block)?;
-        let Some(info) = block.get(INFO_AT..ROOT_ENTRIES_AT) else {
+        let Some(&[r0, r1, r2, r3, raw_version, length, indirect_levels, flags]) =
+            block.get(INFO_AT..).and_then(|info| info.first_chunk())
+        else {
             return Err(Corrupt::new(ROOT, format!("{} bytes", block.len())));
         };
-        let [r0, r1, r2, r3, version, length, levels, flags] = info else {
-            return Err(Corrupt::new(ROOT, "no information"));
-        };
-        if [r0, r1, r2, r3] != [&0; 4] || *length != INFO_LENGTH || *flags != 0 {
-            let problem = format!("information of {length} bytes with flags {flags:#x}");
+        if [r0, r1, r2, r3] != [0; 4] || length != INFO_LENGTH {
+            return Err(Corrupt::new(ROOT, format!("{length} bytes of information")));
+        }
+        Ok(Self {
+            raw_version,
+            indirect_levels,
+            flags,
+        })
+    }
+
+    /// How names are hashed, if that is known here.
+    #[must_use]
+    pub fn hash_version(&self) -> Option<HashVersion> {
+        HashVersion::from_raw(self.raw_version)
+    }
+
+    /// Checks that the index is of a known kind with at most `most_levels` levels of nodes (1, or
+    /// 2 with `large_dir`), and tells how names are hashed.
+    ///
+    /// # Errors
+    /// [`Corrupt`], naming what is not known.
+    pub fn check(&self, most_levels: u8) -> Result<HashVersion, Corrupt> {
+        if self.flags != 0 {
+            return Err(Corrupt::new(ROOT, format!("flags are {:#x}", self.flags)));
+        }
+        if self.indirect_levels > most_levels {
+            let problem = format!("{} levels of {most_levels}", self.indirect_levels);
             return Err(Corrupt::new(ROOT, problem));
         }
-        if *levels > most_levels {
-            return Err(Corrupt::new(
-                ROOT,
-                format!("{levels} levels of {most_levels}"),
-            ));
-        }
-        let hash_version = HashVersion::from_raw(*version)
-            .ok_or_else(|| Corrupt::new(ROOT, format!("hash version {version}")))?;
-        Ok(Self {
-            hash_version,
-            indirect_levels: *levels,
-        })
+        self.hash_version()
+            .ok_or_else(|| Corrupt::new(ROOT, format!("hash version {}", self.raw_version)))
     }
 }
 

@@ -5,10 +5,9 @@
 
 use std::ops::Range;
 
-use super::edit::index_hash;
-use super::{ENTRY_SIZE, NODE_ENTRIES_AT, ROOT_ENTRIES_AT, capacity};
-use super::{init_node, init_root};
-use crate::bytes::write_u32;
+use super::edit::{index_hash, write_entries};
+use super::{IndexEntry, NODE_ENTRIES_AT, ROOT_ENTRIES_AT, capacity};
+use super::{init_root, write_node};
 use crate::directory::{self, Entry, Format, record_length, usable_length};
 use crate::dirhash::{Hash, Hasher};
 use crate::number::{InodeNumber, LogicalBlock};
@@ -99,13 +98,6 @@ pub fn build(
 struct Sorted<'a> {
     hash: Hash,
     entry: &'a Entry<'a>,
-}
-
-/// A child of the level above: where its names begin, and its block.
-#[derive(Clone, Copy)]
-struct Child {
-    hash: u32,
-    block: LogicalBlock,
 }
 
 impl Shape {
@@ -209,21 +201,20 @@ impl Shape {
     /// One level: `width` nodes over `children`, evenly filled, in the blocks from `first` on.
     fn nodes(
         &self,
-        children: &[Child],
+        children: &[IndexEntry],
         width: usize,
         first: usize,
-    ) -> Result<(Vec<BuiltBlock>, Vec<Child>), TooMany> {
+    ) -> Result<(Vec<BuiltBlock>, Vec<IndexEntry>), TooMany> {
         let (mut blocks, mut above) = (Vec::new(), Vec::new());
         for node in 0..width {
             let range = node * children.len() / width..(node + 1) * children.len() / width;
             let own = &children[range];
-            above.push(Child {
+            above.push(IndexEntry {
                 hash: own[0].hash,
                 block: block_number(first + node)?,
             });
             let mut bytes = vec![0; self.block_size];
-            init_node(&mut bytes, self.format.has_tail);
-            write_children(&mut bytes, NODE_ENTRIES_AT, own);
+            write_node(&mut bytes, self.format.has_tail, own);
             blocks.push(BuiltBlock {
                 kind: Kind::Index,
                 bytes,
@@ -237,7 +228,7 @@ impl Shape {
         own: InodeNumber,
         parent: InodeNumber,
         hasher: &Hasher,
-        children: &[Child],
+        children: &[IndexEntry],
         levels: u8,
     ) -> BuiltBlock {
         let mut bytes = vec![0; self.block_size];
@@ -249,8 +240,8 @@ impl Shape {
             hasher.version,
             children[0].block,
         );
-        bytes[super::INFO_AT + 6] = levels;
-        write_children(&mut bytes, ROOT_ENTRIES_AT, children);
+        bytes[super::LEVELS_AT] = levels;
+        write_entries(&mut bytes, ROOT_ENTRIES_AT, children);
         BuiltBlock {
             kind: Kind::Index,
             bytes,
@@ -287,12 +278,12 @@ fn first_hashes(
     sorted: &[Sorted<'_>],
     leaves: &[Range<usize>],
     first_leaf: usize,
-) -> Result<Vec<Child>, TooMany> {
+) -> Result<Vec<IndexEntry>, TooMany> {
     let child = |(position, range): (usize, &Range<usize>)| {
         let hash = sorted[range.start].hash.major;
         let continued = range.start > 0 && sorted[range.start - 1].hash.major == hash;
         let block = block_number(first_leaf + position)?;
-        Ok(Child {
+        Ok(IndexEntry {
             hash: index_hash(hash, continued),
             block,
         })
@@ -305,15 +296,4 @@ fn block_number(number: usize) -> Result<LogicalBlock, TooMany> {
         .ok()
         .filter(|&number| number <= super::BLOCK_MASK);
     number.map(LogicalBlock).ok_or(TooMany)
-}
-
-fn write_children(block: &mut [u8], start: usize, children: &[Child]) {
-    for (position, child) in children.iter().enumerate() {
-        let at = start + position * ENTRY_SIZE;
-        if position > 0 {
-            write_u32(block, at, child.hash);
-        }
-        write_u32(block, at + 4, child.block.get());
-    }
-    super::edit::write_count(block, start, children.len());
 }

@@ -1,7 +1,8 @@
 //! Changing index blocks: entries, levels, and the step from a linear directory to an index.
 
 use super::{
-    CONTINUED, ENTRY_SIZE, INFO_AT, INFO_LENGTH, Index, NODE_ENTRIES_AT, ROOT_ENTRIES_AT, capacity,
+    CONTINUED, ENTRY_SIZE, INFO_AT, INFO_LENGTH, Index, IndexEntry, LEVELS_AT, NODE_ENTRIES_AT,
+    ROOT_ENTRIES_AT, capacity,
 };
 use crate::bytes::{write_u16, write_u32};
 use crate::corrupt::Corrupt;
@@ -91,29 +92,19 @@ impl<'a> IndexMut<'a> {
         true
     }
 
-    /// Moves the entries from `position` on (at least 1) into `new`, which becomes a node; the
-    /// answer is the hash that the parent must hold for it.
+    /// Keeps the first `count` entries (at least 1). To split a node, write the others into a new
+    /// one with [`write_node`]; the hash of the first of them goes into the parent.
     ///
     /// # Panics
-    /// For position 0, one past the last entry, or where the blocks differ in size.
-    pub fn split_into(&mut self, position: usize, new: &mut [u8], has_tail: bool) -> u32 {
+    /// For a count of 0, or of more than there are.
+    pub fn truncate(&mut self, count: usize) {
         assert!(
-            (1..self.count).contains(&position),
-            "both halves have entries"
+            (1..=self.count).contains(&count),
+            "an index block has entries"
         );
-        assert_eq!(
-            self.block.len(),
-            new.len(),
-            "blocks of one directory have one size"
-        );
-        let hash = self.as_index().entry(position).hash;
-        let from = self.start + position * ENTRY_SIZE;
         let end = self.start + self.count * ENTRY_SIZE;
-        init_node(new, has_tail);
-        write_entries(new, NODE_ENTRIES_AT, &self.block[from..end]);
-        self.block[from..end].fill(0);
-        self.set_count(position);
-        hash
+        self.block[self.start + count * ENTRY_SIZE..end].fill(0);
+        self.set_count(count);
     }
 
     fn set_count(&mut self, count: usize) {
@@ -122,7 +113,7 @@ impl<'a> IndexMut<'a> {
     }
 }
 
-pub(super) fn write_count(block: &mut [u8], start: usize, count: usize) {
+fn write_count(block: &mut [u8], start: usize, count: usize) {
     let count = u16::try_from(count).expect("a block holds fewer than 65536 entries");
     write_u16(block, start + 2, count);
 }
@@ -136,21 +127,34 @@ fn write_limit(block: &mut [u8], start: usize, has_tail: bool) {
     );
 }
 
-/// Writes entries as bytes; the first one's hash is not written, its place has limit and count.
-fn write_entries(block: &mut [u8], start: usize, entries: &[u8]) {
-    block[start + 4..start + entries.len()].copy_from_slice(&entries[4..]);
-    write_count(block, start, entries.len() / ENTRY_SIZE);
+/// Writes entries; the first one's hash is not written, its place has limit and count.
+pub(super) fn write_entries(block: &mut [u8], start: usize, entries: &[IndexEntry]) {
+    for (position, entry) in entries.iter().enumerate() {
+        let at = start + position * ENTRY_SIZE;
+        if position > 0 {
+            write_u32(block, at, entry.hash);
+        }
+        write_u32(block, at + 4, entry.block.get());
+    }
+    write_count(block, start, entries.len());
 }
 
-/// Makes a block a node without entries (its count is 0, which no reader accepts).
+/// Makes a block a node that holds these entries.
 ///
 /// # Panics
-/// For a block shorter than a record.
-pub fn init_node(block: &mut [u8], has_tail: bool) {
+/// For no entries, and for more than fit.
+pub fn write_node(block: &mut [u8], has_tail: bool, entries: &[IndexEntry]) {
+    let room = capacity(block.len(), NODE_ENTRIES_AT, has_tail);
+    assert!(
+        (1..=room).contains(&entries.len()),
+        "{} entries of {room}",
+        entries.len()
+    );
     block.fill(0);
     let length = u16::try_from(block.len()).unwrap_or(u16::MAX);
     write_u16(block, 4, length);
     write_limit(block, NODE_ENTRIES_AT, has_tail);
+    write_entries(block, NODE_ENTRIES_AT, entries);
 }
 
 /// Makes a block a root with one entry, `first`, and no levels below.
@@ -217,33 +221,16 @@ pub fn root_from_linear(
     Ok(())
 }
 
-/// Adds a level: the root's entries move to `node`, which will be the directory's block
-/// `node_number`, and the root keeps a single entry for it.
+/// Adds a level: the root keeps a single entry, for a node in the directory's block `node` that
+/// has taken over its entries (with [`write_node`]; a node has room for more than a root).
 ///
 /// # Errors
-/// [`Corrupt`] where the root's limit or count cannot be true; both blocks are as they were.
-///
-/// # Panics
-/// Where the blocks differ in size.
-pub fn add_level(
-    root: &mut [u8],
-    node: &mut [u8],
-    has_tail: bool,
-    node_number: LogicalBlock,
-) -> Result<(), Corrupt> {
-    assert_eq!(
-        root.len(),
-        node.len(),
-        "blocks of one directory have one size"
-    );
-    let index = Index::root(root, has_tail)?;
-    let end = ROOT_ENTRIES_AT + index.count() * ENTRY_SIZE;
-    init_node(node, has_tail);
-    write_entries(node, NODE_ENTRIES_AT, &root[ROOT_ENTRIES_AT..end]);
-    root[ROOT_ENTRIES_AT + ENTRY_SIZE..end].fill(0);
-    write_u32(root, ROOT_ENTRIES_AT + 4, node_number.get());
-    write_count(root, ROOT_ENTRIES_AT, 1);
-    root[INFO_AT + 6] += 1;
+/// [`Corrupt`] where the root's limit or count cannot be true; it is as it was.
+pub fn deepen(root: &mut [u8], has_tail: bool, node: LogicalBlock) -> Result<(), Corrupt> {
+    let mut index = IndexMut::root(root, has_tail)?;
+    index.truncate(1);
+    write_u32(root, ROOT_ENTRIES_AT + 4, node.get());
+    root[LEVELS_AT] = root[LEVELS_AT].saturating_add(1);
     Ok(())
 }
 
