@@ -26,6 +26,7 @@ pub mod number;
 pub mod orphan_file;
 pub mod superblock;
 pub mod time;
+pub mod xattr;
 
 pub use corrupt::Corrupt;
 pub use number::{BlockNumber, GroupNumber, InodeNumber, LogicalBlock, Tid};

@@ -1,0 +1,204 @@
+use super::*;
+
+fn list() -> Vec<Attribute> {
+    vec![
+        Attribute::new(6, b"selinux", b"some label\0"),
+        Attribute::new(1, b"longer", b""),
+        Attribute::new(1, b"ab", b"12345678"),
+        Attribute::new(1, b"aa", b"123"),
+        Attribute::new(2, b"", &[1, 0, 0, 0]),
+    ]
+}
+
+fn block(attributes: Vec<Attribute>) -> Block {
+    Block {
+        references: 3,
+        attributes,
+    }
+}
+
+#[test]
+fn blocks_sort_their_entries_and_keep_all() {
+    let mut bytes = vec![0xFF; 1024];
+    block(list()).encode(&mut bytes).expect("it fits");
+    let decoded = Block::decode(&bytes).expect("sound");
+    assert_eq!(decoded.references, 3);
+    let names: Vec<_> = decoded
+        .attributes
+        .iter()
+        .map(|a| (a.index, &*a.name))
+        .collect();
+    let expected: [(u8, &[u8]); 5] = [
+        (1, b"aa"),
+        (1, b"ab"),
+        (1, b"longer"),
+        (2, b""),
+        (6, b"selinux"),
+    ];
+    assert_eq!(names, expected);
+    assert!(decoded.attributes.iter().all(Attribute::has_sound_hash));
+    let mut again = vec![0; 1024];
+    decoded.encode(&mut again).expect("it fits");
+    assert_eq!(again, bytes);
+    let sorted = &decoded.attributes[0].value;
+    assert_eq!(*sorted, Value::Here((*b"123").into()));
+}
+
+#[test]
+fn inode_lists_keep_their_order_and_place_values_from_the_first_entry() {
+    let mut area = vec![0xFF; 200];
+    encode_inode_area(&list(), &mut area).expect("it fits");
+    assert_eq!(area[..4], MAGIC.to_le_bytes());
+    assert_eq!(decode_inode_area(&area).expect("sound"), list());
+    let first_value = usize::from(u16::from_le_bytes([area[6], area[7]]));
+    assert_eq!(&area[4 + first_value..][..11], b"some label\0");
+    encode_inode_area(&[], &mut area).expect("nothing fits always");
+    assert_eq!(area, [0; 200]);
+    assert_eq!(decode_inode_area(&area).expect("no magic, no list"), []);
+}
+
+#[test]
+fn an_entry_is_laid_out_as_linux_reads_it() {
+    let mut bytes = vec![0; 1024];
+    block(vec![Attribute::new(1, b"abc", b"hello")])
+        .encode(&mut bytes)
+        .expect("it fits");
+    let hash = entry_hash(b"abc", b"hello").to_le_bytes();
+    assert_eq!(bytes[..12], [0, 0, 2, 0xEA, 3, 0, 0, 0, 1, 0, 0, 0]);
+    assert_eq!(bytes[32..44], [3, 1, 0xF8, 3, 0, 0, 0, 0, 5, 0, 0, 0]);
+    assert_eq!(bytes[44..48], hash);
+    assert_eq!(
+        bytes[12..16],
+        hash,
+        "one entry: the block's hash is its hash"
+    );
+    assert_eq!(&bytes[48..56], b"abc\0\0\0\0\0");
+    assert_eq!(&bytes[1016..], b"hello\0\0\0");
+}
+
+#[test]
+fn the_hash_is_the_one_of_linux() {
+    assert_eq!(entry_hash(b"a", b""), 0x61);
+    assert_eq!(entry_hash(b"ab", b""), (0x61 << 5) ^ 0x62);
+    let with_value = entry_hash(b"a", b"\x01\x02\x03\x04\x05");
+    assert_eq!(with_value, 0x0201_0467, "two words, the second padded");
+    let high = Attribute {
+        hash: signed_entry_hash(b"\xE9", b"v"),
+        ..Attribute::new(1, b"\xE9", b"v")
+    };
+    assert_ne!(high.hash, entry_hash(b"\xE9", b"v"));
+    assert!(high.has_sound_hash());
+}
+
+/// Exact room is enough, one byte less is not.
+#[test]
+fn fits_to_the_byte() {
+    let one = [Attribute::new(1, b"name", b"12345678")];
+    let space = 4 + 16 + 4 + 4 + 8;
+    let mut area = vec![0; space];
+    encode_inode_area(&one, &mut area).expect("it fits exactly");
+    assert_eq!(decode_inode_area(&area).expect("sound"), one);
+    let mut small = vec![7; space - 1];
+    assert_eq!(encode_inode_area(&one, &mut small), Err(Full));
+    assert_eq!(small, vec![7; space - 1], "unchanged");
+    assert_eq!(encode_inode_area(&one, &mut [0; 3]), Err(Full));
+}
+
+#[test]
+fn values_in_inodes_are_kept() {
+    let value = Value::Inode {
+        inode: InodeNumber(77),
+        size: 100_000,
+    };
+    let far = Attribute {
+        index: 1,
+        name: (*b"far").into(),
+        value,
+        hash: 5,
+    };
+    let mut bytes = vec![0; 1024];
+    block(vec![far.clone()])
+        .encode(&mut bytes)
+        .expect("it fits");
+    assert_eq!(Block::decode(&bytes).expect("sound").attributes, [far]);
+}
+
+#[test]
+fn refuses_lists_that_lie() {
+    let mut sound = vec![0; 1024];
+    block(list()).encode(&mut sound).expect("it fits");
+    // Magic, blocks, no reference; then, in the first entry, where its value lies and its size.
+    for (at, value) in [(0, 1), (8, 2), (4, 0), (35, 4), (41, 9)] {
+        let mut bad = sound.clone();
+        bad[at] = value;
+        assert!(Block::decode(&bad).is_err(), "byte {at} = {value}");
+    }
+    let mut among_entries = sound.clone();
+    among_entries[34..36].copy_from_slice(&[40, 0]);
+    assert!(Block::decode(&among_entries).is_err());
+    let mut shared_value = sound.clone();
+    let (first, second) = (34, 32 + 16 + 4 + 2);
+    shared_value.copy_within(second..second + 2, first);
+    assert!(
+        Block::decode(&shared_value).is_err(),
+        "two values in one place"
+    );
+    let mut endless = vec![1; 1024];
+    endless[..32].copy_from_slice(&sound[..32]);
+    assert!(Block::decode(&endless).is_err());
+    assert!(
+        decode_inode_area(&MAGIC.to_le_bytes()).is_err(),
+        "no room for the end of the list"
+    );
+}
+
+#[test]
+fn any_byte_may_be_wrong() {
+    let mut sound = vec![0; 256];
+    block(list()).encode(&mut sound).expect("it fits");
+    for at in 0..sound.len() {
+        for value in [0, 1, 3, 0x10, 0x7F, 0x80, 0xFF] {
+            let mut bad = sound.clone();
+            bad[at] = value;
+            if let Ok(decoded) = Block::decode(&bad) {
+                let mut room = vec![0; 1024];
+                decoded
+                    .encode(&mut room)
+                    .expect("what fitted fits in more room");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_checksum_takes_the_place_into_account() {
+    let mut bytes = vec![0; 1024];
+    block(list()).encode(&mut bytes).expect("it fits");
+    stamp_block(9, BlockNumber(100), &mut bytes);
+    assert!(verify_block(9, BlockNumber(100), &bytes).is_ok());
+    assert!(verify_block(9, BlockNumber(101), &bytes).is_err());
+    assert!(verify_block(8, BlockNumber(100), &bytes).is_err());
+    set_references(&mut bytes, 2);
+    assert!(verify_block(9, BlockNumber(100), &bytes).is_err());
+    assert_eq!(references(&bytes), Ok(2));
+}
+
+#[test]
+fn names_split_and_join() {
+    let names: [(&[u8], u8, &[u8]); 6] = [
+        (b"user.x", 1, b"x"),
+        (b"trusted.overlay.opaque", 4, b"overlay.opaque"),
+        (b"security.capability", 6, b"capability"),
+        (b"system.posix_acl_access", 2, b""),
+        (b"system.posix_acl_default", 3, b""),
+        (b"system.data", 7, b"data"),
+    ];
+    for (full, index, rest) in names {
+        assert_eq!(split_name(full), Some((index, rest)));
+        assert_eq!(full_name(index, rest).as_deref(), Some(full));
+    }
+    for bad in [&b"user."[..], b"user", b"", b"other.x", b"xuser.y"] {
+        assert_eq!(split_name(bad), None);
+    }
+    assert_eq!(full_name(99, b"x"), None);
+}
