@@ -1,0 +1,273 @@
+//! What an empty file system holds: the root directory, lost+found, the journal, the orphan file
+//! and the inode that reserves descriptor blocks.
+
+use pext4_ondisk::directory::{self, Entry, Format};
+use pext4_ondisk::extent::{self, Extent};
+use pext4_ondisk::feature::Compat;
+use pext4_ondisk::inode::{EXTRA_SIZE, Inode, InodeFlags};
+use pext4_ondisk::journal::JournalSuperblock;
+use pext4_ondisk::superblock::Superblock;
+use pext4_ondisk::time::Time;
+use pext4_ondisk::{BlockNumber, InodeNumber, LogicalBlock, orphan_file};
+
+use super::layout::Layout;
+use super::plan::Options;
+use super::{Run, resize};
+use crate::error::{Error, Result};
+use pext4_ondisk::directory::FileType;
+
+/// lost+found is made large enough that a checker need not allocate in a damaged image.
+const LOST_FOUND_BYTES: u64 = 16 << 10;
+/// ...but without an indirect block, where there are small ones.
+const LOST_FOUND_MOST_BLOCKS: u64 = 12;
+/// A journal below this is refused by everybody.
+const LEAST_JOURNAL_BLOCKS: u32 = 1024;
+
+/// Inodes and blocks to write.
+#[derive(Default)]
+pub(super) struct Files {
+    pub inodes: Vec<(InodeNumber, Inode)>,
+    pub blocks: Vec<(BlockNumber, Vec<u8>)>,
+    pub journal_blocks: u32,
+}
+
+/// Places the files of an empty file system.
+pub(super) fn place(
+    layout: &mut Layout,
+    superblock: &mut Superblock,
+    options: &Options,
+) -> Result<Files> {
+    let mut files = Files::default();
+    let lost_found = layout.allocate_inode();
+    place_root(layout, superblock, options, lost_found, &mut files)?;
+    place_lost_found(layout, superblock, lost_found, &mut files)?;
+    if superblock.features.compat.contains(Compat::RESIZE_INODE) {
+        resize::place(layout, superblock, &mut files)?;
+    }
+    if superblock.features.compat.contains(Compat::ORPHAN_FILE) {
+        place_orphan_file(layout, superblock, &mut files)?;
+    }
+    if superblock.features.compat.contains(Compat::HAS_JOURNAL) {
+        place_journal(layout, superblock, options, &mut files)?;
+    }
+    Ok(files)
+}
+
+/// A new inode with the times of the image.
+pub(super) fn new_inode(superblock: &Superblock, mode: u16, links: u16) -> Inode {
+    let extra = if superblock.inode_size > 128 {
+        EXTRA_SIZE
+    } else {
+        0
+    };
+    let time = Time {
+        seconds: superblock.make_time,
+        nanoseconds: 0,
+    };
+    let mut inode = Inode::new(superblock.inode_size, extra);
+    inode.mode = mode;
+    inode.links = links;
+    inode.accessed = time;
+    inode.changed = time;
+    inode.modified = time;
+    inode.created = inode.created.map(|_| time);
+    inode
+}
+
+/// Space and size of an inode of `blocks` blocks, `extra` more for its map.
+fn set_space(layout: &Layout, inode: &mut Inode, blocks: u64, extra: u64) {
+    let block_size = layout.geometry.block_size;
+    inode.size = blocks * u64::from(block_size);
+    inode.blocks = (blocks + extra) * u64::from(block_size / 512);
+}
+
+/// Maps runs by extents: in the inode, or through one node below it.
+fn map(
+    layout: &mut Layout,
+    number: InodeNumber,
+    inode: &mut Inode,
+    runs: &[Run],
+    files: &mut Files,
+) -> Result<()> {
+    let mut logical = 0;
+    let mut entries = Vec::new();
+    for run in runs {
+        let length = u32::try_from(run.end - run.start).expect("a run fits an extent");
+        let extent = Extent {
+            logical: LogicalBlock(logical),
+            start: BlockNumber(run.start),
+            length,
+            unwritten: false,
+        };
+        entries.push(extent.encode());
+        logical += length;
+    }
+    inode.flags |= InodeFlags::EXTENTS;
+    let mut extra = 0;
+    if entries.len() <= extent::capacity(extent::ROOT_SIZE) {
+        extent::write_node(&mut inode.block, 0, &entries);
+    } else {
+        let block_size = layout.geometry.block_size as usize;
+        if entries.len() > extent::capacity(block_size) {
+            return Err(Error::Impossible(
+                "a file of the system would need too many pieces".to_owned(),
+            ));
+        }
+        let node = layout.allocate(0, 1)?[0].start;
+        let mut bytes = vec![0; block_size];
+        extent::write_node(&mut bytes, 0, &entries);
+        if let Some(seed) = layout.geometry.checksum_seed() {
+            extent::stamp_node(seed, number, inode.generation, &mut bytes);
+        }
+        files.blocks.push((BlockNumber(node), bytes));
+        let index = extent::Index {
+            logical: LogicalBlock(0),
+            child: BlockNumber(node),
+        };
+        extent::write_node(&mut inode.block, 1, &[index.encode()]);
+        extra = 1;
+    }
+    set_space(layout, inode, u64::from(logical), extra);
+    Ok(())
+}
+
+fn stamp_leaf(layout: &Layout, number: InodeNumber, bytes: &mut [u8]) {
+    if let Some(seed) = layout.geometry.checksum_seed() {
+        directory::stamp_leaf(bytes, seed, number, 0);
+    }
+}
+
+fn place_root(
+    layout: &mut Layout,
+    superblock: &Superblock,
+    options: &Options,
+    lost_found: InodeNumber,
+    files: &mut Files,
+) -> Result<()> {
+    let format = Format::of(&superblock.features);
+    let runs = layout.allocate(0, 1)?;
+    let mut bytes = vec![0; layout.geometry.block_size as usize];
+    directory::init_first_block(&mut bytes, format, InodeNumber::ROOT, InodeNumber::ROOT);
+    let entry = Entry {
+        inode: lost_found,
+        file_type: Some(FileType::Directory),
+        name: b"lost+found",
+    };
+    directory::insert(&mut bytes, format, &entry)?;
+    stamp_leaf(layout, InodeNumber::ROOT, &mut bytes);
+    files.blocks.push((BlockNumber(runs[0].start), bytes));
+    let mut inode = new_inode(superblock, 0o040_755, 3);
+    (inode.uid, inode.gid) = options.root_owner;
+    map(layout, InodeNumber::ROOT, &mut inode, &runs, files)?;
+    files.inodes.push((InodeNumber::ROOT, inode));
+    layout.count_directory();
+    Ok(())
+}
+
+fn place_lost_found(
+    layout: &mut Layout,
+    superblock: &mut Superblock,
+    number: InodeNumber,
+    files: &mut Files,
+) -> Result<()> {
+    let format = Format::of(&superblock.features);
+    let block_size = layout.geometry.block_size as usize;
+    let count = (LOST_FOUND_BYTES / block_size as u64).clamp(1, LOST_FOUND_MOST_BLOCKS);
+    let runs = layout.allocate(0, count)?;
+    for (index, block) in runs.iter().flat_map(Clone::clone).enumerate() {
+        let mut bytes = vec![0; block_size];
+        if index == 0 {
+            directory::init_first_block(&mut bytes, format, number, InodeNumber::ROOT);
+        } else {
+            directory::init_empty(&mut bytes, format);
+        }
+        stamp_leaf(layout, number, &mut bytes);
+        files.blocks.push((BlockNumber(block), bytes));
+    }
+    let mut inode = new_inode(superblock, 0o040_700, 2);
+    map(layout, number, &mut inode, &runs, files)?;
+    files.inodes.push((number, inode));
+    superblock.lost_found_inode = number;
+    layout.count_directory();
+    Ok(())
+}
+
+fn place_orphan_file(
+    layout: &mut Layout,
+    superblock: &mut Superblock,
+    files: &mut Files,
+) -> Result<()> {
+    let number = layout.allocate_inode();
+    let count = orphan_file::default_blocks(layout.geometry.blocks_count);
+    let runs = layout.allocate(0, u64::from(count))?;
+    let block_size = layout.geometry.block_size as usize;
+    let seed = layout.geometry.checksum_seed();
+    let slots = vec![0; orphan_file::slots_per_block(block_size)];
+    for block in runs.iter().flat_map(Clone::clone) {
+        let mut bytes = vec![0; block_size];
+        orphan_file::encode(&mut bytes, &slots, number, 0, BlockNumber(block), seed);
+        files.blocks.push((BlockNumber(block), bytes));
+    }
+    let mut inode = new_inode(superblock, 0o100_600, 1);
+    map(layout, number, &mut inode, &runs, files)?;
+    files.inodes.push((number, inode));
+    superblock.orphan_file_inode = number;
+    Ok(())
+}
+
+/// Blocks of the journal that upstream gives a file system of this size; 0 if it is too small.
+fn default_journal_blocks(blocks: u64) -> u32 {
+    const STEPS: [(u64, u32); 8] = [
+        (2048, 0),
+        (32 << 10, 1024),
+        (256 << 10, 4096),
+        (512 << 10, 8192),
+        (4 << 20, 16384),
+        (8 << 20, 32768),
+        (16 << 20, 65536),
+        (32 << 20, 131_072),
+    ];
+    STEPS
+        .iter()
+        .find(|&&(end, _)| blocks < end)
+        .map_or(262_144, |&(_, size)| size)
+}
+
+fn place_journal(
+    layout: &mut Layout,
+    superblock: &mut Superblock,
+    options: &Options,
+    files: &mut Files,
+) -> Result<()> {
+    let blocks = layout.geometry.blocks_count;
+    let count = options
+        .journal_blocks
+        .unwrap_or_else(|| default_journal_blocks(blocks));
+    if count < LEAST_JOURNAL_BLOCKS || u64::from(count) > blocks / 2 {
+        let text = format!(
+            "a journal of {count} blocks on {blocks}: it needs at least {LEAST_JOURNAL_BLOCKS} and at most half of all; \
+             make the image larger or turn it off with -O ^has_journal"
+        );
+        return Err(Error::Impossible(text));
+    }
+    let goal = layout.geometry.group_count / 2 / layout.geometry.groups_per_flex
+        * layout.geometry.groups_per_flex;
+    let runs = layout.allocate(goal, u64::from(count))?;
+    let journal = JournalSuperblock::new(layout.geometry.block_size, count, superblock.uuid);
+    let mut bytes = vec![0; layout.geometry.block_size as usize];
+    bytes[..1024].copy_from_slice(&journal.encode());
+    files.blocks.push((BlockNumber(runs[0].start), bytes));
+    let mut inode = new_inode(superblock, 0o100_600, 1);
+    map(layout, InodeNumber::JOURNAL, &mut inode, &runs, files)?;
+    superblock.journal_inode = InodeNumber::JOURNAL;
+    superblock.journal_backup_type = 1;
+    let (words, _) = inode.block.as_chunks::<4>();
+    for (backup, word) in superblock.journal_backup.iter_mut().zip(words) {
+        *backup = u32::from_le_bytes(*word);
+    }
+    superblock.journal_backup[15] = u32::try_from(inode.size >> 32).expect("32 bits are left");
+    superblock.journal_backup[16] = u32::try_from(inode.size & 0xFFFF_FFFF).expect("masked");
+    files.inodes.push((InodeNumber::JOURNAL, inode));
+    files.journal_blocks = count;
+    Ok(())
+}

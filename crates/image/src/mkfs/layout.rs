@@ -1,0 +1,271 @@
+//! Where everything lies, and which blocks that takes.
+//!
+//! The bitmaps and inode tables of a flexible group follow each other from its first free block on,
+//! around the superblock copies. A group's block bitmap exists here only once something besides its
+//! superblock copy lies in it; all other groups stay uninitialised, where the features allow that.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use pext4_ondisk::geometry::Geometry;
+use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
+use pext4_ondisk::superblock::Superblock;
+use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, bitmap};
+
+use super::Run;
+use crate::error::{Error, Result};
+
+/// Blocks that one extent can map.
+const LONGEST_RUN: u64 = 32768;
+
+/// The account of all groups.
+pub(super) struct Layout {
+    pub geometry: Geometry,
+    pub descriptors: Vec<GroupDescriptor>,
+    /// Block bitmaps of the groups that need one.
+    pub block_bitmaps: BTreeMap<u32, Vec<u8>>,
+    /// Inodes in use, all of them in group 0, and how many are directories.
+    used_inodes: u32,
+    used_directories: u32,
+}
+
+impl Layout {
+    /// Places the metadata of all groups.
+    pub fn place(geometry: Geometry) -> Result<Self> {
+        let mut layout = Self {
+            geometry,
+            descriptors: vec![GroupDescriptor::default(); geometry.group_count as usize],
+            block_bitmaps: BTreeMap::new(),
+            used_inodes: geometry.first_inode.get() - 1,
+            used_directories: 0,
+        };
+        let mut first = 0;
+        while first < geometry.group_count {
+            let end = first
+                .saturating_add(geometry.groups_per_flex)
+                .min(geometry.group_count);
+            layout.place_flexible_group(first..end)?;
+            first = end;
+        }
+        if geometry.checksum_seed().is_none() {
+            for group in 0..geometry.group_count {
+                layout.bitmap(group);
+            }
+        }
+        Ok(layout)
+    }
+
+    fn place_flexible_group(&mut self, groups: Range<u32>) -> Result<()> {
+        let tables = u64::from(self.geometry.inode_table_blocks);
+        let mut position = self.geometry.first_block(GroupNumber(groups.start)).get();
+        for group in groups.clone() {
+            self.descriptors[group as usize].block_bitmap = self.place_run(&mut position, 1)?;
+        }
+        for group in groups.clone() {
+            self.descriptors[group as usize].inode_bitmap = self.place_run(&mut position, 1)?;
+        }
+        for group in groups {
+            self.descriptors[group as usize].inode_table = self.place_run(&mut position, tables)?;
+        }
+        Ok(())
+    }
+
+    /// The next `count` blocks in one piece that hold no superblock copy.
+    fn place_run(&mut self, position: &mut u64, count: u64) -> Result<BlockNumber> {
+        let mut start = *position;
+        while let Some(behind) = self.copy_in(start..start + count) {
+            start = behind;
+        }
+        if start + count > self.geometry.blocks_count {
+            let text = "too small for this many inodes: ask for fewer, or for a larger image";
+            return Err(Error::Impossible(text.to_owned()));
+        }
+        self.mark(start..start + count);
+        *position = start + count;
+        Ok(BlockNumber(start))
+    }
+
+    /// The end of a superblock copy that overlaps the run.
+    fn copy_in(&self, run: Run) -> Option<u64> {
+        let geometry = &self.geometry;
+        let first = geometry.group_of(BlockNumber(run.start))?;
+        let last = geometry
+            .group_of(BlockNumber(run.end - 1))
+            .map_or(geometry.group_count, GroupNumber::get);
+        (first.get()..=last.min(geometry.group_count - 1)).find_map(|group| {
+            let group = GroupNumber(group);
+            let copy = geometry.first_block(group).get();
+            let end = copy + u64::from(geometry.superblock_overhead(group));
+            (copy < run.end && run.start < end).then_some(end)
+        })
+    }
+
+    /// The bitmap of a group, which from now on exists.
+    fn bitmap(&mut self, group: u32) -> &mut Vec<u8> {
+        let geometry = self.geometry;
+        self.block_bitmaps.entry(group).or_insert_with(|| {
+            let mut bits = vec![0; geometry.block_size as usize];
+            bitmap::set_range(
+                &mut bits,
+                0..geometry.superblock_overhead(GroupNumber(group)),
+            );
+            bitmap::set_padding(&mut bits, geometry.blocks_in(GroupNumber(group)));
+            bits
+        })
+    }
+
+    /// Takes blocks that are known to be free.
+    fn mark(&mut self, run: Run) {
+        let geometry = self.geometry;
+        let mut start = run.start;
+        while start < run.end {
+            let group = geometry
+                .group_of(BlockNumber(start))
+                .expect("inside the file system");
+            let first = geometry.first_block(group).get();
+            let end = run.end.min(first + u64::from(geometry.blocks_in(group)));
+            let bits = in_group(start - first)..in_group(end - first);
+            bitmap::set_range(self.bitmap(group.get()), bits);
+            start = end;
+        }
+    }
+
+    /// Takes `count` blocks from group `goal` on, in as few runs as there are.
+    pub fn allocate(&mut self, goal: u32, count: u64) -> Result<Vec<Run>> {
+        let geometry = self.geometry;
+        let mut runs: Vec<Run> = Vec::new();
+        let mut left = count;
+        for step in 0..geometry.group_count {
+            let group = (goal + step) % geometry.group_count;
+            let first = geometry.first_block(GroupNumber(group)).get();
+            let blocks = geometry.blocks_in(GroupNumber(group));
+            let mut bit = 0;
+            while left > 0 {
+                let Some(start) = bitmap::next_zero(self.bitmap(group), bit, blocks) else {
+                    break;
+                };
+                let end = bitmap::next_one(self.bitmap(group), start, blocks).unwrap_or(blocks);
+                let length = u64::from(end - start).min(left);
+                append(&mut runs, first + u64::from(start), length);
+                left -= length;
+                bit = end;
+            }
+            if left == 0 {
+                break;
+            }
+        }
+        if left > 0 {
+            let text = format!(
+                "too small: {left} blocks are missing for the journal and the other files of the system"
+            );
+            return Err(Error::Impossible(text));
+        }
+        runs.iter().for_each(|run| self.mark(run.clone()));
+        Ok(runs)
+    }
+
+    /// Takes the next inode of group 0.
+    pub fn allocate_inode(&mut self) -> InodeNumber {
+        self.used_inodes += 1;
+        InodeNumber(self.used_inodes)
+    }
+
+    /// Counts a directory of group 0.
+    pub fn count_directory(&mut self) {
+        self.used_directories += 1;
+    }
+
+    /// The inode bitmap of group 0.
+    pub fn inode_bitmap(&self) -> Vec<u8> {
+        let mut bits = vec![0; self.geometry.block_size as usize];
+        bitmap::set_range(&mut bits, 0..self.used_inodes);
+        bitmap::set_padding(&mut bits, self.geometry.inodes_per_group);
+        bits
+    }
+
+    /// The bitmap of a group without an inode in use.
+    pub fn empty_inode_bitmap(&self) -> Vec<u8> {
+        let mut bits = vec![0; self.geometry.block_size as usize];
+        bitmap::set_padding(&mut bits, self.geometry.inodes_per_group);
+        bits
+    }
+
+    /// Counts, flags and bitmap checksums, in the descriptors and in the superblock.
+    pub fn finish(&mut self, superblock: &mut Superblock) {
+        let lazy = self.geometry.checksum_seed().is_some();
+        let last = self.geometry.group_count - 1;
+        if lazy {
+            // The last group's bitmap must always exist.
+            self.bitmap(last);
+        }
+        for group in 0..self.geometry.group_count {
+            self.describe(group, lazy);
+        }
+        superblock.free_blocks = self
+            .descriptors
+            .iter()
+            .map(|group| u64::from(group.free_clusters))
+            .sum();
+        superblock.free_inodes = self.descriptors.iter().map(|group| group.free_inodes).sum();
+    }
+
+    fn describe(&mut self, group: u32, lazy: bool) {
+        let geometry = self.geometry;
+        let number = GroupNumber(group);
+        let blocks = geometry.blocks_in(number);
+        let free = match self.block_bitmaps.get(&group) {
+            Some(bits) => bitmap::count_zeros(bits, 0..blocks),
+            None => blocks - geometry.superblock_overhead(number),
+        };
+        let used_inodes = if group == 0 { self.used_inodes } else { 0 };
+        let inode_bits = if group == 0 {
+            self.inode_bitmap()
+        } else {
+            self.empty_inode_bitmap()
+        };
+        let descriptor = &mut self.descriptors[group as usize];
+        descriptor.free_clusters = free;
+        descriptor.free_inodes = geometry.inodes_per_group - used_inodes;
+        descriptor.used_directories = if group == 0 { self.used_directories } else { 0 };
+        descriptor.flags = GroupFlags::empty();
+        let Some(seed) = geometry.checksum_seed().filter(|_| lazy) else {
+            return;
+        };
+        descriptor.unused_inodes = descriptor.free_inodes;
+        descriptor.flags |= GroupFlags::INODE_ZEROED;
+        match self.block_bitmaps.get(&group) {
+            Some(bits) => {
+                descriptor.block_bitmap_checksum =
+                    bitmap::block_bitmap_checksum(seed, bits, geometry.clusters_per_group)
+            }
+            None => descriptor.flags |= GroupFlags::BLOCK_UNINIT,
+        }
+        if group == 0 {
+            descriptor.inode_bitmap_checksum =
+                bitmap::inode_bitmap_checksum(seed, &inode_bits, geometry.inodes_per_group);
+        } else {
+            descriptor.flags |= GroupFlags::INODE_UNINIT;
+        }
+    }
+}
+
+fn in_group(offset: u64) -> u32 {
+    u32::try_from(offset).expect("a group has fewer than 2^32 blocks")
+}
+
+/// Adds blocks behind the last run where they continue it, as far as one extent reaches.
+fn append(runs: &mut Vec<Run>, start: u64, length: u64) {
+    let mut start = start;
+    let end = start + length;
+    if let Some(last) = runs.last_mut()
+        && last.end == start
+    {
+        last.end = end.min(last.start + LONGEST_RUN);
+        start = last.end;
+    }
+    while start < end {
+        let stop = end.min(start + LONGEST_RUN);
+        runs.push(start..stop);
+        start = stop;
+    }
+}

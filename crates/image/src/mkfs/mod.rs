@@ -1,0 +1,68 @@
+//! Making an empty file system, as upstream's mke2fs makes one by default.
+//!
+//! The making has three steps: the *plan* chooses sizes and features and says them as a superblock;
+//! the *layout* places every group's metadata and the special files and keeps account of the
+//! blocks they take; the *writer* turns both into bytes. Groups that hold nothing are only
+//! described (their bitmaps are flagged uninitialised), and inode tables are left as the zeroes
+//! that the device holds, so that the work follows the number of groups, not the size.
+//!
+//! The device must read as zeroes where nothing was written: a new or cut file does.
+
+mod contents;
+mod layout;
+mod plan;
+mod resize;
+mod writer;
+
+use std::ops::Range;
+
+use pext4_block::Device;
+
+pub use plan::Options;
+
+use crate::error::Result;
+use layout::Layout;
+
+/// What was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// Bytes in a block.
+    pub block_size: u32,
+    /// Blocks.
+    pub blocks: u64,
+    /// Inodes.
+    pub inodes: u32,
+    /// Block groups.
+    pub groups: u32,
+    /// Blocks of the journal; 0 without one.
+    pub journal_blocks: u32,
+    /// UUID of the file system.
+    pub uuid: [u8; 16],
+    /// Names of its features.
+    pub features: Vec<String>,
+}
+
+/// Makes an empty file system on a device that reads as zeroes.
+///
+/// # Errors
+///
+/// `Impossible` if the options contradict each other or the size is too small, `Io`.
+pub fn mkfs(device: &dyn Device, options: &Options) -> Result<Made> {
+    let (mut superblock, geometry) = plan::plan(device.size(), options)?;
+    let mut layout = Layout::place(geometry)?;
+    let files = contents::place(&mut layout, &mut superblock, options)?;
+    layout.finish(&mut superblock);
+    writer::write(device, &layout, &superblock, &files)?;
+    Ok(Made {
+        block_size: geometry.block_size,
+        blocks: geometry.blocks_count,
+        inodes: geometry.inodes_count,
+        groups: geometry.group_count,
+        journal_blocks: files.journal_blocks,
+        uuid: superblock.uuid,
+        features: superblock.features.names(),
+    })
+}
+
+/// Blocks `[start, end)` of the device.
+type Run = Range<u64>;

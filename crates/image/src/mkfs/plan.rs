@@ -1,0 +1,363 @@
+//! Sizes and features: what the superblock will say.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use pext4_ondisk::dirhash::HashVersion;
+use pext4_ondisk::feature::{Compat, Feature, Features, Incompat, ReadOnlyCompat};
+use pext4_ondisk::geometry::Geometry;
+use pext4_ondisk::inode::EXTRA_SIZE;
+use pext4_ondisk::superblock::{ErrorPolicy, Flags, State, Superblock};
+use pext4_ondisk::{InodeNumber, checksum};
+use uuid::Uuid;
+
+use crate::error::{Error, Result};
+
+/// Groups whose metadata lies together.
+const LOG_GROUPS_PER_FLEX: u8 = 4;
+/// The smallest file system that is worth the name.
+const LEAST_BLOCKS: u64 = 64;
+/// Inodes of group 0, at least: the reserved ones and the system's files.
+const LEAST_INODES: u64 = 16;
+/// `user_xattr` and `acl`, which upstream turns on.
+const DEFAULT_MOUNT_OPTIONS: u32 = 0x0C;
+
+/// What to make; `Default` is upstream's default for the device's size.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Bytes in a block: 1024, 2048 or 4096.
+    pub block_size: Option<u32>,
+    /// Inodes, rounded up to whole blocks of every group's table.
+    pub inodes: Option<u64>,
+    /// Bytes in an inode: a power of two from 128 to the block size.
+    pub inode_size: u16,
+    /// Volume name, at most 16 bytes.
+    pub label: Vec<u8>,
+    /// UUID; random if absent.
+    pub uuid: Option<[u8; 16]>,
+    /// Share of the blocks that only the superuser may use, in percent (0 to 50).
+    pub reserved_percent: f64,
+    /// Features to turn on, by upstream's names, or off with `^` before them.
+    pub features: Vec<String>,
+    /// Blocks of the journal; upstream's choice if absent.
+    pub journal_blocks: Option<u32>,
+    /// Seed of directory hashes; random if absent.
+    pub hash_seed: Option<[u32; 4]>,
+    /// Every time in the image, in seconds since 1970; the present if absent.
+    pub time: Option<i64>,
+    /// Owner and group of the root directory.
+    pub root_owner: (u32, u32),
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            block_size: None,
+            inodes: None,
+            inode_size: 256,
+            label: Vec::new(),
+            uuid: None,
+            reserved_percent: 5.0,
+            features: Vec::new(),
+            journal_blocks: None,
+            hash_seed: None,
+            time: None,
+            root_owner: (0, 0),
+        }
+    }
+}
+
+fn impossible(text: impl Into<String>) -> Error {
+    Error::Impossible(text.into())
+}
+
+/// The superblock that the options ask for on a device of `size` bytes, without counts of what is
+/// free, and the geometry it describes.
+pub(super) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry)> {
+    let features = features(&options.features)?;
+    let block_size = options
+        .block_size
+        .unwrap_or_else(|| default_block_size(size));
+    if !matches!(block_size, 1024 | 2048 | 4096) {
+        return Err(impossible(format!(
+            "block size {block_size}: 1024, 2048 or 4096 bytes are possible"
+        )));
+    }
+    let mut blocks = size / u64::from(block_size);
+    if blocks < LEAST_BLOCKS {
+        return Err(impossible(format!(
+            "{size} bytes are too small: at least {} are needed",
+            LEAST_BLOCKS * u64::from(block_size)
+        )));
+    }
+    let mut superblock = shape(options, &features, block_size);
+    loop {
+        superblock.blocks_count = blocks;
+        count_inodes(&mut superblock, options, size)?;
+        superblock.reserved_gdt_blocks = reserved_descriptor_blocks(&superblock);
+        let geometry = Geometry::of(&superblock)?;
+        match too_small_last_group(&geometry) {
+            Some(shorter) if shorter >= LEAST_BLOCKS => blocks = shorter,
+            _ => {
+                superblock.reserved_blocks = reserved_blocks(blocks, options.reserved_percent)?;
+                return Ok((superblock, geometry));
+            }
+        }
+    }
+}
+
+/// Upstream's defaults, changed as `names` say.
+fn features(names: &[String]) -> Result<Features> {
+    let mut features = Features {
+        compat: Compat::HAS_JOURNAL
+            | Compat::EXT_ATTR
+            | Compat::RESIZE_INODE
+            | Compat::DIR_INDEX
+            | Compat::ORPHAN_FILE,
+        incompat: Incompat::FILETYPE
+            | Incompat::EXTENTS
+            | Incompat::SIXTY_FOUR_BIT
+            | Incompat::FLEX_BG
+            | Incompat::CSUM_SEED,
+        read_only_compat: ReadOnlyCompat::SPARSE_SUPER
+            | ReadOnlyCompat::LARGE_FILE
+            | ReadOnlyCompat::HUGE_FILE
+            | ReadOnlyCompat::DIR_NLINK
+            | ReadOnlyCompat::EXTRA_ISIZE
+            | ReadOnlyCompat::METADATA_CSUM,
+    };
+    for name in names {
+        let (name, on) = match name.strip_prefix('^') {
+            Some(name) => (name, false),
+            None => (name.as_str(), true),
+        };
+        let feature =
+            Feature::parse(name).ok_or_else(|| impossible(format!("unknown feature {name}")))?;
+        features.set(feature, on);
+    }
+    settle(&mut features)?;
+    Ok(features)
+}
+
+/// Features that others need, and those that cannot be made.
+fn settle(features: &mut Features) -> Result<()> {
+    if !features
+        .read_only_compat
+        .contains(ReadOnlyCompat::METADATA_CSUM)
+    {
+        features.incompat.remove(Incompat::CSUM_SEED);
+    }
+    if features.compat.contains(Compat::RESIZE_INODE) {
+        // Its inode claims more than 2 GiB.
+        features.read_only_compat.insert(ReadOnlyCompat::LARGE_FILE);
+    }
+    if !features.compat.contains(Compat::HAS_JOURNAL) {
+        features.compat.remove(Compat::ORPHAN_FILE);
+    }
+    let made = Features {
+        compat: Compat::HAS_JOURNAL
+            | Compat::EXT_ATTR
+            | Compat::RESIZE_INODE
+            | Compat::DIR_INDEX
+            | Compat::ORPHAN_FILE
+            | Compat::STABLE_INODES,
+        incompat: Incompat::FILETYPE
+            | Incompat::EXTENTS
+            | Incompat::SIXTY_FOUR_BIT
+            | Incompat::FLEX_BG
+            | Incompat::CSUM_SEED
+            | Incompat::LARGEDIR,
+        read_only_compat: ReadOnlyCompat::SPARSE_SUPER
+            | ReadOnlyCompat::LARGE_FILE
+            | ReadOnlyCompat::HUGE_FILE
+            | ReadOnlyCompat::DIR_NLINK
+            | ReadOnlyCompat::EXTRA_ISIZE
+            | ReadOnlyCompat::METADATA_CSUM,
+    };
+    let other = Features {
+        compat: features.compat.difference(made.compat),
+        incompat: features.incompat.difference(made.incompat),
+        read_only_compat: features.read_only_compat.difference(made.read_only_compat),
+    };
+    if !other.names().is_empty() {
+        return Err(impossible(format!(
+            "this version does not make images with the features: {}",
+            other.names().join(", ")
+        )));
+    }
+    let needed = Incompat::FILETYPE | Incompat::EXTENTS;
+    if !features.incompat.contains(needed)
+        || !features
+            .read_only_compat
+            .contains(ReadOnlyCompat::SPARSE_SUPER)
+    {
+        return Err(impossible(
+            "the features filetype, extent and sparse_super cannot be turned off",
+        ));
+    }
+    Ok(())
+}
+
+fn default_block_size(size: u64) -> u32 {
+    const SMALL: u64 = 512 << 20;
+    if size < SMALL { 1024 } else { 4096 }
+}
+
+fn default_bytes_per_inode(size: u64) -> u64 {
+    const SMALL: u64 = 512 << 20;
+    const BIG: u64 = 4 << 40;
+    const HUGE: u64 = 16 << 40;
+    match size {
+        0..SMALL => 4096,
+        SMALL..BIG => 16384,
+        BIG..HUGE => 32768,
+        _ => 65536,
+    }
+}
+
+/// Everything that does not follow from the number of blocks.
+fn shape(options: &Options, features: &Features, block_size: u32) -> Superblock {
+    let mut superblock = Superblock::blank();
+    let log_block_size = block_size.trailing_zeros() - 10;
+    let time = options.time.unwrap_or_else(present);
+    superblock.features = *features;
+    superblock.log_block_size = log_block_size;
+    superblock.log_cluster_size = log_block_size;
+    superblock.first_data_block = u32::from(block_size == 1024);
+    superblock.blocks_per_group = 8 * block_size;
+    superblock.clusters_per_group = 8 * block_size;
+    superblock.max_mount_count = u16::MAX;
+    superblock.revision = 1;
+    superblock.first_inode = 11;
+    superblock.inode_size = options.inode_size;
+    superblock.uuid = options.uuid.unwrap_or_else(|| Uuid::new_v4().into_bytes());
+    let length = options.label.len().min(16);
+    superblock.volume_name[..length].copy_from_slice(&options.label[..length]);
+    superblock.default_hash_version = HashVersion::HalfMd4.to_raw();
+    superblock.hash_seed = options.hash_seed.unwrap_or_else(random_seed);
+    superblock.flags = Flags::SIGNED_HASH;
+    superblock.default_mount_options = DEFAULT_MOUNT_OPTIONS;
+    superblock.state = State::CLEAN;
+    superblock.errors = ErrorPolicy::Continue;
+    superblock.write_time = time;
+    superblock.check_time = time;
+    superblock.make_time = time;
+    if features.incompat.contains(Incompat::SIXTY_FOUR_BIT) {
+        superblock.desc_size = 64;
+    }
+    if features.incompat.contains(Incompat::FLEX_BG) {
+        superblock.log_groups_per_flex = LOG_GROUPS_PER_FLEX;
+    }
+    if options.inode_size > 128 {
+        superblock.min_extra_isize = EXTRA_SIZE;
+        superblock.want_extra_isize = EXTRA_SIZE;
+    }
+    if features
+        .read_only_compat
+        .contains(ReadOnlyCompat::METADATA_CSUM)
+    {
+        superblock.checksum_type = 1;
+    }
+    if features.incompat.contains(Incompat::CSUM_SEED) {
+        superblock.checksum_seed = checksum::crc32c(u32::MAX, &superblock.uuid);
+    }
+    superblock.lost_found_inode = InodeNumber(0);
+    superblock
+}
+
+fn random_seed() -> [u32; 4] {
+    let bytes = Uuid::new_v4().into_bytes();
+    let (words, _) = bytes.as_chunks::<4>();
+    std::array::from_fn(|index| u32::from_le_bytes(words[index]))
+}
+
+fn present() -> i64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// The same number of inodes in every group, in whole blocks of the table and whole bytes of the
+/// bitmap.
+fn count_inodes(superblock: &mut Superblock, options: &Options, size: u64) -> Result<()> {
+    let block_size = 1024u32 << superblock.log_block_size;
+    if !options.inode_size.is_power_of_two()
+        || options.inode_size < 128
+        || u32::from(options.inode_size) > block_size
+    {
+        return Err(impossible(format!(
+            "inode size {}: a power of two from 128 to {block_size} is possible",
+            options.inode_size
+        )));
+    }
+    let per_block = block_size / u32::from(options.inode_size);
+    let data = superblock.blocks_count - u64::from(superblock.first_data_block);
+    let groups = data.div_ceil(u64::from(superblock.blocks_per_group));
+    let wanted = options
+        .inodes
+        .unwrap_or_else(|| size / default_bytes_per_inode(size))
+        .max(16);
+    let most = u64::from(8 * block_size).min(65536 - u64::from(per_block));
+    let step = u64::from(per_block.max(8));
+    let most = most / step * step;
+    let per_group = (wanted.div_ceil(groups).max(LEAST_INODES).div_ceil(step) * step).min(most);
+    let all = per_group
+        .checked_mul(groups)
+        .and_then(|all| u32::try_from(all).ok());
+    if options.inodes.is_some() && all.is_none_or(|all| u64::from(all) < wanted) {
+        return Err(impossible(format!(
+            "{wanted} inodes: at most {} fit this size",
+            most * groups
+        )));
+    }
+    superblock.inodes_per_group = u32::try_from(per_group).expect("bounded by a block's bits");
+    superblock.inodes_count = all.ok_or_else(|| {
+        impossible(format!(
+            "{wanted} inodes are more than the format can count"
+        ))
+    })?;
+    Ok(())
+}
+
+/// Descriptor blocks kept so that the file system can grow to 1024 times its size.
+fn reserved_descriptor_blocks(superblock: &Superblock) -> u16 {
+    if !superblock.features.compat.contains(Compat::RESIZE_INODE) {
+        return 0;
+    }
+    let block_size = 1024u64 << superblock.log_block_size;
+    let descriptor_size = u64::from(superblock.desc_size.max(32));
+    let per_block = block_size / descriptor_size;
+    let first = u64::from(superblock.first_data_block);
+    let groups_of = |blocks: u64| (blocks - first).div_ceil(u64::from(superblock.blocks_per_group));
+    let now = groups_of(superblock.blocks_count).div_ceil(per_block);
+    let most = superblock
+        .blocks_count
+        .saturating_mul(1024)
+        .min(u64::from(u32::MAX));
+    let then = groups_of(most.max(superblock.blocks_count)).div_ceil(per_block);
+    u16::try_from(then.saturating_sub(now).min(block_size / 4))
+        .expect("at most a quarter of a block")
+}
+
+fn reserved_blocks(blocks: u64, percent: f64) -> Result<u64> {
+    if !(0.0..=50.0).contains(&percent) {
+        return Err(impossible(format!(
+            "{percent} percent reserved: 0 to 50 are possible"
+        )));
+    }
+    // Thousandths of a percent keep the arithmetic exact enough and in whole numbers.
+    let thousandths = format!("{:.0}", percent * 1000.0)
+        .parse::<u128>()
+        .expect("a small whole number");
+    let reserved = u128::from(blocks) * thousandths / 100_000;
+    Ok(u64::try_from(reserved).expect("not more than half of the blocks"))
+}
+
+/// A last group that cannot hold its own metadata is left out: the number of blocks without it.
+fn too_small_last_group(geometry: &Geometry) -> Option<u64> {
+    let last = geometry.groups().next_back()?;
+    let needed = geometry.superblock_overhead(last) + 2 + geometry.inode_table_blocks + 50;
+    let whole = u64::from(last.get()) * u64::from(geometry.blocks_per_group)
+        + u64::from(geometry.first_data_block);
+    (geometry.blocks_in(last) < needed && last.get() > 0).then_some(whole)
+}

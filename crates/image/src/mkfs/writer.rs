@@ -1,0 +1,127 @@
+//! From the layout to bytes: contents first, the primary superblock last, so that an interrupted
+//! making leaves nothing that looks like a file system.
+
+use std::collections::BTreeMap;
+
+use pext4_block::Device;
+use pext4_ondisk::feature::ReadOnlyCompat;
+use pext4_ondisk::superblock::{self, Superblock};
+use pext4_ondisk::{BlockNumber, GroupNumber};
+
+use super::contents::Files;
+use super::layout::Layout;
+use crate::error::Result;
+
+/// Writes everything and makes it durable.
+pub(super) fn write(
+    device: &dyn Device,
+    layout: &Layout,
+    superblock: &Superblock,
+    files: &Files,
+) -> Result<()> {
+    let writer = Writer { device, layout };
+    for (block, bytes) in &files.blocks {
+        writer.write_block(*block, bytes)?;
+    }
+    writer.write_inodes(files)?;
+    writer.write_bitmaps()?;
+    writer.write_descriptors()?;
+    writer.write_backups(superblock)?;
+    device.flush()?;
+    device.write_at(superblock::OFFSET, &superblock.encode())?;
+    device.flush()?;
+    Ok(())
+}
+
+struct Writer<'a> {
+    device: &'a dyn Device,
+    layout: &'a Layout,
+}
+
+impl Writer<'_> {
+    fn write_block(&self, block: BlockNumber, bytes: &[u8]) -> Result<()> {
+        let offset = block.get() * u64::from(self.layout.geometry.block_size);
+        Ok(self.device.write_at(offset, bytes)?)
+    }
+
+    fn write_inodes(&self, files: &Files) -> Result<()> {
+        let geometry = &self.layout.geometry;
+        let mut blocks: BTreeMap<BlockNumber, Vec<u8>> = BTreeMap::new();
+        for (number, inode) in &files.inodes {
+            let (group, index) = geometry
+                .inode_group(*number)
+                .expect("a number that was given out");
+            let table = self.layout.descriptors[group.get() as usize].inode_table;
+            let (block, offset) = geometry.inode_slot(table, index).expect("inside the table");
+            let bytes = blocks
+                .entry(block)
+                .or_insert_with(|| vec![0; geometry.block_size as usize]);
+            let start = offset as usize;
+            let slot = &mut bytes[start..start + usize::from(geometry.inode_size)];
+            inode.encode(slot, *number, geometry.checksum_seed());
+        }
+        blocks
+            .iter()
+            .try_for_each(|(block, bytes)| self.write_block(*block, bytes))
+    }
+
+    fn write_bitmaps(&self) -> Result<()> {
+        for (&group, bits) in &self.layout.block_bitmaps {
+            self.write_block(self.layout.descriptors[group as usize].block_bitmap, bits)?;
+        }
+        self.write_block(
+            self.layout.descriptors[0].inode_bitmap,
+            &self.layout.inode_bitmap(),
+        )?;
+        if self.is_lazy() {
+            return Ok(());
+        }
+        let empty = self.layout.empty_inode_bitmap();
+        self.layout.descriptors[1..]
+            .iter()
+            .try_for_each(|descriptor| self.write_block(descriptor.inode_bitmap, &empty))
+    }
+
+    fn is_lazy(&self) -> bool {
+        self.layout
+            .geometry
+            .features
+            .read_only_compat
+            .contains(ReadOnlyCompat::METADATA_CSUM)
+    }
+
+    /// All descriptors, in runs as long as the device takes at once, at every place that keeps them.
+    fn write_descriptors(&self) -> Result<()> {
+        let geometry = &self.layout.geometry;
+        let size = usize::from(geometry.descriptor_size);
+        let mut table = vec![0; geometry.descriptor_blocks as usize * geometry.block_size as usize];
+        for (group, (descriptor, slot)) in (0..).zip(
+            self.layout
+                .descriptors
+                .iter()
+                .zip(table.chunks_exact_mut(size)),
+        ) {
+            descriptor.encode(slot, geometry, GroupNumber(group));
+        }
+        for group in geometry
+            .groups()
+            .filter(|&group| geometry.has_superblock(group))
+        {
+            let behind_superblock = geometry.first_block(group).get() + 1;
+            self.write_block(BlockNumber(behind_superblock), &table)?;
+        }
+        Ok(())
+    }
+
+    fn write_backups(&self, superblock: &Superblock) -> Result<()> {
+        let geometry = &self.layout.geometry;
+        for group in geometry.groups().skip(1) {
+            if let Some(block) = geometry.superblock_copy(group) {
+                let mut copy = superblock.clone();
+                copy.block_group = u16::try_from(group.get()).unwrap_or(u16::MAX);
+                self.write_block(block, &copy.encode())?;
+            }
+        }
+        Ok(())
+    }
+}

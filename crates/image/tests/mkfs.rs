@@ -1,0 +1,223 @@
+//! Images made by `mkfs`, judged by e2fsck: every size class, block size and feature set.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use pext4_block::{Access, FileDevice};
+use pext4_image::mkfs::{Options, mkfs};
+
+fn make(path: &Path, size: u64, options: &Options) -> pext4_image::Result<pext4_image::mkfs::Made> {
+    let file = std::fs::File::create(path).expect("a file in the temporary folder");
+    file.set_len(size).expect("a sparse file");
+    drop(file);
+    let device =
+        FileDevice::open(path, Access::ReadWrite, Duration::ZERO).expect("the file just made");
+    mkfs(&device, options)
+}
+
+/// e2fsck's verdict, or `None`, loudly, where the program is missing.
+fn e2fsck(path: &Path) -> Option<(i32, String)> {
+    let Ok(output) = Command::new("e2fsck").arg("-fn").arg(path).output() else {
+        eprintln!("SKIPPED: e2fsck is not installed (package e2fsprogs)");
+        return None;
+    };
+    let text = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    Some((output.status.code().unwrap_or(-1), text))
+}
+
+fn check(size: u64, options: &Options) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("image");
+    make(&path, size, options)
+        .unwrap_or_else(|error| panic!("{size} bytes with {options:?}: {error}"));
+    if let Some((code, text)) = e2fsck(&path) {
+        assert_eq!(code, 0, "{size} bytes with {options:?}:\n{text}");
+    }
+}
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn every_size_class_is_clean() {
+    for size in [
+        2 * MIB,
+        5 * MIB + 12345,
+        64 * MIB,
+        511 * MIB,
+        512 * MIB,
+        3000 * MIB,
+        40_000 * MIB,
+        9 << 40,
+    ] {
+        check(size, &Options::default());
+    }
+}
+
+#[test]
+fn every_block_size_is_clean() {
+    for block_size in [1024, 2048, 4096] {
+        for size in [16 * MIB, 257 * MIB, 1100 * MIB] {
+            check(
+                size,
+                &Options {
+                    block_size: Some(block_size),
+                    ..Options::default()
+                },
+            );
+        }
+    }
+}
+
+#[test]
+fn features_can_be_switched_one_by_one() {
+    let names = [
+        "^has_journal",
+        "^resize_inode",
+        "^dir_index",
+        "^orphan_file",
+        "^64bit",
+        "^flex_bg",
+        "^metadata_csum_seed",
+        "^metadata_csum",
+        "^huge_file",
+        "^dir_nlink",
+        "^extra_isize",
+        "^large_file",
+        "large_dir",
+        "stable_inodes",
+    ];
+    for name in names {
+        for block_size in [1024, 4096] {
+            let features = vec![name.to_owned()];
+            check(
+                300 * MIB,
+                &Options {
+                    features,
+                    block_size: Some(block_size),
+                    ..Options::default()
+                },
+            );
+        }
+    }
+}
+
+#[test]
+fn inodes_can_be_many_few_and_small() {
+    for (inodes, inode_size) in [
+        (Some(16), 256),
+        (Some(200_000), 256),
+        (None, 128),
+        (None, 512),
+        (Some(5000), 1024),
+    ] {
+        check(
+            200 * MIB,
+            &Options {
+                inodes,
+                inode_size,
+                ..Options::default()
+            },
+        );
+    }
+}
+
+#[test]
+fn the_same_options_give_the_same_bytes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let options = Options {
+        uuid: Some([7; 16]),
+        hash_seed: Some([1, 2, 3, 4]),
+        time: Some(1_700_000_000),
+        label: b"same".to_vec(),
+        ..Options::default()
+    };
+    let images = ["a", "b"].map(|name| {
+        let path = folder.path().join(name);
+        make(&path, 64 * MIB, &options).expect("a plain image");
+        std::fs::read(&path).expect("the image")
+    });
+    assert!(images[0] == images[1], "two images differ");
+}
+
+#[test]
+fn a_huge_image_writes_little() {
+    use std::os::unix::fs::MetadataExt;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("image");
+    // The host's own limit on file sizes may be 16 TiB less a block.
+    let size = (16 << 40) - 4096;
+    if std::fs::File::create(&path)
+        .and_then(|file| file.set_len(size))
+        .is_err()
+    {
+        eprintln!("SKIPPED: no sparse file of 16 TiB on this file system");
+        return;
+    }
+    make(&path, size, &Options::default()).expect("a huge image");
+    let written = std::fs::metadata(&path).expect("the image").blocks() * 512;
+    assert!(written <= 256 * MIB, "{written} bytes written");
+}
+
+#[test]
+fn what_cannot_be_made_is_refused_with_a_reason() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let refuse = |size: u64, options: Options, word: &str| {
+        let path = folder.path().join("image");
+        let error = make(&path, size, &options).expect_err("an impossible image");
+        assert!(
+            error.to_string().contains(word),
+            "{error} does not speak of {word}"
+        );
+    };
+    refuse(1000, Options::default(), "too small");
+    refuse(
+        64 * MIB,
+        Options {
+            block_size: Some(3000),
+            ..Options::default()
+        },
+        "block size",
+    );
+    refuse(
+        64 * MIB,
+        Options {
+            inode_size: 200,
+            ..Options::default()
+        },
+        "inode size",
+    );
+    refuse(
+        64 * MIB,
+        Options {
+            features: vec!["casefold".to_owned()],
+            ..Options::default()
+        },
+        "casefold",
+    );
+    refuse(
+        64 * MIB,
+        Options {
+            features: vec!["nonsense".to_owned()],
+            ..Options::default()
+        },
+        "nonsense",
+    );
+    refuse(
+        64 * MIB,
+        Options {
+            reserved_percent: 80.0,
+            ..Options::default()
+        },
+        "percent",
+    );
+    refuse(
+        64 * MIB,
+        Options {
+            inodes: Some(u64::MAX),
+            ..Options::default()
+        },
+        "inodes",
+    );
+}
