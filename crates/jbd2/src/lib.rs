@@ -1,10 +1,54 @@
-//! The journal of pext4.
+//! The journal of pext4: jbd2's log on disk, with epochs made for many cores in memory.
+//!
+//! It knows nothing of ext4. The layer above starts a [`Handle`] for each operation, *touches*
+//! what it is about to change, and stops the handle; the journal groups handles into transactions
+//! and makes each transaction durable as a whole. Bytes are made once a transaction, by the
+//! committer, from *captures* of what was touched (see [`client`]).
+//!
+//! A transaction lives through these stages, each the matter of one file:
+//!
+//! ```text
+//! running      handles come and go                             epoch, handle, credits, transaction
+//! closed       no new handles; the last one stops; T+1 opens    epoch
+//! captured     every object's version of T is written down      transaction
+//! sealed       versions become blocks with checksums            merge
+//! logged       descriptors, blocks, revokes; flush              log_writer
+//! durable      commit block; flush; fsyncs return               commit
+//! checkpointed blocks written home, log space given back        checkpoint
+//! ```
+//!
+//! Only the running and one committing transaction are alive at a time: T+1 is not closed before T
+//! is durable. Without a journal on disk the same epochs work with a null log: a commit writes the
+//! blocks home itself. After a crash [`recovery`] brings home what the log holds.
+//!
+//! The numbers of design rules in comments are those of the project's design, section 2.
 
 #![forbid(unsafe_code)]
 
-use thiserror::Error;
+pub mod client;
+pub mod error;
+pub mod handle;
+pub mod journal;
+pub mod log_area;
+pub mod recovery;
 
-/// Why the journal refuses.
-#[derive(Debug, Error)]
-#[error("the journal stopped")]
-pub struct JournalError;
+mod checkpoint;
+mod commit;
+mod credits;
+mod epoch;
+mod home;
+mod log_writer;
+mod merge;
+mod statistics;
+mod superblock;
+mod transaction;
+
+pub use client::{Capture, Client, Owed, Owing};
+pub use error::JournalError;
+pub use handle::Handle;
+pub use journal::{Config, Journal, Log};
+pub use log_area::LogArea;
+pub use statistics::Statistics;
+
+#[cfg(all(test, not(loom)))]
+mod tests;

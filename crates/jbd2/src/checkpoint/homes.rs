@@ -1,0 +1,345 @@
+//! What is not home yet: versions by block, transactions by age, and the log space between.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use pext4_block::{Buffer, Page};
+use pext4_ondisk::{BlockNumber, Tid};
+
+use crate::log_writer::{Logged, Ring};
+use crate::merge::Version;
+
+/// The state of the checkpoint.
+pub(super) struct Homes {
+    ring: Ring,
+    /// The last durable version of each block that is not home.
+    versions: BTreeMap<BlockNumber, Pending>,
+    /// Durable transactions in the log, oldest first.
+    transactions: VecDeque<Transaction>,
+    /// Log blocks that no transaction in `transactions` holds.
+    free: u32,
+    /// Log blocks that the committer waits for; 0 if it does not.
+    pub(super) wanted: u32,
+    /// Everything is to go home.
+    pub(super) everything: bool,
+    /// Nothing more is to be done.
+    pub(super) stopped: bool,
+}
+
+/// A version on its way home.
+struct Pending {
+    page: Page,
+    /// The transaction that wrote it.
+    tid: Tid,
+    /// Pinned, so that the cache does not read the old version from the device.
+    buffer: Arc<Buffer>,
+    /// Being written just now.
+    flying: bool,
+}
+
+/// A durable transaction that still holds its part of the log.
+struct Transaction {
+    tid: Tid,
+    logged: Logged,
+    /// Versions of its own that are not home.
+    left: usize,
+}
+
+/// Where the log may start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tail {
+    pub(super) start: u32,
+    pub(super) tid: Tid,
+    /// Transactions before it.
+    done: usize,
+}
+
+impl Homes {
+    pub(super) fn new(ring: Ring) -> Self {
+        Self {
+            ring,
+            versions: BTreeMap::new(),
+            transactions: VecDeque::new(),
+            free: ring.blocks(),
+            wanted: 0,
+            everything: false,
+            stopped: false,
+        }
+    }
+
+    pub(super) fn capacity(&self) -> u32 {
+        self.ring.blocks()
+    }
+
+    pub(super) fn free(&self) -> u32 {
+        self.free
+    }
+
+    /// Whether everything is home and the log holds nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.transactions.is_empty()
+    }
+
+    pub(super) fn is_flying(&self, block: BlockNumber) -> bool {
+        self.versions
+            .get(&block)
+            .is_some_and(|pending| pending.flying)
+    }
+
+    /// Takes over a durable transaction, later than all others.
+    pub(super) fn add(&mut self, tid: Tid, logged: Logged, versions: Vec<Version>) {
+        self.free = self
+            .free
+            .checked_sub(logged.blocks)
+            .expect("the committer reserved the room");
+        self.transactions.push_back(Transaction {
+            tid,
+            logged,
+            left: versions.len(),
+        });
+        for Version {
+            block,
+            page,
+            buffer,
+        } in versions
+        {
+            buffer.pin();
+            let flying = self.is_flying(block);
+            let pending = Pending {
+                page,
+                tid,
+                buffer,
+                flying,
+            };
+            if let Some(older) = self.versions.insert(block, pending) {
+                self.discharge(&older);
+            }
+        }
+    }
+
+    /// Forgets the version of a block that was freed. It must not be flying.
+    pub(super) fn cancel(&mut self, block: BlockNumber) {
+        if let Some(pending) = self.versions.remove(&block) {
+            debug_assert!(!pending.flying, "{block:?} is being written");
+            self.discharge(&pending);
+        }
+    }
+
+    /// The next versions of transactions up to `target`, in the order of blocks; they fly now.
+    pub(super) fn take_off(
+        &mut self,
+        from: BlockNumber,
+        target: Tid,
+        most: usize,
+    ) -> Vec<(BlockNumber, Tid, Page)> {
+        let due = self.versions.range_mut(from..);
+        due.filter(|(_, pending)| target.is_at_or_after(pending.tid))
+            .take(most)
+            .map(|(block, pending)| {
+                pending.flying = true;
+                (*block, pending.tid, pending.page.clone())
+            })
+            .collect()
+    }
+
+    /// These are no longer being written.
+    pub(super) fn land(&mut self, blocks: impl Iterator<Item = BlockNumber>) {
+        for block in blocks {
+            if let Some(pending) = self.versions.get_mut(&block) {
+                pending.flying = false;
+            }
+        }
+    }
+
+    /// Strikes off what is home and durable, unless a later version has taken its place.
+    pub(super) fn strike_off(&mut self, written: &[(BlockNumber, Tid)]) {
+        for (block, tid) in written {
+            if self
+                .versions
+                .get(block)
+                .is_some_and(|pending| pending.tid == *tid)
+            {
+                let pending = self.versions.remove(block).expect("it was there just now");
+                self.discharge(&pending);
+            }
+        }
+    }
+
+    /// A version needs its transaction's place in the log no more.
+    fn discharge(&mut self, pending: &Pending) {
+        pending.buffer.unpin();
+        let oldest = self
+            .transactions
+            .front()
+            .expect("a version's transaction is kept")
+            .tid;
+        // Transactions in the log have consecutive numbers.
+        let age = pending.tid.0.wrapping_sub(oldest.0) as usize;
+        let transaction = &mut self.transactions[age];
+        debug_assert_eq!(transaction.tid, pending.tid);
+        transaction.left -= 1;
+    }
+
+    /// Where the log may start, if that is further than where it does.
+    pub(super) fn tail(&self) -> Option<Tail> {
+        let done = self
+            .transactions
+            .iter()
+            .take_while(|transaction| transaction.left == 0)
+            .count();
+        let last = &self.transactions[done.checked_sub(1)?];
+        let start = self.ring.after(last.logged.start, last.logged.blocks);
+        Some(Tail {
+            start,
+            tid: last.tid.next(),
+            done,
+        })
+    }
+
+    /// Gives back the space before a tail that is durable.
+    pub(super) fn free_before(&mut self, tail: Tail) {
+        let done = self.transactions.drain(..tail.done);
+        self.free += done
+            .map(|transaction| transaction.logged.blocks)
+            .sum::<u32>();
+    }
+
+    /// Up to which transaction versions should go home now, if any should.
+    pub(super) fn target(&self, most_pinned: usize) -> Option<Tid> {
+        let newest = self.transactions.back()?.tid;
+        if self.everything {
+            return Some(newest);
+        }
+        let used = self.capacity() - self.free;
+        if self.wanted > self.free {
+            return Some(self.oldest(self.wanted - self.free));
+        }
+        if used > self.capacity() / 2 || self.versions.len() > most_pinned {
+            return Some(self.oldest(used / 2));
+        }
+        None
+    }
+
+    /// The last of the oldest transactions that together hold at least `blocks` of the log.
+    fn oldest(&self, blocks: u32) -> Tid {
+        let mut held = 0;
+        for transaction in &self.transactions {
+            held += transaction.logged.blocks;
+            if held >= blocks {
+                return transaction.tid;
+            }
+        }
+        self.transactions
+            .back()
+            .expect("asked only when there is one")
+            .tid
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use pext4_block::{Cache, RamDevice};
+
+    use super::{Arc, BlockNumber, Homes, Logged, Ring, Tid, Version};
+
+    fn cache() -> Cache {
+        Cache::new(Arc::new(RamDevice::new(1 << 20)), 1024, 1 << 20)
+    }
+
+    fn versions(cache: &Cache, blocks: &[u64]) -> Vec<Version> {
+        let version = |&block: &u64| {
+            let buffer = cache.get_zeroed(BlockNumber(block));
+            Version {
+                block: BlockNumber(block),
+                page: buffer.page(),
+                buffer,
+            }
+        };
+        blocks.iter().map(version).collect()
+    }
+
+    #[test]
+    fn the_tail_waits_for_the_oldest_and_later_versions_take_over() {
+        let cache = cache();
+        let mut homes = Homes::new(Ring { first: 1, end: 21 });
+        let last = Tid(u32::MAX);
+        homes.add(
+            last,
+            Logged {
+                start: 1,
+                blocks: 8,
+            },
+            versions(&cache, &[5, 6]),
+        );
+        homes.add(
+            last.next(),
+            Logged {
+                start: 9,
+                blocks: 8,
+            },
+            versions(&cache, &[6, 7]),
+        );
+        assert_eq!((homes.free(), homes.tail()), (4, None));
+        assert_eq!(homes.target(100), Some(last), "more than half is used");
+
+        let batch = homes.take_off(BlockNumber(0), last, 10);
+        let blocks: Vec<_> = batch
+            .iter()
+            .map(|(block, tid, _)| (block.get(), *tid))
+            .collect();
+        assert_eq!(blocks, [(5, last)], "6 was written again");
+        assert!(homes.is_flying(BlockNumber(5)));
+        homes.land([BlockNumber(5)].into_iter());
+        homes.strike_off(&[(BlockNumber(5), last)]);
+        let tail = homes.tail().expect("the first transaction is done");
+        assert_eq!((tail.start, tail.tid), (9, Tid(0)));
+        homes.free_before(tail);
+        assert_eq!((homes.free(), homes.target(100)), (12, None));
+        assert_eq!(homes.target(1), Some(Tid(0)), "too many are pinned");
+
+        homes.cancel(BlockNumber(7));
+        homes.everything = true;
+        homes.strike_off(&[(BlockNumber(6), last)]);
+        assert_eq!(
+            homes.tail(),
+            None,
+            "an older version says nothing about the new one"
+        );
+        homes.strike_off(&[(BlockNumber(6), Tid(0))]);
+        let tail = homes.tail().expect("all is home");
+        assert_eq!((tail.start, tail.tid), (17, Tid(1)));
+        homes.free_before(tail);
+        assert!(homes.is_empty());
+        assert_eq!((homes.free(), cache.pinned()), (20, 0));
+    }
+
+    #[test]
+    fn a_version_that_is_replaced_in_flight_stays() {
+        let cache = cache();
+        let mut homes = Homes::new(Ring { first: 1, end: 21 });
+        homes.add(
+            Tid(1),
+            Logged {
+                start: 1,
+                blocks: 3,
+            },
+            versions(&cache, &[5]),
+        );
+        homes.take_off(BlockNumber(0), Tid(1), 10);
+        homes.add(
+            Tid(2),
+            Logged {
+                start: 4,
+                blocks: 3,
+            },
+            versions(&cache, &[5]),
+        );
+        assert!(
+            homes.is_flying(BlockNumber(5)),
+            "the write is still under way"
+        );
+        homes.land([BlockNumber(5)].into_iter());
+        homes.strike_off(&[(BlockNumber(5), Tid(1))]);
+        assert_eq!(homes.versions.len(), 1);
+    }
+}

@@ -1,0 +1,208 @@
+//! The checkpoint: durable transactions are written home, and the log gets its space back.
+//!
+//! What has to go home is in [`Homes`]: the last durable version of each block. A pass writes some
+//! of them, sorted and coalesced, flushes, and only then strikes them off; then the start of the
+//! log moves behind the transactions of which nothing is left, durably, and only then is their
+//! space free. A block that a later transaction wrote again is that one's business alone: the log
+//! holds its whole new version.
+//!
+//! The checkpointer's thread makes passes when the log is more than half full, when the versions
+//! take too much of the cache, when the committer needs space, and at shutdown. It waits for
+//! nobody, so whoever waits for it goes on (design rule 2: the committer may).
+//!
+//! Locking: [`Homes`] is under one lock of class `Checkpoint`, not held during input and output;
+//! versions being written are marked as flying instead.
+
+mod homes;
+
+use std::sync::Arc;
+
+use pext4_block::{Cache, Device};
+use pext4_ondisk::{BlockNumber, Tid};
+use pext4_sync::{Class, Condvar, Mutex};
+
+use crate::error::JournalError;
+use crate::home;
+use crate::log_writer::{Logged, Ring};
+use crate::merge::Version;
+use crate::statistics::{Counts, count};
+use crate::superblock::SuperblockFile;
+use homes::{Homes, Tail};
+
+/// Versions written between two looks at the lock.
+const BATCH: usize = 1024;
+
+/// The durable versions that are not home yet, and the log space they hold.
+pub(crate) struct Checkpoint {
+    device: Arc<dyn Device>,
+    cache: Arc<Cache>,
+    superblock: Arc<SuperblockFile>,
+    /// Versions in memory above which they are written home.
+    most_pinned: usize,
+    homes: Mutex<Homes>,
+    /// Something in `homes` changed that someone may wait for.
+    changed: Condvar,
+}
+
+impl Checkpoint {
+    pub(crate) fn new(
+        device: Arc<dyn Device>,
+        cache: Arc<Cache>,
+        superblock: Arc<SuperblockFile>,
+        ring: Ring,
+    ) -> Self {
+        let share = cache.capacity() / 4 / cache.block_size() as u64;
+        Self {
+            device,
+            cache,
+            superblock,
+            most_pinned: usize::try_from(share).unwrap_or(usize::MAX).max(BATCH),
+            homes: Mutex::new(Class::Checkpoint, Homes::new(ring)),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Waits until the log has room for `blocks`. Only the committer takes room, by
+    /// [`Checkpoint::add`]. Answers whether it had to wait.
+    pub(crate) fn reserve(&self, tid: Tid, blocks: usize) -> Result<bool, JournalError> {
+        let mut homes = self.homes.lock();
+        let log = homes.capacity();
+        let wanted = u32::try_from(blocks).ok().filter(|wanted| *wanted <= log);
+        let wanted = wanted.ok_or(JournalError::Overflow {
+            tid,
+            needed: blocks,
+            log,
+        })?;
+        let mut waited = false;
+        while homes.free() < wanted {
+            if homes.stopped {
+                return Err(JournalError::ShutDown);
+            }
+            waited = true;
+            homes.wanted = wanted;
+            self.changed.notify_all();
+            self.changed.wait(&mut homes);
+        }
+        homes.wanted = 0;
+        Ok(waited)
+    }
+
+    /// Takes over the versions of a transaction that has become durable.
+    pub(crate) fn add(&self, tid: Tid, logged: Logged, versions: Vec<Version>) {
+        let mut homes = self.homes.lock();
+        homes.add(tid, logged, versions);
+        self.changed.notify_all();
+    }
+
+    /// Cancels the home writes of blocks that a durable transaction has freed, waiting for those
+    /// being written (design rule 6, D2), and takes them out of the cache.
+    pub(crate) fn cancel(&self, freed: &[BlockNumber]) {
+        for &block in freed {
+            let mut homes = self.homes.lock();
+            while homes.is_flying(block) {
+                self.changed.wait(&mut homes);
+            }
+            homes.cancel(block);
+            drop(homes);
+            self.cache.discard(block);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Brings everything home and declares the log empty; `next` comes next.
+    pub(crate) fn finish(&self, next: Tid) -> Result<(), JournalError> {
+        let mut homes = self.homes.lock();
+        homes.everything = true;
+        self.changed.notify_all();
+        while !homes.is_empty() {
+            if homes.stopped {
+                return Err(JournalError::ShutDown);
+            }
+            self.changed.wait(&mut homes);
+        }
+        homes.everything = false;
+        drop(homes);
+        self.superblock.finish(next)
+    }
+
+    /// Ends the thread after the write it is at, and lets go whoever waits for it.
+    pub(crate) fn stop(&self) {
+        self.homes.lock().stopped = true;
+        self.changed.notify_all();
+    }
+
+    /// The thread: passes, until stopped or one fails.
+    pub(crate) fn run(&self, counts: &Counts) -> Result<(), JournalError> {
+        while let Some(target) = self.wait_for_work() {
+            self.pass(target, counts)?;
+        }
+        Ok(())
+    }
+
+    /// The transaction up to which versions are to be written home now; `None` to end.
+    fn wait_for_work(&self) -> Option<Tid> {
+        let mut homes = self.homes.lock();
+        loop {
+            if homes.stopped {
+                return None;
+            }
+            if let Some(target) = homes.target(self.most_pinned) {
+                return Some(target);
+            }
+            self.changed.wait(&mut homes);
+        }
+    }
+
+    fn pass(&self, target: Tid, counts: &Counts) -> Result<(), JournalError> {
+        let written = self.write_home(target)?;
+        if !written.is_empty() {
+            self.device
+                .flush()
+                .map_err(JournalError::io("flushing blocks written home"))?;
+        }
+        count(&counts.checkpoints, 1);
+        count(&counts.blocks_home, written.len());
+        let tail = {
+            let mut homes = self.homes.lock();
+            homes.strike_off(&written);
+            homes.tail()
+        };
+        match tail {
+            Some(tail) => self.move_tail(tail),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes all versions up to `target`; answers which, as none of them is durable yet.
+    fn write_home(&self, target: Tid) -> Result<Vec<(BlockNumber, Tid)>, JournalError> {
+        let mut written = Vec::new();
+        let mut from = Some(BlockNumber(0));
+        while let Some(start) = from {
+            let batch = self.homes.lock().take_off(start, target, BATCH);
+            let Some((last, _, _)) = batch.last() else {
+                break;
+            };
+            from = last.checked_add(1u32);
+            let pages: Vec<_> = batch
+                .iter()
+                .map(|(block, _, page)| (*block, page.clone()))
+                .collect();
+            let result = home::write(&*self.device, &pages);
+            written.extend(batch.iter().map(|(block, tid, _)| (*block, *tid)));
+            self.homes
+                .lock()
+                .land(pages.iter().map(|(block, _)| *block));
+            self.changed.notify_all();
+            result.map_err(JournalError::io("writing blocks home"))?;
+        }
+        Ok(written)
+    }
+
+    /// Moves the start of the log, and frees what is before it once that is durable.
+    fn move_tail(&self, tail: Tail) -> Result<(), JournalError> {
+        self.superblock.move_start(tail.start, tail.tid)?;
+        self.homes.lock().free_before(tail);
+        self.changed.notify_all();
+        Ok(())
+    }
+}

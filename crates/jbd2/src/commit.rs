@@ -1,0 +1,164 @@
+//! The committer: one thread that turns the running transaction into a durable one.
+//!
+//! In steps: close and drain the epoch, open the next, capture, merge and seal, write, settle.
+//! Until the next transaction is open nobody can start; from then on the commit runs beside it. A
+//! transaction is not closed before the one before it is durable and settled, since there is one
+//! committer and it does one after the other.
+//!
+//! It waits for open handles and for space in the log. Neither waits for it: a handle never waits
+//! for log space, and log space is made by the checkpointer (design rule 2).
+
+use pext4_ondisk::{BlockNumber, Tid};
+use pext4_sync::time;
+
+use crate::error::JournalError;
+use crate::home;
+use crate::journal::{Core, LogCore, Wish};
+use crate::log_writer::LogWriter;
+use crate::merge::{Version, merge};
+use crate::statistics::count;
+
+/// The committer's own state.
+pub(crate) struct Committer<'a> {
+    core: &'a Core,
+    log: Option<(&'a LogCore, LogWriter)>,
+}
+
+impl<'a> Committer<'a> {
+    pub(crate) fn new(core: &'a Core) -> Self {
+        let log = core.log.as_ref().map(|log| (log, log.writer()));
+        Self { core, log }
+    }
+
+    /// The thread: commits until told to end.
+    pub(crate) fn run(&mut self) {
+        let mut last_look = time::now();
+        loop {
+            match self.core.wait_for_wish(last_look) {
+                Wish::Commit => match self.commit() {
+                    Ok(()) => {}
+                    // Sent away by the end of the journal, which is no failure of it.
+                    Err(JournalError::ShutDown) if !self.core.has_stopped() => return,
+                    Err(error) => self.core.abort(error),
+                },
+                Wish::TellAbort(error) => self.core.tell_abort(&error),
+                Wish::Look => {
+                    last_look = time::now();
+                    if !self.core.transactions.is_clean(self.core.epoch.running()) {
+                        self.core.request(self.core.epoch.running());
+                    }
+                }
+                Wish::End => return,
+            }
+        }
+    }
+
+    /// Makes the running transaction durable and opens the next.
+    fn commit(&mut self) -> Result<(), JournalError> {
+        let tid = self.switch();
+        let gathered = self.core.transactions.gather(tid);
+        let versions = merge(&self.core.cache, &*self.core.client, gathered.captures)?;
+        // Their bytes are in the cache, and the versions hold the buffers (design rule 4).
+        drop(gathered.objects);
+        let revoked = only_revoked(gathered.revoked, &versions);
+        if versions.is_empty() && revoked.is_empty() && self.core.is_closing() {
+            // The last transaction holds nothing, and no later one continues the log behind it.
+            self.settle(tid);
+            return Ok(());
+        }
+        let counts = &self.core.statistics;
+        count(&counts.blocks, versions.len());
+        count(&counts.revokes, revoked.len());
+        self.write(tid, versions, &revoked)?;
+        count(&counts.commits, 1);
+        self.settle(tid);
+        Ok(())
+    }
+
+    /// Design rule 1: close, drain, open the next.
+    fn switch(&self) -> Tid {
+        let core = self.core;
+        let tid = core.epoch.running();
+        core.epoch.close_and_drain();
+        core.credits.refill(tid.next());
+        core.epoch.open(tid.next());
+        tid
+    }
+
+    fn write(
+        &mut self,
+        tid: Tid,
+        versions: Vec<Version>,
+        revoked: &[BlockNumber],
+    ) -> Result<(), JournalError> {
+        match &mut self.log {
+            Some((log, writer)) => write_to_log(self.core, log, writer, tid, versions, revoked),
+            None => write_home(self.core, &versions, revoked),
+        }
+    }
+
+    /// Tells everyone. What the transaction freed is free before whoever waited goes on.
+    fn settle(&self, tid: Tid) {
+        self.core.note_durable(tid);
+        self.core.client.committed(tid);
+        self.core.note_settled(tid);
+    }
+}
+
+/// A block that was freed and written again in the same transaction is not revoked: the last
+/// operation decides (D10).
+fn only_revoked(mut revoked: Vec<BlockNumber>, versions: &[Version]) -> Vec<BlockNumber> {
+    revoked.sort_unstable();
+    revoked.dedup();
+    let is_written = |block: &BlockNumber| {
+        versions
+            .binary_search_by_key(block, |version| version.block)
+            .is_ok()
+    };
+    revoked.retain(|block| !is_written(block));
+    revoked
+}
+
+/// With a log: into it, and home later.
+fn write_to_log(
+    core: &Core,
+    log: &LogCore,
+    writer: &mut LogWriter,
+    tid: Tid,
+    versions: Vec<Version>,
+    revoked: &[BlockNumber],
+) -> Result<(), JournalError> {
+    let waited = log
+        .checkpoint
+        .reserve(tid, writer.needs(&versions, revoked))?;
+    count(&core.statistics.log_waits, usize::from(waited));
+    core.check_running()?;
+    // Design rule 11.
+    log.superblock.begin(writer.head(), tid)?;
+    writer.write_body(tid, &versions, revoked)?;
+    let logged = writer.write_commit(tid, &versions, revoked)?;
+    log.checkpoint.add(tid, logged, versions);
+    // Design rule 6: before anyone hears that the transaction is durable.
+    log.checkpoint.cancel(revoked);
+    Ok(())
+}
+
+/// Design rule 12, the null log: data first, then the blocks themselves.
+fn write_home(
+    core: &Core,
+    versions: &[Version],
+    revoked: &[BlockNumber],
+) -> Result<(), JournalError> {
+    let pages: Vec<_> = versions
+        .iter()
+        .map(|version| (version.block, version.page.clone()))
+        .collect();
+    let device = &*core.device;
+    device
+        .flush()
+        .and_then(|()| home::write(device, &pages))
+        .and_then(|()| device.flush())
+        .map_err(JournalError::io("writing a transaction home"))?;
+    revoked.iter().for_each(|&block| core.cache.discard(block));
+    Ok(())
+}

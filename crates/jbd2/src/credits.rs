@@ -1,0 +1,242 @@
+//! Credits: how much the running transaction may still grow (design rule 7).
+//!
+//! A credit stands for one block in the log or one revoke record. A transaction has a fixed number
+//! of them, small enough that it fits half of the log with everything that describes it. Shards
+//! lease them from the transaction's pool in chunks, so that a start usually takes from its own
+//! line. When the pool runs low the accounts become exact: under a mutex the leases of the other
+//! shards are taken back, and only what is nowhere to be found makes a start wait for the next
+//! transaction.
+//!
+//! Accounts are kept in two slots by the parity of the transaction: handles of the running one are
+//! the only users, and a slot is filled again before its transaction opens.
+
+use pext4_ondisk::Tid;
+use pext4_ondisk::journal::RecordFormat;
+use pext4_sync::atomic::{AtomicI64, Ordering};
+use pext4_sync::{Class, Mutex, Sharded};
+
+/// What a shard leases at a time at most.
+const LARGEST_CHUNK: i64 = 256;
+/// Credits a transaction has at least where memory alone is the limit.
+const LEAST_IN_MEMORY: u32 = 1024;
+
+/// The credits of one journal's transactions.
+pub(crate) struct Credits {
+    /// [immutable] Of one transaction.
+    limit: u32,
+    /// [immutable]
+    chunk: i64,
+    slots: [Slot; 2],
+    /// Held while credits are moved between shards.
+    moving: Mutex<()>,
+}
+
+struct Slot {
+    /// [atomic] Below zero if handles took more than they had asked for.
+    pool: AtomicI64,
+    /// [atomic; never below zero]
+    leases: Sharded<AtomicI64>,
+}
+
+impl Slot {
+    fn new(limit: u32) -> Self {
+        Self {
+            pool: AtomicI64::new(i64::from(limit)),
+            leases: Sharded::new(|_| AtomicI64::new(0)),
+        }
+    }
+}
+
+impl Credits {
+    pub(crate) fn new(limit: u32) -> Self {
+        let slots = [Slot::new(limit), Slot::new(limit)];
+        let shards = i64::try_from(slots[0].leases.count()).expect("at most 256 shards");
+        Self {
+            limit,
+            chunk: (i64::from(limit) / (8 * shards)).clamp(1, LARGEST_CHUNK),
+            slots,
+            moving: Mutex::new(Class::Journal, ()),
+        }
+    }
+
+    /// Credits of a whole transaction.
+    pub(crate) fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Fills the slot of `tid` before it opens.
+    pub(crate) fn refill(&self, tid: Tid) {
+        let slot = self.slot(tid);
+        slot.leases
+            .iter()
+            .for_each(|lease| lease.store(0, Ordering::Relaxed));
+        slot.pool.store(i64::from(self.limit), Ordering::Relaxed);
+    }
+
+    /// Takes `count` credits for a handle of this shard, all or none.
+    pub(crate) fn take(&self, tid: Tid, shard: usize, count: u32) -> bool {
+        let lease = self.slot(tid).leases.get(shard);
+        take_exactly(lease, i64::from(count)) || self.take_from_all(tid, shard, count)
+    }
+
+    /// Gives back what a handle did not use.
+    pub(crate) fn put(&self, tid: Tid, shard: usize, count: u32) {
+        if count > 0 {
+            let lease = self.slot(tid).leases.get(shard);
+            lease.fetch_add(i64::from(count), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes `count` credits that nobody has: the handle needs more than it said. The transaction
+    /// may outgrow its half of the log; the committer sees to it that it does not outgrow the log.
+    pub(crate) fn overdraw(&self, tid: Tid, count: u32) {
+        self.slot(tid)
+            .pool
+            .fetch_sub(i64::from(count), Ordering::Relaxed);
+    }
+
+    fn take_from_all(&self, tid: Tid, shard: usize, count: u32) -> bool {
+        let _moving = self.moving.lock();
+        let slot = self.slot(tid);
+        let count = i64::from(count);
+        let own = slot.leases.get(shard);
+        let mut found = own.swap(0, Ordering::Relaxed);
+        if found < count {
+            found += take_at_most(&slot.pool, count - found + self.chunk);
+        }
+        for lease in slot.leases.iter() {
+            if found >= count {
+                break;
+            }
+            found += lease.swap(0, Ordering::Relaxed);
+        }
+        if found >= count {
+            own.fetch_add(found - count, Ordering::Relaxed);
+            return true;
+        }
+        slot.pool.fetch_add(found, Ordering::Relaxed);
+        false
+    }
+
+    fn slot(&self, tid: Tid) -> &Slot {
+        &self.slots[(tid.0 & 1) as usize]
+    }
+}
+
+/// Takes `count` if there is that much.
+fn take_exactly(account: &AtomicI64, count: i64) -> bool {
+    account
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |there| {
+            (there >= count).then_some(there - count)
+        })
+        .is_ok()
+}
+
+/// Takes up to `most`; answers how much.
+fn take_at_most(account: &AtomicI64, most: i64) -> i64 {
+    let part = |there: i64| there.clamp(0, most);
+    account
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |there| {
+            Some(there - part(there))
+        })
+        .map_or(0, part)
+}
+
+/// Credits of one transaction in a log of `log_blocks`: whatever mixture of blocks and revokes
+/// they are spent on, the transaction fits half of the log. 0 for a log too small to hold any.
+pub(crate) fn limit_of_log(format: &RecordFormat, log_blocks: u32) -> u32 {
+    let half = log_blocks / 2;
+    let fits = |credits: u32| format.footprint(credits as usize, credits as usize) <= half as usize;
+    let mut limit = half;
+    while limit > 0 && !fits(limit) {
+        limit -= 1;
+    }
+    limit
+}
+
+/// Credits that a transaction may have so that what it keeps in memory leaves room in the cache.
+pub(crate) fn limit_of_memory(cache_blocks: u64) -> u32 {
+    u32::try_from(cache_blocks / 2)
+        .unwrap_or(u32::MAX)
+        .max(LEAST_IN_MEMORY)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use pext4_ondisk::journal::RecordChecksum;
+    use pext4_sync::{thread, topology};
+
+    use super::{Credits, RecordFormat, Tid, limit_of_log};
+
+    #[test]
+    fn the_last_credit_is_found_wherever_it_was_leased() {
+        let credits = Credits::new(100);
+        let shards = credits.slots[0].leases.count();
+        for shard in 0..shards {
+            assert!(credits.take(Tid(4), shard, 1));
+            credits.put(Tid(4), shard, 1);
+        }
+        assert!(credits.take(Tid(4), 0, 100), "leases are taken back");
+        assert!(!credits.take(Tid(4), 1, 1));
+        credits.put(Tid(4), 1, 3);
+        assert!(!credits.take(Tid(4), 0, 4));
+        assert!(credits.take(Tid(4), 0, 3), "a failed attempt loses nothing");
+        assert!(credits.take(Tid(5), 0, 100), "the other slot is its own");
+        credits.refill(Tid(6));
+        assert!(credits.take(Tid(6), 2, 100));
+    }
+
+    #[test]
+    fn an_overdraft_is_paid_by_those_who_come_later() {
+        let credits = Credits::new(50);
+        credits.overdraw(Tid(1), 60);
+        assert!(!credits.take(Tid(1), 0, 1));
+        credits.put(Tid(1), 0, 2);
+        assert!(credits.take(Tid(1), 3, 2), "what was returned is there");
+    }
+
+    #[test]
+    fn threads_together_never_hold_more_than_there_is() {
+        const LIMIT: u32 = 64;
+        let credits = Credits::new(LIMIT);
+        let held = std::sync::atomic::AtomicU32::new(0);
+        thread::scope(|scope| {
+            for number in 0..6u32 {
+                let (credits, held) = (&credits, &held);
+                scope.spawn(move || {
+                    let shard = number as usize % credits.slots[0].leases.count();
+                    let _pin = topology::pin(shard);
+                    for round in 0..5000 {
+                        let count = 1 + (round * 7 + number) % 20;
+                        if credits.take(Tid(0), shard, count) {
+                            let before = held.fetch_add(count, std::sync::atomic::Ordering::SeqCst);
+                            assert!(before + count <= LIMIT);
+                            held.fetch_sub(count, std::sync::atomic::Ordering::SeqCst);
+                            credits.put(Tid(0), shard, count);
+                        }
+                    }
+                });
+            }
+        });
+        assert!(credits.take(Tid(0), 0, LIMIT), "nothing is lost");
+    }
+
+    #[test]
+    fn the_limit_fits_half_the_log() {
+        for block_size in [1024, 4096] {
+            for checksum in [RecordChecksum::None, RecordChecksum::V3] {
+                let format = RecordFormat {
+                    block_size,
+                    wide: true,
+                    checksum,
+                    seed: 0,
+                };
+                for log in [8, 64, 1023, 32768] {
+                    let limit = limit_of_log(&format, log) as usize;
+                    assert!(limit == 0 || format.footprint(limit, limit) <= log as usize / 2);
+                    assert!(format.footprint(limit + 1, limit + 1) > log as usize / 2);
+                }
+            }
+        }
+    }
+}

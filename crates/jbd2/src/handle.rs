@@ -1,0 +1,241 @@
+//! A handle: one operation's part in the running transaction.
+//!
+//! Life: started with the credits that the operation may need at most; used to touch what it
+//! changes; stopped when dropped. All changes made under one handle become durable together, and
+//! with them every other change of the same transaction. Starting may wait for a commit, so it
+//! comes before the locks of all journalled state (class `HandleStart`), and a thread has at most
+//! one handle.
+//!
+//! There is no undo (design rule 8): an operation that finds out that it cannot go on must have
+//! reserved what it needs before its first change.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use pext4_block::{Buffer, BufferState, Stamp};
+use pext4_ondisk::{BlockNumber, Tid};
+use pext4_sync::order;
+
+use crate::client::{Capture, Owed, Owing};
+use crate::epoch::Place;
+use crate::error::JournalError;
+use crate::journal::Core;
+
+/// A part in the running transaction; stops when dropped.
+pub struct Handle<'a> {
+    core: &'a Core,
+    /// `None` after a restart that failed: the handle is stopped already.
+    place: Option<Place>,
+    tid: Tid,
+    shard: usize,
+    /// Asked for and not used yet.
+    credits: u32,
+    /// A handle is stopped by the thread that started it.
+    stays: PhantomData<*const ()>,
+}
+
+impl<'a> Handle<'a> {
+    pub(crate) fn start(core: &'a Core, credits: u32) -> Result<Self, JournalError> {
+        order::handle_started();
+        match core.enter(credits) {
+            Ok(place) => {
+                core.statistics.handles.add(1);
+                let Place { tid, shard } = place;
+                Ok(Self {
+                    core,
+                    place: Some(place),
+                    tid,
+                    shard,
+                    credits,
+                    stays: PhantomData,
+                })
+            }
+            Err(error) => {
+                order::handle_stopped();
+                Err(error)
+            }
+        }
+    }
+
+    /// The transaction that this handle is part of.
+    #[must_use]
+    pub fn tid(&self) -> Tid {
+        self.tid
+    }
+
+    /// Credits left.
+    #[must_use]
+    pub fn credits(&self) -> u32 {
+        self.credits
+    }
+
+    /// Tries to get `count` more credits without waiting; answers whether it did. If not, the
+    /// operation must [`Handle::restart`] at a point where what it has done may stand alone.
+    #[must_use]
+    pub fn extend(&mut self, count: u32) -> bool {
+        let granted = self.core.credits.take(self.tid, self.shard, count);
+        if granted {
+            self.credits += count;
+        }
+        granted
+    }
+
+    /// Stops and starts again with `credits`, in the same transaction or a later one. A crash may
+    /// fall between what was done before and what comes after.
+    ///
+    /// # Errors
+    ///
+    /// As [`Journal::start`](crate::Journal::start). The handle has stopped then: nothing may be
+    /// touched under it any more.
+    pub fn restart(&mut self, credits: u32) -> Result<(), JournalError> {
+        self.leave();
+        let place = self.core.enter(credits)?;
+        self.place = Some(place);
+        self.tid = place.tid;
+        self.shard = place.shard;
+        self.credits = credits;
+        Ok(())
+    }
+
+    /// Says that `object` is about to change. Call it under the object's lock, before the change.
+    ///
+    /// If the object still owes its bytes to the committing transaction, `capture_older` must
+    /// append that version, which is saved for the committer (design rules 2 and 3). The first
+    /// time in this transaction, `home_blocks` credits are charged, the object is put on the
+    /// transaction's list and owes it its bytes.
+    pub fn touch(
+        &mut self,
+        owed: &mut Owed,
+        home_blocks: u32,
+        object: impl FnOnce() -> Arc<dyn Owing>,
+        capture_older: impl FnOnce(&mut Vec<Capture>),
+    ) {
+        if owed.0 == Some(self.tid) {
+            return;
+        }
+        if let Some(older) = owed.0 {
+            self.save_older(older, capture_older);
+        }
+        self.charge(home_blocks);
+        owed.0 = Some(self.tid);
+        self.core
+            .transactions
+            .note_dirty(self.tid, self.shard, object());
+    }
+
+    /// Changes the bytes of a buffer. `stamp` says which checksum the block gets when it is
+    /// committed; the live bytes need none. One credit the first time in a transaction.
+    pub fn edit<R>(
+        &mut self,
+        buffer: &Arc<Buffer>,
+        stamp: Stamp,
+        change: impl FnOnce(&mut [u8]) -> R,
+    ) -> R {
+        let mut state = buffer.write();
+        self.touch_buffer(buffer, &mut state);
+        state.stamp = stamp;
+        change(state.page.make_mut())
+    }
+
+    /// Begins a new life of a metadata block: the answer's page is zeroes, and the block will be
+    /// written by this transaction. One credit.
+    pub fn create(&mut self, block: BlockNumber, stamp: Stamp) -> Arc<Buffer> {
+        let buffer = self.core.cache.get_zeroed(block);
+        {
+            let mut state = buffer.write();
+            self.touch_buffer(&buffer, &mut state);
+            state.stamp = stamp;
+        }
+        buffer
+    }
+
+    /// Ends the life of a metadata block: this transaction writes it no more, earlier versions
+    /// are not replayed, and none is written home once this transaction is durable (design rule
+    /// 6). One credit. The block may be used again once the transaction is durable.
+    pub fn forget(&mut self, block: BlockNumber) {
+        if let Some(buffer) = self.core.cache.peek(block) {
+            let mut state = buffer.write();
+            if let Some(older) = state.dirty_in.filter(|tid| *tid != self.tid) {
+                self.save_older(older, |captures| captures.push(capture_of(&buffer, &state)));
+            }
+            state.dirty_in = None;
+        }
+        self.core.cache.discard(block);
+        self.charge(1);
+        self.core.transactions.revoke(self.tid, self.shard, block);
+    }
+
+    fn touch_buffer(&mut self, buffer: &Arc<Buffer>, state: &mut BufferState) {
+        let mut owed = Owed(state.dirty_in);
+        self.touch(
+            &mut owed,
+            1,
+            || Arc::new(DirtyBuffer(Arc::clone(buffer))),
+            |captures| captures.push(capture_of(buffer, state)),
+        );
+        state.dirty_in = owed.0;
+    }
+
+    fn save_older(&self, older: Tid, capture_older: impl FnOnce(&mut Vec<Capture>)) {
+        let mut captures = Vec::new();
+        capture_older(&mut captures);
+        if older.next() == self.tid {
+            self.core.transactions.save(older, self.shard, captures);
+        } else {
+            debug_assert!(
+                self.core.has_stopped(),
+                "a debt to {older:?} outlived its commit"
+            );
+        }
+    }
+
+    fn charge(&mut self, count: u32) {
+        debug_assert!(self.place.is_some(), "a stopped handle touches nothing");
+        if let Some(left) = self.credits.checked_sub(count) {
+            self.credits = left;
+            return;
+        }
+        // More than the operation said it would need: from whoever has some, else from nobody.
+        let lacking = count - std::mem::take(&mut self.credits);
+        if !self.core.credits.take(self.tid, self.shard, lacking) {
+            self.core.credits.overdraw(self.tid, lacking);
+        }
+    }
+
+    fn leave(&mut self) {
+        if let Some(place) = self.place.take() {
+            self.core
+                .credits
+                .put(self.tid, self.shard, std::mem::take(&mut self.credits));
+            self.core.epoch.leave(place);
+        }
+    }
+}
+
+impl Drop for Handle<'_> {
+    fn drop(&mut self) {
+        self.leave();
+        order::handle_stopped();
+    }
+}
+
+/// A buffer on a transaction's list.
+struct DirtyBuffer(Arc<Buffer>);
+
+impl Owing for DirtyBuffer {
+    fn capture(&self, tid: Tid, captures: &mut Vec<Capture>) {
+        let mut state = self.0.write();
+        if state.dirty_in == Some(tid) {
+            captures.push(capture_of(&self.0, &state));
+            state.dirty_in = None;
+        }
+    }
+}
+
+fn capture_of(buffer: &Buffer, state: &BufferState) -> Capture {
+    Capture::Block {
+        block: buffer.block(),
+        page: state.page.clone(),
+        stamp: state.stamp,
+    }
+}

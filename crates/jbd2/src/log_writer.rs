@@ -1,0 +1,207 @@
+//! Writing a transaction to the log.
+//!
+//! First the revoke blocks, then descriptors each followed by the blocks it names, in one row from
+//! the head of the ring on; a flush; then the commit block alone, and a flush. The first flush
+//! also covers the data that operations of this transaction wrote to the device before they
+//! stopped (design rule 9).
+//!
+//! The committer alone writes the log, so there is no lock here; that the space is free is the
+//! checkpoint's word ([`crate::checkpoint`]).
+
+use std::sync::Arc;
+
+use pext4_block::{Device, Page};
+use pext4_ondisk::journal::{Commit, DescriptorWriter, RecordFormat, RevokeWriter, header};
+use pext4_ondisk::{BlockNumber, Tid};
+use pext4_sync::time;
+
+use crate::error::JournalError;
+use crate::log_area::LogArea;
+use crate::merge::Version;
+
+/// The head of the log.
+pub(crate) struct LogWriter {
+    device: Arc<dyn Device>,
+    area: Arc<LogArea>,
+    format: RecordFormat,
+    uuid: [u8; 16],
+    ring: Ring,
+    /// Where the next transaction begins.
+    head: u32,
+    /// Of the last commit: times in the log do not go back, or a leftover would look newer.
+    last_time: (u64, u32),
+}
+
+/// The blocks of the log: from `first` to before `end`, round and round.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ring {
+    pub(crate) first: u32,
+    pub(crate) end: u32,
+}
+
+impl Ring {
+    pub(crate) fn blocks(self) -> u32 {
+        self.end - self.first
+    }
+
+    /// The position `count` blocks after `at`; `count` is at most one lap.
+    pub(crate) fn after(self, at: u32, count: u32) -> u32 {
+        let room = self.end - at;
+        if count < room {
+            at + count
+        } else {
+            self.first + (count - room)
+        }
+    }
+}
+
+/// Where a transaction lies in the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Logged {
+    pub(crate) start: u32,
+    pub(crate) blocks: u32,
+}
+
+impl LogWriter {
+    pub(crate) fn new(
+        device: Arc<dyn Device>,
+        area: Arc<LogArea>,
+        format: RecordFormat,
+        uuid: [u8; 16],
+        ring: Ring,
+    ) -> Self {
+        Self {
+            device,
+            area,
+            format,
+            uuid,
+            ring,
+            head: ring.first,
+            last_time: (0, 0),
+        }
+    }
+
+    /// Log blocks that this transaction will take, exactly.
+    pub(crate) fn needs(&self, versions: &[Version], revoked: &[BlockNumber]) -> usize {
+        self.format.footprint(versions.len(), revoked.len())
+    }
+
+    /// Where the next transaction begins.
+    pub(crate) fn head(&self) -> u32 {
+        self.head
+    }
+
+    /// Writes all of a transaction but its commit block, and flushes: from here on it only takes
+    /// [`LogWriter::write_commit`] to make it durable.
+    pub(crate) fn write_body(
+        &self,
+        tid: Tid,
+        versions: &[Version],
+        revoked: &[BlockNumber],
+    ) -> Result<(), JournalError> {
+        let mut row = Vec::with_capacity(self.needs(versions, revoked));
+        self.push_revokes(tid, revoked, &mut row);
+        self.push_blocks(tid, versions, &mut row);
+        self.write_row(self.head, &row)
+            .and_then(|()| self.device.flush())
+            .map_err(JournalError::io("writing a transaction to the log"))
+    }
+
+    /// Writes the commit block and flushes: the transaction is durable. Answers where it lies.
+    pub(crate) fn write_commit(
+        &mut self,
+        tid: Tid,
+        versions: &[Version],
+        revoked: &[BlockNumber],
+    ) -> Result<Logged, JournalError> {
+        let needs = self.needs(versions, revoked);
+        let blocks = u32::try_from(needs).expect("the checkpoint found room for it");
+        let block = Page::from(self.commit_block(tid));
+        self.write_row(self.ring.after(self.head, blocks - 1), &[block])
+            .and_then(|()| self.device.flush())
+            .map_err(JournalError::io("writing a commit block to the log"))?;
+        let logged = Logged {
+            start: self.head,
+            blocks,
+        };
+        self.head = self.ring.after(self.head, blocks);
+        Ok(logged)
+    }
+
+    fn commit_block(&mut self, tid: Tid) -> Vec<u8> {
+        let now = time::since_epoch();
+        self.last_time = self.last_time.max((now.as_secs(), now.subsec_nanos()));
+        let (seconds, nanoseconds) = self.last_time;
+        Commit {
+            sequence: tid,
+            seconds,
+            nanoseconds,
+        }
+        .encode(&self.format)
+    }
+
+    fn push_revokes(&self, tid: Tid, revoked: &[BlockNumber], row: &mut Vec<Page>) {
+        for records in revoked.chunks(self.format.revokes_per_block()) {
+            let mut writer = RevokeWriter::new(&self.format, tid);
+            for &block in records {
+                assert!(writer.push(block), "a chunk is what fits a block");
+            }
+            row.push(Page::from(writer.finish()));
+        }
+    }
+
+    fn push_blocks(&self, tid: Tid, versions: &[Version], row: &mut Vec<Page>) {
+        for described in versions.chunks(self.format.tags_per_block()) {
+            let mut writer = DescriptorWriter::new(&self.format, tid, self.uuid);
+            let descriptor = row.len();
+            row.push(Page::zeroed(0));
+            for version in described {
+                let escaped = header::begins_with_magic(&version.page);
+                let logged = if escaped {
+                    escape(&version.page)
+                } else {
+                    version.page.clone()
+                };
+                let checksum = self.format.data_checksum(tid, &logged);
+                assert!(
+                    writer.push(version.block, escaped, checksum),
+                    "a chunk is what fits a block"
+                );
+                row.push(logged);
+            }
+            row[descriptor] = Page::from(writer.finish());
+        }
+    }
+
+    /// Writes a row of blocks from `at` on, round the end of the ring.
+    fn write_row(&self, at: u32, row: &[Page]) -> std::io::Result<()> {
+        let room = (self.ring.end - at) as usize;
+        let (before, after) = row.split_at(row.len().min(room));
+        for (at, part) in [(at, before), (self.ring.first, after)] {
+            let blocks: Vec<&[u8]> = part.iter().map(|page| &page[..]).collect();
+            self.area.write(&*self.device, at, &blocks)?;
+        }
+        Ok(())
+    }
+}
+
+/// The block as it stands in the log, where no block but the journal's own begins with the magic.
+fn escape(page: &Page) -> Page {
+    let mut escaped = page.clone();
+    escaped.make_mut()[..4].fill(0);
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Ring;
+
+    #[test]
+    fn a_ring_goes_round() {
+        let ring = Ring { first: 1, end: 11 };
+        assert_eq!(ring.blocks(), 10);
+        assert_eq!(ring.after(1, 9), 10);
+        assert_eq!(ring.after(1, 10), 1);
+        assert_eq!(ring.after(9, 5), 4);
+    }
+}

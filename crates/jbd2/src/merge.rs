@@ -1,0 +1,136 @@
+//! From captures to sealed blocks: what a commit writes, made once.
+//!
+//! A captured block is copied and gets its checksum. Captured pieces are laid over a copy of the
+//! last version of their block, which the cache holds. The sealed page then goes back into the
+//! cache, so that a reader who finds the object gone from memory finds its bytes there; a live page
+//! that was changed since the capture stays as it is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pext4_block::{Buffer, Cache, Page, Stamp};
+use pext4_ondisk::BlockNumber;
+
+use crate::client::{Capture, Client};
+use crate::error::JournalError;
+
+/// One block as a transaction writes it.
+pub(crate) struct Version {
+    pub(crate) block: BlockNumber,
+    /// Sealed: nobody changes it any more.
+    pub(crate) page: Page,
+    /// Keeps the block in memory until the version is home.
+    pub(crate) buffer: Arc<Buffer>,
+}
+
+/// What was captured of one block.
+#[derive(Default)]
+struct Parts {
+    whole: Option<(Page, Stamp)>,
+    pieces: Vec<(u32, Box<[u8]>)>,
+}
+
+/// Makes the versions of a transaction, sorted by block.
+pub(crate) fn merge(
+    cache: &Cache,
+    client: &dyn Client,
+    captures: Vec<Capture>,
+) -> Result<Vec<Version>, JournalError> {
+    let mut blocks: BTreeMap<BlockNumber, Parts> = BTreeMap::new();
+    for capture in captures {
+        match capture {
+            Capture::Block { block, page, stamp } => {
+                let before = blocks
+                    .entry(block)
+                    .or_default()
+                    .whole
+                    .replace((page, stamp));
+                debug_assert!(before.is_none(), "{block:?} is captured once a transaction");
+            }
+            Capture::Piece {
+                block,
+                offset,
+                bytes,
+            } => {
+                blocks
+                    .entry(block)
+                    .or_default()
+                    .pieces
+                    .push((offset, bytes));
+            }
+        }
+    }
+    blocks
+        .into_iter()
+        .map(|(block, parts)| match parts.whole {
+            Some((page, stamp)) => Ok(seal_block(
+                cache,
+                client,
+                block,
+                (page, stamp),
+                &parts.pieces,
+            )),
+            None => seal_pieces(cache, client, block, &parts.pieces),
+        })
+        .collect()
+}
+
+fn seal_block(
+    cache: &Cache,
+    client: &dyn Client,
+    block: BlockNumber,
+    (captured, stamp): (Page, Stamp),
+    pieces: &[(u32, Box<[u8]>)],
+) -> Version {
+    let page = sealed(client, block, stamp, &captured, pieces);
+    let buffer = cache.peek(block).unwrap_or_else(|| cache.get_zeroed(block));
+    {
+        let mut state = buffer.write();
+        // Bytes that the next transaction has changed are its own to seal.
+        if state.page.same(&captured) || state.dirty_in.is_none() {
+            state.page = page.clone();
+        }
+    }
+    Version {
+        block,
+        page,
+        buffer,
+    }
+}
+
+fn seal_pieces(
+    cache: &Cache,
+    client: &dyn Client,
+    block: BlockNumber,
+    pieces: &[(u32, Box<[u8]>)],
+) -> Result<Version, JournalError> {
+    let buffer = cache
+        .get(block)
+        .map_err(JournalError::io("reading a block to be committed"))?;
+    let base = buffer.page();
+    let page = sealed(client, block, Stamp::NONE, &base, pieces);
+    buffer.replace_page(page.clone());
+    Ok(Version {
+        block,
+        page,
+        buffer,
+    })
+}
+
+/// A copy of `base` with the pieces and the checksum in.
+fn sealed(
+    client: &dyn Client,
+    block: BlockNumber,
+    stamp: Stamp,
+    base: &Page,
+    pieces: &[(u32, Box<[u8]>)],
+) -> Page {
+    let mut page = base.clone();
+    let bytes = page.make_mut();
+    for (offset, piece) in pieces {
+        let start = *offset as usize;
+        bytes[start..start + piece.len()].copy_from_slice(piece);
+    }
+    client.seal(block, stamp, bytes);
+    page
+}

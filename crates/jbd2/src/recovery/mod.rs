@@ -1,0 +1,284 @@
+//! Recovery: what a crash left in the log is brought home before anything else touches the image.
+//!
+//! Three passes, each in its own file. The *scan* walks the log from its start and finds the
+//! transactions that were committed; the first record that does not continue them ends the log.
+//! The *revoke* pass finds out which logged blocks must stay unwritten. The *replay* writes the
+//! last version of each of the others, to the device or, for a read-only mount, into an overlay in
+//! memory.
+//!
+//! Nothing is written before everything was judged: a home outside the file system or inside the
+//! log, or a block whose sum is wrong, stops recovery with the image as it was. Memory is bounded
+//! by the length of the log: revokes are remembered only of blocks that are in it.
+//!
+//! After a replay to the device the log is empty and its next transaction is one further than the
+//! first that was not committed, so that no leftover record can ever continue it.
+
+mod replay;
+mod revokes;
+mod scan;
+
+use std::collections::BTreeMap;
+
+use pext4_block::Device;
+use pext4_ondisk::journal::superblock::SUPERBLOCK_SIZE;
+use pext4_ondisk::journal::{JournalIncompat, JournalSuperblock, RecordFormat, fast_commit};
+use pext4_ondisk::{BlockNumber, Corrupt, Tid};
+
+use crate::error::JournalError;
+use crate::log_area::LogArea;
+
+/// What recovery did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Committed transactions found in the log.
+    pub transactions: u32,
+    /// Blocks brought home, each counted once.
+    pub blocks: u64,
+    /// Logged versions that revokes held back.
+    pub revoked: u64,
+    /// The error that stopped the journal before, as a negative errno; 0 for none. It stays in the
+    /// journal's superblock until [`clear_error`].
+    pub errno: i32,
+}
+
+/// The log as recovery reads it.
+struct Log<'a> {
+    device: &'a dyn Device,
+    area: &'a LogArea,
+    format: RecordFormat,
+    /// The ring: from here...
+    first: u32,
+    /// ...to before here.
+    end: u32,
+}
+
+impl Log<'_> {
+    fn blocks(&self) -> u32 {
+        self.end - self.first
+    }
+
+    fn read(&self, at: u32) -> Result<Vec<u8>, JournalError> {
+        let mut block = vec![0; self.format.block_size];
+        self.area
+            .read(self.device, at, &mut block)
+            .map_err(JournalError::io("reading the journal"))?;
+        Ok(block)
+    }
+
+    /// The position `count` further on in the ring; at most one lap.
+    fn after(&self, at: u32, count: u32) -> u32 {
+        let offset = u64::from(at - self.first) + u64::from(count);
+        let lap = u64::from(self.blocks());
+        self.first + u32::try_from(offset % lap).expect("below the length of the ring")
+    }
+}
+
+/// Reads the journal's superblock and checks it against the area.
+///
+/// # Errors
+///
+/// `Corrupt` if it is none or contradicts the area, `Io`.
+pub fn read_superblock(
+    device: &dyn Device,
+    area: &LogArea,
+) -> Result<JournalSuperblock, JournalError> {
+    let (home, _) = area.place(0).expect("an area has blocks");
+    let offset = home.get().saturating_mul(u64::from(area.block_size()));
+    let mut bytes = [0; SUPERBLOCK_SIZE];
+    device
+        .read_at(offset, &mut bytes)
+        .map_err(JournalError::io("reading the journal's superblock"))?;
+    let superblock = JournalSuperblock::decode(&bytes).map_err(|corrupt| corrupt.in_block(home))?;
+    check_area(&superblock, area).map_err(|corrupt| corrupt.in_block(home))?;
+    Ok(superblock)
+}
+
+fn check_area(superblock: &JournalSuperblock, area: &LogArea) -> Result<(), Corrupt> {
+    let problem = if superblock.block_size != area.block_size() {
+        format!(
+            "block size is {}, the file system's is {}",
+            superblock.block_size,
+            area.block_size()
+        )
+    } else if superblock.max_len > area.blocks() {
+        format!(
+            "says {} blocks, the journal has {}",
+            superblock.max_len,
+            area.blocks()
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Corrupt::new("journal superblock", problem))
+}
+
+/// Writes the journal's superblock and makes it durable.
+pub(crate) fn write_superblock(
+    device: &dyn Device,
+    area: &LogArea,
+    superblock: &JournalSuperblock,
+) -> Result<(), JournalError> {
+    let (home, _) = area.place(0).expect("an area has blocks");
+    let offset = home.get() * u64::from(area.block_size());
+    device
+        .write_at(offset, &superblock.encode())
+        .and_then(|()| device.flush())
+        .map_err(JournalError::io("writing the journal's superblock"))
+}
+
+/// Forgets the recorded error, durably.
+///
+/// # Errors
+///
+/// `Io`.
+pub fn clear_error(
+    device: &dyn Device,
+    area: &LogArea,
+    superblock: &mut JournalSuperblock,
+) -> Result<(), JournalError> {
+    if superblock.errno == 0 {
+        return Ok(());
+    }
+    superblock.errno = 0;
+    write_superblock(device, area, superblock)
+}
+
+/// Replays the log to the device, durably, and leaves it empty. `filesystem_blocks` bounds what
+/// may be written.
+///
+/// # Errors
+///
+/// `Corrupt` if the log or what it asks for cannot be true, `Unsupported` by name, `Io`. Nothing
+/// has been written then, unless the device failed while writing; recovery may be tried again.
+pub fn recover(
+    device: &dyn Device,
+    area: &LogArea,
+    superblock: &mut JournalSuperblock,
+    filesystem_blocks: u64,
+) -> Result<Recovered, JournalError> {
+    if !superblock.read_only_compat.is_empty() {
+        let features = superblock.read_only_compat.bits();
+        return Err(JournalError::Unsupported(format!(
+            "features {features:#x} (ro_compat)"
+        )));
+    }
+    let plan = Plan::make(device, area, superblock, filesystem_blocks)?;
+    if superblock.start == 0 {
+        return Ok(plan.report);
+    }
+    for block in plan.survivors.values() {
+        let bytes = block.read(&plan.log)?;
+        let offset = block.home.get() * u64::from(area.block_size());
+        device
+            .write_at(offset, &bytes)
+            .map_err(JournalError::io("replaying the journal"))?;
+    }
+    device
+        .flush()
+        .map_err(JournalError::io("replaying the journal"))?;
+    superblock.start = 0;
+    superblock.sequence = plan.next.next();
+    write_superblock(device, area, superblock)?;
+    Ok(plan.report)
+}
+
+/// Replays the log into memory and leaves the device alone: what a read-only mount lays over it.
+///
+/// # Errors
+///
+/// As [`recover`].
+pub fn recover_to_overlay(
+    device: &dyn Device,
+    area: &LogArea,
+    superblock: &JournalSuperblock,
+    filesystem_blocks: u64,
+) -> Result<(Recovered, BTreeMap<BlockNumber, Vec<u8>>), JournalError> {
+    let plan = Plan::make(device, area, superblock, filesystem_blocks)?;
+    let mut overlay = BTreeMap::new();
+    for block in plan.survivors.values() {
+        overlay.insert(block.home, block.read(&plan.log)?);
+    }
+    Ok((plan.report, overlay))
+}
+
+/// What a replay would do, judged sound.
+struct Plan<'a> {
+    log: Log<'a>,
+    survivors: BTreeMap<BlockNumber, scan::LoggedBlock>,
+    /// The first transaction that was not committed.
+    next: Tid,
+    report: Recovered,
+}
+
+impl<'a> Plan<'a> {
+    fn make(
+        device: &'a dyn Device,
+        area: &'a LogArea,
+        superblock: &JournalSuperblock,
+        filesystem_blocks: u64,
+    ) -> Result<Self, JournalError> {
+        check_supported(superblock)?;
+        check_area(superblock, area)?;
+        let log = Log {
+            device,
+            area,
+            format: RecordFormat::of(superblock),
+            first: superblock.first,
+            end: superblock.log_end(),
+        };
+        let mut scan = if superblock.start == 0 {
+            scan::Scan::empty(superblock.sequence)
+        } else {
+            scan::scan(&log, superblock)?
+        };
+        refuse_fast_commits(&log, superblock, scan.next)?;
+        scan.check_homes(area, filesystem_blocks)?;
+        let (survivors, revoked) = replay::select(&log, superblock, &mut scan)?;
+        let report = Recovered {
+            transactions: scan.transactions,
+            blocks: survivors.len() as u64,
+            revoked,
+            errno: superblock.errno,
+        };
+        Ok(Self {
+            log,
+            survivors,
+            next: scan.next,
+            report,
+        })
+    }
+}
+
+fn check_supported(superblock: &JournalSuperblock) -> Result<(), JournalError> {
+    if let Some(features) = superblock.incompat.unknown() {
+        return Err(JournalError::Unsupported(features));
+    }
+    let unguarded = superblock.incompat.contains(JournalIncompat::ASYNC_COMMIT)
+        && !superblock.is_summed()
+        && superblock.start != 0;
+    if unguarded {
+        let what = "asynchronous commits without checksums v2 or v3";
+        return Err(JournalError::Unsupported(what.into()));
+    }
+    Ok(())
+}
+
+/// Design rule 11: a dirty fast-commit area is never ignored.
+fn refuse_fast_commits(
+    log: &Log<'_>,
+    superblock: &JournalSuperblock,
+    next: Tid,
+) -> Result<(), JournalError> {
+    if superblock.fast_commit_blocks() == 0 {
+        return Ok(());
+    }
+    if fast_commit::is_pending(&log.read(superblock.log_end())?, next) {
+        return Err(JournalError::Unsupported(
+            "fast commits that wait to be replayed".into(),
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

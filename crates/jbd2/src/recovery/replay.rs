@@ -1,0 +1,86 @@
+//! The replay: which versions survive, whether their bytes are what was logged, and those bytes.
+
+use std::collections::BTreeMap;
+
+use pext4_ondisk::journal::{JournalIncompat, JournalSuperblock, header};
+use pext4_ondisk::{BlockNumber, Corrupt};
+
+use super::Log;
+use super::revokes::Revokes;
+use super::scan::{LoggedBlock, Scan};
+use crate::error::JournalError;
+
+type Survivors = BTreeMap<BlockNumber, LoggedBlock>;
+
+/// The last version of every block that is not revoked, all verified, and how many versions
+/// revokes held back. With asynchronous commits a last transaction that was not written whole is
+/// taken out of the scan.
+pub(super) fn select(
+    log: &Log<'_>,
+    superblock: &JournalSuperblock,
+    scan: &mut Scan,
+) -> Result<(Survivors, u64), JournalError> {
+    let (survivors, revoked) = survivors(log, scan)?;
+    let Some(damaged) = first_damaged(log, &survivors)? else {
+        return Ok((survivors, revoked));
+    };
+    let asynchronous = superblock.incompat.contains(JournalIncompat::ASYNC_COMMIT);
+    if asynchronous && damaged.tid.next() == scan.next {
+        scan.forget_last();
+        return select_complete(log, scan);
+    }
+    Err(damage(&damaged).into())
+}
+
+fn select_complete(log: &Log<'_>, scan: &Scan) -> Result<(Survivors, u64), JournalError> {
+    let (survivors, revoked) = survivors(log, scan)?;
+    match first_damaged(log, &survivors)? {
+        None => Ok((survivors, revoked)),
+        Some(damaged) => Err(damage(&damaged).into()),
+    }
+}
+
+fn damage(block: &LoggedBlock) -> Corrupt {
+    let problem = format!("the sum of a block of transaction {} is wrong", block.tid);
+    Corrupt::new("journal", problem).in_block(block.home)
+}
+
+fn survivors(log: &Log<'_>, scan: &Scan) -> Result<(Survivors, u64), JournalError> {
+    let revokes = Revokes::gather(log, scan)?;
+    let mut survivors = BTreeMap::new();
+    let mut held_back = 0;
+    for block in &scan.blocks {
+        if revokes.hold_back(block) {
+            held_back += 1;
+        } else {
+            survivors.insert(block.home, *block);
+        }
+    }
+    Ok((survivors, held_back))
+}
+
+fn first_damaged(
+    log: &Log<'_>,
+    survivors: &Survivors,
+) -> Result<Option<LoggedBlock>, JournalError> {
+    if !log.format.is_summed() {
+        return Ok(None);
+    }
+    for block in survivors.values() {
+        if log.format.data_checksum(block.tid, &log.read(block.at)?) != block.checksum {
+            return Ok(Some(*block));
+        }
+    }
+    Ok(None)
+}
+
+impl LoggedBlock {
+    /// The block as it belongs at home: unescaped.
+    pub(super) fn read(&self, log: &Log<'_>) -> Result<Vec<u8>, JournalError> {
+        let mut bytes = log.read(self.at)?;
+        if self.escaped {
+            bytes[..4].copy_from_slice(&header::MAGIC.to_be_bytes());
+        }
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,39 @@
+//! The revoke pass: up to which transaction each block's logged versions are void.
+//!
+//! Only blocks that the log holds versions of are remembered, so a log full of revokes costs no
+//! more memory than the log has blocks.
+
+use std::collections::HashMap;
+
+use pext4_ondisk::journal::revoke;
+use pext4_ondisk::{BlockNumber, Tid};
+
+use super::Log;
+use super::scan::{LoggedBlock, Scan};
+use crate::error::JournalError;
+
+/// The last revoke of each block in the log.
+pub(super) struct Revokes(HashMap<BlockNumber, Option<Tid>>);
+
+impl Revokes {
+    /// Reads all revoke blocks of committed transactions.
+    pub(super) fn gather(log: &Log<'_>, scan: &Scan) -> Result<Self, JournalError> {
+        let mut last: HashMap<BlockNumber, Option<Tid>> =
+            scan.blocks.iter().map(|block| (block.home, None)).collect();
+        for &(at, tid) in &scan.revokes {
+            for revoked in revoke::records(&log.format, &log.read(at)?)? {
+                if let Some(entry) = last.get_mut(&revoked) {
+                    // Transactions come in their order, so the last one met is the latest.
+                    *entry = Some(tid);
+                }
+            }
+        }
+        Ok(Self(last))
+    }
+
+    /// Whether a version must not be replayed: its block was revoked in its transaction or later.
+    pub(super) fn hold_back(&self, block: &LoggedBlock) -> bool {
+        let revoked = self.0.get(&block.home).copied().flatten();
+        revoked.is_some_and(|revoked| revoked.is_at_or_after(block.tid))
+    }
+}

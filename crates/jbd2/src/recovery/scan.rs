@@ -1,0 +1,210 @@
+//! The scan: which transactions of the log were committed.
+//!
+//! Records must continue each other: the next one bears the magic and the expected transaction, or
+//! the log ends there. A record that does so but whose sum is wrong is *suspect*. If the
+//! transaction it is in has no commit block, a crash tore it and the log ends before it. If it
+//! has one that is older than the last good commit, all of it is a leftover of an earlier lap and
+//! the log ends before it too. Otherwise bytes that had been made durable have changed, and that
+//! is corruption.
+
+use pext4_ondisk::journal::{
+    BlockType, Commit, Header, JournalIncompat, JournalSuperblock, TagFlags, commit, descriptor,
+};
+use pext4_ondisk::{BlockNumber, Corrupt, Tid};
+
+use super::Log;
+use crate::error::JournalError;
+use crate::log_area::LogArea;
+
+/// One version of a block in the log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LoggedBlock {
+    pub(super) home: BlockNumber,
+    pub(super) tid: Tid,
+    pub(super) at: u32,
+    pub(super) escaped: bool,
+    pub(super) checksum: u32,
+}
+
+/// What the log holds, in its order.
+#[derive(Debug)]
+pub(super) struct Scan {
+    pub(super) blocks: Vec<LoggedBlock>,
+    /// Revoke blocks: their positions and transactions.
+    pub(super) revokes: Vec<(u32, Tid)>,
+    pub(super) transactions: u32,
+    /// The first transaction that was not committed.
+    pub(super) next: Tid,
+}
+
+impl Scan {
+    /// An empty log, in which `next` would come next.
+    pub(super) fn empty(next: Tid) -> Self {
+        Self {
+            blocks: Vec::new(),
+            revokes: Vec::new(),
+            transactions: 0,
+            next,
+        }
+    }
+
+    /// Fails unless every block may be written where the log says.
+    pub(super) fn check_homes(&self, area: &LogArea, blocks: u64) -> Result<(), Corrupt> {
+        let stray = self
+            .blocks
+            .iter()
+            .find(|block| block.home.get() >= blocks || area.contains(block.home));
+        match stray {
+            None => Ok(()),
+            Some(block) => Err(Corrupt::new(
+                "journal",
+                format!(
+                    "transaction {} would write outside the file system's blocks",
+                    block.tid
+                ),
+            )
+            .in_block(block.home)),
+        }
+    }
+
+    /// Takes the last transaction out: it was not written whole after all.
+    pub(super) fn forget_last(&mut self) {
+        let last = self.next.previous();
+        self.blocks.retain(|block| block.tid != last);
+        self.revokes.retain(|(_, tid)| *tid != last);
+        self.transactions -= 1;
+        self.next = last;
+    }
+}
+
+/// Walks the log from where the superblock says it starts.
+pub(super) fn scan(log: &Log<'_>, superblock: &JournalSuperblock) -> Result<Scan, JournalError> {
+    let mut scanner = Scanner {
+        log,
+        asynchronous: superblock.incompat.contains(JournalIncompat::ASYNC_COMMIT),
+        at: superblock.start,
+        walked: 0,
+        open: Open::default(),
+        last_commit: None,
+        found: Scan::empty(superblock.sequence),
+    };
+    while scanner.step()? {}
+    Ok(scanner.found)
+}
+
+struct Scanner<'a> {
+    log: &'a Log<'a>,
+    asynchronous: bool,
+    at: u32,
+    /// Log blocks passed so far: one lap at most.
+    walked: u32,
+    open: Open,
+    last_commit: Option<(u64, u32)>,
+    found: Scan,
+}
+
+/// The transaction being read.
+#[derive(Default)]
+struct Open {
+    blocks: Vec<LoggedBlock>,
+    revokes: Vec<(u32, Tid)>,
+    suspect: Option<&'static str>,
+}
+
+impl Scanner<'_> {
+    /// Reads one record; false where the log ends.
+    fn step(&mut self) -> Result<bool, JournalError> {
+        if self.walked >= self.log.blocks() {
+            return Ok(false);
+        }
+        let block = self.log.read(self.at)?;
+        let expected = self.found.next;
+        match Header::decode(&block).filter(|header| header.sequence == expected) {
+            None => Ok(false),
+            Some(header) => match header.block_type {
+                BlockType::Descriptor => Ok(self.descriptor(&block)),
+                BlockType::Revoke => Ok(self.revoke(&block)),
+                BlockType::Commit => self.commit(&block),
+                _ => Ok(false),
+            },
+        }
+    }
+
+    fn descriptor(&mut self, block: &[u8]) -> bool {
+        self.suspect_unless(
+            self.log.format.verify_tail(block),
+            "a descriptor's sum is wrong",
+        );
+        let tid = self.found.next;
+        let tags = descriptor::tags(&self.log.format, block);
+        let room = self.log.blocks() - self.walked;
+        let count = u32::try_from(tags.len()).expect("a block holds less tags than it has bytes");
+        if count >= room {
+            return false;
+        }
+        for (tag, step) in tags.iter().zip(1..) {
+            self.open.blocks.push(LoggedBlock {
+                home: tag.block,
+                tid,
+                at: self.log.after(self.at, step),
+                escaped: tag.flags.contains(TagFlags::ESCAPE),
+                checksum: tag.checksum,
+            });
+        }
+        self.advance(count + 1)
+    }
+
+    fn revoke(&mut self, block: &[u8]) -> bool {
+        self.suspect_unless(
+            self.log.format.verify_tail(block),
+            "a revoke block's sum is wrong",
+        );
+        self.open.revokes.push((self.at, self.found.next));
+        self.advance(1)
+    }
+
+    fn commit(&mut self, block: &[u8]) -> Result<bool, JournalError> {
+        self.suspect_unless(
+            commit::verify(&self.log.format, block),
+            "the commit block's sum is wrong",
+        );
+        let Some(commit) = Commit::decode(block) else {
+            return Ok(false);
+        };
+        let time = (commit.seconds, commit.nanoseconds);
+        if let Some(problem) = self.open.suspect {
+            return self.judge(problem, time);
+        }
+        let open = std::mem::take(&mut self.open);
+        self.found.blocks.extend(open.blocks);
+        self.found.revokes.extend(open.revokes);
+        self.found.transactions += 1;
+        self.found.next = self.found.next.next();
+        self.last_commit = Some(time);
+        Ok(self.advance(1))
+    }
+
+    /// What a suspect transaction with a commit block is: the end of the log, or corruption.
+    fn judge(&self, problem: &'static str, time: (u64, u32)) -> Result<bool, JournalError> {
+        let leftover = self.last_commit.is_some_and(|last| time < last);
+        if leftover || self.asynchronous {
+            return Ok(false);
+        }
+        let text = format!("{problem} in committed transaction {}", self.found.next);
+        let block = self.log.area.place(self.at).map(|(block, _)| block);
+        let corrupt = Corrupt::new("journal", text);
+        Err(block.into_iter().fold(corrupt, Corrupt::in_block).into())
+    }
+
+    fn suspect_unless(&mut self, sound: bool, problem: &'static str) {
+        if !sound {
+            self.open.suspect.get_or_insert(problem);
+        }
+    }
+
+    fn advance(&mut self, count: u32) -> bool {
+        self.at = self.log.after(self.at, count);
+        self.walked += count;
+        true
+    }
+}

@@ -1,0 +1,108 @@
+//! What a transaction collects while it runs.
+//!
+//! Only two transactions are alive at a time, the running and the committing one, so there are two
+//! slots, by parity, and in each slot a set of lists a shard. Handles push without locks; the
+//! committer takes everything, after the transaction was closed and drained. What comes into the
+//! slot of a closed transaction later are captures alone: versions that handles of the next one
+//! save before they change an object (design rule 2 and 3). These are complete once every object
+//! on the list has been asked, because an object is asked under the lock under which its version
+//! is saved.
+
+use std::sync::Arc;
+
+use pext4_ondisk::{BlockNumber, Tid};
+use pext4_sync::{Sharded, Stack};
+
+use crate::client::{Capture, Owing};
+
+/// The slots of the running and the committing transaction.
+pub(crate) struct Transactions {
+    slots: [Sharded<Lists>; 2],
+}
+
+/// One shard's part of a transaction.
+#[derive(Default)]
+struct Lists {
+    /// Objects that owe the transaction their bytes, unless they were captured early.
+    dirty: Stack<Arc<dyn Owing>>,
+    /// Versions captured by handles of the next transaction.
+    early: Stack<Vec<Capture>>,
+    /// Metadata blocks freed.
+    revoked: Stack<BlockNumber>,
+}
+
+impl Lists {
+    fn is_empty(&self) -> bool {
+        self.dirty.is_empty() && self.revoked.is_empty()
+    }
+}
+
+/// All that a closed transaction consists of.
+pub(crate) struct Gathered {
+    /// The objects are kept until their versions are where a reader finds them (design rule 4).
+    pub(crate) objects: Vec<Arc<dyn Owing>>,
+    pub(crate) captures: Vec<Capture>,
+    pub(crate) revoked: Vec<BlockNumber>,
+}
+
+impl Transactions {
+    pub(crate) fn new() -> Self {
+        Self {
+            slots: [(); 2].map(|()| Sharded::new(|_| Lists::default())),
+        }
+    }
+
+    /// Puts an object on the list of `tid`.
+    pub(crate) fn note_dirty(&self, tid: Tid, shard: usize, object: Arc<dyn Owing>) {
+        self.slot(tid).get(shard).dirty.push(object);
+    }
+
+    /// Saves versions that belong to the committing transaction.
+    pub(crate) fn save(&self, tid: Tid, shard: usize, captures: Vec<Capture>) {
+        if !captures.is_empty() {
+            self.slot(tid).get(shard).early.push(captures);
+        }
+    }
+
+    /// Records that a metadata block was freed.
+    pub(crate) fn revoke(&self, tid: Tid, shard: usize, block: BlockNumber) {
+        self.slot(tid).get(shard).revoked.push(block);
+    }
+
+    /// Whether the running transaction `tid` has nothing to commit so far.
+    pub(crate) fn is_clean(&self, tid: Tid) -> bool {
+        self.slot(tid).iter().all(Lists::is_empty)
+    }
+
+    /// Captures the closed transaction `tid` and takes it out of its slot.
+    pub(crate) fn gather(&self, tid: Tid) -> Gathered {
+        let slot = self.slot(tid);
+        let objects: Vec<_> = slot
+            .iter()
+            .flat_map(|lists| lists.dirty.take_all())
+            .collect();
+        let mut captures = Vec::with_capacity(objects.len());
+        for object in &objects {
+            object.capture(tid, &mut captures);
+        }
+        // Only now: see the top of this file.
+        captures.extend(
+            slot.iter()
+                .flat_map(|lists| lists.early.take_all())
+                .flatten(),
+        );
+        let revoked = slot
+            .iter()
+            .flat_map(|lists| lists.revoked.take_all())
+            .collect();
+        Gathered {
+            objects,
+            captures,
+            revoked,
+        }
+    }
+
+    fn slot(&self, tid: Tid) -> &Sharded<Lists> {
+        &self.slots[(tid.0 & 1) as usize]
+    }
+}
