@@ -53,17 +53,6 @@ pub struct RootInfo {
 }
 
 impl RootInfo {
-    /// Whether block 0 names a hash version and flags that exist. One that does not is no sign of
-    /// damage: its directory can still be searched leaf by leaf.
-    #[must_use]
-    pub fn is_known_kind(block: &[u8]) -> bool {
-        let Some(&[version, _, _, flags]) = block.get(INFO_AT + 4..).and_then(<[u8]>::first_chunk)
-        else {
-            return false;
-        };
-        HashVersion::from_raw(version).is_some() && flags == 0
-    }
-
     /// Reads it from block 0.
     ///
     /// # Errors
