@@ -280,5 +280,5 @@ fn refuse_fast_commits(
     Ok(())
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
