@@ -1,0 +1,298 @@
+//! The index of a directory (htree): the way from a name's hash to a leaf.
+//!
+//! The root is block 0, behind `.` and `..`; below it lie up to one level of nodes, two with
+//! `large_dir`. An index entry gives the lowest hash of a child and its block; the first entry of
+//! a block has no hash of its own, its parent's counts. Where names of one hash fill more than a
+//! leaf, the entries of the leaves that go on with them carry that hash with its low bit set, and
+//! whoever looks for such a name goes on from leaf to leaf.
+//!
+//! A [`Path`] is a way that was walked: for each level the block, the place in it, and the hash of
+//! the entry behind it. It is valid while the directory's lock is held and nothing is changed but
+//! through the path itself.
+
+use pext4_ondisk::dirhash::Hasher;
+use pext4_ondisk::htree::{Index, RootInfo};
+use pext4_ondisk::{Corrupt, LogicalBlock};
+
+use super::blocks::{self, BlockKind, DirectoryBlocks, DirectorySettings, look};
+use super::{Found, corrupt_in, leaf};
+use crate::error::Result;
+
+/// Root and levels below it.
+const MOST_FRAMES: usize = 3;
+
+const ROOT: LogicalBlock = LogicalBlock(0);
+
+/// What to walk to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Seek<'a> {
+    /// The leaf of a name.
+    Name(&'a [u8]),
+    /// The first leaf that may hold names of this hash.
+    Hash(u32),
+}
+
+/// One level of a path.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frame {
+    /// The root or a node.
+    pub(super) block: LogicalBlock,
+    /// The entry that was taken.
+    pub(super) position: usize,
+    /// Whether the block has no room for another entry.
+    pub(super) is_full: bool,
+    /// Hash of the entry that was taken; none for the first.
+    hash: Option<u32>,
+    /// Hash of the entry behind it; none for the last.
+    next: Option<u32>,
+}
+
+/// A way from the root to a leaf.
+#[derive(Clone, Debug)]
+pub(super) struct Path {
+    pub(super) frames: Vec<Frame>,
+    hasher: Hasher,
+    hash: u32,
+    leaf: LogicalBlock,
+}
+
+/// What a look at an index block gives.
+struct Step {
+    frame: Frame,
+    child: LogicalBlock,
+}
+
+struct Head {
+    hasher: Hasher,
+    levels: u8,
+    hash: u32,
+    step: Step,
+}
+
+impl Path {
+    /// Walks down; `None` if there is no index, or one of an unknown kind.
+    pub(super) fn descend<B: DirectoryBlocks>(blocks: &B, seek: Seek<'_>) -> Result<Option<Self>> {
+        if !blocks.is_indexed() || !blocks.settings().indexing {
+            return Ok(None);
+        }
+        let settings = blocks.settings();
+        let head = look(blocks, ROOT, BlockKind::Index, |bytes| {
+            read_head(bytes, settings, seek)
+        })?;
+        let Some(head) = head else { return Ok(None) };
+        let mut path = Self {
+            frames: Vec::with_capacity(MOST_FRAMES),
+            hasher: head.hasher,
+            hash: head.hash,
+            leaf: head.step.child,
+        };
+        path.frames.push(head.step.frame);
+        for _ in 0..head.levels {
+            path.step_down(blocks, |index| index.search(head.hash))?;
+        }
+        path.check_leaf(blocks)?;
+        Ok(Some(path))
+    }
+
+    /// Takes the child of the last frame for a node and chooses an entry in it.
+    fn step_down<B: DirectoryBlocks>(
+        &mut self,
+        blocks: &B,
+        choose: impl FnOnce(&Index<'_>) -> usize,
+    ) -> Result<()> {
+        let node = self.leaf;
+        if node == ROOT || self.frames.iter().any(|frame| frame.block == node) {
+            let above = self.frames.last().map_or(ROOT, |frame| frame.block);
+            return Err(corrupt_in(
+                blocks,
+                above,
+                "has an index that leads in circles",
+            ));
+        }
+        let has_tail = blocks.settings().format.has_tail;
+        let step = look(blocks, node, BlockKind::Index, |bytes| {
+            let index = Index::node(bytes, has_tail)?;
+            Ok(step_at(&index, node, choose(&index)))
+        })?;
+        self.frames.push(step.frame);
+        self.leaf = step.child;
+        Ok(())
+    }
+
+    fn check_leaf<B: DirectoryBlocks>(&self, blocks: &B) -> Result<()> {
+        let above = self.frames.last().map_or(ROOT, |frame| frame.block);
+        if self.leaf == ROOT || self.frames.iter().any(|frame| frame.block == self.leaf) {
+            return Err(corrupt_in(
+                blocks,
+                above,
+                "has an index that leads in circles",
+            ));
+        }
+        if self.leaf.get() >= blocks.count() {
+            return Err(corrupt_in(
+                blocks,
+                above,
+                "has an index that points behind its last block",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The leaf it leads to.
+    pub(super) fn leaf(&self) -> LogicalBlock {
+        self.leaf
+    }
+
+    /// The hash function of this index.
+    pub(super) fn hasher(&self) -> Hasher {
+        self.hasher
+    }
+
+    /// The lowest hash of the next leaf, low bit set if that leaf continues this one's last hash.
+    pub(super) fn next_hash(&self) -> Option<u32> {
+        self.frames.iter().rev().find_map(|frame| frame.next)
+    }
+
+    /// The lowest and the highest hash that the leaf may hold.
+    pub(super) fn leaf_range<B: DirectoryBlocks>(&self, blocks: &B) -> Result<(u32, u32)> {
+        let own = self
+            .frames
+            .iter()
+            .rev()
+            .find_map(|frame| frame.hash)
+            .unwrap_or(0);
+        let highest = match self.next_hash() {
+            None => 0xFFFF_FFFE,
+            Some(next) if next & 1 == 1 => next & !1,
+            Some(next) => next.saturating_sub(2),
+        };
+        if own & !1 > highest || self.next_hash().is_some_and(|next| next < own) {
+            let above = self.frames.last().map_or(ROOT, |frame| frame.block);
+            return Err(corrupt_in(blocks, above, "has index hashes out of order"));
+        }
+        Ok((own & !1, highest))
+    }
+
+    /// Walks on to the next leaf, which must exist.
+    pub(super) fn advance<B: DirectoryBlocks>(&mut self, blocks: &B) -> Result<()> {
+        let depth = self.frames.len();
+        let level = self.frames.iter().rposition(|frame| frame.next.is_some());
+        let level = level.expect("asked for only where a next hash exists");
+        let Frame {
+            block, position, ..
+        } = self.frames[level];
+        let has_tail = blocks.settings().format.has_tail;
+        let step = look(blocks, block, BlockKind::Index, |bytes| {
+            Ok(step_at(
+                &read_index(bytes, block, has_tail)?,
+                block,
+                position + 1,
+            ))
+        })?;
+        self.frames.truncate(level);
+        self.frames.push(step.frame);
+        self.leaf = step.child;
+        while self.frames.len() < depth {
+            self.step_down(blocks, |_| 0)?;
+        }
+        self.check_leaf(blocks)
+    }
+
+    /// Looks for a name in the leaf and in those that continue its hash.
+    pub(super) fn find<B: DirectoryBlocks>(
+        &mut self,
+        blocks: &B,
+        name: &[u8],
+    ) -> Result<Option<Found>> {
+        for _ in 0..blocks.count() {
+            let found = leaf::find(blocks, self.leaf, BlockKind::Leaf, name)?;
+            if found.is_some() || self.next_hash() != Some(self.hash | 1) {
+                return Ok(found);
+            }
+            self.advance(blocks)?;
+        }
+        Err(corrupt_in(
+            blocks,
+            self.leaf,
+            "is in an index that leads in circles",
+        ))
+    }
+}
+
+/// Following the index as it grows.
+impl Path {
+    /// The root's entries have moved into `node`, now its only child.
+    pub(super) fn enter_level(&mut self, node: LogicalBlock) {
+        let root = &mut self.frames[0];
+        let above = Frame {
+            position: 0,
+            is_full: false,
+            hash: None,
+            next: None,
+            ..*root
+        };
+        root.block = node;
+        self.frames.insert(0, above);
+    }
+
+    /// The entries of the node at `level` from `half` on have moved into `right`, the next child of
+    /// its parent.
+    pub(super) fn choose_half(&mut self, level: usize, half: usize, right: LogicalBlock) {
+        let frame = &mut self.frames[level];
+        if frame.position >= half {
+            frame.position -= half;
+            frame.block = right;
+            self.frames[level - 1].position += 1;
+        }
+    }
+}
+
+type Decoded<T> = std::result::Result<T, Corrupt>;
+
+/// The root's head and its entry for what is sought; `None` for an index of an unknown kind.
+fn read_head(bytes: &[u8], settings: &DirectorySettings, seek: Seek<'_>) -> Decoded<Option<Head>> {
+    let info = RootInfo::decode(bytes)?;
+    let hasher = info
+        .hash_version()
+        .and_then(|version| settings.hasher_of(version));
+    let Some(hasher) = hasher.filter(|_| info.flags == 0) else {
+        return Ok(None);
+    };
+    info.check(settings.most_levels())?;
+    let hash = match seek {
+        Seek::Name(name) => blocks::hash(&hasher, name),
+        Seek::Hash(hash) => hash,
+    };
+    let index = Index::root(bytes, settings.format.has_tail)?;
+    let step = step_at(&index, ROOT, index.search(hash));
+    Ok(Some(Head {
+        hasher,
+        levels: info.indirect_levels,
+        hash,
+        step,
+    }))
+}
+
+/// A block of an index: the root, or a node.
+pub(super) fn read_index(bytes: &[u8], block: LogicalBlock, has_tail: bool) -> Decoded<Index<'_>> {
+    if block == ROOT {
+        Index::root(bytes, has_tail)
+    } else {
+        Index::node(bytes, has_tail)
+    }
+}
+
+/// A step through the entry at `position`; the block must still have one there.
+fn step_at(index: &Index<'_>, block: LogicalBlock, position: usize) -> Step {
+    let behind = position + 1;
+    Step {
+        frame: Frame {
+            block,
+            position,
+            is_full: index.is_full(),
+            hash: (position > 0).then(|| index.entry(position).hash),
+            next: (behind < index.count()).then(|| index.entry(behind).hash),
+        },
+        child: index.entry(position).block,
+    }
+}

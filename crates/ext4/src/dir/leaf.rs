@@ -1,0 +1,182 @@
+//! One leaf of a directory: the codec's operations on a block of [`DirectoryBlocks`].
+
+use pext4_ondisk::directory::{self, Entry, Format};
+use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
+
+use super::blocks::{self, BlockKind, DirectoryBlocks, look};
+use super::{Found, kind_of};
+use crate::error::Result;
+
+type Decoded<T> = std::result::Result<T, Corrupt>;
+
+/// Writes the first block of a new directory.
+pub(super) fn init_first<B: DirectoryBlocks>(
+    blocks: &mut B,
+    block: LogicalBlock,
+    parent: InodeNumber,
+) -> Result<()> {
+    let (format, inode) = (blocks.settings().format, blocks.inode());
+    blocks.edit(block, BlockKind::Leaf, |bytes| {
+        directory::init_first_block(bytes, format, inode, parent);
+    })
+}
+
+/// Looks for a name in a block of that kind; index nodes have none.
+pub(super) fn find<B: DirectoryBlocks>(
+    blocks: &B,
+    block: LogicalBlock,
+    kind: BlockKind,
+    name: &[u8],
+) -> Result<Option<Found>> {
+    let format = blocks.settings().format;
+    look(blocks, block, kind, |bytes| {
+        if is_node(bytes, kind) {
+            return Ok(None);
+        }
+        let entry = directory::find(bytes, format, name)?.and_then(|record| record.entry);
+        Ok(entry.map(
+            |Entry {
+                 inode, file_type, ..
+             }| Found {
+                inode,
+                file_type,
+                block,
+            },
+        ))
+    })
+}
+
+/// Shows every entry of a block of that kind; index nodes have none.
+pub(super) fn for_each<B: DirectoryBlocks>(
+    blocks: &B,
+    block: LogicalBlock,
+    kind: BlockKind,
+    mut visit: impl FnMut(&Entry<'_>),
+) -> Result<()> {
+    let format = blocks.settings().format;
+    look(blocks, block, kind, |bytes| {
+        if is_node(bytes, kind) {
+            return Ok(());
+        }
+        for entry in directory::entries(bytes, format) {
+            visit(&entry?);
+        }
+        Ok(())
+    })
+}
+
+fn is_node(bytes: &[u8], kind: BlockKind) -> bool {
+    kind == BlockKind::Either && kind_of(bytes) == BlockKind::Index
+}
+
+/// What room a leaf has for a name.
+#[derive(Clone, Copy)]
+enum Room {
+    /// Enough behind one of its entries.
+    Gap,
+    /// Enough in all, but in pieces.
+    Pieces,
+    /// Not enough.
+    None,
+}
+
+fn room(bytes: &[u8], format: Format, name: &[u8]) -> Decoded<Room> {
+    let need = directory::record_length(name.len());
+    let mut in_all = 0;
+    for record in directory::records(bytes, format) {
+        let record = record?;
+        let used = record
+            .entry
+            .map_or(0, |entry| directory::record_length(entry.name.len()));
+        let free = record.length - used;
+        if free >= need {
+            return Ok(Room::Gap);
+        }
+        in_all += free;
+    }
+    Ok(if in_all >= need {
+        Room::Pieces
+    } else {
+        Room::None
+    })
+}
+
+/// Enters a name in a leaf if it has room, packing it where that helps; tells whether it had.
+pub(super) fn insert<B: DirectoryBlocks>(
+    blocks: &mut B,
+    block: LogicalBlock,
+    new: &Entry<'_>,
+) -> Result<bool> {
+    let format = blocks.settings().format;
+    match look(blocks, block, BlockKind::Leaf, |bytes| {
+        room(bytes, format, new.name)
+    })? {
+        Room::Gap => blocks::change(blocks, block, BlockKind::Leaf, |bytes| {
+            directory::insert(bytes, format, new)
+        })
+        .map(|_| true),
+        Room::Pieces => {
+            let content = copy(blocks, block)?;
+            let mut entries = unpack(blocks, block, &content)?;
+            entries.push(*new);
+            write(blocks, block, &entries)?;
+            Ok(true)
+        }
+        Room::None => Ok(false),
+    }
+}
+
+/// Removes a name from the leaf it was found in.
+pub(super) fn remove<B: DirectoryBlocks>(
+    blocks: &mut B,
+    block: LogicalBlock,
+    name: &[u8],
+) -> Result<()> {
+    let format = blocks.settings().format;
+    blocks::change(blocks, block, BlockKind::Leaf, |bytes| {
+        directory::remove(bytes, format, name)
+    })
+    .map(|_| ())
+}
+
+/// Changes what a name leads to, in the leaf it was found in.
+pub(super) fn replace<B: DirectoryBlocks>(
+    blocks: &mut B,
+    block: LogicalBlock,
+    entry: &Entry<'_>,
+) -> Result<()> {
+    let format = blocks.settings().format;
+    blocks::change(blocks, block, BlockKind::Leaf, |bytes| {
+        directory::set_inode_of(bytes, format, entry.name, entry.inode, entry.file_type)
+    })
+    .map(|_| ())
+}
+
+/// The bytes of a leaf.
+pub(super) fn copy<B: DirectoryBlocks>(blocks: &B, block: LogicalBlock) -> Result<Vec<u8>> {
+    look(blocks, block, BlockKind::Leaf, |bytes| Ok(bytes.to_vec()))
+}
+
+/// The entries of a leaf's copy.
+pub(super) fn unpack<'a, B: DirectoryBlocks>(
+    blocks: &B,
+    block: LogicalBlock,
+    content: &'a [u8],
+) -> Result<Vec<Entry<'a>>> {
+    directory::entries(content, blocks.settings().format)
+        .collect::<Decoded<_>>()
+        .map_err(|corrupt| blocks::place(blocks.inode(), block, corrupt))
+}
+
+/// Writes a leaf that holds these entries, which fit, and no others.
+pub(super) fn write<B: DirectoryBlocks>(
+    blocks: &mut B,
+    block: LogicalBlock,
+    entries: &[Entry<'_>],
+) -> Result<()> {
+    let format = blocks.settings().format;
+    blocks.edit(block, BlockKind::Leaf, |bytes| {
+        let fits = directory::write_leaf(bytes, format, entries.iter().copied());
+        assert!(fits, "callers divide what does not fit in one leaf");
+    })
+}

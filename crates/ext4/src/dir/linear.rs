@@ -1,0 +1,83 @@
+//! Searching a directory block by block: those without an index, those whose index is of an unknown
+//! kind, and the test for emptiness.
+
+use pext4_ondisk::LogicalBlock;
+use pext4_ondisk::directory::Entry;
+
+use super::blocks::{BlockKind, DirectoryBlocks};
+use super::{Found, corrupt_in, grow, is_dot, leaf};
+use crate::error::{Refusal, Result};
+
+/// Looks for a name in every leaf.
+pub(super) fn find<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<Found>> {
+    for block in leaves(blocks) {
+        if let Some(found) = leaf::find(blocks, block, leaf_kind(blocks), name)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether no leaf holds a name.
+pub(super) fn is_empty<B: DirectoryBlocks>(blocks: &B) -> Result<bool> {
+    for block in leaves(blocks) {
+        let mut empty = true;
+        leaf::for_each(blocks, block, leaf_kind(blocks), |entry| {
+            empty &= is_dot(entry.name)
+        })?;
+        if !empty {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Shows every entry but `.` and `..`, in the order of the blocks.
+pub(super) fn for_each<B: DirectoryBlocks>(
+    blocks: &B,
+    mut visit: impl FnMut(&Entry<'_>),
+) -> Result<()> {
+    for block in leaves(blocks) {
+        leaf::for_each(blocks, block, leaf_kind(blocks), |entry| {
+            if !is_dot(entry.name) {
+                visit(entry);
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// Enters a name in the first block with room. Without one the directory gets another block, or an
+/// index if it had a single block.
+pub(super) fn insert<B: DirectoryBlocks>(blocks: &mut B, new: &Entry<'_>) -> Result<()> {
+    for block in 0..blocks.count() {
+        if leaf::insert(blocks, LogicalBlock(block), new)? {
+            return Ok(());
+        }
+    }
+    let hasher_of_new = blocks.settings().hasher_of_new();
+    match (blocks.count(), hasher_of_new) {
+        (0, _) => Err(corrupt_in(blocks, LogicalBlock(0), "has no blocks")),
+        (1, Some(hasher)) => grow::index_and_insert(blocks, hasher, new),
+        (count, _) if count >= blocks.settings().most_blocks() => Err(Refusal::NoSpace.into()),
+        _ => {
+            blocks.reserve(1)?;
+            let block = blocks.append(BlockKind::Leaf)?;
+            leaf::write(blocks, block, &[*new])
+        }
+    }
+}
+
+/// Blocks that may be leaves.
+fn leaves<B: DirectoryBlocks>(blocks: &B) -> impl Iterator<Item = LogicalBlock> + use<B> {
+    let first = u32::from(blocks.is_indexed());
+    (first..blocks.count()).map(LogicalBlock)
+}
+
+fn leaf_kind<B: DirectoryBlocks>(blocks: &B) -> BlockKind {
+    if blocks.is_indexed() {
+        BlockKind::Either
+    } else {
+        BlockKind::Leaf
+    }
+}

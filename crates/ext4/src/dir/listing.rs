@@ -1,0 +1,344 @@
+//! Listing a directory in an order that insertions and removals do not disturb.
+//!
+//! A cookie says where a listing goes on. 0 is `.`, 1 is `..`, and every other entry has a cookie
+//! computed from its name alone: the upper 31 bits of the hash that orders the index, then 32 bits
+//! of a hash keyed by the mount. An entry that exists throughout a listing is seen exactly once,
+//! whatever is inserted, removed, split or indexed between two calls. Linear directories use the
+//! same cookies, since they may become indexed at any time.
+//!
+//! Linux takes the index's minor hash where we take a keyed one. That one is zero for the legacy
+//! hash and can be forged for the others, so that an image could hold more names of one cookie
+//! than a reply has room for.
+//!
+//! Memory: names are gathered leaf by leaf (with the leaves that continue a run of equal hashes),
+//! and at most [`BUDGET`] bytes of them are kept, those with the lowest cookies. A linear directory
+//! is gathered as a whole under the same limit, so a long one is read again for each batch.
+
+use std::hash::Hasher as _;
+
+use pext4_ondisk::InodeNumber;
+use pext4_ondisk::directory::Entry;
+use pext4_ondisk::dirhash::Hasher;
+
+use super::blocks::{self, BlockKind, DirectoryBlocks};
+use super::index::{Path, Seek};
+use super::{corrupt_in, is_dot, leaf, linear, parent};
+use crate::error::Result;
+use crate::types::FileType;
+
+/// No entry has this cookie or a higher one.
+pub const COOKIE_END: u64 = i64::MAX as u64;
+const COOKIE_DOT: u64 = 0;
+const COOKIE_DOT_DOT: u64 = 1;
+const COOKIE_FIRST: u64 = 2;
+/// Bytes of gathered entries at which those that come last are dropped again.
+const BUDGET: usize = 256 << 10;
+
+/// One entry of a listing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed<'a> {
+    /// The inode it leads to.
+    pub inode: InodeNumber,
+    /// The kind of file, where the directory remembers it.
+    pub file_type: Option<FileType>,
+    /// The name's bytes.
+    pub name: &'a [u8],
+    /// The entry's own cookie: a listing from here begins with this entry.
+    pub cookie: u64,
+    /// Where a listing goes on behind this entry: `cookie + 1`, or `cookie` again while more
+    /// entries with the same cookie follow.
+    pub next_cookie: u64,
+}
+
+/// Shows the entries whose cookies are `from` or higher, in the order of their cookies, until
+/// `visit` answers false. The entry that was refused counts as not shown.
+///
+/// Entries that share a cookie come one after the other, and only the last of them leads on
+/// (`next_cookie`). Whoever cuts a listing into replies puts all of them into one: if the last does
+/// not fit, the reply ends before the first, or the next one shows them again.
+///
+/// `visit` runs under the directory's lock and must not come back to the directory.
+///
+/// # Errors
+///
+/// `Corrupt` for impossible bytes on the way; those of the blocks.
+pub fn list<B: DirectoryBlocks>(
+    blocks: &B,
+    from: u64,
+    visit: &mut dyn FnMut(Listed<'_>) -> bool,
+) -> Result<()> {
+    list_within(blocks, from, BUDGET, visit)
+}
+
+/// [`list`] with a limit on the bytes gathered.
+pub(super) fn list_within<B: DirectoryBlocks>(
+    blocks: &B,
+    from: u64,
+    budget: usize,
+    visit: &mut dyn FnMut(Listed<'_>) -> bool,
+) -> Result<()> {
+    if !list_dots(blocks, from, visit)? {
+        return Ok(());
+    }
+    let mut from = from.max(COOKIE_FIRST);
+    while from < COOKIE_END {
+        let mut batch = Batch::new(from, budget);
+        let behind = gather(blocks, &mut batch)?;
+        let next = batch.cut.or(behind);
+        if !batch.show(visit) {
+            return Ok(());
+        }
+        let Some(next) = next else { return Ok(()) };
+        debug_assert!(next > from, "a batch leads on");
+        from = next;
+    }
+    Ok(())
+}
+
+/// Shows `.` and `..` if they are due; false if the visitor had enough.
+fn list_dots<B: DirectoryBlocks>(
+    blocks: &B,
+    from: u64,
+    visit: &mut dyn FnMut(Listed<'_>) -> bool,
+) -> Result<bool> {
+    let dot = |inode, name, cookie| Listed {
+        inode,
+        file_type: Some(FileType::Directory),
+        name,
+        cookie,
+        next_cookie: cookie + 1,
+    };
+    if from == COOKIE_DOT && !visit(dot(blocks.inode(), b".", COOKIE_DOT)) {
+        return Ok(false);
+    }
+    if from <= COOKIE_DOT_DOT && !visit(dot(parent(blocks)?, b"..", COOKIE_DOT_DOT)) {
+        return Ok(false);
+    }
+    Ok(true)
+}
+
+/// Fills a batch; tells from which cookie on there may be entries it has not looked at.
+fn gather<B: DirectoryBlocks>(blocks: &B, batch: &mut Batch) -> Result<Option<u64>> {
+    let key = blocks.settings().cookie_key;
+    match Path::descend(blocks, Seek::Hash(major_of(batch.from)))? {
+        Some(path) => gather_run(blocks, path, key, batch),
+        None => {
+            let hasher = blocks.settings().listing_hasher();
+            linear::for_each(blocks, |entry| {
+                batch.add(
+                    cookie(blocks::hash(&hasher, entry.name), key, entry.name),
+                    entry,
+                );
+            })?;
+            Ok(None)
+        }
+    }
+}
+
+/// Gathers the leaf a path leads to, and those that continue its last run of equal hashes.
+fn gather_run<B: DirectoryBlocks>(
+    blocks: &B,
+    mut path: Path,
+    key: u64,
+    batch: &mut Batch,
+) -> Result<Option<u64>> {
+    let hasher: Hasher = path.hasher();
+    for _ in 0..blocks.count() {
+        let (lowest, highest) = path.leaf_range(blocks)?;
+        leaf::for_each(blocks, path.leaf(), BlockKind::Leaf, |entry| {
+            if !is_dot(entry.name) {
+                // A name in the wrong leaf (whose hash was made with other signs) is shown where
+                // it is rather than never.
+                let major = blocks::hash(&hasher, entry.name).clamp(lowest, highest);
+                batch.add(cookie(major, key, entry.name), entry);
+            }
+        })?;
+        match path.next_hash() {
+            None => return Ok(None),
+            Some(next) if next & 1 == 0 => return Ok(Some(cookie_of_major(next))),
+            Some(_) => path.advance(blocks)?,
+        }
+    }
+    Err(corrupt_in(
+        blocks,
+        path.leaf(),
+        "is in an index that leads in circles",
+    ))
+}
+
+fn cookie_of_major(major: u32) -> u64 {
+    u64::from(major >> 1) << 32
+}
+
+fn major_of(cookie: u64) -> u32 {
+    u32::try_from(cookie >> 32 << 1 & u64::from(u32::MAX)).expect("32 bits are left")
+}
+
+fn cookie(major: u32, key: u64, name: &[u8]) -> u64 {
+    let mut keyed = std::hash::DefaultHasher::new();
+    keyed.write_u64(key);
+    keyed.write(name);
+    let minor = keyed.finish() & u64::from(u32::MAX);
+    (cookie_of_major(major) | minor).clamp(COOKIE_FIRST, COOKIE_END - 1)
+}
+
+/// The entries with the lowest cookies from `from` on.
+struct Batch {
+    from: u64,
+    budget: usize,
+    entries: Vec<Gathered>,
+    names: Vec<u8>,
+    /// Entries from this cookie on were dropped.
+    cut: Option<u64>,
+}
+
+struct Gathered {
+    cookie: u64,
+    inode: InodeNumber,
+    file_type: Option<FileType>,
+    start: usize,
+    length: usize,
+}
+
+impl Batch {
+    fn new(from: u64, budget: usize) -> Self {
+        Self {
+            from,
+            budget,
+            entries: Vec::new(),
+            names: Vec::new(),
+            cut: None,
+        }
+    }
+
+    fn add(&mut self, cookie: u64, entry: &Entry<'_>) {
+        if cookie < self.from || self.cut.is_some_and(|cut| cookie >= cut) {
+            return;
+        }
+        self.entries.push(Gathered {
+            cookie,
+            inode: entry.inode,
+            file_type: entry.file_type,
+            start: self.names.len(),
+            length: entry.name.len(),
+        });
+        self.names.extend_from_slice(entry.name);
+        if self.names.len() + self.entries.len() * size_of::<Gathered>() > self.budget {
+            self.shrink();
+        }
+    }
+
+    /// Drops the upper half, but never a part of the entries that share a cookie.
+    fn shrink(&mut self) {
+        self.entries.sort_by_key(|entry| entry.cookie);
+        let middle = self.entries[self.entries.len() / 2].cookie;
+        let mut kept = self.entries.partition_point(|entry| entry.cookie < middle);
+        if kept == 0 {
+            kept = self.entries.partition_point(|entry| entry.cookie <= middle);
+        }
+        match self.entries.get(kept) {
+            Some(first_dropped) => self.cut = Some(first_dropped.cookie),
+            None => self.budget *= 2,
+        }
+        self.entries.truncate(kept);
+        self.pack_names();
+    }
+
+    fn pack_names(&mut self) {
+        let mut packed = Vec::with_capacity(self.names.len());
+        for entry in &mut self.entries {
+            let name = &self.names[entry.start..entry.start + entry.length];
+            entry.start = packed.len();
+            packed.extend_from_slice(name);
+        }
+        self.names = packed;
+    }
+
+    /// Shows everything in the order of cookies; false if the visitor had enough.
+    fn show(&mut self, visit: &mut dyn FnMut(Listed<'_>) -> bool) -> bool {
+        self.entries.sort_by_key(|entry| entry.cookie);
+        for (index, entry) in self.entries.iter().enumerate() {
+            let follower = self.entries.get(index + 1);
+            let shared = follower.is_some_and(|follower| follower.cookie == entry.cookie);
+            let listed = Listed {
+                inode: entry.inode,
+                file_type: entry.file_type,
+                name: &self.names[entry.start..entry.start + entry.length],
+                cookie: entry.cookie,
+                next_cookie: entry.cookie + u64::from(!shared),
+            };
+            if !visit(listed) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Batch, Entry, InodeNumber, cookie_of_major, major_of};
+
+    fn shown(batch: &mut Batch) -> Vec<(u64, u64)> {
+        let mut shown = Vec::new();
+        batch.show(&mut |entry| {
+            assert_eq!(entry.name, entry.inode.get().to_string().as_bytes());
+            shown.push((entry.cookie, entry.next_cookie));
+            true
+        });
+        shown
+    }
+
+    fn batch_of(cookies: &[u64], budget: usize) -> Batch {
+        let mut batch = Batch::new(10, budget);
+        for (number, &cookie) in (1..).zip(cookies) {
+            let name = u32::to_string(&number);
+            let inode = InodeNumber(number);
+            batch.add(
+                cookie,
+                &Entry {
+                    inode,
+                    file_type: None,
+                    name: name.as_bytes(),
+                },
+            );
+        }
+        batch
+    }
+
+    #[test]
+    fn only_the_last_of_a_shared_cookie_leads_on() {
+        let mut batch = batch_of(&[30, 9, 20, 30, 10, 20, 20], 1 << 20);
+        let expected = [(10, 11), (20, 20), (20, 20), (20, 21), (30, 30), (30, 31)];
+        assert_eq!(shown(&mut batch), expected);
+        assert_eq!(batch.cut, None);
+    }
+
+    #[test]
+    fn a_shared_cookie_is_never_cut_in_two() {
+        let cookies: Vec<u64> = [50, 40, 40, 40, 40, 40, 40, 40, 40, 60, 70, 80].repeat(20);
+        let mut batch = batch_of(&cookies, 3000);
+        let cut = batch.cut.expect("it is over the limit");
+        let shown = shown(&mut batch);
+        assert_eq!(
+            shown.iter().filter(|&&(cookie, _)| cookie == 40).count(),
+            8 * 20
+        );
+        assert!(shown.iter().all(|&(cookie, _)| cookie < cut));
+    }
+
+    #[test]
+    fn one_cookie_may_exceed_the_limit() {
+        let mut batch = batch_of(&[77; 500], 1000);
+        assert_eq!(batch.cut, None);
+        assert_eq!(shown(&mut batch).len(), 500);
+    }
+
+    #[test]
+    fn majors_survive_in_cookies() {
+        for major in [0, 2, 0x7FFF_FFFE, 0x8000_0000, 0xFFFF_FFFC] {
+            assert_eq!(major_of(cookie_of_major(major)), major);
+            assert_eq!(major_of(cookie_of_major(major) | 0xFFFF_FFFF), major);
+        }
+    }
+}

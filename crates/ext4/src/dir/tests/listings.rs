@@ -1,0 +1,190 @@
+//! Listings that go on while the directory changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::listing::list_within;
+use super::super::{COOKIE_END, DirectoryBlocks, DirectorySettings, Listed, find, list, remove};
+use super::memory::{Memory, PARENT, SELF, settings};
+use super::shapes::{COLLIDING, colliding_name, legacy};
+use super::{Random, enter};
+
+/// All names but `.` and `..`, listed in one go.
+pub(super) fn names(directory: &Memory) -> BTreeSet<Vec<u8>> {
+    let mut names = BTreeSet::new();
+    list(directory, 2, &mut |entry| names.insert(entry.name.to_vec())).expect("sound, seen once");
+    names
+}
+
+/// One reply of a listing: at most `most` entries; where to go on, or `None` at the end.
+fn reply(
+    directory: &Memory,
+    cookie: u64,
+    most: usize,
+    budget: usize,
+    seen: &mut BTreeMap<Vec<u8>, usize>,
+) -> Option<u64> {
+    let mut next = cookie;
+    let mut left = most;
+    list_within(directory, cookie, budget, &mut |entry: Listed<'_>| {
+        if left == 0 {
+            return false;
+        }
+        left -= 1;
+        assert!(entry.cookie >= cookie && entry.next_cookie <= COOKIE_END);
+        assert_eq!(entry.next_cookie, entry.cookie + 1, "cookies are apart");
+        *seen.entry(entry.name.to_vec()).or_default() += 1;
+        next = entry.next_cookie;
+        true
+    })
+    .expect("sound");
+    (left < most).then_some(next)
+}
+
+/// Changes names that start with 'v'.
+fn disturb(directory: &mut Memory, random: &mut Random) {
+    for _ in 0..random.below(60) {
+        let number = random.below(5000);
+        let name = format!("v{number}");
+        if find(directory, name.as_bytes()).expect("sound").is_some() {
+            if random.below(3) == 0 {
+                remove(directory, name.as_bytes()).expect("it is there");
+            }
+        } else {
+            enter(directory, number, name.as_bytes());
+        }
+    }
+}
+
+fn stable_names(count: usize) -> Vec<Vec<u8>> {
+    (0..count)
+        .map(|number| format!("stable-{number}").into_bytes())
+        .collect()
+}
+
+fn sees_stable_names_once(settings: DirectorySettings, count: usize, seed: u64, budget: usize) {
+    println!("seed {seed}, {count} stable names, {budget} bytes");
+    let mut random = Random(seed);
+    let mut directory = Memory::new(settings);
+    for (number, name) in stable_names(count).iter().enumerate() {
+        enter(&mut directory, number, name);
+    }
+    let mut seen = BTreeMap::new();
+    let mut cookie = 0;
+    while let Some(next) = reply(&directory, cookie, 1 + random.below(40), budget, &mut seen) {
+        assert!(next > cookie, "a listing leads on");
+        cookie = next;
+        disturb(&mut directory, &mut random);
+    }
+    assert_eq!((seen[b".".as_slice()], seen[b"..".as_slice()]), (1, 1));
+    for name in stable_names(count) {
+        assert_eq!(
+            seen.get(&name),
+            Some(&1),
+            "{}",
+            String::from_utf8_lossy(&name)
+        );
+    }
+    assert!(
+        seen.values()
+            .all(|&times| times == 1 || !directory.is_indexed())
+            || count > 0
+    );
+}
+
+#[test]
+fn of_an_index_that_grows() {
+    sees_stable_names_once(settings(1024), 2000, 0xA1, 256 << 10);
+}
+
+#[test]
+fn of_a_linear_directory_that_becomes_indexed() {
+    for seed in 1..40 {
+        sees_stable_names_once(settings(1024), 20, seed, 256 << 10);
+    }
+}
+
+#[test]
+fn of_a_linear_directory_in_many_batches() {
+    let linear = DirectorySettings {
+        indexing: false,
+        ..settings(1024)
+    };
+    sees_stable_names_once(linear, 1000, 0xA2, 2000);
+}
+
+#[test]
+fn of_legacy_hashes() {
+    sees_stable_names_once(legacy(), 1500, 0xA3, 256 << 10);
+}
+
+#[test]
+fn of_equal_hashes_with_little_memory() {
+    let mut directory = Memory::new(legacy());
+    for index in 0..COLLIDING.len() {
+        enter(&mut directory, index, &colliding_name(index));
+    }
+    for number in 0..100 {
+        enter(&mut directory, number, format!("other-{number}").as_bytes());
+    }
+    for most in [1, 3, 100] {
+        let mut seen = BTreeMap::new();
+        let mut cookie = 0;
+        while let Some(next) = reply(&directory, cookie, most, 1000, &mut seen) {
+            cookie = next;
+        }
+        assert_eq!(seen.len(), 2 + COLLIDING.len() + 100);
+        assert!(seen.values().all(|&times| times == 1));
+    }
+}
+
+#[test]
+fn begin_with_the_dots_and_have_an_end() {
+    let mut directory = Memory::new(settings(1024));
+    enter(&mut directory, 1, b"one");
+    let mut listed = Vec::new();
+    list(&directory, 0, &mut |entry| {
+        listed.push((entry.name.to_vec(), entry.inode, entry.next_cookie));
+        true
+    })
+    .expect("sound");
+    assert_eq!(listed[0], (b".".to_vec(), SELF, 1));
+    assert_eq!(listed[1], (b"..".to_vec(), PARENT, 2));
+    assert_eq!(listed[2].0, b"one");
+    for end in [listed[2].2, COOKIE_END, u64::MAX] {
+        list(&directory, end, &mut |_| panic!("nothing is left")).expect("sound");
+    }
+}
+
+#[test]
+fn a_refused_entry_is_shown_again() {
+    let mut directory = Memory::new(settings(1024));
+    for number in 0..500 {
+        enter(&mut directory, number, format!("{number}").as_bytes());
+    }
+    let mut cookie = 0;
+    let mut seen = 0;
+    loop {
+        let mut refused = None;
+        let mut taken = false;
+        list(&directory, cookie, &mut |entry| {
+            if taken {
+                refused = Some(entry.name.to_vec());
+                return false;
+            }
+            taken = true;
+            seen += 1;
+            cookie = entry.next_cookie;
+            true
+        })
+        .expect("sound");
+        let Some(refused) = refused else { break };
+        let mut first = None;
+        list(&directory, cookie, &mut |entry| {
+            first.get_or_insert(entry.name.to_vec());
+            false
+        })
+        .expect("sound");
+        assert_eq!(first, Some(refused));
+    }
+    assert_eq!(seen, 502);
+}

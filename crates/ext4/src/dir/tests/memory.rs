@@ -1,0 +1,175 @@
+//! A directory's file in memory, which insists on the rules of the trait.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+
+use pext4_ondisk::directory::Format;
+use pext4_ondisk::dirhash::{HashVersion, Hasher, Signedness};
+use pext4_ondisk::{InodeNumber, LogicalBlock};
+
+use super::super::{BlockKind, DirectoryBlocks, DirectorySettings, init, kind_of};
+use crate::error::{Refusal, Result};
+
+pub(super) const SELF: InodeNumber = InodeNumber(12);
+pub(super) const PARENT: InodeNumber = InodeNumber(2);
+
+/// One directory.
+#[derive(Clone)]
+pub(super) struct Memory {
+    pub(super) blocks: Vec<(Vec<u8>, BlockKind)>,
+    pub(super) indexed: bool,
+    pub(super) settings: DirectorySettings,
+    /// Blocks the volume still has.
+    pub(super) space: u32,
+    /// Off where blocks hold arbitrary bytes: then kinds are not compared, and operations that
+    /// failed in the middle may leave a reservation.
+    pub(super) strict: bool,
+    pub(super) reads: Cell<u64>,
+    reserved: u32,
+    changed: BTreeSet<u32>,
+    added: u32,
+}
+
+/// What an operation did to the blocks.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Cost {
+    pub(super) changed: u32,
+    pub(super) added: u32,
+}
+
+pub(super) fn settings(block_size: u32) -> DirectorySettings {
+    DirectorySettings {
+        block_size,
+        format: Format {
+            has_tail: true,
+            has_file_types: true,
+        },
+        indexing: true,
+        large: false,
+        hasher: Hasher {
+            version: HashVersion::HalfMd4,
+            signedness: Signedness::Signed,
+            seed: [0x1234_5678, 0x9ABC_DEF0, 7, 0xFFFF_0000],
+        },
+        cookie_key: 0x0123_4567_89AB_CDEF,
+    }
+}
+
+impl Memory {
+    pub(super) fn new(settings: DirectorySettings) -> Self {
+        let mut directory = Self {
+            blocks: Vec::new(),
+            indexed: false,
+            settings,
+            space: u32::MAX,
+            strict: true,
+            reads: Cell::new(0),
+            reserved: 0,
+            changed: BTreeSet::new(),
+            added: 0,
+        };
+        init(&mut directory, PARENT).expect("there is space");
+        directory.cost();
+        directory
+    }
+
+    /// What was done since the last call.
+    pub(super) fn cost(&mut self) -> Cost {
+        assert_eq!(self.reserved, 0, "what was reserved is used");
+        let cost = Cost {
+            changed: u32::try_from(self.changed.len()).expect("few"),
+            added: self.added,
+        };
+        self.changed.clear();
+        self.added = 0;
+        cost
+    }
+}
+
+impl DirectoryBlocks for Memory {
+    fn inode(&self) -> InodeNumber {
+        SELF
+    }
+
+    fn count(&self) -> u32 {
+        u32::try_from(self.blocks.len()).expect("tests are small")
+    }
+
+    fn read<R>(
+        &self,
+        block: LogicalBlock,
+        kind: BlockKind,
+        look: impl FnOnce(&[u8]) -> Result<R>,
+    ) -> Result<R> {
+        self.reads.set(self.reads.get() + 1);
+        let (bytes, stored) = &self.blocks[block.get() as usize];
+        if kind == BlockKind::Either {
+            assert_ne!(block.get(), 0, "the first block's kind is always known");
+        } else if self.strict {
+            assert_eq!(kind, *stored, "block {block} is read as what it is");
+        }
+        if self.strict && self.settings.format.has_tail && block.get() != 0 {
+            assert_eq!(
+                kind_of(bytes),
+                *stored,
+                "block {block} looks like what it is"
+            );
+        }
+        look(bytes)
+    }
+
+    fn edit<R>(
+        &mut self,
+        block: LogicalBlock,
+        kind: BlockKind,
+        change: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R> {
+        assert_ne!(kind, BlockKind::Either);
+        let (bytes, stored) = &mut self.blocks[block.get() as usize];
+        assert!(
+            !self.strict || block.get() == 0 || kind == *stored,
+            "only block 0 changes its kind"
+        );
+        *stored = kind;
+        self.changed.insert(block.get());
+        Ok(change(bytes))
+    }
+
+    fn reserve(&mut self, blocks: u32) -> Result<()> {
+        if self.strict {
+            assert_eq!(self.reserved, 0, "reserved once an operation");
+            assert!(self.changed.is_empty(), "reserved before the first change");
+        }
+        if blocks > self.space {
+            return Err(Refusal::NoSpace.into());
+        }
+        self.space -= blocks;
+        self.reserved = blocks;
+        Ok(())
+    }
+
+    fn append(&mut self, kind: BlockKind) -> Result<LogicalBlock> {
+        self.reserved = self
+            .reserved
+            .checked_sub(1)
+            .expect("only what was reserved is appended");
+        let block = self.count();
+        self.blocks
+            .push((vec![0; self.settings.block_size as usize], kind));
+        self.changed.insert(block);
+        self.added += 1;
+        Ok(LogicalBlock(block))
+    }
+
+    fn is_indexed(&self) -> bool {
+        self.indexed
+    }
+
+    fn set_indexed(&mut self) {
+        self.indexed = true;
+    }
+
+    fn settings(&self) -> &DirectorySettings {
+        &self.settings
+    }
+}

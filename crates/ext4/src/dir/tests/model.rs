@@ -1,0 +1,198 @@
+//! Random operations, compared with a map of names.
+
+use std::collections::BTreeMap;
+
+use pext4_ondisk::InodeNumber;
+use pext4_ondisk::directory::Format;
+use pext4_ondisk::dirhash::{HashVersion, Hasher, Signedness};
+
+use super::super::{
+    DirectorySettings, Listed, MOST_BLOCKS_ADDED, MOST_BLOCKS_CHANGED, find, insert, is_empty,
+    list, remove, replace,
+};
+use super::Random;
+use super::check::check;
+use super::memory::{Memory, settings};
+use crate::error::Refusal;
+use crate::types::FileType;
+
+type Model = BTreeMap<Vec<u8>, (InodeNumber, FileType)>;
+
+const TYPES: [FileType; 7] = [
+    FileType::Regular,
+    FileType::Directory,
+    FileType::CharacterDevice,
+    FileType::BlockDevice,
+    FileType::Fifo,
+    FileType::Socket,
+    FileType::Symlink,
+];
+
+/// A name that may well be in use: short ones, long ones, and bytes beyond ASCII.
+fn some_name(random: &mut Random) -> Vec<u8> {
+    let (alphabet, length): (&[u8], usize) = match random.below(4) {
+        0 => (b"ab", 1 + random.below(9)),
+        1 => (b"\x80\xFF\x7Fz", 1 + random.below(5)),
+        2 => (b"xyz", 250 + random.below(6)),
+        _ => (b"0123456789", 3),
+    };
+    if length >= 250 {
+        let mut name = vec![b'l'; length];
+        name[200..205].fill_with(|| alphabet[random.below(alphabet.len())]);
+        return name;
+    }
+    (0..length)
+        .map(|_| alphabet[random.below(alphabet.len())])
+        .collect()
+}
+
+fn compare(directory: &Memory, model: &Model) {
+    let names = check(directory);
+    assert_eq!(names.len(), model.len());
+    for (name, (inode, _)) in model {
+        assert_eq!(names[name].0, inode.get());
+    }
+    assert_eq!(is_empty(directory).expect("sound"), model.is_empty());
+    let mut listed = BTreeMap::new();
+    list(directory, 2, &mut |entry: Listed<'_>| {
+        let value = (entry.inode, entry.file_type.unwrap_or(FileType::Regular));
+        assert!(
+            listed.insert(entry.name.to_vec(), value).is_none(),
+            "listed once"
+        );
+        true
+    })
+    .expect("sound");
+    let without_types = !directory.settings.format.has_file_types;
+    for (name, (inode, file_type)) in model {
+        let (listed_inode, listed_type) = listed[name];
+        assert_eq!(listed_inode, *inode);
+        assert!(without_types || listed_type == *file_type);
+    }
+    assert_eq!(listed.len(), model.len());
+}
+
+fn step(directory: &mut Memory, model: &mut Model, random: &mut Random, grows: bool) {
+    let name = some_name(random);
+    let inode = InodeNumber(1 + u32::try_from(random.below(1 << 30)).expect("small"));
+    let file_type = TYPES[random.below(TYPES.len())];
+    let found = find(directory, &name).expect("sound");
+    assert_eq!(
+        found.map(|found| found.inode),
+        model.get(&name).map(|&(inode, _)| inode)
+    );
+    match (random.below(10), model.contains_key(&name)) {
+        (0..7, false) if grows || random.below(4) == 0 => {
+            insert(directory, &name, inode, file_type).expect("there is room");
+            model.insert(name, (inode, file_type));
+        }
+        (7..9, true) => {
+            let old = replace(directory, &name, inode, file_type).expect("it is there");
+            assert_eq!(
+                Some(old.inode),
+                model.insert(name, (inode, file_type)).map(|old| old.0)
+            );
+        }
+        (0..4, true) | (_, true) if !grows || random.below(3) == 0 => {
+            let old = remove(directory, &name).expect("it is there");
+            assert_eq!(Some(old.inode), model.remove(&name).map(|old| old.0));
+        }
+        (_, false) => {
+            let error = remove(directory, &name).expect_err("it is not there");
+            assert!(error.is(Refusal::NotFound));
+        }
+        _ => {}
+    }
+    let cost = directory.cost();
+    assert!(
+        cost.added <= MOST_BLOCKS_ADDED && cost.changed <= MOST_BLOCKS_CHANGED,
+        "{cost:?}"
+    );
+}
+
+fn run(settings: DirectorySettings, seed: u64, steps: usize) {
+    println!("seed {seed}, {settings:?}");
+    let mut random = Random(seed);
+    let mut directory = Memory::new(settings);
+    let mut model = Model::new();
+    for index in 0..steps {
+        step(
+            &mut directory,
+            &mut model,
+            &mut random,
+            (index / 1500).is_multiple_of(2),
+        );
+        if index.is_multiple_of(501) {
+            compare(&directory, &model);
+        }
+    }
+    compare(&directory, &model);
+}
+
+#[test]
+fn half_md4_in_small_blocks() {
+    run(settings(1024), 0x5EED_0001, 9000);
+}
+
+#[test]
+fn tea_with_unsigned_bytes() {
+    let hasher = Hasher {
+        version: HashVersion::Tea,
+        signedness: Signedness::Unsigned,
+        seed: [0; 4],
+    };
+    run(
+        DirectorySettings {
+            hasher,
+            ..settings(1024)
+        },
+        0x5EED_0002,
+        9000,
+    );
+}
+
+#[test]
+fn legacy_hash_in_middle_blocks() {
+    let hasher = Hasher {
+        version: HashVersion::Legacy,
+        signedness: Signedness::Signed,
+        seed: [0; 4],
+    };
+    run(
+        DirectorySettings {
+            hasher,
+            ..settings(2048)
+        },
+        0x5EED_0003,
+        9000,
+    );
+}
+
+#[test]
+fn without_checksums_and_types() {
+    let plain = DirectorySettings {
+        format: Format {
+            has_tail: false,
+            has_file_types: false,
+        },
+        ..settings(4096)
+    };
+    run(plain, 0x5EED_0004, 9000);
+}
+
+#[test]
+fn linear_without_the_feature() {
+    run(
+        DirectorySettings {
+            indexing: false,
+            ..settings(1024)
+        },
+        0x5EED_0005,
+        6000,
+    );
+}
+
+#[test]
+fn the_largest_blocks() {
+    run(settings(1 << 16), 0x5EED_0006, 6000);
+}
