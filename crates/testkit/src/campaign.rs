@@ -1,0 +1,303 @@
+//! Runs of random operations on a subject that the model follows, and what becomes of failures.
+//!
+//! A run is made from a seed: operations are generated against the model's state, run, and judged
+//! one by one; now and then, and at the end, the whole tree is compared; then the image is closed
+//! and given to e2fsck. A run that fails is shrunk to few operations, which are written to
+//! `target/testkit/failed-*.ops`; moved to the crate's `corpus/` such a file is replayed for ever.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use pext4_block::{Device, RamDevice};
+use pext4_fs::MountOptions;
+
+use crate::Random;
+use crate::effort;
+use crate::errno::ENOSPC;
+use crate::model::Model;
+use crate::op::generate::{Generator, Taste};
+use crate::op::{Op, text};
+use crate::oracle::check::e2fsck;
+use crate::oracle::format::Format;
+use crate::outcome::{Answer, Subject};
+use crate::volume::VolumeSubject;
+
+/// What a line of an operations file starts with that names the image.
+const HEADER: &str = "; image: ";
+/// Longest time a single run may take before it is taken for hanging.
+const LIMIT: Duration = Duration::from_secs(300);
+/// Most runs that shrinking a failure may take.
+const MOST_ATTEMPTS: usize = 120;
+
+/// An image and how it is mounted.
+#[derive(Clone)]
+pub struct Stage {
+    /// How the image was made.
+    pub format: Format,
+    /// How it is mounted.
+    pub options: MountOptions,
+    /// Whether it may run full.
+    pub may_fill: bool,
+    /// The image as mke2fs left it; runs fork it.
+    base: Arc<RamDevice>,
+}
+
+impl Stage {
+    /// A stage with a fresh image.
+    pub fn new(format: Format) -> Result<Self> {
+        let base = Arc::new(format.device()?);
+        Ok(Self {
+            format,
+            options: MountOptions::default(),
+            may_fill: false,
+            base,
+        })
+    }
+
+    /// A stage whose image may run full.
+    #[must_use]
+    pub fn filling(mut self) -> Self {
+        self.may_fill = true;
+        self
+    }
+
+    /// The fresh image, for this run alone.
+    #[must_use]
+    pub fn device(&self) -> Arc<RamDevice> {
+        Arc::new(self.base.fork())
+    }
+
+    /// The model of the fresh image.
+    #[must_use]
+    pub fn model(&self) -> Model {
+        let mut model = Model::fresh(self.format.block_size);
+        model.may_fill = self.may_fill;
+        model
+    }
+}
+
+/// Runs one operation and lets the model judge it.
+pub fn step(subject: &mut dyn Subject, model: &mut Model, op: &Op) -> Result<(), String> {
+    let outcome = subject.run(op);
+    model
+        .follow(op, &outcome)
+        .map_err(|text| format!("{op}: {text}"))?;
+    let (Op::Allocate { of, .. }, Err(failure)) = (op, &outcome) else {
+        return Ok(());
+    };
+    if failure.errno != ENOSPC {
+        return Ok(());
+    }
+    match subject.run(&Op::Stat(of.clone())) {
+        Ok(Answer::File(facts)) => model
+            .follow_size(op, facts.size)
+            .map_err(|text| format!("{op}: {text}")),
+        other => Err(format!("{op}: then stat answers {other:?}")),
+    }
+}
+
+/// Compares the whole tree.
+pub fn compare(subject: &mut dyn Subject, model: &mut Model) -> Result<(), String> {
+    let tree = subject
+        .tree()
+        .map_err(|failure| format!("the walk failed: {failure}"))?;
+    let found = model.differences(&tree);
+    model.forget_accesses();
+    if found.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("the tree differs:\n  {}", found.join("\n  ")))
+    }
+}
+
+/// Runs `count` generated operations, comparing the tree `comparisons` times on the way, and gives
+/// the operations; on failure with what was wrong.
+pub fn generate(
+    subject: &mut dyn Subject,
+    model: &mut Model,
+    taste: Taste,
+    seed: u64,
+    count: usize,
+) -> (Vec<Op>, Result<(), String>) {
+    let mut random = Random::new(seed);
+    let generator = Generator::new(taste);
+    let mut ops = Vec::with_capacity(count);
+    for number in 1..=count {
+        let op = generator.next(&mut random, model);
+        ops.push(op);
+        let mut result = guarded(|| step(subject, model, &ops[number - 1]));
+        if result.is_ok() && (number % 400 == 0 || number == count) {
+            result = guarded(|| compare(subject, model));
+        }
+        if result.is_err() {
+            return (ops, result);
+        }
+    }
+    (ops, Ok(()))
+}
+
+/// Turns a panic into a failure like any other.
+pub fn guarded(work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text
+            .or_else(|| panic.downcast_ref::<&str>().copied())
+            .unwrap_or("?");
+        Err(format!("panic: {text}"))
+    })
+}
+
+/// Runs given operations on a fresh image of the stage and checks everything at the end.
+pub fn replay(stage: &Stage, ops: &[Op]) -> Result<(), String> {
+    let device = stage.device();
+    let mut model = stage.model();
+    let mut subject = open(stage, &device)?;
+    let result = guarded(|| {
+        ops.iter()
+            .try_for_each(|op| step(&mut subject, &mut model, op))?;
+        compare(&mut subject, &mut model)
+    });
+    conclude(subject, &device, &mut model, result)
+}
+
+fn open(stage: &Stage, device: &Arc<RamDevice>) -> Result<VolumeSubject, String> {
+    let device: Arc<dyn Device> = Arc::<RamDevice>::clone(device);
+    VolumeSubject::open(device, stage.options.clone()).map_err(|error| format!("open: {error}"))
+}
+
+/// Closes and asks e2fsck; a subject that failed is left alone instead, since it may hang.
+fn conclude(
+    subject: VolumeSubject,
+    device: &RamDevice,
+    model: &mut Model,
+    result: Result<(), String>,
+) -> Result<(), String> {
+    if result.is_err() {
+        subject.abandon();
+        return result;
+    }
+    guarded(|| subject.close().map_err(|error| format!("{error:#}")))?;
+    model.release_all();
+    check_device(device).map_err(|error| format!("{error:#}"))
+}
+
+/// Asks e2fsck about a device in memory.
+pub fn check_device(device: &RamDevice) -> Result<()> {
+    let folder = effort::scratch();
+    let path = folder.path().join("image");
+    device.save(&path).context("saving the image")?;
+    e2fsck(&path)
+}
+
+/// One run from a seed; a failure is shrunk, written down, and told.
+///
+/// # Panics
+///
+/// When the run fails: that is what a test wants.
+pub fn run(stage: &Stage, name: &str, taste: Taste, seed: u64, count: usize) {
+    let (own, label) = (stage.clone(), name.to_owned());
+    let what = format!("{name}, seed {seed}, image {}", stage.format.describe());
+    let (ops, result) = effort::within(LIMIT, &what.clone(), move || {
+        run_once(&own, taste, seed, count)
+    });
+    let Err(text) = result else { return };
+    let (own, first) = (stage.clone(), ops.clone());
+    let small = effort::within(4 * LIMIT, "shrinking", move || {
+        shrink(&first, |ops| replay(&own, ops).is_err())
+    });
+    let path = keep(stage, &label, seed, &small, &text).expect("the failure can be written down");
+    panic!(
+        "{what}: after {} operations: {text}\nkept in {}",
+        ops.len(),
+        path.display()
+    );
+}
+
+fn run_once(stage: &Stage, taste: Taste, seed: u64, count: usize) -> (Vec<Op>, Result<(), String>) {
+    let device = stage.device();
+    let mut model = stage.model();
+    let mut subject = match open(stage, &device) {
+        Ok(subject) => subject,
+        Err(text) => return (Vec::new(), Err(text)),
+    };
+    let (ops, result) = generate(&mut subject, &mut model, taste, seed, count);
+    let result = conclude(subject, &device, &mut model, result);
+    (ops, result)
+}
+
+/// Takes operations out as long as the rest still fails: halves first, then ever smaller pieces.
+pub fn shrink(ops: &[Op], mut fails: impl FnMut(&[Op]) -> bool) -> Vec<Op> {
+    let mut small = ops.to_vec();
+    let mut attempts = 0;
+    let mut piece = small.len().div_ceil(2).max(1);
+    loop {
+        let mut start = 0;
+        while start < small.len() && attempts < MOST_ATTEMPTS {
+            let end = (start + piece).min(small.len());
+            let rest = [&small[..start], &small[end..]].concat();
+            attempts += 1;
+            if fails(&rest) {
+                small = rest;
+            } else {
+                start = end;
+            }
+        }
+        if piece == 1 || attempts >= MOST_ATTEMPTS {
+            return small;
+        }
+        piece = piece.div_ceil(2);
+    }
+}
+
+/// Writes operations that fail to a file.
+fn keep(stage: &Stage, name: &str, seed: u64, ops: &[Op], text: &str) -> Result<PathBuf> {
+    let path = effort::failures().join(format!("failed-{name}-{seed}.ops"));
+    let why: String = text.lines().map(|line| format!("; {line}\n")).collect();
+    let header = format!("{HEADER}{}\n{why}", stage.format.describe());
+    std::fs::write(&path, header + &text::print(ops)).context("writing the operations")?;
+    Ok(path)
+}
+
+/// Replays a file of operations.
+pub fn replay_file(path: &Path) -> Result<()> {
+    let words = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let format = words.lines().find_map(|line| line.strip_prefix(HEADER));
+    let format = Format::parse(format.context("no line tells of the image")?)?;
+    let ops = text::parse(&words)?;
+    let stage = Stage::new(format)?.filling();
+    let shown = path.display().to_string();
+    let result = effort::within(LIMIT, &shown.clone(), move || replay(&stage, &ops));
+    match result {
+        Ok(()) => Ok(()),
+        Err(text) => bail!("{shown}: {text}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shrinking_keeps_what_matters() {
+        let ops: Vec<Op> = (0..50).map(|slot| Op::Release(slot)).collect();
+        let fails = |ops: &[Op]| ops.contains(&Op::Release(7)) && ops.contains(&Op::Release(31));
+        assert_eq!(shrink(&ops, fails), [Op::Release(7), Op::Release(31)]);
+    }
+
+    #[test]
+    fn a_panic_is_a_failure() {
+        let result = guarded(|| panic!("number {}", 5));
+        assert_eq!(result, Err("panic: number 5".to_owned()));
+    }
+
+    #[test]
+    fn the_header_of_a_kept_file_leads_back_to_the_image() {
+        for format in crate::oracle::format::everyday(16 << 20) {
+            let again = Format::parse(&format.describe()).expect("own words");
+            assert_eq!(again.describe(), format.describe());
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! How much a run tries, where it puts its files, and who stops it when it hangs.
+//!
+//! `PEXT4_TEST_EFFORT` multiplies the number of seeds and samples (1 by default: what `cargo test`
+//! does; `cargo xtask crash`, `soak` and `fuzz` set more). `PEXT4_SEED` runs a single seed instead,
+//! the one that a failure printed.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+/// The factor by which this run tries harder than the default.
+#[must_use]
+pub fn effort() -> u64 {
+    number("PEXT4_TEST_EFFORT").unwrap_or(1).max(1)
+}
+
+/// The seed to run alone, if one was asked for.
+#[must_use]
+pub fn chosen_seed() -> Option<u64> {
+    number("PEXT4_SEED")
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let value = std::env::var(variable).ok()?;
+    Some(
+        value
+            .parse()
+            .unwrap_or_else(|_| panic!("{variable}={value} is no number")),
+    )
+}
+
+/// The seeds of a campaign: `count` at the default effort.
+#[must_use]
+pub fn seeds(count: u64) -> Vec<u64> {
+    match chosen_seed() {
+        Some(seed) => vec![seed],
+        None => (1..=count * effort()).collect(),
+    }
+}
+
+/// A directory for images, in memory where the machine has one, that goes with the value.
+///
+/// # Panics
+///
+/// When no directory can be made.
+#[must_use]
+pub fn scratch() -> TempDir {
+    let shared_memory = Path::new("/dev/shm");
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("pext4-test-");
+    let made = match shared_memory.is_dir() {
+        true => builder
+            .tempdir_in(shared_memory)
+            .or_else(|_| builder.tempdir()),
+        false => builder.tempdir(),
+    };
+    made.expect("a directory for temporary files can be made")
+}
+
+/// The folder for what failed: `target/testkit` of the workspace.
+#[must_use]
+pub fn failures() -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/testkit");
+    let _ = std::fs::create_dir_all(&folder);
+    folder
+}
+
+/// The folder of kept operations, part of the repository.
+#[must_use]
+pub fn corpus() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
+}
+
+/// Runs `work` on a thread of its own and fails loudly if it is not done within `limit`: the
+/// only way to tell a hang. A panic of `work` goes on in the caller.
+///
+/// # Panics
+///
+/// When the work panics or does not end.
+pub fn within<T: Send + 'static>(
+    limit: Duration,
+    what: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let (sender, receiver) = mpsc::channel();
+    let worker = std::thread::spawn(move || {
+        let result = work();
+        let _ = sender.send(());
+        result
+    });
+    if let Err(mpsc::RecvTimeoutError::Timeout) = receiver.recv_timeout(limit) {
+        panic!("no end within {limit:?}: {what}");
+    }
+    match worker.join() {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_that_ends_gives_its_result() {
+        assert_eq!(within(Duration::from_secs(60), "a sum", || 1 + 1), 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "no end within")]
+    fn work_that_hangs_is_told() {
+        within(Duration::from_millis(20), "a sleep", || {
+            std::thread::sleep(Duration::from_secs(5))
+        });
+    }
+}

@@ -1,0 +1,102 @@
+//! The whole model against the whole tree that a walker found.
+
+use std::collections::BTreeMap;
+
+use super::{Body, Model, Node};
+use crate::op::Name;
+use crate::tree::{Item, Tree, join, show, xattr_difference};
+
+/// Most differences that a comparison tells.
+const MOST_TOLD: usize = 20;
+
+impl Model {
+    /// All paths and the inodes they lead to; the root's is empty.
+    #[must_use]
+    pub fn paths(&self) -> BTreeMap<Vec<u8>, u32> {
+        let mut paths = BTreeMap::from([(Vec::new(), self.root)]);
+        let mut todo = vec![(Vec::new(), self.root)];
+        while let Some((path, inode)) = todo.pop() {
+            for (name, &child) in self
+                .node(inode)
+                .and_then(Node::entries)
+                .into_iter()
+                .flatten()
+            {
+                let path = join(&path, name);
+                if self.existing(child).is_directory() {
+                    todo.push((path.clone(), child));
+                }
+                paths.insert(path, child);
+            }
+        }
+        paths
+    }
+
+    /// Says where a tree differs from the model; nothing means they agree.
+    #[must_use]
+    pub fn differences(&self, tree: &Tree) -> Vec<String> {
+        self.compare(tree, &mut |node, item| match (&node.body, &item.content) {
+            (Body::Regular(file), Some(content)) => file.content.difference(content),
+            (Body::Regular(_), None) => Some("no content".to_owned()),
+            _ => None,
+        })
+    }
+
+    /// The same with the comparison of contents left to `content`.
+    pub fn compare(
+        &self,
+        tree: &Tree,
+        content: &mut dyn FnMut(&Node, &Item) -> Option<String>,
+    ) -> Vec<String> {
+        let paths = self.paths();
+        let mut told = Vec::new();
+        for (path, &inode) in &paths {
+            match tree.items.get(path) {
+                None => told.push(format!("{}: missing", show(path))),
+                Some(item) => {
+                    let found = self.compare_item(inode, item, content);
+                    told.extend(
+                        found
+                            .into_iter()
+                            .map(|text| format!("{}: {text}", show(path))),
+                    );
+                }
+            }
+            if told.len() >= MOST_TOLD {
+                return told;
+            }
+        }
+        let extra = tree.items.keys().filter(|path| !paths.contains_key(*path));
+        told.extend(
+            extra
+                .take(MOST_TOLD)
+                .map(|path| format!("{}: too many", show(path))),
+        );
+        told
+    }
+
+    fn compare_item(
+        &self,
+        inode: u32,
+        item: &Item,
+        content: &mut dyn FnMut(&Node, &Item) -> Option<String>,
+    ) -> Vec<String> {
+        let node = self.existing(inode);
+        let mut told = Vec::from_iter(self.judge_facts(inode, &item.facts).err());
+        if let Body::Symlink(to) = &node.body
+            && item.link.as_ref() != Some(to)
+        {
+            told.push(format!("it points to {:?}, not {to:?}", item.link));
+        }
+        let xattrs: BTreeMap<Name, Vec<u8>> = node
+            .xattrs
+            .iter()
+            .map(|(name, value)| (name.clone(), value.to_vec()))
+            .collect();
+        if xattrs != item.xattrs {
+            told.push(xattr_difference(&xattrs, &item.xattrs));
+        }
+        told.extend(content(node, item));
+        told
+    }
+}

@@ -1,0 +1,262 @@
+//! Contents: read, written, cut, allocated, searched.
+
+use std::sync::Arc;
+
+use pext4_fs::AllocateMode;
+
+use super::{Body, Expected, File, Model, Moment, Refusals, Verdict};
+use crate::content::pattern;
+use crate::errno::{EBADF, EFBIG, EINVAL, EISDIR, ELOOP, ENODEV, ENXIO, EOPNOTSUPP, EPERM};
+use crate::op::{Op, Target};
+
+/// Bytes in a page of memory, in which the kernel thinks.
+const PAGE: u64 = 4096;
+
+impl Model {
+    pub(super) fn apply_file(&mut self, op: &Op) -> Verdict {
+        match op {
+            Op::Read { of, offset, length } => self.read(of, *offset, *length),
+            Op::Write {
+                of,
+                offset,
+                length,
+                fill,
+            } => self.write(of, *offset, *length, *fill),
+            Op::Truncate { of, size } => self.truncate(of, *size),
+            Op::Allocate {
+                of,
+                mode,
+                offset,
+                length,
+            } => self.allocate(of, *mode, *offset, *length),
+            Op::SeekData { of, offset } => self.seek(of, *offset, Expected::DataFrom),
+            Op::SeekHole { of, offset } => self.seek(of, *offset, Expected::HoleFrom),
+            _ => self.apply_attributes(op),
+        }
+    }
+
+    /// The inode of a regular file, or why it cannot be read or written.
+    fn regular(&self, of: &Target) -> Result<u32, Refusals> {
+        let inode = self.resolve(of)?;
+        match &self.existing(inode).body {
+            Body::Regular(_) => Ok(inode),
+            Body::Directory { .. } => Err([EISDIR, EINVAL, EBADF, ENODEV, EOPNOTSUPP].into()),
+            Body::Symlink(_) => Err([EINVAL, ELOOP, EBADF, EOPNOTSUPP, EPERM].into()),
+            Body::Special(..) => Err([EINVAL, ENXIO, ENODEV, EBADF, EOPNOTSUPP, EPERM].into()),
+        }
+    }
+
+    fn file_of(&self, inode: u32) -> &File {
+        self.existing(inode)
+            .file()
+            .expect("checked to be a regular file")
+    }
+
+    fn change_file(&mut self, inode: u32) -> &mut File {
+        match &mut self.change(inode).body {
+            Body::Regular(file) => file,
+            _ => unreachable!("checked to be a regular file"),
+        }
+    }
+
+    fn seek(&self, of: &Target, offset: u64, found: fn(u32, u64) -> Expected) -> Verdict {
+        let inode = self.resolve(of)?;
+        match self.existing(inode).file() {
+            // Where seeking data makes no sense, neither POSIX nor the kernel says what comes back.
+            None => Ok(Expected::Whatever),
+            Some(file) if offset >= file.content.size() => Err(ENXIO.into()),
+            Some(_) => Ok(found(inode, offset)),
+        }
+    }
+
+    fn read(&mut self, of: &Target, offset: u64, length: u64) -> Verdict {
+        let inode = self.regular(of)?;
+        let bytes = self.file_of(inode).content.read(offset, length);
+        self.forget_access(inode);
+        Ok(Expected::Bytes(bytes))
+    }
+
+    fn write(&mut self, of: &Target, offset: u64, length: u64, fill: u64) -> Verdict {
+        let inode = self.regular(of)?;
+        if length == 0 {
+            return Ok(Expected::Count(0));
+        }
+        let room = self.largest_file().saturating_sub(offset);
+        if room == 0 {
+            return Err([EFBIG, EINVAL].into());
+        }
+        let bytes = pattern(fill, length as usize);
+        let count = length.min(room);
+        self.write_bytes(inode, offset, &bytes[..count as usize]);
+        Ok(Expected::Count(count))
+    }
+
+    pub(super) fn write_bytes(&mut self, inode: u32, offset: u64, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let (block_size, step) = (self.block_size, self.step);
+        let file = self.change_file(inode);
+        let before = (file.content.size(), file.surely.count());
+        let end = offset + bytes.len() as u64;
+        file.content.write(offset, bytes);
+        file.surely
+            .add(offset / block_size, end.div_ceil(block_size));
+        file.perhaps
+            .add(offset / block_size, end.div_ceil(block_size));
+        let grown = before != (file.content.size(), file.surely.count());
+        let node = self.change(inode);
+        node.modified = Moment::Recent;
+        if grown {
+            node.sized = step;
+        }
+    }
+
+    fn truncate(&mut self, of: &Target, size: u64) -> Verdict {
+        let inode = self.regular(of)?;
+        if size > self.largest_file() {
+            return Err([EFBIG, EINVAL].into());
+        }
+        let (blocks, step) = (size.div_ceil(self.block_size), self.step);
+        let file = self.change_file(inode);
+        let before = file.content.size();
+        file.content.resize(size);
+        if size <= before {
+            file.surely.remove(blocks, u64::MAX);
+        }
+        if size < before {
+            file.perhaps.remove(blocks, u64::MAX);
+        }
+        let node = self.change(inode);
+        node.sized = step;
+        node.modified = if size == before {
+            Moment::Unknown
+        } else {
+            Moment::Recent
+        };
+        Ok(Expected::Done)
+    }
+
+    fn allocate(&mut self, of: &Target, mode: AllocateMode, offset: u64, length: u64) -> Verdict {
+        let inode = match self.regular(of) {
+            Err(mut refusals) if length == 0 => {
+                refusals.0.push(EINVAL);
+                return Err(refusals);
+            }
+            other => other?,
+        };
+        if length == 0
+            || offset
+                .checked_add(length)
+                .is_none_or(|end| end > i64::MAX as u64)
+        {
+            return Err([EINVAL, EFBIG].into());
+        }
+        if offset + length > self.largest_file() {
+            return Err(EFBIG.into());
+        }
+        self.allocate_range(inode, mode, offset, offset + length);
+        Ok(Expected::Done)
+    }
+
+    fn allocate_range(&mut self, inode: u32, mode: AllocateMode, start: u64, end: u64) {
+        let (block_size, step) = (self.block_size, self.step);
+        let file = self.change_file(inode);
+        let size = file.content.size();
+        let blocks = (start / block_size, end.div_ceil(block_size));
+        if let AllocateMode::PunchHole | AllocateMode::ZeroRange { .. } = mode {
+            file.content.zero(start, end - start);
+        }
+        if mode == AllocateMode::PunchHole {
+            // A hole that passes the end of the file may take the rest of the end's page with it.
+            let reach = if end >= size {
+                end.max(size.next_multiple_of(PAGE))
+            } else {
+                end
+            };
+            file.surely.remove(blocks.0, reach.div_ceil(block_size));
+            let whole = (start.div_ceil(block_size), end.min(size) / block_size);
+            let whole_end = if end >= size {
+                size / block_size
+            } else {
+                whole.1
+            };
+            file.perhaps.remove(whole.0, whole_end);
+        } else {
+            file.surely.add(blocks.0, blocks.1);
+            file.perhaps.add(blocks.0, blocks.1);
+        }
+        let grows = matches!(
+            mode,
+            AllocateMode::Extend | AllocateMode::ZeroRange { keep_size: false }
+        );
+        if grows && end > size {
+            file.content.resize(end);
+        }
+        let node = self.change(inode);
+        node.sized = step;
+        node.modified = Moment::Unknown;
+    }
+
+    /// A request for blocks that ran out of space half way: some may have come, the size may have
+    /// grown to `size`.
+    pub(super) fn allocated_in_part(&mut self, op: &Op, size: u64) -> Result<(), String> {
+        let Op::Allocate {
+            of,
+            mode,
+            offset,
+            length,
+        } = op
+        else {
+            return Ok(());
+        };
+        let Ok(inode) = self.resolve(of) else {
+            return Ok(());
+        };
+        let before = self.file_of(inode).content.size();
+        let grows = matches!(
+            mode,
+            AllocateMode::Extend | AllocateMode::ZeroRange { keep_size: false }
+        );
+        let most = if grows {
+            before.max(offset + length)
+        } else {
+            before
+        };
+        if size < before || size > most {
+            return Err(format!(
+                "after ENOSPC the size is {size}, not within {before}..={most}"
+            ));
+        }
+        let blocks = (
+            offset / self.block_size,
+            (offset + length).div_ceil(self.block_size),
+        );
+        let file = self.change_file(inode);
+        file.content.resize(size);
+        file.perhaps.add(blocks.0, blocks.1);
+        self.change(inode).modified = Moment::Unknown;
+        Ok(())
+    }
+
+    /// A write that ran out of space before its first byte: blocks may have come and stayed.
+    pub(super) fn written_in_vain(&mut self, op: &Op) {
+        let (of, offset, length) = match op {
+            Op::Write {
+                of, offset, length, ..
+            }
+            | Op::Allocate {
+                of, offset, length, ..
+            } => (of, *offset, *length),
+            _ => return,
+        };
+        let Ok(inode) = self.regular(of) else { return };
+        let end = offset.saturating_add(length).div_ceil(self.block_size);
+        let start = offset / self.block_size;
+        let node = Arc::make_mut(self.nodes.get_mut(&inode).expect("just resolved"));
+        node.modified = Moment::Unknown;
+        if let Body::Regular(file) = &mut node.body {
+            file.perhaps.add(start, end);
+        }
+    }
+}

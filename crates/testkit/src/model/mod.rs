@@ -1,0 +1,513 @@
+//! A plain file system in memory that behaves as ext4 does: the measure of every other subject.
+//!
+//! Life cycle: made [`Model::empty`] or [`Model::fresh`] (as mke2fs leaves an image), then fed each
+//! operation together with what a subject answered ([`Model::follow`]), which changes the model and
+//! says where the subject was wrong. Where ext4 leaves room (which of two errors comes first, when
+//! space runs out, where data lies) the model accepts what is within that room and follows it. The
+//! subject also chooses the inode numbers; the model holds it to them.
+//!
+//! Nodes sit behind `Arc`s: a clone is cheap, and the crash rig and the linearisation check clone a
+//! model for every step.
+
+mod attributes;
+mod compare;
+mod file;
+mod judge;
+mod namespace;
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use pext4_fs::{FileType, Time};
+
+use crate::content::{Content, Ranges};
+use crate::errno::{EBADF, EINVAL, ENAMETOOLONG, ENOENT, ENOTDIR, ESTALE};
+use crate::op::{Base, Name, Op, Target};
+use crate::outcome::{Listed, SET_GROUP_ID};
+
+/// Longest name in bytes.
+pub const LONGEST_NAME: usize = 255;
+/// The root's inode number.
+pub const ROOT: u32 = 2;
+/// The inode number of the `lost+found` that mke2fs makes.
+const LOST_AND_FOUND: u32 = 11;
+
+/// Errors any of which is right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusals(pub Vec<i32>);
+
+impl From<i32> for Refusals {
+    fn from(errno: i32) -> Self {
+        Self(vec![errno])
+    }
+}
+
+impl<const N: usize> From<[i32; N]> for Refusals {
+    fn from(errnos: [i32; N]) -> Self {
+        Self(errnos.to_vec())
+    }
+}
+
+/// What a right answer looks like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// Nothing more to say.
+    Done,
+    /// The facts of this inode.
+    File(u32),
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// This many bytes.
+    Count(u64),
+    /// An offset at which this inode can have data, from the given one on.
+    DataFrom(u32, u64),
+    /// An offset at which this inode can have a hole, from the given one on.
+    HoleFrom(u32, u64),
+    /// These entries, in any order.
+    Entries(Vec<Listed>),
+    /// The listing of a directory that was removed: nothing, or an error.
+    Vanished,
+    /// These names, in any order.
+    Names(Vec<Name>),
+    /// Free and total space that can be true.
+    Space,
+    /// Whatever comes back, an error included.
+    Whatever,
+}
+
+/// What the model makes of an operation.
+pub type Verdict = Result<Expected, Refusals>;
+
+/// A time of an inode, as far as the model can know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Moment {
+    /// It was set to this.
+    Exactly(Time),
+    /// It was set to the present during this run.
+    Recent,
+    /// It may be anything.
+    Unknown,
+}
+
+/// A regular file's content and what is allocated for it, in blocks.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub struct File {
+    /// The bytes.
+    pub content: Content,
+    /// Blocks that must be allocated.
+    pub surely: Ranges,
+    /// Blocks that may be.
+    pub perhaps: Ranges,
+}
+
+/// What a node is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Body {
+    /// A regular file.
+    Regular(File),
+    /// A directory.
+    Directory {
+        /// Its entries.
+        entries: BTreeMap<Name, u32>,
+        /// Where `..` leads.
+        parent: u32,
+    },
+    /// A symbolic link.
+    Symlink(Name),
+    /// A fifo, a socket or a device.
+    Special(FileType, (u32, u32)),
+}
+
+/// An inode of the model.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// What it is.
+    pub body: Body,
+    /// Permission bits.
+    pub permissions: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Names that lead here (of a directory: 2 and its subdirectories).
+    pub links: u32,
+    /// Whether a directory ever had too many subdirectories to count.
+    pub overflowed: bool,
+    /// Extended attributes.
+    pub xattrs: BTreeMap<Name, Arc<[u8]>>,
+    /// Last access.
+    pub accessed: Moment,
+    /// Last modification.
+    pub modified: Moment,
+    /// Step at which its metadata changed last: what `fsync` must have made durable.
+    pub touched: u64,
+    /// Step at which size or allocation changed last: what `fdatasync` must have made durable.
+    pub sized: u64,
+}
+
+impl Node {
+    /// What kind of file it is.
+    #[must_use]
+    pub fn kind(&self) -> FileType {
+        match &self.body {
+            Body::Regular(_) => FileType::Regular,
+            Body::Directory { .. } => FileType::Directory,
+            Body::Symlink(_) => FileType::Symlink,
+            Body::Special(kind, _) => *kind,
+        }
+    }
+
+    /// The entries, if it is a directory.
+    #[must_use]
+    pub fn entries(&self) -> Option<&BTreeMap<Name, u32>> {
+        match &self.body {
+            Body::Directory { entries, .. } => Some(entries),
+            _ => None,
+        }
+    }
+
+    /// The regular file in it, if it is one.
+    #[must_use]
+    pub fn file(&self) -> Option<&File> {
+        match &self.body {
+            Body::Regular(file) => Some(file),
+            _ => None,
+        }
+    }
+
+    fn is_directory(&self) -> bool {
+        matches!(self.body, Body::Directory { .. })
+    }
+}
+
+/// The model.
+#[derive(Clone, Debug)]
+pub struct Model {
+    nodes: BTreeMap<u32, Arc<Node>>,
+    slots: BTreeMap<u8, u32>,
+    block_size: u64,
+    root: u32,
+    /// The number that the next inode gets when no subject chooses one.
+    next: u32,
+    /// Operations seen so far.
+    step: u64,
+    /// Whether the volume may run out of space or inodes.
+    pub may_fill: bool,
+    /// Inodes without names live on as if somebody held them (concurrent histories).
+    pub keeps_unnamed: bool,
+    /// Seconds since 1970 when the run began.
+    started: i64,
+}
+
+impl Model {
+    /// An empty root directory.
+    #[must_use]
+    pub fn empty(block_size: u32) -> Self {
+        let mut model = Self {
+            nodes: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            block_size: block_size.into(),
+            root: ROOT,
+            next: 12,
+            step: 0,
+            may_fill: false,
+            keeps_unnamed: false,
+            started: now(),
+        };
+        model.nodes.insert(ROOT, Arc::new(directory(ROOT, 0o755)));
+        model
+    }
+
+    /// A tree as mke2fs leaves it: `lost+found` in the root.
+    #[must_use]
+    pub fn fresh(block_size: u32) -> Self {
+        let mut model = Self::empty(block_size);
+        model
+            .nodes
+            .insert(LOST_AND_FOUND, Arc::new(directory(ROOT, 0o700)));
+        let root = Arc::make_mut(model.nodes.get_mut(&ROOT).expect("made above"));
+        root.links = 3;
+        if let Body::Directory { entries, .. } = &mut root.body {
+            entries.insert(b"lost+found".to_vec(), LOST_AND_FOUND);
+        }
+        model
+    }
+
+    /// A tree whose root is this directory, empty, of an inode number the volume chose.
+    #[must_use]
+    pub fn rooted(block_size: u32, root: u32, permissions: u16) -> Self {
+        let mut model = Self::empty(block_size);
+        model.nodes.clear();
+        model
+            .nodes
+            .insert(root, Arc::new(directory(root, permissions)));
+        model.root = root;
+        model
+    }
+
+    /// Bytes in a block.
+    #[must_use]
+    pub fn block_size(&self) -> u64 {
+        self.block_size
+    }
+
+    /// Operations followed so far.
+    #[must_use]
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Inode number of the root.
+    #[must_use]
+    pub fn root(&self) -> u32 {
+        self.root
+    }
+
+    /// The largest size a file can have.
+    #[must_use]
+    pub fn largest_file(&self) -> u64 {
+        u64::from(u32::MAX) * self.block_size
+    }
+
+    /// An inode.
+    #[must_use]
+    pub fn node(&self, inode: u32) -> Option<&Node> {
+        self.nodes.get(&inode).map(AsRef::as_ref)
+    }
+
+    /// All inodes by number.
+    pub fn nodes(&self) -> impl Iterator<Item = (u32, &Node)> + '_ {
+        self.nodes
+            .iter()
+            .map(|(&inode, node)| (inode, node.as_ref()))
+    }
+
+    /// The inode that a target leads to.
+    pub fn resolve(&self, target: &Target) -> Result<u32, Refusals> {
+        let start = match target.base {
+            Base::Root => self.root,
+            Base::Slot(slot) => *self.slots.get(&slot).ok_or(EBADF)?,
+            Base::Inode(number) if self.nodes.contains_key(&number) => number,
+            Base::Inode(_) => return Err([ESTALE, ENOENT].into()),
+        };
+        target
+            .path
+            .iter()
+            .try_fold(start, |directory, name| self.entry(directory, name))
+    }
+
+    /// The inode of a name.
+    fn entry(&self, directory: u32, name: &[u8]) -> Result<u32, Refusals> {
+        let node = self.existing(directory);
+        let Body::Directory { entries, parent } = &node.body else {
+            return Err(if name.len() > LONGEST_NAME {
+                [ENOTDIR, ENAMETOOLONG].into()
+            } else {
+                ENOTDIR.into()
+            });
+        };
+        if name.len() > LONGEST_NAME {
+            return Err(ENAMETOOLONG.into());
+        }
+        match name {
+            b"." => Ok(directory),
+            b".." => Ok(*parent),
+            _ if node.links == 0 => Err([ENOENT, ESTALE].into()),
+            _ => entries.get(name).copied().ok_or_else(|| ENOENT.into()),
+        }
+    }
+
+    fn existing(&self, inode: u32) -> &Node {
+        self.nodes
+            .get(&inode)
+            .expect("the model names only inodes it has")
+    }
+
+    /// The inode to change: notes that its metadata changes in this step.
+    fn change(&mut self, inode: u32) -> &mut Node {
+        let step = self.step;
+        let node = self
+            .nodes
+            .get_mut(&inode)
+            .expect("the model names only inodes it has");
+        let node = Arc::make_mut(node);
+        node.touched = step;
+        node
+    }
+
+    /// Deletes an inode that nobody can reach any more.
+    fn reap(&mut self, inode: u32) {
+        let unnamed = self.node(inode).is_some_and(|node| node.links == 0);
+        if unnamed && !self.keeps_unnamed && !self.slots.values().any(|&held| held == inode) {
+            self.nodes.remove(&inode);
+        }
+    }
+
+    /// Applies an operation; new inodes get numbers of the model's own choice.
+    pub fn run(&mut self, op: &Op) -> Verdict {
+        self.apply(op, None)
+    }
+
+    fn apply(&mut self, op: &Op, number: Option<u32>) -> Verdict {
+        self.step += 1;
+        match op {
+            Op::Lookup(at) => Ok(Expected::File(self.resolve(at)?)),
+            Op::Create { .. }
+            | Op::MakeDirectory { .. }
+            | Op::MakeNode { .. }
+            | Op::MakeSymlink { .. }
+            | Op::Link { .. }
+            | Op::Unlink(_)
+            | Op::RemoveDirectory(_)
+            | Op::Rename { .. }
+            | Op::CreateUnnamed { .. } => self.apply_namespace(op, number),
+            Op::Hold { of, slot } => {
+                let inode = self.resolve(of)?;
+                self.release(*slot);
+                self.slots.insert(*slot, inode);
+                Ok(Expected::Done)
+            }
+            Op::Release(slot) => {
+                self.release(*slot);
+                Ok(Expected::Done)
+            }
+            Op::Remount => {
+                self.release_all();
+                Ok(Expected::Done)
+            }
+            Op::Sync => Ok(Expected::Done),
+            Op::SyncFile { of, .. } => {
+                let node = self.existing(self.resolve(of)?);
+                // Some of the others can be opened for this, some cannot.
+                let can = matches!(node.body, Body::Regular(_) | Body::Directory { .. });
+                Ok(if can {
+                    Expected::Done
+                } else {
+                    Expected::Whatever
+                })
+            }
+            Op::Statistics => Ok(Expected::Space),
+            Op::List { directory, .. } => self.list(directory),
+            _ => self.apply_file(op),
+        }
+    }
+
+    /// Lets every slot go, as closing the file system does.
+    pub fn release_all(&mut self) {
+        let slots: Vec<u8> = self.slots.keys().copied().collect();
+        slots.into_iter().for_each(|slot| self.release(slot));
+    }
+
+    fn release(&mut self, slot: u8) {
+        if let Some(inode) = self.slots.remove(&slot) {
+            self.reap(inode);
+        }
+    }
+
+    /// The slots in use and the inodes they hold.
+    #[must_use]
+    pub fn slots(&self) -> &BTreeMap<u8, u32> {
+        &self.slots
+    }
+
+    fn list(&mut self, directory: &Target) -> Verdict {
+        let inode = self.resolve(directory)?;
+        let node = self.existing(inode);
+        let Some(entries) = node.entries() else {
+            return Err(ENOTDIR.into());
+        };
+        if node.links == 0 {
+            return Ok(Expected::Vanished);
+        }
+        let listed = entries.iter().map(|(name, &inode)| Listed {
+            name: name.clone(),
+            inode,
+            kind: self.existing(inode).kind(),
+        });
+        let listed = listed.collect();
+        self.forget_access(inode);
+        Ok(Expected::Entries(listed))
+    }
+
+    fn forget_access(&mut self, inode: u32) {
+        let node = self
+            .nodes
+            .get_mut(&inode)
+            .expect("the model names only inodes it has");
+        Arc::make_mut(node).accessed = Moment::Unknown;
+    }
+
+    /// After somebody read everything: no time of last access is known any more.
+    pub fn forget_accesses(&mut self) {
+        for node in self.nodes.values_mut() {
+            if node.accessed != Moment::Unknown {
+                Arc::make_mut(node).accessed = Moment::Unknown;
+            }
+        }
+    }
+
+    /// A number that is equal for equal trees, whatever way led there.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for (inode, node) in &self.nodes {
+            (
+                inode,
+                &node.body,
+                node.permissions,
+                node.uid,
+                node.gid,
+                node.links,
+            )
+                .hash(&mut hasher);
+            node.xattrs.hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+
+    /// Splits a place into its directory's inode and the name, checking the directory.
+    fn place<'a>(&self, at: &'a Target) -> Result<(u32, &'a Name), Refusals> {
+        let (directory, name) = at.split().ok_or(EINVAL)?;
+        let inode = self.resolve(&directory)?;
+        if !self.existing(inode).is_directory() {
+            return Err(if name.len() > LONGEST_NAME {
+                [ENOTDIR, ENAMETOOLONG].into()
+            } else {
+                ENOTDIR.into()
+            });
+        }
+        Ok((inode, name))
+    }
+
+    /// Whether a new entry in this directory passes its group and set-group-id bit on.
+    fn inherited_group(&self, directory: u32) -> Option<u32> {
+        let node = self.existing(directory);
+        (node.permissions & SET_GROUP_ID != 0).then_some(node.gid)
+    }
+}
+
+fn directory(parent: u32, permissions: u16) -> Node {
+    Node {
+        body: Body::Directory {
+            entries: BTreeMap::new(),
+            parent,
+        },
+        permissions,
+        uid: 0,
+        gid: 0,
+        links: 2,
+        overflowed: false,
+        xattrs: BTreeMap::new(),
+        accessed: Moment::Unknown,
+        modified: Moment::Unknown,
+        touched: 0,
+        sized: 0,
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs() as i64)
+}

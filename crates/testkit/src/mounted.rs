@@ -1,0 +1,616 @@
+//! A mounted directory as a subject: the kernel's ext4, by which the model itself is checked, or
+//! anybody's mount.
+//!
+//! Every file is reached through an `O_PATH` descriptor, one component after another, so that no
+//! symbolic link is followed; what needs a real descriptor opens `/proc/self/fd/N` anew. It wants
+//! to be root on a file system that honours everything.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use pext4_fs::{AllocateMode, FileType, RenameMode, SetTime, SetXattrMode, Time};
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, Gid, Mode, OFlags, RawDir, RenameFlags, SeekFrom, Timespec,
+    Timestamps, Uid, XattrFlags,
+};
+use rustix::io::Errno;
+
+use crate::content::{Content, pattern};
+use crate::errno::{EBADF, EINVAL, EIO, ENOTDIR, ENXIO, Failure};
+use crate::op::{Base, Fresh, Name, Op, Target};
+use crate::outcome::{Answer, Facts, Listed, Outcome, PERMISSIONS, SET_GROUP_ID, Space, Subject};
+use crate::tree::{Item, Tree, join};
+use crate::volume::mode_type;
+
+/// Bytes read at once by the walker.
+const STRIDE: usize = 1 << 20;
+/// Longest list of attribute names, and longest value, that Linux gives.
+const LONGEST_XATTR: usize = 65_536;
+
+/// Opens the directory again: a remount, in whatever way it is mounted.
+pub type Remount = Box<dyn FnMut() -> anyhow::Result<()> + Send>;
+
+/// A mounted directory under test.
+pub struct MountedSubject {
+    directory: PathBuf,
+    root: OwnedFd,
+    slots: BTreeMap<u8, OwnedFd>,
+    remount: Option<Remount>,
+}
+
+type Result<T, E = Failure> = std::result::Result<T, E>;
+
+fn open_path(at: impl AsFd, name: &[u8]) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(
+        at,
+        OsStr::from_bytes(name),
+        flags,
+        Mode::empty(),
+    )?)
+}
+
+fn open_root(directory: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(directory, flags, Mode::empty())?)
+}
+
+/// The path by which a descriptor's file can be opened anew.
+fn proc_path(file: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+/// A real descriptor of a file or directory; what else there is may be a device of this machine and
+/// is never opened.
+fn reopen(file: &OwnedFd, flags: OFlags) -> Result<OwnedFd> {
+    match stat(file)?.kind {
+        FileType::Regular | FileType::Directory => {}
+        _ if flags.contains(OFlags::DIRECTORY) => return Err(Failure::new(ENOTDIR)),
+        _ => return Err(Failure::new(EINVAL)),
+    }
+    let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOATIME;
+    Ok(rustix::fs::open(proc_path(file), flags, Mode::empty())?)
+}
+
+/// What `stat` tells of a descriptor's file.
+fn stat(file: impl AsFd) -> Result<Facts> {
+    let stat = rustix::fs::fstat(file)?;
+    let kind = match stat.st_mode & 0o170_000 {
+        0o010_000 => FileType::Fifo,
+        0o020_000 => FileType::CharacterDevice,
+        0o040_000 => FileType::Directory,
+        0o060_000 => FileType::BlockDevice,
+        0o120_000 => FileType::Symlink,
+        0o140_000 => FileType::Socket,
+        _ => FileType::Regular,
+    };
+    let time = |seconds: i64, nanoseconds: u64| Time {
+        seconds,
+        nanoseconds: nanoseconds as u32,
+    };
+    Ok(Facts {
+        inode: stat.st_ino as u32,
+        kind,
+        permissions: stat.st_mode as u16 & PERMISSIONS,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        size: stat.st_size as u64,
+        links: stat.st_nlink as u32,
+        device: (
+            rustix::fs::major(stat.st_rdev),
+            rustix::fs::minor(stat.st_rdev),
+        ),
+        sectors: stat.st_blocks as u64,
+        accessed: time(stat.st_atime, stat.st_atime_nsec),
+        modified: time(stat.st_mtime, stat.st_mtime_nsec),
+        changed: time(stat.st_ctime, stat.st_ctime_nsec),
+    })
+}
+
+fn answer(file: impl AsFd) -> Outcome {
+    stat(file).map(Answer::File)
+}
+
+fn done<E: Into<Failure>>(result: Result<(), E>) -> Outcome {
+    result.map(|()| Answer::Done).map_err(Into::into)
+}
+
+fn timespec(time: Option<SetTime>) -> Timespec {
+    match time {
+        None => Timespec {
+            tv_sec: 0,
+            tv_nsec: rustix::fs::UTIME_OMIT,
+        },
+        Some(SetTime::Now) => Timespec {
+            tv_sec: 0,
+            tv_nsec: rustix::fs::UTIME_NOW,
+        },
+        Some(SetTime::To(time)) => Timespec {
+            tv_sec: time.seconds,
+            tv_nsec: time.nanoseconds.into(),
+        },
+    }
+}
+
+impl MountedSubject {
+    /// The directory on which the file system is mounted. The process's umask becomes 0.
+    pub fn new(directory: &Path, remount: Option<Remount>) -> Result<Self> {
+        rustix::process::umask(Mode::empty());
+        let root = open_root(directory)?;
+        Ok(Self {
+            directory: directory.to_owned(),
+            root,
+            slots: BTreeMap::new(),
+            remount,
+        })
+    }
+
+    fn walk(&self, target: &Target) -> Result<OwnedFd> {
+        let start = match target.base {
+            Base::Root => &self.root,
+            Base::Slot(slot) => self.slots.get(&slot).ok_or_else(|| Failure::new(EBADF))?,
+            Base::Inode(_) => return Err(Failure::new(EINVAL)),
+        };
+        let mut file = rustix::io::fcntl_dupfd_cloexec(start, 0)?;
+        for name in &target.path {
+            file = open_path(&file, name)?;
+        }
+        Ok(file)
+    }
+
+    fn place<'a>(&self, at: &'a Target) -> Result<(OwnedFd, &'a OsStr)> {
+        let (directory, name) = at.split().ok_or_else(|| Failure::new(EINVAL))?;
+        Ok((self.walk(&directory)?, OsStr::from_bytes(name)))
+    }
+
+    /// Gives what was just made its owner; a set-group-id directory has chosen the group.
+    fn adopt(directory: &OwnedFd, file: &OwnedFd, new: Fresh) -> Outcome {
+        let inherited = stat(directory)?.permissions & SET_GROUP_ID != 0;
+        let gid = (!inherited).then(|| Gid::from_raw(new.gid));
+        own(file, Some(Uid::from_raw(new.uid)), gid)?;
+        answer(file)
+    }
+
+    fn run_namespace(&mut self, op: &Op) -> Outcome {
+        match op {
+            Op::Lookup(at) => answer(self.walk(at)?),
+            Op::Create { at, new } => {
+                let (directory, name) = self.place(at)?;
+                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+                let mode = Mode::from_raw_mode(new.permissions.into());
+                let file = rustix::fs::openat(&directory, name, flags, mode)?;
+                Self::adopt(&directory, &file, *new)
+            }
+            Op::MakeDirectory { at, new } => {
+                let (directory, name) = self.place(at)?;
+                let mode = Mode::from_raw_mode(new.permissions.into());
+                rustix::fs::mkdirat(&directory, name, mode)?;
+                Self::adopt(&directory, &open_path(&directory, name.as_bytes())?, *new)
+            }
+            Op::MakeNode {
+                at,
+                new,
+                kind,
+                device,
+            } => {
+                let (directory, name) = self.place(at)?;
+                let mode = Mode::from_raw_mode(new.permissions.into());
+                let kind = rustix::fs::FileType::from_raw_mode(mode_type(*kind).into());
+                let device = rustix::fs::makedev(device.0, device.1);
+                rustix::fs::mknodat(&directory, name, kind, mode, device)?;
+                Self::adopt(&directory, &open_path(&directory, name.as_bytes())?, *new)
+            }
+            Op::MakeSymlink { at, new, to } => {
+                let (directory, name) = self.place(at)?;
+                rustix::fs::symlinkat(OsStr::from_bytes(to), &directory, name)?;
+                Self::adopt(&directory, &open_path(&directory, name.as_bytes())?, *new)
+            }
+            Op::Link { of, at } => {
+                let of = self.walk(of)?;
+                let (directory, name) = self.place(at)?;
+                rustix::fs::linkat(&of, "", &directory, name, AtFlags::EMPTY_PATH)?;
+                answer(&of)
+            }
+            _ => self.run_removal(op),
+        }
+    }
+
+    fn run_removal(&mut self, op: &Op) -> Outcome {
+        match op {
+            Op::Unlink(at) => {
+                let (directory, name) = self.place(at)?;
+                done(rustix::fs::unlinkat(&directory, name, AtFlags::empty()))
+            }
+            Op::RemoveDirectory(at) => {
+                let (directory, name) = self.place(at)?;
+                done(rustix::fs::unlinkat(&directory, name, AtFlags::REMOVEDIR))
+            }
+            Op::Rename { from, to, mode } => {
+                let (old, old_name) = self.place(from)?;
+                let (new, new_name) = self.place(to)?;
+                let flags = match mode {
+                    RenameMode::Replace => RenameFlags::empty(),
+                    RenameMode::NoReplace => RenameFlags::NOREPLACE,
+                    RenameMode::Exchange => RenameFlags::EXCHANGE,
+                };
+                done(rustix::fs::renameat_with(
+                    &old, old_name, &new, new_name, flags,
+                ))
+            }
+            Op::Hold { of, slot } => {
+                let file = self.walk(of)?;
+                self.slots.insert(*slot, file);
+                Ok(Answer::Done)
+            }
+            Op::CreateUnnamed {
+                directory,
+                new,
+                slot,
+            } => {
+                let directory = self.walk(directory)?;
+                let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+                let mode = Mode::from_raw_mode(new.permissions.into());
+                let file = rustix::fs::open(proc_path(&directory), flags, mode)?;
+                let told = Self::adopt(&directory, &file, *new)?;
+                self.slots.insert(*slot, file);
+                Ok(told)
+            }
+            Op::Release(slot) => {
+                self.slots.remove(slot);
+                Ok(Answer::Done)
+            }
+            _ => self.run_file(op),
+        }
+    }
+
+    fn run_file(&mut self, op: &Op) -> Outcome {
+        match op {
+            Op::Read { of, offset, length } => {
+                let file = reopen(&self.walk(of)?, OFlags::RDONLY)?;
+                read_all(&file, *offset, *length as usize).map(Answer::Bytes)
+            }
+            Op::Write {
+                of,
+                offset,
+                length,
+                fill,
+            } => {
+                let file = reopen(&self.walk(of)?, OFlags::WRONLY)?;
+                let count = rustix::io::pwrite(&file, &pattern(*fill, *length as usize), *offset)?;
+                Ok(Answer::Count(count as u64))
+            }
+            Op::Truncate { of, size } => {
+                let file = reopen(&self.walk(of)?, OFlags::WRONLY)?;
+                done(rustix::fs::ftruncate(&file, *size))
+            }
+            Op::Allocate {
+                of,
+                mode,
+                offset,
+                length,
+            } => {
+                let file = reopen(&self.walk(of)?, OFlags::WRONLY)?;
+                done(rustix::fs::fallocate(
+                    &file,
+                    allocate_flags(*mode),
+                    *offset,
+                    *length,
+                ))
+            }
+            Op::SeekData { of, offset } => seek(&self.walk(of)?, SeekFrom::Data(*offset)),
+            Op::SeekHole { of, offset } => seek(&self.walk(of)?, SeekFrom::Hole(*offset)),
+            Op::SyncFile { of, data_only } => {
+                let file = reopen(&self.walk(of)?, OFlags::RDONLY)?;
+                done(if *data_only {
+                    rustix::fs::fdatasync(&file)
+                } else {
+                    rustix::fs::fsync(&file)
+                })
+            }
+            _ => self.run_attribute(op),
+        }
+    }
+
+    fn run_attribute(&mut self, op: &Op) -> Outcome {
+        match op {
+            Op::SetMode { of, permissions } => {
+                let mode = Mode::from_raw_mode((*permissions).into());
+                done(rustix::fs::chmod(proc_path(&self.walk(of)?), mode))
+            }
+            Op::SetOwner { of, uid, gid } => {
+                let file = self.walk(of)?;
+                done(own(
+                    &file,
+                    Some(Uid::from_raw(*uid)),
+                    Some(Gid::from_raw(*gid)),
+                ))
+            }
+            Op::SetTimes {
+                of,
+                accessed,
+                modified,
+            } => {
+                let times = Timestamps {
+                    last_access: timespec(*accessed),
+                    last_modification: timespec(*modified),
+                };
+                let file = self.walk(of)?;
+                done(rustix::fs::utimensat(
+                    CWD,
+                    proc_path(&file),
+                    &times,
+                    AtFlags::empty(),
+                ))
+            }
+            Op::SetXattr {
+                of,
+                name,
+                length,
+                fill,
+                mode,
+            } => {
+                let flags = match mode {
+                    SetXattrMode::Any => XattrFlags::empty(),
+                    SetXattrMode::Create => XattrFlags::CREATE,
+                    SetXattrMode::Replace => XattrFlags::REPLACE,
+                };
+                let value = pattern(*fill, *length as usize);
+                let name = OsStr::from_bytes(name);
+                done(rustix::fs::setxattr(
+                    proc_path(&self.walk(of)?),
+                    name,
+                    &value,
+                    flags,
+                ))
+            }
+            Op::GetXattr { of, name } => xattr(&self.walk(of)?, name).map(Answer::Bytes),
+            Op::RemoveXattr { of, name } => {
+                let name = OsStr::from_bytes(name);
+                done(rustix::fs::removexattr(proc_path(&self.walk(of)?), name))
+            }
+            Op::ListXattrs(of) => xattr_names(&self.walk(of)?).map(Answer::Names),
+            Op::ReadLink(of) => read_link(&self.walk(of)?).map(Answer::Bytes),
+            Op::List { directory, at_once } => {
+                list(&self.walk(directory)?, *at_once as usize).map(Answer::Entries)
+            }
+            Op::Stat(of) => answer(self.walk(of)?),
+            Op::Statistics => self.statistics(),
+            Op::Sync => done(rustix::fs::syncfs(reopen(&self.root, OFlags::RDONLY)?)),
+            Op::Remount => self.open_again(),
+            _ => Err(Failure::new(EINVAL)),
+        }
+    }
+
+    fn statistics(&self) -> Outcome {
+        let told = rustix::fs::statfs(&self.directory)?;
+        Ok(Answer::Space(Space {
+            blocks: told.f_blocks,
+            free_blocks: told.f_bfree,
+            inodes: told.f_files,
+            free_inodes: told.f_ffree,
+        }))
+    }
+
+    fn open_again(&mut self) -> Outcome {
+        self.slots.clear();
+        let Some(remount) = &mut self.remount else {
+            return Ok(Answer::Done);
+        };
+        self.root = open_root(Path::new("/"))?;
+        remount().map_err(|error| Failure {
+            errno: EIO,
+            text: format!("{error:#}"),
+        })?;
+        self.root = open_root(&self.directory)?;
+        Ok(Answer::Done)
+    }
+}
+
+impl Subject for MountedSubject {
+    fn run(&mut self, op: &Op) -> Outcome {
+        self.run_namespace(op)
+    }
+
+    fn tree(&mut self) -> Result<Tree> {
+        walk(&self.directory)
+    }
+}
+
+/// Changes the owner but not the mode (`chown` takes set-id bits away).
+fn own(file: &OwnedFd, uid: Option<Uid>, gid: Option<Gid>) -> Result<()> {
+    let before = stat(file)?;
+    rustix::fs::chownat(file, "", uid, gid, AtFlags::EMPTY_PATH)?;
+    if before.kind != FileType::Symlink && stat(file)?.permissions != before.permissions {
+        let mode = Mode::from_raw_mode(before.permissions.into());
+        rustix::fs::chmod(proc_path(file), mode)?;
+    }
+    Ok(())
+}
+
+fn allocate_flags(mode: AllocateMode) -> FallocateFlags {
+    let keep = FallocateFlags::KEEP_SIZE;
+    match mode {
+        AllocateMode::Extend => FallocateFlags::empty(),
+        AllocateMode::KeepSize => keep,
+        AllocateMode::PunchHole => FallocateFlags::PUNCH_HOLE | keep,
+        AllocateMode::ZeroRange { keep_size: false } => FallocateFlags::ZERO_RANGE,
+        AllocateMode::ZeroRange { keep_size: true } => FallocateFlags::ZERO_RANGE | keep,
+    }
+}
+
+fn seek(file: &OwnedFd, to: SeekFrom) -> Outcome {
+    let size = stat(file)?.size;
+    let file = reopen(file, OFlags::RDONLY)?;
+    let found = rustix::fs::seek(&file, to)?;
+    // Linux finds "data" at the very end where a page of the cache holds more than the file.
+    let beyond = matches!(to, SeekFrom::Data(_)) && found >= size;
+    if beyond {
+        Err(Failure::new(ENXIO))
+    } else {
+        Ok(Answer::Offset(found))
+    }
+}
+
+fn read_all(file: &OwnedFd, offset: u64, length: usize) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; length];
+    let mut done = 0;
+    while done < length {
+        match rustix::io::pread(file, &mut bytes[done..], offset + done as u64)? {
+            0 => break,
+            count => done += count,
+        }
+    }
+    bytes.truncate(done);
+    Ok(bytes)
+}
+
+fn read_link(file: &OwnedFd) -> Result<Vec<u8>> {
+    match rustix::fs::readlinkat(file, "", Vec::new()) {
+        Ok(target) => Ok(target.into_bytes()),
+        // The kernel says ENOENT where a descriptor is no link; a path would have said EINVAL.
+        Err(Errno::NOENT) => Err(Failure::new(EINVAL)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn xattr(file: &OwnedFd, name: &[u8]) -> Result<Vec<u8>> {
+    let mut value = vec![0; LONGEST_XATTR];
+    let length = rustix::fs::getxattr(proc_path(file), OsStr::from_bytes(name), &mut value)?;
+    value.truncate(length);
+    Ok(value)
+}
+
+fn xattr_names(file: &OwnedFd) -> Result<Vec<Name>> {
+    let mut list = vec![0; LONGEST_XATTR];
+    let length = rustix::fs::listxattr(proc_path(file), &mut list)?;
+    let names = list[..length]
+        .split(|&byte| byte == 0)
+        .filter(|name| !name.is_empty());
+    Ok(names.map(<[u8]>::to_vec).collect())
+}
+
+/// Lists a directory; the buffer is small where few entries are wanted at once, so that the kernel
+/// stops and goes on between them.
+fn list(directory: &OwnedFd, at_once: usize) -> Result<Vec<Listed>> {
+    let directory = reopen(directory, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let mut buffer = Vec::with_capacity((at_once * 40).clamp(300, 65_536));
+    let mut entries = Vec::new();
+    let mut raw = RawDir::new(&directory, buffer.spare_capacity_mut());
+    while let Some(entry) = raw.next() {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            let kind = kind_of(entry.file_type())?;
+            entries.push(Listed {
+                name: name.to_vec(),
+                inode: entry.ino() as u32,
+                kind,
+            });
+        }
+    }
+    Ok(entries)
+}
+
+fn kind_of(kind: rustix::fs::FileType) -> Result<FileType> {
+    use rustix::fs::FileType as Kernel;
+    Ok(match kind {
+        Kernel::RegularFile => FileType::Regular,
+        Kernel::Directory => FileType::Directory,
+        Kernel::Symlink => FileType::Symlink,
+        Kernel::Fifo => FileType::Fifo,
+        Kernel::Socket => FileType::Socket,
+        Kernel::CharacterDevice => FileType::CharacterDevice,
+        Kernel::BlockDevice => FileType::BlockDevice,
+        other => {
+            return Err(Failure {
+                errno: EIO,
+                text: format!("an entry of type {other:?}"),
+            });
+        }
+    })
+}
+
+/// Walks a mounted directory and writes everything down.
+pub fn walk(directory: &Path) -> Result<Tree> {
+    let mut tree = Tree::default();
+    let root = open_root(directory)?;
+    tree.items.insert(Vec::new(), item(&root)?);
+    let mut todo = vec![(Vec::new(), root)];
+    while let Some((path, directory)) = todo.pop() {
+        for listed in list(&directory, usize::from(u16::MAX))? {
+            let at = join(&path, &listed.name);
+            let file = open_path(&directory, &listed.name)?;
+            let mut found = item(&file);
+            if let Err(failure) = &mut found {
+                failure
+                    .text
+                    .push_str(&format!(" at {}", crate::tree::show(&at)));
+            }
+            let found = found?;
+            if found.facts.inode != listed.inode || found.facts.kind != listed.kind {
+                let text = format!("{listed:?} is listed, {:?} is there", found.facts);
+                return Err(Failure { errno: EIO, text });
+            }
+            if listed.kind == FileType::Directory {
+                todo.push((at.clone(), file));
+            }
+            tree.items.insert(at, found);
+        }
+    }
+    Ok(tree)
+}
+
+fn item(file: &OwnedFd) -> Result<Item> {
+    let facts = stat(file)?;
+    let mut xattrs = BTreeMap::new();
+    for name in xattr_names(file)? {
+        let value = xattr(file, &name)?;
+        xattrs.insert(name, value);
+    }
+    let content = (facts.kind == FileType::Regular).then(|| content(file, facts.size));
+    let link = (facts.kind == FileType::Symlink).then(|| read_link(file));
+    Ok(Item {
+        facts,
+        content: content.transpose()?,
+        link: link.transpose()?,
+        xattrs,
+    })
+}
+
+fn content(file: &OwnedFd, size: u64) -> Result<Content> {
+    let file = reopen(file, OFlags::RDONLY)?;
+    let mut content = Content::default();
+    content.resize(size);
+    let mut at = 0;
+    while at < size {
+        let data = match rustix::fs::seek(&file, SeekFrom::Data(at)) {
+            Err(Errno::NXIO) => break,
+            Ok(data) if data >= size => break,
+            other => other?,
+        };
+        let hole = rustix::fs::seek(&file, SeekFrom::Hole(data)).map_err(|error| {
+            let text = format!("{error} when seeking a hole from {data} of {size}");
+            Failure {
+                text,
+                ..Failure::from(error)
+            }
+        })?;
+        at = data;
+        while at < hole {
+            let take = (hole - at).min(STRIDE as u64) as usize;
+            let bytes = read_all(&file, at, take)?;
+            if bytes.is_empty() {
+                return Err(Failure {
+                    errno: ENXIO,
+                    text: format!("nothing to read at {at}"),
+                });
+            }
+            content.write(at, &bytes);
+            at += bytes.len() as u64;
+        }
+    }
+    Ok(content)
+}

@@ -1,0 +1,62 @@
+//! e2fsck: the judge of every image we leave behind.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use super::{output, text, tool};
+
+/// Runs `e2fsck -fn`; anything it has to say against the image is an error that carries its words.
+pub fn e2fsck(image: &Path) -> Result<()> {
+    let told = output(tool("e2fsck").arg("-fn").arg(image))?;
+    match told.status.code() {
+        Some(0) => Ok(()),
+        code => bail!("e2fsck -fn ended with {code:?}:\n{}", text(&told)),
+    }
+}
+
+/// Lets e2fsck replay the journal and clear orphans, and fails if it had anything else to mend.
+pub fn recover(image: &Path) -> Result<()> {
+    let told = output(tool("e2fsck").arg("-fy").arg(image))?;
+    let words = text(&told);
+    if !matches!(told.status.code(), Some(0 | 1)) {
+        bail!("e2fsck -fy ended with {}:\n{words}", told.status);
+    }
+    let mended: Vec<&str> = words.lines().filter(|line| is_repair(line)).collect();
+    if !mended.is_empty() {
+        bail!(
+            "e2fsck found more to mend than a journal:\n  {}\n{words}",
+            mended.join("\n  ")
+        );
+    }
+    e2fsck(image).context("after its own recovery")
+}
+
+/// Whether a line of e2fsck tells of a repair. Questions do, with their answer behind; what belongs
+/// to recovery (the journal, orphans, free counts of the superblock) asks nothing.
+fn is_repair(line: &str) -> bool {
+    line.contains("? yes") || line.contains("FIXED") || line.contains("IGNORED")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::oracle::format::{Features, Format};
+
+    #[test]
+    fn a_fresh_image_is_clean_and_a_spoilt_one_is_not() {
+        let folder = crate::effort::scratch();
+        let image = folder.path().join("image");
+        Format::new(8 << 20, 1024, Features::Debian12)
+            .make(&image)
+            .expect("made");
+        e2fsck(&image).expect("clean");
+        recover(&image).expect("nothing to recover");
+        let mut bytes = std::fs::read(&image).expect("readable");
+        let descriptor_flags = 2 * 1024 + 12;
+        bytes[descriptor_flags] ^= 0xff;
+        std::fs::write(&image, &bytes).expect("writable");
+        assert!(e2fsck(&image).is_err());
+        assert!(recover(&image).is_err());
+    }
+}

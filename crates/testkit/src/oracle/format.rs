@@ -1,0 +1,162 @@
+//! mke2fs: images as the world makes them. Features are named one by one, so that the machine's
+//! own configuration does not matter.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use pext4_block::RamDevice;
+
+use super::{run, tool};
+
+/// A set of features.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Features {
+    /// What Debian 12's mke2fs turns on for ext4.
+    Debian12,
+    /// What upstream's 1.47 turns on: the former, an orphan file, and a checksum seed of its own.
+    Upstream,
+    /// As Debian 12, without a journal.
+    NoJournal,
+    /// As Debian 12, without checksums: bytes can be changed and nobody notices at once.
+    NoChecksums,
+    /// As Debian 12, with 32-bit block numbers and descriptors of 32 bytes.
+    Narrow,
+}
+
+impl Features {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Debian12,
+        Self::Upstream,
+        Self::NoJournal,
+        Self::NoChecksums,
+        Self::Narrow,
+    ];
+
+    fn list(self) -> String {
+        let common = "none,ext_attr,resize_inode,dir_index,filetype,extent,flex_bg,sparse_super,\
+                      large_file,huge_file,dir_nlink,extra_isize";
+        let more = match self {
+            Self::Debian12 => ",has_journal,64bit,metadata_csum",
+            Self::Upstream => ",has_journal,64bit,metadata_csum,metadata_csum_seed,orphan_file",
+            Self::NoJournal => ",64bit,metadata_csum",
+            Self::NoChecksums => ",has_journal,64bit",
+            Self::Narrow => ",has_journal,metadata_csum",
+        };
+        format!("{common}{more}")
+    }
+}
+
+/// How to make an image.
+#[derive(Clone, Debug)]
+pub struct Format {
+    /// Bytes of the image.
+    pub size: u64,
+    /// Bytes in a block.
+    pub block_size: u32,
+    /// Features.
+    pub features: Features,
+    /// Number of inodes; mke2fs chooses if absent.
+    pub inodes: Option<u32>,
+    /// More arguments.
+    pub extra: Vec<String>,
+}
+
+impl Format {
+    /// An image of this size, block size and feature set.
+    #[must_use]
+    pub fn new(size: u64, block_size: u32, features: Features) -> Self {
+        Self {
+            size,
+            block_size,
+            features,
+            inodes: None,
+            extra: Vec::new(),
+        }
+    }
+
+    /// With this many inodes.
+    #[must_use]
+    pub fn inodes(mut self, count: u32) -> Self {
+        self.inodes = Some(count);
+        self
+    }
+
+    /// With more arguments for mke2fs.
+    #[must_use]
+    pub fn with(mut self, arguments: &[&str]) -> Self {
+        self.extra
+            .extend(arguments.iter().map(|&argument| argument.to_owned()));
+        self
+    }
+
+    /// Makes the image, a sparse file.
+    pub fn make(&self, path: &Path) -> Result<()> {
+        let file = std::fs::File::create(path).context("creating the image")?;
+        file.set_len(self.size).context("sizing the image")?;
+        let mut command = tool("mke2fs");
+        command.args(["-q", "-F", "-t", "ext4", "-I", "256", "-m", "0"]);
+        command.args([
+            "-O",
+            &self.features.list(),
+            "-b",
+            &self.block_size.to_string(),
+        ]);
+        if let Some(inodes) = self.inodes {
+            command.args(["-N", &inodes.to_string()]);
+        }
+        run(command.args(&self.extra).arg(path)).map(|_| ())
+    }
+
+    /// Makes the image in memory.
+    pub fn device(&self) -> Result<RamDevice> {
+        let folder = crate::effort::scratch();
+        let path = folder.path().join("image");
+        self.make(&path)?;
+        RamDevice::load(&path).context("loading the image")
+    }
+
+    /// What identifies the format in a file of operations.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let inodes = self.inodes.unwrap_or(0);
+        format!(
+            "{} {} {:?} {inodes}",
+            self.size, self.block_size, self.features
+        )
+    }
+
+    /// The format that [`Format::describe`] wrote down.
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut words = text.split_whitespace();
+        let mut word = || words.next().context("size, block size, features, inodes");
+        let (size, block_size) = (word()?.parse()?, word()?.parse()?);
+        let name = word()?;
+        let features = Features::ALL
+            .into_iter()
+            .find(|one| format!("{one:?}") == name);
+        let format = Self::new(size, block_size, features.context("unknown features")?);
+        let inodes: u32 = word()?.parse()?;
+        Ok(if inodes == 0 {
+            format
+        } else {
+            format.inodes(inodes)
+        })
+    }
+}
+
+/// The images that people have today and that tests go through: both feature sets, both block
+/// sizes, and the variants that take other paths through the code.
+#[must_use]
+pub fn everyday(size: u64) -> Vec<Format> {
+    let inodes = u32::try_from(size / 8192).expect("test images are small");
+    let format = |block_size, features| Format::new(size, block_size, features).inodes(inodes);
+    vec![
+        format(4096, Features::Debian12),
+        format(1024, Features::Upstream),
+        format(4096, Features::Upstream),
+        format(1024, Features::Debian12),
+        format(1024, Features::Narrow),
+        format(4096, Features::NoJournal),
+    ]
+}

@@ -1,0 +1,56 @@
+//! Programs that are not ours and know better: mke2fs, e2fsck, debugfs, and the kernel.
+//!
+//! The first three come with e2fsprogs and are required; the kernel's mount needs rights that not
+//! every place gives, so it is probed, and tests that want it say loudly when they are skipped.
+
+pub mod check;
+pub mod debugfs;
+pub mod format;
+pub mod mount;
+
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result, bail};
+
+/// Folders in which the tools may be although the path does not name them.
+const TOOL_FOLDERS: &str = "/usr/sbin:/sbin";
+
+/// A command of e2fsprogs or util-linux, speaking English and using no local configuration.
+#[must_use]
+pub fn tool(name: &str) -> Command {
+    let mut command = Command::new(name);
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{path}:{TOOL_FOLDERS}"));
+    command
+        .env("LC_ALL", "C")
+        .env("MKE2FS_CONFIG", "/dev/null")
+        .env("E2FSCK_CONFIG", "/dev/null");
+    command
+}
+
+/// Runs a command and gives what it printed, whatever its exit status.
+pub fn output(command: &mut Command) -> Result<Output> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    command
+        .output()
+        .with_context(|| format!("running {name}; is e2fsprogs installed?"))
+}
+
+/// Runs a command that must succeed and gives its standard output.
+pub fn run(command: &mut Command) -> Result<String> {
+    let told = output(command)?;
+    if !told.status.success() {
+        bail!("{command:?} ended with {}:\n{}", told.status, text(&told));
+    }
+    Ok(String::from_utf8_lossy(&told.stdout).into_owned())
+}
+
+/// Everything a command printed.
+#[must_use]
+pub fn text(told: &Output) -> String {
+    let (out, err) = (
+        String::from_utf8_lossy(&told.stdout),
+        String::from_utf8_lossy(&told.stderr),
+    );
+    format!("{out}{err}")
+}

@@ -1,0 +1,128 @@
+//! The kernel's ext4 on a loop device, where the machine lets us.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+
+use super::format::{Features, Format};
+use super::{output, run, tool};
+use crate::mounted::{MountedSubject, Remount};
+
+/// A mounted image; dropping it unmounts.
+pub struct KernelMount {
+    image: PathBuf,
+    directory: TempDir,
+    mounted: bool,
+}
+
+/// How to mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Read-only, the journal replayed all the same (into the image).
+    ReadOnly,
+    /// Writable.
+    ReadWrite,
+}
+
+impl Access {
+    fn options(self) -> &'static str {
+        match self {
+            Self::ReadOnly => "loop,ro,noatime,nodev",
+            Self::ReadWrite => "loop,rw,noatime,nodev",
+        }
+    }
+}
+
+/// Whether this machine lets us mount, tried once.
+fn allowed() -> bool {
+    static ALLOWED: OnceLock<bool> = OnceLock::new();
+    *ALLOWED.get_or_init(|| {
+        let folder = crate::effort::scratch();
+        let image = folder.path().join("probe");
+        let format = Format::new(4 << 20, 1024, Features::Debian12);
+        format.make(&image).is_ok() && KernelMount::new(&image, Access::ReadWrite).is_ok()
+    })
+}
+
+/// Mounts an image, or says loudly that the test is skipped because this machine does not allow
+/// it. An image the kernel refuses is an error.
+pub fn kernel_mount(image: &Path, access: Access, test: &str) -> Result<Option<KernelMount>> {
+    if !allowed() {
+        eprintln!("SKIPPED: {test}: this machine does not let us mount through a loop device");
+        return Ok(None);
+    }
+    KernelMount::new(image, access).map(Some)
+}
+
+impl KernelMount {
+    fn new(image: &Path, access: Access) -> Result<Self> {
+        let directory = crate::effort::scratch();
+        let image = image.to_owned();
+        mount(&image, directory.path(), access)?;
+        Ok(Self {
+            image,
+            directory,
+            mounted: true,
+        })
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The mount as a subject that can remount itself.
+    pub fn subject(&self) -> Result<MountedSubject> {
+        let (image, directory) = (self.image.clone(), self.path().to_owned());
+        let remount: Remount = Box::new(move || {
+            unmount(&directory)?;
+            mount(&image, &directory, Access::ReadWrite)
+        });
+        MountedSubject::new(self.path(), Some(remount))
+            .map_err(|failure| anyhow::anyhow!("{failure}"))
+    }
+
+    /// Unmounts and says what went wrong, if anything.
+    pub fn unmount(mut self) -> Result<()> {
+        self.mounted = false;
+        unmount(self.directory.path())
+    }
+}
+
+impl Drop for KernelMount {
+    fn drop(&mut self) {
+        if self.mounted
+            && let Err(error) = unmount(self.directory.path())
+        {
+            eprintln!("{error:#}");
+        }
+    }
+}
+
+fn mount(image: &Path, directory: &Path, access: Access) -> Result<()> {
+    let mut command = tool("mount");
+    command
+        .args(["-t", "ext4", "-o", access.options()])
+        .arg(image)
+        .arg(directory);
+    run(&mut command)
+        .map(|_| ())
+        .with_context(|| format!("the kernel refuses {}", image.display()))
+}
+
+/// Unmounts; a mount that somebody still looks at is tried again for a while.
+fn unmount(directory: &Path) -> Result<()> {
+    for _ in 0..50 {
+        if output(tool("umount").arg(directory))?.status.success() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    run(tool("umount").arg("-l").arg(directory))
+        .map(|_| ())
+        .context("unmounting")
+}

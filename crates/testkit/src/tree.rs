@@ -1,0 +1,141 @@
+//! A whole tree written down: what every walker produces, so that any two can be compared.
+//!
+//! Paths are names joined by `/`; the root's is empty. Two trees that were walked from the same
+//! image by different implementations must be equal in everything, inode numbers, space taken and
+//! nanoseconds included; times of last access may be left out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pext4_fs::FileType;
+
+use crate::content::Content;
+use crate::op::Name;
+use crate::op::text::escape;
+use crate::outcome::Facts;
+
+/// Most differences that a comparison tells.
+const MOST_TOLD: usize = 20;
+
+/// One file of a tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// What `stat` tells.
+    pub facts: Facts,
+    /// Bytes of a regular file.
+    pub content: Option<Content>,
+    /// Target of a symbolic link.
+    pub link: Option<Vec<u8>>,
+    /// Extended attributes.
+    pub xattrs: BTreeMap<Name, Vec<u8>>,
+}
+
+/// All files of a tree by path.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Tree {
+    /// The files.
+    pub items: BTreeMap<Vec<u8>, Item>,
+}
+
+/// A path for people.
+#[must_use]
+pub fn show(path: &[u8]) -> String {
+    let names = path
+        .split(|&byte| byte == b'/')
+        .filter(|name| !name.is_empty());
+    let names: Vec<String> = names.map(escape).collect();
+    format!("/{}", names.join("/"))
+}
+
+/// The path of a name in a directory.
+#[must_use]
+pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    if directory.is_empty() {
+        name.to_vec()
+    } else {
+        [directory, b"/", name].concat()
+    }
+}
+
+impl Tree {
+    /// Says where two trees of the same image differ; nothing means they are equal.
+    #[must_use]
+    pub fn differences(&self, other: &Self, with_access: bool) -> Vec<String> {
+        let paths: BTreeSet<&Vec<u8>> = self.items.keys().chain(other.items.keys()).collect();
+        let mut told = Vec::new();
+        for path in paths {
+            let found = match (self.items.get(path), other.items.get(path)) {
+                (Some(one), Some(two)) => item_differences(one, two, with_access),
+                (Some(_), None) => vec!["only in the first".to_owned()],
+                (None, _) => vec!["only in the second".to_owned()],
+            };
+            told.extend(
+                found
+                    .into_iter()
+                    .map(|text| format!("{}: {text}", show(path))),
+            );
+            if told.len() >= MOST_TOLD {
+                break;
+            }
+        }
+        told
+    }
+
+    /// Fails with all differences between two walks of the same image.
+    ///
+    /// # Panics
+    ///
+    /// When there are any.
+    pub fn assert_same(&self, other: &Self, context: &str) {
+        let found = self.differences(other, false);
+        assert!(found.is_empty(), "{context}:\n  {}", found.join("\n  "));
+    }
+}
+
+fn item_differences(one: &Item, two: &Item, with_access: bool) -> Vec<String> {
+    let mut told = Vec::new();
+    let mut first = one.facts;
+    if !with_access {
+        first.accessed = two.facts.accessed;
+    }
+    if first != two.facts {
+        told.push(format!("{first:?} against {:?}", two.facts));
+    }
+    if one.link != two.link {
+        told.push(format!("target {:?} against {:?}", one.link, two.link));
+    }
+    if one.xattrs != two.xattrs {
+        told.push(xattr_difference(&one.xattrs, &two.xattrs));
+    }
+    match (&one.content, &two.content) {
+        (Some(mine), Some(theirs)) => told.extend(mine.difference(theirs)),
+        (None, None) => {}
+        _ => told.push("only one of them has content".to_owned()),
+    }
+    told
+}
+
+/// Says which extended attributes differ.
+#[must_use]
+pub fn xattr_difference(one: &BTreeMap<Name, Vec<u8>>, two: &BTreeMap<Name, Vec<u8>>) -> String {
+    let names: BTreeSet<&Name> = one.keys().chain(two.keys()).collect();
+    let differing = names
+        .into_iter()
+        .filter(|&name| one.get(name) != two.get(name));
+    let sizes =
+        |value: Option<&Vec<u8>>| value.map_or("none".to_owned(), |value| value.len().to_string());
+    let told = differing.map(|name| {
+        format!(
+            "{} ({} against {} bytes)",
+            escape(name),
+            sizes(one.get(name)),
+            sizes(two.get(name))
+        )
+    });
+    format!("xattrs {}", told.collect::<Vec<_>>().join(", "))
+}
+
+/// Whether a kind of file has content to read.
+#[must_use]
+pub fn has_content(kind: FileType) -> bool {
+    kind == FileType::Regular
+}

@@ -1,0 +1,604 @@
+//! pext4 itself as a subject: operations become calls of [`Volume`].
+//!
+//! Paths are walked by `lookup`; every hold that a call returns is given back as soon as it is not
+//! needed, so that the accounting of holds is exercised by each operation. Several subjects may
+//! share one volume ([`VolumeSubject::beside`]), each with its own root and slots: one a thread.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use pext4_block::Device;
+use pext4_fs::{
+    DeviceNumber, Error, FileType, InodeNumber, MountOptions, New, SetAttributes, Volume,
+};
+
+use crate::content::{Content, pattern};
+use crate::errno::{EBADF, EINVAL, EIO, ENXIO, Failure};
+use crate::op::{Base, Fresh, Name, Op, Target};
+use crate::outcome::{Answer, Facts, Listed, Outcome, Space, Subject};
+use crate::tree::{Item, Tree, join};
+
+/// Directories deeper than this are taken for a loop.
+const DEEPEST: usize = 4096;
+/// Bytes read at once by the walker.
+const STRIDE: u64 = 1 << 20;
+
+/// A pext4 volume under test.
+pub struct VolumeSubject {
+    device: Arc<dyn Device>,
+    options: MountOptions,
+    volume: Option<Arc<Volume>>,
+    root: InodeNumber,
+    slots: BTreeMap<u8, InodeNumber>,
+}
+
+/// An inode that a walk holds; giving it back is its drop.
+struct Held<'a> {
+    volume: &'a Volume,
+    inode: InodeNumber,
+    holds: u64,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if self.holds > 0 {
+            self.volume.forget(self.inode, self.holds);
+        }
+    }
+}
+
+impl From<Fresh> for New {
+    fn from(fresh: Fresh) -> Self {
+        Self {
+            permissions: fresh.permissions,
+            uid: fresh.uid,
+            gid: fresh.gid,
+        }
+    }
+}
+
+fn facts(entry: &pext4_fs::Entry) -> Outcome {
+    Ok(Answer::File(Facts::from(&entry.attributes)))
+}
+
+impl VolumeSubject {
+    /// Opens the file system on a device.
+    pub fn open(device: Arc<dyn Device>, options: MountOptions) -> Result<Self, Error> {
+        let volume = Volume::open(Arc::clone(&device), options.clone())?;
+        let volume = Some(Arc::new(volume));
+        Ok(Self {
+            device,
+            options,
+            volume,
+            root: InodeNumber::ROOT,
+            slots: BTreeMap::new(),
+        })
+    }
+
+    /// Another subject on the same volume whose root is the given directory, which must keep a
+    /// name. It cannot remount.
+    #[must_use]
+    pub fn beside(&self, root: u32) -> Self {
+        Self {
+            device: Arc::clone(&self.device),
+            options: self.options.clone(),
+            volume: self.volume.clone(),
+            root: InodeNumber::new(root),
+            slots: BTreeMap::new(),
+        }
+    }
+
+    /// The volume.
+    ///
+    /// # Panics
+    ///
+    /// After a remount that failed.
+    #[must_use]
+    pub fn volume(&self) -> &Volume {
+        self.volume
+            .as_deref()
+            .expect("a subject is only used while its volume is open")
+    }
+
+    /// Releases the slots and closes the file system; all subjects beside must be gone.
+    pub fn close(mut self) -> Result<()> {
+        self.close_volume()
+            .map_err(|failure| anyhow::anyhow!("close: {failure}"))
+    }
+
+    /// Leaves everything as it is and never closes: what a killed process does. Its threads go on
+    /// in the background, so the device must be one whose later writes nobody looks at.
+    pub fn abandon(mut self) {
+        self.slots.clear();
+        std::mem::forget(self.volume.take());
+    }
+
+    fn close_volume(&mut self) -> Result<(), Failure> {
+        self.release_slots();
+        let volume = self.volume.take().ok_or_else(|| Failure::new(EIO))?;
+        match Arc::into_inner(volume) {
+            Some(volume) => Ok(volume.close()?),
+            None => Err(Failure {
+                errno: EINVAL,
+                text: "the volume is shared".to_owned(),
+            }),
+        }
+    }
+
+    fn release_slots(&mut self) {
+        for (_, inode) in std::mem::take(&mut self.slots) {
+            self.volume().forget(inode, 1);
+        }
+    }
+
+    fn start(&self, base: Base) -> Result<InodeNumber, Failure> {
+        match base {
+            Base::Root => Ok(self.root),
+            Base::Slot(slot) => self
+                .slots
+                .get(&slot)
+                .copied()
+                .ok_or_else(|| Failure::new(EBADF)),
+            Base::Inode(number) => Ok(InodeNumber::new(number)),
+        }
+    }
+
+    fn walk(&self, target: &Target) -> Result<Held<'_>, Failure> {
+        let volume = self.volume();
+        let mut held = Held {
+            volume,
+            inode: self.start(target.base)?,
+            holds: 0,
+        };
+        for name in &target.path {
+            let entry = volume.lookup(held.inode, name)?;
+            held = Held {
+                volume,
+                inode: entry.inode,
+                holds: 1,
+            };
+        }
+        Ok(held)
+    }
+
+    fn place<'a>(&self, at: &'a Target) -> Result<(Held<'_>, &'a Name), Failure> {
+        let (directory, name) = at.split().ok_or_else(|| Failure::new(EINVAL))?;
+        Ok((self.walk(&directory)?, name))
+    }
+
+    /// An entry that a call returned: its hold is given back.
+    fn entry(&self, entry: Result<pext4_fs::Entry, Error>) -> Outcome {
+        let entry = entry?;
+        self.volume().forget(entry.inode, 1);
+        facts(&entry)
+    }
+
+    fn run_namespace(&mut self, op: &Op) -> Outcome {
+        let volume = self.volume();
+        match op {
+            Op::Lookup(at) => {
+                let (directory, name) = self.place(at)?;
+                self.entry(volume.lookup(directory.inode, name))
+            }
+            Op::Create { at, new } => {
+                let (directory, name) = self.place(at)?;
+                self.entry(volume.create(directory.inode, name, &(*new).into()))
+            }
+            Op::MakeDirectory { at, new } => {
+                let (directory, name) = self.place(at)?;
+                self.entry(volume.make_directory(directory.inode, name, &(*new).into()))
+            }
+            Op::MakeNode {
+                at,
+                new,
+                kind,
+                device,
+            } => self.make_node(at, *new, *kind, *device),
+            Op::MakeSymlink { at, new, to } => {
+                let (directory, name) = self.place(at)?;
+                self.entry(volume.make_symlink(directory.inode, name, to, &(*new).into()))
+            }
+            Op::Link { of, at } => {
+                let of = self.walk(of)?;
+                let (directory, name) = self.place(at)?;
+                self.entry(volume.link(of.inode, directory.inode, name))
+            }
+            Op::Unlink(at) => {
+                let (directory, name) = self.place(at)?;
+                done(volume.unlink(directory.inode, name))
+            }
+            Op::RemoveDirectory(at) => {
+                let (directory, name) = self.place(at)?;
+                done(volume.remove_directory(directory.inode, name))
+            }
+            Op::Rename { from, to, mode } => {
+                let (old, old_name) = self.place(from)?;
+                let (new, new_name) = self.place(to)?;
+                done(volume.rename(old.inode, old_name, new.inode, new_name, *mode))
+            }
+            Op::List { directory, at_once } => self.list(directory, *at_once),
+            _ => self.run_file(op),
+        }
+    }
+
+    fn make_node(&self, at: &Target, new: Fresh, kind: FileType, device: (u32, u32)) -> Outcome {
+        let (directory, name) = self.place(at)?;
+        let number = DeviceNumber {
+            major: device.0,
+            minor: device.1,
+        };
+        let made =
+            self.volume()
+                .make_node(directory.inode, name, &new.into(), mode_type(kind), number);
+        self.entry(made)
+    }
+
+    fn run_slot(&mut self, op: &Op) -> Outcome {
+        let (slot, inode, answer) = match op {
+            Op::Hold { of, slot } => {
+                let mut held = self.walk(of)?;
+                // A walk that ends where it started took no hold of its own; a lookup of `.` does.
+                if held.holds == 0 {
+                    self.hold_again(held.inode)?;
+                }
+                held.holds = 0;
+                (*slot, held.inode, Answer::Done)
+            }
+            Op::CreateUnnamed {
+                directory,
+                new,
+                slot,
+            } => {
+                let directory = self.walk(directory)?;
+                let entry = self
+                    .volume()
+                    .create_unnamed(directory.inode, &(*new).into())?;
+                (
+                    *slot,
+                    entry.inode,
+                    Answer::File(Facts::from(&entry.attributes)),
+                )
+            }
+            Op::Release(slot) => {
+                self.release(*slot);
+                return Ok(Answer::Done);
+            }
+            _ => return Err(Failure::new(EINVAL)),
+        };
+        self.release(slot);
+        self.slots.insert(slot, inode);
+        Ok(answer)
+    }
+
+    fn hold_again(&self, inode: InodeNumber) -> Result<(), Failure> {
+        self.volume().lookup(inode, b".")?;
+        Ok(())
+    }
+
+    fn release(&mut self, slot: u8) {
+        if let Some(inode) = self.slots.remove(&slot) {
+            self.volume().forget(inode, 1);
+        }
+    }
+
+    fn list(&self, directory: &Target, at_once: u32) -> Outcome {
+        let held = self.walk(directory)?;
+        let mut entries = Vec::new();
+        let mut cookie = 0;
+        loop {
+            let mut left = at_once.max(1);
+            let mut last = None;
+            self.volume()
+                .read_directory(held.inode, cookie, &mut |entry| {
+                    if left == 0 {
+                        return false;
+                    }
+                    left -= 1;
+                    last = Some(entry.next_cookie);
+                    if entry.name != b"." && entry.name != b".." {
+                        let (name, inode) = (entry.name.to_vec(), entry.inode.get());
+                        entries.push(Listed {
+                            name,
+                            inode,
+                            kind: entry.file_type,
+                        });
+                    }
+                    true
+                })?;
+            match last {
+                Some(next) => cookie = next,
+                None => return Ok(Answer::Entries(entries)),
+            }
+        }
+    }
+
+    fn run_file(&mut self, op: &Op) -> Outcome {
+        let volume = self.volume();
+        match op {
+            Op::Read { of, offset, length } => {
+                let mut bytes = vec![0; *length as usize];
+                let count = volume.read(self.walk(of)?.inode, *offset, &mut bytes)?;
+                bytes.truncate(count);
+                Ok(Answer::Bytes(bytes))
+            }
+            Op::Write {
+                of,
+                offset,
+                length,
+                fill,
+            } => {
+                let held = self.walk(of)?;
+                let count = volume.write(held.inode, *offset, &pattern(*fill, *length as usize))?;
+                Ok(Answer::Count(count as u64))
+            }
+            Op::Truncate { of, size } => self.change(
+                of,
+                &SetAttributes {
+                    size: Some(*size),
+                    ..SetAttributes::default()
+                },
+            ),
+            Op::Allocate {
+                of,
+                mode,
+                offset,
+                length,
+            } => done(volume.allocate(self.walk(of)?.inode, *mode, *offset, *length)),
+            Op::SeekData { of, offset } => Ok(Answer::Offset(
+                volume.seek_data(self.walk(of)?.inode, *offset)?,
+            )),
+            Op::SeekHole { of, offset } => Ok(Answer::Offset(
+                volume.seek_hole(self.walk(of)?.inode, *offset)?,
+            )),
+            Op::SyncFile { of, data_only } => {
+                done(volume.sync_file(self.walk(of)?.inode, *data_only))
+            }
+            _ => self.run_attribute(op),
+        }
+    }
+
+    fn change(&self, of: &Target, change: &SetAttributes) -> Outcome {
+        let held = self.walk(of)?;
+        let after = self.volume().set_attributes(held.inode, change)?;
+        if after.inode != held.inode {
+            return Err(Failure {
+                errno: EIO,
+                text: format!("{} came back", after.inode),
+            });
+        }
+        Ok(Answer::Done)
+    }
+
+    fn run_attribute(&mut self, op: &Op) -> Outcome {
+        let volume = self.volume();
+        let none = SetAttributes::default();
+        match op {
+            Op::SetMode { of, permissions } => self.change(
+                of,
+                &SetAttributes {
+                    permissions: Some(*permissions),
+                    ..none
+                },
+            ),
+            Op::SetOwner { of, uid, gid } => self.change(
+                of,
+                &SetAttributes {
+                    uid: Some(*uid),
+                    gid: Some(*gid),
+                    ..none
+                },
+            ),
+            Op::SetTimes {
+                of,
+                accessed,
+                modified,
+            } => self.change(
+                of,
+                &SetAttributes {
+                    accessed: *accessed,
+                    modified: *modified,
+                    ..none
+                },
+            ),
+            Op::SetXattr {
+                of,
+                name,
+                length,
+                fill,
+                mode,
+            } => {
+                let value = pattern(*fill, *length as usize);
+                done(volume.set_xattr(self.walk(of)?.inode, name, &value, *mode))
+            }
+            Op::GetXattr { of, name } => {
+                Ok(Answer::Bytes(volume.xattr(self.walk(of)?.inode, name)?))
+            }
+            Op::RemoveXattr { of, name } => done(volume.remove_xattr(self.walk(of)?.inode, name)),
+            Op::ListXattrs(of) => Ok(Answer::Names(volume.xattr_names(self.walk(of)?.inode)?)),
+            Op::ReadLink(of) => Ok(Answer::Bytes(volume.read_link(self.walk(of)?.inode)?)),
+            Op::Stat(of) => {
+                let attributes = volume.attributes(self.walk(of)?.inode)?;
+                Ok(Answer::File(Facts::from(&attributes)))
+            }
+            Op::Statistics => self.statistics(),
+            Op::Sync => done(volume.sync()),
+            _ => Err(Failure::new(EINVAL)),
+        }
+    }
+
+    fn statistics(&self) -> Outcome {
+        let told = self.volume().statistics()?;
+        Ok(Answer::Space(Space {
+            blocks: told.blocks,
+            free_blocks: told.free_blocks,
+            inodes: told.inodes,
+            free_inodes: told.free_inodes,
+        }))
+    }
+
+    fn remount(&mut self) -> Outcome {
+        self.close_volume()?;
+        let volume = Volume::open(Arc::clone(&self.device), self.options.clone())?;
+        self.volume = Some(Arc::new(volume));
+        Ok(Answer::Done)
+    }
+}
+
+impl Subject for VolumeSubject {
+    fn run(&mut self, op: &Op) -> Outcome {
+        match op {
+            Op::Hold { .. } | Op::CreateUnnamed { .. } | Op::Release(_) => self.run_slot(op),
+            Op::Remount => self.remount(),
+            _ => self.run_namespace(op),
+        }
+    }
+
+    fn tree(&mut self) -> Result<Tree, Failure> {
+        walk(self.volume(), self.root)
+    }
+}
+
+impl Drop for VolumeSubject {
+    fn drop(&mut self) {
+        if self.volume.is_some() {
+            self.release_slots();
+        }
+    }
+}
+
+fn done(result: Result<(), Error>) -> Outcome {
+    result.map(|()| Answer::Done).map_err(Failure::from)
+}
+
+/// The type bits of a mode.
+#[must_use]
+pub fn mode_type(kind: FileType) -> u16 {
+    match kind {
+        FileType::Fifo => 0o010_000,
+        FileType::CharacterDevice => 0o020_000,
+        FileType::Directory => 0o040_000,
+        FileType::BlockDevice => 0o060_000,
+        FileType::Regular => 0o100_000,
+        FileType::Symlink => 0o120_000,
+        FileType::Socket => 0o140_000,
+    }
+}
+
+/// Walks a volume from a directory on and writes everything down.
+pub fn walk(volume: &Volume, root: InodeNumber) -> Result<Tree, Failure> {
+    let mut tree = Tree::default();
+    tree.items.insert(Vec::new(), item(volume, root)?);
+    let mut todo = vec![(Vec::new(), root, 0)];
+    while let Some((path, directory, depth)) = todo.pop() {
+        if depth > DEEPEST {
+            return Err(Failure {
+                errno: EIO,
+                text: "directories without end".to_owned(),
+            });
+        }
+        for listed in children(volume, directory)? {
+            let at = join(&path, &listed.name);
+            let entry = volume.lookup(directory, &listed.name)?;
+            let held = Held {
+                volume,
+                inode: entry.inode,
+                holds: 1,
+            };
+            check_entry(&listed, &entry)?;
+            if entry.attributes.file_type == FileType::Directory {
+                todo.push((at.clone(), held.inode, depth + 1));
+            }
+            tree.items.insert(at, item(volume, held.inode)?);
+        }
+    }
+    Ok(tree)
+}
+
+fn check_entry(listed: &Listed, entry: &pext4_fs::Entry) -> Result<(), Failure> {
+    if listed.inode == entry.inode.get() && listed.kind == entry.attributes.file_type {
+        return Ok(());
+    }
+    let text = format!("{listed:?} is listed, {:?} is looked up", entry.attributes);
+    Err(Failure { errno: EIO, text })
+}
+
+fn children(volume: &Volume, directory: InodeNumber) -> Result<Vec<Listed>, Failure> {
+    let mut entries = Vec::new();
+    volume.read_directory(directory, 0, &mut |entry| {
+        if entry.name != b"." && entry.name != b".." {
+            let (name, inode) = (entry.name.to_vec(), entry.inode.get());
+            entries.push(Listed {
+                name,
+                inode,
+                kind: entry.file_type,
+            });
+        }
+        true
+    })?;
+    Ok(entries)
+}
+
+fn item(volume: &Volume, inode: InodeNumber) -> Result<Item, Failure> {
+    let attributes = volume.attributes(inode)?;
+    let kind = attributes.file_type;
+    let mut xattrs = BTreeMap::new();
+    for name in volume.xattr_names(inode)? {
+        let value = volume.xattr(inode, &name)?;
+        xattrs.insert(name, value);
+    }
+    let content = (kind == FileType::Regular).then(|| content(volume, inode, attributes.size));
+    let link = (kind == FileType::Symlink)
+        .then(|| volume.read_link(inode))
+        .transpose()?;
+    Ok(Item {
+        facts: Facts::from(&attributes),
+        content: content.transpose()?,
+        link,
+        xattrs,
+    })
+}
+
+/// Reads a file, skipping what the volume calls holes.
+fn content(volume: &Volume, inode: InodeNumber, size: u64) -> Result<Content, Failure> {
+    let wrong = |text: String| Failure { errno: EIO, text };
+    let mut content = Content::default();
+    content.resize(size);
+    let mut at = 0;
+    let mut bytes = vec![0; STRIDE as usize];
+    while at < size {
+        let data = match volume.seek_data(inode, at) {
+            Err(error) if error.errno() == ENXIO => break,
+            other => other?,
+        };
+        let hole = volume.seek_hole(inode, data)?;
+        if data < at || hole <= data || hole > size {
+            return Err(wrong(format!(
+                "data at {data}, then a hole at {hole}, sought from {at}"
+            )));
+        }
+        at = data;
+        while at < hole {
+            let take = (hole - at).min(STRIDE) as usize;
+            let count = volume.read(inode, at, &mut bytes[..take])?;
+            if count != take {
+                return Err(wrong(format!("{count} bytes of {take} at {at}")));
+            }
+            content.write(at, &bytes[..take]);
+            at += take as u64;
+        }
+    }
+    Ok(content)
+}
+
+/// Opens, walks and closes an image that nobody else changes.
+pub fn tree_of(device: Arc<dyn Device>, read_only: bool) -> Result<Tree> {
+    let options = MountOptions {
+        read_only,
+        ..MountOptions::default()
+    };
+    let volume = Volume::open(device, options).context("opening the volume")?;
+    let tree = walk(&volume, InodeNumber::ROOT).map_err(|failure| anyhow::anyhow!("{failure}"))?;
+    volume.close().context("closing the volume")?;
+    Ok(tree)
+}
