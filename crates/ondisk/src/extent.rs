@@ -30,7 +30,7 @@ pub const ROOT_SIZE: usize = 60;
 /// Depth of the tallest tree: a root above five levels of blocks.
 pub const MAX_DEPTH: u16 = 5;
 /// Most blocks in a written extent.
-pub const MAX_LENGTH: u32 = 32768;
+pub const MAX_WRITTEN_LENGTH: u32 = 32768;
 /// Most blocks in an unwritten extent.
 pub const MAX_UNWRITTEN_LENGTH: u32 = 32767;
 /// No extent reaches this logical block or beyond.
@@ -171,13 +171,13 @@ impl Extent {
     pub fn decode(entry: &EntryBytes) -> Result<Self, Corrupt> {
         let raw = RawExtent::read_from_bytes(entry).expect("sizes are equal by type");
         let stored = u32::from(raw.ee_len.get());
-        let unwritten = stored > MAX_LENGTH;
+        let unwritten = stored > MAX_WRITTEN_LENGTH;
         let low = u64::from(raw.ee_start_lo.get());
         let extent = Self {
             logical: LogicalBlock(raw.ee_block.get()),
             start: BlockNumber(u64::from(raw.ee_start_hi.get()) << 32 | low),
             length: if unwritten {
-                stored - MAX_LENGTH
+                stored - MAX_WRITTEN_LENGTH
             } else {
                 stored
             },
@@ -196,7 +196,11 @@ impl Extent {
     #[must_use]
     pub fn encode(&self) -> EntryBytes {
         debug_assert!(self.is_valid(), "{self}");
-        let mark = if self.unwritten { MAX_LENGTH } else { 0 };
+        let mark = if self.unwritten {
+            MAX_WRITTEN_LENGTH
+        } else {
+            0
+        };
         let (high, low) = split_block(self.start);
         let raw = RawExtent {
             ee_block: U32::new(self.logical.get()),
@@ -213,7 +217,7 @@ impl Extent {
         if self.unwritten {
             MAX_UNWRITTEN_LENGTH
         } else {
-            MAX_LENGTH
+            MAX_WRITTEN_LENGTH
         }
     }
 

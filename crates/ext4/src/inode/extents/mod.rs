@@ -35,7 +35,7 @@ use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
 
 pub use convert::convert;
 pub use insert::insert;
-pub use pext4_ondisk::extent::{Bounds, Extent, empty_root};
+pub use pext4_ondisk::extent::{Bounds, Extent};
 pub use read::{count_nodes, last_extent, lookup, walk};
 pub use remove::remove;
 

@@ -3,9 +3,9 @@
 use std::ops::{ControlFlow, Range};
 
 use pext4_ondisk::LogicalBlock;
-use pext4_ondisk::extent::{Extent, Index, ROOT_SIZE};
+use pext4_ondisk::extent::{Extent, Index, LOGICAL_END, ROOT_SIZE};
 
-use super::path::{descend, in_block, parse_placed, parse_root};
+use super::path::{Leaf, descend, in_block, parse_placed, parse_root};
 use super::{Mapping, NodeStore};
 use crate::error::Result;
 
@@ -34,7 +34,8 @@ pub fn lookup<S: NodeStore>(
     Ok(mapping)
 }
 
-/// Shows every extent that has a block in `range`, whole, in order, until `visit` breaks.
+/// Shows every extent that has a block in `range` of logical blocks, whole, in order, until `visit`
+/// breaks.
 ///
 /// # Errors
 ///
@@ -42,35 +43,37 @@ pub fn lookup<S: NodeStore>(
 pub fn walk<S: NodeStore>(
     root: &[u8; ROOT_SIZE],
     store: &S,
-    range: Range<LogicalBlock>,
-    mut visit: impl FnMut(Extent) -> ControlFlow<()>,
+    range: Range<u64>,
+    visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
 ) -> Result<()> {
-    let (mut position, end) = (range.start, u64::from(range.end.get()));
-    while position < range.end {
-        let mut extents = Vec::new();
-        let (path, ()) = descend(root, store, position, |leaf| {
-            for slot in leaf.slot.saturating_sub(1)..leaf.len() {
-                let extent = leaf.extent(slot)?;
-                if u64::from(extent.logical.get()) >= end {
-                    break;
-                }
-                if extent.end() > u64::from(position.get()) {
-                    extents.push(extent);
-                }
-            }
-            Ok(())
-        })?;
+    let end = range.end.min(LOGICAL_END);
+    let mut position = range.start;
+    while position < end {
+        let target = LogicalBlock(u32::try_from(position).expect("below the end of numbers"));
+        let (path, extents) = descend(root, store, target, |leaf| extents_in(leaf, position, end))?;
         for extent in extents {
             if visit(extent).is_break() {
                 return Ok(());
             }
         }
-        match u32::try_from(path.end) {
-            Ok(next) => position = LogicalBlock(next),
-            Err(_) => break,
-        }
+        position = path.end;
     }
     Ok(())
+}
+
+/// The extents of a leaf that have a block from `position` up to `end`.
+fn extents_in(leaf: &Leaf<'_>, position: u64, end: u64) -> Result<Vec<Extent>> {
+    let mut extents = Vec::new();
+    for slot in leaf.slot.saturating_sub(1)..leaf.len() {
+        let extent = leaf.extent(slot)?;
+        if u64::from(extent.logical.get()) >= end {
+            break;
+        }
+        if extent.end() > position {
+            extents.push(extent);
+        }
+    }
+    Ok(extents)
 }
 
 /// The last extent of the file.

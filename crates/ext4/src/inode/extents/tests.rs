@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
 
-use pext4_ondisk::extent;
+use pext4_ondisk::extent::{self, empty_root};
 
 use super::memory::{FIRST_NODE, MemoryStore};
 use super::*;
@@ -173,8 +173,8 @@ impl Case {
 
     fn check_walk(&self, range: Range<u32>) {
         let mut walked = Vec::new();
-        let bounds = LogicalBlock(range.start)..LogicalBlock(range.end);
-        walk(&self.root, &self.store, bounds, |extent| {
+        let bounds = u64::from(range.start)..u64::from(range.end);
+        walk(&self.root, &self.store, bounds, &mut |extent| {
             walked.push(extent);
             ControlFlow::Continue(())
         })
@@ -452,8 +452,7 @@ fn try_everything(case: &Case) {
     for logical in (0..500).step_by(7) {
         let _ = lookup(root, store, LogicalBlock(logical));
     }
-    let all = LogicalBlock(0)..LogicalBlock(u32::MAX);
-    let _ = walk(root, store, all, |_| ControlFlow::Continue(()));
+    let _ = walk(root, store, 0..u64::MAX, &mut |_| ControlFlow::Continue(()));
     let _ = last_extent(root, store);
     let _ = count_nodes(root, store);
     for change in 0..4 {

@@ -1,0 +1,293 @@
+//! Extended attributes: small named values that belong to an inode.
+//!
+//! They lie in the tail of the inode's slot and, what does not fit there, in one block. A name is
+//! in one of the two places only, and a new value goes into the inode if it fits. `plan` says, as a
+//! pure function, what the two places will hold after a change; `block` reads and writes the block,
+//! which inodes may share (Linux lets equal ones): it is changed in place only by its one owner,
+//! otherwise the inode gets a block of its own and the shared one counts one inode less.
+//!
+//! Values are those of the image: access control lists in the form that ext4 stores (version 1).
+//! Values in inodes of their own (`ea_inode`) are listed but not read.
+//!
+//! Locking: callers hold the inode's lock, for writing where something changes. Since other inodes
+//! may share the block, its count is looked at and changed under the buffer's lock. Nothing here
+//! adds owners to a block, so an only owner stays the only one.
+
+mod block;
+mod plan;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use pext4_jbd2::Handle;
+use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
+use pext4_ondisk::xattr::{
+    Attribute, INDEX_SYSTEM, MAX_NAME, Value, decode_inode_area, full_name, split_name,
+};
+use pext4_ondisk::{BlockNumber, Corrupt};
+
+use crate::error::{Error, Refusal, Result};
+use crate::inode::table::Inodes;
+use crate::inode::{Inode, Reach, present};
+use crate::types::{FileType, SetXattrMode};
+use block::Outcome;
+use plan::{BlockPlan, Places, Plan, Room};
+
+/// Metadata blocks that a change of one attribute may dirty: the inode, the old block and a new
+/// one, bitmap and descriptor of both their groups, a revoke, the superblock.
+pub const CREDITS: u32 = 10;
+
+/// Longest full name in bytes.
+const MAX_FULL_NAME: usize = 255;
+/// Longest value of a system call in bytes.
+const MAX_VALUE: usize = 65536;
+/// The number of `user.`.
+const INDEX_USER: u8 = 1;
+/// The number of `system.richacl`, which nothing uses.
+const INDEX_RICHACL: u8 = 8;
+
+/// The value of an attribute, by full name (`user.x`).
+///
+/// # Errors
+///
+/// `Refused(NoAttribute)` if there is none, `Refused(NotSupported)` for a prefix that ext4 does not
+/// know, `Unsupported` for a value in an inode of its own, `Corrupt`, `Io`.
+pub fn get(inodes: &Inodes, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
+    let (index, rest) = parse_name(name)?;
+    let places = places_of(inodes, inode)?;
+    let found = places.find(index, rest).ok_or(Refusal::NoAttribute)?;
+    match &found.value {
+        Value::Here(value) => Ok(value.to_vec()),
+        Value::Inode { .. } => Err(value_in_inode(inode)),
+    }
+}
+
+/// Full names of all attributes.
+///
+/// # Errors
+///
+/// `Corrupt`, `Io`.
+pub fn names(inodes: &Inodes, inode: &Inode) -> Result<Vec<Vec<u8>>> {
+    let places = places_of(inodes, inode)?;
+    let visible = places.all().filter(|attribute| is_visible(attribute.index));
+    Ok(visible
+        .filter_map(|attribute| full_name(attribute.index, &attribute.name))
+        .collect())
+}
+
+/// Sets an attribute; the handle has [`CREDITS`].
+///
+/// # Errors
+///
+/// `Refused(Exists | NoAttribute)` as `mode` says; `Refused(NoSpace)` if the value fits neither
+/// into the inode nor into a block, or there is no block; `Refused(NotPermitted)` for `user.` on
+/// anything but files and directories; `Refused(NotSupported | Range | TooBig | Invalid)` for names
+/// and values that no attribute can have; `Corrupt`, `Io`. Nothing is changed then.
+pub fn set(
+    inodes: &Inodes,
+    handle: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    name: &[u8],
+    value: &[u8],
+    mode: SetXattrMode,
+) -> Result<()> {
+    let (index, rest) = parse_name(name)?;
+    if value.len() > MAX_VALUE {
+        return Err(Refusal::TooBig.into());
+    }
+    let may_have_users = matches!(inode.file_type(), FileType::Regular | FileType::Directory);
+    if index == INDEX_USER && !may_have_users {
+        return Err(Refusal::NotPermitted.into());
+    }
+    let places = changeable_places(inodes, inode, index, rest)?;
+    let new = Attribute::new(index, rest, value);
+    let plan = plan::set(places, &room(inodes, inode), new, mode)?;
+    carry_out(inodes, handle, inode, &plan)?;
+    note_feature(inodes, handle);
+    Ok(())
+}
+
+/// Removes an attribute; the handle has [`CREDITS`].
+///
+/// # Errors
+///
+/// `Refused(NoAttribute)` if there is none, `Refused(NotSupported)` for a prefix that ext4 does not
+/// know, `Unsupported` for a value in an inode of its own, `Corrupt`, `Io`.
+pub fn remove(
+    inodes: &Inodes,
+    handle: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    name: &[u8],
+) -> Result<()> {
+    let (index, rest) = parse_name(name)?;
+    let places = changeable_places(inodes, inode, index, rest)?;
+    let plan = plan::remove(places, &room(inodes, inode), index, rest)?;
+    carry_out(inodes, handle, inode, &plan)
+}
+
+/// Gives up the block of attributes of an inode that ends; the handle has [`CREDITS`].
+///
+/// # Errors
+///
+/// `Corrupt`, `Io`.
+pub fn release_block(inodes: &Inodes, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+    if inode.state(|state| state.slot.file_acl).get() == 0 {
+        return Ok(());
+    }
+    carry_out(
+        inodes,
+        handle,
+        inode,
+        &Plan {
+            area: None,
+            block: BlockPlan::Drop,
+        },
+    )
+}
+
+/// The prefix's number and the rest of a full name that callers may use.
+fn parse_name(full: &[u8]) -> Result<(u8, &[u8])> {
+    if full.len() > MAX_FULL_NAME {
+        return Err(Refusal::Range.into());
+    }
+    let (index, rest) = split_name(full).ok_or(Refusal::NotSupported)?;
+    if !is_visible(index) {
+        return Err(Refusal::NotSupported.into());
+    }
+    debug_assert!(rest.len() <= MAX_NAME);
+    Ok((index, rest))
+}
+
+/// Whether callers see attributes under this number: not those of ext4 itself (inline data, keys).
+fn is_visible(index: u8) -> bool {
+    index != INDEX_SYSTEM && index != INDEX_RICHACL
+}
+
+fn value_in_inode(inode: &Inode) -> Error {
+    let number = inode.number();
+    Error::Unsupported(format!(
+        "inode {number}: an attribute's value in an inode of its own"
+    ))
+}
+
+/// The attributes in both places.
+fn places_of(inodes: &Inodes, inode: &Inode) -> Result<Places> {
+    let read = || -> Result<Places> {
+        let (own, block) = inode.state(|state| {
+            let slot = &state.slot;
+            // Without an extra part its bytes are no place for attributes.
+            let area = if slot.extra_isize == 0 {
+                &[][..]
+            } else {
+                &slot.tail
+            };
+            (decode_inode_area(area), slot.file_acl)
+        });
+        let shared = match block.get() {
+            0 => Vec::new(),
+            _ => block::attributes(&inodes.store, block)?,
+        };
+        Ok(Places {
+            inode: own?,
+            block: shared,
+        })
+    };
+    read().map_err(|error| placed(error, inode))
+}
+
+/// The attributes in both places, for a change of one of them.
+fn changeable_places(inodes: &Inodes, inode: &Inode, index: u8, name: &[u8]) -> Result<Places> {
+    let places = places_of(inodes, inode)?;
+    match places.find(index, name) {
+        Some(Attribute {
+            value: Value::Inode { .. },
+            ..
+        }) => Err(value_in_inode(inode)),
+        _ => Ok(places),
+    }
+}
+
+fn placed(error: Error, inode: &Inode) -> Error {
+    match error {
+        Error::Corrupt(corrupt) => Error::Corrupt(corrupt.in_inode(inode.number())),
+        other => other,
+    }
+}
+
+fn room(inodes: &Inodes, inode: &Inode) -> Room {
+    let inode = inode.state(|state| match state.slot.extra_isize {
+        0 => 0,
+        _ => state.slot.tail.len(),
+    });
+    Room {
+        inode,
+        block: inodes.store.block_size() as usize,
+    }
+}
+
+/// Does what the plan says: the block first, since it may lack space, then the inode.
+fn carry_out(
+    inodes: &Inodes,
+    handle: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    plan: &Plan,
+) -> Result<()> {
+    let old = inode.state(|state| state.slot.file_acl);
+    let outcome = match &plan.block {
+        BlockPlan::Keep => Outcome::Same,
+        BlockPlan::Write(content) => block::write(inodes, handle, inode.number(), old, content)?,
+        BlockPlan::Drop if old.get() == 0 => Outcome::Same,
+        BlockPlan::Drop => {
+            block::release(inodes, handle, old)?;
+            Outcome::Moved(BlockNumber(0))
+        }
+    };
+    let fits = inode.edit(handle, Reach::Attributes, |state| {
+        state.slot.changed = present();
+        if let Some(area) = &plan.area {
+            state.slot.tail.copy_from_slice(area);
+        }
+        let Outcome::Moved(new) = outcome else {
+            return true;
+        };
+        state.slot.file_acl = new;
+        let blocks = i64::from(new.get() != 0) - i64::from(old.get() != 0);
+        count_blocks(inodes, &mut state.slot, blocks)
+    });
+    if !fits {
+        return Err(Corrupt::new("inode", "counts impossibly many blocks")
+            .in_inode(inode.number())
+            .into());
+    }
+    Ok(())
+}
+
+/// Adds blocks to what the inode says it takes, or takes them off. False if that is too much.
+fn count_blocks(inodes: &Inodes, slot: &mut pext4_ondisk::inode::Inode, blocks: i64) -> bool {
+    let block_size = inodes.store.block_size();
+    let huge = inodes
+        .store
+        .features
+        .read_only_compat
+        .contains(ReadOnlyCompat::HUGE_FILE);
+    let change = blocks.unsigned_abs() * u64::from(block_size / 512);
+    let sectors = slot.sectors(block_size);
+    let sectors = if blocks < 0 {
+        sectors.saturating_sub(change)
+    } else {
+        sectors.saturating_add(change)
+    };
+    slot.set_sectors(sectors, block_size, huge)
+}
+
+/// Says in the superblock that there are attributes.
+fn note_feature(inodes: &Inodes, handle: &mut Handle<'_>) {
+    let store = &inodes.store;
+    if !store.superblock(|superblock| superblock.features.compat.contains(Compat::EXT_ATTR)) {
+        store.edit_superblock(handle, |superblock| {
+            superblock.features.compat |= Compat::EXT_ATTR;
+        });
+    }
+}

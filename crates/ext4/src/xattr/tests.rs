@@ -1,0 +1,200 @@
+//! Planning against a plain map, by random changes; and the choices that users notice.
+
+use std::collections::BTreeMap;
+
+use pext4_ondisk::xattr::{Attribute, Block, Value, decode_inode_area};
+
+use super::plan::{BlockPlan, Places, Plan, Room, remove, set};
+use crate::error::{Refusal, Result};
+use crate::types::SetXattrMode;
+
+/// The two places as bytes, as an image would have them.
+struct Image {
+    room: Room,
+    area: Vec<u8>,
+    block: Option<Vec<u8>>,
+}
+
+impl Image {
+    fn new(inode: usize, block: usize) -> Self {
+        Self {
+            room: Room { inode, block },
+            area: vec![0; inode],
+            block: None,
+        }
+    }
+
+    fn places(&self) -> Places {
+        Places {
+            inode: decode_inode_area(&self.area).expect("sound"),
+            block: self.block.as_ref().map_or(Vec::new(), |bytes| {
+                let block = Block::decode(bytes).expect("sound");
+                assert_eq!(block.references, 1);
+                block.attributes
+            }),
+        }
+    }
+
+    fn carry_out(&mut self, plan: Plan) {
+        if let Some(area) = plan.area {
+            assert_eq!(area.len(), self.room.inode);
+            self.area = area.into_vec();
+        }
+        match plan.block {
+            BlockPlan::Keep => {}
+            BlockPlan::Write(content) => self.block = Some(content.into_vec()),
+            BlockPlan::Drop => self.block = None,
+        }
+    }
+
+    fn set(&mut self, name: &[u8], value: &[u8]) -> Result<()> {
+        self.set_as(name, value, SetXattrMode::Any)
+    }
+
+    fn set_as(&mut self, name: &[u8], value: &[u8], mode: SetXattrMode) -> Result<()> {
+        let plan = set(
+            self.places(),
+            &self.room,
+            Attribute::new(1, name, value),
+            mode,
+        )?;
+        self.carry_out(plan);
+        Ok(())
+    }
+
+    fn remove(&mut self, name: &[u8]) -> Result<()> {
+        let plan = remove(self.places(), &self.room, 1, name)?;
+        self.carry_out(plan);
+        Ok(())
+    }
+
+    fn get(&self, name: &[u8]) -> Option<Vec<u8>> {
+        match &self.places().find(1, name)?.value {
+            Value::Here(value) => Some(value.to_vec()),
+            Value::Inode { .. } => None,
+        }
+    }
+}
+
+#[test]
+fn small_values_stay_in_the_inode_and_large_ones_go_to_the_block() {
+    let mut image = Image::new(96, 1024);
+    image.set(b"small", b"1").expect("it fits");
+    assert!(image.block.is_none());
+    image.set(b"large", &[7; 200]).expect("it fits");
+    assert_eq!(image.places().inode.len(), 1);
+    assert_eq!(image.places().block.len(), 1);
+    image
+        .set(b"small", &[8; 300])
+        .expect("it moves to the block");
+    assert_eq!(image.places().block.len(), 2);
+    assert_eq!(image.area, vec![0; 96]);
+    image.set(b"large", b"2").expect("it moves to the inode");
+    image.remove(b"small").expect("it is there");
+    assert!(image.block.is_none(), "an empty block is given up");
+    assert_eq!(image.get(b"large").as_deref(), Some(&b"2"[..]));
+}
+
+#[test]
+fn what_fits_nowhere_changes_nothing() {
+    let mut image = Image::new(96, 1024);
+    image.set(b"a", b"kept").expect("it fits");
+    let error = image
+        .set(b"a", &[1; 1024])
+        .expect_err("larger than a block");
+    assert!(error.is(Refusal::NoSpace), "{error}");
+    assert_eq!(image.get(b"a").as_deref(), Some(&b"kept"[..]));
+    image
+        .set(b"a", &[1; 1024 - 32 - 16 - 4 - 4])
+        .expect("it fills the block");
+    let mut bare = Image::new(0, 1024);
+    bare.set(b"a", b"x")
+        .expect("inodes of 128 bytes use the block");
+    assert!(bare.block.is_some());
+}
+
+#[test]
+fn the_mode_is_honoured() {
+    let mut image = Image::new(96, 1024);
+    let error = image
+        .set_as(b"a", b"1", SetXattrMode::Replace)
+        .expect_err("not there");
+    assert!(error.is(Refusal::NoAttribute));
+    image
+        .set_as(b"a", b"1", SetXattrMode::Create)
+        .expect("not there");
+    let error = image
+        .set_as(b"a", b"2", SetXattrMode::Create)
+        .expect_err("there");
+    assert!(error.is(Refusal::Exists));
+    image
+        .set_as(b"a", b"3", SetXattrMode::Replace)
+        .expect("there");
+    assert_eq!(image.get(b"a").as_deref(), Some(&b"3"[..]));
+    assert!(
+        image
+            .remove(b"b")
+            .expect_err("not there")
+            .is(Refusal::NoAttribute)
+    );
+}
+
+#[test]
+fn an_equal_value_writes_nothing() {
+    let mut image = Image::new(96, 1024);
+    image.set(b"a", b"1").expect("it fits");
+    let again = Attribute::new(1, b"a", b"1");
+    let plan = set(image.places(), &image.room, again, SetXattrMode::Any).expect("it fits");
+    assert_eq!(
+        plan,
+        Plan {
+            area: None,
+            block: BlockPlan::Keep
+        }
+    );
+}
+
+#[test]
+fn agrees_with_a_plain_map() {
+    let seed = 4711;
+    println!("seed {seed}");
+    let mut state: u64 = seed;
+    let mut below = |end: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % end
+    };
+    let mut image = Image::new(100, 1024);
+    let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+    let mut refused = 0;
+    for _ in 0..5000 {
+        let name = vec![b'a' + u8::try_from(below(12)).expect("small"); 1 + below(9) as usize];
+        if below(3) == 0 {
+            assert_eq!(image.remove(&name).is_ok(), model.remove(&name).is_some());
+        } else {
+            let byte = u8::try_from(below(256)).expect("a byte");
+            let most = if below(2) == 0 { 12 } else { 400 };
+            let value = vec![byte; below(most) as usize];
+            match image.set(&name, &value) {
+                Ok(()) => drop(model.insert(name, value)),
+                Err(error) => {
+                    assert!(error.is(Refusal::NoSpace), "{error}");
+                    refused += 1;
+                }
+            }
+        }
+        let places = image.places();
+        let held: BTreeMap<_, _> = places
+            .all()
+            .map(|attribute| match &attribute.value {
+                Value::Here(value) => (attribute.name.to_vec(), value.to_vec()),
+                Value::Inode { .. } => panic!("none was made"),
+            })
+            .collect();
+        assert_eq!(held.len(), places.all().count(), "a name is in one place");
+        assert_eq!(held, model);
+        assert_eq!(image.block.is_some(), !places.block.is_empty());
+    }
+    assert!(refused > 10, "the places were never full");
+}
