@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 
 use pext4_block::{Buffer, Cache, Device};
 use pext4_jbd2::{Capture, Handle, Journal, Owed, Owing};
+use pext4_ondisk::extent::Bounds;
 use pext4_ondisk::feature::{Features, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::superblock::Superblock;
@@ -130,14 +131,19 @@ impl Store {
         self.geometry.block_size
     }
 
+    /// Where blocks of files may lie.
+    #[must_use]
+    pub fn bounds(&self) -> Bounds {
+        Bounds {
+            first: BlockNumber(u64::from(self.geometry.first_data_block)),
+            end: BlockNumber(self.geometry.blocks_count),
+        }
+    }
+
     /// Whether `count` blocks from `start` on lie inside the file system.
     #[must_use]
     pub fn contains(&self, start: BlockNumber, count: u64) -> bool {
-        start.get() >= u64::from(self.geometry.first_data_block)
-            && start
-                .get()
-                .checked_add(count)
-                .is_some_and(|end| end <= self.geometry.blocks_count)
+        self.geometry.contains(start, count)
     }
 
     /// A metadata block, from memory or the device.
@@ -255,15 +261,36 @@ impl Store {
             Some(policy) => policy == OnError::Continue,
             None => self.superblock(Superblock::continues_on_error),
         };
-        if !continues {
-            self.set_read_only();
-            if let Some(journal) = self.try_journal() {
-                journal.abort(&corrupt.to_string());
-            }
+        if continues {
+            self.note_error(corrupt);
+            return;
         }
-        let noted = self.write_superblock(|superblock| superblock.note_error(corrupt, now().0));
-        if noted.is_err() {
-            self.set_read_only();
+        // The journal's abort comes back through `stop`, which notes the error.
+        match self.try_journal() {
+            Some(journal) => journal.abort(&corrupt.to_string()),
+            None => self.set_read_only(),
+        }
+    }
+
+    /// Stops writing for good after an error of the journal or the device.
+    pub fn stop(&self, reason: &str) {
+        self.set_read_only();
+        self.note_error(&Corrupt::new("journal", reason.to_owned()));
+    }
+
+    /// Notes an error in the superblock: in memory, for the next version that is committed, and at
+    /// its home, in the last version that got there. Whatever else memory knows is not committed
+    /// and stays out of it. A device that fails here has been complained about already.
+    fn note_error(&self, corrupt: &Corrupt) {
+        let time = now().0;
+        self.superblock.inner.lock().superblock.note_error(corrupt, time);
+        let mut bytes = [0; SUPERBLOCK_SIZE];
+        if self.device.read_at(SUPERBLOCK_OFFSET, &mut bytes).is_err() {
+            return;
+        }
+        if let Ok(mut superblock) = Superblock::decode(&bytes) {
+            superblock.note_error(corrupt, time);
+            let _ = self.device.write_at(SUPERBLOCK_OFFSET, &superblock.encode());
         }
     }
 }

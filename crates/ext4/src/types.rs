@@ -150,11 +150,12 @@ pub struct MappedRange {
 pub struct DirectoryEntry<'a> {
     /// The inode it leads to.
     pub inode: InodeNumber,
-    /// The kind that the directory remembers.
-    pub file_type: FileType,
+    /// The kind, where the directory remembers it.
+    pub file_type: Option<FileType>,
     /// The name's bytes.
     pub name: &'a [u8],
-    /// Where a listing goes on behind this entry.
+    /// Where a listing goes on behind this entry. Entries that share a cookie belong into one
+    /// reply; all but the last of them lead back to their own.
     pub next_cookie: u64,
 }
 

@@ -1,0 +1,230 @@
+//! One directory's file: its blocks through the extent tree, the buffers and the journal.
+//!
+//! Whoever looks holds the directory's lock for reading, whoever changes holds it for writing and
+//! lends a handle. Reserved blocks are mapped at once, behind the end of the file, and `append`
+//! only moves the end: after the first change of an operation nothing is left that could fail for
+//! want of space.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use pext4_block::{Buffer, Stamp};
+use pext4_jbd2::Handle;
+use pext4_ondisk::inode::InodeFlags;
+use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock, directory, htree};
+
+use super::blocks::{BlockKind, DirectoryBlocks, DirectorySettings, kind_of};
+use crate::error::{Error, Refusal, Result};
+use crate::inode::extents::{Extent, Mapping};
+use crate::inode::table::Inodes;
+use crate::inode::{Inode, Reach};
+use crate::seal;
+
+/// A directory, its file and, for changes, a handle.
+pub struct DirectoryFile<'a, 'h> {
+    inodes: &'a Inodes,
+    inode: &'a Arc<Inode>,
+    settings: &'a DirectorySettings,
+    generation: u32,
+    handle: Option<&'a mut Handle<'h>>,
+    /// The mapping found last: most operations stay within one run.
+    last: Cell<Option<Extent>>,
+}
+
+impl<'a, 'h> DirectoryFile<'a, 'h> {
+    /// A directory to look at.
+    #[must_use]
+    pub fn reading(
+        inodes: &'a Inodes,
+        settings: &'a DirectorySettings,
+        inode: &'a Arc<Inode>,
+    ) -> Self {
+        Self {
+            inodes,
+            inode,
+            settings,
+            generation: inode.state(|state| state.slot.generation),
+            handle: None,
+            last: Cell::new(None),
+        }
+    }
+
+    /// A directory to change.
+    #[must_use]
+    pub fn changing(
+        inodes: &'a Inodes,
+        settings: &'a DirectorySettings,
+        inode: &'a Arc<Inode>,
+        handle: &'a mut Handle<'h>,
+    ) -> Self {
+        Self {
+            handle: Some(handle),
+            ..Self::reading(inodes, settings, inode)
+        }
+    }
+
+    fn locate(&self, block: LogicalBlock) -> Result<BlockNumber> {
+        let known = self.last.get().filter(|extent| extent.covers(block));
+        let extent = match known {
+            Some(extent) => extent,
+            None => self.look_up(block)?,
+        };
+        self.last.set(Some(extent));
+        let step = block.get() - extent.logical.get();
+        extent
+            .start
+            .checked_add(step)
+            .ok_or_else(|| self.corrupt(block, "mapping beyond the end of the device"))
+    }
+
+    fn look_up(&self, block: LogicalBlock) -> Result<Extent> {
+        match self.inodes.lookup(self.inode, block)? {
+            Mapping::Mapped(extent) if !extent.unwritten => Ok(extent),
+            Mapping::Mapped(_) => Err(self.corrupt(block, "block was never written")),
+            Mapping::Hole { .. } => Err(self.corrupt(block, "block is missing")),
+        }
+    }
+
+    fn corrupt(&self, block: LogicalBlock, problem: &str) -> Error {
+        Corrupt::new(
+            "directory",
+            format!("{problem} (block {block} of the directory)"),
+        )
+        .in_inode(self.inode.number())
+        .into()
+    }
+
+    fn buffer(&self, block: LogicalBlock, kind: BlockKind) -> Result<Arc<Buffer>> {
+        let home = self.locate(block)?;
+        let buffer = self.inodes.store.read_block(home)?;
+        self.verify(&buffer, home, kind)?;
+        Ok(buffer)
+    }
+
+    fn verify(&self, buffer: &Buffer, home: BlockNumber, kind: BlockKind) -> Result<()> {
+        let store = &self.inodes.store;
+        if !store.metadata_csum || buffer.is_verified() {
+            return Ok(());
+        }
+        let state = buffer.read();
+        let kind = if kind == BlockKind::Either {
+            kind_of(&state.page)
+        } else {
+            kind
+        };
+        let (seed, inode) = (store.checksum_seed, self.inode.number());
+        let verified = match kind {
+            BlockKind::Index => htree::verify(seed, inode, self.generation, &state.page),
+            _ => directory::verify_leaf(seed, inode, self.generation, &state.page),
+        };
+        verified.map_err(|corrupt| corrupt.in_block(home).in_inode(inode))?;
+        buffer.set_verified();
+        Ok(())
+    }
+
+    fn stamp(&self, kind: BlockKind) -> Stamp {
+        match kind {
+            BlockKind::Index => seal::directory_index(self.inode.number(), self.generation),
+            _ => seal::directory_leaf(self.inode.number(), self.generation),
+        }
+    }
+
+    fn handle(&mut self) -> &mut Handle<'h> {
+        self.handle
+            .as_mut()
+            .expect("a directory that is changed was given a handle")
+    }
+}
+
+impl DirectoryBlocks for DirectoryFile<'_, '_> {
+    fn inode(&self) -> InodeNumber {
+        self.inode.number()
+    }
+
+    fn count(&self) -> u32 {
+        let blocks = self.inode.size() / u64::from(self.inodes.store.block_size());
+        u32::try_from(blocks).unwrap_or(u32::MAX)
+    }
+
+    fn read<R>(
+        &self,
+        block: LogicalBlock,
+        kind: BlockKind,
+        look: impl FnOnce(&[u8]) -> Result<R>,
+    ) -> Result<R> {
+        let buffer = self.buffer(block, kind)?;
+        let state = buffer.read();
+        look(&state.page)
+    }
+
+    fn edit<R>(
+        &mut self,
+        block: LogicalBlock,
+        kind: BlockKind,
+        change: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R> {
+        let home = self.locate(block)?;
+        let buffer = self.inodes.store.read_block(home)?;
+        let stamp = self.stamp(kind);
+        Ok(self.handle().edit(&buffer, stamp, change))
+    }
+
+    fn reserve(&mut self, blocks: u32) -> Result<()> {
+        let (inodes, inode) = (self.inodes, self.inode);
+        let first = u64::from(self.count());
+        let end = first + u64::from(blocks);
+        let mut next = first;
+        while next < end {
+            match inodes.fill_hole(self.handle(), inode, next..end, false, |_| Ok(())) {
+                Ok(extent) => next += u64::from(extent.length),
+                Err(error) => {
+                    // Nothing may stay mapped behind the end.
+                    let mut map = inode.map.write();
+                    inodes.unmap(self.handle(), inode, &mut map, first..next, blocks)?;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, kind: BlockKind) -> Result<LogicalBlock> {
+        let block = LogicalBlock(self.count());
+        let home = self.locate(block)?;
+        let stamp = self.stamp(kind);
+        let bytes = u64::from(self.inodes.store.block_size());
+        let inode = self.inode;
+        let buffer = self.handle().create(home, stamp);
+        buffer.set_verified();
+        inode.edit(self.handle(), Reach::Data, |state| state.slot.size += bytes);
+        Ok(block)
+    }
+
+    fn is_indexed(&self) -> bool {
+        self.inode
+            .state(|state| state.slot.flags.contains(InodeFlags::INDEX))
+    }
+
+    fn set_indexed(&mut self) {
+        let inode = self.inode;
+        inode.edit(self.handle(), Reach::Data, |state| {
+            state.slot.flags |= InodeFlags::INDEX
+        });
+    }
+
+    fn settings(&self) -> &DirectorySettings {
+        self.settings
+    }
+}
+
+/// Refuses directories of a form that is not handled.
+///
+/// # Errors
+///
+/// `Refused(NotSupported)`.
+pub fn check_form(inode: &Inode) -> Result<()> {
+    if inode.state(|state| state.slot.has_inline_data()) {
+        return Err(Refusal::NotSupported.into());
+    }
+    Ok(())
+}

@@ -1,0 +1,374 @@
+//! The bytes of a file: read, write, allocate, seek.
+//!
+//! Data goes straight to the device; the host's page cache, or FUSE's, is the cache. A block's data
+//! is on the device's queue before the handle that maps the block stops, so the commit's flush
+//! covers it (ordered data). Blocks that are allocated without data are mapped unwritten.
+//!
+//! The end of a file inside a block: the bytes behind it must read as zeroes once the file grows.
+//! They are zeroed when it grows, not when it is cut, and not before the cut is durable, since a
+//! crash may bring the longer file back (rule 9 of the design).
+//!
+//! All functions expect the inode's `lock`: for reading where they only look, for writing where
+//! they change.
+
+use std::io::IoSlice;
+use std::ops::Range;
+use std::sync::Arc;
+
+use pext4_jbd2::Handle;
+use pext4_ondisk::{LogicalBlock, extent};
+
+use crate::error::{Refusal, Result};
+use crate::inode::extents::{Extent, Mapping};
+use crate::inode::table::Inodes;
+use crate::inode::{Inode, Reach, State, present};
+use crate::types::MappedRange;
+
+/// Metadata blocks that mapping one run may dirty: two paths of the tree while it splits, the
+/// bitmaps and descriptors of the run's groups and of the nodes', the inode.
+pub const MAP_CREDITS: u32 = 32;
+/// Metadata blocks of an operation that changes the slot only.
+pub const SLOT_CREDITS: u32 = 2;
+
+/// A block number in a file from a byte offset that was checked against the largest size.
+fn logical(block: u64) -> Result<LogicalBlock> {
+    Ok(LogicalBlock(u32::try_from(block).map_err(|_| Refusal::FileTooLarge)?))
+}
+
+/// Bytes `[start, end)` of a file that lie in one run of blocks.
+struct Piece {
+    start: u64,
+    end: u64,
+}
+
+impl Inodes {
+    fn block_bytes(&self) -> u64 {
+        u64::from(self.store.block_size())
+    }
+
+    /// Largest size of a file: 2^32 - 1 blocks.
+    #[must_use]
+    pub fn largest_size(&self) -> u64 {
+        self.block_bytes() * u64::from(u32::MAX)
+    }
+
+    fn device_offset(&self, extent: &Extent, byte: u64) -> u64 {
+        let block_bytes = self.block_bytes();
+        let into = byte - u64::from(extent.logical.get()) * block_bytes;
+        extent.start.get() * block_bytes + into
+    }
+
+    fn extent_end(&self, extent: &Extent) -> u64 {
+        (u64::from(extent.logical.get()) + u64::from(extent.length)) * self.block_bytes()
+    }
+
+    /// Reads up to `into.len()` bytes from `offset`; fewer only at the end of the file.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` or `Io`.
+    pub fn read_data(&self, inode: &Inode, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let size = inode.size();
+        let wanted = u64::try_from(into.len()).unwrap_or(u64::MAX);
+        let end = size.min(offset.saturating_add(wanted));
+        let mut position = offset;
+        while position < end {
+            let mapping = self.lookup(inode, logical(position / self.block_bytes())?)?;
+            let piece_end = self.mapping_end(&mapping).min(end);
+            let target = &mut into[bytes(position - offset)..bytes(piece_end - offset)];
+            match mapping {
+                Mapping::Mapped(extent) if !extent.unwritten => {
+                    self.store.device.read_at(self.device_offset(&extent, position), target)?;
+                }
+                _ => target.fill(0),
+            }
+            position = piece_end;
+        }
+        Ok(bytes(end.saturating_sub(offset)))
+    }
+
+    fn mapping_end(&self, mapping: &Mapping) -> u64 {
+        match mapping {
+            Mapping::Mapped(extent) => self.extent_end(extent),
+            Mapping::Hole { logical, length } => {
+                (u64::from(logical.get()) + u64::from(*length)) * self.block_bytes()
+            }
+        }
+    }
+
+    /// Writes all of `from` at `offset`, extending the file where needed. On an error the part
+    /// before it is written.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NoSpace | FileTooLarge | ReadOnly)`, `Corrupt`, `Io`.
+    pub fn write_data(&self, inode: &Arc<Inode>, offset: u64, from: &[u8]) -> Result<usize> {
+        let end = offset.checked_add(from.len() as u64).ok_or(Refusal::FileTooLarge)?;
+        if end > self.largest_size() {
+            return Err(Refusal::FileTooLarge.into());
+        }
+        if from.is_empty() {
+            return Ok(0);
+        }
+        self.store.check_writable()?;
+        if end > inode.size() {
+            self.zero_tail(inode)?;
+        }
+        let mut position = offset;
+        let mut owes_times = true;
+        while position < end {
+            let rest = &from[bytes(position - offset)..];
+            let (written, noted) = self.write_piece(inode, position, rest)?;
+            position = written;
+            owes_times = !noted;
+        }
+        if owes_times {
+            let mut handle = self.store.start(SLOT_CREDITS)?;
+            self.note_written(&mut handle, inode, end)?;
+        }
+        Ok(from.len())
+    }
+
+    /// Writes the part of `data` that lies in the first mapping. Answers where it ends and whether
+    /// times and size are noted already.
+    fn write_piece(&self, inode: &Arc<Inode>, position: u64, data: &[u8]) -> Result<(u64, bool)> {
+        let mapping = self.lookup(inode, logical(position / self.block_bytes())?)?;
+        let wanted_end = position + data.len() as u64;
+        let end = self.mapping_end(&mapping).min(wanted_end);
+        match mapping {
+            Mapping::Mapped(extent) if !extent.unwritten => {
+                let data = &data[..bytes(end - position)];
+                self.store.device.write_at(self.device_offset(&extent, position), data)?;
+                Ok((end, false))
+            }
+            Mapping::Mapped(extent) => {
+                self.write_unwritten(inode, &extent, &Piece { start: position, end }, data)?;
+                Ok((end, true))
+            }
+            Mapping::Hole { .. } => {
+                let end = self.write_hole(inode, &Piece { start: position, end }, data)?;
+                Ok((end, true))
+            }
+        }
+    }
+
+    fn write_hole(&self, inode: &Arc<Inode>, piece: &Piece, data: &[u8]) -> Result<u64> {
+        let mut handle = self.store.start(MAP_CREDITS)?;
+        let blocks = self.blocks_of(piece);
+        let mut end = piece.end;
+        self.fill_hole(&mut handle, inode, blocks, false, |extent| {
+            end = end.min(self.extent_end(&extent));
+            self.write_padded(&extent, &Piece { start: piece.start, end }, data)
+        })?;
+        self.note_written(&mut handle, inode, end)?;
+        Ok(end)
+    }
+
+    fn write_unwritten(&self, inode: &Arc<Inode>, extent: &Extent, piece: &Piece, data: &[u8]) -> Result<()> {
+        let mut handle = self.store.start(MAP_CREDITS)?;
+        let blocks = self.blocks_of(piece);
+        let length = u32::try_from(blocks.end - blocks.start).unwrap_or(u32::MAX);
+        let first = logical(blocks.start)?;
+        let into = first.get() - extent.logical.get();
+        let start = extent.start.checked_add(into).ok_or(Refusal::FileTooLarge)?;
+        let touched = Extent { logical: first, start, length, unwritten: false };
+        self.write_padded(&touched, piece, data)?;
+        self.convert(&mut handle, inode, &mut inode.map.write(), first, length)?;
+        self.note_written(&mut handle, inode, piece.end)
+    }
+
+    /// The blocks that a piece touches.
+    fn blocks_of(&self, piece: &Piece) -> Range<u64> {
+        piece.start / self.block_bytes()..piece.end.div_ceil(self.block_bytes())
+    }
+
+    /// Writes a piece into fresh blocks, with zeroes around it up to the edges of its blocks.
+    fn write_padded(&self, extent: &Extent, piece: &Piece, data: &[u8]) -> Result<()> {
+        let block_bytes = self.block_bytes();
+        let zeroes = vec![0; bytes(block_bytes)];
+        let head = piece.start % block_bytes;
+        let tail = (block_bytes - piece.end % block_bytes) % block_bytes;
+        let data = &data[..bytes(piece.end - piece.start)];
+        let offset = self.device_offset(extent, piece.start - head);
+        let parts = [IoSlice::new(&zeroes[..bytes(head)]), IoSlice::new(data), IoSlice::new(&zeroes[..bytes(tail)])];
+        self.store.device.write_vectored_at(offset, &parts)?;
+        Ok(())
+    }
+
+    /// Notes times, and the size if the file grew, after data up to `end` was written.
+    fn note_written(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>, end: u64) -> Result<()> {
+        let time = present();
+        let grows = end > inode.size();
+        if grows {
+            self.allow_large_file(handle, end);
+        }
+        let reach = if grows { Reach::Data } else { Reach::Attributes };
+        inode.edit(handle, reach, |state| {
+            state.slot.modified = time;
+            state.slot.changed = time;
+            if grows {
+                state.slot.size = end;
+                state.tail_is_zero = true;
+            }
+        });
+        Ok(())
+    }
+
+    /// Sets the feature that files of 2 GiB and more need.
+    pub(crate) fn allow_large_file(&self, handle: &mut Handle<'_>, size: u64) {
+        use pext4_ondisk::feature::ReadOnlyCompat;
+        let needed = size > u64::from(u32::MAX >> 1);
+        if needed && !self.store.superblock(|sb| sb.features.read_only_compat.contains(ReadOnlyCompat::LARGE_FILE)) {
+            self.store.edit_superblock(handle, |sb| sb.features.read_only_compat |= ReadOnlyCompat::LARGE_FILE);
+        }
+    }
+
+    /// Makes the bytes between the end of the file and the end of its last block zero, before the
+    /// file grows. Must be called without a handle: it may wait for the cut to be durable.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` or `Io`.
+    pub fn zero_tail(&self, inode: &Arc<Inode>) -> Result<()> {
+        let (size, known_zero, cut) = inode.state(|state| (state.slot.size, state.tail_is_zero, state.cut_tid));
+        let into = size % self.block_bytes();
+        if into == 0 || known_zero {
+            return Ok(());
+        }
+        if let Some(tid) = cut {
+            self.store.journal().commit(tid)?;
+        }
+        let block_end = size - into + self.block_bytes();
+        self.zero_written(inode, size, block_end)?;
+        inode.note(|state: &mut State| {
+            state.tail_is_zero = true;
+            state.cut_tid = None;
+        });
+        Ok(())
+    }
+
+    /// Writes zeroes over the written bytes of a range within one block.
+    fn zero_written(&self, inode: &Inode, start: u64, end: u64) -> Result<()> {
+        if start >= end {
+            return Ok(());
+        }
+        if let Mapping::Mapped(extent) = self.lookup(inode, logical(start / self.block_bytes())?)?
+            && !extent.unwritten
+        {
+            let zeroes = vec![0; bytes(end - start)];
+            self.store.device.write_at(self.device_offset(&extent, start), &zeroes)?;
+        }
+        Ok(())
+    }
+
+    /// Gives every block of a range of bytes space, unwritten; the size grows to `offset + length`
+    /// unless `keep_size`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Inodes::write_data`]. What was allocated before an error stays.
+    pub fn allocate_data(&self, inode: &Arc<Inode>, offset: u64, length: u64, keep_size: bool) -> Result<()> {
+        let end = offset.checked_add(length).filter(|&end| end <= self.largest_size()).ok_or(Refusal::FileTooLarge)?;
+        self.store.check_writable()?;
+        if !keep_size && end > inode.size() {
+            self.zero_tail(inode)?;
+        }
+        let blocks = self.blocks_of(&Piece { start: offset, end });
+        let mut block = blocks.start;
+        let mut noted = false;
+        while block < blocks.end {
+            match self.lookup(inode, logical(block)?)? {
+                Mapping::Mapped(extent) => block = u64::from(extent.logical.get()) + u64::from(extent.length),
+                Mapping::Hole { logical, length } => {
+                    let hole = block..blocks.end.min(u64::from(logical.get()) + u64::from(length));
+                    let mut handle = self.store.start(MAP_CREDITS)?;
+                    let extent = self.fill_hole(&mut handle, inode, hole, true, |_| Ok(()))?;
+                    block = u64::from(extent.logical.get()) + u64::from(extent.length);
+                    let reached = if keep_size { 0 } else { end.min(block * self.block_bytes()) };
+                    self.note_written(&mut handle, inode, reached)?;
+                    noted = true;
+                }
+            }
+        }
+        if !noted || (!keep_size && inode.size() < end) {
+            let mut handle = self.store.start(SLOT_CREDITS)?;
+            self.note_written(&mut handle, inode, if keep_size { 0 } else { end })?;
+        }
+        Ok(())
+    }
+
+    /// Makes a range of bytes a hole: whole blocks are freed, edges are zeroed.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt`, `Io`, `Refused(ReadOnly)`.
+    pub fn punch_data(&self, inode: &Arc<Inode>, offset: u64, length: u64) -> Result<()> {
+        self.store.check_writable()?;
+        let block_bytes = self.block_bytes();
+        let end = offset.checked_add(length).ok_or(Refusal::FileTooLarge)?.min(self.largest_size());
+        let first = offset.div_ceil(block_bytes);
+        let last = end / block_bytes;
+        if first > last {
+            self.zero_written(inode, offset, end)?;
+        } else {
+            self.zero_written(inode, offset, (first * block_bytes).min(end))?;
+            self.zero_written(inode, (last * block_bytes).max(offset), end)?;
+        }
+        if first < last {
+            self.unmap_in_steps(inode, first..last)?;
+        }
+        let mut handle = self.store.start(SLOT_CREDITS)?;
+        self.note_written(&mut handle, inode, 0)
+    }
+
+    /// The next offset at or after `offset` that holds data (or a hole).
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NoSuchOffset)` at or behind the end of the file, or if there is no more data.
+    pub fn seek(&self, inode: &Inode, offset: u64, data: bool) -> Result<u64> {
+        let size = inode.size();
+        if offset >= size {
+            return Err(Refusal::NoSuchOffset.into());
+        }
+        let mut position = offset;
+        while position < size {
+            let mapping = self.lookup(inode, logical(position / self.block_bytes())?)?;
+            let is_data = matches!(mapping, Mapping::Mapped(extent) if !extent.unwritten);
+            if is_data == data {
+                return Ok(position);
+            }
+            position = self.mapping_end(&mapping);
+        }
+        if data { Err(Refusal::NoSuchOffset.into()) } else { Ok(size) }
+    }
+
+    /// The mapped ranges of the file from `offset` on, at most `most`.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` or `Io`.
+    pub fn mapped_ranges(&self, inode: &Inode, offset: u64, most: usize) -> Result<Vec<MappedRange>> {
+        let block_bytes = self.block_bytes();
+        let mut ranges: Vec<MappedRange> = Vec::new();
+        let mut block = offset / block_bytes;
+        while ranges.len() < most && block < extent::LOGICAL_END {
+            let mapping = self.lookup(inode, logical(block)?)?;
+            if let Mapping::Mapped(extent) = mapping {
+                ranges.push(MappedRange {
+                    logical: u64::from(extent.logical.get()) * block_bytes,
+                    physical: extent.start.get() * block_bytes,
+                    length: u64::from(extent.length) * block_bytes,
+                    unwritten: extent.unwritten,
+                });
+            }
+            block = self.mapping_end(&mapping) / block_bytes;
+        }
+        Ok(ranges)
+    }
+}
+
+/// A length in memory; callers' slices bound it.
+fn bytes(count: u64) -> usize {
+    usize::try_from(count).expect("bounded by a slice in memory")
+}

@@ -1,0 +1,360 @@
+//! From a file's blocks to the device's: the extent tree joined with the journal, the buffers and
+//! the allocator.
+//!
+//! The tree's root lies in the inode's slot. A change copies the root, runs the tree operation
+//! under the map lock for writing, and puts the root back under the state lock, where the
+//! committer sees it whole. Tree nodes are edited in place as shared pages; an operation reserves
+//! the nodes it may need before its first change (there is no undo).
+//!
+//! Files of the older block-mapped form are read; they are not changed.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use pext4_block::Stamp;
+use pext4_jbd2::Handle;
+use pext4_ondisk::extent::Bounds;
+use pext4_ondisk::feature::ReadOnlyCompat;
+use pext4_ondisk::inode::InodeFlags;
+use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock, extent, indirect};
+
+use crate::error::{Error, Refusal, Result};
+use crate::inode::extents::{self, Extent, Mapping, NodeStore};
+use crate::inode::table::Inodes;
+use crate::inode::{Inode, Map, Reach};
+use crate::mballoc::{Purpose, Request};
+use crate::seal;
+use crate::store::Store;
+
+/// Sectors of 512 bytes in a block, as `i_blocks` counts them.
+fn sectors(store: &Store, blocks: u64) -> u64 {
+    blocks * u64::from(store.block_size() / 512)
+}
+
+/// The tree nodes of one inode.
+struct Nodes<'a, 'h> {
+    inodes: &'a Inodes,
+    inode: &'a Inode,
+    generation: u32,
+    change: Option<Change<'a, 'h>>,
+}
+
+/// What an operation that changes the tree carries along.
+struct Change<'a, 'h> {
+    handle: &'a mut Handle<'h>,
+    goal: BlockNumber,
+    reserved: Vec<BlockNumber>,
+    /// Blocks that the file has more (or fewer) now, nodes included.
+    blocks: i64,
+    /// Whether a node was changed: from then on a failure cannot be taken back.
+    has_begun: bool,
+}
+
+impl<'a, 'h> Nodes<'a, 'h> {
+    fn changing(&mut self) -> &mut Change<'a, 'h> {
+        self.change.as_mut().expect("tree operations that change are given a handle")
+    }
+
+    /// Counts data blocks that were mapped (or, negative, unmapped).
+    fn count(&mut self, blocks: i64) {
+        self.changing().blocks += blocks;
+    }
+
+    fn verify(&self, page: &[u8], depth: u16) -> std::result::Result<(), Corrupt> {
+        let store = &self.inodes.store;
+        if store.metadata_csum {
+            extent::verify_node(store.checksum_seed, self.inode.number(), self.generation, page)?;
+        }
+        extents::check_node(page, depth, &store.bounds())
+    }
+
+    fn stamp(&self) -> Stamp {
+        seal::extent_node(self.inode.number(), self.generation)
+    }
+}
+
+impl NodeStore for Nodes<'_, '_> {
+    fn bounds(&self) -> Bounds {
+        self.inodes.store.bounds()
+    }
+
+    fn block_size(&self) -> usize {
+        self.inodes.store.block_size() as usize
+    }
+
+    fn read<R>(&self, block: BlockNumber, depth: u16, look: impl FnOnce(&[u8]) -> Result<R>) -> Result<R> {
+        let store = &self.inodes.store;
+        let buffer = store.read_block(block)?;
+        let state = buffer.read();
+        if !buffer.is_verified() {
+            self.verify(&state.page, depth).map_err(|corrupt| corrupt.in_block(block).in_inode(self.inode.number()))?;
+            buffer.set_verified();
+        }
+        look(&state.page)
+    }
+
+    fn edit<R>(&mut self, block: BlockNumber, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        let stamp = self.stamp();
+        let buffer = self.inodes.store.read_block(block)?;
+        let own = self.changing();
+        own.has_begun = true;
+        Ok(own.handle.edit(&buffer, stamp, change))
+    }
+
+    fn reserve(&mut self, nodes: u32) -> Result<()> {
+        let (inodes, number) = (self.inodes, self.inode.number());
+        let change = self.changing();
+        while change.reserved.len() < nodes as usize {
+            let request = Request { purpose: Purpose::Metadata, ..Request::one(number, change.goal) };
+            let run = inodes.groups.allocate(change.handle, &request)?;
+            change.reserved.push(run.start);
+        }
+        Ok(())
+    }
+
+    fn allocate(&mut self) -> Result<BlockNumber> {
+        let stamp = self.stamp();
+        let number = self.inode.number();
+        let change = self.changing();
+        let block = change.reserved.pop().ok_or_else(|| {
+            Error::from(Corrupt::new("extent tree", "needs more nodes than its shape allows").in_inode(number))
+        })?;
+        change.handle.create(block, stamp).set_verified();
+        change.has_begun = true;
+        change.blocks += 1;
+        Ok(block)
+    }
+
+    fn free(&mut self, block: BlockNumber) -> Result<()> {
+        let inodes = self.inodes;
+        let change = self.changing();
+        change.handle.forget(block);
+        change.has_begun = true;
+        change.blocks -= 1;
+        inodes.groups.free(change.handle, block, 1)?;
+        Ok(())
+    }
+}
+
+impl Inodes {
+    fn is_extent_mapped(inode: &Inode) -> bool {
+        inode.state(|state| state.slot.flags.contains(InodeFlags::EXTENTS))
+    }
+
+    fn nodes<'a, 'h>(&'a self, inode: &'a Inode, handle: Option<&'a mut Handle<'h>>, goal: BlockNumber) -> Nodes<'a, 'h> {
+        Nodes {
+            inodes: self,
+            inode,
+            generation: inode.state(|state| state.slot.generation),
+            change: handle.map(|handle| Change { handle, goal, reserved: Vec::new(), blocks: 0, has_begun: false }),
+        }
+    }
+
+    /// What one block of the file maps to, and how far that goes.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` or `Io` from the tree.
+    pub fn lookup(&self, inode: &Inode, logical: LogicalBlock) -> Result<Mapping> {
+        let _map = inode.map.read();
+        self.lookup_locked(inode, logical)
+    }
+
+    fn lookup_locked(&self, inode: &Inode, logical: LogicalBlock) -> Result<Mapping> {
+        let root = inode.state(|state| state.slot.block);
+        if !Self::is_extent_mapped(inode) {
+            return self.lookup_indirect(inode, &root, logical);
+        }
+        let nodes = self.nodes(inode, None, BlockNumber::default());
+        extents::lookup(&root, &nodes, logical).map_err(|error| placed(error, inode))
+    }
+
+    fn lookup_indirect(&self, inode: &Inode, root: &[u8; 60], logical: LogicalBlock) -> Result<Mapping> {
+        let read = |block: BlockNumber, index: usize| -> Result<u32> {
+            let buffer = self.store.read_block(block)?;
+            let state = buffer.read();
+            Ok(indirect::entry(&state.page, index))
+        };
+        let mapped = indirect::lookup(root, self.store.block_size(), logical, read).map_err(|error| placed(error, inode))?;
+        Ok(match mapped {
+            Some(start) if self.store.contains(start, 1) => {
+                Mapping::Mapped(Extent { logical, start, length: 1, unwritten: false })
+            }
+            Some(start) => {
+                let corrupt = Corrupt::new("block map", "points outside the file system");
+                return Err(corrupt.in_block(start).in_inode(inode.number()).into());
+            }
+            None => Mapping::Hole { logical, length: 1 },
+        })
+    }
+
+    /// Runs a tree operation that changes the map, and puts root and block count back.
+    /// The caller holds the map lock for writing.
+    fn change_tree<R>(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+        goal: BlockNumber,
+        operation: impl FnOnce(&mut [u8; 60], &mut Nodes<'_, '_>) -> Result<R>,
+    ) -> Result<R> {
+        if !Self::is_extent_mapped(inode) {
+            return Err(Error::Unsupported(format!(
+                "inode {}: changing a file that is mapped by indirect blocks; copy it to convert it",
+                inode.number()
+            )));
+        }
+        let mut root = inode.state(|state| state.slot.block);
+        let mut nodes = self.nodes(inode, Some(handle), goal);
+        let result = operation(&mut root, &mut nodes);
+        let change = nodes.change.take().expect("given above");
+        if let Err(error) = &result
+            && change.has_begun
+        {
+            self.store.journal().abort(&format!("an extent tree was left half changed: {error}"));
+            return result;
+        }
+        for block in change.reserved {
+            self.groups.free(change.handle, block, 1)?;
+        }
+        if result.is_ok() {
+            self.put_back(change.handle, inode, root, change.blocks)?;
+        }
+        result.map_err(|error| placed(error, inode))
+    }
+
+    fn put_back(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>, root: [u8; 60], blocks: i64) -> Result<()> {
+        let block_size = self.store.block_size();
+        let huge = self.store.features.read_only_compat.contains(ReadOnlyCompat::HUGE_FILE);
+        let change = sectors(&self.store, blocks.unsigned_abs());
+        let fits = inode.edit(handle, Reach::Data, |state| {
+            state.slot.block = root;
+            let sectors = state.slot.sectors(block_size);
+            let sectors = if blocks < 0 { sectors.saturating_sub(change) } else { sectors + change };
+            state.slot.set_sectors(sectors, block_size, huge)
+        });
+        if fits { Ok(()) } else { Err(Refusal::FileTooLarge.into()) }
+    }
+
+    /// Maps a run of blocks into a hole of the file.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NoSpace)` if the tree needs a node and there is none; nothing is changed then.
+    pub fn map(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>, _map: &mut Map, extent: Extent) -> Result<()> {
+        self.change_tree(handle, inode, extent.start, |root, nodes| {
+            extents::insert(root, nodes, extent)?;
+            nodes.count(i64::from(extent.length));
+            Ok(())
+        })
+    }
+
+    /// Unmaps and frees the blocks of a range, from its end backwards, as far as `budget` tree
+    /// entries allow. Answers where the next call must end, or `None` when all is done.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` or `Io` from the tree.
+    pub fn unmap(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+        _map: &mut Map,
+        range: Range<u64>,
+        budget: u32,
+    ) -> Result<Option<u64>> {
+        let mut freed = Vec::new();
+        let left = self.change_tree(handle, inode, self.home_goal(inode), |root, nodes| {
+            let left = extents::remove(root, nodes, range, budget, &mut |start, length| freed.push((start, length)))?;
+            nodes.count(-freed.iter().map(|&(_, length)| i64::from(length)).sum::<i64>());
+            Ok(left)
+        })?;
+        let is_metadata = inode.file_type() != crate::types::FileType::Regular;
+        for (start, length) in freed {
+            if is_metadata {
+                (0..length).filter_map(|step| start.checked_add(step)).for_each(|block| handle.forget(block));
+            }
+            self.groups.free(handle, start, length)?;
+        }
+        Ok(left)
+    }
+
+    /// Makes unwritten blocks of a range written.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NoSpace)` if the tree needs a node and there is none; nothing is changed then.
+    pub fn convert(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>, _map: &mut Map, logical: LogicalBlock, length: u32) -> Result<()> {
+        self.change_tree(handle, inode, self.home_goal(inode), |root, nodes| {
+            extents::convert(root, nodes, logical, length)
+        })
+    }
+
+    /// The first block of the inode's group: where a file without blocks begins to look.
+    pub fn home_goal(&self, inode: &Inode) -> BlockNumber {
+        self.groups.goal_of(inode.number())
+    }
+
+    /// Takes blocks for a hole and maps them: at most `length`, perhaps fewer.
+    ///
+    /// The data of written blocks is `fill`'s to write, before they are mapped.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NoSpace)`; nothing is changed then.
+    pub fn fill_hole(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+        hole: Range<u64>,
+        unwritten: bool,
+        fill: impl FnOnce(Extent) -> Result<()>,
+    ) -> Result<Extent> {
+        let mut map = inode.map.write();
+        let logical = LogicalBlock(u32::try_from(hole.start).map_err(|_| Refusal::FileTooLarge)?);
+        let most = if unwritten { extent::MAX_UNWRITTEN_LENGTH } else { extent::MAX_LENGTH };
+        let length = u32::try_from(hole.end - hole.start).unwrap_or(u32::MAX).min(most);
+        let request = Request {
+            inode: inode.number(),
+            logical,
+            length,
+            goal: self.goal(inode, logical)?,
+            purpose: Purpose::Data,
+            size: inode.size(),
+        };
+        let run = self.groups.allocate_for_file(handle, &request, &mut map.preallocation)?;
+        let extent = Extent { logical, start: run.start, length: run.length, unwritten };
+        let mapped = fill(extent).and_then(|()| self.map(handle, inode, &mut map, extent));
+        if let Err(error) = mapped {
+            self.groups.free(handle, run.start, run.length)?;
+            return Err(error);
+        }
+        Ok(extent)
+    }
+
+    /// Behind the block that precedes `logical` in the file, else the inode's group.
+    fn goal(&self, inode: &Inode, logical: LogicalBlock) -> Result<BlockNumber> {
+        let before = match logical.checked_sub(1u32) {
+            Some(before) => self.lookup_locked(inode, before)?,
+            None => return Ok(self.home_goal(inode)),
+        };
+        Ok(match before {
+            Mapping::Mapped(extent) => extent.start.checked_add(extent.length).unwrap_or(extent.start),
+            Mapping::Hole { .. } => self.home_goal(inode),
+        })
+    }
+
+    /// Gives a file's unused preallocation back.
+    pub fn drop_preallocation(&self, inode: &Inode) {
+        let taken = inode.map.write().preallocation.take();
+        if let Some(preallocation) = taken {
+            self.groups.release(&preallocation);
+        }
+    }
+}
+
+fn placed(error: Error, inode: &Inode) -> Error {
+    match error {
+        Error::Corrupt(corrupt) => Error::Corrupt(corrupt.in_inode(inode.number())),
+        other => other,
+    }
+}

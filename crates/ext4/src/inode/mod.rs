@@ -1,0 +1,309 @@
+//! Inodes in memory.
+//!
+//! Life cycle: an inode number that somebody names is *loaded* into the table or, when it is newly
+//! claimed, *born* there. Callers *hold* it (a count, as FUSE's lookups are) and operations work on
+//! an `Arc<Inode>`. When the last name and the last hold are gone it is *reaped*: blocks and number
+//! are freed and the object stays as *dead* until the last transaction that changed it is durable,
+//! because until then it may still owe its slot's bytes. A new life of the same number takes the
+//! debt over.
+//!
+//! Locks, from outer to inner:
+//!
+//! - `lock` [Directory or Inode] serialises operations: what a reader of the file or directory may
+//!   see. Taken before a handle is started.
+//! - `map` [InodeMap] guards the shape of the extent tree and the preallocation.
+//! - `state` [InodeState] guards the decoded slot. A leaf that the committer takes, so nothing
+//!   sleeps under it.
+
+pub mod data;
+pub mod extents;
+pub mod mapping;
+pub mod table;
+pub mod truncate;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use pext4_jbd2::{Capture, Handle, Owed, Owing};
+use pext4_ondisk::inode::{Inode as Slot, InodeFlags};
+use pext4_ondisk::time::Time;
+use pext4_ondisk::{BlockNumber, InodeNumber, Tid};
+use pext4_sync::order::Class;
+use pext4_sync::{Mutex, RwLock};
+
+use crate::mballoc::Preallocation;
+use crate::orphan::OrphanPlace;
+use crate::store::{Store, now};
+use crate::types::{Attributes, DeviceNumber, FileType};
+
+/// An inode in memory.
+pub struct Inode {
+    number: InodeNumber,
+    file_type: FileType,
+    home: BlockNumber,
+    offset: u32,
+    checksum_seed: Option<u32>,
+    block_size: u32,
+    /// What operations exclude each other by; see the head of the file.
+    pub lock: RwLock<()>,
+    /// Shape of the extent tree.
+    pub map: RwLock<Map>,
+    state: Mutex<State>,
+    holds: AtomicU64,
+    referenced: AtomicBool,
+}
+
+/// What the map lock guards beside the tree itself.
+#[derive(Default)]
+pub struct Map {
+    /// Blocks set aside for the file's growth.
+    pub preallocation: Option<Arc<Preallocation>>,
+}
+
+/// The decoded slot and what goes with it.
+pub struct State {
+    /// The slot's fields.
+    pub slot: Slot,
+    /// Where the inode stands among the orphans, if it does.
+    pub orphan: Option<OrphanPlace>,
+    /// The last transaction that an `fsync` must wait for.
+    pub sync_tid: Option<Tid>,
+    /// The last transaction that an `fdatasync` must wait for.
+    pub datasync_tid: Option<Tid>,
+    /// The last transaction that changed the slot: memory may go only when it is durable.
+    pub last_tid: Option<Tid>,
+    /// The transaction that cut the file inside a block, leaving old bytes behind the end.
+    pub cut_tid: Option<Tid>,
+    /// Whether the bytes between the end of the file and the end of its last block are known zero.
+    pub tail_is_zero: bool,
+    /// No name and no hold is left, and somebody is freeing it or has.
+    pub dead: bool,
+    owed: Owed,
+}
+
+/// What a change means for `fdatasync`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Needed to read the data back: size, blocks.
+    Data,
+    /// Times, owners, links.
+    Attributes,
+}
+
+impl Inode {
+    /// An inode from its slot.
+    pub(crate) fn new(store: &Store, number: InodeNumber, slot: Slot, file_type: FileType, place: SlotPlace) -> Self {
+        let class = if file_type == FileType::Directory { Class::Directory } else { Class::Inode };
+        Self {
+            number,
+            file_type,
+            home: place.block,
+            offset: place.offset,
+            checksum_seed: store.metadata_csum.then_some(store.checksum_seed),
+            block_size: store.block_size(),
+            lock: RwLock::new(class, ()),
+            map: RwLock::new(Class::InodeMap, Map::default()),
+            state: Mutex::new(
+                Class::InodeState,
+                State {
+                    slot,
+                    orphan: None,
+                    sync_tid: None,
+                    datasync_tid: None,
+                    last_tid: None,
+                    cut_tid: None,
+                    tail_is_zero: false,
+                    dead: false,
+                    owed: Owed::default(),
+                },
+            ),
+            holds: AtomicU64::new(0),
+            referenced: AtomicBool::new(true),
+        }
+    }
+
+    /// The inode's number.
+    #[must_use]
+    pub fn number(&self) -> InodeNumber {
+        self.number
+    }
+
+    /// Its kind, which never changes.
+    #[must_use]
+    pub fn file_type(&self) -> FileType {
+        self.file_type
+    }
+
+    /// Whether it is a directory.
+    #[must_use]
+    pub fn is_directory(&self) -> bool {
+        self.file_type == FileType::Directory
+    }
+
+    /// Looks at the state.
+    pub fn state<R>(&self, look: impl FnOnce(&State) -> R) -> R {
+        look(&self.state.lock())
+    }
+
+    /// Changes what is not journalled (hints, marks) in the state.
+    pub fn note<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        change(&mut self.state.lock())
+    }
+
+    /// Changes the slot within a handle (one credit the first time in a transaction).
+    pub fn edit<R>(self: &Arc<Self>, handle: &mut Handle<'_>, reach: Reach, change: impl FnOnce(&mut State) -> R) -> R {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        handle.touch(
+            &mut state.owed,
+            1,
+            || Arc::clone(self) as Arc<dyn Owing>,
+            |captures| captures.push(self.capture_of(&state.slot)),
+        );
+        let tid = handle.tid();
+        state.last_tid = Some(tid);
+        state.sync_tid = Some(tid);
+        if reach == Reach::Data {
+            state.datasync_tid = Some(tid);
+        }
+        change(state)
+    }
+
+    /// Hands the debt of a dead inode to the transaction it belongs to, so that a new life of the
+    /// same number can begin: an older version is captured, a version of this handle's own
+    /// transaction is dropped because the new life's replaces it.
+    pub(crate) fn bury(self: &Arc<Self>, handle: &mut Handle<'_>) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        handle.touch(
+            &mut state.owed,
+            0,
+            || Arc::clone(self) as Arc<dyn Owing>,
+            |captures| captures.push(self.capture_of(&state.slot)),
+        );
+        state.owed.settle(handle.tid());
+    }
+
+    /// What `stat` tells.
+    #[must_use]
+    pub fn attributes(&self) -> Attributes {
+        self.state(|state| self.attributes_of(&state.slot))
+    }
+
+    fn attributes_of(&self, slot: &Slot) -> Attributes {
+        Attributes {
+            inode: self.number,
+            generation: slot.generation,
+            file_type: self.file_type,
+            mode: slot.mode,
+            uid: slot.uid,
+            gid: slot.gid,
+            size: slot.size,
+            sectors: slot.sectors(self.block_size),
+            links: u32::from(slot.links),
+            device: self.device_of(slot),
+            accessed: slot.accessed,
+            modified: slot.modified,
+            changed: slot.changed,
+            created: slot.created,
+            flags: slot.flags.bits() & InodeFlags::USER_VISIBLE.bits(),
+        }
+    }
+
+    fn device_of(&self, slot: &Slot) -> DeviceNumber {
+        match self.file_type {
+            FileType::CharacterDevice | FileType::BlockDevice => {
+                let (major, minor) = slot.device();
+                DeviceNumber { major, minor }
+            }
+            _ => DeviceNumber::default(),
+        }
+    }
+
+    /// Size in bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.state(|state| state.slot.size)
+    }
+
+    /// Takes one hold.
+    pub fn hold(&self) {
+        self.holds.fetch_add(1, Ordering::SeqCst);
+        self.mark_used();
+    }
+
+    /// Gives `count` holds back; true if none is left.
+    pub(crate) fn release(&self, count: u64) -> bool {
+        let before = self
+            .holds
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |holds| Some(holds.saturating_sub(count)))
+            .unwrap_or(0);
+        before <= count
+    }
+
+    /// Whether nobody holds it.
+    #[must_use]
+    pub fn is_unheld(&self) -> bool {
+        self.holds.load(Ordering::SeqCst) == 0
+    }
+
+    /// Whether no space is set aside for it, as far as can be told without waiting.
+    pub(crate) fn has_no_preallocation(&self) -> bool {
+        self.map.try_read().is_some_and(|map| map.preallocation.is_none())
+    }
+
+    /// Keeps it from the next round of eviction; writes only when that is news.
+    pub(crate) fn mark_used(&self) {
+        if !self.referenced.load(Ordering::Relaxed) {
+            self.referenced.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it was used since the last round; forgets it.
+    pub(crate) fn take_used(&self) -> bool {
+        self.referenced.swap(false, Ordering::Relaxed)
+    }
+
+    /// Claims the reaping of an inode without names and holds. True once.
+    pub(crate) fn claim_reaping(&self) -> bool {
+        let mut state = self.state.lock();
+        let due = state.slot.links == 0 && !state.dead && self.is_unheld();
+        state.dead |= due;
+        due
+    }
+
+    fn capture_of(&self, slot: &Slot) -> Capture {
+        let mut bytes = vec![0; slot.slot_size()].into_boxed_slice();
+        slot.encode(&mut bytes, self.number, self.checksum_seed);
+        Capture::Piece { block: self.home, offset: self.offset, bytes }
+    }
+}
+
+impl Owing for Inode {
+    fn capture(&self, tid: Tid, captures: &mut Vec<Capture>) {
+        let slot = {
+            let mut state = self.state.lock();
+            if !state.owed.settle(tid) {
+                return;
+            }
+            state.slot.clone()
+        };
+        captures.push(self.capture_of(&slot));
+    }
+}
+
+/// Where a slot lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotPlace {
+    /// The block of the inode table.
+    pub block: BlockNumber,
+    /// The byte in it.
+    pub offset: u32,
+}
+
+/// The present, as inodes store it.
+#[must_use]
+pub fn present() -> Time {
+    let (seconds, nanoseconds) = now();
+    Time { seconds, nanoseconds }
+}

@@ -1,0 +1,245 @@
+//! The inodes in memory, by number, and what inode-level operations need around them.
+//!
+//! An inode is loaded while its shard of the table is locked, so that two loaders cannot end up
+//! with two objects of one inode, one of them stale. It leaves the table only when nobody holds it
+//! or works on it and the last transaction that changed it is durable: before that, its slot on
+//! disk (and in the buffer of the inode table) is older than the object.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pext4_jbd2::Handle;
+use pext4_ondisk::inode::Inode as Slot;
+use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
+use pext4_sync::Map;
+use pext4_sync::order::Class;
+
+use crate::error::{Refusal, Result};
+use crate::groups::Groups;
+use crate::inode::{Inode, Reach, SlotPlace};
+use crate::orphan::{Chain, Orphans};
+use crate::store::Store;
+use crate::types::FileType;
+
+/// Memory that one inode takes, roughly: the object, its slot's tail, and its place in the table.
+const INODE_MEMORY: u64 = 1024;
+
+/// Everything that operations on inodes stand on.
+pub struct Inodes {
+    /// The ground.
+    pub store: Arc<Store>,
+    /// Space and inode numbers.
+    pub groups: Arc<Groups>,
+    /// Inodes that recovery would have to finish.
+    pub orphans: Orphans,
+    table: Map<InodeNumber, Arc<Inode>>,
+    most: usize,
+    /// The shard that the next eviction looks at.
+    hand: AtomicU64,
+}
+
+impl Inodes {
+    /// An empty table over `store`.
+    #[must_use]
+    pub fn new(store: Arc<Store>, groups: Arc<Groups>, orphans: Orphans) -> Self {
+        let most = (store.options.cache_size / 4 / INODE_MEMORY).clamp(1024, 1 << 20);
+        Self {
+            store,
+            groups,
+            orphans,
+            table: Map::new(Class::InodeTable),
+            most: usize::try_from(most).unwrap_or(usize::MAX),
+            hand: AtomicU64::new(0),
+        }
+    }
+
+    /// The inode of a number that a directory entry or a caller gave.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` for numbers outside the table and slots that cannot be true, `Refused(Stale)` for
+    /// an inode that is not in use, `Io`.
+    pub fn get(&self, number: InodeNumber) -> Result<Arc<Inode>> {
+        let inode = match self.table.get(&number) {
+            Some(inode) => inode,
+            None => self.load(number)?,
+        };
+        if inode.state(|state| state.dead) {
+            return Err(Refusal::Stale.into());
+        }
+        inode.mark_used();
+        Ok(inode)
+    }
+
+    fn load(&self, number: InodeNumber) -> Result<Arc<Inode>> {
+        self.make_room();
+        self.table.get_or_try_insert_with(number, || self.read(number))
+    }
+
+    fn read(&self, number: InodeNumber) -> Result<Arc<Inode>> {
+        let (slot, place) = self.read_slot(number)?;
+        if slot.mode == 0 || (slot.links == 0 && slot.deletion_time != 0 && !self.may_be_orphan(&slot)) {
+            return Err(Refusal::Stale.into());
+        }
+        let file_type = slot.file_type().ok_or_else(|| {
+            Corrupt::new("inode", format!("mode {:#o} names no file type", slot.mode)).in_inode(number).in_block(place.block)
+        })?;
+        self.check_slot(&slot, file_type).map_err(|corrupt| corrupt.in_inode(number).in_block(place.block))?;
+        Ok(Arc::new(Inode::new(&self.store, number, slot, file_type, place)))
+    }
+
+    /// A chained orphan's deletion time is the number of the next orphan.
+    fn may_be_orphan(&self, slot: &Slot) -> bool {
+        slot.deletion_time <= self.store.geometry.inodes_count
+    }
+
+    /// The slot of an inode as its block says, past the table.
+    ///
+    /// # Errors
+    ///
+    /// As [`Inodes::get`].
+    pub fn read_slot(&self, number: InodeNumber) -> Result<(Slot, SlotPlace)> {
+        let place = self.place(number)?;
+        let buffer = self.store.read_block(place.block)?;
+        let state = buffer.read();
+        let start = place.offset as usize;
+        let bytes = &state.page[start..start + usize::from(self.store.geometry.inode_size)];
+        let seed = self.store.metadata_csum.then_some(self.store.checksum_seed);
+        let slot = Slot::decode(bytes, number, seed).map_err(|corrupt| corrupt.in_inode(number).in_block(place.block))?;
+        Ok((slot, place))
+    }
+
+    fn check_slot(&self, slot: &Slot, file_type: FileType) -> std::result::Result<(), Corrupt> {
+        let block_size = u64::from(self.store.block_size());
+        let most = match file_type {
+            FileType::Regular => block_size << 32,
+            FileType::Directory => block_size << 32,
+            FileType::Symlink => block_size,
+            _ => u64::MAX,
+        };
+        if slot.size > most {
+            return Err(Corrupt::new("inode", format!("size {} is beyond what the format can map", slot.size)));
+        }
+        if file_type == FileType::Directory && slot.size % block_size != 0 && !slot.has_inline_data() {
+            return Err(Corrupt::new("inode", format!("directory size {} is not a multiple of the block size", slot.size)));
+        }
+        Ok(())
+    }
+
+    /// Where the slot of an inode lies.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` if there is no such inode.
+    pub fn place(&self, number: InodeNumber) -> Result<SlotPlace> {
+        let (block, offset): (BlockNumber, u32) = self.groups.slot_place(number).ok_or_else(|| {
+            Corrupt::new("inode number", format!("{number} is not between 1 and {}", self.store.geometry.inodes_count))
+        })?;
+        Ok(SlotPlace { block, offset })
+    }
+
+    /// Puts a newly claimed inode into the table; what an earlier life of the number owes goes to
+    /// its transaction first.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` if the number has no slot.
+    pub fn bear(&self, handle: &mut Handle<'_>, number: InodeNumber, slot: Slot, file_type: FileType) -> Result<Arc<Inode>> {
+        self.make_room();
+        let place = self.place(number)?;
+        let inode = Arc::new(Inode::new(&self.store, number, slot, file_type, place));
+        inode.hold();
+        inode.edit(handle, Reach::Data, |_| ());
+        if let Some(earlier) = self.table.insert(number, Arc::clone(&inode)) {
+            earlier.bury(handle);
+        }
+        Ok(inode)
+    }
+
+    /// Drops inodes nobody needs once the table has outgrown its share of memory.
+    fn make_room(&self) {
+        if self.table.len() <= self.most {
+            return;
+        }
+        let shards = self.table.shard_count();
+        for _ in 0..2 {
+            let shard = self.hand.fetch_add(1, Ordering::Relaxed) % (shards as u64);
+            let shard = usize::try_from(shard).expect("below the shard count");
+            self.table.retain_shard(shard, |_, inode| !self.may_leave(inode));
+        }
+    }
+
+    fn may_leave(&self, inode: &Arc<Inode>) -> bool {
+        let idle = Arc::strong_count(inode) == 1 && inode.is_unheld() && !inode.take_used();
+        if !idle {
+            return false;
+        }
+        let last = inode.state(|state| state.last_tid);
+        last.is_none_or(|tid| self.store.journal().is_durable(tid)) && inode.has_no_preallocation()
+    }
+
+    /// The inode of a number, if it is in memory.
+    #[must_use]
+    pub fn loaded_inode(&self, number: InodeNumber) -> Option<Arc<Inode>> {
+        self.table.get(&number)
+    }
+
+    /// Inodes in memory.
+    #[must_use]
+    pub fn loaded(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Visits every inode in memory.
+    pub fn for_each(&self, mut visit: impl FnMut(&Arc<Inode>)) {
+        for shard in 0..self.table.shard_count() {
+            let mut inodes = Vec::new();
+            self.table.retain_shard(shard, |_, inode| {
+                inodes.push(Arc::clone(inode));
+                true
+            });
+            inodes.iter().for_each(&mut visit);
+        }
+    }
+
+    /// Remembers an inode as an orphan, if it is not one yet (at most three credits).
+    ///
+    /// # Errors
+    ///
+    /// Those of the chain.
+    pub fn add_orphan(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+        if inode.state(|state| state.orphan.is_some()) {
+            return Ok(());
+        }
+        let place = self.orphans.add(handle, inode.number(), self)?;
+        inode.note(|state| state.orphan = Some(place));
+        Ok(())
+    }
+
+    /// Forgets an inode as an orphan, if it is one (at most three credits).
+    ///
+    /// # Errors
+    ///
+    /// Those of the chain.
+    pub fn remove_orphan(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+        let Some(place) = inode.note(|state| state.orphan.take()) else {
+            return Ok(());
+        };
+        self.orphans.remove(handle, inode.number(), place, self)?;
+        if place == crate::orphan::OrphanPlace::Chained {
+            inode.edit(handle, Reach::Attributes, |state| state.slot.deletion_time = 0);
+        }
+        Ok(())
+    }
+}
+
+impl Chain for Inodes {
+    fn set_next(&self, handle: &mut Handle<'_>, inode: InodeNumber, next: u32) -> Result<()> {
+        let inode = match self.table.get(&inode) {
+            Some(inode) => inode,
+            None => self.load(inode)?,
+        };
+        inode.edit(handle, Reach::Attributes, |state| state.slot.deletion_time = next);
+        Ok(())
+    }
+}

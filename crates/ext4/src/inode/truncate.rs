@@ -1,0 +1,155 @@
+//! Cutting files: in one transaction where it fits, else in steps under an orphan entry, so that a
+//! crash in the middle is finished by recovery.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use pext4_jbd2::Handle;
+use pext4_ondisk::{Corrupt, extent};
+
+use crate::error::{Refusal, Result};
+use crate::inode::data::SLOT_CREDITS;
+use crate::inode::table::Inodes;
+use crate::inode::{Inode, Reach, present};
+use crate::types::FileType;
+
+/// Tree entries that one transaction step removes at most.
+const STEP_ENTRIES: u32 = 16;
+/// Metadata blocks of a step besides those of the freed runs: the tree's path, the inode, the
+/// orphan entry, the superblock.
+const STEP_BASE_CREDITS: u32 = 24;
+
+impl Inodes {
+    /// Metadata blocks that one step may dirty: each run may lie across groups.
+    pub(crate) fn step_credits(&self) -> u32 {
+        let groups_in_a_run = 32768u32.div_ceil(self.store.geometry.blocks_per_group) + 1;
+        STEP_BASE_CREDITS + STEP_ENTRIES * 2 * groups_in_a_run
+    }
+
+    /// Sets the size of a regular file; the caller holds the inode's lock for writing.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(FileTooLarge | ReadOnly)`, `Corrupt`, `Io`.
+    pub fn set_size(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
+        if size > self.largest_size() {
+            return Err(Refusal::FileTooLarge.into());
+        }
+        self.store.check_writable()?;
+        let before = inode.size();
+        if size > before {
+            self.zero_tail(inode)?;
+            let mut handle = self.store.start(SLOT_CREDITS)?;
+            self.allow_large_file(&mut handle, size);
+            self.note_size(&mut handle, inode, size);
+            return Ok(());
+        }
+        self.drop_preallocation(inode);
+        let mut handle = self.store.start(self.step_credits())?;
+        self.note_size(&mut handle, inode, size);
+        let first = size.div_ceil(u64::from(self.store.block_size()));
+        self.cut(handle, inode, first)
+    }
+
+    fn note_size(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>, size: u64) {
+        let time = present();
+        let tid = handle.tid();
+        inode.edit(handle, Reach::Data, |state| {
+            if size < state.slot.size {
+                state.cut_tid = Some(tid);
+                state.tail_is_zero = false;
+            } else if size > state.slot.size {
+                state.tail_is_zero = true;
+            }
+            state.slot.size = size;
+            state.slot.modified = time;
+            state.slot.changed = time;
+        });
+    }
+
+    /// Frees every block from `first` on, beginning in `handle`.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` or `Io`; the inode stays an orphan then.
+    pub fn cut(&self, mut handle: Handle<'_>, inode: &Arc<Inode>, first: u64) -> Result<()> {
+        let mut left = self.unmap_step(&mut handle, inode, first..u64::MAX)?;
+        if left.is_none() {
+            return Ok(());
+        }
+        self.add_orphan(&mut handle, inode)?;
+        let was_orphan_already = inode.state(|state| state.slot.links == 0);
+        while let Some(end) = left {
+            handle.restart(self.step_credits())?;
+            left = self.unmap_step(&mut handle, inode, first..end)?;
+        }
+        if !was_orphan_already {
+            self.remove_orphan(&mut handle, inode)?;
+        }
+        Ok(())
+    }
+
+    /// Frees the blocks of a range in as many transactions as it needs.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` or `Io`.
+    pub(crate) fn unmap_in_steps(&self, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
+        self.drop_preallocation(inode);
+        let mut handle = self.store.start(self.step_credits())?;
+        let mut left = self.unmap_step(&mut handle, inode, range.clone())?;
+        while let Some(end) = left {
+            handle.restart(self.step_credits())?;
+            left = self.unmap_step(&mut handle, inode, range.start..end)?;
+        }
+        Ok(())
+    }
+
+    fn unmap_step(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u64>) -> Result<Option<u64>> {
+        let mut map = inode.map.write();
+        self.unmap(handle, inode, &mut map, range, STEP_ENTRIES)
+    }
+
+    /// Starts a handle that can take a step of cutting.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(ReadOnly)` or the journal's error.
+    pub fn start_step(&self) -> Result<Handle<'_>> {
+        self.store.start(self.step_credits())
+    }
+
+    /// Whether the inode maps blocks at all: short links and special files use the space otherwise.
+    pub(crate) fn has_block_map(&self, inode: &Inode) -> bool {
+        let is_fast = inode.state(|state| state.slot.is_fast_symlink() || state.slot.has_inline_data());
+        match inode.file_type() {
+            FileType::Regular | FileType::Directory | FileType::Symlink => !is_fast,
+            _ => false,
+        }
+    }
+
+    /// Whether [`Inodes::free_all_blocks`] will do: the map fits the inode itself.
+    pub(crate) fn is_freed_in_one_step(&self, inode: &Inode) -> Result<bool> {
+        if !self.has_block_map(inode) {
+            return Ok(true);
+        }
+        let (extents, root) = inode.state(|state| (state.slot.has_extents(), state.slot.block));
+        Ok(extents && extent::Node::parse(&root).map_err(|corrupt| corrupt.in_inode(inode.number()))?.depth() == 0)
+    }
+
+    /// Frees all blocks of an inode within one handle.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` or `Io`; `Corrupt` also if one step was not enough.
+    pub(crate) fn free_all_blocks(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+        if !self.has_block_map(inode) {
+            return Ok(());
+        }
+        self.drop_preallocation(inode);
+        match self.unmap_step(handle, inode, 0..u64::MAX)? {
+            None => Ok(()),
+            Some(_) => Err(Corrupt::new("extent tree", "is larger than its root says").in_inode(inode.number()).into()),
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! From a device to a volume and back.
+//!
+//! Mounting: the superblock is read and judged (which features, absurd counts, a device that is
+//! too small); the journal is found and replayed, on the device or, for a read-only mount, in
+//! memory above it; then the layers are built from the ground up, `recover` and `orphan_present`
+//! are set durably before the first commit can happen (rule 11), and orphans are finished.
+//!
+//! Closing: inodes without a name end, everything is committed and written home, the log is
+//! emptied, and only then is the superblock marked clean, with exact counts.
+
+mod features;
+mod journal;
+mod recovery;
+
+use std::sync::Arc;
+
+use pext4_block::{Cache, Device};
+use pext4_ondisk::directory::Format;
+use pext4_ondisk::dirhash::{Hasher, Signedness};
+use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
+use pext4_ondisk::geometry::Geometry;
+use pext4_ondisk::inode::EXTRA_SIZE;
+use pext4_ondisk::superblock::{State, Superblock};
+use pext4_ondisk::{Corrupt, InodeNumber};
+use pext4_sync::Mutex;
+use pext4_sync::order::Class;
+
+use crate::dir::DirectorySettings;
+use crate::error::{Error, Result};
+use crate::groups::Groups;
+use crate::inode::table::Inodes;
+use crate::inode::present;
+use crate::options::MountOptions;
+use crate::orphan::Orphans;
+use crate::store::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Store, now};
+use crate::volume::Volume;
+
+impl Volume {
+    /// Mounts the file system on `device`, after replaying its journal where that is due.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` and `Unsupported` say what in the image prevents it, `Io` is the device's.
+    /// Nothing is written before every check of the superblock has passed.
+    pub fn open(device: Arc<dyn Device>, options: MountOptions) -> Result<Self> {
+        let mut options = options;
+        let mut notes = Vec::new();
+        let superblock = read_superblock(&*device)?;
+        let geometry = check_shape(&superblock, &*device)?;
+        features::check(&superblock, &mut options, device.is_read_only(), &mut notes)?;
+        let recovered = recovery::recover(device, &superblock, geometry, &options, &mut notes)?;
+        let superblock = read_superblock(&*recovered.device)?;
+        let geometry = check_shape(&superblock, &*recovered.device)?;
+        let store = Arc::new(ground(Arc::clone(&recovered.device), superblock, geometry, options));
+        let groups = Groups::open(Arc::clone(&store))?;
+        if !store.options.read_only {
+            journal::begin(&store, &groups, recovered.log)?;
+        }
+        let volume = Self::assemble(store, groups, notes)?;
+        volume.finish_orphans()
+    }
+
+    fn assemble(store: Arc<Store>, groups: Arc<Groups>, notes: Vec<String>) -> Result<Self> {
+        let found = recovery::find_orphans(&store)?;
+        let orphans = Orphans::open(Arc::clone(&store), found.file, found.chain)?;
+        let directory_settings = directory_settings(&store);
+        let many_subdirectories = store.features.read_only_compat.contains(ReadOnlyCompat::DIR_NLINK);
+        let overhead_blocks = overhead_blocks(&store);
+        let new_inode_extra_size = new_inode_extra_size(&store);
+        let inodes = Inodes::new(store, groups, orphans);
+        let volume = Self {
+            inodes,
+            directory_settings,
+            rename_lock: Mutex::new(Class::Rename, ()),
+            many_subdirectories,
+            generation_seed: random_seed(),
+            new_inode_extra_size,
+            overhead_blocks,
+            notes,
+            is_open: true,
+        };
+        let root = volume.inodes.get(InodeNumber::ROOT)?;
+        if !root.is_directory() {
+            return Err(Corrupt::new("root directory", "inode 2 is no directory").in_inode(InodeNumber::ROOT).into());
+        }
+        Ok(volume)
+    }
+
+    /// Commits everything, writes it home and marks the file system clean. Dropping a volume does
+    /// the same but cannot report errors.
+    ///
+    /// # Errors
+    ///
+    /// `Io`, or the journal's error if it had stopped; the image keeps what was durable then, and
+    /// the next mount replays.
+    pub fn close(mut self) -> Result<()> {
+        self.take_down()
+    }
+
+    fn take_down(&mut self) -> Result<()> {
+        if !std::mem::replace(&mut self.is_open, false) {
+            return Ok(());
+        }
+        let store = Arc::clone(&self.inodes.store);
+        let Some(journal) = store.try_journal() else {
+            return Ok(());
+        };
+        if !store.is_read_only() {
+            self.end_nameless();
+        }
+        journal.shutdown()?;
+        if store.is_read_only() {
+            return Ok(());
+        }
+        self.mark_clean()
+    }
+
+    /// Inodes without a name end now, whoever holds them.
+    fn end_nameless(&self) {
+        let mut nameless = Vec::new();
+        self.inodes.for_each(|inode| {
+            if inode.state(|state| state.slot.links == 0 && !state.dead) {
+                nameless.push(Arc::clone(inode));
+            }
+        });
+        for inode in nameless {
+            inode.release(u64::MAX);
+            // What cannot be freed stays an orphan, for the next mount to finish.
+            let _ = self.run(|| self.reap_if_due(&inode));
+        }
+    }
+
+    fn mark_clean(&self) -> Result<()> {
+        let groups = &self.inodes.groups;
+        let no_orphans = self.inodes.orphans.snapshot().is_empty();
+        let (free_blocks, free_inodes) = (groups.free_blocks(), groups.free_inodes());
+        self.inodes.store.write_superblock(|superblock| {
+            superblock.free_blocks = free_blocks;
+            superblock.free_inodes = u32::try_from(free_inodes).unwrap_or(u32::MAX);
+            superblock.write_time = now().0;
+            superblock.features.incompat.remove(Incompat::RECOVER);
+            if no_orphans {
+                superblock.features.read_only_compat.remove(ReadOnlyCompat::ORPHAN_PRESENT);
+            }
+            superblock.state.insert(State::CLEAN);
+        })
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        // Errors were the caller's to see through `close`; the journal keeps what was durable.
+        let _ = self.take_down();
+    }
+}
+
+/// The primary superblock, decoded.
+fn read_superblock(device: &dyn Device) -> Result<Superblock> {
+    let mut bytes = [0; SUPERBLOCK_SIZE];
+    if device.size() < SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64 {
+        return Err(Corrupt::new("image", format!("{} bytes are too few for an ext4 file system", device.size())).into());
+    }
+    device.read_at(SUPERBLOCK_OFFSET, &mut bytes)?;
+    Ok(Superblock::decode(&bytes)?)
+}
+
+/// The shape of the image, which the device must be large enough to hold.
+fn check_shape(superblock: &Superblock, device: &dyn Device) -> Result<Geometry> {
+    let geometry = Geometry::of(superblock)?;
+    let needed = geometry.blocks_count.checked_mul(u64::from(geometry.block_size));
+    if needed.is_none_or(|needed| needed > device.size()) {
+        return Err(Error::from(Corrupt::new(
+            "image",
+            format!(
+                "the file system has {} blocks of {} bytes, the device only {} bytes: it was cut short",
+                geometry.blocks_count,
+                geometry.block_size,
+                device.size()
+            ),
+        )));
+    }
+    Ok(geometry)
+}
+
+/// A store over a device that needs no replay any more.
+fn ground(device: Arc<dyn Device>, superblock: Superblock, geometry: Geometry, options: MountOptions) -> Store {
+    let cache = Arc::new(Cache::new(Arc::clone(&device), geometry.block_size, options.cache_size / 2));
+    Store::new(device, cache, geometry, superblock, options)
+}
+
+fn directory_settings(store: &Store) -> DirectorySettings {
+    DirectorySettings {
+        block_size: store.block_size(),
+        format: Format::of(&store.features),
+        indexing: store.features.compat.contains(Compat::DIR_INDEX),
+        large: store.features.incompat.contains(Incompat::LARGEDIR),
+        hasher: store.superblock(hasher_of),
+        cookie_key: random_seed(),
+    }
+}
+
+/// How names are hashed. An image on which no writer has settled the signedness gets that of the
+/// most common machines, as a Linux mount there would settle it.
+fn hasher_of(superblock: &Superblock) -> Hasher {
+    Hasher {
+        version: superblock.hash_version(),
+        signedness: superblock.hash_signedness().unwrap_or(Signedness::Signed),
+        seed: superblock.hash_seed,
+    }
+}
+
+/// Blocks of the file system's own structures, as statfs leaves them out.
+fn overhead_blocks(store: &Store) -> u64 {
+    let noted = store.superblock(|superblock| superblock.overhead_clusters);
+    if noted != 0 {
+        return u64::from(noted);
+    }
+    let geometry = &store.geometry;
+    let per_group = 2 + u64::from(geometry.inode_table_blocks);
+    let copies: u64 = geometry.groups().map(|group| u64::from(geometry.superblock_overhead(group))).sum();
+    u64::from(geometry.first_data_block) + copies + per_group * u64::from(geometry.group_count)
+}
+
+/// Bytes of the extra part of new inodes: what the image wants, at least the usual 32.
+fn new_inode_extra_size(store: &Store) -> u16 {
+    let room = store.geometry.inode_size.saturating_sub(128);
+    let wanted = store.superblock(|superblock| superblock.want_extra_isize.max(superblock.min_extra_isize));
+    let wanted = if wanted % 4 == 0 { wanted.max(EXTRA_SIZE) } else { EXTRA_SIZE };
+    if wanted <= room { wanted } else { room }
+}
+
+/// A number that the author of an image cannot foresee.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(present())
+}

@@ -1,0 +1,64 @@
+//! Which features of an image are written, which only read, and which prevent a mount.
+
+use pext4_ondisk::feature::{Incompat, ReadOnlyCompat};
+use pext4_ondisk::superblock::Superblock;
+
+use crate::error::{Error, Result};
+use crate::options::MountOptions;
+
+/// Incompatible features that are read and written.
+const WRITTEN: Incompat = Incompat::FILETYPE
+    .union(Incompat::RECOVER)
+    .union(Incompat::EXTENTS)
+    .union(Incompat::SIXTY_FOUR_BIT)
+    .union(Incompat::FLEX_BG)
+    .union(Incompat::CSUM_SEED)
+    .union(Incompat::META_BG)
+    .union(Incompat::LARGEDIR);
+
+/// Incompatible features that are read, or can be left alone by a reader.
+const READ: Incompat = WRITTEN.union(Incompat::MMP).union(Incompat::EA_INODE).union(Incompat::ENCRYPT);
+
+/// Read-only compatible features that are written; every other one still allows reading.
+const READ_ONLY_WRITTEN: ReadOnlyCompat = ReadOnlyCompat::SPARSE_SUPER
+    .union(ReadOnlyCompat::LARGE_FILE)
+    .union(ReadOnlyCompat::HUGE_FILE)
+    .union(ReadOnlyCompat::GDT_CSUM)
+    .union(ReadOnlyCompat::DIR_NLINK)
+    .union(ReadOnlyCompat::EXTRA_ISIZE)
+    .union(ReadOnlyCompat::METADATA_CSUM)
+    .union(ReadOnlyCompat::ORPHAN_PRESENT);
+
+/// Refuses an image that cannot be read, and turns the mount read-only for one that cannot be
+/// written, with a note that names the features.
+///
+/// # Errors
+///
+/// `Unsupported`, naming the features.
+pub(super) fn check(
+    superblock: &Superblock,
+    options: &mut MountOptions,
+    device_is_read_only: bool,
+    notes: &mut Vec<String>,
+) -> Result<()> {
+    let features = &superblock.features;
+    let unreadable = features.incompat.difference(READ);
+    if !unreadable.is_empty() {
+        return Err(Error::Unsupported(format!("this version cannot read images with the features: {}", unreadable.names().join(", "))));
+    }
+    if !features.incompat.contains(Incompat::FILETYPE | Incompat::EXTENTS) && !options.read_only {
+        options.read_only = true;
+        notes.push("mounted read-only: files without extents (ext2, ext3) are read but not written".to_owned());
+    }
+    let mut unwritten = features.incompat.difference(WRITTEN).names();
+    unwritten.extend(features.read_only_compat.difference(READ_ONLY_WRITTEN).names());
+    if !unwritten.is_empty() && !options.read_only {
+        options.read_only = true;
+        notes.push(format!("mounted read-only: this version does not write images with the features: {}", unwritten.join(", ")));
+    }
+    if device_is_read_only && !options.read_only {
+        options.read_only = true;
+        notes.push("mounted read-only: the device cannot be written".to_owned());
+    }
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! The journal of a mount that writes: what the file system lends it, and its beginning.
+
+use std::sync::{Arc, Weak};
+
+use pext4_block::Stamp;
+use pext4_jbd2::{Client, Config, Journal, JournalError, Log};
+use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
+use pext4_ondisk::superblock::{Flags, State};
+use pext4_ondisk::{BlockNumber, Tid};
+
+use crate::error::Result;
+use crate::groups::Groups;
+use crate::seal;
+use crate::store::{Store, now};
+
+/// What the journal asks of the file system.
+struct FileSystem {
+    store: Weak<Store>,
+    groups: Weak<Groups>,
+    /// Seed of the checksums, where metadata carries them.
+    seed: Option<u32>,
+}
+
+impl Client for FileSystem {
+    fn seal(&self, block: BlockNumber, stamp: Stamp, page: &mut [u8]) {
+        if let Some(seed) = self.seed {
+            seal::seal(seed, block, stamp, page);
+        }
+    }
+
+    fn committed(&self, tid: Tid) {
+        if let Some(groups) = self.groups.upgrade() {
+            groups.committed(tid);
+        }
+    }
+
+    fn aborted(&self, error: &JournalError) {
+        if let Some(store) = self.store.upgrade() {
+            store.stop(&error.to_string());
+        }
+    }
+}
+
+/// Marks the image as mounted, durably, and only then opens the journal (rule 11).
+pub(super) fn begin(store: &Arc<Store>, groups: &Arc<Groups>, log: Option<Log>) -> Result<()> {
+    mark_mounted(store, log.is_some())?;
+    let client = FileSystem {
+        store: Arc::downgrade(store),
+        groups: Arc::downgrade(groups),
+        seed: store.metadata_csum.then_some(store.checksum_seed),
+    };
+    let journal = Journal::open(Config {
+        cache: Arc::clone(&store.cache),
+        device: Arc::clone(&store.device),
+        log,
+        client: Arc::new(client),
+        commit_interval: store.options.commit_interval,
+    })?;
+    store.attach_journal(journal);
+    Ok(())
+}
+
+fn mark_mounted(store: &Store, has_log: bool) -> Result<()> {
+    let path = store.options.mounted_on.as_bytes();
+    store.write_superblock(|superblock| {
+        superblock.mount_time = now().0;
+        superblock.write_time = superblock.mount_time;
+        superblock.mount_count = superblock.mount_count.saturating_add(1);
+        if !path.is_empty() {
+            let room = superblock.last_mounted.len() - 1;
+            let length = path.len().min(room);
+            superblock.last_mounted = [0; 64];
+            superblock.last_mounted[..length].copy_from_slice(&path[..length]);
+        }
+        if superblock.hash_signedness().is_none() {
+            superblock.flags |= Flags::SIGNED_HASH;
+        }
+        if has_log {
+            superblock.features.incompat |= Incompat::RECOVER;
+        } else {
+            superblock.state.remove(State::CLEAN);
+        }
+        if superblock.features.compat.contains(Compat::ORPHAN_FILE) {
+            superblock.features.read_only_compat |= ReadOnlyCompat::ORPHAN_PRESENT;
+        }
+    })
+}

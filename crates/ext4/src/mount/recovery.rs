@@ -1,0 +1,318 @@
+//! What a crash left behind: the journal's log, and inodes that were being deleted or cut.
+//!
+//! The log is found and replayed before any layer exists, over a store that is thrown away
+//! afterwards, since the replay changes blocks that the search has read.
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use pext4_block::{Device, OverlayDevice};
+use pext4_jbd2::{Log, LogArea, recovery};
+use pext4_ondisk::extent::{self, Bounds};
+use pext4_ondisk::feature::{Compat, Incompat};
+use pext4_ondisk::geometry::Geometry;
+use pext4_ondisk::group_descriptor::GroupDescriptor;
+use pext4_ondisk::inode::Inode as Slot;
+use pext4_ondisk::superblock::{State, Superblock};
+use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock, Tid, indirect};
+
+use super::ground;
+use crate::error::{Error, Refusal, Result};
+use crate::inode::Inode;
+use crate::inode::extents::{self, Extent, NodeStore};
+use crate::options::MountOptions;
+use crate::orphan::{OrphanFile, OrphanPlace};
+use crate::store::Store;
+use crate::types::FileType;
+use crate::volume::Volume;
+
+/// Memory for the search: a handful of blocks.
+const SEARCH_CACHE: u64 = 1 << 20;
+
+/// A device that needs no replay any more, and its log.
+pub(super) struct Recovered {
+    pub device: Arc<dyn Device>,
+    pub log: Option<Log>,
+}
+
+/// Replays the journal where that is due: on the device, or for a read-only mount in memory.
+pub(super) fn recover(
+    device: Arc<dyn Device>,
+    superblock: &Superblock,
+    geometry: Geometry,
+    options: &MountOptions,
+    notes: &mut Vec<String>,
+) -> Result<Recovered> {
+    let is_dirty = superblock.features.incompat.contains(Incompat::RECOVER);
+    if !superblock.features.compat.contains(Compat::HAS_JOURNAL) {
+        if is_dirty {
+            return Err(Corrupt::new("superblock", "a journal is to be replayed, but there is none").into());
+        }
+        return Ok(Recovered { device, log: None });
+    }
+    if superblock.journal_inode.get() == 0 {
+        return Err(Error::Unsupported("an external journal".to_owned()));
+    }
+    let search = MountOptions { cache_size: SEARCH_CACHE, ..options.clone() };
+    let store = ground(Arc::clone(&device), superblock.clone(), geometry, search);
+    let area = find_log(&store, superblock.journal_inode)?;
+    drop(store);
+    let mut journal = recovery::read_superblock(&*device, &area)?;
+    let blocks = geometry.blocks_count;
+    if options.read_only {
+        if !is_dirty {
+            return Ok(Recovered { device, log: None });
+        }
+        let (report, replayed) = recovery::recover_to_overlay(&*device, &area, &journal, blocks)?;
+        let overlay = OverlayDevice::new(device);
+        for (block, bytes) in replayed {
+            overlay.write_at(block.get() * u64::from(geometry.block_size), &bytes)?;
+        }
+        note_replay(&report, "in memory", notes);
+        return Ok(Recovered { device: Arc::new(overlay), log: None });
+    }
+    if is_dirty {
+        let report = recovery::recover(&*device, &area, &mut journal, blocks)?;
+        note_replay(&report, "on the image", notes);
+    } else if journal.start != 0 {
+        // The file system says that the log is of no concern; its records must not be taken for
+        // a continuation of ours.
+        journal.start = 0;
+        journal.sequence = Tid(journal.sequence.0.wrapping_add(area.blocks()));
+    }
+    if journal.errno != 0 {
+        notes.push(format!("the journal had stopped before with error {}", -journal.errno));
+        recovery::clear_error(&*device, &area, &mut journal)?;
+    }
+    Ok(Recovered { device, log: Some(Log { area, superblock: journal }) })
+}
+
+fn note_replay(report: &recovery::Recovered, place: &str, notes: &mut Vec<String>) {
+    if report.transactions > 0 {
+        notes.push(format!("replayed {} transactions of the journal ({} blocks) {place}", report.transactions, report.blocks));
+    }
+}
+
+/// The slot of an inode, past every table.
+fn raw_slot(store: &Store, inode: InodeNumber) -> Result<Slot> {
+    let geometry = &store.geometry;
+    let absent = || Corrupt::new("superblock", "names an inode that does not exist").in_inode(inode);
+    let (group, index) = geometry.inode_group(inode).ok_or_else(absent)?;
+    let (block, offset) = geometry.descriptor_location(group);
+    let descriptor = {
+        let buffer = store.read_block(block)?;
+        let state = buffer.read();
+        let start = offset as usize;
+        let bytes = &state.page[start..start + usize::from(geometry.descriptor_size)];
+        GroupDescriptor::decode(bytes, geometry, group).map_err(|corrupt| corrupt.in_group(group).in_block(block))?
+    };
+    let (block, offset) = geometry.inode_slot(descriptor.inode_table, index).ok_or_else(absent)?;
+    let buffer = store.read_block(block)?;
+    let state = buffer.read();
+    let start = offset as usize;
+    let bytes = &state.page[start..start + usize::from(geometry.inode_size)];
+    let seed = store.metadata_csum.then_some(store.checksum_seed);
+    Ok(Slot::decode(bytes, inode, seed).map_err(|corrupt| corrupt.in_inode(inode).in_block(block))?)
+}
+
+/// The blocks of a file of the system, which has no holes.
+fn file_blocks(store: &Store, inode: InodeNumber, slot: &Slot, what: &'static str) -> Result<Vec<Extent>> {
+    let corrupt = |problem: &'static str| Error::from(Corrupt::new(what, problem).in_inode(inode));
+    if slot.file_type() != Some(FileType::Regular) || slot.links == 0 {
+        return Err(corrupt("is no regular file"));
+    }
+    let count = slot.size / u64::from(store.block_size());
+    let count = u32::try_from(count).map_err(|_| corrupt("is absurdly large"))?;
+    let runs = if slot.has_extents() {
+        extents_of(store, inode, slot, count)?
+    } else {
+        mapped_blocks(store, slot, count).map_err(|error| placed(error, inode))?
+    };
+    let mut next = 0;
+    for run in &runs {
+        if u64::from(run.logical.get()) != next || run.unwritten {
+            return Err(corrupt("has a hole"));
+        }
+        next = run.end();
+    }
+    if next < u64::from(count) || count == 0 {
+        return Err(corrupt("has a hole at its end"));
+    }
+    Ok(runs)
+}
+
+fn extents_of(store: &Store, inode: InodeNumber, slot: &Slot, count: u32) -> Result<Vec<Extent>> {
+    let nodes = RawNodes { store, inode, generation: slot.generation };
+    let mut runs = Vec::new();
+    extents::walk(&slot.block, &nodes, 0..u64::from(count), &mut |extent| {
+        runs.push(extent);
+        ControlFlow::Continue(())
+    })
+    .map_err(|error| placed(error, inode))?;
+    Ok(runs)
+}
+
+fn mapped_blocks(store: &Store, slot: &Slot, count: u32) -> Result<Vec<Extent>> {
+    let mut runs = Vec::new();
+    for logical in (0..count).map(LogicalBlock) {
+        let read = |block: BlockNumber, index: usize| -> Result<u32> {
+            let buffer = store.read_block(block)?;
+            Ok(indirect::entry(&buffer.read().page, index))
+        };
+        if let Some(start) = indirect::lookup(&slot.block, store.block_size(), logical, read)? {
+            runs.push(Extent { logical, start, length: 1, unwritten: false });
+        }
+    }
+    Ok(runs)
+}
+
+fn placed(error: Error, inode: InodeNumber) -> Error {
+    match error {
+        Error::Corrupt(corrupt) => Error::Corrupt(corrupt.in_inode(inode)),
+        other => other,
+    }
+}
+
+fn find_log(store: &Store, inode: InodeNumber) -> Result<LogArea> {
+    let slot = raw_slot(store, inode)?;
+    let runs = file_blocks(store, inode, &slot, "journal inode")?;
+    let runs: Vec<(BlockNumber, u32)> = runs.iter().map(|run| (run.start, run.length)).collect();
+    Ok(LogArea::new(store.block_size(), &runs).map_err(|corrupt| corrupt.in_inode(inode))?)
+}
+
+/// Tree nodes before there is a journal: to look at only.
+struct RawNodes<'a> {
+    store: &'a Store,
+    inode: InodeNumber,
+    generation: u32,
+}
+
+impl NodeStore for RawNodes<'_> {
+    fn bounds(&self) -> Bounds {
+        self.store.bounds()
+    }
+
+    fn block_size(&self) -> usize {
+        self.store.block_size() as usize
+    }
+
+    fn read<R>(&self, block: BlockNumber, depth: u16, look: impl FnOnce(&[u8]) -> Result<R>) -> Result<R> {
+        let buffer = self.store.read_block(block)?;
+        let page = buffer.page();
+        if self.store.metadata_csum {
+            extent::verify_node(self.store.checksum_seed, self.inode, self.generation, &page)
+                .map_err(|corrupt| corrupt.in_block(block))?;
+        }
+        extents::check_node(&page, depth, &self.bounds()).map_err(|corrupt| corrupt.in_block(block))?;
+        look(&page)
+    }
+
+    fn edit<R>(&mut self, _block: BlockNumber, _change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        Err(Refusal::ReadOnly.into())
+    }
+
+    fn reserve(&mut self, _nodes: u32) -> Result<()> {
+        Err(Refusal::ReadOnly.into())
+    }
+
+    fn allocate(&mut self) -> Result<BlockNumber> {
+        Err(Refusal::ReadOnly.into())
+    }
+
+    fn free(&mut self, _block: BlockNumber) -> Result<()> {
+        Err(Refusal::ReadOnly.into())
+    }
+}
+
+/// The orphans that an image holds.
+#[derive(Default)]
+pub(super) struct FoundOrphans {
+    pub file: Option<(OrphanFile, Vec<BlockNumber>)>,
+    pub chain: Vec<InodeNumber>,
+}
+
+/// Reads which inodes are orphans; a read-only mount does not care.
+pub(super) fn find_orphans(store: &Store) -> Result<FoundOrphans> {
+    if store.options.read_only {
+        return Ok(FoundOrphans::default());
+    }
+    let (file, first, had_errors) = store.superblock(|superblock| {
+        (superblock.orphan_file_inode, superblock.last_orphan, superblock.state.contains(State::ERRORS))
+    });
+    let file = if store.features.compat.contains(Compat::ORPHAN_FILE) { Some(orphan_file(store, file)?) } else { None };
+    // On an image with errors the chain may lead anywhere: it is left to the checker.
+    let chain = if had_errors { Vec::new() } else { orphan_chain(store, first)? };
+    Ok(FoundOrphans { file, chain })
+}
+
+fn orphan_file(store: &Store, inode: InodeNumber) -> Result<(OrphanFile, Vec<BlockNumber>)> {
+    /// Linux refuses larger ones.
+    const MOST_BLOCKS: u64 = 8 << 10;
+    let slot = raw_slot(store, inode)?;
+    if slot.size / u64::from(store.block_size()) > MOST_BLOCKS {
+        return Err(Corrupt::new("orphan file", "is absurdly large").in_inode(inode).into());
+    }
+    let runs = file_blocks(store, inode, &slot, "orphan file")?;
+    let blocks = runs
+        .iter()
+        .flat_map(|run| (0..run.length).filter_map(|step| run.start.checked_add(step)))
+        .collect();
+    Ok((OrphanFile { inode, generation: slot.generation }, blocks))
+}
+
+fn orphan_chain(store: &Store, first: InodeNumber) -> Result<Vec<InodeNumber>> {
+    let mut chain = Vec::new();
+    let mut seen = HashSet::new();
+    let mut next = first;
+    while next.get() != 0 {
+        if next < store.geometry.first_inode || !seen.insert(next) {
+            return Err(Corrupt::new("orphan list", format!("leads to inode {next}")).in_inode(next).into());
+        }
+        let slot = raw_slot(store, next)?;
+        chain.push(next);
+        next = InodeNumber(slot.deletion_time);
+    }
+    Ok(chain)
+}
+
+impl Volume {
+    /// Finishes what recovery left: inodes without a name end, others are cut at their size.
+    /// One that cannot be finished stays an orphan, with a note.
+    pub(super) fn finish_orphans(mut self) -> Result<Self> {
+        let mut finished = 0u64;
+        for (number, place) in self.inodes.orphans.snapshot() {
+            match self.finish_orphan(number, place) {
+                Ok(()) => finished += 1,
+                Err(error @ (Error::Io(_) | Error::Journal(_))) => return Err(error),
+                Err(error) => self.notes.push(format!("orphan inode {number} could not be finished: {error}")),
+            }
+        }
+        if finished > 0 {
+            self.notes.push(format!("finished {finished} deletions and truncations that a crash had interrupted"));
+        }
+        Ok(self)
+    }
+
+    fn finish_orphan(&self, number: InodeNumber, place: OrphanPlace) -> Result<()> {
+        if number < self.inodes.store.geometry.first_inode {
+            return Err(Corrupt::new("orphan", "is a reserved inode").in_inode(number).into());
+        }
+        let inode = self.inodes.get(number)?;
+        inode.note(|state| state.orphan = Some(place));
+        if inode.state(|state| state.slot.links == 0) {
+            return self.reap_if_due(&inode);
+        }
+        if inode.file_type() == FileType::Regular {
+            self.cut_to_size(&inode)?;
+        }
+        let mut handle = self.inodes.start_step()?;
+        self.inodes.remove_orphan(&mut handle, &inode)
+    }
+
+    fn cut_to_size(&self, inode: &Arc<Inode>) -> Result<()> {
+        let first = inode.size().div_ceil(u64::from(self.inodes.store.block_size()));
+        let handle = self.inodes.start_step()?;
+        self.inodes.cut(handle, inode, first)
+    }
+}

@@ -1,0 +1,112 @@
+//! New inodes: number, owner, mode, times, an empty map.
+
+use std::sync::Arc;
+
+use pext4_jbd2::Handle;
+use pext4_ondisk::extent;
+use pext4_ondisk::feature::Incompat;
+use pext4_ondisk::inode::{Inode as Slot, InodeFlags};
+
+use crate::error::Result;
+use crate::inode::{Inode, present};
+use crate::types::{DeviceNumber, FileType, InodeNumber, New};
+use crate::volume::Volume;
+
+/// Permission bit that hands a directory's group to what is made in it.
+const SET_GROUP_ID: u16 = 0o2000;
+/// A symbolic link's target is kept in the inode below this many bytes.
+pub(super) const FAST_SYMLINK_END: usize = 60;
+
+/// What a new inode will be.
+pub(super) struct Birth<'a> {
+    pub kind: FileType,
+    pub new: &'a New,
+    pub device: DeviceNumber,
+    pub target: &'a [u8],
+}
+
+impl<'a> Birth<'a> {
+    pub fn new(kind: FileType, new: &'a New) -> Self {
+        Self { kind, new, device: DeviceNumber::default(), target: &[] }
+    }
+
+    fn permissions(&self, inherits_group: bool) -> u16 {
+        let own = self.new.permissions & 0o7777;
+        if inherits_group && self.kind == FileType::Directory { own | SET_GROUP_ID } else { own }
+    }
+
+    /// Whether the inode begins with an empty extent tree.
+    fn is_mapped(&self) -> bool {
+        match self.kind {
+            FileType::Regular | FileType::Directory => true,
+            FileType::Symlink => self.target.len() >= FAST_SYMLINK_END,
+            _ => false,
+        }
+    }
+}
+
+impl Volume {
+    /// Claims a number and puts a new inode, held once, into the table.
+    pub(super) fn bear(&self, handle: &mut Handle<'_>, directory: &Inode, birth: &Birth<'_>) -> Result<Arc<Inode>> {
+        let is_directory = birth.kind == FileType::Directory;
+        let is_top = directory.number() == InodeNumber::ROOT;
+        let number = self.inodes.groups.allocate_inode(handle, directory.number(), is_directory, is_top)?;
+        let slot = self.first_slot(directory, birth, number);
+        let born = self.inodes.bear(handle, number, slot, birth.kind);
+        if born.is_err() {
+            self.inodes.groups.free_inode(handle, number, is_directory)?;
+        }
+        born
+    }
+
+    fn first_slot(&self, directory: &Inode, birth: &Birth<'_>, number: InodeNumber) -> Slot {
+        let store = &self.inodes.store;
+        let (parent_mode, parent_gid, parent_flags) =
+            directory.state(|state| (state.slot.mode, state.slot.gid, state.slot.flags));
+        let inherits_group = parent_mode & SET_GROUP_ID != 0;
+        let time = present();
+        let mut slot = Slot::new(store.geometry.inode_size, self.new_inode_extra_size);
+        slot.mode = birth.kind.to_mode() | birth.permissions(inherits_group);
+        slot.uid = birth.new.uid;
+        slot.gid = if inherits_group { parent_gid } else { birth.new.gid };
+        slot.links = if birth.kind == FileType::Directory { 2 } else { 1 };
+        slot.generation = self.next_generation(number);
+        slot.accessed = time;
+        slot.modified = time;
+        slot.changed = time;
+        if let Some(created) = &mut slot.created {
+            *created = time;
+        }
+        slot.flags = parent_flags & inherited_flags(birth.kind);
+        if birth.is_mapped() && store.features.incompat.contains(Incompat::EXTENTS) {
+            slot.flags |= InodeFlags::EXTENTS;
+            slot.block = extent::empty_root();
+        }
+        if matches!(birth.kind, FileType::CharacterDevice | FileType::BlockDevice) {
+            slot.set_device(birth.device.major, birth.device.minor);
+        }
+        slot
+    }
+
+    /// A generation that differs from the number's last one but by a rare chance.
+    fn next_generation(&self, number: InodeNumber) -> u32 {
+        let time = present();
+        let mut mixed = self.generation_seed
+            ^ (u64::from(number.get()) << 32)
+            ^ u64::from(time.nanoseconds)
+            ^ time.seconds.cast_unsigned().rotate_left(20);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        u32::try_from((mixed ^ (mixed >> 31)) & 0xFFFF_FFFF).expect("masked to 32 bits")
+    }
+}
+
+/// Flags that a directory hands on to what is made in it.
+fn inherited_flags(kind: FileType) -> InodeFlags {
+    let all = InodeFlags::SYNC | InodeFlags::NODUMP | InodeFlags::NOATIME;
+    match kind {
+        FileType::Directory => all | InodeFlags::DIRSYNC | InodeFlags::PROJINHERIT,
+        FileType::Regular => all,
+        _ => InodeFlags::NODUMP | InodeFlags::NOATIME,
+    }
+}

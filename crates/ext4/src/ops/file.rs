@@ -1,0 +1,148 @@
+//! The content of regular files.
+
+use std::sync::Arc;
+
+use pext4_ondisk::inode::InodeFlags;
+
+use super::birth::Birth;
+use super::{INODE_CREDITS, check_directory};
+use crate::error::{Refusal, Result};
+use crate::inode::{Inode, Reach};
+use crate::types::{AllocateMode, Entry, FileType, InodeNumber, MappedRange, New};
+use crate::volume::Volume;
+
+impl Volume {
+    /// An inode that must be a regular file.
+    pub(super) fn regular(&self, number: InodeNumber) -> Result<Arc<Inode>> {
+        let inode = self.inodes.get(number)?;
+        match inode.file_type() {
+            FileType::Regular => Ok(inode),
+            FileType::Directory => Err(Refusal::IsADirectory.into()),
+            _ => Err(Refusal::Invalid.into()),
+        }
+    }
+
+    /// Makes a regular file without a name (`O_TMPFILE`); it lives while it is held, and
+    /// [`Volume::link`] can name it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::create`].
+    pub fn create_unnamed(&self, parent: InodeNumber, new: &New) -> Result<Entry> {
+        self.run(|| {
+            self.inodes.store.check_writable()?;
+            let directory = self.directory(parent)?;
+            let _names = directory.lock.read_keyed(0);
+            check_directory(&directory, false)?;
+            let mut handle = self.inodes.store.start(2 * INODE_CREDITS)?;
+            let inode = self.bear(&mut handle, &directory, &Birth::new(FileType::Regular, new))?;
+            inode.edit(&mut handle, Reach::Attributes, |state| state.slot.links = 0);
+            self.inodes.add_orphan(&mut handle, &inode)?;
+            Ok(Entry { inode: inode.number(), attributes: inode.attributes() })
+        })
+    }
+
+    /// Reads up to `into.len()` bytes; fewer only at the end of the file.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(IsADirectory | Invalid)`, `Corrupt`, `Io`.
+    pub fn read(&self, inode: InodeNumber, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.run(|| {
+            let inode = self.regular(inode)?;
+            let _lock = inode.lock.read_keyed(u64::from(inode.number().get()));
+            self.inodes.read_data(&inode, offset, into)
+        })
+    }
+
+    /// Writes all of `from`, extending the file where needed.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NoSpace | FileTooLarge | ReadOnly | NotPermitted | IsADirectory)`, `Corrupt`, `Io`.
+    pub fn write(&self, inode: InodeNumber, offset: u64, from: &[u8]) -> Result<usize> {
+        self.run(|| {
+            let inode = self.regular(inode)?;
+            let _lock = inode.lock.write_keyed(u64::from(inode.number().get()));
+            check_not_immutable(&inode)?;
+            self.inodes.write_data(&inode, offset, from)
+        })
+    }
+
+    /// `fallocate(2)`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::write`]; `Refused(Invalid)` for an empty range.
+    pub fn allocate(&self, inode: InodeNumber, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
+        if length == 0 {
+            return Err(Refusal::Invalid.into());
+        }
+        self.run(|| {
+            let inode = self.regular(inode)?;
+            let _lock = inode.lock.write_keyed(u64::from(inode.number().get()));
+            check_not_immutable(&inode)?;
+            match mode {
+                AllocateMode::Extend => self.inodes.allocate_data(&inode, offset, length, false),
+                AllocateMode::KeepSize => self.inodes.allocate_data(&inode, offset, length, true),
+                AllocateMode::PunchHole => self.inodes.punch_data(&inode, offset, length),
+                AllocateMode::ZeroRange { keep_size } => {
+                    self.inodes.punch_data(&inode, offset, length)?;
+                    self.inodes.allocate_data(&inode, offset, length, keep_size)
+                }
+            }
+        })
+    }
+
+    /// `SEEK_DATA`: the next written byte at or after `offset`.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NoSuchOffset)` if there is none.
+    pub fn seek_data(&self, inode: InodeNumber, offset: u64) -> Result<u64> {
+        self.seek(inode, offset, true)
+    }
+
+    /// `SEEK_HOLE`: the next hole at or after `offset`; the end of the file counts as one.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NoSuchOffset)` at or behind the end.
+    pub fn seek_hole(&self, inode: InodeNumber, offset: u64) -> Result<u64> {
+        self.seek(inode, offset, false)
+    }
+
+    fn seek(&self, inode: InodeNumber, offset: u64, data: bool) -> Result<u64> {
+        self.run(|| {
+            let inode = self.regular(inode)?;
+            let _lock = inode.lock.read_keyed(u64::from(inode.number().get()));
+            self.inodes.seek(&inode, offset, data)
+        })
+    }
+
+    /// Where the bytes of a file or directory lie on the device, from `offset` on, at most `most`
+    /// ranges.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` or `Io`.
+    pub fn extents(&self, inode: InodeNumber, offset: u64, most: usize) -> Result<Vec<MappedRange>> {
+        self.run(|| {
+            let inode = self.inodes.get(inode)?;
+            let _lock = inode.lock.read_keyed(super::lock_key(&inode));
+            if self.inodes.has_block_map(&inode) {
+                self.inodes.mapped_ranges(&inode, offset, most)
+            } else {
+                Ok(Vec::new())
+            }
+        })
+    }
+}
+
+/// Data of an immutable file does not change; append-only is for the opener to obey.
+fn check_not_immutable(inode: &Inode) -> Result<()> {
+    if inode.state(|state| state.slot.flags.contains(InodeFlags::IMMUTABLE)) {
+        return Err(Refusal::NotPermitted.into());
+    }
+    Ok(())
+}

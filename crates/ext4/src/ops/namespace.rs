@@ -1,0 +1,294 @@
+//! Names: lookup, create, link, remove.
+
+use std::sync::Arc;
+
+use pext4_jbd2::Handle;
+
+use super::birth::Birth;
+use super::{DIRECTORY_CREDITS, INODE_CREDITS, MOST_LINKS, check_changeable, check_directory, check_name, check_new_name};
+use crate::dir::{self, DirectoryFile};
+use crate::error::{Refusal, Result};
+use crate::inode::{Inode, Reach, present};
+use crate::types::{DeviceNumber, Entry, FileType, InodeNumber, New};
+use crate::volume::Volume;
+
+impl Volume {
+    /// Looks a name up, `.` and `..` included.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NotFound | NotADirectory | NameTooLong)`, `Corrupt`, `Io`.
+    pub fn lookup(&self, parent: InodeNumber, name: &[u8]) -> Result<Entry> {
+        self.run(|| {
+            check_name(name)?;
+            let directory = self.directory(parent)?;
+            if name == b"." {
+                return Ok(self.hand_out(&directory));
+            }
+            let _names = directory.lock.read_keyed(0);
+            let found = dir::find(&self.names(&directory), name)?.ok_or(Refusal::NotFound)?;
+            let inode = self.entry_inode(&directory, found.inode)?;
+            Ok(self.hand_out(&inode))
+        })
+    }
+
+    /// Makes a regular file.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(Exists | NotFound | NotADirectory | NoSpace | NameTooLong | ReadOnly)`, `Corrupt`, `Io`.
+    pub fn create(&self, parent: InodeNumber, name: &[u8], new: &New) -> Result<Entry> {
+        self.make(parent, name, &Birth::new(FileType::Regular, new))
+    }
+
+    /// Makes a fifo, socket, or character or block special file.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::create`]; `Refused(Invalid)` for another kind of file.
+    pub fn make_node(&self, parent: InodeNumber, name: &[u8], new: &New, kind: FileType, device: DeviceNumber) -> Result<Entry> {
+        match kind {
+            FileType::Directory | FileType::Symlink => Err(Refusal::Invalid.into()),
+            FileType::Regular => self.create(parent, name, new),
+            _ => self.make(parent, name, &Birth { device, ..Birth::new(kind, new) }),
+        }
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::create`]; `Refused(TooManyLinks)` if the parent can have no more.
+    pub fn make_directory(&self, parent: InodeNumber, name: &[u8], new: &New) -> Result<Entry> {
+        self.make(parent, name, &Birth::new(FileType::Directory, new))
+    }
+
+    /// Makes an inode and gives it its first name.
+    pub(super) fn make(&self, parent: InodeNumber, name: &[u8], birth: &Birth<'_>) -> Result<Entry> {
+        self.run(|| {
+            check_new_name(name)?;
+            self.inodes.store.check_writable()?;
+            let directory = self.directory(parent)?;
+            let _names = directory.lock.write_keyed(0);
+            check_directory(&directory, false)?;
+            if dir::find(&self.names(&directory), name)?.is_some() {
+                return Err(Refusal::Exists.into());
+            }
+            if birth.kind == FileType::Directory {
+                self.check_room_for_subdirectory(&directory)?;
+            }
+            let credits = 2 * DIRECTORY_CREDITS + 2 * INODE_CREDITS;
+            let mut handle = self.inodes.store.start(credits)?;
+            let inode = self.bear(&mut handle, &directory, birth)?;
+            if let Err(error) = self.name(&mut handle, &directory, name, &inode, birth) {
+                self.unbear(&mut handle, &inode)?;
+                return Err(error);
+            }
+            Ok(Entry { inode: inode.number(), attributes: inode.attributes() })
+        })
+    }
+
+    /// Fills a newborn inode with what it must have and enters it into its directory.
+    fn name(&self, handle: &mut Handle<'_>, directory: &Arc<Inode>, name: &[u8], inode: &Arc<Inode>, birth: &Birth<'_>) -> Result<()> {
+        match birth.kind {
+            FileType::Directory => {
+                let mut names = DirectoryFile::changing(&self.inodes, &self.directory_settings, inode, handle);
+                dir::init(&mut names, directory.number())?;
+            }
+            FileType::Symlink => self.write_target(handle, inode, birth.target)?,
+            _ => {}
+        }
+        self.insert_name(handle, directory, name, inode)?;
+        if birth.kind == FileType::Directory {
+            self.add_subdirectory(handle, directory);
+        }
+        Ok(())
+    }
+
+    /// Enters a name and notes the directory's times.
+    pub(super) fn insert_name(&self, handle: &mut Handle<'_>, directory: &Arc<Inode>, name: &[u8], inode: &Inode) -> Result<()> {
+        let mut names = DirectoryFile::changing(&self.inodes, &self.directory_settings, directory, handle);
+        dir::insert(&mut names, name, inode.number(), inode.file_type())?;
+        self.note_names_changed(handle, directory);
+        Ok(())
+    }
+
+    /// Takes a name out and notes the directory's times.
+    pub(super) fn remove_name(&self, handle: &mut Handle<'_>, directory: &Arc<Inode>, name: &[u8]) -> Result<()> {
+        let mut names = DirectoryFile::changing(&self.inodes, &self.directory_settings, directory, handle);
+        dir::remove(&mut names, name)?;
+        self.note_names_changed(handle, directory);
+        Ok(())
+    }
+
+    pub(super) fn note_names_changed(&self, handle: &mut Handle<'_>, directory: &Arc<Inode>) {
+        let time = present();
+        directory.edit(handle, Reach::Attributes, |state| {
+            state.slot.modified = time;
+            state.slot.changed = time;
+        });
+    }
+
+    pub(super) fn check_room_for_subdirectory(&self, directory: &Inode) -> Result<()> {
+        let full = directory.state(|state| state.slot.links >= MOST_LINKS);
+        if full && !self.many_subdirectories {
+            return Err(Refusal::TooManyLinks.into());
+        }
+        Ok(())
+    }
+
+    /// One more `..` leads to the directory. Beyond the limit its count says 1: not counted.
+    pub(super) fn add_subdirectory(&self, handle: &mut Handle<'_>, directory: &Arc<Inode>) {
+        directory.edit(handle, Reach::Attributes, |state| {
+            let links = state.slot.links;
+            state.slot.links = if links == 1 || links >= MOST_LINKS { 1 } else { links + 1 };
+        });
+    }
+
+    /// One `..` less leads to the directory.
+    pub(super) fn drop_subdirectory(&self, handle: &mut Handle<'_>, directory: &Arc<Inode>) {
+        directory.edit(handle, Reach::Attributes, |state| {
+            if state.slot.links > 2 {
+                state.slot.links -= 1;
+            }
+        });
+    }
+
+    /// Gives an inode another name.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::create`]; `Refused(NotPermitted)` for directories and immutable files,
+    /// `Refused(TooManyLinks)`.
+    pub fn link(&self, inode: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Entry> {
+        self.run(|| {
+            check_new_name(name)?;
+            self.inodes.store.check_writable()?;
+            let directory = self.directory(parent)?;
+            let inode = self.inodes.get(inode)?;
+            if inode.is_directory() {
+                return Err(Refusal::NotPermitted.into());
+            }
+            let _names = directory.lock.write_keyed(0);
+            check_directory(&directory, false)?;
+            let _inode = inode.lock.write_keyed(u64::from(inode.number().get()));
+            check_changeable(&inode)?;
+            if inode.state(|state| state.slot.links) >= MOST_LINKS {
+                return Err(Refusal::TooManyLinks.into());
+            }
+            if dir::find(&self.names(&directory), name)?.is_some() {
+                return Err(Refusal::Exists.into());
+            }
+            let mut handle = self.inodes.store.start(DIRECTORY_CREDITS + INODE_CREDITS)?;
+            self.insert_name(&mut handle, &directory, name, &inode)?;
+            let was_unnamed = inode.state(|state| state.slot.links == 0);
+            if was_unnamed {
+                self.inodes.remove_orphan(&mut handle, &inode)?;
+            }
+            let time = present();
+            inode.edit(&mut handle, Reach::Attributes, |state| {
+                state.slot.links += 1;
+                state.slot.changed = time;
+            });
+            Ok(self.hand_out(&inode))
+        })
+    }
+
+    /// Removes a name of anything but a directory.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NotFound | IsADirectory | NotPermitted | ReadOnly)`, `Corrupt`, `Io`.
+    pub fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
+        self.run(|| {
+            check_name(name)?;
+            self.inodes.store.check_writable()?;
+            let directory = self.directory(parent)?;
+            let names = directory.lock.write_keyed(0);
+            check_directory(&directory, true)?;
+            let found = dir::find(&self.names(&directory), name)?.ok_or(Refusal::NotFound)?;
+            let inode = self.entry_inode(&directory, found.inode)?;
+            if inode.is_directory() {
+                return Err(Refusal::IsADirectory.into());
+            }
+            let lock = inode.lock.write_keyed(u64::from(inode.number().get()));
+            check_changeable(&inode)?;
+            let mut handle = self.start_removal()?;
+            self.remove_name(&mut handle, &directory, name)?;
+            let is_last = self.drop_link(&mut handle, &inode)?;
+            drop((handle, lock, names));
+            if is_last {
+                self.reap_if_due(&inode)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NotFound | NotADirectory | NotEmpty | Invalid | NotPermitted | ReadOnly)`, `Corrupt`, `Io`.
+    pub fn remove_directory(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
+        self.run(|| {
+            check_name(name)?;
+            if name == b"." {
+                return Err(Refusal::Invalid.into());
+            }
+            if name == b".." {
+                return Err(Refusal::NotEmpty.into());
+            }
+            self.inodes.store.check_writable()?;
+            let directory = self.directory(parent)?;
+            let names = directory.lock.write_keyed(0);
+            check_directory(&directory, true)?;
+            let found = dir::find(&self.names(&directory), name)?.ok_or(Refusal::NotFound)?;
+            let inode = self.entry_inode(&directory, found.inode)?;
+            if !inode.is_directory() {
+                return Err(Refusal::NotADirectory.into());
+            }
+            if inode.number() == directory.number() {
+                return Err(super::bad_entry(&directory, inode.number(), "the directory itself"));
+            }
+            let lock = inode.lock.write_keyed(1);
+            check_changeable(&inode)?;
+            if !dir::is_empty(&self.names(&inode))? {
+                return Err(Refusal::NotEmpty.into());
+            }
+            let mut handle = self.start_removal()?;
+            self.remove_name(&mut handle, &directory, name)?;
+            self.drop_directory(&mut handle, &directory, &inode)?;
+            drop((handle, lock, names));
+            self.reap_if_due(&inode)
+        })
+    }
+
+    /// The links of a directory that lost its name, and of its parent.
+    pub(super) fn drop_directory(&self, handle: &mut Handle<'_>, parent: &Arc<Inode>, inode: &Arc<Inode>) -> Result<()> {
+        let time = present();
+        inode.edit(handle, Reach::Attributes, |state| {
+            state.slot.links = 0;
+            state.slot.size = 0;
+            state.slot.changed = time;
+        });
+        self.drop_subdirectory(handle, parent);
+        self.inodes.add_orphan(handle, inode)
+    }
+
+    /// One name less; true if it was the last. An inode that is still in use becomes an orphan.
+    pub(super) fn drop_link(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<bool> {
+        let time = present();
+        let links = inode.edit(handle, Reach::Attributes, |state| {
+            state.slot.links = state.slot.links.saturating_sub(1);
+            state.slot.changed = time;
+            state.slot.links
+        });
+        if links > 0 {
+            return Ok(false);
+        }
+        if !self.reap_at_once(handle, inode)? {
+            self.inodes.add_orphan(handle, inode)?;
+        }
+        Ok(true)
+    }
+}

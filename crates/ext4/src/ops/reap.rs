@@ -1,0 +1,90 @@
+//! The end of an inode: when its last name and its last hold are gone, its blocks, its attributes
+//! and its number are freed.
+//!
+//! An inode that nobody holds when its last name goes, and that has little to free, ends in the
+//! very transaction that removes the name: the crash leaves all or nothing, so no orphan entry is
+//! needed. Every other inode is an orphan from the removal of its name to its end.
+//!
+//! Exactly one thread reaps: the one whose [`Inode::claim_reaping`] answers true.
+
+use std::sync::Arc;
+
+use pext4_jbd2::Handle;
+
+use super::{DIRECTORY_CREDITS, INODE_CREDITS};
+use crate::error::Result;
+use crate::inode::{Inode, Reach};
+use crate::store::now;
+use crate::types::{FileType, InodeNumber};
+use crate::volume::Volume;
+use crate::xattr;
+
+impl Volume {
+    /// Gives back `count` holds; an inode without names and holds is deleted.
+    ///
+    /// A failure to free it leaves it to the orphan clean-up of the next mount.
+    pub fn forget(&self, inode: InodeNumber, count: u64) {
+        let Some(inode) = self.inodes.loaded_inode(inode) else {
+            return;
+        };
+        if inode.release(count) && inode.state(|state| state.slot.links == 0) {
+            let _ = self.run(|| self.reap_if_due(&inode));
+        } else if inode.is_unheld() && inode.file_type() == FileType::Regular {
+            self.inodes.drop_preallocation(&inode);
+        }
+    }
+
+    /// A handle for the removal of one name with all that may follow at once.
+    pub(super) fn start_removal(&self) -> Result<Handle<'_>> {
+        self.inodes.store.start(DIRECTORY_CREDITS + 2 * INODE_CREDITS + self.inodes.step_credits())
+    }
+
+    /// Ends an inode within the handle that took its last name, if nobody holds it and one step
+    /// frees all it has.
+    pub(super) fn reap_at_once(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<bool> {
+        if inode.is_directory() || !self.inodes.is_freed_in_one_step(inode)? || !inode.claim_reaping() {
+            return Ok(false);
+        }
+        self.inodes.free_all_blocks(handle, inode)?;
+        self.finish_reaping(handle, inode)?;
+        Ok(true)
+    }
+
+    /// Ends an inode if its last name and hold are gone and nobody else has begun to.
+    pub(crate) fn reap_if_due(&self, inode: &Arc<Inode>) -> Result<()> {
+        if self.inodes.store.is_read_only() || !inode.claim_reaping() {
+            return Ok(());
+        }
+        self.inodes.drop_preallocation(inode);
+        if self.inodes.has_block_map(inode) {
+            let handle = self.inodes.start_step()?;
+            self.inodes.cut(handle, inode, 0)?;
+        }
+        let mut handle = self.inodes.store.start(2 * INODE_CREDITS)?;
+        self.finish_reaping(&mut handle, inode)
+    }
+
+    /// Frees the attributes and the number of an inode without blocks.
+    fn finish_reaping(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+        xattr::release_block(&self.inodes, handle, inode)?;
+        self.inodes.remove_orphan(handle, inode)?;
+        let deletion_time = u32::try_from(now().0 & 0xFFFF_FFFF).unwrap_or(u32::MAX);
+        inode.edit(handle, Reach::Attributes, |state| {
+            state.slot.links = 0;
+            state.slot.size = 0;
+            state.slot.deletion_time = deletion_time;
+        });
+        self.inodes.groups.free_inode(handle, inode.number(), inode.is_directory())
+    }
+
+    /// Takes back an inode that was claimed in this handle and never got a name.
+    pub(super) fn unbear(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+        inode.edit(handle, Reach::Attributes, |state| {
+            state.slot.links = 0;
+            state.dead = true;
+        });
+        inode.release(u64::MAX);
+        self.inodes.free_all_blocks(handle, inode)?;
+        self.finish_reaping(handle, inode)
+    }
+}

@@ -1,0 +1,252 @@
+//! Moving names.
+//!
+//! Locks: a move between two directories takes the volume's rename lock first, so that the tree
+//! above cannot turn while it is walked to see which directory lies above which and whether a
+//! directory would be moved into itself. Then the two parents, an ancestor before its descendant;
+//! then directories that are moved or replaced; then other inodes by number. One handle changes
+//! both directories, both entries and all counts: a crash shows the old names or the new.
+
+use std::sync::Arc;
+
+use pext4_jbd2::Handle;
+use pext4_ondisk::Corrupt;
+use pext4_sync::RwLockWriteGuard;
+
+use super::{DIRECTORY_CREDITS, INODE_CREDITS, check_changeable, check_directory, check_name};
+use crate::dir::{self, DirectoryFile};
+use crate::error::{Refusal, Result};
+use crate::inode::{Inode, Reach, present};
+use crate::types::{InodeNumber, RenameMode};
+use crate::volume::Volume;
+
+/// Directories above a directory, at most: more means a loop.
+const DEEPEST: usize = 1 << 16;
+
+/// Both parents with all directories above them; empty when there is one parent, since a directory
+/// cannot come to lie in itself then.
+#[derive(Default)]
+struct Ways {
+    from: Vec<InodeNumber>,
+    to: Vec<InodeNumber>,
+}
+
+/// One end of a move.
+struct End<'a> {
+    directory: &'a Arc<Inode>,
+    name: &'a [u8],
+}
+
+impl Volume {
+    /// Moves a name.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NotFound | Exists | NotEmpty | IsADirectory | NotADirectory | Invalid | Busy |
+    /// TooManyLinks | NoSpace | NameTooLong | NotPermitted | ReadOnly)`, `Corrupt`, `Io`.
+    pub fn rename(
+        &self,
+        parent: InodeNumber,
+        name: &[u8],
+        new_parent: InodeNumber,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        self.run(|| {
+            check_movable(name)?;
+            check_movable(new_name)?;
+            self.inodes.store.check_writable()?;
+            let from = self.directory(parent)?;
+            let to = self.directory(new_parent)?;
+            let source = End { directory: &from, name };
+            let target = End { directory: &to, name: new_name };
+            let replaced = if from.number() == to.number() {
+                let _names = from.lock.write_keyed(0);
+                self.rename_locked(&source, &target, mode, &Ways::default())?
+            } else {
+                let _tree = self.rename_lock.lock();
+                let ways = Ways { from: self.way_up(&from)?, to: self.way_up(&to)? };
+                let _names = lock_parents(&from, &to, &ways);
+                self.rename_locked(&source, &target, mode, &ways)?
+            };
+            match replaced {
+                Some(inode) => self.reap_if_due(&inode),
+                None => Ok(()),
+            }
+        })
+    }
+
+    /// A directory and all above it, the root last. The rename lock keeps them so.
+    fn way_up(&self, lower: &Inode) -> Result<Vec<InodeNumber>> {
+        let mut way = vec![lower.number()];
+        let mut number = lower.number();
+        while number != InodeNumber::ROOT {
+            if way.len() > DEEPEST {
+                let corrupt = Corrupt::new("directory", "its parents never reach the root");
+                return Err(corrupt.in_inode(lower.number()).into());
+            }
+            let directory = self.directory(number)?;
+            let _names = directory.lock.read_keyed(0);
+            number = dir::parent(&self.names(&directory))?;
+            way.push(number);
+        }
+        Ok(way)
+    }
+
+    /// The move itself, both parents locked. Answers the inode that lost its last name.
+    fn rename_locked(&self, source: &End<'_>, target: &End<'_>, mode: RenameMode, ways: &Ways) -> Result<Option<Arc<Inode>>> {
+        check_directory(source.directory, true)?;
+        check_directory(target.directory, false)?;
+        let found = dir::find(&self.names(source.directory), source.name)?.ok_or(Refusal::NotFound)?;
+        let moved = self.entry_inode(source.directory, found.inode)?;
+        let other = match dir::find(&self.names(target.directory), target.name)? {
+            Some(other) => Some(self.entry_inode(target.directory, other.inode)?),
+            None => None,
+        };
+        if ways.to.contains(&moved.number()) {
+            return Err(Refusal::Invalid.into());
+        }
+        if other.as_ref().is_some_and(|other| ways.from.contains(&other.number())) {
+            let refusal = if mode == RenameMode::Exchange { Refusal::Invalid } else { Refusal::NotEmpty };
+            return Err(refusal.into());
+        }
+        match (mode, other) {
+            (RenameMode::NoReplace, Some(_)) => Err(Refusal::Exists.into()),
+            (RenameMode::Exchange, None) => Err(Refusal::NotFound.into()),
+            (RenameMode::Exchange, Some(other)) => {
+                self.exchange(source, target, &moved, &other)?;
+                Ok(None)
+            }
+            (_, Some(other)) if other.number() == moved.number() => Ok(None),
+            (_, other) => self.replace(source, target, &moved, other),
+        }
+    }
+
+    fn exchange(&self, source: &End<'_>, target: &End<'_>, moved: &Arc<Inode>, other: &Arc<Inode>) -> Result<()> {
+        if moved.number() == other.number() {
+            return Ok(());
+        }
+        check_changeable(moved)?;
+        check_changeable(other)?;
+        let _locks = lock_inodes(&[moved, other]);
+        let mut handle = self.inodes.store.start(2 * DIRECTORY_CREDITS + 2 * INODE_CREDITS)?;
+        self.point(&mut handle, source, other)?;
+        self.point(&mut handle, target, moved)?;
+        if source.directory.number() != target.directory.number() {
+            self.adopt(&mut handle, source.directory, target.directory, moved)?;
+            self.adopt(&mut handle, target.directory, source.directory, other)?;
+        }
+        self.note_moved(&mut handle, moved);
+        self.note_moved(&mut handle, other);
+        Ok(())
+    }
+
+    fn replace(&self, source: &End<'_>, target: &End<'_>, moved: &Arc<Inode>, other: Option<Arc<Inode>>) -> Result<Option<Arc<Inode>>> {
+        let crosses = source.directory.number() != target.directory.number();
+        check_changeable(moved)?;
+        if let Some(other) = &other {
+            check_kinds(moved, other)?;
+            check_changeable(other)?;
+        }
+        let locked: Vec<&Arc<Inode>> = std::iter::once(moved).chain(other.as_ref()).collect();
+        let locks = lock_inodes(&locked);
+        if let Some(other) = &other
+            && other.is_directory()
+            && !dir::is_empty(&self.names(other))?
+        {
+            return Err(Refusal::NotEmpty.into());
+        }
+        if moved.is_directory() && crosses && other.is_none() {
+            self.check_room_for_subdirectory(target.directory)?;
+        }
+        let mut handle = self.start_move()?;
+        match &other {
+            Some(_) => self.point(&mut handle, target, moved)?,
+            None => self.insert_name(&mut handle, target.directory, target.name, moved)?,
+        }
+        self.remove_name(&mut handle, source.directory, source.name)?;
+        if crosses {
+            self.adopt(&mut handle, source.directory, target.directory, moved)?;
+        }
+        self.note_moved(&mut handle, moved);
+        let has_ended = match &other {
+            Some(other) if other.is_directory() => {
+                self.drop_directory(&mut handle, target.directory, other)?;
+                true
+            }
+            Some(other) => self.drop_link(&mut handle, other)?,
+            None => false,
+        };
+        drop((handle, locks));
+        Ok(other.filter(|_| has_ended))
+    }
+
+    fn start_move(&self) -> Result<Handle<'_>> {
+        let credits = 2 * DIRECTORY_CREDITS + 3 * INODE_CREDITS + self.inodes.step_credits();
+        self.inodes.store.start(credits)
+    }
+
+    /// Lets a name that exists lead to `inode`.
+    fn point(&self, handle: &mut Handle<'_>, end: &End<'_>, inode: &Inode) -> Result<()> {
+        let mut names = DirectoryFile::changing(&self.inodes, &self.directory_settings, end.directory, handle);
+        dir::replace(&mut names, end.name, inode.number(), inode.file_type())?;
+        self.note_names_changed(handle, end.directory);
+        Ok(())
+    }
+
+    /// A directory that moved gets its new parent's `..`, and the parents their counts.
+    fn adopt(&self, handle: &mut Handle<'_>, from: &Arc<Inode>, to: &Arc<Inode>, moved: &Arc<Inode>) -> Result<()> {
+        if !moved.is_directory() {
+            return Ok(());
+        }
+        let mut names = DirectoryFile::changing(&self.inodes, &self.directory_settings, moved, handle);
+        dir::set_parent(&mut names, to.number())?;
+        self.drop_subdirectory(handle, from);
+        self.add_subdirectory(handle, to);
+        Ok(())
+    }
+
+    fn note_moved(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) {
+        let time = present();
+        inode.edit(handle, Reach::Attributes, |state| state.slot.changed = time);
+    }
+}
+
+/// An ancestor before its descendant, else by number.
+fn lock_parents<'a>(from: &'a Inode, to: &'a Inode, ways: &Ways) -> [RwLockWriteGuard<'a, ()>; 2] {
+    let to_first = ways.from.contains(&to.number());
+    let from_first = ways.to.contains(&from.number()) || (!to_first && from.number() < to.number());
+    let (first, second) = if from_first { (from, to) } else { (to, from) };
+    let outer = first.lock.write_keyed(0);
+    [outer, second.lock.write_keyed(1)]
+}
+
+/// The locks of what a move touches besides the parents: directories first, then by number.
+fn lock_inodes<'a>(inodes: &[&'a Arc<Inode>]) -> Vec<RwLockWriteGuard<'a, ()>> {
+    const AFTER_PARENTS: u64 = 2;
+    let mut inodes = inodes.to_vec();
+    inodes.sort_by_key(|inode| (!inode.is_directory(), inode.number()));
+    let mut step = AFTER_PARENTS;
+    let lock = |inode: &'a Arc<Inode>| {
+        let key = if inode.is_directory() { step } else { u64::from(inode.number().get()) };
+        step += 1;
+        inode.lock.write_keyed(key)
+    };
+    inodes.into_iter().map(lock).collect()
+}
+
+fn check_movable(name: &[u8]) -> Result<()> {
+    check_name(name)?;
+    if name == b"." || name == b".." {
+        return Err(Refusal::Busy.into());
+    }
+    Ok(())
+}
+
+/// A directory replaces only a directory, another file only another file.
+fn check_kinds(moved: &Inode, other: &Inode) -> Result<()> {
+    match (moved.is_directory(), other.is_directory()) {
+        (true, false) => Err(Refusal::NotADirectory.into()),
+        (false, true) => Err(Refusal::IsADirectory.into()),
+        _ => Ok(()),
+    }
+}

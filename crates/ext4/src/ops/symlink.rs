@@ -1,0 +1,84 @@
+//! Symbolic links: short targets in the inode, long ones in a block of their own, which is
+//! journalled like other metadata.
+
+use std::sync::Arc;
+
+use pext4_block::Stamp;
+use pext4_jbd2::Handle;
+use pext4_ondisk::{Corrupt, LogicalBlock};
+
+use super::birth::{Birth, FAST_SYMLINK_END};
+use crate::error::{Refusal, Result};
+use crate::inode::extents::{Extent, Mapping};
+use crate::inode::{Inode, Reach};
+use crate::types::{Entry, FileType, InodeNumber, New};
+use crate::volume::Volume;
+
+impl Volume {
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::create`]; `Refused(NameTooLong)` for a target that does not fit into a block,
+    /// `Refused(NotFound)` for an empty one.
+    pub fn make_symlink(&self, parent: InodeNumber, name: &[u8], target: &[u8], new: &New) -> Result<Entry> {
+        if target.is_empty() {
+            return Err(Refusal::NotFound.into());
+        }
+        if target.len() >= self.inodes.store.block_size() as usize {
+            return Err(Refusal::NameTooLong.into());
+        }
+        if target.contains(&0) {
+            return Err(Refusal::Invalid.into());
+        }
+        let new = New { permissions: 0o777, ..*new };
+        self.make(parent, name, &Birth { target, ..Birth::new(FileType::Symlink, &new) })
+    }
+
+    /// Stores the target of a newborn link.
+    pub(super) fn write_target(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>, target: &[u8]) -> Result<()> {
+        let size = target.len() as u64;
+        if target.len() < FAST_SYMLINK_END {
+            let stored = inode.edit(handle, Reach::Data, |state| state.slot.set_fast_symlink_target(target));
+            return if stored { Ok(()) } else { Err(Refusal::NameTooLong.into()) };
+        }
+        let extent: Extent = self.inodes.fill_hole(handle, inode, 0..1, false, |_| Ok(()))?;
+        let buffer = handle.create(extent.start, Stamp::NONE);
+        handle.edit(&buffer, Stamp::NONE, |page| page[..target.len()].copy_from_slice(target));
+        inode.edit(handle, Reach::Data, |state| state.slot.size = size);
+        Ok(())
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(Invalid)` if it is not one, `Corrupt`, `Io`.
+    pub fn read_link(&self, inode: InodeNumber) -> Result<Vec<u8>> {
+        self.run(|| {
+            let inode = self.inodes.get(inode)?;
+            if inode.file_type() != FileType::Symlink {
+                return Err(Refusal::Invalid.into());
+            }
+            let _lock = inode.lock.read_keyed(u64::from(inode.number().get()));
+            self.target(&inode)
+        })
+    }
+
+    fn target(&self, inode: &Inode) -> Result<Vec<u8>> {
+        let in_place = inode.state(|state| {
+            state.slot.is_fast_symlink().then(|| state.slot.fast_symlink_target().map(<[u8]>::to_vec))
+        });
+        if let Some(target) = in_place {
+            return Ok(target.map_err(|corrupt| corrupt.in_inode(inode.number()))?);
+        }
+        let corrupt = |problem: &'static str| Corrupt::new("symbolic link", problem).in_inode(inode.number());
+        let Mapping::Mapped(extent) = self.inodes.lookup(inode, LogicalBlock(0))? else {
+            return Err(corrupt("its block is missing").into());
+        };
+        let length = usize::try_from(inode.size()).map_err(|_| corrupt("absurd length"))?;
+        let buffer = self.inodes.store.read_block(extent.start)?;
+        let state = buffer.read();
+        Ok(state.page.get(..length).ok_or_else(|| corrupt("target longer than a block"))?.to_vec())
+    }
+}

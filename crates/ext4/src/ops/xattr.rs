@@ -1,0 +1,66 @@
+//! Extended attributes by name.
+
+use crate::error::Result;
+use crate::types::{InodeNumber, SetXattrMode};
+use crate::volume::Volume;
+use crate::xattr;
+
+impl Volume {
+    /// The value of an extended attribute, by full name (`user.x`).
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NoAttribute | NotSupported)`, `Corrupt`, `Io`.
+    pub fn xattr(&self, inode: InodeNumber, name: &[u8]) -> Result<Vec<u8>> {
+        self.run(|| {
+            let inode = self.inodes.get(inode)?;
+            let _lock = inode.lock.read_keyed(super::lock_key(&inode));
+            xattr::get(&self.inodes, &inode, name)
+        })
+    }
+
+    /// Full names of all extended attributes.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt`, `Io`.
+    pub fn xattr_names(&self, inode: InodeNumber) -> Result<Vec<Vec<u8>>> {
+        self.run(|| {
+            let inode = self.inodes.get(inode)?;
+            let _lock = inode.lock.read_keyed(super::lock_key(&inode));
+            xattr::names(&self.inodes, &inode)
+        })
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NoAttribute | Exists | NoSpace | Range | NotSupported | ReadOnly)`, `Corrupt`, `Io`.
+    pub fn set_xattr(&self, inode: InodeNumber, name: &[u8], value: &[u8], mode: SetXattrMode) -> Result<()> {
+        self.run(|| {
+            self.inodes.store.check_writable()?;
+            let inode = self.inodes.get(inode)?;
+            let _lock = inode.lock.write_keyed(super::lock_key(&inode));
+            super::check_changeable(&inode)?;
+            let mut handle = self.inodes.store.start(xattr::CREDITS)?;
+            xattr::set(&self.inodes, &mut handle, &inode, name, value, mode)
+        })
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NoAttribute | ReadOnly)`, `Corrupt`, `Io`.
+    pub fn remove_xattr(&self, inode: InodeNumber, name: &[u8]) -> Result<()> {
+        self.run(|| {
+            self.inodes.store.check_writable()?;
+            let inode = self.inodes.get(inode)?;
+            let _lock = inode.lock.write_keyed(super::lock_key(&inode));
+            super::check_changeable(&inode)?;
+            let mut handle = self.inodes.store.start(xattr::CREDITS)?;
+            xattr::remove(&self.inodes, &mut handle, &inode, name)
+        })
+    }
+}

@@ -1,0 +1,50 @@
+//! Which checksum a metadata block carries: the stamp says it when the block is changed, the
+//! sealing makes it when the block is written, once per transaction.
+
+use pext4_block::Stamp;
+use pext4_ondisk::{BlockNumber, InodeNumber, directory, extent, htree, xattr};
+
+const EXTENT_NODE: u32 = 1;
+const DIRECTORY_LEAF: u32 = 2;
+const DIRECTORY_INDEX: u32 = 3;
+const XATTR_BLOCK: u32 = 4;
+
+fn stamp(kind: u32, inode: InodeNumber, generation: u32) -> Stamp {
+    Stamp { kind, inode: inode.get(), generation }
+}
+
+/// A node of an inode's extent tree.
+#[must_use]
+pub fn extent_node(inode: InodeNumber, generation: u32) -> Stamp {
+    stamp(EXTENT_NODE, inode, generation)
+}
+
+/// A block of names.
+#[must_use]
+pub fn directory_leaf(inode: InodeNumber, generation: u32) -> Stamp {
+    stamp(DIRECTORY_LEAF, inode, generation)
+}
+
+/// A root or node of a directory's index.
+#[must_use]
+pub fn directory_index(inode: InodeNumber, generation: u32) -> Stamp {
+    stamp(DIRECTORY_INDEX, inode, generation)
+}
+
+/// A block of extended attributes.
+#[must_use]
+pub fn xattr_block() -> Stamp {
+    stamp(XATTR_BLOCK, InodeNumber(0), 0)
+}
+
+/// Puts the checksum that `stamp` asks for into `page`, the sealed copy of `block`.
+pub fn seal(seed: u32, block: BlockNumber, stamp: Stamp, page: &mut [u8]) {
+    let inode = InodeNumber(stamp.inode);
+    match stamp.kind {
+        EXTENT_NODE => extent::stamp_node(seed, inode, stamp.generation, page),
+        DIRECTORY_LEAF => directory::stamp_leaf(page, seed, inode, stamp.generation),
+        DIRECTORY_INDEX => htree::stamp(page, seed, inode, stamp.generation),
+        XATTR_BLOCK => xattr::stamp_block(seed, block, page),
+        _ => {}
+    }
+}
