@@ -521,9 +521,9 @@ pub fn has_tail(block: &[u8]) -> bool {
 ///
 /// # Panics
 /// For a block shorter than a tail.
-pub fn stamp_leaf(block: &mut [u8], seed: u32, inode: InodeNumber, generation: u32) {
+pub fn stamp_leaf(seed: u32, inode: InodeNumber, generation: u32, block: &mut [u8]) {
     let at = block.len() - 4;
-    let made = leaf_checksum(block, seed, inode, generation);
+    let made = leaf_checksum(seed, inode, generation, block);
     write_u32(block, at, made);
 }
 
@@ -532,16 +532,16 @@ pub fn stamp_leaf(block: &mut [u8], seed: u32, inode: InodeNumber, generation: u
 /// # Errors
 /// [`Corrupt`] where the tail is missing or the checksum is wrong.
 pub fn verify_leaf(
-    block: &[u8],
     seed: u32,
     inode: InodeNumber,
     generation: u32,
+    block: &[u8],
 ) -> Result<(), Corrupt> {
     if !has_tail(block) {
         return Err(Corrupt::new(STRUCTURE, "has no checksum tail").in_inode(inode));
     }
     let stored = read_u32(block, block.len() - 4);
-    let made = leaf_checksum(block, seed, inode, generation);
+    let made = leaf_checksum(seed, inode, generation, block);
     if stored != made {
         let problem = format!("checksum is {stored:#010X}, its bytes make {made:#010X}");
         return Err(Corrupt::new(STRUCTURE, problem).in_inode(inode));
@@ -549,7 +549,7 @@ pub fn verify_leaf(
     Ok(())
 }
 
-fn leaf_checksum(block: &[u8], seed: u32, inode: InodeNumber, generation: u32) -> u32 {
+fn leaf_checksum(seed: u32, inode: InodeNumber, generation: u32, block: &[u8]) -> u32 {
     crc32c(
         inode_state(seed, inode, generation),
         &block[..block.len() - TAIL_SIZE],

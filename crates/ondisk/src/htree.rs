@@ -288,7 +288,7 @@ fn entries_start(block: &[u8]) -> usize {
 ///
 /// # Panics
 /// Where limit or count cannot be true.
-pub fn stamp(block: &mut [u8], seed: u32, inode: InodeNumber, generation: u32) {
+pub fn stamp(seed: u32, inode: InodeNumber, generation: u32, block: &mut [u8]) {
     let start = entries_start(block);
     let index = Index::at(block, start, true, NODE).expect("only a sound index is stamped");
     let tail = start + index.limit * ENTRY_SIZE;
@@ -300,7 +300,7 @@ pub fn stamp(block: &mut [u8], seed: u32, inode: InodeNumber, generation: u32) {
 ///
 /// # Errors
 /// [`Corrupt`] where limit, count or checksum is wrong.
-pub fn verify(block: &[u8], seed: u32, inode: InodeNumber, generation: u32) -> Result<(), Corrupt> {
+pub fn verify(seed: u32, inode: InodeNumber, generation: u32, block: &[u8]) -> Result<(), Corrupt> {
     let start = entries_start(block);
     let structure = if start == NODE_ENTRIES_AT { NODE } else { ROOT };
     let index = Index::at(block, start, true, structure).map_err(|c| c.in_inode(inode))?;

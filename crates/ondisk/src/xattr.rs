@@ -166,6 +166,19 @@ pub fn entry_hash(name: &[u8], value: &[u8]) -> u32 {
     )
 }
 
+/// The hash of an attribute whose value lies in an inode; see [`value_hash`].
+#[must_use]
+pub fn entry_hash_of_value_inode(name: &[u8], value_hash: u32) -> u32 {
+    entry_hash(name, &value_hash.to_le_bytes())
+}
+
+/// The hash that an inode keeps of the attribute value it holds. The seed is that of metadata
+/// checksums (`Geometry::value_seed`), whether or not there are any.
+#[must_use]
+pub fn value_hash(seed: u32, value: &[u8]) -> u32 {
+    crc32c(seed, value)
+}
+
 /// The same as systems made it whose `char` is signed.
 fn signed_entry_hash(name: &[u8], value: &[u8]) -> u32 {
     let extended = |byte: u8| i32::from(byte.cast_signed()).cast_unsigned();

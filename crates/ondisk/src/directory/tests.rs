@@ -161,13 +161,13 @@ fn without_the_feature_no_kind_is_written_or_read() {
 fn checksums_know_their_directory() {
     let mut block = [0; 1024];
     init_first_block(&mut block, TAILED, InodeNumber(12), InodeNumber(2));
-    stamp_leaf(&mut block, 7, InodeNumber(12), 99);
-    assert!(verify_leaf(&block, 7, InodeNumber(12), 99).is_ok());
-    assert!(verify_leaf(&block, 7, InodeNumber(12), 98).is_err());
-    assert!(verify_leaf(&block, 7, InodeNumber(13), 99).is_err());
+    stamp_leaf(7, InodeNumber(12), 99, &mut block);
+    assert!(verify_leaf(7, InodeNumber(12), 99, &block).is_ok());
+    assert!(verify_leaf(7, InodeNumber(12), 98, &block).is_err());
+    assert!(verify_leaf(7, InodeNumber(13), 99, &block).is_err());
     block[1019] = 0;
     assert!(
-        verify_leaf(&block, 7, InodeNumber(12), 99).is_err(),
+        verify_leaf(7, InodeNumber(12), 99, &block).is_err(),
         "no tail"
     );
 }
@@ -337,6 +337,6 @@ proptest! {
         let _ = dots(&block);
         let mut new = vec![0; block.len()];
         let _ = split_by_hash(&mut block, &mut new, format, |_| 2);
-        let _ = verify_leaf(&block, 1, InodeNumber(1), 1);
+        let _ = verify_leaf(1, InodeNumber(1), 1, &block);
     }
 }

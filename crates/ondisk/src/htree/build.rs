@@ -34,8 +34,8 @@ impl BuiltBlock {
     /// Makes the checksum that belongs to the block's kind.
     pub fn stamp(&mut self, seed: u32, inode: InodeNumber, generation: u32) {
         match self.kind {
-            Kind::Leaf => directory::stamp_leaf(&mut self.bytes, seed, inode, generation),
-            Kind::Index => super::stamp(&mut self.bytes, seed, inode, generation),
+            Kind::Leaf => directory::stamp_leaf(seed, inode, generation, &mut self.bytes),
+            Kind::Index => super::stamp(seed, inode, generation, &mut self.bytes),
         }
     }
 }

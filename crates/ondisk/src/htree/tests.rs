@@ -177,18 +177,18 @@ fn checksums_cover_the_entries_in_use_and_the_tail() {
     let mut node = vec![0; 1024];
     write_node(&mut node, true, &[index.as_index().entry(1)]);
     for mut block in [root, node] {
-        stamp(&mut block, 7, OWN, 99);
-        assert_eq!(verify(&block, 7, OWN, 99), Ok(()));
-        assert!(verify(&block, 7, OWN, 98).is_err());
+        stamp(7, OWN, 99, &mut block);
+        assert_eq!(verify(7, OWN, 99, &block), Ok(()));
+        assert!(verify(7, OWN, 98, &block).is_err());
         block[900] ^= 1;
         assert_eq!(
-            verify(&block, 7, OWN, 99),
+            verify(7, OWN, 99, &block),
             Ok(()),
             "room for entries is not covered"
         );
         block[1016] ^= 1;
         assert!(
-            verify(&block, 7, OWN, 99).is_err(),
+            verify(7, OWN, 99, &block).is_err(),
             "the tail's reserved word is"
         );
     }
@@ -306,8 +306,8 @@ proptest! {
             let mut block = block.clone();
             block.stamp(7, OWN, 1);
             let verdict = match block.kind {
-                Kind::Leaf => directory::verify_leaf(&block.bytes, 7, OWN, 1),
-                Kind::Index => verify(&block.bytes, 7, OWN, 1),
+                Kind::Leaf => directory::verify_leaf(7, OWN, 1, &block.bytes),
+                Kind::Index => verify(7, OWN, 1, &block.bytes),
             };
             prop_assert_eq!(verdict, Ok(()));
         }
@@ -329,7 +329,7 @@ proptest! {
             block[9..12].copy_from_slice(&[0, u8::try_from(hash % 30).expect("small"), 0]);
         }
         let _ = RootInfo::decode(&block);
-        let _ = verify(&block, 1, OWN, 1);
+        let _ = verify(1, OWN, 1, &block);
         for index in [Index::root(&block, true), Index::node(&block, true)].into_iter().flatten() {
             let _ = index.check(5);
             let _ = index.entry(index.search(hash));
