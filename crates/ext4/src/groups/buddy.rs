@@ -1,0 +1,323 @@
+//! The free blocks of one group, by power of two.
+//!
+//! Level `k` has one bit for each aligned run of 2^k blocks: set when all of them are free. A bit
+//! of a level is thus the AND of two bits of the level below, and both levels of search (an aligned
+//! power of two, a run of some length) begin at the level that cannot miss. All levels together
+//! take 2 bits a block.
+//!
+//! Invariants, which [`Buddy::check`] tests: every bit above level 0 is the AND of its two
+//! children; `counts[k]` is the number of bits set in level `k`; `free` is `counts[0]`;
+//! `fragments` is the number of maximal free runs. It knows no lock and no disk; its owner holds
+//! the group.
+
+use super::bits;
+
+/// Levels at most: groups have up to 2^19 blocks (with blocks of 64 KiB).
+pub const ORDERS: usize = 20;
+
+/// A run of blocks of a group, relative to the group's first block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Its first block.
+    pub start: u32,
+    /// How many blocks.
+    pub length: u32,
+}
+
+impl Span {
+    /// The block behind the run.
+    #[must_use]
+    pub fn end(self) -> u32 {
+        self.start + self.length
+    }
+}
+
+/// Free runs of a group. A block that is not free here is used, preallocated, or freed by a
+/// transaction that is not durable yet.
+#[derive(Clone)]
+pub struct Buddy {
+    blocks: u32,
+    fragments: u32,
+    counts: [u32; ORDERS],
+    levels: Box<[Box<[u64]>]>,
+}
+
+impl Buddy {
+    /// A group of `blocks` blocks, none of them free.
+    ///
+    /// # Panics
+    ///
+    /// If there are more than 2^20 - 1 blocks; geometry allows no such group.
+    #[must_use]
+    pub fn new(blocks: u32) -> Self {
+        assert!(blocks >> ORDERS == 0, "the geometry bounds groups");
+        let levels = (0..ORDERS)
+            .take_while(|order| *order == 0 || blocks >> order > 0)
+            .map(|order| vec![0; bits::words_for(blocks >> order)].into_boxed_slice())
+            .collect();
+        Self {
+            blocks,
+            fragments: 0,
+            counts: [0; ORDERS],
+            levels,
+        }
+    }
+
+    /// A group whose free blocks are the zeroes of a bitmap as it is on disk.
+    #[must_use]
+    pub fn from_bitmap(bitmap: &[u8], blocks: u32) -> Self {
+        let mut buddy = Self::new(blocks);
+        for (word, bytes) in buddy.levels[0].iter_mut().zip(bitmap.chunks(8)) {
+            let mut padded = [0xFF; 8];
+            padded[..bytes.len()].copy_from_slice(bytes);
+            *word = !u64::from_le_bytes(padded);
+        }
+        let capacity = u32::try_from(buddy.levels[0].len() * 64).expect("a group has few words");
+        bits::clear_range(&mut buddy.levels[0], blocks, capacity);
+        buddy.counts[0] = bits::count(&buddy.levels[0], 0, blocks);
+        buddy.fragments = buddy.count_fragments();
+        for order in 1..buddy.levels.len() {
+            buddy.build_level(order);
+        }
+        buddy
+    }
+
+    /// Derives a level from the one below.
+    fn build_level(&mut self, order: usize) {
+        let parents = self.blocks >> order;
+        let (below, above) = self.levels.split_at_mut(order);
+        let (children, level) = (&below[order - 1], &mut above[0]);
+        let half = |word: Option<&u64>| word.map_or(0, |&word| u64::from(pairs(word)));
+        for (index, word) in level.iter_mut().enumerate() {
+            *word = half(children.get(2 * index)) | half(children.get(2 * index + 1)) << 32;
+        }
+        let capacity = u32::try_from(level.len() * 64).expect("a level has few words");
+        bits::clear_range(level, parents, capacity);
+        self.counts[order] = bits::count(level, 0, parents);
+    }
+
+    fn count_fragments(&self) -> u32 {
+        let mut carry = 0;
+        let mut starts = 0;
+        for &word in &self.levels[0] {
+            starts += (word & !(word << 1 | carry)).count_ones();
+            carry = word >> 63;
+        }
+        starts
+    }
+
+    /// Blocks of the group.
+    #[must_use]
+    pub fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// Free blocks.
+    #[must_use]
+    pub fn free(&self) -> u32 {
+        self.counts[0]
+    }
+
+    /// Maximal free runs.
+    #[must_use]
+    pub fn fragments(&self) -> u32 {
+        self.fragments
+    }
+
+    /// The largest order of which an aligned free run exists; `None` when nothing is free.
+    #[must_use]
+    pub fn largest_order(&self) -> Option<u32> {
+        let order = self.counts.iter().rposition(|&count| count > 0)?;
+        u32::try_from(order).ok()
+    }
+
+    /// Whether a block is free.
+    #[must_use]
+    pub fn is_free(&self, block: u32) -> bool {
+        block < self.blocks && bits::test(&self.levels[0], block)
+    }
+
+    /// How many blocks from `start` on are free, counted up to `most`.
+    #[must_use]
+    pub fn run_at(&self, start: u32, most: u32) -> u32 {
+        let end = start.saturating_add(most).min(self.blocks);
+        if start >= end {
+            return 0;
+        }
+        bits::next_clear(&self.levels[0], start, end).unwrap_or(end) - start
+    }
+
+    /// The first aligned free run of 2^order blocks at or behind `from`.
+    #[must_use]
+    pub fn find_aligned(&self, from: u32, order: u32) -> Option<Span> {
+        let level = self.levels.get(order as usize)?;
+        let index = bits::next_set(level, from.div_ceil(1 << order), self.blocks >> order)?;
+        Some(Span {
+            start: index << order,
+            length: 1 << order,
+        })
+    }
+
+    /// The first free run of `length` blocks (at least 1) at or behind `from`.
+    #[must_use]
+    pub fn find_run(&self, from: u32, length: u32) -> Option<Span> {
+        // A run of 2^(k+1) - 1 blocks holds an aligned run of 2^k wherever it begins.
+        let order = length.checked_add(1)?.ilog2().checked_sub(1)?;
+        let level = self.levels.get(order as usize)?;
+        let mut index = from >> order;
+        while let Some(found) = bits::next_set(level, index, self.blocks >> order) {
+            let inside = (found << order).max(from);
+            let start = self.start_of_run(inside, from);
+            let run = self.run_at(start, length);
+            if run == length {
+                return Some(Span { start, length });
+            }
+            index = ((start + run) >> order).max(found + 1);
+        }
+        None
+    }
+
+    /// A large free run, of `most` blocks at most: the one around the first of the largest aligned
+    /// runs. `None` when nothing is free.
+    #[must_use]
+    pub fn find_large(&self, most: u32) -> Option<Span> {
+        let order = self.largest_order()?;
+        let inside = self.find_aligned(0, order)?;
+        let start = self.start_of_run(inside.start, 0);
+        Some(Span {
+            start,
+            length: self.run_at(start, most),
+        })
+    }
+
+    /// Where the free run around `inside` begins, not looking below `from`.
+    fn start_of_run(&self, inside: u32, from: u32) -> u32 {
+        bits::last_clear(&self.levels[0], from, inside).map_or(from, |clear| clear + 1)
+    }
+
+    /// Takes a free run.
+    ///
+    /// # Panics
+    ///
+    /// If a block of it is not free: the caller found it under the same hold of the group.
+    pub fn take(&mut self, span: Span) {
+        assert_eq!(
+            self.run_at(span.start, span.length),
+            span.length,
+            "only free blocks are taken"
+        );
+        self.count_edges(span, 1);
+        let (mut first, mut last) = (span.start, span.end() - 1);
+        for (order, level) in self.levels.iter_mut().enumerate() {
+            let bits_here = self.blocks >> order;
+            let cleared = bits::clear_range(level, first.min(bits_here), (last + 1).min(bits_here));
+            if cleared == 0 {
+                break;
+            }
+            self.counts[order] -= cleared;
+            (first, last) = (first >> 1, last >> 1);
+        }
+    }
+
+    /// Gives a run back.
+    ///
+    /// # Panics
+    ///
+    /// If a block of it is free already: the bitmap on disk, which the caller consulted, is a
+    /// subset of what is used here.
+    pub fn release(&mut self, span: Span) {
+        assert!(span.end() <= self.blocks, "runs end inside their group");
+        let taken = bits::next_set(&self.levels[0], span.start, span.end()).is_none();
+        assert!(taken, "only used blocks are released");
+        bits::set_range(&mut self.levels[0], span.start, span.end());
+        self.counts[0] += span.length;
+        self.count_edges(span, -1);
+        for order in 1..self.levels.len() {
+            if !self.merge(order, span) {
+                break;
+            }
+        }
+    }
+
+    /// Sets the bits of a level whose children the release of `span` completed; whether any.
+    fn merge(&mut self, order: usize, span: Span) -> bool {
+        let (below, above) = self.levels.split_at_mut(order);
+        let (children, level) = (&below[order - 1], &mut above[0]);
+        let end = ((span.end() - 1) >> order) + 1;
+        let end = end.min(self.blocks >> order);
+        let first = span.start >> order;
+        // All but the outermost parents lie wholly inside the released run.
+        let inner = (first + 1).min(end)..end.saturating_sub(1).max(first + 1).min(end);
+        bits::set_range(level, inner.start, inner.end);
+        let mut merged = inner.end - inner.start;
+        let outer = [Some(first), end.checked_sub(1).filter(|&last| last > first)];
+        for parent in outer.into_iter().flatten().filter(|&parent| parent < end) {
+            if bits::test(children, 2 * parent) && bits::test(children, 2 * parent + 1) {
+                bits::set(level, parent);
+                merged += 1;
+            }
+        }
+        self.counts[order] += merged;
+        merged > 0
+    }
+
+    /// Adjusts the number of fragments for a span between free neighbours (`sign` 1: the span is
+    /// taken out of a run, -1: it joins what is beside it).
+    fn count_edges(&mut self, span: Span, sign: i32) {
+        let before = span.start > 0 && self.is_free(span.start - 1);
+        let after = self.is_free(span.end());
+        let change = sign * (i32::from(before) + i32::from(after) - 1);
+        self.fragments = self
+            .fragments
+            .checked_add_signed(change)
+            .expect("fragments are counted exactly");
+    }
+
+    /// Whether every invariant holds; the text names the first that does not.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        for (order, level) in self.levels.iter().enumerate() {
+            let length = self.blocks >> order;
+            let set = bits::count(level, 0, length);
+            if set != self.counts[order] {
+                return Err(format!(
+                    "order {order}: {set} runs, counted {}",
+                    self.counts[order]
+                ));
+            }
+            for index in (0..length).filter(|_| order > 0) {
+                let children = &self.levels[order - 1];
+                let both = bits::test(children, 2 * index) && bits::test(children, 2 * index + 1);
+                if bits::test(level, index) != both {
+                    return Err(format!(
+                        "order {order}: bit {index} contradicts its children"
+                    ));
+                }
+            }
+        }
+        if self.fragments != self.count_fragments() {
+            return Err(format!(
+                "{} fragments, counted {}",
+                self.count_fragments(),
+                self.fragments
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The ANDs of neighbouring bits: bit `n` of the answer is bits `2n` and `2n + 1` of `word`.
+fn pairs(word: u64) -> u32 {
+    let mut even = word & word >> 1 & 0x5555_5555_5555_5555;
+    even = (even | even >> 1) & 0x3333_3333_3333_3333;
+    even = (even | even >> 2) & 0x0F0F_0F0F_0F0F_0F0F;
+    even = (even | even >> 4) & 0x00FF_00FF_00FF_00FF;
+    even = (even | even >> 8) & 0x0000_FFFF_0000_FFFF;
+    u32::try_from((even | even >> 16) & 0xFFFF_FFFF).expect("masked to 32 bits")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,219 @@
+//! What a group owes to transactions.
+//!
+//! Every change of what goes to disk begins with [`Held::touch`], which keeps two promises. A
+//! version still owed to an older transaction is captured before the change (rule 3), frees of
+//! that transaction folded into it first. And the committer of this transaction will come by.
+//! Frees of a later transaction than the one that is captured stay out of its version (rule 5).
+
+use pext4_block::Stamp;
+use pext4_jbd2::{Capture, Handle};
+use pext4_ondisk::bitmap;
+use pext4_ondisk::group_descriptor::GroupDescriptor;
+use pext4_ondisk::{Corrupt, GroupNumber, Tid};
+
+use super::buddy::Span;
+use super::freed::FreedExtent;
+use super::held::Held;
+use super::loaded::{BlockSide, InodeSide, Loaded};
+use super::slot::mark;
+use super::{CREDITS_PER_GROUP, Groups};
+
+impl Held<'_> {
+    /// Prepares a change of what goes to disk within `handle`; the blocks or the inodes are
+    /// loaded.
+    pub fn touch(&mut self, handle: &mut Handle<'_>) {
+        let tid = handle.tid();
+        self.drain();
+        self.settle_older_frees(tid);
+        let credits = if self.slot.note(tid) {
+            CREDITS_PER_GROUP
+        } else {
+            0
+        };
+        let (groups, number) = (self.groups, self.number);
+        let Loaded {
+            owed,
+            descriptor,
+            blocks,
+            inodes,
+            ..
+        } = self.present();
+        let mut version = Version {
+            groups,
+            number,
+            descriptor,
+            blocks,
+            inodes,
+        };
+        handle.touch(
+            owed,
+            credits,
+            || groups.owing(number),
+            |captures| version.capture(captures),
+        );
+        self.fold(tid);
+    }
+
+    /// Frees of the transaction before belong to its version. If nothing but frees happened here
+    /// the group owes it nothing yet, so the version is kept until the committer asks.
+    fn settle_older_frees(&mut self, tid: Tid) {
+        let loaded = self.present();
+        let older = loaded
+            .unfolded
+            .iter()
+            .map(|freed| freed.tid)
+            .find(|&freed| tid.is_after(freed));
+        let Some(older) = older else {
+            return;
+        };
+        self.fold(older);
+        if self.present().owed.to() != Some(older) {
+            let mut captures = Vec::new();
+            self.version().capture(&mut captures);
+            self.present().early = Some((older, captures));
+        }
+    }
+
+    /// Moves what is on the stack of frees under the lock.
+    pub(super) fn drain(&mut self) {
+        if !self.slot.freed.is_empty() {
+            let freed = self.slot.freed.take_all();
+            self.present().unfolded.extend(freed);
+        }
+    }
+
+    /// Clears the bits of blocks freed by transactions up to `tid`.
+    pub(super) fn fold(&mut self, tid: Tid) -> bool {
+        let unfolded = &mut self.present().unfolded;
+        if unfolded.is_empty() {
+            return false;
+        }
+        let ready: Vec<_> = unfolded
+            .extract_if(.., |freed| tid.is_at_or_after(freed.tid))
+            .collect();
+        for freed in &ready {
+            self.fold_one(*freed);
+        }
+        !ready.is_empty()
+    }
+
+    fn fold_one(&mut self, freed: FreedExtent) {
+        let span = freed.span;
+        if self.slot.is(mark::BLOCKS_CORRUPT) {
+            self.disown(span);
+            return;
+        }
+        let blocks = self.blocks();
+        if let Some(free) = bitmap::next_zero(&blocks.bitmap, span.start, span.end()) {
+            self.report_double_free(free);
+            self.disown(span);
+            return;
+        }
+        bitmap::clear_range(blocks.bitmap.make_mut(), span.start..span.end());
+        blocks.is_changed = true;
+        let waits_already = !blocks.pending.is_empty();
+        blocks.pending.add(freed);
+        self.present().descriptor.free_clusters += span.length;
+        if !waits_already {
+            self.groups.awaiting.local().push(self.number);
+        }
+    }
+
+    /// Takes a free that cannot be carried out back from the sums: the blocks are lost until the
+    /// image is repaired.
+    fn disown(&self, span: Span) {
+        self.groups.counts.pending.add(-i64::from(span.length));
+        self.groups.counts.free_blocks.add(-i64::from(span.length));
+    }
+
+    fn report_double_free(&self, bit: u32) {
+        let block = self.block_at(bit);
+        let corrupt = Corrupt::new("block bitmap", format!("block {block} was freed twice"));
+        self.condemn(
+            mark::BLOCKS_CORRUPT,
+            corrupt.in_group(self.number).in_block(block).into(),
+        );
+    }
+
+    /// Makes the bytes that transaction `tid` is owed, if it still is (the committer's visit).
+    pub(super) fn settle(&mut self, tid: Tid, captures: &mut Vec<Capture>) {
+        if self.loaded().is_none() {
+            return;
+        }
+        if let Some((_, early)) = self.present().early.take_if(|(owner, _)| *owner == tid) {
+            captures.extend(early);
+        }
+        self.drain();
+        let folded = self.fold(tid);
+        if self.present().owed.settle(tid) || folded {
+            self.version().capture(captures);
+        }
+    }
+
+    fn version(&mut self) -> Version<'_> {
+        let (groups, number) = (self.groups, self.number);
+        let Loaded {
+            descriptor,
+            blocks,
+            inodes,
+            ..
+        } = self.present();
+        Version {
+            groups,
+            number,
+            descriptor,
+            blocks,
+            inodes,
+        }
+    }
+}
+
+/// What a capture writes down.
+struct Version<'a> {
+    groups: &'a Groups,
+    number: GroupNumber,
+    descriptor: &'a mut GroupDescriptor,
+    blocks: &'a mut Option<BlockSide>,
+    inodes: &'a mut Option<InodeSide>,
+}
+
+impl Version<'_> {
+    /// Bitmaps that changed, then the descriptor with their checksums.
+    fn capture(&mut self, captures: &mut Vec<Capture>) {
+        let geometry = &self.groups.store.geometry;
+        if let Some(blocks) = self.blocks.as_mut().filter(|blocks| blocks.is_changed) {
+            blocks.is_changed = false;
+            let page = blocks.bitmap.clone();
+            if let Some(seed) = geometry.checksum_seed() {
+                self.descriptor.block_bitmap_checksum =
+                    bitmap::block_bitmap_checksum(seed, &page, geometry.clusters_per_group);
+            }
+            captures.push(Capture::Block {
+                block: self.descriptor.block_bitmap,
+                page,
+                stamp: Stamp::NONE,
+            });
+        }
+        if let Some(inodes) = self.inodes.as_mut().filter(|inodes| inodes.is_changed) {
+            inodes.is_changed = false;
+            let page = inodes.bitmap.clone();
+            if let Some(seed) = geometry.checksum_seed() {
+                self.descriptor.inode_bitmap_checksum =
+                    bitmap::inode_bitmap_checksum(seed, &page, geometry.inodes_per_group);
+            }
+            captures.push(Capture::Block {
+                block: self.descriptor.inode_bitmap,
+                page,
+                stamp: Stamp::NONE,
+            });
+        }
+        let (block, offset) = geometry.descriptor_location(self.number);
+        let mut bytes = vec![0; usize::from(geometry.descriptor_size)];
+        self.descriptor.encode(&mut bytes, geometry, self.number);
+        captures.push(Capture::Piece {
+            block,
+            offset,
+            bytes: bytes.into_boxed_slice(),
+        });
+    }
+}

@@ -1,0 +1,194 @@
+//! A group under its lock, and loading it.
+//!
+//! Whoever wants to look at or change a group holds it. What it needs is read on demand; a side
+//! that turns out corrupt is condemned, once, and from then on left alone. When the hold ends, the
+//! hints outside the lock are brought up to date.
+
+use pext4_ondisk::{BlockNumber, GroupNumber};
+use pext4_sync::MutexGuard;
+use pext4_sync::atomic::Ordering;
+
+use super::Groups;
+use super::loaded::{self, BlockSide, InodeSide, Loaded};
+use super::slot::{Slot, mark};
+use crate::error::Error;
+
+/// A group whose lock is held. The hints of its slot are brought up to date when it is dropped.
+pub struct Held<'a> {
+    pub(super) groups: &'a Groups,
+    pub(super) number: GroupNumber,
+    pub(super) slot: &'a Slot,
+    state: MutexGuard<'a, Option<Box<Loaded>>>,
+}
+
+impl Groups {
+    /// Waits for a group.
+    pub(crate) fn hold(&self, number: GroupNumber) -> Held<'_> {
+        let slot = self.slot(number);
+        let state = slot.state.lock_keyed(u64::from(number.get()));
+        Held {
+            groups: self,
+            number,
+            slot,
+            state,
+        }
+    }
+
+    /// A group, unless somebody else has it.
+    pub(crate) fn try_hold(&self, number: GroupNumber) -> Option<Held<'_>> {
+        let slot = self.slot(number);
+        let state = slot.state.try_lock_keyed(u64::from(number.get()))?;
+        Some(Held {
+            groups: self,
+            number,
+            slot,
+            state,
+        })
+    }
+}
+
+impl Held<'_> {
+    /// The group's number.
+    pub fn number(&self) -> GroupNumber {
+        self.number
+    }
+
+    /// The group in memory, if it is.
+    pub(super) fn loaded(&mut self) -> Option<&mut Loaded> {
+        self.state.as_deref_mut()
+    }
+
+    /// The group, which the caller knows to be in memory.
+    pub(super) fn present(&mut self) -> &mut Loaded {
+        self.state
+            .as_deref_mut()
+            .expect("the caller has loaded a side of the group")
+    }
+
+    /// Its blocks, which the caller has loaded.
+    pub fn blocks(&mut self) -> &mut BlockSide {
+        self.present()
+            .blocks
+            .as_mut()
+            .expect("the caller has loaded the blocks")
+    }
+
+    /// Its inodes, which the caller has loaded.
+    pub fn inodes(&mut self) -> &mut InodeSide {
+        self.present()
+            .inodes
+            .as_mut()
+            .expect("the caller has loaded the inodes")
+    }
+
+    /// Forgets the group; eviction has made sure that nothing is lost.
+    pub(super) fn unload(&mut self) {
+        *self.state = None;
+    }
+
+    /// Brings the block bitmap and the buddy into memory. Answers whether they can be used: not
+    /// in a corrupt group, which is reported once.
+    pub fn load_blocks(&mut self) -> bool {
+        if self.slot.is(mark::BLOCKS_CORRUPT) {
+            return false;
+        }
+        self.slot.mark(mark::REFERENCED);
+        let Some(loaded) = self.load_descriptor() else {
+            return false;
+        };
+        if loaded.blocks.is_some() {
+            return true;
+        }
+        let (groups, number) = (self.groups, self.number);
+        let loaded = self.present();
+        match BlockSide::load(&groups.store, &groups.metadata, number, &loaded.descriptor) {
+            Ok(side) => {
+                loaded.blocks = Some(side);
+                self.slot.mark(mark::BLOCKS_LOADED);
+                true
+            }
+            Err(error) => {
+                self.condemn(mark::BLOCKS_CORRUPT, error);
+                false
+            }
+        }
+    }
+
+    /// Brings the inode bitmap into memory; as [`Held::load_blocks`].
+    pub fn load_inodes(&mut self) -> bool {
+        if self.slot.is(mark::INODES_CORRUPT) {
+            return false;
+        }
+        self.slot.mark(mark::REFERENCED);
+        let Some(loaded) = self.load_descriptor() else {
+            return false;
+        };
+        if loaded.inodes.is_some() {
+            return true;
+        }
+        let (groups, number) = (self.groups, self.number);
+        let loaded = self.present();
+        match InodeSide::load(&groups.store, number, &loaded.descriptor) {
+            Ok(side) => {
+                loaded.inodes = Some(side);
+                self.slot.mark(mark::INODES_LOADED);
+                true
+            }
+            Err(error) => {
+                self.condemn(mark::INODES_CORRUPT, error);
+                false
+            }
+        }
+    }
+
+    fn load_descriptor(&mut self) -> Option<&mut Loaded> {
+        if self.state.is_none() {
+            match loaded::read_descriptor(&self.groups.store, self.number) {
+                Ok(descriptor) => {
+                    *self.state = Some(Box::new(Loaded::new(descriptor)));
+                    self.groups.residency.loaded();
+                }
+                Err(error) => {
+                    self.condemn(mark::BLOCKS_CORRUPT | mark::INODES_CORRUPT, error);
+                    return None;
+                }
+            }
+        }
+        self.state.as_deref_mut()
+    }
+
+    /// Marks a side of the group as unusable and leaves word of it.
+    pub fn condemn(&self, side: u32, error: Error) {
+        self.slot.mark(side);
+        self.groups.complaints.push(error);
+    }
+
+    /// The block of the device that a bit stands for.
+    pub fn block_at(&self, bit: u32) -> BlockNumber {
+        BlockNumber(self.groups.store.geometry.first_block(self.number).get() + u64::from(bit))
+    }
+
+    fn publish(&mut self) {
+        let slot = self.slot;
+        let Some(loaded) = self.state.as_deref() else {
+            return;
+        };
+        if let Some(blocks) = &loaded.blocks {
+            let buddy = &blocks.buddy;
+            slot.free_blocks.store(buddy.free(), Ordering::Relaxed);
+            slot.fragments.store(buddy.fragments(), Ordering::Relaxed);
+            let largest = buddy.largest_order().map_or(0, |order| order + 1);
+            slot.largest.store(largest, Ordering::Relaxed);
+        }
+        slot.free_inodes
+            .store(loaded.descriptor.free_inodes, Ordering::Relaxed);
+        slot.directories
+            .store(loaded.descriptor.used_directories, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.publish();
+    }
+}

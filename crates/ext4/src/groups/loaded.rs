@@ -1,0 +1,306 @@
+//! One group in memory: how it is read and judged.
+//!
+//! Three views of its blocks stay apart. The *bitmap* is what goes to disk with the transaction
+//! that owes it. The *buddy* is what can be allocated: a block is used there if the bitmap says
+//! so, if it is preallocated, or if a transaction that is not durable freed it. The bitmap of the
+//! home block is older than both. A group whose bitmap fails its checksum or contradicts the
+//! descriptor is corrupt: it is left alone, and no other group suffers.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use pext4_block::Page;
+use pext4_jbd2::{Capture, Owed};
+use pext4_ondisk::bitmap;
+use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
+use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, Tid};
+
+use super::buddy::Buddy;
+use super::freed::{FreedExtent, Pending};
+use super::metadata::MetadataMap;
+use super::preallocation::Preallocation;
+use crate::error::Result;
+use crate::store::Store;
+
+/// A group in memory. [group]
+pub struct Loaded {
+    /// Its descriptor, as the running transaction has it.
+    pub descriptor: GroupDescriptor,
+    /// Its blocks, once needed.
+    pub blocks: Option<BlockSide>,
+    /// Its inodes, once needed.
+    pub inodes: Option<InodeSide>,
+    /// The transaction that descriptor and changed bitmaps are owed to.
+    pub owed: Owed,
+    /// The version of a transaction that only freed blocks here, made before a later one changed
+    /// the group.
+    pub early: Option<(Tid, Vec<Capture>)>,
+    /// Frees taken from the stack whose transaction may not be folded yet.
+    pub unfolded: Vec<FreedExtent>,
+    /// Preallocations in this group, by the block behind them.
+    pub preallocations: BTreeMap<u32, Arc<Preallocation>>,
+}
+
+/// The blocks of a group. [group]
+pub struct BlockSide {
+    /// The bitmap that goes to disk.
+    pub bitmap: Page,
+    /// Whether it changed in the owed transaction.
+    pub is_changed: bool,
+    /// What can be allocated.
+    pub buddy: Buddy,
+    /// Freed in the bitmap, not yet in the buddy.
+    pub pending: Pending,
+}
+
+/// The inodes of a group. [group]
+pub struct InodeSide {
+    /// The bitmap that goes to disk.
+    pub bitmap: Page,
+    /// Whether it changed in the owed transaction.
+    pub is_changed: bool,
+    /// Every inode before this one is used.
+    pub first_free: u32,
+}
+
+impl Loaded {
+    /// A group of which only the descriptor is known.
+    pub fn new(descriptor: GroupDescriptor) -> Self {
+        Self {
+            descriptor,
+            blocks: None,
+            inodes: None,
+            owed: Owed::default(),
+            early: None,
+            unfolded: Vec::new(),
+            preallocations: BTreeMap::new(),
+        }
+    }
+
+    /// Whether nothing but memory would be lost by forgetting it, provided that the last
+    /// transaction that changed it is durable.
+    pub fn is_idle(&self) -> bool {
+        let pending = self
+            .blocks
+            .as_ref()
+            .is_some_and(|blocks| !blocks.pending.is_empty());
+        self.unfolded.is_empty() && self.preallocations.is_empty() && !pending
+    }
+}
+
+/// Reads a group's descriptor as it was last committed.
+///
+/// # Errors
+///
+/// `Corrupt` if its checksum is wrong or its counts exceed the group, `Io`.
+pub fn read_descriptor(store: &Store, group: GroupNumber) -> Result<GroupDescriptor> {
+    let geometry = &store.geometry;
+    let (block, offset) = geometry.descriptor_location(group);
+    let page = store.read_block(block)?.page();
+    let start = offset as usize;
+    let bytes = &page[start..start + usize::from(geometry.descriptor_size)];
+    let descriptor = GroupDescriptor::decode(bytes, geometry, group)
+        .map_err(|corrupt| corrupt.in_block(block))?;
+    descriptor
+        .check(geometry, group)
+        .map_err(|corrupt| corrupt.in_block(block))?;
+    Ok(descriptor)
+}
+
+/// Whether the group's block bitmap was never written.
+pub fn has_no_block_bitmap(store: &Store, descriptor: &GroupDescriptor) -> bool {
+    store.geometry.checksums.protects_descriptors()
+        && descriptor.flags.contains(GroupFlags::BLOCK_UNINIT)
+}
+
+/// Whether the group's inode bitmap was never written.
+pub fn has_no_inode_bitmap(store: &Store, descriptor: &GroupDescriptor) -> bool {
+    store.geometry.checksums.protects_descriptors()
+        && descriptor.flags.contains(GroupFlags::INODE_UNINIT)
+}
+
+/// Inodes at the end of the table that were never used; the field means something only where
+/// descriptors have checksums.
+pub fn unused_inodes(store: &Store, descriptor: &GroupDescriptor) -> u32 {
+    if has_no_inode_bitmap(store, descriptor) {
+        store.geometry.inodes_per_group
+    } else if store.geometry.checksums.protects_descriptors() {
+        descriptor.unused_inodes
+    } else {
+        0
+    }
+}
+
+impl BlockSide {
+    /// Reads, or for a group never written computes, the block bitmap.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` if it contradicts its checksum, the metadata in the group, or the free count;
+    /// `Io`.
+    pub fn load(
+        store: &Store,
+        metadata: &MetadataMap,
+        group: GroupNumber,
+        descriptor: &GroupDescriptor,
+    ) -> Result<Self> {
+        let bits = store.geometry.clusters_in(group);
+        let bitmap = if has_no_block_bitmap(store, descriptor) {
+            computed_bitmap(store, metadata, group, bits)
+        } else {
+            read_block_bitmap(store, metadata, group, descriptor, bits)?
+        };
+        let buddy = Buddy::from_bitmap(&bitmap, bits);
+        if buddy.free() != descriptor.free_clusters {
+            let (free, said) = (buddy.free(), descriptor.free_clusters);
+            let problem = format!("has {free} free blocks, the group descriptor says {said}");
+            return Err(block_bitmap_problem(group, descriptor, problem).into());
+        }
+        Ok(Self {
+            bitmap,
+            is_changed: false,
+            buddy,
+            pending: Pending::default(),
+        })
+    }
+}
+
+fn block_bitmap_problem(
+    group: GroupNumber,
+    descriptor: &GroupDescriptor,
+    problem: String,
+) -> Corrupt {
+    Corrupt::new("block bitmap", problem)
+        .in_group(group)
+        .in_block(descriptor.block_bitmap)
+}
+
+/// The parts of a group that hold metadata, as bits of its bitmap.
+fn metadata_bits<'a>(
+    store: &'a Store,
+    metadata: &'a MetadataMap,
+    group: GroupNumber,
+) -> impl Iterator<Item = Range<u32>> + 'a {
+    let geometry = &store.geometry;
+    let start = geometry.first_block(group).get();
+    let end = start + u64::from(geometry.blocks_in(group));
+    let bit = move |block: u64, round_up: u64| {
+        let bit = (block - start + round_up) >> geometry.cluster_bits;
+        u32::try_from(bit).expect("groups have fewer than 2^32 blocks")
+    };
+    let last = u64::from(geometry.blocks_per_cluster) - 1;
+    metadata
+        .within(start..end)
+        .map(move |run| bit(run.start, 0)..bit(run.end, last))
+}
+
+fn computed_bitmap(store: &Store, metadata: &MetadataMap, group: GroupNumber, bits: u32) -> Page {
+    let mut bitmap = vec![0; store.block_size() as usize];
+    for run in metadata_bits(store, metadata, group) {
+        bitmap::set_range(&mut bitmap, run);
+    }
+    bitmap::set_padding(&mut bitmap, bits);
+    Page::from(bitmap)
+}
+
+fn read_block_bitmap(
+    store: &Store,
+    metadata: &MetadataMap,
+    group: GroupNumber,
+    descriptor: &GroupDescriptor,
+    bits: u32,
+) -> Result<Page> {
+    let mut page = store.read_block(descriptor.block_bitmap)?.page();
+    let geometry = &store.geometry;
+    if let Some(seed) = geometry.checksum_seed() {
+        let made = bitmap::block_bitmap_checksum(seed, &page, geometry.clusters_per_group);
+        let stored = descriptor.block_bitmap_checksum;
+        if !GroupDescriptor::matches(stored, made, geometry) {
+            let problem = format!("checksum is {stored:#010X}, its bytes make {made:#010X}");
+            return Err(block_bitmap_problem(group, descriptor, problem).into());
+        }
+    }
+    for run in metadata_bits(store, metadata, group) {
+        if let Some(free) = bitmap::next_zero(&page, run.start, run.end) {
+            let problem =
+                format!("says that block {free} of the group is free, which holds metadata");
+            return Err(block_bitmap_problem(group, descriptor, problem).into());
+        }
+    }
+    pad(&mut page, bits);
+    Ok(page)
+}
+
+/// Sets bits behind the last one, should the image have them clear.
+fn pad(page: &mut Page, bits: u32) {
+    if !bitmap::has_padding(page, bits) {
+        bitmap::set_padding(page.make_mut(), bits);
+    }
+}
+
+impl InodeSide {
+    /// Reads, or for a table never used makes, the inode bitmap.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` if it contradicts its checksum, the free count or the never used part of the
+    /// table; `Io`.
+    pub fn load(store: &Store, group: GroupNumber, descriptor: &GroupDescriptor) -> Result<Self> {
+        let bits = store.geometry.inodes_per_group;
+        let bitmap = if has_no_inode_bitmap(store, descriptor) {
+            let mut bytes = vec![0; store.block_size() as usize];
+            bitmap::set_padding(&mut bytes, bits);
+            Page::from(bytes)
+        } else {
+            let mut page = store.read_block(descriptor.inode_bitmap)?.page();
+            judge_inode_bitmap(store, descriptor, &page)
+                .map_err(|corrupt| corrupt.in_group(group).in_block(descriptor.inode_bitmap))?;
+            pad(&mut page, bits);
+            page
+        };
+        Ok(Self {
+            bitmap,
+            is_changed: false,
+            first_free: 0,
+        })
+    }
+}
+
+fn judge_inode_bitmap(
+    store: &Store,
+    descriptor: &GroupDescriptor,
+    page: &[u8],
+) -> std::result::Result<(), Corrupt> {
+    let geometry = &store.geometry;
+    let bits = geometry.inodes_per_group;
+    let corrupt = |problem: String| Err(Corrupt::new("inode bitmap", problem));
+    if let Some(seed) = geometry.checksum_seed() {
+        let made = bitmap::inode_bitmap_checksum(seed, page, bits);
+        let stored = descriptor.inode_bitmap_checksum;
+        if !GroupDescriptor::matches(stored, made, geometry) {
+            return corrupt(format!(
+                "checksum is {stored:#010X}, its bytes make {made:#010X}"
+            ));
+        }
+    }
+    let free = bitmap::count_zeros(page, 0..bits);
+    if free != descriptor.free_inodes {
+        let said = descriptor.free_inodes;
+        return corrupt(format!(
+            "has {free} free inodes, the group descriptor says {said}"
+        ));
+    }
+    let boundary = bits.saturating_sub(unused_inodes(store, descriptor));
+    if let Some(used) = bitmap::next_one(page, boundary, bits) {
+        return corrupt(format!(
+            "inode {used} of the group is used, but counted as never used"
+        ));
+    }
+    Ok(())
+}
+
+/// The block behind the inode table that starts at `table`.
+pub fn inode_table_end(store: &Store, table: BlockNumber) -> u64 {
+    table.get() + u64::from(store.geometry.inode_table_blocks)
+}

@@ -1,0 +1,87 @@
+//! Which blocks hold the file system's own structures: superblock and descriptor copies, bitmaps,
+//! inode tables.
+//!
+//! With `flex_bg` the bitmaps and the table of a group may lie in any other group, so "the
+//! metadata of group g" is a question about places, not about descriptors. The map answers it from
+//! one sorted list of runs, made at mount: neighbours are merged, so a flexible group costs a few
+//! entries. Structures that overlap are corruption and refused there. [immutable after mount]
+
+use std::ops::Range;
+
+use pext4_ondisk::{BlockNumber, Corrupt};
+
+/// Blocks that no file may own.
+#[derive(Debug, Default)]
+pub struct MetadataMap {
+    /// Sorted, disjoint, with gaps between them.
+    runs: Box<[Range<u64>]>,
+}
+
+impl MetadataMap {
+    /// A map of these runs.
+    ///
+    /// # Errors
+    ///
+    /// [`Corrupt`] if two of them share a block.
+    pub fn new(mut runs: Vec<Range<u64>>) -> Result<Self, Corrupt> {
+        runs.retain(|run| !run.is_empty());
+        runs.sort_unstable_by_key(|run| run.start);
+        let mut merged: Vec<Range<u64>> = Vec::new();
+        for run in runs {
+            match merged.last_mut() {
+                Some(last) if run.start < last.end => {
+                    let problem = "two bitmaps, inode tables or descriptor copies overlap here";
+                    let block = BlockNumber(run.start);
+                    return Err(Corrupt::new("group descriptors", problem).in_block(block));
+                }
+                Some(last) if run.start == last.end => last.end = run.end,
+                _ => merged.push(run),
+            }
+        }
+        Ok(Self {
+            runs: merged.into_boxed_slice(),
+        })
+    }
+
+    /// The parts of `blocks` that are metadata, in order.
+    pub fn within(&self, blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+        let first = self.runs.partition_point(|run| run.end <= blocks.start);
+        self.runs[first..]
+            .iter()
+            .take_while(move |run| run.start < blocks.end)
+            .map(move |run| run.start.max(blocks.start)..run.end.min(blocks.end))
+    }
+
+    /// Whether any of `blocks` is metadata.
+    #[must_use]
+    pub fn touches(&self, blocks: Range<u64>) -> bool {
+        self.within(blocks).next().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use super::MetadataMap;
+
+    fn within(map: &MetadataMap, blocks: Range<u64>) -> Vec<Range<u64>> {
+        map.within(blocks).collect()
+    }
+
+    #[test]
+    fn neighbours_merge_and_parts_are_cut_out() {
+        let map = MetadataMap::new(vec![30..40, 10..12, 12..20, 50..50]).expect("disjoint");
+        assert_eq!(map.runs.len(), 2);
+        assert_eq!(within(&map, 0..100), [10..20, 30..40]);
+        assert_eq!(within(&map, 15..31), [15..20, 30..31]);
+        assert!(within(&map, 20..30).is_empty());
+        assert!(map.touches(19..20) && !map.touches(20..30) && !map.touches(40..90));
+    }
+
+    #[test]
+    fn structures_that_overlap_are_refused() {
+        let refused = MetadataMap::new(vec![10..20, 0..5, 19..22]).expect_err("19 is in two");
+        assert_eq!(refused.block(), Some(pext4_ondisk::BlockNumber(19)));
+    }
+}

@@ -1,0 +1,172 @@
+//! The groups of a volume: where everything lies, what is free, and what is owed to transactions.
+//!
+//! At mount the descriptors are read once, in order, and each leaves a [`Slot`]: a place and a few
+//! hints. A group's bitmaps come into memory when first needed and leave again when the last
+//! transaction that changed them is durable and memory is short. While a group is in memory, memory is
+//! the truth; its bytes are made at capture.
+//!
+//! This module keeps the state and its invariants. Who gets which blocks is decided in `mballoc`,
+//! who gets which inode in `ialloc`; both add their operations to [`Groups`].
+//!
+//! Life of a block: *free* in bitmap and buddy; *taken* from the buddy, and used in the bitmap or
+//! set aside; *freed*: on the group's stack, then folded (clear in the bitmap, still used in the
+//! buddy), then free again once the transaction is durable.
+
+mod bits;
+pub mod buddy;
+mod changes;
+mod counts;
+mod debt;
+mod evict;
+mod freed;
+mod held;
+pub(crate) mod hints;
+mod loaded;
+mod metadata;
+mod open;
+mod preallocation;
+pub(crate) mod slot;
+mod visit;
+
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+
+use pext4_jbd2::Owing;
+use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, Tid};
+use pext4_sync::atomic::Ordering;
+use pext4_sync::{Sharded, Stack};
+
+use crate::error::Error;
+use crate::store::Store;
+use counts::{Counts, sum};
+use evict::Residency;
+use hints::Hints;
+use metadata::MetadataMap;
+use slot::Slot;
+
+pub(crate) use freed::FreedExtent;
+pub(crate) use held::Held;
+pub(crate) use preallocation::Aside;
+pub use preallocation::Preallocation;
+
+/// Metadata blocks that the first change of a group in a transaction may dirty: both bitmaps and
+/// the descriptor.
+pub const CREDITS_PER_GROUP: u32 = 3;
+
+/// All groups of a volume.
+pub struct Groups {
+    pub(crate) store: Arc<Store>,
+    slots: Box<[Slot]>,
+    metadata: MetadataMap,
+    pub(crate) counts: Counts,
+    pub(crate) hints: Hints,
+    /// Groups with folded frees that wait for their transaction, at least once each.
+    awaiting: Sharded<Stack<GroupNumber>>,
+    residency: Residency,
+    /// Corruption found under a group's lock, judged when no lock is held.
+    complaints: Stack<Error>,
+    this: Weak<Self>,
+}
+
+/// One group in the committer's list of debtors.
+struct Debtor {
+    groups: Arc<Groups>,
+    number: GroupNumber,
+}
+
+impl Groups {
+    /// Free blocks: what `statfs` shows.
+    #[must_use]
+    pub fn free_blocks(&self) -> u64 {
+        sum(&self.counts.free_blocks) << self.store.geometry.cluster_bits
+    }
+
+    /// Free inodes.
+    #[must_use]
+    pub fn free_inodes(&self) -> u64 {
+        sum(&self.counts.free_inodes)
+    }
+
+    /// Directories.
+    #[must_use]
+    pub fn directories(&self) -> u64 {
+        sum(&self.counts.directories)
+    }
+
+    /// Whether blocks were freed that become allocatable with the next commit: an allocation that
+    /// met a full disk is worth another try after it.
+    #[must_use]
+    pub fn has_pending_frees(&self) -> bool {
+        sum(&self.counts.pending) > 0
+    }
+
+    /// How many groups there are.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.store.geometry.group_count
+    }
+
+    /// Groups in memory.
+    #[must_use]
+    pub fn resident(&self) -> usize {
+        self.residency.count()
+    }
+
+    /// What may be known of a group without its lock.
+    pub(crate) fn slot(&self, number: GroupNumber) -> &Slot {
+        &self.slots[number.get() as usize]
+    }
+
+    /// Where an inode's slot lies: its block and the byte offset in it; `None` if there is no such
+    /// inode.
+    #[must_use]
+    pub fn slot_place(&self, inode: InodeNumber) -> Option<(BlockNumber, u32)> {
+        let (group, index) = self.store.geometry.inode_group(inode)?;
+        self.store
+            .geometry
+            .inode_slot(self.slot(group).inode_table, index)
+    }
+
+    /// Whether an inode's slot has never been used: its bytes on disk mean nothing, and are to be
+    /// initialised rather than read.
+    #[must_use]
+    pub fn inode_slot_is_virgin(&self, inode: InodeNumber) -> bool {
+        let Some((group, index)) = self.store.geometry.inode_group(inode) else {
+            return true;
+        };
+        let unused = self.slot(group).unused_inodes.load(Ordering::Acquire);
+        index >= self.store.geometry.inodes_per_group.saturating_sub(unused)
+    }
+
+    /// Whether any of these blocks holds the file system's own structures, which no file may own.
+    #[must_use]
+    pub fn is_metadata(&self, blocks: Range<u64>) -> bool {
+        self.metadata.touches(blocks)
+    }
+
+    /// The group as the journal keeps it on a transaction's list.
+    pub(crate) fn owing(&self, number: GroupNumber) -> Arc<dyn Owing> {
+        let groups = self.this.upgrade().expect("groups are used through an Arc");
+        Arc::new(Debtor { groups, number })
+    }
+
+    /// Reports corruption that was found under locks, now that none of a group is held.
+    pub(crate) fn report(&self) {
+        if !self.complaints.is_empty() {
+            for error in self.complaints.take_all() {
+                self.store.judge(error);
+            }
+        }
+    }
+}
+
+impl Owing for Debtor {
+    fn capture(&self, tid: Tid, captures: &mut Vec<pext4_jbd2::Capture>) {
+        self.groups.hold(self.number).settle(tid, captures);
+    }
+}

@@ -1,0 +1,168 @@
+//! The place of one group in the table: what everyone may read without its lock, and the lock.
+//!
+//! The numbers outside the lock are hints: exact while the group is held (they are written when a
+//! hold ends), possibly stale for anyone else, who re-tests under the lock whatever matters
+//! (mechanisms D5). They are right for groups that are not in memory as well, except that the
+//! largest free run of a group never loaded is only bounded by its free count.
+
+use pext4_ondisk::group_descriptor::GroupDescriptor;
+use pext4_ondisk::{BlockNumber, Tid};
+use pext4_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use pext4_sync::order::Class;
+use pext4_sync::{Mutex, Stack};
+
+use super::freed::FreedExtent;
+use super::loaded::Loaded;
+
+/// What is known of a group without its lock, as bits of [`Slot::marks`].
+pub mod mark {
+    /// Block bitmap and buddy are in memory.
+    pub const BLOCKS_LOADED: u32 = 1;
+    /// The inode bitmap is in memory.
+    pub const INODES_LOADED: u32 = 2;
+    /// The block bitmap cannot be used: nothing is allocated or freed here.
+    pub const BLOCKS_CORRUPT: u32 = 4;
+    /// The inode bitmap cannot be used.
+    pub const INODES_CORRUPT: u32 = 8;
+    /// Used since eviction last passed.
+    pub const REFERENCED: u32 = 16;
+}
+
+/// One group of the table.
+#[repr(align(64))]
+pub struct Slot {
+    /// Where the inode table begins. [immutable after mount]
+    pub inode_table: BlockNumber,
+    /// Blocks that can be allocated. [atomic; exact under group, as all that follow]
+    pub free_blocks: AtomicU32,
+    /// Free runs.
+    pub fragments: AtomicU32,
+    /// One more than the order of the largest aligned free run; 0 if nothing is free.
+    pub largest: AtomicU32,
+    /// Blocks set aside in preallocations.
+    pub aside: AtomicU32,
+    /// Free inodes.
+    pub free_inodes: AtomicU32,
+    /// Directories.
+    pub directories: AtomicU32,
+    /// Inodes at the end of the table that were never used.
+    pub unused_inodes: AtomicU32,
+    /// Bits of [`mark`]. [atomic]
+    pub marks: AtomicU32,
+    /// The last transaction whose committer will visit this group. [atomic]
+    noted: AtomicU64,
+    /// Frees that nobody has folded yet. [lock-free]
+    pub freed: Stack<FreedExtent>,
+    /// The group in memory; `None` until first needed and after eviction.
+    pub state: Mutex<Option<Box<Loaded>>>,
+}
+
+/// Marks a transaction number in [`Slot::noted`] as present.
+const NOTED: u64 = 1 << 32;
+
+impl Slot {
+    /// The slot of a group that is not in memory.
+    pub fn new(descriptor: &GroupDescriptor, unused_inodes: u32) -> Self {
+        let free = descriptor.free_clusters;
+        Self {
+            inode_table: descriptor.inode_table,
+            free_blocks: AtomicU32::new(free),
+            fragments: AtomicU32::new(u32::from(free > 0)),
+            largest: AtomicU32::new(free.checked_ilog2().map_or(0, |order| order + 1)),
+            aside: AtomicU32::new(0),
+            free_inodes: AtomicU32::new(descriptor.free_inodes),
+            directories: AtomicU32::new(descriptor.used_directories),
+            unused_inodes: AtomicU32::new(unused_inodes),
+            marks: AtomicU32::new(0),
+            noted: AtomicU64::new(0),
+            freed: Stack::new(),
+            state: Mutex::new(Class::Group, None),
+        }
+    }
+
+    /// Whether any of these marks is set.
+    pub fn is(&self, marks: u32) -> bool {
+        self.marks.load(Ordering::Acquire) & marks != 0
+    }
+
+    /// Sets marks.
+    pub fn mark(&self, marks: u32) {
+        self.marks.fetch_or(marks, Ordering::AcqRel);
+    }
+
+    /// Clears marks; answers those that were set.
+    pub fn unmark(&self, marks: u32) -> u32 {
+        self.marks.fetch_and(!marks, Ordering::AcqRel) & marks
+    }
+
+    /// Blocks that can be allocated, as far as can be told without the lock; 0 in corrupt groups.
+    pub fn free_hint(&self) -> u32 {
+        if self.is(mark::BLOCKS_CORRUPT) {
+            0
+        } else {
+            self.free_blocks.load(Ordering::Relaxed)
+        }
+    }
+
+    /// The order of the largest aligned free run, likewise.
+    pub fn largest_hint(&self) -> Option<u32> {
+        if self.is(mark::BLOCKS_CORRUPT) {
+            return None;
+        }
+        self.largest.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// The average length of free runs, likewise.
+    pub fn average_hint(&self) -> u32 {
+        self.free_hint() / self.fragments.load(Ordering::Relaxed).max(1)
+    }
+
+    /// Free inodes, likewise.
+    pub fn free_inodes_hint(&self) -> u32 {
+        if self.is(mark::INODES_CORRUPT) {
+            0
+        } else {
+            self.free_inodes.load(Ordering::Relaxed)
+        }
+    }
+
+    /// Whether the committer of `tid` is going to visit this group.
+    pub fn is_noted(&self, tid: Tid) -> bool {
+        self.noted.load(Ordering::SeqCst) == NOTED | u64::from(tid.0)
+    }
+
+    /// Notes that the committer of `tid` is going to visit; whether this call was the one that did.
+    pub fn note(&self, tid: Tid) -> bool {
+        let tag = NOTED | u64::from(tid.0);
+        self.noted.swap(tag, Ordering::SeqCst) != tag
+    }
+
+    /// The last transaction that changed the group or freed blocks in it.
+    pub fn last_noted(&self) -> Option<Tid> {
+        let noted = self.noted.load(Ordering::SeqCst);
+        let tid = u32::try_from(noted & u64::from(u32::MAX)).expect("masked to 32 bits");
+        (noted & NOTED != 0).then_some(Tid(tid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{GroupDescriptor, Slot, Tid};
+
+    #[test]
+    fn a_slot_stays_small() {
+        assert_eq!(align_of::<Slot>(), 64);
+        assert!(size_of::<Slot>() <= 192, "{}", size_of::<Slot>());
+    }
+
+    #[test]
+    fn the_first_to_note_a_transaction_knows_it() {
+        let slot = Slot::new(&GroupDescriptor::default(), 0);
+        assert_eq!(slot.last_noted(), None);
+        assert!(slot.note(Tid(0)));
+        assert!(!slot.note(Tid(0)));
+        assert!(slot.is_noted(Tid(0)) && !slot.is_noted(Tid(1)));
+        assert!(slot.note(Tid(1)));
+        assert_eq!(slot.last_noted(), Some(Tid(1)));
+    }
+}

@@ -1,0 +1,349 @@
+//! Groups over images of mke2fs: opening, judging, owing, eviction.
+
+use std::sync::Arc;
+
+use pext4_block::Device;
+use pext4_jbd2::{Capture, Owing};
+use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
+use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, bitmap};
+
+use super::buddy::Span;
+use super::freed::FreedExtent;
+use super::testing::{Ground, image};
+use crate::mballoc::Request;
+use crate::options::MountOptions;
+
+/// Shapes of images that people have.
+const SHAPES: [&[&str]; 6] = [
+    &["-b", "4096"],
+    &["-b", "1024", "-g", "1024", "-N", "2048"],
+    &[
+        "-b",
+        "4096",
+        "-O",
+        "^64bit,^metadata_csum,uninit_bg",
+        "-g",
+        "4096",
+    ],
+    &["-b", "1024", "-O", "^flex_bg,^64bit", "-g", "2048"],
+    &["-b", "4096", "-O", "meta_bg,^resize_inode", "-g", "1024"],
+    &[
+        "-b",
+        "2048",
+        "-O",
+        "sparse_super2,^metadata_csum,^uninit_bg",
+        "-g",
+        "4096",
+        "-G",
+        "4",
+    ],
+];
+
+#[test]
+fn every_group_of_a_fresh_image_is_sound() {
+    for shape in SHAPES {
+        let Some(ground) = Ground::make(shape, "64M") else {
+            return;
+        };
+        let superblock = ground.store.superblock(Clone::clone);
+        assert_eq!(
+            ground.groups.free_blocks(),
+            superblock.free_blocks,
+            "{shape:?}"
+        );
+        assert_eq!(
+            ground.groups.free_inodes(),
+            u64::from(superblock.free_inodes),
+            "{shape:?}"
+        );
+        for number in ground.store.geometry.groups() {
+            let mut held = ground.groups.hold(number);
+            assert!(
+                held.load_blocks() && held.load_inodes(),
+                "{shape:?} {number:?}"
+            );
+            held.blocks().buddy.check().expect("built whole");
+        }
+        assert!(ground.groups.complaints.is_empty(), "{shape:?}");
+    }
+}
+
+/// The descriptor of a group, changed on the device without regard for checksums.
+fn spoil(ground: &Ground, group: u32, change: impl FnOnce(&mut GroupDescriptor)) {
+    let geometry = &ground.store.geometry;
+    let group = GroupNumber(group);
+    let (block, offset) = geometry.descriptor_location(group);
+    let mut bytes = ground.block(block);
+    let start = offset as usize;
+    let slot = &mut bytes[start..start + usize::from(geometry.descriptor_size)];
+    let mut descriptor = GroupDescriptor::decode(slot, geometry, group).expect("sound so far");
+    change(&mut descriptor);
+    descriptor.encode(slot, geometry, group);
+    let at = block.get() * u64::from(geometry.block_size);
+    ground.device.write_at(at, &bytes).expect("inside");
+}
+
+fn reopened(ground: &Ground) -> String {
+    match Ground::open(Arc::clone(&ground.device), MountOptions::default()) {
+        Ok(_) => String::new(),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn structures_on_top_of_each_other_are_refused() {
+    let Some(ground) = Ground::make(&["-b", "4096", "-g", "4096"], "64M") else {
+        return;
+    };
+    let other = ground.on_disk()[2].descriptor.inode_table;
+    spoil(&ground, 1, |descriptor| descriptor.block_bitmap = other);
+    let refusal = reopened(&ground);
+    assert!(
+        refusal.contains("overlap") && refusal.contains(&format!("block {other}")),
+        "{refusal}"
+    );
+    spoil(&ground, 1, |descriptor| {
+        descriptor.block_bitmap = BlockNumber(1)
+    });
+    assert!(
+        reopened(&ground).contains("overlap"),
+        "the descriptors themselves are metadata too"
+    );
+}
+
+#[test]
+fn a_flipped_bit_in_a_descriptor_is_refused() {
+    let Some(ground) = Ground::make(&["-b", "4096", "-g", "4096"], "64M") else {
+        return;
+    };
+    let (block, offset) = ground.store.geometry.descriptor_location(GroupNumber(3));
+    let mut bytes = ground.block(block);
+    bytes[offset as usize + 12] ^= 4;
+    ground
+        .device
+        .write_at(block.get() * 4096, &bytes)
+        .expect("inside");
+    let refusal = reopened(&ground);
+    assert!(
+        refusal.contains("group 3") && refusal.contains("checksum"),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn more_never_used_inodes_than_free_ones_are_refused() {
+    let Some(ground) = Ground::make(&["-b", "4096", "-g", "4096"], "64M") else {
+        return;
+    };
+    spoil(&ground, 2, |descriptor| {
+        descriptor.flags.remove(GroupFlags::INODE_UNINIT);
+        descriptor.free_inodes = 5;
+        descriptor.unused_inodes = 6;
+    });
+    assert!(
+        reopened(&ground).contains("never used"),
+        "{}",
+        reopened(&ground)
+    );
+}
+
+#[test]
+fn a_corrupt_group_is_left_alone_and_reported_once() {
+    let Some(device) = image(&["-b", "4096", "-g", "4096"], "64M") else {
+        return;
+    };
+    let ground = Ground::open(device, MountOptions::default()).expect("sound");
+    let victim = GroupNumber(0);
+    let descriptor = &ground.on_disk()[0].descriptor;
+    let mut bytes = ground.block(descriptor.block_bitmap);
+    bytes[100] ^= 0x10;
+    ground
+        .device
+        .write_at(descriptor.block_bitmap.get() * 4096, &bytes)
+        .expect("inside");
+    let goal = ground.groups.goal_of(InodeNumber(12));
+    assert_eq!(ground.store.geometry.group_of(goal), Some(victim));
+    let mut handle = ground.handle();
+    let before = ground.groups.free_blocks();
+    for _ in 0..3 {
+        let run = ground
+            .groups
+            .allocate(&mut handle, &Request::one(InodeNumber(12), goal))
+            .expect("elsewhere");
+        assert_ne!(ground.store.geometry.group_of(run.start), Some(victim));
+    }
+    ground
+        .groups
+        .free(&mut handle, BlockNumber(4000), 2)
+        .expect("blocks are lost, nothing else");
+    assert_eq!(ground.groups.free_blocks(), before - 3);
+    drop(handle);
+    let errors = ground.store.superblock(|superblock| superblock.error_count);
+    assert_eq!(errors, 1);
+}
+
+#[test]
+fn frees_of_an_older_transaction_stay_out_of_the_next_and_the_next_out_of_them() {
+    let Some(ground) = Ground::make(&["-b", "4096", "-g", "4096"], "64M") else {
+        return;
+    };
+    let groups = &ground.groups;
+    let mut handle = ground.handle();
+    let request = Request {
+        length: 8,
+        ..Request::one(InodeNumber(12), BlockNumber(2000))
+    };
+    let run = groups.allocate(&mut handle, &request).expect("space");
+    drop(handle);
+    ground.commit();
+    let group = ground.store.geometry.group_of(run.start).expect("inside");
+    let first = ground
+        .store
+        .geometry
+        .offset_in_group(run.start)
+        .expect("inside");
+
+    // As if the transaction before had freed and its committer not come by yet.
+    let mut handle = ground.handle();
+    let older = handle.tid().previous();
+    groups.counts.pending.add(4);
+    groups.counts.free_blocks.add(4);
+    let span = Span {
+        start: first,
+        length: 4,
+    };
+    groups
+        .slot(group)
+        .freed
+        .push(FreedExtent { tid: older, span });
+    let next = Request {
+        length: 8,
+        ..Request::one(InodeNumber(12), BlockNumber(run.start.get() + 8))
+    };
+    let next = groups.allocate(&mut handle, &next).expect("space");
+    assert_eq!(
+        next.start.get(),
+        run.start.get() + 8,
+        "behind, not where it was freed"
+    );
+    groups
+        .free(&mut handle, BlockNumber(run.start.get() + 6), 2)
+        .expect("allocated above");
+
+    let older_bytes = bitmap_of(&*groups.owing(group), older);
+    assert_eq!(
+        bits(&older_bytes, first, 16),
+        "0000111100000000",
+        "frees of the older alone"
+    );
+    assert_eq!(
+        bitmap_of(&*groups.owing(group), older),
+        Vec::<u8>::new(),
+        "the debt is paid once"
+    );
+    let newer_bytes = bitmap_of(&*groups.owing(group), handle.tid());
+    assert_eq!(bits(&newer_bytes, first, 16), "0000110011111111");
+}
+
+fn bitmap_of(debtor: &dyn Owing, tid: pext4_ondisk::Tid) -> Vec<u8> {
+    let mut captures = Vec::new();
+    debtor.capture(tid, &mut captures);
+    let blocks = captures.iter().filter_map(|capture| match capture {
+        Capture::Block { page, .. } => Some(page.to_vec()),
+        Capture::Piece { .. } => None,
+    });
+    let blocks: Vec<_> = blocks.collect();
+    assert!(blocks.len() <= 1, "only the block bitmap changed");
+    blocks.into_iter().next().unwrap_or_default()
+}
+
+fn bits(bitmap: &[u8], first: u32, count: u32) -> String {
+    (first..first + count)
+        .map(|bit| if bitmap::test(bitmap, bit) { '1' } else { '0' })
+        .collect()
+}
+
+#[test]
+fn a_double_free_is_noticed_and_takes_nothing_else_down() {
+    let Some(ground) = Ground::make(&["-b", "4096", "-g", "4096"], "64M") else {
+        return;
+    };
+    let groups = &ground.groups;
+    let mut handle = ground.handle();
+    let run = groups
+        .allocate(
+            &mut handle,
+            &Request::one(InodeNumber(12), BlockNumber(5000)),
+        )
+        .expect("space");
+    let before = groups.free_blocks();
+    groups.free(&mut handle, run.start, 1).expect("ours");
+    groups
+        .free(&mut handle, run.start, 1)
+        .expect("noticed later");
+    drop(handle);
+    ground.commit();
+    assert_eq!(groups.free_blocks(), before + 1);
+    assert!(!groups.has_pending_frees());
+    assert_eq!(
+        ground.store.superblock(|superblock| superblock.error_count),
+        1
+    );
+    let mut handle = ground.handle();
+    let next = groups
+        .allocate(
+            &mut handle,
+            &Request::one(InodeNumber(12), BlockNumber(5000)),
+        )
+        .expect("space");
+    assert_ne!(
+        ground.store.geometry.group_of(next.start),
+        ground.store.geometry.group_of(run.start)
+    );
+}
+
+#[test]
+fn groups_leave_memory_only_when_nothing_is_lost() {
+    let Some(device) = image(&["-b", "1024", "-g", "512", "-N", "1024"], "64M") else {
+        return;
+    };
+    let options = MountOptions {
+        cache_size: 1 << 20,
+        ..MountOptions::default()
+    };
+    let ground = Ground::open(device, options).expect("sound");
+    let groups = &ground.groups;
+    let mut handle = ground.store.start(600).expect("granted");
+    let mut runs = Vec::new();
+    for number in ground.store.geometry.groups() {
+        let goal = ground.store.geometry.first_block(number);
+        runs.push(
+            groups
+                .allocate(&mut handle, &Request::one(InodeNumber(12), goal))
+                .expect("space"),
+        );
+    }
+    assert!(runs.len() >= 128);
+    let loaded = groups.resident();
+    assert!(loaded > 100);
+    groups.evict();
+    assert_eq!(groups.resident(), loaded, "every group owes its bytes");
+    drop(handle);
+    ground.commit();
+    assert!(
+        groups.resident() <= 64,
+        "{} of {loaded} are left",
+        groups.resident()
+    );
+    let mut handle = ground.store.start(600).expect("granted");
+    for run in &runs {
+        groups
+            .free(&mut handle, run.start, run.length)
+            .expect("they were allocated");
+    }
+    drop(handle);
+    ground.commit();
+    assert!(!groups.has_pending_frees());
+    assert!(groups.resident() <= 64);
+    assert_eq!(ground.complaints_of_e2fsck(), "");
+}

@@ -1,0 +1,63 @@
+//! What happens when a transaction is durable: the blocks it freed become allocatable.
+//!
+//! Only groups in which something was freed are visited. With `discard` the blocks are given back
+//! to the device first, while nobody can have been given them yet.
+
+use pext4_ondisk::{GroupNumber, Tid};
+
+use super::Groups;
+use super::buddy::Span;
+
+impl Groups {
+    /// Transaction `tid` is durable. Called by the committer, with no lock held.
+    pub fn committed(&self, tid: Tid) {
+        for shard in self.awaiting.iter() {
+            for number in shard.take_all() {
+                self.release_freed(number, tid);
+            }
+        }
+        self.evict();
+        self.report();
+    }
+
+    fn release_freed(&self, number: GroupNumber, tid: Tid) {
+        if self.store.options.discard {
+            self.discard_freed(number, tid);
+        }
+        let mut held = self.hold(number);
+        let Some(blocks) = held.loaded().and_then(|loaded| loaded.blocks.as_mut()) else {
+            return;
+        };
+        let spans = blocks.pending.take_through(tid);
+        let waits = !blocks.pending.is_empty();
+        let mut released = 0;
+        for span in spans {
+            held.release(span);
+            released += i64::from(span.length);
+        }
+        drop(held);
+        self.counts.pending.add(-released);
+        if waits {
+            self.awaiting.local().push(number);
+        }
+    }
+
+    /// Tells the device; the extents stay on the list meanwhile, and only the committer removes
+    /// them. A device that fails to forget is no reason to stop.
+    fn discard_freed(&self, number: GroupNumber, tid: Tid) {
+        let spans = {
+            let mut held = self.hold(number);
+            let blocks = held.loaded().and_then(|loaded| loaded.blocks.as_ref());
+            blocks.map_or_else(Vec::new, |blocks| blocks.pending.through(tid))
+        };
+        let block_size = u64::from(self.store.block_size());
+        let first = self.store.geometry.first_block(number).get();
+        for Span { start, length } in spans {
+            let offset = (first + u64::from(start)) * block_size;
+            let _ = self
+                .store
+                .device
+                .discard(offset, u64::from(length) * block_size);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Where a new inode would be best, after Grigory Orlov's idea for directories.
+//!
+//! What is used together should lie together, and what is not should leave room for growth. A
+//! directory at the top begins a new region: it goes to a flexible group with more free inodes
+//! and blocks than the average, and few directories. Any other directory stays in its parent's
+//! flexible group while that is not worse than the average by too much, and takes the member with
+//! the fewest directories there: files follow their directory, so makers of files in different
+//! directories work on different groups. A file goes to its parent's group or, if that is full,
+//! to one that depends on the parent, by quadratic steps.
+//!
+//! All of it is read from hints; a stale one costs distance, never correctness.
+
+use pext4_ondisk::{GroupNumber, InodeNumber};
+use pext4_sync::atomic::Ordering;
+
+use crate::groups::Groups;
+
+/// Flexible groups that a search for a region looks at.
+const MOST_REGIONS: u32 = 64;
+/// Groups tried without waiting before the search begins to wait.
+const NEAR: u32 = 16;
+
+/// What a flexible group has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Region {
+    free_inodes: u64,
+    free_blocks: u64,
+    directories: u64,
+}
+
+/// The volume's averages for one flexible group, and what is tolerated.
+struct Limits {
+    average: Region,
+    least_inodes: u64,
+    least_blocks: u64,
+    most_directories: u64,
+}
+
+impl Groups {
+    /// The group in which to look first for an inode in the directory `parent`.
+    pub(super) fn group_for(
+        &self,
+        parent: InodeNumber,
+        is_directory: bool,
+        is_top: bool,
+    ) -> GroupNumber {
+        let home = self
+            .store
+            .geometry
+            .inode_group(parent)
+            .map_or(GroupNumber(0), |(group, _)| group);
+        match (is_directory, is_top) {
+            (false, _) => self.for_file(parent, home),
+            (true, true) => self.for_top_directory(),
+            (true, false) => self.for_directory(home),
+        }
+    }
+
+    /// All groups, from `start` on and around.
+    pub(super) fn order_from(
+        &self,
+        start: GroupNumber,
+    ) -> impl Iterator<Item = GroupNumber> + use<> {
+        let (count, start) = (self.count(), start.get());
+        (start..count).chain(0..start).map(GroupNumber)
+    }
+
+    /// How many groups are tried without waiting for one.
+    pub(super) fn near(&self) -> u32 {
+        NEAR
+    }
+
+    fn for_file(&self, parent: InodeNumber, home: GroupNumber) -> GroupNumber {
+        if self.has_room(home) {
+            return home;
+        }
+        let count = u64::from(self.count());
+        let hashed = u64::from(home.get()) + u64::from(parent.get());
+        let steps = (0..u64::BITS)
+            .map(|power| 1u64 << power)
+            .take_while(|&step| step < count);
+        let mut at = hashed % count;
+        let tried = std::iter::once(0).chain(steps).map(|step| {
+            at = (at + step) % count;
+            GroupNumber(u32::try_from(at).expect("below the number of groups"))
+        });
+        tried
+            .into_iter()
+            .find(|&group| self.has_room(group))
+            .unwrap_or(home)
+    }
+
+    fn has_room(&self, group: GroupNumber) -> bool {
+        let slot = self.slot(group);
+        slot.free_inodes_hint() > 0 && slot.free_hint() > 0
+    }
+
+    fn for_top_directory(&self) -> GroupNumber {
+        let regions = self.regions();
+        let limits = self.limits();
+        // Shards and calls begin in different places; a multiplication spreads their numbers.
+        let first = self.hints.next_spread().wrapping_mul(0x9E37_79B1) % regions;
+        let fewest = (0..regions.min(MOST_REGIONS))
+            .map(|step| (first + step) % regions)
+            .map(|region| (region, self.region(region)))
+            .filter(|(_, has)| {
+                has.free_inodes >= limits.average.free_inodes.max(1)
+                    && has.free_blocks >= limits.average.free_blocks
+            })
+            .min_by_key(|(_, has)| has.directories);
+        self.best_member(fewest.map_or(first, |(region, _)| region))
+    }
+
+    fn for_directory(&self, home: GroupNumber) -> GroupNumber {
+        let regions = self.regions();
+        let limits = self.limits();
+        let first = home.get() / self.store.geometry.groups_per_flex;
+        let acceptable = (0..regions.min(MOST_REGIONS))
+            .map(|step| (first + step) % regions)
+            .find(|&region| {
+                let has = self.region(region);
+                has.free_inodes >= limits.least_inodes
+                    && has.free_blocks >= limits.least_blocks
+                    && has.directories < limits.most_directories
+            });
+        self.best_member(acceptable.unwrap_or(first))
+    }
+
+    /// Flexible groups of the volume.
+    fn regions(&self) -> u32 {
+        self.count().div_ceil(self.store.geometry.groups_per_flex)
+    }
+
+    fn members(&self, region: u32) -> impl Iterator<Item = GroupNumber> + use<> {
+        let size = self.store.geometry.groups_per_flex;
+        let first = region.saturating_mul(size);
+        (first..first.saturating_add(size).min(self.count())).map(GroupNumber)
+    }
+
+    fn region(&self, region: u32) -> Region {
+        self.members(region).fold(Region::default(), |sum, group| {
+            let slot = self.slot(group);
+            Region {
+                free_inodes: sum.free_inodes + u64::from(slot.free_inodes_hint()),
+                free_blocks: sum.free_blocks + u64::from(slot.free_hint()),
+                directories: sum.directories + u64::from(slot.directories.load(Ordering::Relaxed)),
+            }
+        })
+    }
+
+    fn limits(&self) -> Limits {
+        let geometry = &self.store.geometry;
+        let regions = u64::from(self.regions());
+        let average = Region {
+            free_inodes: self.free_inodes() / regions,
+            free_blocks: self.free_blocks() / regions,
+            directories: self.directories() / regions,
+        };
+        let size = u64::from(geometry.groups_per_flex);
+        let inodes = u64::from(geometry.inodes_per_group) * size;
+        let blocks = u64::from(geometry.blocks_per_group) * size;
+        Limits {
+            least_inodes: average.free_inodes.saturating_sub(inodes / 4).max(1),
+            least_blocks: average.free_blocks.saturating_sub(blocks / 4),
+            most_directories: average.directories + inodes / 16 + 1,
+            average,
+        }
+    }
+
+    /// The member of a flexible group with room and the fewest directories.
+    fn best_member(&self, region: u32) -> GroupNumber {
+        let first = self.members(region).next().unwrap_or(GroupNumber(0));
+        self.members(region)
+            .filter(|&group| self.has_room(group))
+            .min_by_key(|&group| self.slot(group).directories.load(Ordering::Relaxed))
+            .unwrap_or(first)
+    }
+}

@@ -1,0 +1,259 @@
+//! Inode numbers over images of mke2fs.
+
+use std::collections::BTreeSet;
+
+use pext4_ondisk::group_descriptor::GroupFlags;
+use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
+use pext4_sync::thread;
+
+use crate::error::Refusal;
+use crate::groups::testing::{Ground, Random};
+
+const FOUR_GROUPS: &[&str] = &["-b", "4096", "-g", "4096", "-N", "2048"];
+
+fn make(ground: &Ground, parent: InodeNumber, is_directory: bool) -> InodeNumber {
+    let mut handle = ground.handle();
+    let is_top = parent == InodeNumber::ROOT;
+    ground
+        .groups
+        .allocate_inode(&mut handle, parent, is_directory, is_top)
+        .expect("there are inodes")
+}
+
+fn group(ground: &Ground, inode: InodeNumber) -> GroupNumber {
+    ground
+        .store
+        .geometry
+        .inode_group(inode)
+        .expect("allocated")
+        .0
+}
+
+fn free_all(ground: &Ground, inodes: impl IntoIterator<Item = (InodeNumber, bool)>) {
+    for (inode, is_directory) in inodes {
+        let mut handle = ground.handle();
+        ground
+            .groups
+            .free_inode(&mut handle, inode, is_directory)
+            .expect("ours");
+    }
+    ground.commit();
+    let free = ground.store.superblock(|superblock| superblock.free_inodes);
+    assert_eq!(ground.groups.free_inodes(), u64::from(free));
+    assert_eq!(ground.complaints_of_e2fsck(), "");
+}
+
+#[test]
+fn every_inode_is_given_out_once() {
+    for shape in [
+        FOUR_GROUPS,
+        &[
+            "-b",
+            "1024",
+            "-g",
+            "1024",
+            "-N",
+            "512",
+            "-O",
+            "^64bit,^metadata_csum,uninit_bg",
+        ],
+    ] {
+        let Some(ground) = Ground::make(shape, "64M") else {
+            return;
+        };
+        let free = ground.groups.free_inodes();
+        let mut seen = BTreeSet::new();
+        let mut random = Random::new(5);
+        let refused = loop {
+            let mut handle = ground.handle();
+            let parent = InodeNumber(1 + random.below(ground.store.geometry.inodes_count));
+            let is_directory = random.below(4) == 0;
+            match ground.groups.allocate_inode(
+                &mut handle,
+                parent,
+                is_directory,
+                random.below(2) == 0,
+            ) {
+                Ok(inode) => {
+                    assert!(inode >= ground.store.geometry.first_inode);
+                    assert!(seen.insert((inode, is_directory)), "{inode:?} twice");
+                }
+                Err(error) => break error,
+            }
+        };
+        assert!(refused.is(Refusal::NoSpace), "{refused}");
+        assert_eq!((seen.len() as u64, ground.groups.free_inodes()), (free, 0));
+        ground.commit();
+        for on_disk in ground.on_disk() {
+            assert_eq!(
+                (
+                    on_disk.descriptor.free_inodes,
+                    on_disk.descriptor.unused_inodes
+                ),
+                (0, 0)
+            );
+            assert!(!on_disk.descriptor.flags.contains(GroupFlags::INODE_UNINIT));
+        }
+        free_all(&ground, seen);
+    }
+}
+
+#[test]
+fn files_follow_their_directory_and_directories_spread() {
+    let Some(ground) = Ground::make(&["-b", "4096", "-g", "4096", "-N", "16384"], "512M") else {
+        return;
+    };
+    let tops: Vec<_> = (0..16)
+        .map(|_| make(&ground, InodeNumber::ROOT, true))
+        .collect();
+    let groups: BTreeSet<_> = tops.iter().map(|&inode| group(&ground, inode)).collect();
+    assert!(
+        groups.len() >= 12,
+        "16 directories in {} of 32 groups",
+        groups.len()
+    );
+    for &top in &tops {
+        assert_eq!(
+            group(&ground, make(&ground, top, false)),
+            group(&ground, top)
+        );
+    }
+    let regions = |inode| group(&ground, inode).get() / ground.store.geometry.groups_per_flex;
+    let children: Vec<_> = (0..8).map(|_| make(&ground, tops[0], true)).collect();
+    assert!(
+        children
+            .iter()
+            .all(|&child| regions(child) == regions(tops[0]))
+    );
+    let members: BTreeSet<_> = children
+        .iter()
+        .map(|&child| group(&ground, child))
+        .collect();
+    assert!(members.len() >= 6, "makers of files in siblings would meet");
+}
+
+#[test]
+fn a_full_group_sends_files_on() {
+    let Some(ground) = Ground::make(FOUR_GROUPS, "64M") else {
+        return;
+    };
+    let parent = make(&ground, InodeNumber::ROOT, true);
+    let home = group(&ground, parent);
+    let files: Vec<_> = (0..700).map(|_| make(&ground, parent, false)).collect();
+    let elsewhere = files
+        .iter()
+        .filter(|&&file| group(&ground, file) != home)
+        .count();
+    assert!((150..300).contains(&elsewhere), "{elsewhere}");
+}
+
+#[test]
+fn slots_are_virgin_until_claimed() {
+    let Some(ground) = Ground::make(FOUR_GROUPS, "64M") else {
+        return;
+    };
+    let groups = &ground.groups;
+    assert!(!groups.inode_slot_is_virgin(InodeNumber::ROOT));
+    assert!(!groups.inode_slot_is_virgin(InodeNumber(11)), "lost+found");
+    assert!(groups.inode_slot_is_virgin(InodeNumber(12)));
+    assert_eq!(make(&ground, InodeNumber::ROOT, false), InodeNumber(12));
+    assert!(
+        !groups.inode_slot_is_virgin(InodeNumber(12))
+            && groups.inode_slot_is_virgin(InodeNumber(13))
+    );
+    let mut handle = ground.handle();
+    groups
+        .free_inode(&mut handle, InodeNumber(12), false)
+        .expect("ours");
+    assert!(
+        !groups.inode_slot_is_virgin(InodeNumber(12)),
+        "used once is used for ever"
+    );
+    assert!(
+        groups.inode_slot_is_virgin(InodeNumber(0))
+            && groups.inode_slot_is_virgin(InodeNumber(u32::MAX))
+    );
+}
+
+#[test]
+fn a_slot_lies_where_the_table_says() {
+    let Some(ground) = Ground::make(FOUR_GROUPS, "64M") else {
+        return;
+    };
+    let table = ground.on_disk()[0].descriptor.inode_table;
+    assert_eq!(ground.groups.slot_place(InodeNumber(1)), Some((table, 0)));
+    let size = u32::from(ground.store.geometry.inode_size);
+    assert_eq!(
+        ground.groups.slot_place(InodeNumber(2)),
+        Some((table, size))
+    );
+    let later = ground.groups.slot_place(InodeNumber(4096 / size + 2));
+    assert_eq!(later, Some((BlockNumber(table.get() + 1), size)));
+    assert_eq!(ground.groups.slot_place(InodeNumber(0)), None);
+    assert_eq!(ground.groups.slot_place(InodeNumber(2049)), None);
+}
+
+#[test]
+fn reserved_and_foreign_inodes_are_not_freed() {
+    let Some(ground) = Ground::make(FOUR_GROUPS, "64M") else {
+        return;
+    };
+    let mut handle = ground.handle();
+    for inode in [0, 2, 8, 10, 2049, u32::MAX] {
+        let refused = ground
+            .groups
+            .free_inode(&mut handle, InodeNumber(inode), false);
+        assert!(matches!(refused, Err(crate::Error::Corrupt(_))), "{inode}");
+    }
+    ground
+        .groups
+        .free_inode(&mut handle, InodeNumber(500), false)
+        .expect("reported, no failure");
+    drop(handle);
+    assert_eq!(
+        ground.store.superblock(|superblock| superblock.error_count),
+        1,
+        "it was free already"
+    );
+}
+
+#[test]
+fn makers_on_many_threads_get_different_inodes() {
+    let Some(ground) = Ground::make(FOUR_GROUPS, "64M") else {
+        return;
+    };
+    let parent = make(&ground, InodeNumber::ROOT, true);
+    let made: Vec<InodeNumber> = thread::scope(|scope| {
+        let maker = || {
+            let mut mine: Vec<InodeNumber> = Vec::new();
+            for step in 0..200 {
+                mine.push(make(&ground, parent, false));
+                if step % 3 == 0 {
+                    let gone = mine.swap_remove(step / 7 % mine.len());
+                    let mut handle = ground.handle();
+                    ground
+                        .groups
+                        .free_inode(&mut handle, gone, false)
+                        .expect("ours");
+                }
+                if step % 40 == 0 {
+                    ground.commit();
+                }
+            }
+            mine
+        };
+        let makers: Vec<_> = (0..6).map(|_| scope.spawn(maker)).collect();
+        makers
+            .into_iter()
+            .flat_map(|maker| maker.join().expect("no thread fails"))
+            .collect()
+    });
+    let different: BTreeSet<_> = made.iter().collect();
+    assert_eq!(different.len(), made.len());
+    free_all(
+        &ground,
+        made.into_iter()
+            .map(|inode| (inode, false))
+            .chain([(parent, true)]),
+    );
+}

@@ -1,0 +1,81 @@
+//! Freeing blocks without waiting.
+//!
+//! A free checks that no metadata is in the way, makes sure that the group is in memory, notes the group with the transaction
+//! (so that its committer will come by) and leaves the extent on the group's stack. Which bits it
+//! clears, and whether they were set, turns out when it is folded.
+
+use pext4_jbd2::{Handle, Owed};
+use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber};
+
+use crate::error::Result;
+use crate::groups::buddy::Span;
+use crate::groups::{CREDITS_PER_GROUP, FreedExtent, Groups};
+
+impl Groups {
+    /// Frees `length` blocks from `start` on within `handle`. They can be allocated again once the
+    /// transaction is durable. In a group whose bitmap is corrupt they are lost instead, until the
+    /// image is repaired.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` if they lie outside the file system or hold its own structures; nothing is freed
+    /// then.
+    pub fn free(&self, handle: &mut Handle<'_>, start: BlockNumber, length: u32) -> Result<()> {
+        let geometry = &self.store.geometry;
+        if !geometry.contains(start, u64::from(length)) {
+            let problem = format!("{length} blocks to be freed lie outside the file system");
+            return Err(Corrupt::new("block pointer", problem)
+                .in_block(start)
+                .into());
+        }
+        let end = start.get() + u64::from(length);
+        if self.is_metadata(start.get()..end) {
+            let problem = format!("{length} blocks to be freed hold metadata of the file system");
+            return Err(Corrupt::new("block pointer", problem)
+                .in_block(start)
+                .into());
+        }
+        let mut at = start;
+        while at.get() < end {
+            let (group, offset) = geometry
+                .group_of(at)
+                .zip(geometry.offset_in_group(at))
+                .expect("the range lies inside the file system");
+            let left = u32::try_from(end - at.get()).unwrap_or(u32::MAX);
+            let here = left.min(geometry.blocks_in(group) - offset);
+            self.free_in_group(
+                handle,
+                group,
+                Span {
+                    start: offset,
+                    length: here,
+                },
+            );
+            at = BlockNumber(at.get() + u64::from(here));
+        }
+        self.report();
+        Ok(())
+    }
+
+    fn free_in_group(&self, handle: &mut Handle<'_>, group: GroupNumber, span: Span) {
+        let tid = handle.tid();
+        self.note_free(handle, group);
+        if !self.keep_blocks(group) {
+            return;
+        }
+        // Before the push: whoever sees the blocks nowhere must see that they are coming.
+        self.counts.pending.add(i64::from(span.length));
+        self.counts.free_blocks.add(i64::from(span.length));
+        self.slot(group).freed.push(FreedExtent { tid, span });
+    }
+
+    /// Puts the group on the list of what the transaction dirtied, the first time. Nothing that an
+    /// older transaction is owed changes by that, so no lock is needed.
+    fn note_free(&self, handle: &mut Handle<'_>, group: GroupNumber) {
+        let slot = self.slot(group);
+        if !slot.is_noted(handle.tid()) && slot.note(handle.tid()) {
+            let mut unowed = Owed::default();
+            handle.touch(&mut unowed, CREDITS_PER_GROUP, || self.owing(group), |_| ());
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Which blocks a request gets.
+//!
+//! A request is answered by, in this order: the file's preallocation; for small files the blocks
+//! set aside for the caller's shard; the goal; and a scan of the groups by criteria that give up
+//! more from one to the next ([`scan`]). Every criterion but the last passes by groups that
+//! somebody else holds, the last one waits, so that space in a busy group is not missed
+//! (mechanisms D4). When nothing is found, preallocations are discarded and the scan is repeated a
+//! bounded number of times (D13).
+//!
+//! Freed blocks come back with the commit of the transaction that freed them. An operation that
+//! gets `NoSpace` while [`Groups::has_pending_frees`] stops its handle, waits for a commit and
+//! tries again.
+//!
+//! Credits: an allocation dirties one group, [`CREDITS_PER_GROUP`] blocks; a free as many for each
+//! group it reaches.
+
+mod free;
+mod prealloc;
+mod request;
+mod scan;
+
+use std::sync::Arc;
+
+use pext4_jbd2::Handle;
+use pext4_ondisk::{BlockNumber, InodeNumber};
+
+pub use crate::groups::{CREDITS_PER_GROUP, Preallocation};
+pub use request::{Purpose, Request, Run};
+
+use crate::error::{Refusal, Result};
+use crate::groups::Groups;
+use request::{Plan, Surplus};
+
+/// How often a scan that found nothing is repeated after space has moved.
+const RETRIES: u32 = 3;
+
+impl Groups {
+    /// Takes 1 to `request.length` blocks in one run.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NoSpace)` if there is truly none that the request may have.
+    pub fn allocate(&self, handle: &mut Handle<'_>, request: &Request) -> Result<Run> {
+        let length = self.granted(request)?;
+        let (run, _) = self.find_somewhere(handle, &Plan::exactly(request, length))?;
+        Ok(run)
+    }
+
+    /// As [`Groups::allocate`], for the data of a file: uses its preallocation, and leaves blocks
+    /// for its growth in it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Groups::allocate`].
+    pub fn allocate_for_file(
+        &self,
+        handle: &mut Handle<'_>,
+        request: &Request,
+        preallocation: &mut Option<Arc<Preallocation>>,
+    ) -> Result<Run> {
+        let length = self.granted(request)?;
+        if let Some(held) = preallocation.take() {
+            let run = self.use_preallocation(handle, &held, request.logical, length);
+            if run.is_some() || self.is_left(&held) && request.is_inside(self.store.block_size()) {
+                *preallocation = Some(held);
+            } else {
+                self.release(&held);
+            }
+            if let Some(run) = run {
+                return Ok(run);
+            }
+        }
+        if request.is_small(self.store.block_size())
+            && let Some(run) = self.allocate_small(handle, request, length)?
+        {
+            return Ok(run);
+        }
+        let plan = Plan::growing(request, length, &self.store.geometry, self.free_blocks());
+        let (run, surplus) = self.find_somewhere(handle, &plan)?;
+        if let Some(surplus) = surplus
+            && let Some(before) = preallocation.replace(surplus)
+        {
+            self.release(&before);
+        }
+        Ok(run)
+    }
+
+    /// How much of what is asked for the reserve allows.
+    fn granted(&self, request: &Request) -> Result<u32> {
+        let wanted = request.length.max(1);
+        let granted = if request.purpose == Purpose::Data {
+            self.counts.grant(wanted)
+        } else {
+            wanted
+        };
+        if granted == 0 {
+            return Err(Refusal::NoSpace.into());
+        }
+        Ok(granted)
+    }
+
+    /// Serves a small file from its shard's blocks; `None` where space is too short for that.
+    fn allocate_small(
+        &self,
+        handle: &mut Handle<'_>,
+        request: &Request,
+        length: u32,
+    ) -> Result<Option<Run>> {
+        if let Some(held) = self.hints.locality() {
+            if let Some(run) = self.use_small(handle, &held, length) {
+                return Ok(Some(run));
+            }
+            self.release(&held);
+        }
+        let Some(plan) = self.plan_for_locality(request, length) else {
+            return Ok(None);
+        };
+        let (run, surplus) = self.find_somewhere(handle, &plan)?;
+        if let Some(before) = self.hints.set_locality(surplus) {
+            self.release(&before);
+        }
+        Ok(Some(run))
+    }
+
+    /// Scans, and scans again after preallocations were discarded or while others free space.
+    fn find_somewhere(
+        &self,
+        handle: &mut Handle<'_>,
+        plan: &Plan,
+    ) -> Result<(Run, Option<Arc<Preallocation>>)> {
+        let mut activity = None;
+        for _ in 0..=RETRIES {
+            let found = self.scan(handle, plan);
+            self.report();
+            if let Some(found) = found {
+                return Ok(found);
+            }
+            let discarded = self.discard_preallocations(plan.least);
+            let now = self.counts.activity.sum();
+            if discarded == 0 && activity == Some(now) {
+                break;
+            }
+            activity = Some(now);
+        }
+        Err(Refusal::NoSpace.into())
+    }
+
+    /// Where a file without blocks begins to look: its inode's group.
+    #[must_use]
+    pub fn goal_of(&self, inode: InodeNumber) -> BlockNumber {
+        let geometry = &self.store.geometry;
+        geometry.inode_group(inode).map_or(
+            BlockNumber(u64::from(geometry.first_data_block)),
+            |(group, _)| geometry.first_block(group),
+        )
+    }
+}
+
+/// What becomes of the blocks that a scan found beyond those asked for.
+impl Surplus {
+    fn logical(self) -> Option<u32> {
+        match self {
+            Self::None => None,
+            Self::ForFile { logical } => Some(logical),
+            Self::ForShard => Some(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

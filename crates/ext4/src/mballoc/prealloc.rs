@@ -1,0 +1,124 @@
+//! Using, releasing and discarding preallocations.
+//!
+//! A file's run is used from its front, where the file's growth needs it; if the file jumps ahead
+//! inside it, the blocks jumped over are given back. Using and discarding change the
+//! preallocation and its group in one go, both locks held, so blocks are never between the two.
+
+use pext4_jbd2::Handle;
+use pext4_ondisk::{GroupNumber, LogicalBlock};
+use pext4_sync::atomic::Ordering;
+
+use super::request::Run;
+use crate::groups::buddy::Span;
+use crate::groups::{Aside, Groups, Preallocation};
+
+impl Groups {
+    /// Takes up to `length` blocks for `logical` from a file's preallocation; `None` if it has
+    /// none for that place.
+    pub fn use_preallocation(
+        &self,
+        handle: &mut Handle<'_>,
+        preallocation: &Preallocation,
+        logical: LogicalBlock,
+        length: u32,
+    ) -> Option<Run> {
+        let mut state = preallocation.lock();
+        let aside = state.as_ref()?;
+        let skipped = logical.get().checked_sub(aside.logical)?;
+        if skipped >= aside.span.length {
+            return None;
+        }
+        Some(self.use_front(handle, preallocation, &mut state, skipped, length))
+    }
+
+    /// Takes `length` blocks from a shard's run for small files, all or none.
+    pub(super) fn use_small(
+        &self,
+        handle: &mut Handle<'_>,
+        preallocation: &Preallocation,
+        length: u32,
+    ) -> Option<Run> {
+        let mut state = preallocation.lock();
+        if state.as_ref()?.span.length < length {
+            return None;
+        }
+        Some(self.use_front(handle, preallocation, &mut state, 0, length))
+    }
+
+    /// Gives `skipped` blocks at the front of a run back, of which more are left, and takes up to
+    /// `length` behind them.
+    fn use_front(
+        &self,
+        handle: &mut Handle<'_>,
+        preallocation: &Preallocation,
+        state: &mut Option<Aside>,
+        skipped: u32,
+        length: u32,
+    ) -> Run {
+        let aside = state.as_mut().expect("the caller has looked");
+        let left = aside.span.length - skipped;
+        let used = Span {
+            start: aside.span.start + skipped,
+            length: length.min(left),
+        };
+        let mut held = self.hold(preallocation.group());
+        if skipped > 0 {
+            held.release(Span {
+                start: aside.span.start,
+                length: skipped,
+            });
+        }
+        held.mark_used(handle, used);
+        aside.logical += skipped + used.length;
+        aside.span = Span {
+            start: used.end(),
+            length: left - used.length,
+        };
+        let is_empty = aside.span.length == 0;
+        held.leave_aside(preallocation, skipped + used.length, is_empty);
+        if is_empty {
+            *state = None;
+        }
+        Run {
+            start: held.block_at(used.start),
+            length: used.length,
+        }
+    }
+
+    /// Whether anything is left of a preallocation.
+    pub(super) fn is_left(&self, preallocation: &Preallocation) -> bool {
+        preallocation.lock().is_some()
+    }
+
+    /// Makes the blocks of a preallocation allocatable; its owner lets go of it.
+    pub fn release(&self, preallocation: &Preallocation) {
+        self.discard(preallocation);
+    }
+
+    /// Empties a preallocation; answers how many blocks came free.
+    fn discard(&self, preallocation: &Preallocation) -> u32 {
+        let mut state = preallocation.lock();
+        let Some(aside) = state.take() else {
+            return 0;
+        };
+        let mut held = self.hold(preallocation.group());
+        held.release(aside.span);
+        held.leave_aside(preallocation, aside.span.length, true);
+        aside.span.length
+    }
+
+    /// Discards preallocations, whoever owns them, until `wanted` blocks came free or none are
+    /// left; answers how many did.
+    pub(super) fn discard_preallocations(&self, wanted: u32) -> u32 {
+        let mut freed = 0;
+        for number in (0..self.count()).map(GroupNumber) {
+            while freed < wanted && self.slot(number).aside.load(Ordering::Relaxed) > 0 {
+                let Some(preallocation) = self.hold(number).any_preallocation() else {
+                    break;
+                };
+                freed += self.discard(&preallocation);
+            }
+        }
+        freed
+    }
+}

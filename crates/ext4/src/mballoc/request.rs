@@ -1,0 +1,293 @@
+//! What is asked for, and how much is looked for: normalisation.
+//!
+//! A file that grows is likely to go on growing, about as much as it has already. So more is looked
+//! for than asked, and the surplus is set aside for it: the file gets long extents, and the next
+//! allocations find their blocks without a search. Small files get no run of their own; they are
+//! served from a run of their shard, one behind the other, or each would leave a gap.
+
+use pext4_ondisk::geometry::Geometry;
+use pext4_ondisk::{BlockNumber, InodeNumber, LogicalBlock};
+
+use crate::groups::Groups;
+
+/// Files up to this many bytes are small.
+const SMALL: u64 = 64 << 10;
+/// No more bytes than this are set aside for a file at once.
+const MOST_SURPLUS: u64 = 8 << 20;
+/// A shard's run for small files has this many bytes.
+const LOCALITY: u64 = 2 << 20;
+/// A surplus is at most this part of the free space.
+const SURPLUS_PART: u64 = 64;
+
+/// What blocks are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// The contents of a file: the reserve is not touched.
+    Data,
+    /// The contents of a file whose owner may use the reserve.
+    PrivilegedData,
+    /// Directories, tree nodes, attributes: what must not fail half way.
+    Metadata,
+}
+
+/// A request for blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// The file.
+    pub inode: InodeNumber,
+    /// The first block of the file that they are for.
+    pub logical: LogicalBlock,
+    /// How many blocks at most.
+    pub length: u32,
+    /// The block that would be best: behind the last one of the file, or in the inode's group.
+    pub goal: BlockNumber,
+    /// What they are for.
+    pub purpose: Purpose,
+    /// The file's size in bytes as it is now.
+    pub size: u64,
+}
+
+impl Request {
+    /// One block for metadata of `inode`.
+    #[must_use]
+    pub fn one(inode: InodeNumber, goal: BlockNumber) -> Self {
+        let purpose = Purpose::Metadata;
+        Self {
+            inode,
+            logical: LogicalBlock(0),
+            length: 1,
+            goal,
+            purpose,
+            size: 0,
+        }
+    }
+
+    /// Blocks of the file once the request is granted.
+    fn blocks_after(&self, block_size: u32) -> u64 {
+        self.end().max(self.size.div_ceil(u64::from(block_size)))
+    }
+
+    fn end(&self) -> u64 {
+        u64::from(self.logical.get()) + u64::from(self.length)
+    }
+
+    /// Whether the file is small even afterwards.
+    pub(super) fn is_small(&self, block_size: u32) -> bool {
+        self.purpose != Purpose::Metadata
+            && self.blocks_after(block_size) * u64::from(block_size) <= SMALL
+    }
+
+    /// Whether the request lies before the end of the file, and so is no growth.
+    pub(super) fn is_inside(&self, block_size: u32) -> bool {
+        self.end() < self.size.div_ceil(u64::from(block_size))
+    }
+}
+
+/// Blocks that were taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The first.
+    pub start: BlockNumber,
+    /// How many.
+    pub length: u32,
+}
+
+/// Who gets what is found beyond the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Surplus {
+    /// Nobody: it is not taken.
+    None,
+    /// The file, from this block of it on.
+    ForFile { logical: u32 },
+    /// The small files of the shard.
+    ForShard,
+}
+
+/// A request, normalised.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    /// Chooses the stream goal.
+    pub inode: InodeNumber,
+    /// The best block.
+    pub goal: BlockNumber,
+    /// Whether the goal continues the file, so that even a short run there is good.
+    pub continues: bool,
+    /// Blocks asked for: more is surplus, fewer is allowed.
+    pub least: u32,
+    /// Blocks looked for.
+    pub wanted: u32,
+    /// Who gets the difference.
+    pub surplus: Surplus,
+    /// Whether the search begins where the last large file's ended.
+    pub is_stream: bool,
+}
+
+impl Plan {
+    /// Just what is asked for.
+    pub fn exactly(request: &Request, length: u32) -> Self {
+        Self {
+            inode: request.inode,
+            goal: request.goal,
+            continues: request.logical.get() > 0,
+            least: length,
+            wanted: length,
+            surplus: Surplus::None,
+            is_stream: false,
+        }
+    }
+
+    /// For a file that is not small: with room for growth, if it grows.
+    pub fn growing(request: &Request, length: u32, geometry: &Geometry, free: u64) -> Self {
+        let exactly = Self {
+            is_stream: true,
+            ..Self::exactly(request, length)
+        };
+        if request.is_inside(geometry.block_size) || length < request.length {
+            return exactly;
+        }
+        let after = request.blocks_after(geometry.block_size);
+        let most = (MOST_SURPLUS / u64::from(geometry.block_size)).min(free / SURPLUS_PART);
+        let surplus = ((after + 1).next_power_of_two() - after).min(most);
+        let addressable = u64::from(u32::MAX).saturating_sub(request.end());
+        let surplus = u32::try_from(surplus.min(addressable)).expect("a surplus is a few MiB");
+        let wanted = length
+            .saturating_add(surplus)
+            .min(geometry.blocks_per_group)
+            .max(length);
+        if wanted == length {
+            return exactly;
+        }
+        let logical = u32::try_from(request.end()).expect("bounded by what is addressable");
+        Self {
+            wanted,
+            surplus: Surplus::ForFile { logical },
+            ..exactly
+        }
+    }
+}
+
+impl Groups {
+    /// A run for the small files of the caller's shard, beginning with this request. Shards begin
+    /// far apart and go on where their last run ended.
+    pub(super) fn plan_for_locality(&self, request: &Request, length: u32) -> Option<Plan> {
+        let geometry = &self.store.geometry;
+        let (shard, shards) = self.hints.locality_shard();
+        let share = self.free_blocks() / (SURPLUS_PART / 8) / u64::from(shards);
+        let wanted = (LOCALITY / u64::from(geometry.block_size)).min(share);
+        let wanted = u32::try_from(wanted).expect("a run of 2 MiB has few blocks");
+        if wanted < 2 * length {
+            return None;
+        }
+        let goal = match self.hints.locality() {
+            Some(last) => geometry.first_block(last.group()).checked_add(last.end())?,
+            None if geometry.group_count >= 2 * shards => {
+                let group = u64::from(shard) * u64::from(geometry.group_count) / u64::from(shards);
+                let group = u32::try_from(group).expect("below the number of groups");
+                geometry.first_block(pext4_ondisk::GroupNumber(group))
+            }
+            None => request.goal,
+        };
+        let exactly = Plan::exactly(request, length);
+        Some(Plan {
+            goal,
+            continues: false,
+            wanted,
+            surplus: Surplus::ForShard,
+            ..exactly
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pext4_ondisk::superblock::Superblock;
+
+    use super::*;
+
+    fn geometry() -> Geometry {
+        let mut superblock = Superblock::blank();
+        superblock.revision = 1;
+        superblock.log_block_size = 2;
+        superblock.log_cluster_size = 2;
+        superblock.blocks_per_group = 32768;
+        superblock.inodes_per_group = 8192;
+        superblock.blocks_count = 32768 * 100;
+        superblock.inodes_count = 8192 * 100;
+        superblock.first_inode = 11;
+        superblock.inode_size = 256;
+        Geometry::of(&superblock).expect("sound")
+    }
+
+    fn growing(logical: u32, length: u32, size: u64, free: u64) -> Plan {
+        let request = Request {
+            inode: InodeNumber(12),
+            logical: LogicalBlock(logical),
+            length,
+            goal: BlockNumber(1),
+            purpose: Purpose::Data,
+            size,
+        };
+        Plan::growing(&request, length, &geometry(), free)
+    }
+
+    #[test]
+    fn surplus_grows_with_the_file_up_to_a_bound() {
+        let plenty = 1 << 30;
+        let plan = growing(20, 2, 20 << 12, plenty);
+        assert_eq!((plan.least, plan.wanted), (2, 12));
+        assert_eq!(plan.surplus, Surplus::ForFile { logical: 22 });
+        assert_eq!(growing(1000, 24, 1000 << 12, plenty).wanted, 24 + 1024);
+        assert_eq!(growing(1 << 20, 16, 1 << 32, plenty).wanted, 16 + 2048);
+        assert_eq!(
+            growing(0, 32768, 0, plenty).wanted,
+            32768,
+            "a group has no more"
+        );
+    }
+
+    #[test]
+    fn no_surplus_inside_the_file_or_when_space_is_short() {
+        assert_eq!(growing(20, 2, 4000 << 12, 1 << 30).surplus, Surplus::None);
+        assert_eq!(growing(1000, 24, 1000 << 12, 640).wanted, 34);
+        assert_eq!(growing(1000, 24, 1000 << 12, 63).surplus, Surplus::None);
+        let last = growing(u32::MAX - 10, 10, 0, 1 << 40);
+        assert_eq!((last.wanted, last.surplus), (10, Surplus::None));
+    }
+
+    #[test]
+    fn small_is_what_the_file_will_be() {
+        let request = Request {
+            purpose: Purpose::Data,
+            ..Request::one(InodeNumber(12), BlockNumber(1))
+        };
+        assert!(request.is_small(4096));
+        assert!(
+            Request {
+                logical: LogicalBlock(15),
+                ..request
+            }
+            .is_small(4096)
+        );
+        assert!(
+            !Request {
+                logical: LogicalBlock(16),
+                ..request
+            }
+            .is_small(4096)
+        );
+        assert!(
+            !Request {
+                size: 65537,
+                ..request
+            }
+            .is_small(4096)
+        );
+        assert!(
+            !Request {
+                purpose: Purpose::Metadata,
+                ..request
+            }
+            .is_small(4096)
+        );
+    }
+}

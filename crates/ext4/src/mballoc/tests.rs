@@ -1,0 +1,465 @@
+//! Allocation over images of mke2fs, compared with a plain model and with what reaches the disk.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pext4_ondisk::group_descriptor::GroupFlags;
+use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, LogicalBlock, bitmap};
+use pext4_sync::{thread, topology};
+
+use super::{Preallocation, Purpose, Request, Run};
+use crate::error::Refusal;
+use crate::groups::testing::{Ground, Random};
+
+const GROUPS_OF_16_MIB: &[&str] = &["-b", "4096", "-g", "4096", "-m", "0"];
+
+fn data(inode: u32, logical: u32, length: u32, goal: BlockNumber) -> Request {
+    let size = u64::from(logical) << 12;
+    let (inode, logical, purpose) = (InodeNumber(inode), LogicalBlock(logical), Purpose::Data);
+    Request {
+        inode,
+        logical,
+        length,
+        goal,
+        purpose,
+        size,
+    }
+}
+
+fn blocks_of(run: Run) -> std::ops::Range<u64> {
+    run.start.get()..run.start.get() + u64::from(run.length)
+}
+
+/// Every used block according to the bitmaps on the device.
+fn used_on_disk(ground: &Ground) -> BTreeSet<u64> {
+    let geometry = &ground.store.geometry;
+    let mut used = BTreeSet::new();
+    for (group, on_disk) in geometry.groups().zip(ground.on_disk()) {
+        if on_disk.descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) {
+            continue;
+        }
+        let first = geometry.first_block(group).get();
+        let bits = 0..geometry.blocks_in(group);
+        used.extend(
+            bits.filter(|&bit| bitmap::test(&on_disk.blocks, bit))
+                .map(|bit| first + u64::from(bit)),
+        );
+    }
+    used
+}
+
+/// Blocks that are used in an image before anyone allocates, bitmaps not yet written included.
+fn metadata(ground: &Ground) -> BTreeSet<u64> {
+    let mut used = used_on_disk(ground);
+    used.extend(
+        (0..ground.store.geometry.blocks_count)
+            .filter(|&block| ground.groups.is_metadata(block..block + 1)),
+    );
+    used
+}
+
+fn check_disk(ground: &Ground, initial: &BTreeSet<u64>, owned: &BTreeSet<u64>) {
+    let expected: BTreeSet<u64> = initial.union(owned).copied().collect();
+    let on_disk = used_on_disk(ground);
+    let missing: Vec<_> = owned.difference(&on_disk).collect();
+    assert!(missing.is_empty(), "free on disk though owned: {missing:?}");
+    let leaked: Vec<_> = on_disk.difference(&expected).collect();
+    assert!(
+        leaked.is_empty(),
+        "used on disk though nobody's: {leaked:?}"
+    );
+}
+
+#[test]
+fn random_life_matches_a_model_and_the_disk() {
+    let Some(ground) = Ground::make(GROUPS_OF_16_MIB, "96M") else {
+        return;
+    };
+    let groups = &ground.groups;
+    let mut random = Random::new(20);
+    let initial = metadata(&ground);
+    let mut runs: Vec<Run> = Vec::new();
+    let (mut owned, mut unsettled) = (BTreeSet::new(), BTreeSet::new());
+    for step in 0..1500u32 {
+        let mut handle = ground.handle();
+        if random.below(5) < 3 || runs.is_empty() {
+            let goal = BlockNumber(u64::from(random.below(24_000)));
+            let length = 1 + random.below(if step % 10 == 0 { 3000 } else { 40 });
+            let request = Request {
+                length,
+                ..Request::one(InodeNumber(12), goal)
+            };
+            if let Ok(run) = groups.allocate(&mut handle, &request) {
+                assert!(run.length >= 1 && run.length <= length);
+                for block in blocks_of(run) {
+                    assert!(!initial.contains(&block), "block {block} is metadata");
+                    assert!(owned.insert(block), "block {block} was given out twice");
+                    assert!(
+                        !unsettled.contains(&block),
+                        "block {block} is reused before its commit"
+                    );
+                }
+                runs.push(run);
+            }
+        } else {
+            let at = random.below(u32::try_from(runs.len()).expect("small")) as usize;
+            let run = runs.swap_remove(at);
+            groups
+                .free(&mut handle, run.start, run.length)
+                .expect("ours");
+            blocks_of(run).for_each(|block| {
+                owned.remove(&block);
+                unsettled.insert(block);
+            });
+        }
+        drop(handle);
+        assert_eq!(groups.has_pending_frees(), !unsettled.is_empty());
+        if random.below(40) == 0 {
+            ground.commit();
+            unsettled.clear();
+            check_disk(&ground, &initial, &owned);
+        }
+    }
+    free_all(&ground, &runs);
+    assert_eq!(ground.complaints_of_e2fsck(), "");
+}
+
+fn free_all(ground: &Ground, runs: &[Run]) {
+    for run in runs {
+        let mut handle = ground.handle();
+        ground
+            .groups
+            .free(&mut handle, run.start, run.length)
+            .expect("ours");
+    }
+    ground.commit();
+    assert!(!ground.groups.has_pending_frees());
+    let free = ground.store.superblock(|superblock| superblock.free_blocks);
+    assert_eq!(ground.groups.free_blocks(), free);
+    for number in ground.store.geometry.groups() {
+        let mut held = ground.groups.hold(number);
+        assert!(held.load_blocks());
+        held.blocks()
+            .buddy
+            .check()
+            .expect("every change keeps the buddy whole");
+    }
+}
+
+#[test]
+fn threads_never_share_a_block() {
+    let Some(ground) = Ground::make(GROUPS_OF_16_MIB, "96M") else {
+        return;
+    };
+    let initial = metadata(&ground);
+    let taken: Vec<AtomicBool> = (0..24_576).map(|_| AtomicBool::new(false)).collect();
+    let worker = |number: u32| {
+        let _pin = topology::pin(number as usize);
+        let mut random = Random::new(u64::from(number) + 70);
+        let (mut runs, mut preallocation, mut logical) = (Vec::new(), None, 0);
+        for _ in 0..400 {
+            let mut handle = ground.handle();
+            if random.below(3) > 0 {
+                let length = 1 + random.below(20);
+                let goal = ground.groups.goal_of(InodeNumber(12));
+                let request = data(12 + number, logical, length, goal);
+                let Ok(run) =
+                    ground
+                        .groups
+                        .allocate_for_file(&mut handle, &request, &mut preallocation)
+                else {
+                    continue;
+                };
+                logical += run.length;
+                for block in blocks_of(run) {
+                    let before =
+                        taken[usize::try_from(block).expect("small")].swap(true, Ordering::SeqCst);
+                    assert!(!before, "block {block} has two owners");
+                }
+                runs.push(run);
+            } else if !runs.is_empty() {
+                let at = random.below(u32::try_from(runs.len()).expect("small")) as usize;
+                let run: Run = runs.swap_remove(at);
+                blocks_of(run).for_each(|block| {
+                    taken[usize::try_from(block).expect("small")].store(false, Ordering::SeqCst)
+                });
+                ground
+                    .groups
+                    .free(&mut handle, run.start, run.length)
+                    .expect("ours");
+            }
+            if random.below(50) == 0 {
+                drop(handle);
+                ground.commit();
+            }
+        }
+        if let Some(preallocation) = preallocation {
+            ground.groups.release(&preallocation);
+        }
+        runs
+    };
+    let runs: Vec<Run> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..6)
+            .map(|number| scope.spawn(move || worker(number)))
+            .collect();
+        workers
+            .into_iter()
+            .flat_map(|worker| worker.join().expect("no thread fails"))
+            .collect()
+    });
+    ground.commit();
+    check_disk(
+        &ground,
+        &initial,
+        &runs.iter().flat_map(|&run| blocks_of(run)).collect(),
+    );
+    free_all(&ground, &runs);
+    assert_eq!(ground.complaints_of_e2fsck(), "");
+}
+
+/// Takes everything that requests of this purpose can get.
+fn fill(ground: &Ground, purpose: Purpose) -> Vec<Run> {
+    let mut runs = Vec::new();
+    loop {
+        let mut handle = ground.handle();
+        let request = Request {
+            purpose,
+            ..data(12, 1000, 600, BlockNumber(3000))
+        };
+        match ground.groups.allocate(&mut handle, &request) {
+            Ok(run) => runs.push(run),
+            Err(error) => {
+                assert!(error.is(Refusal::NoSpace), "{error}");
+                return runs;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_is_full_to_the_last_block_and_the_reserve_is_kept() {
+    let Some(ground) = Ground::make(&["-b", "4096", "-g", "4096", "-m", "5"], "64M") else {
+        return;
+    };
+    let groups = &ground.groups;
+    let reserved = ground
+        .store
+        .superblock(|superblock| superblock.reserved_blocks);
+    assert!(reserved > 100);
+    let mut runs = fill(&ground, Purpose::Data);
+    assert_eq!(groups.free_blocks(), reserved);
+    runs.extend(fill(&ground, Purpose::PrivilegedData));
+    assert_eq!(groups.free_blocks(), 0);
+    assert!(!groups.has_pending_frees());
+
+    let mut handle = ground.handle();
+    let back = runs.pop().expect("many");
+    groups
+        .free(&mut handle, back.start, back.length)
+        .expect("ours");
+    let refused = groups.allocate(&mut handle, &Request::one(InodeNumber(12), back.start));
+    assert!(refused.expect_err("not durable yet").is(Refusal::NoSpace));
+    assert!(groups.has_pending_frees());
+    drop(handle);
+    ground.commit();
+    let mut handle = ground.handle();
+    let again = groups
+        .allocate(&mut handle, &Request::one(InodeNumber(12), back.start))
+        .expect("durable now");
+    assert_eq!(again.start, back.start);
+    groups.free(&mut handle, again.start, 1).expect("ours");
+    drop(handle);
+    free_all(&ground, &runs);
+}
+
+#[test]
+fn preallocations_give_way_when_nothing_else_is_left() {
+    let Some(ground) = Ground::make(GROUPS_OF_16_MIB, "64M") else {
+        return;
+    };
+    let groups = &ground.groups;
+    let mut preallocation = None;
+    let mut handle = ground.handle();
+    let request = data(12, 100, 30, BlockNumber(6000));
+    let first = groups
+        .allocate_for_file(&mut handle, &request, &mut preallocation)
+        .expect("space");
+    drop(handle);
+    assert!(groups.is_left(preallocation.as_deref().expect("the file grows")));
+    let before = groups.free_blocks();
+    let mut runs = fill(&ground, Purpose::Data);
+    let taken: u64 = runs.iter().map(|run| u64::from(run.length)).sum();
+    assert_eq!((taken, groups.free_blocks()), (before, 0));
+    assert!(!groups.is_left(preallocation.as_deref().expect("still the file's")));
+
+    let mut handle = ground.handle();
+    let refused = groups.allocate_for_file(
+        &mut handle,
+        &data(12, 130, 1, first.start),
+        &mut preallocation,
+    );
+    assert!(refused.expect_err("it is gone").is(Refusal::NoSpace));
+    drop(handle);
+    runs.push(first);
+    free_all(&ground, &runs);
+    assert_eq!(ground.complaints_of_e2fsck(), "");
+}
+
+/// Appends pieces to files in turns; answers each file's runs, neighbours merged.
+fn append_in_turns(ground: &Ground, files: u32, pieces: u32, length: u32) -> Vec<Vec<Run>> {
+    let mut state: Vec<(Vec<Run>, Option<std::sync::Arc<Preallocation>>)> = Vec::new();
+    state.resize_with(files as usize, Default::default);
+    for piece in 0..pieces {
+        for (file, (runs, preallocation)) in (0u32..).zip(&mut state) {
+            let mut done = 0;
+            while done < length {
+                let mut handle = ground.handle();
+                let goal = runs
+                    .last()
+                    .map_or(ground.groups.goal_of(InodeNumber(12)), |run| {
+                        BlockNumber(blocks_of(*run).end)
+                    });
+                let request = data(12 + file, piece * length + done, length - done, goal);
+                let run = ground
+                    .groups
+                    .allocate_for_file(&mut handle, &request, preallocation)
+                    .expect("space");
+                done += run.length;
+                match runs.last_mut() {
+                    Some(last) if blocks_of(*last).end == run.start.get() => {
+                        last.length += run.length
+                    }
+                    _ => runs.push(run),
+                }
+            }
+        }
+    }
+    for (_, preallocation) in &state {
+        preallocation
+            .iter()
+            .for_each(|preallocation| ground.groups.release(preallocation));
+    }
+    state.into_iter().map(|(runs, _)| runs).collect()
+}
+
+#[test]
+fn files_that_grow_side_by_side_get_long_runs() {
+    let Some(ground) = Ground::make(GROUPS_OF_16_MIB, "256M") else {
+        return;
+    };
+    let files = append_in_turns(&ground, 8, 500, 2);
+    for runs in &files {
+        assert!(runs.len() <= 16, "{} runs for 1000 blocks", runs.len());
+    }
+    let runs: Vec<Run> = files.into_iter().flatten().collect();
+    ground.commit();
+    ground.groups.discard_preallocations(u32::MAX);
+    assert_eq!(
+        ground
+            .groups
+            .slot(GroupNumber(1))
+            .aside
+            .load(pext4_sync::atomic::Ordering::Relaxed),
+        0
+    );
+    free_all(&ground, &runs);
+    assert_eq!(ground.complaints_of_e2fsck(), "");
+}
+
+#[test]
+fn small_files_of_a_shard_lie_one_behind_the_other() {
+    let Some(ground) = Ground::make(GROUPS_OF_16_MIB, "256M") else {
+        return;
+    };
+    let make = |shard: usize| {
+        let _pin = topology::pin(shard);
+        let mut runs = Vec::new();
+        for file in 0..50 {
+            let mut handle = ground.handle();
+            let goal = ground.groups.goal_of(InodeNumber(12));
+            let run = ground.groups.allocate_for_file(
+                &mut handle,
+                &data(20 + file, 0, 3, goal),
+                &mut None,
+            );
+            runs.push(run.expect("space"));
+        }
+        runs
+    };
+    let (first, second) = (make(0), make(1));
+    for runs in [&first, &second] {
+        let breaks = runs
+            .windows(2)
+            .filter(|pair| blocks_of(pair[0]).end != pair[1].start.get())
+            .count();
+        assert!(breaks <= 1, "{breaks} gaps between 50 files");
+    }
+    let geometry = &ground.store.geometry;
+    assert_ne!(
+        geometry.group_of(first[0].start),
+        geometry.group_of(second[0].start)
+    );
+}
+
+#[test]
+fn a_preallocation_is_used_from_where_the_file_goes_on() {
+    let Some(ground) = Ground::make(GROUPS_OF_16_MIB, "256M") else {
+        return;
+    };
+    let groups = &ground.groups;
+    let mut preallocation = None;
+    let mut handle = ground.handle();
+    let first = groups.allocate_for_file(
+        &mut handle,
+        &data(12, 100, 28, BlockNumber(20_000)),
+        &mut preallocation,
+    );
+    let first = first.expect("space");
+    let jump = groups
+        .allocate_for_file(
+            &mut handle,
+            &data(12, 148, 4, first.start),
+            &mut preallocation,
+        )
+        .expect("space");
+    assert_eq!(
+        jump.start.get(),
+        first.start.get() + 48,
+        "the blocks for the hole are passed over"
+    );
+    let back = groups.allocate_for_file(
+        &mut handle,
+        &data(12, 120, 4, BlockNumber(1)),
+        &mut preallocation,
+    );
+    assert_ne!(
+        back.expect("space").start.get(),
+        first.start.get() + 20,
+        "that block is taken"
+    );
+}
+
+#[test]
+fn what_is_no_file_s_cannot_be_freed() {
+    let Some(ground) = Ground::make(GROUPS_OF_16_MIB, "64M") else {
+        return;
+    };
+    let mut handle = ground.handle();
+    let end = ground.store.geometry.blocks_count;
+    let table = ground.on_disk()[0].descriptor.inode_table.get();
+    for (start, length) in [
+        (0, 1),
+        (table, 1),
+        (table - 1, 5),
+        (end - 1, 2),
+        (end, 1),
+        (u64::MAX, 7),
+    ] {
+        let refused = ground.groups.free(&mut handle, BlockNumber(start), length);
+        assert!(
+            matches!(refused, Err(crate::Error::Corrupt(_))),
+            "{start} {length}"
+        );
+    }
+    assert!(!ground.groups.has_pending_frees());
+}
