@@ -42,8 +42,8 @@ pub fn seal(seed: u32, block: BlockNumber, stamp: Stamp, page: &mut [u8]) {
     let inode = InodeNumber(stamp.inode);
     match stamp.kind {
         EXTENT_NODE => extent::stamp_node(seed, inode, stamp.generation, page),
-        DIRECTORY_LEAF => directory::stamp_leaf(page, seed, inode, stamp.generation),
-        DIRECTORY_INDEX => htree::stamp(page, seed, inode, stamp.generation),
+        DIRECTORY_LEAF => directory::stamp_leaf(seed, inode, stamp.generation, page),
+        DIRECTORY_INDEX => htree::stamp(seed, inode, stamp.generation, page),
         XATTR_BLOCK => xattr::stamp_block(seed, block, page),
         _ => {}
     }

@@ -311,7 +311,7 @@ impl Inodes {
     ) -> Result<Extent> {
         let mut map = inode.map.write();
         let logical = LogicalBlock(u32::try_from(hole.start).map_err(|_| Refusal::FileTooLarge)?);
-        let most = if unwritten { extent::MAX_UNWRITTEN_LENGTH } else { extent::MAX_LENGTH };
+        let most = if unwritten { extent::MAX_UNWRITTEN_LENGTH } else { extent::MAX_WRITTEN_LENGTH };
         let length = u32::try_from(hole.end - hole.start).unwrap_or(u32::MAX).min(most);
         let request = Request {
             inode: inode.number(),
