@@ -133,7 +133,7 @@ fn map(
 
 fn stamp_leaf(layout: &Layout, number: InodeNumber, bytes: &mut [u8]) {
     if let Some(seed) = layout.geometry.checksum_seed() {
-        directory::stamp_leaf(bytes, seed, number, 0);
+        directory::stamp_leaf(seed, number, 0, bytes);
     }
 }
 
