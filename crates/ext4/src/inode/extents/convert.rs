@@ -8,8 +8,8 @@ use pext4_ondisk::extent::{self, Extent, LOGICAL_END, Node, ROOT_SIZE};
 use super::edit::Editor;
 use super::insert::join;
 use super::path::{Leaf, Path, descend};
-use super::split::most_nodes;
-use super::{Mapping, NodeStore, Operation, lookup};
+use super::split::nodes_for_two_splits;
+use super::{Mapping, NodeStore, lookup};
 use crate::error::Result;
 
 /// An unwritten extent that the range touches, and what stands beside it.
@@ -45,7 +45,7 @@ pub fn convert<S: NodeStore>(
     if splits_late(root, store, &range)? {
         let depth = u32::from(Node::parse(root)?.depth());
         let capacity = extent::capacity(store.block_size());
-        store.reserve(most_nodes(depth, capacity, Operation::Convert))?;
+        store.reserve(nodes_for_two_splits(depth, capacity))?;
     }
     let mut position = range.start;
     while position < range.end {

@@ -30,13 +30,12 @@ mod memory;
 #[cfg(test)]
 mod tests;
 
-use pext4_ondisk::extent::{self, Node, ROOT_SIZE};
 use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
 
 pub use convert::convert;
 pub use insert::insert;
 pub use pext4_ondisk::extent::{Bounds, Extent};
-pub use read::{count_nodes, last_extent, lookup, walk};
+pub use read::{lookup, walk};
 pub use remove::remove;
 
 use crate::error::Result;
@@ -105,33 +104,6 @@ pub enum Mapping {
         /// Blocks up to the next extent; at least 1.
         length: u32,
     },
-}
-
-/// A change, for [`nodes_needed`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
-    /// [`insert`].
-    Insert,
-    /// [`remove`]: needs nodes only where it punches a hole into an extent.
-    Remove,
-    /// [`convert`]: may split an extent at each end of its range.
-    Convert,
-}
-
-/// The most nodes that an operation on this tree may take: what to ask the allocator and the
-/// journal for.
-///
-/// # Errors
-///
-/// If the root is corrupt.
-pub fn nodes_needed(
-    root: &[u8; ROOT_SIZE],
-    block_size: usize,
-    operation: Operation,
-) -> Result<u32> {
-    let depth = u32::from(Node::parse(root)?.depth());
-    let capacity = extent::capacity(block_size);
-    Ok(split::most_nodes(depth, capacity, operation))
 }
 
 /// Checks the bytes of a node that is not the root: header, depth, order and range of entries.

@@ -14,23 +14,19 @@ use std::ops::Range;
 use pext4_ondisk::extent::{self, ENTRY_SIZE, EntryBytes, Index, MAX_DEPTH, ROOT_SIZE};
 use pext4_ondisk::{Corrupt, LogicalBlock};
 
+use super::NodeStore;
 use super::edit::{Editor, first_of};
 use super::path::{Level, Path, entries_of};
-use super::{NodeStore, Operation};
 use crate::error::{Refusal, Result};
 
 /// Most entries that one replacement adds to a leaf.
 const MOST_ADDED: usize = 2;
 
-/// The most nodes an operation takes on a tree of this depth with nodes of this capacity.
-pub(super) fn most_nodes(depth: u32, capacity: usize, operation: Operation) -> u32 {
-    let tiny = extent::capacity(ROOT_SIZE) + MOST_ADDED > capacity;
-    let growth = 1 + u32::from(tiny);
-    let leaves = match operation {
-        Operation::Insert | Operation::Remove => 1,
-        Operation::Convert => 2,
-    };
-    leaves * depth + growth
+/// The most nodes that two replacements take that split leaves of a tree of this depth, if each
+/// adds one entry: nodes of this capacity may split twice in each level, and the tree grows once.
+pub(super) fn nodes_for_two_splits(depth: u32, capacity: usize) -> u32 {
+    let grown_splits = extent::capacity(ROOT_SIZE) + MOST_ADDED > capacity;
+    2 * depth + 1 + u32::from(grown_splits)
 }
 
 /// What a replacement that does not fit into its leaf will need.
