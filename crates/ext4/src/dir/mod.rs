@@ -37,7 +37,7 @@ use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
 
 pub use blocks::{BlockKind, DirectoryBlocks, DirectorySettings, kind_of};
 pub use file::{DirectoryFile, check_form};
-pub use listing::{COOKIE_END, Listed, list};
+pub use listing::list;
 
 use crate::error::{Error, Refusal, Result};
 use crate::types::FileType;

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use pext4_ondisk::inode::InodeFlags;
 
-use crate::dir::DirectoryFile;
+use crate::dir::{self, DirectoryFile};
 use crate::error::{Error, Refusal, Result};
 use crate::inode::Inode;
 use crate::types::{Entry, InodeNumber};
@@ -33,9 +33,9 @@ const MOST_LINKS: u16 = 65_000;
 /// How often an operation that met a full disk is tried again after a commit.
 const FULL_RETRIES: u32 = 3;
 
-/// Metadata blocks that a change of one directory may dirty: leaf splits, the index path, the
-/// mapping of new blocks, the directory's inode.
-const DIRECTORY_CREDITS: u32 = 44;
+/// Metadata blocks that a change of one directory may dirty: leaf splits and the index path, for
+/// each new block its bitmap, descriptor and way through the extent tree, the directory's inode.
+const DIRECTORY_CREDITS: u32 = dir::MOST_BLOCKS_CHANGED + 12 * dir::MOST_BLOCKS_ADDED + 1;
 /// Metadata blocks that claiming or freeing an inode may dirty, its orphan entry included.
 const INODE_CREDITS: u32 = 10;
 
@@ -62,6 +62,7 @@ impl Volume {
         if !inode.is_directory() {
             return Err(Refusal::NotADirectory.into());
         }
+        dir::check_form(&inode)?;
         Ok(inode)
     }
 

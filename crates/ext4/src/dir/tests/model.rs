@@ -6,9 +6,10 @@ use pext4_ondisk::InodeNumber;
 use pext4_ondisk::directory::Format;
 use pext4_ondisk::dirhash::{HashVersion, Hasher, Signedness};
 
+use super::super::listing::Listed;
 use super::super::{
-    DirectorySettings, Listed, MOST_BLOCKS_ADDED, MOST_BLOCKS_CHANGED, find, insert, is_empty,
-    list, remove, replace,
+    DirectorySettings, MOST_BLOCKS_ADDED, MOST_BLOCKS_CHANGED, find, insert, is_empty, list,
+    remove, replace,
 };
 use super::Random;
 use super::check::check;
