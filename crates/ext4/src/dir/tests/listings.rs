@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::listing::{COOKIE_END, Listed, list_within};
-use super::super::{DirectoryBlocks, DirectorySettings, find, list, remove};
+use super::super::{DirectorySettings, find, list, remove};
 use super::memory::{Memory, PARENT, SELF, settings};
 use super::shapes::{COLLIDING, colliding_name, legacy};
 use super::{Random, enter};
