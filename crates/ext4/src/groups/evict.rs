@@ -23,6 +23,9 @@ const SHARE: u64 = 8;
 /// Groups that may stay in memory however small the cache.
 const LEAST: u64 = 64;
 
+/// Groups that the hand passes when one more is to be read and there are too many.
+const STEPS_PER_LOAD: u64 = 32;
+
 /// Groups in memory, and where the hand stands.
 pub struct Residency {
     count: AtomicUsize,
@@ -60,8 +63,18 @@ impl Groups {
     /// Drops groups from memory until no more than the bound are there, or two rounds found no
     /// more that may go. No group is held.
     pub fn evict(&self) {
+        self.evict_within(2 * u64::from(self.count()));
+    }
+
+    /// Looks for a few groups to drop, if there are too many, before another one is read. No
+    /// group is held.
+    pub(crate) fn make_room(&self) {
+        self.evict_within(STEPS_PER_LOAD);
+    }
+
+    fn evict_within(&self, steps: u64) {
         let groups = u64::from(self.count());
-        for _ in 0..2 * groups {
+        for _ in 0..steps {
             if !self.residency.is_exceeded() {
                 return;
             }
@@ -107,6 +120,10 @@ impl Groups {
         if slot.is(mark::BLOCKS_CORRUPT) {
             return false;
         }
-        slot.is(mark::BLOCKS_LOADED) || Held::load_blocks(&mut self.hold(number))
+        if slot.is(mark::BLOCKS_LOADED) {
+            return true;
+        }
+        self.make_room();
+        Held::load_blocks(&mut self.hold(number))
     }
 }

@@ -126,15 +126,10 @@ impl Slot {
         }
     }
 
-    /// Whether the committer of `tid` is going to visit this group.
-    pub fn is_noted(&self, tid: Tid) -> bool {
-        self.noted.load(Ordering::SeqCst) == NOTED | u64::from(tid.0)
-    }
-
     /// Notes that the committer of `tid` is going to visit; whether this call was the one that did.
     pub fn note(&self, tid: Tid) -> bool {
         let tag = NOTED | u64::from(tid.0);
-        self.noted.swap(tag, Ordering::SeqCst) != tag
+        self.noted.load(Ordering::SeqCst) != tag && self.noted.swap(tag, Ordering::SeqCst) != tag
     }
 
     /// The last transaction that changed the group or freed blocks in it.
@@ -161,7 +156,7 @@ mod tests {
         assert_eq!(slot.last_noted(), None);
         assert!(slot.note(Tid(0)));
         assert!(!slot.note(Tid(0)));
-        assert!(slot.is_noted(Tid(0)) && !slot.is_noted(Tid(1)));
+        assert_eq!(slot.last_noted(), Some(Tid(0)));
         assert!(slot.note(Tid(1)));
         assert_eq!(slot.last_noted(), Some(Tid(1)));
     }

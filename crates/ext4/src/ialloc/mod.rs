@@ -31,6 +31,7 @@ impl Groups {
         is_directory: bool,
         is_top: bool,
     ) -> Result<InodeNumber> {
+        self.make_room();
         let start = self.group_for(parent, is_directory, is_top);
         let found = self.claim_around(handle, start, is_directory);
         self.report();
@@ -105,6 +106,7 @@ impl Groups {
                 .in_inode(inode)
                 .into());
         };
+        self.make_room();
         let mut held = self.hold(group);
         if held.load_inodes() {
             held.free_inode(handle, index, was_directory);

@@ -72,8 +72,7 @@ impl Groups {
     /// Puts the group on the list of what the transaction dirtied, the first time. Nothing that an
     /// older transaction is owed changes by that, so no lock is needed.
     fn note_free(&self, handle: &mut Handle<'_>, group: GroupNumber) {
-        let slot = self.slot(group);
-        if !slot.is_noted(handle.tid()) && slot.note(handle.tid()) {
+        if self.slot(group).note(handle.tid()) {
             let mut unowed = Owed::default();
             handle.touch(&mut unowed, CREDITS_PER_GROUP, || self.owing(group), |_| ());
         }

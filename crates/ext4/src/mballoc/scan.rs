@@ -170,8 +170,12 @@ impl Scan<'_, '_> {
     fn anything(&mut self) -> Option<Found> {
         let groups = self.groups;
         self.order().find_map(|number| {
-            if groups.slot(number).free_hint() == 0 {
+            let slot = groups.slot(number);
+            if slot.free_hint() == 0 {
                 return None;
+            }
+            if !slot.is(mark::BLOCKS_LOADED) {
+                groups.make_room();
             }
             let mut held = groups.hold(number);
             if !held.load_blocks() {
@@ -218,7 +222,11 @@ impl Scan<'_, '_> {
             return true;
         }
         self.loads += 1;
-        self.loads <= MOST_LOADS
+        if self.loads > MOST_LOADS {
+            return false;
+        }
+        self.groups.make_room();
+        true
     }
 
     /// Takes a run, or as much of it as the plan can use.

@@ -9,7 +9,8 @@ use pext4_sync::{thread, topology};
 
 use super::{Preallocation, Purpose, Request, Run};
 use crate::error::Refusal;
-use crate::groups::testing::{Ground, Random};
+use crate::groups::testing::{Ground, Random, image};
+use crate::options::MountOptions;
 
 const GROUPS_OF_16_MIB: &[&str] = &["-b", "4096", "-g", "4096", "-m", "0"];
 
@@ -151,8 +152,30 @@ fn threads_never_share_a_block() {
     let Some(ground) = Ground::make(GROUPS_OF_16_MIB, "96M") else {
         return;
     };
-    let initial = metadata(&ground);
-    let taken: Vec<AtomicBool> = (0..24_576).map(|_| AtomicBool::new(false)).collect();
+    live_together(&ground);
+}
+
+/// More groups than stay in memory: they come and go while others free into them.
+#[test]
+fn threads_never_share_a_block_while_groups_are_evicted() {
+    let Some(device) = image(&["-b", "1024", "-g", "512", "-N", "1024", "-m", "0"], "64M") else {
+        return;
+    };
+    let cache_size = 1 << 20;
+    let options = MountOptions {
+        cache_size,
+        ..MountOptions::default()
+    };
+    let ground = Ground::open(device, options).expect("sound");
+    live_together(&ground);
+    ground.groups.evict();
+    assert!(ground.groups.resident() <= 64);
+}
+
+fn live_together(ground: &Ground) {
+    let initial = metadata(ground);
+    let blocks = ground.store.geometry.blocks_count;
+    let taken: Vec<AtomicBool> = (0..blocks).map(|_| AtomicBool::new(false)).collect();
     let worker = |number: u32| {
         let _pin = topology::pin(number as usize);
         let mut random = Random::new(u64::from(number) + 70);
@@ -161,7 +184,7 @@ fn threads_never_share_a_block() {
             let mut handle = ground.handle();
             if random.below(3) > 0 {
                 let length = 1 + random.below(20);
-                let goal = ground.groups.goal_of(InodeNumber(12));
+                let goal = BlockNumber(u64::from(random.below(60_000)) % blocks);
                 let request = data(12 + number, logical, length, goal);
                 let Ok(run) =
                     ground
@@ -209,11 +232,11 @@ fn threads_never_share_a_block() {
     });
     ground.commit();
     check_disk(
-        &ground,
+        ground,
         &initial,
         &runs.iter().flat_map(|&run| blocks_of(run)).collect(),
     );
-    free_all(&ground, &runs);
+    free_all(ground, &runs);
     assert_eq!(ground.complaints_of_e2fsck(), "");
 }
 
