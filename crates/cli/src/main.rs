@@ -1,3 +1,73 @@
-//! The `pext4` command.
+//! The `pext4` command: mounts, makes and reads ext4 images.
+//!
+//! One file a command: parse, call the library, say what happened. The exit status is 0 when all
+//! went well, 1 after an error, 2 when the command line was not understood. Errors read "pext4:
+//! what: why; what may help"; what the machine reads goes to standard output, all else to standard
+//! error.
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod columns;
+mod commands;
+mod failure;
+mod log;
+mod mode;
+mod moment;
+mod names;
+mod reader;
+mod size;
+mod superblock;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use commands::{cat, info, ls, mkfs, mount, stat, tree, umount};
+
+/// ext4 in user space: mount, make and read ext4 images, without root and without a kernel driver.
+#[derive(Parser)]
+#[command(name = "pext4", version, propagate_version = true)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Mount(mount::Arguments),
+    Umount(umount::Arguments),
+    Mkfs(mkfs::Arguments),
+    Info(info::Arguments),
+    Ls(ls::Arguments),
+    Cat(cat::Arguments),
+    Stat(stat::Arguments),
+    Tree(tree::Arguments),
+}
+
+fn main() -> ExitCode {
+    let done = match CommandLine::parse().command {
+        Command::Mount(arguments) => mount::run(&arguments),
+        Command::Umount(arguments) => umount::run(&arguments),
+        Command::Mkfs(arguments) => mkfs::run(&arguments),
+        Command::Info(arguments) => info::run(&arguments),
+        Command::Ls(arguments) => ls::run(&arguments),
+        Command::Cat(arguments) => cat::run(&arguments),
+        Command::Stat(arguments) => stat::run(&arguments),
+        Command::Tree(arguments) => tree::run(&arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failure::report(&error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::CommandLine;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        CommandLine::command().debug_assert();
+    }
+}

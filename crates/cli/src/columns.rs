@@ -1,0 +1,60 @@
+//! Text in columns.
+
+use std::io::{self, Write};
+
+/// How a column stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// To the left, as text.
+    Left,
+    /// To the right, as numbers.
+    Right,
+}
+
+/// Writes rows with columns as wide as their widest cell and two blanks between; the last column
+/// of a row is as long as it is.
+///
+/// # Errors
+/// The writer's.
+pub fn write(to: &mut dyn Write, sides: &[Side], rows: &[Vec<String>]) -> io::Result<()> {
+    let width = |column: usize| {
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+    };
+    let widths: Vec<usize> = (0..sides.len())
+        .map(|column| width(column).unwrap_or(0))
+        .collect();
+    for row in rows {
+        for (column, cell) in row.iter().enumerate() {
+            let is_last = column + 1 == row.len();
+            let gap = if is_last { "" } else { "  " };
+            let width = widths.get(column).copied().unwrap_or(0);
+            match sides.get(column) {
+                Some(Side::Right) => write!(to, "{cell:>width$}{gap}")?,
+                _ if is_last => write!(to, "{cell}")?,
+                _ => write!(to, "{cell:<width$}{gap}")?,
+            }
+        }
+        writeln!(to)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Side, write};
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows =
+            [["a", "5", "first"], ["bcd", "1024", "x"]].map(|row| row.map(str::to_owned).to_vec());
+        let mut text = Vec::new();
+        write(&mut text, &[Side::Left, Side::Right, Side::Left], &rows).unwrap();
+        assert_eq!(
+            String::from_utf8(text).unwrap(),
+            "a       5  first\nbcd  1024  x\n"
+        );
+    }
+}

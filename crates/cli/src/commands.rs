@@ -1,0 +1,11 @@
+//! The commands, one file each.
+
+pub mod cat;
+pub mod info;
+pub mod ls;
+pub mod mkfs;
+pub mod mount;
+pub mod record;
+pub mod stat;
+pub mod tree;
+pub mod umount;

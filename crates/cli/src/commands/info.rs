@@ -1,0 +1,226 @@
+//! `pext4 info`: what an image is, by its superblock.
+
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use pext4_ondisk::feature::{Compat, Incompat};
+use pext4_ondisk::geometry::Geometry;
+use pext4_ondisk::superblock::{ErrorPolicy, ErrorRecord, State, Superblock};
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::record;
+use crate::columns::{self, Side};
+use crate::superblock::{needs_replay, read};
+use crate::{moment, names, size};
+
+/// Show what an image is: size, features, state
+#[derive(Args)]
+pub struct Arguments {
+    /// The image or block device; it may be mounted
+    image: PathBuf,
+    /// Write JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the superblock tells.
+#[derive(Serialize)]
+struct Info {
+    label: String,
+    uuid: String,
+    state: &'static str,
+    errors: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_error: Option<String>,
+    on_error: &'static str,
+    size: u64,
+    block_size: u32,
+    blocks: u64,
+    free_blocks: u64,
+    reserved_blocks: u64,
+    inodes: u32,
+    free_inodes: u32,
+    inode_size: u16,
+    groups: u32,
+    blocks_per_group: u32,
+    inodes_per_group: u32,
+    journal: &'static str,
+    features: Vec<String>,
+    last_mounted_on: String,
+    created: Option<String>,
+    mounted: Option<String>,
+    written: Option<String>,
+    checked: Option<String>,
+    mounts: u16,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The image cannot be read, or is no ext4.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let superblock = read(&arguments.image)?;
+    let name = || arguments.image.display().to_string();
+    let geometry = Geometry::of(&superblock).with_context(name)?;
+    let info = Info::of(&superblock, &geometry);
+    let mut output = BufWriter::new(io::stdout().lock());
+    if arguments.json {
+        record::write(&mut output, &info)?;
+    } else {
+        columns::write(
+            &mut output,
+            &[Side::Left, Side::Left],
+            &rows(&name(), &info),
+        )?;
+    }
+    Ok(output.flush()?)
+}
+
+impl Info {
+    fn of(superblock: &Superblock, geometry: &Geometry) -> Self {
+        let date = |seconds: i64| (seconds != 0).then(|| moment::show(seconds));
+        Self {
+            label: names::show(padded(&superblock.volume_name)),
+            uuid: Uuid::from_bytes(superblock.uuid).to_string(),
+            state: state(superblock),
+            errors: superblock.error_count,
+            last_error: (superblock.error_count > 0).then(|| error(&superblock.last_error)),
+            on_error: on_error(superblock.errors),
+            size: geometry
+                .blocks_count
+                .saturating_mul(u64::from(geometry.block_size)),
+            block_size: geometry.block_size,
+            blocks: geometry.blocks_count,
+            free_blocks: superblock.free_blocks,
+            reserved_blocks: superblock.reserved_blocks,
+            inodes: geometry.inodes_count,
+            free_inodes: superblock.free_inodes,
+            inode_size: geometry.inode_size,
+            groups: geometry.group_count,
+            blocks_per_group: geometry.blocks_per_group,
+            inodes_per_group: geometry.inodes_per_group,
+            journal: journal(superblock),
+            features: superblock.features.names(),
+            last_mounted_on: names::show(padded(&superblock.last_mounted)),
+            created: date(superblock.make_time),
+            mounted: date(superblock.mount_time),
+            written: date(superblock.write_time),
+            checked: date(superblock.check_time),
+            mounts: superblock.mount_count,
+        }
+    }
+}
+
+/// A name without the bytes that fill its field.
+fn padded(name: &[u8]) -> &[u8] {
+    let end = name
+        .iter()
+        .position(|&byte| byte == 0)
+        .unwrap_or(name.len());
+    &name[..end]
+}
+
+fn state(superblock: &Superblock) -> &'static str {
+    if superblock.state.contains(State::ERRORS) {
+        "errors were found; run `e2fsck -f` on a copy"
+    } else if needs_replay(superblock) {
+        "in use, or not closed cleanly: a mount replays the journal"
+    } else if superblock.state.contains(State::CLEAN) {
+        "clean"
+    } else {
+        "in use, or not closed cleanly"
+    }
+}
+
+fn on_error(policy: ErrorPolicy) -> &'static str {
+    match policy {
+        ErrorPolicy::Continue | ErrorPolicy::Unknown(_) => "continue",
+        ErrorPolicy::RemountReadOnly => "remount read-only",
+        ErrorPolicy::Panic => "stop",
+    }
+}
+
+fn journal(superblock: &Superblock) -> &'static str {
+    if superblock.features.has_incompat(Incompat::JOURNAL_DEV) {
+        "this is the journal of another image"
+    } else if !superblock.features.has_compat(Compat::HAS_JOURNAL) {
+        "none"
+    } else if superblock.journal_inode.get() == 0 {
+        "on another device"
+    } else {
+        "in the image"
+    }
+}
+
+fn error(record: &ErrorRecord) -> String {
+    let function = names::show(padded(&record.function));
+    let mut text = format!(
+        "{} in {function}:{}",
+        moment::show(record.time),
+        record.line
+    );
+    if record.inode != 0 {
+        text.push_str(&format!(", inode {}", record.inode));
+    }
+    if record.block != 0 {
+        text.push_str(&format!(", block {}", record.block));
+    }
+    text
+}
+
+fn rows(name: &str, info: &Info) -> Vec<Vec<String>> {
+    let mut rows = Vec::new();
+    let mut line = |label: &str, value: String| {
+        if !value.is_empty() {
+            rows.push(vec![label.to_owned(), value]);
+        }
+    };
+    let bytes = |blocks: u64| size::show(blocks.saturating_mul(u64::from(info.block_size)));
+    let date = |date: &Option<String>| date.clone().unwrap_or_default();
+    line("Image", name.to_owned());
+    line("Label", info.label.clone());
+    line("UUID", info.uuid.clone());
+    line("State", info.state.to_owned());
+    if info.errors > 0 {
+        line(
+            "Errors",
+            format!("{}, the last {}", info.errors, date(&info.last_error)),
+        );
+    }
+    line("On errors", info.on_error.to_owned());
+    line("Size", size::show(info.size));
+    line(
+        "Free",
+        format!(
+            "{} ({} reserved)",
+            bytes(info.free_blocks),
+            bytes(info.reserved_blocks)
+        ),
+    );
+    line(
+        "Blocks",
+        format!("{} of {} bytes", info.blocks, info.block_size),
+    );
+    let inodes = format!(
+        "{} of {} bytes, {} free",
+        info.inodes, info.inode_size, info.free_inodes
+    );
+    line("Inodes", inodes);
+    let (blocks, inodes) = (info.blocks_per_group, info.inodes_per_group);
+    line(
+        "Groups",
+        format!("{} of {blocks} blocks and {inodes} inodes", info.groups),
+    );
+    line("Journal", info.journal.to_owned());
+    line("Features", info.features.join(" "));
+    line("Mounted on", info.last_mounted_on.clone());
+    line("Mounts", info.mounts.to_string());
+    line("Created", date(&info.created));
+    line("Mounted", date(&info.mounted));
+    line("Written", date(&info.written));
+    line("Checked", date(&info.checked));
+    rows
+}

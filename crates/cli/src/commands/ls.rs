@@ -1,0 +1,112 @@
+//! `pext4 ls`: the files in a directory of an image.
+
+use std::ffi::OsString;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use pext4_fs::{Attributes, FileType};
+
+use super::record::{self, Record};
+use crate::columns::{self, Side};
+use crate::reader::Reader;
+use crate::{mode, moment, names};
+
+/// List a directory of an image, without mounting it
+#[derive(Args)]
+pub struct Arguments {
+    /// The image or block device
+    image: PathBuf,
+    /// The directory or file in it
+    #[arg(default_value = "/")]
+    path: OsString,
+    /// Write JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One line.
+struct File {
+    name: Vec<u8>,
+    attributes: Attributes,
+    target: Option<Vec<u8>>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The image cannot be read; there is no such path.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let reader = Reader::open(&arguments.image)?;
+    let files = reader.with(&arguments.path, true, |attributes| {
+        if attributes.file_type == FileType::Directory {
+            return children(&reader, attributes);
+        }
+        let name = arguments.path.as_bytes().to_vec();
+        Ok(vec![File {
+            name,
+            attributes: *attributes,
+            target: None,
+        }])
+    })?;
+    let mut output = BufWriter::new(io::stdout().lock());
+    if arguments.json {
+        let records: Vec<_> = files
+            .iter()
+            .map(|file| Record::new(&file.name, &file.attributes, file.target.as_deref()))
+            .collect();
+        record::write(&mut output, &records)?;
+    } else {
+        let sides = [
+            Side::Left,
+            Side::Right,
+            Side::Right,
+            Side::Right,
+            Side::Right,
+            Side::Left,
+        ];
+        let rows: Vec<_> = files.iter().map(row).collect();
+        columns::write(&mut output, &sides, &rows)?;
+    }
+    Ok(output.flush()?)
+}
+
+fn children(reader: &Reader, directory: &Attributes) -> Result<Vec<File>> {
+    let names = reader.names(directory.inode)?;
+    let look = |name: Vec<u8>| {
+        reader
+            .with_child(directory.inode, &name, |attributes| {
+                Ok((*attributes, reader.target(attributes)?))
+            })
+            .with_context(|| names::show(&name))
+            .map(|(attributes, target)| File {
+                name,
+                attributes,
+                target,
+            })
+    };
+    names.into_iter().map(look).collect()
+}
+
+fn row(file: &File) -> Vec<String> {
+    let attributes = &file.attributes;
+    let size = if record::is_device(attributes) {
+        format!("{},{}", attributes.device.major, attributes.device.minor)
+    } else {
+        attributes.size.to_string()
+    };
+    let name = match &file.target {
+        Some(target) => format!("{} -> {}", names::show(&file.name), names::show(target)),
+        None => names::show(&file.name),
+    };
+    vec![
+        mode::show(attributes.file_type, attributes.mode),
+        attributes.links.to_string(),
+        attributes.uid.to_string(),
+        attributes.gid.to_string(),
+        size,
+        format!("{}  {name}", moment::show(attributes.modified.seconds)),
+    ]
+}

@@ -1,0 +1,218 @@
+//! `pext4 mkfs`: makes an empty file system.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use pext4_block::{Access, Device, FileDevice};
+use pext4_image::mkfs::{Made, Options, mkfs};
+use uuid::Uuid;
+
+use crate::failure::Misuse;
+use crate::size;
+
+/// Bytes at the start of a file that are looked at before it is taken for empty.
+const LOOKED_AT: u64 = 128 << 10;
+
+/// Make an empty ext4 file system in an image, with upstream's defaults
+#[derive(Args)]
+pub struct Arguments {
+    /// The image to make, or a block device
+    image: PathBuf,
+    /// Its size, like 512M, 10G or 1T; not needed for what exists
+    #[arg(long, short = 's', value_parser = size::parse)]
+    size: Option<u64>,
+    /// Bytes in a block: 1024, 2048 or 4096
+    #[arg(short = 'b', value_name = "BYTES", value_parser = size::parse)]
+    block_size: Option<u64>,
+    /// Inodes
+    #[arg(short = 'N', value_name = "COUNT")]
+    inodes: Option<u64>,
+    /// Bytes in an inode
+    #[arg(short = 'I', value_name = "BYTES", default_value_t = 256)]
+    inode_size: u16,
+    /// Label, at most 16 bytes
+    #[arg(short = 'L', value_name = "LABEL", default_value = "")]
+    label: String,
+    /// UUID
+    #[arg(short = 'U', value_name = "UUID")]
+    uuid: Option<Uuid>,
+    /// Percent of the blocks that are kept for root
+    #[arg(short = 'm', value_name = "PERCENT", default_value_t = 5.0)]
+    reserved: f64,
+    /// Features to turn on, or off with ^ before them
+    #[arg(short = 'O', value_name = "FEATURE,...", value_delimiter = ',')]
+    features: Vec<String>,
+    /// Owner of the root directory; the caller if absent
+    #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
+    root_owner: Option<(u32, u32)>,
+    /// Overwrite what the image holds
+    #[arg(long)]
+    force: bool,
+    /// Say nothing
+    #[arg(short = 'q', long)]
+    quiet: bool,
+}
+
+fn parse_owner(text: &str) -> Result<(u32, u32), String> {
+    let numbers = text
+        .split_once(':')
+        .map(|(uid, gid)| (uid.parse(), gid.parse()));
+    match numbers {
+        Some((Ok(uid), Ok(gid))) => Ok((uid, gid)),
+        _ => Err("write two numbers, like 1000:1000".to_owned()),
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The image holds something already, or cannot be written; the options contradict each other.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let options = options(arguments)?;
+    let device = device(arguments)?;
+    let made = write(&arguments.image, &device, &options)?;
+    if !arguments.quiet {
+        println!("{}", said(&arguments.image, &made));
+    }
+    Ok(())
+}
+
+/// Makes an image that is not there yet, with all defaults.
+///
+/// # Errors
+/// It is there, or cannot be made.
+pub fn create(image: &Path, size: u64) -> Result<()> {
+    let options = Options {
+        root_owner: caller(),
+        ..Options::default()
+    };
+    let device = FileDevice::create(image, size)?;
+    write(image, &device, &options).map(drop)
+}
+
+fn write(image: &Path, device: &FileDevice, options: &Options) -> Result<Made> {
+    let made = mkfs(device, options).with_context(|| image.display().to_string())?;
+    device.flush()?;
+    Ok(made)
+}
+
+fn caller() -> (u32, u32) {
+    (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    )
+}
+
+fn options(arguments: &Arguments) -> Result<Options> {
+    let block_size = arguments.block_size.map(u32::try_from).transpose();
+    let block_size = block_size.map_err(|_| Misuse("-b: 1024, 2048 or 4096 bytes".to_owned()))?;
+    Ok(Options {
+        block_size,
+        inodes: arguments.inodes,
+        inode_size: arguments.inode_size,
+        label: arguments.label.clone().into_bytes(),
+        uuid: arguments.uuid.map(Uuid::into_bytes),
+        reserved_percent: arguments.reserved,
+        features: arguments.features.clone(),
+        root_owner: arguments.root_owner.unwrap_or_else(caller),
+        ..Options::default()
+    })
+}
+
+/// Opens what the file system goes into; it reads as zeroes.
+fn device(arguments: &Arguments) -> Result<FileDevice> {
+    let image = &arguments.image;
+    let name = || image.display().to_string();
+    let existing = match fs::metadata(image) {
+        Ok(existing) => Some(existing),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error).with_context(name),
+    };
+    if existing.is_some() && !arguments.force && !is_empty(image).with_context(name)? {
+        bail!(
+            "{}: it holds something already; --force overwrites it",
+            name()
+        );
+    }
+    match existing {
+        Some(existing) if existing.file_type().is_block_device() => cleared(image, arguments.size),
+        Some(existing) => {
+            let size = arguments.size.unwrap_or(existing.len());
+            Ok(FileDevice::create(image, size)?)
+        }
+        None => match arguments.size {
+            Some(size) => Ok(FileDevice::create(image, size)?),
+            None => Err(Misuse(format!("{}: a new image needs --size", name())).into()),
+        },
+    }
+}
+
+/// A block device, all zeroes.
+fn cleared(image: &Path, size: Option<u64>) -> Result<FileDevice> {
+    if size.is_some() {
+        return Err(Misuse("--size: a block device has its size".to_owned()).into());
+    }
+    let device = FileDevice::open(image, Access::ReadWrite, Duration::ZERO)?;
+    if !device.discard(0, device.size())? {
+        bail!(
+            "{}: the device cannot be cleared quickly; `blkdiscard -z` clears it slowly",
+            image.display()
+        );
+    }
+    Ok(device)
+}
+
+/// Whether the start of a file or device, where every format has its mark, is all zeroes.
+fn is_empty(image: &Path) -> io::Result<bool> {
+    let mut start = Vec::new();
+    File::open(image)?.take(LOOKED_AT).read_to_end(&mut start)?;
+    Ok(start.iter().all(|&byte| byte == 0))
+}
+
+fn said(image: &Path, made: &Made) -> String {
+    let bytes = size::show(made.blocks.saturating_mul(u64::from(made.block_size)));
+    let journal = match made.journal_blocks {
+        0 => "no journal".to_owned(),
+        blocks => {
+            let bytes = u64::from(blocks) * u64::from(made.block_size);
+            format!("a journal of {}", size::show(bytes))
+        }
+    };
+    format!(
+        "{}: {bytes}, {} blocks of {} bytes, {} inodes, {journal}\nUUID {}",
+        image.display(),
+        made.blocks,
+        made.block_size,
+        made.inodes,
+        Uuid::from_bytes(made.uuid)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_empty, parse_owner};
+    use std::io::Write;
+
+    #[test]
+    fn owners_are_two_numbers() {
+        assert_eq!(parse_owner("1000:100"), Ok((1000, 100)));
+        for text in ["", "1000", "1000:", "root:root", "-1:0"] {
+            assert!(parse_owner(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_zeroes_is_empty_and_another_is_not() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        assert!(is_empty(file.path()).unwrap());
+        file.as_file().set_len(1 << 20).unwrap();
+        assert!(is_empty(file.path()).unwrap());
+        file.write_all(b"\0\0\0x").unwrap();
+        assert!(!is_empty(file.path()).unwrap());
+    }
+}

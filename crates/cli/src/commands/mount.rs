@@ -1,0 +1,215 @@
+//! `pext4 mount`: a directory that is the image.
+//!
+//! In the foreground the command serves until the directory is unmounted. Without `-f` it starts
+//! itself anew for that, in a session of its own, and waits for one line: "ready" once the mount
+//! answers. What goes wrong before that the server says itself on the shared terminal, and the
+//! command passes its exit status on; afterwards the server lets the terminal go.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use pext4_block::{Access, FileDevice};
+use pext4_fs::Volume;
+use pext4_fuse::{Complaints, Options, Server, end_on_signals, mount};
+
+use super::mkfs;
+use crate::failure::{Misuse, Told};
+use crate::{log, size};
+
+/// How long to wait for a mount of the same image that is just closing.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The smallest cache that is of use.
+const LEAST_CACHE: u64 = 4 << 20;
+/// The line that says that the mount answers.
+const READY: &str = "ready";
+/// The hidden flag by which the command starts itself anew.
+const SERVE: &str = "--serve-in-background";
+
+/// Mount an image on a directory
+#[derive(Args)]
+pub struct Arguments {
+    /// The image or block device
+    image: PathBuf,
+    /// The directory
+    directory: PathBuf,
+    /// Options: ro, allow_other, commit=SECONDS, errors=remount-ro, discard, noatime, noexec, ...
+    #[arg(short = 'o', value_name = "OPTION,...")]
+    options: Vec<String>,
+    /// Make the image with this size if there is none
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    create: Option<u64>,
+    /// Memory for metadata
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "256M")]
+    cache_size: u64,
+    /// Stay in the foreground
+    #[arg(short = 'f', long)]
+    foreground: bool,
+    #[arg(long = "serve-in-background", hide = true)]
+    serve_in_background: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The image cannot be opened, or the directory not be mounted on.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let options = options(arguments)?;
+    if arguments.serve_in_background {
+        // Fails only for the leader of a session, which is apart already.
+        let _ = rustix::process::setsid();
+        serve(arguments, options, leave_terminal)
+    } else if arguments.foreground {
+        let (image, directory) = (arguments.image.display(), arguments.directory.display());
+        serve(arguments, options, || {
+            eprintln!("pext4: {image} is mounted on {directory}; Ctrl-C ends the mount");
+            Ok(())
+        })
+    } else {
+        start_in_background()
+    }
+}
+
+fn options(arguments: &Arguments) -> Result<Options> {
+    let mut options = Options::default();
+    for list in &arguments.options {
+        options
+            .take(list)
+            .map_err(|error| Misuse(format!("-o: {error}")))?;
+    }
+    if arguments.cache_size < LEAST_CACHE {
+        let least = size::show(LEAST_CACHE);
+        return Err(Misuse(format!("--cache-size: at least {least} are needed")).into());
+    }
+    options.volume.cache_size = arguments.cache_size;
+    Ok(options)
+}
+
+/// Starts the server and waits until its mount answers.
+fn start_in_background() -> Result<()> {
+    let mut server = Command::new("/proc/self/exe");
+    let mut words = env::args_os();
+    let name = words.next().unwrap_or_else(|| OsString::from("pext4"));
+    std::os::unix::process::CommandExt::arg0(&mut server, name);
+    server.args(words.next()).arg(SERVE).args(words);
+    let mut server = server
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start the server")?;
+    let said = server.stdout.take().expect("its output is a pipe");
+    let mut line = String::new();
+    BufReader::new(said)
+        .read_line(&mut line)
+        .context("the server")?;
+    if line.trim_end() == READY {
+        return Ok(());
+    }
+    let status = server.wait().context("the server")?;
+    match status.code().map(u8::try_from) {
+        Some(Ok(code @ 1..)) => Err(Told(code).into()),
+        _ => bail!("the server ended before the mount answered ({status})"),
+    }
+}
+
+/// Says that the mount answers and lets the terminal go.
+fn leave_terminal() -> Result<()> {
+    let nothing = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")?;
+    let mut output = io::stdout();
+    writeln!(output, "{READY}")?;
+    output.flush()?;
+    log::go_to_background();
+    rustix::stdio::dup2_stdout(&nothing)?;
+    rustix::stdio::dup2_stderr(&nothing)?;
+    Ok(())
+}
+
+/// Mounts, calls `ready`, and serves until the directory is unmounted and the image closed.
+fn serve(
+    arguments: &Arguments,
+    mut options: Options,
+    ready: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let directory = mount::check(&arguments.directory).context("cannot mount")?;
+    let image = existing_image(arguments)?;
+    let volume = open(&image, &directory, &mut options)?;
+    for note in volume.notes() {
+        eprintln!("pext4: {note}");
+    }
+    let complaints = Arc::new(Complaints::new(log::say));
+    let server = Server::mount(volume, &directory, &image, &options.kernel, complaints)
+        .context("cannot mount")?;
+    // The directory may be reached by a path that is unmounted before the end.
+    env::set_current_dir("/").context("/")?;
+    let prepared = end_on_signals(server.unmounter(), log::say, || {
+        log::say("ended by a second signal; the next mount replays the journal");
+        std::process::exit(1);
+    });
+    let prepared = prepared
+        .context("cannot catch signals")
+        .and_then(|()| ready());
+    if prepared.is_err() {
+        // Nobody would know of the mount.
+        server.unmounter().end().context("cannot unmount again")?;
+    }
+    let ended = server.wait();
+    if let Err(error) = &ended
+        && !arguments.foreground
+    {
+        log::say(&format!("{}: {error}", image.display()));
+    }
+    prepared?;
+    ended.with_context(|| image.display().to_string())
+}
+
+/// The image's path without links; made first where that was asked for.
+fn existing_image(arguments: &Arguments) -> Result<PathBuf> {
+    let image = &arguments.image;
+    let name = || image.display().to_string();
+    if let (Some(size), false) = (arguments.create, image.exists()) {
+        mkfs::create(image, size).with_context(|| format!("cannot make {}", name()))?;
+        eprintln!("pext4: {} is new, {}", name(), size::show(size));
+    }
+    match image.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            bail!(
+                "{}: there is no such image; --create SIZE makes one",
+                name()
+            )
+        }
+        path => path.with_context(name),
+    }
+}
+
+fn open(image: &Path, directory: &Path, options: &mut Options) -> Result<Volume> {
+    let access = if options.volume.read_only {
+        Access::ReadOnly
+    } else {
+        Access::ReadWrite
+    };
+    let device = FileDevice::open(image, access, PATIENCE).map_err(|error| {
+        let help = match error.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+                if access == Access::ReadWrite =>
+            {
+                "; `-o ro` mounts it read-only"
+            }
+            io::ErrorKind::ResourceBusy => "; `pext4 umount` ends its mount",
+            _ => "",
+        };
+        anyhow::anyhow!("{error}{help}")
+    })?;
+    options.volume.mounted_on = directory.to_string_lossy().into_owned();
+    Volume::open(Arc::new(device), options.volume.clone())
+        .with_context(|| image.display().to_string())
+}

@@ -1,0 +1,233 @@
+//! `pext4 stat`: all that an image knows of a file.
+
+use std::ffi::OsString;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use pext4_fs::{Attributes, FileType, MappedRange};
+use serde::Serialize;
+
+use super::record::{self, Record};
+use crate::columns::{self, Side};
+use crate::reader::Reader;
+use crate::{mode, moment, names, size};
+
+/// Ranges asked for at once.
+const RANGES: usize = 1024;
+
+/// Show all that an image knows of a file
+#[derive(Args)]
+pub struct Arguments {
+    /// The image or block device
+    image: PathBuf,
+    /// The file in it; a symbolic link stands for itself
+    path: OsString,
+    /// List where the content lies on the device
+    #[arg(long)]
+    extents: bool,
+    /// Write JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The file as programs get it.
+#[derive(Serialize)]
+struct Whole {
+    #[serde(flatten)]
+    record: Record,
+    generation: u32,
+    flags: Vec<String>,
+    xattrs: Vec<Xattr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extents: Option<Vec<Extent>>,
+}
+
+#[derive(Serialize)]
+struct Xattr {
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<String>,
+    value_hex: String,
+}
+
+#[derive(Serialize)]
+struct Extent {
+    offset: u64,
+    device_offset: u64,
+    length: u64,
+    unwritten: bool,
+}
+
+/// What was found.
+struct Found {
+    attributes: Attributes,
+    target: Option<Vec<u8>>,
+    xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    ranges: Option<Vec<MappedRange>>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The image cannot be read; there is no such path.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let reader = Reader::open(&arguments.image)?;
+    let found = reader.with(&arguments.path, false, |attributes| {
+        look(&reader, attributes, arguments.extents)
+    })?;
+    let mut output = BufWriter::new(io::stdout().lock());
+    if arguments.json {
+        record::write(&mut output, &whole(arguments.path.as_bytes(), &found))?;
+    } else {
+        show(&mut output, arguments.path.as_bytes(), &found)?;
+    }
+    Ok(output.flush()?)
+}
+
+fn look(reader: &Reader, attributes: &Attributes, extents: bool) -> Result<Found> {
+    let inode = attributes.inode;
+    let mut xattrs = Vec::new();
+    for name in reader.volume.xattr_names(inode)? {
+        let value = reader.volume.xattr(inode, &name)?;
+        xattrs.push((name, value));
+    }
+    let ranges = extents.then(|| ranges(reader, attributes)).transpose()?;
+    Ok(Found {
+        attributes: *attributes,
+        target: reader.target(attributes)?,
+        xattrs,
+        ranges,
+    })
+}
+
+fn ranges(reader: &Reader, attributes: &Attributes) -> Result<Vec<MappedRange>> {
+    let mut all: Vec<MappedRange> = Vec::new();
+    if !matches!(
+        attributes.file_type,
+        FileType::Regular | FileType::Directory
+    ) {
+        return Ok(all);
+    }
+    let mut from = 0;
+    loop {
+        let more = reader.volume.extents(attributes.inode, from, RANGES)?;
+        let Some(last) = more.last() else {
+            return Ok(all);
+        };
+        from = last.logical.saturating_add(last.length);
+        all.extend(more);
+    }
+}
+
+fn whole(path: &[u8], found: &Found) -> Whole {
+    let xattr = |(name, value): &(Vec<u8>, Vec<u8>)| Xattr {
+        name: names::text(name),
+        value: std::str::from_utf8(value).ok().map(str::to_owned),
+        value_hex: names::hexadecimal(value),
+    };
+    let extent = |range: &MappedRange| Extent {
+        offset: range.logical,
+        device_offset: range.physical,
+        length: range.length,
+        unwritten: range.unwritten,
+    };
+    Whole {
+        record: Record::new(path, &found.attributes, found.target.as_deref()),
+        generation: found.attributes.generation,
+        flags: mode::flags(found.attributes.flags),
+        xattrs: found.xattrs.iter().map(xattr).collect(),
+        extents: found
+            .ranges
+            .as_ref()
+            .map(|ranges| ranges.iter().map(extent).collect()),
+    }
+}
+
+fn show(to: &mut dyn Write, path: &[u8], found: &Found) -> io::Result<()> {
+    let attributes = &found.attributes;
+    let mut rows = Vec::new();
+    let mut line = |label: &str, value: String| rows.push(vec![label.to_owned(), value]);
+    line("Path", names::show(path));
+    let inode = format!(
+        "inode {}, generation {}",
+        attributes.inode, attributes.generation
+    );
+    line(
+        "Kind",
+        format!("{}, {inode}", mode::word(attributes.file_type)),
+    );
+    if let Some(target) = &found.target {
+        line("Target", names::show(target));
+    }
+    if record::is_device(attributes) {
+        line(
+            "Device",
+            format!("{}:{}", attributes.device.major, attributes.device.minor),
+        );
+    }
+    let allocated = size::show(attributes.sectors.saturating_mul(512));
+    line(
+        "Size",
+        format!("{} bytes, {allocated} allocated", attributes.size),
+    );
+    let mode_text = mode::show(attributes.file_type, attributes.mode);
+    line(
+        "Mode",
+        format!("{:04o} {mode_text}", attributes.mode & 0o7777),
+    );
+    line(
+        "Owner",
+        format!("user {}, group {}", attributes.uid, attributes.gid),
+    );
+    line("Links", attributes.links.to_string());
+    line("Accessed", moment::show_exactly(attributes.accessed));
+    line("Modified", moment::show_exactly(attributes.modified));
+    line("Changed", moment::show_exactly(attributes.changed));
+    if let Some(created) = attributes.created {
+        line("Created", moment::show_exactly(created));
+    }
+    line("Flags", mode::flags(attributes.flags).join(" "));
+    for (name, value) in &found.xattrs {
+        line(
+            "Attribute",
+            format!("{} = {}", names::show(name), show_value(value)),
+        );
+    }
+    columns::write(to, &[Side::Left, Side::Left], &rows)?;
+    found
+        .ranges
+        .as_ref()
+        .map_or(Ok(()), |ranges| show_ranges(to, ranges))
+}
+
+fn show_value(value: &[u8]) -> String {
+    match std::str::from_utf8(value) {
+        Ok(text) if !text.contains('\0') => format!("\"{}\"", names::show(value)),
+        _ => format!("0x{}", names::hexadecimal(value)),
+    }
+}
+
+fn show_ranges(to: &mut dyn Write, ranges: &[MappedRange]) -> io::Result<()> {
+    let mut rows = vec![
+        ["Offset", "Length", "On the device", ""]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    rows.extend(ranges.iter().map(|range| {
+        vec![
+            range.logical.to_string(),
+            range.length.to_string(),
+            range.physical.to_string(),
+            if range.unwritten { "unwritten" } else { "" }.to_owned(),
+        ]
+    }));
+    writeln!(to)?;
+    columns::write(
+        to,
+        &[Side::Right, Side::Right, Side::Right, Side::Left],
+        &rows,
+    )
+}

@@ -1,0 +1,209 @@
+//! `pext4 tree`: an image's files as a tree.
+//!
+//! The image may be an enemy's: directories may contain each other or be named twice, and names may
+//! nest deeper than any stack. So the walk keeps its own stack and lists each directory once.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use pext4_fs::{Attributes, FileType, InodeNumber};
+
+use super::record::Record;
+use crate::reader::Reader;
+use crate::{names, size};
+
+/// Show an image's files as a tree
+#[derive(Args)]
+pub struct Arguments {
+    /// The image or block device
+    image: PathBuf,
+    /// The directory to begin with
+    #[arg(default_value = "/")]
+    path: OsString,
+    /// Levels to descend
+    #[arg(long, value_name = "LEVELS")]
+    depth: Option<usize>,
+    /// Write JSON: one object a line, with the path as its name
+    #[arg(long)]
+    json: bool,
+}
+
+/// A directory whose names are being shown.
+struct Level {
+    directory: InodeNumber,
+    /// The names that are left, the first last.
+    left: Vec<Vec<u8>>,
+    /// Bytes of the path up to here.
+    path_length: usize,
+}
+
+/// One file on the way.
+struct File {
+    attributes: Attributes,
+    target: Option<Vec<u8>>,
+}
+
+struct Walk<'a> {
+    reader: &'a Reader,
+    arguments: &'a Arguments,
+    levels: Vec<Level>,
+    listed: HashSet<InodeNumber>,
+    path: Vec<u8>,
+    directories: u64,
+    files: u64,
+    bytes: u64,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The image cannot be read; the path leads to no directory.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let reader = Reader::open(&arguments.image)?;
+    let mut output = BufWriter::new(io::stdout().lock());
+    reader.with(&arguments.path, true, |root| {
+        if root.file_type != FileType::Directory {
+            bail!("it is no directory");
+        }
+        if !arguments.json {
+            writeln!(output, "{}", names::show(arguments.path.as_bytes()))?;
+        }
+        let mut walk = Walk::new(&reader, arguments);
+        walk.descend(root.inode)?;
+        walk.run(&mut output)
+    })?;
+    Ok(output.flush()?)
+}
+
+impl<'a> Walk<'a> {
+    fn new(reader: &'a Reader, arguments: &'a Arguments) -> Self {
+        let mut path = arguments.path.as_bytes().to_vec();
+        while path.last() == Some(&b'/') {
+            path.pop();
+        }
+        Self {
+            reader,
+            arguments,
+            levels: Vec::new(),
+            listed: HashSet::new(),
+            path,
+            directories: 0,
+            files: 0,
+            bytes: 0,
+        }
+    }
+
+    fn descend(&mut self, directory: InodeNumber) -> Result<()> {
+        if self.listed.insert(directory) {
+            let mut left = self.reader.names(directory)?;
+            left.reverse();
+            self.levels.push(Level {
+                directory,
+                left,
+                path_length: self.path.len(),
+            });
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, output: &mut dyn Write) -> Result<()> {
+        while let Some(level) = self.levels.last_mut() {
+            self.path.truncate(level.path_length);
+            let directory = level.directory;
+            let Some(name) = level.left.pop() else {
+                self.levels.pop();
+                continue;
+            };
+            self.path.push(b'/');
+            self.path.extend_from_slice(&name);
+            self.visit(directory, &name, output)
+                .with_context(|| names::show(&self.path))?;
+        }
+        if !self.arguments.json {
+            let (directories, files) = (self.directories, self.files);
+            let bytes = size::show(self.bytes);
+            writeln!(
+                output,
+                "\n{directories} directories, {files} files, {bytes}"
+            )?;
+        }
+        Ok(())
+    }
+
+    fn visit(&mut self, directory: InodeNumber, name: &[u8], output: &mut dyn Write) -> Result<()> {
+        let file = self.reader.with_child(directory, name, |attributes| {
+            let target = self.reader.target(attributes)?;
+            Ok(File {
+                attributes: *attributes,
+                target,
+            })
+        })?;
+        let is_directory = file.attributes.file_type == FileType::Directory;
+        let again = is_directory && self.listed.contains(&file.attributes.inode);
+        self.count(&file.attributes);
+        if self.arguments.json {
+            let record = Record::new(&self.path, &file.attributes, file.target.as_deref());
+            serde_json::to_writer(&mut *output, &record)?;
+            writeln!(output)?;
+        } else {
+            self.draw(name, &file, again, output)?;
+        }
+        let deeper = self
+            .arguments
+            .depth
+            .is_none_or(|depth| self.levels.len() < depth);
+        if is_directory && deeper {
+            self.descend(file.attributes.inode)?;
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, attributes: &Attributes) {
+        if attributes.file_type == FileType::Directory {
+            self.directories += 1;
+        } else {
+            self.files += 1;
+            self.bytes = self.bytes.saturating_add(attributes.size);
+        }
+    }
+
+    fn draw(&self, name: &[u8], file: &File, again: bool, output: &mut dyn Write) -> Result<()> {
+        let (last, above) = self.levels.split_last().expect("the name is of a level");
+        for level in above {
+            write!(
+                output,
+                "{}",
+                if level.left.is_empty() {
+                    "    "
+                } else {
+                    "|   "
+                }
+            )?;
+        }
+        let branch = if last.left.is_empty() { "`-- " } else { "|-- " };
+        write!(output, "{branch}{}", names::show(name))?;
+        match file.attributes.file_type {
+            FileType::Directory => write!(output, "/")?,
+            FileType::Regular => write!(output, "  ({})", size::show(file.attributes.size))?,
+            _ => {}
+        }
+        if let Some(target) = &file.target {
+            write!(output, " -> {}", names::show(target))?;
+        }
+        writeln!(
+            output,
+            "{}",
+            if again {
+                "  (shown above: a loop or a second name)"
+            } else {
+                ""
+            }
+        )?;
+        Ok(())
+    }
+}

@@ -1,0 +1,144 @@
+//! `pext4 umount`: returns when the image is closed and clean.
+//!
+//! Unmounting frees the directory at once; the server then writes the rest of its journal home.
+//! The server holds the lock of its image until it is done, so waiting for the lock is waiting for
+//! the image.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use pext4_fuse::mount::{self, Mount};
+use pext4_sync::{thread, time};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use crate::superblock;
+
+/// How often to try the lock.
+const INTERVAL: Duration = Duration::from_millis(10);
+/// After which time to say what takes so long, and to give up.
+const SILENT: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Unmount a directory and wait until its image is closed
+#[derive(Args)]
+pub struct Arguments {
+    /// The directory, or the image
+    directory: PathBuf,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// It is no mount of ours, or in use; or the image was not closed cleanly.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let mount = find(&arguments.directory)?;
+    let image = mount.source.clone();
+    mount::unmount(&mount.directory).context("cannot unmount")?;
+    wait_until_closed(&image)?;
+    if !mount.read_only && superblock::needs_replay(&superblock::read(&image)?) {
+        bail!(
+            "{}: it is unmounted, but was not closed cleanly; the next mount replays its journal",
+            image.display()
+        );
+    }
+    Ok(())
+}
+
+/// Our mount on a directory, or of an image.
+fn find(path: &Path) -> Result<Mount> {
+    let name = || path.display().to_string();
+    // A mount whose server died cannot be looked at; its path still has a meaning.
+    let path = match path.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(error).with_context(name);
+        }
+        Err(_) => std::path::absolute(path).with_context(name)?,
+        Ok(path) => path,
+    };
+    let found = choose(mount::mounts().context("/proc/self/mountinfo")?, &path);
+    found.with_context(|| format!("{}: no image is mounted here by pext4", name()))
+}
+
+/// The latest mount on the path if that is ours, else the latest of ours whose image it is.
+fn choose(mounts: Vec<Mount>, path: &Path) -> Option<Mount> {
+    let on_path = mounts.iter().rfind(|mount| mount.directory == path);
+    if let Some(mount) = on_path {
+        return mount.is_ours().then(|| mount.clone());
+    }
+    mounts
+        .into_iter()
+        .rfind(|mount| mount.is_ours() && mount.source == path)
+}
+
+fn wait_until_closed(image: &Path) -> Result<()> {
+    let name = || image.display().to_string();
+    let file = File::open(image).with_context(|| {
+        format!(
+            "it is unmounted, but cannot be seen to be closed: {}",
+            name()
+        )
+    })?;
+    let start = time::now();
+    let mut said = false;
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
+            Err(error) => return Err(io::Error::from(error)).with_context(name),
+        }
+        let waited = time::now().saturating_sub(start);
+        if waited > PATIENCE {
+            bail!("{}: it is unmounted, but still not closed", name());
+        }
+        if waited > SILENT && !said {
+            eprintln!("pext4: waiting for {} to be closed", name());
+            said = true;
+        }
+        thread::sleep(INTERVAL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Mount, Path, PathBuf, choose};
+
+    fn mount(directory: &str, file_system_type: &str, source: &str) -> Mount {
+        Mount {
+            device_minor: 1,
+            directory: PathBuf::from(directory),
+            file_system_type: file_system_type.to_owned(),
+            source: PathBuf::from(source),
+            read_only: false,
+        }
+    }
+
+    #[test]
+    fn a_directory_or_its_image_names_the_mount() {
+        let table = vec![
+            mount("/", "ext4", "/dev/root"),
+            mount("/a", "fuse.pext4", "/images/a"),
+            mount("/b", "fuse.pext4", "/images/b"),
+            mount("/c", "fuse.sshfs", "host:"),
+        ];
+        let chosen = |path| choose(table.clone(), Path::new(path)).map(|mount| mount.directory);
+        assert_eq!(chosen("/a"), Some(PathBuf::from("/a")));
+        assert_eq!(chosen("/images/b"), Some(PathBuf::from("/b")));
+        assert_eq!(chosen("/c"), None, "somebody else's mount is left alone");
+        assert_eq!(chosen("/"), None);
+        assert_eq!(chosen("/d"), None);
+    }
+
+    #[test]
+    fn what_is_mounted_over_ours_is_left_alone() {
+        let table = vec![
+            mount("/a", "fuse.pext4", "/images/a"),
+            mount("/a", "tmpfs", "none"),
+        ];
+        assert_eq!(choose(table, Path::new("/a")), None);
+    }
+}

@@ -1,0 +1,65 @@
+//! How a command ends that did not do what it was asked for.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+use anyhow::Error;
+
+/// The command line asks for something that makes no sense: status 2.
+#[derive(Debug)]
+pub struct Misuse(pub String);
+
+impl fmt::Display for Misuse {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Misuse {}
+
+/// Another process has said what was wrong; only its status is left to pass on.
+#[derive(Debug)]
+pub struct Told(pub u8);
+
+impl fmt::Display for Told {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "status {}", self.0)
+    }
+}
+
+impl std::error::Error for Told {}
+
+/// Says what was wrong and gives the exit status.
+pub fn report(error: &Error) -> ExitCode {
+    if let Some(Told(status)) = error.downcast_ref() {
+        return ExitCode::from(*status);
+    }
+    let pipe = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    if pipe == Some(io::ErrorKind::BrokenPipe) {
+        // Whoever read our output has had enough.
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("pext4: {error:#}");
+    ExitCode::from(status(error))
+}
+
+fn status(error: &Error) -> u8 {
+    if error.is::<Misuse>() { 2 } else { 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Misuse, status};
+    use anyhow::{Context, anyhow};
+
+    #[test]
+    fn misuse_is_told_apart_also_under_a_context() {
+        assert_eq!(status(&anyhow!("no such image")), 1);
+        let misuse = Err::<(), _>(Misuse("option `x`".to_owned()))
+            .context("-o")
+            .unwrap_err();
+        assert_eq!(status(&misuse), 2);
+        assert_eq!(format!("{misuse:#}"), "-o: option `x`");
+    }
+}

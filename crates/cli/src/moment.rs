@@ -1,0 +1,72 @@
+//! Times as people read them: in UTC, since an image has no place.
+
+use pext4_fs::Time;
+
+/// `2038-01-19 03:14:08 UTC`.
+pub fn show(seconds: i64) -> String {
+    let (year, month, day) = date(seconds.div_euclid(86_400));
+    let second = seconds.rem_euclid(86_400);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+/// The same with nanoseconds.
+pub fn show_exactly(time: Time) -> String {
+    let whole = show(time.seconds);
+    let (before, zone) = whole.rsplit_once(' ').expect("it ends in the zone");
+    format!("{before}.{:09} {zone}", time.nanoseconds)
+}
+
+/// RFC 3339, for programs.
+pub fn show_for_programs(time: Time) -> String {
+    let whole = show(time.seconds);
+    let whole = whole.trim_end_matches(" UTC").replacen(' ', "T", 1);
+    format!("{whole}.{:09}Z", time.nanoseconds)
+}
+
+/// Year, month and day of a day counted from the start of 1970, in the Gregorian calendar.
+///
+/// Counted in 400-year cycles of 146,097 days from 1 March of the year 0, so that the leap day is
+/// the last of its year.
+fn date(day: i64) -> (i64, i64, i64) {
+    let shifted = day + 719_468;
+    let (cycle, of_cycle) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let of_cycle_years =
+        (of_cycle - of_cycle / 1460 + of_cycle / 36_524 - of_cycle / 146_096) / 365;
+    let of_year = of_cycle - (365 * of_cycle_years + of_cycle_years / 4 - of_cycle_years / 100);
+    let march_month = (5 * of_year + 2) / 153;
+    let of_month = of_year - (153 * march_month + 2) / 5 + 1;
+    let month = if march_month < 10 {
+        march_month + 3
+    } else {
+        march_month - 9
+    };
+    let year = of_cycle_years + cycle * 400 + i64::from(month <= 2);
+    (year, month, of_month)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Time, show, show_exactly, show_for_programs};
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        assert_eq!(show(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(show(951_827_696), "2000-02-29 12:34:56 UTC");
+        assert_eq!(show(2_147_483_648), "2038-01-19 03:14:08 UTC");
+        assert_eq!(show(-1), "1969-12-31 23:59:59 UTC");
+        assert_eq!(show(-2_147_483_648), "1901-12-13 20:45:52 UTC");
+        assert_eq!(show(15_032_385_535), "2446-05-10 22:38:55 UTC");
+        assert_eq!(show(4_107_542_400), "2100-03-01 00:00:00 UTC");
+    }
+
+    #[test]
+    fn nanoseconds_count_forward_also_before_1970() {
+        let time = Time {
+            seconds: -1,
+            nanoseconds: 500_000_000,
+        };
+        assert_eq!(show_exactly(time), "1969-12-31 23:59:59.500000000 UTC");
+        assert_eq!(show_for_programs(time), "1969-12-31T23:59:59.500000000Z");
+    }
+}

@@ -1,0 +1,81 @@
+//! Names of files in other people's images: any bytes but zero and slash.
+//!
+//! A terminal must not obey them, so what is no printable text is shown as `\x1b`. Programs get
+//! text where the bytes are text, and the bytes in hexadecimal where not.
+
+use std::fmt::Write as _;
+
+/// A name for a terminal.
+pub fn show(name: &[u8]) -> String {
+    let mut shown = String::with_capacity(name.len());
+    for chunk in name.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            match letter {
+                '\\' => shown.push_str("\\\\"),
+                _ if is_harmless(letter) => shown.push(letter),
+                _ => {
+                    let mut bytes = [0; 4];
+                    escape(letter.encode_utf8(&mut bytes).as_bytes(), &mut shown);
+                }
+            }
+        }
+        escape(chunk.invalid(), &mut shown);
+    }
+    shown
+}
+
+/// Whether a letter only shows itself: no control, and nothing that turns the line around.
+fn is_harmless(letter: char) -> bool {
+    let turns = matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    !letter.is_control() && !turns
+}
+
+fn escape(bytes: &[u8], shown: &mut String) {
+    for byte in bytes {
+        write!(shown, "\\x{byte:02x}").expect("writing to a string cannot fail");
+    }
+}
+
+/// Bytes in hexadecimal, if they are no text.
+pub fn hexadecimal_unless_text(bytes: &[u8]) -> Option<String> {
+    std::str::from_utf8(bytes)
+        .is_err()
+        .then(|| hexadecimal(bytes))
+}
+
+/// Bytes in hexadecimal.
+pub fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("writing to a string cannot fail");
+        text
+    })
+}
+
+/// Bytes as text, as well as may be.
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{hexadecimal_unless_text, show};
+
+    #[test]
+    fn a_terminal_is_not_told_what_to_do() {
+        assert_eq!(show("plain \u{e9}".as_bytes()), "plain \u{e9}");
+        assert_eq!(show(b"\x1b[2Jred"), "\\x1b[2Jred");
+        assert_eq!(show(b"line\nend"), "line\\x0aend");
+        assert_eq!(show(b"back\\slash"), "back\\\\slash");
+        assert_eq!(show(b"\xff\xfe"), "\\xff\\xfe");
+        assert_eq!(show("a\u{202e}b".as_bytes()), "a\\xe2\\x80\\xaeb");
+    }
+
+    #[test]
+    fn programs_get_bytes_that_are_no_text() {
+        assert_eq!(hexadecimal_unless_text(b"text"), None);
+        assert_eq!(
+            hexadecimal_unless_text(b"\xff\x00").as_deref(),
+            Some("ff00")
+        );
+    }
+}

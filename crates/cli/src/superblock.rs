@@ -1,0 +1,28 @@
+//! The superblock of an image that is not opened, only looked at.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use pext4_ondisk::feature::Incompat;
+use pext4_ondisk::superblock::{self, Superblock};
+
+/// Reads and checks an image's superblock. Takes no lock: the image may be mounted.
+///
+/// # Errors
+/// The file cannot be read, or is no ext4.
+pub fn read(image: &Path) -> Result<Superblock> {
+    let name = || image.display().to_string();
+    let file = File::open(image).with_context(name)?;
+    let mut bytes = [0; superblock::SIZE];
+    file.read_exact_at(&mut bytes, superblock::OFFSET)
+        .context("it is too short for a superblock")
+        .with_context(name)?;
+    Superblock::decode(&bytes).with_context(name)
+}
+
+/// Whether the journal must be replayed before the image is what it says.
+pub fn needs_replay(superblock: &Superblock) -> bool {
+    superblock.features.has_incompat(Incompat::RECOVER)
+}

@@ -1,0 +1,213 @@
+//! Images and mounts for tests. Every mount is undone when its guard is dropped, also when the
+//! test fails; what the machine lacks is skipped loudly.
+
+#![allow(dead_code, reason = "each test file uses its share")]
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+/// A directory with an image and a mount point, in the current user's temporary directory.
+pub struct Place {
+    directory: TempDir,
+    pub image: PathBuf,
+    pub point: PathBuf,
+}
+
+/// A mounted image; unmounted on drop.
+pub struct Mounted<'a> {
+    place: &'a Place,
+    done: bool,
+}
+
+/// The `pext4` command with these arguments.
+pub fn pext4<I: AsRef<OsStr>>(arguments: impl IntoIterator<Item = I>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pext4"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// What a command said and how it ended.
+pub fn run(command: &mut Command) -> Output {
+    command.output().expect("the command can be started")
+}
+
+/// Runs a command that must succeed and returns what it wrote.
+pub fn succeed(command: &mut Command) -> String {
+    let output = run(command);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{errors}",
+        output.status
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Runs a command that must fail with this status and returns its complaint.
+pub fn fail(command: &mut Command, status: i32) -> String {
+    let output = run(command);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(status), "{command:?}: {errors}");
+    errors
+}
+
+/// Whether a program can be started at all; says so loudly if not.
+pub fn has(program: &str) -> bool {
+    let found = Command::new(program)
+        .arg("-V")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok();
+    if !found {
+        eprintln!("SKIPPED: {program} is not installed");
+    }
+    found
+}
+
+fn can_mount() -> bool {
+    let device = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse");
+    if let Err(error) = &device {
+        eprintln!("SKIPPED: /dev/fuse: {error}");
+    }
+    device.is_ok()
+}
+
+/// Whether the test runs as root; says so loudly if not.
+pub fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("SKIPPED: needs root");
+    }
+    root
+}
+
+impl Place {
+    /// An image that `pext4 mkfs` made, or `None` where nothing can be mounted.
+    pub fn new(size: &str) -> Option<Self> {
+        let place = Self::empty();
+        succeed(pext4(["mkfs", "-q", "--size", size]).arg(&place.image));
+        can_mount().then_some(place)
+    }
+
+    /// The same without an image yet.
+    pub fn empty() -> Self {
+        let directory = TempDir::new().expect("a temporary directory");
+        let path = directory.path().canonicalize().expect("it is there");
+        let point = path.join("mount point");
+        fs::create_dir(&point).expect("it is new");
+        // Users that a test becomes must get through.
+        let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(&path, all).expect("it is ours");
+        Self {
+            directory,
+            image: path.join("image, with comma"),
+            point,
+        }
+    }
+
+    /// Whether anything can be mounted.
+    pub fn empty_if_mountable() -> Option<Self> {
+        can_mount().then(Self::empty)
+    }
+
+    /// Mounts the image.
+    pub fn mount(&self, options: &[&str]) -> Mounted<'_> {
+        succeed(
+            pext4(["mount"])
+                .args(options)
+                .arg(&self.image)
+                .arg(&self.point),
+        );
+        Mounted {
+            place: self,
+            done: false,
+        }
+    }
+
+    /// A guard for a mount that a test makes by itself.
+    pub fn guard(&self) -> Mounted<'_> {
+        Mounted {
+            place: self,
+            done: false,
+        }
+    }
+
+    /// Checks the image with the standard tool.
+    pub fn check(&self) {
+        if has("e2fsck") {
+            succeed(Command::new("e2fsck").arg("-fn").arg(&self.image));
+        }
+    }
+
+    /// The process that serves the image.
+    pub fn server(&self) -> rustix::process::Pid {
+        let image = self.image.as_os_str().as_encoded_bytes();
+        for process in fs::read_dir("/proc").expect("/proc is there").flatten() {
+            let words = fs::read(process.path().join("cmdline")).unwrap_or_default();
+            let words: Vec<_> = words.split(|&byte| byte == 0).collect();
+            if words.get(1) == Some(&b"mount".as_slice()) && words.contains(&image) {
+                let number = process
+                    .file_name()
+                    .to_string_lossy()
+                    .parse()
+                    .expect("a number");
+                return rustix::process::Pid::from_raw(number).expect("it is positive");
+            }
+        }
+        panic!("no process serves {}", self.image.display());
+    }
+
+    /// Waits until nobody has the image open for writing.
+    pub fn wait_until_closed(&self) {
+        let file = fs::File::open(&self.image).expect("the image is there");
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).expect("a lock");
+    }
+
+    /// What `pext4 info` says of the state.
+    pub fn state(&self) -> String {
+        let info = succeed(pext4(["info", "--json"]).arg(&self.image));
+        let info: serde_json::Value = serde_json::from_str(&info).expect("JSON");
+        info["state"].as_str().expect("a text").to_owned()
+    }
+}
+
+impl Mounted<'_> {
+    /// A path in the mount.
+    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.place.point.join(name)
+    }
+
+    /// Unmounts, and has the image checked.
+    pub fn unmount(mut self) {
+        self.done = true;
+        succeed(pext4(["umount"]).arg(&self.place.point));
+        assert_eq!(self.place.state(), "clean");
+        self.place.check();
+    }
+
+    /// The mount ended otherwise.
+    pub fn forget(mut self) {
+        self.done = true;
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        let unmounted = run(pext4(["umount"]).arg(&self.place.point));
+        if !unmounted.status.success() {
+            run(Command::new("umount").arg("-l").arg(&self.place.point));
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! The life of a mount: how it begins, who may have one, and every way it ends.
+
+mod common;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::process::{Command, Stdio};
+
+use common::{Place, fail, has, is_root, pext4, run, succeed};
+use rustix::process::{Signal, kill_process};
+
+#[test]
+fn what_is_written_is_there_after_the_next_mount() {
+    let Some(place) = Place::new("64M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    fs::create_dir_all(mount.path("a/b/c")).unwrap();
+    fs::write(mount.path("a/b/c/file"), b"content").unwrap();
+    std::os::unix::fs::symlink("a/b", mount.path("link")).unwrap();
+    fs::hard_link(mount.path("a/b/c/file"), mount.path("second name")).unwrap();
+    let large: Vec<u8> = (0..9_000_001u32)
+        .map(|number| (number % 251) as u8)
+        .collect();
+    fs::write(mount.path("large"), &large).unwrap();
+    mount.unmount();
+
+    let mount = place.mount(&[]);
+    assert_eq!(fs::read(mount.path("link/c/file")).unwrap(), b"content");
+    assert_eq!(fs::metadata(mount.path("second name")).unwrap().nlink(), 2);
+    assert!(
+        fs::read(mount.path("large")).unwrap() == large,
+        "nine million bytes"
+    );
+    assert_eq!(
+        fs::metadata(&place.point).unwrap().ino(),
+        2,
+        "the root has ext4's number"
+    );
+    assert_eq!(
+        fs::read_dir(&place.point).unwrap().count(),
+        5,
+        "with lost+found"
+    );
+    mount.unmount();
+}
+
+#[test]
+fn the_mount_is_listed_under_the_name_of_its_image() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&["-o", "noexec"]);
+    let line = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let path = place.point.to_str().unwrap().replace(' ', "\\040");
+    let line = line
+        .lines()
+        .find(|line| line.contains(&path))
+        .expect("it is listed");
+    assert!(line.contains(" - fuse.pext4 "), "{line}");
+    assert!(
+        line.contains(&place.image.to_str().unwrap().replace(' ', "\\040")),
+        "{line}"
+    );
+    for option in ["nosuid", "nodev", "noexec", "default_permissions"] {
+        assert!(line.contains(option), "{option} in {line}");
+    }
+    mount.unmount();
+}
+
+#[test]
+fn a_second_mount_of_an_image_is_refused() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let other = place.point.with_file_name("other");
+    fs::create_dir(&other).unwrap();
+    let said = fail(pext4(["mount"]).arg(&place.image).arg(&other), 1);
+    assert!(said.contains("another process or mount uses it"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    mount.unmount();
+}
+
+#[test]
+fn an_image_is_made_where_there_is_none_and_only_then() {
+    let Some(place) = Place::empty_if_mountable() else {
+        return;
+    };
+    let said = fail(pext4(["mount"]).arg(&place.image).arg(&place.point), 1);
+    assert!(said.contains("--create SIZE makes one"), "{said}");
+    let mount = place.mount(&["--create", "32M"]);
+    fs::write(mount.path("kept"), b"1").unwrap();
+    mount.unmount();
+    assert_eq!(fs::metadata(&place.image).unwrap().len(), 32 << 20);
+    let mount = place.mount(&["--create", "64M"]);
+    assert_eq!(fs::read(mount.path("kept")).unwrap(), b"1");
+    mount.unmount();
+}
+
+#[test]
+fn what_cannot_be_mounted_is_refused_in_one_line() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let missing = place.point.join("missing");
+    let said = fail(pext4(["mount"]).arg(&place.image).arg(&missing), 1);
+    assert!(said.contains("missing"), "{said}");
+    let said = fail(pext4(["mount"]).arg(&place.image).arg(&place.image), 1);
+    assert!(said.contains("cannot mount"), "{said}");
+    fs::write(&place.image, vec![7; 1 << 20]).unwrap();
+    let said = fail(pext4(["mount"]).arg(&place.image).arg(&place.point), 1);
+    assert!(said.contains("superblock"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    let said = fail(
+        pext4(["mount", "-o", "bogus"])
+            .arg(&place.image)
+            .arg(&place.point),
+        2,
+    );
+    assert!(said.contains("option `bogus` is not known"), "{said}");
+    assert_eq!(
+        fs::read_dir(&place.point).unwrap().count(),
+        0,
+        "nothing was mounted"
+    );
+}
+
+#[test]
+fn a_read_only_mount_changes_no_byte() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    fs::write(mount.path("file"), b"content").unwrap();
+    mount.unmount();
+    let before = fs::read(&place.image).unwrap();
+    let mount = place.mount(&["-o", "ro"]);
+    assert_eq!(fs::read(mount.path("file")).unwrap(), b"content");
+    let refused = fs::write(mount.path("new"), b"").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    mount.unmount();
+    assert!(
+        fs::read(&place.image).unwrap() == before,
+        "the image changed"
+    );
+}
+
+#[test]
+fn a_directory_in_use_is_not_unmounted() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let file = File::create(mount.path("file")).unwrap();
+    let said = fail(pext4(["umount"]).arg(&place.point), 1);
+    assert!(said.contains("is in use"), "{said}");
+    drop(file);
+    mount.unmount();
+}
+
+#[test]
+fn an_image_names_its_mount_too() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    fs::write(mount.path("file"), b"content").unwrap();
+    succeed(pext4(["umount"]).arg(&place.image));
+    mount.forget();
+    assert_eq!(place.state(), "clean");
+    let said = fail(pext4(["umount"]).arg(&place.point), 1);
+    assert!(said.contains("no image is mounted here"), "{said}");
+}
+
+#[test]
+fn the_systems_umount_ends_a_mount_as_well() {
+    if !is_root() {
+        return;
+    }
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    fs::write(mount.path("file"), b"content").unwrap();
+    succeed(Command::new("umount").arg(&place.point));
+    mount.forget();
+    place.wait_until_closed();
+    assert_eq!(place.state(), "clean");
+    place.check();
+    let read = succeed(pext4(["cat"]).arg(&place.image).arg("/file"));
+    assert_eq!(read, "content");
+}
+
+#[test]
+fn a_termination_ends_cleanly_though_files_are_open() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let mut nameless = File::create(mount.path("nameless")).unwrap();
+    fs::remove_file(mount.path("nameless")).unwrap();
+    nameless.write_all(&[1; 100_000]).unwrap();
+    let mut named = File::create(mount.path("named")).unwrap();
+    named.write_all(b"written, not synced, not closed").unwrap();
+    kill_process(place.server(), Signal::TERM).unwrap();
+    place.wait_until_closed();
+    mount.forget();
+    assert_eq!(place.state(), "clean");
+    place.check();
+    let read = succeed(pext4(["cat"]).arg(&place.image).arg("/named"));
+    assert_eq!(read, "written, not synced, not closed");
+    assert!(!succeed(pext4(["ls"]).arg(&place.image)).contains("nameless"));
+}
+
+#[test]
+fn a_mount_in_the_foreground_ends_with_an_interrupt() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mut server = pext4(["mount", "-f"])
+        .arg(&place.image)
+        .arg(&place.point)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mount = place.guard();
+    let mut said = BufReader::new(server.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert!(line.contains("Ctrl-C ends the mount"), "{line}");
+    fs::write(mount.path("file"), b"content").unwrap();
+    let pid = rustix::process::Pid::from_child(&server);
+    kill_process(pid, Signal::INT).unwrap();
+    assert!(server.wait().unwrap().success());
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "");
+    mount.forget();
+    assert_eq!(place.state(), "clean");
+    place.check();
+}
+
+#[test]
+fn what_was_synced_survives_the_death_of_the_server() {
+    let Some(place) = Place::new("64M") else {
+        return;
+    };
+    let mount = place.mount(&["-o", "commit=3600"]);
+    fs::create_dir(mount.path("directory")).unwrap();
+    let file = File::create(mount.path("directory/synced")).unwrap();
+    file.write_all_at(&[5; 300_000], 0).unwrap();
+    file.sync_all().unwrap();
+    let nameless = File::create(mount.path("nameless")).unwrap();
+    nameless.write_all_at(&[6; 300_000], 0).unwrap();
+    fs::remove_file(mount.path("nameless")).unwrap();
+    nameless.sync_all().unwrap();
+    kill_process(place.server(), Signal::KILL).unwrap();
+    drop((file, nameless));
+    place.wait_until_closed();
+    run(Command::new("umount").arg("-l").arg(&place.point));
+    mount.forget();
+
+    assert!(
+        place.state().contains("replays the journal"),
+        "{}",
+        place.state()
+    );
+    let read = succeed(pext4(["cat"]).arg(&place.image).arg("/directory/synced"));
+    assert_eq!(read.len(), 300_000, "a read-only look replays in memory");
+    let mount = place.mount(&[]);
+    assert!(fs::read(mount.path("directory/synced")).unwrap() == [5; 300_000]);
+    assert!(!mount.path("nameless").exists());
+    mount.unmount();
+}
+
+#[test]
+fn an_open_file_without_a_name_lives_until_it_is_closed() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let free = rustix::fs::statvfs(&place.point).unwrap().f_bfree;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(mount.path("file"))
+        .unwrap();
+    file.write_all_at(&[9; 1 << 20], 0).unwrap();
+    file.sync_all().unwrap();
+    fs::remove_file(mount.path("file")).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 999_999).unwrap();
+    assert_eq!(byte, [9]);
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    assert!(rustix::fs::statvfs(&place.point).unwrap().f_bfree < free);
+    drop(file);
+    mount.unmount();
+    let mount = place.mount(&[]);
+    assert_eq!(rustix::fs::statvfs(&place.point).unwrap().f_bfree, free);
+    mount.unmount();
+}
+
+#[test]
+fn linux_and_pext4_see_the_same_files() {
+    if !is_root() || !has("mke2fs") {
+        return;
+    }
+    let Some(place) = Place::empty_if_mountable() else {
+        return;
+    };
+    succeed(
+        Command::new("mke2fs")
+            .args(["-q", "-t", "ext4"])
+            .arg(&place.image)
+            .arg("32M"),
+    );
+    let loops = |options: &str| {
+        let mounted = run(Command::new("mount")
+            .args(["-o", options])
+            .arg(&place.image)
+            .arg(&place.point));
+        if !mounted.status.success() {
+            eprintln!(
+                "SKIPPED: loop mount: {}",
+                String::from_utf8_lossy(&mounted.stderr)
+            );
+        }
+        mounted.status.success()
+    };
+    if !loops("loop") {
+        return;
+    }
+    let by_linux = place.guard();
+    fs::create_dir(by_linux.path("directory")).unwrap();
+    for number in 0..500 {
+        fs::write(
+            by_linux.path(format!("directory/{number}")),
+            number.to_string(),
+        )
+        .unwrap();
+    }
+    succeed(Command::new("umount").arg(&place.point));
+    by_linux.forget();
+
+    let mount = place.mount(&[]);
+    for number in 0..500 {
+        let path = mount.path(format!("directory/{number}"));
+        assert_eq!(fs::read_to_string(&path).unwrap(), number.to_string());
+        if number % 2 == 0 {
+            fs::rename(&path, mount.path(format!("moved {number}"))).unwrap();
+        }
+    }
+    mount.unmount();
+
+    if loops("loop,ro") {
+        let by_linux = place.guard();
+        for number in (0..500).step_by(2) {
+            let path = by_linux.path(format!("moved {number}"));
+            assert_eq!(fs::read_to_string(path).unwrap(), number.to_string());
+        }
+        assert_eq!(
+            fs::read_dir(by_linux.path("directory")).unwrap().count(),
+            250
+        );
+        succeed(Command::new("umount").arg(&place.point));
+        by_linux.forget();
+    }
+}

@@ -1,0 +1,231 @@
+//! Looking into images without mounting them.
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use common::{Place, fail, has, pext4, run, succeed};
+use serde_json::Value;
+
+/// An image that upstream's tool filled, or `None` without that tool.
+fn filled() -> Option<Place> {
+    if !has("mke2fs") {
+        return None;
+    }
+    let place = Place::empty();
+    let files = place.point.join("files");
+    fs::create_dir_all(files.join("directory/inner")).expect("a fresh place");
+    fs::write(files.join("directory/file"), b"content\n").expect("a fresh place");
+    fs::write(files.join("a\x1b[31mb"), b"").expect("a fresh place");
+    std::os::unix::fs::symlink("directory/../directory", files.join("link"))
+        .expect("a fresh place");
+    std::os::unix::fs::symlink("loop", files.join("loop")).expect("a fresh place");
+    std::os::unix::fs::symlink("/link/file", files.join("absolute")).expect("a fresh place");
+    let mut mke2fs = Command::new("mke2fs");
+    mke2fs
+        .args(["-q", "-t", "ext4", "-L", "a label", "-d"])
+        .arg(&files);
+    succeed(mke2fs.arg(&place.image).arg("16M"));
+    Some(place)
+}
+
+#[test]
+fn a_listing_is_for_people_or_for_programs() {
+    let Some(place) = filled() else { return };
+    let text = succeed(pext4(["ls"]).arg(&place.image));
+    assert!(text.contains("a\\x1b[31mb"), "{text}");
+    assert!(text.contains("link -> directory/../directory"), "{text}");
+    assert!(
+        text.lines()
+            .any(|line| line.starts_with("drwx") && line.ends_with("  directory"))
+    );
+    let json = succeed(pext4(["ls", "--json"]).arg(&place.image).arg("link"));
+    let files: Value = serde_json::from_str(&json).unwrap();
+    let names: Vec<_> = files
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|file| &file["name"])
+        .collect();
+    assert_eq!(names, ["file", "inner"]);
+    assert_eq!(files[0]["size"], 8);
+    assert_eq!(files[1]["type"], "directory");
+}
+
+#[test]
+fn content_comes_out_as_it_is() {
+    let Some(place) = filled() else { return };
+    let read = succeed(
+        pext4(["cat"])
+            .arg(&place.image)
+            .args(["absolute", "/directory/file"]),
+    );
+    assert_eq!(read, "content\ncontent\n");
+    let said = fail(pext4(["cat"]).arg(&place.image).arg("directory"), 1);
+    assert!(said.contains("it is a directory"), "{said}");
+    let said = fail(pext4(["cat"]).arg(&place.image).arg("missing"), 1);
+    assert!(
+        said.contains("missing: no such file or directory"),
+        "{said}"
+    );
+    let said = fail(pext4(["cat"]).arg(&place.image).arg("loop"), 1);
+    assert!(said.contains("symbolic links"), "{said}");
+}
+
+#[test]
+fn a_file_is_told_whole() {
+    let Some(place) = filled() else { return };
+    let text = succeed(
+        pext4(["stat", "--extents"])
+            .arg(&place.image)
+            .arg("directory/file"),
+    );
+    assert!(text.contains("8 bytes, 4 KiB allocated"), "{text}");
+    let json = succeed(
+        pext4(["stat", "--json", "--extents"])
+            .arg(&place.image)
+            .arg("directory/file"),
+    );
+    let file: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(file["type"], "file");
+    assert_eq!(file["extents"].as_array().unwrap().len(), 1);
+    let offset = file["extents"][0]["device_offset"].as_u64().unwrap();
+    let image = fs::read(&place.image).unwrap();
+    assert_eq!(
+        &image[usize::try_from(offset).unwrap()..][..8],
+        b"content\n"
+    );
+    let json = succeed(pext4(["stat", "--json"]).arg(&place.image).arg("link"));
+    let link: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(link["target"], "directory/../directory");
+}
+
+#[test]
+fn a_tree_is_drawn_or_listed() {
+    let Some(place) = filled() else { return };
+    let text = succeed(pext4(["tree"]).arg(&place.image));
+    assert!(
+        text.contains("|-- directory/\n|   |-- file  (8 bytes)\n|   `-- inner/\n"),
+        "{text}"
+    );
+    assert!(
+        text.ends_with("3 directories, 5 files, 8 bytes\n"),
+        "{text}"
+    );
+    let flat = succeed(pext4(["tree", "--depth", "1"]).arg(&place.image));
+    assert!(!flat.contains("inner"), "{flat}");
+    let json = succeed(
+        pext4(["tree", "--json"])
+            .arg(&place.image)
+            .arg("/directory"),
+    );
+    let names: Vec<String> = json
+        .lines()
+        .map(|line| {
+            serde_json::from_str::<Value>(line).unwrap()["name"]
+                .as_str()
+                .unwrap()
+                .to_owned()
+        })
+        .collect();
+    assert_eq!(names, ["/directory/file", "/directory/inner"]);
+}
+
+#[test]
+fn an_image_says_what_it_is() {
+    let Some(place) = filled() else { return };
+    let text = succeed(pext4(["info"]).arg(&place.image));
+    assert!(
+        text.lines()
+            .any(|line| line.split_whitespace().eq(["Label", "a", "label"])),
+        "{text}"
+    );
+    let json = succeed(pext4(["info", "--json"]).arg(&place.image));
+    let info: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(info["size"], 16 << 20);
+    assert_eq!(info["state"], "clean");
+    let features = info["features"].as_array().unwrap();
+    assert!(
+        features.contains(&Value::from("extent")) || features.contains(&Value::from("extents"))
+    );
+}
+
+#[test]
+fn what_is_no_image_is_refused_by_every_command() {
+    let place = Place::empty();
+    fs::write(&place.image, vec![0; 1 << 20]).unwrap();
+    for command in ["info", "ls", "cat", "stat", "tree"] {
+        let mut command = pext4([command]);
+        command.arg(&place.image);
+        if !command.get_args().any(|word| word == "info") {
+            command.arg("/");
+        }
+        let said = fail(&mut command, 1);
+        assert!(
+            said.starts_with("pext4: ") && said.contains("superblock"),
+            "{said}"
+        );
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    fs::write(&place.image, b"short").unwrap();
+    fail(pext4(["info"]).arg(&place.image), 1);
+    let said = fail(&mut pext4(["ls", "/does/not/exist"]), 1);
+    assert!(said.contains("/does/not/exist"), "{said}");
+    fail(&mut pext4(["ls"]), 2);
+}
+
+#[test]
+fn a_reader_who_has_had_enough_is_no_error() {
+    let Some(place) = filled() else { return };
+    let mut cat = pext4(["ls"]);
+    let mut child = cat
+        .arg(&place.image)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[test]
+fn making_an_image_overwrites_nothing_unasked() {
+    let place = Place::empty();
+    let said = fail(pext4(["mkfs"]).arg(&place.image), 2);
+    assert!(said.contains("needs --size"), "{said}");
+    let made = succeed(pext4(["mkfs", "--size", "64M", "-L", "mine"]).arg(&place.image));
+    assert!(
+        made.contains("64 MiB, 65536 blocks of 1024 bytes") || made.contains("of 4096 bytes"),
+        "{made}"
+    );
+    place.check();
+    let before = fs::read(&place.image).unwrap();
+    let said = fail(pext4(["mkfs", "--size", "64M"]).arg(&place.image), 1);
+    assert!(said.contains("--force overwrites it"), "{said}");
+    assert!(fs::read(&place.image).unwrap() == before);
+    succeed(pext4(["mkfs", "--force", "-q", "-b", "4096", "-m", "0"]).arg(&place.image));
+    place.check();
+    let json = succeed(pext4(["info", "--json"]).arg(&place.image));
+    let info: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (&info["block_size"], &info["reserved_blocks"]),
+        (&4096.into(), &0.into())
+    );
+    assert_eq!(info["label"], "");
+    let said = fail(&mut pext4(["mkfs", "--size", "64Q", "x"]), 2);
+    assert!(said.contains("write 512M, 10G or 1T"), "{said}");
+    let mut file = fs::File::create(place.image.with_extension("text")).unwrap();
+    file.write_all(b"letters to my mother").unwrap();
+    assert!(
+        !run(pext4(["mkfs", "--size", "64M"]).arg(place.image.with_extension("text")))
+            .status
+            .success()
+    );
+}

@@ -1,0 +1,156 @@
+//! What each request of the FUSE protocol means for a volume, whatever carries it.
+//!
+//! A request names nodes by number; a node that was found or made is *held* in the volume until
+//! `forget` has given it back as often as it was answered. Names, permissions and open files are
+//! the kernel's: it checks access by the modes and lists it is told (`default_permissions`), so
+//! nothing here does. There are no file handles; open and close send no request.
+//!
+//! Nothing here keeps state of its own: all calls take `&self` and may run at once.
+
+mod attributes;
+mod data;
+mod directory;
+mod ioctl;
+mod namespace;
+mod xattr;
+
+use std::sync::Arc;
+
+use pext4_fs::{Attributes, Entry, Error, InodeNumber, Refusal, Statistics, Volume};
+
+use crate::complaints::Complaints;
+use crate::node::{inode_of, node_of};
+
+pub use attributes::Change;
+pub use data::Whence;
+pub use directory::Listed;
+pub(crate) use namespace::encode_device;
+pub use xattr::{Sized, fit};
+
+/// A request's answer, or the number of the error.
+pub type Answer<T> = Result<T, Errno>;
+
+/// An error number of Linux.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// Input/output error.
+    pub const IO: Self = Self(5);
+    /// Not permitted.
+    pub const NOT_PERMITTED: Self = Self(1);
+    /// Invalid argument.
+    pub const INVALID: Self = Self(22);
+    /// No data or hole at this offset.
+    pub const NO_SUCH_OFFSET: Self = Self(6);
+    /// Not a command this file knows.
+    pub const NO_SUCH_COMMAND: Self = Self(25);
+    /// The answer does not fit.
+    pub const RANGE: Self = Self(34);
+    /// The server does not do this at all; the kernel stops asking.
+    pub const NO_SUCH_CALL: Self = Self(38);
+    /// Not supported.
+    pub const NOT_SUPPORTED: Self = Self(95);
+    /// The node is gone.
+    pub const STALE: Self = Self(116);
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+impl Caller {
+    fn is_root(self) -> bool {
+        self.uid == 0
+    }
+}
+
+/// A node that was looked up or made, and is held once more.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// Its number.
+    pub node: u64,
+    /// Its attributes.
+    pub attributes: Attributes,
+}
+
+impl Found {
+    fn of(entry: Entry) -> Self {
+        Self {
+            node: node_of(entry.inode),
+            attributes: entry.attributes,
+        }
+    }
+}
+
+/// A volume that answers requests.
+pub struct Dispatch {
+    volume: Arc<Volume>,
+    complaints: Arc<Complaints>,
+}
+
+impl Dispatch {
+    /// Answers requests by `volume`; what went wrong below goes to `complaints`.
+    #[must_use]
+    pub fn new(volume: Arc<Volume>, complaints: Arc<Complaints>) -> Self {
+        Self { volume, complaints }
+    }
+
+    /// Whether the volume takes no changes.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.volume.is_read_only()
+    }
+
+    /// What `statfs` tells.
+    ///
+    /// # Errors
+    /// The volume's.
+    pub fn statistics(&self) -> Answer<Statistics> {
+        self.volume.statistics().map_err(|error| self.errno(&error))
+    }
+
+    /// Gives back `count` holds of a node.
+    pub fn forget(&self, node: u64, count: u64) {
+        if let (Some(inode), 1..) = (inode_of(node), count) {
+            // The kernel holds the root by itself; nobody looked it up.
+            if inode != InodeNumber::ROOT {
+                self.volume.forget(inode, count);
+            }
+        }
+    }
+
+    fn inode(node: u64) -> Answer<InodeNumber> {
+        inode_of(node).ok_or(Errno::STALE)
+    }
+
+    /// The number for the caller; what the caller cannot be told is complained about.
+    fn errno(&self, error: &Error) -> Errno {
+        match error {
+            Error::Refused(_) => {}
+            Error::Journal(_) if self.volume.is_read_only() => {
+                self.complaints
+                    .say(&format!("the volume is read-only now: {error}"));
+            }
+            _ => self.complaints.say(&error.to_string()),
+        }
+        Errno(error.errno())
+    }
+
+    fn answer<T>(&self, result: Result<T, Error>) -> Answer<T> {
+        result.map_err(|error| self.errno(&error))
+    }
+
+    /// The same, where `refusal` is an answer as well.
+    fn unless<T>(&self, result: Result<T, Error>, refusal: Refusal) -> Answer<Option<T>> {
+        match result {
+            Err(error) if error.is(refusal) => Ok(None),
+            result => self.answer(result).map(Some),
+        }
+    }
+}

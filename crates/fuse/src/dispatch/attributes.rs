@@ -1,0 +1,189 @@
+//! Attributes: told and changed, and the bits that a change of owner or content takes away.
+
+use pext4_fs::{Attributes, FileType, InodeNumber, SetAttributes, SetTime};
+
+use super::{Answer, Caller, Dispatch};
+use crate::acl;
+
+const SET_USER_ID: u16 = 0o4000;
+const SET_GROUP_ID: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o0010;
+
+/// What `SETATTR` asks for; `None` leaves a thing as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Change {
+    /// New mode; type bits are ignored.
+    pub mode: Option<u32>,
+    /// New owner.
+    pub uid: Option<u32>,
+    /// New group.
+    pub gid: Option<u32>,
+    /// New size.
+    pub size: Option<u64>,
+    /// Last access.
+    pub accessed: Option<SetTime>,
+    /// Last change of the content.
+    pub modified: Option<SetTime>,
+    /// Last change of the inode, where the kernel has kept it.
+    pub changed: Option<SetTime>,
+}
+
+impl Change {
+    /// Whether set-id bits of the file go away: always with a new owner, and with a new size unless
+    /// root makes it.
+    fn takes_set_id(&self, caller: Caller) -> bool {
+        let owner = self.uid.is_some() || self.gid.is_some();
+        self.mode.is_none() && (owner || (self.size.is_some() && !caller.is_root()))
+    }
+}
+
+/// The permissions without the set-id bits, or `None` if there are none to take. A set-group-id
+/// bit without group execution is not one (it once meant mandatory locking) and stays.
+fn without_set_id(attributes: &Attributes) -> Option<u16> {
+    let permissions = attributes.mode & 0o7777;
+    let mut taken = SET_USER_ID;
+    if permissions & GROUP_EXECUTE != 0 {
+        taken |= SET_GROUP_ID;
+    }
+    let applies = attributes.file_type != FileType::Directory && permissions & taken != 0;
+    applies.then_some(permissions & !taken)
+}
+
+impl Dispatch {
+    /// What `stat` tells of a node.
+    ///
+    /// # Errors
+    /// The volume's.
+    pub fn attributes(&self, node: u64) -> Answer<Attributes> {
+        self.answer(self.volume.attributes(Self::inode(node)?))
+    }
+
+    /// Changes attributes. A new mode is carried into the access list, a new owner takes the
+    /// set-id bits away, and so does a new size that anyone but root sets.
+    ///
+    /// # Errors
+    /// The volume's.
+    pub fn set_attributes(&self, caller: Caller, node: u64, change: &Change) -> Answer<Attributes> {
+        let inode = Self::inode(node)?;
+        let mut permissions = change
+            .mode
+            .map(|mode| u16::try_from(mode & 0o7777).expect("twelve bits"));
+        if change.takes_set_id(caller) {
+            permissions = without_set_id(&self.answer(self.volume.attributes(inode))?);
+        }
+        let set = SetAttributes {
+            permissions,
+            uid: change.uid,
+            gid: change.gid,
+            size: change.size,
+            accessed: change.accessed,
+            modified: change.modified,
+            changed: change.changed,
+            ..SetAttributes::default()
+        };
+        let attributes = self.answer(self.volume.set_attributes(inode, &set))?;
+        if change.mode.is_some() {
+            self.carry_mode_into_list(inode, attributes.mode)?;
+        }
+        Ok(attributes)
+    }
+
+    /// Takes the set-id bits of a file whose content someone other than root changes.
+    pub(super) fn take_set_id(&self, inode: InodeNumber) -> Answer<()> {
+        let attributes = self.answer(self.volume.attributes(inode))?;
+        if let Some(permissions) = without_set_id(&attributes) {
+            let set = SetAttributes {
+                permissions: Some(permissions),
+                ..SetAttributes::default()
+            };
+            self.answer(self.volume.set_attributes(inode, &set))?;
+        }
+        Ok(())
+    }
+
+    fn carry_mode_into_list(&self, inode: InodeNumber, mode: u16) -> Answer<()> {
+        let Some(list) = self.acl(inode, acl::ACCESS)? else {
+            return Ok(());
+        };
+        let changed = list.clone().with_mode(mode);
+        if changed == list {
+            return Ok(());
+        }
+        let bytes = changed.to_disk();
+        self.answer(
+            self.volume
+                .set_xattr(inode, acl::ACCESS, &bytes, Default::default()),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Attributes, Caller, Change, FileType, without_set_id};
+    use pext4_fs::{DeviceNumber, InodeNumber, Time};
+
+    fn file(file_type: FileType, mode: u16) -> Attributes {
+        Attributes {
+            inode: InodeNumber::new(12),
+            generation: 0,
+            file_type,
+            mode,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            sectors: 0,
+            links: 1,
+            device: DeviceNumber::default(),
+            accessed: Time::default(),
+            modified: Time::default(),
+            changed: Time::default(),
+            created: None,
+            flags: 0,
+        }
+    }
+
+    #[test]
+    fn set_id_bits_go_unless_they_mean_something_else() {
+        let regular = |mode: u16| without_set_id(&file(FileType::Regular, 0o100_000 | mode));
+        assert_eq!(regular(0o4755), Some(0o755));
+        assert_eq!(regular(0o6755), Some(0o755));
+        assert_eq!(regular(0o2755), Some(0o755));
+        assert_eq!(
+            regular(0o2744),
+            None,
+            "no group execution: not a set-id bit"
+        );
+        assert_eq!(regular(0o6744), Some(0o2744));
+        assert_eq!(regular(0o1755), None);
+        assert_eq!(without_set_id(&file(FileType::Directory, 0o042_775)), None);
+    }
+
+    #[test]
+    fn who_changes_what_decides() {
+        let root = Caller { uid: 0, gid: 0 };
+        let user = Caller {
+            uid: 1000,
+            gid: 1000,
+        };
+        let size = Change {
+            size: Some(0),
+            ..Change::default()
+        };
+        assert!(size.takes_set_id(user) && !size.takes_set_id(root));
+        let owner = Change {
+            gid: Some(7),
+            ..Change::default()
+        };
+        assert!(owner.takes_set_id(root));
+        let mode = Change {
+            mode: Some(0o4755),
+            uid: Some(7),
+            ..Change::default()
+        };
+        assert!(
+            !mode.takes_set_id(root),
+            "a mode that is asked for is what it gets"
+        );
+        assert!(!Change::default().takes_set_id(user));
+    }
+}

@@ -1,0 +1,137 @@
+//! Content: read, written, allocated, searched for holes, made durable.
+
+use pext4_fs::AllocateMode;
+
+use super::{Answer, Dispatch, Errno};
+
+const KEEP_SIZE: u32 = 0x01;
+const PUNCH_HOLE: u32 = 0x02;
+const ZERO_RANGE: u32 = 0x10;
+
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
+
+/// What `lseek` looks for; the kernel answers the other kinds itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whence {
+    /// The next byte that is not in a hole.
+    Data,
+    /// The next hole, or the end of the file.
+    Hole,
+}
+
+impl Whence {
+    /// By `lseek`'s number.
+    ///
+    /// # Errors
+    /// `EINVAL` for another kind.
+    pub fn from_number(number: i32) -> Answer<Self> {
+        match number {
+            SEEK_DATA => Ok(Self::Data),
+            SEEK_HOLE => Ok(Self::Hole),
+            _ => Err(Errno::INVALID),
+        }
+    }
+}
+
+/// What the flags of `fallocate` ask for.
+fn allocate_mode(flags: u32) -> Answer<AllocateMode> {
+    const KEEP_AND_PUNCH: u32 = KEEP_SIZE | PUNCH_HOLE;
+    const KEEP_AND_ZERO: u32 = KEEP_SIZE | ZERO_RANGE;
+    match flags {
+        0 => Ok(AllocateMode::Extend),
+        KEEP_SIZE => Ok(AllocateMode::KeepSize),
+        KEEP_AND_PUNCH => Ok(AllocateMode::PunchHole),
+        ZERO_RANGE => Ok(AllocateMode::ZeroRange { keep_size: false }),
+        KEEP_AND_ZERO => Ok(AllocateMode::ZeroRange { keep_size: true }),
+        _ => Err(Errno::NOT_SUPPORTED),
+    }
+}
+
+impl Dispatch {
+    /// Reads into `into`; fewer bytes only at the end of the file.
+    ///
+    /// # Errors
+    /// The volume's.
+    pub fn read(&self, node: u64, offset: u64, into: &mut [u8]) -> Answer<usize> {
+        self.answer(self.volume.read(Self::inode(node)?, offset, into))
+    }
+
+    /// Writes `from`; `take_set_id` when the kernel says that the writer may not leave those bits.
+    ///
+    /// # Errors
+    /// The volume's.
+    pub fn write(&self, node: u64, offset: u64, from: &[u8], take_set_id: bool) -> Answer<usize> {
+        let inode = Self::inode(node)?;
+        if take_set_id {
+            self.take_set_id(inode)?;
+        }
+        self.answer(self.volume.write(inode, offset, from))
+    }
+
+    /// `fallocate(2)` with its flags.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` for flags that ext4 images of this version do not know; the volume's.
+    pub fn allocate(&self, node: u64, flags: u32, offset: u64, length: u64) -> Answer<()> {
+        let mode = allocate_mode(flags)?;
+        self.answer(
+            self.volume
+                .allocate(Self::inode(node)?, mode, offset, length),
+        )
+    }
+
+    /// The next data or hole at or behind `offset`.
+    ///
+    /// # Errors
+    /// `ENXIO` where there is none; the volume's.
+    pub fn seek(&self, node: u64, offset: u64, whence: Whence) -> Answer<u64> {
+        let inode = Self::inode(node)?;
+        self.answer(match whence {
+            Whence::Data => self.volume.seek_data(inode, offset),
+            Whence::Hole => self.volume.seek_hole(inode, offset),
+        })
+    }
+
+    /// Makes a file or directory durable; waits for the commit.
+    ///
+    /// # Errors
+    /// The volume's.
+    pub fn sync(&self, node: u64, data_only: bool) -> Answer<()> {
+        self.answer(self.volume.sync_file(Self::inode(node)?, data_only))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AllocateMode, Errno, Whence, allocate_mode};
+
+    #[test]
+    fn flags_of_fallocate_say_what_is_asked_or_are_refused() {
+        assert_eq!(allocate_mode(0), Ok(AllocateMode::Extend));
+        assert_eq!(allocate_mode(1), Ok(AllocateMode::KeepSize));
+        assert_eq!(allocate_mode(3), Ok(AllocateMode::PunchHole));
+        assert_eq!(
+            allocate_mode(0x10),
+            Ok(AllocateMode::ZeroRange { keep_size: false })
+        );
+        assert_eq!(
+            allocate_mode(0x11),
+            Ok(AllocateMode::ZeroRange { keep_size: true })
+        );
+        for flags in [2, 0x08, 0x13, 0x20, 0x40, u32::MAX] {
+            assert_eq!(
+                allocate_mode(flags),
+                Err(Errno::NOT_SUPPORTED),
+                "flags {flags:#x}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_data_and_holes_are_asked_for() {
+        assert_eq!(Whence::from_number(3), Ok(Whence::Data));
+        assert_eq!(Whence::from_number(4), Ok(Whence::Hole));
+        assert_eq!(Whence::from_number(0), Err(Errno::INVALID));
+    }
+}

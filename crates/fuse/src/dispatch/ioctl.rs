@@ -1,0 +1,106 @@
+//! The few commands of `ioctl(2)` that ext4 files answer: flags and generation.
+//!
+//! The kernel passes the sizes that a command's number names and copies back what it gets.
+
+use pext4_fs::{Attributes, InodeNumber, SetAttributes};
+
+use super::{Answer, Dispatch, Errno};
+
+const GET_FLAGS: u32 = 0x8008_6601;
+const SET_FLAGS: u32 = 0x4008_6602;
+const GET_VERSION: u32 = 0x8008_7601;
+const GET_EXTENDED: u32 = 0x801c_581f;
+const SET_EXTENDED: u32 = 0x401c_5820;
+
+/// Length of the structure that the extended commands carry.
+const EXTENDED_LENGTH: usize = 28;
+
+/// Flags of ext4 and their bit in the extended structure.
+const EXTENDED_BITS: [(u32, u32); 6] = [
+    (0x0000_0010, 0x0000_0008), // immutable
+    (0x0000_0020, 0x0000_0010), // append only
+    (0x0000_0008, 0x0000_0020), // synchronous
+    (0x0000_0080, 0x0000_0040), // no access times
+    (0x0000_0040, 0x0000_0080), // no dump
+    (0x2000_0000, 0x0000_0200), // children inherit the project
+];
+
+fn to_extended(flags: u32) -> u32 {
+    EXTENDED_BITS
+        .iter()
+        .filter(|(ours, _)| flags & ours != 0)
+        .fold(0, |bits, (_, bit)| bits | bit)
+}
+
+/// `flags` with those that the extended structure can tell replaced by what it tells.
+fn from_extended(flags: u32, extended: u32) -> Answer<u32> {
+    let known = EXTENDED_BITS.iter().fold(0, |bits, (_, bit)| bits | bit);
+    if extended & !known != 0 {
+        return Err(Errno::NOT_SUPPORTED);
+    }
+    Ok(EXTENDED_BITS.iter().fold(flags, |flags, (ours, bit)| {
+        if extended & bit == 0 {
+            flags & !ours
+        } else {
+            flags | ours
+        }
+    }))
+}
+
+fn word(bytes: &[u8]) -> Answer<u32> {
+    let word = bytes.first_chunk().ok_or(Errno::INVALID)?;
+    Ok(u32::from_le_bytes(*word))
+}
+
+impl Dispatch {
+    /// Answers a command with the bytes for the caller.
+    ///
+    /// # Errors
+    /// `ENOTTY` for a command that is not known; the volume's.
+    pub fn control(&self, node: u64, command: u32, input: &[u8]) -> Answer<Vec<u8>> {
+        let inode = Self::inode(node)?;
+        match command {
+            GET_FLAGS => Ok(self.present(inode)?.flags.to_le_bytes().to_vec()),
+            GET_VERSION => Ok(self.present(inode)?.generation.to_le_bytes().to_vec()),
+            SET_FLAGS => self.set_flags(inode, word(input)?),
+            GET_EXTENDED => {
+                let mut structure = vec![0; EXTENDED_LENGTH];
+                let extended = to_extended(self.present(inode)?.flags);
+                structure[..4].copy_from_slice(&extended.to_le_bytes());
+                Ok(structure)
+            }
+            SET_EXTENDED if input.len() >= EXTENDED_LENGTH => {
+                let flags = from_extended(self.present(inode)?.flags, word(input)?)?;
+                self.set_flags(inode, flags)
+            }
+            _ => Err(Errno::NO_SUCH_COMMAND),
+        }
+    }
+
+    fn present(&self, inode: InodeNumber) -> Answer<Attributes> {
+        self.answer(self.volume.attributes(inode))
+    }
+
+    fn set_flags(&self, inode: InodeNumber, flags: u32) -> Answer<Vec<u8>> {
+        let set = SetAttributes {
+            flags: Some(flags),
+            ..SetAttributes::default()
+        };
+        self.answer(self.volume.set_attributes(inode, &set))?;
+        Ok(Vec::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Errno, from_extended, to_extended};
+
+    #[test]
+    fn extended_bits_change_only_what_they_can_tell() {
+        let immutable_with_extents = 0x0008_0010;
+        assert_eq!(to_extended(immutable_with_extents), 0x8);
+        assert_eq!(from_extended(immutable_with_extents, 0x10), Ok(0x0008_0020));
+        assert_eq!(from_extended(0x0008_0000, 0), Ok(0x0008_0000));
+        assert_eq!(from_extended(0, 1 << 31), Err(Errno::NOT_SUPPORTED));
+    }
+}

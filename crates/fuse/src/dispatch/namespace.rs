@@ -1,0 +1,264 @@
+//! Names: looked up, made, moved and removed.
+
+use pext4_fs::{
+    DeviceNumber, Entry, Error, FileType, InodeNumber, New, Refusal, RenameMode, SetXattrMode,
+};
+
+use super::{Answer, Caller, Dispatch, Errno, Found};
+use crate::acl::{self, Acl};
+use crate::node::node_of;
+
+const TYPE_MASK: u32 = 0o170_000;
+const REGULAR: u32 = 0o100_000;
+const CHARACTER_DEVICE: u32 = 0o020_000;
+const BLOCK_DEVICE: u32 = 0o060_000;
+const FIFO: u32 = 0o010_000;
+const SOCKET: u32 = 0o140_000;
+
+const RENAME_NO_REPLACE: u32 = 1;
+const RENAME_EXCHANGE: u32 = 2;
+
+/// How a node begins: by the caller, the mode it asked for, and its directory's default list.
+struct Beginning {
+    new: New,
+    access: Option<Acl>,
+    default: Option<Acl>,
+}
+
+impl Dispatch {
+    /// Looks a name up; `None` if there is none, which the kernel may remember too.
+    ///
+    /// # Errors
+    /// The volume's.
+    pub fn lookup(&self, parent: u64, name: &[u8]) -> Answer<Option<Found>> {
+        let found = self.volume.lookup(Self::inode(parent)?, name);
+        Ok(self.unless(found, Refusal::NotFound)?.map(Found::of))
+    }
+
+    /// Makes a file of the type that `mode` names. The caller's umask applies unless the directory
+    /// has a default list.
+    ///
+    /// # Errors
+    /// `EINVAL` for a type that `mknod` does not make; the volume's.
+    pub fn make_node(
+        &self,
+        caller: Caller,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        umask: u32,
+        device: u32,
+    ) -> Answer<Found> {
+        let parent = Self::inode(parent)?;
+        let beginning = self.beginning(caller, parent, mode, umask, false)?;
+        let new = &beginning.new;
+        let made = match mode & TYPE_MASK {
+            0 | REGULAR => self.volume.create(parent, name, new),
+            CHARACTER_DEVICE => self.special(parent, name, new, FileType::CharacterDevice, device),
+            BLOCK_DEVICE => self.special(parent, name, new, FileType::BlockDevice, device),
+            FIFO => self.special(parent, name, new, FileType::Fifo, 0),
+            SOCKET => self.special(parent, name, new, FileType::Socket, 0),
+            _ => return Err(Errno::INVALID),
+        };
+        self.begun(parent, name, made, &beginning)
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// The volume's.
+    pub fn make_directory(
+        &self,
+        caller: Caller,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        umask: u32,
+    ) -> Answer<Found> {
+        let parent = Self::inode(parent)?;
+        let beginning = self.beginning(caller, parent, mode, umask, true)?;
+        let made = self.volume.make_directory(parent, name, &beginning.new);
+        self.begun(parent, name, made, &beginning)
+    }
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// The volume's.
+    pub fn make_symlink(
+        &self,
+        caller: Caller,
+        parent: u64,
+        name: &[u8],
+        target: &[u8],
+    ) -> Answer<Found> {
+        let new = New {
+            permissions: 0o777,
+            uid: caller.uid,
+            gid: caller.gid,
+        };
+        let made = self
+            .volume
+            .make_symlink(Self::inode(parent)?, name, target, &new);
+        self.answer(made).map(Found::of)
+    }
+
+    /// Gives a node another name.
+    ///
+    /// # Errors
+    /// The volume's.
+    pub fn link(&self, node: u64, parent: u64, name: &[u8]) -> Answer<Found> {
+        let linked = self
+            .volume
+            .link(Self::inode(node)?, Self::inode(parent)?, name);
+        self.answer(linked).map(Found::of)
+    }
+
+    /// Removes a name of anything but a directory.
+    ///
+    /// # Errors
+    /// The volume's.
+    pub fn unlink(&self, parent: u64, name: &[u8]) -> Answer<()> {
+        self.answer(self.volume.unlink(Self::inode(parent)?, name))
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// The volume's.
+    pub fn remove_directory(&self, parent: u64, name: &[u8]) -> Answer<()> {
+        self.answer(self.volume.remove_directory(Self::inode(parent)?, name))
+    }
+
+    /// Moves a name; `flags` are those of `renameat2`.
+    ///
+    /// # Errors
+    /// `EINVAL` for flags other than `NOREPLACE` or `EXCHANGE`; the volume's.
+    pub fn rename(
+        &self,
+        parent: u64,
+        name: &[u8],
+        new_parent: u64,
+        new_name: &[u8],
+        flags: u32,
+    ) -> Answer<()> {
+        let mode = match flags {
+            0 => RenameMode::Replace,
+            RENAME_NO_REPLACE => RenameMode::NoReplace,
+            RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return Err(Errno::INVALID),
+        };
+        let (from, to) = (Self::inode(parent)?, Self::inode(new_parent)?);
+        self.answer(self.volume.rename(from, name, to, new_name, mode))
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// The volume's.
+    pub fn read_link(&self, node: u64) -> Answer<Vec<u8>> {
+        self.answer(self.volume.read_link(Self::inode(node)?))
+    }
+
+    fn special(
+        &self,
+        parent: InodeNumber,
+        name: &[u8],
+        new: &New,
+        kind: FileType,
+        device: u32,
+    ) -> Result<Entry, Error> {
+        self.volume
+            .make_node(parent, name, new, kind, decode_device(device))
+    }
+
+    fn beginning(
+        &self,
+        caller: Caller,
+        parent: InodeNumber,
+        mode: u32,
+        umask: u32,
+        directory: bool,
+    ) -> Answer<Beginning> {
+        let bits = |mode: u32| u16::try_from(mode & 0o7777).expect("twelve bits");
+        let default = self.acl(parent, acl::DEFAULT)?;
+        let (permissions, access) = match &default {
+            Some(default) => {
+                let inherited = default.inherit(bits(mode));
+                (inherited.permissions, inherited.access)
+            }
+            None => (bits(mode & !umask), None),
+        };
+        let new = New {
+            permissions,
+            uid: caller.uid,
+            gid: caller.gid,
+        };
+        Ok(Beginning {
+            new,
+            access,
+            default: default.filter(|_| directory),
+        })
+    }
+
+    /// Gives the new node its lists; if that fails the name is taken away again.
+    fn begun(
+        &self,
+        parent: InodeNumber,
+        name: &[u8],
+        made: Result<Entry, Error>,
+        beginning: &Beginning,
+    ) -> Answer<Found> {
+        let entry = self.answer(made)?;
+        let lists = [
+            (acl::ACCESS, &beginning.access),
+            (acl::DEFAULT, &beginning.default),
+        ];
+        for (attribute, list) in lists {
+            let Some(list) = list else { continue };
+            let set =
+                self.volume
+                    .set_xattr(entry.inode, attribute, &list.to_disk(), SetXattrMode::Any);
+            if let Err(error) = set {
+                let is_directory = entry.attributes.file_type == FileType::Directory;
+                let removed = if is_directory {
+                    self.volume.remove_directory(parent, name)
+                } else {
+                    self.volume.unlink(parent, name)
+                };
+                self.forget(node_of(entry.inode), 1);
+                // The first error is the one to tell; the second is complained about.
+                let _ = self.answer(removed);
+                return Err(self.errno(&error));
+            }
+        }
+        Ok(Found::of(entry))
+    }
+}
+
+/// A device number as the protocol carries it.
+fn decode_device(device: u32) -> DeviceNumber {
+    DeviceNumber {
+        major: (device >> 8) & 0xfff,
+        minor: (device & 0xff) | ((device >> 12) & 0xf_ff00),
+    }
+}
+
+/// The protocol's form of a device number.
+pub(crate) fn encode_device(device: DeviceNumber) -> u32 {
+    (device.minor & 0xff) | ((device.major & 0xfff) << 8) | ((device.minor & 0xf_ff00) << 12)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DeviceNumber, decode_device, encode_device};
+
+    #[test]
+    fn device_numbers_survive_both_ways() {
+        assert_eq!(decode_device(0x0801), DeviceNumber { major: 8, minor: 1 });
+        for (major, minor) in [(0, 0), (8, 1), (259, 0), (0xfff, 0xf_ffff), (1, 0x1_0003)] {
+            let device = DeviceNumber { major, minor };
+            assert_eq!(decode_device(encode_device(device)), device);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Extended attributes, access control lists among them.
+//!
+//! Lists change form on the way ([`crate::acl`]), and a list that is set changes the mode.
+
+use pext4_fs::{InodeNumber, Refusal, SetAttributes, SetXattrMode};
+
+use super::{Answer, Caller, Dispatch, Errno};
+use crate::acl::{self, Acl};
+
+const XATTR_CREATE: i32 = 1;
+const XATTR_REPLACE: i32 = 2;
+
+/// An answer to a caller that first asks how long it will be.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Sized {
+    /// Its length.
+    Length(u32),
+    /// Itself.
+    Bytes(Vec<u8>),
+}
+
+/// What a caller with `room` bytes gets: with none, the length.
+///
+/// # Errors
+/// `ERANGE` if the room is too small.
+pub fn fit(bytes: Vec<u8>, room: u32) -> Answer<Sized> {
+    let length = u32::try_from(bytes.len()).map_err(|_| Errno::RANGE)?;
+    match room {
+        0 => Ok(Sized::Length(length)),
+        _ if length > room => Err(Errno::RANGE),
+        _ => Ok(Sized::Bytes(bytes)),
+    }
+}
+
+fn is_list(name: &[u8]) -> bool {
+    name == acl::ACCESS || name == acl::DEFAULT
+}
+
+impl Dispatch {
+    /// The value of an extended attribute.
+    ///
+    /// # Errors
+    /// `ENODATA` if there is none; the volume's.
+    pub fn xattr(&self, node: u64, name: &[u8]) -> Answer<Vec<u8>> {
+        let inode = Self::inode(node)?;
+        let value = self.answer(self.volume.xattr(inode, name))?;
+        if is_list(name) {
+            let list = Acl::from_disk(&value).ok_or_else(|| self.bad_list(inode))?;
+            return Ok(list.to_call());
+        }
+        Ok(value)
+    }
+
+    /// The names of all extended attributes the caller may know of, each with a zero byte behind.
+    ///
+    /// # Errors
+    /// The volume's.
+    pub fn xattr_names(&self, caller: Caller, node: u64) -> Answer<Vec<u8>> {
+        let names = self.answer(self.volume.xattr_names(Self::inode(node)?))?;
+        let mut joined = Vec::new();
+        for name in names {
+            if caller.is_root() || !name.starts_with(b"trusted.") {
+                joined.extend_from_slice(&name);
+                joined.push(0);
+            }
+        }
+        Ok(joined)
+    }
+
+    /// Sets an extended attribute; `flags` are those of `setxattr(2)`.
+    ///
+    /// # Errors
+    /// `EINVAL` for unknown flags or a list that is none; the volume's.
+    pub fn set_xattr(&self, node: u64, name: &[u8], value: &[u8], flags: i32) -> Answer<()> {
+        let inode = Self::inode(node)?;
+        let mode = match flags {
+            0 => SetXattrMode::Any,
+            XATTR_CREATE => SetXattrMode::Create,
+            XATTR_REPLACE => SetXattrMode::Replace,
+            _ => return Err(Errno::INVALID),
+        };
+        if is_list(name) {
+            let list = Acl::from_call(value).ok_or(Errno::INVALID)?;
+            return self.set_list(inode, name, &list, mode);
+        }
+        self.answer(self.volume.set_xattr(inode, name, value, mode))
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// `ENODATA` if there is none; the volume's.
+    pub fn remove_xattr(&self, node: u64, name: &[u8]) -> Answer<()> {
+        self.answer(self.volume.remove_xattr(Self::inode(node)?, name))
+    }
+
+    /// The list of a node, if it has one.
+    pub(super) fn acl(&self, inode: InodeNumber, name: &[u8]) -> Answer<Option<Acl>> {
+        let value = match self.volume.xattr(inode, name) {
+            Err(error) if error.is(Refusal::NoAttribute) || error.is(Refusal::NotSupported) => {
+                return Ok(None);
+            }
+            value => self.answer(value)?,
+        };
+        Acl::from_disk(&value)
+            .map(Some)
+            .ok_or_else(|| self.bad_list(inode))
+    }
+
+    /// A list for access shows in the mode, and is not stored where the mode says it all.
+    fn set_list(
+        &self,
+        inode: InodeNumber,
+        name: &[u8],
+        list: &Acl,
+        mode: SetXattrMode,
+    ) -> Answer<()> {
+        if name == acl::ACCESS {
+            let old = self.answer(self.volume.attributes(inode))?.mode & 0o7777;
+            let new = old & 0o7000 | list.mode_bits();
+            let set = SetAttributes {
+                permissions: Some(new),
+                ..SetAttributes::default()
+            };
+            if new != old {
+                self.answer(self.volume.set_attributes(inode, &set))?;
+            }
+            if list.is_mode_only() {
+                let removed = self.volume.remove_xattr(inode, name);
+                return self.unless(removed, Refusal::NoAttribute).map(drop);
+            }
+        }
+        self.answer(self.volume.set_xattr(inode, name, &list.to_disk(), mode))
+    }
+
+    fn bad_list(&self, inode: InodeNumber) -> Errno {
+        self.complaints.say(&format!(
+            "corrupt access control list (inode {inode}); run `e2fsck -f` on a copy of the image"
+        ));
+        Errno::IO
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Errno, Sized, fit};
+
+    #[test]
+    fn a_caller_without_room_learns_the_length() {
+        assert_eq!(fit(b"value".to_vec(), 0), Ok(Sized::Length(5)));
+        assert_eq!(fit(b"value".to_vec(), 4), Err(Errno::RANGE));
+        assert_eq!(
+            fit(b"value".to_vec(), 5),
+            Ok(Sized::Bytes(b"value".to_vec()))
+        );
+        assert_eq!(fit(Vec::new(), 8), Ok(Sized::Bytes(Vec::new())));
+    }
+}

@@ -1,0 +1,682 @@
+//! Carries requests over `/dev/fuse` with the crate `fuser`.
+//!
+//! Opening asks for all the caching that the kernel offers; what a kernel does not offer costs
+//! round trips and nothing else. `OPEN`, `OPENDIR`, `CREATE` and `FLUSH` are answered "no such
+//! call": the kernel then opens files without asking, makes them with `MKNOD` (which needs no
+//! `RELEASE` later), and closes them as soon as it has written its dirty pages.
+//!
+//! Two traps of `fuser` 0.18 are known here. It reads a time before 1970 as if nanoseconds counted
+//! backwards, which [`time_from_fuser`] turns round. And it takes the node number of a new node
+//! from the attributes' inode number: those are equal but for the root, which is never new.
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fuser::{
+    AccessFlags, BsdFileFlags, FileAttr, FileHandle, Filesystem, Generation, INodeNo, InitFlags,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use pext4_fs::{Attributes, FileType, SetTime, Time};
+
+use crate::dispatch::{
+    Answer, Caller, Change, Dispatch, Errno, Found, Listed, Sized, Whence, encode_device, fit,
+};
+use crate::offload::Offload;
+
+/// How long the kernel may keep names and attributes: it is the only one who changes them.
+const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Most bytes of one write; a read is not longer either.
+const MOST_BYTES: u32 = 1 << 20;
+
+/// Requests the kernel may have under way for readahead and writeback.
+const MOST_BACKGROUND: u16 = 64;
+
+/// The transport: what `fuser` calls.
+pub(crate) struct FuserTransport {
+    dispatch: Arc<Dispatch>,
+    waiting: Offload,
+}
+
+thread_local! {
+    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+impl FuserTransport {
+    /// Carries requests to `dispatch`.
+    pub(crate) fn new(dispatch: Arc<Dispatch>) -> Self {
+        Self {
+            dispatch,
+            waiting: Offload::new(),
+        }
+    }
+
+    fn sync(&self, node: INodeNo, data_only: bool, reply: ReplyEmpty) {
+        let dispatch = Arc::clone(&self.dispatch);
+        self.waiting
+            .run(move || done(dispatch.sync(node.0, data_only), reply));
+    }
+}
+
+/// What the kernel may do by itself.
+fn wanted(read_only: bool) -> InitFlags {
+    let always = InitFlags::FUSE_DO_READDIRPLUS
+        | InitFlags::FUSE_READDIRPLUS_AUTO
+        | InitFlags::FUSE_PARALLEL_DIROPS
+        | InitFlags::FUSE_NO_OPEN_SUPPORT
+        | InitFlags::FUSE_NO_OPENDIR_SUPPORT
+        | InitFlags::FUSE_CACHE_SYMLINKS
+        | InitFlags::FUSE_ASYNC_DIO
+        | InitFlags::FUSE_HAS_IOCTL_DIR
+        | InitFlags::FUSE_POSIX_ACL
+        | InitFlags::FUSE_DONT_MASK
+        | InitFlags::FUSE_HANDLE_KILLPRIV_V2
+        | InitFlags::FUSE_NO_EXPORT_SUPPORT;
+    if read_only {
+        always
+    } else {
+        always | InitFlags::FUSE_WRITEBACK_CACHE
+    }
+}
+
+fn error(errno: Errno) -> fuser::Errno {
+    fuser::Errno::from_i32(errno.0)
+}
+
+fn caller(request: &Request) -> Caller {
+    Caller {
+        uid: request.uid(),
+        gid: request.gid(),
+    }
+}
+
+fn done(answer: Answer<()>, reply: ReplyEmpty) {
+    match answer {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(error(errno)),
+    }
+}
+
+fn entry(answer: Answer<Found>, reply: ReplyEntry) {
+    match answer {
+        Ok(found) => {
+            let generation = Generation(u64::from(found.attributes.generation));
+            reply.entry(
+                &FOREVER,
+                &attributes_for_fuser(&found.attributes),
+                generation,
+            );
+        }
+        Err(errno) => reply.error(error(errno)),
+    }
+}
+
+fn attributes(answer: Answer<Attributes>, reply: ReplyAttr) {
+    match answer {
+        Ok(attributes) => reply.attr(&FOREVER, &attributes_for_fuser(&attributes)),
+        Err(errno) => reply.error(error(errno)),
+    }
+}
+
+fn sized(answer: Answer<Vec<u8>>, room: u32, reply: ReplyXattr) {
+    match answer.and_then(|bytes| fit(bytes, room)) {
+        Ok(Sized::Length(length)) => reply.size(length),
+        Ok(Sized::Bytes(bytes)) => reply.data(&bytes),
+        Err(errno) => reply.error(error(errno)),
+    }
+}
+
+fn kind(file_type: FileType) -> fuser::FileType {
+    match file_type {
+        FileType::Regular => fuser::FileType::RegularFile,
+        FileType::Directory => fuser::FileType::Directory,
+        FileType::CharacterDevice => fuser::FileType::CharDevice,
+        FileType::BlockDevice => fuser::FileType::BlockDevice,
+        FileType::Fifo => fuser::FileType::NamedPipe,
+        FileType::Socket => fuser::FileType::Socket,
+        FileType::Symlink => fuser::FileType::Symlink,
+    }
+}
+
+fn attributes_for_fuser(attributes: &Attributes) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(u64::from(attributes.inode.get())),
+        size: attributes.size,
+        blocks: attributes.sectors,
+        atime: time_for_fuser(attributes.accessed),
+        mtime: time_for_fuser(attributes.modified),
+        ctime: time_for_fuser(attributes.changed),
+        crtime: UNIX_EPOCH,
+        kind: kind(attributes.file_type),
+        perm: attributes.mode & 0o7777,
+        nlink: attributes.links,
+        uid: attributes.uid,
+        gid: attributes.gid,
+        rdev: encode_device(attributes.device),
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+/// An attribute record that says "no such name, and remember it".
+fn nothing() -> FileAttr {
+    FileAttr {
+        ino: INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: fuser::FileType::RegularFile,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 0,
+        flags: 0,
+    }
+}
+
+fn time_for_fuser(time: Time) -> SystemTime {
+    let seconds = Duration::from_secs(time.seconds.unsigned_abs());
+    let start = if time.seconds < 0 {
+        UNIX_EPOCH.checked_sub(seconds)
+    } else {
+        UNIX_EPOCH.checked_add(seconds)
+    };
+    let nanoseconds = Duration::from_nanos(u64::from(time.nanoseconds));
+    start
+        .and_then(|start| start.checked_add(nanoseconds))
+        .unwrap_or(UNIX_EPOCH)
+}
+
+/// The time that the kernel sent. Before 1970 `fuser` subtracts the nanoseconds that it ought to
+/// add; what it subtracted is what was sent.
+fn time_from_fuser(time: SystemTime) -> Time {
+    let signed = |seconds: u64| i64::try_from(seconds).unwrap_or(i64::MAX);
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => Time {
+            seconds: signed(after.as_secs()),
+            nanoseconds: after.subsec_nanos(),
+        },
+        Err(before) => {
+            let before = before.duration();
+            Time {
+                seconds: -signed(before.as_secs()),
+                nanoseconds: before.subsec_nanos(),
+            }
+        }
+    }
+}
+
+fn time_to_set(time: TimeOrNow) -> SetTime {
+    match time {
+        TimeOrNow::Now => SetTime::Now,
+        TimeOrNow::SpecificTime(time) => SetTime::To(time_from_fuser(time)),
+    }
+}
+
+/// Adds an entry with what it leads to; false if it did not fit. One that could not be looked at
+/// leads nowhere, and the kernel asks again when someone uses it.
+fn add(reply: &mut ReplyDirectoryPlus, listed: &Listed, found: Option<&Attributes>) -> bool {
+    let (attr, generation) = match found {
+        Some(attributes) => (attributes_for_fuser(attributes), attributes.generation),
+        None => (nothing(), 0),
+    };
+    let name = OsStr::from_bytes(&listed.name);
+    let generation = Generation(u64::from(generation));
+    !reply.add(attr.ino, listed.cookie, name, &FOREVER, &attr, generation)
+}
+
+impl Filesystem for FuserTransport {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        for flag in wanted(self.dispatch.is_read_only()).iter() {
+            // A kernel without it asks more often.
+            let _ = config.add_capabilities(flag);
+        }
+        // Both are within what fuser allows.
+        let _ = config.set_max_write(MOST_BYTES);
+        let _ = config.set_max_background(MOST_BACKGROUND);
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.dispatch.lookup(parent.0, name.as_bytes()) {
+            Ok(None) => reply.entry(&FOREVER, &nothing(), Generation(0)),
+            Ok(Some(found)) => entry(Ok(found), reply),
+            Err(errno) => entry(Err(errno), reply),
+        }
+    }
+
+    fn forget(&self, _: &Request, node: INodeNo, count: u64) {
+        self.dispatch.forget(node.0, count);
+    }
+
+    fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        attributes(self.dispatch.attributes(node.0), reply);
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        changed: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let change = Change {
+            mode,
+            uid,
+            gid,
+            size,
+            accessed: accessed.map(time_to_set),
+            modified: modified.map(time_to_set),
+            changed: changed.map(|time| SetTime::To(time_from_fuser(time))),
+        };
+        attributes(
+            self.dispatch
+                .set_attributes(caller(request), node.0, &change),
+            reply,
+        );
+    }
+
+    fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
+        match self.dispatch.read_link(node.0) {
+            Ok(target) => reply.data(&target),
+            Err(errno) => reply.error(error(errno)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        device: u32,
+        reply: ReplyEntry,
+    ) {
+        let (caller, name) = (caller(request), name.as_bytes());
+        entry(
+            self.dispatch
+                .make_node(caller, parent.0, name, mode, umask, device),
+            reply,
+        );
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let (caller, name) = (caller(request), name.as_bytes());
+        entry(
+            self.dispatch
+                .make_directory(caller, parent.0, name, mode, umask),
+            reply,
+        );
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        done(self.dispatch.unlink(parent.0, name.as_bytes()), reply);
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        done(
+            self.dispatch.remove_directory(parent.0, name.as_bytes()),
+            reply,
+        );
+    }
+
+    fn symlink(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let (name, target) = (name.as_bytes(), target.as_os_str().as_bytes());
+        entry(
+            self.dispatch
+                .make_symlink(caller(request), parent.0, name, target),
+            reply,
+        );
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let (from, to) = (name.as_bytes(), new_name.as_bytes());
+        done(
+            self.dispatch
+                .rename(parent.0, from, new_parent.0, to, flags.bits()),
+            reply,
+        );
+    }
+
+    fn link(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        entry(
+            self.dispatch
+                .link(node.0, new_parent.0, new_name.as_bytes()),
+            reply,
+        );
+    }
+
+    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        reply.error(error(Errno::NO_SUCH_CALL));
+    }
+
+    fn create(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: &OsStr,
+        _: u32,
+        _: u32,
+        _: i32,
+        reply: ReplyCreate,
+    ) {
+        reply.error(error(Errno::NO_SUCH_CALL));
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        reply.error(error(Errno::NO_SUCH_CALL));
+    }
+
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        reply.error(error(Errno::NO_SUCH_CALL));
+    }
+
+    fn access(&self, _: &Request, _: INodeNo, _: AccessFlags, reply: ReplyEmpty) {
+        reply.error(error(Errno::NO_SUCH_CALL));
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            let size = size.min(MOST_BYTES) as usize;
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            match self.dispatch.read(node.0, offset, &mut buffer[..size]) {
+                Ok(length) => reply.data(&buffer[..length]),
+                Err(errno) => reply.error(error(errno)),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let take_set_id = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        match self.dispatch.write(node.0, offset, data, take_set_id) {
+            Ok(length) => reply.written(u32::try_from(length).expect("no more than was sent")),
+            Err(errno) => reply.error(error(errno)),
+        }
+    }
+
+    fn fsync(&self, _: &Request, node: INodeNo, _: FileHandle, data: bool, reply: ReplyEmpty) {
+        self.sync(node, data, reply);
+    }
+
+    fn fsyncdir(&self, _: &Request, node: INodeNo, _: FileHandle, data: bool, reply: ReplyEmpty) {
+        self.sync(node, data, reply);
+    }
+
+    fn readdir(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        _: FileHandle,
+        cookie: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let listed = self
+            .dispatch
+            .list(node.0, cookie, &mut |listed, file_type| {
+                let number = INodeNo(u64::from(listed.inode.get()));
+                !reply.add(
+                    number,
+                    listed.cookie,
+                    kind(file_type),
+                    OsStr::from_bytes(&listed.name),
+                )
+            });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(error(errno)),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        _: FileHandle,
+        cookie: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let mut take = |listed: &Listed, found: Option<&Attributes>| add(&mut reply, listed, found);
+        match self
+            .dispatch
+            .list_with_attributes(node.0, cookie, &mut take)
+        {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(error(errno)),
+        }
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        match self.dispatch.statistics() {
+            Ok(told) => reply.statfs(
+                told.blocks,
+                told.free_blocks,
+                told.available_blocks,
+                told.inodes,
+                told.free_inodes,
+                told.block_size,
+                told.name_length,
+                told.block_size,
+            ),
+            Err(errno) => reply.error(error(errno)),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _: u32,
+        reply: ReplyEmpty,
+    ) {
+        done(
+            self.dispatch
+                .set_xattr(node.0, name.as_bytes(), value, flags),
+            reply,
+        );
+    }
+
+    fn getxattr(&self, _: &Request, node: INodeNo, name: &OsStr, room: u32, reply: ReplyXattr) {
+        sized(self.dispatch.xattr(node.0, name.as_bytes()), room, reply);
+    }
+
+    fn listxattr(&self, request: &Request, node: INodeNo, room: u32, reply: ReplyXattr) {
+        sized(
+            self.dispatch.xattr_names(caller(request), node.0),
+            room,
+            reply,
+        );
+    }
+
+    fn removexattr(&self, _: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        done(self.dispatch.remove_xattr(node.0, name.as_bytes()), reply);
+    }
+
+    fn ioctl(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        _: FileHandle,
+        _: IoctlFlags,
+        command: u32,
+        input: &[u8],
+        room: u32,
+        reply: ReplyIoctl,
+    ) {
+        match self.dispatch.control(node.0, command, input) {
+            Ok(mut bytes) => {
+                bytes.truncate(room as usize);
+                reply.ioctl(0, &bytes);
+            }
+            Err(errno) => reply.error(error(errno)),
+        }
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        length: u64,
+        flags: i32,
+        reply: ReplyEmpty,
+    ) {
+        let answer = self
+            .dispatch
+            .allocate(node.0, flags.cast_unsigned(), offset, length);
+        done(answer, reply);
+    }
+
+    fn lseek(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        _: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        // No byte lies before the start.
+        let from = u64::try_from(offset).map_err(|_| Errno::NO_SUCH_OFFSET);
+        let found = from.and_then(|from| {
+            let found = self
+                .dispatch
+                .seek(node.0, from, Whence::from_number(whence)?)?;
+            i64::try_from(found).map_err(|_| Errno::INVALID)
+        });
+        match found {
+            Ok(offset) => reply.offset(offset),
+            Err(errno) => reply.error(error(errno)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Duration, SystemTime, Time, UNIX_EPOCH, time_for_fuser, time_from_fuser};
+
+    /// What fuser 0.18 makes of the seconds and nanoseconds that the kernel sends.
+    fn as_fuser_reads(seconds: i64, nanoseconds: u32) -> SystemTime {
+        let size = Duration::new(seconds.unsigned_abs(), nanoseconds);
+        if seconds >= 0 {
+            UNIX_EPOCH + size
+        } else {
+            UNIX_EPOCH - size
+        }
+    }
+
+    #[test]
+    fn times_come_as_they_were_sent_also_before_1970() {
+        let far = 0x3_7fff_ffff;
+        for (seconds, nanoseconds) in [
+            (0, 0),
+            (1, 999_999_999),
+            (-1, 0),
+            (-1, 1),
+            (-2, 500_000_000),
+            (far, 7),
+            (-(1 << 31), 3),
+        ] {
+            let time = Time {
+                seconds,
+                nanoseconds,
+            };
+            assert_eq!(time_from_fuser(as_fuser_reads(seconds, nanoseconds)), time);
+        }
+    }
+
+    #[test]
+    fn times_go_out_with_nanoseconds_that_count_forward() {
+        let time = time_for_fuser(Time {
+            seconds: -2,
+            nanoseconds: 800_000_000,
+        });
+        assert_eq!(time, UNIX_EPOCH - Duration::new(1, 200_000_000));
+        let time = time_for_fuser(Time {
+            seconds: 5,
+            nanoseconds: 3,
+        });
+        assert_eq!(time, UNIX_EPOCH + Duration::new(5, 3));
+    }
+}

@@ -1,0 +1,102 @@
+//! Attaching a directory to `/dev/fuse` and letting it go again.
+//!
+//! With the right to mount (root, or a user namespace of one's own) the system call does it;
+//! without, the helper `fusermount3` of the package `fuse3`, which is set-user-id root. What is
+//! missing for either is said in one line.
+
+mod direct;
+mod fusermount;
+mod table;
+mod unmount;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::options::KernelOptions;
+
+pub use table::{Mount, mounts};
+pub use unmount::{Unmounter, unmount};
+
+/// The type that `mount` shows for our mounts.
+pub const FILE_SYSTEM_TYPE: &str = "fuse.pext4";
+const SUBTYPE: &str = "pext4";
+
+const DEVICE: &str = "/dev/fuse";
+
+/// Why a directory could not be attached, or let go.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum MountError {
+    /// The device file is not there.
+    #[error(
+        "/dev/fuse is missing; load the kernel module `fuse`, or start the container with --device /dev/fuse"
+    )]
+    NoDevice,
+    /// The device file cannot be opened.
+    #[error("/dev/fuse is not accessible ({0}); it should have mode 0666, or you be root")]
+    DeviceRefused(io::Error),
+    /// Not root, and no helper.
+    #[error("only root may mount without `fusermount3`; install the package fuse3")]
+    NoHelper,
+    /// The helper said no.
+    #[error("fusermount3 refuses: {0}")]
+    Helper(String),
+    /// The directory is none, or cannot be reached.
+    #[error("{0}: {1}")]
+    Directory(PathBuf, io::Error),
+    /// Something is in use in the directory.
+    #[error("{0} is in use; `fuser -vm {0}` shows by whom")]
+    Busy(PathBuf),
+    /// A path that cannot be put into the options of a mount.
+    #[error("{0}: a path with a zero byte cannot be mounted")]
+    Path(PathBuf),
+    /// The system call failed otherwise.
+    #[error("{0}: {1}")]
+    System(PathBuf, io::Error),
+    /// The kernel and the server did not come to terms.
+    #[error("the kernel's side of FUSE: {0}")]
+    Handshake(io::Error),
+}
+
+/// Says early what is missing to mount on `directory`, and gives its path without links.
+///
+/// # Errors
+/// What is missing.
+pub fn check(directory: &Path) -> Result<PathBuf, MountError> {
+    let at = |error| MountError::Directory(directory.to_owned(), error);
+    let path = directory.canonicalize().map_err(at)?;
+    if !path.metadata().map_err(at)?.is_dir() {
+        return Err(at(io::ErrorKind::NotADirectory.into()));
+    }
+    open_device()?;
+    if !rustix::process::geteuid().is_root() {
+        fusermount::find()?;
+    }
+    Ok(path)
+}
+
+fn open_device() -> Result<File, MountError> {
+    let opened = OpenOptions::new().read(true).write(true).open(DEVICE);
+    opened.map_err(|error| match error.raw_os_error() {
+        // No file, or no driver behind it.
+        Some(2 | 6 | 19) => MountError::NoDevice,
+        _ => MountError::DeviceRefused(error),
+    })
+}
+
+/// Attaches `directory` (a path without links) and returns the server's end. `source` is what
+/// `mount` and `df` show as the device.
+pub(crate) fn attach(
+    directory: &Path,
+    source: &Path,
+    options: &KernelOptions,
+) -> Result<OwnedFd, MountError> {
+    match direct::attach(directory, source, options)? {
+        Some(device) => Ok(device),
+        None => fusermount::attach(directory, source, options),
+    }
+}

@@ -1,0 +1,87 @@
+//! Letting a directory go.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+use super::{MountError, fusermount, table};
+
+/// Unmounts `directory`, by the system call or, without the right, through the helper. Returns
+/// when the directory is free; the server may still be closing its volume.
+///
+/// # Errors
+/// [`MountError::Busy`] if it is in use; or what the system says.
+pub fn unmount(directory: &Path) -> Result<(), MountError> {
+    match rustix::mount::unmount(directory, UnmountFlags::empty()) {
+        Ok(()) => Ok(()),
+        Err(Errno::PERM) => fusermount::detach(directory, false),
+        Err(Errno::BUSY) => Err(MountError::Busy(directory.to_owned())),
+        Err(error) => Err(MountError::System(directory.to_owned(), error.into())),
+    }
+}
+
+/// Ends a mount from within its server, whoever uses it.
+#[derive(Clone, Debug)]
+pub struct Unmounter {
+    directory: PathBuf,
+    device_minor: Option<u32>,
+}
+
+impl Unmounter {
+    /// For the mount that was just made on `directory`.
+    pub(crate) fn new(directory: &Path) -> Self {
+        let mount = table::ours_on(directory).ok().flatten();
+        Self {
+            directory: directory.to_owned(),
+            device_minor: mount.map(|mount| mount.device_minor),
+        }
+    }
+
+    /// Ends the mount. Where files are open, what the kernel has not written yet is written, the
+    /// directory disappears, and whoever had files open gets errors.
+    ///
+    /// # Errors
+    /// The mount could be made to disappear, but not to end: it does when the last file is closed.
+    pub fn end(&self) -> Result<(), MountError> {
+        match unmount(&self.directory) {
+            Err(MountError::Busy(_)) => {}
+            // Not mounted any more: somebody else was faster.
+            Err(MountError::System(..)) if self.is_gone() => return Ok(()),
+            result => return result,
+        }
+        self.write_back();
+        let hard = UnmountFlags::FORCE | UnmountFlags::DETACH;
+        match rustix::mount::unmount(self.directory.as_path(), hard) {
+            Err(Errno::PERM) => {
+                fusermount::detach(&self.directory, true)?;
+                self.abort()
+            }
+            result => {
+                result.map_err(|error| MountError::System(self.directory.clone(), error.into()))
+            }
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        table::ours_on(&self.directory).is_ok_and(|mount| mount.is_none())
+    }
+
+    /// The kernel writes its dirty pages to the server.
+    fn write_back(&self) {
+        if let Ok(directory) = File::open(&self.directory) {
+            // What cannot be written now is lost with the connection; it was not synced.
+            let _ = rustix::fs::syncfs(&directory);
+        }
+    }
+
+    /// Tears the connection down; its owner may, where the kernel shows its connections.
+    fn abort(&self) -> Result<(), MountError> {
+        let Some(minor) = self.device_minor else {
+            return Err(MountError::Busy(self.directory.clone()));
+        };
+        std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1")
+            .map_err(|_| MountError::Busy(self.directory.clone()))
+    }
+}

@@ -1,0 +1,146 @@
+//! Threads for requests that wait for the device.
+//!
+//! The transport has few threads. A request that waits for a commit would keep one of them from
+//! all others, and a group commit could only ever serve as many callers as there are threads. Such
+//! requests run here; their reply can be sent from any thread.
+//!
+//! Workers start when a job finds none idle, up to a bound, and end when the pool is dropped, which
+//! waits for all jobs.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use pext4_sync::order::Class;
+use pext4_sync::thread::{JoinHandle, try_spawn};
+use pext4_sync::{Condvar, Mutex};
+
+/// Most workers at a time; further jobs wait for one of them.
+const MOST_WORKERS: usize = 64;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A pool of workers.
+pub(crate) struct Offload {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    jobs: VecDeque<Job>,
+    idle: usize,
+    workers: Vec<JoinHandle<()>>,
+    closed: bool,
+}
+
+impl Offload {
+    /// A pool without workers yet.
+    pub(crate) fn new() -> Self {
+        let state = State {
+            jobs: VecDeque::new(),
+            idle: 0,
+            workers: Vec::new(),
+            closed: false,
+        };
+        Self {
+            shared: Arc::new(Shared {
+                state: Mutex::new(Class::Leaf, state),
+                changed: Condvar::new(),
+            }),
+        }
+    }
+
+    /// Runs `job` soon on a worker, or right here if there is none and none can be started.
+    pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
+        let mut state = self.shared.state.lock();
+        state.jobs.push_back(Box::new(job));
+        if state.idle < state.jobs.len() && state.workers.len() < MOST_WORKERS {
+            let shared = Arc::clone(&self.shared);
+            match try_spawn("pext4-sync", move || shared.work()) {
+                Ok(worker) => state.workers.push(worker),
+                Err(_) if state.workers.is_empty() => {
+                    let job = state.jobs.pop_back().expect("it was just pushed");
+                    drop(state);
+                    return job();
+                }
+                Err(_) => {}
+            }
+        }
+        drop(state);
+        self.shared.changed.notify_one();
+    }
+}
+
+impl Shared {
+    fn work(&self) {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                drop(state);
+                job();
+                state = self.state.lock();
+            } else if state.closed {
+                return;
+            } else {
+                state.idle += 1;
+                self.changed.wait(&mut state);
+                state.idle -= 1;
+            }
+        }
+    }
+}
+
+impl Drop for Offload {
+    fn drop(&mut self) {
+        let workers = {
+            let mut state = self.shared.state.lock();
+            state.closed = true;
+            std::mem::take(&mut state.workers)
+        };
+        self.shared.changed.notify_all();
+        for worker in workers {
+            // A worker that panicked has said so; its job's reply was an error.
+            let _ = worker.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MOST_WORKERS, Offload};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Barrier};
+
+    #[test]
+    fn jobs_that_wait_for_each_other_all_run() {
+        let pool = Offload::new();
+        let barrier = Arc::new(Barrier::new(8));
+        let done = Arc::new(AtomicUsize::new(0));
+        for _ in 0..8 {
+            let (barrier, done) = (Arc::clone(&barrier), Arc::clone(&done));
+            pool.run(move || {
+                barrier.wait();
+                done.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        drop(pool);
+        assert_eq!(done.load(Ordering::Relaxed), 8);
+    }
+
+    #[test]
+    fn more_jobs_than_workers_all_run_before_the_pool_is_gone() {
+        let pool = Offload::new();
+        let done = Arc::new(AtomicUsize::new(0));
+        for _ in 0..MOST_WORKERS * 4 {
+            let done = Arc::clone(&done);
+            pool.run(move || {
+                done.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        drop(pool);
+        assert_eq!(done.load(Ordering::Relaxed), MOST_WORKERS * 4);
+    }
+}

@@ -1,0 +1,191 @@
+//! The options of `-o`, in the words that `mount(8)` uses.
+//!
+//! Some are the volume's, some the kernel's, some both. Set-user-id files and devices are off
+//! unless asked for, since an image may come from anyone.
+
+use std::time::Duration;
+
+use pext4_fs::options::{MountOptions, OnError};
+use thiserror::Error;
+
+/// Longest time between commits that can be asked for, in seconds.
+const LONGEST_COMMIT: u64 = 3600;
+
+/// An option that is not understood.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum OptionError {
+    /// There is no such option.
+    #[error("option `{0}` is not known; known are {KNOWN}")]
+    Unknown(String),
+    /// Its value makes no sense.
+    #[error("option `{option}` wants {wants}")]
+    Value {
+        /// The option as given.
+        option: String,
+        /// What it wants.
+        wants: &'static str,
+    },
+}
+
+const KNOWN: &str = "ro, rw, allow_other, commit=SECONDS, errors=continue|remount-ro, discard, \
+                     nodiscard, suid, nosuid, dev, nodev, exec, noexec, atime, noatime, dirsync, \
+                     sync, async, defaults";
+
+/// What the kernel is told about a mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelOptions {
+    /// No writes.
+    pub read_only: bool,
+    /// Other users may enter.
+    pub allow_other: bool,
+    /// Set-user-id and set-group-id bits count.
+    pub set_id: bool,
+    /// Device files are devices.
+    pub devices: bool,
+    /// Programs may be run.
+    pub execute: bool,
+    /// Reading changes access times.
+    pub access_times: bool,
+    /// Changes of directories are synchronous.
+    pub synchronous_directories: bool,
+    /// All changes are synchronous.
+    pub synchronous: bool,
+}
+
+impl Default for KernelOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            allow_other: false,
+            set_id: false,
+            devices: false,
+            execute: true,
+            access_times: true,
+            synchronous_directories: false,
+            synchronous: false,
+        }
+    }
+}
+
+/// All options of a mount.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The volume's.
+    pub volume: MountOptions,
+    /// The kernel's.
+    pub kernel: KernelOptions,
+}
+
+impl Options {
+    /// Takes a list of options separated by commas; later ones win.
+    ///
+    /// # Errors
+    /// The first that is not understood.
+    pub fn take(&mut self, list: &str) -> Result<(), OptionError> {
+        list.split(',')
+            .filter(|option| !option.is_empty())
+            .try_for_each(|option| self.one(option))
+    }
+
+    fn one(&mut self, option: &str) -> Result<(), OptionError> {
+        let kernel = &mut self.kernel;
+        match option {
+            "defaults" => {}
+            "ro" | "rw" => {
+                kernel.read_only = option == "ro";
+                self.volume.read_only = kernel.read_only;
+            }
+            "allow_other" => kernel.allow_other = true,
+            "suid" | "nosuid" => kernel.set_id = option == "suid",
+            "dev" | "nodev" => kernel.devices = option == "dev",
+            "exec" | "noexec" => kernel.execute = option == "exec",
+            "atime" | "noatime" => kernel.access_times = option == "atime",
+            "dirsync" => kernel.synchronous_directories = true,
+            "sync" | "async" => kernel.synchronous = option == "sync",
+            "discard" | "nodiscard" => self.volume.discard = option == "discard",
+            _ => return self.with_value(option),
+        }
+        Ok(())
+    }
+
+    fn with_value(&mut self, option: &str) -> Result<(), OptionError> {
+        let wrong = |wants| OptionError::Value {
+            option: option.to_owned(),
+            wants,
+        };
+        match option.split_once('=') {
+            Some(("commit", value)) => {
+                let seconds = value
+                    .parse()
+                    .ok()
+                    .filter(|&seconds| seconds <= LONGEST_COMMIT);
+                let seconds = seconds.ok_or_else(|| wrong("a number of seconds up to 3600"))?;
+                // As for Linux, 0 stands for the default.
+                let interval = if seconds == 0 {
+                    MountOptions::default().commit_interval
+                } else {
+                    Duration::from_secs(seconds)
+                };
+                self.volume.commit_interval = interval;
+            }
+            Some(("errors", "continue")) => self.volume.on_error = Some(OnError::Continue),
+            Some(("errors", "remount-ro")) => self.volume.on_error = Some(OnError::ReadOnly),
+            Some(("errors", _)) => return Err(wrong("`continue` or `remount-ro`")),
+            _ => return Err(OptionError::Unknown(option.to_owned())),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Duration, KernelOptions, OnError, OptionError, Options};
+
+    fn parsed(list: &str) -> Result<Options, OptionError> {
+        let mut options = Options::default();
+        options.take(list).map(|()| options)
+    }
+
+    #[test]
+    fn options_reach_the_volume_and_the_kernel() {
+        let options = parsed("ro,allow_other,commit=30,errors=remount-ro,discard,noatime").unwrap();
+        assert!(options.volume.read_only && options.kernel.read_only);
+        assert!(options.kernel.allow_other && !options.kernel.access_times);
+        assert_eq!(options.volume.commit_interval, Duration::from_secs(30));
+        assert_eq!(options.volume.on_error, Some(OnError::ReadOnly));
+        assert!(options.volume.discard);
+    }
+
+    #[test]
+    fn later_options_win_and_empty_ones_say_nothing() {
+        let options = parsed("ro,,suid,dev,commit=9").unwrap();
+        let mut later = options;
+        later.take("rw,nosuid,nodev,commit=0,").unwrap();
+        assert_eq!(later.kernel, KernelOptions::default());
+        assert!(!later.volume.read_only);
+        assert_eq!(later.volume.commit_interval, Duration::from_secs(5));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named() {
+        let text = parsed("ro,bogus").unwrap_err().to_string();
+        assert!(
+            text.starts_with("option `bogus` is not known; known are ro, rw"),
+            "{text}"
+        );
+        for wrong in [
+            "commit=",
+            "commit=-1",
+            "commit=3601",
+            "commit=soon",
+            "errors=panic",
+        ] {
+            let text = parsed(wrong).unwrap_err().to_string();
+            assert!(
+                text.starts_with(&format!("option `{wrong}` wants ")),
+                "{text}"
+            );
+        }
+        assert!(matches!(parsed("commit"), Err(OptionError::Unknown(_))));
+    }
+}

@@ -1,0 +1,146 @@
+//! A mounted volume: from the mount to the closed image.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use fuser::{Config, Session, SessionACL};
+use pext4_fs::Volume;
+use pext4_sync::thread;
+use thiserror::Error;
+
+use crate::complaints::Complaints;
+use crate::dispatch::Dispatch;
+use crate::fuser_transport::FuserTransport;
+use crate::mount::{self, MountError, Unmounter};
+use crate::options::KernelOptions;
+
+/// Threads that take requests: few, since each more makes the kernel's choice among them dearer.
+const FEWEST_THREADS: usize = 2;
+const MOST_THREADS: usize = 4;
+
+/// What was wrong at the end of a mount.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum EndError {
+    /// The transport failed before the directory was unmounted.
+    #[error("the connection to the kernel failed: {0}")]
+    Connection(io::Error),
+    /// The volume was not closed cleanly; its journal is replayed by the next mount.
+    #[error("the image was not closed cleanly, the next mount replays its journal: {0}")]
+    Close(pext4_fs::Error),
+    /// A thread kept the volume; what was written so far is durable.
+    #[error("a thread of the server failed; the next mount replays the journal")]
+    Kept,
+}
+
+/// A volume that is mounted on a directory.
+pub struct Server {
+    volume: Arc<Volume>,
+    session: JoinHandle<io::Result<()>>,
+    unmounter: Unmounter,
+}
+
+impl Server {
+    /// Mounts `volume` on `directory`, a path without links (as [`mount::check`] gives it), and
+    /// starts to serve. `source` is shown as the device.
+    ///
+    /// # Errors
+    /// What is missing to mount. The volume is closed then.
+    pub fn mount(
+        volume: Volume,
+        directory: &Path,
+        source: &Path,
+        options: &KernelOptions,
+        complaints: Arc<Complaints>,
+    ) -> Result<Self, MountError> {
+        let volume = Arc::new(volume);
+        let started = Self::start(&volume, directory, source, options, complaints);
+        match started {
+            Ok((session, unmounter)) => Ok(Self {
+                volume,
+                session,
+                unmounter,
+            }),
+            Err(error) => {
+                // The mount's error is the one to tell; an image that was not closed is replayed.
+                let _ = close(volume);
+                Err(error)
+            }
+        }
+    }
+
+    fn start(
+        volume: &Arc<Volume>,
+        directory: &Path,
+        source: &Path,
+        options: &KernelOptions,
+        complaints: Arc<Complaints>,
+    ) -> Result<(JoinHandle<io::Result<()>>, Unmounter), MountError> {
+        let options = KernelOptions {
+            read_only: options.read_only || volume.is_read_only(),
+            ..options.clone()
+        };
+        let device = mount::attach(directory, source, &options)?;
+        let dispatch = Arc::new(Dispatch::new(Arc::clone(volume), complaints));
+        let transport = FuserTransport::new(dispatch);
+        // The kernel checks who may enter; a second check would turn away the kernel's own
+        // requests, which come as root.
+        let session = Session::from_fd(transport, device, SessionACL::All, config());
+        let started =
+            session.and_then(|session| thread::try_spawn("pext4-session", move || session.run()));
+        match started {
+            Ok(thread) => Ok((thread, Unmounter::new(directory))),
+            Err(error) => {
+                // The connection is gone, and the directory would only answer with errors.
+                let _ = mount::unmount(directory);
+                Err(MountError::Handshake(error))
+            }
+        }
+    }
+
+    /// What ends the mount from another thread.
+    #[must_use]
+    pub fn unmounter(&self) -> Unmounter {
+        self.unmounter.clone()
+    }
+
+    /// Waits until the directory is unmounted, then closes the volume; on return the image is
+    /// closed and its lock free.
+    ///
+    /// # Errors
+    /// The connection failed, or the volume could not be closed cleanly.
+    pub fn wait(self) -> Result<(), EndError> {
+        let ended = self
+            .session
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("a panic")));
+        close(self.volume)?;
+        ended.map_err(EndError::Connection)
+    }
+}
+
+fn config() -> Config {
+    let threads = thread_count();
+    let mut config = Config::default();
+    config.acl = SessionACL::All;
+    config.n_threads = Some(threads);
+    config.clone_fd = true;
+    config
+}
+
+fn thread_count() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    cores.clamp(FEWEST_THREADS, MOST_THREADS)
+}
+
+fn close(volume: Arc<Volume>) -> Result<(), EndError> {
+    match Arc::try_unwrap(volume) {
+        Ok(volume) => volume.close().map_err(EndError::Close),
+        Err(volume) => {
+            volume.sync().map_err(EndError::Close)?;
+            Err(EndError::Kept)
+        }
+    }
+}
