@@ -107,6 +107,7 @@ impl Buddy {
     }
 
     /// Blocks of the group.
+    #[cfg(test)]
     #[must_use]
     pub fn blocks(&self) -> u32 {
         self.blocks

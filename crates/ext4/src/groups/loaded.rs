@@ -152,6 +152,7 @@ impl BlockSide {
             read_block_bitmap(store, metadata, group, descriptor, bits)?
         };
         let buddy = Buddy::from_bitmap(&bitmap, bits);
+        debug_assert_eq!(buddy.check(), Ok(()), "{group:?}");
         if buddy.free() != descriptor.free_clusters {
             let (free, said) = (buddy.free(), descriptor.free_clusters);
             let problem = format!("has {free} free blocks, the group descriptor says {said}");

@@ -112,6 +112,7 @@ impl Groups {
     }
 
     /// Groups in memory.
+    #[cfg(test)]
     #[must_use]
     pub fn resident(&self) -> usize {
         self.residency.count()

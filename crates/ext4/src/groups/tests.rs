@@ -347,3 +347,31 @@ fn groups_leave_memory_only_when_nothing_is_lost() {
     assert!(groups.resident() <= 64);
     assert_eq!(ground.complaints_of_e2fsck(), "");
 }
+
+#[test]
+fn with_discard_the_device_forgets_freed_blocks_once_that_is_durable() {
+    let Some(device) = image(&["-b", "4096"], "64M") else {
+        return;
+    };
+    let options = MountOptions {
+        discard: true,
+        ..MountOptions::default()
+    };
+    let ground = Ground::open(device, options).expect("sound");
+    let mut handle = ground.handle();
+    let request = Request::one(InodeNumber(12), BlockNumber(9000));
+    let run = ground
+        .groups
+        .allocate(&mut handle, &request)
+        .expect("space");
+    let at = run.start.get() * 4096;
+    ground.device.write_at(at, &[7; 4096]).expect("inside");
+    ground
+        .groups
+        .free(&mut handle, run.start, 1)
+        .expect("allocated above");
+    drop(handle);
+    assert_eq!(ground.block(run.start), [7; 4096]);
+    ground.commit();
+    assert_eq!(ground.block(run.start), [0; 4096]);
+}

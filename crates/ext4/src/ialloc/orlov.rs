@@ -151,10 +151,13 @@ impl Groups {
     fn limits(&self) -> Limits {
         let geometry = &self.store.geometry;
         let regions = u64::from(self.regions());
+        let sums = || [self.free_inodes(), self.free_blocks(), self.directories()];
+        let [free_inodes, free_blocks, directories] =
+            self.hints.recent_sums(sums).map(|sum| sum / regions);
         let average = Region {
-            free_inodes: self.free_inodes() / regions,
-            free_blocks: self.free_blocks() / regions,
-            directories: self.directories() / regions,
+            free_inodes,
+            free_blocks,
+            directories,
         };
         let size = u64::from(geometry.groups_per_flex);
         let inodes = u64::from(geometry.inodes_per_group) * size;

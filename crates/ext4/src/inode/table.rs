@@ -77,6 +77,10 @@ impl Inodes {
     }
 
     fn read(&self, number: InodeNumber) -> Result<Arc<Inode>> {
+        // What lies in a slot that was never used is nobody's, and may be anything.
+        if self.groups.inode_slot_is_virgin(number) {
+            return Err(Refusal::Stale.into());
+        }
         let (slot, place) = self.read_slot(number)?;
         if slot.mode == 0 || (slot.links == 0 && slot.deletion_time != 0 && !self.may_be_orphan(&slot)) {
             return Err(Refusal::Stale.into());

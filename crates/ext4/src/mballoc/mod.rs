@@ -11,7 +11,7 @@
 //! gets `NoSpace` while [`Groups::has_pending_frees`] stops its handle, waits for a commit and
 //! tries again.
 //!
-//! Credits: an allocation dirties one group, [`CREDITS_PER_GROUP`] blocks; a free as many for each
+//! Credits: an allocation dirties one group, [`CREDITS_PER_GROUP`](crate::groups::CREDITS_PER_GROUP) blocks; a free as many for each
 //! group it reaches.
 
 mod free;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 use pext4_jbd2::Handle;
 use pext4_ondisk::{BlockNumber, InodeNumber};
 
-pub use crate::groups::{CREDITS_PER_GROUP, Preallocation};
+pub use crate::groups::Preallocation;
 pub use request::{Purpose, Request, Run};
 
 use crate::error::{Refusal, Result};

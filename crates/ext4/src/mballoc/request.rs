@@ -24,9 +24,7 @@ const SURPLUS_PART: u64 = 64;
 pub enum Purpose {
     /// The contents of a file: the reserve is not touched.
     Data,
-    /// The contents of a file whose owner may use the reserve.
-    PrivilegedData,
-    /// Directories, tree nodes, attributes: what must not fail half way.
+    /// Directories, tree nodes, attributes: what must not fail half way, and may use the reserve.
     Metadata,
 }
 

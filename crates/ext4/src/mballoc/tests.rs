@@ -271,7 +271,7 @@ fn a_full_disk_is_full_to_the_last_block_and_the_reserve_is_kept() {
     assert!(reserved > 100);
     let mut runs = fill(&ground, Purpose::Data);
     assert_eq!(groups.free_blocks(), reserved);
-    runs.extend(fill(&ground, Purpose::PrivilegedData));
+    runs.extend(fill(&ground, Purpose::Metadata));
     assert_eq!(groups.free_blocks(), 0);
     assert!(!groups.has_pending_frees());
 
