@@ -199,6 +199,14 @@ impl Ranges {
         self.runs.insert(joined.0, joined.1);
     }
 
+    /// Adds all of another set.
+    pub fn join(&mut self, other: &Self) {
+        other
+            .runs
+            .iter()
+            .for_each(|(&start, &end)| self.add(start, end));
+    }
+
     /// Takes `start..end` out.
     pub fn remove(&mut self, start: u64, end: u64) {
         if start >= end {

@@ -16,13 +16,13 @@
 
 pub mod campaign;
 pub mod content;
-// pub mod crash;
+pub mod crash;
 pub mod effort;
 pub mod errno;
-// pub mod linear;
+pub mod linear;
 pub mod model;
 pub mod mounted;
-// pub mod mutate;
+pub mod mutate;
 pub mod op;
 pub mod oracle;
 pub mod outcome;

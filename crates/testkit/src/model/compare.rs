@@ -1,8 +1,10 @@
 //! The whole model against the whole tree that a walker found.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::{Body, Model, Node};
+use super::{Body, Model, Moment, Node};
+use crate::content::Ranges;
 use crate::op::Name;
 use crate::tree::{Item, Tree, join, show, xattr_difference};
 
@@ -73,6 +75,27 @@ impl Model {
                 .map(|path| format!("{}: too many", show(path))),
         );
         told
+    }
+
+    /// This model with one file on its way to what it is in `after`: of the given size, its space
+    /// as it was, as it will be, or between. `None` where the size fits neither.
+    #[must_use]
+    pub fn between(&self, after: &Self, inode: u32, size: u64) -> Option<Self> {
+        let old = self.node(inode)?.file()?;
+        let new = after.node(inode)?.file()?;
+        let (one, two) = (old.content.size(), new.content.size());
+        if size < one.min(two) || size > one.max(two) {
+            return None;
+        }
+        let mut model = self.clone();
+        let node = Arc::make_mut(model.nodes.get_mut(&inode)?);
+        node.modified = Moment::Unknown;
+        if let Body::Regular(file) = &mut node.body {
+            file.content.resize(size);
+            file.surely = Ranges::default();
+            file.perhaps.join(&new.perhaps);
+        }
+        Some(model)
     }
 
     fn compare_item(

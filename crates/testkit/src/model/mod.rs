@@ -15,6 +15,8 @@ mod file;
 mod judge;
 mod namespace;
 
+pub use judge::tell;
+
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -451,6 +453,7 @@ impl Model {
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
+        self.slots.hash(&mut hasher);
         for (inode, node) in &self.nodes {
             (
                 inode,

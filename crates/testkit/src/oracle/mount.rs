@@ -23,7 +23,8 @@ pub struct KernelMount {
 pub enum Access {
     /// Read-only, the journal replayed all the same (into the image).
     ReadOnly,
-    /// Writable.
+    /// Writable; commits happen when somebody asks for them, so that a copy taken in between is not
+    /// torn.
     ReadWrite,
 }
 
@@ -31,7 +32,7 @@ impl Access {
     fn options(self) -> &'static str {
         match self {
             Self::ReadOnly => "loop,ro,noatime,nodev",
-            Self::ReadWrite => "loop,rw,noatime,nodev",
+            Self::ReadWrite => "loop,rw,noatime,nodev,commit=300",
         }
     }
 }

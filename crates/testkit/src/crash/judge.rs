@@ -1,0 +1,179 @@
+//! Whether a recovered tree can be what a crash leaves.
+//!
+//! The journal commits operations in order, so the names and attributes must be those after *some*
+//! number of operations: at least all that an acknowledged sync covers, at most all that had
+//! started. Contents are not journalled: data written in place may be newer than the rest, and
+//! where nobody called fsync older, sector by sector. But it is always data of that file, never
+//! what was cut away or punched out before, and never somebody else's.
+
+use std::ops::RangeInclusive;
+
+use super::recording::Recording;
+use super::window::SECTOR;
+use crate::content::{CHUNK, Content};
+use crate::model::{Model, Node};
+use crate::op::Op;
+use crate::tree::{Item, Tree};
+
+/// What is known at a cut.
+pub struct Judge<'a> {
+    recording: &'a Recording,
+    cut: usize,
+    /// States (numbers of operations) that the recovered tree may have.
+    states: RangeInclusive<usize>,
+}
+
+impl<'a> Judge<'a> {
+    /// The judge of images that were cut at this position of the log.
+    #[must_use]
+    pub fn new(recording: &'a Recording, cut: usize) -> Self {
+        let latest = recording.started.partition_point(|&start| start <= cut);
+        let acknowledged = recording.returned.partition_point(|&end| end <= cut);
+        let earliest = (1..=acknowledged)
+            .map(|state| covered(recording, state))
+            .max();
+        Self {
+            recording,
+            cut,
+            states: earliest.unwrap_or(0).min(latest)..=latest,
+        }
+    }
+
+    /// The state that a recovered tree is in, or why it is in none.
+    pub fn state_of(&self, tree: &Tree) -> Result<usize, String> {
+        let mut best: Option<(usize, Vec<String>)> = None;
+        for state in self.states.clone().rev() {
+            let found = self.differences(state, &self.recording.models[state], tree);
+            if found.is_empty() || self.is_between(state, tree) {
+                return Ok(state);
+            }
+            if best
+                .as_ref()
+                .is_none_or(|(_, fewest)| found.len() < fewest.len())
+            {
+                best = Some((state, found));
+            }
+        }
+        let (state, found) = best.unwrap_or_default();
+        Err(format!(
+            "the tree is in none of the states {:?}; nearest is {state}:\n    {}",
+            self.states,
+            found.join("\n    ")
+        ))
+    }
+
+    fn differences(&self, state: usize, model: &Model, tree: &Tree) -> Vec<String> {
+        model.compare(tree, &mut |node, item| {
+            self.content_difference(state, node, item)
+        })
+    }
+
+    /// Whether the tree stands in the middle of a long operation: one file partly written,
+    /// allocated or cut.
+    fn is_between(&self, state: usize, tree: &Tree) -> bool {
+        let (Some(op), Some(after)) = (
+            self.recording.ops.get(state),
+            self.recording.models.get(state + 1),
+        ) else {
+            return false;
+        };
+        if state >= *self.states.end() {
+            return false;
+        }
+        let (Op::Write { of, .. } | Op::Truncate { of, .. } | Op::Allocate { of, .. }) = op else {
+            return false;
+        };
+        let before = &self.recording.models[state];
+        let Ok(inode) = before.resolve(of) else {
+            return false;
+        };
+        let item = tree.items.values().find(|item| item.facts.inode == inode);
+        let Some(size) = item.map(|item| item.facts.size) else {
+            return false;
+        };
+        let between = before.between(after, inode, size);
+        between.is_some_and(|model| self.differences(state, &model, tree).is_empty())
+    }
+
+    fn content_difference(&self, state: usize, node: &Node, item: &Item) -> Option<String> {
+        let right = &node.file()?.content;
+        let Some(found) = &item.content else {
+            return Some("no content".to_owned());
+        };
+        if right == found {
+            return None;
+        }
+        if right.size() != found.size() {
+            return right.difference(found);
+        }
+        let chunks = right.occupied().chain(found.occupied());
+        let sectors = chunks.flat_map(|chunk| (chunk..chunk + CHUNK).step_by(SECTOR));
+        for offset in sectors {
+            let bytes = sector(found, offset);
+            if bytes != sector(right, offset)
+                && !self.is_some_version(state, item.facts.inode, offset, &bytes)
+            {
+                return Some(format!(
+                    "bytes at {offset} are of no version that may be seen"
+                ));
+            }
+        }
+        None
+    }
+
+    /// Whether a sector has the bytes of a later version, or of an earlier one that only writes
+    /// have replaced since.
+    fn is_some_version(&self, state: usize, inode: u32, offset: u64, bytes: &[u8]) -> bool {
+        let models = &self.recording.models;
+        let version =
+            |state: usize| Some(sector(&models[state].node(inode)?.file()?.content, offset));
+        if (state + 1..=*self.states.end()).any(|later| version(later).as_deref() == Some(bytes)) {
+            return true;
+        }
+        let floor = self.last_sync_of(inode);
+        for earlier in (floor..state).rev() {
+            let (before, after) = (version(earlier), version(earlier + 1));
+            if before != after && !matches!(self.recording.ops[earlier], Op::Write { .. }) {
+                return false;
+            }
+            if before.as_deref() == Some(bytes) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The state at which this file's data was last known to be durable.
+    fn last_sync_of(&self, inode: u32) -> usize {
+        let acknowledged = self
+            .recording
+            .returned
+            .partition_point(|&end| end <= self.cut);
+        let is_sync = |&state: &usize| match &self.recording.ops[state - 1] {
+            Op::Sync | Op::Remount => true,
+            Op::SyncFile { of, .. } => self.recording.models[state].resolve(of) == Ok(inode),
+            _ => false,
+        };
+        (1..=acknowledged).rev().find(is_sync).unwrap_or(0)
+    }
+}
+
+/// The state that must be durable once the operation that leads to `state` has returned.
+fn covered(recording: &Recording, state: usize) -> usize {
+    let model = &recording.models[state];
+    let step = match &recording.ops[state - 1] {
+        Op::Sync | Op::Remount => return state,
+        Op::SyncFile { of, data_only } => {
+            let node = model.resolve(of).ok().and_then(|inode| model.node(inode));
+            node.map_or(0, |node| if *data_only { node.sized } else { node.touched })
+        }
+        _ => 0,
+    };
+    usize::try_from(step).unwrap_or(state).min(state)
+}
+
+fn sector(content: &Content, offset: u64) -> Vec<u8> {
+    let mut bytes = content.read(offset, SECTOR as u64);
+    bytes.resize(SECTOR, 0);
+    bytes
+}

@@ -1,0 +1,231 @@
+//! The crash rig: what a power cut at any write may leave, recovered and judged.
+//!
+//! A run is recorded ([`recording`]), its log cut into windows and images ([`window`]); each image
+//! is recovered by our own replay and, apart from it, by e2fsck's, since a mistake made both in
+//! writing and in replaying would cancel out. After either recovery e2fsck must have nothing to
+//! say, and the tree must be one that the cut can explain ([`judge`]). Some recoveries are cut in
+//! turn.
+
+pub mod judge;
+pub mod recording;
+pub mod window;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pext4_block::{Device, RamDevice, RecordDevice};
+
+use self::judge::Judge;
+use self::recording::Recording;
+use self::window::{Budget, Fate, Window, fates, image, tell, windows};
+use crate::Random;
+use crate::campaign::{Stage, check_device, guarded};
+use crate::effort;
+use crate::op::generate::Taste;
+use crate::op::text;
+use crate::oracle::check::recover;
+use crate::tree::Tree;
+use crate::volume::tree_of;
+
+/// Longest time that recovering one image may take before it is taken for hanging.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What was tried.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Report {
+    /// Windows looked at.
+    pub windows: usize,
+    /// Images recovered.
+    pub images: usize,
+}
+
+/// Records a run and examines what cuts of it leave.
+///
+/// # Panics
+///
+/// When an image is not recovered as it must be: that is what a test wants.
+pub fn run(
+    stage: &Stage,
+    name: &str,
+    taste: Taste,
+    seed: u64,
+    count: usize,
+    budget: Budget,
+) -> Report {
+    let what = format!("{name}, seed {seed}, image {}", stage.format.describe());
+    let recording = Recording::generate(stage, taste, seed, count);
+    let recording =
+        recording.unwrap_or_else(|text| panic!("{what}: the run itself failed: {text}"));
+    examine(&recording, name, seed, budget).unwrap_or_else(|text| panic!("{what}: {text}"))
+}
+
+/// Examines what cuts of a recording leave.
+pub fn examine(
+    recording: &Recording,
+    name: &str,
+    seed: u64,
+    budget: Budget,
+) -> Result<Report, String> {
+    let mut random = Random::new(seed);
+    let durable = recording.base.fork();
+    let all = windows(&recording.events);
+    let mut report = Report::default();
+    let mut applied = 0;
+    for (number, window) in all.iter().enumerate() {
+        for event in &recording.events[applied..window.start] {
+            event
+                .apply(&durable)
+                .map_err(|error| format!("rebuilding the device: {error}"))?;
+        }
+        applied = window.start;
+        let left = (budget.total - report.images).div_ceil(all.len() - number);
+        let share = Budget {
+            window: budget.window.min(left.max(2)),
+            ..budget
+        };
+        if left == 0 {
+            break;
+        }
+        report.windows += 1;
+        for fates in fates(window, &recording.events, share, &mut random) {
+            report.images += 1;
+            let left = image(&durable, &recording.events, window, &fates);
+            let deep = random.chance(1, 6);
+            check(recording, window, &left, deep.then(|| random.fork())).map_err(|text| {
+                explain(
+                    recording,
+                    window,
+                    &fates,
+                    &left,
+                    &format!("{name}-{seed}"),
+                    &text,
+                )
+            })?;
+        }
+    }
+    Ok(report)
+}
+
+/// Recovers an image in every way and judges the results.
+fn check(
+    recording: &Recording,
+    window: &Window,
+    left: &Arc<RamDevice>,
+    deep: Option<Random>,
+) -> Result<(), String> {
+    let judge = Judge::new(recording, window.end);
+    let (ours, tree) = recover_ourselves(left)?;
+    judge
+        .state_of(&tree)
+        .map_err(|text| format!("after our recovery: {text}"))?;
+    let theirs = recover_by_e2fsck(left)?;
+    judge
+        .state_of(&theirs)
+        .map_err(|text| format!("after e2fsck's recovery: {text}"))?;
+    if let Some(mut random) = deep {
+        let seen = look(left)?;
+        judge
+            .state_of(&seen)
+            .map_err(|text| format!("read-only: {text}"))?;
+        let cut = cut_recovery(left, &ours, &mut random);
+        let (_, tree) =
+            recover_ourselves(&cut).map_err(|text| format!("cut while recovering: {text}"))?;
+        judge
+            .state_of(&tree)
+            .map_err(|text| format!("cut while recovering: {text}"))?;
+    }
+    Ok(())
+}
+
+/// Opens (which replays), walks and closes; e2fsck must then be content. Gives the log of it too.
+fn recover_ourselves(left: &Arc<RamDevice>) -> Result<(Arc<RecordDevice>, Tree), String> {
+    let device = Arc::new(left.fork());
+    let below: Arc<dyn Device> = Arc::<RamDevice>::clone(&device);
+    let log = Arc::new(RecordDevice::new(below));
+    let tree = walk(Arc::<RecordDevice>::clone(&log), false)
+        .map_err(|text| format!("our recovery: {text}"))?;
+    check_device(&device).map_err(|error| format!("after our recovery: {error:#}"))?;
+    Ok((log, tree))
+}
+
+fn recover_by_e2fsck(left: &RamDevice) -> Result<Tree, String> {
+    let folder = effort::scratch();
+    let path = folder.path().join("image");
+    left.save(&path)
+        .map_err(|error| format!("saving the image: {error}"))?;
+    recover(&path).map_err(|error| format!("e2fsck's recovery: {error:#}"))?;
+    let device = RamDevice::load(&path).map_err(|error| format!("loading the image: {error}"))?;
+    walk(Arc::new(device), true).map_err(|text| format!("after e2fsck's recovery: {text}"))
+}
+
+/// A read-only look at an image that needs recovery: it must show the same and write nothing.
+fn look(left: &Arc<RamDevice>) -> Result<Tree, String> {
+    let below: Arc<dyn Device> = Arc::<RamDevice>::clone(left);
+    let log = Arc::new(RecordDevice::new(below));
+    let tree = walk(Arc::<RecordDevice>::clone(&log), true)
+        .map_err(|text| format!("read-only: {text}"))?;
+    match log.mark() {
+        0 => Ok(tree),
+        writes => Err(format!("a read-only open wrote {writes} times")),
+    }
+}
+
+fn walk(device: Arc<dyn Device>, read_only: bool) -> Result<Tree, String> {
+    effort::within(LIMIT, "a recovery", move || {
+        let mut tree = Tree::default();
+        guarded(|| {
+            tree = tree_of(device, read_only).map_err(|error| format!("{error:#}"))?;
+            Ok(())
+        })?;
+        Ok(tree)
+    })
+}
+
+/// The image that a second cut, in the middle of our recovery, leaves.
+fn cut_recovery(left: &RamDevice, log: &RecordDevice, random: &mut Random) -> Arc<RamDevice> {
+    let events = log.events();
+    let all = windows(&events);
+    if all.is_empty() {
+        return Arc::new(left.fork());
+    }
+    let window = random.pick(&all);
+    let durable = left.fork();
+    for event in &events[..window.start] {
+        event
+            .apply(&durable)
+            .expect("what was recorded fits the device");
+    }
+    let fates: Vec<Fate> = (0..window.writes())
+        .map(|_| *random.pick(&[Fate::Kept, Fate::Lost]))
+        .collect();
+    image(&durable, &events, window, &fates)
+}
+
+/// Writes down what is needed to look at a failure again.
+fn explain(
+    recording: &Recording,
+    window: &Window,
+    fates: &[Fate],
+    left: &RamDevice,
+    name: &str,
+    text: &str,
+) -> String {
+    let folder = effort::failures();
+    let image = folder.join(format!("crash-{name}.img"));
+    let ops: PathBuf = folder.join(format!("crash-{name}.ops"));
+    let until = recording
+        .started
+        .partition_point(|&start| start <= window.end);
+    let saved = left
+        .save(&image)
+        .and_then(|()| std::fs::write(&ops, text::print(&recording.ops[..until])));
+    format!(
+        "cut at event {} (window from {}, {until} operations started):\n{}\n  {text}\nkept ({saved:?}) in {} and {}",
+        window.end,
+        window.start,
+        tell(window, &recording.events, fates),
+        image.display(),
+        ops.display()
+    )
+}

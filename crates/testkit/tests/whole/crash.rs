@@ -1,0 +1,145 @@
+//! Power cuts at any write.
+
+use std::time::Duration;
+
+use pext4_testkit::campaign::Stage;
+use pext4_testkit::crash::window::Budget;
+use pext4_testkit::crash::{self, recording::Recording};
+use pext4_testkit::effort::{effort, seeds};
+use pext4_testkit::op::generate::Taste;
+use pext4_testkit::op::text;
+use pext4_testkit::oracle::format::{Features, Format};
+
+fn budget(total: usize) -> Budget {
+    let effort = effort() as usize;
+    Budget {
+        exhaust: 4 + effort.min(6),
+        window: 24 * effort,
+        total: total * effort,
+    }
+}
+
+/// A stage that commits every few milliseconds, so that cuts fall between operations nobody synced.
+fn stage(block_size: u32, features: Features) -> Stage {
+    let format = Format::new(16 << 20, block_size, features)
+        .inodes(1024)
+        .with(&["-J", "size=4"]);
+    let mut stage = Stage::new(format).expect("mke2fs makes it");
+    stage.options.commit_interval = Duration::from_millis(20);
+    stage
+}
+
+#[test]
+fn random_runs_with_an_orphan_file() {
+    for seed in seeds(2) {
+        crash::run(
+            &stage(1024, Features::Upstream),
+            "crash",
+            Taste::crashes(),
+            seed,
+            150,
+            budget(120),
+        );
+    }
+}
+
+#[test]
+fn random_runs_with_an_orphan_list() {
+    for seed in seeds(2) {
+        crash::run(
+            &stage(4096, Features::Debian12),
+            "crash",
+            Taste::crashes(),
+            seed,
+            150,
+            budget(120),
+        );
+    }
+}
+
+#[test]
+fn random_runs_of_names() {
+    let taste = Taste {
+        names: 600,
+        namespace: 80,
+        files: 4,
+        ..Taste::crashes()
+    };
+    for seed in seeds(1) {
+        crash::run(
+            &stage(1024, Features::Narrow),
+            "crashnames",
+            taste,
+            seed,
+            300,
+            budget(80),
+        );
+    }
+}
+
+/// A log that is smaller than the run, so that it wraps and its tail moves.
+#[test]
+fn a_log_that_wraps() {
+    let format = Format::new(16 << 20, 1024, Features::Upstream).with(&["-J", "size=1"]);
+    let stage = Stage::new(format.inodes(1024)).expect("mke2fs makes it");
+    let taste = Taste {
+        syncs: 25,
+        ..Taste::crashes()
+    };
+    for seed in seeds(1) {
+        crash::run(&stage, "crashwrap", taste, seed, 500, budget(80));
+    }
+}
+
+fn story(name: &str, operations: &str) {
+    let ops = text::parse(operations).expect("operations");
+    for (block_size, features) in [(1024, Features::Upstream), (4096, Features::Debian12)] {
+        let recording = Recording::replay(&stage(block_size, features), &ops);
+        let recording = recording.unwrap_or_else(|text| panic!("{name}: {text}"));
+        let report = crash::examine(&recording, name, 1, budget(60));
+        report.unwrap_or_else(|text| panic!("{name}, {features:?}: {text}"));
+    }
+}
+
+/// What was cut off must not come back when the file grows again.
+#[test]
+fn a_tail_that_was_cut_stays_away() {
+    story(
+        "tail",
+        "create /a 644 0 0\nwrite /a 0 6000 1\nsync\ntruncate /a 1000\nwrite /a 9000 100 2\nsync\n\
+         truncate /a 500\ntruncate /a 8000\nfsync /a\nallocate /a punch 100 6000\nfsync /a\n",
+    );
+}
+
+/// Blocks of one file that become another's: never the old bytes, never a directory's.
+#[test]
+fn freed_blocks_do_not_show_old_bytes() {
+    story(
+        "reuse",
+        "mkdir /d 755 0 0\ncreate /d/a 644 0 0\nwrite /d/a 0 300000 1\nsync\nunlink /d/a\nrmdir /d\n\
+         create /b 644 0 0\nwrite /b 0 300000 2\nsync\nunlink /b\nmkdir /e 755 0 0\n\
+         create /e/c 644 0 0\nwrite /e/c 0 290000 3\nfsync /e/c\nallocate /e/c keep 300000 400000\nsync\n",
+    );
+}
+
+/// Files without a name are gone after a crash, and so is their space.
+#[test]
+fn files_without_names_do_not_survive() {
+    story(
+        "unnamed",
+        "create /a 644 0 0\nwrite /a 0 100000 1\ncreate /b 644 0 0\nwrite /b 0 5000 2\nsync\n\
+         hold /a #0\nhold /b #1\nunlink /a\nfsync /b\nunlink /b\ntmpfile / 600 0 0 #2\nwrite #2 0 50000 3\n\
+         sync\ntruncate #0 20000\nsync\nrelease #0\nsync\nlink #2 /c\nsync\nrelease #1\nrelease #2\nsync\n",
+    );
+}
+
+/// A rename over a file: either the old or the new content, never neither.
+#[test]
+fn a_rename_replaces_whole_files() {
+    story(
+        "replace",
+        "create /a 644 0 0\nwrite /a 0 5000 1\nsync\ncreate /new 644 0 0\nwrite /new 0 7000 2\nfsync /new\n\
+         rename /new /a replace\nfsync /a\ncreate /new 600 0 0\nwrite /new 0 100 3\nrename /new /a exchange\n\
+         unlink /new\nsync\n",
+    );
+}

@@ -1,0 +1,198 @@
+//! Devices that fail: errors surface, writing stops, and what was acknowledged is there afterwards.
+
+use std::sync::Arc;
+
+use pext4_block::fault::{FaultDevice, Operation};
+use pext4_block::{Device, RamDevice};
+use pext4_testkit::Random;
+use pext4_testkit::campaign::{Stage, step};
+use pext4_testkit::crash::judge::Judge;
+use pext4_testkit::crash::recording::Recording;
+use pext4_testkit::effort::{scratch, seeds};
+use pext4_testkit::errno::{EIO, EROFS};
+use pext4_testkit::op::generate::{Generator, Taste};
+use pext4_testkit::op::{Fresh, Op, Target};
+use pext4_testkit::oracle::check::recover;
+use pext4_testkit::oracle::format::{Features, Format};
+use pext4_testkit::outcome::Subject;
+use pext4_testkit::volume::{VolumeSubject, tree_of};
+
+fn stage(block_size: u32, features: Features) -> Stage {
+    let format = Format::new(16 << 20, block_size, features).inodes(1024);
+    Stage::new(format).expect("mke2fs makes it")
+}
+
+/// Runs operations until one fails for the device's sake; positions of the log are operations.
+fn run_until_failure(
+    stage: &Stage,
+    device: &Arc<FaultDevice>,
+    seed: u64,
+) -> (VolumeSubject, Recording) {
+    let below: Arc<dyn Device> = Arc::<FaultDevice>::clone(device);
+    let mut subject = VolumeSubject::open(below, stage.options.clone()).expect("nothing fails yet");
+    let mut random = Random::new(seed);
+    let failing = [Operation::Write, Operation::Write, Operation::Flush];
+    device.fail_nth(*random.pick(&failing), random.below(60));
+    let taste = Taste {
+        syncs: 25,
+        remounts: 0,
+        ..Taste::crashes()
+    };
+    let generator = Generator::new(taste);
+    let mut run = Recording {
+        base: stage.device().fork(),
+        events: Vec::new(),
+        ops: Vec::new(),
+        started: Vec::new(),
+        returned: Vec::new(),
+        models: vec![stage.model()],
+    };
+    for number in 0..2000 {
+        let mut model = run.models.last().expect("one stands at the start").clone();
+        let op = generator.next(&mut random, &model);
+        let outcome = subject.run(&op);
+        if let Err(failure) = &outcome
+            && [EIO, EROFS].contains(&failure.errno)
+        {
+            break;
+        }
+        model
+            .follow(&op, &outcome)
+            .unwrap_or_else(|text| panic!("seed {seed}: {op}: {text}"));
+        run.started.push(number);
+        run.returned.push(number);
+        run.ops.push(op);
+        run.models.push(model);
+    }
+    (subject, run)
+}
+
+fn fail_once(stage: &Stage, seed: u64) {
+    let ram = stage.device();
+    let device = Arc::new(FaultDevice::new(Arc::<RamDevice>::clone(&ram)));
+    let (mut subject, run) = run_until_failure(stage, &device, seed);
+    assert!(
+        device.failures() > 0,
+        "seed {seed}: the device never failed"
+    );
+    let create = Op::Create {
+        at: Target::path("after-the-failure"),
+        new: Fresh::plain(0o644),
+    };
+    let sync = subject.run(&create).and_then(|_| subject.run(&Op::Sync));
+    assert!(
+        sync.is_err(),
+        "seed {seed}: something was acknowledged after a failure"
+    );
+    assert!(
+        subject.volume().is_read_only(),
+        "seed {seed}: still writable"
+    );
+    assert!(
+        subject.run(&Op::Stat(Target::root())).is_ok(),
+        "seed {seed}: it can still be read"
+    );
+    subject.abandon();
+    device.heal();
+    let folder = scratch();
+    let path = folder.path().join("image");
+    ram.save(&path).expect("saved");
+    let judge = Judge::new(&run, usize::MAX);
+    let tree = tree_of(Arc::new(ram.fork()), false)
+        .unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
+    judge
+        .state_of(&tree)
+        .unwrap_or_else(|text| panic!("seed {seed}: {text}"));
+    recover(&path).unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
+    let again = RamDevice::load(&path).expect("loaded");
+    let tree =
+        tree_of(Arc::new(again), true).unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
+    judge
+        .state_of(&tree)
+        .unwrap_or_else(|text| panic!("seed {seed}: after e2fsck: {text}"));
+}
+
+#[test]
+fn a_failed_write_or_flush_stops_writing_and_loses_nothing() {
+    for (block_size, features) in [(1024, Features::Upstream), (4096, Features::Debian12)] {
+        let stage = stage(block_size, features);
+        for seed in seeds(8) {
+            fail_once(&stage, seed);
+        }
+    }
+}
+
+/// The failure stands in the superblock, and stays there over a replay.
+#[test]
+fn a_failure_is_remembered_in_the_superblock() {
+    let stage = stage(1024, Features::Upstream);
+    let ram = stage.device();
+    let device = Arc::new(FaultDevice::new(Arc::<RamDevice>::clone(&ram)));
+    let mut subject =
+        VolumeSubject::open(Arc::<FaultDevice>::clone(&device), stage.options.clone())
+            .expect("mountable");
+    let create = Op::Create {
+        at: Target::path("a"),
+        new: Fresh::plain(0o644),
+    };
+    subject.run(&create).expect("there is room");
+    device.fail_nth(Operation::Write, 0);
+    assert!(subject.run(&Op::Sync).is_err());
+    let _ = subject.close();
+    device.heal();
+    tree_of(Arc::<RamDevice>::clone(&ram), false).expect("mountable again");
+    let folder = scratch();
+    let path = folder.path().join("image");
+    ram.save(&path).expect("saved");
+    let told =
+        pext4_testkit::oracle::run(pext4_testkit::oracle::tool("dumpe2fs").arg("-h").arg(&path));
+    let told = told.expect("readable");
+    assert!(told.contains("FS Error count"), "{told}");
+}
+
+/// Reads that fail are errors of the operation, and nothing is lost by them.
+#[test]
+fn failed_reads_are_errors_and_pass() {
+    let stage = stage(1024, Features::Upstream);
+    for seed in seeds(10) {
+        let ram = stage.device();
+        fill(&stage, &ram, seed);
+        let device = Arc::new(FaultDevice::new(Arc::<RamDevice>::clone(&ram)));
+        let mut random = Random::new(seed);
+        device.fail_nth(Operation::Read, random.below(30));
+        if let Ok(mut subject) =
+            VolumeSubject::open(Arc::<FaultDevice>::clone(&device), stage.options.clone())
+        {
+            let _ = subject.tree();
+            let _ = subject.run(&Op::Unlink(Target::path("a")));
+            let _ = subject.run(&Op::Create {
+                at: Target::path("later"),
+                new: Fresh::plain(0o644),
+            });
+            let _ = subject.close();
+        }
+        device.heal();
+        tree_of(Arc::<RamDevice>::clone(&ram), false)
+            .unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
+        let folder = scratch();
+        let path = folder.path().join("image");
+        ram.save(&path).expect("saved");
+        recover(&path).unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
+    }
+}
+
+fn fill(stage: &Stage, ram: &Arc<RamDevice>, seed: u64) {
+    let mut subject = VolumeSubject::open(Arc::<RamDevice>::clone(ram), stage.options.clone())
+        .expect("mountable");
+    let mut model = stage.model();
+    let mut random = Random::new(seed);
+    let generator = Generator::new(Taste {
+        remounts: 0,
+        ..Taste::crashes()
+    });
+    for _ in 0..150 {
+        let op = generator.next(&mut random, &model);
+        step(&mut subject, &mut model, &op).unwrap_or_else(|text| panic!("seed {seed}: {text}"));
+    }
+    subject.close().expect("it closes");
+}

@@ -1,0 +1,18 @@
+//! pext4 as a whole, against a model, against e2fsck, and against the kernel.
+//!
+//! One program, so that it links once; each module is a subject of its own. Seeds are fixed: a
+//! default run tries the same everywhere. See `pext4_testkit::effort` for how to try more.
+
+mod big_directory;
+mod corpus;
+mod crash;
+mod edges;
+mod faults;
+mod full;
+mod hostile;
+mod kernel_both_ways;
+mod kernel_model;
+mod orphans;
+mod single;
+mod specimen;
+mod threads;

@@ -1,0 +1,115 @@
+//! Files that outlive their names: by list and by file, few and more than the file has room for.
+
+use std::sync::Arc;
+
+use pext4_block::{Device, RamDevice};
+use pext4_fs::{InodeNumber, MountOptions, New, Volume};
+use pext4_testkit::campaign::{Stage, check_device};
+use pext4_testkit::op::{Fresh, Op, Target};
+use pext4_testkit::oracle::format::{Features, Format};
+use pext4_testkit::outcome::{Answer, Subject};
+use pext4_testkit::volume::VolumeSubject;
+
+fn free(volume: &Volume) -> (u64, u64) {
+    let told = volume.statistics().expect("statfs");
+    (told.free_blocks, told.free_inodes)
+}
+
+/// Makes files without names, cuts the power, and looks what the next mount makes of it.
+fn survive(stage: &Stage, count: u32) {
+    let device = stage.device();
+    let volume = Volume::open(device.clone(), MountOptions::default()).expect("mountable");
+    let before = free(&volume);
+    let new = New {
+        permissions: 0o600,
+        uid: 0,
+        gid: 0,
+    };
+    for number in 0..count {
+        let entry = volume
+            .create_unnamed(InodeNumber::ROOT, &new)
+            .expect("there is room");
+        volume
+            .write(entry.inode, 0, &[1; 2000])
+            .expect("there is room");
+        if number % 7 == 0 {
+            volume.forget(entry.inode, 1);
+        }
+    }
+    volume.sync().expect("durable");
+    let cut = Arc::new(device.fork());
+    let again =
+        Volume::open(Arc::<RamDevice>::clone(&cut), MountOptions::default()).expect("mountable");
+    assert_eq!(free(&again), before, "what nobody can reach takes space");
+    again.close().expect("it closes");
+    check_device(&cut).expect("clean");
+    std::mem::forget(volume);
+}
+
+#[test]
+fn a_few_in_the_orphan_file() {
+    survive(&stage(Features::Upstream, 2048), 100);
+}
+
+#[test]
+fn a_few_on_the_orphan_list() {
+    survive(&stage(Features::Debian12, 2048), 100);
+}
+
+/// The orphan file of a small image has 32 blocks of 254 slots.
+#[test]
+fn more_than_the_orphan_file_holds() {
+    survive(&stage(Features::Upstream, 10_000), 32 * 254 + 300);
+}
+
+fn stage(features: Features, inodes: u32) -> Stage {
+    Stage::new(Format::new(64 << 20, 1024, features).inodes(inodes)).expect("mke2fs makes it")
+}
+
+/// Released at last, they go at once, and their names' space can be used again.
+#[test]
+fn released_files_give_their_space_back() {
+    for features in [Features::Upstream, Features::Debian12, Features::NoJournal] {
+        let stage = stage(features, 2048);
+        let device = stage.device();
+        let below: Arc<dyn Device> = device.clone();
+        let mut subject = VolumeSubject::open(below, MountOptions::default()).expect("mountable");
+        let before = free(subject.volume());
+        let at = Target::path("a");
+        let ops = [
+            Op::Create {
+                at: at.clone(),
+                new: Fresh::plain(0o644),
+            },
+            Op::Write {
+                of: at.clone(),
+                offset: 0,
+                length: 1 << 20,
+                fill: 1,
+            },
+            Op::Hold {
+                of: at.clone(),
+                slot: 0,
+            },
+            Op::Unlink(at),
+            Op::Sync,
+        ];
+        for op in &ops {
+            subject
+                .run(op)
+                .unwrap_or_else(|failure| panic!("{op}: {failure}"));
+        }
+        assert!(free(subject.volume()).0 + 1024 <= before.0, "it is held");
+        let read = subject.run(&Op::Read {
+            of: Target::slot(0),
+            offset: 0,
+            length: 10,
+        });
+        assert!(matches!(read, Ok(Answer::Bytes(bytes)) if bytes.len() == 10));
+        subject.run(&Op::Release(0)).expect("it was held");
+        subject.run(&Op::Sync).expect("durable");
+        assert_eq!(free(subject.volume()), before, "{features:?}");
+        subject.close().expect("it closes");
+        check_device(&device).expect("clean");
+    }
+}

@@ -1,0 +1,167 @@
+//! Many threads: each in its own directory beside its own model, and all in the same few
+//! directories with a search for the order in which it can have happened.
+
+use std::sync::Arc;
+
+use pext4_testkit::Random;
+use pext4_testkit::campaign::{self, Stage, check_device, compare, guarded};
+use pext4_testkit::effort::{effort, seeds};
+use pext4_testkit::linear::{self, Plan, Verdict};
+use pext4_testkit::model::Model;
+use pext4_testkit::op::generate::Taste;
+use pext4_testkit::op::{Fresh, Op, Target};
+use pext4_testkit::oracle::format::{Features, Format};
+use pext4_testkit::outcome::Subject;
+use pext4_testkit::volume::VolumeSubject;
+
+/// Threads that work at once; more than cores, so that they are interrupted anywhere.
+const THREADS: usize = 6;
+
+fn stage(block_size: u32, features: Features) -> Stage {
+    Stage::new(Format::new(96 << 20, block_size, features)).expect("mke2fs makes it")
+}
+
+fn apart(stage: &Stage, seed: u64, operations: usize) {
+    let device = stage.device();
+    let mut subject =
+        VolumeSubject::open(device.clone(), stage.options.clone()).expect("mountable");
+    let mut model = stage.model();
+    let mut seeds = Random::new(seed);
+    let taste = Taste {
+        remounts: 0,
+        syncs: 1,
+        ..Taste::everything()
+    };
+    let mut workers = Vec::new();
+    for number in 0..THREADS {
+        let at = Target::path(&format!("thread{number}"));
+        let make = Op::MakeDirectory {
+            at: at.clone(),
+            new: Fresh::plain(0o755),
+        };
+        campaign::step(&mut subject, &mut model, &make).expect("there is room");
+        let root = model.resolve(&at).expect("just made");
+        let mut own = subject.beside(root);
+        let mut own_model = Model::rooted(stage.format.block_size, root, 0o755);
+        let own_seed = seeds.word();
+        workers.push(std::thread::spawn(move || {
+            let (ops, result) =
+                campaign::generate(&mut own, &mut own_model, taste, own_seed, operations);
+            own_model.release_all();
+            (ops.len(), result, own_model)
+        }));
+    }
+    let mut models = Vec::new();
+    for worker in workers {
+        let (count, result, own_model) = worker.join().expect("panics were caught");
+        result.unwrap_or_else(|text| panic!("seed {seed}, after {count} operations: {text}"));
+        models.push(own_model);
+    }
+    for model in &mut models {
+        let mut again = subject.beside(model.root());
+        compare(&mut again, model).unwrap_or_else(|text| panic!("seed {seed}: {text}"));
+    }
+    subject.close().expect("it closes");
+    check_device(&device).unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
+}
+
+#[test]
+fn threads_in_directories_of_their_own_do_not_meet() {
+    for (block_size, features) in [(4096, Features::Upstream), (1024, Features::Debian12)] {
+        let stage = stage(block_size, features);
+        for seed in seeds(2) {
+            apart(&stage, seed, 500);
+        }
+    }
+}
+
+fn together(stage: &Stage, plan: Plan, seed: u64) {
+    let device = stage.device();
+    let mut subject =
+        VolumeSubject::open(device.clone(), stage.options.clone()).expect("mountable");
+    let mut model = stage.model();
+    let history = linear::record(&mut subject, &mut model, plan, seed).expect("the run ends");
+    let tree = subject.tree().expect("walkable");
+    match linear::search(&model, &history, Some(&tree)) {
+        Verdict::Linear(_) => {}
+        Verdict::Undecided => eprintln!("seed {seed}: the search for an order was given up"),
+        Verdict::Impossible => {
+            let told = linear::tell(&history);
+            panic!("seed {seed}: no order explains this history:\n{told}\nand {tree:#?}");
+        }
+    }
+    subject.close().expect("it closes");
+    check_device(&device).unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
+}
+
+#[test]
+fn threads_in_one_directory_can_be_put_in_a_line() {
+    let stage = stage(1024, Features::Upstream);
+    let plans = [
+        Plan {
+            threads: 3,
+            each: 10,
+            directories: 1,
+        },
+        Plan {
+            threads: 4,
+            each: 8,
+            directories: 2,
+        },
+        Plan {
+            threads: 2,
+            each: 24,
+            directories: 2,
+        },
+    ];
+    for seed in seeds(25) {
+        together(&stage, plans[seed as usize % plans.len()], seed);
+    }
+}
+
+/// Threads that fill and empty one directory, grown large enough to be indexed and split.
+#[test]
+fn threads_fill_one_directory() {
+    let stage = stage(1024, Features::Upstream);
+    let device = stage.device();
+    let subject = VolumeSubject::open(device.clone(), stage.options.clone()).expect("mountable");
+    let subject = Arc::new(subject);
+    let each = 800 * effort() as usize;
+    let workers: Vec<_> = (0..THREADS)
+        .map(|thread| {
+            let mut own = subject.beside(2);
+            std::thread::spawn(move || {
+                guarded(|| {
+                    for number in 0..each {
+                        let at = Target::path(&format!("thread-{thread}-file-{number}"));
+                        let new = Fresh::plain(0o644);
+                        own.run(&Op::Create { at, new })
+                            .map_err(|failure| failure.to_string())?;
+                        if number % 3 == 2 {
+                            let at = Target::path(&format!("thread-{thread}-file-{}", number - 1));
+                            own.run(&Op::Unlink(at))
+                                .map_err(|failure| failure.to_string())?;
+                        }
+                    }
+                    Ok(())
+                })
+            })
+        })
+        .collect();
+    for worker in workers {
+        worker
+            .join()
+            .expect("panics were caught")
+            .expect("every name is free, every file there");
+    }
+    let mut subject = Arc::into_inner(subject).expect("the threads are done");
+    let tree = subject.tree().expect("walkable");
+    let left = each - each / 3;
+    assert_eq!(
+        tree.items.len(),
+        2 + THREADS * left,
+        "the root, lost+found and what was left"
+    );
+    subject.close().expect("it closes");
+    check_device(&device).expect("clean");
+}
