@@ -132,7 +132,7 @@ fn write_to_log(
         .checkpoint
         .reserve(tid, writer.needs(&versions, revoked))?;
     count(&core.statistics.log_waits, usize::from(waited));
-    core.check_running()?;
+    core.check_not_aborted()?;
     // Design rule 11.
     log.superblock.begin(writer.head(), tid)?;
     writer.write_body(tid, &versions, revoked)?;

@@ -390,6 +390,11 @@ impl Core {
         }
     }
 
+    /// The reason of an abort; the last commit of a journal that is shut down may still be written.
+    pub(crate) fn check_not_aborted(&self) -> Result<(), JournalError> {
+        self.failure.get().cloned().map_or(Ok(()), Err)
+    }
+
     /// Whether no transaction follows the running one.
     pub(crate) fn is_closing(&self) -> bool {
         self.condition.load(Ordering::Acquire) == CLOSING
