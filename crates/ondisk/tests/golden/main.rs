@@ -204,10 +204,10 @@ golden!(
         "-b",
         "4096",
         "-O",
-        "64bit,metadata_csum,mmp,quota,project,ea_inode,inline_data,large_dir"
+        "64bit,metadata_csum,quota,project,ea_inode,inline_data,large_dir"
     ],
-    "",
-    |seen| seen.mmp_blocks == 1 && seen.attribute_areas > 3
+    "ea_set -f HUGE /file user.huge\n",
+    |seen| seen.value_inodes == 1 && seen.attribute_areas > 3
 );
 golden!(
     unsigned_names,
@@ -223,6 +223,29 @@ golden!(
     "set_super_value def_hash_version tea\nset_super_value flags 2\n",
     |seen| seen.index_nodes > 1
 );
+
+/// Apart, because tools that write to such an image first wait for others that might.
+#[test]
+fn multiple_mount_protection() {
+    if !tools::has_tools() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("there is a temporary folder");
+    let path = folder.path().join("image");
+    std::fs::File::create(&path)
+        .and_then(|file| file.set_len(16 << 20))
+        .expect("there is room");
+    let path_text = path.to_str().expect("a plain path");
+    for checksums in ["metadata_csum", "^metadata_csum"] {
+        let features = format!("64bit,mmp,{checksums}");
+        let arguments = [
+            "-q", "-F", "-t", "ext4", "-b", "1024", "-O", &features, path_text,
+        ];
+        tools::run("mke2fs", arguments, |status| status == 0);
+        let seen = checks::check_frame(&Image::open(&path));
+        assert_eq!((seen.mmp_blocks, seen.superblocks), (1, 2));
+    }
+}
 
 /// The word that debugfs prints before a value, then the value.
 fn value_after(line: &str, word: &str) -> Option<u32> {

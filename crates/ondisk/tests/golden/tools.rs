@@ -18,6 +18,9 @@ pub const PIECES: u64 = 700;
 /// A value too long for an inode of 256 bytes.
 pub const LONG_VALUE: [u8; 700] = [b'v'; 700];
 
+/// Bytes of a value that fits neither an inode nor a block of 4 KiB.
+pub const HUGE_VALUE: [u8; 6000] = [b'h'; 6000];
+
 /// Finds a tool of e2fsprogs; without it, says so.
 pub fn tool(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -122,7 +125,7 @@ pub struct Recipe {
     pub mebibytes: u64,
     /// Arguments of mke2fs.
     pub arguments: &'static [&'static str],
-    /// Commands of debugfs for it alone.
+    /// Commands of debugfs for it alone; `HUGE` stands for a file with the huge value.
     pub commands: &'static str,
 }
 
@@ -146,8 +149,10 @@ pub fn make_image(folder: &Path, source: &Path, recipe: &Recipe) -> PathBuf {
          mknod tty c 259 3\nmknod disk b 8 1\nmknod pipe p\n",
         value.display()
     );
-    let commands = [recipe.commands.as_bytes(), common.as_bytes()].concat();
-    debugfs(folder, &path, true, &commands);
+    let huge = folder.join("huge");
+    fs::write(&huge, HUGE_VALUE).expect("a temporary folder can be written");
+    let own = recipe.commands.replace("HUGE", &huge.display().to_string());
+    debugfs(folder, &path, true, (own + &common).as_bytes());
     let check = |mode: &str| {
         run("e2fsck", [OsStr::new(mode), path.as_os_str()], |status| {
             matches!(status, 0 | 1)
