@@ -40,8 +40,20 @@ pub fn report(error: &Error) -> ExitCode {
         // Whoever read our output has had enough.
         return ExitCode::SUCCESS;
     }
-    eprintln!("pext4: {error:#}");
+    eprintln!("pext4: {}", line(error));
     ExitCode::from(status(error))
+}
+
+/// The error and its causes; a cause that the text before it ends with is not said again.
+fn line(error: &Error) -> String {
+    error
+        .chain()
+        .map(ToString::to_string)
+        .fold(String::new(), |said, cause| match said.as_str() {
+            "" => cause,
+            _ if said.ends_with(&cause) => said,
+            _ => format!("{said}: {cause}"),
+        })
 }
 
 fn status(error: &Error) -> u8 {
@@ -50,8 +62,9 @@ fn status(error: &Error) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Misuse, status};
+    use super::{Misuse, line, status};
     use anyhow::{Context, anyhow};
+    use std::io;
 
     #[test]
     fn misuse_is_told_apart_also_under_a_context() {
@@ -60,6 +73,14 @@ mod tests {
             .context("-o")
             .unwrap_err();
         assert_eq!(status(&misuse), 2);
-        assert_eq!(format!("{misuse:#}"), "-o: option `x`");
+        assert_eq!(line(&misuse), "-o: option `x`");
+    }
+
+    #[test]
+    fn no_cause_is_said_twice() {
+        let inner = io::Error::other("no answer");
+        let told = io::Error::new(inner.kind(), format!("device: {inner}"));
+        let error = anyhow!(inner).context(told.to_string()).context("image");
+        assert_eq!(line(&error), "image: device: no answer");
     }
 }

@@ -82,7 +82,7 @@ fn a_file_is_told_whole() {
             .arg(&place.image)
             .arg("directory/file"),
     );
-    assert!(text.contains("8 bytes, 4 KiB allocated"), "{text}");
+    assert!(text.contains("8 bytes, 1 KiB allocated"), "{text}");
     let json = succeed(
         pext4(["stat", "--json", "--extents"])
             .arg(&place.image)

@@ -94,7 +94,9 @@ fn options(arguments: &Arguments) -> Result<Options> {
 
 /// Starts the server and waits until its mount answers.
 fn start_in_background() -> Result<()> {
-    let mut server = Command::new("/proc/self/exe");
+    // By its own path, so that the process has its name; that path fails if the file was replaced.
+    let program = env::current_exe().ok().filter(|program| program.exists());
+    let mut server = Command::new(program.unwrap_or_else(|| PathBuf::from("/proc/self/exe")));
     let mut words = env::args_os();
     let name = words.next().unwrap_or_else(|| OsString::from("pext4"));
     std::os::unix::process::CommandExt::arg0(&mut server, name);

@@ -212,17 +212,15 @@ fn show_value(value: &[u8]) -> String {
 
 fn show_ranges(to: &mut dyn Write, ranges: &[MappedRange]) -> io::Result<()> {
     let mut rows = vec![
-        ["Offset", "Length", "On the device", ""]
+        ["Offset", "Length", "On the device"]
             .map(str::to_owned)
             .to_vec(),
     ];
     rows.extend(ranges.iter().map(|range| {
-        vec![
-            range.logical.to_string(),
-            range.length.to_string(),
-            range.physical.to_string(),
-            if range.unwritten { "unwritten" } else { "" }.to_owned(),
-        ]
+        let numbers = [range.logical, range.length, range.physical];
+        let mut row = numbers.map(|number| number.to_string()).to_vec();
+        row.extend(range.unwritten.then(|| "unwritten".to_owned()));
+        row
     }));
     writeln!(to)?;
     columns::write(

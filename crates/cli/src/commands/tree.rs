@@ -125,12 +125,10 @@ impl<'a> Walk<'a> {
                 .with_context(|| names::show(&self.path))?;
         }
         if !self.arguments.json {
-            let (directories, files) = (self.directories, self.files);
+            let directories = count(self.directories, "directory", "directories");
+            let files = count(self.files, "file", "files");
             let bytes = size::show(self.bytes);
-            writeln!(
-                output,
-                "\n{directories} directories, {files} files, {bytes}"
-            )?;
+            writeln!(output, "\n{directories}, {files}, {bytes}")?;
         }
         Ok(())
     }
@@ -168,6 +166,8 @@ impl<'a> Walk<'a> {
             self.directories += 1;
         } else {
             self.files += 1;
+        }
+        if attributes.file_type == FileType::Regular {
             self.bytes = self.bytes.saturating_add(attributes.size);
         }
     }
@@ -206,4 +206,8 @@ impl<'a> Walk<'a> {
         )?;
         Ok(())
     }
+}
+
+fn count(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
 }
