@@ -12,7 +12,7 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use pext4_block::{Buffer, BufferState, Stamp};
+use pext4_block::{Buffer, BufferState, Page, Stamp};
 use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::order;
 
@@ -140,12 +140,21 @@ impl<'a> Handle<'a> {
     /// Begins a new life of a metadata block: the answer's page is zeroes, and the block will be
     /// written by this transaction. One credit.
     pub fn create(&mut self, block: BlockNumber, stamp: Stamp) -> Arc<Buffer> {
-        let buffer = self.core.cache.get_zeroed(block);
+        let cache = &self.core.cache;
+        let (buffer, used) = match cache.peek(block) {
+            Some(buffer) => (buffer, true),
+            None => (cache.get_zeroed(block), false),
+        };
         {
             let mut state = buffer.write();
+            // Before the zeroes: the block may still owe its last life to the committing one.
             self.touch_buffer(&buffer, &mut state);
             state.stamp = stamp;
+            if used {
+                state.page = Page::zeroed(state.page.len());
+            }
         }
+        buffer.set_verified();
         buffer
     }
 

@@ -197,6 +197,7 @@ impl Journal {
     /// As [`Journal::commit`].
     pub fn commit_running(&self) -> Result<(), JournalError> {
         order::check(Class::HandleStart);
+        self.core.check_not_aborted()?;
         let tid = self.core.epoch.running();
         let clean = self.core.transactions.is_clean(tid);
         // Its lists are emptied only after it has been closed, so if it still runs they were empty.
@@ -218,7 +219,7 @@ impl Journal {
     ///
     /// `Io`, or the error of an abort.
     pub fn flush_data(&self) -> Result<(), JournalError> {
-        self.core.check_running()?;
+        self.core.check_not_aborted()?;
         self.core.device.flush().map_err(|cause| {
             let error = JournalError::io("flushing data")(cause);
             self.core.abort(error.clone());

@@ -1,0 +1,148 @@
+//! What goes wrong stops the journal, with nothing lost that had been acknowledged.
+
+use pext4_block::FaultDevice;
+use pext4_block::fault::Operation;
+
+use super::*;
+
+const LOG: u32 = 44;
+
+fn operate(toy: &Toy, number: u64) -> Result<Tid, JournalError> {
+    let mut handle = toy.journal.start(4)?;
+    toy.set_cell(&mut handle, 1, number);
+    toy.set_cell(&mut handle, 200, number);
+    toy.create(&mut handle, BLOCKS.start + number % 7, number);
+    Ok(handle.tid())
+}
+
+/// Works until an error comes; answers what was acknowledged, and the error.
+fn work_until_it_fails(toy: &Toy) -> (u64, JournalError) {
+    let mut acknowledged = 0;
+    for number in 1..1000 {
+        match operate(toy, number).and_then(|tid| toy.journal.commit(tid)) {
+            Ok(()) => acknowledged = number,
+            Err(error) => return (acknowledged, error),
+        }
+    }
+    panic!("the fault never came");
+}
+
+#[test]
+fn a_fault_at_any_write_or_flush_stops_the_journal_and_loses_nothing() {
+    for operation in [Operation::Write, Operation::Flush] {
+        for nth in 0..60 {
+            let ram = Arc::new(blank(LOG));
+            let faulty = Arc::new(FaultDevice::new(Arc::clone(&ram) as Arc<dyn Device>));
+            let toy = Toy::open(Arc::clone(&faulty) as Arc<dyn Device>, Some(LOG));
+            faulty.fail_nth(operation, nth);
+            let (acknowledged, error) = work_until_it_fails(&toy);
+            assert!(matches!(error, JournalError::Io { .. }), "{error}");
+            assert!(toy.journal.start(1).is_err());
+            assert!(toy.journal.commit_running().is_err());
+            assert!(toy.journal.flush_data().is_err());
+            assert!(toy.journal.shutdown().is_err());
+            assert_eq!(toy.told(|told| told.aborted.clone()), [error.to_string()]);
+            drop(toy);
+
+            let recovered = recover(&*ram, LOG);
+            assert_eq!(recovered.errno, -5, "{operation} {nth}: remembered on disk");
+            let found = read_cell(&*ram, 1);
+            assert!(
+                found >= acknowledged,
+                "{operation} {nth}: {found} of {acknowledged}"
+            );
+            assert_eq!(read_cell(&*ram, 200), found);
+        }
+    }
+}
+
+#[test]
+fn errors_name_the_operation_and_the_cause() {
+    let faulty = Arc::new(FaultDevice::new(Arc::new(blank(LOG))));
+    let toy = Toy::open(Arc::clone(&faulty) as Arc<dyn Device>, Some(LOG));
+    let tid = operate(&toy, 1).expect("nothing is written yet");
+    faulty.fail_from(Operation::Write, 0);
+    let text = toy
+        .journal
+        .commit(tid)
+        .expect_err("the cable is out")
+        .to_string();
+    assert!(
+        text.starts_with("writing the journal's superblock failed: "),
+        "{text}"
+    );
+    assert_eq!(toy.journal.failure().expect("it stopped").to_string(), text);
+}
+
+#[test]
+fn an_abort_from_above_reaches_those_who_wait_and_the_disk() {
+    let ram = Arc::new(blank(LOG));
+    let toy = Toy::open(Arc::clone(&ram) as Arc<dyn Device>, Some(LOG));
+    let tid = operate(&toy, 1).expect("the journal runs");
+    {
+        // Inside a handle, which keeps the commit waiting until then.
+        let _handle = toy.journal.start(1).expect("the journal runs");
+        toy.journal.abort("a directory makes no sense");
+    }
+    let text = toy
+        .journal
+        .commit(tid)
+        .expect_err("it has stopped")
+        .to_string();
+    assert_eq!(text, "the journal has stopped: a directory makes no sense");
+    assert!(toy.journal.shutdown().is_err());
+    drop(toy);
+    assert_eq!(read_cell(&*ram, 1), 0);
+    let superblock = recovery::read_superblock(&*ram, &area(LOG)).expect("it is there");
+    assert_eq!(superblock.errno, -5);
+}
+
+#[test]
+fn a_transaction_that_outgrows_the_log_stops_the_journal_before_it_writes() {
+    let ram = Arc::new(blank(24));
+    let toy = Toy::open(Arc::clone(&ram) as Arc<dyn Device>, Some(24));
+    let first = operate(&toy, 1).expect("the journal runs");
+    toy.journal.commit(first).expect("the journal runs");
+    let mut handle = toy.journal.start(1).expect("the journal runs");
+    for block in BLOCKS {
+        toy.create(&mut handle, block, 2);
+    }
+    let tid = handle.tid();
+    drop(handle);
+    let error = toy.journal.commit(tid).expect_err("it cannot fit");
+    assert_eq!(
+        error.to_string(),
+        "transaction 2 needs 42 blocks of a log of 23"
+    );
+    drop(toy);
+    recover(&*ram, 24);
+    assert_eq!(read_cell(&*ram, 1), 1);
+    assert_metadata(&*ram, BLOCKS.start + 1, 1);
+}
+
+#[test]
+fn a_failed_flush_of_data_stops_the_journal() {
+    let faulty = Arc::new(FaultDevice::new(Arc::new(blank(LOG))));
+    let toy = Toy::open(Arc::clone(&faulty) as Arc<dyn Device>, Some(LOG));
+    toy.journal.flush_data().expect("the device works");
+    faulty.fail_nth(Operation::Flush, 0);
+    assert!(toy.journal.flush_data().is_err());
+    assert!(
+        toy.journal.start(1).is_err(),
+        "a second flush would prove nothing"
+    );
+}
+
+#[test]
+fn a_journal_dropped_in_the_middle_is_no_failure() {
+    let ram = Arc::new(blank(LOG));
+    let toy = Toy::open(Arc::clone(&ram) as Arc<dyn Device>, Some(LOG));
+    let tid = operate(&toy, 1).expect("the journal runs");
+    toy.journal.commit(tid).expect("the journal runs");
+    operate(&toy, 2).expect("the journal runs");
+    toy.journal.request_commit();
+    drop(toy);
+    let recovered = recover(&*ram, LOG);
+    assert_eq!(recovered.errno, 0);
+    assert!(recovered.transactions >= 1);
+}

@@ -1,0 +1,273 @@
+//! Power cuts at every write: what recovery finds is the toy after some number of operations, all
+//! that were acknowledged among them.
+
+use pext4_block::{Event, RecordDevice};
+
+use super::*;
+
+const LOG: u32 = 44;
+
+/// What a block is to the toy.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Use {
+    Free,
+    Freed(Tid),
+    Metadata(u64),
+    Data(u64),
+}
+
+/// The toy after some operation.
+#[derive(Clone)]
+struct Model {
+    cells: Vec<u64>,
+    blocks: Vec<Use>,
+}
+
+impl Model {
+    fn new() -> Self {
+        Self {
+            cells: vec![0; CELLS],
+            blocks: vec![Use::Free; BLOCKS.count()],
+        }
+    }
+
+    /// Asserts that the device is this.
+    fn check(&self, device: &dyn Device) {
+        for (index, value) in self.cells.iter().enumerate() {
+            assert_eq!(read_cell(device, index), *value, "cell {index}");
+        }
+        for (block, state) in BLOCKS.zip(&self.blocks) {
+            match *state {
+                Use::Free | Use::Freed(_) => {}
+                Use::Metadata(number) => assert_metadata(device, block, number),
+                Use::Data(number) => assert_data(device, block, number),
+            }
+        }
+    }
+}
+
+/// One life of a toy between two crashes.
+struct Life {
+    toy: Toy,
+    recorder: Arc<RecordDevice>,
+    /// After each operation; the first is the state at the start.
+    models: Vec<Model>,
+    /// Positions in the record from which on an operation must be found.
+    acknowledged: Vec<(usize, u64)>,
+    first: u64,
+}
+
+impl Life {
+    fn begin(device: RamDevice, model: Model) -> Self {
+        let recorder = Arc::new(RecordDevice::new(Arc::new(device)));
+        let toy = Toy::open(Arc::clone(&recorder) as Arc<dyn Device>, Some(LOG));
+        let first = model.cells[0];
+        Self {
+            toy,
+            recorder,
+            models: vec![model],
+            acknowledged: vec![(0, first)],
+            first,
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.first + self.models.len() as u64 - 1
+    }
+
+    /// One random operation.
+    fn operate(&mut self, random: &mut Random) {
+        let number = self.now() + 1;
+        let mut model = self.models.last().expect("there is one").clone();
+        let mut handle = self.toy.journal.start(10).expect("the journal runs");
+        self.toy.set_cell(&mut handle, 0, number);
+        model.cells[0] = number;
+        for _ in 0..random.below(4) {
+            let cell = 1 + random.below(CELLS - 1);
+            self.toy.set_cell(&mut handle, cell, number);
+            model.cells[cell] = number;
+        }
+        for _ in 0..random.below(4) {
+            let index = random.below(model.blocks.len());
+            self.use_block(&mut handle, random, number, index, &mut model.blocks[index]);
+        }
+        drop(handle);
+        self.models.push(model);
+    }
+
+    fn use_block(
+        &self,
+        handle: &mut Handle<'_>,
+        random: &mut Random,
+        number: u64,
+        index: usize,
+        state: &mut Use,
+    ) {
+        let block = BLOCKS.start + index as u64;
+        let reusable = match *state {
+            Use::Free => true,
+            Use::Freed(tid) => self.toy.journal.is_durable(tid),
+            Use::Metadata(_) | Use::Data(_) => false,
+        };
+        *state = match *state {
+            Use::Free | Use::Freed(_) if !reusable => return,
+            Use::Free | Use::Freed(_) if random.one_in(2) => {
+                self.toy.write_data(block, number);
+                Use::Data(number)
+            }
+            Use::Free | Use::Freed(_) => {
+                self.toy.create(handle, block, number);
+                Use::Metadata(number)
+            }
+            Use::Metadata(_) if random.one_in(2) => {
+                handle.forget(BlockNumber(block));
+                Use::Freed(handle.tid())
+            }
+            Use::Metadata(_) => {
+                self.toy.edit(handle, block, number);
+                Use::Metadata(number)
+            }
+            Use::Data(_) => Use::Freed(handle.tid()),
+        };
+    }
+
+    fn commit(&mut self) {
+        let number = self.now();
+        self.toy.journal.commit_running().expect("the journal runs");
+        self.acknowledged.push((self.recorder.mark(), number));
+    }
+
+    /// The last operation that must be found after a crash at this position.
+    fn promised(&self, position: usize) -> u64 {
+        let met = self
+            .acknowledged
+            .iter()
+            .filter(|(mark, _)| *mark <= position);
+        met.map(|(_, number)| *number)
+            .max()
+            .expect("the start is promised")
+    }
+
+    /// Recovers a crashed device and checks it; answers the model that it is.
+    fn judge(&self, crashed: &RamDevice, position: usize) -> Model {
+        recover(crashed, LOG);
+        let found = read_cell(crashed, 0);
+        assert!(
+            (self.promised(position)..=self.now()).contains(&found),
+            "found operation {found} of {}, {} was acknowledged",
+            self.now(),
+            self.promised(position)
+        );
+        let model = &self.models[(found - self.first) as usize];
+        model.check(crashed);
+        model.clone()
+    }
+}
+
+/// Applies a write, or the first `bytes` of it.
+fn apply(device: &RamDevice, event: &Event, bytes: usize) {
+    match event {
+        Event::Write { offset, bytes: all } => device
+            .write_at(*offset, &all[..bytes.min(all.len())])
+            .expect("a ram device works"),
+        other => other.apply(device).expect("a ram device works"),
+    }
+}
+
+/// All crashes that this test makes of the events since the last flush: the position, and the
+/// device.
+fn crashes(
+    durable: &RamDevice,
+    window: &[Event],
+    random: &mut Random,
+    judge: &mut impl FnMut(RamDevice, usize),
+) {
+    let some = |keep: &mut dyn FnMut(usize) -> bool| {
+        let device = durable.fork();
+        for (number, event) in window.iter().enumerate() {
+            if keep(number) {
+                apply(&device, event, usize::MAX);
+            }
+        }
+        device
+    };
+    // What lies before a flush that has not returned may survive in any part.
+    let before_flush = window.len() - usize::from(window.last() == Some(&Event::Flush));
+    for cut in 0..=window.len() {
+        judge(some(&mut |number| number < cut), cut);
+        // The last write is torn at a sector's edge.
+        if let Some(event) = window.get(cut) {
+            let device = some(&mut |number| number < cut);
+            apply(&device, event, 512 * (1 + random.below(4)));
+            judge(device, cut);
+        }
+        judge(some(&mut |number| number + 1 != cut), before_flush);
+        judge(some(&mut |number| number + 1 == cut), before_flush);
+    }
+    for _ in 0..3 {
+        judge(some(&mut |_| random.one_in(2)), before_flush);
+    }
+}
+
+fn live(life: &mut Life, random: &mut Random, operations: usize) {
+    for _ in 0..operations {
+        life.operate(random);
+        match random.below(8) {
+            0 | 1 => life.commit(),
+            2 => life.toy.journal.request_commit(),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_cut_at_any_write_leaves_a_prefix_with_all_that_was_acknowledged() {
+    let mut random = Random(seed());
+    let device = blank(LOG);
+    let start = device.fork();
+    let mut life = Life::begin(device, Model::new());
+    live(&mut life, &mut random, 150);
+    let statistics = life.toy.journal.statistics();
+    assert!(
+        statistics.checkpoints > 2 && statistics.revokes > 5,
+        "{statistics:?}"
+    );
+    let events = life.recorder.events();
+    let durable = start;
+    let mut position = 0;
+    for window in events.split_inclusive(|event| *event == Event::Flush) {
+        crashes(&durable, window, &mut random, &mut |crashed, cut| {
+            life.judge(&crashed, position + cut);
+        });
+        window
+            .iter()
+            .for_each(|event| apply(&durable, event, usize::MAX));
+        position += window.len();
+    }
+}
+
+#[test]
+fn life_goes_on_after_every_crash() {
+    let mut random = Random(seed());
+    let mut device = blank(LOG);
+    let mut model = Model::new();
+    for _ in 0..25 {
+        let start = device.fork();
+        let mut life = Life::begin(device, model);
+        live(&mut life, &mut random, 40);
+        let events = life.recorder.events();
+        let cut = random.below(events.len() + 1);
+        events[..cut]
+            .iter()
+            .for_each(|event| apply(&start, event, usize::MAX));
+        model = life.judge(&start, cut);
+        // Nobody waits for transactions of a life before.
+        for state in &mut model.blocks {
+            if matches!(state, Use::Freed(_)) {
+                *state = Use::Free;
+            }
+        }
+        device = start;
+    }
+    assert!(model.cells[0] > 50, "it got on");
+}

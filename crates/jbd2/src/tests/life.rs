@@ -1,0 +1,245 @@
+//! From opening to shutdown, with a log and without.
+
+use pext4_block::{Event, RecordDevice};
+use pext4_ondisk::journal::JournalIncompat;
+use pext4_sync::thread;
+
+use super::*;
+
+const LOG: u32 = 60;
+
+fn one_operation(toy: &Toy, number: u64) -> Tid {
+    let mut handle = toy.journal.start(3).expect("the journal runs");
+    toy.set_cell(&mut handle, 5, number);
+    toy.create(&mut handle, 21, number);
+    handle.tid()
+}
+
+#[test]
+fn a_shutdown_brings_everything_home_and_leaves_an_empty_log() {
+    let device: Arc<dyn Device> = Arc::new(blank(LOG));
+    for number in 1..4 {
+        let toy = Toy::open(Arc::clone(&device), Some(LOG));
+        one_operation(&toy, number);
+        toy.journal.shutdown().expect("the device works");
+        assert!(matches!(toy.journal.start(1), Err(JournalError::ShutDown)));
+        assert_eq!(read_cell(&*device, 5), number);
+        assert_metadata(&*device, 21, number);
+        let superblock = recovery::read_superblock(&device, &area(LOG)).expect("it is there");
+        assert_eq!(
+            (superblock.start, superblock.sequence),
+            (0, Tid(number as u32 + 1))
+        );
+        let features = JournalIncompat::REVOKE | JournalIncompat::CSUM_V3;
+        assert_eq!(superblock.incompat, features);
+        assert_eq!(toy.cache.pinned(), 0);
+    }
+}
+
+#[test]
+fn opening_and_shutting_down_writes_nothing() {
+    let recorder = Arc::new(RecordDevice::new(Arc::new(blank(LOG))));
+    let toy = Toy::open(Arc::clone(&recorder) as Arc<dyn Device>, Some(LOG));
+    drop(toy.journal.start(3).expect("the journal runs"));
+    toy.journal.commit_running().expect("nothing to do");
+    toy.journal.shutdown().expect("nothing to do");
+    assert_eq!(recorder.mark(), 0);
+}
+
+#[test]
+fn the_start_of_the_log_is_durable_before_its_first_commit() {
+    let recorder = Arc::new(RecordDevice::new(Arc::new(blank(LOG))));
+    let toy = Toy::open(Arc::clone(&recorder) as Arc<dyn Device>, Some(LOG));
+    let tid = one_operation(&toy, 1);
+    toy.journal.commit(tid).expect("the journal runs");
+    let events = recorder.events();
+    let shape: String = events
+        .iter()
+        .map(|event| match event {
+            Event::Write { offset, .. } if *offset == LOG_START * BLOCK as u64 => 's',
+            Event::Write { .. } => 'w',
+            Event::Flush => 'f',
+            Event::Discard { .. } => 'd',
+        })
+        .collect();
+    assert_eq!(
+        shape, "sfwfwf",
+        "superblock; body; commit block; a flush after each"
+    );
+}
+
+#[test]
+fn without_a_log_a_commit_writes_home() {
+    let recorder = Arc::new(RecordDevice::new(Arc::new(blank(LOG))));
+    let toy = Toy::open(Arc::clone(&recorder) as Arc<dyn Device>, None);
+    let tid = one_operation(&toy, 7);
+    assert_eq!(recorder.mark(), 0);
+    toy.journal.commit(tid).expect("the journal runs");
+    assert_eq!(read_cell(&*toy.device, 5), 7);
+    assert_metadata(&*toy.device, 21, 7);
+    assert_eq!(recorder.events().first(), Some(&Event::Flush), "data first");
+    assert_eq!(recorder.events().last(), Some(&Event::Flush));
+    let mut handle = toy.journal.start(2).expect("the journal runs");
+    handle.forget(BlockNumber(21));
+    drop(handle);
+    toy.journal.shutdown().expect("the device works");
+    assert_metadata(&*toy.device, 21, 7);
+}
+
+#[test]
+fn the_interval_commits_unasked_and_only_what_is_dirty() {
+    let interval = Duration::from_millis(2);
+    let toy = Toy::open_with(Arc::new(blank(LOG)), Some(LOG), interval);
+    let tid = one_operation(&toy, 1);
+    for _ in 0..10_000 {
+        if toy.journal.is_durable(tid) {
+            break;
+        }
+        thread::sleep(interval);
+    }
+    assert!(toy.journal.is_durable(tid));
+    for _ in 0..5 {
+        thread::sleep(interval);
+    }
+    assert_eq!(
+        toy.journal.running(),
+        tid.next(),
+        "nothing to commit, nothing committed"
+    );
+}
+
+#[test]
+fn a_change_of_the_next_transaction_does_not_reach_the_last() {
+    let toy = Toy::open(Arc::new(blank(LOG)), Some(LOG));
+    let first = one_operation(&toy, 1);
+    // The committer waits for this handle, while the next operation waits for the committer.
+    let handle = toy.journal.start(1).expect("the journal runs");
+    toy.journal.request_commit();
+    thread::scope(|scope| {
+        let next = scope.spawn(|| {
+            let mut number = 2;
+            while one_operation(&toy, number) == first {
+                number += 1;
+            }
+            number
+        });
+        thread::sleep(Duration::from_millis(5));
+        drop(handle);
+        let number = next.join().expect("it gets in");
+        toy.journal.commit(first).expect("the journal runs");
+        let area = area(LOG);
+        let superblock = recovery::read_superblock(&toy.device, &area).expect("it is there");
+        let overlay = recovery::recover_to_overlay(&toy.device, &area, &superblock, DEVICE_BLOCKS);
+        let (_, overlay) = overlay.expect("a sound log");
+        let value = &overlay[&BlockNumber(TABLE)][40..48];
+        assert_eq!(
+            value,
+            (number - 1).to_le_bytes(),
+            "the last of the first transaction"
+        );
+    });
+}
+
+#[test]
+fn handles_extend_and_restart() {
+    let toy = Toy::open(Arc::new(blank(LOG)), Some(LOG));
+    let most = toy.journal.most_credits();
+    let mut handle = toy.journal.start(2).expect("the journal runs");
+    assert!(handle.extend(3));
+    assert_eq!(handle.credits(), 5);
+    assert!(!handle.extend(most));
+    toy.set_cell(&mut handle, 1, 1);
+    toy.set_cell(&mut handle, 1, 2);
+    assert_eq!(handle.credits(), 4, "charged once");
+    let before = handle.tid();
+    // Only a new transaction has that many.
+    handle.restart(most).expect("the journal runs");
+    assert_eq!((handle.tid(), handle.credits()), (before.next(), most));
+    let refused = handle
+        .restart(most + 1)
+        .expect_err("no transaction has that many");
+    assert!(
+        matches!(refused, JournalError::TooLarge { .. }),
+        "{refused}"
+    );
+    drop(handle);
+    let text = toy
+        .journal
+        .start(most + 1)
+        .err()
+        .expect("too many")
+        .to_string();
+    assert!(text.contains("the journal is too small"), "{text}");
+    toy.journal.shutdown().expect("nobody is left inside");
+}
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "HandleStart")]
+fn a_commit_inside_a_handle_panics() {
+    let toy = Toy::open(Arc::new(blank(LOG)), Some(LOG));
+    let handle = toy.journal.start(1).expect("the journal runs");
+    let _ = toy.journal.commit(handle.tid());
+}
+
+#[test]
+fn a_block_freed_and_begun_again_in_one_transaction_is_not_revoked() {
+    let device: Arc<dyn Device> = Arc::new(blank(LOG));
+    let toy = Toy::open(Arc::clone(&device), Some(LOG));
+    let mut handle = toy.journal.start(9).expect("the journal runs");
+    toy.create(&mut handle, 21, 1);
+    handle.forget(BlockNumber(21));
+    toy.create(&mut handle, 21, 2);
+    toy.create(&mut handle, 22, 2);
+    handle.forget(BlockNumber(22));
+    let tid = handle.tid();
+    drop(handle);
+    toy.journal.commit(tid).expect("the journal runs");
+    assert_eq!(toy.journal.statistics().revokes, 1);
+    drop(toy);
+    let recovered = recover(&device, LOG);
+    assert_eq!(recovered.transactions, 1);
+    assert_metadata(&*device, 21, 2);
+    assert_eq!(read_block(&*device, 22), [0; BLOCK], "never written");
+}
+
+#[test]
+fn a_freed_block_is_cold_when_its_transaction_is_durable() {
+    let device: Arc<dyn Device> = Arc::new(blank(LOG));
+    let toy = Toy::open(Arc::clone(&device), Some(LOG));
+    let first = one_operation(&toy, 1);
+    toy.journal.commit(first).expect("the journal runs");
+    let mut handle = toy.journal.start(1).expect("the journal runs");
+    handle.forget(BlockNumber(21));
+    let second = handle.tid();
+    drop(handle);
+    toy.journal.commit(second).expect("the journal runs");
+    toy.write_data(21, 9);
+    toy.journal.shutdown().expect("the device works");
+    assert_data(&*device, 21, 9);
+}
+
+#[test]
+fn an_unrecovered_log_is_not_opened() {
+    let device: Arc<dyn Device> = Arc::new(blank(LOG));
+    let toy = Toy::open(Arc::clone(&device), Some(LOG));
+    toy.journal
+        .commit(one_operation(&toy, 1))
+        .expect("the journal runs");
+    drop(toy);
+    let superblock = recovery::read_superblock(&device, &area(LOG)).expect("it is there");
+    let opened = Journal::open(Config {
+        cache: Arc::new(Cache::new(Arc::clone(&device), BLOCK as u32, 1 << 20)),
+        device,
+        log: Some(Log {
+            area: area(LOG),
+            superblock,
+        }),
+        client: Arc::new(ToyClient {
+            told: Mutex::new(Class::Leaf, Told::default()),
+        }),
+        commit_interval: NEVER,
+    });
+    let text = opened.err().expect("it must be replayed first").to_string();
+    assert!(text.contains("has not been replayed"), "{text}");
+}
