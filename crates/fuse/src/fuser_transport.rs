@@ -5,6 +5,10 @@
 //! call": the kernel then opens files without asking, makes them with `MKNOD` (which needs no
 //! `RELEASE` later), and closes them as soon as it has written its dirty pages.
 //!
+//! The kernel looks for holes without writing its dirty pages first, and would take what it has not
+//! written for a hole. So before a search the server tells it to let go of the pages, which makes
+//! it write them.
+//!
 //! Two traps of `fuser` 0.18 are known here. It reads a time before 1970 as if nanoseconds counted
 //! backwards, which [`time_from_fuser`] turns round. And it takes the node number of a new node
 //! from the attributes' inode number: those are equal but for the root, which is never new.
@@ -14,14 +18,14 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{
     AccessFlags, BsdFileFlags, FileAttr, FileHandle, Filesystem, Generation, INodeNo, InitFlags,
-    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use pext4_fs::{Attributes, FileType, SetTime, Time};
 
@@ -43,6 +47,7 @@ const MOST_BACKGROUND: u16 = 64;
 pub(crate) struct FuserTransport {
     dispatch: Arc<Dispatch>,
     waiting: Offload,
+    notifier: Arc<OnceLock<Notifier>>,
 }
 
 thread_local! {
@@ -55,7 +60,13 @@ impl FuserTransport {
         Self {
             dispatch,
             waiting: Offload::new(),
+            notifier: Arc::default(),
         }
+    }
+
+    /// Where the way to notify the kernel is put as soon as there is one.
+    pub(crate) fn notifier(&self) -> Arc<OnceLock<Notifier>> {
+        Arc::clone(&self.notifier)
     }
 
     fn sync(&self, node: INodeNo, data_only: bool, reply: ReplyEmpty) {
@@ -617,19 +628,27 @@ impl Filesystem for FuserTransport {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        // No byte lies before the start.
-        let from = u64::try_from(offset).map_err(|_| Errno::NO_SUCH_OFFSET);
-        let found = from.and_then(|from| {
-            let found = self
-                .dispatch
-                .seek(node.0, from, Whence::from_number(whence)?)?;
-            i64::try_from(found).map_err(|_| Errno::INVALID)
+        let dispatch = Arc::clone(&self.dispatch);
+        let notifier = self.notifier.get().cloned();
+        // The kernel's pages come in through the transport's threads, so none may wait here.
+        self.waiting.run(move || {
+            if let (Some(notifier), false) = (notifier, dispatch.is_read_only()) {
+                // What the kernel cannot write now it tells the writer.
+                let _ = notifier.inval_inode(node, offset, 0);
+            }
+            match seek(&dispatch, node, offset, whence) {
+                Ok(found) => reply.offset(found),
+                Err(errno) => reply.error(error(errno)),
+            }
         });
-        match found {
-            Ok(offset) => reply.offset(offset),
-            Err(errno) => reply.error(error(errno)),
-        }
     }
+}
+
+fn seek(dispatch: &Dispatch, node: INodeNo, offset: i64, whence: i32) -> Answer<i64> {
+    // No byte lies before the start.
+    let from = u64::try_from(offset).map_err(|_| Errno::NO_SUCH_OFFSET)?;
+    let found = dispatch.seek(node.0, from, Whence::from_number(whence)?)?;
+    i64::try_from(found).map_err(|_| Errno::INVALID)
 }
 
 #[cfg(test)]

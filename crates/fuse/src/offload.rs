@@ -1,8 +1,9 @@
-//! Threads for requests that wait for the device.
+//! Threads for requests that wait for the device or the kernel.
 //!
 //! The transport has few threads. A request that waits for a commit would keep one of them from
-//! all others, and a group commit could only ever serve as many callers as there are threads. Such
-//! requests run here; their reply can be sent from any thread.
+//! all others, and a group commit could only ever serve as many callers as there are threads; one
+//! that waits for the kernel, which in turn sends requests, could keep all. Such requests run here;
+//! their reply can be sent from any thread.
 //!
 //! Workers start when a job finds none idle, up to a bound, and end when the pool is dropped, which
 //! waits for all jobs.
@@ -59,7 +60,7 @@ impl Offload {
         state.jobs.push_back(Box::new(job));
         if state.idle < state.jobs.len() && state.workers.len() < MOST_WORKERS {
             let shared = Arc::clone(&self.shared);
-            match try_spawn("pext4-sync", move || shared.work()) {
+            match try_spawn("pext4-waiting", move || shared.work()) {
                 Ok(worker) => state.workers.push(worker),
                 Err(_) if state.workers.is_empty() => {
                     let job = state.jobs.pop_back().expect("it was just pushed");

@@ -85,11 +85,14 @@ impl Server {
         let device = mount::attach(directory, source, &options)?;
         let dispatch = Arc::new(Dispatch::new(Arc::clone(volume), complaints));
         let transport = FuserTransport::new(dispatch);
+        let notifier = transport.notifier();
         // The kernel checks who may enter; a second check would turn away the kernel's own
         // requests, which come as root.
         let session = Session::from_fd(transport, device, SessionACL::All, config());
-        let started =
-            session.and_then(|session| thread::try_spawn("pext4-session", move || session.run()));
+        let started = session.and_then(|session| {
+            notifier.get_or_init(|| session.notifier());
+            thread::try_spawn("pext4-session", move || session.run())
+        });
         match started {
             Ok(thread) => Ok((thread, Unmounter::new(directory))),
             Err(error) => {
