@@ -4,11 +4,17 @@
 //! may divide by its fields and multiply them without fear: group counts, inode counts and block
 //! numbers all stay within their types. Each absurdity is refused by name.
 
+mod judge;
+
 use crate::checksum::Checksums;
 use crate::corrupt::Corrupt;
 use crate::feature::{Compat, Features, Incompat, ReadOnlyCompat};
 use crate::number::{BlockNumber, GroupNumber, InodeNumber};
-use crate::superblock::{CHECKSUM_CRC32C, Superblock};
+use crate::superblock::Superblock;
+use judge::{
+    BlockSizes, Groups, check_checksums, check_descriptor_size, check_flex, check_inode_counts,
+    check_inode_size, require,
+};
 
 /// The most blocks that extents can address: 48 bits.
 pub const MAX_BLOCKS: u64 = 1 << 48;
@@ -65,15 +71,6 @@ pub struct Geometry {
     /// What the hash of an attribute value kept in an inode starts from: the seed that
     /// `metadata_csum` uses, with or without that feature.
     pub value_seed: u32,
-}
-
-/// `condition` must hold, or the superblock's field is absurd.
-fn require(condition: bool, problem: impl FnOnce() -> String) -> Result<(), Corrupt> {
-    if condition {
-        Ok(())
-    } else {
-        Err(Corrupt::new("superblock", problem()))
-    }
 }
 
 impl Geometry {
@@ -399,156 +396,6 @@ impl Geometry {
     pub fn inodes_per_block(&self) -> u32 {
         self.block_size / u32::from(self.inode_size)
     }
-}
-
-struct BlockSizes {
-    block_size: u32,
-    blocks_per_cluster: u32,
-}
-
-impl BlockSizes {
-    fn of(superblock: &Superblock) -> Result<Self, Corrupt> {
-        let (block, cluster) = (superblock.log_block_size, superblock.log_cluster_size);
-        require(block <= 6, || format!("block size is 1024 << {block}"))?;
-        let bigalloc = superblock
-            .features
-            .has_read_only_compat(ReadOnlyCompat::BIGALLOC);
-        let blocks_per_cluster = if bigalloc {
-            require((block..=20).contains(&cluster), || {
-                format!("cluster size is 1024 << {cluster}, block size 1024 << {block}")
-            })?;
-            1 << (cluster - block)
-        } else {
-            require(cluster == block, || {
-                format!("cluster size 1024 << {cluster} differs from block size without bigalloc")
-            })?;
-            1
-        };
-        let block_size = 1024 << block;
-        let expected = u32::from(block_size == 1024 && !bigalloc);
-        require(superblock.first_data_block == expected, || {
-            format!(
-                "first data block is {}, not {expected}",
-                superblock.first_data_block
-            )
-        })?;
-        Ok(Self {
-            block_size,
-            blocks_per_cluster,
-        })
-    }
-}
-
-struct Groups {
-    group_count: u32,
-    clusters_per_group: u32,
-}
-
-impl Groups {
-    fn of(superblock: &Superblock, sizes: &BlockSizes) -> Result<Self, Corrupt> {
-        let blocks_per_group = superblock.blocks_per_group;
-        let clusters_per_group = blocks_per_group / sizes.blocks_per_cluster;
-        let bitmap_bits = 8 * sizes.block_size;
-        require(
-            clusters_per_group > 0
-                && clusters_per_group <= bitmap_bits
-                && clusters_per_group.is_multiple_of(8)
-                && blocks_per_group.is_multiple_of(sizes.blocks_per_cluster),
-            || format!("{blocks_per_group} blocks in a group"),
-        )?;
-        let bigalloc = sizes.blocks_per_cluster > 1;
-        require(
-            !bigalloc || superblock.clusters_per_group == clusters_per_group,
-            || format!("{} clusters in a group", superblock.clusters_per_group),
-        )?;
-        let first = u64::from(superblock.first_data_block);
-        let count = superblock.blocks_count;
-        require(count > first && count <= MAX_BLOCKS, || {
-            format!("{count} blocks")
-        })?;
-        let group_count = u32::try_from((count - first).div_ceil(u64::from(blocks_per_group)))
-            .map_err(|_| {
-                Corrupt::new("superblock", format!("{count} blocks are too many groups"))
-            })?;
-        Ok(Self {
-            group_count,
-            clusters_per_group,
-        })
-    }
-}
-
-fn check_inode_size(superblock: &Superblock, block_size: u32) -> Result<u16, Corrupt> {
-    let size = superblock.effective_inode_size();
-    require(
-        size.is_power_of_two() && size >= 128 && u32::from(size) <= block_size,
-        || format!("inode size is {size}"),
-    )?;
-    Ok(size)
-}
-
-/// Judges the inode counts; the answer is how many blocks a group's table takes.
-fn check_inode_counts(
-    superblock: &Superblock,
-    block_size: u32,
-    inode_size: u16,
-    group_count: u32,
-) -> Result<u32, Corrupt> {
-    let per_group = superblock.inodes_per_group;
-    let per_block = block_size / u32::from(inode_size);
-    require(
-        per_group > 0 && per_group.is_multiple_of(8) && per_group <= 8 * block_size,
-        || format!("{per_group} inodes in a group"),
-    )?;
-    let total = u64::from(per_group) * u64::from(group_count);
-    require(total == u64::from(superblock.inodes_count), || {
-        format!(
-            "{} inodes, but its groups have {total}",
-            superblock.inodes_count
-        )
-    })?;
-    let first = superblock.effective_first_inode().get();
-    require((11..=superblock.inodes_count).contains(&first), || {
-        format!("first free inode is {first}")
-    })?;
-    let table_blocks = per_group.div_ceil(per_block);
-    require(table_blocks < superblock.blocks_per_group, || {
-        format!("an inode table takes {table_blocks} blocks, a group has no more")
-    })?;
-    Ok(table_blocks)
-}
-
-fn check_descriptor_size(superblock: &Superblock, block_size: u32) -> Result<u16, Corrupt> {
-    if !superblock.features.has_incompat(Incompat::SIXTY_FOUR_BIT) {
-        return Ok(32);
-    }
-    let size = superblock.desc_size;
-    require(
-        size.is_power_of_two() && (64..=1024).contains(&size) && u32::from(size) <= block_size,
-        || format!("descriptor size is {size}"),
-    )?;
-    Ok(size)
-}
-
-fn check_flex(superblock: &Superblock) -> Result<u32, Corrupt> {
-    if !superblock.features.has_incompat(Incompat::FLEX_BG) {
-        return Ok(1);
-    }
-    let log = superblock.log_groups_per_flex;
-    1u32.checked_shl(u32::from(log)).ok_or_else(|| {
-        Corrupt::new(
-            "superblock",
-            format!("a flexible group has 1 << {log} groups"),
-        )
-    })
-}
-
-fn check_checksums(superblock: &Superblock) -> Result<Checksums, Corrupt> {
-    let checksums = Checksums::of(superblock);
-    require(
-        checksums.seed().is_none() || superblock.checksum_type == CHECKSUM_CRC32C,
-        || format!("checksum type is {}, not 1", superblock.checksum_type),
-    )?;
-    Ok(checksums)
 }
 
 fn is_power_of(base: u32, number: u32) -> bool {

@@ -378,6 +378,9 @@ fn decode_list(
         let Some((raw, name)) = entry else {
             return Err(Corrupt::new(structure, "an entry reaches beyond the end"));
         };
+        if name.contains(&0) {
+            return Err(Corrupt::new(structure, "a name holds a NUL byte"));
+        }
         at += ENTRY_SIZE + padded(name.len());
         raws.push((raw, name));
     }

@@ -1,0 +1,66 @@
+//! The tail of a leaf: a record of no inode that carries the checksum.
+
+use super::{Format, STRUCTURE, TAIL_SIZE, write_free};
+use crate::bytes::{read_u32, write_u32};
+use crate::checksum::{crc32c, inode_state};
+use crate::corrupt::Corrupt;
+use crate::number::InodeNumber;
+
+/// The kind that marks a tail.
+const TAIL_KIND: u8 = 0xDE;
+
+pub(super) fn init_tail(block: &mut [u8], format: Format) {
+    if format.has_tail {
+        let at = block.len() - TAIL_SIZE;
+        write_free(block, at, TAIL_SIZE);
+        block[at + 7] = TAIL_KIND;
+    }
+}
+
+/// Whether the block ends in a tail, right or wrong.
+#[must_use]
+pub fn has_tail(block: &[u8]) -> bool {
+    let Some(tail) = block.last_chunk::<TAIL_SIZE>() else {
+        return false;
+    };
+    tail[..8] == [0, 0, 0, 0, 12, 0, 0, TAIL_KIND]
+}
+
+/// Puts a leaf's checksum into its tail.
+///
+/// # Panics
+/// For a block shorter than a tail.
+pub fn stamp_leaf(seed: u32, inode: InodeNumber, generation: u32, block: &mut [u8]) {
+    let at = block.len() - 4;
+    let made = leaf_checksum(seed, inode, generation, block);
+    write_u32(block, at, made);
+}
+
+/// Checks a leaf's tail and checksum.
+///
+/// # Errors
+/// [`Corrupt`] where the tail is missing or the checksum is wrong.
+pub fn verify_leaf(
+    seed: u32,
+    inode: InodeNumber,
+    generation: u32,
+    block: &[u8],
+) -> Result<(), Corrupt> {
+    if !has_tail(block) {
+        return Err(Corrupt::new(STRUCTURE, "has no checksum tail").in_inode(inode));
+    }
+    let stored = read_u32(block, block.len() - 4);
+    let made = leaf_checksum(seed, inode, generation, block);
+    if stored != made {
+        let problem = format!("checksum is {stored:#010X}, its bytes make {made:#010X}");
+        return Err(Corrupt::new(STRUCTURE, problem).in_inode(inode));
+    }
+    Ok(())
+}
+
+fn leaf_checksum(seed: u32, inode: InodeNumber, generation: u32, block: &[u8]) -> u32 {
+    crc32c(
+        inode_state(seed, inode, generation),
+        &block[..block.len() - TAIL_SIZE],
+    )
+}
