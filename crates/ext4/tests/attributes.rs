@@ -1,0 +1,229 @@
+//! Extended attributes on whole images: against a plain map, with inodes of both sizes, and in
+//! blocks that inodes share, as Linux leaves them.
+
+mod images;
+
+use std::collections::BTreeMap;
+
+use images::{Image, Random};
+use pext4_fs::{InodeNumber, Refusal, SetXattrMode, Volume};
+use pext4_ondisk::BlockNumber;
+use pext4_ondisk::superblock::Superblock;
+use pext4_ondisk::xattr;
+
+const KINDS: [&[&str]; 4] = [
+    &[],
+    &["-b", "1024", "-I", "256"],
+    &["-b", "1024", "-I", "128", "-O", "^metadata_csum"],
+    &["-b", "2048", "-I", "512", "-O", "^has_journal"],
+];
+
+type Values = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn inode_of(volume: &Volume, path: &str) -> InodeNumber {
+    volume.paths().metadata(path).expect("the file").inode
+}
+
+fn assert_holds(volume: &Volume, inode: InodeNumber, expected: &Values) {
+    let names = volume.xattr_names(inode).expect("a list");
+    assert_eq!(names.len(), expected.len());
+    for (name, value) in expected {
+        assert_eq!(&volume.xattr(inode, name).expect("a value"), value);
+    }
+}
+
+fn change(random: &mut Random, volume: &Volume, inode: InodeNumber, expected: &mut Values) {
+    let prefix = [&b"user."[..], b"trusted.", b"security."][random.below(3) as usize];
+    let letter = b'a' + u8::try_from(random.below(6)).expect("small");
+    let name = [prefix, &vec![letter; 1 + random.below(20) as usize]].concat();
+    if random.below(3) == 0 {
+        let removed = volume.remove_xattr(inode, &name);
+        assert_eq!(removed.is_ok(), expected.remove(&name).is_some());
+        return;
+    }
+    let most = if random.below(2) == 0 { 20 } else { 700 };
+    let value = vec![letter; random.below(most) as usize];
+    match volume.set_xattr(inode, &name, &value, SetXattrMode::Any) {
+        Ok(()) => drop(expected.insert(name, value)),
+        Err(error) => assert!(error.is(Refusal::NoSpace), "{error}"),
+    }
+}
+
+#[test]
+fn attributes_agree_with_a_plain_map() {
+    for (kind, arguments) in (1..).zip(KINDS) {
+        let Some(image) = Image::make(arguments) else {
+            return;
+        };
+        println!("seed {kind}, {arguments:?}");
+        let mut random = Random(kind);
+        let volume = image.open();
+        let mut files = Vec::new();
+        for number in 0..6 {
+            let path = format!("/file{number}");
+            volume.paths().write(&path, b"content").expect("a file");
+            files.push((inode_of(&volume, &path), Values::new()));
+        }
+        for _ in 0..600 {
+            let pick = random.below(6) as usize;
+            let (inode, expected) = &mut files[pick];
+            change(&mut random, &volume, *inode, expected);
+        }
+        for (inode, expected) in &files {
+            assert_holds(&volume, *inode, expected);
+        }
+        volume.close().expect("a clean close");
+        image.assert_clean();
+        let volume = image.open();
+        for (inode, expected) in &files {
+            assert_holds(&volume, *inode, expected);
+        }
+        for number in 0..6 {
+            volume
+                .paths()
+                .remove_file(format!("/file{number}"))
+                .expect("a file");
+        }
+        volume.close().expect("a clean close");
+        image.assert_clean();
+    }
+}
+
+/// Lets `/b` and `/c` use the attribute block of `/a`, as Linux does with equal attributes.
+fn share_block(image: &Image) {
+    let stat = image.debugfs("stat /a");
+    let (_, rest) = stat
+        .split_once("File ACL: ")
+        .expect("a block of attributes");
+    let block: u64 = rest
+        .split_whitespace()
+        .next()
+        .expect("its number")
+        .parse()
+        .expect("a number");
+    for file in ["/b", "/c"] {
+        image.debugfs_write(&format!("set_inode_field {file} file_acl {block}"));
+        image.debugfs_write(&format!("set_inode_field {file} blocks 2"));
+    }
+    let mut bytes = std::fs::read(&image.path).expect("the image");
+    let superblock = Superblock::decode(bytes[1024..2048].try_into().expect("1 KiB"));
+    let seed = superblock.expect("sound").metadata_checksum_seed();
+    let start = usize::try_from(block).expect("small") * 1024;
+    let content = &mut bytes[start..start + 1024];
+    xattr::set_references(content, 3);
+    xattr::stamp_block(seed, BlockNumber(block), content);
+    std::fs::write(&image.path, bytes).expect("the image");
+}
+
+#[test]
+fn shared_blocks_are_left_to_the_others() {
+    let Some(image) = Image::make(&["-b", "1024", "-I", "256"]) else {
+        return;
+    };
+    let value = vec![5; 300];
+    let volume = image.open();
+    for path in ["/a", "/b", "/c"] {
+        volume.paths().write(path, b"").expect("a file");
+    }
+    let [a, b, c] = ["/a", "/b", "/c"].map(|path| inode_of(&volume, path));
+    volume
+        .set_xattr(a, b"user.large", &value, SetXattrMode::Create)
+        .expect("it fits");
+    volume.close().expect("a clean close");
+    share_block(&image);
+    image.assert_clean();
+
+    let volume = image.open();
+    let new = vec![6; 400];
+    volume
+        .set_xattr(b, b"user.large", &new, SetXattrMode::Replace)
+        .expect("in its own block");
+    assert_eq!(volume.xattr(a, b"user.large").expect("untouched"), value);
+    assert_eq!(volume.xattr(c, b"user.large").expect("untouched"), value);
+    assert_eq!(volume.xattr(b, b"user.large").expect("changed"), new);
+    volume.paths().remove_file("/c").expect("a file");
+    volume
+        .set_xattr(a, b"user.more", &new, SetXattrMode::Create)
+        .expect("the only owner now");
+    volume.close().expect("a clean close");
+    image.assert_clean();
+
+    let volume = image.open();
+    assert_eq!(volume.xattr(a, b"user.large").expect("kept"), value);
+    assert_eq!(volume.xattr(a, b"user.more").expect("kept"), new);
+    volume.remove_xattr(a, b"user.large").expect("there");
+    volume.remove_xattr(a, b"user.more").expect("there");
+    assert_eq!(
+        volume.attributes(a).expect("an inode").sectors,
+        0,
+        "its block is freed"
+    );
+    volume.close().expect("a clean close");
+    image.assert_clean();
+}
+
+#[test]
+fn debugfs_reads_what_was_written() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    volume.paths().write("/a", b"").expect("a file");
+    let inode = inode_of(&volume, "/a");
+    volume
+        .set_xattr(inode, b"user.small", b"in the inode", SetXattrMode::Any)
+        .expect("it fits");
+    let large = b"0123456789".repeat(30);
+    volume
+        .set_xattr(inode, b"trusted.large", &large, SetXattrMode::Any)
+        .expect("it fits");
+    volume.close().expect("a clean close");
+    image.assert_clean();
+    assert!(
+        image
+            .debugfs("ea_get /a user.small")
+            .contains("in the inode")
+    );
+    let told = image.debugfs("ea_list /a");
+    assert!(told.contains("trusted.large (300)"), "{told}");
+}
+
+#[test]
+fn names_that_cannot_be_are_refused() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    volume.paths().write("/a", b"").expect("a file");
+    volume.paths().symlink("a", "/link").expect("a link");
+    let inode = inode_of(&volume, "/a");
+    let set = |name: &[u8], value: &[u8]| {
+        volume
+            .set_xattr(inode, name, value, SetXattrMode::Any)
+            .expect_err("refused")
+    };
+    assert!(set(b"user.", b"").is(Refusal::NotSupported));
+    assert!(set(b"nobody.x", b"").is(Refusal::NotSupported));
+    assert!(set(b"system.data", b"").is(Refusal::NotSupported));
+    assert!(set(&[&b"user."[..], &[b'x'; 251]].concat(), b"").is(Refusal::Range));
+    assert!(set(b"user.x", &[0; 65537]).is(Refusal::TooBig));
+    assert!(set(b"user.x", &[0; 65536]).is(Refusal::NoSpace));
+    let link = volume
+        .paths()
+        .symlink_metadata("/link")
+        .expect("the link")
+        .inode;
+    let refused = volume
+        .set_xattr(link, b"user.x", b"", SetXattrMode::Any)
+        .expect_err("a link");
+    assert!(refused.is(Refusal::NotPermitted));
+    volume
+        .set_xattr(link, b"trusted.x", b"", SetXattrMode::Any)
+        .expect("links have others");
+    let longest = [&b"user."[..], &[b'x'; 250]].concat();
+    volume
+        .set_xattr(inode, &longest, b"", SetXattrMode::Any)
+        .expect("255 bytes");
+    volume.close().expect("a clean close");
+    image.assert_clean();
+}

@@ -1,0 +1,101 @@
+//! Images made by mke2fs and judged by e2fsck, for the tests beside this folder.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pext4_block::{Access, FileDevice};
+use pext4_fs::{MountOptions, Volume};
+
+/// An image in a file of its own.
+pub struct Image {
+    _folder: tempfile::TempDir,
+    /// The file.
+    pub path: PathBuf,
+}
+
+impl Image {
+    /// A fresh image of 64 MiB, or `None`, loudly, where mke2fs is missing.
+    pub fn make(arguments: &[&str]) -> Option<Self> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("image");
+        let mut command = Command::new("mke2fs");
+        command
+            .args(["-q", "-F", "-t", "ext4"])
+            .args(arguments)
+            .arg(&path)
+            .arg("64M");
+        match command.output() {
+            Ok(made) if made.status.success() => Some(Self {
+                _folder: folder,
+                path,
+            }),
+            _ => {
+                eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
+                None
+            }
+        }
+    }
+
+    /// The image, mounted.
+    pub fn open(&self) -> Volume {
+        let device = FileDevice::open(&self.path, Access::ReadWrite, Duration::ZERO);
+        let device = Arc::new(device.expect("the image"));
+        Volume::open(device, MountOptions::default()).expect("a mount")
+    }
+
+    /// Fails unless e2fsck finds nothing to say.
+    pub fn assert_clean(&self) {
+        let output = run(Command::new("e2fsck").arg("-fn").arg(&self.path));
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    }
+
+    /// What debugfs answers to a request; with `-w` it may write.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub fn debugfs(&self, request: &str) -> String {
+        text(&run(debugfs(&self.path).args(["-R", request])))
+    }
+
+    /// Lets debugfs change the image.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub fn debugfs_write(&self, request: &str) {
+        run(debugfs(&self.path).args(["-w", "-R", request]));
+    }
+}
+
+fn debugfs(path: &Path) -> Command {
+    let mut command = Command::new("sh");
+    command
+        .args([
+            "-c",
+            "image=$1; shift; exec debugfs \"$@\" \"$image\"",
+            "sh",
+        ])
+        .arg(path);
+    command
+}
+
+fn run(command: &mut Command) -> Output {
+    command
+        .output()
+        .expect("e2fsprogs is there, for mke2fs was")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// A sequence of numbers that its seed repeats (splitmix64).
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next number, below `end`.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (bits ^ (bits >> 31)) % end
+    }
+}

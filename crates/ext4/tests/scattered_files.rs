@@ -1,0 +1,133 @@
+//! Files in many pieces: deep extent trees on whole images, grown, punched, cut, and judged by
+//! e2fsck.
+
+mod images;
+
+use images::{Image, Random};
+use pext4_fs::{AllocateMode, InodeNumber, SetAttributes, Volume};
+
+const KINDS: [&[&str]; 2] = [
+    &["-b", "1024"],
+    &["-b", "1024", "-O", "^has_journal,^metadata_csum"],
+];
+const BLOCK: u64 = 1024;
+
+fn make_file(volume: &Volume) -> InodeNumber {
+    volume.paths().write("/file", b"").expect("a file");
+    volume.paths().metadata("/file").expect("the file").inode
+}
+
+/// A block's content tells where in the file it belongs.
+fn content(block: u64) -> Vec<u8> {
+    block
+        .to_le_bytes()
+        .repeat(usize::try_from(BLOCK / 8).expect("small"))
+}
+
+fn check(volume: &Volume, inode: InodeNumber, expected: &[bool]) {
+    let mut bytes = vec![1; usize::try_from(BLOCK).expect("small")];
+    for (block, &written) in (0..).zip(expected) {
+        volume
+            .read(inode, block * BLOCK, &mut bytes)
+            .expect("a read");
+        let wanted = if written {
+            content(block)
+        } else {
+            vec![0; bytes.len()]
+        };
+        assert!(bytes == wanted, "block {block}");
+    }
+}
+
+/// Every second block is written, so that no two extents can become one.
+#[test]
+fn a_comb_survives_growing_and_cutting() {
+    for arguments in KINDS {
+        let Some(image) = Image::make(arguments) else {
+            return;
+        };
+        let volume = image.open();
+        let inode = make_file(&volume);
+        let mut expected = vec![false; 11_999];
+        for block in (0..11_999).step_by(2) {
+            volume
+                .write(inode, block * BLOCK, &content(block))
+                .expect("a write");
+            expected[usize::try_from(block).expect("small")] = true;
+        }
+        check(&volume, inode, &expected);
+        volume.close().expect("a clean close");
+        image.assert_clean();
+
+        let volume = image.open();
+        check(&volume, inode, &expected);
+        let size = Some(5001 * BLOCK);
+        volume
+            .set_attributes(
+                inode,
+                &SetAttributes {
+                    size,
+                    ..Default::default()
+                },
+            )
+            .expect("a cut");
+        expected.truncate(5001);
+        volume
+            .allocate(inode, AllocateMode::PunchHole, 1000 * BLOCK, 3000 * BLOCK)
+            .expect("a hole");
+        expected[1000..4000].fill(false);
+        check(&volume, inode, &expected);
+        volume.close().expect("a clean close");
+        image.assert_clean();
+
+        let volume = image.open();
+        check(&volume, inode, &expected);
+        volume.paths().remove_file("/file").expect("a file");
+        volume.close().expect("a clean close");
+        image.assert_clean();
+    }
+}
+
+#[test]
+fn a_preallocation_is_written_in_any_order() {
+    for (seed, arguments) in (1..).zip(KINDS) {
+        println!("seed {seed}");
+        let Some(image) = Image::make(arguments) else {
+            return;
+        };
+        let mut random = Random(seed);
+        let volume = image.open();
+        let inode = make_file(&volume);
+        let blocks = 4000;
+        volume
+            .allocate(inode, AllocateMode::Extend, 0, blocks * BLOCK)
+            .expect("space");
+        let mut expected = vec![false; usize::try_from(blocks).expect("small")];
+        for _ in 0..1500 {
+            let block = random.below(blocks);
+            volume
+                .write(inode, block * BLOCK, &content(block))
+                .expect("a write");
+            expected[usize::try_from(block).expect("small")] = true;
+        }
+        for _ in 0..100 {
+            let (block, length) = (random.below(blocks), 1 + random.below(30));
+            let end = (block + length).min(blocks);
+            volume
+                .allocate(
+                    inode,
+                    AllocateMode::PunchHole,
+                    block * BLOCK,
+                    (end - block) * BLOCK,
+                )
+                .expect("a hole");
+            let range =
+                usize::try_from(block).expect("small")..usize::try_from(end).expect("small");
+            expected[range].fill(false);
+        }
+        check(&volume, inode, &expected);
+        volume.close().expect("a clean close");
+        image.assert_clean();
+        check(&image.open(), inode, &expected);
+    }
+}
