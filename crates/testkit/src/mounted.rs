@@ -23,7 +23,6 @@ use crate::errno::{EBADF, EINVAL, EIO, ENOTDIR, ENXIO, Failure};
 use crate::op::{Base, Fresh, Name, Op, Target};
 use crate::outcome::{Answer, Facts, Listed, Outcome, PERMISSIONS, SET_GROUP_ID, Space, Subject};
 use crate::tree::{Item, Tree, join};
-use crate::volume::mode_type;
 
 /// Bytes read at once by the walker.
 const STRIDE: usize = 1 << 20;
@@ -503,7 +502,7 @@ fn list(directory: &OwnedFd, at_once: usize) -> Result<Vec<Listed>> {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
         if name != b"." && name != b".." {
-            let kind = kind_of(entry.file_type())?;
+            let kind = Some(kind_of(entry.file_type())?);
             entries.push(Listed {
                 name: name.to_vec(),
                 inode: entry.ino() as u32,
@@ -512,6 +511,19 @@ fn list(directory: &OwnedFd, at_once: usize) -> Result<Vec<Listed>> {
         }
     }
     Ok(entries)
+}
+
+/// The type bits of a mode.
+fn mode_type(kind: FileType) -> u16 {
+    match kind {
+        FileType::Fifo => 0o010_000,
+        FileType::CharacterDevice => 0o020_000,
+        FileType::Directory => 0o040_000,
+        FileType::BlockDevice => 0o060_000,
+        FileType::Regular => 0o100_000,
+        FileType::Symlink => 0o120_000,
+        FileType::Socket => 0o140_000,
+    }
 }
 
 fn kind_of(kind: rustix::fs::FileType) -> Result<FileType> {
@@ -550,11 +562,11 @@ pub fn walk(directory: &Path) -> Result<Tree> {
                     .push_str(&format!(" at {}", crate::tree::show(&at)));
             }
             let found = found?;
-            if found.facts.inode != listed.inode || found.facts.kind != listed.kind {
+            if found.facts.inode != listed.inode || Some(found.facts.kind) != listed.kind {
                 let text = format!("{listed:?} is listed, {:?} is there", found.facts);
                 return Err(Failure { errno: EIO, text });
             }
-            if listed.kind == FileType::Directory {
+            if found.facts.kind == FileType::Directory {
                 todo.push((at.clone(), file));
             }
             tree.items.insert(at, found);

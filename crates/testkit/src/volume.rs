@@ -30,7 +30,15 @@ pub struct VolumeSubject {
     options: MountOptions,
     volume: Option<Arc<Volume>>,
     root: InodeNumber,
-    slots: BTreeMap<u8, InodeNumber>,
+    slots: BTreeMap<u8, Slot>,
+}
+
+/// What a slot holds. A slot that was filled from another one shares that one's holds: the volume
+/// gives a hold only where a name is looked up.
+#[derive(Clone, Copy)]
+struct Slot {
+    inode: InodeNumber,
+    holds: u64,
 }
 
 /// An inode that a walk holds; giving it back is its drop.
@@ -127,19 +135,17 @@ impl VolumeSubject {
     }
 
     fn release_slots(&mut self) {
-        for (_, inode) in std::mem::take(&mut self.slots) {
-            self.volume().forget(inode, 1);
-        }
+        let slots: Vec<u8> = self.slots.keys().copied().collect();
+        slots.into_iter().for_each(|slot| self.release(slot));
     }
 
     fn start(&self, base: Base) -> Result<InodeNumber, Failure> {
         match base {
             Base::Root => Ok(self.root),
-            Base::Slot(slot) => self
-                .slots
-                .get(&slot)
-                .copied()
-                .ok_or_else(|| Failure::new(EBADF)),
+            Base::Slot(slot) => {
+                let slot = self.slots.get(&slot).ok_or_else(|| Failure::new(EBADF))?;
+                Ok(slot.inode)
+            }
             Base::Inode(number) => Ok(InodeNumber::new(number)),
         }
     }
@@ -228,22 +234,19 @@ impl VolumeSubject {
             major: device.0,
             minor: device.1,
         };
-        let made =
-            self.volume()
-                .make_node(directory.inode, name, &new.into(), mode_type(kind), number);
+        let made = self
+            .volume()
+            .make_node(directory.inode, name, &new.into(), kind, number);
         self.entry(made)
     }
 
     fn run_slot(&mut self, op: &Op) -> Outcome {
-        let (slot, inode, answer) = match op {
+        let (number, slot, answer) = match op {
             Op::Hold { of, slot } => {
                 let mut held = self.walk(of)?;
-                // A walk that ends where it started took no hold of its own; a lookup of `.` does.
-                if held.holds == 0 {
-                    self.hold_again(held.inode)?;
-                }
-                held.holds = 0;
-                (*slot, held.inode, Answer::Done)
+                let holds = std::mem::take(&mut held.holds);
+                let inode = held.inode;
+                (*slot, Slot { inode, holds }, Answer::Done)
             }
             Op::CreateUnnamed {
                 directory,
@@ -254,11 +257,9 @@ impl VolumeSubject {
                 let entry = self
                     .volume()
                     .create_unnamed(directory.inode, &(*new).into())?;
-                (
-                    *slot,
-                    entry.inode,
-                    Answer::File(Facts::from(&entry.attributes)),
-                )
+                let inode = entry.inode;
+                let facts = Facts::from(&entry.attributes);
+                (*slot, Slot { inode, holds: 1 }, Answer::File(facts))
             }
             Op::Release(slot) => {
                 self.release(*slot);
@@ -266,19 +267,24 @@ impl VolumeSubject {
             }
             _ => return Err(Failure::new(EINVAL)),
         };
-        self.release(slot);
-        self.slots.insert(slot, inode);
+        let before = self.slots.insert(number, slot);
+        before.into_iter().for_each(|before| self.let_go(before));
         Ok(answer)
     }
 
-    fn hold_again(&self, inode: InodeNumber) -> Result<(), Failure> {
-        self.volume().lookup(inode, b".")?;
-        Ok(())
+    fn release(&mut self, slot: u8) {
+        if let Some(slot) = self.slots.remove(&slot) {
+            self.let_go(slot);
+        }
     }
 
-    fn release(&mut self, slot: u8) {
-        if let Some(inode) = self.slots.remove(&slot) {
-            self.volume().forget(inode, 1);
+    /// Gives a slot's holds to another one that shares the inode, or back to the volume.
+    fn let_go(&mut self, gone: Slot) {
+        let mut others = self.slots.values_mut();
+        if let Some(heir) = others.find(|other| other.inode == gone.inode) {
+            heir.holds += gone.holds;
+        } else if gone.holds > 0 {
+            self.volume().forget(gone.inode, gone.holds);
         }
     }
 
@@ -471,20 +477,6 @@ fn done(result: Result<(), Error>) -> Outcome {
     result.map(|()| Answer::Done).map_err(Failure::from)
 }
 
-/// The type bits of a mode.
-#[must_use]
-pub fn mode_type(kind: FileType) -> u16 {
-    match kind {
-        FileType::Fifo => 0o010_000,
-        FileType::CharacterDevice => 0o020_000,
-        FileType::Directory => 0o040_000,
-        FileType::BlockDevice => 0o060_000,
-        FileType::Regular => 0o100_000,
-        FileType::Symlink => 0o120_000,
-        FileType::Socket => 0o140_000,
-    }
-}
-
 /// Walks a volume from a directory on and writes everything down.
 pub fn walk(volume: &Volume, root: InodeNumber) -> Result<Tree, Failure> {
     let mut tree = Tree::default();
@@ -516,7 +508,7 @@ pub fn walk(volume: &Volume, root: InodeNumber) -> Result<Tree, Failure> {
 }
 
 fn check_entry(listed: &Listed, entry: &pext4_fs::Entry) -> Result<(), Failure> {
-    if listed.inode == entry.inode.get() && listed.kind == entry.attributes.file_type {
+    if listed.inode == entry.inode.get() && listed.kind == Some(entry.attributes.file_type) {
         return Ok(());
     }
     let text = format!("{listed:?} is listed, {:?} is looked up", entry.attributes);

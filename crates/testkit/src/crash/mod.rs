@@ -221,7 +221,8 @@ fn explain(
         .save(&image)
         .and_then(|()| std::fs::write(&ops, text::print(&recording.ops[..until])));
     format!(
-        "cut at event {} (window from {}, {until} operations started):\n{}\n  {text}\nkept ({saved:?}) in {} and {}",
+        "cut at event {} (window from {}, {until} operations started):\n{}\n  {text}\n\
+         kept ({saved:?}) in {} and {}",
         window.end,
         window.start,
         tell(window, &recording.events, fates),

@@ -425,7 +425,7 @@ impl Model {
         let listed = entries.iter().map(|(name, &inode)| Listed {
             name: name.clone(),
             inode,
-            kind: self.existing(inode).kind(),
+            kind: Some(self.existing(inode).kind()),
         });
         let listed = listed.collect();
         self.forget_access(inode);

@@ -462,6 +462,26 @@ fn file(verb: &str, words: &mut Words<'_>) -> Result<Option<Op>> {
             of,
             offset: words.number()?,
         },
+        "readlink" => Op::ReadLink(of),
+        "list" => Op::List {
+            directory: of,
+            at_once: words.number()?,
+        },
+        "stat" => Op::Stat(of),
+        "fsync" => Op::SyncFile {
+            of,
+            data_only: false,
+        },
+        "fdatasync" => Op::SyncFile {
+            of,
+            data_only: true,
+        },
+        _ => return attribute(verb, of, words),
+    }))
+}
+
+fn attribute(verb: &str, of: Target, words: &mut Words<'_>) -> Result<Option<Op>> {
+    Ok(Some(match verb {
         "chmod" => Op::SetMode {
             of,
             permissions: words.octal()?,
@@ -492,20 +512,6 @@ fn file(verb: &str, words: &mut Words<'_>) -> Result<Option<Op>> {
             name: words.name()?,
         },
         "listxattrs" => Op::ListXattrs(of),
-        "readlink" => Op::ReadLink(of),
-        "list" => Op::List {
-            directory: of,
-            at_once: words.number()?,
-        },
-        "stat" => Op::Stat(of),
-        "fsync" => Op::SyncFile {
-            of,
-            data_only: false,
-        },
-        "fdatasync" => Op::SyncFile {
-            of,
-            data_only: true,
-        },
         _ => return Ok(None),
     }))
 }
