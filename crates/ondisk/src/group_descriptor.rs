@@ -451,7 +451,8 @@ mod tests {
             let size = 1usize << power;
             let geometry = geometry(1 << power, Checksums::None);
             let group = GroupNumber(1);
-            let decoded = GroupDescriptor::decode(&bytes[..size], &geometry, group).expect("no sum");
+            let decoded =
+                GroupDescriptor::decode(&bytes[..size], &geometry, group).expect("no sum");
             let _ = decoded.check(&geometry, group);
             let mut again = vec![0; size];
             decoded.encode(&mut again, &geometry, group);

@@ -149,7 +149,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_fits_comes_back(seconds in MIN_SECONDS..=MAX_SECONDS, nanoseconds in 0u32..1_000_000_000) {
+        fn what_fits_comes_back(
+            seconds in MIN_SECONDS..=MAX_SECONDS,
+            nanoseconds in 0u32..1_000_000_000,
+        ) {
             let time = Time { seconds, nanoseconds };
             let (low, extra) = time.encode();
             prop_assert_eq!(Time::decode(low, Some(extra)), time.clamp_wide());

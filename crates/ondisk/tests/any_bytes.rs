@@ -1,5 +1,5 @@
-//! Extent nodes, attributes and superblocks made of any bytes: an error or an answer, never a panic,
-//! and what was accepted comes back the same.
+//! Extent nodes, attributes and superblocks made of any bytes: an error or an answer, never a
+//! panic, and what was accepted comes back the same.
 
 use pext4_ondisk::extent::{self, Bounds, Extent, Index, Node};
 use pext4_ondisk::superblock::Superblock;

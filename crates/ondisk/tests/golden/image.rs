@@ -51,6 +51,53 @@ impl Image {
         &self.bytes[start..start + usize::try_from(size).expect("small blocks")]
     }
 
+    pub fn block_mut(&mut self, block: BlockNumber) -> &mut [u8] {
+        let size = u64::from(self.geometry.block_size);
+        let start = usize::try_from(block.get() * size).expect("small images");
+        &mut self.bytes[start..start + usize::try_from(size).expect("small blocks")]
+    }
+
+    pub fn set_inode(&mut self, number: InodeNumber, inode: &Inode) {
+        let (group, index) = self.geometry.inode_group(number).expect("in range");
+        let table = self.descriptor(group).inode_table;
+        let (block, offset) = self.geometry.inode_slot(table, index).expect("in range");
+        let (seed, size) = (self.geometry.checksum_seed(), inode.slot_size());
+        let offset = usize::try_from(offset).expect("small");
+        inode.encode(
+            &mut self.block_mut(block)[offset..offset + size],
+            number,
+            seed,
+        );
+    }
+
+    /// Frees a block: in the bitmap, in its group's descriptor and in the superblock.
+    pub fn free(&mut self, block: BlockNumber) {
+        let geometry = self.geometry;
+        let group = geometry.group_of(block).expect("in range");
+        let bit = geometry.cluster_in_group(block).expect("in range");
+        let mut descriptor = self.descriptor(group).clone();
+        let bits = self.block_mut(descriptor.block_bitmap);
+        assert!(bitmap::clear(bits, bit), "it was in use");
+        if let Some(seed) = geometry.checksum_seed() {
+            let clusters = geometry.clusters_per_group;
+            descriptor.block_bitmap_checksum = bitmap::block_bitmap_checksum(seed, bits, clusters);
+        }
+        descriptor.free_clusters += 1;
+        let (home, offset) = geometry.descriptor_location(group);
+        let offset = usize::try_from(offset).expect("small");
+        let size = usize::from(geometry.descriptor_size);
+        let slot = &mut self.block_mut(home)[offset..offset + size];
+        descriptor.encode(slot, &geometry, group);
+        self.descriptors[usize::try_from(group.get()).expect("small")] = descriptor;
+        self.superblock.free_blocks += 1;
+        let bytes = self.superblock.encode();
+        self.bytes[1024..1024 + bytes.len()].copy_from_slice(&bytes);
+    }
+
+    pub fn save(&self, path: &Path) {
+        fs::write(path, &self.bytes).expect("the image can be written");
+    }
+
     /// The superblock, or a group's copy of it.
     pub fn superblock_bytes(&self, group: GroupNumber) -> Option<&[u8; superblock::SIZE]> {
         let block = self.geometry.superblock_copy(group)?;

@@ -3,6 +3,7 @@
 //! of file systems is decoded, its checksum made anew, and encoded to the same bytes. Without the
 //! tools the tests pass and say that they compared nothing.
 
+mod built;
 mod checks;
 mod image;
 mod tools;
