@@ -9,6 +9,7 @@
 
 mod columns;
 mod commands;
+mod device;
 mod failure;
 mod log;
 mod mode;

@@ -78,7 +78,10 @@ fn a_second_mount_of_an_image_is_refused() {
     let other = place.point.with_file_name("other");
     fs::create_dir(&other).unwrap();
     let said = fail(pext4(["mount"]).arg(&place.image).arg(&other), 1);
-    assert!(said.contains("another process or mount uses it"), "{said}");
+    assert!(
+        said.contains("another process or mount uses it; it is mounted on"),
+        "{said}"
+    );
     assert_eq!(said.lines().count(), 1, "{said}");
     mount.unmount();
 }

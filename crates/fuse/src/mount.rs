@@ -37,7 +37,7 @@ pub enum MountError {
     )]
     NoDevice,
     /// The device file cannot be opened.
-    #[error("/dev/fuse is not accessible ({0}); it should have mode 0666, or you be root")]
+    #[error("/dev/fuse is not accessible ({}); it should have mode 0666, or you be root", .0.kind())]
     DeviceRefused(io::Error),
     /// Not root, and no helper.
     #[error("only root may mount without `fusermount3`; install the package fuse3")]

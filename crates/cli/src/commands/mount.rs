@@ -12,20 +12,17 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use pext4_block::{Access, FileDevice};
+use pext4_block::Access;
 use pext4_fs::Volume;
 use pext4_fuse::{Complaints, Options, Server, end_on_signals, mount};
 
 use super::mkfs;
 use crate::failure::{Misuse, Told};
-use crate::{log, size};
+use crate::{device, log, size};
 
-/// How long to wait for a mount of the same image that is just closing.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// The smallest cache that is of use.
 const LEAST_CACHE: u64 = 4 << 20;
 /// The line that says that the mount answers.
@@ -199,18 +196,7 @@ fn open(image: &Path, directory: &Path, options: &mut Options) -> Result<Volume>
     } else {
         Access::ReadWrite
     };
-    let device = FileDevice::open(image, access, PATIENCE).map_err(|error| {
-        let help = match error.kind() {
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
-                if access == Access::ReadWrite =>
-            {
-                "; `-o ro` mounts it read-only"
-            }
-            io::ErrorKind::ResourceBusy => "; `pext4 umount` ends its mount",
-            _ => "",
-        };
-        anyhow::anyhow!("{error}{help}")
-    })?;
+    let device = device::open(image, access)?;
     options.volume.mounted_on = directory.to_string_lossy().into_owned();
     Volume::open(Arc::new(device), options.volume.clone())
         .with_context(|| image.display().to_string())

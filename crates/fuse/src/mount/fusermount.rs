@@ -111,7 +111,9 @@ fn last_words(child: Child) -> io::Result<String> {
 fn words(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let line = text.trim().replace('\n', "; ");
-    let line = line.strip_prefix("fusermount3: ").unwrap_or(&line);
+    let line = line
+        .split_once("fusermount3: ")
+        .map_or(line.as_str(), |(_, reason)| reason);
     if line.is_empty() {
         "it gave no reason".to_owned()
     } else {
@@ -168,6 +170,7 @@ mod tests {
             words(b"fusermount3: mount failed\nsorry\n"),
             "mount failed; sorry"
         );
+        assert_eq!(words(b"/usr/bin/fusermount3: no"), "no");
         assert_eq!(words(b""), "it gave no reason");
     }
 }
