@@ -106,3 +106,43 @@ impl Transactions {
         &self.slots[(tid.0 & 1) as usize]
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::{Arc, BlockNumber, Capture, Owing, Tid, Transactions};
+
+    /// An object that a handle of the next transaction touches just before it is asked.
+    struct Touched {
+        transactions: Arc<Transactions>,
+        owes: AtomicBool,
+    }
+
+    impl Owing for Touched {
+        fn capture(&self, tid: Tid, _: &mut Vec<Capture>) {
+            if self.owes.swap(false, Ordering::Relaxed) {
+                let piece = Capture::Piece {
+                    block: BlockNumber(7),
+                    offset: 0,
+                    bytes: Box::default(),
+                };
+                self.transactions.save(tid, 1, vec![piece]);
+            }
+        }
+    }
+
+    #[test]
+    fn versions_saved_while_objects_are_asked_are_gathered() {
+        let transactions = Arc::new(Transactions::new());
+        let object = Arc::new(Touched {
+            transactions: Arc::clone(&transactions),
+            owes: AtomicBool::new(true),
+        });
+        assert!(transactions.is_clean(Tid(3)));
+        transactions.note_dirty(Tid(3), 0, object);
+        assert!(!transactions.is_clean(Tid(3)) && transactions.is_clean(Tid(4)));
+        assert_eq!(transactions.gather(Tid(3)).captures.len(), 1);
+        assert!(transactions.gather(Tid(3)).objects.is_empty());
+    }
+}

@@ -210,12 +210,13 @@ fn committed_transactions_come_home_in_every_format_and_the_rest_does_not() {
 fn a_revoke_holds_back_its_own_and_earlier_transactions_only() {
     for mut rig in Rig::all() {
         rig.log(&[(3, 1), (4, 1), (5, 1)]).commit();
-        rig.revoke(&[3, 4, 90]).commit();
+        rig.revoke(&[3, 4, 6, 90]).log(&[(6, 2)]).commit();
         rig.log(&[(4, 3)]).commit();
         rig.revoke(&[5]);
         let recovered = rig.recover().expect("a sound journal");
-        assert_eq!((recovered.blocks, recovered.revoked), (2, 2));
-        assert_eq!((rig.byte(3), rig.byte(4), rig.byte(5)), (0, 3, 1));
+        assert_eq!((recovered.blocks, recovered.revoked), (2, 3));
+        let homes: Vec<u8> = (3..7).map(|block| rig.byte(block)).collect();
+        assert_eq!(homes, [0, 3, 1, 0]);
     }
 }
 

@@ -1,7 +1,10 @@
 //! Power cuts at every write: what recovery finds is the toy after some number of operations, all
 //! that were acknowledged among them.
 
+use std::io::{self, IoSlice};
+
 use pext4_block::{Event, RecordDevice};
+use pext4_sync::thread;
 
 use super::*;
 
@@ -46,6 +49,35 @@ impl Model {
     }
 }
 
+/// A device that is slow to write the journal's superblock, so that whoever does not wait for it
+/// overtakes it.
+struct SlowStart(Arc<RecordDevice>);
+
+impl Device for SlowStart {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.0.read_at(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
+        if offset == LOG_START * BLOCK as u64 {
+            thread::sleep(Duration::from_millis(3));
+        }
+        self.0.write_at(offset, from)
+    }
+
+    fn write_vectored_at(&self, offset: u64, from: &[IoSlice<'_>]) -> io::Result<()> {
+        self.0.write_vectored_at(offset, from)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 /// One life of a toy between two crashes.
 struct Life {
     toy: Toy,
@@ -60,7 +92,7 @@ struct Life {
 impl Life {
     fn begin(device: RamDevice, model: Model) -> Self {
         let recorder = Arc::new(RecordDevice::new(Arc::new(device)));
-        let toy = Toy::open(Arc::clone(&recorder) as Arc<dyn Device>, Some(LOG));
+        let toy = Toy::open(Arc::new(SlowStart(Arc::clone(&recorder))), Some(LOG));
         let first = model.cells[0];
         Self {
             toy,

@@ -204,6 +204,37 @@ fn a_block_freed_and_begun_again_in_one_transaction_is_not_revoked() {
 }
 
 #[test]
+fn a_created_block_is_zeroes_whatever_it_was() {
+    let toy = Toy::open(Arc::new(blank(LOG)), Some(LOG));
+    toy.write_data(22, 5);
+    one_operation(&toy, 1);
+    let mut handle = toy.journal.start(2).expect("the journal runs");
+    for block in [21, 22] {
+        let page = handle.create(BlockNumber(block), SEALED).page();
+        assert_eq!(*page, [0; BLOCK]);
+    }
+}
+
+#[test]
+fn only_records_begin_with_the_magic_in_the_log() {
+    let toy = Toy::open(Arc::new(blank(LOG)), Some(LOG));
+    let tid = one_operation(&toy, 3);
+    toy.journal.commit(tid).expect("the journal runs");
+    let area = area(LOG);
+    let mut records = 0;
+    for index in 1..LOG {
+        let mut block = vec![0; BLOCK];
+        area.read(&toy.device, index, &mut block)
+            .expect("inside the area");
+        records += usize::from(pext4_ondisk::journal::Header::decode(&block).is_some());
+    }
+    assert_eq!(records, 2, "a descriptor and a commit block");
+    assert!(pext4_ondisk::journal::header::begins_with_magic(&pattern(
+        3
+    )));
+}
+
+#[test]
 fn a_freed_block_is_cold_when_its_transaction_is_durable() {
     let device: Arc<dyn Device> = Arc::new(blank(LOG));
     let toy = Toy::open(Arc::clone(&device), Some(LOG));
