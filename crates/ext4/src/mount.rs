@@ -21,7 +21,7 @@ use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::inode::EXTRA_SIZE;
 use pext4_ondisk::superblock::{State, Superblock};
-use pext4_ondisk::{Corrupt, InodeNumber};
+use pext4_ondisk::Corrupt;
 use pext4_sync::Mutex;
 use pext4_sync::order::Class;
 
@@ -45,30 +45,31 @@ impl Volume {
     pub fn open(device: Arc<dyn Device>, options: MountOptions) -> Result<Self> {
         let mut options = options;
         let mut notes = Vec::new();
-        let superblock = read_superblock(&*device)?;
+        let superblock = read_superblock(&*device, &mut notes)?;
         let geometry = check_shape(&superblock, &*device)?;
         features::check(&superblock, &mut options, device.is_read_only(), &mut notes)?;
         let recovered = recovery::recover(device, &superblock, geometry, &options, &mut notes)?;
-        let superblock = read_superblock(&*recovered.device)?;
+        let superblock = read_superblock(&*recovered.device, &mut Vec::new())?;
         let geometry = check_shape(&superblock, &*recovered.device)?;
         let store = Arc::new(ground(Arc::clone(&recovered.device), superblock, geometry, options));
         let groups = Groups::open(Arc::clone(&store))?;
+        let found = recovery::find_orphans(&store)?;
+        let orphans = Orphans::open(Arc::clone(&store), found.file, found.chain)?;
+        recovery::check_root(&store)?;
         if !store.options.read_only {
             journal::begin(&store, &groups, recovered.log)?;
         }
-        let volume = Self::assemble(store, groups, notes)?;
+        let volume = Self::assemble(store, groups, orphans, notes);
         volume.finish_orphans()
     }
 
-    fn assemble(store: Arc<Store>, groups: Arc<Groups>, notes: Vec<String>) -> Result<Self> {
-        let found = recovery::find_orphans(&store)?;
-        let orphans = Orphans::open(Arc::clone(&store), found.file, found.chain)?;
+    fn assemble(store: Arc<Store>, groups: Arc<Groups>, orphans: Orphans, notes: Vec<String>) -> Self {
         let directory_settings = directory_settings(&store);
         let many_subdirectories = store.features.read_only_compat.contains(ReadOnlyCompat::DIR_NLINK);
         let overhead_blocks = overhead_blocks(&store);
         let new_inode_extra_size = new_inode_extra_size(&store);
         let inodes = Inodes::new(store, groups, orphans);
-        let volume = Self {
+        Self {
             inodes,
             directory_settings,
             rename_lock: Mutex::new(Class::Rename, ()),
@@ -78,12 +79,7 @@ impl Volume {
             overhead_blocks,
             notes,
             is_open: true,
-        };
-        let root = volume.inodes.get(InodeNumber::ROOT)?;
-        if !root.is_directory() {
-            return Err(Corrupt::new("root directory", "inode 2 is no directory").in_inode(InodeNumber::ROOT).into());
         }
-        Ok(volume)
     }
 
     /// Commits everything, writes it home and marks the file system clean. Dropping a volume does
@@ -154,14 +150,50 @@ impl Drop for Volume {
     }
 }
 
-/// The primary superblock, decoded.
-fn read_superblock(device: &dyn Device) -> Result<Superblock> {
+/// The superblock, or, when a power cut tore it, its first copy.
+fn read_superblock(device: &dyn Device, notes: &mut Vec<String>) -> Result<Superblock> {
     let mut bytes = [0; SUPERBLOCK_SIZE];
     if device.size() < SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64 {
         return Err(Corrupt::new("image", format!("{} bytes are too few for an ext4 file system", device.size())).into());
     }
     device.read_at(SUPERBLOCK_OFFSET, &mut bytes)?;
-    Ok(Superblock::decode(&bytes)?)
+    match Superblock::decode(&bytes) {
+        Ok(superblock) => Ok(superblock),
+        Err(corrupt) => match torn_from(device, &bytes)? {
+            Some(copy) => {
+                notes.push(format!("{corrupt}; its copy in group 1 is used instead"));
+                Ok(copy)
+            }
+            None => Err(corrupt.into()),
+        },
+    }
+}
+
+/// The copy of a superblock that still shows whose it is: magic number and UUID lie in its first
+/// sector. Whether the journal is to be replayed the copy does not know, so it is.
+fn torn_from(device: &dyn Device, torn: &[u8; SUPERBLOCK_SIZE]) -> Result<Option<Superblock>> {
+    /// Where group 1 begins, by block size, in groups of the usual size.
+    const FIRST_COPIES: [(u32, u64); 3] = [(4096, 32768), (1024, 8193), (2048, 16384)];
+    let Ok(torn) = Superblock::decode_unverified(torn) else {
+        return Ok(None);
+    };
+    for (block_size, block) in FIRST_COPIES {
+        let offset = block * u64::from(block_size);
+        if offset + SUPERBLOCK_SIZE as u64 > device.size() {
+            continue;
+        }
+        let mut bytes = [0; SUPERBLOCK_SIZE];
+        device.read_at(offset, &mut bytes)?;
+        let Ok(mut copy) = Superblock::decode(&bytes) else { continue };
+        if copy.uuid == torn.uuid && 1024u32.checked_shl(copy.log_block_size) == Some(block_size) {
+            copy.block_group = 0;
+            if copy.features.compat.contains(Compat::HAS_JOURNAL) {
+                copy.features.incompat |= Incompat::RECOVER;
+            }
+            return Ok(Some(copy));
+        }
+    }
+    Ok(None)
 }
 
 /// The shape of the image, which the device must be large enough to hold.

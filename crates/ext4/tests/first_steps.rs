@@ -45,11 +45,13 @@ fn assert_clean(path: &Path) {
     assert_eq!(output.status.code(), Some(0), "{text}");
 }
 
-const FEATURE_SETS: [&[&str]; 4] = [
+const FEATURE_SETS: [&[&str]; 6] = [
     &[],
     &["-O", "orphan_file,metadata_csum_seed"],
     &["-b", "1024", "-O", "orphan_file,^64bit"],
     &["-b", "1024", "-O", "^has_journal"],
+    &["-b", "1024", "-J", "size=1"],
+    &["-b", "4096", "-J", "size=4"],
 ];
 
 #[test]
@@ -151,5 +153,27 @@ fn files_grow_shrink_and_have_holes() {
         volume.forget(file, 1);
         volume.close().expect("a clean close");
         assert_clean(&image.path);
+    }
+}
+
+#[test]
+fn a_torn_superblock_is_replaced_by_its_copy() {
+    use std::os::unix::fs::FileExt;
+    for arguments in [["-b", "4096"], ["-b", "1024"]] {
+        let Some(image) = image("256M", &arguments) else { return };
+        let volume = open(&image.path);
+        volume.paths().write("/file", b"content").expect("write");
+        volume.close().expect("a clean close");
+        let file = std::fs::File::options().write(true).open(&image.path).expect("the image");
+        file.write_all_at(&[0xA5; 512], 1024 + 512).expect("half a superblock");
+        let volume = open(&image.path);
+        assert!(volume.notes().iter().any(|note| note.contains("copy")), "{:?}", volume.notes());
+        assert_eq!(volume.paths().read("/file").expect("read"), b"content");
+        volume.close().expect("a clean close");
+        assert_clean(&image.path);
+        // Without its own magic number and UUID nobody knows whose copy that is.
+        file.write_all_at(&[0; 512], 1024).expect("the other half");
+        let device = FileDevice::open(&image.path, Access::ReadWrite, Duration::ZERO).expect("the image");
+        assert!(Volume::open(Arc::new(device), MountOptions::default()).is_err());
     }
 }

@@ -188,12 +188,6 @@ impl Inodes {
         self.table.get(&number)
     }
 
-    /// Inodes in memory.
-    #[must_use]
-    pub fn loaded(&self) -> usize {
-        self.table.len()
-    }
-
     /// Visits every inode in memory.
     pub fn for_each(&self, mut visit: impl FnMut(&Arc<Inode>)) {
         for shard in 0..self.table.shard_count() {

@@ -232,6 +232,15 @@ pub(super) struct FoundOrphans {
     pub chain: Vec<InodeNumber>,
 }
 
+/// Refuses an image whose root is no directory, before anything is written to it.
+pub(super) fn check_root(store: &Store) -> Result<()> {
+    let root = raw_slot(store, InodeNumber::ROOT)?;
+    if root.file_type() != Some(FileType::Directory) || root.links == 0 {
+        return Err(Corrupt::new("root directory", "inode 2 is no directory").in_inode(InodeNumber::ROOT).into());
+    }
+    Ok(())
+}
+
 /// Reads which inodes are orphans; a read-only mount does not care.
 pub(super) fn find_orphans(store: &Store) -> Result<FoundOrphans> {
     if store.options.read_only {
