@@ -26,7 +26,10 @@ pub fn show(name: &[u8]) -> String {
 
 /// Whether a letter only shows itself: no control, and nothing that turns the line around.
 fn is_harmless(letter: char) -> bool {
-    let turns = matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let turns = matches!(
+        letter,
+        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
     !letter.is_control() && !turns
 }
 

@@ -9,9 +9,10 @@
 //! written for a hole. So before a search the server tells it to let go of the pages, which makes
 //! it write them.
 //!
-//! Two traps of `fuser` 0.18 are known here. It reads a time before 1970 as if nanoseconds counted
-//! backwards, which [`time_from_fuser`] turns round. And it takes the node number of a new node
-//! from the attributes' inode number: those are equal but for the root, which is never new.
+//! `fuser` takes the node number of a new node from the attributes' inode number: those are equal
+//! but for the root, which is never new.
+
+mod translate;
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -19,25 +20,24 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use fuser::{
-    AccessFlags, BsdFileFlags, FileAttr, FileHandle, Filesystem, Generation, INodeNo, InitFlags,
-    IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, FileHandle, Filesystem, Generation, INodeNo, InitFlags, IoctlFlags,
+    KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use pext4_fs::{Attributes, FileType, SetTime, Time};
+use pext4_fs::{Attributes, SetTime};
 
-use crate::dispatch::{
-    Answer, Caller, Change, Dispatch, Errno, Found, Listed, Sized, Whence, encode_device, fit,
-};
+use crate::dispatch::{Answer, Caller, Change, Dispatch, Errno, Found, Listed, Sized, Whence, fit};
 use crate::offload::Offload;
+use translate::{attributes_for_fuser, kind, nothing, time_from_fuser, time_to_set};
 
 /// How long the kernel may keep names and attributes: it is the only one who changes them.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Most bytes of one write; a read is not longer either.
+/// Most bytes of one write, and so of one read.
 const MOST_BYTES: u32 = 1 << 20;
 
 /// Requests the kernel may have under way for readahead and writeback.
@@ -141,98 +141,6 @@ fn sized(answer: Answer<Vec<u8>>, room: u32, reply: ReplyXattr) {
         Ok(Sized::Length(length)) => reply.size(length),
         Ok(Sized::Bytes(bytes)) => reply.data(&bytes),
         Err(errno) => reply.error(error(errno)),
-    }
-}
-
-fn kind(file_type: FileType) -> fuser::FileType {
-    match file_type {
-        FileType::Regular => fuser::FileType::RegularFile,
-        FileType::Directory => fuser::FileType::Directory,
-        FileType::CharacterDevice => fuser::FileType::CharDevice,
-        FileType::BlockDevice => fuser::FileType::BlockDevice,
-        FileType::Fifo => fuser::FileType::NamedPipe,
-        FileType::Socket => fuser::FileType::Socket,
-        FileType::Symlink => fuser::FileType::Symlink,
-    }
-}
-
-fn attributes_for_fuser(attributes: &Attributes) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(u64::from(attributes.inode.get())),
-        size: attributes.size,
-        blocks: attributes.sectors,
-        atime: time_for_fuser(attributes.accessed),
-        mtime: time_for_fuser(attributes.modified),
-        ctime: time_for_fuser(attributes.changed),
-        crtime: UNIX_EPOCH,
-        kind: kind(attributes.file_type),
-        perm: attributes.mode & 0o7777,
-        nlink: attributes.links,
-        uid: attributes.uid,
-        gid: attributes.gid,
-        rdev: encode_device(attributes.device),
-        blksize: 4096,
-        flags: 0,
-    }
-}
-
-/// An attribute record that says "no such name, and remember it".
-fn nothing() -> FileAttr {
-    FileAttr {
-        ino: INodeNo(0),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: fuser::FileType::RegularFile,
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 0,
-        flags: 0,
-    }
-}
-
-fn time_for_fuser(time: Time) -> SystemTime {
-    let seconds = Duration::from_secs(time.seconds.unsigned_abs());
-    let start = if time.seconds < 0 {
-        UNIX_EPOCH.checked_sub(seconds)
-    } else {
-        UNIX_EPOCH.checked_add(seconds)
-    };
-    let nanoseconds = Duration::from_nanos(u64::from(time.nanoseconds));
-    start
-        .and_then(|start| start.checked_add(nanoseconds))
-        .unwrap_or(UNIX_EPOCH)
-}
-
-/// The time that the kernel sent. Before 1970 `fuser` subtracts the nanoseconds that it ought to
-/// add; what it subtracted is what was sent.
-fn time_from_fuser(time: SystemTime) -> Time {
-    let signed = |seconds: u64| i64::try_from(seconds).unwrap_or(i64::MAX);
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => Time {
-            seconds: signed(after.as_secs()),
-            nanoseconds: after.subsec_nanos(),
-        },
-        Err(before) => {
-            let before = before.duration();
-            Time {
-                seconds: -signed(before.as_secs()),
-                nanoseconds: before.subsec_nanos(),
-            }
-        }
-    }
-}
-
-fn time_to_set(time: TimeOrNow) -> SetTime {
-    match time {
-        TimeOrNow::Now => SetTime::Now,
-        TimeOrNow::SpecificTime(time) => SetTime::To(time_from_fuser(time)),
     }
 }
 
@@ -453,7 +361,7 @@ impl Filesystem for FuserTransport {
         reply: ReplyData,
     ) {
         READ_BUFFER.with_borrow_mut(|buffer| {
-            let size = size.min(MOST_BYTES) as usize;
+            let size = size as usize;
             if buffer.len() < size {
                 buffer.resize(size, 0);
             }
@@ -649,53 +557,4 @@ fn seek(dispatch: &Dispatch, node: INodeNo, offset: i64, whence: i32) -> Answer<
     let from = u64::try_from(offset).map_err(|_| Errno::NO_SUCH_OFFSET)?;
     let found = dispatch.seek(node.0, from, Whence::from_number(whence)?)?;
     i64::try_from(found).map_err(|_| Errno::INVALID)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Duration, SystemTime, Time, UNIX_EPOCH, time_for_fuser, time_from_fuser};
-
-    /// What fuser 0.18 makes of the seconds and nanoseconds that the kernel sends.
-    fn as_fuser_reads(seconds: i64, nanoseconds: u32) -> SystemTime {
-        let size = Duration::new(seconds.unsigned_abs(), nanoseconds);
-        if seconds >= 0 {
-            UNIX_EPOCH + size
-        } else {
-            UNIX_EPOCH - size
-        }
-    }
-
-    #[test]
-    fn times_come_as_they_were_sent_also_before_1970() {
-        let far = 0x3_7fff_ffff;
-        for (seconds, nanoseconds) in [
-            (0, 0),
-            (1, 999_999_999),
-            (-1, 0),
-            (-1, 1),
-            (-2, 500_000_000),
-            (far, 7),
-            (-(1 << 31), 3),
-        ] {
-            let time = Time {
-                seconds,
-                nanoseconds,
-            };
-            assert_eq!(time_from_fuser(as_fuser_reads(seconds, nanoseconds)), time);
-        }
-    }
-
-    #[test]
-    fn times_go_out_with_nanoseconds_that_count_forward() {
-        let time = time_for_fuser(Time {
-            seconds: -2,
-            nanoseconds: 800_000_000,
-        });
-        assert_eq!(time, UNIX_EPOCH - Duration::new(1, 200_000_000));
-        let time = time_for_fuser(Time {
-            seconds: 5,
-            nanoseconds: 3,
-        });
-        assert_eq!(time, UNIX_EPOCH + Duration::new(5, 3));
-    }
 }

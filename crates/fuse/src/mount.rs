@@ -33,7 +33,8 @@ const DEVICE: &str = "/dev/fuse";
 pub enum MountError {
     /// The device file is not there.
     #[error(
-        "/dev/fuse is missing; load the kernel module `fuse`, or start the container with --device /dev/fuse"
+        "/dev/fuse is missing; load the kernel module `fuse`, or give the container the device \
+         (--device /dev/fuse)"
     )]
     NoDevice,
     /// The device file cannot be opened.

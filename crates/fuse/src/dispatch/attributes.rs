@@ -1,6 +1,6 @@
 //! Attributes: told and changed, and the bits that a change of owner or content takes away.
 
-use pext4_fs::{Attributes, FileType, InodeNumber, SetAttributes, SetTime};
+use pext4_fs::{Attributes, FileType, InodeNumber, SetAttributes, SetTime, Time};
 
 use super::{Answer, Caller, Dispatch};
 use crate::acl;
@@ -29,6 +29,21 @@ pub struct Change {
 }
 
 impl Change {
+    /// The times, if nothing else changes and the kernel had kept them: then it writes them back.
+    fn times_written_back(&self) -> Option<(Time, Time)> {
+        let nothing_else = self.mode.is_none()
+            && self.uid.is_none()
+            && self.gid.is_none()
+            && self.size.is_none()
+            && self.accessed.is_none();
+        match (self.modified, self.changed) {
+            (Some(SetTime::To(modified)), Some(SetTime::To(changed))) if nothing_else => {
+                Some((modified, changed))
+            }
+            _ => None,
+        }
+    }
+
     /// Whether set-id bits of the file go away: always with a new owner, and with a new size unless
     /// root makes it.
     fn takes_set_id(&self, caller: Caller) -> bool {
@@ -65,6 +80,17 @@ impl Dispatch {
     /// The volume's.
     pub fn set_attributes(&self, caller: Caller, node: u64, change: &Change) -> Answer<Attributes> {
         let inode = Self::inode(node)?;
+        if let Some((modified, changed)) = change.times_written_back() {
+            let attributes = self.answer(self.volume.attributes(inode))?;
+            // The kernel does this after every unlink, and nobody will ever read these times.
+            if attributes.links == 0 {
+                return Ok(Attributes {
+                    modified,
+                    changed,
+                    ..attributes
+                });
+            }
+        }
         let mut permissions = change
             .mode
             .map(|mode| u16::try_from(mode & 0o7777).expect("twelve bits"));
@@ -120,7 +146,7 @@ impl Dispatch {
 #[cfg(test)]
 mod tests {
     use super::{Attributes, Caller, Change, FileType, without_set_id};
-    use pext4_fs::{DeviceNumber, InodeNumber, Time};
+    use pext4_fs::{DeviceNumber, InodeNumber, SetTime, Time};
 
     fn file(file_type: FileType, mode: u16) -> Attributes {
         Attributes {
@@ -185,5 +211,39 @@ mod tests {
             "a mode that is asked for is what it gets"
         );
         assert!(!Change::default().takes_set_id(user));
+    }
+
+    #[test]
+    fn only_both_times_alone_are_written_back() {
+        let time = |seconds| Time {
+            seconds,
+            nanoseconds: 0,
+        };
+        let both = Change {
+            modified: Some(SetTime::To(time(1))),
+            changed: Some(SetTime::To(time(2))),
+            ..Change::default()
+        };
+        assert_eq!(both.times_written_back(), Some((time(1), time(2))));
+        for other in [
+            Change {
+                accessed: Some(SetTime::Now),
+                ..both
+            },
+            Change {
+                size: Some(0),
+                ..both
+            },
+            Change {
+                modified: Some(SetTime::Now),
+                ..both
+            },
+            Change {
+                changed: None,
+                ..both
+            },
+        ] {
+            assert_eq!(other.times_written_back(), None, "{other:?}");
+        }
     }
 }
