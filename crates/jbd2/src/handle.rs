@@ -169,7 +169,6 @@ impl<'a> Handle<'a> {
             }
             state.dirty_in = None;
         }
-        self.core.cache.discard(block);
         self.charge(1);
         self.core.transactions.revoke(self.tid, self.shard, block);
     }

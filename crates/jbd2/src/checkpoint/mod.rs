@@ -206,3 +206,83 @@ impl Checkpoint {
         Ok(())
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::io;
+    use std::time::Duration;
+
+    use pext4_block::RamDevice;
+    use pext4_ondisk::journal::JournalSuperblock;
+    use pext4_sync::thread;
+
+    use super::*;
+    use crate::log_area::LogArea;
+    use crate::recovery;
+
+    const BLOCK: u32 = 1024;
+    const RING: Ring = Ring { first: 1, end: 21 };
+
+    /// Takes its time to write the journal's superblock, which is its first block.
+    struct SlowStart(RamDevice);
+
+    impl Device for SlowStart {
+        fn size(&self) -> u64 {
+            self.0.size()
+        }
+
+        fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+            self.0.read_at(offset, into)
+        }
+
+        fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
+            if offset == 0 {
+                thread::sleep(Duration::from_millis(20));
+            }
+            self.0.write_at(offset, from)
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            self.0.flush()
+        }
+    }
+
+    #[test]
+    fn room_is_given_only_when_the_start_has_moved_durably() {
+        let device: Arc<dyn Device> = Arc::new(SlowStart(RamDevice::new(1 << 20)));
+        let cache = Arc::new(Cache::new(Arc::clone(&device), BLOCK, 1 << 20));
+        let area = Arc::new(LogArea::new(BLOCK, &[(BlockNumber(0), 21)]).expect("one run"));
+        let superblock = JournalSuperblock::new(BLOCK, 21, [0; 16]);
+        let file = SuperblockFile::new(Arc::clone(&device), Arc::clone(&area), superblock);
+        file.begin(1, Tid(7)).expect("a ram device works");
+        let checkpoint = Checkpoint::new(
+            Arc::clone(&device),
+            Arc::clone(&cache),
+            Arc::new(file),
+            RING,
+        );
+        for (tid, start) in [(7, 1), (8, 11)] {
+            let buffer = cache.get_zeroed(BlockNumber(u64::from(100 + start)));
+            let version = Version {
+                block: buffer.block(),
+                page: buffer.page(),
+                buffer,
+            };
+            checkpoint.add(Tid(tid), Logged { start, blocks: 10 }, vec![version]);
+        }
+        let counts = Counts::default();
+        thread::scope(|scope| {
+            scope.spawn(|| checkpoint.run(&counts).expect("a ram device works"));
+            for (room, start, sequence) in [(3, 11, 8), (12, 1, 9)] {
+                checkpoint.reserve(Tid(9), room).expect("room is made");
+                let read = recovery::read_superblock(&device, &area).expect("it is there");
+                assert_eq!((read.start, read.sequence), (start, Tid(sequence)));
+            }
+            let refused = checkpoint
+                .reserve(Tid(9), 21)
+                .expect_err("more than the log");
+            assert!(matches!(refused, JournalError::Overflow { .. }));
+            checkpoint.stop();
+        });
+    }
+}

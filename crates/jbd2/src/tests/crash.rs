@@ -111,7 +111,7 @@ impl Life {
     fn operate(&mut self, random: &mut Random) {
         let number = self.now() + 1;
         let mut model = self.models.last().expect("there is one").clone();
-        let mut handle = self.toy.journal.start(10).expect("the journal runs");
+        let mut handle = self.toy.journal.start(14).expect("the journal runs");
         self.toy.set_cell(&mut handle, 0, number);
         model.cells[0] = number;
         for _ in 0..random.below(4) {
@@ -119,7 +119,7 @@ impl Life {
             self.toy.set_cell(&mut handle, cell, number);
             model.cells[cell] = number;
         }
-        for _ in 0..random.below(4) {
+        for _ in 0..random.below(10) {
             let index = random.below(model.blocks.len());
             self.use_block(&mut handle, random, number, index, &mut model.blocks[index]);
         }
@@ -244,7 +244,7 @@ fn crashes(
 fn live(life: &mut Life, random: &mut Random, operations: usize) {
     for _ in 0..operations {
         life.operate(random);
-        match random.below(8) {
+        match random.below(5) {
             0 | 1 => life.commit(),
             2 => life.toy.journal.request_commit(),
             _ => {}
@@ -260,6 +260,7 @@ fn a_cut_at_any_write_leaves_a_prefix_with_all_that_was_acknowledged() {
     let mut life = Life::begin(device, Model::new());
     live(&mut life, &mut random, 150);
     let statistics = life.toy.journal.statistics();
+    println!("{statistics:?}");
     assert!(
         statistics.checkpoints > 2 && statistics.revokes > 5,
         "{statistics:?}"
