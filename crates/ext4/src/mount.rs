@@ -120,7 +120,7 @@ impl Volume {
             }
         });
         for inode in nameless {
-            inode.release(u64::MAX);
+            self.inodes.release(inode.number(), u64::MAX);
             // What cannot be freed stays an orphan, for the next mount to finish.
             let _ = self.run(|| self.reap_if_due(&inode));
         }

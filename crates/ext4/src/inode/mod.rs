@@ -17,12 +17,13 @@
 
 pub mod data;
 pub mod extents;
+pub mod holds;
 pub mod mapping;
 pub mod table;
 pub mod truncate;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pext4_jbd2::{Capture, Handle, Owed, Owing};
 use pext4_ondisk::inode::{Inode as Slot, InodeFlags};
@@ -31,6 +32,7 @@ use pext4_ondisk::{BlockNumber, InodeNumber, Tid};
 use pext4_sync::order::Class;
 use pext4_sync::{Mutex, RwLock};
 
+use crate::inode::holds::Holds;
 use crate::mballoc::Preallocation;
 use crate::orphan::OrphanPlace;
 use crate::store::{Store, now};
@@ -49,7 +51,6 @@ pub struct Inode {
     /// Shape of the extent tree.
     pub map: RwLock<Map>,
     state: Mutex<State>,
-    holds: AtomicU64,
     referenced: AtomicBool,
 }
 
@@ -117,7 +118,6 @@ impl Inode {
                     owed: Owed::default(),
                 },
             ),
-            holds: AtomicU64::new(0),
             referenced: AtomicBool::new(true),
         }
     }
@@ -226,32 +226,6 @@ impl Inode {
         self.state(|state| state.slot.size)
     }
 
-    /// Takes one hold.
-    pub fn hold(&self) {
-        self.holds.fetch_add(1, Ordering::SeqCst);
-        self.mark_used();
-    }
-
-    /// Gives `count` holds back; true if none is left.
-    pub(crate) fn release(&self, count: u64) -> bool {
-        let before = self
-            .holds
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |holds| Some(holds.saturating_sub(count)))
-            .unwrap_or(0);
-        before <= count
-    }
-
-    /// Whether nobody holds it.
-    #[must_use]
-    pub fn is_unheld(&self) -> bool {
-        self.holds.load(Ordering::SeqCst) == 0
-    }
-
-    /// Whether no space is set aside for it, as far as can be told without waiting.
-    pub(crate) fn has_no_preallocation(&self) -> bool {
-        self.map.try_read().is_some_and(|map| map.preallocation.is_none())
-    }
-
     /// Keeps it from the next round of eviction; writes only when that is news.
     pub(crate) fn mark_used(&self) {
         if !self.referenced.load(Ordering::Relaxed) {
@@ -265,9 +239,13 @@ impl Inode {
     }
 
     /// Claims the reaping of an inode without names and holds. True once.
-    pub(crate) fn claim_reaping(&self) -> bool {
+    ///
+    /// Whoever takes the last link does so under the state lock and then looks at the holds;
+    /// whoever gives the last hold back looks at the links under the state lock afterwards. So one
+    /// of the two sees both gone.
+    pub(crate) fn claim_reaping(&self, holds: &Holds) -> bool {
         let mut state = self.state.lock();
-        let due = state.slot.links == 0 && !state.dead && self.is_unheld();
+        let due = state.slot.links == 0 && !state.dead && holds.is_free(self.number);
         state.dead |= due;
         due
     }

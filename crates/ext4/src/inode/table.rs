@@ -1,8 +1,8 @@
 //! The inodes in memory, by number, and what inode-level operations need around them.
 //!
 //! An inode is loaded while its shard of the table is locked, so that two loaders cannot end up
-//! with two objects of one inode, one of them stale. It leaves the table only when nobody holds it
-//! or works on it and the last transaction that changed it is durable: before that, its slot on
+//! with two objects of one inode, one of them stale. It leaves the table only when nobody works on
+//! it and the last transaction that changed it is durable: before that, its slot on
 //! disk (and in the buffer of the inode table) is older than the object.
 
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use pext4_sync::order::Class;
 
 use crate::error::{Refusal, Result};
 use crate::groups::Groups;
+use crate::inode::holds::Holds;
 use crate::inode::{Inode, Reach, SlotPlace};
 use crate::orphan::{Chain, Orphans};
 use crate::store::Store;
@@ -32,6 +33,8 @@ pub struct Inodes {
     pub groups: Arc<Groups>,
     /// Inodes that recovery would have to finish.
     pub orphans: Orphans,
+    /// How often each inode is held, in memory or not.
+    pub holds: Holds,
     table: Map<InodeNumber, Arc<Inode>>,
     most: usize,
     /// The shard that the next eviction looks at.
@@ -42,11 +45,13 @@ impl Inodes {
     /// An empty table over `store`.
     #[must_use]
     pub fn new(store: Arc<Store>, groups: Arc<Groups>, orphans: Orphans) -> Self {
+        let holds = Holds::new(store.geometry.inodes_count);
         let most = (store.options.cache_size / 4 / INODE_MEMORY).clamp(1024, 1 << 20);
         Self {
             store,
             groups,
             orphans,
+            holds,
             table: Map::new(Class::InodeTable),
             most: usize::try_from(most).unwrap_or(usize::MAX),
             hand: AtomicU64::new(0),
@@ -152,7 +157,7 @@ impl Inodes {
         self.make_room();
         let place = self.place(number)?;
         let inode = Arc::new(Inode::new(&self.store, number, slot, file_type, place));
-        inode.hold();
+        self.hold(&inode);
         inode.edit(handle, Reach::Data, |_| ());
         if let Some(earlier) = self.table.insert(number, Arc::clone(&inode)) {
             earlier.bury(handle);
@@ -173,13 +178,38 @@ impl Inodes {
         }
     }
 
+    /// Whether an inode may leave memory. A held one may: its count stays. One without a name may
+    /// not while it is held, and neither may an orphan, whose place is known only here.
     fn may_leave(&self, inode: &Arc<Inode>) -> bool {
-        let idle = Arc::strong_count(inode) == 1 && inode.is_unheld() && !inode.take_used();
-        if !idle {
+        if Arc::strong_count(inode) != 1 || inode.take_used() {
             return false;
         }
-        let last = inode.state(|state| state.last_tid);
-        last.is_none_or(|tid| self.store.journal().is_durable(tid)) && inode.has_no_preallocation()
+        let is_needed = inode.state(|state| {
+            let is_done = state.dead || (state.slot.links > 0 && state.orphan.is_none());
+            let is_durable = state.last_tid.is_none_or(|tid| self.store.journal().is_durable(tid));
+            !is_done || !is_durable
+        });
+        if is_needed {
+            return false;
+        }
+        let Some(mut map) = inode.map.try_write() else {
+            return false;
+        };
+        if let Some(preallocation) = map.preallocation.take() {
+            self.groups.release(&preallocation);
+        }
+        true
+    }
+
+    /// Takes one hold of an inode, which is in use by the caller.
+    pub fn hold(&self, inode: &Inode) {
+        self.holds.take(inode.number());
+        inode.mark_used();
+    }
+
+    /// Gives `count` holds of an inode back; true if none is left.
+    pub(crate) fn release(&self, number: InodeNumber, count: u64) -> bool {
+        number.get() <= self.store.geometry.inodes_count && self.holds.give(number, count)
     }
 
     /// The inode of a number, if it is in memory.

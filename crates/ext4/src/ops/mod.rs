@@ -83,7 +83,7 @@ impl Volume {
 
     /// An entry to give out, its inode held.
     pub(crate) fn hand_out(&self, inode: &Inode) -> Entry {
-        inode.hold();
+        self.inodes.hold(inode);
         Entry { inode: inode.number(), attributes: inode.attributes() }
     }
 }

@@ -24,12 +24,16 @@ impl Volume {
     ///
     /// A failure to free it leaves it to the orphan clean-up of the next mount.
     pub fn forget(&self, inode: InodeNumber, count: u64) {
+        if !self.inodes.release(inode, count) {
+            return;
+        }
+        // One that is not in memory has a name.
         let Some(inode) = self.inodes.loaded_inode(inode) else {
             return;
         };
-        if inode.release(count) && inode.state(|state| state.slot.links == 0) {
+        if inode.state(|state| state.slot.links == 0) {
             let _ = self.run(|| self.reap_if_due(&inode));
-        } else if inode.is_unheld() && inode.file_type() == FileType::Regular {
+        } else if inode.file_type() == FileType::Regular {
             self.inodes.drop_preallocation(&inode);
         }
     }
@@ -42,7 +46,7 @@ impl Volume {
     /// Ends an inode within the handle that took its last name, if nobody holds it and one step
     /// frees all it has.
     pub(super) fn reap_at_once(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<bool> {
-        if inode.is_directory() || !self.inodes.is_freed_in_one_step(inode)? || !inode.claim_reaping() {
+        if inode.is_directory() || !self.inodes.is_freed_in_one_step(inode)? || !inode.claim_reaping(&self.inodes.holds) {
             return Ok(false);
         }
         self.inodes.free_all_blocks(handle, inode)?;
@@ -52,7 +56,7 @@ impl Volume {
 
     /// Ends an inode if its last name and hold are gone and nobody else has begun to.
     pub(crate) fn reap_if_due(&self, inode: &Arc<Inode>) -> Result<()> {
-        if self.inodes.store.is_read_only() || !inode.claim_reaping() {
+        if self.inodes.store.is_read_only() || !inode.claim_reaping(&self.inodes.holds) {
             return Ok(());
         }
         self.inodes.drop_preallocation(inode);
@@ -83,7 +87,7 @@ impl Volume {
             state.slot.links = 0;
             state.dead = true;
         });
-        inode.release(u64::MAX);
+        self.inodes.release(inode.number(), u64::MAX);
         self.inodes.free_all_blocks(handle, inode)?;
         self.finish_reaping(handle, inode)
     }

@@ -1,0 +1,82 @@
+//! How often each inode is held.
+//!
+//! Holds are counted apart from the inodes in memory: a kernel that caches millions of names holds
+//! as many inodes, and only a number of each must stay. The counts lie in pages by inode number
+//! that are made when first needed; a page is never given back, so the memory is at most four
+//! bytes an inode of the image. Every count is atomic; they order against an inode's links as
+//! [`Inode::claim_reaping`](super::Inode::claim_reaping) says.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use pext4_ondisk::InodeNumber;
+
+const PER_PAGE: usize = 1024;
+
+type Page = Box<[AtomicU32]>;
+
+/// The holds on all inodes of a volume.
+pub struct Holds {
+    pages: Box<[OnceLock<Page>]>,
+}
+
+impl Holds {
+    /// No holds on any of `inodes` inodes.
+    pub(super) fn new(inodes: u32) -> Self {
+        let pages = (inodes as usize / PER_PAGE) + 1;
+        Self { pages: (0..pages).map(|_| OnceLock::new()).collect() }
+    }
+
+    fn count(&self, inode: InodeNumber) -> &AtomicU32 {
+        let index = inode.get() as usize;
+        let page = self.pages[index / PER_PAGE].get_or_init(|| (0..PER_PAGE).map(|_| AtomicU32::new(0)).collect());
+        &page[index % PER_PAGE]
+    }
+
+    /// Takes one hold. A count that reached its end stays there for good.
+    pub(super) fn take(&self, inode: InodeNumber) {
+        let _ = self.count(inode).fetch_update(Ordering::SeqCst, Ordering::SeqCst, |held| held.checked_add(1));
+    }
+
+    /// Gives `count` holds back; true if none is left.
+    pub(super) fn give(&self, inode: InodeNumber, count: u64) -> bool {
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let before = self.count(inode).fetch_update(Ordering::SeqCst, Ordering::SeqCst, |held| {
+            Some(if held == u32::MAX && count < u32::MAX { held } else { held.saturating_sub(count) })
+        });
+        before.is_ok_and(|before| before <= count)
+    }
+
+    /// Whether nobody holds the inode.
+    pub(super) fn is_free(&self, inode: InodeNumber) -> bool {
+        let page = self.pages[inode.get() as usize / PER_PAGE].get();
+        page.is_none_or(|page| page[inode.get() as usize % PER_PAGE].load(Ordering::SeqCst) == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Holds, InodeNumber};
+
+    #[test]
+    fn holds_are_counted_by_inode() {
+        let holds = Holds::new(5000);
+        let (first, last) = (InodeNumber(1), InodeNumber(5000));
+        assert!(holds.is_free(last));
+        holds.take(last);
+        holds.take(last);
+        assert!(holds.is_free(first) && !holds.is_free(last));
+        assert!(!holds.give(last, 1));
+        assert!(holds.give(last, 1));
+        assert!(holds.is_free(last));
+    }
+
+    #[test]
+    fn more_given_back_than_taken_is_none() {
+        let holds = Holds::new(10);
+        holds.take(InodeNumber(3));
+        assert!(holds.give(InodeNumber(3), u64::MAX));
+        assert!(holds.give(InodeNumber(3), 1));
+        assert!(holds.is_free(InodeNumber(3)));
+    }
+}
