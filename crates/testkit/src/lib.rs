@@ -19,6 +19,7 @@ pub mod content;
 pub mod crash;
 pub mod effort;
 pub mod errno;
+pub mod fuzz;
 pub mod linear;
 pub mod model;
 pub mod mounted;

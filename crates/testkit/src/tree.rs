@@ -80,6 +80,21 @@ impl Tree {
         told
     }
 
+    /// The tree for people, a line for each file.
+    #[must_use]
+    pub fn tell(&self) -> String {
+        let lines = self.items.iter().map(|(path, item)| {
+            let facts = &item.facts;
+            let (inode, links, size) = (facts.inode, facts.links, facts.size);
+            format!(
+                "  {}: {:?} inode {inode}, {links} links, {size} bytes",
+                show(path),
+                facts.kind
+            )
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
     /// Fails with all differences between two walks of the same image.
     ///
     /// # Panics

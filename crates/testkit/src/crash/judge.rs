@@ -108,13 +108,15 @@ impl<'a> Judge<'a> {
         }
         let chunks = right.occupied().chain(found.occupied());
         let sectors = chunks.flat_map(|chunk| (chunk..chunk + CHUNK).step_by(SECTOR));
-        for offset in sectors {
-            let bytes = sector(found, offset);
-            if bytes != sector(right, offset)
+        for offset in sectors.filter(|&offset| offset < found.size()) {
+            // Of a last sector in part: what other versions have behind this one's end is unseen.
+            let bytes = found.read(offset, SECTOR as u64);
+            if bytes != sector(right, offset, bytes.len())
                 && !self.is_some_version(state, item.facts.inode, offset, &bytes)
             {
                 return Some(format!(
-                    "bytes at {offset} are of no version that may be seen"
+                    "bytes at {offset} are of no version that may be seen: {:02x?}...",
+                    &bytes[..bytes.len().min(8)]
                 ));
             }
         }
@@ -125,8 +127,10 @@ impl<'a> Judge<'a> {
     /// have replaced since.
     fn is_some_version(&self, state: usize, inode: u32, offset: u64, bytes: &[u8]) -> bool {
         let models = &self.recording.models;
-        let version =
-            |state: usize| Some(sector(&models[state].node(inode)?.file()?.content, offset));
+        let version = |state: usize| {
+            let file = models[state].node(inode)?.file()?;
+            Some(sector(&file.content, offset, bytes.len()))
+        };
         if (state + 1..=*self.states.end()).any(|later| version(later).as_deref() == Some(bytes)) {
             return true;
         }
@@ -172,8 +176,9 @@ fn covered(recording: &Recording, state: usize) -> usize {
     usize::try_from(step).unwrap_or(state).min(state)
 }
 
-fn sector(content: &Content, offset: u64) -> Vec<u8> {
-    let mut bytes = content.read(offset, SECTOR as u64);
-    bytes.resize(SECTOR, 0);
+/// Bytes of a version, as if it went on with zeroes behind its end.
+fn sector(content: &Content, offset: u64, length: usize) -> Vec<u8> {
+    let mut bytes = content.read(offset, length as u64);
+    bytes.resize(length, 0);
     bytes
 }

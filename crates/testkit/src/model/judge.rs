@@ -257,7 +257,10 @@ impl Model {
             Body::Special(..) => (0, sectors(1)),
             Body::Directory { .. } => (facts.size / 512, facts.size / 512 + sectors(40)),
         };
+        // A directory that was removed but is held has lost its size already.
+        let is_gone = node.links == 0 && facts.size == 0;
         if facts.kind == FileType::Directory
+            && !is_gone
             && (facts.size == 0 || facts.size % self.block_size != 0)
         {
             return Err(format!("a directory of {} bytes", facts.size));
@@ -288,6 +291,10 @@ pub fn tell(outcome: &Outcome) -> String {
     match outcome {
         Ok(Answer::Bytes(bytes)) => format!("success with {} bytes", bytes.len()),
         Ok(Answer::Entries(entries)) => format!("success with {} entries", entries.len()),
+        Ok(Answer::File(facts)) => format!(
+            "{:?} inode {}, {} links, {} bytes",
+            facts.kind, facts.inode, facts.links, facts.size
+        ),
         Ok(answer) => format!("success ({answer:?})"),
         Err(failure) if failure.errno == E2BIG => "E2BIG".to_owned(),
         Err(failure) => failure.to_string(),

@@ -22,7 +22,7 @@ pub fn recover(image: &Path) -> Result<()> {
     if !matches!(told.status.code(), Some(0 | 1)) {
         bail!("e2fsck -fy ended with {}:\n{words}", told.status);
     }
-    let mended: Vec<&str> = words.lines().filter(|line| is_repair(line)).collect();
+    let mended = repairs(&words);
     if !mended.is_empty() {
         bail!(
             "e2fsck found more to mend than a journal:\n  {}\n{words}",
@@ -32,10 +32,31 @@ pub fn recover(image: &Path) -> Result<()> {
     e2fsck(image).context("after its own recovery")
 }
 
-/// Whether a line of e2fsck tells of a repair. Questions do, with their answer behind; what belongs
-/// to recovery (the journal, orphans, free counts of the superblock) asks nothing.
-fn is_repair(line: &str) -> bool {
-    line.contains("? yes") || line.contains("FIXED") || line.contains("IGNORED")
+/// What e2fsck mends besides on any image that was cut off, the kernel's too: the totals in the
+/// superblock, which are not journalled at each change, and what is left in the orphan file.
+const BELONGS_TO_RECOVERY: [&str; 4] = [
+    "Free blocks count wrong (",
+    "Free inodes count wrong (",
+    "Feature orphan_present is set but orphan file is clean.",
+    "Orphan file (inode ",
+];
+
+/// The repairs that e2fsck tells of: its questions, with what they are about. What belongs to
+/// recovery otherwise (the journal, orphans) asks nothing.
+fn repairs(words: &str) -> Vec<String> {
+    let lines: Vec<&str> = words.lines().filter(|line| !line.is_empty()).collect();
+    let mut found = Vec::new();
+    for (index, line) in lines.iter().enumerate() {
+        let about = if index == 0 { "" } else { lines[index - 1] };
+        let is_question = line.contains("? yes");
+        let is_expected = BELONGS_TO_RECOVERY
+            .iter()
+            .any(|start| about.starts_with(start));
+        if (is_question && !is_expected) || line.contains("FIXED") || line.contains("IGNORED") {
+            found.push(format!("{about} {line}"));
+        }
+    }
+    found
 }
 
 #[cfg(test)]

@@ -29,10 +29,11 @@ pub enum Access {
 }
 
 impl Access {
-    fn options(self) -> &'static str {
+    /// Options to try, one after another: without a journal there is nothing to commit.
+    fn options(self) -> &'static [&'static str] {
         match self {
-            Self::ReadOnly => "loop,ro,noatime,nodev",
-            Self::ReadWrite => "loop,rw,noatime,nodev,commit=300",
+            Self::ReadOnly => &["loop,ro,noatime,nodev"],
+            Self::ReadWrite => &["loop,rw,noatime,nodev,commit=300", "loop,rw,noatime,nodev"],
         }
     }
 }
@@ -105,14 +106,19 @@ impl Drop for KernelMount {
 }
 
 fn mount(image: &Path, directory: &Path, access: Access) -> Result<()> {
-    let mut command = tool("mount");
-    command
-        .args(["-t", "ext4", "-o", access.options()])
-        .arg(image)
-        .arg(directory);
-    run(&mut command)
-        .map(|_| ())
-        .with_context(|| format!("the kernel refuses {}", image.display()))
+    let mut last = Ok(());
+    for options in access.options() {
+        let mut command = tool("mount");
+        command
+            .args(["-t", "ext4", "-o", options])
+            .arg(image)
+            .arg(directory);
+        last = run(&mut command).map(|_| ());
+        if last.is_ok() {
+            break;
+        }
+    }
+    last.with_context(|| format!("the kernel refuses {}", image.display()))
 }
 
 /// Unmounts; a mount that somebody still looks at is tried again for a while.

@@ -27,7 +27,7 @@ fn run_until_failure(
     stage: &Stage,
     device: &Arc<FaultDevice>,
     seed: u64,
-) -> (VolumeSubject, Recording) {
+) -> (VolumeSubject, Recording, String) {
     let below: Arc<dyn Device> = Arc::<FaultDevice>::clone(device);
     let mut subject = VolumeSubject::open(below, stage.options.clone()).expect("nothing fails yet");
     let mut random = Random::new(seed);
@@ -54,7 +54,7 @@ fn run_until_failure(
         if let Err(failure) = &outcome
             && [EIO, EROFS].contains(&failure.errno)
         {
-            break;
+            return (subject, run, format!("{op}: {failure}"));
         }
         model
             .follow(&op, &outcome)
@@ -64,17 +64,17 @@ fn run_until_failure(
         run.ops.push(op);
         run.models.push(model);
     }
-    (subject, run)
+    panic!(
+        "seed {seed}: the device failed {} times and nobody was told",
+        device.failures()
+    );
 }
 
 fn fail_once(stage: &Stage, seed: u64) {
     let ram = stage.device();
     let device = Arc::new(FaultDevice::new(Arc::<RamDevice>::clone(&ram)));
-    let (mut subject, run) = run_until_failure(stage, &device, seed);
-    assert!(
-        device.failures() > 0,
-        "seed {seed}: the device never failed"
-    );
+    let (mut subject, run, told) = run_until_failure(stage, &device, seed);
+    let context = format!("seed {seed}, {told}");
     let create = Op::Create {
         at: Target::path("after-the-failure"),
         new: Fresh::plain(0o644),
@@ -82,15 +82,12 @@ fn fail_once(stage: &Stage, seed: u64) {
     let sync = subject.run(&create).and_then(|_| subject.run(&Op::Sync));
     assert!(
         sync.is_err(),
-        "seed {seed}: something was acknowledged after a failure"
+        "{context}: something was acknowledged after a failure"
     );
-    assert!(
-        subject.volume().is_read_only(),
-        "seed {seed}: still writable"
-    );
+    assert!(subject.volume().is_read_only(), "{context}: still writable");
     assert!(
         subject.run(&Op::Stat(Target::root())).is_ok(),
-        "seed {seed}: it can still be read"
+        "{context}: it can still be read"
     );
     subject.abandon();
     device.heal();
@@ -98,18 +95,18 @@ fn fail_once(stage: &Stage, seed: u64) {
     let path = folder.path().join("image");
     ram.save(&path).expect("saved");
     let judge = Judge::new(&run, usize::MAX);
-    let tree = tree_of(Arc::new(ram.fork()), false)
-        .unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
+    let tree =
+        tree_of(Arc::new(ram.fork()), false).unwrap_or_else(|error| panic!("{context}: {error:#}"));
     judge
         .state_of(&tree)
-        .unwrap_or_else(|text| panic!("seed {seed}: {text}"));
-    recover(&path).unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
+        .unwrap_or_else(|text| panic!("{context}: {text}"));
+    recover(&path).unwrap_or_else(|error| panic!("{context}: {error:#}"));
     let again = RamDevice::load(&path).expect("loaded");
     let tree =
-        tree_of(Arc::new(again), true).unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
+        tree_of(Arc::new(again), true).unwrap_or_else(|error| panic!("{context}: {error:#}"));
     judge
         .state_of(&tree)
-        .unwrap_or_else(|text| panic!("seed {seed}: after e2fsck: {text}"));
+        .unwrap_or_else(|text| panic!("{context}: after e2fsck: {text}"));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use pext4_block::{Device, RamDevice, RecordDevice};
 use pext4_testkit::Random;
 use pext4_testkit::effort::{effort, failures, seeds, within};
+use pext4_testkit::fuzz;
 use pext4_testkit::mutate::{Specimen, scribble, wander};
 use pext4_testkit::oracle::format::Features;
 
@@ -117,6 +118,57 @@ fn images_that_end_too_early() {
             survives(device, &format!("{features:?} cut to {length} bytes"));
         }
     }
+}
+
+/// The fuzz targets on noise, on real metadata, and on real metadata with a byte changed.
+#[test]
+fn what_the_fuzzers_do() {
+    let (_, specimen) = specimens().swap_remove(1);
+    for seed in seeds(300) {
+        let mut random = Random::new(seed);
+        let length = random.index(3000);
+        let mut bytes: Vec<u8> = (0..length).map(|_| random.word() as u8).collect();
+        fuzz::recovery(&bytes);
+        if random.chance(1, 5) {
+            fuzz::image(&bytes);
+        }
+        fuzz::ondisk(&bytes);
+        let spot = random.pick(&specimen.spots);
+        bytes.resize(spot.length as usize, 0);
+        specimen
+            .device
+            .read_at(spot.offset, &mut bytes)
+            .expect("within");
+        fuzz::ondisk(&bytes);
+        for _ in 0..4 {
+            let at = random.index(bytes.len());
+            bytes[at] = random.word() as u8;
+            fuzz::ondisk(&bytes);
+        }
+        fuzz::recovery(&journal(&specimen, &mut random));
+    }
+}
+
+/// The start of a journal that waits to be replayed, some bytes changed, and checksums too where
+/// nobody looks at them.
+fn journal(specimen: &Specimen, random: &mut Random) -> Vec<u8> {
+    let spots = specimen.spots.iter().filter(|spot| spot.what == "Journal");
+    let mut bytes = Vec::new();
+    for spot in spots {
+        let mut block = vec![0; spot.length as usize];
+        specimen
+            .device
+            .read_at(spot.offset, &mut block)
+            .expect("within");
+        bytes.extend(block);
+    }
+    // The journal says how long it is; the target's is shorter.
+    bytes[16..20].copy_from_slice(&64_u32.to_be_bytes());
+    for _ in 0..random.below(4) {
+        let at = random.index(bytes.len().min(6000));
+        bytes[at] ^= 1 << random.below(8);
+    }
+    bytes
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod hostile;
 mod kernel_both_ways;
 mod kernel_model;
 mod orphans;
+mod rig;
 mod single;
 mod specimen;
 mod threads;

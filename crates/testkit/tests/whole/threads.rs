@@ -87,7 +87,8 @@ fn together(stage: &Stage, plan: Plan, seed: u64) {
         Verdict::Undecided => eprintln!("seed {seed}: the search for an order was given up"),
         Verdict::Impossible => {
             let told = linear::tell(&history);
-            panic!("seed {seed}: no order explains this history:\n{told}\nand {tree:#?}");
+            let tree = tree.tell();
+            panic!("seed {seed}: no order explains this history:\n{told}\nand\n{tree}");
         }
     }
     subject.close().expect("it closes");
@@ -122,11 +123,13 @@ fn threads_in_one_directory_can_be_put_in_a_line() {
 /// Threads that fill and empty one directory, grown large enough to be indexed and split.
 #[test]
 fn threads_fill_one_directory() {
-    let stage = stage(1024, Features::Upstream);
+    let each = 800 * effort() as usize;
+    let format = Format::new(96 << 20, 1024, Features::Upstream);
+    let format = format.inodes((THREADS * each + 1000) as u32);
+    let stage = Stage::new(format).expect("mke2fs makes it");
     let device = stage.device();
     let subject = VolumeSubject::open(device.clone(), stage.options.clone()).expect("mountable");
     let subject = Arc::new(subject);
-    let each = 800 * effort() as usize;
     let workers: Vec<_> = (0..THREADS)
         .map(|thread| {
             let mut own = subject.beside(2);

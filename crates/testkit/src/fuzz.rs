@@ -1,0 +1,221 @@
+//! What the fuzz targets do with their bytes; also run by a plain test on bytes from seeds, so
+//! that the targets stay alive where nobody fuzzes.
+//!
+//! None of these may panic, hang or take memory beyond reason. Decoders that accept something must
+//! give it back: encoding what was decoded and decoding that again changes nothing.
+
+use std::sync::{Arc, OnceLock};
+
+use pext4_block::{Device, RamDevice};
+use pext4_jbd2::LogArea;
+use pext4_jbd2::recovery;
+use pext4_ondisk::directory::{self, Entry, FileType, Format};
+use pext4_ondisk::geometry::Geometry;
+use pext4_ondisk::group_descriptor::GroupDescriptor;
+use pext4_ondisk::htree::{self, RootInfo};
+use pext4_ondisk::inode::Inode;
+use pext4_ondisk::journal::descriptor::tags;
+use pext4_ondisk::journal::format::RecordFormat;
+use pext4_ondisk::journal::superblock::JournalSuperblock;
+use pext4_ondisk::journal::{commit, fast_commit, header, revoke};
+use pext4_ondisk::mmp::Mmp;
+use pext4_ondisk::orphan_file::OrphanBlock;
+use pext4_ondisk::superblock::Superblock;
+use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, LogicalBlock, Tid, extent, xattr};
+
+use crate::mutate::{Specimen, scribble, wander};
+use crate::oracle::format::Features;
+
+/// Bytes in a block of the targets.
+const BLOCK: usize = 1024;
+/// Blocks in the log of the recovery target.
+const LOG_BLOCKS: u32 = 64;
+/// Bytes that one change of the image target takes.
+const CHANGE: usize = 8;
+
+/// Gives the bytes to every decoder; the first byte chooses nothing, all of them see the same.
+pub fn ondisk(data: &[u8]) {
+    let mut block = data.to_vec();
+    block.resize(BLOCK.max(data.len().min(1 << 16)), 0);
+    groups(&block);
+    files(&block);
+    directories(&block);
+    attributes(&block);
+    journals(&block);
+}
+
+fn groups(block: &[u8]) {
+    let Some(bytes) = block.first_chunk::<BLOCK>() else {
+        return;
+    };
+    let Ok(superblock) = Superblock::decode_unverified(bytes) else {
+        return;
+    };
+    let again = Superblock::decode_unverified(&superblock.encode());
+    assert!(again.is_ok(), "what was decoded can be decoded again");
+    let Ok(geometry) = Geometry::of(&superblock) else {
+        return;
+    };
+    let length = usize::from(geometry.descriptor_size).min(block.len());
+    let group = GroupNumber::new(0);
+    if let Ok(descriptor) = GroupDescriptor::decode_unverified(&block[..length], &geometry, group) {
+        let _ = descriptor.check(&geometry, group);
+    }
+}
+
+fn files(block: &[u8]) {
+    for length in [128, 256, BLOCK] {
+        if let Ok(inode) = Inode::decode(&block[..length], InodeNumber::new(12), None) {
+            let mut slot = vec![0; length];
+            inode.encode(&mut slot, InodeNumber::new(12), None);
+            let again = Inode::decode(&slot, InodeNumber::new(12), None);
+            assert_eq!(
+                again.ok(),
+                Some(inode),
+                "an inode survives its own encoding"
+            );
+        }
+    }
+    for length in [60, BLOCK] {
+        let Ok(node) = extent::Node::parse(&block[..length]) else {
+            continue;
+        };
+        let _ = node.count_up_to(LogicalBlock::new(77));
+        for entry in node.entries() {
+            let _ = extent::Extent::decode(entry);
+        }
+    }
+    let home = BlockNumber::new(9);
+    let _ = OrphanBlock::decode(block, InodeNumber::new(12), 1, home, None);
+    let _ = Mmp::decode(block, None);
+}
+
+fn directories(block: &[u8]) {
+    for has_tail in [false, true] {
+        let format = Format {
+            has_tail,
+            has_file_types: true,
+        };
+        let _ = directory::entries(block, format)
+            .take_while(Result::is_ok)
+            .count();
+        let _ = directory::find(block, format, b"name");
+        let _ = directory::is_empty(block, format);
+        let mut copy = block.to_vec();
+        let entry = Entry {
+            inode: InodeNumber::new(12),
+            file_type: Some(FileType::Regular),
+            name: b"new-name",
+        };
+        if let Ok(directory::Inserted::At(_)) = directory::insert(&mut copy, format, &entry) {
+            let found = directory::find(&copy, format, b"new-name");
+            assert!(found.is_ok(), "an entry that went in can be read");
+            let _ = directory::remove(&mut copy, format, b"new-name");
+        }
+        for index in [
+            htree::Index::root(block, has_tail),
+            htree::Index::node(block, has_tail),
+        ] {
+            let Ok(index) = index else { continue };
+            let _ = index.check(1000);
+            let _ = index.search(0x8000_0000);
+            let _ = index.entries().count();
+        }
+    }
+    let _ = directory::dots(block);
+    let _ = RootInfo::decode(block).map(|info| info.check(1));
+}
+
+fn attributes(block: &[u8]) {
+    if let Ok(decoded) = xattr::Block::decode(block) {
+        let mut again = vec![0; block.len()];
+        if decoded.encode(&mut again).is_ok() {
+            let twice = xattr::Block::decode(&again).expect("own bytes are sound");
+            assert_eq!(twice.attributes.len(), decoded.attributes.len());
+        }
+    }
+    let _ = xattr::decode_inode_area(&block[..96]);
+}
+
+fn journals(block: &[u8]) {
+    let _ = header::Header::decode(block);
+    let _ = fast_commit::is_pending(block, Tid(5));
+    let Some(bytes) = block.first_chunk::<BLOCK>() else {
+        return;
+    };
+    let Ok(superblock) = JournalSuperblock::decode(bytes) else {
+        return;
+    };
+    let format = RecordFormat::of(&superblock);
+    let _ = tags(&format, block).len();
+    let _ = revoke::records(&format, block).map(Iterator::count);
+    let _ = commit::verify(&format, block);
+    let _ = format.verify_tail(block);
+}
+
+/// Takes the bytes for a journal and replays it.
+pub fn recovery(data: &[u8]) {
+    let blocks = 4 * LOG_BLOCKS;
+    let device = RamDevice::new(u64::from(blocks) * BLOCK as u64);
+    let start = u64::from(2 * LOG_BLOCKS);
+    let most = LOG_BLOCKS as usize * BLOCK;
+    let bytes = &data[..data.len().min(most)];
+    device
+        .write_at(start * BLOCK as u64, bytes)
+        .expect("it fits");
+    let runs = [(BlockNumber::new(start), LOG_BLOCKS)];
+    let Ok(area) = LogArea::new(BLOCK as u32, &runs) else {
+        return;
+    };
+    let Ok(mut superblock) = recovery::read_superblock(&device, &area) else {
+        return;
+    };
+    let seen = recovery::recover_to_overlay(&device, &area, &superblock, blocks.into());
+    let done = recovery::recover(&device, &area, &mut superblock, blocks.into());
+    assert_eq!(
+        seen.is_ok(),
+        done.is_ok() || !superblock.read_only_compat.is_empty()
+    );
+    let Ok((_, overlay)) = seen else { return };
+    let mut home = vec![0; BLOCK];
+    for (block, bytes) in overlay {
+        assert!(
+            block.get() < blocks.into(),
+            "a block outside the file system"
+        );
+        device
+            .read_at(block.get() * BLOCK as u64, &mut home)
+            .expect("within");
+        let is_journal = (start..start + u64::from(LOG_BLOCKS)).contains(&block.get());
+        assert!(
+            done.is_err() || is_journal || home == bytes,
+            "both replays bring the same home"
+        );
+    }
+}
+
+/// Changes a sound image as the bytes say, and uses it.
+pub fn image(data: &[u8]) {
+    static SPECIMENS: OnceLock<Vec<Specimen>> = OnceLock::new();
+    let specimens = SPECIMENS.get_or_init(|| {
+        let all = [Features::NoChecksums, Features::Upstream];
+        all.map(|features| Specimen::with_journal(features).expect("mke2fs makes it"))
+            .into()
+    });
+    let Some((&which, changes)) = data.split_first() else {
+        return;
+    };
+    let specimen = &specimens[usize::from(which) % specimens.len()];
+    let device = specimen.device.fork();
+    for change in changes.chunks_exact(CHANGE).take(16) {
+        let spot = &specimen.spots[usize::from(change[0]) % specimen.spots.len()];
+        let within = u64::from(u16::from_le_bytes([change[1], change[2]])) % (spot.length - 4);
+        let width = 1 + usize::from(change[3]) % 4;
+        device
+            .write_at(spot.offset + within, &change[4..4 + width])
+            .expect("within");
+    }
+    let (one, two) = (Arc::new(device.fork()), Arc::new(device));
+    wander(one);
+    scribble(two);
+}

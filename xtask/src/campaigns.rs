@@ -1,0 +1,96 @@
+//! The long runs: the tests of the whole with more seeds, fuzzing, and the model checker.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Result, bail};
+
+use crate::{cargo, execute, workspace};
+
+/// Fuzz targets, as `fuzz/Cargo.toml` names them.
+const FUZZ_TARGETS: [&str; 3] = ["ondisk", "recovery", "image"];
+
+/// Modules of the tests of the whole, tried harder.
+fn whole(modules: &[&str], effort: u64) -> Result<()> {
+    let arguments = [
+        "test",
+        "--release",
+        "-p",
+        "pext4-testkit",
+        "--test",
+        "whole",
+        "--",
+    ];
+    let mut command = cargo(&arguments);
+    command
+        .args(modules)
+        .env("PEXT4_TEST_EFFORT", effort.to_string());
+    execute(&mut command)
+}
+
+/// Power cuts, failing devices, files without names.
+pub fn crash(effort: u64) -> Result<()> {
+    whole(&["crash::", "faults::", "orphans::"], effort)
+}
+
+/// Random operations: one thread and many, full volumes, spoilt images, the kernel.
+pub fn soak(effort: u64) -> Result<()> {
+    whole(
+        &["single::", "threads::", "full::", "hostile::", "kernel_"],
+        effort,
+    )
+}
+
+/// Coverage-guided fuzzing of one target, or of each in turn.
+pub fn fuzz(target: Option<&str>, seconds: u64) -> Result<()> {
+    let probe = Command::new("cargo")
+        .args(["+nightly", "fuzz", "--version"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    if !probe.is_ok_and(|status| status.success()) {
+        bail!(
+            "fuzzing wants the nightly toolchain and cargo-fuzz:\n  \
+             rustup toolchain install nightly\n  cargo install cargo-fuzz"
+        );
+    }
+    let targets: Vec<&str> = FUZZ_TARGETS
+        .into_iter()
+        .filter(|name| target.is_none_or(|wanted| wanted == *name))
+        .collect();
+    if targets.is_empty() {
+        bail!("the targets are: {}", FUZZ_TARGETS.join(", "));
+    }
+    for target in targets {
+        let limit = format!("-max_total_time={seconds}");
+        let arguments = [
+            "+nightly",
+            "fuzz",
+            "run",
+            target,
+            "--",
+            &limit,
+            "-max_len=65536",
+        ];
+        let mut command = Command::new("cargo");
+        execute(command.args(arguments).current_dir(workspace()))?;
+    }
+    Ok(())
+}
+
+/// Every interleaving of the small concurrent pieces.
+pub fn loom() -> Result<()> {
+    let arguments = [
+        "test",
+        "--release",
+        "--lib",
+        "-p",
+        "pext4-sync",
+        "-p",
+        "pext4-block",
+    ];
+    let mut command = cargo(&arguments);
+    command
+        .env("RUSTFLAGS", "--cfg loom")
+        .env("CARGO_TARGET_DIR", "target/loom");
+    execute(command.args(["--", "loom"]))
+}

@@ -1,0 +1,224 @@
+//! What rustfmt and clippy do not see: lengths, words that do not belong, files without a contract.
+//!
+//! It reads rustfmt's layout: a function ends at the first `}` that stands as far left as its `fn`
+//! line. Tests (files in `tests`, modules called `tests` or `testing`, and what follows
+//! `#[cfg(test)]`) may be long and may unwrap.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// Most lines of a function.
+const LONGEST_FUNCTION: usize = 70;
+/// Most lines of a file.
+const LONGEST_FILE: usize = 800;
+/// Most columns of a line; rustfmt leaves long words alone.
+const LONGEST_LINE: usize = 120;
+/// Folders with sources.
+const FOLDERS: [&str; 3] = ["crates", "xtask", "fuzz"];
+
+/// Words that no source may hold. They are spelled in halves so that this file may hold them.
+fn words() -> [String; 6] {
+    let halves = [
+        ("TO", "DO"),
+        ("FIX", "ME"),
+        ("todo", "!("),
+        ("unimplemented", "!("),
+        ("dbg", "!("),
+        ("#[ign", "ore"),
+    ];
+    halves.map(|(one, two)| format!("{one}{two}"))
+}
+
+/// All complaints about the sources below a workspace's folder.
+pub fn complaints(workspace: &Path) -> Result<Vec<String>> {
+    let mut files = Vec::new();
+    for folder in FOLDERS
+        .iter()
+        .map(|folder| workspace.join(folder))
+        .filter(|folder| folder.is_dir())
+    {
+        sources(&folder, &mut files)?;
+    }
+    files.sort();
+    let mut found = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        let shown = file
+            .strip_prefix(workspace)
+            .unwrap_or(&file)
+            .display()
+            .to_string();
+        found.extend(in_file(&text, is_test_file(&file)).map(|text| format!("{shown}:{text}")));
+    }
+    Ok(found)
+}
+
+fn sources(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let path = entry?.path();
+        if path.is_dir() {
+            if path.file_name().is_some_and(|name| name != "target") {
+                sources(&path, files)?;
+            }
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn is_test_file(path: &Path) -> bool {
+    let names = path
+        .components()
+        .map(|part| part.as_os_str().to_string_lossy().into_owned());
+    names
+        .into_iter()
+        .any(|name| ["tests", "tests.rs", "testing.rs"].contains(&name.as_str()))
+}
+
+/// Complaints about one file, each starting with its line.
+fn in_file(text: &str, is_test: bool) -> impl Iterator<Item = String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let tests = if is_test { 0 } else { first_test_line(&lines) };
+    let mut found = Vec::new();
+    if !text.starts_with("//!") {
+        found.push("1: the file does not begin with its contract (`//!`)".to_owned());
+    }
+    if lines.len() > LONGEST_FILE {
+        found.push(format!("{}: more than {LONGEST_FILE} lines", lines.len()));
+    }
+    for (index, line) in lines.iter().enumerate() {
+        let shipped = index < tests;
+        found.extend(in_line(line, shipped).map(|text| format!("{}: {text}", index + 1)));
+    }
+    found.extend(long_functions(&lines[..tests]));
+    found.into_iter()
+}
+
+/// The line at which the tests of a file start: the first test attribute that a module follows.
+fn first_test_line(lines: &[&str]) -> usize {
+    let is_start = |pair: &[&str]| {
+        let attribute = pair[0].starts_with("#[cfg(") && pair[0].contains("test");
+        attribute && pair[1].starts_with("mod ") && pair[1].ends_with('{')
+    };
+    lines.windows(2).position(is_start).unwrap_or(lines.len())
+}
+
+fn in_line(line: &str, shipped: bool) -> impl Iterator<Item = String> {
+    let mut found = Vec::new();
+    if !line.is_ascii() {
+        found.push("not ASCII".to_owned());
+    }
+    if line.chars().count() > LONGEST_LINE {
+        found.push(format!("more than {LONGEST_LINE} columns"));
+    }
+    if line.ends_with(' ') || line.contains('\t') {
+        found.push("a tab, or a space at the end".to_owned());
+    }
+    found.extend(
+        words()
+            .iter()
+            .filter(|word| line.contains(*word))
+            .map(|word| format!("`{word}`")),
+    );
+    if shipped && line.contains(&[".unwrap", "()"].concat()) {
+        found.push("a bare unwrap; say why it cannot fail with `expect`".to_owned());
+    }
+    found.into_iter()
+}
+
+fn long_functions(lines: &[&str]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (start, line) in lines.iter().enumerate() {
+        let code = line.trim_start();
+        let Some(name) = function_name(code) else {
+            continue;
+        };
+        let closing = format!("{}}}", &line[..line.len() - code.len()]);
+        let end = lines[start..]
+            .iter()
+            .position(|line| *line == closing || line.ends_with(';'));
+        let Some(length) = end.map(|end| end + 1) else {
+            continue;
+        };
+        let ends_in_brace = lines[start + length - 1] == closing;
+        let length = if ends_in_brace {
+            length
+        } else {
+            body_length(&lines[start..], &closing)
+        };
+        if length > LONGEST_FUNCTION {
+            found.push(format!("{}: `{name}` has {length} lines", start + 1));
+        }
+    }
+    found
+}
+
+/// Lines up to the closing brace, or one for a declaration without a body.
+fn body_length(lines: &[&str], closing: &str) -> usize {
+    let head_end = lines
+        .iter()
+        .position(|line| line.ends_with('{') || line.ends_with(';'));
+    match head_end {
+        Some(end) if lines[end].ends_with('{') => lines
+            .iter()
+            .position(|line| line == &closing)
+            .map_or(1, |end| end + 1),
+        _ => 1,
+    }
+}
+
+fn function_name(code: &str) -> Option<&str> {
+    let mut rest = code;
+    for prefix in [
+        "pub(crate) ",
+        "pub(super) ",
+        "pub(in ",
+        "pub ",
+        "const ",
+        "async ",
+        "unsafe ",
+    ] {
+        rest = rest.strip_prefix(prefix).unwrap_or(rest);
+    }
+    let name = rest.strip_prefix("fn ")?;
+    name.split(['(', '<']).next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(text: &str) -> Vec<String> {
+        in_file(text, false).collect()
+    }
+
+    #[test]
+    fn long_functions_are_found() {
+        let body = "    call();\n".repeat(LONGEST_FUNCTION);
+        let long = format!("//! A contract.\n\npub fn long(\n    one: u32,\n) {{\n{body}}}\n");
+        assert_eq!(
+            told(&long),
+            [format!("3: `long` has {} lines", LONGEST_FUNCTION + 4)]
+        );
+        let declared = format!("//! A contract.\n\nfn short();\n{body}");
+        assert!(told(&declared).is_empty());
+    }
+
+    #[test]
+    fn words_are_found() {
+        let word = ["TO", "DO"].concat();
+        assert_eq!(
+            told(&format!("//! A contract.\n// {word}: later\n")),
+            [format!("2: `{word}`")]
+        );
+        let unwrap = [".unwrap", "()"].concat();
+        let both = format!(
+            "//! A contract.\nlet a = b{unwrap};\n#[cfg(test)]\nmod tests {{\nlet a = b{unwrap};\n}}\n"
+        );
+        assert_eq!(told(&both).len(), 1);
+        assert_eq!(told("fn f() {}\n").len(), 1);
+    }
+}
