@@ -11,9 +11,9 @@
 use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::time;
 
+use crate::core::{Core, LogCore, Wish};
 use crate::error::JournalError;
 use crate::home;
-use crate::journal::{Core, LogCore, Wish};
 use crate::log_writer::LogWriter;
 use crate::merge::{Version, merge};
 use crate::statistics::count;

@@ -221,19 +221,19 @@ mod models {
     use std::sync::Arc;
 
     use pext4_sync::atomic::{AtomicU64, Ordering};
-    use pext4_sync::{Sharded, topology};
+    use pext4_sync::{Sharded, thread, topology};
 
     use super::{Epoch, Tid};
 
     #[test]
     fn a_handle_is_drained_or_belongs_to_the_next_transaction() {
-        loom::model(|| {
+        pext4_sync::model(|| {
             let words = Sharded::with_count(2, |_| AtomicU64::new(0));
             let epoch = Arc::new(Epoch::new(words, Tid(7)));
             let done = Arc::new(AtomicU64::new(0));
             let worker = {
                 let (epoch, done) = (Arc::clone(&epoch), Arc::clone(&done));
-                loom::thread::spawn(move || {
+                thread::spawn("worker", move || {
                     let _pin = topology::pin(1);
                     let place = epoch.enter().expect("nobody stops the epochs");
                     if place.tid == Tid(7) {

@@ -17,9 +17,9 @@ use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::order;
 
 use crate::client::{Capture, Owed, Owing};
+use crate::core::Core;
 use crate::epoch::Place;
 use crate::error::JournalError;
-use crate::journal::Core;
 
 /// A part in the running transaction; stops when dropped.
 pub struct Handle<'a> {

@@ -34,6 +34,7 @@ pub mod recovery;
 
 mod checkpoint;
 mod commit;
+mod core;
 mod credits;
 mod epoch;
 mod home;

@@ -245,6 +245,10 @@ fn a_freed_block_is_cold_when_its_transaction_is_durable() {
     let second = handle.tid();
     drop(handle);
     toy.journal.commit(second).expect("the journal runs");
+    assert!(
+        toy.cache.peek(BlockNumber(21)).is_none(),
+        "nor is it in the cache"
+    );
     toy.write_data(21, 9);
     toy.journal.shutdown().expect("the device works");
     assert_data(&*device, 21, 9);
