@@ -89,6 +89,9 @@ impl<'a> Handle<'a> {
     /// touched under it any more.
     pub fn restart(&mut self, credits: u32) -> Result<(), JournalError> {
         self.leave();
+        // It may wait for those who wait for the caller's locks, as any start may.
+        order::handle_stopped();
+        order::handle_started();
         let place = self.core.enter(credits)?;
         self.place = Some(place);
         self.tid = place.tid;

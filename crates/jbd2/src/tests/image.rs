@@ -174,3 +174,61 @@ fn e2fsck_replays_and_debugfs_lists_what_we_logged() {
         "{said}"
     );
 }
+
+/// Journals that debugfs wrote, in each version of checksums, come out of our replay as they come
+/// out of e2fsck's.
+#[test]
+fn we_replay_what_debugfs_logged_as_e2fsck_does() {
+    for features in ["", "-c -v 2", "-c -v 3"] {
+        let directory = tempfile::tempdir().expect("there is room");
+        let image = directory.path().join("image");
+        let path = image.to_str().expect("the path is text");
+        let made = tool(
+            "mke2fs",
+            &["-q", "-F", "-t", "ext4", "-b", "4096", path, "64M"],
+        );
+        let Some(area) = made.and_then(|_| journal_area(&image)) else {
+            return;
+        };
+        let bytes = directory.path().join("bytes");
+        let magic = pext4_ondisk::journal::header::MAGIC.to_be_bytes();
+        let pages: Vec<u8> = [[0x11; 4], magic, [0x33; 4]].concat().repeat(1024);
+        std::fs::write(&bytes, &pages).expect("there is room");
+        let requests = directory.path().join("requests");
+        let bytes = bytes.to_str().expect("the path is text");
+        let script = format!(
+            "jo {features}\njw -b 15000-15002 {bytes}\njw -b 15010-15012 {bytes}\n\
+             jw -r 15001,15010\njw -b 15010 {bytes}\njc\n"
+        );
+        std::fs::write(&requests, script).expect("there is room");
+        let requests = requests.to_str().expect("the path is text");
+        tool("debugfs", &["-w", "-f", requests, path]).expect("debugfs ran before");
+
+        let ours = RamDevice::load(&image).expect("the image reads");
+        let mut superblock = recovery::read_superblock(&ours, &area).expect("it is there");
+        assert_ne!(superblock.start, 0, "debugfs {features} left a log");
+        let blocks = ours.size() / u64::from(IMAGE_BLOCK);
+        let recovered = recovery::recover(&ours, &area, &mut superblock, blocks).expect("sound");
+        assert_eq!(
+            (recovered.transactions, recovered.revoked),
+            (4, 2),
+            "{features}"
+        );
+
+        tool("e2fsck", &["-fy", "-E", "journal_only", path]).expect("e2fsck is there");
+        let theirs = RamDevice::load(&image).expect("the image reads");
+        for block in 15_000..15_020 {
+            let read = |device: &RamDevice| {
+                let mut page = vec![0; IMAGE_BLOCK as usize];
+                let offset = block * u64::from(IMAGE_BLOCK);
+                device.read_at(offset, &mut page).expect("inside the image");
+                page
+            };
+            assert!(
+                read(&ours) == read(&theirs),
+                "block {block} with \"{features}\""
+            );
+        }
+        assert_ne!(first_byte(&image, 15_000), 0, "something was replayed");
+    }
+}

@@ -183,6 +183,44 @@ fn a_commit_inside_a_handle_panics() {
 }
 
 #[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "HandleStart is taken while Group is held")]
+fn a_restart_under_a_lock_of_what_the_committer_takes_panics() {
+    let toy = Toy::open(Arc::new(blank(LOG)), Some(LOG));
+    let mut handle = toy.journal.start(1).expect("the journal runs");
+    let group = Mutex::new(Class::Group, ());
+    let _group = group.lock();
+    let _ = handle.restart(1);
+}
+
+#[test]
+fn a_journal_that_others_used_before_goes_on_in_its_format() {
+    let device: Arc<dyn Device> = Arc::new(blank(LOG));
+    let area = area(LOG);
+    let mut superblock = recovery::read_superblock(&device, &area).expect("it is there");
+    superblock.sequence = Tid(u32::MAX);
+    superblock.upgrade(true);
+    superblock.incompat.insert(JournalIncompat::FAST_COMMIT);
+    superblock.num_fast_commit_blocks = 5;
+    recovery::write_superblock(&*device, &area, &superblock).expect("a ram device works");
+    let toy = Toy::open(Arc::clone(&device), Some(LOG));
+    for number in 1..30 {
+        let tid = one_operation(&toy, number);
+        toy.journal.commit(tid).expect("the journal runs");
+    }
+    drop(toy);
+    let read = recovery::read_superblock(&device, &area).expect("it is there");
+    assert_eq!(read.incompat, superblock.incompat);
+    assert!(recover(&device, LOG).transactions > 0);
+    assert_eq!(read_cell(&*device, 5), 29);
+    assert_metadata(&*device, 21, 29);
+    let mut fast_commits = vec![0; 5 * BLOCK];
+    area.read(&device, LOG - 5, &mut fast_commits)
+        .expect("inside the area");
+    assert!(fast_commits.iter().all(|byte| *byte == 0), "left alone");
+}
+
+#[test]
 fn a_block_freed_and_begun_again_in_one_transaction_is_not_revoked() {
     let device: Arc<dyn Device> = Arc::new(blank(LOG));
     let toy = Toy::open(Arc::clone(&device), Some(LOG));
