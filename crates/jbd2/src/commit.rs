@@ -128,6 +128,10 @@ fn write_to_log(
     versions: Vec<Version>,
     revoked: &[BlockNumber],
 ) -> Result<(), JournalError> {
+    debug_assert!(
+        versions.iter().all(|version| !log.owns(version.block)),
+        "nobody writes the journal but the journal"
+    );
     let waited = log
         .checkpoint
         .reserve(tid, writer.needs(&versions, revoked))?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use pext4_block::{Cache, Device};
 use pext4_ondisk::journal::{JournalSuperblock, RecordFormat};
-use pext4_ondisk::{Corrupt, Tid};
+use pext4_ondisk::{BlockNumber, Corrupt, Tid};
 use pext4_sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use pext4_sync::{Class, Condvar, Mutex, time};
 
@@ -377,6 +377,11 @@ impl LogCore {
             superblock: file,
             checkpoint,
         })
+    }
+
+    /// Whether a block of the device is part of the journal.
+    pub(crate) fn owns(&self, block: BlockNumber) -> bool {
+        self.area.contains(block)
     }
 
     /// The head of the log, for the committer.
