@@ -498,3 +498,26 @@ fn a_full_disk_says_so_and_stays_whole() {
     fs::write(mount.path("small"), b"there is room again").unwrap();
     mount.unmount();
 }
+
+#[test]
+fn a_writer_learns_of_a_full_disk_though_the_kernel_writes_later() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let mut file = File::create(mount.path("endless")).unwrap();
+    let piece = vec![7; 1 << 20];
+    // Many times the image: without an error the kernel would take it all.
+    let full = (0..2000).find_map(|_| file.write_all(&piece).err());
+    let full = full.expect("sooner or later there is no space");
+    assert_eq!(full.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+    drop(file);
+    fs::remove_file(mount.path("endless")).unwrap();
+    let again = File::create(mount.path("again")).unwrap();
+    (&again).write_all(&piece).unwrap();
+    again.sync_all().unwrap();
+    drop(again);
+    assert_eq!(fs::read(mount.path("again")).unwrap(), piece);
+    mount.unmount();
+    place.check();
+}

@@ -32,6 +32,8 @@ use pext4_fs::{Attributes, SetTime};
 
 use crate::dispatch::{Answer, Caller, Change, Dispatch, Errno, Found, Listed, Sized, Whence, fit};
 use crate::offload::Offload;
+use crate::overdue::Overdue;
+use crate::placement;
 use translate::{attributes_for_fuser, kind, nothing, time_from_fuser, time_to_set};
 
 /// How long the kernel may keep names and attributes: it is the only one who changes them.
@@ -48,6 +50,7 @@ pub(crate) struct FuserTransport {
     dispatch: Arc<Dispatch>,
     waiting: Offload,
     notifier: Arc<OnceLock<Notifier>>,
+    overdue: Overdue,
 }
 
 thread_local! {
@@ -61,12 +64,26 @@ impl FuserTransport {
             dispatch,
             waiting: Offload::new(),
             notifier: Arc::default(),
+            overdue: Overdue::new(),
         }
     }
 
     /// Where the way to notify the kernel is put as soon as there is one.
     pub(crate) fn notifier(&self) -> Arc<OnceLock<Notifier>> {
         Arc::clone(&self.notifier)
+    }
+
+    /// Keeps the error of a write behind its caller, and makes the kernel ask for it.
+    fn keep_error(&self, node: INodeNo, errno: Errno) {
+        self.overdue.keep(node.0, errno);
+        let notifier = Arc::clone(&self.notifier);
+        self.waiting.run(move || {
+            if let Some(notifier) = notifier.get() {
+                // A negative offset stands for the attributes alone. A kernel that has let go of
+                // the node has nothing to forget.
+                let _ = notifier.inval_inode(node, -1, 0);
+            }
+        });
     }
 
     fn sync(&self, node: INodeNo, data_only: bool, reply: ReplyEmpty) {
@@ -168,7 +185,8 @@ impl Filesystem for FuserTransport {
         Ok(())
     }
 
-    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        placement::serve(request.pid());
         match self.dispatch.lookup(parent.0, name.as_bytes()) {
             Ok(None) => reply.entry(&FOREVER, &nothing(), Generation(0)),
             Ok(Some(found)) => entry(Ok(found), reply),
@@ -177,10 +195,15 @@ impl Filesystem for FuserTransport {
     }
 
     fn forget(&self, _: &Request, node: INodeNo, count: u64) {
+        self.overdue.take(node.0);
         self.dispatch.forget(node.0, count);
     }
 
-    fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, request: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        placement::serve(request.pid());
+        if let Some(errno) = self.overdue.take(node.0) {
+            return reply.error(error(errno));
+        }
         attributes(self.dispatch.attributes(node.0), reply);
     }
 
@@ -202,6 +225,7 @@ impl Filesystem for FuserTransport {
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        placement::serve(request.pid());
         let change = Change {
             mode,
             uid,
@@ -218,7 +242,8 @@ impl Filesystem for FuserTransport {
         );
     }
 
-    fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
+    fn readlink(&self, request: &Request, node: INodeNo, reply: ReplyData) {
+        placement::serve(request.pid());
         match self.dispatch.read_link(node.0) {
             Ok(target) => reply.data(&target),
             Err(errno) => reply.error(error(errno)),
@@ -235,6 +260,7 @@ impl Filesystem for FuserTransport {
         device: u32,
         reply: ReplyEntry,
     ) {
+        placement::serve(request.pid());
         let (caller, name) = (caller(request), name.as_bytes());
         entry(
             self.dispatch
@@ -252,6 +278,7 @@ impl Filesystem for FuserTransport {
         umask: u32,
         reply: ReplyEntry,
     ) {
+        placement::serve(request.pid());
         let (caller, name) = (caller(request), name.as_bytes());
         entry(
             self.dispatch
@@ -260,11 +287,13 @@ impl Filesystem for FuserTransport {
         );
     }
 
-    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        placement::serve(request.pid());
         done(self.dispatch.unlink(parent.0, name.as_bytes()), reply);
     }
 
-    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        placement::serve(request.pid());
         done(
             self.dispatch.remove_directory(parent.0, name.as_bytes()),
             reply,
@@ -279,6 +308,7 @@ impl Filesystem for FuserTransport {
         target: &Path,
         reply: ReplyEntry,
     ) {
+        placement::serve(request.pid());
         let (name, target) = (name.as_bytes(), target.as_os_str().as_bytes());
         entry(
             self.dispatch
@@ -289,7 +319,7 @@ impl Filesystem for FuserTransport {
 
     fn rename(
         &self,
-        _: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -297,6 +327,7 @@ impl Filesystem for FuserTransport {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        placement::serve(request.pid());
         let (from, to) = (name.as_bytes(), new_name.as_bytes());
         done(
             self.dispatch
@@ -307,12 +338,13 @@ impl Filesystem for FuserTransport {
 
     fn link(
         &self,
-        _: &Request,
+        request: &Request,
         node: INodeNo,
         new_parent: INodeNo,
         new_name: &OsStr,
         reply: ReplyEntry,
     ) {
+        placement::serve(request.pid());
         entry(
             self.dispatch
                 .link(node.0, new_parent.0, new_name.as_bytes()),
@@ -387,7 +419,12 @@ impl Filesystem for FuserTransport {
         let take_set_id = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         match self.dispatch.write(node.0, offset, data, take_set_id) {
             Ok(length) => reply.written(u32::try_from(length).expect("no more than was sent")),
-            Err(errno) => reply.error(error(errno)),
+            Err(errno) => {
+                if flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+                    self.keep_error(node, errno);
+                }
+                reply.error(error(errno));
+            }
         }
     }
 
@@ -401,12 +438,13 @@ impl Filesystem for FuserTransport {
 
     fn readdir(
         &self,
-        _: &Request,
+        request: &Request,
         node: INodeNo,
         _: FileHandle,
         cookie: u64,
         mut reply: ReplyDirectory,
     ) {
+        placement::serve(request.pid());
         let listed = self
             .dispatch
             .list(node.0, cookie, &mut |listed, file_type| {
@@ -426,12 +464,13 @@ impl Filesystem for FuserTransport {
 
     fn readdirplus(
         &self,
-        _: &Request,
+        request: &Request,
         node: INodeNo,
         _: FileHandle,
         cookie: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        placement::serve(request.pid());
         let mut take = |listed: &Listed, found: Option<&Attributes>| add(&mut reply, listed, found);
         match self
             .dispatch
@@ -460,7 +499,7 @@ impl Filesystem for FuserTransport {
 
     fn setxattr(
         &self,
-        _: &Request,
+        request: &Request,
         node: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -468,6 +507,7 @@ impl Filesystem for FuserTransport {
         _: u32,
         reply: ReplyEmpty,
     ) {
+        placement::serve(request.pid());
         done(
             self.dispatch
                 .set_xattr(node.0, name.as_bytes(), value, flags),
@@ -475,7 +515,8 @@ impl Filesystem for FuserTransport {
         );
     }
 
-    fn getxattr(&self, _: &Request, node: INodeNo, name: &OsStr, room: u32, reply: ReplyXattr) {
+    fn getxattr(&self, request: &Request, node: INodeNo, name: &OsStr, room: u32, reply: ReplyXattr) {
+        placement::serve(request.pid());
         sized(self.dispatch.xattr(node.0, name.as_bytes()), room, reply);
     }
 
@@ -487,7 +528,8 @@ impl Filesystem for FuserTransport {
         );
     }
 
-    fn removexattr(&self, _: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        placement::serve(request.pid());
         done(self.dispatch.remove_xattr(node.0, name.as_bytes()), reply);
     }
 
@@ -513,7 +555,7 @@ impl Filesystem for FuserTransport {
 
     fn fallocate(
         &self,
-        _: &Request,
+        request: &Request,
         node: INodeNo,
         _: FileHandle,
         offset: u64,
@@ -521,6 +563,7 @@ impl Filesystem for FuserTransport {
         flags: i32,
         reply: ReplyEmpty,
     ) {
+        placement::serve(request.pid());
         let answer = self
             .dispatch
             .allocate(node.0, flags.cast_unsigned(), offset, length);

@@ -23,6 +23,8 @@ pub mod mount;
 mod node;
 mod offload;
 pub mod options;
+mod overdue;
+mod placement;
 mod server;
 mod signals;
 

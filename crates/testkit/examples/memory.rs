@@ -19,15 +19,29 @@ const REPORTS: u64 = 10;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let image = arguments.next().context("usage: memory IMAGE [FILES [CACHE-MIB]]")?;
-    let files: u64 = arguments.next().map_or(Ok(10_000_000), |text| text.parse()).context("FILES")?;
-    let cache: u64 = arguments.next().map_or(Ok(256), |text| text.parse()).context("CACHE-MIB")?;
+    let image = arguments
+        .next()
+        .context("usage: memory IMAGE [FILES [CACHE-MIB]]")?;
+    let files: u64 = arguments
+        .next()
+        .map_or(Ok(10_000_000), |text| text.parse())
+        .context("FILES")?;
+    let cache: u64 = arguments
+        .next()
+        .map_or(Ok(256), |text| text.parse())
+        .context("CACHE-MIB")?;
     println!("before the mount {:>6} MiB", resident()?);
-    let device = FileDevice::open(&image, Access::ReadWrite, Duration::ZERO)?;
-    let options = MountOptions { cache_size: cache << 20, ..MountOptions::default() };
+    let device = FileDevice::open(image.as_ref(), Access::ReadWrite, Duration::ZERO)?;
+    let options = MountOptions {
+        cache_size: cache << 20,
+        ..MountOptions::default()
+    };
     let volume = Volume::open(Arc::new(device), options)?;
     println!("mounted          {:>6} MiB", resident()?);
-    let new = New { permissions: 0o644, ..New::default() };
+    let new = New {
+        permissions: 0o644,
+        ..New::default()
+    };
     let directories = files.div_ceil(PER_DIRECTORY);
     for directory in 0..directories {
         let name = format!("d{directory}");
@@ -38,7 +52,11 @@ fn main() -> Result<()> {
         }
         volume.forget(entry.inode, 1);
         if (directory + 1) % directories.div_ceil(REPORTS) == 0 {
-            println!("{:>10} files {:>6} MiB", (directory + 1) * PER_DIRECTORY, resident()?);
+            println!(
+                "{:>10} files {:>6} MiB",
+                (directory + 1) * PER_DIRECTORY,
+                resident()?
+            );
         }
     }
     volume.close()?;
@@ -53,7 +71,10 @@ fn resident() -> Result<u64> {
 /// A line of the process's own status, in MiB.
 fn status(name: &str) -> Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix(name)).context("no such line")?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name))
+        .context("no such line")?;
     let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
     Ok(kib / 1024)
 }

@@ -1,0 +1,126 @@
+//! On which core a serving thread runs.
+//!
+//! A process that makes a call waits until it is served, so one core could do the work of both. The
+//! scheduler cannot know that: it wakes the server on an idle core, and waking an idle core, twice
+//! for each call, costs many times what serving it does (tens of microseconds against two or three,
+//! most of all in a virtual machine). So while a serving thread sees calls of one caller only, it
+//! follows that caller to its core. As soon as there are more callers it runs wherever there is
+//! room.
+//!
+//! All of it is a hint: where the system does not tell the caller's core, or refuses, nothing is
+//! moved. Nothing is shared between threads.
+
+use std::cell::RefCell;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Calls between two looks, at least.
+const CALLS: u32 = 32;
+/// Time between two looks, at least: a look costs as much as a few calls.
+const INTERVAL: Duration = Duration::from_millis(2);
+/// Where `/proc/PID/stat` tells the core, counted behind the command's closing parenthesis.
+const CORE_FIELD: usize = 36;
+
+thread_local! {
+    static PLACEMENT: RefCell<Option<Placement>> = const { RefCell::new(None) };
+}
+
+/// What one serving thread knows.
+struct Placement {
+    /// The cores it may use at all; `None` if the system does not say.
+    everywhere: Option<CpuSet>,
+    caller: u32,
+    /// How often the caller was another than before, since the last look.
+    changes: u32,
+    calls: u32,
+    looked: Instant,
+    core: Option<usize>,
+}
+
+/// Notes a call of a process; now and then moves the thread.
+pub(crate) fn serve(caller: u32) {
+    PLACEMENT.with_borrow_mut(|placement| placement.get_or_insert_with(Placement::new).serve(caller));
+}
+
+impl Placement {
+    fn new() -> Self {
+        Self {
+            everywhere: sched_getaffinity(None).ok(),
+            caller: 0,
+            changes: 0,
+            calls: 0,
+            looked: Instant::now(),
+            core: None,
+        }
+    }
+
+    fn serve(&mut self, caller: u32) {
+        if caller != self.caller {
+            self.caller = caller;
+            self.changes += 1;
+        }
+        self.calls += 1;
+        if self.calls >= CALLS && self.looked.elapsed() >= INTERVAL {
+            self.look();
+        }
+    }
+
+    fn look(&mut self) {
+        let is_alone = self.changes <= 1 && self.caller != 0;
+        let core = if is_alone { core_of(self.caller) } else { None };
+        if core != self.core {
+            self.move_to(core);
+        }
+        self.changes = 0;
+        self.calls = 0;
+        self.looked = Instant::now();
+    }
+
+    fn move_to(&mut self, core: Option<usize>) {
+        let Some(everywhere) = &self.everywhere else {
+            return;
+        };
+        let moved = match core {
+            Some(core) if core < CpuSet::MAX_CPU && everywhere.is_set(core) => {
+                let mut only = CpuSet::new();
+                only.set(core);
+                sched_setaffinity(None, &only)
+            }
+            _ => sched_setaffinity(None, everywhere),
+        };
+        if moved.is_ok() {
+            self.core = core;
+        }
+    }
+}
+
+/// The core that a process ran on last.
+fn core_of(caller: u32) -> Option<usize> {
+    core_in(&fs::read_to_string(format!("/proc/{caller}/stat")).ok()?)
+}
+
+fn core_in(stat: &str) -> Option<usize> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_whitespace().nth(CORE_FIELD)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{core_in, core_of};
+
+    #[test]
+    fn the_core_is_found_behind_any_command_name() {
+        let fields: Vec<String> = (3..=52).map(|field| field.to_string()).collect();
+        let stat = format!("17 (a ) b) {}", fields.join(" "));
+        assert_eq!(core_in(&stat), Some(39));
+        assert_eq!(core_in("17 (cut"), None);
+    }
+
+    #[test]
+    fn a_process_that_is_gone_has_no_core() {
+        assert!(core_of(std::process::id()).is_some());
+        assert_eq!(core_of(u32::MAX), None);
+    }
+}
