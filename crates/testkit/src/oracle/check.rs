@@ -15,13 +15,21 @@ pub fn e2fsck(image: &Path) -> Result<()> {
     }
 }
 
-/// Lets e2fsck replay the journal and clear orphans, and fails if it had anything else to mend.
-pub fn recover(image: &Path) -> Result<()> {
+/// Lets e2fsck mend whatever there is, after which nothing may be left. Where the superblock
+/// remembers an error, e2fsck trusts no orphans and counts everything anew.
+pub fn repair(image: &Path) -> Result<String> {
     let told = output(tool("e2fsck").arg("-fy").arg(image))?;
     let words = text(&told);
     if !matches!(told.status.code(), Some(0 | 1)) {
         bail!("e2fsck -fy ended with {}:\n{words}", told.status);
     }
+    e2fsck(image).context("after its own repair")?;
+    Ok(words)
+}
+
+/// Lets e2fsck replay the journal and clear orphans, and fails if it had anything else to mend.
+pub fn recover(image: &Path) -> Result<()> {
+    let words = repair(image)?;
     let mended = repairs(&words);
     if !mended.is_empty() {
         bail!(
@@ -29,7 +37,7 @@ pub fn recover(image: &Path) -> Result<()> {
             mended.join("\n  ")
         );
     }
-    e2fsck(image).context("after its own recovery")
+    Ok(())
 }
 
 /// What e2fsck mends besides on any image that was cut off, the kernel's too: the totals in the
