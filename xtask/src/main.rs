@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 const HELP: &str = "\
 Chores of the pext4 workspace.
 
-  cargo xtask test              names missing tools, then runs all tests
+  cargo xtask test              installs or names missing tools, then runs all tests
   cargo xtask lint              formatting, clippy, and tidy
   cargo xtask tidy              what rustfmt and clippy do not see
   cargo xtask crash [EFFORT]    power cuts and failing devices, EFFORT (10) times the default
@@ -91,38 +91,75 @@ fn execute(command: &mut Command) -> Result<()> {
 
 /// The tools that the tests ask: without the first ones they fail, without the others some skip
 /// themselves and say so.
-const TOOLS: [(&str, &str, bool); 5] = [
+const TOOLS: [(&str, &str, bool); 7] = [
     ("mke2fs", "e2fsprogs", true),
     ("e2fsck", "e2fsprogs", true),
     ("debugfs", "e2fsprogs", true),
     ("dumpe2fs", "e2fsprogs", true),
     ("fusermount3", "fuse3", false),
+    ("getfattr", "attr", false),
+    ("getfacl", "acl", false),
 ];
 
 fn is_installed(tool: &str) -> bool {
     let path = std::env::var("PATH").unwrap_or_default();
-    let folders = path.split(':').chain(["/usr/sbin", "/sbin"]);
+    let folders = path.split(':').chain(["/usr/sbin", "/sbin", "/usr/bin"]);
     folders
         .into_iter()
         .any(|folder| Path::new(folder).join(tool).is_file())
 }
 
-fn test() -> Result<()> {
-    let mut missing: Vec<&str> = Vec::new();
-    for (tool, package, required) in TOOLS {
-        if is_installed(tool) {
-            continue;
-        }
-        eprintln!("{tool} is not installed (package {package})");
-        if required && !missing.contains(&package) {
-            missing.push(package);
-        }
+/// Packages of missing tools, and whether the tests fail without them.
+fn missing() -> Vec<(&'static str, bool)> {
+    let absent = TOOLS.iter().filter(|(tool, _, _)| !is_installed(tool));
+    let mut packages: Vec<(&str, bool)> = absent
+        .map(|&(_, package, required)| (package, required))
+        .collect();
+    packages.dedup();
+    packages
+}
+
+/// Installs what is missing where that is possible: as root on a system with apt.
+fn install(packages: &[(&str, bool)]) {
+    let names: Vec<&str> = packages.iter().map(|&(package, _)| package).collect();
+    if names.is_empty() || !is_installed("apt-get") || !is_root() {
+        return;
     }
-    if !missing.is_empty() {
-        bail!(
-            "the tests want them; on Debian: apt-get install {}",
-            missing.join(" ")
-        );
+    eprintln!("installing {}", names.join(" "));
+    // What could not be installed is named afterwards.
+    let _ = Command::new("apt-get").args(["-qq", "update"]).status();
+    let _ = Command::new("apt-get")
+        .args(["-qq", "-y", "install"])
+        .args(names)
+        .status();
+}
+
+fn is_root() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().any(|line| {
+        line.strip_prefix("Uid:")
+            .is_some_and(|ids| ids.split_whitespace().next() == Some("0"))
+    })
+}
+
+fn test() -> Result<()> {
+    install(&missing());
+    let missing = missing();
+    for (package, required) in &missing {
+        let without = if *required {
+            "the tests want it"
+        } else {
+            "without it some tests skip themselves"
+        };
+        eprintln!("the package {package} is not installed: {without}");
+    }
+    let required: Vec<&str> = missing
+        .iter()
+        .filter(|(_, required)| *required)
+        .map(|&(package, _)| package)
+        .collect();
+    if !required.is_empty() {
+        bail!("on Debian: apt-get install {}", required.join(" "));
     }
     execute(&mut cargo(&["test", "--workspace"]))
 }
