@@ -3,13 +3,13 @@
 //! The journal commits operations in order, so the names and attributes must be those after *some*
 //! number of operations: at least all that an acknowledged sync covers, at most all that had
 //! started. Contents are not journalled: data written in place may be newer than the rest, and
-//! where nobody called fsync older, sector by sector. But it is always data of that file, never
+//! where nobody called fsync older, byte by byte. But it is always data of that file, never
 //! what was cut away or punched out before, and never somebody else's.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use super::recording::Recording;
-use super::window::SECTOR;
 use crate::content::{CHUNK, Content};
 use crate::model::{Model, Node};
 use crate::op::Op;
@@ -106,45 +106,61 @@ impl<'a> Judge<'a> {
         if right.size() != found.size() {
             return right.difference(found);
         }
-        let chunks = right.occupied().chain(found.occupied());
-        let sectors = chunks.flat_map(|chunk| (chunk..chunk + CHUNK).step_by(SECTOR));
-        for offset in sectors.filter(|&offset| offset < found.size()) {
-            // Of a last sector in part: what other versions have behind this one's end is unseen.
-            let bytes = found.read(offset, SECTOR as u64);
-            if bytes != sector(right, offset, bytes.len())
-                && !self.is_some_version(state, item.facts.inode, offset, &bytes)
-            {
+        let chunks: BTreeSet<u64> = right.occupied().chain(found.occupied()).collect();
+        for chunk in chunks {
+            let bytes = found.read(chunk, CHUNK);
+            if let Some(at) = self.foreign_byte(state, item.facts.inode, right, chunk, &bytes) {
+                let told = &bytes[at..bytes.len().min(at + 8)];
+                let offset = chunk + at as u64;
                 return Some(format!(
-                    "bytes at {offset} are of no version that may be seen: {:02x?}...",
-                    &bytes[..bytes.len().min(8)]
+                    "byte {offset} is of no version that may be seen: {told:02x?}..."
                 ));
             }
         }
         None
     }
 
-    /// Whether a sector has the bytes of a later version, or of an earlier one that only writes
-    /// have replaced since.
-    fn is_some_version(&self, state: usize, inode: u32, offset: u64, bytes: &[u8]) -> bool {
-        let models = &self.recording.models;
-        let version = |state: usize| {
-            let file = models[state].node(inode)?.file()?;
-            Some(sector(&file.content, offset, bytes.len()))
-        };
-        if (state + 1..=*self.states.end()).any(|later| version(later).as_deref() == Some(bytes)) {
-            return true;
+    /// The first byte of a chunk that no version explains: not the right one, not a later one, and
+    /// not an earlier one that only writes have replaced since. Bytes are judged one by one, since
+    /// writes need not keep to sectors: a sector may hold a late write beside early bytes.
+    fn foreign_byte(
+        &self,
+        state: usize,
+        inode: u32,
+        right: &Content,
+        chunk: u64,
+        bytes: &[u8],
+    ) -> Option<usize> {
+        let mut after = padded(right, chunk, bytes.len());
+        let mut open: Vec<usize> = (0..bytes.len())
+            .filter(|&at| bytes[at] != after[at])
+            .collect();
+        for later in state + 1..=*self.states.end() {
+            if let Some(version) = self.version(later, inode, chunk, bytes.len()) {
+                open.retain(|&at| bytes[at] != version[at]);
+            }
         }
         let floor = self.last_sync_of(inode);
         for earlier in (floor..state).rev() {
-            let (before, after) = (version(earlier), version(earlier + 1));
-            if before != after && !matches!(self.recording.ops[earlier], Op::Write { .. }) {
-                return false;
+            let Some(before) = self.version(earlier, inode, chunk, bytes.len()) else {
+                break;
+            };
+            let is_write = matches!(self.recording.ops[earlier], Op::Write { .. });
+            if let Some(&gone) = open
+                .iter()
+                .find(|&&at| !is_write && before[at] != after[at])
+            {
+                return Some(gone);
             }
-            if before.as_deref() == Some(bytes) {
-                return true;
-            }
+            open.retain(|&at| bytes[at] != before[at]);
+            after = before;
         }
-        false
+        open.first().copied()
+    }
+
+    fn version(&self, state: usize, inode: u32, chunk: u64, length: usize) -> Option<Vec<u8>> {
+        let file = self.recording.models[state].node(inode)?.file()?;
+        Some(padded(&file.content, chunk, length))
     }
 
     /// The state at which this file's data was last known to be durable.
@@ -177,7 +193,7 @@ fn covered(recording: &Recording, state: usize) -> usize {
 }
 
 /// Bytes of a version, as if it went on with zeroes behind its end.
-fn sector(content: &Content, offset: u64, length: usize) -> Vec<u8> {
+fn padded(content: &Content, offset: u64, length: usize) -> Vec<u8> {
     let mut bytes = content.read(offset, length as u64);
     bytes.resize(length, 0);
     bytes

@@ -60,9 +60,9 @@ pub enum Fate {
     Kept,
     /// It never was.
     Lost,
-    /// Only this many sectors from its start are there.
+    /// Only this many bytes from its start are there, up to a sector's edge.
     Head(usize),
-    /// Only what follows this many sectors is there.
+    /// Only what follows this many bytes is there, from a sector's edge on.
     Tail(usize),
 }
 
@@ -144,13 +144,15 @@ fn torn(window: &Window, events: &[Event], random: &mut Random) -> Option<Vec<Fa
     let Event::Write { offset, bytes } = &events[window.start + pick] else {
         return None;
     };
-    let sectors = bytes.len() / SECTOR;
+    // Edges that the device's sectors have within the write.
+    let first = SECTOR - (*offset % SECTOR as u64) as usize;
+    let edges = bytes.len().saturating_sub(first + 1) / SECTOR + usize::from(first < bytes.len());
     // The primary superblock is the one thing that no implementation can save from a tear.
     let superblock = *offset <= 1024 && offset + bytes.len() as u64 > 1024;
-    if sectors < 2 || superblock {
+    if edges == 0 || superblock {
         return None;
     }
-    let at = 1 + random.index(sectors - 1);
+    let at = first + random.index(edges) * SECTOR;
     let share = *random.pick(&[5, 9, 10]);
     let mut fates: Vec<Fate> = (0..window.writes())
         .map(|_| {
@@ -187,12 +189,11 @@ pub fn image(
 fn suffer(image: &RamDevice, event: &Event, fate: Fate) {
     let result = match (event, fate) {
         (_, Fate::Lost) => Ok(()),
-        (Event::Write { offset, bytes }, Fate::Head(sectors)) => {
-            image.write_at(*offset, &bytes[..sectors * SECTOR])
+        (Event::Write { offset, bytes }, Fate::Head(kept)) => {
+            image.write_at(*offset, &bytes[..kept])
         }
-        (Event::Write { offset, bytes }, Fate::Tail(sectors)) => {
-            let skipped = sectors * SECTOR;
-            image.write_at(offset + skipped as u64, &bytes[skipped..])
+        (Event::Write { offset, bytes }, Fate::Tail(lost)) => {
+            image.write_at(offset + lost as u64, &bytes[lost..])
         }
         (event, _) => event.apply(image),
     };
@@ -282,6 +283,24 @@ mod tests {
     }
 
     #[test]
+    fn tears_run_along_the_sectors_of_the_device() {
+        let events = [write(500, 1500)];
+        let window = Window { start: 0, end: 1 };
+        let mut random = Random::new(1);
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..200 {
+            let fates = torn(&window, &events, &mut random).expect("it has edges");
+            let (Fate::Head(at) | Fate::Tail(at)) = fates[0] else {
+                panic!("{fates:?}")
+            };
+            seen.insert(500 + at);
+        }
+        assert_eq!(Vec::from_iter(seen), [512, 1024, 1536]);
+        let within = [write(600, 300)];
+        assert_eq!(torn(&window, &within, &mut random), None);
+    }
+
+    #[test]
     fn an_image_holds_what_survived() {
         let events = [write(0, 512), write(1024, 1024), write(4096, 1024)];
         let window = Window { start: 0, end: 3 };
@@ -290,7 +309,7 @@ mod tests {
             &device,
             &events,
             &window,
-            &[Fate::Lost, Fate::Head(1), Fate::Tail(1)],
+            &[Fate::Lost, Fate::Head(512), Fate::Tail(512)],
         );
         let mut bytes = [0; 8192];
         left.read_at(0, &mut bytes).expect("within");

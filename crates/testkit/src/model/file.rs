@@ -169,6 +169,7 @@ impl Model {
         let (block_size, step) = (self.block_size, self.step);
         let file = self.change_file(inode);
         let size = file.content.size();
+        let before = (size, file.surely.count(), file.perhaps.count());
         let blocks = (start / block_size, end.div_ceil(block_size));
         if let AllocateMode::PunchHole | AllocateMode::ZeroRange { .. } = mode {
             file.content.zero(start, end - start);
@@ -199,8 +200,17 @@ impl Model {
         if grows && end > size {
             file.content.resize(end);
         }
+        // Zeroing a part of a block is a change of data, not of what is mapped.
+        let mapping = before
+            != (
+                file.content.size(),
+                file.surely.count(),
+                file.perhaps.count(),
+            );
         let node = self.change(inode);
-        node.sized = step;
+        if mapping {
+            node.sized = step;
+        }
         node.modified = Moment::Unknown;
     }
 
