@@ -30,6 +30,8 @@ pub struct Handle<'a> {
     shard: usize,
     /// Asked for and not used yet.
     credits: u32,
+    /// How often something was touched under it.
+    changes: u64,
     /// A handle is stopped by the thread that started it.
     stays: PhantomData<*const ()>,
 }
@@ -47,6 +49,7 @@ impl<'a> Handle<'a> {
                     tid,
                     shard,
                     credits,
+                    changes: 0,
                     stays: PhantomData,
                 })
             }
@@ -67,6 +70,13 @@ impl<'a> Handle<'a> {
     #[must_use]
     pub fn credits(&self) -> u32 {
         self.credits
+    }
+
+    /// How often something was touched under this handle. An operation that fails after this has
+    /// gone up leaves something half done, unless it puts it in order itself.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Tries to get `count` more credits without waiting; answers whether it did. If not, the
@@ -113,6 +123,7 @@ impl<'a> Handle<'a> {
         object: impl FnOnce() -> Arc<dyn Owing>,
         capture_older: impl FnOnce(&mut Vec<Capture>),
     ) {
+        self.changes += 1;
         if owed.0 == Some(self.tid) {
             return;
         }
@@ -165,6 +176,7 @@ impl<'a> Handle<'a> {
     /// are not replayed, and none is written home once this transaction is durable (design rule
     /// 6). One credit. The block may be used again once the transaction is durable.
     pub fn forget(&mut self, block: BlockNumber) {
+        self.changes += 1;
         if let Some(buffer) = self.core.cache.peek(block) {
             let mut state = buffer.write();
             if let Some(older) = state.dirty_in.filter(|tid| *tid != self.tid) {

@@ -200,6 +200,7 @@ impl Journal {
             // A thread that panicked has aborted the journal, which is told elsewhere.
             let _ = thread.join();
         }
+        self.core.transactions.clear();
     }
 }
 

@@ -74,6 +74,16 @@ impl Transactions {
         self.slot(tid).iter().all(Lists::is_empty)
     }
 
+    /// Lets go of everything: nothing will be committed any more. What is on the lists may keep the
+    /// whole file system in memory, and with it the journal.
+    pub(crate) fn clear(&self) {
+        for lists in self.slots.iter().flat_map(|slot| slot.iter()) {
+            drop(lists.dirty.take_all());
+            drop(lists.early.take_all());
+            drop(lists.revoked.take_all());
+        }
+    }
+
     /// Captures the closed transaction `tid` and takes it out of its slot.
     pub(crate) fn gather(&self, tid: Tid) -> Gathered {
         let slot = self.slot(tid);

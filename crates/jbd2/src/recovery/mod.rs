@@ -143,6 +143,22 @@ pub fn clear_error(
     write_superblock(device, area, superblock)
 }
 
+/// Declares the log empty, durably, without replaying what it holds, and lets the transactions that
+/// come next have numbers that nothing in it can continue.
+///
+/// # Errors
+///
+/// `Io`.
+pub fn discard(
+    device: &dyn Device,
+    area: &LogArea,
+    superblock: &mut JournalSuperblock,
+) -> Result<(), JournalError> {
+    superblock.start = 0;
+    superblock.sequence = Tid(superblock.sequence.0.wrapping_add(area.blocks()));
+    write_superblock(device, area, superblock)
+}
+
 /// Replays the log to the device, durably, and leaves it empty. `filesystem_blocks` bounds what
 /// may be written.
 ///
