@@ -12,6 +12,7 @@ mod features;
 mod journal;
 mod recovery;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use pext4_block::{Cache, Device};
@@ -49,11 +50,14 @@ impl Volume {
         let geometry = check_shape(&superblock, &*device)?;
         features::check(&superblock, &mut options, device.is_read_only(), &mut notes)?;
         let recovered = recovery::recover(device, &superblock, geometry, &options, &mut notes)?;
-        let superblock = read_superblock(&*recovered.device, &mut Vec::new())?;
+        let before = superblock;
+        let mut superblock = read_superblock(&*recovered.device, &mut Vec::new())?;
+        keep_errors(&mut superblock, &before, recovered.had_stopped);
         let geometry = check_shape(&superblock, &*recovered.device)?;
         let store = Arc::new(ground(Arc::clone(&recovered.device), superblock, geometry, options));
         let groups = Groups::open(Arc::clone(&store))?;
         let found = recovery::find_orphans(&store)?;
+        protect_system_files(&groups, recovered.journal_blocks, &found)?;
         let orphans = Orphans::open(Arc::clone(&store), found.file, found.chain)?;
         recovery::check_root(&store)?;
         if !store.options.read_only {
@@ -194,6 +198,27 @@ fn torn_from(device: &dyn Device, torn: &[u8; SUPERBLOCK_SIZE]) -> Result<Option
         }
     }
     Ok(None)
+}
+
+/// Errors noted past the journal outlive its replay, and that the journal stopped is one.
+fn keep_errors(superblock: &mut Superblock, before: &Superblock, had_stopped: bool) {
+    if before.error_count > superblock.error_count {
+        superblock.error_count = before.error_count;
+        superblock.first_error = before.first_error.clone();
+        superblock.last_error = before.last_error.clone();
+    }
+    if had_stopped || before.state.contains(State::ERRORS) {
+        superblock.state.insert(State::ERRORS);
+    }
+}
+
+/// Keeps the blocks of the journal and the orphan file from all other files.
+fn protect_system_files(groups: &Groups, journal: Vec<Range<u64>>, found: &recovery::FoundOrphans) -> Result<()> {
+    let mut blocks = journal;
+    if let Some((_, homes)) = &found.file {
+        blocks.extend(homes.iter().map(|home| home.get()..home.get() + 1));
+    }
+    groups.protect(blocks)
 }
 
 /// The shape of the image, which the device must be large enough to hold.

@@ -16,10 +16,10 @@ use std::sync::{Arc, OnceLock};
 use pext4_block::{Buffer, Cache, Device};
 use pext4_jbd2::{Capture, Handle, Journal, Owed, Owing};
 use pext4_ondisk::extent::Bounds;
-use pext4_ondisk::feature::{Features, ReadOnlyCompat};
+use pext4_ondisk::feature::{Compat, Features, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::superblock::Superblock;
-use pext4_ondisk::{BlockNumber, Corrupt, Tid};
+use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, Tid};
 use pext4_sync::order::Class;
 use pext4_sync::{Mutex, MutexGuard};
 
@@ -50,6 +50,11 @@ pub struct Store {
     journal: OnceLock<Arc<Journal>>,
     superblock: Arc<SuperblockState>,
     read_only: AtomicBool,
+    /// Whether the superblock in memory tells of errors that no transaction holds yet.
+    has_noted: AtomicBool,
+    /// Inodes of the file system itself that need not be among the reserved ones: journal, orphan
+    /// file, project quota. [immutable after mount]
+    system_inodes: [InodeNumber; 3],
 }
 
 /// The superblock in memory.
@@ -87,6 +92,8 @@ impl Store {
                 .contains(ReadOnlyCompat::METADATA_CSUM),
             geometry,
             read_only: AtomicBool::new(options.read_only),
+            has_noted: AtomicBool::new(false),
+            system_inodes: system_inodes(&superblock),
             options,
             journal: OnceLock::new(),
             superblock: Arc::new(SuperblockState {
@@ -158,6 +165,12 @@ impl Store {
                 .into());
         }
         Ok(self.cache.get(block)?)
+    }
+
+    /// Whether an inode is the file system's own, which no name may lead to.
+    #[must_use]
+    pub fn is_system_inode(&self, number: InodeNumber) -> bool {
+        self.system_inodes.contains(&number)
     }
 
     /// Fails unless the volume takes writes.
@@ -262,7 +275,8 @@ impl Store {
             None => self.superblock(Superblock::continues_on_error),
         };
         if continues {
-            self.note_error(corrupt);
+            self.superblock.inner.lock().superblock.note_error(corrupt, now().0);
+            self.has_noted.store(true, Ordering::Relaxed);
             return;
         }
         // The journal's abort comes back through `stop`, which notes the error.
@@ -272,15 +286,27 @@ impl Store {
         }
     }
 
+    /// Puts errors that were noted while work goes on into the running transaction. Never inside a
+    /// handle; without a journal to write to they wait.
+    pub fn commit_noted(&self) {
+        if self.try_journal().is_none() || !self.has_noted.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        // A journal that stopped has noted why itself.
+        if let Ok(mut handle) = self.start(1) {
+            self.edit_superblock(&mut handle, |_| ());
+        }
+    }
+
     /// Stops writing for good after an error of the journal or the device.
     pub fn stop(&self, reason: &str) {
         self.set_read_only();
         self.note_error(&Corrupt::new("journal", reason.to_owned()));
     }
 
-    /// Notes an error in the superblock: in memory, for the next version that is committed, and at
-    /// its home, in the last version that got there. Whatever else memory knows is not committed
-    /// and stays out of it. A device that fails here has been complained about already.
+    /// Notes an error in the superblock, after the journal has stopped: in memory, and at its home
+    /// in the last version that got there. Whatever else memory knows is not committed and stays out
+    /// of it. A device that fails here has been complained about already.
     fn note_error(&self, corrupt: &Corrupt) {
         let time = now().0;
         self.superblock.inner.lock().superblock.note_error(corrupt, time);
@@ -290,7 +316,7 @@ impl Store {
         }
         if let Ok(mut superblock) = Superblock::decode(&bytes) {
             superblock.note_error(corrupt, time);
-            let _ = self.device.write_at(SUPERBLOCK_OFFSET, &superblock.encode());
+            let _ = self.device.write_at(SUPERBLOCK_OFFSET, &superblock.encode()).and_then(|()| self.device.flush());
         }
     }
 }
@@ -312,6 +338,17 @@ impl Owing for SuperblockState {
             captures.push(self.capture_of(&inner.superblock));
         }
     }
+}
+
+/// The inodes that the superblock names, 0 for what the image has not.
+fn system_inodes(superblock: &Superblock) -> [InodeNumber; 3] {
+    let features = &superblock.features;
+    let named = |is_used: bool, inode: InodeNumber| if is_used { inode } else { InodeNumber(0) };
+    [
+        named(features.compat.contains(Compat::HAS_JOURNAL), superblock.journal_inode),
+        named(features.compat.contains(Compat::ORPHAN_FILE), superblock.orphan_file_inode),
+        named(features.read_only_compat.contains(ReadOnlyCompat::PROJECT), superblock.project_quota_inode),
+    ]
 }
 
 /// The present as (seconds, nanoseconds) since 1970.

@@ -180,7 +180,9 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
                 Err(error) => {
                     // Nothing may stay mapped behind the end.
                     let mut map = inode.map.write();
-                    inodes.unmap(self.handle(), inode, &mut map, first..next, blocks)?;
+                    // Each run costs one entry and one leaf.
+                    let budget = 2 * blocks + 2;
+                    inodes.unmap(self.handle(), inode, &mut map, first..next, budget)?;
                     return Err(error);
                 }
             }

@@ -34,14 +34,14 @@ pub(crate) mod testing;
 mod tests;
 
 use std::ops::Range;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use pext4_jbd2::Owing;
-use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, Tid};
+use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber, Tid};
 use pext4_sync::atomic::Ordering;
 use pext4_sync::{Sharded, Stack};
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::store::Store;
 use counts::{Counts, sum};
 use evict::Residency;
@@ -63,6 +63,8 @@ pub struct Groups {
     pub(crate) store: Arc<Store>,
     slots: Box<[Slot]>,
     metadata: MetadataMap,
+    /// What else no file may own: the journal, the orphan file. [immutable after mount]
+    protected: OnceLock<MetadataMap>,
     pub(crate) counts: Counts,
     pub(crate) hints: Hints,
     /// Groups with folded frees that wait for their transaction, at least once each.
@@ -147,7 +149,22 @@ impl Groups {
     /// Whether any of these blocks holds the file system's own structures, which no file may own.
     #[must_use]
     pub fn is_metadata(&self, blocks: Range<u64>) -> bool {
-        self.metadata.touches(blocks)
+        self.metadata.touches(blocks.clone()) || self.protected.get().is_some_and(|map| map.touches(blocks))
+    }
+
+    /// Keeps the blocks of the file system's own files from all others, once, at mount.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` if they share blocks with each other, or with bitmaps, tables and descriptors.
+    pub fn protect(&self, blocks: Vec<Range<u64>>) -> Result<()> {
+        if let Some(shared) = blocks.iter().find(|blocks| self.metadata.touches((*blocks).clone())) {
+            let problem = "holds blocks of the journal or the orphan file";
+            let corrupt = Corrupt::new("group descriptors", problem);
+            return Err(corrupt.in_block(BlockNumber(shared.start)).into());
+        }
+        let _ = self.protected.set(MetadataMap::new(blocks)?);
+        Ok(())
     }
 
     /// The group as the journal keeps it on a transaction's list.

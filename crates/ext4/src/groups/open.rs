@@ -1,7 +1,7 @@
 //! Reading the group descriptors at mount, in one pass.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use pext4_ondisk::group_descriptor::GroupDescriptor;
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber};
@@ -34,6 +34,7 @@ impl Groups {
         Ok(Arc::new_cyclic(|this| Self {
             slots: table.slots.into_boxed_slice(),
             metadata,
+            protected: OnceLock::new(),
             counts: Counts::new(
                 table.free_blocks,
                 table.free_inodes,

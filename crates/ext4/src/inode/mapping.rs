@@ -26,6 +26,9 @@ use crate::mballoc::{Purpose, Request};
 use crate::seal;
 use crate::store::Store;
 
+/// Blocks of a directory or link that one step frees at most: each is a revoke record.
+pub(crate) const MOST_FORGOTTEN: u64 = 64;
+
 /// Sectors of 512 bytes in a block, as `i_blocks` counts them.
 fn sectors(store: &Store, blocks: u64) -> u64 {
     blocks * u64::from(store.block_size() / 512)
@@ -84,6 +87,7 @@ impl NodeStore for Nodes<'_, '_> {
 
     fn read<R>(&self, block: BlockNumber, depth: u16, look: impl FnOnce(&[u8]) -> Result<R>) -> Result<R> {
         let store = &self.inodes.store;
+        self.inodes.check_not_metadata(block, 1)?;
         let buffer = store.read_block(block)?;
         let state = buffer.read();
         if !buffer.is_verified() {
@@ -141,6 +145,31 @@ impl Inodes {
         inode.state(|state| state.slot.flags.contains(InodeFlags::EXTENTS))
     }
 
+    /// Refuses files of the older block-mapped form, whose map is not changed.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported`.
+    pub(crate) fn check_extent_mapped(&self, inode: &Inode) -> Result<()> {
+        if Self::is_extent_mapped(inode) {
+            return Ok(());
+        }
+        Err(Error::Unsupported(format!(
+            "inode {}: changing a file that is mapped by indirect blocks; copy it to convert it",
+            inode.number()
+        )))
+    }
+
+    /// Refuses blocks of files that hold structures of the file system itself: only an image that
+    /// is corrupt, or means harm, maps them, and what is written there would be believed.
+    pub(crate) fn check_not_metadata(&self, start: BlockNumber, length: u32) -> Result<()> {
+        if self.groups.is_metadata(start.get()..start.get().saturating_add(u64::from(length))) {
+            let corrupt = Corrupt::new("block pointer", "leads to the file system's own structures");
+            return Err(corrupt.in_block(start).into());
+        }
+        Ok(())
+    }
+
     fn nodes<'a, 'h>(&'a self, inode: &'a Inode, handle: Option<&'a mut Handle<'h>>, goal: BlockNumber) -> Nodes<'a, 'h> {
         Nodes {
             inodes: self,
@@ -161,6 +190,14 @@ impl Inodes {
     }
 
     fn lookup_locked(&self, inode: &Inode, logical: LogicalBlock) -> Result<Mapping> {
+        let mapping = self.lookup_any(inode, logical)?;
+        if let Mapping::Mapped(extent) = &mapping {
+            self.check_not_metadata(extent.start, extent.length).map_err(|error| placed(error, inode))?;
+        }
+        Ok(mapping)
+    }
+
+    fn lookup_any(&self, inode: &Inode, logical: LogicalBlock) -> Result<Mapping> {
         let root = inode.state(|state| state.slot.block);
         if !Self::is_extent_mapped(inode) {
             return self.lookup_indirect(inode, &root, logical);
@@ -197,12 +234,7 @@ impl Inodes {
         goal: BlockNumber,
         operation: impl FnOnce(&mut [u8; 60], &mut Nodes<'_, '_>) -> Result<R>,
     ) -> Result<R> {
-        if !Self::is_extent_mapped(inode) {
-            return Err(Error::Unsupported(format!(
-                "inode {}: changing a file that is mapped by indirect blocks; copy it to convert it",
-                inode.number()
-            )));
-        }
+        self.check_extent_mapped(inode)?;
         let mut root = inode.state(|state| state.slot.block);
         let mut nodes = self.nodes(inode, Some(handle), goal);
         let result = operation(&mut root, &mut nodes);
@@ -262,13 +294,21 @@ impl Inodes {
         range: Range<u64>,
         budget: u32,
     ) -> Result<Option<u64>> {
+        let is_metadata = inode.file_type() != crate::types::FileType::Regular;
         let mut freed = Vec::new();
         let left = self.change_tree(handle, inode, self.home_goal(inode), |root, nodes| {
-            let left = extents::remove(root, nodes, range, budget, &mut |start, length| freed.push((start, length)))?;
+            let start = match extents::last_end(root, nodes, &range)? {
+                Some(end) if is_metadata => range.start.max(end.saturating_sub(MOST_FORGOTTEN)),
+                _ => range.start,
+            };
+            let step = start..range.end;
+            let left = extents::remove(root, nodes, step, budget, &mut |start, length| freed.push((start, length)))?;
+            for &(start, length) in &freed {
+                self.check_not_metadata(start, length)?;
+            }
             nodes.count(-freed.iter().map(|&(_, length)| i64::from(length)).sum::<i64>());
-            Ok(left)
+            Ok(left.or((start > range.start).then_some(start)))
         })?;
-        let is_metadata = inode.file_type() != crate::types::FileType::Regular;
         for (start, length) in freed {
             if is_metadata {
                 (0..length).filter_map(|step| start.checked_add(step)).for_each(|block| handle.forget(block));

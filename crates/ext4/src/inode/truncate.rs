@@ -8,7 +8,9 @@ use pext4_jbd2::Handle;
 use pext4_ondisk::{Corrupt, extent};
 
 use crate::error::{Refusal, Result};
+use crate::groups::CREDITS_PER_GROUP;
 use crate::inode::data::SLOT_CREDITS;
+use crate::inode::mapping::MOST_FORGOTTEN;
 use crate::inode::table::Inodes;
 use crate::inode::{Inode, Reach, present};
 use crate::types::FileType;
@@ -20,10 +22,22 @@ const STEP_ENTRIES: u32 = 16;
 const STEP_BASE_CREDITS: u32 = 24;
 
 impl Inodes {
-    /// Metadata blocks that one step may dirty: each run may lie across groups.
+    /// Metadata blocks that freeing one run may dirty: it may lie across groups.
+    fn run_credits(&self) -> u32 {
+        let groups = extent::MAX_WRITTEN_LENGTH.div_ceil(self.store.geometry.blocks_per_group) + 1;
+        groups.saturating_mul(CREDITS_PER_GROUP)
+    }
+
+    /// Metadata blocks that one step may dirty. Where groups are tiny and the journal as well it is
+    /// what an operation can have beside others; a step is a run and its leaf then.
     pub(crate) fn step_credits(&self) -> u32 {
-        let groups_in_a_run = 32768u32.div_ceil(self.store.geometry.blocks_per_group) + 1;
-        STEP_BASE_CREDITS + STEP_ENTRIES * 2 * groups_in_a_run
+        let wanted = STEP_BASE_CREDITS.saturating_add(self.run_credits().saturating_mul(STEP_ENTRIES));
+        wanted.min(self.store.journal().most_credits() / 2)
+    }
+
+    fn step_entries(&self) -> u32 {
+        let for_runs = self.step_credits().saturating_sub(STEP_BASE_CREDITS);
+        (for_runs / self.run_credits()).clamp(2, STEP_ENTRIES)
     }
 
     /// Sets the size of a regular file; the caller holds the inode's lock for writing.
@@ -44,9 +58,15 @@ impl Inodes {
             self.note_size(&mut handle, inode, size);
             return Ok(());
         }
+        if self.has_block_map(inode) && size < before {
+            self.check_extent_mapped(inode)?;
+        }
         self.drop_preallocation(inode);
         let mut handle = self.store.start(self.step_credits())?;
         self.note_size(&mut handle, inode, size);
+        if !inode.state(|state| state.slot.has_extents()) {
+            return Ok(());
+        }
         let first = size.div_ceil(u64::from(self.store.block_size()));
         self.cut(handle, inode, first)
     }
@@ -107,7 +127,7 @@ impl Inodes {
 
     fn unmap_step(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u64>) -> Result<Option<u64>> {
         let mut map = inode.map.write();
-        self.unmap(handle, inode, &mut map, range, STEP_ENTRIES)
+        self.unmap(handle, inode, &mut map, range, self.step_entries())
     }
 
     /// Starts a handle that can take a step of cutting.
@@ -119,22 +139,55 @@ impl Inodes {
         self.store.start(self.step_credits())
     }
 
-    /// Whether the inode maps blocks at all: short links and special files use the space otherwise.
+    /// Whether the inode maps blocks at all: short links and special files use the space otherwise,
+    /// and an empty map of indirect blocks is none.
     pub(crate) fn has_block_map(&self, inode: &Inode) -> bool {
-        let is_fast = inode.state(|state| state.slot.is_fast_symlink() || state.slot.has_inline_data());
+        let is_mapped = inode.state(|state| {
+            let slot = &state.slot;
+            let is_empty = !slot.has_extents() && slot.block.iter().all(|&byte| byte == 0);
+            !(slot.is_fast_symlink() || slot.has_inline_data() || is_empty)
+        });
         match inode.file_type() {
-            FileType::Regular | FileType::Directory | FileType::Symlink => !is_fast,
+            FileType::Regular | FileType::Directory | FileType::Symlink => is_mapped,
             _ => false,
         }
     }
 
-    /// Whether [`Inodes::free_all_blocks`] will do: the map fits the inode itself.
+    /// Refuses, before anything is changed, to take the last name of an inode whose blocks could
+    /// not be freed then.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` for files that are mapped by indirect blocks.
+    pub(crate) fn check_removable(&self, inode: &Inode) -> Result<()> {
+        let is_last = inode.is_directory() || inode.state(|state| state.slot.links <= 1);
+        if is_last && self.has_block_map(inode) {
+            self.check_extent_mapped(inode)?;
+        }
+        Ok(())
+    }
+
+    /// Whether [`Inodes::free_all_blocks`] will do: the map fits the inode itself, and one step.
     pub(crate) fn is_freed_in_one_step(&self, inode: &Inode) -> Result<bool> {
         if !self.has_block_map(inode) {
             return Ok(true);
         }
         let (extents, root) = inode.state(|state| (state.slot.has_extents(), state.slot.block));
-        Ok(extents && extent::Node::parse(&root).map_err(|corrupt| corrupt.in_inode(inode.number()))?.depth() == 0)
+        if !extents {
+            return Ok(false);
+        }
+        let is_short = || -> std::result::Result<bool, Corrupt> {
+            let node = extent::Node::parse(&root)?;
+            // The leaf costs an entry as well.
+            if node.depth() > 0 || node.len() >= self.step_entries() as usize {
+                return Ok(false);
+            }
+            let bounds = self.store.bounds();
+            let lengths = (0..node.len()).map(|slot| Ok(u64::from(node.extent(slot, &bounds)?.length)));
+            let blocks = lengths.sum::<std::result::Result<u64, Corrupt>>()?;
+            Ok(inode.file_type() == FileType::Regular || blocks <= MOST_FORGOTTEN)
+        };
+        Ok(is_short().map_err(|corrupt| corrupt.in_inode(inode.number()))?)
     }
 
     /// Frees all blocks of an inode within one handle.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use pext4_block::Stamp;
-use pext4_jbd2::{Client, Config, Journal, JournalError, Log};
+use pext4_jbd2::{Client, Config, Journal, JournalError, Log, recovery};
 use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
 use pext4_ondisk::superblock::{Flags, State};
 use pext4_ondisk::{BlockNumber, Tid};
@@ -44,6 +44,11 @@ impl Client for FileSystem {
 /// Marks the image as mounted, durably, and only then opens the journal (rule 11).
 pub(super) fn begin(store: &Arc<Store>, groups: &Arc<Groups>, log: Option<Log>) -> Result<()> {
     mark_mounted(store, log.is_some())?;
+    let mut log = log;
+    if let Some(log) = &mut log {
+        // The superblock knows of it now.
+        recovery::clear_error(&*store.device, &log.area, &mut log.superblock)?;
+    }
     let client = FileSystem {
         store: Arc::downgrade(store),
         groups: Arc::downgrade(groups),

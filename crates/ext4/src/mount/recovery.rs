@@ -4,7 +4,7 @@
 //! afterwards, since the replay changes blocks that the search has read.
 
 use std::collections::HashSet;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use pext4_block::{Device, OverlayDevice};
@@ -15,7 +15,7 @@ use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::GroupDescriptor;
 use pext4_ondisk::inode::Inode as Slot;
 use pext4_ondisk::superblock::{State, Superblock};
-use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock, Tid, indirect};
+use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock, indirect};
 
 use super::ground;
 use crate::error::{Error, Refusal, Result};
@@ -34,6 +34,10 @@ const SEARCH_CACHE: u64 = 1 << 20;
 pub(super) struct Recovered {
     pub device: Arc<dyn Device>,
     pub log: Option<Log>,
+    /// The blocks of the journal.
+    pub journal_blocks: Vec<Range<u64>>,
+    /// Whether the journal had stopped with an error: the file system may be wrong since then.
+    pub had_stopped: bool,
 }
 
 /// Replays the journal where that is due: on the device, or for a read-only mount in memory.
@@ -49,20 +53,20 @@ pub(super) fn recover(
         if is_dirty {
             return Err(Corrupt::new("superblock", "a journal is to be replayed, but there is none").into());
         }
-        return Ok(Recovered { device, log: None });
+        return Ok(Recovered { device, log: None, journal_blocks: Vec::new(), had_stopped: false });
     }
     if superblock.journal_inode.get() == 0 {
         return Err(Error::Unsupported("an external journal".to_owned()));
     }
     let search = MountOptions { cache_size: SEARCH_CACHE, ..options.clone() };
     let store = ground(Arc::clone(&device), superblock.clone(), geometry, search);
-    let area = find_log(&store, superblock.journal_inode)?;
+    let (area, journal_blocks) = find_log(&store, superblock.journal_inode)?;
     drop(store);
     let mut journal = recovery::read_superblock(&*device, &area)?;
     let blocks = geometry.blocks_count;
     if options.read_only {
         if !is_dirty {
-            return Ok(Recovered { device, log: None });
+            return Ok(Recovered { device, log: None, journal_blocks, had_stopped: false });
         }
         let (report, replayed) = recovery::recover_to_overlay(&*device, &area, &journal, blocks)?;
         let overlay = OverlayDevice::new(device);
@@ -70,22 +74,21 @@ pub(super) fn recover(
             overlay.write_at(block.get() * u64::from(geometry.block_size), &bytes)?;
         }
         note_replay(&report, "in memory", notes);
-        return Ok(Recovered { device: Arc::new(overlay), log: None });
+        return Ok(Recovered { device: Arc::new(overlay), log: None, journal_blocks, had_stopped: false });
     }
     if is_dirty {
         let report = recovery::recover(&*device, &area, &mut journal, blocks)?;
         note_replay(&report, "on the image", notes);
     } else if journal.start != 0 {
-        // The file system says that the log is of no concern; its records must not be taken for
-        // a continuation of ours.
-        journal.start = 0;
-        journal.sequence = Tid(journal.sequence.0.wrapping_add(area.blocks()));
+        // The file system says that the log is of no concern. That must be durable before this
+        // mount says that there is something to replay.
+        recovery::discard(&*device, &area, &mut journal)?;
     }
-    if journal.errno != 0 {
-        notes.push(format!("the journal had stopped before with error {}", -journal.errno));
-        recovery::clear_error(&*device, &area, &mut journal)?;
+    let had_stopped = journal.errno != 0;
+    if had_stopped {
+        notes.push(format!("the journal had stopped before with error {}", i64::from(journal.errno).abs()));
     }
-    Ok(Recovered { device, log: Some(Log { area, superblock: journal }) })
+    Ok(Recovered { device, log: Some(Log { area, superblock: journal }), journal_blocks, had_stopped })
 }
 
 fn note_replay(report: &recovery::Recovered, place: &str, notes: &mut Vec<String>) {
@@ -123,7 +126,9 @@ fn file_blocks(store: &Store, inode: InodeNumber, slot: &Slot, what: &'static st
         return Err(corrupt("is no regular file"));
     }
     let count = slot.size / u64::from(store.block_size());
-    let count = u32::try_from(count).map_err(|_| corrupt("is absurdly large"))?;
+    // Without holes it cannot have more blocks than the file system.
+    let count = u32::try_from(count).ok().filter(|&count| u64::from(count) <= store.geometry.blocks_count);
+    let count = count.ok_or_else(|| corrupt("is absurdly large"))?;
     let runs = if slot.has_extents() {
         extents_of(store, inode, slot, count)?
     } else {
@@ -174,11 +179,13 @@ fn placed(error: Error, inode: InodeNumber) -> Error {
     }
 }
 
-fn find_log(store: &Store, inode: InodeNumber) -> Result<LogArea> {
+fn find_log(store: &Store, inode: InodeNumber) -> Result<(LogArea, Vec<Range<u64>>)> {
     let slot = raw_slot(store, inode)?;
     let runs = file_blocks(store, inode, &slot, "journal inode")?;
     let runs: Vec<(BlockNumber, u32)> = runs.iter().map(|run| (run.start, run.length)).collect();
-    Ok(LogArea::new(store.block_size(), &runs).map_err(|corrupt| corrupt.in_inode(inode))?)
+    let area = LogArea::new(store.block_size(), &runs).map_err(|corrupt| corrupt.in_inode(inode))?;
+    let blocks = runs.iter().map(|(start, length)| start.get()..start.get() + u64::from(*length));
+    Ok((area, blocks.collect()))
 }
 
 /// Tree nodes before there is a journal: to look at only.

@@ -31,7 +31,7 @@ impl Volume {
         self.run(|| {
             self.inodes.store.check_writable()?;
             let inode = if change.size.is_some() { self.regular(inode)? } else { self.inodes.get(inode)? };
-            let _lock = inode.lock.write_keyed(super::lock_key(&inode));
+            let _lock = super::lock_exclusive(&inode)?;
             check_flags(&inode, change)?;
             if let Some(size) = change.size {
                 self.inodes.set_size(&inode, size)?;

@@ -32,7 +32,7 @@ impl Volume {
         self.run(|| {
             self.inodes.store.check_writable()?;
             let directory = self.directory(parent)?;
-            let _names = directory.lock.read_keyed(0);
+            let _names = super::lock_shared(&directory)?;
             check_directory(&directory, false)?;
             let mut handle = self.inodes.store.start(2 * INODE_CREDITS)?;
             let inode = self.bear(&mut handle, &directory, &Birth::new(FileType::Regular, new))?;
@@ -50,7 +50,7 @@ impl Volume {
     pub fn read(&self, inode: InodeNumber, offset: u64, into: &mut [u8]) -> Result<usize> {
         self.run(|| {
             let inode = self.regular(inode)?;
-            let _lock = inode.lock.read_keyed(u64::from(inode.number().get()));
+            let _lock = super::lock_shared(&inode)?;
             self.inodes.read_data(&inode, offset, into)
         })
     }
@@ -63,7 +63,7 @@ impl Volume {
     pub fn write(&self, inode: InodeNumber, offset: u64, from: &[u8]) -> Result<usize> {
         self.run(|| {
             let inode = self.regular(inode)?;
-            let _lock = inode.lock.write_keyed(u64::from(inode.number().get()));
+            let _lock = super::lock_exclusive(&inode)?;
             check_not_immutable(&inode)?;
             self.inodes.write_data(&inode, offset, from)
         })
@@ -80,7 +80,7 @@ impl Volume {
         }
         self.run(|| {
             let inode = self.regular(inode)?;
-            let _lock = inode.lock.write_keyed(u64::from(inode.number().get()));
+            let _lock = super::lock_exclusive(&inode)?;
             check_not_immutable(&inode)?;
             match mode {
                 AllocateMode::Extend => self.inodes.allocate_data(&inode, offset, length, false),
@@ -115,7 +115,7 @@ impl Volume {
     fn seek(&self, inode: InodeNumber, offset: u64, data: bool) -> Result<u64> {
         self.run(|| {
             let inode = self.regular(inode)?;
-            let _lock = inode.lock.read_keyed(u64::from(inode.number().get()));
+            let _lock = super::lock_shared(&inode)?;
             self.inodes.seek(&inode, offset, data)
         })
     }
@@ -129,7 +129,7 @@ impl Volume {
     pub fn extents(&self, inode: InodeNumber, offset: u64, most: usize) -> Result<Vec<MappedRange>> {
         self.run(|| {
             let inode = self.inodes.get(inode)?;
-            let _lock = inode.lock.read_keyed(super::lock_key(&inode));
+            let _lock = super::lock_shared(&inode)?;
             if self.inodes.has_block_map(&inode) {
                 self.inodes.mapped_ranges(&inode, offset, most)
             } else {

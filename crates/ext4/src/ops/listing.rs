@@ -1,5 +1,6 @@
 //! Listing directories.
 
+use super::{check_not_removed, lock_shared};
 use crate::dir;
 use crate::error::Result;
 use crate::types::{DirectoryEntry, InodeNumber};
@@ -20,7 +21,8 @@ impl Volume {
         visit: &mut dyn FnMut(DirectoryEntry<'_>) -> bool,
     ) -> Result<()> {
         let directory = self.directory(inode)?;
-        let _names = directory.lock.read_keyed(0);
+        let _names = lock_shared(&directory)?;
+        check_not_removed(&directory)?;
         let listed = dir::list(&self.names(&directory), cookie, &mut |entry| {
             visit(DirectoryEntry {
                 inode: entry.inode,

@@ -10,6 +10,7 @@ mod birth;
 mod file;
 mod listing;
 mod namespace;
+mod patience;
 mod reap;
 mod rename;
 mod symlink;
@@ -18,7 +19,9 @@ mod xattr;
 
 use std::sync::Arc;
 
+use pext4_jbd2::Handle;
 use pext4_ondisk::inode::InodeFlags;
+use pext4_sync::{RwLockReadGuard, RwLockWriteGuard};
 
 use crate::dir::{self, DirectoryFile};
 use crate::error::{Error, Refusal, Result};
@@ -50,7 +53,11 @@ impl Volume {
                     tries += 1;
                     self.inodes.store.journal().commit_running()?;
                 }
-                Err(error) => return Err(self.inodes.store.judge(error)),
+                Err(error) => {
+                    let error = self.inodes.store.judge(error);
+                    self.inodes.store.commit_noted();
+                    return Err(error);
+                }
                 Ok(result) => return Ok(result),
             }
         }
@@ -66,14 +73,35 @@ impl Volume {
         Ok(inode)
     }
 
-    /// The inode a directory entry leads to: entries to unused inodes are corruption.
+    /// The inode that a directory entry leads to, `.` and `..` apart. Entries to the directory
+    /// itself, to the root, to inodes of the system and to unused ones are corruption.
     pub(crate) fn entry_inode(&self, directory: &Inode, number: InodeNumber) -> Result<Arc<Inode>> {
-        if number < self.inodes.store.geometry.first_inode && number != InodeNumber::ROOT {
+        if number < self.inodes.store.geometry.first_inode || self.inodes.store.is_system_inode(number) {
             return Err(bad_entry(directory, number, "a reserved inode"));
         }
-        self.inodes.get(number).map_err(|error| {
+        if number == directory.number() {
+            return Err(bad_entry(directory, number, "the directory itself"));
+        }
+        let inode = self.inodes.get(number).map_err(|error| {
             if error.is(Refusal::Stale) { bad_entry(directory, number, "an inode that is not in use") } else { error }
-        })
+        })?;
+        if inode.state(|state| state.slot.links == 0) {
+            return Err(bad_entry(directory, number, "an inode without links"));
+        }
+        Ok(inode)
+    }
+
+    /// Ends an operation's work under its handle, which had made `before` changes. There is no undo:
+    /// what the device or the image made fail after the first change would be committed half done,
+    /// so the journal stops. (Refusals come before the first change, or after it was taken back.)
+    pub(crate) fn settle<R>(&self, handle: &Handle<'_>, before: u64, result: Result<R>) -> Result<R> {
+        if let Err(error) = &result
+            && handle.changes() > before
+            && matches!(error, Error::Io(_) | Error::Corrupt(_))
+        {
+            self.inodes.store.journal().abort(&format!("an operation was left half done: {error}"));
+        }
+        result
     }
 
     /// The names of a directory, to look at.
@@ -94,8 +122,39 @@ fn bad_entry(directory: &Inode, number: InodeNumber, what: &str) -> Error {
         .into()
 }
 
+/// The lock of an operation's only inode, for looking. Its end is decided under the lock, so an
+/// inode that ended while the caller was on its way is refused.
+pub(crate) fn lock_shared(inode: &Inode) -> Result<RwLockReadGuard<'_, ()>> {
+    let guard = inode.lock.read_keyed(lock_key(inode));
+    check_alive(inode)?;
+    Ok(guard)
+}
+
+/// As [`lock_shared`], for changing.
+pub(crate) fn lock_exclusive(inode: &Inode) -> Result<RwLockWriteGuard<'_, ()>> {
+    let guard = inode.lock.write_keyed(lock_key(inode));
+    check_alive(inode)?;
+    Ok(guard)
+}
+
+fn check_alive(inode: &Inode) -> Result<()> {
+    if inode.state(|state| state.dead) {
+        return Err(Refusal::Stale.into());
+    }
+    Ok(())
+}
+
+/// Refuses to look into a directory that was removed while it is held: it has no names any more,
+/// `.` and `..` included.
+fn check_not_removed(directory: &Inode) -> Result<()> {
+    if directory.state(|state| state.slot.links == 0) {
+        return Err(Refusal::NotFound.into());
+    }
+    Ok(())
+}
+
 /// The key under which an operation takes the lock of its only inode.
-fn lock_key(inode: &Inode) -> u64 {
+pub(crate) fn lock_key(inode: &Inode) -> u64 {
     if inode.is_directory() { 0 } else { u64::from(inode.number().get()) }
 }
 

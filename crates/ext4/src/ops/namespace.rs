@@ -5,7 +5,11 @@ use std::sync::Arc;
 use pext4_jbd2::Handle;
 
 use super::birth::Birth;
-use super::{DIRECTORY_CREDITS, INODE_CREDITS, MOST_LINKS, check_changeable, check_directory, check_name, check_new_name};
+use super::{
+    DIRECTORY_CREDITS, INODE_CREDITS, MOST_LINKS, check_changeable, check_directory, check_name, check_new_name, check_not_removed,
+    lock_exclusive, lock_shared,
+};
+use super::patience::Patience;
 use crate::dir::{self, DirectoryFile};
 use crate::error::{Refusal, Result};
 use crate::inode::{Inode, Reach, present};
@@ -25,9 +29,14 @@ impl Volume {
             if name == b"." {
                 return Ok(self.hand_out(&directory));
             }
-            let _names = directory.lock.read_keyed(0);
+            let _names = lock_shared(&directory)?;
+            check_not_removed(&directory)?;
             let found = dir::find(&self.names(&directory), name)?.ok_or(Refusal::NotFound)?;
-            let inode = self.entry_inode(&directory, found.inode)?;
+            let inode = if name == b".." {
+                self.directory(found.inode)?
+            } else {
+                self.entry_inode(&directory, found.inode)?
+            };
             Ok(self.hand_out(&inode))
         })
     }
@@ -69,7 +78,7 @@ impl Volume {
             check_new_name(name)?;
             self.inodes.store.check_writable()?;
             let directory = self.directory(parent)?;
-            let _names = directory.lock.write_keyed(0);
+            let _names = lock_exclusive(&directory)?;
             check_directory(&directory, false)?;
             if dir::find(&self.names(&directory), name)?.is_some() {
                 return Err(Refusal::Exists.into());
@@ -98,7 +107,10 @@ impl Volume {
             FileType::Symlink => self.write_target(handle, inode, birth.target)?,
             _ => {}
         }
-        self.insert_name(handle, directory, name, inode)?;
+        // What the inode got so far is taken back with it.
+        let before = handle.changes();
+        let inserted = self.insert_name(handle, directory, name, inode);
+        self.settle(handle, before, inserted)?;
         if birth.kind == FileType::Directory {
             self.add_subdirectory(handle, directory);
         }
@@ -169,9 +181,9 @@ impl Volume {
             if inode.is_directory() {
                 return Err(Refusal::NotPermitted.into());
             }
-            let _names = directory.lock.write_keyed(0);
+            let _names = lock_exclusive(&directory)?;
             check_directory(&directory, false)?;
-            let _inode = inode.lock.write_keyed(u64::from(inode.number().get()));
+            let _inode = lock_exclusive(&inode)?;
             check_changeable(&inode)?;
             if inode.state(|state| state.slot.links) >= MOST_LINKS {
                 return Err(Refusal::TooManyLinks.into());
@@ -180,18 +192,25 @@ impl Volume {
                 return Err(Refusal::Exists.into());
             }
             let mut handle = self.inodes.store.start(DIRECTORY_CREDITS + INODE_CREDITS)?;
-            self.insert_name(&mut handle, &directory, name, &inode)?;
-            let was_unnamed = inode.state(|state| state.slot.links == 0);
-            if was_unnamed {
-                self.inodes.remove_orphan(&mut handle, &inode)?;
-            }
-            let time = present();
-            inode.edit(&mut handle, Reach::Attributes, |state| {
-                state.slot.links += 1;
-                state.slot.changed = time;
-            });
+            let linked = self.add_name(&mut handle, &directory, name, &inode);
+            self.settle(&handle, 0, linked)?;
             Ok(self.hand_out(&inode))
         })
+    }
+
+    /// One name more. An inode that had none is no orphan any longer.
+    fn add_name(&self, handle: &mut Handle<'_>, directory: &Arc<Inode>, name: &[u8], inode: &Arc<Inode>) -> Result<()> {
+        self.insert_name(handle, directory, name, inode)?;
+        let was_unnamed = inode.state(|state| state.slot.links == 0);
+        if was_unnamed {
+            self.inodes.remove_orphan(handle, inode)?;
+        }
+        let time = present();
+        inode.edit(handle, Reach::Attributes, |state| {
+            state.slot.links += 1;
+            state.slot.changed = time;
+        });
+        Ok(())
     }
 
     /// Removes a name of anything but a directory.
@@ -202,20 +221,25 @@ impl Volume {
     pub fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
         self.run(|| {
             check_name(name)?;
+            if name == b"." || name == b".." {
+                return Err(Refusal::IsADirectory.into());
+            }
             self.inodes.store.check_writable()?;
             let directory = self.directory(parent)?;
-            let names = directory.lock.write_keyed(0);
+            let names = lock_exclusive(&directory)?;
             check_directory(&directory, true)?;
             let found = dir::find(&self.names(&directory), name)?.ok_or(Refusal::NotFound)?;
             let inode = self.entry_inode(&directory, found.inode)?;
             if inode.is_directory() {
                 return Err(Refusal::IsADirectory.into());
             }
-            let lock = inode.lock.write_keyed(u64::from(inode.number().get()));
+            let lock = lock_exclusive(&inode)?;
             check_changeable(&inode)?;
+            self.inodes.check_removable(&inode)?;
             let mut handle = self.start_removal()?;
-            self.remove_name(&mut handle, &directory, name)?;
-            let is_last = self.drop_link(&mut handle, &inode)?;
+            let removed = self.remove_name(&mut handle, &directory, name);
+            let removed = removed.and_then(|()| self.drop_link(&mut handle, &inode));
+            let is_last = self.settle(&handle, 0, removed)?;
             drop((handle, lock, names));
             if is_last {
                 self.reap_if_due(&inode)?;
@@ -239,28 +263,33 @@ impl Volume {
                 return Err(Refusal::NotEmpty.into());
             }
             self.inodes.store.check_writable()?;
-            let directory = self.directory(parent)?;
-            let names = directory.lock.write_keyed(0);
-            check_directory(&directory, true)?;
-            let found = dir::find(&self.names(&directory), name)?.ok_or(Refusal::NotFound)?;
-            let inode = self.entry_inode(&directory, found.inode)?;
-            if !inode.is_directory() {
-                return Err(Refusal::NotADirectory.into());
-            }
-            if inode.number() == directory.number() {
-                return Err(super::bad_entry(&directory, inode.number(), "the directory itself"));
-            }
-            let lock = inode.lock.write_keyed(1);
-            check_changeable(&inode)?;
-            if !dir::is_empty(&self.names(&inode))? {
-                return Err(Refusal::NotEmpty.into());
-            }
-            let mut handle = self.start_removal()?;
-            self.remove_name(&mut handle, &directory, name)?;
-            self.drop_directory(&mut handle, &directory, &inode)?;
-            drop((handle, lock, names));
-            self.reap_if_due(&inode)
+            let removed = self.twice(|patience| self.take_directory(parent, name, patience))?;
+            self.reap_if_due(&removed)
         })
+    }
+
+    /// Takes an empty directory out of its parent. It is an orphan then.
+    fn take_directory(&self, parent: InodeNumber, name: &[u8], patience: Patience) -> Result<Arc<Inode>> {
+        let directory = self.directory(parent)?;
+        let _names = lock_exclusive(&directory)?;
+        check_directory(&directory, true)?;
+        let found = dir::find(&self.names(&directory), name)?.ok_or(Refusal::NotFound)?;
+        let inode = self.entry_inode(&directory, found.inode)?;
+        if !inode.is_directory() {
+            return Err(Refusal::NotADirectory.into());
+        }
+        let _lock = patience.lock(&inode, 1)?;
+        check_changeable(&inode)?;
+        dir::check_form(&inode)?;
+        if !dir::is_empty(&self.names(&inode))? {
+            return Err(Refusal::NotEmpty.into());
+        }
+        self.inodes.check_removable(&inode)?;
+        let mut handle = self.start_removal()?;
+        let removed = self.remove_name(&mut handle, &directory, name);
+        let removed = removed.and_then(|()| self.drop_directory(&mut handle, &directory, &inode));
+        self.settle(&handle, 0, removed)?;
+        Ok(Arc::clone(&inode))
     }
 
     /// The links of a directory that lost its name, and of its parent.

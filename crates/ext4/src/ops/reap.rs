@@ -5,13 +5,15 @@
 //! very transaction that removes the name: the crash leaves all or nothing, so no orphan entry is
 //! needed. Every other inode is an orphan from the removal of its name to its end.
 //!
-//! Exactly one thread reaps: the one whose [`Inode::claim_reaping`] answers true.
+//! Exactly one thread reaps: the one whose [`Inode::claim_reaping`] answers true. It does so under
+//! the inode's lock: a hold that is given back between the removal of the last name and the orphan
+//! entry must not end the inode before that entry is made, or the entry would outlive it.
 
 use std::sync::Arc;
 
 use pext4_jbd2::Handle;
 
-use super::{DIRECTORY_CREDITS, INODE_CREDITS};
+use super::{DIRECTORY_CREDITS, INODE_CREDITS, lock_key};
 use crate::error::Result;
 use crate::inode::{Inode, Reach};
 use crate::store::now;
@@ -56,7 +58,12 @@ impl Volume {
 
     /// Ends an inode if its last name and hold are gone and nobody else has begun to.
     pub(crate) fn reap_if_due(&self, inode: &Arc<Inode>) -> Result<()> {
-        if self.inodes.store.is_read_only() || !inode.claim_reaping(&self.inodes.holds) {
+        if self.inodes.store.is_read_only() {
+            return Ok(());
+        }
+        // Whoever took the last name has also made the inode an orphan when the lock is free.
+        let _lock = inode.lock.write_keyed(lock_key(inode));
+        if !inode.claim_reaping(&self.inodes.holds) {
             return Ok(());
         }
         self.inodes.drop_preallocation(inode);
@@ -72,7 +79,8 @@ impl Volume {
     fn finish_reaping(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
         xattr::release_block(&self.inodes, handle, inode)?;
         self.inodes.remove_orphan(handle, inode)?;
-        let deletion_time = u32::try_from(now().0 & 0xFFFF_FFFF).unwrap_or(u32::MAX);
+        // Zero would say that it was never deleted.
+        let deletion_time = u32::try_from(now().0 & 0xFFFF_FFFF).unwrap_or(u32::MAX).max(1);
         inode.edit(handle, Reach::Attributes, |state| {
             state.slot.links = 0;
             state.slot.size = 0;

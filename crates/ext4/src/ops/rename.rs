@@ -3,8 +3,9 @@
 //! Locks: a move between two directories takes the volume's rename lock first, so that the tree
 //! above cannot turn while it is walked to see which directory lies above which and whether a
 //! directory would be moved into itself. Then the two parents, an ancestor before its descendant;
-//! then directories that are moved or replaced; then other inodes by number. One handle changes
-//! both directories, both entries and all counts: a crash shows the old names or the new.
+//! then directories that are moved or replaced (see [`patience`](super::patience)); then other
+//! inodes by number. One handle changes both directories, both entries and all counts: a crash shows
+//! the old names or the new.
 
 use std::sync::Arc;
 
@@ -12,7 +13,11 @@ use pext4_jbd2::Handle;
 use pext4_ondisk::Corrupt;
 use pext4_sync::RwLockWriteGuard;
 
-use super::{DIRECTORY_CREDITS, INODE_CREDITS, check_changeable, check_directory, check_name};
+use super::patience::Patience;
+use super::{
+    DIRECTORY_CREDITS, INODE_CREDITS, check_changeable, check_directory, check_name, check_not_removed, lock_exclusive,
+    lock_shared,
+};
 use crate::dir::{self, DirectoryFile};
 use crate::error::{Refusal, Result};
 use crate::inode::{Inode, Reach, present};
@@ -24,10 +29,18 @@ const DEEPEST: usize = 1 << 16;
 
 /// Both parents with all directories above them; empty when there is one parent, since a directory
 /// cannot come to lie in itself then.
-#[derive(Default)]
 struct Ways {
     from: Vec<InodeNumber>,
     to: Vec<InodeNumber>,
+    /// How further directories are locked.
+    patience: Patience,
+}
+
+impl Ways {
+    /// Those of one parent.
+    fn none(patience: Patience) -> Self {
+        Self { from: Vec::new(), to: Vec::new(), patience }
+    }
 }
 
 /// One end of a move.
@@ -60,11 +73,13 @@ impl Volume {
             let source = End { directory: &from, name };
             let target = End { directory: &to, name: new_name };
             let replaced = if from.number() == to.number() {
-                let _names = from.lock.write_keyed(0);
-                self.rename_locked(&source, &target, mode, &Ways::default())?
+                self.twice(|patience| {
+                    let _names = lock_exclusive(&from)?;
+                    self.rename_locked(&source, &target, mode, &Ways::none(patience))
+                })?
             } else {
                 let _tree = self.rename_lock.lock();
-                let ways = Ways { from: self.way_up(&from)?, to: self.way_up(&to)? };
+                let ways = Ways { from: self.way_up(&from)?, to: self.way_up(&to)?, patience: Patience::Waits };
                 let _names = lock_parents(&from, &to, &ways);
                 self.rename_locked(&source, &target, mode, &ways)?
             };
@@ -85,7 +100,8 @@ impl Volume {
                 return Err(corrupt.in_inode(lower.number()).into());
             }
             let directory = self.directory(number)?;
-            let _names = directory.lock.read_keyed(0);
+            let _names = lock_shared(&directory)?;
+            check_not_removed(&directory)?;
             number = dir::parent(&self.names(&directory))?;
             way.push(number);
         }
@@ -113,71 +129,111 @@ impl Volume {
             (RenameMode::NoReplace, Some(_)) => Err(Refusal::Exists.into()),
             (RenameMode::Exchange, None) => Err(Refusal::NotFound.into()),
             (RenameMode::Exchange, Some(other)) => {
-                self.exchange(source, target, &moved, &other)?;
+                self.exchange(source, target, [&moved, &other], ways.patience)?;
                 Ok(None)
             }
             (_, Some(other)) if other.number() == moved.number() => Ok(None),
-            (_, other) => self.replace(source, target, &moved, other),
+            (_, other) => self.replace(source, target, &moved, other, ways.patience),
         }
     }
 
-    fn exchange(&self, source: &End<'_>, target: &End<'_>, moved: &Arc<Inode>, other: &Arc<Inode>) -> Result<()> {
+    fn exchange(&self, source: &End<'_>, target: &End<'_>, inodes: [&Arc<Inode>; 2], patience: Patience) -> Result<()> {
+        let [moved, other] = inodes;
         if moved.number() == other.number() {
             return Ok(());
         }
         check_changeable(moved)?;
         check_changeable(other)?;
-        let _locks = lock_inodes(&[moved, other]);
-        let mut handle = self.inodes.store.start(2 * DIRECTORY_CREDITS + 2 * INODE_CREDITS)?;
-        self.point(&mut handle, source, other)?;
-        self.point(&mut handle, target, moved)?;
-        if source.directory.number() != target.directory.number() {
-            self.adopt(&mut handle, source.directory, target.directory, moved)?;
-            self.adopt(&mut handle, target.directory, source.directory, other)?;
+        let _locks = lock_inodes(&inodes, patience)?;
+        let crosses = source.directory.number() != target.directory.number();
+        if crosses && moved.is_directory() != other.is_directory() {
+            let gains = if moved.is_directory() { target } else { source };
+            self.check_room_for_subdirectory(gains.directory)?;
         }
-        self.note_moved(&mut handle, moved);
-        self.note_moved(&mut handle, other);
+        let mut handle = self.inodes.store.start(2 * DIRECTORY_CREDITS + 2 * INODE_CREDITS)?;
+        let done = self.exchange_names(&mut handle, source, target, inodes);
+        self.settle(&handle, 0, done)
+    }
+
+    fn exchange_names(&self, handle: &mut Handle<'_>, source: &End<'_>, target: &End<'_>, inodes: [&Arc<Inode>; 2]) -> Result<()> {
+        let [moved, other] = inodes;
+        self.point(handle, source, other)?;
+        self.point(handle, target, moved)?;
+        if source.directory.number() != target.directory.number() {
+            self.adopt(handle, source.directory, target.directory, moved)?;
+            self.adopt(handle, target.directory, source.directory, other)?;
+        }
+        self.note_moved(handle, moved);
+        self.note_moved(handle, other);
         Ok(())
     }
 
-    fn replace(&self, source: &End<'_>, target: &End<'_>, moved: &Arc<Inode>, other: Option<Arc<Inode>>) -> Result<Option<Arc<Inode>>> {
-        let crosses = source.directory.number() != target.directory.number();
+    fn replace(
+        &self,
+        source: &End<'_>,
+        target: &End<'_>,
+        moved: &Arc<Inode>,
+        other: Option<Arc<Inode>>,
+        patience: Patience,
+    ) -> Result<Option<Arc<Inode>>> {
         check_changeable(moved)?;
         if let Some(other) = &other {
             check_kinds(moved, other)?;
             check_changeable(other)?;
         }
         let locked: Vec<&Arc<Inode>> = std::iter::once(moved).chain(other.as_ref()).collect();
-        let locks = lock_inodes(&locked);
-        if let Some(other) = &other
-            && other.is_directory()
-            && !dir::is_empty(&self.names(other))?
-        {
-            return Err(Refusal::NotEmpty.into());
+        let locks = lock_inodes(&locked, patience)?;
+        if let Some(other) = &other {
+            self.check_replaceable(other)?;
         }
+        let crosses = source.directory.number() != target.directory.number();
         if moved.is_directory() && crosses && other.is_none() {
             self.check_room_for_subdirectory(target.directory)?;
         }
         let mut handle = self.start_move()?;
-        match &other {
-            Some(_) => self.point(&mut handle, target, moved)?,
-            None => self.insert_name(&mut handle, target.directory, target.name, moved)?,
-        }
-        self.remove_name(&mut handle, source.directory, source.name)?;
-        if crosses {
-            self.adopt(&mut handle, source.directory, target.directory, moved)?;
-        }
-        self.note_moved(&mut handle, moved);
-        let has_ended = match &other {
-            Some(other) if other.is_directory() => {
-                self.drop_directory(&mut handle, target.directory, other)?;
-                true
-            }
-            Some(other) => self.drop_link(&mut handle, other)?,
-            None => false,
-        };
+        let done = self.move_name(&mut handle, source, target, moved, other.as_ref());
+        let has_ended = self.settle(&handle, 0, done)?;
         drop((handle, locks));
         Ok(other.filter(|_| has_ended))
+    }
+
+    /// Whether what has the target's name can give way: files, and empty directories.
+    fn check_replaceable(&self, other: &Arc<Inode>) -> Result<()> {
+        if other.is_directory() {
+            dir::check_form(other)?;
+            if !dir::is_empty(&self.names(other))? {
+                return Err(Refusal::NotEmpty.into());
+            }
+        }
+        self.inodes.check_removable(other)
+    }
+
+    /// The change itself; true if what had the target's name has lost its last one.
+    fn move_name(
+        &self,
+        handle: &mut Handle<'_>,
+        source: &End<'_>,
+        target: &End<'_>,
+        moved: &Arc<Inode>,
+        other: Option<&Arc<Inode>>,
+    ) -> Result<bool> {
+        match other {
+            Some(_) => self.point(handle, target, moved)?,
+            None => self.insert_name(handle, target.directory, target.name, moved)?,
+        }
+        self.remove_name(handle, source.directory, source.name)?;
+        if source.directory.number() != target.directory.number() {
+            self.adopt(handle, source.directory, target.directory, moved)?;
+        }
+        self.note_moved(handle, moved);
+        match other {
+            Some(other) if other.is_directory() => {
+                self.drop_directory(handle, target.directory, other)?;
+                Ok(true)
+            }
+            Some(other) => self.drop_link(handle, other),
+            None => Ok(false),
+        }
     }
 
     fn start_move(&self) -> Result<Handle<'_>> {
@@ -221,15 +277,18 @@ fn lock_parents<'a>(from: &'a Inode, to: &'a Inode, ways: &Ways) -> [RwLockWrite
 }
 
 /// The locks of what a move touches besides the parents: directories first, then by number.
-fn lock_inodes<'a>(inodes: &[&'a Arc<Inode>]) -> Vec<RwLockWriteGuard<'a, ()>> {
-    const AFTER_PARENTS: u64 = 2;
+fn lock_inodes<'a>(inodes: &[&'a Arc<Inode>], patience: Patience) -> Result<Vec<RwLockWriteGuard<'a, ()>>> {
+    const PARENTS: u64 = 1;
     let mut inodes = inodes.to_vec();
     inodes.sort_by_key(|inode| (!inode.is_directory(), inode.number()));
-    let mut step = AFTER_PARENTS;
+    let mut step = PARENTS;
     let lock = |inode: &'a Arc<Inode>| {
-        let key = if inode.is_directory() { step } else { u64::from(inode.number().get()) };
         step += 1;
-        inode.lock.write_keyed(key)
+        if inode.is_directory() {
+            patience.lock(inode, step)
+        } else {
+            lock_exclusive(inode)
+        }
     };
     inodes.into_iter().map(lock).collect()
 }

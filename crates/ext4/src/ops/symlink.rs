@@ -60,7 +60,7 @@ impl Volume {
             if inode.file_type() != FileType::Symlink {
                 return Err(Refusal::Invalid.into());
             }
-            let _lock = inode.lock.read_keyed(u64::from(inode.number().get()));
+            let _lock = super::lock_shared(&inode)?;
             self.target(&inode)
         })
     }

@@ -14,14 +14,21 @@ impl Volume {
     pub fn sync_file(&self, inode: InodeNumber, data_only: bool) -> Result<()> {
         self.run(|| {
             let inode = self.inodes.get(inode)?;
-            let due = inode.state(|state| if data_only { state.datasync_tid } else { state.sync_tid });
-            if self.inodes.store.is_read_only() {
+            // A mount that never wrote has none. One that an error has stopped must not claim that
+            // what it could not write is durable.
+            let Some(journal) = self.inodes.store.try_journal() else {
                 return Ok(());
-            }
-            let journal = self.inodes.store.journal();
-            match due {
-                Some(tid) if !journal.is_durable(tid) => journal.commit(tid)?,
-                _ => journal.flush_data()?,
+            };
+            let due = inode.state(|state| if data_only { state.datasync_tid } else { state.sync_tid });
+            let Some(tid) = due.filter(|&tid| !journal.is_durable(tid)) else {
+                return Ok(journal.flush_data()?);
+            };
+            // The flush of a transaction that is being committed already may have begun before the
+            // last data was written; that of the running one is yet to come.
+            let is_covered = journal.running() == tid;
+            journal.commit(tid)?;
+            if !is_covered {
+                journal.flush_data()?;
             }
             Ok(())
         })
@@ -33,11 +40,12 @@ impl Volume {
     ///
     /// As [`Volume::sync_file`].
     pub fn sync(&self) -> Result<()> {
+        self.inodes.store.commit_noted();
         self.run(|| {
-            if self.inodes.store.is_read_only() {
-                return Ok(());
+            match self.inodes.store.try_journal() {
+                Some(journal) => Ok(journal.commit_running()?),
+                None => Ok(()),
             }
-            Ok(self.inodes.store.journal().commit_running()?)
         })
     }
 

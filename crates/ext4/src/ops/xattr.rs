@@ -14,7 +14,7 @@ impl Volume {
     pub fn xattr(&self, inode: InodeNumber, name: &[u8]) -> Result<Vec<u8>> {
         self.run(|| {
             let inode = self.inodes.get(inode)?;
-            let _lock = inode.lock.read_keyed(super::lock_key(&inode));
+            let _lock = super::lock_shared(&inode)?;
             xattr::get(&self.inodes, &inode, name)
         })
     }
@@ -27,7 +27,7 @@ impl Volume {
     pub fn xattr_names(&self, inode: InodeNumber) -> Result<Vec<Vec<u8>>> {
         self.run(|| {
             let inode = self.inodes.get(inode)?;
-            let _lock = inode.lock.read_keyed(super::lock_key(&inode));
+            let _lock = super::lock_shared(&inode)?;
             xattr::names(&self.inodes, &inode)
         })
     }
@@ -41,7 +41,7 @@ impl Volume {
         self.run(|| {
             self.inodes.store.check_writable()?;
             let inode = self.inodes.get(inode)?;
-            let _lock = inode.lock.write_keyed(super::lock_key(&inode));
+            let _lock = super::lock_exclusive(&inode)?;
             super::check_changeable(&inode)?;
             let mut handle = self.inodes.store.start(xattr::CREDITS)?;
             xattr::set(&self.inodes, &mut handle, &inode, name, value, mode)
@@ -57,7 +57,7 @@ impl Volume {
         self.run(|| {
             self.inodes.store.check_writable()?;
             let inode = self.inodes.get(inode)?;
-            let _lock = inode.lock.write_keyed(super::lock_key(&inode));
+            let _lock = super::lock_exclusive(&inode)?;
             super::check_changeable(&inode)?;
             let mut handle = self.inodes.store.start(xattr::CREDITS)?;
             xattr::remove(&self.inodes, &mut handle, &inode, name)

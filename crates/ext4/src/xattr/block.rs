@@ -11,7 +11,6 @@ use crate::error::{Error, Result};
 use crate::inode::table::Inodes;
 use crate::mballoc::Request;
 use crate::seal;
-use crate::store::Store;
 
 /// Where an inode's block of attributes is after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,15 +30,17 @@ enum Turn {
 }
 
 /// The attributes in a block.
-pub(super) fn attributes(store: &Store, block: BlockNumber) -> Result<Vec<Attribute>> {
-    let buffer = read(store, block)?;
+pub(super) fn attributes(inodes: &Inodes, block: BlockNumber) -> Result<Vec<Attribute>> {
+    let buffer = read(inodes, block)?;
     let state = buffer.read();
     let decoded = xattr::Block::decode(&state.page).map_err(|corrupt| corrupt.in_block(block))?;
     Ok(decoded.attributes)
 }
 
 /// The buffer of an attribute block, its checksum verified.
-fn read(store: &Store, block: BlockNumber) -> Result<Arc<Buffer>> {
+fn read(inodes: &Inodes, block: BlockNumber) -> Result<Arc<Buffer>> {
+    let store = &inodes.store;
+    inodes.check_not_metadata(block, 1)?;
     let buffer = store.read_block(block)?;
     if store.metadata_csum && !buffer.is_verified() {
         let state = buffer.read();
@@ -69,7 +70,7 @@ pub(super) fn write(
         create(handle, block, content);
         return Ok(Outcome::Moved(block));
     }
-    let buffer = read(&inodes.store, old)?;
+    let buffer = read(inodes, old)?;
     if references(&buffer)? == 1 {
         handle.edit(&buffer, seal::xattr_block(), |bytes| {
             bytes.copy_from_slice(content)
@@ -99,7 +100,7 @@ pub(super) fn write(
 
 /// Gives up one inode's use of a block, which is freed if that was the last.
 pub(super) fn release(inodes: &Inodes, handle: &mut Handle<'_>, block: BlockNumber) -> Result<()> {
-    let buffer = read(&inodes.store, block)?;
+    let buffer = read(inodes, block)?;
     let is_own = references(&buffer)? == 1 || matches!(leave(handle, &buffer)?, Turn::Own);
     if is_own {
         inodes.groups.free(handle, block, 1)?;

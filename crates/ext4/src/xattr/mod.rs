@@ -187,7 +187,7 @@ fn places_of(inodes: &Inodes, inode: &Inode) -> Result<Places> {
         });
         let shared = match block.get() {
             0 => Vec::new(),
-            _ => block::attributes(&inodes.store, block)?,
+            _ => block::attributes(inodes, block)?,
         };
         Ok(Places {
             inode: own?,

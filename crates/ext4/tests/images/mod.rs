@@ -39,6 +39,7 @@ impl Image {
     }
 
     /// The image, mounted.
+    #[allow(dead_code, reason = "not every test asks")]
     pub fn open(&self) -> Volume {
         let device = FileDevice::open(&self.path, Access::ReadWrite, Duration::ZERO);
         let device = Arc::new(device.expect("the image"));
@@ -87,10 +88,12 @@ fn text(output: &Output) -> String {
 }
 
 /// A sequence of numbers that its seed repeats (splitmix64).
+#[allow(dead_code, reason = "not every test asks")]
 pub struct Random(pub u64);
 
 impl Random {
     /// The next number, below `end`.
+    #[allow(dead_code, reason = "not every test asks")]
     pub fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut bits = self.0;

@@ -34,6 +34,27 @@ pub fn lookup<S: NodeStore>(
     Ok(mapping)
 }
 
+/// The logical block behind the last mapped one of a range; `None` if none is mapped.
+///
+/// # Errors
+///
+/// `Corrupt`, or what reading says.
+pub fn last_end<S: NodeStore>(
+    root: &[u8; ROOT_SIZE],
+    store: &S,
+    range: &Range<u64>,
+) -> Result<Option<u64>> {
+    let end = range.end.min(LOGICAL_END);
+    if range.start >= end {
+        return Ok(None);
+    }
+    let last = LogicalBlock(u32::try_from(end - 1).expect("the end was cut to 32 bits"));
+    let (_, extent) = descend(root, store, last, |leaf| leaf.before())?;
+    Ok(extent
+        .map(|extent| extent.end().min(end))
+        .filter(|&end| end > range.start))
+}
+
 /// Shows every extent that has a block in `range` of logical blocks, whole, in order, until `visit`
 /// breaks.
 ///

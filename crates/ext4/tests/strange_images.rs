@@ -1,0 +1,212 @@
+//! Images of shapes that no tool makes by itself: they give an error, and neither hang nor harm.
+
+mod images;
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use images::Image;
+use pext4_block::{Device, RamDevice};
+use pext4_fs::{Error, InodeNumber, MountOptions, New, Refusal, RenameMode, SetAttributes, Volume};
+
+/// Made by mke2fs and changed by debugfs, in this order; `content` becomes the file `/file`.
+fn image(arguments: &[&str], content: &[u8], requests: &[&str]) -> Option<Image> {
+    let image = Image::make(arguments)?;
+    let source = image.path.with_file_name("content");
+    std::fs::write(&source, content).expect("a temporary file");
+    image.debugfs_write(&format!("write {} file", source.display()));
+    for request in requests {
+        image.debugfs_write(request);
+    }
+    Some(image)
+}
+
+fn mount(image: &Image) -> (Arc<RamDevice>, Volume) {
+    let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
+    let volume = Volume::open(Arc::<RamDevice>::clone(&device), MountOptions::default());
+    (device, volume.expect("a mount"))
+}
+
+fn inode(volume: &Volume, path: &str) -> InodeNumber {
+    volume.paths().resolve_link(path).expect(path).inode()
+}
+
+/// Fails if `operation` does not come back; a minute is for ever.
+fn comes_back<R: Send + 'static>(operation: impl FnOnce() -> R + Send + 'static) -> R {
+    let (answer, wait) = mpsc::channel();
+    std::thread::spawn(move || answer.send(operation()));
+    wait.recv_timeout(Duration::from_secs(60)).expect("it comes back")
+}
+
+#[test]
+fn a_file_mapped_onto_metadata_is_neither_written_nor_freed() {
+    // Group 0 has its bitmaps and inode table well below block 200 (with blocks of 1 KiB).
+    let root = ["sif file block[5] 130"];
+    let Some(image) = image(&["-b", "1024"], &[7; 8000], &root) else { return };
+    type Act = fn(&Volume, InodeNumber) -> pext4_fs::Result<()>;
+    let acts: [Act; 4] = [
+        |volume, file| volume.write(file, 0, &[1; 4096]).map(|_| ()),
+        |volume, file| volume.read(file, 0, &mut [0; 4096]).map(|_| ()),
+        |volume, file| volume.set_attributes(file, &SetAttributes { size: Some(0), ..SetAttributes::default() }).map(|_| ()),
+        |volume, _| volume.unlink(InodeNumber::ROOT, b"file"),
+    ];
+    for (number, act) in acts.iter().enumerate() {
+        let (device, volume) = mount(&image);
+        let metadata = |device: &RamDevice| {
+            let mut bytes = vec![0; 8192];
+            device.read_at(130 << 10, &mut bytes).expect("a ram device works");
+            bytes
+        };
+        let before = metadata(&device);
+        let file = inode(&volume, "/file");
+        let error = act(&volume, file).expect_err("its blocks are the file system's");
+        assert!(matches!(error, Error::Corrupt(_)), "{number}: {error}");
+        drop(volume);
+        assert!(metadata(&device) == before, "{number}: metadata was changed");
+    }
+}
+
+#[test]
+fn a_file_mapped_onto_the_journal_is_refused() {
+    let Some(probe) = Image::make(&["-b", "1024"]) else { return };
+    let blocks = probe.debugfs("blocks <8>");
+    let first = blocks.split_whitespace().find_map(|word| word.parse::<u32>().ok()).expect("the journal has blocks");
+    let request = format!("sif file block[5] {first}");
+    let Some(image) = image(&["-b", "1024"], &[7; 8000], &[&request]) else { return };
+    let (_device, volume) = mount(&image);
+    let file = inode(&volume, "/file");
+    assert!(matches!(volume.write(file, 0, b"log"), Err(Error::Corrupt(_))));
+}
+
+#[test]
+fn a_directory_that_holds_itself_is_no_trap() {
+    let requests = ["mkdir d", "ln d d/self"];
+    let Some(image) = image(&["-b", "1024"], b"x", &requests) else { return };
+    type Act = fn(&Volume, InodeNumber) -> pext4_fs::Result<()>;
+    let acts: [Act; 5] = [
+        |volume, d| volume.lookup(d, b"self").map(|_| ()),
+        |volume, d| volume.remove_directory(d, b"self"),
+        |volume, d| volume.rename(d, b"self", d, b"other", RenameMode::Replace),
+        |volume, d| volume.rename(d, b"self", InodeNumber::ROOT, b"other", RenameMode::Replace),
+        |volume, d| volume.rename(InodeNumber::ROOT, b"file", d, b"self", RenameMode::Exchange),
+    ];
+    for act in acts {
+        let (_device, volume) = mount(&image);
+        let d = inode(&volume, "/d");
+        let error = comes_back(move || act(&volume, d)).expect_err("a directory is in itself");
+        assert!(matches!(error, Error::Corrupt(_)), "{error}");
+    }
+}
+
+#[test]
+fn directories_that_hold_each_other_do_not_lock_each_other_out() {
+    let requests = ["mkdir a", "mkdir a/b", "ln a a/b/a"];
+    let Some(image) = image(&["-b", "1024"], b"x", &requests) else { return };
+    let (_device, volume) = mount(&image);
+    let volume = Arc::new(volume);
+    let (a, b) = (inode(&volume, "/a"), inode(&volume, "/a/b"));
+    comes_back(move || {
+        let turn = |parent: InodeNumber, name: &'static [u8]| {
+            let volume = Arc::clone(&volume);
+            std::thread::spawn(move || {
+                for _ in 0..3000 {
+                    let removed = volume.remove_directory(parent, name);
+                    assert!(removed.is_err_and(|error| error.is(Refusal::NotEmpty)));
+                }
+            })
+        };
+        for thread in [turn(a, b"b"), turn(b, b"a"), turn(a, b"b"), turn(b, b"a")] {
+            thread.join().expect("refused each time");
+        }
+    });
+}
+
+#[test]
+fn names_of_inodes_that_nobody_may_have_are_corruption() {
+    let evil = ["ln <12> evil"];
+    let Some(orphan_file) = Image::make(&["-O", "orphan_file"]) else { return };
+    orphan_file.debugfs_write(evil[0]);
+    let Some(unlinked) = image(&[], b"content", &["sif file links_count 0"]) else { return };
+    for (image, name) in [(orphan_file, &b"evil"[..]), (unlinked, b"file")] {
+        let (_device, volume) = mount(&image);
+        for result in [volume.lookup(InodeNumber::ROOT, name).map(|_| ()), volume.unlink(InodeNumber::ROOT, name)] {
+            let error = result.expect_err("no name may lead there");
+            assert!(matches!(error, Error::Corrupt(_) | Error::Refused(Refusal::ReadOnly)), "{error}");
+        }
+    }
+}
+
+#[test]
+fn an_absurdly_long_journal_is_refused_at_once() {
+    let block_mapped = &["-b", "1024", "-O", "^extents,^64bit"];
+    let Some(image) = image(block_mapped, b"x", &["sif <8> size 4398046510080"]) else { return };
+    let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
+    let mounted = comes_back(move || Volume::open(device, MountOptions::default()).map(drop));
+    assert!(matches!(mounted, Err(Error::Corrupt(_))));
+}
+
+#[test]
+fn files_of_indirect_blocks_are_left_whole() {
+    let Some(image) = image(&["-b", "1024", "-O", "^extents,^64bit"], &[7; 300_000], &["symlink empty x"]) else { return };
+    let tuned = std::process::Command::new("tune2fs").args(["-O", "extents"]).arg(&image.path).output();
+    assert!(tuned.expect("tune2fs").status.success());
+    let (device, volume) = mount(&image);
+    let file = inode(&volume, "/file");
+    let cut = SetAttributes { size: Some(100), ..SetAttributes::default() };
+    let grow = SetAttributes { size: Some(400_000), ..SetAttributes::default() };
+    let unsupported = |error: &Error| matches!(error, Error::Unsupported(_));
+    assert!(volume.set_attributes(file, &cut).is_err_and(|error| unsupported(&error)));
+    assert!(volume.unlink(InodeNumber::ROOT, b"file").is_err_and(|error| unsupported(&error)));
+    volume.paths().write("/new", vec![1; 5000]).expect("new files have extents");
+    let replaced = volume.rename(InodeNumber::ROOT, b"new", InodeNumber::ROOT, b"file", RenameMode::Replace);
+    assert!(replaced.is_err_and(|error| unsupported(&error)));
+    volume.set_attributes(file, &grow).expect("no block is needed");
+    assert_eq!(volume.write(file, 5000, &[9; 3000]).expect("its blocks are there"), 3000);
+    volume.unlink(InodeNumber::ROOT, b"empty").expect("it has no blocks");
+    volume.close().expect("a clean close");
+    device.save(&image.path).expect("saved");
+    image.assert_clean();
+}
+
+#[test]
+fn tiny_groups_and_the_smallest_journal_do() {
+    let Some(image) = Image::make(&["-b", "1024", "-g", "512", "-J", "size=1"]) else { return };
+    let (device, volume) = mount(&image);
+    let paths = volume.paths();
+    for round in 0..3 {
+        for number in 0..30 {
+            paths.write(format!("/{number}"), vec![round; 100_000]).expect("there is room");
+        }
+        paths.write("/long", vec![round; 8 << 20]).expect("there is room");
+        for number in (0..30).step_by(2) {
+            paths.remove_file(format!("/{number}")).expect("unlink");
+        }
+        paths.rename("/1", "/3").expect("rename over a file");
+        paths.remove_file("/long").expect("unlink");
+    }
+    volume.close().expect("a clean close");
+    device.save(&image.path).expect("saved");
+    image.assert_clean();
+}
+
+#[test]
+fn a_large_directory_is_freed_in_the_smallest_journal() {
+    let Some(image) = Image::make(&["-b", "1024", "-J", "size=1", "-N", "20000"]) else { return };
+    let (device, volume) = mount(&image);
+    let made = volume.make_directory(InodeNumber::ROOT, b"d", &New { permissions: 0o755, ..New::default() });
+    let d = made.expect("mkdir").inode;
+    let name = |number: u32| format!("{number:0200}").into_bytes();
+    for number in 0..6000 {
+        let entry = volume.create(d, &name(number), &New::default()).expect("create");
+        volume.forget(entry.inode, 1);
+    }
+    for number in 0..6000 {
+        volume.unlink(d, &name(number)).expect("unlink");
+    }
+    volume.forget(d, 1);
+    volume.remove_directory(InodeNumber::ROOT, b"d").expect("rmdir");
+    volume.close().expect("a clean close");
+    device.save(&image.path).expect("saved");
+    image.assert_clean();
+}
