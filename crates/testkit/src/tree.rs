@@ -80,6 +80,26 @@ impl Tree {
         told
     }
 
+    /// The part of the tree that begins at a directory, which becomes its root.
+    #[must_use]
+    pub fn below(&self, directory: &[u8]) -> Self {
+        let strip = |path: &[u8]| match directory {
+            b"" => Some(path.to_vec()),
+            _ if path == directory => Some(Vec::new()),
+            _ => path
+                .strip_prefix(directory)?
+                .strip_prefix(b"/")
+                .map(<[u8]>::to_vec),
+        };
+        let items = self
+            .items
+            .iter()
+            .filter_map(|(path, item)| Some((strip(path)?, item.clone())));
+        Self {
+            items: items.collect(),
+        }
+    }
+
     /// The tree for people, a line for each file.
     #[must_use]
     pub fn tell(&self) -> String {

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-use super::recording::Recording;
+use super::recording::History;
 use crate::content::{CHUNK, Content};
 use crate::model::{Model, Node};
 use crate::op::Op;
@@ -17,7 +17,7 @@ use crate::tree::{Item, Tree};
 
 /// What is known at a cut.
 pub struct Judge<'a> {
-    recording: &'a Recording,
+    history: &'a History,
     cut: usize,
     /// States (numbers of operations) that the recovered tree may have.
     states: RangeInclusive<usize>,
@@ -26,14 +26,14 @@ pub struct Judge<'a> {
 impl<'a> Judge<'a> {
     /// The judge of images that were cut at this position of the log.
     #[must_use]
-    pub fn new(recording: &'a Recording, cut: usize) -> Self {
-        let latest = recording.started.partition_point(|&start| start <= cut);
-        let acknowledged = recording.returned.partition_point(|&end| end <= cut);
+    pub fn new(history: &'a History, cut: usize) -> Self {
+        let latest = history.started.partition_point(|&start| start <= cut);
+        let acknowledged = history.returned.partition_point(|&end| end <= cut);
         let earliest = (1..=acknowledged)
-            .map(|state| covered(recording, state))
+            .map(|state| covered(history, state))
             .max();
         Self {
-            recording,
+            history,
             cut,
             states: earliest.unwrap_or(0).min(latest)..=latest,
         }
@@ -41,9 +41,10 @@ impl<'a> Judge<'a> {
 
     /// The state that a recovered tree is in, or why it is in none.
     pub fn state_of(&self, tree: &Tree) -> Result<usize, String> {
+        let tree = &tree.below(&self.history.at);
         let mut best: Option<(usize, Vec<String>)> = None;
         for state in self.states.clone().rev() {
-            let found = self.differences(state, &self.recording.models[state], tree);
+            let found = self.differences(state, &self.history.models[state], tree);
             if found.is_empty() || self.is_between(state, tree) {
                 return Ok(state);
             }
@@ -72,8 +73,8 @@ impl<'a> Judge<'a> {
     /// allocated or cut.
     fn is_between(&self, state: usize, tree: &Tree) -> bool {
         let (Some(op), Some(after)) = (
-            self.recording.ops.get(state),
-            self.recording.models.get(state + 1),
+            self.history.ops.get(state),
+            self.history.models.get(state + 1),
         ) else {
             return false;
         };
@@ -83,7 +84,7 @@ impl<'a> Judge<'a> {
         let (Op::Write { of, .. } | Op::Truncate { of, .. } | Op::Allocate { of, .. }) = op else {
             return false;
         };
-        let before = &self.recording.models[state];
+        let before = &self.history.models[state];
         let Ok(inode) = before.resolve(of) else {
             return false;
         };
@@ -145,7 +146,7 @@ impl<'a> Judge<'a> {
             let Some(before) = self.version(earlier, inode, chunk, bytes.len()) else {
                 break;
             };
-            let is_write = matches!(self.recording.ops[earlier], Op::Write { .. });
+            let is_write = matches!(self.history.ops[earlier], Op::Write { .. });
             if let Some(&gone) = open
                 .iter()
                 .find(|&&at| !is_write && before[at] != after[at])
@@ -159,19 +160,19 @@ impl<'a> Judge<'a> {
     }
 
     fn version(&self, state: usize, inode: u32, chunk: u64, length: usize) -> Option<Vec<u8>> {
-        let file = self.recording.models[state].node(inode)?.file()?;
+        let file = self.history.models[state].node(inode)?.file()?;
         Some(padded(&file.content, chunk, length))
     }
 
     /// The state at which this file's data was last known to be durable.
     fn last_sync_of(&self, inode: u32) -> usize {
         let acknowledged = self
-            .recording
+            .history
             .returned
             .partition_point(|&end| end <= self.cut);
-        let is_sync = |&state: &usize| match &self.recording.ops[state - 1] {
+        let is_sync = |&state: &usize| match &self.history.ops[state - 1] {
             Op::Sync | Op::Remount => true,
-            Op::SyncFile { of, .. } => self.recording.models[state].resolve(of) == Ok(inode),
+            Op::SyncFile { of, .. } => self.history.models[state].resolve(of) == Ok(inode),
             _ => false,
         };
         (1..=acknowledged).rev().find(is_sync).unwrap_or(0)
@@ -179,9 +180,9 @@ impl<'a> Judge<'a> {
 }
 
 /// The state that must be durable once the operation that leads to `state` has returned.
-fn covered(recording: &Recording, state: usize) -> usize {
-    let model = &recording.models[state];
-    let step = match &recording.ops[state - 1] {
+fn covered(history: &History, state: usize) -> usize {
+    let model = &history.models[state];
+    let step = match &history.ops[state - 1] {
         Op::Sync | Op::Remount => return state,
         Op::SyncFile { of, data_only } => {
             let node = model.resolve(of).ok().and_then(|inode| model.node(inode));

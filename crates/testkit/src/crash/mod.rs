@@ -114,26 +114,23 @@ fn check(
     left: &Arc<RamDevice>,
     deep: Option<Random>,
 ) -> Result<(), String> {
-    let judge = Judge::new(recording, window.end);
+    let judge = |tree: &Tree| {
+        recording
+            .histories
+            .iter()
+            .try_for_each(|history| Judge::new(history, window.end).state_of(tree).map(|_| ()))
+    };
     let (ours, tree) = recover_ourselves(left)?;
-    judge
-        .state_of(&tree)
-        .map_err(|text| format!("after our recovery: {text}"))?;
+    judge(&tree).map_err(|text| format!("after our recovery: {text}"))?;
     let theirs = recover_by_e2fsck(left)?;
-    judge
-        .state_of(&theirs)
-        .map_err(|text| format!("after e2fsck's recovery: {text}"))?;
+    judge(&theirs).map_err(|text| format!("after e2fsck's recovery: {text}"))?;
     if let Some(mut random) = deep {
         let seen = look(left)?;
-        judge
-            .state_of(&seen)
-            .map_err(|text| format!("read-only: {text}"))?;
+        judge(&seen).map_err(|text| format!("read-only: {text}"))?;
         let cut = cut_recovery(left, &ours, &mut random);
         let (_, tree) =
             recover_ourselves(&cut).map_err(|text| format!("cut while recovering: {text}"))?;
-        judge
-            .state_of(&tree)
-            .map_err(|text| format!("cut while recovering: {text}"))?;
+        judge(&tree).map_err(|text| format!("cut while recovering: {text}"))?;
     }
     Ok(())
 }
@@ -214,17 +211,16 @@ fn explain(
     let folder = effort::failures();
     let image = folder.join(format!("crash-{name}.img"));
     let ops: PathBuf = folder.join(format!("crash-{name}.ops"));
-    let until = recording
-        .started
-        .partition_point(|&start| start <= window.end);
+    let until = recording.ops_until(window.end);
     let saved = left
         .save(&image)
-        .and_then(|()| std::fs::write(&ops, text::print(&recording.ops[..until])));
+        .and_then(|()| std::fs::write(&ops, text::print(&until)));
     format!(
-        "cut at event {} (window from {}, {until} operations started):\n{}\n  {text}\n\
+        "cut at event {} (window from {}, {} operations started):\n{}\n  {text}\n\
          kept ({saved:?}) in {} and {}",
         window.end,
         window.start,
+        until.len(),
         tell(window, &recording.events, fates),
         image.display(),
         ops.display()

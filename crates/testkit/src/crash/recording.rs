@@ -1,4 +1,5 @@
-//! A run whose every write is on record, with the model's state after each operation.
+//! A run whose every write is on record, with the model's state after each operation of each
+//! thread.
 
 use std::sync::Arc;
 
@@ -7,17 +8,16 @@ use pext4_block::{Device, Event, RamDevice, RecordDevice};
 use crate::Random;
 use crate::campaign::{Stage, guarded, step};
 use crate::model::Model;
-use crate::op::Op;
 use crate::op::generate::{Generator, Taste};
+use crate::op::{Fresh, Op, Target};
 use crate::outcome::Subject;
 use crate::volume::VolumeSubject;
 
-/// A recorded run.
-pub struct Recording {
-    /// The device before the volume was opened.
-    pub base: RamDevice,
-    /// Everything that was done to it.
-    pub events: Vec<Event>,
+/// What one thread did.
+#[derive(Default)]
+pub struct History {
+    /// The directory that it alone worked in; empty for the root.
+    pub at: Vec<u8>,
     /// The operations; the first stands at 0.
     pub ops: Vec<Op>,
     /// Log positions at which the operations started.
@@ -26,6 +26,48 @@ pub struct Recording {
     pub returned: Vec<usize>,
     /// States of the model: `models[n]` is the one after `n` operations.
     pub models: Vec<Model>,
+}
+
+/// A recorded run.
+pub struct Recording {
+    /// The device before the first event.
+    pub base: RamDevice,
+    /// Everything that was done to it.
+    pub events: Vec<Event>,
+    /// What each thread did.
+    pub histories: Vec<History>,
+}
+
+/// Gives the next operation, by its number and the state before it.
+type Next<'a> = &'a mut dyn FnMut(usize, &Model) -> Option<Op>;
+
+impl History {
+    /// A history that begins with this state of a directory.
+    #[must_use]
+    pub fn from(at: &[u8], model: Model) -> Self {
+        Self {
+            at: at.to_vec(),
+            models: vec![model],
+            ..Self::default()
+        }
+    }
+
+    fn record(
+        &mut self,
+        subject: &mut dyn Subject,
+        device: &RecordDevice,
+        next: Next<'_>,
+    ) -> Result<(), String> {
+        let mut model = self.models[0].clone();
+        while let Some(op) = next(self.ops.len(), &model) {
+            self.started.push(device.mark());
+            step(subject, &mut model, &op)?;
+            self.returned.push(device.mark());
+            self.ops.push(op);
+            self.models.push(model.clone());
+        }
+        Ok(())
+    }
 }
 
 impl Recording {
@@ -45,44 +87,112 @@ impl Recording {
         Self::run(stage, &mut |number, _| ops.get(number).cloned())
     }
 
-    fn run(
-        stage: &Stage,
-        next: &mut dyn FnMut(usize, &Model) -> Option<Op>,
-    ) -> Result<Self, String> {
+    fn run(stage: &Stage, next: Next<'_>) -> Result<Self, String> {
         let base = stage.device();
         let device = Arc::new(RecordDevice::new(Arc::new(base.fork())));
-        let stacked: Arc<dyn Device> = Arc::<RecordDevice>::clone(&device);
-        let subject = VolumeSubject::open(stacked, stage.options.clone());
-        let mut subject = subject.map_err(|error| format!("open: {error}"))?;
-        let mut this = Self {
-            base: base.fork(),
-            events: Vec::new(),
-            ops: Vec::new(),
-            started: Vec::new(),
-            returned: Vec::new(),
-            models: vec![stage.model()],
-        };
-        let result = guarded(|| this.record(&mut subject, &device, next));
+        let mut subject = open(stage, &device)?;
+        let mut history = History::from(b"", stage.model());
+        let result = guarded(|| history.record(&mut subject, &device, next));
         // The log ends here: what the volume does from now on nobody sees.
-        this.events = device.events();
+        let events = device.events();
         subject.abandon();
-        result.map(|()| this)
+        let histories = vec![history];
+        result.map(|()| Self {
+            base: base.fork(),
+            events,
+            histories,
+        })
     }
 
-    fn record(
-        &mut self,
-        subject: &mut dyn Subject,
-        device: &RecordDevice,
-        next: &mut dyn FnMut(usize, &Model) -> Option<Op>,
-    ) -> Result<(), String> {
-        let mut model = self.models[0].clone();
-        while let Some(op) = next(self.ops.len(), &model) {
-            self.started.push(device.mark());
-            step(subject, &mut model, &op)?;
-            self.returned.push(device.mark());
-            self.ops.push(op);
-            self.models.push(model.clone());
+    /// Runs threads, each in a directory of its own. The log starts when these are durable.
+    pub fn threads(
+        stage: &Stage,
+        taste: Taste,
+        seed: u64,
+        threads: usize,
+        count: usize,
+    ) -> Result<Self, String> {
+        let below = stage.device();
+        let device = Arc::new(RecordDevice::new(Arc::<RamDevice>::clone(&below)));
+        let mut subject = open(stage, &device)?;
+        let mut histories = Vec::new();
+        let mut model = stage.model();
+        for number in 0..threads {
+            let name = format!("thread{number}");
+            let at = Target::path(&name);
+            let new = Fresh::plain(0o755);
+            step(
+                &mut subject,
+                &mut model,
+                &Op::MakeDirectory {
+                    at: at.clone(),
+                    new,
+                },
+            )?;
+            let root = model.resolve(&at).map_err(|_| "just made".to_owned())?;
+            let model = Model::rooted(stage.format.block_size, root, 0o755);
+            histories.push(History::from(name.as_bytes(), model));
         }
-        Ok(())
+        step(&mut subject, &mut model, &Op::Sync)?;
+        let (base, start) = (below.fork(), device.mark());
+        let mut random = Random::new(seed);
+        let workers: Vec<_> = histories
+            .into_iter()
+            .map(|history| work(&subject, &device, history, (taste, random.word(), count)))
+            .collect();
+        let histories: Result<Vec<History>, String> = workers
+            .into_iter()
+            .map(|worker| worker.join().expect("panics were caught"))
+            .collect();
+        let events = device.events_since(start);
+        subject.abandon();
+        let mut histories = histories?;
+        for position in histories
+            .iter_mut()
+            .flat_map(|history| history.started.iter_mut().chain(&mut history.returned))
+        {
+            *position -= start;
+        }
+        Ok(Self {
+            base,
+            events,
+            histories,
+        })
     }
+
+    /// All operations that had started at a position of the log, for people.
+    #[must_use]
+    pub fn ops_until(&self, position: usize) -> Vec<Op> {
+        let of = |history: &History| {
+            let count = history.started.partition_point(|&start| start <= position);
+            history.ops[..count.min(history.ops.len())].to_vec()
+        };
+        self.histories.iter().flat_map(of).collect()
+    }
+}
+
+fn open(stage: &Stage, device: &Arc<RecordDevice>) -> Result<VolumeSubject, String> {
+    let stacked: Arc<dyn Device> = Arc::<RecordDevice>::clone(device);
+    let subject = VolumeSubject::open(stacked, stage.options.clone());
+    subject.map_err(|error| format!("open: {error}"))
+}
+
+fn work(
+    subject: &VolumeSubject,
+    device: &Arc<RecordDevice>,
+    mut history: History,
+    (taste, seed, count): (Taste, u64, usize),
+) -> std::thread::JoinHandle<Result<History, String>> {
+    let mut own = subject.beside(history.models[0].root());
+    let device = Arc::clone(device);
+    let generator = Generator::new(taste);
+    let mut random = Random::new(seed);
+    std::thread::spawn(move || {
+        guarded(|| {
+            history.record(&mut own, &device, &mut |number, model| {
+                (number < count).then(|| generator.next(&mut random, model))
+            })
+        })?;
+        Ok(history)
+    })
 }

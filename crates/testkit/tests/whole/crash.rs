@@ -91,6 +91,24 @@ fn a_log_that_wraps() {
     }
 }
 
+/// Threads in directories of their own: whatever order the journal gave them, each thread's part
+/// is a state that it went through.
+#[test]
+fn several_threads() {
+    for (block_size, features) in [(1024, Features::Upstream), (4096, Features::Debian12)] {
+        for seed in seeds(1) {
+            let taste = Taste {
+                syncs: 4,
+                ..Taste::crashes()
+            };
+            let recording = Recording::threads(&stage(block_size, features), taste, seed, 4, 60);
+            let recording = recording.unwrap_or_else(|text| panic!("seed {seed}: {text}"));
+            let report = crash::examine(&recording, "crashthreads", seed, budget(80));
+            report.unwrap_or_else(|text| panic!("seed {seed}, {features:?}: {text}"));
+        }
+    }
+}
+
 fn story(name: &str, operations: &str) {
     let ops = text::parse(operations).expect("operations");
     for (block_size, features) in [(1024, Features::Upstream), (4096, Features::Debian12)] {

@@ -8,7 +8,7 @@ use pext4_block::{Device, RamDevice};
 use pext4_testkit::Random;
 use pext4_testkit::campaign::{Stage, step};
 use pext4_testkit::crash::judge::Judge;
-use pext4_testkit::crash::recording::Recording;
+use pext4_testkit::crash::recording::History;
 use pext4_testkit::effort::{scratch, seeds};
 use pext4_testkit::errno::{EIO, EROFS};
 use pext4_testkit::op::generate::{Generator, Taste};
@@ -28,7 +28,7 @@ fn run_until_failure(
     stage: &Stage,
     device: &Arc<FaultDevice>,
     seed: u64,
-) -> (VolumeSubject, Recording, String) {
+) -> (VolumeSubject, History, String) {
     let below: Arc<dyn Device> = Arc::<FaultDevice>::clone(device);
     let mut subject = VolumeSubject::open(below, stage.options.clone()).expect("nothing fails yet");
     let mut random = Random::new(seed);
@@ -40,14 +40,7 @@ fn run_until_failure(
         ..Taste::crashes()
     };
     let generator = Generator::new(taste);
-    let mut run = Recording {
-        base: stage.device().fork(),
-        events: Vec::new(),
-        ops: Vec::new(),
-        started: Vec::new(),
-        returned: Vec::new(),
-        models: vec![stage.model()],
-    };
+    let mut run = History::from(b"", stage.model());
     for number in 0..2000 {
         let mut model = run.models.last().expect("one stands at the start").clone();
         let op = generator.next(&mut random, &model);

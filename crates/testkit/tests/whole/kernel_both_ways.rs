@@ -195,7 +195,10 @@ fn journals_that_we_left_dirty() {
             let recording = Recording::generate(&stage, Taste::crashes(), seed, 250);
             let mut recording = recording.unwrap_or_else(|text| panic!("{context}: {text}"));
             // All that reached the device before the last operation, the clean remount.
-            let cut = *recording.started.last().expect("operations ran");
+            let cut = *recording.histories[0]
+                .started
+                .last()
+                .expect("operations ran");
             recording.events.truncate(cut);
             let device = recording.base.fork();
             recording
@@ -206,7 +209,7 @@ fn journals_that_we_left_dirty() {
             let Some(theirs) = kernel_tree(&image) else {
                 return;
             };
-            let judged = Judge::new(&recording, cut).state_of(&theirs);
+            let judged = Judge::new(&recording.histories[0], cut).state_of(&theirs);
             judged.unwrap_or_else(|text| panic!("{context}: {text}"));
             e2fsck(&image).unwrap_or_else(|error| panic!("{context}: {error:#}"));
             our_tree(&image, true).assert_same(&theirs, &context);

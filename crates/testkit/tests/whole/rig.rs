@@ -37,7 +37,7 @@ fn a_device_that_ignores_flushes_is_found_out() {
         Recording::generate(&stage(), taste, 1, 120).expect("the run itself passes");
     recording.events.retain(|event| *event != Event::Flush);
     // The positions of acknowledgements mean nothing now; only consistency is left to judge.
-    recording.returned.fill(usize::MAX);
+    recording.histories[0].returned.fill(usize::MAX);
     let result = crash::examine(&recording, "rig-no-flushes", 1, BUDGET);
     assert!(result.is_err(), "nothing was noticed in {result:?}");
 }
@@ -54,8 +54,8 @@ fn what_was_acknowledged_and_is_missing_is_found_out() {
         event.apply(&*device).expect("it fits");
     }
     let tree = tree_of(device, false).expect("walkable");
-    let judge = Judge::new(&recording, recording.events.len());
-    assert_eq!(judge.state_of(&tree), Ok(recording.ops.len()));
+    let judge = Judge::new(&recording.histories[0], recording.events.len());
+    assert_eq!(judge.state_of(&tree), Ok(recording.histories[0].ops.len()));
     let mut missing = tree.clone();
     missing.items.remove(b"b".as_slice());
     assert!(
