@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn shrinking_keeps_what_matters() {
-        let ops: Vec<Op> = (0..50).map(|slot| Op::Release(slot)).collect();
+        let ops: Vec<Op> = (0..50).map(Op::Release).collect();
         let fails = |ops: &[Op]| ops.contains(&Op::Release(7)) && ops.contains(&Op::Release(31));
         assert_eq!(shrink(&ops, fails), [Op::Release(7), Op::Release(31)]);
     }

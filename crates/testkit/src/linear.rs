@@ -211,7 +211,7 @@ fn operation(random: &mut Random, shared: &[Target], first_slot: u8) -> Op {
         } else {
             random.pick(shared).clone()
         };
-        directory.join(*random.pick(&[b"a".as_slice(), b"b", b"c"]))
+        directory.join(&[*random.pick(b"abc")])
     };
     let modes = [
         RenameMode::Replace,

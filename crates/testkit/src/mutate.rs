@@ -109,16 +109,33 @@ impl Specimen {
         })
     }
 
-    /// A copy with one to `most` fields changed, and what they are.
+    /// A copy with one to `most` fields changed, and what they are. Every kind of structure is as
+    /// likely as every other, and fields that say something are likelier than zeroes.
     #[must_use]
     pub fn mutate(&self, random: &mut Random, most: u64) -> (RamDevice, String) {
         let device = self.device.fork();
+        let mut kinds: Vec<&str> = self.spots.iter().map(|spot| spot.what.as_str()).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
         let mut told = Vec::new();
         for _ in 0..=random.below(most) {
-            let spot = random.pick(&self.spots);
+            let kind = *random.pick(&kinds);
+            let spots: Vec<&Spot> = self.spots.iter().filter(|spot| spot.what == kind).collect();
             let width = *random.pick(&[1, 2, 4, 4]);
-            let within = random.below(spot.length / width) * width;
-            told.push(self.change(&device, spot, within, width as usize, random));
+            let mut place = (*random.pick(&spots), 0);
+            for _ in 0..20 {
+                let spot = *random.pick(&spots);
+                place = (spot, random.below(spot.length / width) * width);
+                let mut bytes = [0; 4];
+                let bytes = &mut bytes[..width as usize];
+                device
+                    .read_at(spot.offset + place.1, bytes)
+                    .expect("spots lie within");
+                if bytes.iter().any(|&byte| byte != 0) {
+                    break;
+                }
+            }
+            told.push(self.change(&device, place.0, place.1, width as usize, random));
         }
         (device, told.join(", "))
     }

@@ -261,7 +261,7 @@ impl Model {
         let is_gone = node.links == 0 && facts.size == 0;
         if facts.kind == FileType::Directory
             && !is_gone
-            && (facts.size == 0 || facts.size % self.block_size != 0)
+            && (facts.size == 0 || !facts.size.is_multiple_of(self.block_size))
         {
             return Err(format!("a directory of {} bytes", facts.size));
         }

@@ -84,7 +84,7 @@ fn fail_once(stage: &Stage, seed: u64) {
         "{context}: it can still be read"
     );
     device.heal();
-    if seed % 2 == 0 {
+    if seed.is_multiple_of(2) {
         // What it says is no matter, only what it leaves.
         let _ = subject.close();
     } else {
