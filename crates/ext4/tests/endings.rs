@@ -263,6 +263,20 @@ fn fdatasync_covers_data_written_during_a_commit() {
 }
 
 #[test]
+fn fdatasync_of_a_directory_covers_its_names() {
+    let Some(image) = Image::make(&[]) else { return };
+    let device = load(&image);
+    let volume = open(Arc::<RamDevice>::clone(&device));
+    volume.paths().create_dir("/d").expect("mkdir");
+    volume.sync().expect("sync");
+    volume.paths().write("/d/file", b"").expect("create");
+    let d = volume.paths().resolve("/d").expect("it is there").inode();
+    volume.sync_file(d, true).expect("fdatasync");
+    let crashed = open(Arc::new(device.fork()));
+    assert!(crashed.paths().metadata("/d/file").is_ok());
+}
+
+#[test]
 fn an_error_that_is_only_noted_is_committed() {
     let Some(image) = Image::make(&["-e", "continue", "-b", "1024"]) else { return };
     let source = image.path.with_file_name("content");

@@ -139,8 +139,12 @@ fn names_of_inodes_that_nobody_may_have_are_corruption() {
 
 #[test]
 fn an_absurdly_long_journal_is_refused_at_once() {
-    let block_mapped = &["-b", "1024", "-O", "^extents,^64bit"];
-    let Some(image) = image(block_mapped, b"x", &["sif <8> size 4398046510080"]) else { return };
+    // 2^32 - 1 blocks, which one indirect block, used on three levels, maps again and again.
+    let Some(image) = image(&["-b", "4096", "-O", "^extents,^64bit"], b"x", &[]) else { return };
+    let stat = image.debugfs("stat <8>");
+    let indirect = stat.split("(IND):").nth(1).and_then(|rest| rest.split(',').next()).expect("an indirect block");
+    image.debugfs_write(&format!("sif <8> block[TIND] {indirect}"));
+    image.debugfs_write("sif <8> size 17592186040320");
     let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
     let mounted = comes_back(move || Volume::open(device, MountOptions::default()).map(drop));
     assert!(matches!(mounted, Err(Error::Corrupt(_))));

@@ -48,7 +48,7 @@ impl Holds {
     }
 
     /// Whether nobody holds the inode.
-    pub(super) fn is_free(&self, inode: InodeNumber) -> bool {
+    pub(crate) fn is_free(&self, inode: InodeNumber) -> bool {
         let page = self.pages[inode.get() as usize / PER_PAGE].get();
         page.is_none_or(|page| page[inode.get() as usize % PER_PAGE].load(Ordering::SeqCst) == 0)
     }

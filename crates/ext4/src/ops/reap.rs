@@ -100,3 +100,54 @@ impl Volume {
         self.finish_reaping(handle, inode)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use pext4_block::RamDevice;
+
+    use crate::inode::Reach;
+    use crate::ops::lock_key;
+    use crate::{InodeNumber, MountOptions, New, Volume};
+
+    fn volume(features: &str) -> Option<Volume> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("image");
+        let made = Command::new("mke2fs").args(["-q", "-F", "-t", "ext4", "-O", features]).arg(&path).arg("16M").output();
+        if !made.is_ok_and(|made| made.status.success()) {
+            eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
+            return None;
+        }
+        let device = RamDevice::load(&path).expect("the image");
+        Some(Volume::open(Arc::new(device), MountOptions::default()).expect("a mount"))
+    }
+
+    /// The last hold goes when the last name is gone and the orphan entry is not yet made.
+    #[test]
+    fn a_hold_given_back_during_an_unlink_leaves_no_orphan_entry() {
+        for features in ["orphan_file", "^orphan_file"] {
+            let Some(volume) = volume(features) else { return };
+            let number = volume.create(InodeNumber::ROOT, b"file", &New::default()).expect("create").inode;
+            let inode = volume.inodes.get(number).expect("it is held");
+            let lock = inode.lock.write_keyed(lock_key(&inode));
+            let mut handle = volume.start_removal().expect("a journal that runs");
+            inode.edit(&mut handle, Reach::Attributes, |state| state.slot.links = 0);
+            std::thread::scope(|scope| {
+                scope.spawn(|| volume.forget(number, 1));
+                while !volume.inodes.holds.is_free(number) {
+                    std::thread::yield_now();
+                }
+                // Time for the other thread to do what it must not do.
+                std::thread::sleep(Duration::from_millis(50));
+                assert!(!inode.state(|state| state.dead), "{features}: it ended under the lock");
+                volume.inodes.add_orphan(&mut handle, &inode).expect("a slot");
+                drop((handle, lock));
+            });
+            assert!(inode.state(|state| state.dead), "{features}: somebody ends it");
+            assert!(volume.inodes.orphans.snapshot().is_empty(), "{features}");
+        }
+    }
+}

@@ -19,6 +19,8 @@ impl Volume {
             let Some(journal) = self.inodes.store.try_journal() else {
                 return Ok(());
             };
+            // The names of a directory are its content.
+            let data_only = data_only && !inode.is_directory();
             let due = inode.state(|state| if data_only { state.datasync_tid } else { state.sync_tid });
             let Some(tid) = due.filter(|&tid| !journal.is_durable(tid)) else {
                 return Ok(journal.flush_data()?);
