@@ -204,9 +204,11 @@ pub fn run(stage: &Stage, name: &str, taste: Taste, seed: u64, count: usize) {
         run_once(&own, taste, seed, count)
     });
     let Err(text) = result else { return };
-    let (own, first) = (stage.clone(), ops.clone());
+    let (own, first, same) = (stage.clone(), ops.clone(), kind_of(&text).to_owned());
     let small = effort::within(4 * LIMIT, "shrinking", move || {
-        shrink(&first, |ops| replay(&own, ops).is_err())
+        shrink(&first, |ops| {
+            replay(&own, ops).is_err_and(|text| kind_of(&text) == same)
+        })
     });
     let path = keep(stage, &label, seed, &small, &text).expect("the failure can be written down");
     panic!(
@@ -214,6 +216,12 @@ pub fn run(stage: &Stage, name: &str, taste: Taste, seed: u64, count: usize) {
         ops.len(),
         path.display()
     );
+}
+
+/// What kind of failure a text tells of: its first word, an operation's or our own. Shrinking must
+/// not wander off to another one.
+fn kind_of(text: &str) -> &str {
+    text.split([' ', ':']).next().unwrap_or_default()
 }
 
 fn run_once(stage: &Stage, taste: Taste, seed: u64, count: usize) -> (Vec<Op>, Result<(), String>) {

@@ -31,6 +31,9 @@ impl Model {
             Op::ReadLink(of) => self.read_link(of),
             Op::SetMode { of, permissions } => {
                 let inode = self.resolve(of)?;
+                if let Body::Symlink(_) = self.existing(inode).body {
+                    return Err([EOPNOTSUPP, EPERM].into());
+                }
                 self.change(inode).permissions = permissions & PERMISSIONS;
                 Ok(Expected::Done)
             }

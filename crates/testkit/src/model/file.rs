@@ -152,14 +152,8 @@ impl Model {
         {
             return Err([EINVAL, EFBIG].into());
         }
-        if offset + length > self.largest_file() {
-            // Where nothing can be, a hole may be punched or refused.
-            let punches = mode == AllocateMode::PunchHole;
-            return if punches {
-                Ok(Expected::Whatever)
-            } else {
-                Err(EFBIG.into())
-            };
+        if offset + length > self.largest_file() && mode != AllocateMode::PunchHole {
+            return Err(EFBIG.into());
         }
         self.allocate_range(inode, mode, offset, offset + length);
         Ok(Expected::Done)

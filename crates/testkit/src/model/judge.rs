@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use pext4_fs::{FileType, Time};
+use pext4_fs::{AllocateMode, FileType, Time};
 
 use super::{Body, Expected, Model, Moment, Node, Refusals, now};
 use crate::errno::{self, E2BIG, EDQUOT, EFBIG, ENOENT, ENOSPC, ENXIO, ESTALE};
@@ -53,11 +53,21 @@ impl Model {
         }
     }
 
-    /// Whether a write starts below the largest size and would end above it: Linux writes the part
-    /// that fits, but refusing the whole is as right.
+    /// Whether a write starts below the largest size and would end above it (Linux writes the part
+    /// that fits), or a hole would (Linux refuses it): refusing and doing what can be done are
+    /// both right.
     fn passes_the_end(&self, op: &Op) -> bool {
         let most = self.largest_file();
-        matches!(op, Op::Write { offset, length, .. } if *offset < most && offset + length > most)
+        match op {
+            Op::Write { offset, length, .. } => *offset < most && offset + length > most,
+            Op::Allocate {
+                mode: AllocateMode::PunchHole,
+                offset,
+                length,
+                ..
+            } => *length > 0 && offset + length > most,
+            _ => false,
+        }
     }
 
     /// Out of space is no mistake where something new was asked of a volume that may be full.

@@ -366,8 +366,9 @@ impl Model {
             | Op::CreateUnnamed { .. } => self.apply_namespace(op, number),
             Op::Hold { of, slot } => {
                 let inode = self.resolve(of)?;
-                self.release(*slot);
-                self.slots.insert(*slot, inode);
+                // In this order: the slot may hold, as the last one, what it is to hold again.
+                let before = self.slots.insert(*slot, inode);
+                before.into_iter().for_each(|before| self.reap(before));
                 Ok(Expected::Done)
             }
             Op::Release(slot) => {
