@@ -163,8 +163,9 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
         kind: BlockKind,
         change: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R> {
-        let home = self.locate(block)?;
-        let buffer = self.inodes.store.read_block(home)?;
+        // Also here: the block may have left memory since it was read, and once it is edited its
+        // bytes wait for their checksum until the commit.
+        let buffer = self.buffer(block, kind)?;
         let stamp = self.stamp(kind);
         Ok(self.handle().edit(&buffer, stamp, change))
     }

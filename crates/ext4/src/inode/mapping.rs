@@ -64,11 +64,16 @@ impl<'a, 'h> Nodes<'a, 'h> {
     }
 
     fn verify(&self, page: &[u8], depth: u16) -> std::result::Result<(), Corrupt> {
+        self.verify_sum(page)?;
+        extents::check_node(page, depth, &self.inodes.store.bounds())
+    }
+
+    fn verify_sum(&self, page: &[u8]) -> std::result::Result<(), Corrupt> {
         let store = &self.inodes.store;
         if store.metadata_csum {
             extent::verify_node(store.checksum_seed, self.inode.number(), self.generation, page)?;
         }
-        extents::check_node(page, depth, &store.bounds())
+        Ok(())
     }
 
     fn stamp(&self) -> Stamp {
@@ -100,6 +105,13 @@ impl NodeStore for Nodes<'_, '_> {
     fn edit<R>(&mut self, block: BlockNumber, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
         let stamp = self.stamp();
         let buffer = self.inodes.store.read_block(block)?;
+        // The node may have left memory since it was read, and once it is edited its bytes wait for
+        // their checksum until the commit.
+        if !buffer.is_verified() {
+            self.verify_sum(&buffer.read().page)
+                .map_err(|corrupt| corrupt.in_block(block).in_inode(self.inode.number()))?;
+            buffer.set_verified();
+        }
         let own = self.changing();
         own.has_begun = true;
         Ok(own.handle.edit(&buffer, stamp, change))
