@@ -77,6 +77,20 @@ fn random_runs_of_names() {
     }
 }
 
+/// Blocks leave memory and come back between being changed and being brought home.
+#[test]
+fn random_runs_with_a_cache_that_is_too_small() {
+    let mut stage = stage(1024, Features::Upstream);
+    stage.options.cache_size = 128 << 10;
+    let taste = Taste {
+        names: 600,
+        ..Taste::crashes()
+    };
+    for seed in seeds(1) {
+        crash::run(&stage, "crashcache", taste, seed, 400, budget(80));
+    }
+}
+
 /// A log that is smaller than the run, so that it wraps and its tail moves.
 #[test]
 fn a_log_that_wraps() {

@@ -19,7 +19,7 @@ fn space(subject: &mut VolumeSubject) -> Space {
 fn random_operations_on_a_volume_that_is_too_small() {
     for format in everyday(8 << 20) {
         let stage = Stage::new(format).expect("mke2fs makes it").filling();
-        for seed in seeds(2) {
+        for seed in seeds(6) {
             let taste = Taste {
                 largest: 4 << 20,
                 longest_write: 400 << 10,
