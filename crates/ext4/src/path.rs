@@ -306,7 +306,11 @@ impl<'v> Paths<'v> {
     /// As [`Volume::write`].
     pub fn write(&self, path: impl AsRef<[u8]>, content: impl AsRef<[u8]>) -> Result<()> {
         let file = self.create(path)?;
-        self.volume.write(file.held.inode, 0, content.as_ref())?;
+        let content = content.as_ref();
+        let mut done = 0;
+        while done < content.len() {
+            done += self.volume.write(file.held.inode, done as u64, &content[done..])?;
+        }
         Ok(())
     }
 }

@@ -9,7 +9,7 @@
 //! its decoded form under a handle, the bytes are made at capture. Free counts in it are brought
 //! up to date when the volume closes, as Linux does it.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -296,6 +296,24 @@ impl Store {
         if let Ok(mut handle) = self.start(1) {
             self.edit_superblock(&mut handle, |_| ());
         }
+    }
+
+    /// Writes data of files. A device that fails here is not trusted with anything any more: the
+    /// volume stops writing, and everybody who waits for durability hears of it.
+    ///
+    /// # Errors
+    ///
+    /// `Io`.
+    pub fn write_data(&self, offset: u64, parts: &[IoSlice<'_>]) -> Result<()> {
+        self.device.write_vectored_at(offset, parts).map_err(|error| {
+            let reason = format!("writing data failed: {error}");
+            match self.try_journal() {
+                // Its abort comes back through `stop`.
+                Some(journal) => journal.abort(&reason),
+                None => self.stop(&reason),
+            }
+            Error::Io(error)
+        })
     }
 
     /// Stops writing for good after an error of the journal or the device.

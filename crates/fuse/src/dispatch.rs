@@ -39,6 +39,8 @@ impl Errno {
     pub const IO: Self = Self(5);
     /// Not permitted.
     pub const NOT_PERMITTED: Self = Self(1);
+    /// No space left.
+    pub const NO_SPACE: Self = Self(28);
     /// Invalid argument.
     pub const INVALID: Self = Self(22);
     /// No data or hole at this offset.

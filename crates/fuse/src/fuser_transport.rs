@@ -417,10 +417,16 @@ impl Filesystem for FuserTransport {
         reply: ReplyWrite,
     ) {
         let take_set_id = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let is_late = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         match self.dispatch.write(node.0, offset, data, take_set_id) {
+            // Of what it writes late the kernel takes no count: all or an error.
+            Ok(length) if is_late && length < data.len() => {
+                self.keep_error(node, Errno::NO_SPACE);
+                reply.error(error(Errno::NO_SPACE));
+            }
             Ok(length) => reply.written(u32::try_from(length).expect("no more than was sent")),
             Err(errno) => {
-                if flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+                if is_late {
                     self.keep_error(node, errno);
                 }
                 reply.error(error(errno));

@@ -5,15 +5,17 @@
 //! for each call, costs many times what serving it does (tens of microseconds against two or three,
 //! most of all in a virtual machine). So while a serving thread sees calls of one caller only, it
 //! follows that caller to its core. As soon as there are more callers it runs wherever there is
-//! room.
+//! room; the threads tell each other whom they see at their rare looks, not at every call.
 //!
 //! All of it is a hint: where the system does not tell the caller's core, or refuses, nothing is
-//! moved. Nothing is shared between threads.
+//! moved.
 
 use std::cell::RefCell;
 use std::fs;
 use std::time::{Duration, Instant};
 
+use pext4_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use pext4_sync::time;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Calls between two looks, at least.
@@ -22,6 +24,15 @@ const CALLS: u32 = 32;
 const INTERVAL: Duration = Duration::from_millis(2);
 /// Where `/proc/PID/stat` tells the core, counted behind the command's closing parenthesis.
 const CORE_FIELD: usize = 36;
+
+/// For how long a thread that has gone quiet still counts.
+const RECENT_MS: u32 = 50;
+/// Threads that hear of each other; more than this many are not started.
+const THREADS: usize = 8;
+
+/// What each thread saw at its last look: the caller, and when in milliseconds.
+static SEEN: [AtomicU64; THREADS] = [const { AtomicU64::new(0) }; THREADS];
+static NEXT_THREAD: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     static PLACEMENT: RefCell<Option<Placement>> = const { RefCell::new(None) };
@@ -37,6 +48,7 @@ struct Placement {
     calls: u32,
     looked: Instant,
     core: Option<usize>,
+    thread: usize,
 }
 
 /// Notes a call of a process; now and then moves the thread.
@@ -53,6 +65,7 @@ impl Placement {
             calls: 0,
             looked: Instant::now(),
             core: None,
+            thread: NEXT_THREAD.fetch_add(1, Ordering::Relaxed) % THREADS,
         }
     }
 
@@ -68,7 +81,7 @@ impl Placement {
     }
 
     fn look(&mut self) {
-        let is_alone = self.changes <= 1 && self.caller != 0;
+        let is_alone = self.changes <= 1 && self.caller != 0 && self.agree();
         let core = if is_alone { core_of(self.caller) } else { None };
         if core != self.core {
             self.move_to(core);
@@ -76,6 +89,17 @@ impl Placement {
         self.changes = 0;
         self.calls = 0;
         self.looked = Instant::now();
+    }
+
+    /// Tells the other threads of this one's caller; whether none has seen another lately.
+    fn agree(&self) -> bool {
+        let now = u32::try_from(time::now().as_millis() & u128::from(u32::MAX)).expect("masked");
+        SEEN[self.thread].store(u64::from(self.caller) << 32 | u64::from(now), Ordering::Relaxed);
+        SEEN.iter().all(|seen| {
+            let seen = seen.load(Ordering::Relaxed);
+            let when = u32::try_from(seen & u64::from(u32::MAX)).expect("masked");
+            seen >> 32 == u64::from(self.caller) || now.wrapping_sub(when) > RECENT_MS
+        })
     }
 
     fn move_to(&mut self, core: Option<usize>) {

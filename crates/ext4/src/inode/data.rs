@@ -96,12 +96,13 @@ impl Inodes {
         }
     }
 
-    /// Writes all of `from` at `offset`, extending the file where needed. On an error the part
-    /// before it is written.
+    /// Writes `from` at `offset`, extending the file where needed. Answers how many bytes are
+    /// written: fewer only if there is no space for the rest.
     ///
     /// # Errors
     ///
-    /// `Refused(NoSpace | FileTooLarge | ReadOnly)`, `Corrupt`, `Io`.
+    /// `Refused(NoSpace)` if not a byte could be written, `Refused(FileTooLarge | ReadOnly)`,
+    /// `Corrupt`, `Io`.
     pub fn write_data(&self, inode: &Arc<Inode>, offset: u64, from: &[u8]) -> Result<usize> {
         let end = offset.checked_add(from.len() as u64).ok_or(Refusal::FileTooLarge)?;
         if end > self.largest_size() {
@@ -115,18 +116,25 @@ impl Inodes {
             self.zero_tail(inode)?;
         }
         let mut position = offset;
-        let mut owes_times = true;
-        while position < end {
-            let rest = &from[bytes(position - offset)..];
-            let (written, noted) = self.write_piece(inode, position, rest)?;
-            position = written;
-            owes_times = !noted;
+        let mut owes_times = false;
+        let mut failure = None;
+        while position < end && failure.is_none() {
+            match self.write_piece(inode, position, &from[bytes(position - offset)..]) {
+                Ok((written, noted)) => {
+                    position = written;
+                    owes_times = !noted;
+                }
+                Err(error) => failure = Some(error),
+            }
         }
         if owes_times {
             let mut handle = self.store.start(SLOT_CREDITS)?;
-            self.note_written(&mut handle, inode, end)?;
+            self.note_written(&mut handle, inode, position)?;
         }
-        Ok(from.len())
+        match failure {
+            Some(error) if position == offset || !error.is(Refusal::NoSpace) => Err(error),
+            _ => Ok(bytes(position - offset)),
+        }
     }
 
     /// Writes the part of `data` that lies in the first mapping. Answers where it ends and whether
@@ -138,7 +146,7 @@ impl Inodes {
         match mapping {
             Mapping::Mapped(extent) if !extent.unwritten => {
                 let data = &data[..bytes(end - position)];
-                self.store.device.write_at(self.device_offset(&extent, position), data)?;
+                self.store.write_data(self.device_offset(&extent, position), &[IoSlice::new(data)])?;
                 Ok((end, false))
             }
             Mapping::Mapped(extent) => {
@@ -191,8 +199,7 @@ impl Inodes {
         let data = &data[..bytes(piece.end - piece.start)];
         let offset = self.device_offset(extent, piece.start - head);
         let parts = [IoSlice::new(&zeroes[..bytes(head)]), IoSlice::new(data), IoSlice::new(&zeroes[..bytes(tail)])];
-        self.store.device.write_vectored_at(offset, &parts)?;
-        Ok(())
+        self.store.write_data(offset, &parts)
     }
 
     /// Notes times, and the size if the file grew, after data up to `end` was written.
@@ -256,7 +263,7 @@ impl Inodes {
             && !extent.unwritten
         {
             let zeroes = vec![0; bytes(end - start)];
-            self.store.device.write_at(self.device_offset(&extent, start), &zeroes)?;
+            self.store.write_data(self.device_offset(&extent, start), &[IoSlice::new(&zeroes)])?;
         }
         Ok(())
     }

@@ -55,12 +55,29 @@ impl Volume {
         })
     }
 
-    /// Writes all of `from`, extending the file where needed.
+    /// Writes `from`, extending the file where needed. Answers how many bytes are written: fewer
+    /// only if the volume became full.
     ///
     /// # Errors
     ///
-    /// `Refused(NoSpace | FileTooLarge | ReadOnly | NotPermitted | IsADirectory)`, `Corrupt`, `Io`.
+    /// `Refused(NoSpace)` if not a byte could be written, `Refused(FileTooLarge | ReadOnly |
+    /// NotPermitted | IsADirectory)`, `Corrupt`, `Io`.
     pub fn write(&self, inode: InodeNumber, offset: u64, from: &[u8]) -> Result<usize> {
+        let mut done = 0;
+        loop {
+            let rest = &from[done..];
+            let at = offset.checked_add(done as u64).ok_or(Refusal::FileTooLarge)?;
+            match self.write_some(inode, at, rest) {
+                Ok(count) if count == rest.len() => return Ok(from.len()),
+                // The next try finds no space, and so waits for what is about to be free.
+                Ok(count) => done += count,
+                Err(error) if done > 0 && error.is(Refusal::NoSpace) => return Ok(done),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn write_some(&self, inode: InodeNumber, offset: u64, from: &[u8]) -> Result<usize> {
         self.run(|| {
             let inode = self.regular(inode)?;
             let _lock = super::lock_exclusive(&inode)?;
@@ -73,7 +90,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::write`]; `Refused(Invalid)` for an empty range.
+    /// As [`Volume::write`]; `Refused(Invalid)` for an empty range, `Refused(NotPermitted)` for taking
+    /// content out of an append-only file.
     pub fn allocate(&self, inode: InodeNumber, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
         if length == 0 {
             return Err(Refusal::Invalid.into());
@@ -82,6 +100,9 @@ impl Volume {
             let inode = self.regular(inode)?;
             let _lock = super::lock_exclusive(&inode)?;
             check_not_immutable(&inode)?;
+            if matches!(mode, AllocateMode::PunchHole | AllocateMode::ZeroRange { .. }) {
+                super::check_changeable(&inode)?;
+            }
             match mode {
                 AllocateMode::Extend => self.inodes.allocate_data(&inode, offset, length, false),
                 AllocateMode::KeepSize => self.inodes.allocate_data(&inode, offset, length, true),
