@@ -122,6 +122,13 @@ impl Orphans {
         found
     }
 
+    /// Whether any inode is remembered.
+    #[must_use]
+    pub fn any(&self) -> bool {
+        let is_used = |block: &Arc<SlotBlock>| block.slots.lock().numbers.iter().any(|&number| number != 0);
+        !self.list.lock().is_empty() || self.blocks.iter().any(is_used)
+    }
+
     /// Remembers `inode` (at most two credits, three on the chain).
     ///
     /// # Errors

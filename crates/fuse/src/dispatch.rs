@@ -15,6 +15,9 @@ mod namespace;
 mod xattr;
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use pext4_sync::thread;
 
 use pext4_fs::{Attributes, Entry, Error, InodeNumber, Refusal, Statistics, Volume};
 
@@ -26,6 +29,10 @@ pub use data::Whence;
 pub use directory::Listed;
 pub(crate) use namespace::encode_device;
 pub use xattr::{Sized, fit};
+
+/// How often a full volume is looked at again while deleted files are about to be given back.
+const ROOM_TRIES: u32 = 10;
+const ROOM_PAUSE: Duration = Duration::from_millis(5);
 
 /// A request's answer, or the number of the error.
 pub type Answer<T> = Result<T, Errno>;
@@ -125,6 +132,20 @@ impl Dispatch {
                 self.volume.forget(inode, count);
             }
         }
+    }
+
+    /// Runs what may find no space. The kernel gives deleted files back with a message that nobody
+    /// waits for; while one may be under way a full volume is looked at again.
+    fn with_room<T>(&self, operation: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+        for _ in 0..ROOM_TRIES {
+            match operation() {
+                Err(error) if error.is(Refusal::NoSpace) && self.volume.has_nameless() => {
+                    thread::sleep(ROOM_PAUSE);
+                }
+                result => return result,
+            }
+        }
+        operation()
     }
 
     fn inode(node: u64) -> Answer<InodeNumber> {

@@ -521,7 +521,14 @@ impl Filesystem for FuserTransport {
         );
     }
 
-    fn getxattr(&self, request: &Request, node: INodeNo, name: &OsStr, room: u32, reply: ReplyXattr) {
+    fn getxattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        name: &OsStr,
+        room: u32,
+        reply: ReplyXattr,
+    ) {
         placement::serve(request.pid());
         sized(self.dispatch.xattr(node.0, name.as_bytes()), room, reply);
     }

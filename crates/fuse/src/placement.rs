@@ -53,7 +53,8 @@ struct Placement {
 
 /// Notes a call of a process; now and then moves the thread.
 pub(crate) fn serve(caller: u32) {
-    PLACEMENT.with_borrow_mut(|placement| placement.get_or_insert_with(Placement::new).serve(caller));
+    PLACEMENT
+        .with_borrow_mut(|placement| placement.get_or_insert_with(Placement::new).serve(caller));
 }
 
 impl Placement {
@@ -94,7 +95,10 @@ impl Placement {
     /// Tells the other threads of this one's caller; whether none has seen another lately.
     fn agree(&self) -> bool {
         let now = u32::try_from(time::now().as_millis() & u128::from(u32::MAX)).expect("masked");
-        SEEN[self.thread].store(u64::from(self.caller) << 32 | u64::from(now), Ordering::Relaxed);
+        SEEN[self.thread].store(
+            u64::from(self.caller) << 32 | u64::from(now),
+            Ordering::Relaxed,
+        );
         SEEN.iter().all(|seen| {
             let seen = seen.load(Ordering::Relaxed);
             let when = u32::try_from(seen & u64::from(u32::MAX)).expect("masked");

@@ -96,6 +96,10 @@ impl Volume {
         if length == 0 {
             return Err(Refusal::Invalid.into());
         }
+        let end = offset.checked_add(length);
+        if mode != AllocateMode::PunchHole && end.is_none_or(|end| end > self.inodes.largest_size()) {
+            return Err(Refusal::FileTooLarge.into());
+        }
         self.run(|| {
             let inode = self.regular(inode)?;
             let _lock = super::lock_exclusive(&inode)?;

@@ -40,6 +40,13 @@ impl Volume {
         }
     }
 
+    /// Whether inodes without a name wait for their last hold to be given back: the space they
+    /// take is about to be free.
+    #[must_use]
+    pub fn has_nameless(&self) -> bool {
+        self.inodes.orphans.any()
+    }
+
     /// A handle for the removal of one name with all that may follow at once.
     pub(super) fn start_removal(&self) -> Result<Handle<'_>> {
         self.inodes.store.start(DIRECTORY_CREDITS + 2 * INODE_CREDITS + self.inodes.step_credits())

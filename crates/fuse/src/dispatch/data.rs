@@ -1,6 +1,6 @@
 //! Content: read, written, allocated, searched for holes, made durable.
 
-use pext4_fs::AllocateMode;
+use pext4_fs::{AllocateMode, Error, InodeNumber};
 
 use super::{Answer, Dispatch, Errno};
 
@@ -66,7 +66,20 @@ impl Dispatch {
         if take_set_id {
             self.take_set_id(inode)?;
         }
-        self.answer(self.volume.write(inode, offset, from))
+        self.answer(self.write_all(inode, offset, from))
+    }
+
+    fn write_all(&self, inode: InodeNumber, offset: u64, from: &[u8]) -> Result<usize, Error> {
+        let mut done = 0;
+        while done < from.len() {
+            let (at, rest) = (offset + done as u64, &from[done..]);
+            match self.with_room(|| self.volume.write(inode, at, rest)) {
+                Ok(count) => done += count,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
     }
 
     /// `fallocate(2)` with its flags.
@@ -75,10 +88,8 @@ impl Dispatch {
     /// `EOPNOTSUPP` for flags that ext4 images of this version do not know; the volume's.
     pub fn allocate(&self, node: u64, flags: u32, offset: u64, length: u64) -> Answer<()> {
         let mode = allocate_mode(flags)?;
-        self.answer(
-            self.volume
-                .allocate(Self::inode(node)?, mode, offset, length),
-        )
+        let inode = Self::inode(node)?;
+        self.answer(self.with_room(|| self.volume.allocate(inode, mode, offset, length)))
     }
 
     /// The next data or hole at or behind `offset`.

@@ -53,7 +53,7 @@ impl Dispatch {
         let beginning = self.beginning(caller, parent, mode, umask, false)?;
         let new = &beginning.new;
         let made = match mode & TYPE_MASK {
-            0 | REGULAR => self.volume.create(parent, name, new),
+            0 | REGULAR => self.with_room(|| self.volume.create(parent, name, new)),
             CHARACTER_DEVICE => self.special(parent, name, new, FileType::CharacterDevice, device),
             BLOCK_DEVICE => self.special(parent, name, new, FileType::BlockDevice, device),
             FIFO => self.special(parent, name, new, FileType::Fifo, 0),
@@ -77,7 +77,7 @@ impl Dispatch {
     ) -> Answer<Found> {
         let parent = Self::inode(parent)?;
         let beginning = self.beginning(caller, parent, mode, umask, true)?;
-        let made = self.volume.make_directory(parent, name, &beginning.new);
+        let made = self.with_room(|| self.volume.make_directory(parent, name, &beginning.new));
         self.begun(parent, name, made, &beginning)
     }
 
