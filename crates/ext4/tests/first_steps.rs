@@ -9,6 +9,10 @@ use std::time::Duration;
 use pext4_block::{Access, FileDevice};
 use pext4_fs::{AllocateMode, MountOptions, New, RenameMode, SetAttributes, SetXattrMode, Volume};
 
+/// A program that a neighbouring test is just starting holds the image's lock until it is its own:
+/// opening waits that long.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 struct Image {
     _folder: tempfile::TempDir,
     path: PathBuf,
@@ -34,7 +38,7 @@ fn image(size: &str, arguments: &[&str]) -> Option<Image> {
 }
 
 fn open(path: &Path) -> Volume {
-    let device = FileDevice::open(path, Access::ReadWrite, Duration::ZERO).expect("the image");
+    let device = FileDevice::open(path, Access::ReadWrite, PATIENCE).expect("the image");
     Volume::open(Arc::new(device), MountOptions::default()).expect("a mount")
 }
 
@@ -173,7 +177,7 @@ fn a_torn_superblock_is_replaced_by_its_copy() {
         assert_clean(&image.path);
         // Without its own magic number and UUID nobody knows whose copy that is.
         file.write_all_at(&[0; 512], 1024).expect("the other half");
-        let device = FileDevice::open(&image.path, Access::ReadWrite, Duration::ZERO).expect("the image");
+        let device = FileDevice::open(&image.path, Access::ReadWrite, PATIENCE).expect("the image");
         assert!(Volume::open(Arc::new(device), MountOptions::default()).is_err());
     }
 }

@@ -7,12 +7,16 @@ use std::time::Duration;
 use pext4_block::{Access, FileDevice};
 use pext4_image::mkfs::{Options, mkfs};
 
+/// A program that a neighbouring test is just starting holds the image's lock until it is its own:
+/// opening waits that long.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 fn make(path: &Path, size: u64, options: &Options) -> pext4_image::Result<pext4_image::mkfs::Made> {
     let file = std::fs::File::create(path).expect("a file in the temporary folder");
     file.set_len(size).expect("a sparse file");
     drop(file);
     let device =
-        FileDevice::open(path, Access::ReadWrite, Duration::ZERO).expect("the file just made");
+        FileDevice::open(path, Access::ReadWrite, PATIENCE).expect("the file just made");
     mkfs(&device, options)
 }
 

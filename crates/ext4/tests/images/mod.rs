@@ -8,6 +8,10 @@ use std::time::Duration;
 use pext4_block::{Access, FileDevice};
 use pext4_fs::{MountOptions, Volume};
 
+/// A program that a neighbouring test is just starting holds the image's lock until it is its own:
+/// opening waits that long.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// An image in a file of its own.
 pub struct Image {
     _folder: tempfile::TempDir,
@@ -41,7 +45,7 @@ impl Image {
     /// The image, mounted.
     #[allow(dead_code, reason = "not every test asks")]
     pub fn open(&self) -> Volume {
-        let device = FileDevice::open(&self.path, Access::ReadWrite, Duration::ZERO);
+        let device = FileDevice::open(&self.path, Access::ReadWrite, PATIENCE);
         let device = Arc::new(device.expect("the image"));
         Volume::open(device, MountOptions::default()).expect("a mount")
     }
