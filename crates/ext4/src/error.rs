@@ -164,6 +164,7 @@ impl Error {
             Self::Corrupt(_) => EUCLEAN,
             Self::Unsupported(_) => EOPNOTSUPP,
             Self::Refused(refusal) => refusal.errno(),
+            Self::Journal(JournalError::Io { .. }) => EIO,
             Self::Journal(_) => EROFS,
         }
     }

@@ -16,21 +16,21 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pext4_block::{Cache, Device};
+use pext4_ondisk::Corrupt;
 use pext4_ondisk::directory::Format;
 use pext4_ondisk::dirhash::{Hasher, Signedness};
 use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::inode::EXTRA_SIZE;
 use pext4_ondisk::superblock::{State, Superblock};
-use pext4_ondisk::Corrupt;
 use pext4_sync::Mutex;
 use pext4_sync::order::Class;
 
 use crate::dir::DirectorySettings;
 use crate::error::{Error, Result};
 use crate::groups::Groups;
-use crate::inode::table::Inodes;
 use crate::inode::present;
+use crate::inode::table::Inodes;
 use crate::options::MountOptions;
 use crate::orphan::Orphans;
 use crate::store::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Store, now};
@@ -54,7 +54,12 @@ impl Volume {
         let mut superblock = read_superblock(&*recovered.device, &mut Vec::new())?;
         keep_errors(&mut superblock, &before, recovered.had_stopped);
         let geometry = check_shape(&superblock, &*recovered.device)?;
-        let store = Arc::new(ground(Arc::clone(&recovered.device), superblock, geometry, options));
+        let store = Arc::new(ground(
+            Arc::clone(&recovered.device),
+            superblock,
+            geometry,
+            options,
+        ));
         let groups = Groups::open(Arc::clone(&store))?;
         let found = recovery::find_orphans(&store)?;
         protect_system_files(&groups, recovered.journal_blocks, &found)?;
@@ -67,9 +72,17 @@ impl Volume {
         volume.finish_orphans()
     }
 
-    fn assemble(store: Arc<Store>, groups: Arc<Groups>, orphans: Orphans, notes: Vec<String>) -> Self {
+    fn assemble(
+        store: Arc<Store>,
+        groups: Arc<Groups>,
+        orphans: Orphans,
+        notes: Vec<String>,
+    ) -> Self {
         let directory_settings = directory_settings(&store);
-        let many_subdirectories = store.features.read_only_compat.contains(ReadOnlyCompat::DIR_NLINK);
+        let many_subdirectories = store
+            .features
+            .read_only_compat
+            .contains(ReadOnlyCompat::DIR_NLINK);
         let overhead_blocks = overhead_blocks(&store);
         let new_inode_extra_size = new_inode_extra_size(&store);
         let inodes = Inodes::new(store, groups, orphans);
@@ -140,7 +153,10 @@ impl Volume {
             superblock.write_time = now().0;
             superblock.features.incompat.remove(Incompat::RECOVER);
             if no_orphans {
-                superblock.features.read_only_compat.remove(ReadOnlyCompat::ORPHAN_PRESENT);
+                superblock
+                    .features
+                    .read_only_compat
+                    .remove(ReadOnlyCompat::ORPHAN_PRESENT);
             }
             superblock.state.insert(State::CLEAN);
         })
@@ -158,7 +174,14 @@ impl Drop for Volume {
 fn read_superblock(device: &dyn Device, notes: &mut Vec<String>) -> Result<Superblock> {
     let mut bytes = [0; SUPERBLOCK_SIZE];
     if device.size() < SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64 {
-        return Err(Corrupt::new("image", format!("{} bytes are too few for an ext4 file system", device.size())).into());
+        return Err(Corrupt::new(
+            "image",
+            format!(
+                "{} bytes are too few for an ext4 file system",
+                device.size()
+            ),
+        )
+        .into());
     }
     device.read_at(SUPERBLOCK_OFFSET, &mut bytes)?;
     match Superblock::decode(&bytes) {
@@ -188,7 +211,9 @@ fn torn_from(device: &dyn Device, torn: &[u8; SUPERBLOCK_SIZE]) -> Result<Option
         }
         let mut bytes = [0; SUPERBLOCK_SIZE];
         device.read_at(offset, &mut bytes)?;
-        let Ok(mut copy) = Superblock::decode(&bytes) else { continue };
+        let Ok(mut copy) = Superblock::decode(&bytes) else {
+            continue;
+        };
         if copy.uuid == torn.uuid && 1024u32.checked_shl(copy.log_block_size) == Some(block_size) {
             copy.block_group = 0;
             if copy.features.compat.contains(Compat::HAS_JOURNAL) {
@@ -213,7 +238,11 @@ fn keep_errors(superblock: &mut Superblock, before: &Superblock, had_stopped: bo
 }
 
 /// Keeps the blocks of the journal and the orphan file from all other files.
-fn protect_system_files(groups: &Groups, journal: Vec<Range<u64>>, found: &recovery::FoundOrphans) -> Result<()> {
+fn protect_system_files(
+    groups: &Groups,
+    journal: Vec<Range<u64>>,
+    found: &recovery::FoundOrphans,
+) -> Result<()> {
     let mut blocks = journal;
     if let Some((_, homes)) = &found.file {
         blocks.extend(homes.iter().map(|home| home.get()..home.get() + 1));
@@ -224,7 +253,9 @@ fn protect_system_files(groups: &Groups, journal: Vec<Range<u64>>, found: &recov
 /// The shape of the image, which the device must be large enough to hold.
 fn check_shape(superblock: &Superblock, device: &dyn Device) -> Result<Geometry> {
     let geometry = Geometry::of(superblock)?;
-    let needed = geometry.blocks_count.checked_mul(u64::from(geometry.block_size));
+    let needed = geometry
+        .blocks_count
+        .checked_mul(u64::from(geometry.block_size));
     if needed.is_none_or(|needed| needed > device.size()) {
         return Err(Error::from(Corrupt::new(
             "image",
@@ -240,8 +271,17 @@ fn check_shape(superblock: &Superblock, device: &dyn Device) -> Result<Geometry>
 }
 
 /// A store over a device that needs no replay any more.
-fn ground(device: Arc<dyn Device>, superblock: Superblock, geometry: Geometry, options: MountOptions) -> Store {
-    let cache = Arc::new(Cache::new(Arc::clone(&device), geometry.block_size, options.cache_size / 2));
+fn ground(
+    device: Arc<dyn Device>,
+    superblock: Superblock,
+    geometry: Geometry,
+    options: MountOptions,
+) -> Store {
+    let cache = Arc::new(Cache::new(
+        Arc::clone(&device),
+        geometry.block_size,
+        options.cache_size / 2,
+    ));
     Store::new(device, cache, geometry, superblock, options)
 }
 
@@ -274,15 +314,23 @@ fn overhead_blocks(store: &Store) -> u64 {
     }
     let geometry = &store.geometry;
     let per_group = 2 + u64::from(geometry.inode_table_blocks);
-    let copies: u64 = geometry.groups().map(|group| u64::from(geometry.superblock_overhead(group))).sum();
+    let copies: u64 = geometry
+        .groups()
+        .map(|group| u64::from(geometry.superblock_overhead(group)))
+        .sum();
     u64::from(geometry.first_data_block) + copies + per_group * u64::from(geometry.group_count)
 }
 
 /// Bytes of the extra part of new inodes: what the image wants, at least the usual 32.
 fn new_inode_extra_size(store: &Store) -> u16 {
     let room = store.geometry.inode_size.saturating_sub(128);
-    let wanted = store.superblock(|superblock| superblock.want_extra_isize.max(superblock.min_extra_isize));
-    let wanted = if wanted % 4 == 0 { wanted.max(EXTRA_SIZE) } else { EXTRA_SIZE };
+    let wanted =
+        store.superblock(|superblock| superblock.want_extra_isize.max(superblock.min_extra_isize));
+    let wanted = if wanted % 4 == 0 {
+        wanted.max(EXTRA_SIZE)
+    } else {
+        EXTRA_SIZE
+    };
     if wanted <= room { wanted } else { room }
 }
 

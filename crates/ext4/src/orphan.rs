@@ -95,14 +95,22 @@ impl Orphans {
     /// # Errors
     ///
     /// `Io` or `Corrupt` from the file's blocks.
-    pub fn open(store: Arc<Store>, file: Option<(OrphanFile, Vec<BlockNumber>)>, chain: Vec<InodeNumber>) -> Result<Self> {
+    pub fn open(
+        store: Arc<Store>,
+        file: Option<(OrphanFile, Vec<BlockNumber>)>,
+        chain: Vec<InodeNumber>,
+    ) -> Result<Self> {
         let mut blocks = Vec::new();
         if let Some((file, homes)) = file {
             for home in homes {
                 blocks.push(Arc::new(SlotBlock::load(&store, file, home)?));
             }
         }
-        Ok(Self { store, blocks, list: Mutex::new(Class::OrphanList, chain) })
+        Ok(Self {
+            store,
+            blocks,
+            list: Mutex::new(Class::OrphanList, chain),
+        })
     }
 
     /// Every inode remembered now: those in slots, then the chain from its head.
@@ -125,7 +133,8 @@ impl Orphans {
     /// Whether any inode is remembered.
     #[must_use]
     pub fn any(&self) -> bool {
-        let is_used = |block: &Arc<SlotBlock>| block.slots.lock().numbers.iter().any(|&number| number != 0);
+        let is_used =
+            |block: &Arc<SlotBlock>| block.slots.lock().numbers.iter().any(|&number| number != 0);
         !self.list.lock().is_empty() || self.blocks.iter().any(is_used)
     }
 
@@ -134,14 +143,20 @@ impl Orphans {
     /// # Errors
     ///
     /// Those of the chain.
-    pub fn add(&self, handle: &mut Handle<'_>, inode: InodeNumber, chain: &dyn Chain) -> Result<OrphanPlace> {
+    pub fn add(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: InodeNumber,
+        chain: &dyn Chain,
+    ) -> Result<OrphanPlace> {
         if let Some(place) = self.take_slot(handle, inode) {
             return Ok(place);
         }
         let mut list = self.list.lock();
         let next = list.first().map_or(0, |first| first.get());
         chain.set_next(handle, inode, next)?;
-        self.store.edit_superblock(handle, |superblock| superblock.last_orphan = inode);
+        self.store
+            .edit_superblock(handle, |superblock| superblock.last_orphan = inode);
         list.insert(0, inode);
         Ok(OrphanPlace::Chained)
     }
@@ -152,7 +167,13 @@ impl Orphans {
     /// # Errors
     ///
     /// Those of the chain.
-    pub fn remove(&self, handle: &mut Handle<'_>, inode: InodeNumber, place: OrphanPlace, chain: &dyn Chain) -> Result<()> {
+    pub fn remove(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: InodeNumber,
+        place: OrphanPlace,
+        chain: &dyn Chain,
+    ) -> Result<()> {
         match place {
             OrphanPlace::Slot { block, slot } => {
                 self.clear_slot(handle, block, slot);
@@ -162,7 +183,12 @@ impl Orphans {
         }
     }
 
-    fn unchain(&self, handle: &mut Handle<'_>, inode: InodeNumber, chain: &dyn Chain) -> Result<()> {
+    fn unchain(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: InodeNumber,
+        chain: &dyn Chain,
+    ) -> Result<()> {
         let mut list = self.list.lock();
         let Some(position) = list.iter().position(|&other| other == inode) else {
             return Ok(());
@@ -170,7 +196,9 @@ impl Orphans {
         let next = list.get(position + 1).map_or(0, |next| next.get());
         match position.checked_sub(1) {
             Some(before) => chain.set_next(handle, list[before], next)?,
-            None => self.store.edit_superblock(handle, |superblock| superblock.last_orphan = InodeNumber(next)),
+            None => self.store.edit_superblock(handle, |superblock| {
+                superblock.last_orphan = InodeNumber(next)
+            }),
         }
         list.remove(position);
         Ok(())
@@ -179,10 +207,15 @@ impl Orphans {
     fn take_slot(&self, handle: &mut Handle<'_>, inode: InodeNumber) -> Option<OrphanPlace> {
         let count = self.blocks.len();
         let start = topology::current() * SHARD_STRIDE;
-        (0..count).map(|step| (start + step) % count).find_map(|index| {
-            let slot = self.blocks[index].take(handle, inode)?;
-            Some(OrphanPlace::Slot { block: u32::try_from(index).ok()?, slot })
-        })
+        (0..count)
+            .map(|step| (start + step) % count)
+            .find_map(|index| {
+                let slot = self.blocks[index].take(handle, inode)?;
+                Some(OrphanPlace::Slot {
+                    block: u32::try_from(index).ok()?,
+                    slot,
+                })
+            })
     }
 
     fn clear_slot(&self, handle: &mut Handle<'_>, block: u32, slot: u32) {
@@ -196,8 +229,9 @@ impl SlotBlock {
     fn load(store: &Store, file: OrphanFile, home: BlockNumber) -> Result<Self> {
         let buffer = store.read_block(home)?;
         let seed = store.metadata_csum.then_some(store.checksum_seed);
-        let decoded = OrphanBlock::decode(&buffer.read().page, file.inode, file.generation, home, seed)
-            .map_err(|corrupt| corrupt.in_block(home).in_inode(file.inode))?;
+        let decoded =
+            OrphanBlock::decode(&buffer.read().page, file.inode, file.generation, home, seed)
+                .map_err(|corrupt| corrupt.in_block(home).in_inode(file.inode))?;
         let free = decoded.slots.iter().filter(|&&number| number == 0).count();
         Ok(Self {
             home,
@@ -205,7 +239,14 @@ impl SlotBlock {
             seed,
             block_size: store.block_size() as usize,
             free: AtomicU32::new(u32::try_from(free).unwrap_or(u32::MAX)),
-            slots: Mutex::new(Class::OrphanSlot, Slots { numbers: decoded.slots, first_free: 0, owed: Owed::default() }),
+            slots: Mutex::new(
+                Class::OrphanSlot,
+                Slots {
+                    numbers: decoded.slots,
+                    first_free: 0,
+                    owed: Owed::default(),
+                },
+            ),
         })
     }
 
@@ -216,7 +257,10 @@ impl SlotBlock {
         let mut guard = self.slots.lock();
         let slots = &mut *guard;
         let first = slots.first_free;
-        let found = slots.numbers[first..].iter().position(|&number| number == 0)? + first;
+        let found = slots.numbers[first..]
+            .iter()
+            .position(|&number| number == 0)?
+            + first;
         self.touch(handle, slots);
         slots.numbers[found] = inode.get();
         slots.first_free = found + 1;
@@ -247,8 +291,19 @@ impl SlotBlock {
 
     fn capture_of(&self, numbers: &[u32]) -> Capture {
         let mut bytes = vec![0; self.block_size];
-        orphan_file::encode(&mut bytes, numbers, self.file.inode, self.file.generation, self.home, self.seed);
-        Capture::Block { block: self.home, page: Page::from(bytes), stamp: Stamp::NONE }
+        orphan_file::encode(
+            &mut bytes,
+            numbers,
+            self.file.inode,
+            self.file.generation,
+            self.home,
+            self.seed,
+        );
+        Capture::Block {
+            block: self.home,
+            page: Page::from(bytes),
+            stamp: Stamp::NONE,
+        }
     }
 }
 

@@ -90,7 +90,10 @@ impl<'v> Paths<'v> {
     }
 
     fn hold(&self, inode: InodeNumber) -> Held<'v> {
-        Held { volume: self.volume, inode }
+        Held {
+            volume: self.volume,
+            inode,
+        }
     }
 
     fn root(&self) -> Result<Held<'v>> {
@@ -106,7 +109,8 @@ impl<'v> Paths<'v> {
         while let Some(name) = rest.pop() {
             let entry = self.volume.lookup(here.inode, &name)?;
             let next = self.hold(entry.inode);
-            let follows = entry.attributes.file_type == FileType::Symlink && (follow_last || !rest.is_empty());
+            let follows = entry.attributes.file_type == FileType::Symlink
+                && (follow_last || !rest.is_empty());
             if !follows {
                 here = next;
                 continue;
@@ -126,9 +130,15 @@ impl<'v> Paths<'v> {
 
     /// The directory a path lies in, and its last name.
     fn parent<'p>(&self, path: &'p [u8]) -> Result<(Held<'v>, &'p [u8])> {
-        let end = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+        let end = path
+            .iter()
+            .rposition(|&byte| byte != b'/')
+            .map_or(0, |last| last + 1);
         let path = &path[..end];
-        let start = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+        let start = path
+            .iter()
+            .rposition(|&byte| byte == b'/')
+            .map_or(0, |slash| slash + 1);
         let name = &path[start..];
         if name.is_empty() || name == b"." || name == b".." {
             return Err(Refusal::Invalid.into());
@@ -162,12 +172,17 @@ impl<'v> Paths<'v> {
     pub fn read_dir(&self, path: impl AsRef<[u8]>) -> Result<Vec<Listed>> {
         let directory = self.resolve(path)?;
         let mut names = Vec::new();
-        self.volume.read_directory(directory.inode, 0, &mut |entry| {
-            if entry.name != b"." && entry.name != b".." {
-                names.push(Listed { name: entry.name.to_vec(), inode: entry.inode, file_type: entry.file_type });
-            }
-            true
-        })?;
+        self.volume
+            .read_directory(directory.inode, 0, &mut |entry| {
+                if entry.name != b"." && entry.name != b".." {
+                    names.push(Listed {
+                        name: entry.name.to_vec(),
+                        inode: entry.inode,
+                        file_type: entry.file_type,
+                    });
+                }
+                true
+            })?;
         Ok(names)
     }
 
@@ -178,7 +193,14 @@ impl<'v> Paths<'v> {
     /// As [`Volume::make_directory`].
     pub fn create_dir(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let (parent, name) = self.parent(path.as_ref())?;
-        let entry = self.volume.make_directory(parent.inode, name, &New { permissions: 0o755, ..New::default() })?;
+        let entry = self.volume.make_directory(
+            parent.inode,
+            name,
+            &New {
+                permissions: 0o755,
+                ..New::default()
+            },
+        )?;
         drop(self.hold(entry.inode));
         Ok(())
     }
@@ -190,7 +212,9 @@ impl<'v> Paths<'v> {
     /// As [`Volume::make_symlink`].
     pub fn symlink(&self, target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<()> {
         let (parent, name) = self.parent(path.as_ref())?;
-        let entry = self.volume.make_symlink(parent.inode, name, target.as_ref(), &New::default())?;
+        let entry =
+            self.volume
+                .make_symlink(parent.inode, name, target.as_ref(), &New::default())?;
         drop(self.hold(entry.inode));
         Ok(())
     }
@@ -246,7 +270,13 @@ impl<'v> Paths<'v> {
     pub fn rename(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<()> {
         let (parent, name) = self.parent(from.as_ref())?;
         let (new_parent, new_name) = self.parent(to.as_ref())?;
-        self.volume.rename(parent.inode, name, new_parent.inode, new_name, RenameMode::Replace)
+        self.volume.rename(
+            parent.inode,
+            name,
+            new_parent.inode,
+            new_name,
+            RenameMode::Replace,
+        )
     }
 
     /// Opens a file for reading and writing.
@@ -255,7 +285,10 @@ impl<'v> Paths<'v> {
     ///
     /// As [`Paths::resolve`].
     pub fn open(&self, path: impl AsRef<[u8]>) -> Result<File<'v>> {
-        Ok(File { held: self.resolve(path)?, position: 0 })
+        Ok(File {
+            held: self.resolve(path)?,
+            position: 0,
+        })
     }
 
     /// Opens a file, empty: it is made if it does not exist and cut if it does.
@@ -266,11 +299,24 @@ impl<'v> Paths<'v> {
     pub fn create(&self, path: impl AsRef<[u8]>) -> Result<File<'v>> {
         let path = path.as_ref();
         let (parent, name) = self.parent(path)?;
-        let held = match self.volume.create(parent.inode, name, &New { permissions: 0o644, ..New::default() }) {
+        let held = match self.volume.create(
+            parent.inode,
+            name,
+            &New {
+                permissions: 0o644,
+                ..New::default()
+            },
+        ) {
             Ok(entry) => self.hold(entry.inode),
             Err(error) if error.is(Refusal::Exists) => {
                 let held = self.resolve(path)?;
-                self.volume.set_attributes(held.inode, &SetAttributes { size: Some(0), ..SetAttributes::default() })?;
+                self.volume.set_attributes(
+                    held.inode,
+                    &SetAttributes {
+                        size: Some(0),
+                        ..SetAttributes::default()
+                    },
+                )?;
                 held
             }
             Err(error) => return Err(error),
@@ -291,7 +337,9 @@ impl<'v> Paths<'v> {
         loop {
             let start = content.len();
             content.resize(start + CHUNK, 0);
-            let count = self.volume.read(file.inode, start as u64, &mut content[start..])?;
+            let count = self
+                .volume
+                .read(file.inode, start as u64, &mut content[start..])?;
             content.truncate(start + count);
             if count < CHUNK {
                 return Ok(content);
@@ -309,14 +357,19 @@ impl<'v> Paths<'v> {
         let content = content.as_ref();
         let mut done = 0;
         while done < content.len() {
-            done += self.volume.write(file.held.inode, done as u64, &content[done..])?;
+            done += self
+                .volume
+                .write(file.held.inode, done as u64, &content[done..])?;
         }
         Ok(())
     }
 }
 
 fn components(path: &[u8]) -> Vec<Vec<u8>> {
-    path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect()
+    path.split(|&byte| byte == b'/')
+        .filter(|name| !name.is_empty())
+        .map(<[u8]>::to_vec)
+        .collect()
 }
 
 /// An open file with a position.
@@ -357,7 +410,10 @@ impl From<Error> for io::Error {
 
 impl Read for File<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let count = self.held.volume.read(self.held.inode, self.position, into)?;
+        let count = self
+            .held
+            .volume
+            .read(self.held.inode, self.position, into)?;
         self.position += count as u64;
         Ok(count)
     }
@@ -365,7 +421,10 @@ impl Read for File<'_> {
 
 impl Write for File<'_> {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        let count = self.held.volume.write(self.held.inode, self.position, from)?;
+        let count = self
+            .held
+            .volume
+            .write(self.held.inode, self.position, from)?;
         self.position += count as u64;
         Ok(count)
     }

@@ -10,7 +10,11 @@ const DIRECTORY_INDEX: u32 = 3;
 const XATTR_BLOCK: u32 = 4;
 
 fn stamp(kind: u32, inode: InodeNumber, generation: u32) -> Stamp {
-    Stamp { kind, inode: inode.get(), generation }
+    Stamp {
+        kind,
+        inode: inode.get(),
+        generation,
+    }
 }
 
 /// A node of an inode's extent tree.

@@ -101,7 +101,10 @@ impl Store {
                 offset,
                 inner: Mutex::new(
                     Class::Superblock,
-                    SuperblockInner { superblock, owed: Owed::default() },
+                    SuperblockInner {
+                        superblock,
+                        owed: Owed::default(),
+                    },
                 ),
             }),
         }
@@ -123,7 +126,9 @@ impl Store {
     /// If the volume is still being put together.
     #[must_use]
     pub fn journal(&self) -> &Journal {
-        self.journal.get().expect("mount attaches the journal before any operation")
+        self.journal
+            .get()
+            .expect("mount attaches the journal before any operation")
     }
 
     /// The journal, if it is attached already.
@@ -160,9 +165,11 @@ impl Store {
     /// `Corrupt` if the number lies outside the file system, `Io` if the device fails.
     pub fn read_block(&self, block: BlockNumber) -> Result<Arc<Buffer>> {
         if !self.contains(block, 1) {
-            return Err(Corrupt::new("block pointer", "lies outside the file system")
-                .in_block(block)
-                .into());
+            return Err(
+                Corrupt::new("block pointer", "lies outside the file system")
+                    .in_block(block)
+                    .into(),
+            );
         }
         Ok(self.cache.get(block)?)
     }
@@ -275,7 +282,11 @@ impl Store {
             None => self.superblock(Superblock::continues_on_error),
         };
         if continues {
-            self.superblock.inner.lock().superblock.note_error(corrupt, now().0);
+            self.superblock
+                .inner
+                .lock()
+                .superblock
+                .note_error(corrupt, now().0);
             self.has_noted.store(true, Ordering::Relaxed);
             return;
         }
@@ -305,15 +316,17 @@ impl Store {
     ///
     /// `Io`.
     pub fn write_data(&self, offset: u64, parts: &[IoSlice<'_>]) -> Result<()> {
-        self.device.write_vectored_at(offset, parts).map_err(|error| {
-            let reason = format!("writing data failed: {error}");
-            match self.try_journal() {
-                // Its abort comes back through `stop`.
-                Some(journal) => journal.abort(&reason),
-                None => self.stop(&reason),
-            }
-            Error::Io(error)
-        })
+        self.device
+            .write_vectored_at(offset, parts)
+            .map_err(|error| {
+                let reason = format!("writing data failed: {error}");
+                match self.try_journal() {
+                    // Its abort comes back through `stop`.
+                    Some(journal) => journal.abort(&reason),
+                    None => self.stop(&reason),
+                }
+                Error::Io(error)
+            })
     }
 
     /// Stops writing for good after an error of the journal or the device.
@@ -327,14 +340,21 @@ impl Store {
     /// of it. A device that fails here has been complained about already.
     fn note_error(&self, corrupt: &Corrupt) {
         let time = now().0;
-        self.superblock.inner.lock().superblock.note_error(corrupt, time);
+        self.superblock
+            .inner
+            .lock()
+            .superblock
+            .note_error(corrupt, time);
         let mut bytes = [0; SUPERBLOCK_SIZE];
         if self.device.read_at(SUPERBLOCK_OFFSET, &mut bytes).is_err() {
             return;
         }
         if let Ok(mut superblock) = Superblock::decode(&bytes) {
             superblock.note_error(corrupt, time);
-            let _ = self.device.write_at(SUPERBLOCK_OFFSET, &superblock.encode()).and_then(|()| self.device.flush());
+            let _ = self
+                .device
+                .write_at(SUPERBLOCK_OFFSET, &superblock.encode())
+                .and_then(|()| self.device.flush());
         }
     }
 }
@@ -363,9 +383,18 @@ fn system_inodes(superblock: &Superblock) -> [InodeNumber; 3] {
     let features = &superblock.features;
     let named = |is_used: bool, inode: InodeNumber| if is_used { inode } else { InodeNumber(0) };
     [
-        named(features.compat.contains(Compat::HAS_JOURNAL), superblock.journal_inode),
-        named(features.compat.contains(Compat::ORPHAN_FILE), superblock.orphan_file_inode),
-        named(features.read_only_compat.contains(ReadOnlyCompat::PROJECT), superblock.project_quota_inode),
+        named(
+            features.compat.contains(Compat::HAS_JOURNAL),
+            superblock.journal_inode,
+        ),
+        named(
+            features.compat.contains(Compat::ORPHAN_FILE),
+            superblock.orphan_file_inode,
+        ),
+        named(
+            features.read_only_compat.contains(ReadOnlyCompat::PROJECT),
+            superblock.project_quota_inode,
+        ),
     ]
 }
 
@@ -373,7 +402,10 @@ fn system_inodes(superblock: &Superblock) -> [InodeNumber; 3] {
 #[must_use]
 pub fn now() -> (i64, u32) {
     match std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH) {
-        Ok(since) => (i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos()),
+        Ok(since) => (
+            i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+            since.subsec_nanos(),
+        ),
         Err(_) => (0, 0),
     }
 }

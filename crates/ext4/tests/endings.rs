@@ -16,7 +16,10 @@ use pext4_ondisk::superblock::{State, Superblock};
 
 /// No commit comes by itself.
 fn options() -> MountOptions {
-    MountOptions { commit_interval: Duration::from_secs(3600), ..MountOptions::default() }
+    MountOptions {
+        commit_interval: Duration::from_secs(3600),
+        ..MountOptions::default()
+    }
 }
 
 fn open(device: Arc<dyn Device>) -> Volume {
@@ -29,37 +32,68 @@ fn load(image: &Image) -> Arc<RamDevice> {
 
 fn superblock(device: &dyn Device) -> Superblock {
     let mut bytes = [0; 1024];
-    device.read_at(1024, &mut bytes).expect("a ram device works");
+    device
+        .read_at(1024, &mut bytes)
+        .expect("a ram device works");
     Superblock::decode(&bytes).expect("a sound superblock")
 }
 
 #[test]
 fn a_removed_directory_that_is_held_has_no_names() {
-    let Some(image) = Image::make(&["-b", "1024"]) else { return };
+    let Some(image) = Image::make(&["-b", "1024"]) else {
+        return;
+    };
     let device = load(&image);
     let volume = open(Arc::<RamDevice>::clone(&device));
     let root = InodeNumber::ROOT;
-    let d = volume.make_directory(root, b"d", &New::default()).expect("mkdir").inode;
+    let d = volume
+        .make_directory(root, b"d", &New::default())
+        .expect("mkdir")
+        .inode;
     for number in 0..200 {
-        let entry = volume.create(d, format!("{number:050}").as_bytes(), &New::default()).expect("create");
+        let entry = volume
+            .create(d, format!("{number:050}").as_bytes(), &New::default())
+            .expect("create");
         volume.forget(entry.inode, 1);
     }
-    assert_ne!(volume.attributes(d).expect("stat").flags & 0x1000, 0, "it has an index");
+    assert_ne!(
+        volume.attributes(d).expect("stat").flags & 0x1000,
+        0,
+        "it has an index"
+    );
     for number in 0..200 {
-        volume.unlink(d, format!("{number:050}").as_bytes()).expect("unlink");
+        volume
+            .unlink(d, format!("{number:050}").as_bytes())
+            .expect("unlink");
     }
     volume.paths().write("/file", b"content").expect("write");
     volume.remove_directory(root, b"d").expect("rmdir");
-    let none = |result: pext4_fs::Result<()>| result.is_err_and(|error| error.is(Refusal::NotFound));
+    let none =
+        |result: pext4_fs::Result<()>| result.is_err_and(|error| error.is(Refusal::NotFound));
     assert!(none(volume.lookup(d, b"x").map(drop)));
     assert!(none(volume.lookup(d, b"..").map(drop)));
     assert!(none(volume.read_directory(d, 0, &mut |_| true)));
     assert!(none(volume.create(d, b"x", &New::default()).map(drop)));
-    assert!(none(volume.rename(root, b"file", d, b"x", RenameMode::Replace)));
-    assert!(none(volume.rename(d, b"x", root, b"y", RenameMode::Replace)));
+    assert!(none(volume.rename(
+        root,
+        b"file",
+        d,
+        b"x",
+        RenameMode::Replace
+    )));
+    assert!(none(volume.rename(
+        d,
+        b"x",
+        root,
+        b"y",
+        RenameMode::Replace
+    )));
     assert_eq!(volume.attributes(d).expect("it is held").links, 0);
     volume.forget(d, 1);
-    volume.paths().write("/file", b"changed").expect("the volume is still writable");
+    volume
+        .paths()
+        .write("/file", b"changed")
+        .expect("the volume is still writable");
     volume.close().expect("a clean close");
     device.save(&image.path).expect("saved");
     image.assert_clean();
@@ -69,7 +103,9 @@ fn a_removed_directory_that_is_held_has_no_names() {
 #[test]
 fn the_last_name_and_the_last_hold_may_go_together() {
     for features in ["orphan_file", "^orphan_file"] {
-        let Some(image) = Image::make(&["-b", "1024", "-O", features]) else { return };
+        let Some(image) = Image::make(&["-b", "1024", "-O", features]) else {
+            return;
+        };
         let device = load(&image);
         let volume = Arc::new(open(Arc::<RamDevice>::clone(&device)));
         let threads: u32 = 4;
@@ -82,14 +118,22 @@ fn the_last_name_and_the_last_hold_may_go_together() {
                     let name = format!("{pair}");
                     for _ in 0..1500 {
                         if unlinks {
-                            volume.create(InodeNumber::ROOT, name.as_bytes(), &New::default()).expect("create");
+                            volume
+                                .create(InodeNumber::ROOT, name.as_bytes(), &New::default())
+                                .expect("create");
                         }
                         barrier.wait();
-                        let found = (!unlinks).then(|| volume.lookup(InodeNumber::ROOT, name.as_bytes()).expect("lookup"));
+                        let found = (!unlinks).then(|| {
+                            volume
+                                .lookup(InodeNumber::ROOT, name.as_bytes())
+                                .expect("lookup")
+                        });
                         barrier.wait();
                         match found {
                             Some(found) => volume.forget(found.inode, 2),
-                            None => volume.unlink(InodeNumber::ROOT, name.as_bytes()).expect("unlink"),
+                            None => volume
+                                .unlink(InodeNumber::ROOT, name.as_bytes())
+                                .expect("unlink"),
                         }
                         barrier.wait();
                     }
@@ -110,14 +154,20 @@ fn the_last_name_and_the_last_hold_may_go_together() {
 
 #[test]
 fn after_a_failed_commit_no_sync_succeeds() {
-    let Some(image) = Image::make(&[]) else { return };
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
     let below = load(&image);
     let device = Arc::new(FaultDevice::new(Arc::<RamDevice>::clone(&below)));
     let watched = Arc::downgrade(&device);
     let volume = open(device);
     let device = || watched.upgrade().expect("the volume keeps it");
     volume.paths().write("/file", b"content").expect("write");
-    let file = volume.paths().resolve("/file").expect("it is there").inode();
+    let file = volume
+        .paths()
+        .resolve("/file")
+        .expect("it is there")
+        .inode();
     device().fail_nth(Operation::Flush, 0);
     assert!(volume.sync_file(file, false).is_err(), "the flush failed");
     device().heal();
@@ -126,19 +176,31 @@ fn after_a_failed_commit_no_sync_succeeds() {
     assert!(volume.sync().is_err(), "nor is anything");
     assert!(volume.is_read_only());
     assert!(volume.close().is_err());
-    assert!(watched.upgrade().is_none(), "a volume that was stopped lets go of its device");
+    assert!(
+        watched.upgrade().is_none(),
+        "a volume that was stopped lets go of its device"
+    );
 }
 
 #[test]
 fn the_errors_of_a_stopped_mount_survive_the_replay() {
     // The first large file changes the superblock, so a version of it is in the log.
-    let Some(image) = Image::make(&["-O", "^large_file"]) else { return };
+    let Some(image) = Image::make(&["-O", "^large_file"]) else {
+        return;
+    };
     let below = load(&image);
     let device = Arc::new(FaultDevice::new(Arc::<RamDevice>::clone(&below)));
     let volume = open(Arc::<FaultDevice>::clone(&device));
     volume.paths().write("/file", b"content").expect("write");
-    let file = volume.paths().resolve("/file").expect("it is there").inode();
-    let large = SetAttributes { size: Some(3 << 30), ..SetAttributes::default() };
+    let file = volume
+        .paths()
+        .resolve("/file")
+        .expect("it is there")
+        .inode();
+    let large = SetAttributes {
+        size: Some(3 << 30),
+        ..SetAttributes::default()
+    };
     volume.set_attributes(file, &large).expect("truncate");
     volume.sync().expect("nothing fails yet");
     volume.paths().write("/file", b"more").expect("write");
@@ -150,18 +212,38 @@ fn the_errors_of_a_stopped_mount_survive_the_replay() {
     for _ in 0..2 {
         let crashed = Arc::new(below.fork());
         let volume = open(Arc::<RamDevice>::clone(&crashed));
-        assert!(volume.notes().iter().any(|note| note.starts_with("replayed")), "{:?}", volume.notes());
-        assert!(volume.notes().iter().any(|note| note.contains("had stopped before")));
+        assert!(
+            volume
+                .notes()
+                .iter()
+                .any(|note| note.starts_with("replayed")),
+            "{:?}",
+            volume.notes()
+        );
+        assert!(
+            volume
+                .notes()
+                .iter()
+                .any(|note| note.contains("had stopped before"))
+        );
         volume.close().expect("a clean close");
         let after = superblock(&*crashed);
-        assert!(after.state.contains(State::ERRORS), "the checker is to be run");
-        assert_eq!((after.error_count, after.last_error), (1, noted.last_error.clone()));
+        assert!(
+            after.state.contains(State::ERRORS),
+            "the checker is to be run"
+        );
+        assert_eq!(
+            (after.error_count, after.last_error),
+            (1, noted.last_error.clone())
+        );
     }
 }
 
 #[test]
 fn a_log_that_is_of_no_concern_is_never_replayed() {
-    let Some(image) = Image::make(&[]) else { return };
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
     let device = load(&image);
     let volume = open(Arc::<RamDevice>::clone(&device));
     volume.paths().write("/file", b"content").expect("write");
@@ -174,7 +256,14 @@ fn a_log_that_is_of_no_concern_is_never_replayed() {
     let crashed = Arc::new(device.fork());
     drop(volume);
     let volume = open(crashed);
-    assert!(!volume.notes().iter().any(|note| note.starts_with("replayed")), "{:?}", volume.notes());
+    assert!(
+        !volume
+            .notes()
+            .iter()
+            .any(|note| note.starts_with("replayed")),
+        "{:?}",
+        volume.notes()
+    );
 }
 
 /// Stops flushes at a gate and writes down what happened in which order.
@@ -226,7 +315,9 @@ impl Device for Gated {
 /// Data that is written over while a commit is in its last flush is not covered by that commit.
 #[test]
 fn fdatasync_covers_data_written_during_a_commit() {
-    let Some(image) = Image::make(&[]) else { return };
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
     let device = Arc::new(Gated {
         below: RamDevice::load(&image.path).expect("the image"),
         log: Mutex::default(),
@@ -258,13 +349,21 @@ fn fdatasync_covers_data_written_during_a_commit() {
     first.join().expect("synced");
     second.join().expect("synced");
     let log = device.log.lock().unwrap();
-    let written = log.iter().position(|event| *event == "data").expect("it was written");
-    assert!(log[written..].contains(&"flush"), "no flush began after the data was written");
+    let written = log
+        .iter()
+        .position(|event| *event == "data")
+        .expect("it was written");
+    assert!(
+        log[written..].contains(&"flush"),
+        "no flush began after the data was written"
+    );
 }
 
 #[test]
 fn fdatasync_of_a_directory_covers_its_names() {
-    let Some(image) = Image::make(&[]) else { return };
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
     let device = load(&image);
     let volume = open(Arc::<RamDevice>::clone(&device));
     volume.paths().create_dir("/d").expect("mkdir");
@@ -278,15 +377,24 @@ fn fdatasync_of_a_directory_covers_its_names() {
 
 #[test]
 fn an_error_that_is_only_noted_is_committed() {
-    let Some(image) = Image::make(&["-e", "continue", "-b", "1024"]) else { return };
+    let Some(image) = Image::make(&["-e", "continue", "-b", "1024"]) else {
+        return;
+    };
     let source = image.path.with_file_name("content");
     std::fs::write(&source, vec![7; 8000]).expect("a temporary file");
     image.debugfs_write(&format!("write {} file", source.display()));
     image.debugfs_write("sif file block[5] 130");
     let device = load(&image);
     let volume = open(Arc::<RamDevice>::clone(&device));
-    let file = volume.paths().resolve("/file").expect("it is there").inode();
-    assert!(matches!(volume.read(file, 0, &mut [0; 10]), Err(Error::Corrupt(_))));
+    let file = volume
+        .paths()
+        .resolve("/file")
+        .expect("it is there")
+        .inode();
+    assert!(matches!(
+        volume.read(file, 0, &mut [0; 10]),
+        Err(Error::Corrupt(_))
+    ));
     assert!(!volume.is_read_only(), "work goes on");
     volume.sync().expect("sync");
     let crashed = Arc::new(device.fork());

@@ -29,7 +29,10 @@ fn image(size: &str, arguments: &[&str]) -> Option<Image> {
         .arg(size)
         .status();
     match made {
-        Ok(status) if status.success() => Some(Image { _folder: folder, path }),
+        Ok(status) if status.success() => Some(Image {
+            _folder: folder,
+            path,
+        }),
         _ => {
             eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
             None
@@ -43,7 +46,11 @@ fn open(path: &Path) -> Volume {
 }
 
 fn assert_clean(path: &Path) {
-    let output = Command::new("e2fsck").arg("-fn").arg(path).output().expect("e2fsck");
+    let output = Command::new("e2fsck")
+        .arg("-fn")
+        .arg(path)
+        .output()
+        .expect("e2fsck");
     let text = String::from_utf8_lossy(&output.stdout).into_owned()
         + &String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{text}");
@@ -61,7 +68,9 @@ const FEATURE_SETS: [&[&str]; 6] = [
 #[test]
 fn nothing_done_leaves_a_clean_image() {
     for arguments in FEATURE_SETS {
-        let Some(image) = image("64M", arguments) else { return };
+        let Some(image) = image("64M", arguments) else {
+            return;
+        };
         open(&image.path).close().expect("a clean close");
         assert_clean(&image.path);
     }
@@ -70,7 +79,9 @@ fn nothing_done_leaves_a_clean_image() {
 #[test]
 fn a_small_tree_survives_a_remount() {
     for arguments in FEATURE_SETS {
-        let Some(image) = image("64M", arguments) else { return };
+        let Some(image) = image("64M", arguments) else {
+            return;
+        };
         let volume = open(&image.path);
         let paths = volume.paths();
         paths.create_dir("/a").expect("mkdir");
@@ -81,7 +92,9 @@ fn a_small_tree_survives_a_remount() {
         paths.symlink(&long, "/a/long").expect("long symlink");
         paths.hard_link("/a/b/file", "/second").expect("link");
         let file = paths.resolve("/second").expect("resolve");
-        volume.set_xattr(file.inode(), b"user.color", b"blue", SetXattrMode::Any).expect("setxattr");
+        volume
+            .set_xattr(file.inode(), b"user.color", b"blue", SetXattrMode::Any)
+            .expect("setxattr");
         drop(file);
         paths.rename("/a/b", "/moved").expect("rename");
         volume.close().expect("a clean close");
@@ -91,9 +104,15 @@ fn a_small_tree_survives_a_remount() {
         let paths = volume.paths();
         assert_eq!(paths.read("/moved/file").expect("read"), vec![7u8; 100_000]);
         assert_eq!(paths.read_link("/a/link").expect("readlink"), b"b/file");
-        assert_eq!(paths.read_link("/a/long").expect("readlink"), long.as_bytes());
+        assert_eq!(
+            paths.read_link("/a/long").expect("readlink"),
+            long.as_bytes()
+        );
         let file = paths.resolve("/second").expect("resolve");
-        assert_eq!(volume.xattr(file.inode(), b"user.color").expect("getxattr"), b"blue");
+        assert_eq!(
+            volume.xattr(file.inode(), b"user.color").expect("getxattr"),
+            b"blue"
+        );
         assert_eq!(file.attributes().expect("stat").links, 2);
         drop(file);
         paths.remove_file("/second").expect("unlink");
@@ -107,53 +126,96 @@ fn a_small_tree_survives_a_remount() {
 #[test]
 fn many_files_come_and_go() {
     for arguments in FEATURE_SETS {
-        let Some(image) = image("64M", arguments) else { return };
+        let Some(image) = image("64M", arguments) else {
+            return;
+        };
         let volume = open(&image.path);
         let paths = volume.paths();
         paths.create_dir("/many").expect("mkdir");
         for number in 0..3000 {
-            paths.write(format!("/many/file-{number}"), format!("{number}")).expect("create");
+            paths
+                .write(format!("/many/file-{number}"), format!("{number}"))
+                .expect("create");
         }
         assert_eq!(paths.read_dir("/many").expect("list").len(), 3000);
         volume.sync().expect("sync");
         for number in (0..3000).step_by(2) {
-            paths.remove_file(format!("/many/file-{number}")).expect("unlink");
+            paths
+                .remove_file(format!("/many/file-{number}"))
+                .expect("unlink");
         }
         volume.close().expect("a clean close");
         assert_clean(&image.path);
         let volume = open(&image.path);
         assert_eq!(volume.paths().read_dir("/many").expect("list").len(), 1500);
-        assert_eq!(volume.paths().read("/many/file-2999").expect("read"), b"2999");
+        assert_eq!(
+            volume.paths().read("/many/file-2999").expect("read"),
+            b"2999"
+        );
     }
 }
 
 #[test]
 fn files_grow_shrink_and_have_holes() {
     for arguments in FEATURE_SETS {
-        let Some(image) = image("64M", arguments) else { return };
+        let Some(image) = image("64M", arguments) else {
+            return;
+        };
         let volume = open(&image.path);
         let root = pext4_fs::InodeNumber::ROOT;
-        let new = New { permissions: 0o644, ..New::default() };
+        let new = New {
+            permissions: 0o644,
+            ..New::default()
+        };
         let file = volume.create(root, b"file", &new).expect("create").inode;
         for piece in 0..200u8 {
-            volume.write(file, u64::from(piece) * 16384, &[piece; 5000]).expect("write");
+            volume
+                .write(file, u64::from(piece) * 16384, &[piece; 5000])
+                .expect("write");
         }
-        volume.allocate(file, AllocateMode::KeepSize, 8 << 20, 1 << 20).expect("fallocate");
-        volume.allocate(file, AllocateMode::PunchHole, 10_000, 500_000).expect("punch");
+        volume
+            .allocate(file, AllocateMode::KeepSize, 8 << 20, 1 << 20)
+            .expect("fallocate");
+        volume
+            .allocate(file, AllocateMode::PunchHole, 10_000, 500_000)
+            .expect("punch");
         let mut bytes = vec![1; 20_000];
         assert_eq!(volume.read(file, 0, &mut bytes).expect("read"), 20_000);
         assert!(bytes[..16_384].iter().all(|&byte| byte == 0));
         assert!(bytes[16_384..].iter().all(|&byte| byte == 0));
         let size = Some(700_001);
-        volume.set_attributes(file, &SetAttributes { size, ..SetAttributes::default() }).expect("truncate");
+        volume
+            .set_attributes(
+                file,
+                &SetAttributes {
+                    size,
+                    ..SetAttributes::default()
+                },
+            )
+            .expect("truncate");
         let size = Some(900_000);
-        volume.set_attributes(file, &SetAttributes { size, ..SetAttributes::default() }).expect("extend");
+        volume
+            .set_attributes(
+                file,
+                &SetAttributes {
+                    size,
+                    ..SetAttributes::default()
+                },
+            )
+            .expect("extend");
         let mut bytes = vec![1; 300_000];
-        assert_eq!(volume.read(file, 700_000, &mut bytes).expect("read"), 200_000);
+        assert_eq!(
+            volume.read(file, 700_000, &mut bytes).expect("read"),
+            200_000
+        );
         assert!(bytes[1..200_000].iter().all(|&byte| byte == 0));
-        volume.rename(root, b"file", root, b"renamed", RenameMode::NoReplace).expect("rename");
+        volume
+            .rename(root, b"file", root, b"renamed", RenameMode::NoReplace)
+            .expect("rename");
         volume.unlink(root, b"renamed").expect("unlink");
-        volume.write(file, 0, b"still here").expect("write to a file without a name");
+        volume
+            .write(file, 0, b"still here")
+            .expect("write to a file without a name");
         volume.forget(file, 1);
         volume.close().expect("a clean close");
         assert_clean(&image.path);
@@ -164,14 +226,24 @@ fn files_grow_shrink_and_have_holes() {
 fn a_torn_superblock_is_replaced_by_its_copy() {
     use std::os::unix::fs::FileExt;
     for arguments in [["-b", "4096"], ["-b", "1024"]] {
-        let Some(image) = image("256M", &arguments) else { return };
+        let Some(image) = image("256M", &arguments) else {
+            return;
+        };
         let volume = open(&image.path);
         volume.paths().write("/file", b"content").expect("write");
         volume.close().expect("a clean close");
-        let file = std::fs::File::options().write(true).open(&image.path).expect("the image");
-        file.write_all_at(&[0xA5; 512], 1024 + 512).expect("half a superblock");
+        let file = std::fs::File::options()
+            .write(true)
+            .open(&image.path)
+            .expect("the image");
+        file.write_all_at(&[0xA5; 512], 1024 + 512)
+            .expect("half a superblock");
         let volume = open(&image.path);
-        assert!(volume.notes().iter().any(|note| note.contains("copy")), "{:?}", volume.notes());
+        assert!(
+            volume.notes().iter().any(|note| note.contains("copy")),
+            "{:?}",
+            volume.notes()
+        );
         assert_eq!(volume.paths().read("/file").expect("read"), b"content");
         volume.close().expect("a clean close");
         assert_clean(&image.path);

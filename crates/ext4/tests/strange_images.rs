@@ -36,26 +36,41 @@ fn inode(volume: &Volume, path: &str) -> InodeNumber {
 fn comes_back<R: Send + 'static>(operation: impl FnOnce() -> R + Send + 'static) -> R {
     let (answer, wait) = mpsc::channel();
     std::thread::spawn(move || answer.send(operation()));
-    wait.recv_timeout(Duration::from_secs(60)).expect("it comes back")
+    wait.recv_timeout(Duration::from_secs(60))
+        .expect("it comes back")
 }
 
 #[test]
 fn a_file_mapped_onto_metadata_is_neither_written_nor_freed() {
     // Group 0 has its bitmaps and inode table well below block 200 (with blocks of 1 KiB).
     let root = ["sif file block[5] 130"];
-    let Some(image) = image(&["-b", "1024"], &[7; 8000], &root) else { return };
+    let Some(image) = image(&["-b", "1024"], &[7; 8000], &root) else {
+        return;
+    };
     type Act = fn(&Volume, InodeNumber) -> pext4_fs::Result<()>;
     let acts: [Act; 4] = [
         |volume, file| volume.write(file, 0, &[1; 4096]).map(|_| ()),
         |volume, file| volume.read(file, 0, &mut [0; 4096]).map(|_| ()),
-        |volume, file| volume.set_attributes(file, &SetAttributes { size: Some(0), ..SetAttributes::default() }).map(|_| ()),
+        |volume, file| {
+            volume
+                .set_attributes(
+                    file,
+                    &SetAttributes {
+                        size: Some(0),
+                        ..SetAttributes::default()
+                    },
+                )
+                .map(|_| ())
+        },
         |volume, _| volume.unlink(InodeNumber::ROOT, b"file"),
     ];
     for (number, act) in acts.iter().enumerate() {
         let (device, volume) = mount(&image);
         let metadata = |device: &RamDevice| {
             let mut bytes = vec![0; 8192];
-            device.read_at(130 << 10, &mut bytes).expect("a ram device works");
+            device
+                .read_at(130 << 10, &mut bytes)
+                .expect("a ram device works");
             bytes
         };
         let before = metadata(&device);
@@ -63,26 +78,41 @@ fn a_file_mapped_onto_metadata_is_neither_written_nor_freed() {
         let error = act(&volume, file).expect_err("its blocks are the file system's");
         assert!(matches!(error, Error::Corrupt(_)), "{number}: {error}");
         drop(volume);
-        assert!(metadata(&device) == before, "{number}: metadata was changed");
+        assert!(
+            metadata(&device) == before,
+            "{number}: metadata was changed"
+        );
     }
 }
 
 #[test]
 fn a_file_mapped_onto_the_journal_is_refused() {
-    let Some(probe) = Image::make(&["-b", "1024"]) else { return };
+    let Some(probe) = Image::make(&["-b", "1024"]) else {
+        return;
+    };
     let blocks = probe.debugfs("blocks <8>");
-    let first = blocks.split_whitespace().find_map(|word| word.parse::<u32>().ok()).expect("the journal has blocks");
+    let first = blocks
+        .split_whitespace()
+        .find_map(|word| word.parse::<u32>().ok())
+        .expect("the journal has blocks");
     let request = format!("sif file block[5] {first}");
-    let Some(image) = image(&["-b", "1024"], &[7; 8000], &[&request]) else { return };
+    let Some(image) = image(&["-b", "1024"], &[7; 8000], &[&request]) else {
+        return;
+    };
     let (_device, volume) = mount(&image);
     let file = inode(&volume, "/file");
-    assert!(matches!(volume.write(file, 0, b"log"), Err(Error::Corrupt(_))));
+    assert!(matches!(
+        volume.write(file, 0, b"log"),
+        Err(Error::Corrupt(_))
+    ));
 }
 
 #[test]
 fn a_directory_that_holds_itself_is_no_trap() {
     let requests = ["mkdir d", "ln d d/self"];
-    let Some(image) = image(&["-b", "1024"], b"x", &requests) else { return };
+    let Some(image) = image(&["-b", "1024"], b"x", &requests) else {
+        return;
+    };
     type Act = fn(&Volume, InodeNumber) -> pext4_fs::Result<()>;
     let acts: [Act; 5] = [
         |volume, d| volume.lookup(d, b"self").map(|_| ()),
@@ -102,7 +132,9 @@ fn a_directory_that_holds_itself_is_no_trap() {
 #[test]
 fn directories_that_hold_each_other_do_not_lock_each_other_out() {
     let requests = ["mkdir a", "mkdir a/b", "ln a a/b/a"];
-    let Some(image) = image(&["-b", "1024"], b"x", &requests) else { return };
+    let Some(image) = image(&["-b", "1024"], b"x", &requests) else {
+        return;
+    };
     let (_device, volume) = mount(&image);
     let volume = Arc::new(volume);
     let (a, b) = (inode(&volume, "/a"), inode(&volume, "/a/b"));
@@ -125,14 +157,24 @@ fn directories_that_hold_each_other_do_not_lock_each_other_out() {
 #[test]
 fn names_of_inodes_that_nobody_may_have_are_corruption() {
     let evil = ["ln <12> evil"];
-    let Some(orphan_file) = Image::make(&["-O", "orphan_file"]) else { return };
+    let Some(orphan_file) = Image::make(&["-O", "orphan_file"]) else {
+        return;
+    };
     orphan_file.debugfs_write(evil[0]);
-    let Some(unlinked) = image(&[], b"content", &["sif file links_count 0"]) else { return };
+    let Some(unlinked) = image(&[], b"content", &["sif file links_count 0"]) else {
+        return;
+    };
     for (image, name) in [(orphan_file, &b"evil"[..]), (unlinked, b"file")] {
         let (_device, volume) = mount(&image);
-        for result in [volume.lookup(InodeNumber::ROOT, name).map(|_| ()), volume.unlink(InodeNumber::ROOT, name)] {
+        for result in [
+            volume.lookup(InodeNumber::ROOT, name).map(|_| ()),
+            volume.unlink(InodeNumber::ROOT, name),
+        ] {
             let error = result.expect_err("no name may lead there");
-            assert!(matches!(error, Error::Corrupt(_) | Error::Refused(Refusal::ReadOnly)), "{error}");
+            assert!(
+                matches!(error, Error::Corrupt(_) | Error::Refused(Refusal::ReadOnly)),
+                "{error}"
+            );
         }
     }
 }
@@ -140,9 +182,15 @@ fn names_of_inodes_that_nobody_may_have_are_corruption() {
 #[test]
 fn an_absurdly_long_journal_is_refused_at_once() {
     // 2^32 - 1 blocks, which one indirect block, used on three levels, maps again and again.
-    let Some(image) = image(&["-b", "4096", "-O", "^extents,^64bit"], b"x", &[]) else { return };
+    let Some(image) = image(&["-b", "4096", "-O", "^extents,^64bit"], b"x", &[]) else {
+        return;
+    };
     let stat = image.debugfs("stat <8>");
-    let indirect = stat.split("(IND):").nth(1).and_then(|rest| rest.split(',').next()).expect("an indirect block");
+    let indirect = stat
+        .split("(IND):")
+        .nth(1)
+        .and_then(|rest| rest.split(',').next())
+        .expect("an indirect block");
     image.debugfs_write(&format!("sif <8> block[TIND] {indirect}"));
     image.debugfs_write("sif <8> size 17592186040320");
     let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
@@ -152,22 +200,63 @@ fn an_absurdly_long_journal_is_refused_at_once() {
 
 #[test]
 fn files_of_indirect_blocks_are_left_whole() {
-    let Some(image) = image(&["-b", "1024", "-O", "^extents,^64bit"], &[7; 300_000], &["symlink empty x"]) else { return };
-    let tuned = std::process::Command::new("tune2fs").args(["-O", "extents"]).arg(&image.path).output();
+    let Some(image) = image(
+        &["-b", "1024", "-O", "^extents,^64bit"],
+        &[7; 300_000],
+        &["symlink empty x"],
+    ) else {
+        return;
+    };
+    let tuned = std::process::Command::new("tune2fs")
+        .args(["-O", "extents"])
+        .arg(&image.path)
+        .output();
     assert!(tuned.expect("tune2fs").status.success());
     let (device, volume) = mount(&image);
     let file = inode(&volume, "/file");
-    let cut = SetAttributes { size: Some(100), ..SetAttributes::default() };
-    let grow = SetAttributes { size: Some(400_000), ..SetAttributes::default() };
+    let cut = SetAttributes {
+        size: Some(100),
+        ..SetAttributes::default()
+    };
+    let grow = SetAttributes {
+        size: Some(400_000),
+        ..SetAttributes::default()
+    };
     let unsupported = |error: &Error| matches!(error, Error::Unsupported(_));
-    assert!(volume.set_attributes(file, &cut).is_err_and(|error| unsupported(&error)));
-    assert!(volume.unlink(InodeNumber::ROOT, b"file").is_err_and(|error| unsupported(&error)));
-    volume.paths().write("/new", vec![1; 5000]).expect("new files have extents");
-    let replaced = volume.rename(InodeNumber::ROOT, b"new", InodeNumber::ROOT, b"file", RenameMode::Replace);
+    assert!(
+        volume
+            .set_attributes(file, &cut)
+            .is_err_and(|error| unsupported(&error))
+    );
+    assert!(
+        volume
+            .unlink(InodeNumber::ROOT, b"file")
+            .is_err_and(|error| unsupported(&error))
+    );
+    volume
+        .paths()
+        .write("/new", vec![1; 5000])
+        .expect("new files have extents");
+    let replaced = volume.rename(
+        InodeNumber::ROOT,
+        b"new",
+        InodeNumber::ROOT,
+        b"file",
+        RenameMode::Replace,
+    );
     assert!(replaced.is_err_and(|error| unsupported(&error)));
-    volume.set_attributes(file, &grow).expect("no block is needed");
-    assert_eq!(volume.write(file, 5000, &[9; 3000]).expect("its blocks are there"), 3000);
-    volume.unlink(InodeNumber::ROOT, b"empty").expect("it has no blocks");
+    volume
+        .set_attributes(file, &grow)
+        .expect("no block is needed");
+    assert_eq!(
+        volume
+            .write(file, 5000, &[9; 3000])
+            .expect("its blocks are there"),
+        3000
+    );
+    volume
+        .unlink(InodeNumber::ROOT, b"empty")
+        .expect("it has no blocks");
     volume.close().expect("a clean close");
     device.save(&image.path).expect("saved");
     image.assert_clean();
@@ -175,14 +264,20 @@ fn files_of_indirect_blocks_are_left_whole() {
 
 #[test]
 fn tiny_groups_and_the_smallest_journal_do() {
-    let Some(image) = Image::make(&["-b", "1024", "-g", "512", "-J", "size=1"]) else { return };
+    let Some(image) = Image::make(&["-b", "1024", "-g", "512", "-J", "size=1"]) else {
+        return;
+    };
     let (device, volume) = mount(&image);
     let paths = volume.paths();
     for round in 0..3 {
         for number in 0..30 {
-            paths.write(format!("/{number}"), vec![round; 100_000]).expect("there is room");
+            paths
+                .write(format!("/{number}"), vec![round; 100_000])
+                .expect("there is room");
         }
-        paths.write("/long", vec![round; 8 << 20]).expect("there is room");
+        paths
+            .write("/long", vec![round; 8 << 20])
+            .expect("there is room");
         for number in (0..30).step_by(2) {
             paths.remove_file(format!("/{number}")).expect("unlink");
         }
@@ -196,20 +291,33 @@ fn tiny_groups_and_the_smallest_journal_do() {
 
 #[test]
 fn a_large_directory_is_freed_in_the_smallest_journal() {
-    let Some(image) = Image::make(&["-b", "1024", "-J", "size=1", "-N", "20000"]) else { return };
+    let Some(image) = Image::make(&["-b", "1024", "-J", "size=1", "-N", "20000"]) else {
+        return;
+    };
     let (device, volume) = mount(&image);
-    let made = volume.make_directory(InodeNumber::ROOT, b"d", &New { permissions: 0o755, ..New::default() });
+    let made = volume.make_directory(
+        InodeNumber::ROOT,
+        b"d",
+        &New {
+            permissions: 0o755,
+            ..New::default()
+        },
+    );
     let d = made.expect("mkdir").inode;
     let name = |number: u32| format!("{number:0200}").into_bytes();
     for number in 0..6000 {
-        let entry = volume.create(d, &name(number), &New::default()).expect("create");
+        let entry = volume
+            .create(d, &name(number), &New::default())
+            .expect("create");
         volume.forget(entry.inode, 1);
     }
     for number in 0..6000 {
         volume.unlink(d, &name(number)).expect("unlink");
     }
     volume.forget(d, 1);
-    volume.remove_directory(InodeNumber::ROOT, b"d").expect("rmdir");
+    volume
+        .remove_directory(InodeNumber::ROOT, b"d")
+        .expect("rmdir");
     volume.close().expect("a clean close");
     device.save(&image.path).expect("saved");
     image.assert_clean();

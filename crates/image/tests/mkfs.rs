@@ -15,8 +15,7 @@ fn make(path: &Path, size: u64, options: &Options) -> pext4_image::Result<pext4_
     let file = std::fs::File::create(path).expect("a file in the temporary folder");
     file.set_len(size).expect("a sparse file");
     drop(file);
-    let device =
-        FileDevice::open(path, Access::ReadWrite, PATIENCE).expect("the file just made");
+    let device = FileDevice::open(path, Access::ReadWrite, PATIENCE).expect("the file just made");
     mkfs(&device, options)
 }
 

@@ -46,7 +46,7 @@ fn main() -> Result<()> {
     let library = library_works(&volume);
     let system = path.as_deref().map(path_works).unwrap_or_default();
     for (index, (name, work)) in library.iter().enumerate() {
-        let other = system.get(index).map(|(_, work)| work);
+        let other = system.get(index).map(|(_, work)| &**work);
         let (ours, theirs) = alternate(work, other, round)?;
         match theirs {
             Some(theirs) => println!(
@@ -64,7 +64,7 @@ fn main() -> Result<()> {
 /// Medians of both sides' rates, round by round.
 fn alternate(
     ours: &dyn Fn(Duration) -> Result<u64>,
-    theirs: Option<&Box<dyn Fn(Duration) -> Result<u64> + '_>>,
+    theirs: Option<&dyn Fn(Duration) -> Result<u64>>,
     round: Duration,
 ) -> Result<(f64, Option<f64>)> {
     let mut rates = (Vec::new(), Vec::new());
@@ -89,84 +89,72 @@ fn median(mut rates: Vec<f64>) -> f64 {
     rates[rates.len() / 2]
 }
 
+const NEW: New = New {
+    permissions: 0o600,
+    uid: 0,
+    gid: 0,
+};
+
 fn library_works(volume: &Volume) -> Vec<Work<'_>> {
-    let new = New {
-        permissions: 0o600,
-        ..New::default()
-    };
-    let root = InodeNumber::ROOT;
     vec![
-        (
-            "fallocate2",
-            Box::new(move |round| {
-                let file = volume.create_unnamed(root, &new)?.inode;
-                let empty = SetAttributes {
-                    size: Some(0),
-                    ..SetAttributes::default()
-                };
-                let count = repeat(round, |count| {
-                    for piece in 0..FILE / PIECE {
-                        volume.allocate(file, AllocateMode::Extend, piece * PIECE, PIECE)?;
-                        *count += 1;
-                    }
-                    volume.set_attributes(file, &empty)?;
-                    Ok(())
-                })?;
-                volume.forget(file, 1);
-                Ok(count)
-            }),
-        ),
-        (
-            "create",
-            Box::new(move |round| {
-                let directory = volume
-                    .make_directory(
-                        root,
-                        b"create",
-                        &New {
-                            permissions: 0o700,
-                            ..new
-                        },
-                    )?
-                    .inode;
-                let count = repeat(round, |count| {
-                    for number in 0..FILES {
-                        let entry =
-                            volume.create(directory, format!("f{number}").as_bytes(), &new)?;
-                        volume.forget(entry.inode, 1);
-                    }
-                    for number in 0..FILES {
-                        volume.unlink(directory, format!("f{number}").as_bytes())?;
-                    }
-                    *count += u64::from(2 * FILES);
-                    Ok(())
-                })?;
-                volume.remove_directory(root, b"create")?;
-                volume.forget(directory, 1);
-                Ok(count)
-            }),
-        ),
-        (
-            "orphan",
-            Box::new(move |round| {
-                let file = volume.create_unnamed(root, &new)?.inode;
-                let count = repeat(round, |count| {
-                    volume.write(file, 0, &[1; 4096])?;
-                    for size in (0..4096).rev() {
-                        let change = SetAttributes {
-                            size: Some(size),
-                            ..SetAttributes::default()
-                        };
-                        volume.set_attributes(file, &change)?;
-                        *count += 1;
-                    }
-                    Ok(())
-                })?;
-                volume.forget(file, 1);
-                Ok(count)
-            }),
-        ),
+        ("fallocate2", Box::new(|round| fallocate(volume, round))),
+        ("create", Box::new(|round| create(volume, round))),
+        ("orphan", Box::new(|round| orphan(volume, round))),
     ]
+}
+
+fn size(size: u64) -> SetAttributes {
+    SetAttributes {
+        size: Some(size),
+        ..SetAttributes::default()
+    }
+}
+
+fn fallocate(volume: &Volume, round: Duration) -> Result<u64> {
+    let file = volume.create_unnamed(InodeNumber::ROOT, &NEW)?.inode;
+    let count = repeat(round, |count| {
+        for piece in 0..FILE / PIECE {
+            volume.allocate(file, AllocateMode::Extend, piece * PIECE, PIECE)?;
+            *count += 1;
+        }
+        volume.set_attributes(file, &size(0))?;
+        Ok(())
+    })?;
+    volume.forget(file, 1);
+    Ok(count)
+}
+
+fn create(volume: &Volume, round: Duration) -> Result<u64> {
+    let root = InodeNumber::ROOT;
+    let directory = volume.make_directory(root, b"create", &NEW)?.inode;
+    let count = repeat(round, |count| {
+        for number in 0..FILES {
+            let entry = volume.create(directory, format!("f{number}").as_bytes(), &NEW)?;
+            volume.forget(entry.inode, 1);
+        }
+        for number in 0..FILES {
+            volume.unlink(directory, format!("f{number}").as_bytes())?;
+        }
+        *count += u64::from(2 * FILES);
+        Ok(())
+    })?;
+    volume.remove_directory(root, b"create")?;
+    volume.forget(directory, 1);
+    Ok(count)
+}
+
+fn orphan(volume: &Volume, round: Duration) -> Result<u64> {
+    let file = volume.create_unnamed(InodeNumber::ROOT, &NEW)?.inode;
+    let count = repeat(round, |count| {
+        volume.write(file, 0, &[1; 4096])?;
+        for left in (0..4096).rev() {
+            volume.set_attributes(file, &size(left))?;
+            *count += 1;
+        }
+        Ok(())
+    })?;
+    volume.forget(file, 1);
+    Ok(count)
 }
 
 fn path_works(directory: &Path) -> Vec<Work<'_>> {

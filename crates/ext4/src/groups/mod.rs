@@ -149,7 +149,8 @@ impl Groups {
     /// Whether any of these blocks holds the file system's own structures, which no file may own.
     #[must_use]
     pub fn is_metadata(&self, blocks: Range<u64>) -> bool {
-        self.metadata.touches(blocks.clone()) || self.protected.get().is_some_and(|map| map.touches(blocks))
+        self.metadata.touches(blocks.clone())
+            || self.protected.get().is_some_and(|map| map.touches(blocks))
     }
 
     /// Keeps the blocks of the file system's own files from all others, once, at mount.
@@ -158,7 +159,10 @@ impl Groups {
     ///
     /// `Corrupt` if they share blocks with each other, or with bitmaps, tables and descriptors.
     pub fn protect(&self, blocks: Vec<Range<u64>>) -> Result<()> {
-        if let Some(shared) = blocks.iter().find(|blocks| self.metadata.touches((*blocks).clone())) {
+        if let Some(shared) = blocks
+            .iter()
+            .find(|blocks| self.metadata.touches((*blocks).clone()))
+        {
             let problem = "holds blocks of the journal or the orphan file";
             let corrupt = Corrupt::new("group descriptors", problem);
             return Err(corrupt.in_block(BlockNumber(shared.start)).into());

@@ -32,7 +32,9 @@ pub const SLOT_CREDITS: u32 = 2;
 
 /// A block number in a file from a byte offset that was checked against the largest size.
 fn logical(block: u64) -> Result<LogicalBlock> {
-    Ok(LogicalBlock(u32::try_from(block).map_err(|_| Refusal::FileTooLarge)?))
+    Ok(LogicalBlock(
+        u32::try_from(block).map_err(|_| Refusal::FileTooLarge)?,
+    ))
 }
 
 /// Bytes `[start, end)` of a file that lie in one run of blocks.
@@ -78,7 +80,9 @@ impl Inodes {
             let target = &mut into[bytes(position - offset)..bytes(piece_end - offset)];
             match mapping {
                 Mapping::Mapped(extent) if !extent.unwritten => {
-                    self.store.device.read_at(self.device_offset(&extent, position), target)?;
+                    self.store
+                        .device
+                        .read_at(self.device_offset(&extent, position), target)?;
                 }
                 _ => target.fill(0),
             }
@@ -104,7 +108,9 @@ impl Inodes {
     /// `Refused(NoSpace)` if not a byte could be written, `Refused(FileTooLarge | ReadOnly)`,
     /// `Corrupt`, `Io`.
     pub fn write_data(&self, inode: &Arc<Inode>, offset: u64, from: &[u8]) -> Result<usize> {
-        let end = offset.checked_add(from.len() as u64).ok_or(Refusal::FileTooLarge)?;
+        let end = offset
+            .checked_add(from.len() as u64)
+            .ok_or(Refusal::FileTooLarge)?;
         if end > self.largest_size() {
             return Err(Refusal::FileTooLarge.into());
         }
@@ -146,15 +152,31 @@ impl Inodes {
         match mapping {
             Mapping::Mapped(extent) if !extent.unwritten => {
                 let data = &data[..bytes(end - position)];
-                self.store.write_data(self.device_offset(&extent, position), &[IoSlice::new(data)])?;
+                self.store
+                    .write_data(self.device_offset(&extent, position), &[IoSlice::new(data)])?;
                 Ok((end, false))
             }
             Mapping::Mapped(extent) => {
-                self.write_unwritten(inode, &extent, &Piece { start: position, end }, data)?;
+                self.write_unwritten(
+                    inode,
+                    &extent,
+                    &Piece {
+                        start: position,
+                        end,
+                    },
+                    data,
+                )?;
                 Ok((end, true))
             }
             Mapping::Hole { .. } => {
-                let end = self.write_hole(inode, &Piece { start: position, end }, data)?;
+                let end = self.write_hole(
+                    inode,
+                    &Piece {
+                        start: position,
+                        end,
+                    },
+                    data,
+                )?;
                 Ok((end, true))
             }
         }
@@ -166,20 +188,41 @@ impl Inodes {
         let mut end = piece.end;
         self.fill_hole(&mut handle, inode, blocks, false, |extent| {
             end = end.min(self.extent_end(&extent));
-            self.write_padded(&extent, &Piece { start: piece.start, end }, data)
+            self.write_padded(
+                &extent,
+                &Piece {
+                    start: piece.start,
+                    end,
+                },
+                data,
+            )
         })?;
         self.note_written(&mut handle, inode, end)?;
         Ok(end)
     }
 
-    fn write_unwritten(&self, inode: &Arc<Inode>, extent: &Extent, piece: &Piece, data: &[u8]) -> Result<()> {
+    fn write_unwritten(
+        &self,
+        inode: &Arc<Inode>,
+        extent: &Extent,
+        piece: &Piece,
+        data: &[u8],
+    ) -> Result<()> {
         let mut handle = self.store.start(MAP_CREDITS)?;
         let blocks = self.blocks_of(piece);
         let length = u32::try_from(blocks.end - blocks.start).unwrap_or(u32::MAX);
         let first = logical(blocks.start)?;
         let into = first.get() - extent.logical.get();
-        let start = extent.start.checked_add(into).ok_or(Refusal::FileTooLarge)?;
-        let touched = Extent { logical: first, start, length, unwritten: false };
+        let start = extent
+            .start
+            .checked_add(into)
+            .ok_or(Refusal::FileTooLarge)?;
+        let touched = Extent {
+            logical: first,
+            start,
+            length,
+            unwritten: false,
+        };
         self.write_padded(&touched, piece, data)?;
         self.convert(&mut handle, inode, &mut inode.map.write(), first, length)?;
         self.note_written(&mut handle, inode, piece.end)
@@ -198,7 +241,11 @@ impl Inodes {
         let tail = (block_bytes - piece.end % block_bytes) % block_bytes;
         let data = &data[..bytes(piece.end - piece.start)];
         let offset = self.device_offset(extent, piece.start - head);
-        let parts = [IoSlice::new(&zeroes[..bytes(head)]), IoSlice::new(data), IoSlice::new(&zeroes[..bytes(tail)])];
+        let parts = [
+            IoSlice::new(&zeroes[..bytes(head)]),
+            IoSlice::new(data),
+            IoSlice::new(&zeroes[..bytes(tail)]),
+        ];
         self.store.write_data(offset, &parts)
     }
 
@@ -209,7 +256,11 @@ impl Inodes {
         if grows {
             self.allow_large_file(handle, end);
         }
-        let reach = if grows { Reach::Data } else { Reach::Attributes };
+        let reach = if grows {
+            Reach::Data
+        } else {
+            Reach::Attributes
+        };
         inode.edit(handle, reach, |state| {
             state.slot.modified = time;
             state.slot.changed = time;
@@ -225,8 +276,16 @@ impl Inodes {
     pub(crate) fn allow_large_file(&self, handle: &mut Handle<'_>, size: u64) {
         use pext4_ondisk::feature::ReadOnlyCompat;
         let needed = size > u64::from(u32::MAX >> 1);
-        if needed && !self.store.superblock(|sb| sb.features.read_only_compat.contains(ReadOnlyCompat::LARGE_FILE)) {
-            self.store.edit_superblock(handle, |sb| sb.features.read_only_compat |= ReadOnlyCompat::LARGE_FILE);
+        if needed
+            && !self.store.superblock(|sb| {
+                sb.features
+                    .read_only_compat
+                    .contains(ReadOnlyCompat::LARGE_FILE)
+            })
+        {
+            self.store.edit_superblock(handle, |sb| {
+                sb.features.read_only_compat |= ReadOnlyCompat::LARGE_FILE
+            });
         }
     }
 
@@ -237,7 +296,8 @@ impl Inodes {
     ///
     /// `Corrupt` or `Io`.
     pub fn zero_tail(&self, inode: &Arc<Inode>) -> Result<()> {
-        let (size, known_zero, cut) = inode.state(|state| (state.slot.size, state.tail_is_zero, state.cut_tid));
+        let (size, known_zero, cut) =
+            inode.state(|state| (state.slot.size, state.tail_is_zero, state.cut_tid));
         let into = size % self.block_bytes();
         if into == 0 || known_zero {
             return Ok(());
@@ -263,7 +323,8 @@ impl Inodes {
             && !extent.unwritten
         {
             let zeroes = vec![0; bytes(end - start)];
-            self.store.write_data(self.device_offset(&extent, start), &[IoSlice::new(&zeroes)])?;
+            self.store
+                .write_data(self.device_offset(&extent, start), &[IoSlice::new(&zeroes)])?;
         }
         Ok(())
     }
@@ -274,8 +335,17 @@ impl Inodes {
     /// # Errors
     ///
     /// As [`Inodes::write_data`]. What was allocated before an error stays.
-    pub fn allocate_data(&self, inode: &Arc<Inode>, offset: u64, length: u64, keep_size: bool) -> Result<()> {
-        let end = offset.checked_add(length).filter(|&end| end <= self.largest_size()).ok_or(Refusal::FileTooLarge)?;
+    pub fn allocate_data(
+        &self,
+        inode: &Arc<Inode>,
+        offset: u64,
+        length: u64,
+        keep_size: bool,
+    ) -> Result<()> {
+        let end = offset
+            .checked_add(length)
+            .filter(|&end| end <= self.largest_size())
+            .ok_or(Refusal::FileTooLarge)?;
         self.store.check_writable()?;
         if !keep_size && end > inode.size() {
             self.zero_tail(inode)?;
@@ -285,13 +355,19 @@ impl Inodes {
         let mut noted = false;
         while block < blocks.end {
             match self.lookup(inode, logical(block)?)? {
-                Mapping::Mapped(extent) => block = u64::from(extent.logical.get()) + u64::from(extent.length),
+                Mapping::Mapped(extent) => {
+                    block = u64::from(extent.logical.get()) + u64::from(extent.length)
+                }
                 Mapping::Hole { logical, length } => {
                     let hole = block..blocks.end.min(u64::from(logical.get()) + u64::from(length));
                     let mut handle = self.store.start(MAP_CREDITS)?;
                     let extent = self.fill_hole(&mut handle, inode, hole, true, |_| Ok(()))?;
                     block = u64::from(extent.logical.get()) + u64::from(extent.length);
-                    let reached = if keep_size { 0 } else { end.min(block * self.block_bytes()) };
+                    let reached = if keep_size {
+                        0
+                    } else {
+                        end.min(block * self.block_bytes())
+                    };
                     self.note_written(&mut handle, inode, reached)?;
                     noted = true;
                 }
@@ -312,7 +388,10 @@ impl Inodes {
     pub fn punch_data(&self, inode: &Arc<Inode>, offset: u64, length: u64) -> Result<()> {
         self.store.check_writable()?;
         let block_bytes = self.block_bytes();
-        let end = offset.checked_add(length).ok_or(Refusal::FileTooLarge)?.min(self.largest_size());
+        let end = offset
+            .checked_add(length)
+            .ok_or(Refusal::FileTooLarge)?
+            .min(self.largest_size());
         let first = offset.div_ceil(block_bytes);
         let last = end / block_bytes;
         if first > last {
@@ -347,7 +426,11 @@ impl Inodes {
             }
             position = self.mapping_end(&mapping);
         }
-        if data { Err(Refusal::NoSuchOffset.into()) } else { Ok(size) }
+        if data {
+            Err(Refusal::NoSuchOffset.into())
+        } else {
+            Ok(size)
+        }
     }
 
     /// The mapped ranges of the file from `offset` on, at most `most`.
@@ -355,7 +438,12 @@ impl Inodes {
     /// # Errors
     ///
     /// `Corrupt` or `Io`.
-    pub fn mapped_ranges(&self, inode: &Inode, offset: u64, most: usize) -> Result<Vec<MappedRange>> {
+    pub fn mapped_ranges(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        most: usize,
+    ) -> Result<Vec<MappedRange>> {
         let block_bytes = self.block_bytes();
         let mut ranges: Vec<MappedRange> = Vec::new();
         let mut block = offset / block_bytes;

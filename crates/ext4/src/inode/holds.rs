@@ -24,26 +24,39 @@ impl Holds {
     /// No holds on any of `inodes` inodes.
     pub(super) fn new(inodes: u32) -> Self {
         let pages = (inodes as usize / PER_PAGE) + 1;
-        Self { pages: (0..pages).map(|_| OnceLock::new()).collect() }
+        Self {
+            pages: (0..pages).map(|_| OnceLock::new()).collect(),
+        }
     }
 
     fn count(&self, inode: InodeNumber) -> &AtomicU32 {
         let index = inode.get() as usize;
-        let page = self.pages[index / PER_PAGE].get_or_init(|| (0..PER_PAGE).map(|_| AtomicU32::new(0)).collect());
+        let page = self.pages[index / PER_PAGE]
+            .get_or_init(|| (0..PER_PAGE).map(|_| AtomicU32::new(0)).collect());
         &page[index % PER_PAGE]
     }
 
     /// Takes one hold. A count that reached its end stays there for good.
     pub(super) fn take(&self, inode: InodeNumber) {
-        let _ = self.count(inode).fetch_update(Ordering::SeqCst, Ordering::SeqCst, |held| held.checked_add(1));
+        let _ = self
+            .count(inode)
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |held| {
+                held.checked_add(1)
+            });
     }
 
     /// Gives `count` holds back; true if none is left.
     pub(super) fn give(&self, inode: InodeNumber, count: u64) -> bool {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
-        let before = self.count(inode).fetch_update(Ordering::SeqCst, Ordering::SeqCst, |held| {
-            Some(if held == u32::MAX && count < u32::MAX { held } else { held.saturating_sub(count) })
-        });
+        let before = self
+            .count(inode)
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |held| {
+                Some(if held == u32::MAX && count < u32::MAX {
+                    held
+                } else {
+                    held.saturating_sub(count)
+                })
+            });
         before.is_ok_and(|before| before <= count)
     }
 

@@ -55,7 +55,9 @@ struct Change<'a, 'h> {
 
 impl<'a, 'h> Nodes<'a, 'h> {
     fn changing(&mut self) -> &mut Change<'a, 'h> {
-        self.change.as_mut().expect("tree operations that change are given a handle")
+        self.change
+            .as_mut()
+            .expect("tree operations that change are given a handle")
     }
 
     /// Counts data blocks that were mapped (or, negative, unmapped).
@@ -71,7 +73,12 @@ impl<'a, 'h> Nodes<'a, 'h> {
     fn verify_sum(&self, page: &[u8]) -> std::result::Result<(), Corrupt> {
         let store = &self.inodes.store;
         if store.metadata_csum {
-            extent::verify_node(store.checksum_seed, self.inode.number(), self.generation, page)?;
+            extent::verify_node(
+                store.checksum_seed,
+                self.inode.number(),
+                self.generation,
+                page,
+            )?;
         }
         Ok(())
     }
@@ -90,13 +97,19 @@ impl NodeStore for Nodes<'_, '_> {
         self.inodes.store.block_size() as usize
     }
 
-    fn read<R>(&self, block: BlockNumber, depth: u16, look: impl FnOnce(&[u8]) -> Result<R>) -> Result<R> {
+    fn read<R>(
+        &self,
+        block: BlockNumber,
+        depth: u16,
+        look: impl FnOnce(&[u8]) -> Result<R>,
+    ) -> Result<R> {
         let store = &self.inodes.store;
         self.inodes.check_not_metadata(block, 1)?;
         let buffer = store.read_block(block)?;
         let state = buffer.read();
         if !buffer.is_verified() {
-            self.verify(&state.page, depth).map_err(|corrupt| corrupt.in_block(block).in_inode(self.inode.number()))?;
+            self.verify(&state.page, depth)
+                .map_err(|corrupt| corrupt.in_block(block).in_inode(self.inode.number()))?;
             buffer.set_verified();
         }
         look(&state.page)
@@ -121,7 +134,10 @@ impl NodeStore for Nodes<'_, '_> {
         let (inodes, number) = (self.inodes, self.inode.number());
         let change = self.changing();
         while change.reserved.len() < nodes as usize {
-            let request = Request { purpose: Purpose::Metadata, ..Request::one(number, change.goal) };
+            let request = Request {
+                purpose: Purpose::Metadata,
+                ..Request::one(number, change.goal)
+            };
             let run = inodes.groups.allocate(change.handle, &request)?;
             change.reserved.push(run.start);
         }
@@ -133,7 +149,10 @@ impl NodeStore for Nodes<'_, '_> {
         let number = self.inode.number();
         let change = self.changing();
         let block = change.reserved.pop().ok_or_else(|| {
-            Error::from(Corrupt::new("extent tree", "needs more nodes than its shape allows").in_inode(number))
+            Error::from(
+                Corrupt::new("extent tree", "needs more nodes than its shape allows")
+                    .in_inode(number),
+            )
         })?;
         change.handle.create(block, stamp).set_verified();
         change.has_begun = true;
@@ -175,19 +194,34 @@ impl Inodes {
     /// Refuses blocks of files that hold structures of the file system itself: only an image that
     /// is corrupt, or means harm, maps them, and what is written there would be believed.
     pub(crate) fn check_not_metadata(&self, start: BlockNumber, length: u32) -> Result<()> {
-        if self.groups.is_metadata(start.get()..start.get().saturating_add(u64::from(length))) {
-            let corrupt = Corrupt::new("block pointer", "leads to the file system's own structures");
+        if self
+            .groups
+            .is_metadata(start.get()..start.get().saturating_add(u64::from(length)))
+        {
+            let corrupt =
+                Corrupt::new("block pointer", "leads to the file system's own structures");
             return Err(corrupt.in_block(start).into());
         }
         Ok(())
     }
 
-    fn nodes<'a, 'h>(&'a self, inode: &'a Inode, handle: Option<&'a mut Handle<'h>>, goal: BlockNumber) -> Nodes<'a, 'h> {
+    fn nodes<'a, 'h>(
+        &'a self,
+        inode: &'a Inode,
+        handle: Option<&'a mut Handle<'h>>,
+        goal: BlockNumber,
+    ) -> Nodes<'a, 'h> {
         Nodes {
             inodes: self,
             inode,
             generation: inode.state(|state| state.slot.generation),
-            change: handle.map(|handle| Change { handle, goal, reserved: Vec::new(), blocks: 0, has_begun: false }),
+            change: handle.map(|handle| Change {
+                handle,
+                goal,
+                reserved: Vec::new(),
+                blocks: 0,
+                has_begun: false,
+            }),
         }
     }
 
@@ -204,7 +238,8 @@ impl Inodes {
     fn lookup_locked(&self, inode: &Inode, logical: LogicalBlock) -> Result<Mapping> {
         let mapping = self.lookup_any(inode, logical)?;
         if let Mapping::Mapped(extent) = &mapping {
-            self.check_not_metadata(extent.start, extent.length).map_err(|error| placed(error, inode))?;
+            self.check_not_metadata(extent.start, extent.length)
+                .map_err(|error| placed(error, inode))?;
         }
         Ok(mapping)
     }
@@ -218,17 +253,26 @@ impl Inodes {
         extents::lookup(&root, &nodes, logical).map_err(|error| placed(error, inode))
     }
 
-    fn lookup_indirect(&self, inode: &Inode, root: &[u8; 60], logical: LogicalBlock) -> Result<Mapping> {
+    fn lookup_indirect(
+        &self,
+        inode: &Inode,
+        root: &[u8; 60],
+        logical: LogicalBlock,
+    ) -> Result<Mapping> {
         let read = |block: BlockNumber, index: usize| -> Result<u32> {
             let buffer = self.store.read_block(block)?;
             let state = buffer.read();
             Ok(indirect::entry(&state.page, index))
         };
-        let mapped = indirect::lookup(root, self.store.block_size(), logical, read).map_err(|error| placed(error, inode))?;
+        let mapped = indirect::lookup(root, self.store.block_size(), logical, read)
+            .map_err(|error| placed(error, inode))?;
         Ok(match mapped {
-            Some(start) if self.store.contains(start, 1) => {
-                Mapping::Mapped(Extent { logical, start, length: 1, unwritten: false })
-            }
+            Some(start) if self.store.contains(start, 1) => Mapping::Mapped(Extent {
+                logical,
+                start,
+                length: 1,
+                unwritten: false,
+            }),
             Some(start) => {
                 let corrupt = Corrupt::new("block map", "points outside the file system");
                 return Err(corrupt.in_block(start).in_inode(inode.number()).into());
@@ -254,7 +298,9 @@ impl Inodes {
         if let Err(error) = &result
             && change.has_begun
         {
-            self.store.journal().abort(&format!("an extent tree was left half changed: {error}"));
+            self.store
+                .journal()
+                .abort(&format!("an extent tree was left half changed: {error}"));
             return result;
         }
         for block in change.reserved {
@@ -266,17 +312,35 @@ impl Inodes {
         result.map_err(|error| placed(error, inode))
     }
 
-    fn put_back(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>, root: [u8; 60], blocks: i64) -> Result<()> {
+    fn put_back(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+        root: [u8; 60],
+        blocks: i64,
+    ) -> Result<()> {
         let block_size = self.store.block_size();
-        let huge = self.store.features.read_only_compat.contains(ReadOnlyCompat::HUGE_FILE);
+        let huge = self
+            .store
+            .features
+            .read_only_compat
+            .contains(ReadOnlyCompat::HUGE_FILE);
         let change = sectors(&self.store, blocks.unsigned_abs());
         let fits = inode.edit(handle, Reach::Data, |state| {
             state.slot.block = root;
             let sectors = state.slot.sectors(block_size);
-            let sectors = if blocks < 0 { sectors.saturating_sub(change) } else { sectors + change };
+            let sectors = if blocks < 0 {
+                sectors.saturating_sub(change)
+            } else {
+                sectors + change
+            };
             state.slot.set_sectors(sectors, block_size, huge)
         });
-        if fits { Ok(()) } else { Err(Refusal::FileTooLarge.into()) }
+        if fits {
+            Ok(())
+        } else {
+            Err(Refusal::FileTooLarge.into())
+        }
     }
 
     /// Maps a run of blocks into a hole of the file.
@@ -284,7 +348,13 @@ impl Inodes {
     /// # Errors
     ///
     /// `Refused(NoSpace)` if the tree needs a node and there is none; nothing is changed then.
-    pub fn map(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>, _map: &mut Map, extent: Extent) -> Result<()> {
+    pub fn map(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+        _map: &mut Map,
+        extent: Extent,
+    ) -> Result<()> {
         self.change_tree(handle, inode, extent.start, |root, nodes| {
             extents::insert(root, nodes, extent)?;
             nodes.count(i64::from(extent.length));
@@ -314,16 +384,25 @@ impl Inodes {
                 _ => range.start,
             };
             let step = start..range.end;
-            let left = extents::remove(root, nodes, step, budget, &mut |start, length| freed.push((start, length)))?;
+            let left = extents::remove(root, nodes, step, budget, &mut |start, length| {
+                freed.push((start, length))
+            })?;
             for &(start, length) in &freed {
                 self.check_not_metadata(start, length)?;
             }
-            nodes.count(-freed.iter().map(|&(_, length)| i64::from(length)).sum::<i64>());
+            nodes.count(
+                -freed
+                    .iter()
+                    .map(|&(_, length)| i64::from(length))
+                    .sum::<i64>(),
+            );
             Ok(left.or((start > range.start).then_some(start)))
         })?;
         for (start, length) in freed {
             if is_metadata {
-                (0..length).filter_map(|step| start.checked_add(step)).for_each(|block| handle.forget(block));
+                (0..length)
+                    .filter_map(|step| start.checked_add(step))
+                    .for_each(|block| handle.forget(block));
             }
             self.groups.free(handle, start, length)?;
         }
@@ -335,7 +414,14 @@ impl Inodes {
     /// # Errors
     ///
     /// `Refused(NoSpace)` if the tree needs a node and there is none; nothing is changed then.
-    pub fn convert(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>, _map: &mut Map, logical: LogicalBlock, length: u32) -> Result<()> {
+    pub fn convert(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+        _map: &mut Map,
+        logical: LogicalBlock,
+        length: u32,
+    ) -> Result<()> {
         self.change_tree(handle, inode, self.home_goal(inode), |root, nodes| {
             extents::convert(root, nodes, logical, length)
         })
@@ -363,8 +449,14 @@ impl Inodes {
     ) -> Result<Extent> {
         let mut map = inode.map.write();
         let logical = LogicalBlock(u32::try_from(hole.start).map_err(|_| Refusal::FileTooLarge)?);
-        let most = if unwritten { extent::MAX_UNWRITTEN_LENGTH } else { extent::MAX_WRITTEN_LENGTH };
-        let length = u32::try_from(hole.end - hole.start).unwrap_or(u32::MAX).min(most);
+        let most = if unwritten {
+            extent::MAX_UNWRITTEN_LENGTH
+        } else {
+            extent::MAX_WRITTEN_LENGTH
+        };
+        let length = u32::try_from(hole.end - hole.start)
+            .unwrap_or(u32::MAX)
+            .min(most);
         let request = Request {
             inode: inode.number(),
             logical,
@@ -373,8 +465,15 @@ impl Inodes {
             purpose: Purpose::Data,
             size: inode.size(),
         };
-        let run = self.groups.allocate_for_file(handle, &request, &mut map.preallocation)?;
-        let extent = Extent { logical, start: run.start, length: run.length, unwritten };
+        let run = self
+            .groups
+            .allocate_for_file(handle, &request, &mut map.preallocation)?;
+        let extent = Extent {
+            logical,
+            start: run.start,
+            length: run.length,
+            unwritten,
+        };
         let mapped = fill(extent).and_then(|()| self.map(handle, inode, &mut map, extent));
         if let Err(error) = mapped {
             self.groups.free(handle, run.start, run.length)?;
@@ -390,7 +489,10 @@ impl Inodes {
             None => return Ok(self.home_goal(inode)),
         };
         Ok(match before {
-            Mapping::Mapped(extent) => extent.start.checked_add(extent.length).unwrap_or(extent.start),
+            Mapping::Mapped(extent) => extent
+                .start
+                .checked_add(extent.length)
+                .unwrap_or(extent.start),
             Mapping::Hole { .. } => self.home_goal(inode),
         })
     }

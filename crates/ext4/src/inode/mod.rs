@@ -93,8 +93,18 @@ pub enum Reach {
 
 impl Inode {
     /// An inode from its slot.
-    pub(crate) fn new(store: &Store, number: InodeNumber, slot: Slot, file_type: FileType, place: SlotPlace) -> Self {
-        let class = if file_type == FileType::Directory { Class::Directory } else { Class::Inode };
+    pub(crate) fn new(
+        store: &Store,
+        number: InodeNumber,
+        slot: Slot,
+        file_type: FileType,
+        place: SlotPlace,
+    ) -> Self {
+        let class = if file_type == FileType::Directory {
+            Class::Directory
+        } else {
+            Class::Inode
+        };
         Self {
             number,
             file_type,
@@ -151,7 +161,12 @@ impl Inode {
     }
 
     /// Changes the slot within a handle (one credit the first time in a transaction).
-    pub fn edit<R>(self: &Arc<Self>, handle: &mut Handle<'_>, reach: Reach, change: impl FnOnce(&mut State) -> R) -> R {
+    pub fn edit<R>(
+        self: &Arc<Self>,
+        handle: &mut Handle<'_>,
+        reach: Reach,
+        change: impl FnOnce(&mut State) -> R,
+    ) -> R {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         handle.touch(
@@ -253,7 +268,11 @@ impl Inode {
     fn capture_of(&self, slot: &Slot) -> Capture {
         let mut bytes = vec![0; slot.slot_size()].into_boxed_slice();
         slot.encode(&mut bytes, self.number, self.checksum_seed);
-        Capture::Piece { block: self.home, offset: self.offset, bytes }
+        Capture::Piece {
+            block: self.home,
+            offset: self.offset,
+            bytes,
+        }
     }
 }
 
@@ -283,5 +302,8 @@ pub struct SlotPlace {
 #[must_use]
 pub fn present() -> Time {
     let (seconds, nanoseconds) = now();
-    Time { seconds, nanoseconds }
+    Time {
+        seconds,
+        nanoseconds,
+    }
 }

@@ -78,7 +78,8 @@ impl Inodes {
 
     fn load(&self, number: InodeNumber) -> Result<Arc<Inode>> {
         self.make_room();
-        self.table.get_or_try_insert_with(number, || self.read(number))
+        self.table
+            .get_or_try_insert_with(number, || self.read(number))
     }
 
     fn read(&self, number: InodeNumber) -> Result<Arc<Inode>> {
@@ -87,14 +88,25 @@ impl Inodes {
             return Err(Refusal::Stale.into());
         }
         let (slot, place) = self.read_slot(number)?;
-        if slot.mode == 0 || (slot.links == 0 && slot.deletion_time != 0 && !self.may_be_orphan(&slot)) {
+        if slot.mode == 0
+            || (slot.links == 0 && slot.deletion_time != 0 && !self.may_be_orphan(&slot))
+        {
             return Err(Refusal::Stale.into());
         }
         let file_type = slot.file_type().ok_or_else(|| {
-            Corrupt::new("inode", format!("mode {:#o} names no file type", slot.mode)).in_inode(number).in_block(place.block)
+            Corrupt::new("inode", format!("mode {:#o} names no file type", slot.mode))
+                .in_inode(number)
+                .in_block(place.block)
         })?;
-        self.check_slot(&slot, file_type).map_err(|corrupt| corrupt.in_inode(number).in_block(place.block))?;
-        Ok(Arc::new(Inode::new(&self.store, number, slot, file_type, place)))
+        self.check_slot(&slot, file_type)
+            .map_err(|corrupt| corrupt.in_inode(number).in_block(place.block))?;
+        Ok(Arc::new(Inode::new(
+            &self.store,
+            number,
+            slot,
+            file_type,
+            place,
+        )))
     }
 
     /// A chained orphan's deletion time is the number of the next orphan.
@@ -114,7 +126,8 @@ impl Inodes {
         let start = place.offset as usize;
         let bytes = &state.page[start..start + usize::from(self.store.geometry.inode_size)];
         let seed = self.store.metadata_csum.then_some(self.store.checksum_seed);
-        let slot = Slot::decode(bytes, number, seed).map_err(|corrupt| corrupt.in_inode(number).in_block(place.block))?;
+        let slot = Slot::decode(bytes, number, seed)
+            .map_err(|corrupt| corrupt.in_inode(number).in_block(place.block))?;
         Ok((slot, place))
     }
 
@@ -127,10 +140,22 @@ impl Inodes {
             _ => u64::MAX,
         };
         if slot.size > most {
-            return Err(Corrupt::new("inode", format!("size {} is beyond what the format can map", slot.size)));
+            return Err(Corrupt::new(
+                "inode",
+                format!("size {} is beyond what the format can map", slot.size),
+            ));
         }
-        if file_type == FileType::Directory && slot.size % block_size != 0 && !slot.has_inline_data() {
-            return Err(Corrupt::new("inode", format!("directory size {} is not a multiple of the block size", slot.size)));
+        if file_type == FileType::Directory
+            && slot.size % block_size != 0
+            && !slot.has_inline_data()
+        {
+            return Err(Corrupt::new(
+                "inode",
+                format!(
+                    "directory size {} is not a multiple of the block size",
+                    slot.size
+                ),
+            ));
         }
         Ok(())
     }
@@ -141,9 +166,16 @@ impl Inodes {
     ///
     /// `Corrupt` if there is no such inode.
     pub fn place(&self, number: InodeNumber) -> Result<SlotPlace> {
-        let (block, offset): (BlockNumber, u32) = self.groups.slot_place(number).ok_or_else(|| {
-            Corrupt::new("inode number", format!("{number} is not between 1 and {}", self.store.geometry.inodes_count))
-        })?;
+        let (block, offset): (BlockNumber, u32) =
+            self.groups.slot_place(number).ok_or_else(|| {
+                Corrupt::new(
+                    "inode number",
+                    format!(
+                        "{number} is not between 1 and {}",
+                        self.store.geometry.inodes_count
+                    ),
+                )
+            })?;
         Ok(SlotPlace { block, offset })
     }
 
@@ -153,7 +185,13 @@ impl Inodes {
     /// # Errors
     ///
     /// `Corrupt` if the number has no slot.
-    pub fn bear(&self, handle: &mut Handle<'_>, number: InodeNumber, slot: Slot, file_type: FileType) -> Result<Arc<Inode>> {
+    pub fn bear(
+        &self,
+        handle: &mut Handle<'_>,
+        number: InodeNumber,
+        slot: Slot,
+        file_type: FileType,
+    ) -> Result<Arc<Inode>> {
         self.make_room();
         let place = self.place(number)?;
         let inode = Arc::new(Inode::new(&self.store, number, slot, file_type, place));
@@ -174,7 +212,8 @@ impl Inodes {
         for _ in 0..2 {
             let shard = self.hand.fetch_add(1, Ordering::Relaxed) % (shards as u64);
             let shard = usize::try_from(shard).expect("below the shard count");
-            self.table.retain_shard(shard, |_, inode| !self.may_leave(inode));
+            self.table
+                .retain_shard(shard, |_, inode| !self.may_leave(inode));
         }
     }
 
@@ -186,7 +225,9 @@ impl Inodes {
         }
         let is_needed = inode.state(|state| {
             let is_done = state.dead || (state.slot.links > 0 && state.orphan.is_none());
-            let is_durable = state.last_tid.is_none_or(|tid| self.store.journal().is_durable(tid));
+            let is_durable = state
+                .last_tid
+                .is_none_or(|tid| self.store.journal().is_durable(tid));
             !is_done || !is_durable
         });
         if is_needed {
@@ -255,7 +296,9 @@ impl Inodes {
         };
         self.orphans.remove(handle, inode.number(), place, self)?;
         if place == crate::orphan::OrphanPlace::Chained {
-            inode.edit(handle, Reach::Attributes, |state| state.slot.deletion_time = 0);
+            inode.edit(handle, Reach::Attributes, |state| {
+                state.slot.deletion_time = 0
+            });
         }
         Ok(())
     }
@@ -267,7 +310,9 @@ impl Chain for Inodes {
             Some(inode) => inode,
             None => self.load(inode)?,
         };
-        inode.edit(handle, Reach::Attributes, |state| state.slot.deletion_time = next);
+        inode.edit(handle, Reach::Attributes, |state| {
+            state.slot.deletion_time = next
+        });
         Ok(())
     }
 }

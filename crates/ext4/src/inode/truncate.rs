@@ -31,7 +31,8 @@ impl Inodes {
     /// Metadata blocks that one step may dirty. Where groups are tiny and the journal as well it is
     /// what an operation can have beside others; a step is a run and its leaf then.
     pub(crate) fn step_credits(&self) -> u32 {
-        let wanted = STEP_BASE_CREDITS.saturating_add(self.run_credits().saturating_mul(STEP_ENTRIES));
+        let wanted =
+            STEP_BASE_CREDITS.saturating_add(self.run_credits().saturating_mul(STEP_ENTRIES));
         wanted.min(self.store.journal().most_credits() / 2)
     }
 
@@ -125,7 +126,12 @@ impl Inodes {
         Ok(())
     }
 
-    fn unmap_step(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>, range: Range<u64>) -> Result<Option<u64>> {
+    fn unmap_step(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+        range: Range<u64>,
+    ) -> Result<Option<u64>> {
         let mut map = inode.map.write();
         self.unmap(handle, inode, &mut map, range, self.step_entries())
     }
@@ -183,7 +189,8 @@ impl Inodes {
                 return Ok(false);
             }
             let bounds = self.store.bounds();
-            let lengths = (0..node.len()).map(|slot| Ok(u64::from(node.extent(slot, &bounds)?.length)));
+            let lengths =
+                (0..node.len()).map(|slot| Ok(u64::from(node.extent(slot, &bounds)?.length)));
             let blocks = lengths.sum::<std::result::Result<u64, Corrupt>>()?;
             Ok(inode.file_type() == FileType::Regular || blocks <= MOST_FORGOTTEN)
         };
@@ -195,14 +202,20 @@ impl Inodes {
     /// # Errors
     ///
     /// `Corrupt` or `Io`; `Corrupt` also if one step was not enough.
-    pub(crate) fn free_all_blocks(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+    pub(crate) fn free_all_blocks(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+    ) -> Result<()> {
         if !self.has_block_map(inode) {
             return Ok(());
         }
         self.drop_preallocation(inode);
         match self.unmap_step(handle, inode, 0..u64::MAX)? {
             None => Ok(()),
-            Some(_) => Err(Corrupt::new("extent tree", "is larger than its root says").in_inode(inode.number()).into()),
+            Some(_) => Err(Corrupt::new("extent tree", "is larger than its root says")
+                .in_inode(inode.number())
+                .into()),
         }
     }
 }

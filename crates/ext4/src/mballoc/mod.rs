@@ -11,8 +11,9 @@
 //! gets `NoSpace` while [`Groups::has_pending_frees`] stops its handle, waits for a commit and
 //! tries again.
 //!
-//! Credits: an allocation dirties one group, [`CREDITS_PER_GROUP`](crate::groups::CREDITS_PER_GROUP) blocks; a free as many for each
-//! group it reaches.
+//! Credits: an allocation dirties one group, that is
+//! [`CREDITS_PER_GROUP`](crate::groups::CREDITS_PER_GROUP) blocks; a free as many for each group it
+//! reaches.
 
 mod free;
 mod prealloc;

@@ -17,7 +17,10 @@ const WRITTEN: Incompat = Incompat::FILETYPE
     .union(Incompat::LARGEDIR);
 
 /// Incompatible features that are read, or can be left alone by a reader.
-const READ: Incompat = WRITTEN.union(Incompat::MMP).union(Incompat::EA_INODE).union(Incompat::ENCRYPT);
+const READ: Incompat = WRITTEN
+    .union(Incompat::MMP)
+    .union(Incompat::EA_INODE)
+    .union(Incompat::ENCRYPT);
 
 /// Read-only compatible features that are written; every other one still allows reading.
 const READ_ONLY_WRITTEN: ReadOnlyCompat = ReadOnlyCompat::SPARSE_SUPER
@@ -44,17 +47,35 @@ pub(super) fn check(
     let features = &superblock.features;
     let unreadable = features.incompat.difference(READ);
     if !unreadable.is_empty() {
-        return Err(Error::Unsupported(format!("this version cannot read images with the features: {}", unreadable.names().join(", "))));
+        return Err(Error::Unsupported(format!(
+            "this version cannot read images with the features: {}",
+            unreadable.names().join(", ")
+        )));
     }
-    if !features.incompat.contains(Incompat::FILETYPE | Incompat::EXTENTS) && !options.read_only {
+    if !features
+        .incompat
+        .contains(Incompat::FILETYPE | Incompat::EXTENTS)
+        && !options.read_only
+    {
         options.read_only = true;
-        notes.push("mounted read-only: files without extents (ext2, ext3) are read but not written".to_owned());
+        notes.push(
+            "mounted read-only: files without extents (ext2, ext3) are read but not written"
+                .to_owned(),
+        );
     }
     let mut unwritten = features.incompat.difference(WRITTEN).names();
-    unwritten.extend(features.read_only_compat.difference(READ_ONLY_WRITTEN).names());
+    unwritten.extend(
+        features
+            .read_only_compat
+            .difference(READ_ONLY_WRITTEN)
+            .names(),
+    );
     if !unwritten.is_empty() && !options.read_only {
         options.read_only = true;
-        notes.push(format!("mounted read-only: this version does not write images with the features: {}", unwritten.join(", ")));
+        notes.push(format!(
+            "mounted read-only: this version does not write images with the features: {}",
+            unwritten.join(", ")
+        ));
     }
     if device_is_read_only && !options.read_only {
         options.read_only = true;

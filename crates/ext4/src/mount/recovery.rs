@@ -40,6 +40,18 @@ pub(super) struct Recovered {
     pub had_stopped: bool,
 }
 
+impl Recovered {
+    /// Nothing that this mount will write to a log.
+    fn without_log(device: Arc<dyn Device>, journal_blocks: Vec<Range<u64>>) -> Self {
+        Self {
+            device,
+            log: None,
+            journal_blocks,
+            had_stopped: false,
+        }
+    }
+}
+
 /// Replays the journal where that is due: on the device, or for a read-only mount in memory.
 pub(super) fn recover(
     device: Arc<dyn Device>,
@@ -51,56 +63,99 @@ pub(super) fn recover(
     let is_dirty = superblock.features.incompat.contains(Incompat::RECOVER);
     if !superblock.features.compat.contains(Compat::HAS_JOURNAL) {
         if is_dirty {
-            return Err(Corrupt::new("superblock", "a journal is to be replayed, but there is none").into());
+            let problem = "a journal is to be replayed, but there is none";
+            return Err(Corrupt::new("superblock", problem).into());
         }
-        return Ok(Recovered { device, log: None, journal_blocks: Vec::new(), had_stopped: false });
+        return Ok(Recovered::without_log(device, Vec::new()));
     }
     if superblock.journal_inode.get() == 0 {
         return Err(Error::Unsupported("an external journal".to_owned()));
     }
-    let search = MountOptions { cache_size: SEARCH_CACHE, ..options.clone() };
+    let search = MountOptions {
+        cache_size: SEARCH_CACHE,
+        ..options.clone()
+    };
     let store = ground(Arc::clone(&device), superblock.clone(), geometry, search);
     let (area, journal_blocks) = find_log(&store, superblock.journal_inode)?;
     drop(store);
-    let mut journal = recovery::read_superblock(&*device, &area)?;
-    let blocks = geometry.blocks_count;
-    if options.read_only {
-        if !is_dirty {
-            return Ok(Recovered { device, log: None, journal_blocks, had_stopped: false });
+    let journal = recovery::read_superblock(&*device, &area)?;
+    let log = Log {
+        area,
+        superblock: journal,
+    };
+    match (options.read_only, is_dirty) {
+        (true, false) => Ok(Recovered::without_log(device, journal_blocks)),
+        (true, true) => {
+            let device = replay_in_memory(device, &log, &geometry, notes)?;
+            Ok(Recovered::without_log(device, journal_blocks))
         }
-        let (report, replayed) = recovery::recover_to_overlay(&*device, &area, &journal, blocks)?;
-        let overlay = OverlayDevice::new(device);
-        for (block, bytes) in replayed {
-            overlay.write_at(block.get() * u64::from(geometry.block_size), &bytes)?;
+        (false, _) => {
+            let log = replay_on_device(&*device, log, is_dirty, &geometry, notes)?;
+            Ok(Recovered {
+                device,
+                had_stopped: log.superblock.errno != 0,
+                log: Some(log),
+                journal_blocks,
+            })
         }
-        note_replay(&report, "in memory", notes);
-        return Ok(Recovered { device: Arc::new(overlay), log: None, journal_blocks, had_stopped: false });
     }
+}
+
+/// The device as it would be after the replay.
+fn replay_in_memory(
+    device: Arc<dyn Device>,
+    log: &Log,
+    geometry: &Geometry,
+    notes: &mut Vec<String>,
+) -> Result<Arc<dyn Device>> {
+    let blocks = geometry.blocks_count;
+    let (report, replayed) =
+        recovery::recover_to_overlay(&*device, &log.area, &log.superblock, blocks)?;
+    let overlay = OverlayDevice::new(device);
+    for (block, bytes) in replayed {
+        overlay.write_at(block.get() * u64::from(geometry.block_size), &bytes)?;
+    }
+    note_replay(&report, "in memory", notes);
+    Ok(Arc::new(overlay))
+}
+
+fn replay_on_device(
+    device: &dyn Device,
+    mut log: Log,
+    is_dirty: bool,
+    geometry: &Geometry,
+    notes: &mut Vec<String>,
+) -> Result<Log> {
     if is_dirty {
-        let report = recovery::recover(&*device, &area, &mut journal, blocks)?;
+        let blocks = geometry.blocks_count;
+        let report = recovery::recover(device, &log.area, &mut log.superblock, blocks)?;
         note_replay(&report, "on the image", notes);
-    } else if journal.start != 0 {
+    } else if log.superblock.start != 0 {
         // The file system says that the log is of no concern. That must be durable before this
         // mount says that there is something to replay.
-        recovery::discard(&*device, &area, &mut journal)?;
+        recovery::discard(device, &log.area, &mut log.superblock)?;
     }
-    let had_stopped = journal.errno != 0;
-    if had_stopped {
-        notes.push(format!("the journal had stopped before with error {}", i64::from(journal.errno).abs()));
+    if log.superblock.errno != 0 {
+        let errno = i64::from(log.superblock.errno).abs();
+        notes.push(format!("the journal had stopped before with error {errno}"));
     }
-    Ok(Recovered { device, log: Some(Log { area, superblock: journal }), journal_blocks, had_stopped })
+    Ok(log)
 }
 
 fn note_replay(report: &recovery::Recovered, place: &str, notes: &mut Vec<String>) {
     if report.transactions > 0 {
-        notes.push(format!("replayed {} transactions of the journal ({} blocks) {place}", report.transactions, report.blocks));
+        notes.push(format!(
+            "replayed {} transactions of the journal ({} blocks) {place}",
+            report.transactions, report.blocks
+        ));
     }
 }
 
 /// The slot of an inode, past every table.
 fn raw_slot(store: &Store, inode: InodeNumber) -> Result<Slot> {
     let geometry = &store.geometry;
-    let absent = || Corrupt::new("superblock", "names an inode that does not exist").in_inode(inode);
+    let absent =
+        || Corrupt::new("superblock", "names an inode that does not exist").in_inode(inode);
     let (group, index) = geometry.inode_group(inode).ok_or_else(absent)?;
     let (block, offset) = geometry.descriptor_location(group);
     let descriptor = {
@@ -108,26 +163,37 @@ fn raw_slot(store: &Store, inode: InodeNumber) -> Result<Slot> {
         let state = buffer.read();
         let start = offset as usize;
         let bytes = &state.page[start..start + usize::from(geometry.descriptor_size)];
-        GroupDescriptor::decode(bytes, geometry, group).map_err(|corrupt| corrupt.in_group(group).in_block(block))?
+        GroupDescriptor::decode(bytes, geometry, group)
+            .map_err(|corrupt| corrupt.in_group(group).in_block(block))?
     };
-    let (block, offset) = geometry.inode_slot(descriptor.inode_table, index).ok_or_else(absent)?;
+    let (block, offset) = geometry
+        .inode_slot(descriptor.inode_table, index)
+        .ok_or_else(absent)?;
     let buffer = store.read_block(block)?;
     let state = buffer.read();
     let start = offset as usize;
     let bytes = &state.page[start..start + usize::from(geometry.inode_size)];
     let seed = store.metadata_csum.then_some(store.checksum_seed);
-    Ok(Slot::decode(bytes, inode, seed).map_err(|corrupt| corrupt.in_inode(inode).in_block(block))?)
+    Ok(Slot::decode(bytes, inode, seed)
+        .map_err(|corrupt| corrupt.in_inode(inode).in_block(block))?)
 }
 
 /// The blocks of a file of the system, which has no holes.
-fn file_blocks(store: &Store, inode: InodeNumber, slot: &Slot, what: &'static str) -> Result<Vec<Extent>> {
+fn file_blocks(
+    store: &Store,
+    inode: InodeNumber,
+    slot: &Slot,
+    what: &'static str,
+) -> Result<Vec<Extent>> {
     let corrupt = |problem: &'static str| Error::from(Corrupt::new(what, problem).in_inode(inode));
     if slot.file_type() != Some(FileType::Regular) || slot.links == 0 {
         return Err(corrupt("is no regular file"));
     }
     let count = slot.size / u64::from(store.block_size());
     // Without holes it cannot have more blocks than the file system.
-    let count = u32::try_from(count).ok().filter(|&count| u64::from(count) <= store.geometry.blocks_count);
+    let count = u32::try_from(count)
+        .ok()
+        .filter(|&count| u64::from(count) <= store.geometry.blocks_count);
     let count = count.ok_or_else(|| corrupt("is absurdly large"))?;
     let runs = if slot.has_extents() {
         extents_of(store, inode, slot, count)?
@@ -148,7 +214,11 @@ fn file_blocks(store: &Store, inode: InodeNumber, slot: &Slot, what: &'static st
 }
 
 fn extents_of(store: &Store, inode: InodeNumber, slot: &Slot, count: u32) -> Result<Vec<Extent>> {
-    let nodes = RawNodes { store, inode, generation: slot.generation };
+    let nodes = RawNodes {
+        store,
+        inode,
+        generation: slot.generation,
+    };
     let mut runs = Vec::new();
     extents::walk(&slot.block, &nodes, 0..u64::from(count), &mut |extent| {
         runs.push(extent);
@@ -166,7 +236,12 @@ fn mapped_blocks(store: &Store, slot: &Slot, count: u32) -> Result<Vec<Extent>> 
             Ok(indirect::entry(&buffer.read().page, index))
         };
         if let Some(start) = indirect::lookup(&slot.block, store.block_size(), logical, read)? {
-            runs.push(Extent { logical, start, length: 1, unwritten: false });
+            runs.push(Extent {
+                logical,
+                start,
+                length: 1,
+                unwritten: false,
+            });
         }
     }
     Ok(runs)
@@ -183,8 +258,11 @@ fn find_log(store: &Store, inode: InodeNumber) -> Result<(LogArea, Vec<Range<u64
     let slot = raw_slot(store, inode)?;
     let runs = file_blocks(store, inode, &slot, "journal inode")?;
     let runs: Vec<(BlockNumber, u32)> = runs.iter().map(|run| (run.start, run.length)).collect();
-    let area = LogArea::new(store.block_size(), &runs).map_err(|corrupt| corrupt.in_inode(inode))?;
-    let blocks = runs.iter().map(|(start, length)| start.get()..start.get() + u64::from(*length));
+    let area =
+        LogArea::new(store.block_size(), &runs).map_err(|corrupt| corrupt.in_inode(inode))?;
+    let blocks = runs
+        .iter()
+        .map(|(start, length)| start.get()..start.get() + u64::from(*length));
     Ok((area, blocks.collect()))
 }
 
@@ -204,14 +282,20 @@ impl NodeStore for RawNodes<'_> {
         self.store.block_size() as usize
     }
 
-    fn read<R>(&self, block: BlockNumber, depth: u16, look: impl FnOnce(&[u8]) -> Result<R>) -> Result<R> {
+    fn read<R>(
+        &self,
+        block: BlockNumber,
+        depth: u16,
+        look: impl FnOnce(&[u8]) -> Result<R>,
+    ) -> Result<R> {
         let buffer = self.store.read_block(block)?;
         let page = buffer.page();
         if self.store.metadata_csum {
             extent::verify_node(self.store.checksum_seed, self.inode, self.generation, &page)
                 .map_err(|corrupt| corrupt.in_block(block))?;
         }
-        extents::check_node(&page, depth, &self.bounds()).map_err(|corrupt| corrupt.in_block(block))?;
+        extents::check_node(&page, depth, &self.bounds())
+            .map_err(|corrupt| corrupt.in_block(block))?;
         look(&page)
     }
 
@@ -243,7 +327,9 @@ pub(super) struct FoundOrphans {
 pub(super) fn check_root(store: &Store) -> Result<()> {
     let root = raw_slot(store, InodeNumber::ROOT)?;
     if root.file_type() != Some(FileType::Directory) || root.links == 0 {
-        return Err(Corrupt::new("root directory", "inode 2 is no directory").in_inode(InodeNumber::ROOT).into());
+        return Err(Corrupt::new("root directory", "inode 2 is no directory")
+            .in_inode(InodeNumber::ROOT)
+            .into());
     }
     Ok(())
 }
@@ -254,11 +340,23 @@ pub(super) fn find_orphans(store: &Store) -> Result<FoundOrphans> {
         return Ok(FoundOrphans::default());
     }
     let (file, first, had_errors) = store.superblock(|superblock| {
-        (superblock.orphan_file_inode, superblock.last_orphan, superblock.state.contains(State::ERRORS))
+        (
+            superblock.orphan_file_inode,
+            superblock.last_orphan,
+            superblock.state.contains(State::ERRORS),
+        )
     });
-    let file = if store.features.compat.contains(Compat::ORPHAN_FILE) { Some(orphan_file(store, file)?) } else { None };
+    let file = if store.features.compat.contains(Compat::ORPHAN_FILE) {
+        Some(orphan_file(store, file)?)
+    } else {
+        None
+    };
     // On an image with errors the chain may lead anywhere: it is left to the checker.
-    let chain = if had_errors { Vec::new() } else { orphan_chain(store, first)? };
+    let chain = if had_errors {
+        Vec::new()
+    } else {
+        orphan_chain(store, first)?
+    };
     Ok(FoundOrphans { file, chain })
 }
 
@@ -267,14 +365,22 @@ fn orphan_file(store: &Store, inode: InodeNumber) -> Result<(OrphanFile, Vec<Blo
     const MOST_BLOCKS: u64 = 8 << 10;
     let slot = raw_slot(store, inode)?;
     if slot.size / u64::from(store.block_size()) > MOST_BLOCKS {
-        return Err(Corrupt::new("orphan file", "is absurdly large").in_inode(inode).into());
+        return Err(Corrupt::new("orphan file", "is absurdly large")
+            .in_inode(inode)
+            .into());
     }
     let runs = file_blocks(store, inode, &slot, "orphan file")?;
     let blocks = runs
         .iter()
         .flat_map(|run| (0..run.length).filter_map(|step| run.start.checked_add(step)))
         .collect();
-    Ok((OrphanFile { inode, generation: slot.generation }, blocks))
+    Ok((
+        OrphanFile {
+            inode,
+            generation: slot.generation,
+        },
+        blocks,
+    ))
 }
 
 fn orphan_chain(store: &Store, first: InodeNumber) -> Result<Vec<InodeNumber>> {
@@ -283,7 +389,11 @@ fn orphan_chain(store: &Store, first: InodeNumber) -> Result<Vec<InodeNumber>> {
     let mut next = first;
     while next.get() != 0 {
         if next < store.geometry.first_inode || !seen.insert(next) {
-            return Err(Corrupt::new("orphan list", format!("leads to inode {next}")).in_inode(next).into());
+            return Err(
+                Corrupt::new("orphan list", format!("leads to inode {next}"))
+                    .in_inode(next)
+                    .into(),
+            );
         }
         let slot = raw_slot(store, next)?;
         chain.push(next);
@@ -301,18 +411,24 @@ impl Volume {
             match self.finish_orphan(number, place) {
                 Ok(()) => finished += 1,
                 Err(error @ (Error::Io(_) | Error::Journal(_))) => return Err(error),
-                Err(error) => self.notes.push(format!("orphan inode {number} could not be finished: {error}")),
+                Err(error) => self.notes.push(format!(
+                    "orphan inode {number} could not be finished: {error}"
+                )),
             }
         }
         if finished > 0 {
-            self.notes.push(format!("finished {finished} deletions and truncations that a crash had interrupted"));
+            self.notes.push(format!(
+                "finished {finished} deletions and truncations that a crash had interrupted"
+            ));
         }
         Ok(self)
     }
 
     fn finish_orphan(&self, number: InodeNumber, place: OrphanPlace) -> Result<()> {
         if number < self.inodes.store.geometry.first_inode {
-            return Err(Corrupt::new("orphan", "is a reserved inode").in_inode(number).into());
+            return Err(Corrupt::new("orphan", "is a reserved inode")
+                .in_inode(number)
+                .into());
         }
         let inode = self.inodes.get(number)?;
         inode.note(|state| state.orphan = Some(place));
@@ -327,7 +443,9 @@ impl Volume {
     }
 
     fn cut_to_size(&self, inode: &Arc<Inode>) -> Result<()> {
-        let first = inode.size().div_ceil(u64::from(self.inodes.store.block_size()));
+        let first = inode
+            .size()
+            .div_ceil(u64::from(self.inodes.store.block_size()));
         let handle = self.inodes.start_step()?;
         self.inodes.cut(handle, inode, first)
     }

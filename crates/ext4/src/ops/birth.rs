@@ -27,12 +27,21 @@ pub(super) struct Birth<'a> {
 
 impl<'a> Birth<'a> {
     pub fn new(kind: FileType, new: &'a New) -> Self {
-        Self { kind, new, device: DeviceNumber::default(), target: &[] }
+        Self {
+            kind,
+            new,
+            device: DeviceNumber::default(),
+            target: &[],
+        }
     }
 
     fn permissions(&self, inherits_group: bool) -> u16 {
         let own = self.new.permissions & 0o7777;
-        if inherits_group && self.kind == FileType::Directory { own | SET_GROUP_ID } else { own }
+        if inherits_group && self.kind == FileType::Directory {
+            own | SET_GROUP_ID
+        } else {
+            own
+        }
     }
 
     /// Whether the inode begins with an empty extent tree.
@@ -47,14 +56,24 @@ impl<'a> Birth<'a> {
 
 impl Volume {
     /// Claims a number and puts a new inode, held once, into the table.
-    pub(super) fn bear(&self, handle: &mut Handle<'_>, directory: &Inode, birth: &Birth<'_>) -> Result<Arc<Inode>> {
+    pub(super) fn bear(
+        &self,
+        handle: &mut Handle<'_>,
+        directory: &Inode,
+        birth: &Birth<'_>,
+    ) -> Result<Arc<Inode>> {
         let is_directory = birth.kind == FileType::Directory;
         let is_top = directory.number() == InodeNumber::ROOT;
-        let number = self.inodes.groups.allocate_inode(handle, directory.number(), is_directory, is_top)?;
+        let number =
+            self.inodes
+                .groups
+                .allocate_inode(handle, directory.number(), is_directory, is_top)?;
         let slot = self.first_slot(directory, birth, number);
         let born = self.inodes.bear(handle, number, slot, birth.kind);
         if born.is_err() {
-            self.inodes.groups.free_inode(handle, number, is_directory)?;
+            self.inodes
+                .groups
+                .free_inode(handle, number, is_directory)?;
         }
         born
     }
@@ -68,8 +87,16 @@ impl Volume {
         let mut slot = Slot::new(store.geometry.inode_size, self.new_inode_extra_size);
         slot.mode = birth.kind.to_mode() | birth.permissions(inherits_group);
         slot.uid = birth.new.uid;
-        slot.gid = if inherits_group { parent_gid } else { birth.new.gid };
-        slot.links = if birth.kind == FileType::Directory { 2 } else { 1 };
+        slot.gid = if inherits_group {
+            parent_gid
+        } else {
+            birth.new.gid
+        };
+        slot.links = if birth.kind == FileType::Directory {
+            2
+        } else {
+            1
+        };
         slot.generation = self.next_generation(number);
         slot.accessed = time;
         slot.modified = time;
@@ -82,7 +109,10 @@ impl Volume {
             slot.flags |= InodeFlags::EXTENTS;
             slot.block = extent::empty_root();
         }
-        if matches!(birth.kind, FileType::CharacterDevice | FileType::BlockDevice) {
+        if matches!(
+            birth.kind,
+            FileType::CharacterDevice | FileType::BlockDevice
+        ) {
             slot.set_device(birth.device.major, birth.device.minor);
         }
         slot

@@ -38,7 +38,10 @@ impl Volume {
             let inode = self.bear(&mut handle, &directory, &Birth::new(FileType::Regular, new))?;
             inode.edit(&mut handle, Reach::Attributes, |state| state.slot.links = 0);
             self.inodes.add_orphan(&mut handle, &inode)?;
-            Ok(Entry { inode: inode.number(), attributes: inode.attributes() })
+            Ok(Entry {
+                inode: inode.number(),
+                attributes: inode.attributes(),
+            })
         })
     }
 
@@ -66,7 +69,9 @@ impl Volume {
         let mut done = 0;
         loop {
             let rest = &from[done..];
-            let at = offset.checked_add(done as u64).ok_or(Refusal::FileTooLarge)?;
+            let at = offset
+                .checked_add(done as u64)
+                .ok_or(Refusal::FileTooLarge)?;
             match self.write_some(inode, at, rest) {
                 Ok(count) if count == rest.len() => return Ok(from.len()),
                 // The next try finds no space, and so waits for what is about to be free.
@@ -92,19 +97,29 @@ impl Volume {
     ///
     /// As [`Volume::write`]; `Refused(Invalid)` for an empty range, `Refused(NotPermitted)` for taking
     /// content out of an append-only file.
-    pub fn allocate(&self, inode: InodeNumber, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
+    pub fn allocate(
+        &self,
+        inode: InodeNumber,
+        mode: AllocateMode,
+        offset: u64,
+        length: u64,
+    ) -> Result<()> {
         if length == 0 {
             return Err(Refusal::Invalid.into());
         }
         let end = offset.checked_add(length);
-        if mode != AllocateMode::PunchHole && end.is_none_or(|end| end > self.inodes.largest_size()) {
+        if mode != AllocateMode::PunchHole && end.is_none_or(|end| end > self.inodes.largest_size())
+        {
             return Err(Refusal::FileTooLarge.into());
         }
         self.run(|| {
             let inode = self.regular(inode)?;
             let _lock = super::lock_exclusive(&inode)?;
             check_not_immutable(&inode)?;
-            if matches!(mode, AllocateMode::PunchHole | AllocateMode::ZeroRange { .. }) {
+            if matches!(
+                mode,
+                AllocateMode::PunchHole | AllocateMode::ZeroRange { .. }
+            ) {
                 super::check_changeable(&inode)?;
             }
             match mode {
@@ -151,7 +166,12 @@ impl Volume {
     /// # Errors
     ///
     /// `Corrupt` or `Io`.
-    pub fn extents(&self, inode: InodeNumber, offset: u64, most: usize) -> Result<Vec<MappedRange>> {
+    pub fn extents(
+        &self,
+        inode: InodeNumber,
+        offset: u64,
+        most: usize,
+    ) -> Result<Vec<MappedRange>> {
         self.run(|| {
             let inode = self.inodes.get(inode)?;
             let _lock = super::lock_shared(&inode)?;

@@ -49,7 +49,11 @@ impl Volume {
         let mut tries = 0;
         loop {
             match operation() {
-                Err(error) if error.is(Refusal::NoSpace) && tries < FULL_RETRIES && self.inodes.groups.has_pending_frees() => {
+                Err(error)
+                    if error.is(Refusal::NoSpace)
+                        && tries < FULL_RETRIES
+                        && self.inodes.groups.has_pending_frees() =>
+                {
                     tries += 1;
                     self.inodes.store.journal().commit_running()?;
                 }
@@ -76,14 +80,20 @@ impl Volume {
     /// The inode that a directory entry leads to, `.` and `..` apart. Entries to the directory
     /// itself, to the root, to inodes of the system and to unused ones are corruption.
     pub(crate) fn entry_inode(&self, directory: &Inode, number: InodeNumber) -> Result<Arc<Inode>> {
-        if number < self.inodes.store.geometry.first_inode || self.inodes.store.is_system_inode(number) {
+        if number < self.inodes.store.geometry.first_inode
+            || self.inodes.store.is_system_inode(number)
+        {
             return Err(bad_entry(directory, number, "a reserved inode"));
         }
         if number == directory.number() {
             return Err(bad_entry(directory, number, "the directory itself"));
         }
         let inode = self.inodes.get(number).map_err(|error| {
-            if error.is(Refusal::Stale) { bad_entry(directory, number, "an inode that is not in use") } else { error }
+            if error.is(Refusal::Stale) {
+                bad_entry(directory, number, "an inode that is not in use")
+            } else {
+                error
+            }
         })?;
         if inode.state(|state| state.slot.links == 0) {
             return Err(bad_entry(directory, number, "an inode without links"));
@@ -94,12 +104,20 @@ impl Volume {
     /// Ends an operation's work under its handle, which had made `before` changes. There is no undo:
     /// what the device or the image made fail after the first change would be committed half done,
     /// so the journal stops. (Refusals come before the first change, or after it was taken back.)
-    pub(crate) fn settle<R>(&self, handle: &Handle<'_>, before: u64, result: Result<R>) -> Result<R> {
+    pub(crate) fn settle<R>(
+        &self,
+        handle: &Handle<'_>,
+        before: u64,
+        result: Result<R>,
+    ) -> Result<R> {
         if let Err(error) = &result
             && handle.changes() > before
             && matches!(error, Error::Io(_) | Error::Corrupt(_))
         {
-            self.inodes.store.journal().abort(&format!("an operation was left half done: {error}"));
+            self.inodes
+                .store
+                .journal()
+                .abort(&format!("an operation was left half done: {error}"));
         }
         result
     }
@@ -112,7 +130,10 @@ impl Volume {
     /// An entry to give out, its inode held.
     pub(crate) fn hand_out(&self, inode: &Inode) -> Entry {
         self.inodes.hold(inode);
-        Entry { inode: inode.number(), attributes: inode.attributes() }
+        Entry {
+            inode: inode.number(),
+            attributes: inode.attributes(),
+        }
     }
 }
 
@@ -155,7 +176,11 @@ fn check_not_removed(directory: &Inode) -> Result<()> {
 
 /// The key under which an operation takes the lock of its only inode.
 pub(crate) fn lock_key(inode: &Inode) -> u64 {
-    if inode.is_directory() { 0 } else { u64::from(inode.number().get()) }
+    if inode.is_directory() {
+        0
+    } else {
+        u64::from(inode.number().get())
+    }
 }
 
 /// Refuses names that ext4 cannot hold.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use pext4_jbd2::Handle;
 
 use super::birth::Birth;
-use super::{
-    DIRECTORY_CREDITS, INODE_CREDITS, MOST_LINKS, check_changeable, check_directory, check_name, check_new_name, check_not_removed,
-    lock_exclusive, lock_shared,
-};
 use super::patience::Patience;
+use super::{
+    DIRECTORY_CREDITS, INODE_CREDITS, MOST_LINKS, check_changeable, check_directory, check_name,
+    check_new_name, check_not_removed, lock_exclusive, lock_shared,
+};
 use crate::dir::{self, DirectoryFile};
 use crate::error::{Refusal, Result};
 use crate::inode::{Inode, Reach, present};
@@ -55,11 +55,25 @@ impl Volume {
     /// # Errors
     ///
     /// As [`Volume::create`]; `Refused(Invalid)` for another kind of file.
-    pub fn make_node(&self, parent: InodeNumber, name: &[u8], new: &New, kind: FileType, device: DeviceNumber) -> Result<Entry> {
+    pub fn make_node(
+        &self,
+        parent: InodeNumber,
+        name: &[u8],
+        new: &New,
+        kind: FileType,
+        device: DeviceNumber,
+    ) -> Result<Entry> {
         match kind {
             FileType::Directory | FileType::Symlink => Err(Refusal::Invalid.into()),
             FileType::Regular => self.create(parent, name, new),
-            _ => self.make(parent, name, &Birth { device, ..Birth::new(kind, new) }),
+            _ => self.make(
+                parent,
+                name,
+                &Birth {
+                    device,
+                    ..Birth::new(kind, new)
+                },
+            ),
         }
     }
 
@@ -73,7 +87,12 @@ impl Volume {
     }
 
     /// Makes an inode and gives it its first name.
-    pub(super) fn make(&self, parent: InodeNumber, name: &[u8], birth: &Birth<'_>) -> Result<Entry> {
+    pub(super) fn make(
+        &self,
+        parent: InodeNumber,
+        name: &[u8],
+        birth: &Birth<'_>,
+    ) -> Result<Entry> {
         self.run(|| {
             check_new_name(name)?;
             self.inodes.store.check_writable()?;
@@ -93,15 +112,26 @@ impl Volume {
                 self.unbear(&mut handle, &inode)?;
                 return Err(error);
             }
-            Ok(Entry { inode: inode.number(), attributes: inode.attributes() })
+            Ok(Entry {
+                inode: inode.number(),
+                attributes: inode.attributes(),
+            })
         })
     }
 
     /// Fills a newborn inode with what it must have and enters it into its directory.
-    fn name(&self, handle: &mut Handle<'_>, directory: &Arc<Inode>, name: &[u8], inode: &Arc<Inode>, birth: &Birth<'_>) -> Result<()> {
+    fn name(
+        &self,
+        handle: &mut Handle<'_>,
+        directory: &Arc<Inode>,
+        name: &[u8],
+        inode: &Arc<Inode>,
+        birth: &Birth<'_>,
+    ) -> Result<()> {
         match birth.kind {
             FileType::Directory => {
-                let mut names = DirectoryFile::changing(&self.inodes, &self.directory_settings, inode, handle);
+                let mut names =
+                    DirectoryFile::changing(&self.inodes, &self.directory_settings, inode, handle);
                 dir::init(&mut names, directory.number())?;
             }
             FileType::Symlink => self.write_target(handle, inode, birth.target)?,
@@ -118,16 +148,29 @@ impl Volume {
     }
 
     /// Enters a name and notes the directory's times.
-    pub(super) fn insert_name(&self, handle: &mut Handle<'_>, directory: &Arc<Inode>, name: &[u8], inode: &Inode) -> Result<()> {
-        let mut names = DirectoryFile::changing(&self.inodes, &self.directory_settings, directory, handle);
+    pub(super) fn insert_name(
+        &self,
+        handle: &mut Handle<'_>,
+        directory: &Arc<Inode>,
+        name: &[u8],
+        inode: &Inode,
+    ) -> Result<()> {
+        let mut names =
+            DirectoryFile::changing(&self.inodes, &self.directory_settings, directory, handle);
         dir::insert(&mut names, name, inode.number(), inode.file_type())?;
         self.note_names_changed(handle, directory);
         Ok(())
     }
 
     /// Takes a name out and notes the directory's times.
-    pub(super) fn remove_name(&self, handle: &mut Handle<'_>, directory: &Arc<Inode>, name: &[u8]) -> Result<()> {
-        let mut names = DirectoryFile::changing(&self.inodes, &self.directory_settings, directory, handle);
+    pub(super) fn remove_name(
+        &self,
+        handle: &mut Handle<'_>,
+        directory: &Arc<Inode>,
+        name: &[u8],
+    ) -> Result<()> {
+        let mut names =
+            DirectoryFile::changing(&self.inodes, &self.directory_settings, directory, handle);
         dir::remove(&mut names, name)?;
         self.note_names_changed(handle, directory);
         Ok(())
@@ -153,7 +196,11 @@ impl Volume {
     pub(super) fn add_subdirectory(&self, handle: &mut Handle<'_>, directory: &Arc<Inode>) {
         directory.edit(handle, Reach::Attributes, |state| {
             let links = state.slot.links;
-            state.slot.links = if links == 1 || links >= MOST_LINKS { 1 } else { links + 1 };
+            state.slot.links = if links == 1 || links >= MOST_LINKS {
+                1
+            } else {
+                links + 1
+            };
         });
     }
 
@@ -199,7 +246,13 @@ impl Volume {
     }
 
     /// One name more. An inode that had none is no orphan any longer.
-    fn add_name(&self, handle: &mut Handle<'_>, directory: &Arc<Inode>, name: &[u8], inode: &Arc<Inode>) -> Result<()> {
+    fn add_name(
+        &self,
+        handle: &mut Handle<'_>,
+        directory: &Arc<Inode>,
+        name: &[u8],
+        inode: &Arc<Inode>,
+    ) -> Result<()> {
         self.insert_name(handle, directory, name, inode)?;
         let was_unnamed = inode.state(|state| state.slot.links == 0);
         if was_unnamed {
@@ -269,7 +322,12 @@ impl Volume {
     }
 
     /// Takes an empty directory out of its parent. It is an orphan then.
-    fn take_directory(&self, parent: InodeNumber, name: &[u8], patience: Patience) -> Result<Arc<Inode>> {
+    fn take_directory(
+        &self,
+        parent: InodeNumber,
+        name: &[u8],
+        patience: Patience,
+    ) -> Result<Arc<Inode>> {
         let directory = self.directory(parent)?;
         let _names = lock_exclusive(&directory)?;
         check_directory(&directory, true)?;
@@ -293,7 +351,12 @@ impl Volume {
     }
 
     /// The links of a directory that lost its name, and of its parent.
-    pub(super) fn drop_directory(&self, handle: &mut Handle<'_>, parent: &Arc<Inode>, inode: &Arc<Inode>) -> Result<()> {
+    pub(super) fn drop_directory(
+        &self,
+        handle: &mut Handle<'_>,
+        parent: &Arc<Inode>,
+        inode: &Arc<Inode>,
+    ) -> Result<()> {
         let time = present();
         inode.edit(handle, Reach::Attributes, |state| {
             state.slot.links = 0;

@@ -49,13 +49,18 @@ impl Volume {
 
     /// A handle for the removal of one name with all that may follow at once.
     pub(super) fn start_removal(&self) -> Result<Handle<'_>> {
-        self.inodes.store.start(DIRECTORY_CREDITS + 2 * INODE_CREDITS + self.inodes.step_credits())
+        self.inodes
+            .store
+            .start(DIRECTORY_CREDITS + 2 * INODE_CREDITS + self.inodes.step_credits())
     }
 
     /// Ends an inode within the handle that took its last name, if nobody holds it and one step
     /// frees all it has.
     pub(super) fn reap_at_once(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<bool> {
-        if inode.is_directory() || !self.inodes.is_freed_in_one_step(inode)? || !inode.claim_reaping(&self.inodes.holds) {
+        if inode.is_directory()
+            || !self.inodes.is_freed_in_one_step(inode)?
+            || !inode.claim_reaping(&self.inodes.holds)
+        {
             return Ok(false);
         }
         self.inodes.free_all_blocks(handle, inode)?;
@@ -87,13 +92,17 @@ impl Volume {
         xattr::release_block(&self.inodes, handle, inode)?;
         self.inodes.remove_orphan(handle, inode)?;
         // Zero would say that it was never deleted.
-        let deletion_time = u32::try_from(now().0 & 0xFFFF_FFFF).unwrap_or(u32::MAX).max(1);
+        let deletion_time = u32::try_from(now().0 & 0xFFFF_FFFF)
+            .unwrap_or(u32::MAX)
+            .max(1);
         inode.edit(handle, Reach::Attributes, |state| {
             state.slot.links = 0;
             state.slot.size = 0;
             state.slot.deletion_time = deletion_time;
         });
-        self.inodes.groups.free_inode(handle, inode.number(), inode.is_directory())
+        self.inodes
+            .groups
+            .free_inode(handle, inode.number(), inode.is_directory())
     }
 
     /// Takes back an inode that was claimed in this handle and never got a name.
@@ -123,7 +132,11 @@ mod tests {
     fn volume(features: &str) -> Option<Volume> {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("image");
-        let made = Command::new("mke2fs").args(["-q", "-F", "-t", "ext4", "-O", features]).arg(&path).arg("16M").output();
+        let made = Command::new("mke2fs")
+            .args(["-q", "-F", "-t", "ext4", "-O", features])
+            .arg(&path)
+            .arg("16M")
+            .output();
         if !made.is_ok_and(|made| made.status.success()) {
             eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
             return None;
@@ -136,8 +149,13 @@ mod tests {
     #[test]
     fn a_hold_given_back_during_an_unlink_leaves_no_orphan_entry() {
         for features in ["orphan_file", "^orphan_file"] {
-            let Some(volume) = volume(features) else { return };
-            let number = volume.create(InodeNumber::ROOT, b"file", &New::default()).expect("create").inode;
+            let Some(volume) = volume(features) else {
+                return;
+            };
+            let number = volume
+                .create(InodeNumber::ROOT, b"file", &New::default())
+                .expect("create")
+                .inode;
             let inode = volume.inodes.get(number).expect("it is held");
             let lock = inode.lock.write_keyed(lock_key(&inode));
             let mut handle = volume.start_removal().expect("a journal that runs");
@@ -149,11 +167,20 @@ mod tests {
                 }
                 // Time for the other thread to do what it must not do.
                 std::thread::sleep(Duration::from_millis(50));
-                assert!(!inode.state(|state| state.dead), "{features}: it ended under the lock");
-                volume.inodes.add_orphan(&mut handle, &inode).expect("a slot");
+                assert!(
+                    !inode.state(|state| state.dead),
+                    "{features}: it ended under the lock"
+                );
+                volume
+                    .inodes
+                    .add_orphan(&mut handle, &inode)
+                    .expect("a slot");
                 drop((handle, lock));
             });
-            assert!(inode.state(|state| state.dead), "{features}: somebody ends it");
+            assert!(
+                inode.state(|state| state.dead),
+                "{features}: somebody ends it"
+            );
             assert!(volume.inodes.orphans.snapshot().is_empty(), "{features}");
         }
     }

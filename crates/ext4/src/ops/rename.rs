@@ -15,8 +15,8 @@ use pext4_sync::RwLockWriteGuard;
 
 use super::patience::Patience;
 use super::{
-    DIRECTORY_CREDITS, INODE_CREDITS, check_changeable, check_directory, check_name, check_not_removed, lock_exclusive,
-    lock_shared,
+    DIRECTORY_CREDITS, INODE_CREDITS, check_changeable, check_directory, check_name,
+    check_not_removed, lock_exclusive, lock_shared,
 };
 use crate::dir::{self, DirectoryFile};
 use crate::error::{Refusal, Result};
@@ -39,7 +39,11 @@ struct Ways {
 impl Ways {
     /// Those of one parent.
     fn none(patience: Patience) -> Self {
-        Self { from: Vec::new(), to: Vec::new(), patience }
+        Self {
+            from: Vec::new(),
+            to: Vec::new(),
+            patience,
+        }
     }
 }
 
@@ -70,8 +74,14 @@ impl Volume {
             self.inodes.store.check_writable()?;
             let from = self.directory(parent)?;
             let to = self.directory(new_parent)?;
-            let source = End { directory: &from, name };
-            let target = End { directory: &to, name: new_name };
+            let source = End {
+                directory: &from,
+                name,
+            };
+            let target = End {
+                directory: &to,
+                name: new_name,
+            };
             let replaced = if from.number() == to.number() {
                 self.twice(|patience| {
                     let _names = lock_exclusive(&from)?;
@@ -79,7 +89,11 @@ impl Volume {
                 })?
             } else {
                 let _tree = self.rename_lock.lock();
-                let ways = Ways { from: self.way_up(&from)?, to: self.way_up(&to)?, patience: Patience::Waits };
+                let ways = Ways {
+                    from: self.way_up(&from)?,
+                    to: self.way_up(&to)?,
+                    patience: Patience::Waits,
+                };
                 let _names = lock_parents(&from, &to, &ways);
                 self.rename_locked(&source, &target, mode, &ways)?
             };
@@ -109,10 +123,17 @@ impl Volume {
     }
 
     /// The move itself, both parents locked. Answers the inode that lost its last name.
-    fn rename_locked(&self, source: &End<'_>, target: &End<'_>, mode: RenameMode, ways: &Ways) -> Result<Option<Arc<Inode>>> {
+    fn rename_locked(
+        &self,
+        source: &End<'_>,
+        target: &End<'_>,
+        mode: RenameMode,
+        ways: &Ways,
+    ) -> Result<Option<Arc<Inode>>> {
         check_directory(source.directory, true)?;
         check_directory(target.directory, false)?;
-        let found = dir::find(&self.names(source.directory), source.name)?.ok_or(Refusal::NotFound)?;
+        let found =
+            dir::find(&self.names(source.directory), source.name)?.ok_or(Refusal::NotFound)?;
         let moved = self.entry_inode(source.directory, found.inode)?;
         let other = match dir::find(&self.names(target.directory), target.name)? {
             Some(other) => Some(self.entry_inode(target.directory, other.inode)?),
@@ -121,8 +142,15 @@ impl Volume {
         if ways.to.contains(&moved.number()) {
             return Err(Refusal::Invalid.into());
         }
-        if other.as_ref().is_some_and(|other| ways.from.contains(&other.number())) {
-            let refusal = if mode == RenameMode::Exchange { Refusal::Invalid } else { Refusal::NotEmpty };
+        if other
+            .as_ref()
+            .is_some_and(|other| ways.from.contains(&other.number()))
+        {
+            let refusal = if mode == RenameMode::Exchange {
+                Refusal::Invalid
+            } else {
+                Refusal::NotEmpty
+            };
             return Err(refusal.into());
         }
         match (mode, other) {
@@ -137,7 +165,13 @@ impl Volume {
         }
     }
 
-    fn exchange(&self, source: &End<'_>, target: &End<'_>, inodes: [&Arc<Inode>; 2], patience: Patience) -> Result<()> {
+    fn exchange(
+        &self,
+        source: &End<'_>,
+        target: &End<'_>,
+        inodes: [&Arc<Inode>; 2],
+        patience: Patience,
+    ) -> Result<()> {
         let [moved, other] = inodes;
         if moved.number() == other.number() {
             return Ok(());
@@ -150,12 +184,21 @@ impl Volume {
             let gains = if moved.is_directory() { target } else { source };
             self.check_room_for_subdirectory(gains.directory)?;
         }
-        let mut handle = self.inodes.store.start(2 * DIRECTORY_CREDITS + 2 * INODE_CREDITS)?;
+        let mut handle = self
+            .inodes
+            .store
+            .start(2 * DIRECTORY_CREDITS + 2 * INODE_CREDITS)?;
         let done = self.exchange_names(&mut handle, source, target, inodes);
         self.settle(&handle, 0, done)
     }
 
-    fn exchange_names(&self, handle: &mut Handle<'_>, source: &End<'_>, target: &End<'_>, inodes: [&Arc<Inode>; 2]) -> Result<()> {
+    fn exchange_names(
+        &self,
+        handle: &mut Handle<'_>,
+        source: &End<'_>,
+        target: &End<'_>,
+        inodes: [&Arc<Inode>; 2],
+    ) -> Result<()> {
         let [moved, other] = inodes;
         self.point(handle, source, other)?;
         self.point(handle, target, moved)?;
@@ -243,18 +286,30 @@ impl Volume {
 
     /// Lets a name that exists lead to `inode`.
     fn point(&self, handle: &mut Handle<'_>, end: &End<'_>, inode: &Inode) -> Result<()> {
-        let mut names = DirectoryFile::changing(&self.inodes, &self.directory_settings, end.directory, handle);
+        let mut names = DirectoryFile::changing(
+            &self.inodes,
+            &self.directory_settings,
+            end.directory,
+            handle,
+        );
         dir::replace(&mut names, end.name, inode.number(), inode.file_type())?;
         self.note_names_changed(handle, end.directory);
         Ok(())
     }
 
     /// A directory that moved gets its new parent's `..`, and the parents their counts.
-    fn adopt(&self, handle: &mut Handle<'_>, from: &Arc<Inode>, to: &Arc<Inode>, moved: &Arc<Inode>) -> Result<()> {
+    fn adopt(
+        &self,
+        handle: &mut Handle<'_>,
+        from: &Arc<Inode>,
+        to: &Arc<Inode>,
+        moved: &Arc<Inode>,
+    ) -> Result<()> {
         if !moved.is_directory() {
             return Ok(());
         }
-        let mut names = DirectoryFile::changing(&self.inodes, &self.directory_settings, moved, handle);
+        let mut names =
+            DirectoryFile::changing(&self.inodes, &self.directory_settings, moved, handle);
         dir::set_parent(&mut names, to.number())?;
         self.drop_subdirectory(handle, from);
         self.add_subdirectory(handle, to);
@@ -277,7 +332,10 @@ fn lock_parents<'a>(from: &'a Inode, to: &'a Inode, ways: &Ways) -> [RwLockWrite
 }
 
 /// The locks of what a move touches besides the parents: directories first, then by number.
-fn lock_inodes<'a>(inodes: &[&'a Arc<Inode>], patience: Patience) -> Result<Vec<RwLockWriteGuard<'a, ()>>> {
+fn lock_inodes<'a>(
+    inodes: &[&'a Arc<Inode>],
+    patience: Patience,
+) -> Result<Vec<RwLockWriteGuard<'a, ()>>> {
     const PARENTS: u64 = 1;
     let mut inodes = inodes.to_vec();
     inodes.sort_by_key(|inode| (!inode.is_directory(), inode.number()));

@@ -21,7 +21,13 @@ impl Volume {
     ///
     /// As [`Volume::create`]; `Refused(NameTooLong)` for a target that does not fit into a block,
     /// `Refused(NotFound)` for an empty one.
-    pub fn make_symlink(&self, parent: InodeNumber, name: &[u8], target: &[u8], new: &New) -> Result<Entry> {
+    pub fn make_symlink(
+        &self,
+        parent: InodeNumber,
+        name: &[u8],
+        target: &[u8],
+        new: &New,
+    ) -> Result<Entry> {
         if target.is_empty() {
             return Err(Refusal::NotFound.into());
         }
@@ -31,20 +37,45 @@ impl Volume {
         if target.contains(&0) {
             return Err(Refusal::Invalid.into());
         }
-        let new = New { permissions: 0o777, ..*new };
-        self.make(parent, name, &Birth { target, ..Birth::new(FileType::Symlink, &new) })
+        let new = New {
+            permissions: 0o777,
+            ..*new
+        };
+        self.make(
+            parent,
+            name,
+            &Birth {
+                target,
+                ..Birth::new(FileType::Symlink, &new)
+            },
+        )
     }
 
     /// Stores the target of a newborn link.
-    pub(super) fn write_target(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>, target: &[u8]) -> Result<()> {
+    pub(super) fn write_target(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+        target: &[u8],
+    ) -> Result<()> {
         let size = target.len() as u64;
         if target.len() < FAST_SYMLINK_END {
-            let stored = inode.edit(handle, Reach::Data, |state| state.slot.set_fast_symlink_target(target));
-            return if stored { Ok(()) } else { Err(Refusal::NameTooLong.into()) };
+            let stored = inode.edit(handle, Reach::Data, |state| {
+                state.slot.set_fast_symlink_target(target)
+            });
+            return if stored {
+                Ok(())
+            } else {
+                Err(Refusal::NameTooLong.into())
+            };
         }
-        let extent: Extent = self.inodes.fill_hole(handle, inode, 0..1, false, |_| Ok(()))?;
+        let extent: Extent = self
+            .inodes
+            .fill_hole(handle, inode, 0..1, false, |_| Ok(()))?;
         let buffer = handle.create(extent.start, Stamp::NONE);
-        handle.edit(&buffer, Stamp::NONE, |page| page[..target.len()].copy_from_slice(target));
+        handle.edit(&buffer, Stamp::NONE, |page| {
+            page[..target.len()].copy_from_slice(target)
+        });
         inode.edit(handle, Reach::Data, |state| state.slot.size = size);
         Ok(())
     }
@@ -67,18 +98,26 @@ impl Volume {
 
     fn target(&self, inode: &Inode) -> Result<Vec<u8>> {
         let in_place = inode.state(|state| {
-            state.slot.is_fast_symlink().then(|| state.slot.fast_symlink_target().map(<[u8]>::to_vec))
+            state
+                .slot
+                .is_fast_symlink()
+                .then(|| state.slot.fast_symlink_target().map(<[u8]>::to_vec))
         });
         if let Some(target) = in_place {
             return Ok(target.map_err(|corrupt| corrupt.in_inode(inode.number()))?);
         }
-        let corrupt = |problem: &'static str| Corrupt::new("symbolic link", problem).in_inode(inode.number());
+        let corrupt =
+            |problem: &'static str| Corrupt::new("symbolic link", problem).in_inode(inode.number());
         let Mapping::Mapped(extent) = self.inodes.lookup(inode, LogicalBlock(0))? else {
             return Err(corrupt("its block is missing").into());
         };
         let length = usize::try_from(inode.size()).map_err(|_| corrupt("absurd length"))?;
         let buffer = self.inodes.store.read_block(extent.start)?;
         let state = buffer.read();
-        Ok(state.page.get(..length).ok_or_else(|| corrupt("target longer than a block"))?.to_vec())
+        Ok(state
+            .page
+            .get(..length)
+            .ok_or_else(|| corrupt("target longer than a block"))?
+            .to_vec())
     }
 }

@@ -21,7 +21,13 @@ impl Volume {
             };
             // The names of a directory are its content.
             let data_only = data_only && !inode.is_directory();
-            let due = inode.state(|state| if data_only { state.datasync_tid } else { state.sync_tid });
+            let due = inode.state(|state| {
+                if data_only {
+                    state.datasync_tid
+                } else {
+                    state.sync_tid
+                }
+            });
             let Some(tid) = due.filter(|&tid| !journal.is_durable(tid)) else {
                 return Ok(journal.flush_data()?);
             };
@@ -43,11 +49,9 @@ impl Volume {
     /// As [`Volume::sync_file`].
     pub fn sync(&self) -> Result<()> {
         self.inodes.store.commit_noted();
-        self.run(|| {
-            match self.inodes.store.try_journal() {
-                Some(journal) => Ok(journal.commit_running()?),
-                None => Ok(()),
-            }
+        self.run(|| match self.inodes.store.try_journal() {
+            Some(journal) => Ok(journal.commit_running()?),
+            None => Ok(()),
         })
     }
 
@@ -63,7 +67,10 @@ impl Volume {
         let reserved = store.superblock(|superblock| superblock.reserved_blocks);
         Ok(Statistics {
             block_size: store.block_size(),
-            blocks: store.geometry.blocks_count.saturating_sub(self.overhead_blocks),
+            blocks: store
+                .geometry
+                .blocks_count
+                .saturating_sub(self.overhead_blocks),
             free_blocks,
             available_blocks: free_blocks.saturating_sub(reserved),
             inodes: u64::from(store.geometry.inodes_count),

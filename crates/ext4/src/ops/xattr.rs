@@ -37,7 +37,13 @@ impl Volume {
     /// # Errors
     ///
     /// `Refused(NoAttribute | Exists | NoSpace | Range | NotSupported | ReadOnly)`, `Corrupt`, `Io`.
-    pub fn set_xattr(&self, inode: InodeNumber, name: &[u8], value: &[u8], mode: SetXattrMode) -> Result<()> {
+    pub fn set_xattr(
+        &self,
+        inode: InodeNumber,
+        name: &[u8],
+        value: &[u8],
+        mode: SetXattrMode,
+    ) -> Result<()> {
         self.run(|| {
             self.inodes.store.check_writable()?;
             let inode = self.inodes.get(inode)?;

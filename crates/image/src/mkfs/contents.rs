@@ -245,8 +245,8 @@ fn place_journal(
         .unwrap_or_else(|| default_journal_blocks(blocks));
     if count < LEAST_JOURNAL_BLOCKS || u64::from(count) > blocks / 2 {
         let text = format!(
-            "a journal of {count} blocks on {blocks}: it needs at least {LEAST_JOURNAL_BLOCKS} and at most half of all; \
-             make the image larger or turn it off with -O ^has_journal"
+            "a journal of {count} blocks on {blocks}: it needs at least {LEAST_JOURNAL_BLOCKS} and at \
+             most half of all; make the image larger or turn it off with -O ^has_journal"
         );
         return Err(Error::Impossible(text));
     }

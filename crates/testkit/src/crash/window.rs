@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn tears_run_along_the_sectors_of_the_device() {
-        let events = [write(500, 1500)];
+        let events = [write(4500, 1500)];
         let window = Window { start: 0, end: 1 };
         let mut random = Random::new(1);
         let mut seen = std::collections::BTreeSet::new();
@@ -293,9 +293,9 @@ mod tests {
             let (Fate::Head(at) | Fate::Tail(at)) = fates[0] else {
                 panic!("{fates:?}")
             };
-            seen.insert(500 + at);
+            seen.insert(4500 + at);
         }
-        assert_eq!(Vec::from_iter(seen), [512, 1024, 1536]);
+        assert_eq!(Vec::from_iter(seen), [4608, 5120, 5632]);
         let within = [write(600, 300)];
         assert_eq!(torn(&window, &within, &mut random), None);
     }
