@@ -1,8 +1,9 @@
 //! Freeing blocks without waiting.
 //!
-//! A free checks that no metadata is in the way, makes sure that the group is in memory, notes the
-//! group with the transaction (so that its committer will come by) and leaves the extent on the group's stack. Which bits it
-//! clears, and whether they were set, turns out when it is folded.
+//! A free checks that no metadata is in the way, makes sure that the group is in memory, notes
+//! the group with the transaction (so that its committer will come by) and leaves the extent on
+//! the group's stack. Which bits it clears, and whether they were set, turns out when it is
+//! folded.
 
 use pext4_jbd2::{Handle, Owed};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber};
