@@ -21,7 +21,7 @@ use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, Tid};
 use pext4_sync::order::Class;
-use pext4_sync::{Mutex, MutexGuard};
+use pext4_sync::{Mutex, MutexGuard, time};
 
 use crate::error::{Error, Refusal, Result};
 use crate::options::{MountOptions, OnError};
@@ -401,11 +401,9 @@ fn system_inodes(superblock: &Superblock) -> [InodeNumber; 3] {
 /// The present as (seconds, nanoseconds) since 1970.
 #[must_use]
 pub fn now() -> (i64, u32) {
-    match std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH) {
-        Ok(since) => (
-            i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-            since.subsec_nanos(),
-        ),
-        Err(_) => (0, 0),
-    }
+    let since = time::since_epoch();
+    (
+        i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        since.subsec_nanos(),
+    )
 }

@@ -376,6 +376,21 @@ impl Inode {
         covers(self.extra_isize, 32)
     }
 
+    /// Makes each time the nearest that this inode can hold, as it will be read back.
+    pub fn clamp_times(&mut self) {
+        self.accessed = self.clamp_time(self.accessed);
+        self.changed = self.clamp_time(self.changed);
+        self.modified = self.clamp_time(self.modified);
+        let is_wide = covers(self.extra_isize, 24);
+        self.created = self.created.map(|time| {
+            if is_wide {
+                time.clamp_wide()
+            } else {
+                time.clamp_narrow()
+            }
+        });
+    }
+
     /// The nearest time that this inode can hold as `accessed`, `changed` or `modified`.
     #[must_use]
     pub fn clamp_time(&self, time: Time) -> Time {

@@ -22,7 +22,7 @@ use crate::checksum::crc32c;
 use crate::corrupt::Corrupt;
 use crate::number::{BlockNumber, InodeNumber};
 
-pub use name::{INDEX_SYSTEM, full_name, split_name};
+pub use name::{INDEX_SYSTEM, full_name, is_bare_prefix, split_name};
 
 /// First word of a block and of an inode's list.
 pub const MAGIC: u32 = 0xEA02_0000;

@@ -181,7 +181,10 @@ impl Inode {
         if reach == Reach::Data {
             state.datasync_tid = Some(tid);
         }
-        change(state)
+        let result = change(state);
+        // What is told now is what is read back later.
+        state.slot.clamp_times();
+        result
     }
 
     /// Hands the debt of a dead inode to the transaction it belongs to, so that a new life of the

@@ -26,7 +26,9 @@ impl Volume {
     /// # Errors
     ///
     /// `Refused(NotPermitted)` for immutable and append-only files (unless that flag itself is
-    /// cleared), `Refused(IsADirectory | Invalid | FileTooLarge | NoSpace | ReadOnly)`.
+    /// cleared, or the times of an appending writer are told), `Refused(NotSupported)` for flags
+    /// that would not be heeded, `Refused(IsADirectory | Invalid | FileTooLarge | NoSpace |
+    /// ReadOnly)`.
     pub fn set_attributes(&self, inode: InodeNumber, change: &SetAttributes) -> Result<Attributes> {
         self.run(|| {
             self.inodes.store.check_writable()?;
@@ -62,43 +64,68 @@ impl Volume {
     }
 }
 
+/// Refuses what the inode's flags forbid, and flags that would not be heeded.
 fn check_flags(inode: &Inode, change: &SetAttributes) -> Result<()> {
-    const LOCKED: InodeFlags = InodeFlags::IMMUTABLE.union(InodeFlags::APPEND);
     let flags = inode.state(|state| state.slot.flags);
     let only_flags = *change
         == SetAttributes {
             flags: change.flags,
             ..SetAttributes::default()
         };
-    if flags.intersects(LOCKED) && !only_flags {
+    let is_locked = match () {
+        () if flags.contains(InodeFlags::IMMUTABLE) => true,
+        () if flags.contains(InodeFlags::APPEND) => !comes_with_appending(change),
+        () => false,
+    };
+    if is_locked && !only_flags {
         return Err(Refusal::NotPermitted.into());
     }
-    let only_times = SetAttributes {
+    if inode.file_type() == FileType::Symlink && change.permissions.is_some() {
+        return Err(Refusal::NotSupported.into());
+    }
+    match change.flags {
+        Some(wanted) => check_new_flags(inode.file_type(), flags, wanted),
+        None => Ok(()),
+    }
+}
+
+/// Whether a change tells the times of something that may be done to an append-only file. A caller
+/// that caches writes says itself when they were made, but reads happen now.
+fn comes_with_appending(change: &SetAttributes) -> bool {
+    let others = SetAttributes {
         accessed: None,
         modified: None,
         changed: None,
         ..*change
-    } == SetAttributes::default();
-    if inode.file_type() == FileType::Symlink && change.permissions.is_some() && !only_times {
-        return Err(Refusal::NotSupported.into());
-    }
-    Ok(())
+    };
+    others == SetAttributes::default() && !matches!(change.accessed, Some(SetTime::To(_)))
 }
 
-/// The flags that may be set as the user likes: those that change nothing but the inode itself, and
-/// of directories' flags those that only directories have.
-fn settable_flags(slot: &Slot) -> InodeFlags {
-    const FORM: InodeFlags = InodeFlags::EXTENTS.union(InodeFlags::CASEFOLD);
-    /// `EXT4_EOFBLOCKS_FL`, which nobody sets any more.
-    const OBSOLETE: InodeFlags = InodeFlags::from_bits_retain(0x40_0000);
-    const DIRECTORIES: InodeFlags = InodeFlags::DIRSYNC
-        .union(InodeFlags::TOPDIR)
-        .union(InodeFlags::PROJINHERIT);
-    let settable = InodeFlags::USER_MODIFIABLE & !(FORM | OBSOLETE);
-    if slot.file_type() == Some(FileType::Directory) {
-        settable
+/// `EXT4_EOFBLOCKS_FL`, which nobody sets any more and checkers complain of.
+const OBSOLETE: InodeFlags = InodeFlags::from_bits_retain(0x40_0000);
+
+/// Flags that are part of the file's form, or stand for what this version does not do.
+const FIXED: InodeFlags = OBSOLETE
+    .union(InodeFlags::EXTENTS)
+    .union(InodeFlags::INLINE_DATA)
+    .union(InodeFlags::JOURNAL_DATA)
+    .union(InodeFlags::PROJINHERIT)
+    .union(InodeFlags::CASEFOLD);
+
+fn check_new_flags(kind: FileType, present: InodeFlags, wanted: u32) -> Result<()> {
+    let wanted = InodeFlags::from_bits_retain(wanted);
+    let foreign = match kind {
+        FileType::Directory => InodeFlags::empty(),
+        FileType::Regular => InodeFlags::DIRSYNC | InodeFlags::TOPDIR,
+        _ => InodeFlags::USER_MODIFIABLE & !(InodeFlags::NODUMP | InodeFlags::NOATIME),
+    };
+    let unknown = wanted & !InodeFlags::USER_VISIBLE;
+    let changes_form = (wanted ^ present) & FIXED;
+    let misplaced = wanted & !present & foreign;
+    if (unknown | changes_form | misplaced).is_empty() {
+        Ok(())
     } else {
-        settable & !DIRECTORIES
+        Err(Refusal::NotSupported.into())
     }
 }
 
@@ -117,7 +144,7 @@ fn apply(slot: &mut Slot, change: &SetAttributes, now: Time) {
         slot.gid = gid;
     }
     if let Some(flags) = change.flags {
-        let settable = settable_flags(slot);
+        let settable = InodeFlags::USER_MODIFIABLE & !FIXED;
         slot.flags = (slot.flags & !settable) | (InodeFlags::from_bits_retain(flags) & settable);
     }
     if let Some(accessed) = change.accessed {

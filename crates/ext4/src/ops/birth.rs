@@ -6,6 +6,7 @@ use pext4_jbd2::Handle;
 use pext4_ondisk::extent;
 use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::inode::{Inode as Slot, InodeFlags};
+use pext4_sync::time;
 
 use crate::error::Result;
 use crate::inode::{Inode, present};
@@ -120,11 +121,12 @@ impl Volume {
 
     /// A generation that differs from the number's last one but by a rare chance.
     fn next_generation(&self, number: InodeNumber) -> u32 {
-        let time = present();
+        // The clock that stamps files ticks too slowly to tell two lives apart.
+        let running = time::now();
         let mut mixed = self.generation_seed
             ^ (u64::from(number.get()) << 32)
-            ^ u64::from(time.nanoseconds)
-            ^ time.seconds.cast_unsigned().rotate_left(20);
+            ^ u64::from(running.subsec_nanos())
+            ^ running.as_secs().rotate_left(20);
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         u32::try_from((mixed ^ (mixed >> 31)) & 0xFFFF_FFFF).expect("masked to 32 bits")

@@ -13,6 +13,7 @@ use pext4_jbd2::Handle;
 use pext4_ondisk::Corrupt;
 use pext4_sync::RwLockWriteGuard;
 
+use super::birth::Birth;
 use super::patience::Patience;
 use super::{
     DIRECTORY_CREDITS, INODE_CREDITS, check_changeable, check_directory, check_name,
@@ -21,7 +22,7 @@ use super::{
 use crate::dir::{self, DirectoryFile};
 use crate::error::{Refusal, Result};
 use crate::inode::{Inode, Reach, present};
-use crate::types::{InodeNumber, RenameMode};
+use crate::types::{FileType, InodeNumber, New, RenameMode};
 use crate::volume::Volume;
 
 /// Directories above a directory, at most: more means a loop.
@@ -53,6 +54,14 @@ struct End<'a> {
     name: &'a [u8],
 }
 
+/// How a move goes about it.
+#[derive(Clone, Copy)]
+struct Manner<'a> {
+    mode: RenameMode,
+    /// Whose whiteout is left under the old name, if one is.
+    whiteout: Option<&'a New>,
+}
+
 impl Volume {
     /// Moves a name.
     ///
@@ -67,6 +76,54 @@ impl Volume {
         new_parent: InodeNumber,
         new_name: &[u8],
         mode: RenameMode,
+    ) -> Result<()> {
+        self.rename_in_manner(
+            (parent, name),
+            (new_parent, new_name),
+            Manner {
+                mode,
+                whiteout: None,
+            },
+        )
+    }
+
+    /// Moves a name and leaves a whiteout in its place, by which an overlay hides what lies under
+    /// it (`RENAME_WHITEOUT`): a character device 0:0 without permissions that belongs to `owner`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::rename`]; `Refused(Invalid)` for an exchange.
+    pub fn rename_leaving_whiteout(
+        &self,
+        parent: InodeNumber,
+        name: &[u8],
+        new_parent: InodeNumber,
+        new_name: &[u8],
+        mode: RenameMode,
+        owner: &New,
+    ) -> Result<()> {
+        if mode == RenameMode::Exchange {
+            return Err(Refusal::Invalid.into());
+        }
+        let whiteout = New {
+            permissions: 0,
+            ..*owner
+        };
+        self.rename_in_manner(
+            (parent, name),
+            (new_parent, new_name),
+            Manner {
+                mode,
+                whiteout: Some(&whiteout),
+            },
+        )
+    }
+
+    fn rename_in_manner(
+        &self,
+        (parent, name): (InodeNumber, &[u8]),
+        (new_parent, new_name): (InodeNumber, &[u8]),
+        manner: Manner<'_>,
     ) -> Result<()> {
         self.run(|| {
             check_movable(name)?;
@@ -85,7 +142,7 @@ impl Volume {
             let replaced = if from.number() == to.number() {
                 self.twice(|patience| {
                     let _names = lock_exclusive(&from)?;
-                    self.rename_locked(&source, &target, mode, &Ways::none(patience))
+                    self.rename_locked(&source, &target, manner, &Ways::none(patience))
                 })?
             } else {
                 let _tree = self.rename_lock.lock();
@@ -95,7 +152,7 @@ impl Volume {
                     patience: Patience::Waits,
                 };
                 let _names = lock_parents(&from, &to, &ways);
-                self.rename_locked(&source, &target, mode, &ways)?
+                self.rename_locked(&source, &target, manner, &ways)?
             };
             match replaced {
                 Some(inode) => self.reap_if_due(&inode),
@@ -127,7 +184,7 @@ impl Volume {
         &self,
         source: &End<'_>,
         target: &End<'_>,
-        mode: RenameMode,
+        manner: Manner<'_>,
         ways: &Ways,
     ) -> Result<Option<Arc<Inode>>> {
         check_directory(source.directory, true)?;
@@ -146,14 +203,14 @@ impl Volume {
             .as_ref()
             .is_some_and(|other| ways.from.contains(&other.number()))
         {
-            let refusal = if mode == RenameMode::Exchange {
+            let refusal = if manner.mode == RenameMode::Exchange {
                 Refusal::Invalid
             } else {
                 Refusal::NotEmpty
             };
             return Err(refusal.into());
         }
-        match (mode, other) {
+        match (manner.mode, other) {
             (RenameMode::NoReplace, Some(_)) => Err(Refusal::Exists.into()),
             (RenameMode::Exchange, None) => Err(Refusal::NotFound.into()),
             (RenameMode::Exchange, Some(other)) => {
@@ -161,7 +218,14 @@ impl Volume {
                 Ok(None)
             }
             (_, Some(other)) if other.number() == moved.number() => Ok(None),
-            (_, other) => self.replace(source, target, &moved, other, ways.patience),
+            (_, other) => self.replace(
+                source,
+                target,
+                &moved,
+                other,
+                manner.whiteout,
+                ways.patience,
+            ),
         }
     }
 
@@ -217,6 +281,7 @@ impl Volume {
         target: &End<'_>,
         moved: &Arc<Inode>,
         other: Option<Arc<Inode>>,
+        whiteout: Option<&New>,
         patience: Patience,
     ) -> Result<Option<Arc<Inode>>> {
         check_changeable(moved)?;
@@ -234,9 +299,25 @@ impl Volume {
             self.check_room_for_subdirectory(target.directory)?;
         }
         let mut handle = self.start_move()?;
-        let done = self.move_name(&mut handle, source, target, moved, other.as_ref());
-        let has_ended = self.settle(&handle, 0, done)?;
+        let left = self.bear_whiteout(&mut handle, source, whiteout)?;
+        let before = handle.changes();
+        let done = self.move_name(
+            &mut handle,
+            source,
+            target,
+            moved,
+            other.as_ref(),
+            left.as_ref(),
+        );
+        let done = self.settle(&handle, before, done);
+        if let (Err(_), Some(left)) = (&done, &left) {
+            self.unbear(&mut handle, left)?;
+        }
+        let has_ended = done?;
         drop((handle, locks));
+        if let Some(left) = left {
+            self.forget(left.number(), 1);
+        }
         Ok(other.filter(|_| has_ended))
     }
 
@@ -251,6 +332,23 @@ impl Volume {
         self.inodes.check_removable(other)
     }
 
+    /// What is to be left under the old name, without a name yet.
+    fn bear_whiteout(
+        &self,
+        handle: &mut Handle<'_>,
+        source: &End<'_>,
+        owner: Option<&New>,
+    ) -> Result<Option<Arc<Inode>>> {
+        let bear = |new| {
+            self.bear(
+                handle,
+                source.directory,
+                &Birth::new(FileType::CharacterDevice, new),
+            )
+        };
+        owner.map(bear).transpose()
+    }
+
     /// The change itself; true if what had the target's name has lost its last one.
     fn move_name(
         &self,
@@ -259,12 +357,16 @@ impl Volume {
         target: &End<'_>,
         moved: &Arc<Inode>,
         other: Option<&Arc<Inode>>,
+        left: Option<&Arc<Inode>>,
     ) -> Result<bool> {
         match other {
             Some(_) => self.point(handle, target, moved)?,
             None => self.insert_name(handle, target.directory, target.name, moved)?,
         }
-        self.remove_name(handle, source.directory, source.name)?;
+        match left {
+            Some(left) => self.point(handle, source, left)?,
+            None => self.remove_name(handle, source.directory, source.name)?,
+        }
         if source.directory.number() != target.directory.number() {
             self.adopt(handle, source.directory, target.directory, moved)?;
         }
@@ -280,7 +382,7 @@ impl Volume {
     }
 
     fn start_move(&self) -> Result<Handle<'_>> {
-        let credits = 2 * DIRECTORY_CREDITS + 3 * INODE_CREDITS + self.inodes.step_credits();
+        let credits = 2 * DIRECTORY_CREDITS + 4 * INODE_CREDITS + self.inodes.step_credits();
         self.inodes.store.start(credits)
     }
 

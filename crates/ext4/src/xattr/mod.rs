@@ -24,7 +24,8 @@ use std::sync::Arc;
 use pext4_jbd2::Handle;
 use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
 use pext4_ondisk::xattr::{
-    Attribute, INDEX_SYSTEM, MAX_NAME, Value, decode_inode_area, full_name, split_name,
+    Attribute, INDEX_SYSTEM, MAX_NAME, Value, decode_inode_area, full_name, is_bare_prefix,
+    split_name,
 };
 use pext4_ondisk::{BlockNumber, Corrupt};
 
@@ -151,6 +152,9 @@ pub fn release_block(inodes: &Inodes, handle: &mut Handle<'_>, inode: &Arc<Inode
 fn parse_name(full: &[u8]) -> Result<(u8, &[u8])> {
     if full.len() > MAX_FULL_NAME {
         return Err(Refusal::Range.into());
+    }
+    if is_bare_prefix(full) {
+        return Err(Refusal::Invalid.into());
     }
     let (index, rest) = split_name(full).ok_or(Refusal::NotSupported)?;
     if !is_visible(index) {

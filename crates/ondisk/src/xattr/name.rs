@@ -32,6 +32,12 @@ pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
     })
 }
 
+/// Whether a full name is the prefix of names, with nothing behind it.
+#[must_use]
+pub fn is_bare_prefix(full: &[u8]) -> bool {
+    PREFIXES.iter().any(|(_, prefix)| *prefix == full)
+}
+
 /// The full name from its number and the rest; `None` for numbers that stand for no prefix.
 #[must_use]
 pub fn full_name(index: u8, rest: &[u8]) -> Option<Vec<u8>> {
