@@ -114,7 +114,8 @@ fn renames_replace_refuse_and_exchange() {
         (fs::read(&a).unwrap(), fs::read(&b).unwrap()),
         (b"2".to_vec(), b"1".to_vec())
     );
-    assert_eq!(rename(RenameFlags::WHITEOUT), Err(Errno::INVAL));
+    let both = RenameFlags::WHITEOUT | RenameFlags::EXCHANGE;
+    assert_eq!(rename(both), Err(Errno::INVAL));
     rename(RenameFlags::empty()).unwrap();
     assert!(!a.exists());
     assert_eq!(fs::read(&b).unwrap(), b"2");

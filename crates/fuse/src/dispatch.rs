@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use pext4_sync::thread;
 
-use pext4_fs::{Attributes, Entry, Error, InodeNumber, Refusal, Statistics, Volume};
+use pext4_fs::{Attributes, Entry, Error, InodeNumber, New, Refusal, Statistics, Volume};
 
 use crate::complaints::Complaints;
 use crate::node::{inode_of, node_of};
@@ -74,8 +74,17 @@ pub struct Caller {
 }
 
 impl Caller {
-    fn is_root(self) -> bool {
+    pub(crate) fn is_root(self) -> bool {
         self.uid == 0
+    }
+
+    /// What the caller makes is the caller's.
+    fn owner(self) -> New {
+        New {
+            uid: self.uid,
+            gid: self.gid,
+            ..New::default()
+        }
     }
 }
 

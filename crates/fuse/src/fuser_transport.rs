@@ -86,6 +86,20 @@ impl FuserTransport {
         });
     }
 
+    /// Takes the set-id bits of a file whose content changes, if `due`. The kernel, which leaves
+    /// that to the server, would remember them. It must forget before the caller goes on; the
+    /// caller's open file keeps the node, so the kernel has nothing to wait for.
+    fn take_set_id(&self, node: INodeNo, due: bool) -> Answer<()> {
+        if due
+            && self.dispatch.take_set_id(node.0)?
+            && let Some(notifier) = self.notifier.get()
+        {
+            // Without the node there is nothing to forget.
+            let _ = notifier.inval_inode(node, -1, 0);
+        }
+        Ok(())
+    }
+
     fn sync(&self, node: INodeNo, data_only: bool, reply: ReplyEmpty) {
         let dispatch = Arc::clone(&self.dispatch);
         self.waiting
@@ -199,9 +213,18 @@ impl Filesystem for FuserTransport {
         self.dispatch.forget(node.0, count);
     }
 
-    fn getattr(&self, request: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        writer: Option<FileHandle>,
+        reply: ReplyAttr,
+    ) {
         placement::serve(request.pid());
-        if let Some(errno) = self.overdue.take(node.0) {
+        // The kernel names an open file when it asks on behalf of a write; `stat` is not to fail.
+        if writer.is_some()
+            && let Some(errno) = self.overdue.take(node.0)
+        {
             return reply.error(error(errno));
         }
         attributes(self.dispatch.attributes(node.0), reply);
@@ -329,9 +352,10 @@ impl Filesystem for FuserTransport {
     ) {
         placement::serve(request.pid());
         let (from, to) = (name.as_bytes(), new_name.as_bytes());
+        let (caller, flags) = (caller(request), flags.bits());
         done(
             self.dispatch
-                .rename(parent.0, from, new_parent.0, to, flags.bits()),
+                .rename(caller, parent.0, from, new_parent.0, to, flags),
             reply,
         );
     }
@@ -416,9 +440,11 @@ impl Filesystem for FuserTransport {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let take_set_id = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let is_late = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        match self.dispatch.write(node.0, offset, data, take_set_id) {
+        let written = self
+            .take_set_id(node, flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID))
+            .and_then(|()| self.dispatch.write(node.0, offset, data));
+        match written {
             // Of what it writes late the kernel takes no count: all or an error.
             Ok(length) if is_late && length < data.len() => {
                 self.keep_error(node, Errno::NO_SPACE);
@@ -577,9 +603,13 @@ impl Filesystem for FuserTransport {
         reply: ReplyEmpty,
     ) {
         placement::serve(request.pid());
+        // Here the kernel does not say who may leave the bits.
         let answer = self
-            .dispatch
-            .allocate(node.0, flags.cast_unsigned(), offset, length);
+            .take_set_id(node, !caller(request).is_root())
+            .and_then(|()| {
+                self.dispatch
+                    .allocate(node.0, flags.cast_unsigned(), offset, length)
+            });
         done(answer, reply);
     }
 

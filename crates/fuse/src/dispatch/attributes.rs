@@ -114,17 +114,23 @@ impl Dispatch {
         Ok(attributes)
     }
 
-    /// Takes the set-id bits of a file whose content someone other than root changes.
-    pub(super) fn take_set_id(&self, inode: InodeNumber) -> Answer<()> {
+    /// Takes the set-id bits of a file whose content someone other than root changes; true if it
+    /// had any. The kernel, which may remember the mode, is the caller's to tell.
+    ///
+    /// # Errors
+    /// The volume's.
+    pub fn take_set_id(&self, node: u64) -> Answer<bool> {
+        let inode = Self::inode(node)?;
         let attributes = self.answer(self.volume.attributes(inode))?;
-        if let Some(permissions) = without_set_id(&attributes) {
+        let permissions = without_set_id(&attributes);
+        if permissions.is_some() {
             let set = SetAttributes {
-                permissions: Some(permissions),
+                permissions,
                 ..SetAttributes::default()
             };
             self.answer(self.volume.set_attributes(inode, &set))?;
         }
-        Ok(())
+        Ok(permissions.is_some())
     }
 
     fn carry_mode_into_list(&self, inode: InodeNumber, mode: u16) -> Answer<()> {

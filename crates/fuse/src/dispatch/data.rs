@@ -57,15 +57,12 @@ impl Dispatch {
         self.answer(self.volume.read(Self::inode(node)?, offset, into))
     }
 
-    /// Writes `from`; `take_set_id` when the kernel says that the writer may not leave those bits.
+    /// Writes `from`.
     ///
     /// # Errors
     /// The volume's.
-    pub fn write(&self, node: u64, offset: u64, from: &[u8], take_set_id: bool) -> Answer<usize> {
+    pub fn write(&self, node: u64, offset: u64, from: &[u8]) -> Answer<usize> {
         let inode = Self::inode(node)?;
-        if take_set_id {
-            self.take_set_id(inode)?;
-        }
         self.answer(self.write_all(inode, offset, from))
     }
 

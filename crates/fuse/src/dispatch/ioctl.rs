@@ -14,6 +14,8 @@ const SET_EXTENDED: u32 = 0x401c_5820;
 
 /// Length of the structure that the extended commands carry.
 const EXTENDED_LENGTH: usize = 28;
+/// Where in it the project number lies.
+const PROJECT_AT: usize = 12;
 
 /// Flags of ext4 and their bit in the extended structure.
 const EXTENDED_BITS: [(u32, u32); 6] = [
@@ -70,6 +72,9 @@ impl Dispatch {
                 Ok(structure)
             }
             SET_EXTENDED if input.len() >= EXTENDED_LENGTH => {
+                if word(&input[PROJECT_AT..])? != 0 {
+                    return Err(Errno::NOT_SUPPORTED);
+                }
                 let flags = from_extended(self.present(inode)?.flags, word(input)?)?;
                 self.set_flags(inode, flags)
             }

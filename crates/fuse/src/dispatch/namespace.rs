@@ -17,6 +17,7 @@ const SOCKET: u32 = 0o140_000;
 
 const RENAME_NO_REPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
+const RENAME_WHITEOUT: u32 = 4;
 
 /// How a node begins: by the caller, the mode it asked for, and its directory's default list.
 struct Beginning {
@@ -92,14 +93,9 @@ impl Dispatch {
         name: &[u8],
         target: &[u8],
     ) -> Answer<Found> {
-        let new = New {
-            permissions: 0o777,
-            uid: caller.uid,
-            gid: caller.gid,
-        };
         let made = self
             .volume
-            .make_symlink(Self::inode(parent)?, name, target, &new);
+            .make_symlink(Self::inode(parent)?, name, target, &caller.owner());
         self.answer(made).map(Found::of)
     }
 
@@ -133,23 +129,31 @@ impl Dispatch {
     /// Moves a name; `flags` are those of `renameat2`.
     ///
     /// # Errors
-    /// `EINVAL` for flags other than `NOREPLACE` or `EXCHANGE`; the volume's.
+    /// `EINVAL` for flags other than `NOREPLACE`, `WHITEOUT` or `EXCHANGE`; the volume's.
     pub fn rename(
         &self,
+        caller: Caller,
         parent: u64,
         name: &[u8],
         new_parent: u64,
         new_name: &[u8],
         flags: u32,
     ) -> Answer<()> {
-        let mode = match flags {
+        let mode = match flags & !RENAME_WHITEOUT {
             0 => RenameMode::Replace,
             RENAME_NO_REPLACE => RenameMode::NoReplace,
             RENAME_EXCHANGE => RenameMode::Exchange,
             _ => return Err(Errno::INVALID),
         };
         let (from, to) = (Self::inode(parent)?, Self::inode(new_parent)?);
-        self.answer(self.volume.rename(from, name, to, new_name, mode))
+        let renamed = if flags & RENAME_WHITEOUT == 0 {
+            self.volume.rename(from, name, to, new_name, mode)
+        } else {
+            let owner = caller.owner();
+            self.volume
+                .rename_leaving_whiteout(from, name, to, new_name, mode, &owner)
+        };
+        self.answer(renamed)
     }
 
     /// The target of a symbolic link.
@@ -191,8 +195,7 @@ impl Dispatch {
         };
         let new = New {
             permissions,
-            uid: caller.uid,
-            gid: caller.gid,
+            ..caller.owner()
         };
         Ok(Beginning {
             new,
