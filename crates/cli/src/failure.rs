@@ -44,14 +44,14 @@ pub fn report(error: &Error) -> ExitCode {
     ExitCode::from(status(error))
 }
 
-/// The error and its causes; a cause that the text before it ends with is not said again.
+/// The error and its causes; a cause that the text before it has said already is not said again.
 fn line(error: &Error) -> String {
     error
         .chain()
         .map(ToString::to_string)
         .fold(String::new(), |said, cause| match said.as_str() {
             "" => cause,
-            _ if said.ends_with(&cause) => said,
+            _ if said.contains(&cause) => said,
             _ => format!("{said}: {cause}"),
         })
 }
@@ -82,5 +82,7 @@ mod tests {
         let told = io::Error::new(inner.kind(), format!("device: {inner}"));
         let error = anyhow!(inner).context(told.to_string()).context("image");
         assert_eq!(line(&error), "image: device: no answer");
+        let advice = anyhow!("bad magic").context("bad magic; run e2fsck");
+        assert_eq!(line(&advice), "bad magic; run e2fsck");
     }
 }

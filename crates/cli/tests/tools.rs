@@ -229,3 +229,28 @@ fn making_an_image_overwrites_nothing_unasked() {
             .success()
     );
 }
+
+#[test]
+fn what_cannot_be_made_overwrites_nothing() {
+    let place = Place::empty();
+    let mkfs = |options: &[&str]| {
+        let mut command = pext4(["mkfs", "-q", "--size", "16M"]);
+        command.args(options).arg(&place.image);
+        command
+    };
+    let complaint = fail(&mut mkfs(&["-b", "8192"]), 1);
+    assert!(complaint.contains("8192"), "{complaint}");
+    assert!(!place.image.exists(), "nothing was made");
+    succeed(&mut mkfs(&[]));
+    let before = fs::read(&place.image).unwrap();
+    fail(&mut mkfs(&["--force", "-b", "8192"]), 1);
+    fail(&mut mkfs(&["--force", "-O", "no_such_feature"]), 1);
+    fail(&mut mkfs(&[]), 1);
+    assert!(
+        fs::read(&place.image).unwrap() == before,
+        "the image is as it was"
+    );
+    let mut mount = pext4(["mount", "--create", "1K"]);
+    let complaint = fail(mount.arg(place.point.join("new")).arg(&place.point), 1);
+    assert!(!place.point.join("new").exists(), "{complaint}");
+}

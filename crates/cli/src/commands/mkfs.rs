@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_block::{Access, Device, FileDevice};
-use pext4_image::mkfs::{Made, Options, mkfs};
+use pext4_image::mkfs::{Design, Made, Options};
 use uuid::Uuid;
 
 use crate::failure::Misuse;
@@ -74,8 +74,8 @@ fn parse_owner(text: &str) -> Result<(u32, u32), String> {
 /// The image holds something already, or cannot be written; the options contradict each other.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let options = options(arguments)?;
-    let device = device(arguments)?;
-    let made = write(&arguments.image, &device, &options)?;
+    let target = target(arguments)?;
+    let made = make(&arguments.image, target, &options)?;
     if !arguments.quiet {
         println!("{}", said(&arguments.image, &made));
     }
@@ -91,12 +91,30 @@ pub fn create(image: &Path, size: u64) -> Result<()> {
         root_owner: caller(),
         ..Options::default()
     };
-    let device = FileDevice::create(image, size)?;
-    write(image, &device, &options).map(drop)
+    make(image, Target::File(size), &options).map(drop)
 }
 
-fn write(image: &Path, device: &FileDevice, options: &Options) -> Result<Made> {
-    let made = mkfs(device, options).with_context(|| image.display().to_string())?;
+/// What the file system goes into, as it was found.
+enum Target {
+    /// A file that will have this size.
+    File(u64),
+    /// A block device.
+    Device(FileDevice),
+}
+
+/// Makes the file system; what the target holds is safe until it is known to be possible.
+fn make(image: &Path, target: Target, options: &Options) -> Result<Made> {
+    let name = || image.display().to_string();
+    let size = match &target {
+        Target::File(size) => *size,
+        Target::Device(device) => device.size(),
+    };
+    let design = Design::of(size, options).with_context(name)?;
+    let device = match target {
+        Target::File(size) => FileDevice::create(image, size)?,
+        Target::Device(device) => cleared(image, device)?,
+    };
+    let made = design.write(&device).with_context(name)?;
     device.flush()?;
     Ok(made)
 }
@@ -124,8 +142,8 @@ fn options(arguments: &Arguments) -> Result<Options> {
     })
 }
 
-/// Opens what the file system goes into; it reads as zeroes.
-fn device(arguments: &Arguments) -> Result<FileDevice> {
+/// Finds what the file system goes into, and refuses what holds something.
+fn target(arguments: &Arguments) -> Result<Target> {
     let image = &arguments.image;
     let name = || image.display().to_string();
     let existing = match fs::metadata(image) {
@@ -140,24 +158,23 @@ fn device(arguments: &Arguments) -> Result<FileDevice> {
         );
     }
     match existing {
-        Some(existing) if existing.file_type().is_block_device() => cleared(image, arguments.size),
-        Some(existing) => {
-            let size = arguments.size.unwrap_or(existing.len());
-            Ok(FileDevice::create(image, size)?)
+        Some(existing) if existing.file_type().is_block_device() => {
+            if arguments.size.is_some() {
+                return Err(Misuse("--size: a block device has its size".to_owned()).into());
+            }
+            let device = FileDevice::open(image, Access::ReadWrite, Duration::ZERO)?;
+            Ok(Target::Device(device))
         }
+        Some(existing) => Ok(Target::File(arguments.size.unwrap_or(existing.len()))),
         None => match arguments.size {
-            Some(size) => Ok(FileDevice::create(image, size)?),
+            Some(size) => Ok(Target::File(size)),
             None => Err(Misuse(format!("{}: a new image needs --size", name())).into()),
         },
     }
 }
 
-/// A block device, all zeroes.
-fn cleared(image: &Path, size: Option<u64>) -> Result<FileDevice> {
-    if size.is_some() {
-        return Err(Misuse("--size: a block device has its size".to_owned()).into());
-    }
-    let device = FileDevice::open(image, Access::ReadWrite, Duration::ZERO)?;
+/// A block device, now all zeroes.
+fn cleared(image: &Path, device: FileDevice) -> Result<FileDevice> {
     if !device.discard(0, device.size())? {
         bail!(
             "{}: the device cannot be cleared quickly; `blkdiscard -z` clears it slowly",

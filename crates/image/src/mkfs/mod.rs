@@ -17,10 +17,12 @@ mod writer;
 use std::ops::Range;
 
 use pext4_block::Device;
+use pext4_ondisk::superblock::Superblock;
 
 pub use plan::Options;
 
 use crate::error::Result;
+use contents::Files;
 use layout::Layout;
 
 /// What was made.
@@ -42,26 +44,58 @@ pub struct Made {
     pub features: Vec<String>,
 }
 
+/// A file system that is possible, not yet written: to know before anything is overwritten.
+pub struct Design {
+    superblock: Superblock,
+    layout: Layout,
+    files: Files,
+}
+
+impl Design {
+    /// An empty file system for a device of `size` bytes.
+    ///
+    /// # Errors
+    ///
+    /// `Impossible` if the options contradict each other or the size is too small.
+    pub fn of(size: u64, options: &Options) -> Result<Self> {
+        let (mut superblock, geometry) = plan::plan(size, options)?;
+        let mut layout = Layout::place(geometry)?;
+        let files = contents::place(&mut layout, &mut superblock, options)?;
+        layout.finish(&mut superblock);
+        Ok(Self {
+            superblock,
+            layout,
+            files,
+        })
+    }
+
+    /// Writes it to a device of that size that reads as zeroes.
+    ///
+    /// # Errors
+    ///
+    /// `Io`.
+    pub fn write(&self, device: &dyn Device) -> Result<Made> {
+        writer::write(device, &self.layout, &self.superblock, &self.files)?;
+        let geometry = &self.layout.geometry;
+        Ok(Made {
+            block_size: geometry.block_size,
+            blocks: geometry.blocks_count,
+            inodes: geometry.inodes_count,
+            groups: geometry.group_count,
+            journal_blocks: self.files.journal_blocks,
+            uuid: self.superblock.uuid,
+            features: self.superblock.features.names(),
+        })
+    }
+}
+
 /// Makes an empty file system on a device that reads as zeroes.
 ///
 /// # Errors
 ///
 /// `Impossible` if the options contradict each other or the size is too small, `Io`.
 pub fn mkfs(device: &dyn Device, options: &Options) -> Result<Made> {
-    let (mut superblock, geometry) = plan::plan(device.size(), options)?;
-    let mut layout = Layout::place(geometry)?;
-    let files = contents::place(&mut layout, &mut superblock, options)?;
-    layout.finish(&mut superblock);
-    writer::write(device, &layout, &superblock, &files)?;
-    Ok(Made {
-        block_size: geometry.block_size,
-        blocks: geometry.blocks_count,
-        inodes: geometry.inodes_count,
-        groups: geometry.group_count,
-        journal_blocks: files.journal_blocks,
-        uuid: superblock.uuid,
-        features: superblock.features.names(),
-    })
+    Design::of(device.size(), options)?.write(device)
 }
 
 /// Blocks `[start, end)` of the device.
