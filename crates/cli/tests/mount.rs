@@ -205,15 +205,23 @@ fn a_termination_ends_cleanly_though_files_are_open() {
     let mut nameless = File::create(mount.path("nameless")).unwrap();
     fs::remove_file(mount.path("nameless")).unwrap();
     nameless.write_all(&[1; 100_000]).unwrap();
-    let mut named = File::create(mount.path("named")).unwrap();
-    named.write_all(b"written, not synced, not closed").unwrap();
+    let content = "written, not synced, not closed\n".repeat(10_000);
+    let open = (0..20).map(|number| {
+        let mut named = File::create(mount.path(format!("named{number}"))).unwrap();
+        named.write_all(content.as_bytes()).unwrap();
+        named
+    });
+    let open: Vec<_> = open.collect();
     kill_process(place.server(), Signal::TERM).unwrap();
     place.wait_until_closed();
     mount.forget();
     assert_eq!(place.state(), "clean");
     place.check();
-    let read = succeed(pext4(["cat"]).arg(&place.image).arg("/named"));
-    assert_eq!(read, "written, not synced, not closed");
+    for number in 0..open.len() {
+        let name = format!("/named{number}");
+        let read = succeed(pext4(["cat"]).arg(&place.image).arg(name));
+        assert!(read == content, "{} bytes of file {number}", read.len());
+    }
     assert!(!succeed(pext4(["ls"]).arg(&place.image)).contains("nameless"));
 }
 

@@ -9,6 +9,7 @@ use pext4_sync::Mutex;
 
 use crate::dir::DirectorySettings;
 use crate::inode::table::Inodes;
+use crate::types::InodeNumber;
 
 /// A mounted ext4 file system.
 pub struct Volume {
@@ -36,6 +37,12 @@ impl Volume {
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.inodes.store.is_read_only()
+    }
+
+    /// The inodes that callers hold at this moment.
+    #[must_use]
+    pub fn held(&self) -> Vec<InodeNumber> {
+        self.inodes.holds.all()
     }
 
     /// What a person should know about this mount: a replayed journal, finished orphans, features

@@ -19,7 +19,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -28,9 +28,10 @@ use fuser::{
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use pext4_fs::{Attributes, SetTime};
+use pext4_fs::{Attributes, SetTime, Volume};
 
 use crate::dispatch::{Answer, Caller, Change, Dispatch, Errno, Found, Listed, Sized, Whence, fit};
+use crate::node::node_of;
 use crate::offload::Offload;
 use crate::overdue::Overdue;
 use crate::placement;
@@ -71,6 +72,19 @@ impl FuserTransport {
     /// Where the way to notify the kernel is put as soon as there is one.
     pub(crate) fn notifier(&self) -> Arc<OnceLock<Notifier>> {
         Arc::clone(&self.notifier)
+    }
+
+    /// Has the kernel let go of the pages of all files it knows. What it was writing is written
+    /// when this returns. Not for the threads that serve: the kernel's writes come to them.
+    pub(crate) fn let_pages_go(notifier: &OnceLock<Notifier>, volume: &Weak<Volume>) {
+        let Some(notifier) = notifier.get() else {
+            return;
+        };
+        let held = volume.upgrade().map(|volume| volume.held());
+        for inode in held.into_iter().flatten() {
+            // A node that it has let go of has no pages.
+            let _ = notifier.inval_inode(INodeNo(node_of(inode)), 0, 0);
+        }
     }
 
     /// Keeps the error of a write behind its caller, and makes the kernel ask for it.

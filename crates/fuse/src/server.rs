@@ -93,8 +93,10 @@ impl Server {
             notifier.get_or_init(|| session.notifier());
             thread::try_spawn("pext4-session", move || session.run())
         });
+        let volume = Arc::downgrade(volume);
+        let write_out = move || FuserTransport::let_pages_go(&notifier, &volume);
         match started {
-            Ok(thread) => Ok((thread, Unmounter::new(directory))),
+            Ok(thread) => Ok((thread, Unmounter::new(directory, Arc::new(write_out)))),
             Err(error) => {
                 // The connection is gone, and the directory would only answer with errors.
                 let _ = mount::unmount(directory);

@@ -60,6 +60,20 @@ impl Holds {
         before.is_ok_and(|before| before <= count)
     }
 
+    /// All inodes that somebody holds.
+    pub(crate) fn all(&self) -> Vec<InodeNumber> {
+        let mut held = Vec::new();
+        for (page, first) in self.pages.iter().zip((0u32..).step_by(PER_PAGE)) {
+            let counts = page.get().into_iter().flatten();
+            for (count, number) in counts.zip(first..) {
+                if count.load(Ordering::SeqCst) > 0 {
+                    held.push(InodeNumber(number));
+                }
+            }
+        }
+        held
+    }
+
     /// Whether nobody holds the inode.
     pub(crate) fn is_free(&self, inode: InodeNumber) -> bool {
         let page = self.pages[inode.get() as usize / PER_PAGE].get();
@@ -79,6 +93,10 @@ mod tests {
         holds.take(last);
         holds.take(last);
         assert!(holds.is_free(first) && !holds.is_free(last));
+        holds.take(InodeNumber(7));
+        assert_eq!(holds.all(), [InodeNumber(7), last]);
+        assert!(holds.give(InodeNumber(7), 1));
+        assert_eq!(holds.all(), [last]);
         assert!(!holds.give(last, 1));
         assert!(holds.give(last, 1));
         assert!(holds.is_free(last));

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -23,19 +24,22 @@ pub fn unmount(directory: &Path) -> Result<(), MountError> {
 }
 
 /// Ends a mount from within its server, whoever uses it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Unmounter {
     directory: PathBuf,
     device_minor: Option<u32>,
+    /// Returns when the kernel has written what it has begun to write.
+    write_out: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl Unmounter {
     /// For the mount that was just made on `directory`.
-    pub(crate) fn new(directory: &Path) -> Self {
+    pub(crate) fn new(directory: &Path, write_out: Arc<dyn Fn() + Send + Sync>) -> Self {
         let mount = table::ours_on(directory).ok().flatten();
         Self {
             directory: directory.to_owned(),
             device_minor: mount.map(|mount| mount.device_minor),
+            write_out,
         }
     }
 
@@ -68,12 +72,14 @@ impl Unmounter {
         table::ours_on(&self.directory).is_ok_and(|mount| mount.is_none())
     }
 
-    /// The kernel writes its dirty pages to the server.
+    /// The kernel writes its dirty pages to the server. When `syncfs` asks for that, recent kernels
+    /// begin to and do not wait for the server to answer.
     fn write_back(&self) {
         if let Ok(directory) = File::open(&self.directory) {
             // What cannot be written now is lost with the connection; it was not synced.
             let _ = rustix::fs::syncfs(&directory);
         }
+        (self.write_out)();
     }
 
     /// Tears the connection down; its owner may, where the kernel shows its connections.
