@@ -1,6 +1,13 @@
 //! How a volume is mounted, and how wide each mechanism is.
 
+mod scaling;
+
 use std::time::Duration;
+
+pub use scaling::{
+    AttributeCache, BusyGroups, DirectoryLocks, Frees, GroupIndex, InodeBits, OrphanSlots,
+    SWITCHES, Scaling, ScalingError, StreamGoals, Switch, Width,
+};
 
 /// What to do when the image turns out corrupt while mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,11 +50,4 @@ impl Default for MountOptions {
             scaling: Scaling::default(),
         }
     }
-}
-
-/// Width of the mechanisms that keep cores apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Scaling {
-    /// Stream goals for large files; `None` takes min(cores, groups / 4).
-    pub stream_goals: Option<u32>,
 }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use pext4_fs::options::{MountOptions, OnError};
+use pext4_fs::options::{MountOptions, OnError, Scaling, ScalingError};
 use thiserror::Error;
 
 /// Longest time between commits that can be asked for, in seconds.
@@ -25,11 +25,19 @@ pub enum OptionError {
         /// What it wants.
         wants: &'static str,
     },
+    /// A setting of the mechanisms that keep cores apart makes no sense.
+    #[error("option `{option}`: {problem}")]
+    Scaling {
+        /// The option as given.
+        option: String,
+        /// What is wrong with it, and what there is.
+        problem: ScalingError,
+    },
 }
 
 const KNOWN: &str = "ro, rw, allow_other, commit=SECONDS, errors=continue|remount-ro, discard, \
                      nodiscard, suid, nosuid, dev, nodev, exec, noexec, atime, noatime, dirsync, \
-                     sync, async, defaults";
+                     sync, async, defaults, mb_optimize_scan=0|1, scaling=SETTING[:SWITCH=VALUE...]";
 
 /// What the kernel is told about a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,6 +139,17 @@ impl Options {
             Some(("errors", "continue")) => self.volume.on_error = Some(OnError::Continue),
             Some(("errors", "remount-ro")) => self.volume.on_error = Some(OnError::ReadOnly),
             Some(("errors", _)) => return Err(wrong("`continue` or `remount-ro`")),
+            Some(("scaling", value)) => {
+                let scaling = Scaling::parse(value);
+                self.volume.scaling = scaling.map_err(|problem| OptionError::Scaling {
+                    option: option.to_owned(),
+                    problem,
+                })?;
+            }
+            Some(("mb_optimize_scan", value @ ("0" | "1"))) => {
+                self.volume.scaling.optimize_scan = value == "1";
+            }
+            Some(("mb_optimize_scan", _)) => return Err(wrong("0 or 1")),
             _ => return Err(OptionError::Unknown(option.to_owned())),
         }
         Ok(())
@@ -164,6 +183,16 @@ mod tests {
         assert_eq!(later.kernel, KernelOptions::default());
         assert!(!later.volume.read_only);
         assert_eq!(later.volume.commit_interval, Duration::from_secs(5));
+    }
+
+    #[test]
+    fn mechanisms_have_switches() {
+        let options = parsed("scaling=seeds:-try-lock,mb_optimize_scan=0").unwrap();
+        let text = options.volume.scaling.to_string();
+        assert_eq!(text, "seeds,try-lock=wait,mb_optimize_scan=0");
+        let text = parsed("scaling=none").unwrap_err().to_string();
+        assert!(text.starts_with("option `scaling=none`: there is no switch `none`"));
+        assert!(parsed("mb_optimize_scan=2").is_err());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use pext4_sync::order::Class;
 use pext4_sync::{Mutex, Sharded, topology};
 
 use super::Preallocation;
+use crate::options::{StreamGoals, Width};
 use crate::store::Store;
 
 /// "No hint yet."
@@ -39,8 +40,10 @@ pub struct Hints {
 impl Hints {
     pub fn new(store: &Store) -> Self {
         let groups = store.geometry.group_count;
-        let cores = u32::try_from(topology::shard_count()).unwrap_or(u32::MAX);
-        let width = store.options.scaling.stream_goals.unwrap_or(cores);
+        let width = match store.options.scaling.stream_goals {
+            StreamGoals::Slots(Width::Fixed(width)) => width,
+            _ => u32::try_from(topology::shard_count()).unwrap_or(u32::MAX),
+        };
         let width = width.min(groups.div_ceil(4)).max(1);
         Self {
             streams: (0..width).map(|_| AtomicU32::new(NONE)).collect(),
