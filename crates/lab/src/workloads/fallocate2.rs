@@ -1,0 +1,72 @@
+//! `fallocate2`: allocation and freeing of blocks, each task in a file of its own that has no name.
+//!
+//! After will-it-scale's test of that name: 8 KiB pieces until the file has 1 MiB, cut to nothing,
+//! again. An operation is one allocation; the cut comes with the last of a file, as there.
+
+use anyhow::Result;
+
+use super::{Needs, Node, Plan, Step, Target, Task, Workload, own_directory, remove_own};
+
+const PIECE: u64 = 8 << 10;
+const FILE: u64 = 1 << 20;
+
+pub struct Fallocate2;
+
+struct State {
+    number: u32,
+    directory: Node,
+    file: Node,
+    size: u64,
+}
+
+impl Workload for Fallocate2 {
+    fn name(&self) -> &'static str {
+        "fallocate2"
+    }
+
+    fn source(&self) -> &'static str {
+        "will-it-scale; block allocation v1 and v3, 2025"
+    }
+
+    fn operation(&self) -> &'static str {
+        "fallocate 8 KiB behind the end of an unlinked file; at 1 MiB cut it to nothing"
+    }
+
+    fn needs(&self, plan: &Plan) -> Needs {
+        Needs {
+            bytes: u64::from(plan.tasks) * FILE,
+            inodes: 2 * u64::from(plan.tasks),
+            small_inodes: false,
+        }
+    }
+
+    fn task(&self, target: &dyn Target, _plan: &Plan, number: u32) -> Result<Box<dyn Task>> {
+        let directory = own_directory(target, number)?;
+        let file = target.create(&directory, "file")?;
+        target.unlink(&directory, "file")?;
+        let size = 0;
+        Ok(Box::new(State {
+            number,
+            directory,
+            file,
+            size,
+        }))
+    }
+}
+
+impl Task for State {
+    fn step(&mut self, target: &dyn Target) -> Result<Step> {
+        target.allocate(&self.file, self.size, PIECE)?;
+        self.size += PIECE;
+        if self.size == FILE {
+            target.truncate(&self.file, 0)?;
+            self.size = 0;
+        }
+        Ok(Step::ONE)
+    }
+
+    fn finish(self: Box<Self>, target: &dyn Target) -> Result<()> {
+        target.close(self.file);
+        remove_own(target, self.directory, self.number)
+    }
+}

@@ -1,0 +1,104 @@
+//! `mdtest`: files are made, all of them, and then removed.
+//!
+//! After mdtest `-F -C -r`: with `-u` each task has a directory of its own; in the shared variant
+//! all work in one. The round before the first that counts loads the inodes.
+
+use anyhow::Result;
+
+use super::{Needs, Node, Pace, Plan, Step, Target, Task, Workload};
+use super::{at_least_one, own_directory, remove_own};
+
+pub struct Mdtest {
+    pub shared: bool,
+}
+
+struct State {
+    number: u32,
+    /// A directory of its own; without one all is done in the target's root.
+    own: Option<Node>,
+    files: u32,
+    done: u32,
+    removes: bool,
+}
+
+impl Workload for Mdtest {
+    fn name(&self) -> &'static str {
+        if self.shared {
+            "mdtest-shared"
+        } else {
+            "mdtest"
+        }
+    }
+
+    fn source(&self) -> &'static str {
+        "mdtest -F -C -r; new inode, 2017"
+    }
+
+    fn operation(&self) -> &'static str {
+        if self.shared {
+            "create, later remove, an empty file in one directory for all"
+        } else {
+            "create, later remove, an empty file in a directory of the task's own"
+        }
+    }
+
+    fn parts(&self) -> &'static [&'static str] {
+        &["creation", "removal"]
+    }
+
+    fn pace(&self) -> Pace {
+        Pace::Rounds
+    }
+
+    fn needs(&self, plan: &Plan) -> Needs {
+        let inodes = u64::from(plan.tasks) * (u64::from(plan.files) + 1);
+        Needs {
+            bytes: inodes * 64,
+            inodes,
+            small_inodes: false,
+        }
+    }
+
+    fn task(&self, target: &dyn Target, plan: &Plan, number: u32) -> Result<Box<dyn Task>> {
+        at_least_one("files", plan.files)?;
+        let own = if self.shared {
+            None
+        } else {
+            Some(own_directory(target, number)?)
+        };
+        let files = plan.files;
+        Ok(Box::new(State {
+            number,
+            own,
+            files,
+            done: 0,
+            removes: false,
+        }))
+    }
+}
+
+impl Task for State {
+    fn step(&mut self, target: &dyn Target) -> Result<Step> {
+        let directory = self.own.as_ref().unwrap_or(target.root());
+        let name = format!("file.mdtest.{}.{}", self.number, self.done);
+        if self.removes {
+            target.unlink(directory, &name)?;
+        } else {
+            target.close(target.create(directory, &name)?);
+        }
+        self.done += 1;
+        let last = self.done == self.files;
+        if last {
+            self.done = 0;
+            self.removes = !self.removes;
+        }
+        Ok(Step::one(last))
+    }
+
+    fn finish(self: Box<Self>, target: &dyn Target) -> Result<()> {
+        match self.own {
+            Some(own) => remove_own(target, own, self.number),
+            None => Ok(()),
+        }
+    }
+}

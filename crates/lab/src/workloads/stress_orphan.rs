@@ -1,0 +1,84 @@
+//! `stress-orphan`: every cut of a file puts it on the list of orphans and takes it off again.
+//!
+//! After the stress-orphan of the orphan file's patches: a file of 4 KiB is truncated byte by byte;
+//! written again when it is empty. The second variant's file has lost its name while open, so it is
+//! an orphan all the time.
+
+use anyhow::Result;
+
+use super::{Needs, Node, Plan, Step, Target, Task, Workload, own_directory, remove_own};
+
+const SIZE: u16 = 4096;
+
+pub struct StressOrphan {
+    pub unlinked: bool,
+}
+
+struct State {
+    number: u32,
+    directory: Node,
+    file: Node,
+    size: u16,
+}
+
+impl Workload for StressOrphan {
+    fn name(&self) -> &'static str {
+        if self.unlinked {
+            "stress-orphan-unlinked"
+        } else {
+            "stress-orphan"
+        }
+    }
+
+    fn source(&self) -> &'static str {
+        "stress-orphan; orphan file, 2021"
+    }
+
+    fn operation(&self) -> &'static str {
+        if self.unlinked {
+            "cut one byte off an open file without a name; at 0 write 4 KiB again"
+        } else {
+            "cut one byte off a file; at 0 write 4 KiB again"
+        }
+    }
+
+    fn needs(&self, plan: &Plan) -> Needs {
+        Needs {
+            bytes: u64::from(plan.tasks) * u64::from(SIZE),
+            inodes: 2 * u64::from(plan.tasks),
+            small_inodes: false,
+        }
+    }
+
+    fn task(&self, target: &dyn Target, _plan: &Plan, number: u32) -> Result<Box<dyn Task>> {
+        let directory = own_directory(target, number)?;
+        let file = target.create(&directory, "file")?;
+        if self.unlinked {
+            target.unlink(&directory, "file")?;
+        }
+        let size = 0;
+        Ok(Box::new(State {
+            number,
+            directory,
+            file,
+            size,
+        }))
+    }
+}
+
+impl Task for State {
+    fn step(&mut self, target: &dyn Target) -> Result<Step> {
+        if self.size == 0 {
+            target.write(&self.file, 0, &[1; SIZE as usize])?;
+            self.size = SIZE;
+        }
+        self.size -= 1;
+        target.truncate(&self.file, u64::from(self.size))?;
+        Ok(Step::ONE)
+    }
+
+    fn finish(self: Box<Self>, target: &dyn Target) -> Result<()> {
+        target.close(self.file);
+        remove_own(target, self.directory, self.number)
+    }
+}

@@ -1,0 +1,93 @@
+//! Every workload with two tasks for a fixed count of steps, in process and on a path.
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use pext4_block::RamDevice;
+use pext4_fs::{MountOptions, Volume};
+use pext4_image::mkfs;
+use pext4_lab::target::{Library, MountedPath, Target};
+use pext4_lab::workloads::{ALL, Plan, Task, Workload};
+
+const STEPS: u32 = 2500;
+
+fn plan() -> Plan {
+    Plan {
+        tasks: 2,
+        files: 100,
+        file_size: 1 << 20,
+        ..Plan::default()
+    }
+}
+
+/// Two tasks at once; each takes the same number of steps.
+fn drive(workload: &dyn Workload, target: &dyn Target) {
+    let plan = plan();
+    workload.prepare(target, &plan).expect("prepared");
+    let tasks: Vec<Box<dyn Task>> = (0..plan.tasks)
+        .map(|number| workload.task(target, &plan, number).expect("a task"))
+        .collect();
+    std::thread::scope(|scope| {
+        for mut task in tasks {
+            scope.spawn(move || {
+                let mut done = 0;
+                for _ in 0..STEPS {
+                    done += task.step(target).expect("a step").operations;
+                }
+                assert!(done > 0, "steps without operations");
+                task.finish(target).expect("finished");
+            });
+        }
+    });
+    workload.clean(target).expect("clean");
+    let left = target.list(target.root()).expect("listed");
+    assert!(left.is_empty(), "{} leaves {left:?}", workload.name());
+}
+
+#[test]
+fn in_process_and_the_image_is_clean() {
+    for workload in ALL {
+        let device = Arc::new(RamDevice::new(256 << 20));
+        let inode_size = if workload.needs(&plan()).small_inodes {
+            128
+        } else {
+            256
+        };
+        let options = mkfs::Options {
+            inode_size,
+            ..mkfs::Options::default()
+        };
+        mkfs::mkfs(&*device, &options).expect("made");
+        let volume = Volume::open(device.clone(), MountOptions::default()).expect("opened");
+        let target = Library::new(volume).expect("a directory");
+        drive(*workload, &target);
+        target.close().expect("closed");
+        let folder = tempfile::tempdir().expect("a folder");
+        let image = folder.path().join("image");
+        device.save(&image).expect("saved");
+        e2fsck(&image, workload.name());
+    }
+}
+
+#[test]
+fn on_a_path() {
+    for workload in ALL {
+        let folder = tempfile::tempdir().expect("a folder");
+        let target = MountedPath::open(folder.path()).expect("opened");
+        drive(*workload, &target);
+        let left = std::fs::read_dir(folder.path()).expect("listed").count();
+        assert_eq!(left, 0, "{}", workload.name());
+    }
+}
+
+fn e2fsck(image: &Path, what: &str) {
+    let told = common::tool("e2fsck")
+        .arg("-fn")
+        .arg(image)
+        .output()
+        .expect("e2fsck is installed");
+    let words = String::from_utf8_lossy(&told.stdout);
+    assert!(told.status.success(), "{what}: {words}");
+}
