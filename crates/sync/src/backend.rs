@@ -37,6 +37,10 @@ mod modelled {
             self.0.try_lock().ok().map(|guard| MutexGuard(Some(guard)))
         }
 
+        pub(crate) fn is_locked(&self) -> bool {
+            self.0.try_lock().is_err()
+        }
+
         pub(crate) fn get_mut(&mut self) -> &mut T {
             self.0.get_mut().expect(UNPOISONED)
         }

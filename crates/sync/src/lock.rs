@@ -73,6 +73,12 @@ impl<T> Mutex<T> {
         })
     }
 
+    /// Whether somebody holds the lock, at a glance that takes nothing and writes nothing.
+    #[inline]
+    pub fn is_locked(&self) -> bool {
+        self.inner.is_locked()
+    }
+
     /// The value, without locking: nobody else can have it.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
@@ -140,8 +146,9 @@ mod tests {
     fn a_held_lock_is_not_got_by_trying() {
         let lock = Mutex::new(Class::Leaf, ());
         let guard = lock.lock();
-        assert!(lock.try_lock().is_none());
+        assert!(lock.is_locked() && lock.try_lock().is_none());
         drop(guard);
+        assert!(!lock.is_locked());
         assert!(lock.try_lock().is_some());
     }
 
