@@ -127,6 +127,23 @@ impl FileDevice {
         })
     }
 
+    /// Makes a regular file longer, with zeroes at its end, or shorter.
+    ///
+    /// # Errors
+    /// It is a block device, or the system refuses.
+    pub fn set_length(&mut self, length: u64) -> io::Result<()> {
+        let action = || format!("make it {length} bytes long");
+        if self.kind != Kind::Regular {
+            let refusal = io::Error::new(io::ErrorKind::InvalidInput, "it is a block device");
+            return Err(error(&self.path, action(), refusal));
+        }
+        self.file
+            .set_len(length)
+            .map_err(|source| error(&self.path, action(), source))?;
+        self.size = length;
+        Ok(())
+    }
+
     /// The path it was opened by.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -445,6 +462,19 @@ mod tests {
             open(Access::ReadOnly).expect("it is free again").size(),
             4096
         );
+    }
+
+    #[test]
+    fn a_file_gets_longer_and_shorter() {
+        let directory = directory();
+        let path = directory.path().join("image");
+        let mut device = FileDevice::create(&path, 4096).expect("it is made");
+        device.set_length(8192).expect("a file can grow");
+        device.write_at(8000, b"end").expect("it lies within now");
+        device.set_length(100).expect("a file can shrink");
+        assert_eq!(device.size(), 100);
+        assert!(device.write_at(8000, b"end").is_err());
+        assert_eq!(fs::metadata(&path).expect("it is there").len(), 100);
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub mod ls;
 pub mod mkfs;
 pub mod mount;
 pub mod record;
+pub mod resize;
 pub mod stat;
 pub mod tree;
 pub mod umount;

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{cat, info, ls, mkfs, mount, stat, tree, umount};
+use commands::{cat, info, ls, mkfs, mount, resize, stat, tree, umount};
 
 /// ext4 in user space: mount, make and read ext4 images, without root and without a kernel driver.
 #[derive(Parser)]
@@ -38,6 +38,7 @@ enum Command {
     Mount(mount::Arguments),
     Umount(umount::Arguments),
     Mkfs(mkfs::Arguments),
+    Resize(resize::Arguments),
     Info(info::Arguments),
     Ls(ls::Arguments),
     Cat(cat::Arguments),
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         Command::Mount(arguments) => mount::run(&arguments),
         Command::Umount(arguments) => umount::run(&arguments),
         Command::Mkfs(arguments) => mkfs::run(&arguments),
+        Command::Resize(arguments) => resize::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
         Command::Ls(arguments) => ls::run(&arguments),
         Command::Cat(arguments) => cat::run(&arguments),

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use pext4_jbd2::JournalError;
 use pext4_ondisk::Corrupt;
 use thiserror::Error as ThisError;
 
@@ -21,4 +22,14 @@ pub enum Error {
     /// What was asked for cannot be made; the text says what would do.
     #[error("{0}")]
     Impossible(String),
+}
+
+impl From<JournalError> for Error {
+    fn from(error: JournalError) -> Self {
+        match error {
+            JournalError::Io { .. } => Self::Io(io::Error::other(error)),
+            JournalError::Corrupt(corrupt) => Self::Corrupt(corrupt),
+            other => Self::Impossible(other.to_string()),
+        }
+    }
 }

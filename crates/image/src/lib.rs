@@ -7,5 +7,6 @@
 
 mod error;
 pub mod mkfs;
+pub mod resize;
 
 pub use error::{Error, Result};

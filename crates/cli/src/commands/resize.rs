@@ -1,0 +1,215 @@
+//! `pext4 resize`: makes a file system larger or smaller, without mounting it.
+
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use pext4_block::Access;
+use pext4_image::resize::{Options, Resize, Summary, Target, Way};
+use serde::Serialize;
+
+use super::record;
+use crate::columns::{self, Side};
+use crate::{device, size};
+
+/// Make a file system larger or smaller, without mounting it
+#[derive(Args)]
+pub struct Arguments {
+    /// The image or block device
+    image: PathBuf,
+    /// The size: 10G, +1G, -1G, `min` for the smallest that fits, `max` for all of the file or device
+    #[arg(allow_hyphen_values = true, value_parser = parse)]
+    size: Target,
+    /// Work on the image itself also where an interruption cannot be undone
+    #[arg(long)]
+    in_place: bool,
+    /// Say what would be done, and do nothing but replay the journal
+    #[arg(long)]
+    dry_run: bool,
+    /// Write JSON
+    #[arg(long)]
+    json: bool,
+    /// Say nothing
+    #[arg(short = 'q', long)]
+    quiet: bool,
+}
+
+fn parse(text: &str) -> Result<Target, String> {
+    match text {
+        "min" => Ok(Target::Smallest),
+        "max" => Ok(Target::Largest),
+        _ => match text.split_at_checked(1) {
+            Some(("+", more)) => size::parse(more).map(Target::More),
+            Some(("-", less)) => size::parse(less).map(Target::Less),
+            _ => size::parse(text).map(Target::Bytes),
+        }
+        .map_err(|told| format!("{told}, +1G, -1G, min or max")),
+    }
+}
+
+/// What was done, for programs.
+#[derive(Serialize)]
+struct Done {
+    way: &'static str,
+    done: bool,
+    block_size: u32,
+    old_blocks: u64,
+    blocks: u64,
+    free_blocks: u64,
+    old_groups: u32,
+    groups: u32,
+    old_inodes: u32,
+    inodes: u32,
+    moved_blocks: u64,
+    moved_inodes: u64,
+    became_meta_bg: bool,
+    replayed_transactions: u32,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The size is impossible, the image is not sound, or it cannot be written.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let image = &arguments.image;
+    let name = || image.display().to_string();
+    let device = device::open(image, Access::ReadWrite)?;
+    let options = Options {
+        in_place: arguments.in_place,
+    };
+    let resize = Resize::prepare(device, arguments.size, options).with_context(name)?;
+    let (summary, way) = (resize.summary(), resize.way());
+    let is_idle = resize.is_idle();
+    if !arguments.quiet && !arguments.json {
+        say_before(image, &summary, way, is_idle)?;
+    }
+    let done = !arguments.dry_run && !is_idle;
+    if done {
+        resize.run().with_context(name)?;
+    }
+    if arguments.json {
+        let mut output = BufWriter::new(io::stdout().lock());
+        record::write(&mut output, &Done::of(&summary, way, is_idle, done))?;
+        output.flush()?;
+    } else if done && !arguments.quiet {
+        println!("{}: it is {} now", name(), size::show(summary.bytes()));
+    }
+    Ok(())
+}
+
+impl Done {
+    fn of(summary: &Summary, way: Way, is_idle: bool, done: bool) -> Self {
+        Self {
+            way: match (is_idle, way) {
+                (true, _) => "none",
+                (false, Way::Journal) => "journal",
+                (false, Way::Clone) => "clone",
+                (false, Way::InPlace) => "in place",
+            },
+            done,
+            block_size: summary.block_size,
+            old_blocks: summary.old_blocks,
+            blocks: summary.blocks,
+            free_blocks: summary.free_blocks,
+            old_groups: summary.old_groups,
+            groups: summary.groups,
+            old_inodes: summary.old_inodes,
+            inodes: summary.inodes,
+            moved_blocks: summary.moved_blocks,
+            moved_inodes: summary.moved_inodes,
+            became_meta_bg: summary.became_meta_bg,
+            replayed_transactions: summary.replayed,
+        }
+    }
+}
+
+/// Says what will be done and what an interruption would leave.
+fn say_before(image: &Path, summary: &Summary, way: Way, is_idle: bool) -> io::Result<()> {
+    let mut output = BufWriter::new(io::stdout().lock());
+    if is_idle {
+        let bytes = size::show(summary.bytes());
+        writeln!(output, "{}: it is {bytes} already", image.display())?;
+        return output.flush();
+    }
+    columns::write(
+        &mut output,
+        &[Side::Left, Side::Left],
+        &rows(image, summary, way),
+    )?;
+    output.flush()
+}
+
+fn rows(image: &Path, summary: &Summary, way: Way) -> Vec<Vec<String>> {
+    let block_size = u64::from(summary.block_size);
+    let bytes = |blocks: u64| size::show(blocks.saturating_mul(block_size));
+    let mut rows = vec![
+        ("Image", image.display().to_string()),
+        (
+            "Size",
+            format!("{} -> {}", bytes(summary.old_blocks), bytes(summary.blocks)),
+        ),
+        (
+            "Blocks",
+            format!(
+                "{} -> {} of {block_size} bytes",
+                summary.old_blocks, summary.blocks
+            ),
+        ),
+        (
+            "Groups",
+            format!("{} -> {}", summary.old_groups, summary.groups),
+        ),
+        (
+            "Inodes",
+            format!("{} -> {}", summary.old_inodes, summary.inodes),
+        ),
+        ("Free", bytes(summary.free_blocks)),
+    ];
+    if summary.moved_blocks > 0 || summary.moved_inodes > 0 {
+        let text = format!(
+            "{} of blocks, {} inodes",
+            bytes(summary.moved_blocks),
+            summary.moved_inodes
+        );
+        rows.push(("Moving", text));
+    }
+    if summary.became_meta_bg {
+        let text = "descriptors of further groups lie in those groups from now on (meta_bg)";
+        rows.push(("Layout", text.to_owned()));
+    }
+    if summary.replayed > 0 {
+        let text = format!("{} transactions replayed", summary.replayed);
+        rows.push(("Journal", text));
+    }
+    rows.push(("Way", explained(way).to_owned()));
+    rows.into_iter()
+        .map(|(label, text)| vec![label.to_owned(), text])
+        .collect()
+}
+
+fn explained(way: Way) -> &'static str {
+    match way {
+        Way::Journal => "one transaction of its journal; interrupted, it is as before or as wanted",
+        Way::Clone => "on a clone that replaces it at the end; interrupted, it is as before",
+        Way::InPlace => "in place; interrupted, it is damaged",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Target, parse};
+
+    #[test]
+    fn sizes_are_absolute_relative_or_ends() {
+        assert_eq!(parse("10G"), Ok(Target::Bytes(10 << 30)));
+        assert_eq!(parse("+1.5M"), Ok(Target::More(3 << 19)));
+        assert_eq!(parse("-512K"), Ok(Target::Less(512 << 10)));
+        assert_eq!(parse("min"), Ok(Target::Smallest));
+        assert_eq!(parse("max"), Ok(Target::Largest));
+        for text in ["", "+", "-", "--1G", "+min", "big"] {
+            let told = parse(text).expect_err(text);
+            assert!(told.contains("+1G, -1G, min or max"), "{told}");
+        }
+    }
+}

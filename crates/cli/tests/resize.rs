@@ -1,0 +1,47 @@
+//! `pext4 resize`, from the outside.
+
+mod common;
+
+use std::fs;
+
+use common::{Place, fail, has, pext4, succeed};
+use serde_json::Value;
+
+fn length(place: &Place) -> u64 {
+    fs::metadata(&place.image).expect("an image").len()
+}
+
+#[test]
+fn an_image_grows_and_says_how() {
+    let place = Place::empty();
+    succeed(pext4(["mkfs", "-q", "--size", "64M"]).arg(&place.image));
+    let said = succeed(pext4(["resize", "--dry-run"]).arg(&place.image).arg("96M"));
+    assert!(said.contains("Size    64 MiB -> 96 MiB"), "{said}");
+    assert!(said.contains("one transaction of its journal"), "{said}");
+    assert_eq!(length(&place), 64 << 20, "nothing was done");
+    let said = succeed(pext4(["resize"]).arg(&place.image).arg("+32M"));
+    assert!(said.contains("it is 96 MiB now"), "{said}");
+    assert_eq!(length(&place), 96 << 20);
+    let said = succeed(pext4(["resize"]).arg(&place.image).arg("max"));
+    assert!(said.contains("it is 96 MiB already"), "{said}");
+    let json = succeed(pext4(["resize", "--json"]).arg(&place.image).arg("1G"));
+    let done: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(done["way"], "journal");
+    assert_eq!(done["done"], true);
+    assert_eq!(done["blocks"], 1 << 20);
+    if has("e2fsck") {
+        let mut e2fsck = std::process::Command::new("e2fsck");
+        succeed(e2fsck.arg("-fn").arg(&place.image));
+    }
+}
+
+#[test]
+fn what_is_no_size_or_no_image_is_refused() {
+    let place = Place::empty();
+    let told = fail(pext4(["resize"]).arg(&place.image).arg("large"), 2);
+    assert!(told.contains("min or max"), "{told}");
+    fs::write(&place.image, vec![0; 1 << 20]).expect("a file");
+    let told = fail(pext4(["resize"]).arg(&place.image).arg("2M"), 1);
+    assert!(told.contains("corrupt superblock"), "{told}");
+    assert_eq!(length(&place), 1 << 20, "it is as it was");
+}

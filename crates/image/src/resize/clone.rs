@@ -1,0 +1,135 @@
+//! A copy of an image beside it, that takes its place in one step or goes away.
+//!
+//! Where the host's file system shares blocks between files, the clone costs nothing; else data is
+//! copied and holes stay holes. Life cycle: made, written by the resize, put in place; dropped
+//! before that, it is removed.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use pext4_block::{Access, Device, FileDevice};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+use tempfile::NamedTempFile;
+
+use crate::error::{Error, Result};
+
+/// Bytes asked for in one step of copying.
+const STEP: u64 = 64 << 20;
+
+/// A file that will replace an image.
+pub(super) struct Replacement {
+    file: NamedTempFile,
+    device: FileDevice,
+    image: PathBuf,
+}
+
+impl Replacement {
+    /// A copy of the first `kept` bytes of `image`, `length` bytes long, with its owner and mode.
+    pub fn of(image: &Path, kept: u64, length: u64) -> Result<Self> {
+        let image = fs::canonicalize(image)?;
+        let source = File::open(&image)?;
+        let metadata = source.metadata()?;
+        if metadata.nlink() > 1 {
+            return Err(Error::Impossible(format!(
+                "the file has {} names (hard links), and a clone would replace it under one of them \
+                 only: --in-place works on the file itself",
+                metadata.nlink()
+            )));
+        }
+        let folder = image.parent().unwrap_or(Path::new("/"));
+        let name = image.file_name().unwrap_or_default().to_string_lossy();
+        let file = tempfile::Builder::new()
+            .prefix(&format!(".{name}.resize-"))
+            .tempfile_in(folder)?;
+        copy(&source, file.as_file(), kept.min(metadata.len()))?;
+        file.as_file().set_len(length)?;
+        let owner = |id: u32| Some(id);
+        std::os::unix::fs::fchown(file.as_file(), owner(metadata.uid()), owner(metadata.gid()))?;
+        file.as_file().set_permissions(metadata.permissions())?;
+        let device = FileDevice::open(file.path(), Access::ReadWrite, std::time::Duration::ZERO)?;
+        Ok(Self {
+            file,
+            device,
+            image,
+        })
+    }
+
+    /// The copy.
+    pub fn device(&self) -> &FileDevice {
+        &self.device
+    }
+
+    /// Replaces the image, durably.
+    pub fn put_in_place(self) -> Result<()> {
+        self.device.flush()?;
+        self.file.as_file().sync_all()?;
+        let folder = self.image.parent().unwrap_or(Path::new("/")).to_owned();
+        self.file
+            .persist(&self.image)
+            .map_err(|failed| failed.error)?;
+        File::open(folder)?.sync_all()?;
+        Ok(())
+    }
+}
+
+/// Copies the first `length` bytes: by sharing them all, else data by data.
+fn copy(source: &File, to: &File, length: u64) -> io::Result<()> {
+    match rustix::fs::ioctl_ficlone(to, source) {
+        Ok(()) => return Ok(()),
+        Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::INVAL | Errno::NOTTY | Errno::NOSYS) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let mut at = 0;
+    while at < length {
+        let Some(start) = seek(source, SeekFrom::Data(at))? else {
+            break;
+        };
+        let end = seek(source, SeekFrom::Hole(start))?.unwrap_or(length);
+        copy_range(source, to, start, end.min(length))?;
+        at = end;
+    }
+    Ok(())
+}
+
+/// Where data or a hole begins; `None` behind the last data.
+fn seek(file: &File, to: SeekFrom) -> io::Result<Option<u64>> {
+    match rustix::fs::seek(file, to) {
+        Ok(at) => Ok(Some(at)),
+        Err(Errno::NXIO) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn copy_range(source: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
+    let (mut from_at, mut to_at) = (start, start);
+    while from_at < end {
+        let most = usize::try_from((end - from_at).min(STEP)).expect("at most a step");
+        let copied =
+            rustix::fs::copy_file_range(source, Some(&mut from_at), to, Some(&mut to_at), most);
+        match copied {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                return copy_through_memory(source, to, from_at, end);
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+fn copy_through_memory(source: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
+    use std::os::unix::fs::FileExt;
+    let mut buffer = vec![0; 1 << 20];
+    let mut at = start;
+    while at < end {
+        let step = usize::try_from((end - at).min(buffer.len() as u64)).expect("a buffer at most");
+        source.read_exact_at(&mut buffer[..step], at)?;
+        to.write_all_at(&buffer[..step], at)?;
+        at += step as u64;
+    }
+    Ok(())
+}

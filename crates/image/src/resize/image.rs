@@ -1,0 +1,213 @@
+//! An image as resizing sees it: read from the device, changed in memory only.
+//!
+//! Blocks that change are kept whole, by number; a read sees them. Nothing here writes: what a plan
+//! has changed is written by [`super::run`], when the plan is complete. Life cycle: opened after the
+//! journal was replayed, changed by growing or shrinking, then taken apart.
+
+use std::collections::BTreeMap;
+
+use pext4_block::Device;
+use pext4_ondisk::extent::Bounds;
+use pext4_ondisk::geometry::Geometry;
+use pext4_ondisk::group_descriptor::GroupDescriptor;
+use pext4_ondisk::inode::Inode;
+use pext4_ondisk::superblock::{self, Superblock};
+use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber};
+
+use crate::error::{Error, Result};
+
+/// An image and what is to change in it.
+pub(super) struct Image<'d> {
+    device: &'d dyn Device,
+    /// As on the device.
+    pub superblock: Superblock,
+    /// As on the device.
+    pub geometry: Geometry,
+    /// Of all groups, as they will be.
+    pub descriptors: Vec<GroupDescriptor>,
+    /// Blocks that differ from the device.
+    pub changed: BTreeMap<BlockNumber, Vec<u8>>,
+    /// Bitmaps looked at so far, as they will be.
+    pub(super) block_bitmaps: BTreeMap<u32, Bitmap>,
+}
+
+/// A bitmap in memory.
+pub(super) struct Bitmap {
+    pub bits: Vec<u8>,
+    pub is_changed: bool,
+}
+
+/// Reads and checks the superblock.
+pub(super) fn read_superblock(device: &dyn Device) -> Result<Superblock> {
+    let mut bytes = [0; superblock::SIZE];
+    if device.size() < superblock::OFFSET + superblock::SIZE as u64 {
+        let problem = format!("a device of {} bytes has no room for one", device.size());
+        return Err(Corrupt::new("superblock", problem).into());
+    }
+    device.read_at(superblock::OFFSET, &mut bytes)?;
+    Ok(Superblock::decode(&bytes)?)
+}
+
+impl<'d> Image<'d> {
+    /// An image with all its descriptors, checked.
+    pub fn open(device: &'d dyn Device) -> Result<Self> {
+        let mut image = Self::without_descriptors(device)?;
+        let geometry = image.geometry;
+        image.read_descriptors(geometry.group_count, |slot, group| {
+            let descriptor = GroupDescriptor::decode(slot, &geometry, group)?;
+            descriptor.check(&geometry, group)?;
+            Ok(descriptor)
+        })?;
+        Ok(image)
+    }
+
+    /// An image whose journal waits to be replayed, with the descriptors of its first `groups`
+    /// groups. They may be newer than the superblock, or torn, so they are not checked.
+    pub fn open_unreplayed(device: &'d dyn Device, groups: u32) -> Result<Self> {
+        let mut image = Self::without_descriptors(device)?;
+        let geometry = image.geometry;
+        image.read_descriptors(groups.min(geometry.group_count), |slot, group| {
+            GroupDescriptor::decode_unverified(slot, &geometry, group)
+        })?;
+        Ok(image)
+    }
+
+    fn without_descriptors(device: &'d dyn Device) -> Result<Self> {
+        let superblock = read_superblock(device)?;
+        let geometry = Geometry::of(&superblock)?;
+        let bytes = geometry
+            .blocks_count
+            .checked_mul(u64::from(geometry.block_size));
+        if bytes.is_none_or(|bytes| bytes > device.size()) {
+            let problem = format!(
+                "{} blocks of {} bytes do not fit the device's {} bytes",
+                geometry.blocks_count,
+                geometry.block_size,
+                device.size()
+            );
+            return Err(Corrupt::new("superblock", problem).into());
+        }
+        Ok(Self {
+            device,
+            superblock,
+            geometry,
+            descriptors: Vec::new(),
+            changed: BTreeMap::new(),
+            block_bitmaps: BTreeMap::new(),
+        })
+    }
+
+    fn read_descriptors(
+        &mut self,
+        groups: u32,
+        decode: impl Fn(&[u8], GroupNumber) -> std::result::Result<GroupDescriptor, Corrupt>,
+    ) -> Result<()> {
+        let geometry = self.geometry;
+        let size = usize::from(geometry.descriptor_size);
+        for index in 0..groups.div_ceil(geometry.descriptors_per_block) {
+            let home = geometry.descriptor_block(index);
+            let block = self.read(home)?;
+            let first = index * geometry.descriptors_per_block;
+            for (group, slot) in (first..groups).zip(block.chunks_exact(size)) {
+                let descriptor = decode(slot, GroupNumber(group));
+                self.descriptors
+                    .push(descriptor.map_err(|corrupt| corrupt.in_block(home))?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes in a block.
+    pub fn block_size(&self) -> usize {
+        self.geometry.block_size as usize
+    }
+
+    /// Where blocks of files may lie.
+    pub fn bounds(&self) -> Bounds {
+        Bounds {
+            first: BlockNumber(u64::from(self.geometry.first_data_block)),
+            end: BlockNumber(self.geometry.blocks_count),
+        }
+    }
+
+    /// A block as it will be.
+    pub fn read(&self, block: BlockNumber) -> Result<Vec<u8>> {
+        if let Some(bytes) = self.changed.get(&block) {
+            return Ok(bytes.clone());
+        }
+        self.read_device(block, 1)
+    }
+
+    /// `count` blocks as they are on the device.
+    pub fn read_device(&self, block: BlockNumber, count: usize) -> Result<Vec<u8>> {
+        let size = u64::from(self.geometry.block_size);
+        let offset = block.get().checked_mul(size).ok_or_else(|| {
+            Error::from(Corrupt::new("block", "its number is absurd").in_block(block))
+        })?;
+        let mut bytes = vec![0; self.block_size() * count];
+        self.device.read_at(offset, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Changes a block.
+    pub fn edit<R>(
+        &mut self,
+        block: BlockNumber,
+        change: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R> {
+        if !self.changed.contains_key(&block) {
+            let bytes = self.read_device(block, 1)?;
+            self.changed.insert(block, bytes);
+        }
+        let bytes = self.changed.get_mut(&block).expect("it is there now");
+        Ok(change(bytes))
+    }
+
+    /// Replaces a block.
+    pub fn put(&mut self, block: BlockNumber, bytes: Vec<u8>) {
+        debug_assert_eq!(bytes.len(), self.block_size());
+        self.changed.insert(block, bytes);
+    }
+
+    /// Where an inode's slot lies.
+    fn slot(&self, number: InodeNumber) -> Result<(BlockNumber, usize)> {
+        let place = self
+            .geometry
+            .inode_group(number)
+            .and_then(|(group, index)| {
+                let descriptor = self.descriptors.get(group.get() as usize)?;
+                self.geometry.inode_slot(descriptor.inode_table, index)
+            });
+        let (block, offset) = place.ok_or_else(|| {
+            let problem = "there is no inode of this number";
+            Error::from(Corrupt::new("inode table", problem).in_inode(number))
+        })?;
+        Ok((block, offset as usize))
+    }
+
+    /// An inode as it will be.
+    pub fn inode(&self, number: InodeNumber) -> Result<Inode> {
+        let (block, offset) = self.slot(number)?;
+        let bytes = self.read(block)?;
+        let slot = &bytes[offset..offset + usize::from(self.geometry.inode_size)];
+        Inode::decode(slot, number, self.geometry.checksum_seed())
+            .map_err(|corrupt| corrupt.in_block(block).into())
+    }
+
+    /// Replaces an inode.
+    pub fn put_inode(&mut self, number: InodeNumber, inode: &Inode) -> Result<()> {
+        let (block, offset) = self.slot(number)?;
+        let size = usize::from(self.geometry.inode_size);
+        let seed = self.geometry.checksum_seed();
+        self.edit(block, |bytes| {
+            inode.encode(&mut bytes[offset..offset + size], number, seed);
+        })
+    }
+
+    /// Makes an inode one that was never used.
+    pub fn clear_inode(&mut self, number: InodeNumber) -> Result<()> {
+        let (block, offset) = self.slot(number)?;
+        let size = usize::from(self.geometry.inode_size);
+        self.edit(block, |bytes| bytes[offset..offset + size].fill(0))
+    }
+}

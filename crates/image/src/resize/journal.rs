@@ -1,0 +1,243 @@
+//! The image's journal: what it holds is brought home before a plan is made, and a plan may be
+//! written through it.
+//!
+//! The transaction is a single one in an empty log, so it begins at the log's first block. Its
+//! numbers are those the journal would use next: a leftover of it can never continue another.
+
+use pext4_block::Device;
+use pext4_jbd2::{LogArea, recovery};
+use pext4_ondisk::directory::FileType;
+use pext4_ondisk::feature::{Compat, Incompat};
+use pext4_ondisk::journal::{
+    Commit, DescriptorWriter, JournalIncompat, JournalSuperblock, RecordFormat, header,
+};
+use pext4_ondisk::superblock::{self, State, Superblock};
+use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
+
+use super::image::{Image, read_superblock};
+use super::map;
+use super::run::present;
+use crate::error::{Error, Result};
+
+/// A journal with an empty log.
+pub(super) struct Log {
+    area: LogArea,
+    superblock: JournalSuperblock,
+}
+
+/// What recovery found, and the journal if there is one inside the image.
+pub(super) struct Found {
+    pub log: Option<Log>,
+    /// Transactions that were replayed.
+    pub replayed: u32,
+}
+
+/// Replays the journal where that is due, and refuses an image that is not sound.
+pub(super) fn recover(device: &dyn Device) -> Result<Found> {
+    let superblock = read_superblock(device)?;
+    let is_dirty = superblock.features.has_incompat(Incompat::RECOVER);
+    let found = if !superblock.features.has_compat(Compat::HAS_JOURNAL) {
+        if is_dirty {
+            let problem = "a journal is to be replayed, but there is none";
+            return Err(Corrupt::new("superblock", problem).into());
+        }
+        Found {
+            log: None,
+            replayed: 0,
+        }
+    } else if superblock.journal_inode.get() == 0 {
+        if is_dirty {
+            return Err(refusal(
+                "its external journal must be replayed first: run `e2fsck`",
+            ));
+        }
+        Found {
+            log: None,
+            replayed: 0,
+        }
+    } else {
+        recover_internal(device, &superblock, is_dirty)?
+    };
+    check_state(&read_superblock(device)?, found.log.is_some())?;
+    Ok(found)
+}
+
+fn recover_internal(device: &dyn Device, superblock: &Superblock, is_dirty: bool) -> Result<Found> {
+    let mut log = find(device, superblock)?;
+    let mut replayed = 0;
+    if log.superblock.errno != 0 {
+        return Err(refusal(
+            "its journal had stopped with an error: run `e2fsck -f` first",
+        ));
+    }
+    if is_dirty {
+        let blocks = superblock.blocks_count;
+        let report = recovery::recover(device, &log.area, &mut log.superblock, blocks)?;
+        replayed = report.transactions;
+    } else if log.superblock.start != 0 {
+        // The file system says that the log is of no concern.
+        recovery::discard(device, &log.area, &mut log.superblock)?;
+    }
+    Ok(Found {
+        log: Some(log),
+        replayed,
+    })
+}
+
+fn refusal(text: &str) -> Error {
+    Error::Impossible(text.to_owned())
+}
+
+fn check_state(superblock: &Superblock, has_log: bool) -> Result<()> {
+    if superblock.state.contains(State::ERRORS) {
+        return Err(refusal("errors are noted in it: run `e2fsck -f` first"));
+    }
+    if !has_log && !superblock.state.contains(State::CLEAN) {
+        return Err(refusal(
+            "it was not unmounted cleanly: run `e2fsck -f` first",
+        ));
+    }
+    Ok(())
+}
+
+/// The journal of an image whose log may still hold something.
+fn find(device: &dyn Device, superblock: &Superblock) -> Result<Log> {
+    let number = superblock.journal_inode;
+    let absent =
+        || Error::from(Corrupt::new("superblock", "its journal has no inode").in_inode(number));
+    // Other groups' descriptors may be torn until the log is replayed.
+    let groups =
+        number.get().checked_sub(1).ok_or_else(absent)? / superblock.inodes_per_group.max(1) + 1;
+    let image = Image::open_unreplayed(device, groups)?;
+    let inode = image.inode(number)?;
+    if inode.file_type() != Some(FileType::Regular) || inode.links == 0 {
+        return Err(Corrupt::new("journal", "is no regular file")
+            .in_inode(number)
+            .into());
+    }
+    let runs = runs(&image, number)?;
+    let area = LogArea::new(image.geometry.block_size, &runs)
+        .map_err(|corrupt| corrupt.in_inode(number))?;
+    let superblock = recovery::read_superblock(device, &area)?;
+    Ok(Log { area, superblock })
+}
+
+/// The runs of a file that has no holes.
+pub(super) fn runs(image: &Image<'_>, number: InodeNumber) -> Result<Vec<(BlockNumber, u32)>> {
+    let inode = image.inode(number)?;
+    let pieces: Vec<(u64, BlockNumber, u32)> = if inode.has_extents() {
+        map::extents(image, number, &inode)?
+            .extents
+            .iter()
+            .map(|extent| (u64::from(extent.logical.get()), extent.start, extent.length))
+            .collect()
+    } else {
+        map::pointers(image, number, &inode)?
+            .iter()
+            .map(|&(logical, block)| (u64::from(logical.get()), block, 1))
+            .collect()
+    };
+    let mut next = 0;
+    for &(logical, _, length) in &pieces {
+        if logical != next {
+            let problem = format!("has a hole at block {next}");
+            return Err(Corrupt::new("file of the system", problem)
+                .in_inode(number)
+                .into());
+        }
+        next += u64::from(length);
+    }
+    Ok(pieces
+        .into_iter()
+        .map(|(_, start, length)| (start, length))
+        .collect())
+}
+
+impl Log {
+    /// Whether so many blocks, the last of them `highest`, fit into one transaction.
+    pub fn has_room(&self, blocks: usize, highest: u64) -> bool {
+        let format = self.format();
+        let wide = self.superblock.incompat.contains(JournalIncompat::BIT64);
+        let room = self
+            .superblock
+            .log_end()
+            .saturating_sub(self.superblock.first);
+        // One is left free, as a ring that is full looks like one that is empty.
+        let fits = format.footprint(blocks, 0) < room as usize;
+        fits && (wide || highest <= u64::from(u32::MAX))
+    }
+
+    /// Whether a block is part of the journal.
+    pub fn contains(&self, block: BlockNumber) -> bool {
+        self.area.contains(block)
+    }
+
+    fn format(&self) -> RecordFormat {
+        RecordFormat::of(&self.superblock)
+    }
+
+    /// Writes a transaction and makes it durable. Nothing would replay it yet.
+    pub fn write(&self, device: &dyn Device, blocks: &[(BlockNumber, &[u8])]) -> Result<()> {
+        let format = self.format();
+        let tid = self.superblock.sequence;
+        let mut at = self.superblock.first;
+        for described in blocks.chunks(format.tags_per_block()) {
+            let mut writer = DescriptorWriter::new(&format, tid, self.superblock.uuid);
+            let mut logged = Vec::with_capacity(described.len());
+            for &(block, bytes) in described {
+                let mut bytes = bytes.to_vec();
+                let escaped = header::begins_with_magic(&bytes);
+                if escaped {
+                    bytes[..4].fill(0);
+                }
+                let checksum = format.data_checksum(tid, &bytes);
+                assert!(
+                    writer.push(block, escaped, checksum),
+                    "a chunk is what fits a descriptor"
+                );
+                logged.push(bytes);
+            }
+            let descriptor = writer.finish();
+            let row: Vec<&[u8]> = std::iter::once(&descriptor[..])
+                .chain(logged.iter().map(Vec::as_slice))
+                .collect();
+            self.area.write(device, at, &row)?;
+            at += u32::try_from(row.len()).expect("a descriptor and what it describes");
+        }
+        device.flush()?;
+        let (seconds, nanoseconds) = present();
+        let commit = Commit {
+            sequence: tid,
+            seconds,
+            nanoseconds,
+        };
+        self.area.write(device, at, &[&commit.encode(&format)])?;
+        Ok(device.flush()?)
+    }
+
+    /// From here on whoever opens the image replays the transaction.
+    pub fn begin(&mut self, device: &dyn Device) -> Result<()> {
+        self.superblock.start = self.superblock.first;
+        self.write_superblock(device)
+    }
+
+    /// Everything is home: the log is empty again.
+    pub fn finish(&mut self, device: &dyn Device) -> Result<()> {
+        self.superblock.start = 0;
+        self.superblock.sequence = self.superblock.sequence.next();
+        self.write_superblock(device)
+    }
+
+    fn write_superblock(&self, device: &dyn Device) -> Result<()> {
+        let (home, _) = self.area.place(0).expect("a journal has blocks");
+        let offset = home.get() * u64::from(self.area.block_size());
+        device.write_at(offset, &self.superblock.encode())?;
+        Ok(device.flush()?)
+    }
+}
+
+/// Writes the primary superblock and makes it durable.
+pub(super) fn write_primary(device: &dyn Device, superblock: &Superblock) -> Result<()> {
+    device.write_at(superblock::OFFSET, &superblock.encode())?;
+    Ok(device.flush()?)
+}

@@ -1,0 +1,155 @@
+//! From a wish to a plan.
+
+use pext4_block::Device;
+use pext4_ondisk::Corrupt;
+use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
+use pext4_ondisk::mmp::{Mmp, Use};
+use pext4_ondisk::superblock::Superblock;
+
+use super::grow;
+use super::image::Image;
+use super::journal;
+use super::plan::Plan;
+use super::shape::Shape;
+use crate::error::{Error, Result};
+
+/// What is known well enough to be laid out anew.
+const HANDLED: Incompat = Incompat::FILETYPE
+    .union(Incompat::RECOVER)
+    .union(Incompat::META_BG)
+    .union(Incompat::EXTENTS)
+    .union(Incompat::SIXTY_FOUR_BIT)
+    .union(Incompat::MMP)
+    .union(Incompat::FLEX_BG)
+    .union(Incompat::EA_INODE)
+    .union(Incompat::CSUM_SEED)
+    .union(Incompat::LARGEDIR)
+    .union(Incompat::INLINE_DATA)
+    .union(Incompat::ENCRYPT)
+    .union(Incompat::CASEFOLD);
+const HANDLED_READ_ONLY: ReadOnlyCompat = ReadOnlyCompat::SPARSE_SUPER
+    .union(ReadOnlyCompat::LARGE_FILE)
+    .union(ReadOnlyCompat::HUGE_FILE)
+    .union(ReadOnlyCompat::GDT_CSUM)
+    .union(ReadOnlyCompat::DIR_NLINK)
+    .union(ReadOnlyCompat::EXTRA_ISIZE)
+    .union(ReadOnlyCompat::QUOTA)
+    .union(ReadOnlyCompat::METADATA_CSUM)
+    .union(ReadOnlyCompat::READONLY)
+    .union(ReadOnlyCompat::PROJECT)
+    .union(ReadOnlyCompat::VERITY)
+    .union(ReadOnlyCompat::ORPHAN_PRESENT);
+const HANDLED_COMPAT: Compat = Compat::DIR_PREALLOC
+    .union(Compat::HAS_JOURNAL)
+    .union(Compat::EXT_ATTR)
+    .union(Compat::RESIZE_INODE)
+    .union(Compat::DIR_INDEX)
+    .union(Compat::SPARSE_SUPER2)
+    .union(Compat::FAST_COMMIT)
+    .union(Compat::STABLE_INODES)
+    .union(Compat::ORPHAN_FILE);
+
+/// The size that is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// So many bytes.
+    Bytes(u64),
+    /// So many bytes more than now.
+    More(u64),
+    /// So many bytes less than now.
+    Less(u64),
+    /// The smallest that holds what there is.
+    Smallest,
+    /// All of the file or device.
+    Largest,
+}
+
+impl Plan {
+    /// Works out how the file system on `device` gets to the wanted size. Its journal is replayed
+    /// for that; nothing else is written.
+    ///
+    /// # Errors
+    /// `Impossible`, with the reason, where the size or a feature is; `Corrupt`; `Io`.
+    pub fn make(device: &dyn Device, target: Target) -> Result<Self> {
+        let found = journal::recover(device)?;
+        let image = Image::open(device)?;
+        check_features(&image.superblock)?;
+        check_mounts(&image)?;
+        let blocks = wanted(&image, device, target)?;
+        let mut plan = match blocks {
+            None => return Err(no_shrinking()),
+            Some(blocks) => {
+                let shape = Shape::of(&image.superblock, &image.geometry, blocks)?;
+                if shape.geometry.blocks_count >= image.geometry.blocks_count {
+                    grow::plan(image, shape)?
+                } else {
+                    return Err(no_shrinking());
+                }
+            }
+        };
+        plan.replayed = found.replayed;
+        plan.log = found.log;
+        Ok(plan)
+    }
+}
+
+fn no_shrinking() -> Error {
+    Error::Impossible("this version makes file systems larger only".to_owned())
+}
+
+/// Refuses an image that another machine has mounted.
+fn check_mounts(image: &Image<'_>) -> Result<()> {
+    if !image.superblock.features.has_incompat(Incompat::MMP) {
+        return Ok(());
+    }
+    let home = image.superblock.mmp_block;
+    if !image.geometry.contains(home, 1) {
+        let corrupt = Corrupt::new("superblock", "its multiple-mount block lies outside");
+        return Err(corrupt.in_block(home).into());
+    }
+    let block = image.read_device(home, 1)?;
+    let mmp = Mmp::decode(&block, image.geometry.checksum_seed())
+        .map_err(|corrupt| corrupt.in_block(home))?;
+    if mmp.usage() == Use::Clean {
+        return Ok(());
+    }
+    Err(Error::Impossible(
+        "its multiple-mount block says that it is in use".to_owned(),
+    ))
+}
+
+/// Blocks that the file system shall have; `None` for as few as possible.
+fn wanted(image: &Image<'_>, device: &dyn Device, target: Target) -> Result<Option<u64>> {
+    let size = u64::from(image.geometry.block_size);
+    let now = image.geometry.blocks_count;
+    let blocks = match target {
+        Target::Bytes(bytes) => bytes / size,
+        Target::More(bytes) => now.saturating_add(bytes / size),
+        Target::Less(bytes) => now.checked_sub(bytes.div_ceil(size)).ok_or_else(|| {
+            Error::Impossible(format!("it has only {} bytes", now.saturating_mul(size)))
+        })?,
+        Target::Smallest => return Ok(None),
+        Target::Largest => device.size() / size,
+    };
+    Ok(Some(blocks))
+}
+
+/// Refuses by name what is not handled.
+fn check_features(superblock: &Superblock) -> Result<()> {
+    let features = &superblock.features;
+    let mut names = features.compat.difference(HANDLED_COMPAT).names();
+    names.extend(features.incompat.difference(HANDLED).names());
+    names.extend(
+        features
+            .read_only_compat
+            .difference(HANDLED_READ_ONLY)
+            .names(),
+    );
+    if names.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Impossible(format!(
+        "this version does not resize images with the features: {}",
+        names.join(", ")
+    )))
+}

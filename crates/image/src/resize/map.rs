@@ -1,0 +1,170 @@
+//! Which blocks an inode maps: read whole, checked node by node.
+//!
+//! A node is visited once at most, since each must begin where its parent says; what a map of
+//! pointers visits is bounded by the blocks that there are.
+
+use pext4_ondisk::extent::{self, Extent, Node};
+use pext4_ondisk::inode::Inode;
+use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock, indirect};
+
+use super::image::Image;
+use crate::error::{Error, Result};
+
+/// The extents of an inode and the blocks of its tree.
+#[derive(Default)]
+pub(super) struct Extents {
+    pub extents: Vec<Extent>,
+    pub nodes: Vec<BlockNumber>,
+}
+
+/// Reads an extent tree.
+pub(super) fn extents(image: &Image<'_>, number: InodeNumber, inode: &Inode) -> Result<Extents> {
+    let mut found = Extents::default();
+    let mut reader = Reader {
+        image,
+        number,
+        generation: inode.generation,
+        found: &mut found,
+    };
+    let root = Node::parse(&inode.block).map_err(|corrupt| corrupt.in_inode(number))?;
+    reader.node(&root, None)?;
+    Ok(found)
+}
+
+struct Reader<'a, 'd> {
+    image: &'a Image<'d>,
+    number: InodeNumber,
+    generation: u32,
+    found: &'a mut Extents,
+}
+
+impl Reader<'_, '_> {
+    fn node(&mut self, node: &Node<'_>, block: Option<BlockNumber>) -> Result<()> {
+        let bounds = self.image.bounds();
+        node.check_entries(&bounds)
+            .map_err(|corrupt| self.placed(corrupt, block))?;
+        for slot in 0..node.len() {
+            if node.depth() == 0 {
+                let extent = node
+                    .extent(slot, &bounds)
+                    .map_err(|corrupt| self.placed(corrupt, block))?;
+                self.push(extent)?;
+            } else {
+                let index = node
+                    .index(slot, &bounds)
+                    .map_err(|corrupt| self.placed(corrupt, block))?;
+                self.child(node.depth(), index)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn child(&mut self, depth: u16, index: extent::Index) -> Result<()> {
+        let block = Some(index.child);
+        let bytes = self.image.read(index.child)?;
+        if let Some(seed) = self.image.geometry.checksum_seed() {
+            extent::verify_node(seed, self.number, self.generation, &bytes)
+                .map_err(|corrupt| self.placed(corrupt, block))?;
+        }
+        let node = Node::parse(&bytes).map_err(|corrupt| self.placed(corrupt, block))?;
+        if node.is_empty() || node.depth() + 1 != depth || node.logical(0) != index.logical {
+            let corrupt = Corrupt::new("extent node", "does not fit its parent");
+            return Err(self.placed(corrupt, block));
+        }
+        self.found.nodes.push(index.child);
+        self.node(&node, block)
+    }
+
+    fn push(&mut self, extent: Extent) -> Result<()> {
+        let end = self.found.extents.last().map_or(0, Extent::end);
+        if u64::from(extent.logical.get()) < end {
+            let problem = format!("extent {extent} overlaps the one before");
+            return Err(self.placed(Corrupt::new("extent node", problem), None));
+        }
+        self.found.extents.push(extent);
+        Ok(())
+    }
+
+    fn placed(&self, corrupt: Corrupt, block: Option<BlockNumber>) -> Error {
+        let corrupt = corrupt.in_inode(self.number);
+        block
+            .map_or(corrupt.clone(), |block| corrupt.in_block(block))
+            .into()
+    }
+}
+
+/// The blocks of an inode mapped by pointers, in the order of the file, with their places in it.
+pub(super) fn pointers(
+    image: &Image<'_>,
+    number: InodeNumber,
+    inode: &Inode,
+) -> Result<Vec<(LogicalBlock, BlockNumber)>> {
+    let size = image.geometry.block_size;
+    let mut walk = Walk {
+        image,
+        number,
+        left: image.geometry.blocks_count,
+        found: Vec::new(),
+    };
+    let fan_out = u64::from(indirect::pointers_per_block(size));
+    let mut logical = 0;
+    for slot in 0..indirect::DIRECT + indirect::MAX_DEPTH {
+        let depth = (slot + 1).saturating_sub(indirect::DIRECT);
+        let pointer = indirect::entry(&inode.block, slot);
+        walk.tree(pointer, depth, logical)?;
+        logical += fan_out.pow(u32::try_from(depth).expect("at most 3"));
+    }
+    Ok(walk.found)
+}
+
+struct Walk<'a, 'd> {
+    image: &'a Image<'d>,
+    number: InodeNumber,
+    /// Blocks that may still be visited.
+    left: u64,
+    found: Vec<(LogicalBlock, BlockNumber)>,
+}
+
+impl Walk<'_, '_> {
+    fn tree(&mut self, pointer: u32, depth: usize, logical: u64) -> Result<()> {
+        if pointer == 0 {
+            return Ok(());
+        }
+        let block = BlockNumber(u64::from(pointer));
+        check_pointer(self.image, self.number, block, &mut self.left)?;
+        if depth == 0 {
+            let logical = u32::try_from(logical).map_err(|_| {
+                Error::from(Corrupt::new("block map", "is too long").in_inode(self.number))
+            })?;
+            self.found.push((LogicalBlock(logical), block));
+            return Ok(());
+        }
+        let bytes = self.image.read(block)?;
+        let fan_out = bytes.len() / 4;
+        let reach = (fan_out as u64).pow(u32::try_from(depth - 1).expect("at most 2"));
+        for slot in 0..fan_out {
+            let pointer = indirect::entry(&bytes, slot);
+            self.tree(pointer, depth - 1, logical + slot as u64 * reach)?;
+        }
+        Ok(())
+    }
+}
+
+/// A pointer must lead into the file system, and all of them to no more blocks than it has.
+pub(super) fn check_pointer(
+    image: &Image<'_>,
+    number: InodeNumber,
+    block: BlockNumber,
+    left: &mut u64,
+) -> Result<()> {
+    let problem = if !image.geometry.contains(block, 1) {
+        "points outside the file system"
+    } else if *left == 0 {
+        "has more blocks than the file system"
+    } else {
+        *left -= 1;
+        return Ok(());
+    };
+    let corrupt = Corrupt::new("block map", problem);
+    Err(corrupt.in_inode(number).in_block(block).into())
+}

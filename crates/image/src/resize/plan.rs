@@ -1,0 +1,140 @@
+//! A resize thought through to the end, in memory: what is to be copied, cleared and written.
+//!
+//! Making a plan writes nothing. Its blocks fall into classes by what the old file system thinks of
+//! them, and that is what makes the order of [`super::run`] safe: *moves*, *clears* and *fresh*
+//! blocks go to places that the old file system does not use, *changed* ones are its own, *copies*
+//! are of no concern to anyone before a disaster.
+
+use std::collections::BTreeMap;
+
+use pext4_ondisk::BlockNumber;
+use pext4_ondisk::feature::Incompat;
+use pext4_ondisk::superblock::{self, Superblock};
+
+use super::Summary;
+use super::copies::{self, Copy};
+use super::image::Image;
+use super::journal::Log;
+use super::shape::{Shape, metadata_blocks};
+use super::space::Run;
+use crate::error::Result;
+
+/// Blocks of files that go elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Move {
+    pub from: u64,
+    pub to: u64,
+    pub count: u64,
+}
+
+/// What a resize does.
+pub struct Plan {
+    /// The superblock as it is on the device.
+    pub(super) old: Superblock,
+    pub(super) shape: Shape,
+    pub(super) moves: Vec<Move>,
+    /// Blocks that must read as zeroes, unwritten in the old file system.
+    pub(super) clears: Vec<Run>,
+    /// Blocks behind the old end.
+    pub(super) fresh: BTreeMap<BlockNumber, Vec<u8>>,
+    /// Blocks of the old file system, the superblock's not among them.
+    pub(super) changed: BTreeMap<BlockNumber, Vec<u8>>,
+    pub(super) copies: Vec<Copy>,
+    pub(super) moved_inodes: u64,
+    /// The image's journal, empty.
+    pub(super) log: Option<Log>,
+    pub(super) replayed: u32,
+}
+
+impl Plan {
+    /// Counts what the image has become and makes its descriptors and superblocks.
+    pub(super) fn complete(
+        mut image: Image<'_>,
+        mut shape: Shape,
+        clears: Vec<Run>,
+        moves: Vec<Move>,
+    ) -> Result<Self> {
+        image.settle_bitmaps(&shape.geometry);
+        let superblock = &mut shape.superblock;
+        let descriptors = &image.descriptors;
+        superblock.free_blocks = descriptors
+            .iter()
+            .map(|group| u64::from(group.free_clusters))
+            .sum();
+        superblock.free_inodes = descriptors
+            .iter()
+            .map(|group| group.free_inodes)
+            .fold(0, u32::saturating_add);
+        superblock.features.incompat.remove(Incompat::RECOVER);
+        shape.superblock.overhead_clusters = overhead(&image, &shape);
+        let mut copies = copies::descriptors(&mut image, &shape)?;
+        copies.extend(copies::superblocks(&shape.superblock, &shape.geometry));
+        let end = image.geometry.blocks_count.min(shape.geometry.blocks_count);
+        let mut changed = image.changed;
+        let mut fresh = changed.split_off(&BlockNumber(end));
+        if shape.geometry.blocks_count < image.geometry.blocks_count {
+            // What was edited there has moved, or is cut off.
+            fresh.clear();
+        }
+        Ok(Self {
+            old: image.superblock,
+            shape,
+            moves,
+            clears,
+            fresh,
+            changed,
+            copies,
+            moved_inodes: 0,
+            log: None,
+            replayed: 0,
+        })
+    }
+
+    /// What it does, in numbers.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        let geometry = &self.shape.geometry;
+        let per_group = u64::from(geometry.blocks_per_group);
+        let first = u64::from(geometry.first_data_block);
+        let old_groups = (self.old.blocks_count - first).div_ceil(per_group);
+        Summary {
+            block_size: geometry.block_size,
+            old_blocks: self.old.blocks_count,
+            blocks: geometry.blocks_count,
+            old_groups: u32::try_from(old_groups).unwrap_or(u32::MAX),
+            groups: geometry.group_count,
+            old_inodes: self.old.inodes_count,
+            inodes: geometry.inodes_count,
+            free_blocks: self.shape.superblock.free_blocks,
+            moved_blocks: self.moves.iter().map(|moved| moved.count).sum(),
+            moved_inodes: self.moved_inodes,
+            became_meta_bg: geometry.has_meta_bg()
+                && !self.old.features.has_incompat(Incompat::META_BG),
+            replayed: self.replayed,
+        }
+    }
+
+    /// Whether the file system stays as it is.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.old.blocks_count == self.shape.geometry.blocks_count
+    }
+
+    /// The block that holds the primary superblock, and where in it.
+    pub(super) fn superblock_home(&self) -> (BlockNumber, usize) {
+        let size = u64::from(self.shape.geometry.block_size);
+        let within = usize::try_from(superblock::OFFSET % size).expect("below a block's size");
+        (BlockNumber(superblock::OFFSET / size), within)
+    }
+}
+
+/// The note of how much all metadata takes, corrected where there is one.
+fn overhead(image: &Image<'_>, shape: &Shape) -> u32 {
+    let old = u64::from(image.superblock.overhead_clusters);
+    if old == 0 {
+        return 0;
+    }
+    let corrected =
+        (old + metadata_blocks(&shape.geometry)).saturating_sub(metadata_blocks(&image.geometry));
+    u32::try_from(corrected).unwrap_or(0)
+}

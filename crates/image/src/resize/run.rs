@@ -1,0 +1,200 @@
+//! Writing a plan, in an order that a power cut may end anywhere.
+//!
+//! First what the old file system does not use: moved blocks, cleared tables, everything behind its
+//! end; then a flush. Until here the image is the old file system, whatever happens.
+//!
+//! *Through the journal* the changed blocks then go to the log as one transaction. The superblock on
+//! the device says `recover` before that, with the log still empty; the log's start, one sector, is
+//! the moment from which whoever opens the image replays the transaction and finds the new file
+//! system. Then the blocks are written home, the copies behind them, the log is emptied, and last
+//! the mark is taken back. (A superblock that named the new size before the descriptors are there, or
+//! the reverse, would be neither file system; no order of plain writes avoids that.)
+//!
+//! *Directly* the changed blocks are written, then the superblock, then the copies. That is for a
+//! clone, which nobody sees before it is complete, or where it was asked for: the image says then
+//! that it was not unmounted cleanly until all is done, so that an interrupted resize is noticed.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use pext4_block::Device;
+use pext4_ondisk::BlockNumber;
+use pext4_ondisk::feature::Incompat;
+use pext4_ondisk::superblock::{SIZE, State, Superblock};
+
+use super::copies::Copy;
+use super::journal::{Log, write_primary};
+use super::plan::{Move, Plan};
+use super::space::Run;
+use crate::error::{Error, Result};
+
+/// Bytes copied or cleared at once.
+const CHUNK: u64 = 4 << 20;
+
+/// How a plan is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// On the image, in one transaction of its journal: old or new, whatever happens.
+    Journal,
+    /// On a clone of the image that takes its place when it is complete: likewise.
+    Clone,
+    /// On the image, with nothing to go back to once it has begun.
+    InPlace,
+}
+
+impl Plan {
+    /// Writes the plan to `to`, a device large enough that holds what `from` does as far as both
+    /// file systems reach; they may be one. From byte `zero_from` on `to` reads as zeroes.
+    ///
+    /// # Errors
+    /// `Io`; `Impossible` where [`Way::Journal`] is asked for and [`Plan::fits_journal`] denies it.
+    pub fn run(
+        &mut self,
+        from: &dyn Device,
+        to: &dyn Device,
+        way: Way,
+        zero_from: u64,
+    ) -> Result<()> {
+        let writer = Writer {
+            device: to,
+            block_size: u64::from(self.shape.geometry.block_size),
+        };
+        if way == Way::InPlace {
+            let mut old = self.old.clone();
+            old.state.remove(State::CLEAN);
+            write_primary(to, &old)?;
+        }
+        self.shape.superblock.write_time = i64::try_from(present().0).unwrap_or(i64::MAX);
+        for moved in &self.moves {
+            writer.copy(from, moved)?;
+        }
+        for run in &self.clears {
+            writer.clear(run, zero_from)?;
+        }
+        for (block, bytes) in &self.fresh {
+            writer.write(*block, bytes)?;
+        }
+        to.flush()?;
+        match way {
+            Way::Journal => self.commit(&writer),
+            Way::Clone | Way::InPlace => self.write_directly(&writer),
+        }
+    }
+
+    /// Whether one transaction of the image's journal holds all changes.
+    #[must_use]
+    pub fn fits_journal(&self) -> bool {
+        let grows = self.shape.geometry.blocks_count >= self.old.blocks_count;
+        let highest = self
+            .changed
+            .keys()
+            .next_back()
+            .map_or(0, |block| block.get());
+        let fits = |log: &Log| {
+            log.has_room(self.changed.len() + 1, highest)
+                && !self.changed.keys().any(|&block| log.contains(block))
+        };
+        grows && self.moves.is_empty() && self.log.as_ref().is_some_and(fits)
+    }
+
+    fn write_directly(&self, writer: &Writer<'_>) -> Result<()> {
+        for (block, bytes) in &self.changed {
+            writer.write(*block, bytes)?;
+        }
+        writer.device.flush()?;
+        write_primary(writer.device, &self.shape.superblock)?;
+        writer.write_copies(&self.copies)
+    }
+
+    fn commit(&mut self, writer: &Writer<'_>) -> Result<()> {
+        if !self.fits_journal() {
+            let text = "the changes do not fit one transaction of the journal";
+            return Err(Error::Impossible(text.to_owned()));
+        }
+        let device = writer.device;
+        write_primary(device, &marked(&self.old))?;
+        let (home, within) = self.superblock_home();
+        let mut primary = vec![0; usize::try_from(writer.block_size).expect("at most 65536")];
+        device.read_at(home.get() * writer.block_size, &mut primary)?;
+        let new = marked(&self.shape.superblock);
+        primary[within..within + SIZE].copy_from_slice(&new.encode());
+        self.changed.insert(home, primary);
+        let blocks: Vec<(BlockNumber, &[u8])> = self
+            .changed
+            .iter()
+            .map(|(block, bytes)| (*block, bytes.as_slice()))
+            .collect();
+        let log = self.log.as_mut().expect("it has room");
+        log.write(device, &blocks)?;
+        log.begin(device)?;
+        for (block, bytes) in &blocks {
+            writer.write(*block, bytes)?;
+        }
+        writer.write_copies(&self.copies)?;
+        log.finish(device)?;
+        write_primary(device, &self.shape.superblock)
+    }
+}
+
+/// A superblock that says that the journal is to be replayed.
+fn marked(superblock: &Superblock) -> Superblock {
+    let mut marked = superblock.clone();
+    marked.features.incompat.insert(Incompat::RECOVER);
+    marked
+}
+
+/// Seconds and nanoseconds since 1970.
+pub(super) fn present() -> (u64, u32) {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    (since.as_secs(), since.subsec_nanos())
+}
+
+struct Writer<'a> {
+    device: &'a dyn Device,
+    block_size: u64,
+}
+
+impl Writer<'_> {
+    fn write(&self, block: BlockNumber, bytes: &[u8]) -> Result<()> {
+        Ok(self.device.write_at(block.get() * self.block_size, bytes)?)
+    }
+
+    fn write_copies(&self, copies: &[Copy]) -> Result<()> {
+        for (block, bytes) in copies {
+            self.write(*block, bytes)?;
+        }
+        Ok(self.device.flush()?)
+    }
+
+    fn copy(&self, from: &dyn Device, moved: &Move) -> Result<()> {
+        let length = moved.count * self.block_size;
+        let mut done = 0;
+        while done < length {
+            let step = CHUNK.min(length - done);
+            let mut bytes = vec![0; usize::try_from(step).expect("at most a chunk")];
+            from.read_at(moved.from * self.block_size + done, &mut bytes)?;
+            self.device
+                .write_at(moved.to * self.block_size + done, &bytes)?;
+            done += step;
+        }
+        Ok(())
+    }
+
+    /// Makes blocks zeroes, unless they are.
+    fn clear(&self, run: &Run, zero_from: u64) -> Result<()> {
+        let start = run.start * self.block_size;
+        let end = (run.end * self.block_size).min(zero_from);
+        if start >= end || self.device.discard(start, end - start)? {
+            return Ok(());
+        }
+        let mut at = start;
+        while at < end {
+            let step = CHUNK.min(end - at);
+            let zeroes = vec![0; usize::try_from(step).expect("at most a chunk")];
+            self.device.write_at(at, &zeroes)?;
+            at += step;
+        }
+        Ok(())
+    }
+}

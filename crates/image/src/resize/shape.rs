@@ -1,0 +1,219 @@
+//! The superblock that a file system of another size has, before anything is counted or moved.
+//!
+//! Growing needs room for more descriptors. It comes, in this order, from the blocks that the
+//! resize inode keeps behind the descriptors, and else from `meta_bg`: the descriptors of further
+//! groups then lie in those groups. Either way the blocks that copies of superblock and descriptors
+//! take in the groups that exist already stay what they are, so nothing has to move out of their
+//! way. Shrinking gives descriptor blocks back to the resize inode, where there is one.
+//!
+//! A last group that could not hold much more than its own metadata is left out.
+
+use pext4_ondisk::GroupNumber;
+use pext4_ondisk::feature::{Compat, Incompat};
+use pext4_ondisk::geometry::{Geometry, MAX_BLOCKS};
+use pext4_ondisk::superblock::Superblock;
+
+use crate::error::{Error, Result};
+
+/// What the last group must have room for besides its metadata.
+const LEAST_DATA: u32 = 50;
+
+/// A file system's superblock and what follows from it.
+#[derive(Clone)]
+pub(super) struct Shape {
+    pub superblock: Superblock,
+    pub geometry: Geometry,
+}
+
+impl Shape {
+    /// The same file system with `blocks` blocks, or with a few less.
+    pub fn of(old: &Superblock, geometry: &Geometry, blocks: u64) -> Result<Self> {
+        check_limit(old, geometry, blocks)?;
+        let superblock = outline(old, geometry, blocks)?;
+        let rough = sketch(&superblock, geometry);
+        let last = GroupNumber(rough.group_count - 1);
+        if rough.blocks_in(last) >= least_blocks(&rough, last) {
+            return Self::judged(superblock);
+        }
+        if last.get() == 0 {
+            return Err(too_small(&rough));
+        }
+        Self::judged(outline(old, geometry, rough.first_block(last).get())?)
+    }
+
+    fn judged(superblock: Superblock) -> Result<Self> {
+        let geometry = Geometry::of(&superblock).map_err(|corrupt| {
+            Error::Impossible(format!("{} blocks: {corrupt}", superblock.blocks_count))
+        })?;
+        Ok(Self {
+            superblock,
+            geometry,
+        })
+    }
+}
+
+/// The superblock of so many blocks, its free counts aside.
+fn outline(old: &Superblock, geometry: &Geometry, blocks: u64) -> Result<Superblock> {
+    let groups = groups_of(geometry, blocks)?;
+    let inodes = geometry.inodes_per_group.checked_mul(groups);
+    let inodes = inodes.ok_or_else(|| {
+        let most = u64::from(u32::MAX / geometry.inodes_per_group)
+            * u64::from(geometry.blocks_per_group)
+            * u64::from(geometry.block_size);
+        Error::Impossible(format!(
+            "{groups} groups would have more inodes than the format can count: {most} bytes are the \
+             most for this file system"
+        ))
+    })?;
+    let mut superblock = old.clone();
+    superblock.blocks_count = blocks;
+    superblock.inodes_count = inodes;
+    let reserved =
+        u128::from(old.reserved_blocks) * u128::from(blocks) / u128::from(old.blocks_count.max(1));
+    superblock.reserved_blocks = u64::try_from(reserved).unwrap_or(0).min(blocks / 2);
+    move_backups(&mut superblock, geometry.group_count, groups);
+    place_descriptors(&mut superblock, geometry, groups)?;
+    Ok(superblock)
+}
+
+fn groups_of(geometry: &Geometry, blocks: u64) -> Result<u32> {
+    let data = blocks.checked_sub(u64::from(geometry.first_data_block));
+    let data = data
+        .filter(|&data| data > 0)
+        .ok_or_else(|| too_small(geometry))?;
+    u32::try_from(data.div_ceil(u64::from(geometry.blocks_per_group)))
+        .map_err(|_| Error::Impossible(format!("{blocks} blocks are too many groups")))
+}
+
+/// The geometry of a superblock that may have a last group too small for its own descriptors.
+fn sketch(superblock: &Superblock, old: &Geometry) -> Geometry {
+    let groups = superblock.inodes_count / old.inodes_per_group;
+    Geometry {
+        blocks_count: superblock.blocks_count,
+        group_count: groups,
+        inodes_count: superblock.inodes_count,
+        descriptor_blocks: groups.div_ceil(old.descriptors_per_block),
+        reserved_gdt_blocks: u32::from(superblock.reserved_gdt_blocks),
+        first_meta_bg: superblock.first_meta_bg,
+        backup_groups: superblock.backup_groups,
+        features: superblock.features,
+        ..*old
+    }
+}
+
+/// Blocks that a group takes at least to be worth having.
+pub(super) fn least_blocks(geometry: &Geometry, group: GroupNumber) -> u32 {
+    own_blocks(geometry)
+        .saturating_add(geometry.superblock_overhead(group))
+        .saturating_add(LEAST_DATA)
+}
+
+/// Blocks of a group's bitmaps and inode table.
+fn own_blocks(geometry: &Geometry) -> u32 {
+    geometry.inode_table_blocks.saturating_add(2)
+}
+
+/// Blocks that copies of superblock and descriptors, bitmaps and tables take in all groups.
+pub(super) fn metadata_blocks(geometry: &Geometry) -> u64 {
+    let copies: u64 = geometry
+        .groups()
+        .map(|group| u64::from(geometry.superblock_overhead(group)))
+        .sum();
+    copies + u64::from(geometry.group_count) * u64::from(own_blocks(geometry))
+}
+
+fn too_small(geometry: &Geometry) -> Error {
+    let least =
+        u64::from(least_blocks(geometry, GroupNumber(0))) + u64::from(geometry.first_data_block);
+    let bytes = least * u64::from(geometry.block_size);
+    Error::Impossible(format!(
+        "too small: the first group alone needs {bytes} bytes"
+    ))
+}
+
+fn check_limit(old: &Superblock, geometry: &Geometry, blocks: u64) -> Result<()> {
+    let wide = old.features.has_incompat(Incompat::SIXTY_FOUR_BIT);
+    let most = if wide {
+        MAX_BLOCKS
+    } else {
+        u64::from(u32::MAX)
+    };
+    if blocks <= most {
+        return Ok(());
+    }
+    let bytes = most * u64::from(geometry.block_size);
+    let hint = if wide {
+        ""
+    } else {
+        " without the feature 64bit"
+    };
+    Err(Error::Impossible(format!(
+        "{blocks} blocks: {most} are the most{hint} ({bytes} bytes)"
+    )))
+}
+
+/// Under `sparse_super2` the copy that lay in the last group goes to the new last one.
+fn move_backups(superblock: &mut Superblock, old_groups: u32, groups: u32) {
+    if !superblock.features.has_compat(Compat::SPARSE_SUPER2) {
+        return;
+    }
+    let last = groups - 1;
+    let [first, second] = superblock.backup_groups;
+    let keep = |group: u32| {
+        if group == 0 || (group < groups && group + 1 != old_groups) {
+            group
+        } else {
+            last
+        }
+    };
+    // A copy in group 1 stays there as long as there is one, even if it is the last.
+    let first = if first == 1 && groups > 1 {
+        1
+    } else {
+        keep(first)
+    };
+    let second = keep(second);
+    superblock.backup_groups = [first, if second == first { 0 } else { second }];
+}
+
+/// Says where the descriptors of so many groups lie.
+fn place_descriptors(superblock: &mut Superblock, old: &Geometry, groups: u32) -> Result<()> {
+    let needed = groups.div_ceil(old.descriptors_per_block);
+    if old.has_meta_bg() {
+        superblock.first_meta_bg = superblock.first_meta_bg.min(needed);
+        return Ok(());
+    }
+    let room = old.descriptor_blocks + old.reserved_gdt_blocks;
+    if superblock.features.has_compat(Compat::RESIZE_INODE) {
+        if needed <= room && resize_inode_reaches(superblock, old, groups) {
+            let reserved = (room - needed).min(old.block_size / 4);
+            superblock.reserved_gdt_blocks =
+                u16::try_from(reserved).expect("at most a quarter of a block");
+            return Ok(());
+        }
+    } else if old.reserved_gdt_blocks > 0 {
+        let text =
+            "blocks are reserved for descriptors, but there is no resize_inode: run `e2fsck -f`";
+        return Err(Error::Impossible(text.to_owned()));
+    }
+    if needed > old.descriptor_blocks {
+        superblock.features.compat.remove(Compat::RESIZE_INODE);
+        superblock.features.incompat.insert(Incompat::META_BG);
+        superblock.first_meta_bg = room.min(needed);
+        superblock.reserved_gdt_blocks = 0;
+    }
+    Ok(())
+}
+
+/// Whether the resize inode can name its copies in all groups: its pointers have 32 bits, and all
+/// copies of one block fit into one block of pointers.
+fn resize_inode_reaches(superblock: &Superblock, old: &Geometry, groups: u32) -> bool {
+    let pointers = old.block_size / 4;
+    let grown = sketch(superblock, old);
+    let copies = (1..groups)
+        .map(GroupNumber)
+        .filter(|&group| grown.has_superblock(group))
+        .take(pointers as usize + 1)
+        .count();
+    copies <= pointers as usize && superblock.blocks_count <= 1 << 32
+}

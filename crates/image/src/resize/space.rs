@@ -1,0 +1,217 @@
+//! Block and inode bitmaps, and the search for free blocks and inodes in them.
+//!
+//! A bitmap is read (or, where it was never written, made up) when it is first looked at. Changed
+//! ones go back when the plan is complete ([`Image::settle_bitmaps`]): only then are counts,
+//! checksums and flags made, from the bits.
+
+use std::ops::Range;
+
+use pext4_ondisk::geometry::Geometry;
+use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
+use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, bitmap};
+
+use super::image::{Bitmap, Image};
+use crate::error::{Error, Result};
+
+/// Blocks `[start, end)`.
+pub(super) type Run = Range<u64>;
+
+/// Where the search for free blocks goes on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cursor {
+    group: u32,
+    bit: u32,
+}
+
+impl Image<'_> {
+    /// A group's block bitmap.
+    pub fn block_bitmap(&mut self, group: GroupNumber) -> Result<&mut Bitmap> {
+        if !self.block_bitmaps.contains_key(&group.get()) {
+            let bits = self.load_block_bitmap(group)?;
+            self.keep_block_bitmap(group, bits, false);
+        }
+        Ok(self
+            .block_bitmaps
+            .get_mut(&group.get())
+            .expect("it is there now"))
+    }
+
+    /// Takes over the bitmap of a group.
+    pub fn keep_block_bitmap(&mut self, group: GroupNumber, bits: Vec<u8>, is_changed: bool) {
+        self.block_bitmaps
+            .insert(group.get(), Bitmap { bits, is_changed });
+    }
+
+    fn load_block_bitmap(&self, group: GroupNumber) -> Result<Vec<u8>> {
+        let geometry = &self.geometry;
+        let descriptor = self.descriptor(group)?;
+        if descriptor.flags.contains(GroupFlags::BLOCK_UNINIT)
+            && geometry.checksums.protects_descriptors()
+        {
+            return Ok(self.unwritten_block_bitmap(group, descriptor));
+        }
+        let bits = self.read_device(descriptor.block_bitmap, 1)?;
+        if let Some(seed) = geometry.checksum_seed() {
+            let made = bitmap::block_bitmap_checksum(seed, &bits, geometry.clusters_per_group);
+            check_sum(
+                "block bitmap",
+                descriptor.block_bitmap_checksum,
+                made,
+                geometry,
+            )
+            .map_err(|corrupt| corrupt.in_group(group).in_block(descriptor.block_bitmap))?;
+        }
+        Ok(bits)
+    }
+
+    /// What the bitmap of a group says that nothing but metadata of its own has a place in.
+    fn unwritten_block_bitmap(&self, group: GroupNumber, descriptor: &GroupDescriptor) -> Vec<u8> {
+        let mut bits = fresh_block_bitmap(&self.geometry, group);
+        for run in metadata_runs(descriptor, &self.geometry) {
+            for block in run.map(BlockNumber) {
+                if self.geometry.group_of(block) == Some(group)
+                    && let Some(bit) = self.geometry.offset_in_group(block)
+                {
+                    bitmap::set(&mut bits, bit);
+                }
+            }
+        }
+        bits
+    }
+
+    pub fn descriptor(&self, group: GroupNumber) -> Result<&GroupDescriptor> {
+        self.descriptors.get(group.get() as usize).ok_or_else(|| {
+            Corrupt::new("group descriptor", "there is no such group")
+                .in_group(group)
+                .into()
+        })
+    }
+
+    /// Marks blocks as used or free, in the groups of `geometry`.
+    pub fn mark(&mut self, geometry: &Geometry, run: Run, used: bool) -> Result<()> {
+        let mut start = run.start;
+        while start < run.end {
+            let group = geometry.group_of(BlockNumber(start)).ok_or_else(|| {
+                Error::from(
+                    Corrupt::new("block", "lies outside every group").in_block(BlockNumber(start)),
+                )
+            })?;
+            let first = geometry.first_block(group).get();
+            let end = run.end.min(first + u64::from(geometry.blocks_in(group)));
+            let range = offset(start - first)..offset(end - first);
+            let map = self.block_bitmap(group)?;
+            map.is_changed = true;
+            if used {
+                bitmap::set_range(&mut map.bits, range);
+            } else {
+                bitmap::clear_range(&mut map.bits, range);
+            }
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// Takes up to `most` free blocks in one piece, from the cursor on. `None` if none is free.
+    pub fn allocate(
+        &mut self,
+        geometry: &Geometry,
+        cursor: &mut Cursor,
+        most: u64,
+    ) -> Result<Option<Run>> {
+        for _ in 0..=geometry.group_count {
+            let group = GroupNumber(cursor.group);
+            let blocks = geometry.blocks_in(group);
+            let from = cursor.bit;
+            if let Some(range) = self.free_in(group, from..blocks)? {
+                let most = u32::try_from(most).unwrap_or(u32::MAX);
+                let range = range.start..range.end.min(range.start.saturating_add(most));
+                cursor.bit = range.end;
+                let first = geometry.first_block(group).get();
+                let run = first + u64::from(range.start)..first + u64::from(range.end);
+                self.mark(geometry, run.clone(), true)?;
+                return Ok(Some(run));
+            }
+            *cursor = Cursor {
+                group: (group.get() + 1) % geometry.group_count,
+                bit: 0,
+            };
+        }
+        Ok(None)
+    }
+
+    /// The first free bits of a group in a range.
+    fn free_in(&mut self, group: GroupNumber, range: Range<u32>) -> Result<Option<Range<u32>>> {
+        let is_loaded = self.block_bitmaps.contains_key(&group.get());
+        if !is_loaded && self.descriptor(group)?.free_clusters == 0 {
+            return Ok(None);
+        }
+        let bits = &self.block_bitmap(group)?.bits;
+        let start = bitmap::next_zero(bits, range.start, range.end);
+        Ok(start.map(|start| start..bitmap::next_one(bits, start, range.end).unwrap_or(range.end)))
+    }
+
+    /// Turns changed bitmaps into blocks, counts, flags and checksums, as `geometry` has them.
+    pub fn settle_bitmaps(&mut self, geometry: &Geometry) {
+        for (group, map) in std::mem::take(&mut self.block_bitmaps) {
+            if map.is_changed && group < geometry.group_count {
+                self.settle_blocks(geometry, GroupNumber(group), map.bits);
+            }
+        }
+    }
+
+    fn settle_blocks(&mut self, geometry: &Geometry, group: GroupNumber, mut bits: Vec<u8>) {
+        let blocks = geometry.blocks_in(group);
+        bitmap::set_padding(&mut bits, blocks);
+        let descriptor = &mut self.descriptors[group.get() as usize];
+        descriptor.free_clusters = bitmap::count_zeros(&bits, 0..blocks);
+        descriptor.flags.remove(GroupFlags::BLOCK_UNINIT);
+        if let Some(seed) = geometry.checksum_seed() {
+            descriptor.block_bitmap_checksum =
+                bitmap::block_bitmap_checksum(seed, &bits, geometry.clusters_per_group);
+        }
+        let home = descriptor.block_bitmap;
+        self.put(home, bits);
+    }
+}
+
+/// The runs of a group's bitmaps and inode table.
+pub(super) fn metadata_runs(descriptor: &GroupDescriptor, geometry: &Geometry) -> [Run; 3] {
+    let run = |start: BlockNumber, count: u32| start.get()..start.get() + u64::from(count);
+    [
+        run(descriptor.block_bitmap, 1),
+        run(descriptor.inode_bitmap, 1),
+        run(descriptor.inode_table, geometry.inode_table_blocks),
+    ]
+}
+
+/// The block bitmap of a group that holds nothing but copies of superblock and descriptors.
+pub(super) fn fresh_block_bitmap(geometry: &Geometry, group: GroupNumber) -> Vec<u8> {
+    let mut bits = vec![0; geometry.block_size as usize];
+    bitmap::set_range(&mut bits, 0..geometry.superblock_overhead(group));
+    bitmap::set_padding(&mut bits, geometry.blocks_in(group));
+    bits
+}
+
+/// The inode bitmap of a group without an inode in use.
+pub(super) fn fresh_inode_bitmap(geometry: &Geometry) -> Vec<u8> {
+    let mut bits = vec![0; geometry.block_size as usize];
+    bitmap::set_padding(&mut bits, geometry.inodes_per_group);
+    bits
+}
+
+fn check_sum(
+    what: &'static str,
+    stored: u32,
+    made: u32,
+    geometry: &Geometry,
+) -> std::result::Result<(), Corrupt> {
+    if GroupDescriptor::matches(stored, made, geometry) {
+        return Ok(());
+    }
+    let problem = format!("checksum is {stored:#010X}, its bytes make {made:#010X}");
+    Err(Corrupt::new(what, problem))
+}
+
+fn offset(blocks: u64) -> u32 {
+    u32::try_from(blocks).expect("a group has fewer than 2^32 blocks")
+}

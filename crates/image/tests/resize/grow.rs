@@ -1,0 +1,125 @@
+//! Growing, under every set of features that lays metadata out differently.
+
+use std::path::Path;
+
+use super::rig::{KIB, MIB, assert_clean, assert_holds, field, image, resize, source, tools};
+use pext4_image::resize::{Target, Way};
+
+/// Grows an image of `size` to each of `sizes`.
+fn check(options: &str, size: u64, sizes: &[u64]) {
+    grown(options, size, sizes, |_| ());
+}
+
+/// As [`check`], and looks at the result.
+fn grown(options: &str, size: u64, sizes: &[u64], look: impl FnOnce(&Path)) {
+    if !tools() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let tree = source(folder.path(), 1 << 20);
+    let path = image(folder.path(), options, size, &tree);
+    for &size in sizes {
+        let when = format!("{options} grown to {size}");
+        let before: u64 = field(&path, "Block count:").parse().expect("a number");
+        let (summary, way, _) = resize(&path, Target::Bytes(size), false)
+            .unwrap_or_else(|error| panic!("{when}: {error}"));
+        let expected = if options.contains("^has_journal") || options.contains("ext2") {
+            Way::Clone
+        } else {
+            Way::Journal
+        };
+        assert_eq!(way, expected, "{when}");
+        assert_eq!(summary.old_blocks, before, "{when}");
+        assert!(summary.blocks > before, "{when}");
+        assert!(
+            summary.bytes() <= size && summary.bytes() + 8 * MIB + 64 * KIB > size,
+            "{when}"
+        );
+        assert_clean(&path, &when);
+        assert_holds(&path, &tree, &when);
+        let count: u64 = field(&path, "Block count:").parse().expect("a number");
+        assert_eq!(count, summary.blocks, "{when}");
+    }
+    look(&path);
+}
+
+#[test]
+fn default_features() {
+    check(
+        "-t ext4 -b 4096",
+        20 * MIB,
+        &[33 * MIB + 4 * KIB, 300 * MIB, 5000 * MIB],
+    );
+    check(
+        "-t ext4 -b 4096 -O orphan_file,metadata_csum_seed",
+        20 * MIB,
+        &[21 * MIB, 1000 * MIB],
+    );
+}
+
+#[test]
+fn small_blocks() {
+    check(
+        "-t ext4 -b 1024",
+        20 * MIB,
+        &[20 * MIB + 512 * KIB, 33 * MIB, 300 * MIB, 600 * MIB],
+    );
+    check(
+        "-t ext4 -b 2048 -O bigalloc,^bigalloc",
+        20 * MIB,
+        &[90 * MIB],
+    );
+}
+
+#[test]
+fn other_layouts() {
+    for options in [
+        "-t ext4 -b 1024 -O ^flex_bg",
+        "-t ext4 -b 1024 -O meta_bg,^resize_inode",
+        "-t ext4 -b 1024 -O meta_bg,^resize_inode,^flex_bg -g 1024",
+        "-t ext4 -b 1024 -O sparse_super2",
+        "-t ext4 -b 1024 -O sparse_super2,^resize_inode",
+        "-t ext4 -b 1024 -O ^resize_inode",
+        "-t ext4 -b 1024 -O ^sparse_super,^resize_inode -g 1024",
+        "-t ext4 -b 1024 -G 4 -g 1024",
+    ] {
+        check(
+            options,
+            18 * MIB,
+            &[25 * MIB + 3 * KIB, 77 * MIB, 400 * MIB],
+        );
+    }
+}
+
+#[test]
+fn other_checksums_inodes_and_maps() {
+    for options in [
+        "-t ext4 -b 1024 -O ^metadata_csum",
+        "-t ext4 -b 1024 -O ^metadata_csum,uninit_bg",
+        "-t ext4 -b 1024 -O ^metadata_csum,uninit_bg,^flex_bg",
+        "-t ext4 -b 1024 -O ^64bit",
+        "-t ext4 -b 1024 -I 128",
+        "-t ext4 -b 4096 -O ^has_journal",
+        "-t ext4 -b 4096 -O inline_data",
+        "-t ext3 -b 1024",
+        "-t ext2 -b 1024",
+    ] {
+        check(options, 18 * MIB, &[25 * MIB + 3 * KIB, 130 * MIB]);
+    }
+}
+
+#[test]
+fn descriptors_outgrow_what_is_reserved() {
+    // Room for few descriptors is reserved, so these become meta_bg.
+    for options in [
+        "-t ext4 -b 1024 -E resize=300000",
+        "-t ext4 -b 1024 -g 256 -N 640",
+        "-t ext4 -b 1024 -O ^resize_inode -g 512 -N 640",
+    ] {
+        grown(options, 18 * MIB, &[36 * MIB, 700 * MIB], |path| {
+            let features = field(path, "Filesystem features:");
+            assert!(features.contains("meta_bg"), "{options}: {features}");
+            assert!(!features.contains("resize_inode"), "{options}: {features}");
+        });
+    }
+}

@@ -1,0 +1,178 @@
+//! Images with contents, the programs that make and judge them, and one call that resizes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use pext4_block::{Access, FileDevice};
+use pext4_image::resize::{Options, Resize, Summary, Target, Way};
+
+/// A program that a neighbouring test is just starting holds an image's lock until it is its own:
+/// opening waits that long.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub const KIB: u64 = 1 << 10;
+pub const MIB: u64 = 1 << 20;
+
+/// Whether the tools are there; says so loudly if not.
+pub fn tools() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let all = ["mke2fs", "e2fsck", "debugfs", "dumpe2fs"];
+        let missing = all
+            .iter()
+            .find(|name| Command::new(name).arg("-V").output().is_err());
+        if let Some(name) = missing {
+            eprintln!("SKIPPED: {name} is not installed (package e2fsprogs)");
+        }
+        missing.is_none()
+    })
+}
+
+pub fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+fn command(name: &str, arguments: &[&str], path: &Path) -> Output {
+    Command::new(name)
+        .args(arguments)
+        .arg(path)
+        .env("E2FSPROGS_FAKE_TIME", "1700000000")
+        .output()
+        .unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// Bytes that tell where they should be.
+fn bytes(seed: usize, length: usize) -> Vec<u8> {
+    (0..length)
+        .map(|at| (at * 31 + at / 251 + seed * 7).to_le_bytes()[0])
+        .collect()
+}
+
+/// The tree that all images hold, about `data` bytes of it in larger files.
+pub fn source(folder: &Path, data: usize) -> PathBuf {
+    let root = folder.join("source");
+    let make = |path: &Path, content: &[u8]| fs::write(path, content).expect("a file");
+    for directory in ["many", "deep/er/and/deeper", "empty"] {
+        fs::create_dir_all(root.join(directory)).expect("a folder");
+    }
+    for index in 0..300 {
+        let name = format!("many/a name that is long enough to need several blocks {index}");
+        make(&root.join(name), &bytes(index, index % 40));
+    }
+    for index in 0..8 {
+        let name = format!("deep/er/file {index}");
+        make(&root.join(name), &bytes(index, data / 8));
+    }
+    make(&root.join("deep/er/and/deeper/leaf"), b"found");
+    fs::hard_link(root.join("deep/er/file 3"), root.join("hard link")).expect("a link");
+    symlink("deep/er/file 1", root.join("short link")).expect("a link");
+    symlink("x/".repeat(100), root.join("long link")).expect("a link");
+    let sparse = fs::File::create(root.join("sparse")).expect("a file");
+    sparse.set_len(3 << 20).expect("a hole");
+    for at in [0, 200_000, 900_001, (3 << 20) - 1] {
+        use std::os::unix::fs::FileExt;
+        sparse.write_all_at(b"!", at).expect("a byte");
+    }
+    fs::set_permissions(root.join("empty"), fs::Permissions::from_mode(0o711)).expect("a mode");
+    root
+}
+
+/// An image made by mke2fs from a tree.
+pub fn image(folder: &Path, options: &str, size: u64, tree: &Path) -> PathBuf {
+    let path = folder.join("image");
+    let file = fs::File::create(&path).expect("a file");
+    file.set_len(size).expect("a sparse file");
+    let tree = tree.to_str().expect("a plain path");
+    let mut arguments: Vec<&str> = options.split_whitespace().collect();
+    arguments.extend(["-q", "-F", "-d", tree]);
+    let output = command("mke2fs", &arguments, &path);
+    assert!(output.status.success(), "{options}: {}", text(&output));
+    path
+}
+
+/// e2fsck must find nothing.
+pub fn assert_clean(path: &Path, when: &str) {
+    let output = command("e2fsck", &["-fn"], path);
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{when}:\n{said}");
+}
+
+/// What a tree holds: mode and content by path.
+pub type Listing = BTreeMap<PathBuf, (u32, Vec<u8>)>;
+
+/// Reads a tree.
+pub fn listing(root: &Path) -> Listing {
+    let mut found = BTreeMap::new();
+    let mut left = vec![root.to_owned()];
+    while let Some(folder) = left.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let metadata = fs::symlink_metadata(&path).expect("it is there");
+            let content = if metadata.is_dir() {
+                left.push(path.clone());
+                Vec::new()
+            } else if metadata.is_symlink() {
+                let target = fs::read_link(&path).expect("a link");
+                target.into_os_string().into_encoded_bytes()
+            } else {
+                fs::read(&path).expect("a file")
+            };
+            let name = path.strip_prefix(root).expect("below").to_owned();
+            found.insert(name, (metadata.mode(), content));
+        }
+    }
+    found.remove(Path::new("lost+found"));
+    found
+}
+
+/// The tree in an image must be the one it was made from.
+pub fn assert_holds(path: &Path, tree: &Path, when: &str) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let request = format!("rdump / {}", folder.path().display());
+    let output = command("debugfs", &["-R", &request], path);
+    assert!(output.status.success(), "{when}: {}", text(&output));
+    let expected = listing(tree);
+    let mut found = listing(folder.path());
+    // debugfs pads what lies in an inode.
+    for (name, (_, content)) in &mut found {
+        if content.len() == 60
+            && let Some((_, expected)) = expected.get(name)
+        {
+            content.truncate(expected.len());
+        }
+    }
+    let names = |of: &Listing| -> Vec<PathBuf> { of.keys().cloned().collect() };
+    assert_eq!(names(&expected), names(&found), "{when}");
+    for (name, entry) in &expected {
+        assert!(entry == &found[name], "{when}: {} differs", name.display());
+    }
+}
+
+/// One line of dumpe2fs, behind its label.
+pub fn field(path: &Path, label: &str) -> String {
+    let said = text(&command("dumpe2fs", &["-h"], path));
+    let line = said.lines().find(|line| line.starts_with(label));
+    line.map_or(String::new(), |line| line[label.len()..].trim().to_owned())
+}
+
+pub fn open(path: &Path) -> FileDevice {
+    FileDevice::open(path, Access::ReadWrite, PATIENCE).expect("an image")
+}
+
+/// Resizes in the way that is chosen by default, or in place.
+pub fn resize(
+    path: &Path,
+    target: Target,
+    in_place: bool,
+) -> pext4_image::Result<(Summary, Way, u64)> {
+    let resize = Resize::prepare(open(path), target, Options { in_place })?;
+    let (summary, way) = (resize.summary(), resize.way());
+    let length = resize.run()?;
+    assert_eq!(fs::metadata(path).expect("an image").len(), length);
+    Ok((summary, way, length))
+}
