@@ -474,7 +474,7 @@ mod tests {
         device.set_length(100).expect("a file can shrink");
         assert_eq!(device.size(), 100);
         assert!(device.write_at(8000, b"end").is_err());
-        assert_eq!(fs::metadata(&path).expect("it is there").len(), 100);
+        assert_eq!(std::fs::metadata(&path).expect("it is there").len(), 100);
     }
 
     #[test]
