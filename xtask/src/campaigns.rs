@@ -87,10 +87,12 @@ pub fn loom() -> Result<()> {
         "pext4-sync",
         "-p",
         "pext4-block",
+        "-p",
+        "pext4-jbd2",
     ];
     let mut command = cargo(&arguments);
     command
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", "target/loom");
-    execute(command.args(["--", "loom"]))
+    execute(command.args(["--", "models::"]))
 }

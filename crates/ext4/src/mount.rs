@@ -326,7 +326,7 @@ fn new_inode_extra_size(store: &Store) -> u16 {
     let room = store.geometry.inode_size.saturating_sub(128);
     let wanted =
         store.superblock(|superblock| superblock.want_extra_isize.max(superblock.min_extra_isize));
-    let wanted = if wanted % 4 == 0 {
+    let wanted = if wanted.is_multiple_of(4) {
         wanted.max(EXTRA_SIZE)
     } else {
         EXTRA_SIZE

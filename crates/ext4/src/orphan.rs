@@ -9,7 +9,7 @@
 //! Invariants: a slot's number is written in the transaction that makes the inode an orphan and
 //! cleared in the one that finishes it. The chain in memory (`list`, newest first) is the chain on
 //! disk. `ORPHAN_PRESENT` is set before the first slot is used and cleared when the volume closes
-//! with every slot empty (mechanisms D16).
+//! with every slot empty (rule D16).
 //!
 //! Locks: `list` [OrphanList] is held while the neighbour's inode and the superblock are changed;
 //! each block's slots have their own [OrphanSlot].

@@ -278,7 +278,7 @@ struct Gated {
 
 impl Gated {
     fn pass_only(&self, flushes: Option<u32>) {
-        *self.passes.lock().unwrap() = flushes;
+        *self.passes.lock().expect("no thread panicked with it") = flushes;
         self.opened.notify_all();
     }
 }
@@ -295,17 +295,26 @@ impl Device for Gated {
     fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
         self.below.write_at(offset, from)?;
         if from == b"DATA" {
-            self.log.lock().unwrap().push("data");
+            self.log
+                .lock()
+                .expect("no thread panicked with it")
+                .push("data");
         }
         Ok(())
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.log.lock().unwrap().push("flush");
-        let mut passes = self.passes.lock().unwrap();
+        self.log
+            .lock()
+            .expect("no thread panicked with it")
+            .push("flush");
+        let mut passes = self.passes.lock().expect("no thread panicked with it");
         while *passes == Some(0) {
             self.waits.store(true, Ordering::SeqCst);
-            passes = self.opened.wait(passes).unwrap();
+            passes = self
+                .opened
+                .wait(passes)
+                .expect("no thread panicked with it");
         }
         *passes = passes.map(|left| left - 1);
         Ok(())

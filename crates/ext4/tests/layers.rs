@@ -106,9 +106,8 @@ fn named_modules(code: &str, depth: usize) -> Vec<String> {
             let before = code[..at].chars().next_back();
             let part_of_more = before
                 .is_some_and(|letter| letter.is_alphanumeric() || letter == ':' || letter == '_');
-            if !part_of_more
-                && !(prefix == to_root && code[at + prefix.len()..].starts_with("super::"))
-            {
+            let goes_on_up = prefix == to_root && code[at + prefix.len()..].starts_with("super::");
+            if !(part_of_more || goes_on_up) {
                 named.extend(names_behind(&code[at + prefix.len()..]));
             }
         }

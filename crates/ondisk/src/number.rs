@@ -84,7 +84,7 @@ impl InodeNumber {
 /// A transaction of the journal: jbd2's sequence number.
 ///
 /// Numbers wrap at 2^32 and 0 is one like any other, so there is no order in the sense of `Ord`;
-/// use [`Tid::is_after`] (mechanisms D15).
+/// use [`Tid::is_after`] (rule D15).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(transparent)]
 pub struct Tid(pub u32);

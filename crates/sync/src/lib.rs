@@ -5,11 +5,13 @@
 //! (`--cfg loom`) sees every step, and "which shard is mine" has one answer ([`topology`]).
 //!
 //! Two backends stand behind it: `parking_lot` with the standard atomics, and `loom`. This is the
-//! one crate of the core with `unsafe` code, and of its modules only [`stack`] has any.
+//! one crate of the core with `unsafe` code, and of its modules only [`stack`] and `biased` have any.
 
 #![deny(unsafe_code)]
 
 mod backend;
+#[allow(unsafe_code)]
+mod biased;
 mod condvar;
 mod held;
 mod lock;
@@ -17,6 +19,7 @@ mod rwlock;
 
 pub mod atomic;
 pub mod counter;
+pub mod front;
 pub mod hash;
 pub mod map;
 pub mod order;
@@ -27,8 +30,10 @@ pub mod thread;
 pub mod time;
 pub mod topology;
 
+pub use biased::{BiasedLock, BiasedReadGuard, BiasedWriteGuard};
 pub use condvar::Condvar;
 pub use counter::Counter;
+pub use front::{Front, Near};
 pub use lock::{Mutex, MutexGuard};
 pub use map::Map;
 pub use order::Class;

@@ -40,11 +40,17 @@ impl<K: Eq + Hash, V> Map<K, V> {
         }
     }
 
-    /// Bits from the middle: the table inside takes those from both ends.
     #[inline]
     fn shard(&self, key: &K) -> &RwLock<NumberMap<K, V>> {
+        self.shards.get(self.shard_of(key))
+    }
+
+    /// The number of the shard that a key belongs to.
+    #[inline]
+    pub fn shard_of(&self, key: &K) -> usize {
+        // Bits from the middle: the table inside takes those from both ends.
         let hash = self.hash.hash_one(key) >> 32;
-        self.shards.get(hash as usize & (self.shards.count() - 1))
+        hash as usize & (self.shards.count() - 1)
     }
 
     /// What `look` makes of the value, if there is one.
@@ -93,6 +99,12 @@ impl<K: Eq + Hash, V> Map<K, V> {
     #[must_use]
     pub fn shard_count(&self) -> usize {
         self.shards.count()
+    }
+
+    /// The number of values in shard number `shard`.
+    #[must_use]
+    pub fn shard_len(&self, shard: usize) -> usize {
+        self.shards.get(shard).read().len()
     }
 
     /// Shows every value of shard number `shard`.

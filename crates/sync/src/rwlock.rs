@@ -104,6 +104,27 @@ impl<T> RwLock<T> {
         })
     }
 
+    /// Notes this lock as held by one who has another way in, after checking that it may be
+    /// waited for.
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn note(&self) -> Held {
+        self.tag.take(None)
+    }
+
+    /// As [`RwLock::note`], with a key.
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn note_keyed(&self, key: u64) -> Held {
+        self.tag.take(Some(key))
+    }
+
+    /// As [`RwLock::note`], for what was got without waiting.
+    #[inline]
+    pub(crate) fn note_tried(&self) -> Held {
+        self.tag.note(None)
+    }
+
     /// The value, without locking: nobody else can have it.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()

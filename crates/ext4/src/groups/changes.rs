@@ -1,5 +1,5 @@
 //! The changes of a group that the allocators compose. Bitmap, counts and flags change under one
-//! hold (mechanisms D3).
+//! hold (rule D3).
 
 use std::sync::Arc;
 

@@ -19,7 +19,7 @@ pub struct Counts {
     /// Blocks freed by transactions that are not durable: free, but not allocatable yet.
     pub pending: Counter,
     /// Goes up whenever space becomes allocatable or a preallocation is discarded: an allocator
-    /// that found nothing looks whether it moved meanwhile (mechanisms D13).
+    /// that found nothing looks whether it moved meanwhile (rule D13).
     pub activity: Counter,
     gate: Gate,
 }

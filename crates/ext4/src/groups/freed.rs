@@ -3,7 +3,7 @@
 //! A free is first a note on its group's lock-free stack. Whoever next holds the group, or the
 //! committer, *folds* it: the bits of the bitmap that goes to disk are cleared. It then waits,
 //! still used in the buddy, until its transaction is durable; only then may the blocks be
-//! allocated again, or a replay could write old metadata over new data (mechanisms D1).
+//! allocated again, or a replay could write old metadata over new data (rule D1).
 
 use pext4_ondisk::Tid;
 

@@ -1,5 +1,5 @@
 //! What the allocators remember between calls. All of it is advice: nothing depends on a value
-//! being there or being new, so relaxed atomics do (mechanisms D9).
+//! being there or being new, so relaxed atomics do (rule D9).
 
 use std::sync::Arc;
 

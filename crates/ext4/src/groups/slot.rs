@@ -2,7 +2,7 @@
 //!
 //! The numbers outside the lock are hints: exact while the group is held (they are written when a
 //! hold ends), possibly stale for anyone else, who re-tests under the lock whatever matters
-//! (mechanisms D5). They are right for groups that are not in memory as well, except that the
+//! (rule D5). They are right for groups that are not in memory as well, except that the
 //! largest free run of a group never loaded is only bounded by its free count.
 
 use pext4_ondisk::group_descriptor::GroupDescriptor;

@@ -4,7 +4,7 @@
 //! one. Groups that somebody else holds are passed by at first and waited for in a second round,
 //! so makers of many files do not queue at one bitmap and no free inode is missed.
 //!
-//! Search, claim, counts and flags happen under one hold of the group (mechanisms D3, D7). The
+//! Search, claim, counts and flags happen under one hold of the group (rule D3, D7). The
 //! lowest free inode is taken, so the never used part of a table only shrinks from its front.
 //!
 //! Credits: one group, [`CREDITS_PER_GROUP`](crate::groups::CREDITS_PER_GROUP) blocks.

@@ -6,13 +6,13 @@
 //! disk (and in the buffer of the inode table) is older than the object.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use pext4_jbd2::Handle;
 use pext4_ondisk::inode::Inode as Slot;
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
-use pext4_sync::Map;
+use pext4_sync::atomic::{AtomicUsize, Ordering};
 use pext4_sync::order::Class;
+use pext4_sync::{Map, Sharded};
 
 use crate::error::{Refusal, Result};
 use crate::groups::Groups;
@@ -36,9 +36,11 @@ pub struct Inodes {
     /// How often each inode is held, in memory or not.
     pub holds: Holds,
     table: Map<InodeNumber, Arc<Inode>>,
-    most: usize,
-    /// The shard that the next eviction looks at.
-    hand: AtomicU64,
+    /// Inodes in one shard of the table before it evicts.
+    shard_share: usize,
+    /// By shard of the table, at how many inodes it evicts next: a shard whose inodes are all in
+    /// use is not walked through again for each that comes.
+    evict_at: Sharded<AtomicUsize>,
 }
 
 impl Inodes {
@@ -47,14 +49,17 @@ impl Inodes {
     pub fn new(store: Arc<Store>, groups: Arc<Groups>, orphans: Orphans) -> Self {
         let holds = Holds::new(store.geometry.inodes_count);
         let most = (store.options.cache_size / 4 / INODE_MEMORY).clamp(1024, 1 << 20);
+        let table = Map::new(Class::InodeTable);
+        let shard_share = usize::try_from(most).unwrap_or(usize::MAX) / table.shard_count();
+        let shard_share = shard_share.max(1);
         Self {
             store,
             groups,
             orphans,
             holds,
-            table: Map::new(Class::InodeTable),
-            most: usize::try_from(most).unwrap_or(usize::MAX),
-            hand: AtomicU64::new(0),
+            shard_share,
+            evict_at: Sharded::with_count(table.shard_count(), |_| AtomicUsize::new(shard_share)),
+            table,
         }
     }
 
@@ -77,7 +82,7 @@ impl Inodes {
     }
 
     fn load(&self, number: InodeNumber) -> Result<Arc<Inode>> {
-        self.make_room();
+        self.make_room(number);
         self.table
             .get_or_try_insert_with(number, || self.read(number))
     }
@@ -146,7 +151,7 @@ impl Inodes {
             ));
         }
         if file_type == FileType::Directory
-            && slot.size % block_size != 0
+            && !slot.size.is_multiple_of(block_size)
             && !slot.has_inline_data()
         {
             return Err(Corrupt::new(
@@ -192,7 +197,7 @@ impl Inodes {
         slot: Slot,
         file_type: FileType,
     ) -> Result<Arc<Inode>> {
-        self.make_room();
+        self.make_room(number);
         let place = self.place(number)?;
         let inode = Arc::new(Inode::new(&self.store, number, slot, file_type, place));
         self.hold(&inode);
@@ -203,18 +208,19 @@ impl Inodes {
         Ok(inode)
     }
 
-    /// Drops inodes nobody needs once the table has outgrown its share of memory.
-    fn make_room(&self) {
-        if self.table.len() <= self.most {
+    /// Drops inodes nobody needs from the shard that another one is going into, once that has
+    /// outgrown its share of memory.
+    fn make_room(&self, number: InodeNumber) {
+        let shard = self.table.shard_of(&number);
+        let evict_at = self.evict_at.get(shard);
+        if self.table.shard_len(shard) < evict_at.load(Ordering::Relaxed) {
             return;
         }
-        let shards = self.table.shard_count();
-        for _ in 0..2 {
-            let shard = self.hand.fetch_add(1, Ordering::Relaxed) % (shards as u64);
-            let shard = usize::try_from(shard).expect("below the shard count");
-            self.table
-                .retain_shard(shard, |_, inode| !self.may_leave(inode));
-        }
+        self.table
+            .retain_shard(shard, |_, inode| !self.may_leave(inode));
+        let left = self.table.shard_len(shard);
+        let next = self.shard_share.max(left + self.shard_share / 8 + 1);
+        evict_at.store(next, Ordering::Relaxed);
     }
 
     /// Whether an inode may leave memory. A held one may: its count stays. One without a name may

@@ -4,7 +4,7 @@
 //! set aside for the caller's shard; the goal; and a scan of the groups by criteria that give up
 //! more from one to the next ([`scan`]). Every criterion but the last passes by groups that
 //! somebody else holds, the last one waits, so that space in a busy group is not missed
-//! (mechanisms D4). When nothing is found, preallocations are discarded and the scan is repeated a
+//! (rule D4). When nothing is found, preallocations are discarded and the scan is repeated a
 //! bounded number of times (D13).
 //!
 //! Freed blocks come back with the commit of the transaction that freed them. An operation that

@@ -9,7 +9,7 @@
 //! 3. the longest run that any group still seems to have;
 //! 4. anything, anywhere. Only here a held group is waited for.
 //!
-//! Groups are chosen by hints; what counts is re-tested under the lock (mechanisms D5). A group
+//! Groups are chosen by hints; what counts is re-tested under the lock (rule D5). A group
 //! found full is in nobody's way later: its hints say so.
 
 use std::sync::Arc;

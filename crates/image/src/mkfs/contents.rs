@@ -199,7 +199,7 @@ fn place_orphan_file(
 ) -> Result<()> {
     let number = layout.allocate_inode();
     let count = orphan_file::default_blocks(layout.geometry.blocks_count);
-    let runs = layout.allocate(0, u64::from(count))?;
+    let runs = layout.allocate(0, count)?;
     let block_size = layout.geometry.block_size as usize;
     let seed = layout.geometry.checksum_seed();
     let slots = vec![0; orphan_file::slots_per_block(block_size)];

@@ -1,0 +1,97 @@
+use super::{BiasedLock, FIRST_PATIENCE, READERS};
+use crate::order::Class;
+use crate::{thread, topology};
+
+fn biased<T>(value: T) -> BiasedLock<T> {
+    let lock = BiasedLock::new(Class::Leaf, value);
+    for _ in 0..FIRST_PATIENCE {
+        drop(lock.read());
+    }
+    assert!(lock.bias.is_set());
+    lock
+}
+
+#[test]
+fn a_lock_that_is_read_becomes_biased_and_a_writer_ends_it() {
+    let lock = biased(1);
+    *lock.write() = 2;
+    assert!(!lock.bias.is_set());
+    for _ in 1..2 * FIRST_PATIENCE {
+        assert_eq!(*lock.read(), 2);
+    }
+    assert!(!lock.bias.is_set(), "the second time takes twice as long");
+    assert_eq!(*lock.read(), 2);
+    assert!(lock.bias.is_set());
+}
+
+#[test]
+fn biased_readers_leave_the_lock_alone_and_keep_writers_out() {
+    let lock = biased(7);
+    let _pin = topology::pin(1);
+    let reader = lock.read();
+    assert!(READERS.is_in(lock.address()));
+    assert!(
+        lock.lock.try_write().is_some(),
+        "the lock underneath is free"
+    );
+    thread::scope(|scope| {
+        scope.spawn(|| assert!(lock.try_write().is_none()));
+    });
+    drop(reader);
+    assert!(!READERS.is_in(lock.address()));
+    assert_eq!(lock.try_write().map(|guard| *guard), Some(7));
+}
+
+#[test]
+fn a_writer_that_only_tried_leaves_the_reader_to_be_found_by_the_next() {
+    let lock = biased(7);
+    let reader = lock.read();
+    assert!(lock.try_write().is_none());
+    assert!(lock.try_write().is_none(), "and the next, and all others");
+    drop(reader);
+    assert!(lock.try_write().is_some());
+}
+
+#[test]
+fn two_readers_of_one_shard_are_both_in() {
+    let lock = biased(7);
+    let _pin = topology::pin(1);
+    let _first = lock.read();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let _pin = topology::pin(1);
+            assert_eq!(*lock.read(), 7, "by the lock underneath");
+        });
+    });
+}
+
+#[test]
+fn readers_never_see_half_a_change() {
+    let lock = BiasedLock::new(Class::Leaf, (0_u64, 0_u64));
+    thread::scope(|scope| {
+        for shard in 0..4 {
+            let lock = &lock;
+            scope.spawn(move || {
+                let _pin = topology::pin(shard);
+                let mut last = 0;
+                while last < 200 {
+                    let pair = lock.read();
+                    assert_eq!(pair.0, pair.1);
+                    assert!(pair.0 >= last);
+                    last = pair.0;
+                    drop(pair);
+                    thread::yield_now();
+                }
+            });
+        }
+        for _ in 0..200 {
+            for _ in 0..20 {
+                drop(lock.read());
+            }
+            let mut pair = lock.write();
+            pair.0 += 1;
+            thread::yield_now();
+            pair.1 += 1;
+        }
+    });
+}

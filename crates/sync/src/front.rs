@@ -1,0 +1,262 @@
+//! A small memory in front of a map, one a shard: what every core asks for again and again is
+//! found, and held, without writing a line that another core reads.
+//!
+//! A map that hands out `Arc`s makes its users meet at the count inside each of them: two cores
+//! that do nothing but look at one directory write one line in turn. So a value that a shard has
+//! asked for several times gets a second count of the shard's own, an `Arc` around the `Arc`, and
+//! whoever asks from that shard next shares that one ([`Near`]).
+//!
+//! A front remembers; it never knows. Whoever asks says how to see whether a remembered value still
+//! counts, and how to find it otherwise. A remembered value is a holder of the value like any
+//! other, so what asks "does anybody hold it" is told yes until other keys have taken its place.
+//!
+//! Locking: a shard's places are under a lock of class `Leaf`, which is only tried, since a thread
+//! of the same shard that was interrupted may have it, and then the map serves as well. Values are
+//! found and dropped outside of it.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+
+use crate::lock::Mutex;
+use crate::order::Class;
+use crate::sharded::Sharded;
+
+/// Requests for one key, unbroken by others, before it is remembered.
+const PATIENCE: u8 = 3;
+/// Requests for other keys that a remembered one outlasts, at most.
+const MOST_CREDIT: u8 = 15;
+
+/// Remembers, by shard, what is asked for often.
+pub struct Front<K, V> {
+    shards: Sharded<Mutex<Places<K, V>>>,
+}
+
+type Places<K, V> = Box<[Place<K, V>]>;
+
+/// One value of a shard's memory, or a key on its way into it.
+struct Place<K, V> {
+    key: Option<K>,
+    /// How often it was asked for, less how often another key was.
+    credit: u8,
+    value: Option<Arc<CachePadded<Arc<V>>>>,
+}
+
+/// A holder of a value: by the value's own count, or by one of the caller's shard.
+pub enum Near<V> {
+    /// By its own.
+    Own(Arc<V>),
+    /// By the shard's.
+    Shard(Arc<CachePadded<Arc<V>>>),
+}
+
+impl<V> Deref for Near<V> {
+    type Target = Arc<V>;
+
+    #[inline]
+    fn deref(&self) -> &Arc<V> {
+        match self {
+            Self::Own(value) => value,
+            Self::Shard(value) => value,
+        }
+    }
+}
+
+impl<V> Near<V> {
+    /// A holder of its own, for who keeps it.
+    #[must_use]
+    pub fn into_own(self) -> Arc<V> {
+        match self {
+            Self::Own(value) => value,
+            Self::Shard(value) => Arc::clone(&value),
+        }
+    }
+}
+
+/// What a look at a place came to.
+enum Seen<V> {
+    Remembered(Near<V>),
+    /// Not there; whether to remember it once it is found.
+    Absent(bool),
+}
+
+impl<K: Copy + Eq + Into<u64>, V> Front<K, V> {
+    /// A front of `places` values a shard, rounded up to a power of two.
+    #[must_use]
+    pub fn new(places: usize) -> Self {
+        let places = places.max(1).next_power_of_two();
+        let empty = || Place {
+            key: None,
+            credit: 0,
+            value: None,
+        };
+        Self {
+            shards: Sharded::new(|_| {
+                Mutex::new(Class::Leaf, (0..places).map(|_| empty()).collect())
+            }),
+        }
+    }
+
+    /// The value of `key`: a remembered one that `still_counts`, else what `find` gives.
+    ///
+    /// # Errors
+    ///
+    /// Those of `find`.
+    #[inline]
+    pub fn get<E>(
+        &self,
+        key: K,
+        still_counts: impl FnOnce(&V) -> bool,
+        find: impl FnOnce() -> Result<Arc<V>, E>,
+    ) -> Result<Near<V>, E> {
+        let remember = match self.look(key) {
+            Seen::Remembered(value) if still_counts(&value) => return Ok(value),
+            Seen::Remembered(_) => true,
+            Seen::Absent(remember) => remember,
+        };
+        let value = find()?;
+        Ok(if remember {
+            self.remember(key, value)
+        } else {
+            Near::Own(value)
+        })
+    }
+
+    fn look(&self, key: K) -> Seen<V> {
+        let Some(mut places) = self.shards.local().try_lock() else {
+            return Seen::Absent(false);
+        };
+        let place = at(&mut places, key);
+        if place.key == Some(key) {
+            place.credit = (place.credit + 1).min(MOST_CREDIT);
+            return match &place.value {
+                Some(value) => Seen::Remembered(Near::Shard(Arc::clone(value))),
+                None => Seen::Absent(place.credit >= PATIENCE),
+            };
+        }
+        place.credit = place.credit.saturating_sub(1);
+        if place.credit == 0 {
+            place.key = Some(key);
+            let gone = place.value.take();
+            // The last holder of a value may have more to do than fits under this lock.
+            drop(places);
+            drop(gone);
+        }
+        Seen::Absent(false)
+    }
+
+    #[cold]
+    fn remember(&self, key: K, value: Arc<V>) -> Near<V> {
+        let value = Arc::new(CachePadded::new(value));
+        let mut before = None;
+        if let Some(mut places) = self.shards.local().try_lock() {
+            let place = at(&mut places, key);
+            if place.key == Some(key) {
+                before = place.value.replace(Arc::clone(&value));
+            }
+        }
+        drop(before);
+        Near::Shard(value)
+    }
+}
+
+impl<K, V> Front<K, V> {
+    /// Forgets everything, on all shards.
+    pub fn clear(&self) {
+        for shard in self.shards.iter() {
+            let mut gone = Vec::new();
+            for place in shard.lock().iter_mut() {
+                place.key = None;
+                gone.extend(place.value.take());
+            }
+        }
+    }
+}
+
+fn at<K: Copy + Into<u64>, V>(places: &mut [Place<K, V>], key: K) -> &mut Place<K, V> {
+    let key: u64 = key.into();
+    let mask = places.len() - 1;
+    &mut places[(key ^ (key >> 17)) as usize & mask]
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Arc;
+
+    use super::{Front, Near, PATIENCE};
+    use crate::topology;
+
+    fn ask(front: &Front<u64, u64>, value: &Arc<u64>) -> Near<u64> {
+        let found: Result<_, Infallible> = front.get(**value, |_| true, || Ok(Arc::clone(value)));
+        found.expect("it cannot fail")
+    }
+
+    #[test]
+    fn what_is_asked_for_often_is_held_by_the_shards_own_count() {
+        let front = Front::new(4);
+        let value = Arc::new(5);
+        let _pin = topology::pin(0);
+        for _ in 0..PATIENCE {
+            assert!(matches!(ask(&front, &value), Near::Own(_)));
+        }
+        let first = ask(&front, &value);
+        let counts = Arc::strong_count(&value);
+        let second = ask(&front, &value);
+        assert!(matches!(
+            (&first, &second),
+            (Near::Shard(_), Near::Shard(_))
+        ));
+        assert_eq!(
+            Arc::strong_count(&value),
+            counts,
+            "the value's line is left alone"
+        );
+        let _pin = topology::pin(1);
+        assert!(
+            matches!(ask(&front, &value), Near::Own(_)),
+            "another shard asks for itself"
+        );
+    }
+
+    #[test]
+    fn a_value_that_no_longer_counts_is_found_anew() {
+        let front = Front::new(4);
+        let _pin = topology::pin(0);
+        let old = Arc::new(5);
+        for _ in 0..=PATIENCE {
+            ask(&front, &old);
+        }
+        let new = Arc::new(5);
+        let found: Result<_, Infallible> = front.get(
+            5,
+            |value| !std::ptr::eq(value, &raw const *old),
+            || Ok(Arc::clone(&new)),
+        );
+        assert!(Arc::ptr_eq(&found.expect("it cannot fail"), &new));
+        assert!(Arc::ptr_eq(&ask(&front, &old), &new), "and remembered");
+        assert_eq!(Arc::strong_count(&old), 1);
+    }
+
+    #[test]
+    fn other_keys_push_a_value_out_and_clear_forgets_all() {
+        let front = Front::new(1);
+        let _pin = topology::pin(0);
+        let value = Arc::new(5);
+        for _ in 0..=PATIENCE {
+            ask(&front, &value);
+        }
+        assert_eq!(Arc::strong_count(&value), 2);
+        for other in 100..110 {
+            ask(&front, &Arc::new(other));
+        }
+        assert_eq!(Arc::strong_count(&value), 1);
+        for _ in 0..20 {
+            ask(&front, &value);
+        }
+        assert_eq!(Arc::strong_count(&value), 2);
+        front.clear();
+        assert_eq!(Arc::strong_count(&value), 1);
+    }
+}
