@@ -194,7 +194,7 @@ impl Journal {
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
             // The last reference may go away in a callback, on a thread of the journal itself.
-            if is_current(&thread) {
+            if thread::is_current(&thread) {
                 continue;
             }
             // A thread that panicked has aborted the journal, which is told elsewhere.
@@ -208,17 +208,6 @@ impl Drop for Journal {
     fn drop(&mut self) {
         self.stop_threads();
     }
-}
-
-#[cfg(not(loom))]
-fn is_current(thread: &JoinHandle<()>) -> bool {
-    thread.thread().id() == std::thread::current().id()
-}
-
-/// No model drops a journal in a callback.
-#[cfg(loom)]
-fn is_current(_: &JoinHandle<()>) -> bool {
-    false
 }
 
 fn spawn(name: &str, core: &Arc<Core>, body: fn(&Core)) -> Result<JoinHandle<()>, JournalError> {

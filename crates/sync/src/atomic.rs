@@ -1,7 +1,13 @@
-//! Atomic numbers: the standard ones, or the model checker's.
+//! Atomic numbers: the standard ones, the same with somebody looking on, or the model checker's.
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, feature = "meter")))]
 pub use std::sync::atomic::{
+    AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
+    Ordering, fence,
+};
+
+#[cfg(all(feature = "meter", not(loom)))]
+pub use crate::watch::atomic::{
     AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
     Ordering, fence,
 };

@@ -1,15 +1,15 @@
 //! What each thread holds: the checker behind [`crate::order`].
 //!
 //! A lock keeps a [`Tag`] (its class), a guard keeps a [`Held`] (its entry on the thread's stack).
-//! In release builds, and under loom (whose threads share one thread of the system), both are
-//! empty and every function here is nothing.
+//! In release builds, and under loom and on virtual cores (whose threads share one thread of the
+//! system), both are empty and every function here is nothing.
 
-#[cfg(all(debug_assertions, not(loom)))]
+#[cfg(all(debug_assertions, not(any(loom, feature = "virtual"))))]
 pub(crate) use checked::{Held, Tag, check, start, stop};
-#[cfg(not(all(debug_assertions, not(loom))))]
+#[cfg(not(all(debug_assertions, not(any(loom, feature = "virtual")))))]
 pub(crate) use unchecked::{Held, Tag, check, start, stop};
 
-#[cfg(all(debug_assertions, not(loom)))]
+#[cfg(all(debug_assertions, not(any(loom, feature = "virtual"))))]
 mod checked {
     use std::cell::RefCell;
     use std::fmt;
@@ -118,7 +118,7 @@ mod checked {
     }
 }
 
-#[cfg(not(all(debug_assertions, not(loom))))]
+#[cfg(not(all(debug_assertions, not(any(loom, feature = "virtual")))))]
 mod unchecked {
     use crate::order::Class;
 

@@ -4,14 +4,19 @@
 //! page ([`order`]) says which lock comes before which, debug builds check it, the model checker
 //! (`--cfg loom`) sees every step, and "which shard is mine" has one answer ([`topology`]).
 //!
-//! Two backends stand behind it: `parking_lot` with the standard atomics, and `loom`. This is the
-//! one crate of the core with `unsafe` code, and of its modules only [`stack`] and `biased` have any.
+//! Two backends stand behind it: `parking_lot` with the standard atomics, and `loom`. With the
+//! feature `meter` somebody looks on: the [`meter`], and traces for tests; with `virtual` the
+//! caller may be one of hundreds of cores in virtual time. This is the one crate of the core with
+//! `unsafe` code, and of its modules only [`stack`] and `biased`, the reading of the processor's
+//! clock and the switch between virtual cores have any.
 
 #![deny(unsafe_code)]
 
 mod backend;
 #[allow(unsafe_code)]
 mod biased;
+#[cfg(all(feature = "virtual", not(loom)))]
+mod calibration;
 mod condvar;
 mod held;
 mod lock;
@@ -22,6 +27,7 @@ pub mod counter;
 pub mod front;
 pub mod hash;
 pub mod map;
+pub mod meter;
 pub mod order;
 pub mod sharded;
 #[allow(unsafe_code)]
@@ -29,6 +35,12 @@ pub mod stack;
 pub mod thread;
 pub mod time;
 pub mod topology;
+#[cfg(all(feature = "meter", not(loom)))]
+pub mod trace;
+#[cfg(all(feature = "virtual", not(loom)))]
+pub mod virtual_cores;
+#[cfg(all(feature = "meter", not(loom)))]
+mod watch;
 
 pub use biased::{BiasedLock, BiasedReadGuard, BiasedWriteGuard};
 pub use condvar::Condvar;

@@ -27,13 +27,13 @@ impl<T> Mutex<T> {
     pub fn new(class: Class, value: T) -> Self {
         Self {
             tag: Tag::new(class),
-            inner: backend::Mutex::new(value),
+            inner: backend::mutex(class, value),
         }
     }
 
     /// Waits for the lock.
     #[inline]
-    #[cfg_attr(debug_assertions, track_caller)]
+    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         let held = self.tag.take(None);
         MutexGuard {
@@ -44,7 +44,7 @@ impl<T> Mutex<T> {
 
     /// Waits for the lock; others of its class with smaller keys may be held.
     #[inline]
-    #[cfg_attr(debug_assertions, track_caller)]
+    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
     pub fn lock_keyed(&self, key: u64) -> MutexGuard<'_, T> {
         let held = self.tag.take(Some(key));
         MutexGuard {
@@ -55,6 +55,7 @@ impl<T> Mutex<T> {
 
     /// Takes the lock if nobody holds it, whatever else this thread holds.
     #[inline]
+    #[cfg_attr(feature = "meter", track_caller)]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let inner = self.inner.try_lock()?;
         Some(MutexGuard {
@@ -65,6 +66,7 @@ impl<T> Mutex<T> {
 
     /// As [`Mutex::try_lock`]; locks of its class with larger keys may be waited for afterwards.
     #[inline]
+    #[cfg_attr(feature = "meter", track_caller)]
     pub fn try_lock_keyed(&self, key: u64) -> Option<MutexGuard<'_, T>> {
         let inner = self.inner.try_lock()?;
         Some(MutexGuard {
@@ -75,6 +77,7 @@ impl<T> Mutex<T> {
 
     /// Whether somebody holds the lock, at a glance that takes nothing and writes nothing.
     #[inline]
+    #[cfg_attr(feature = "meter", track_caller)]
     pub fn is_locked(&self) -> bool {
         self.inner.is_locked()
     }
@@ -153,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg(not(debug_assertions))]
+    #[cfg(not(any(debug_assertions, feature = "meter")))]
     fn the_class_costs_nothing_in_release() {
         assert_eq!(size_of::<Mutex<u8>>(), 2);
     }

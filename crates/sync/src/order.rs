@@ -58,6 +58,35 @@ pub enum Class {
     Leaf,
 }
 
+impl Class {
+    /// How many classes there are.
+    pub const COUNT: usize = Self::Leaf as usize + 1;
+
+    /// All of them, top first.
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::Rename,
+        Self::Directory,
+        Self::Inode,
+        Self::HandleStart,
+        Self::OrphanList,
+        Self::InodeTable,
+        Self::InodeMap,
+        Self::InodeState,
+        Self::Preallocation,
+        Self::Group,
+        Self::GroupIndex,
+        Self::OrphanSlot,
+        Self::AttributeCache,
+        Self::Superblock,
+        Self::BufferShard,
+        Self::Buffer,
+        Self::Journal,
+        Self::Checkpoint,
+        Self::DeviceQueue,
+        Self::Leaf,
+    ];
+}
+
 /// Notes that this thread has opened a handle of the journal.
 ///
 /// Call it before the start may wait. It panics in debug builds if a lock is held that has to come
@@ -80,10 +109,17 @@ pub fn check(class: Class) {
     held::check(class);
 }
 
-#[cfg(all(test, not(loom), debug_assertions))]
+#[cfg(all(test, not(any(loom, feature = "virtual")), debug_assertions))]
 mod tests {
     use super::{Class, check, handle_started, handle_stopped};
     use crate::{Condvar, Mutex, RwLock};
+
+    #[test]
+    fn the_list_of_classes_is_in_their_order() {
+        for (number, class) in Class::ALL.into_iter().enumerate() {
+            assert_eq!(class as usize, number);
+        }
+    }
 
     #[test]
     fn downwards_is_allowed_and_guards_may_drop_in_any_order() {

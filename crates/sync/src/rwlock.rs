@@ -36,13 +36,13 @@ impl<T> RwLock<T> {
     pub fn new(class: Class, value: T) -> Self {
         Self {
             tag: Tag::new(class),
-            inner: backend::RwLock::new(value),
+            inner: backend::rwlock(class, value),
         }
     }
 
     /// Waits until no writer has it.
     #[inline]
-    #[cfg_attr(debug_assertions, track_caller)]
+    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         let held = self.tag.take(None);
         RwLockReadGuard {
@@ -53,7 +53,7 @@ impl<T> RwLock<T> {
 
     /// Waits until no writer has it; others of its class with smaller keys may be held.
     #[inline]
-    #[cfg_attr(debug_assertions, track_caller)]
+    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
     pub fn read_keyed(&self, key: u64) -> RwLockReadGuard<'_, T> {
         let held = self.tag.take(Some(key));
         RwLockReadGuard {
@@ -64,7 +64,7 @@ impl<T> RwLock<T> {
 
     /// Waits until nobody has it.
     #[inline]
-    #[cfg_attr(debug_assertions, track_caller)]
+    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         let held = self.tag.take(None);
         RwLockWriteGuard {
@@ -75,7 +75,7 @@ impl<T> RwLock<T> {
 
     /// Waits until nobody has it; others of its class with smaller keys may be held.
     #[inline]
-    #[cfg_attr(debug_assertions, track_caller)]
+    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
     pub fn write_keyed(&self, key: u64) -> RwLockWriteGuard<'_, T> {
         let held = self.tag.take(Some(key));
         RwLockWriteGuard {
@@ -86,6 +86,7 @@ impl<T> RwLock<T> {
 
     /// Takes it for reading if no writer has it, whatever else this thread holds.
     #[inline]
+    #[cfg_attr(feature = "meter", track_caller)]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         let inner = self.inner.try_read()?;
         Some(RwLockReadGuard {
@@ -96,6 +97,7 @@ impl<T> RwLock<T> {
 
     /// Takes it for writing if nobody has it, whatever else this thread holds.
     #[inline]
+    #[cfg_attr(feature = "meter", track_caller)]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         let inner = self.inner.try_write()?;
         Some(RwLockWriteGuard {

@@ -3,12 +3,16 @@
 use std::io;
 use std::time::Duration;
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, feature = "virtual")))]
 use std::thread as backend;
 
 #[cfg(loom)]
 use loom::thread as backend;
 
+#[cfg(all(feature = "virtual", not(loom)))]
+pub use on_virtual_cores::{JoinHandle, yield_now};
+
+#[cfg(not(all(feature = "virtual", not(loom))))]
 pub use backend::{JoinHandle, yield_now};
 
 /// Threads that borrow from their caller, joined before it goes on.
@@ -24,6 +28,9 @@ where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
+    #[cfg(all(feature = "virtual", not(loom)))]
+    return on_virtual_cores::try_spawn(name, body);
+    #[cfg(not(all(feature = "virtual", not(loom))))]
     backend::Builder::new().name(name.to_owned()).spawn(body)
 }
 
@@ -39,14 +46,110 @@ where
     try_spawn(name, body).expect("the system has room for another thread")
 }
 
+/// Whether the caller is the thread behind `handle` (in a model it never is).
+#[must_use]
+pub fn is_current<T>(handle: &JoinHandle<T>) -> bool {
+    #[cfg(all(feature = "virtual", not(loom)))]
+    return handle.is_current();
+    #[cfg(not(any(loom, feature = "virtual")))]
+    return handle.thread().id() == backend::current().id();
+    #[cfg(loom)]
+    {
+        let _ = handle;
+        false
+    }
+}
+
 /// Does nothing for at least `time` (a model has no clock and only lets others run).
+#[cfg_attr(feature = "virtual", track_caller)]
 pub fn sleep(time: Duration) {
-    #[cfg(not(loom))]
+    #[cfg(all(feature = "virtual", not(loom)))]
+    on_virtual_cores::sleep(time, std::panic::Location::caller());
+    #[cfg(not(any(loom, feature = "virtual")))]
     backend::sleep(time);
     #[cfg(loom)]
     {
         let _ = time;
         yield_now();
+    }
+}
+
+#[cfg(all(feature = "virtual", not(loom)))]
+mod on_virtual_cores {
+    use std::io;
+    use std::panic::Location;
+    use std::thread as backend;
+    use std::time::Duration;
+
+    use crate::virtual_cores;
+    use crate::watch::{Site, sleeping};
+
+    /// The right to wait for a thread, real or virtual.
+    pub struct JoinHandle<T>(Kind<T>);
+
+    enum Kind<T> {
+        Real(backend::JoinHandle<T>),
+        Virtual(virtual_cores::Thread<T>),
+    }
+
+    impl<T> JoinHandle<T> {
+        /// Waits until the thread has ended.
+        ///
+        /// # Errors
+        /// What the thread panicked with.
+        pub fn join(self) -> backend::Result<T> {
+            match self.0 {
+                Kind::Real(handle) => handle.join(),
+                Kind::Virtual(thread) => thread.join(),
+            }
+        }
+
+        /// Whether the thread has ended.
+        #[must_use]
+        pub fn is_finished(&self) -> bool {
+            match &self.0 {
+                Kind::Real(handle) => handle.is_finished(),
+                Kind::Virtual(thread) => thread.is_finished(),
+            }
+        }
+
+        pub(super) fn is_current(&self) -> bool {
+            match &self.0 {
+                Kind::Real(handle) => handle.thread().id() == backend::current().id(),
+                Kind::Virtual(thread) => thread.is_current(),
+            }
+        }
+    }
+
+    pub(super) fn try_spawn<F, T>(name: &str, body: F) -> io::Result<JoinHandle<T>>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        if virtual_cores::is_inside() {
+            let thread = virtual_cores::spawn(name, body);
+            return Ok(JoinHandle(Kind::Virtual(thread)));
+        }
+        let thread = backend::Builder::new().name(name.to_owned()).spawn(body)?;
+        Ok(JoinHandle(Kind::Real(thread)))
+    }
+
+    pub(super) fn sleep(time: Duration, site: Site) {
+        if virtual_cores::is_inside() {
+            virtual_cores::sleep(time, site);
+        } else {
+            sleeping(site, || backend::sleep(time));
+        }
+    }
+
+    /// Lets others run.
+    #[track_caller]
+    pub fn yield_now() {
+        if virtual_cores::is_inside() {
+            virtual_cores::sleep(Duration::from_nanos(300), Location::caller());
+        } else {
+            backend::yield_now();
+        }
     }
 }
 

@@ -5,9 +5,20 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
+#[cfg(all(feature = "virtual", not(loom)))]
+use crate::virtual_cores;
+
+/// When virtual machines are switched on: always at the same moment, so that a run repeats.
+#[cfg(all(feature = "virtual", not(loom)))]
+const VIRTUAL_EPOCH: Duration = Duration::from_secs(1_700_000_000);
+
 /// Time since a fixed moment in the life of this process; never goes back.
 #[must_use]
 pub fn now() -> Duration {
+    #[cfg(all(feature = "virtual", not(loom)))]
+    if virtual_cores::is_inside() {
+        return virtual_cores::now();
+    }
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     START.elapsed()
 }
@@ -19,6 +30,10 @@ pub fn now() -> Duration {
 /// later change of its could look older than an earlier one of ours.
 #[must_use]
 pub fn since_epoch() -> Duration {
+    #[cfg(all(feature = "virtual", not(loom)))]
+    if virtual_cores::is_inside() {
+        return VIRTUAL_EPOCH + virtual_cores::now();
+    }
     let now = clock_gettime(ClockId::RealtimeCoarse);
     match (u64::try_from(now.tv_sec), u32::try_from(now.tv_nsec)) {
         (Ok(seconds), Ok(nanoseconds)) => Duration::new(seconds, nanoseconds),

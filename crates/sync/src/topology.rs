@@ -14,6 +14,9 @@ use std::sync::LazyLock;
 use loom::thread_local;
 use std::cell::Cell;
 
+#[cfg(all(feature = "virtual", not(loom)))]
+use crate::virtual_cores;
+
 const UNPINNED: usize = usize::MAX;
 
 #[cfg(not(loom))]
@@ -30,11 +33,17 @@ thread_local! {
 /// processors this process may use, from 4 to 256.
 #[must_use]
 pub fn shard_count() -> usize {
-    static COUNT: LazyLock<usize> = LazyLock::new(|| {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        processors.next_power_of_two().clamp(4, 256)
-    });
+    #[cfg(all(feature = "virtual", not(loom)))]
+    if let Some(processors) = virtual_cores::imitated_processors() {
+        return shards_for(processors);
+    }
+    static COUNT: LazyLock<usize> =
+        LazyLock::new(|| shards_for(std::thread::available_parallelism().map_or(1, usize::from)));
     *COUNT
+}
+
+fn shards_for(processors: usize) -> usize {
+    processors.next_power_of_two().clamp(4, 256)
 }
 
 /// The caller's shard of [`shard_count`].
@@ -58,6 +67,10 @@ pub fn current_of(count: usize) -> usize {
 /// The processor the caller runs on, or the number it is pinned to.
 #[inline]
 fn processor() -> usize {
+    #[cfg(all(feature = "virtual", not(loom)))]
+    if virtual_cores::is_inside() {
+        return virtual_cores::processor();
+    }
     let pinned = PINNED.with(Cell::get);
     if pinned == UNPINNED {
         running_on()

@@ -7,9 +7,9 @@
 //! [`Inode::claim_reaping`](super::Inode::claim_reaping) says.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use pext4_ondisk::InodeNumber;
+use pext4_sync::atomic::{AtomicU32, Ordering};
 
 const PER_PAGE: usize = 1024;
 

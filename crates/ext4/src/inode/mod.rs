@@ -23,12 +23,12 @@ pub mod table;
 pub mod truncate;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use pext4_jbd2::{Capture, Handle, Owed, Owing};
 use pext4_ondisk::inode::{Inode as Slot, InodeFlags};
 use pext4_ondisk::time::Time;
 use pext4_ondisk::{BlockNumber, InodeNumber, Tid};
+use pext4_sync::atomic::{AtomicBool, Ordering};
 use pext4_sync::order::Class;
 use pext4_sync::{Mutex, RwLock};
 

@@ -1,0 +1,57 @@
+//! Takes a number of steps of a workload on a device in memory and does nothing else, for tools
+//! that count instructions:
+//!
+//! ```text
+//! RUSTFLAGS="--cfg rustix_use_libc" cargo build --release --target-dir target/count \
+//!     -p pext4-lab --example operations
+//! valgrind --tool=callgrind --callgrind-out-file=/dev/null \
+//!     target/count/release/examples/operations fallocate2 20000
+//! ```
+//!
+//! (The flag is for valgrind, which does not know how `rustix` asks the kernel otherwise.) Count
+//! once with N steps and once with 2 N: the difference over N is what one costs, without making
+//! and mounting the image. With `meter` as a third argument the meters count as well, in a build
+//! that has them (`--features meter`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use pext4_block::RamDevice;
+use pext4_fs::{MountOptions, Volume};
+use pext4_image::mkfs;
+use pext4_lab::target::Library;
+use pext4_lab::workloads::{Plan, find};
+use pext4_sync::meter;
+
+const IMAGE: u64 = 1 << 30;
+
+fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let workload = find(&arguments.next().context("WORKLOAD STEPS [meter]")?)?;
+    let steps: u64 = arguments.next().context("STEPS")?.parse().context("STEPS")?;
+    if arguments.next().is_some() {
+        ensure!(meter::is_built_in(), "build with --features meter");
+        meter::switch(true);
+    }
+    let device = Arc::new(RamDevice::new(IMAGE));
+    mkfs::mkfs(&*device, &mkfs::Options::default())?;
+    // No commit comes between: which steps it would fall between depends on the clock.
+    let options = MountOptions {
+        commit_interval: Duration::from_secs(1 << 20),
+        ..MountOptions::default()
+    };
+    let library = Library::new(Volume::open(device, options)?)?;
+    let plan = Plan {
+        files: 100,
+        ..Plan::default()
+    };
+    workload.prepare(&library, &plan)?;
+    let mut task = workload.task(&library, &plan, 0)?;
+    for _ in 0..steps {
+        task.step(&library)?;
+    }
+    task.finish(&library)?;
+    workload.clean(&library)?;
+    library.close()
+}

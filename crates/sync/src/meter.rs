@@ -1,0 +1,311 @@
+//! What locks cost, by class: how often each was taken, met held, waited for and held, and how
+//! often trying failed.
+//!
+//! Built in by the feature `meter` of this crate and off until [`switch`]ed on. Without the feature
+//! locks are those of `parking_lot` and nothing is counted: a [`snapshot`] is empty, and
+//! [`is_built_in`] says so. With it, a lock looks at one switch when taken and one when given back.
+//!
+//! Each thread counts in numbers of its own, which only it writes, so that counting makes no two
+//! cores share a line. A snapshot adds them up while they move.
+
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+use crate::order::Class;
+
+/// What one class of locks cost since the meter was first switched on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// How often one was taken, by trying too.
+    pub acquisitions: u64,
+    /// How many of those found it held and waited.
+    pub contended: u64,
+    /// How often trying failed.
+    pub failures: u64,
+    /// Time spent waiting.
+    pub waited: Duration,
+    /// Time between taking and giving back, readers each on their own.
+    pub held: Duration,
+}
+
+impl Add for Tally {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            acquisitions: self.acquisitions + other.acquisitions,
+            contended: self.contended + other.contended,
+            failures: self.failures + other.failures,
+            waited: self.waited + other.waited,
+            held: self.held + other.held,
+        }
+    }
+}
+
+impl Sub for Tally {
+    type Output = Self;
+
+    /// What was added since `earlier`.
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            acquisitions: self.acquisitions.saturating_sub(earlier.acquisitions),
+            contended: self.contended.saturating_sub(earlier.contended),
+            failures: self.failures.saturating_sub(earlier.failures),
+            waited: self.waited.saturating_sub(earlier.waited),
+            held: self.held.saturating_sub(earlier.held),
+        }
+    }
+}
+
+/// What all classes cost, in their order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tallies([Tally; Class::COUNT]);
+
+impl Default for Tallies {
+    fn default() -> Self {
+        Self([Tally::default(); Class::COUNT])
+    }
+}
+
+impl Tallies {
+    /// What one class cost.
+    #[must_use]
+    pub fn of(&self, class: Class) -> Tally {
+        self.0[class as usize]
+    }
+
+    /// The classes that were used, in their order.
+    pub fn used(&self) -> impl Iterator<Item = (Class, Tally)> + '_ {
+        let all = Class::ALL.into_iter().zip(self.0);
+        all.filter(|(_, tally)| *tally != Tally::default())
+    }
+
+    /// What was added since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut difference = self.clone();
+        for (mine, theirs) in difference.0.iter_mut().zip(earlier.0) {
+            *mine = *mine - theirs;
+        }
+        difference
+    }
+}
+
+/// Whether this build can count.
+#[must_use]
+pub fn is_built_in() -> bool {
+    cfg!(all(feature = "meter", not(loom)))
+}
+
+#[cfg(not(all(feature = "meter", not(loom))))]
+mod counting {
+    use super::Tallies;
+
+    /// Nothing, in a build without meters.
+    pub fn switch(_on: bool) {}
+
+    /// Nothing, in a build without meters.
+    #[must_use]
+    pub fn snapshot() -> Tallies {
+        Tallies::default()
+    }
+}
+
+#[cfg(all(feature = "meter", not(loom)))]
+mod counting {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+    use super::{Tallies, Tally};
+    use crate::order::Class;
+    use crate::watch::{METER, switch as switch_watcher, ticks};
+
+    /// The numbers of one thread.
+    #[derive(Default)]
+    struct Counts([Count; Class::COUNT]);
+
+    #[derive(Default)]
+    struct Count {
+        acquisitions: AtomicU64,
+        contended: AtomicU64,
+        failures: AtomicU64,
+        waited: AtomicU64,
+        held: AtomicU64,
+    }
+
+    /// Every thread's numbers, and the sum of those of threads that have ended.
+    struct Registry {
+        alive: Vec<Arc<Counts>>,
+        ended: Option<Tallies>,
+    }
+
+    static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
+        alive: Vec::new(),
+        ended: None,
+    });
+
+    thread_local! {
+        static MINE: Arc<Counts> = register();
+    }
+
+    fn registry() -> MutexGuard<'static, Registry> {
+        REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn register() -> Arc<Counts> {
+        let mine = Arc::new(Counts::default());
+        let mut registry = registry();
+        registry.bury();
+        registry.alive.push(Arc::clone(&mine));
+        mine
+    }
+
+    impl Registry {
+        /// Adds up the numbers that no thread counts in any more.
+        fn bury(&mut self) {
+            let ended = self.ended.get_or_insert_default();
+            self.alive.retain(|counts| {
+                let is_alive = Arc::strong_count(counts) > 1;
+                if !is_alive {
+                    counts.add_to(ended);
+                }
+                is_alive
+            });
+        }
+    }
+
+    impl Counts {
+        fn add_to(&self, sums: &mut Tallies) {
+            for (sum, count) in sums.0.iter_mut().zip(&self.0) {
+                *sum = *sum + count.tally();
+            }
+        }
+    }
+
+    impl Count {
+        fn tally(&self) -> Tally {
+            let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
+            Tally {
+                acquisitions: read(&self.acquisitions),
+                contended: read(&self.contended),
+                failures: read(&self.failures),
+                waited: ticks::to_duration(read(&self.waited)),
+                held: ticks::to_duration(read(&self.held)),
+            }
+        }
+    }
+
+    /// Only the thread itself writes, so this needs no read-modify-write.
+    fn add(number: &AtomicU64, amount: u64) {
+        let sum = number.load(Ordering::Relaxed).wrapping_add(amount);
+        number.store(sum, Ordering::Relaxed);
+    }
+
+    /// Guards may outlive the thread's numbers when a thread ends; those are not counted.
+    fn count(class: Class, change: impl FnOnce(&Count)) {
+        let _ = MINE.try_with(|mine| change(&mine.0[class as usize]));
+    }
+
+    /// A lock was taken, after waiting for so many ticks if it was held.
+    pub(crate) fn taken(class: Class, waited: Option<u64>) {
+        count(class, |count| {
+            add(&count.acquisitions, 1);
+            if let Some(waited) = waited {
+                add(&count.contended, 1);
+                add(&count.waited, waited);
+            }
+        });
+    }
+
+    /// A lock was tried.
+    pub(crate) fn tried(class: Class, success: bool) {
+        count(class, |count| {
+            add(
+                if success {
+                    &count.acquisitions
+                } else {
+                    &count.failures
+                },
+                1,
+            );
+        });
+    }
+
+    /// A lock was given back after so many ticks.
+    pub(crate) fn released(class: Class, held: u64) {
+        count(class, |count| add(&count.held, held));
+    }
+
+    /// Lets the meter count from now on, or no more.
+    pub fn switch(on: bool) {
+        switch_watcher(METER, on);
+    }
+
+    /// What has been counted so far.
+    #[must_use]
+    pub fn snapshot() -> Tallies {
+        let mut registry = registry();
+        registry.bury();
+        let mut sums = registry.ended.clone().unwrap_or_default();
+        for counts in &registry.alive {
+            counts.add_to(&mut sums);
+        }
+        sums
+    }
+}
+
+#[cfg(all(feature = "meter", not(loom)))]
+pub(crate) use counting::{released, taken, tried};
+pub use counting::{snapshot, switch};
+
+#[cfg(all(test, feature = "meter", not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::{snapshot, switch};
+    use crate::order::Class;
+    use crate::{Condvar, Mutex, RwLock, thread};
+
+    /// One test, since the meter is one for the process.
+    #[test]
+    fn counts_what_happens_and_only_while_it_is_on() {
+        let lock = Mutex::new(Class::Rename, 0);
+        drop(lock.lock());
+        assert_eq!(snapshot().of(Class::Rename).acquisitions, 0, "it is off");
+        switch(true);
+        let before = snapshot();
+        drop(lock.lock());
+        let guard = lock.lock();
+        assert!(lock.try_lock().is_none());
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| drop(lock.lock()));
+            // The waiter has met the lock when its first look has failed; it is counted later.
+            std::thread::sleep(Duration::from_millis(20));
+            drop(guard);
+            waiter.join().expect("it does not panic");
+        });
+        let tally = snapshot().since(&before).of(Class::Rename);
+        assert_eq!((tally.acquisitions, tally.failures), (3, 1));
+        assert_eq!(tally.contended, 1);
+        assert!(tally.waited > Duration::ZERO && tally.held >= Duration::from_millis(15));
+
+        // Waiting on a condition is not holding.
+        let condition = Condvar::new();
+        let before = snapshot();
+        let mut guard = lock.lock();
+        assert!(condition.wait_for(&mut guard, Duration::from_millis(60)));
+        drop(guard);
+        assert!(snapshot().since(&before).of(Class::Rename).held < Duration::from_millis(50));
+
+        let names = RwLock::new(Class::Directory, ());
+        let before = snapshot();
+        drop(names.read());
+        drop(names.write());
+        drop(names.try_read());
+        switch(false);
+        drop(names.read());
+        let after = snapshot().since(&before);
+        assert_eq!(after.of(Class::Directory).acquisitions, 3);
+        assert_eq!(after.used().count(), 1);
+    }
+}

@@ -1,0 +1,181 @@
+//! Cache lines in virtual time: who has a copy, and what it costs to get one.
+//!
+//! A core that reads a line last written by another, or writes a line of which another has a copy,
+//! waits for a transfer; a line serves one transfer at a time, so a second asker waits for the
+//! first. A core that has the only copy writes for nothing, and one that has a copy reads for
+//! nothing. A line nobody has touched costs nothing: fetching it from memory is part of the stretch
+//! that was measured.
+
+use std::collections::HashMap;
+
+use super::model::Model;
+use crate::hash::NumberHash;
+use crate::order::Class;
+use crate::watch::Site;
+
+/// Most virtual cores.
+pub(crate) const MOST_CORES: usize = 384;
+
+/// A set of virtual cores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cores([u64; MOST_CORES / 64]);
+
+impl Cores {
+    pub(crate) fn insert(&mut self, core: usize) {
+        self.0[core / 64] |= 1 << (core % 64);
+    }
+
+    pub(crate) fn contains(&self, core: usize) -> bool {
+        self.0[core / 64] & (1 << (core % 64)) != 0
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    fn only(core: usize) -> Self {
+        let mut cores = Self::default();
+        cores.insert(core);
+        cores
+    }
+
+    fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..MOST_CORES).filter(|&core| self.contains(core))
+    }
+}
+
+/// What a line is known as in a report.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Label {
+    /// The word of a lock, or what the lock guards.
+    Lock(Class),
+    /// An atomic, by the place that touched it last.
+    At(Site),
+}
+
+/// How much a line was used since the window was opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LineUse {
+    pub(crate) transfers: u64,
+    /// Picoseconds in which a transfer was under way.
+    pub(crate) served: u64,
+    /// Picoseconds that cores waited for their turn.
+    pub(crate) waited: u64,
+    pub(crate) cores: Cores,
+}
+
+pub(crate) struct Line {
+    copies: Cores,
+    free_at: u64,
+    pub(crate) label: Label,
+    pub(crate) usage: LineUse,
+}
+
+/// All lines, by address over the size of a line.
+#[derive(Default)]
+pub(crate) struct Lines {
+    lines: HashMap<usize, Line, NumberHash>,
+}
+
+/// Who touches a line, and when.
+#[derive(Clone, Copy)]
+pub(crate) struct Visit<'a> {
+    pub(crate) core: usize,
+    pub(crate) clock: u64,
+    pub(crate) write: bool,
+    pub(crate) model: &'a Model,
+    /// The processor each core runs on.
+    pub(crate) processors: &'a [usize],
+}
+
+impl Lines {
+    /// Touches line `number`; answers the core's clock afterwards.
+    pub(crate) fn touch(&mut self, number: usize, label: Label, visit: Visit<'_>) -> u64 {
+        let line = self.lines.entry(number).or_insert_with(|| Line {
+            copies: Cores::default(),
+            free_at: 0,
+            label,
+            usage: LineUse::default(),
+        });
+        line.label = label;
+        line.touch(visit)
+    }
+
+    /// Forgets what has been used, not who has what.
+    pub(crate) fn open_window(&mut self) {
+        for line in self.lines.values_mut() {
+            line.usage = LineUse::default();
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&usize, &Line)> {
+        self.lines.iter()
+    }
+}
+
+impl Line {
+    fn touch(&mut self, visit: Visit<'_>) -> u64 {
+        let Visit { core, clock, .. } = visit;
+        let copies = self.copies;
+        let has_copy = copies.contains(core);
+        let others = copies.iter().filter(|&other| other != core);
+        let distance = |other| {
+            visit
+                .model
+                .transfer(visit.processors[other], visit.processors[core])
+        };
+        let cost = if visit.write {
+            // All other copies must go; the farthest takes longest.
+            others.map(distance).max()
+        } else if has_copy {
+            None
+        } else {
+            // The nearest copy will do.
+            others.map(distance).min()
+        };
+        if visit.write {
+            self.copies = Cores::only(core);
+        } else {
+            self.copies.insert(core);
+        }
+        let Some(cost) = cost else {
+            return clock;
+        };
+        let start = clock.max(self.free_at);
+        self.free_at = start + cost;
+        self.usage.transfers += 1;
+        self.usage.served += cost;
+        self.usage.waited += start - clock;
+        self.usage.cores.insert(core);
+        self.free_at
+    }
+}
+
+/// Lines that a critical section of this class usually changes behind a pointer in what the lock
+/// guards: they move with the lock, though they are no part of it.
+pub(crate) fn behind(class: Class) -> usize {
+    match class {
+        // Control bytes and the slot of a hash table.
+        Class::InodeTable | Class::BufferShard | Class::AttributeCache => 2,
+        // Bitmap words, buddy words and the descriptor's counts.
+        Class::Group => 4,
+        // The edited bytes of a page, and the head of the page.
+        Class::Buffer => 2,
+        // The tail of a list, the slot that is changed, the root of a tree.
+        Class::OrphanSlot
+        | Class::InodeMap
+        | Class::Journal
+        | Class::Checkpoint
+        | Class::DeviceQueue
+        | Class::GroupIndex => 1,
+        Class::Rename
+        | Class::Directory
+        | Class::Inode
+        | Class::HandleStart
+        | Class::OrphanList
+        | Class::InodeState
+        | Class::Preallocation
+        | Class::Superblock
+        | Class::Leaf => 0,
+    }
+}

@@ -1,0 +1,387 @@
+//! The clocks of all virtual cores, and who runs next.
+//!
+//! A core is *running* (one at a time), *ready* (in the heap, by its clock), *blocked* (in some
+//! queue, and nowhere else unless its wait has a time-out) or *finished*. What a core does to
+//! shared state it does when no ready core is behind it, so everything that is shared changes in
+//! the order of the clocks. Entries of the heap that a wake-up has overtaken are told by an old
+//! generation and skipped.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use corosensei::Yielder;
+
+use super::lines::{Label, Lines, MOST_CORES, Visit, behind};
+use super::locks::{Lock, Waiter};
+use super::model::Model;
+use crate::calibration::{Step, Stretches};
+use crate::hash::NumberHash;
+use crate::watch::{Place, Site};
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// The least a step takes, so that whoever asks again and again gets older by it.
+const LEAST: u64 = 100;
+
+/// How a wait on a condition ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waiting {
+    No,
+    Condition(usize),
+    TimedOut,
+}
+
+pub(crate) struct Core {
+    pub(crate) clock: u64,
+    name: String,
+    /// Equal clocks are told apart by it.
+    tie: u64,
+    last: Step,
+    generation: u64,
+    waiting: Waiting,
+    finished: bool,
+    joiners: Vec<usize>,
+    /// The way out of the core's coroutine; set when it starts.
+    pub(crate) yielder: *const Yielder<(), ()>,
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Ready {
+    clock: u64,
+    tie: u64,
+    core: usize,
+    generation: u64,
+}
+
+/// What was spent where, since the window was opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spent {
+    pub(crate) steps: u64,
+    pub(crate) unknown_steps: u64,
+    pub(crate) stretches: u64,
+    pub(crate) unknown_stretches: u64,
+}
+
+pub(crate) struct Machine {
+    pub(crate) cores: Vec<Core>,
+    pub(crate) processors: Vec<usize>,
+    pub(crate) current: usize,
+    ready: BinaryHeap<Reverse<Ready>>,
+    pub(crate) lines: Lines,
+    pub(crate) locks: HashMap<usize, Lock, NumberHash>,
+    conditions: HashMap<usize, VecDeque<usize>, NumberHash>,
+    pub(crate) model: Model,
+    stretches: Arc<Stretches>,
+    seed: u64,
+    pub(crate) spent: Spent,
+    pub(crate) window: u64,
+}
+
+impl Machine {
+    pub(crate) fn new(model: Model, stretches: Arc<Stretches>, seed: u64) -> Self {
+        Self {
+            cores: Vec::new(),
+            processors: Vec::new(),
+            current: 0,
+            ready: BinaryHeap::new(),
+            lines: Lines::default(),
+            locks: HashMap::default(),
+            conditions: HashMap::default(),
+            model,
+            stretches,
+            seed,
+            spent: Spent::default(),
+            window: 0,
+        }
+    }
+
+    /// Makes a core that is ready now; its processor is one from the end of the machine until it
+    /// says otherwise.
+    pub(crate) fn add_core(&mut self, name: &str) -> usize {
+        let number = self.cores.len();
+        assert!(number < MOST_CORES, "at most {MOST_CORES} virtual cores");
+        let clock = self.cores.get(self.current).map_or(0, |core| core.clock);
+        self.cores.push(Core {
+            clock,
+            name: name.to_owned(),
+            tie: NumberHash::default().hash_one(self.seed ^ ((number as u64) << 32)),
+            last: Step::START,
+            generation: 0,
+            waiting: Waiting::No,
+            finished: false,
+            joiners: Vec::new(),
+            yielder: std::ptr::null(),
+        });
+        let last = self.model.processors - 1;
+        self.processors.push(last - number % self.model.processors);
+        self.make_ready(number);
+        number
+    }
+
+    fn me(&mut self) -> &mut Core {
+        &mut self.cores[self.current]
+    }
+
+    fn make_ready(&mut self, core: usize) {
+        let clock = self.cores[core].clock;
+        self.make_ready_at(core, clock);
+    }
+
+    fn make_ready_at(&mut self, core: usize, clock: u64) {
+        let entry = &mut self.cores[core];
+        entry.generation += 1;
+        self.ready.push(Reverse(Ready {
+            clock,
+            tie: entry.tie,
+            core,
+            generation: entry.generation,
+        }));
+    }
+
+    /// Whose turn it is; that core runs from now on.
+    pub(crate) fn next(&mut self) -> Option<usize> {
+        self.drop_stale();
+        let Reverse(entry) = self.ready.pop()?;
+        let core = &mut self.cores[entry.core];
+        core.clock = core.clock.max(entry.clock);
+        if let Waiting::Condition(key) = core.waiting {
+            core.waiting = Waiting::TimedOut;
+            if let Some(queue) = self.conditions.get_mut(&key) {
+                queue.retain(|&waiter| waiter != entry.core);
+            }
+        }
+        self.current = entry.core;
+        Some(entry.core)
+    }
+
+    fn drop_stale(&mut self) {
+        while let Some(Reverse(entry)) = self.ready.peek() {
+            if entry.generation == self.cores[entry.core].generation {
+                return;
+            }
+            self.ready.pop();
+        }
+    }
+
+    /// The running core has come to a step; answers whether somebody else goes first.
+    pub(crate) fn arrive(&mut self, step: Step) -> bool {
+        let last = self.me().last;
+        let (cost, known) = self.stretches.cost(last, step);
+        self.spent.steps += 1;
+        self.spent.stretches += cost;
+        if !known {
+            self.spent.unknown_steps += 1;
+            self.spent.unknown_stretches += cost;
+        }
+        let me = self.me();
+        me.last = step;
+        me.clock += cost.max(LEAST);
+        self.gives_way()
+    }
+
+    /// Whether a ready core is behind the running one, which is made ready if so.
+    fn gives_way(&mut self) -> bool {
+        self.drop_stale();
+        let (clock, tie) = (self.me().clock, self.me().tie);
+        let first = self.ready.peek();
+        let behind = first.is_some_and(|Reverse(first)| (first.clock, first.tie) < (clock, tie));
+        if behind {
+            self.make_ready(self.current);
+        }
+        behind
+    }
+
+    /// Sleeps for a time, which others use.
+    pub(crate) fn pass(&mut self, time: u64) {
+        self.me().clock += time.max(LEAST);
+        self.make_ready(self.current);
+    }
+
+    fn touch(&mut self, core: usize, number: usize, label: Label, write: bool) {
+        let visit = Visit {
+            core,
+            clock: self.cores[core].clock,
+            write,
+            model: &self.model,
+            processors: &self.processors,
+        };
+        self.cores[core].clock = self.lines.touch(number, label, visit);
+    }
+
+    /// Reads or writes an atomic.
+    pub(crate) fn access(&mut self, address: usize, write: bool, site: Site) {
+        self.touch(self.current, address / LINE, Label::At(site), write);
+    }
+
+    /// The line that the word of a lock lies on.
+    fn touch_word(&mut self, core: usize, place: &Place, write: bool) {
+        self.touch(core, place.address / LINE, Label::Lock(place.class), write);
+    }
+
+    /// The other lines of what a lock guards, which move with it.
+    fn touch_content(&mut self, core: usize, place: &Place) {
+        let label = Label::Lock(place.class);
+        let last = (place.address + place.bytes.max(1) - 1) / LINE;
+        for number in place.address / LINE + 1..=last {
+            self.touch(core, number, label, place.exclusive);
+        }
+        for number in 0..behind(place.class) {
+            // No address of this program is that large, so these are lines of their own.
+            let number = usize::MAX - place.address * 8 - number;
+            self.touch(core, number, label, place.exclusive);
+        }
+    }
+
+    fn lock(&mut self, place: &Place) -> &mut Lock {
+        let lock = self.locks.entry(place.address);
+        let lock = lock.or_insert_with(|| Lock::new(place.class));
+        // The memory may have been another lock before.
+        lock.class = place.class;
+        lock
+    }
+
+    /// Takes a lock or queues for it; answers whether it was had at once.
+    pub(crate) fn take(&mut self, place: &Place) -> bool {
+        let core = self.current;
+        self.touch_word(core, place, true);
+        if self.lock(place).admits(place.exclusive) {
+            self.grant(core, place);
+            return true;
+        }
+        let since = self.me().clock;
+        self.lock(place).queue.push_back(Waiter {
+            core,
+            place: *place,
+            since,
+        });
+        false
+    }
+
+    /// Takes a lock if nobody is in the way by this core's clock.
+    pub(crate) fn try_take(&mut self, place: &Place) -> bool {
+        let core = self.current;
+        if self.lock(place).admits(place.exclusive) {
+            self.touch_word(core, place, true);
+            self.grant(core, place);
+            return true;
+        }
+        // A look at the word is enough to see that it is held.
+        self.touch_word(core, place, false);
+        self.lock(place).counts.failures += 1;
+        false
+    }
+
+    fn grant(&mut self, core: usize, place: &Place) {
+        let clock = self.cores[core].clock;
+        self.lock(place).give(core, place.exclusive, clock);
+        self.touch_content(core, place);
+    }
+
+    /// Gives a lock back and hands it to whoever is next.
+    pub(crate) fn release(&mut self, place: &Place) {
+        let core = self.current;
+        self.touch_word(core, place, true);
+        let clock = self.me().clock;
+        self.lock(place).take_back(core, clock);
+        while let Some(waiter) = self.lock(place).next() {
+            let other = &mut self.cores[waiter.core];
+            other.clock = other.clock.max(clock);
+            let begins = other.clock;
+            let counts = &mut self.lock(place).counts;
+            counts.contended += 1;
+            counts.waited += begins.saturating_sub(waiter.since);
+            self.lock(place)
+                .give(waiter.core, waiter.place.exclusive, begins);
+            self.touch_word(waiter.core, &waiter.place, true);
+            self.touch_content(waiter.core, &waiter.place);
+            self.make_ready(waiter.core);
+        }
+    }
+
+    /// Waits on a condition, its lock given back; the caller takes it again.
+    pub(crate) fn wait(&mut self, condition: usize, place: &Place, timeout: Option<u64>) {
+        self.release(place);
+        let core = self.current;
+        self.conditions
+            .entry(condition)
+            .or_default()
+            .push_back(core);
+        self.me().waiting = Waiting::Condition(condition);
+        // Whatever else is in the heap for this core is of the past.
+        self.me().generation += 1;
+        if let Some(timeout) = timeout {
+            let deadline = self.me().clock.saturating_add(timeout);
+            self.make_ready_at(core, deadline);
+        }
+    }
+
+    /// How the last wait of the running core ended.
+    pub(crate) fn end_wait(&mut self) -> bool {
+        let me = self.me();
+        let timed_out = me.waiting == Waiting::TimedOut;
+        me.waiting = Waiting::No;
+        timed_out
+    }
+
+    /// Wakes up to `count` waiters of a condition.
+    pub(crate) fn notify(&mut self, condition: usize, count: usize) {
+        let clock = self.me().clock + self.model.wake;
+        for _ in 0..count {
+            let queue = self.conditions.get_mut(&condition);
+            let Some(core) = queue.and_then(VecDeque::pop_front) else {
+                return;
+            };
+            let other = &mut self.cores[core];
+            other.waiting = Waiting::No;
+            other.clock = other.clock.max(clock);
+            self.make_ready(core);
+        }
+    }
+
+    /// Answers whether `core` has finished; if not, the running one will be woken when it has.
+    pub(crate) fn join(&mut self, core: usize) -> bool {
+        let me = self.current;
+        let ended = self.cores[core].clock;
+        if self.cores[core].finished {
+            self.me().clock = self.me().clock.max(ended);
+            return true;
+        }
+        self.cores[core].joiners.push(me);
+        false
+    }
+
+    pub(crate) fn is_finished(&self, core: usize) -> bool {
+        self.cores[core].finished
+    }
+
+    /// The running core's body has returned.
+    pub(crate) fn finish(&mut self) {
+        let clock = self.me().clock;
+        self.me().finished = true;
+        for joiner in std::mem::take(&mut self.me().joiners) {
+            let other = &mut self.cores[joiner];
+            other.clock = other.clock.max(clock);
+            self.make_ready(joiner);
+        }
+    }
+
+    /// Forgets what was used so far: the window that counts begins.
+    pub(crate) fn open_window(&mut self) {
+        self.lines.open_window();
+        for lock in self.locks.values_mut() {
+            lock.counts = super::locks::LockCounts::default();
+        }
+        self.spent = Spent::default();
+        self.window = self.me().clock;
+    }
+
+    /// Who is stuck, for the panic that says so.
+    pub(crate) fn stuck(&self) -> String {
+        let names = self.cores.iter().filter(|core| !core.finished);
+        let names: Vec<&str> = names.map(|core| core.name.as_str()).collect();
+        names.join(", ")
+    }
+}

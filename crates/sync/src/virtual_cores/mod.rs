@@ -1,0 +1,293 @@
+//! Virtual cores: the engine's own code on as many processors as one likes, in virtual time.
+//!
+//! [`run`] imitates a machine ([`Model`]). Its main body and every thread it starts through
+//! [`crate::thread`] is a virtual core with a clock of its own. All of them are coroutines of one
+//! real thread, and at each step that touches something shared (a lock, an atomic, a condition, a
+//! sleep) the core that is furthest behind goes on. The work between two steps costs what it cost
+//! real threads ([`crate::calibration`]); a lock makes its next taker wait until the release; a
+//! try-lock fails if the lock is held at the trier's time; a cache line that another core wrote
+//! costs a transfer, one at a time. So for the same stretches and seed a run repeats exactly.
+//!
+//! What is seen is what goes through this crate. `docs/VIRTUAL.md` says what the model leaves out.
+//!
+//! A core's body runs on a stack of its own inside one real thread, so thread-locals are shared by
+//! all cores; this crate's own ask here first.
+
+mod lines;
+mod locks;
+mod machine;
+mod memory;
+mod model;
+mod usage;
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, CoroutineResult};
+
+pub use self::memory::Lines as LineAllocator;
+pub use self::model::Model;
+pub use self::usage::{LineUsage, LockUsage, Usage};
+pub use crate::calibration::{Stretches, record as calibrate};
+
+use self::machine::Machine;
+use crate::calibration::Step;
+use crate::watch::{Action, Place, Site};
+
+/// Bytes of a core's stack; only what is used takes memory.
+const STACK: usize = 2 << 20;
+
+type Body = Coroutine<(), (), ()>;
+
+thread_local! {
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+    static MACHINE: RefCell<Option<Machine>> = const { RefCell::new(None) };
+    /// Cores that were made and have not run yet.
+    static NEWBORN: RefCell<Vec<Body>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Whether the caller runs on a virtual core.
+#[inline]
+pub(crate) fn is_inside() -> bool {
+    INSIDE.try_with(Cell::get).unwrap_or(false)
+}
+
+fn with<R>(body: impl FnOnce(&mut Machine) -> R) -> R {
+    MACHINE.with_borrow_mut(|machine| {
+        body(machine.as_mut().expect("a virtual core runs on a machine"))
+    })
+}
+
+/// Lets others run until it is this core's turn again.
+#[allow(unsafe_code)]
+fn suspend() {
+    let yielder = with(|machine| machine.cores[machine.current].yielder);
+    // SAFETY: the pointer was taken from the reference that this core's body got from its
+    // coroutine, which is valid as long as the body runs, and we are in the body of the current
+    // core.
+    unsafe { (*yielder).suspend(()) }
+}
+
+fn arrive(site: Site, action: Action) {
+    let step = Step::new(site, action);
+    if with(|machine| machine.arrive(step)) {
+        suspend();
+    }
+}
+
+/// Takes a lock, waiting in virtual time.
+pub(crate) fn take(place: &Place) {
+    arrive(place.site, Action::Take);
+    take_again(place);
+}
+
+fn take_again(place: &Place) {
+    if !with(|machine| machine.take(place)) {
+        suspend();
+    }
+}
+
+/// Takes a lock if it is free at this core's time.
+pub(crate) fn try_take(place: &Place) -> bool {
+    arrive(place.site, Action::Try);
+    with(|machine| machine.try_take(place))
+}
+
+/// Gives a lock back.
+pub(crate) fn release(place: &Place) {
+    arrive(place.site, Action::Release);
+    with(|machine| machine.release(place));
+}
+
+/// Touches an atomic.
+pub(crate) fn access(address: usize, write: bool, site: Site) {
+    let action = if write { Action::Write } else { Action::Load };
+    arrive(site, action);
+    with(|machine| machine.access(address, write, site));
+}
+
+/// Waits on a condition with a lock that is given back meanwhile; answers whether time ran out.
+pub(crate) fn wait(condition: usize, place: &Place, timeout: Option<Duration>) -> bool {
+    arrive(place.site, Action::Release);
+    with(|machine| machine.wait(condition, place, timeout.map(picoseconds)));
+    suspend();
+    let timed_out = with(Machine::end_wait);
+    take_again(place);
+    timed_out
+}
+
+/// Wakes up to `count` waiters; no step of its own, since it goes with the one before.
+pub(crate) fn notify(condition: usize, count: usize) {
+    with(|machine| machine.notify(condition, count));
+}
+
+/// Lets time pass.
+pub(crate) fn sleep(time: Duration, site: Site) {
+    arrive(site, Action::Other);
+    with(|machine| machine.pass(picoseconds(time)));
+    suspend();
+}
+
+/// The running core's time since the machine was switched on.
+pub(crate) fn now() -> Duration {
+    let clock = with(|machine| machine.cores[machine.current].clock);
+    Duration::from_nanos(clock / 1000)
+}
+
+/// The processor the running core is on.
+pub(crate) fn processor() -> usize {
+    with(|machine| machine.processors[machine.current])
+}
+
+/// Processors that this process pretends to have; zero for those it has.
+static IMITATED: AtomicUsize = AtomicUsize::new(0);
+
+/// Pretends for the whole process that there are so many processors, also outside of a run: what
+/// goes by shards is made once and must fit all that comes later. Call it first of all.
+pub fn imitate(processors: usize) {
+    IMITATED.store(processors, Ordering::Relaxed);
+}
+
+/// What was said to [`imitate`], if anything.
+pub(crate) fn imitated_processors() -> Option<usize> {
+    Some(IMITATED.load(Ordering::Relaxed)).filter(|&count| count > 0)
+}
+
+fn picoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().saturating_mul(1000)).unwrap_or(u64::MAX)
+}
+
+/// What a virtual core leaves behind.
+pub(crate) struct Thread<T> {
+    core: usize,
+    result: Arc<Mutex<Option<std::thread::Result<T>>>>,
+}
+
+/// Makes another virtual core run `body`.
+pub(crate) fn spawn<T: 'static>(name: &str, body: impl FnOnce() -> T + 'static) -> Thread<T> {
+    let core = with(|machine| machine.add_core(name));
+    let result = Arc::new(Mutex::new(None));
+    let place = Arc::clone(&result);
+    let body = new_body(core, move || {
+        let outcome = catch_unwind(AssertUnwindSafe(body));
+        *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+    });
+    NEWBORN.with_borrow_mut(|newborn| newborn.push(body));
+    Thread { core, result }
+}
+
+fn new_body(core: usize, body: impl FnOnce() + 'static) -> Body {
+    let stack = DefaultStack::new(STACK).expect("there is memory for another stack");
+    Coroutine::with_stack(stack, move |yielder, ()| {
+        with(|machine| machine.cores[core].yielder = yielder);
+        body();
+    })
+}
+
+impl<T> Thread<T> {
+    /// Waits until it has ended.
+    pub(crate) fn join(self) -> std::thread::Result<T> {
+        if !with(|machine| machine.join(self.core)) {
+            suspend();
+        }
+        let mut result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
+        result
+            .take()
+            .expect("a core that has ended left its result")
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        with(|machine| machine.is_finished(self.core))
+    }
+
+    /// Whether it is the running one.
+    pub(crate) fn is_current(&self) -> bool {
+        is_inside() && with(|machine| machine.current == self.core)
+    }
+}
+
+/// Puts the calling virtual core on processor `number`.
+pub fn move_to(number: usize) {
+    with(|machine| machine.processors[machine.current] = number % machine.model.processors);
+}
+
+/// Begins the window that counts.
+pub fn open_window() {
+    with(Machine::open_window);
+}
+
+/// Tells what was used since [`open_window`].
+#[must_use]
+pub fn close_window() -> Usage {
+    with(|machine| Usage::of(machine))
+}
+
+/// Takes the machine away when the run ends, however it ends.
+struct Switch;
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        INSIDE.set(false);
+        MACHINE.take();
+    }
+}
+
+/// Runs `main` on the first virtual core of a machine and answers what it returns. Whatever it
+/// starts must have ended by then; cores that have not are dropped where they stand.
+///
+/// # Panics
+/// With the panic of `main`; if no core can go on; and inside another run.
+pub fn run<R: 'static>(
+    model: Model,
+    stretches: &Arc<Stretches>,
+    seed: u64,
+    main: impl FnOnce() -> R + 'static,
+) -> R {
+    assert!(!is_inside(), "a virtual core has no machine of its own");
+    let machine = Machine::new(model, Arc::clone(stretches), seed);
+    MACHINE.with_borrow_mut(|place| *place = Some(machine));
+    let mut bodies: Vec<Option<Body>> = Vec::new();
+    let switch = Switch;
+    INSIDE.set(true);
+    let result = Rc::new(RefCell::new(None));
+    let place = Rc::clone(&result);
+    let core = with(|machine| machine.add_core("main"));
+    bodies.push(Some(new_body(core, move || {
+        *place.borrow_mut() = Some(main())
+    })));
+    drive(&mut bodies);
+    drop(switch);
+    drop(bodies);
+    let result = result.take();
+    result.expect("the machine runs until its main body has ended")
+}
+
+/// Lets cores run, always the one that is furthest behind, until the first one has ended.
+fn drive(bodies: &mut Vec<Option<Body>>) {
+    loop {
+        let Some(core) = with(Machine::next) else {
+            let stuck = with(|machine| machine.stuck());
+            panic!("no virtual core can go on: {stuck}");
+        };
+        let body = bodies[core]
+            .as_mut()
+            .expect("a core that has ended is not ready");
+        let outcome = body.resume(());
+        NEWBORN.with_borrow_mut(|newborn| bodies.extend(newborn.drain(..).map(Some)));
+        if let CoroutineResult::Return(()) = outcome {
+            with(Machine::finish);
+            bodies[core] = None;
+            if core == 0 {
+                return;
+            }
+        }
+    }
+}

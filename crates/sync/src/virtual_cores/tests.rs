@@ -1,0 +1,359 @@
+//! The machine itself: what can be worked out by hand comes out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_utils::CachePadded;
+
+use super::{LockUsage, Model, Stretches, Usage, close_window, move_to, open_window, run};
+use crate::atomic::{AtomicU64, Ordering};
+use crate::order::Class;
+use crate::thread::{self, JoinHandle};
+use crate::{Condvar, Mutex, RwLock, time};
+
+const NANOSECOND: u64 = 1000;
+
+fn free() -> Arc<Stretches> {
+    Arc::new(Stretches::constant(0))
+}
+
+fn spend(nanoseconds: u64) {
+    thread::sleep(Duration::from_nanos(nanoseconds));
+}
+
+fn join_all(threads: Vec<JoinHandle<()>>) {
+    for thread in threads {
+        thread.join().expect("it does not panic");
+    }
+}
+
+/// Cycles a microsecond of `cores` cores that think, take one lock, hold it, and begin again.
+fn one_lock(cores: usize, hold: u64, think: u64, transfer: u64) -> f64 {
+    const CYCLES: u64 = 2000;
+    let elapsed = run(
+        Model::uniform(64, transfer * NANOSECOND),
+        &free(),
+        1,
+        move || {
+            let lock = Arc::new(Mutex::new(Class::Leaf, 0u64));
+            let threads = (0..cores).map(|number| {
+                let lock = Arc::clone(&lock);
+                thread::spawn("customer", move || {
+                    move_to(number);
+                    // They do not all come at once.
+                    spend(1 + number as u64 * think / cores as u64);
+                    for _ in 0..CYCLES {
+                        spend(think);
+                        let mut guard = lock.lock();
+                        spend(hold);
+                        *guard += 1;
+                    }
+                })
+            });
+            join_all(threads.collect());
+            assert_eq!(*lock.lock(), CYCLES * cores as u64);
+            time::now()
+        },
+    );
+    (CYCLES * cores as u64) as f64 / (elapsed.as_nanos() as f64 / 1000.0)
+}
+
+#[test]
+fn one_lock_with_fixed_times_is_as_theory_says() {
+    // Deterministic machine repairman: min(N / (Z + D), 1 / D).
+    for (hold, think) in [(100, 900), (500, 500), (10, 5000)] {
+        for cores in [1, 2, 3, 5, 8, 12, 20, 40] {
+            let rate = one_lock(cores, hold, think, 0);
+            let theory = (cores as f64 / (think + hold) as f64).min(1.0 / hold as f64) * 1000.0;
+            assert!(
+                (rate / theory - 1.0).abs() < 0.05,
+                "{cores} cores, hold {hold}, think {think}: {rate} a microsecond, theory {theory}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_hand_over_costs_its_transfers() {
+    // Saturated: each turn is the word coming over, the hold, and the word coming back from
+    // whoever looked at it last to be released; the newly come queue while it is held.
+    let free_of_charge = one_lock(20, 100, 100, 0);
+    let dear = one_lock(20, 100, 100, 50);
+    assert!((free_of_charge - 10.0).abs() < 0.1, "{free_of_charge}");
+    assert!(dear < 1000.0 / 150.0 && dear > 1000.0 / 260.0, "{dear}");
+}
+
+#[test]
+fn a_line_written_in_turn_costs_a_transfer_each() {
+    const TURNS: u64 = 1000;
+    let (elapsed, sum) = run(Model::uniform(2, 70 * NANOSECOND), &free(), 1, || {
+        let number = Arc::new(AtomicU64::new(0));
+        let start = time::now();
+        let threads = (0..2u64).map(|me| {
+            let number = Arc::clone(&number);
+            thread::spawn("player", move || {
+                move_to(me as usize);
+                for turn in 0..TURNS {
+                    // In turn by the clock: each has the line once every 200 ns.
+                    let due = Duration::from_nanos(10_000 + 200 * turn + 100 * me);
+                    spend((due - time::now()).as_nanos() as u64);
+                    number.fetch_add(1, Ordering::Relaxed);
+                }
+                time::now()
+            })
+        });
+        let threads: Vec<_> = threads.collect();
+        let ends: Vec<_> = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("it does not panic"))
+            .collect();
+        let _ = start;
+        (ends, number.load(Ordering::Relaxed))
+    });
+    assert_eq!(sum, 2 * TURNS);
+    // The last write of each begins when it is due and ends a transfer later; a step takes at
+    // least a tenth of a nanosecond.
+    for (me, end) in elapsed.into_iter().enumerate() {
+        let due = 10_000 + 200 * (TURNS - 1) + 100 * me as u64;
+        let over = end.as_nanos() as u64 - due;
+        assert!((70..72).contains(&over), "{over} ns");
+    }
+}
+
+#[test]
+fn a_line_serves_one_transfer_at_a_time() {
+    const CORES: u64 = 10;
+    let last = run(Model::uniform(16, 50 * NANOSECOND), &free(), 1, || {
+        let number = Arc::new(AtomicU64::new(0));
+        number.store(1, Ordering::Relaxed);
+        let threads = (0..CORES).map(|me| {
+            let number = Arc::clone(&number);
+            thread::spawn("writer", move || {
+                move_to(me as usize);
+                spend(10_000 - time::now().as_nanos() as u64);
+                number.fetch_add(1, Ordering::Relaxed);
+                time::now()
+            })
+        });
+        let threads: Vec<_> = threads.collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("it does not panic"))
+            .max()
+    });
+    let over = last.expect("there were some").as_nanos() as u64 - 10_000;
+    assert!(
+        (500..505).contains(&over),
+        "{over} ns for ten writers of one line"
+    );
+}
+
+#[test]
+fn readers_of_a_line_pay_once() {
+    let (first, second) = run(Model::uniform(2, 50 * NANOSECOND), &free(), 1, || {
+        let number = Arc::new(AtomicU64::new(0));
+        number.store(1, Ordering::Relaxed);
+        let reader = thread::spawn("reader", move || {
+            move_to(1);
+            let start = time::now();
+            number.load(Ordering::Relaxed);
+            let middle = time::now();
+            number.load(Ordering::Relaxed);
+            (middle - start, time::now() - middle)
+        });
+        reader.join().expect("it does not panic")
+    });
+    assert!((50..52).contains(&first.as_nanos()), "{first:?}");
+    assert!(second.as_nanos() < 2, "{second:?}");
+}
+
+#[test]
+fn a_try_lock_fails_exactly_while_the_clock_says_held() {
+    let seen = run(Model::uniform(4, 0), &free(), 1, || {
+        let lock = Arc::new(Mutex::new(Class::Leaf, ()));
+        let holder = {
+            let lock = Arc::clone(&lock);
+            thread::spawn("holder", move || {
+                // Held from 1000 to 2000, and from 3000 to 4000.
+                for begin in [1000, 3000] {
+                    spend(begin - time::now().as_nanos() as u64);
+                    let guard = lock.lock();
+                    spend(1000);
+                    drop(guard);
+                }
+            })
+        };
+        let trier = thread::spawn("trier", move || {
+            let mut seen = Vec::new();
+            while time::now() < Duration::from_nanos(5000) {
+                let now = time::now().as_nanos() as u64;
+                seen.push((now, lock.try_lock().is_some()));
+                spend(7);
+            }
+            seen
+        });
+        holder.join().expect("it does not panic");
+        trier.join().expect("it does not panic")
+    });
+    assert!(seen.len() > 500);
+    for (now, success) in seen {
+        let inside = |begin: u64| now > begin + 3 && now < begin + 997;
+        let near = |edge: u64| now.abs_diff(edge) <= 3;
+        if [1000, 2000, 3000, 4000].into_iter().any(near) {
+            continue;
+        }
+        assert_eq!(success, !(inside(1000) || inside(3000)), "at {now} ns");
+    }
+}
+
+#[test]
+fn readers_hold_together_and_writers_alone() {
+    let (readers, writers) = run(Model::uniform(16, 0), &free(), 1, || {
+        let elapsed = |exclusive: bool| {
+            let lock = Arc::new(RwLock::new(Class::Leaf, ()));
+            let start = time::now();
+            let threads = (0..10).map(|_| {
+                let lock = Arc::clone(&lock);
+                thread::spawn("user", move || {
+                    if exclusive {
+                        let _guard = lock.write();
+                        spend(1000);
+                    } else {
+                        let _guard = lock.read();
+                        spend(1000);
+                    }
+                })
+            });
+            join_all(threads.collect());
+            time::now() - start
+        };
+        (elapsed(false), elapsed(true))
+    });
+    assert!((1000..1010).contains(&readers.as_nanos()), "{readers:?}");
+    assert!(
+        (10_000..10_020).contains(&writers.as_nanos()),
+        "{writers:?}"
+    );
+}
+
+#[test]
+fn conditions_wake_and_run_out_in_virtual_time() {
+    let mut model = Model::uniform(4, 0);
+    model.wake = 5000 * NANOSECOND;
+    let (woken, timed_out) = run(model, &free(), 1, || {
+        let state = Arc::new((Mutex::new(Class::Leaf, false), Condvar::new()));
+        let sleeper = {
+            let state = Arc::clone(&state);
+            thread::spawn("sleeper", move || {
+                let mut ready = state.0.lock();
+                while !*ready {
+                    state.1.wait(&mut ready);
+                }
+                let woken = time::now();
+                let ran_out = state.1.wait_for(&mut ready, Duration::from_micros(40));
+                assert!(ran_out);
+                (woken, time::now() - woken)
+            })
+        };
+        spend(100_000);
+        *state.0.lock() = true;
+        state.1.notify_all();
+        sleeper.join().expect("it does not panic")
+    });
+    assert!((105_000..105_010).contains(&woken.as_nanos()), "{woken:?}");
+    assert!(
+        (40_000..40_010).contains(&timed_out.as_nanos()),
+        "{timed_out:?}"
+    );
+}
+
+#[test]
+fn stretches_take_what_they_are_said_to_take() {
+    let elapsed = run(
+        Model::uniform(4, 0),
+        &Arc::new(Stretches::constant(30_000)),
+        1,
+        || {
+            let number = AtomicU64::new(0);
+            let start = time::now();
+            for _ in 0..100 {
+                number.fetch_add(1, Ordering::Relaxed);
+            }
+            time::now() - start
+        },
+    );
+    assert_eq!(elapsed, Duration::from_nanos(3000));
+}
+
+/// A run in which much depends on who comes first.
+fn tangle(seed: u64) -> (Duration, Vec<u64>, Usage) {
+    run(
+        Model::uniform(32, 40 * NANOSECOND),
+        &Arc::new(Stretches::constant(9_000)),
+        seed,
+        || {
+            // On lines of their own, or it would depend on the memory that is free.
+            let lock = Arc::new(CachePadded::new(Mutex::new(Class::Group, Vec::new())));
+            let number = Arc::new(CachePadded::new(AtomicU64::new(0)));
+            open_window();
+            let threads = (0..30u64).map(|me| {
+                let (lock, number) = (Arc::clone(&lock), Arc::clone(&number));
+                thread::spawn("one of many", move || {
+                    move_to(me as usize);
+                    for _ in 0..50 {
+                        let drawn = number.fetch_add(me, Ordering::Relaxed);
+                        match lock.try_lock() {
+                            Some(mut order) => order.push(drawn),
+                            None => spend(drawn % 97),
+                        }
+                        lock.lock().push(me);
+                    }
+                })
+            });
+            join_all(threads.collect());
+            let order = lock.lock().clone();
+            (time::now(), order, close_window())
+        },
+    )
+}
+
+#[test]
+fn a_run_repeats_for_a_seed_and_only_for_it() {
+    let first = tangle(7);
+    let again = tangle(7);
+    assert!((first.0, &first.1) == (again.0, &again.1));
+    assert!(first.1 != tangle(8).1);
+    let group = |usage: &Usage| -> LockUsage {
+        let mut locks = usage.locks.iter().filter(|lock| lock.class == Class::Group);
+        locks.next().expect("it was used").clone()
+    };
+    let (one, two) = (group(&first.2), group(&again.2));
+    assert_eq!(one.acquisitions, two.acquisitions);
+    assert_eq!(one.acquisitions as usize, first.1.len() + 1);
+    assert_eq!((one.failures, one.waited), (two.failures, two.waited));
+    assert!(one.failures > 0 && one.contended > 0);
+}
+
+#[test]
+fn what_panics_on_a_core_is_what_joining_it_gives() {
+    let told = run(Model::uniform(2, 0), &free(), 1, || {
+        let thread = thread::spawn("clumsy", || panic!("as expected"));
+        thread
+            .join()
+            .map_err(|panic| panic.downcast_ref::<&str>().copied())
+    });
+    assert_eq!(told, Err(Some("as expected")));
+}
+
+#[test]
+#[should_panic(expected = "no virtual core can go on: main, first")]
+fn who_waits_for_ever_is_named() {
+    run(Model::uniform(2, 0), &free(), 1, || {
+        let state = Arc::new((Mutex::new(Class::Leaf, ()), Condvar::new()));
+        let thread = thread::spawn("first", move || {
+            let mut guard = state.0.lock();
+            state.1.wait(&mut guard);
+        });
+        join_all(vec![thread]);
+    });
+}

@@ -1,0 +1,248 @@
+//! Who looks on when a lock is taken or an atomic touched, in builds with the feature `meter`.
+//!
+//! The watched locks ([`crate::backend`]) and atomics ([`atomic`]) call this module at every step.
+//! It passes the step on to whoever is at work: the virtual cores if the caller runs on one, else
+//! the [meter](crate::meter), the [traces](crate::trace) and the calibration of the virtual cores,
+//! each switched on by a bit of [`WATCHERS`]. Without the feature none of this exists, and a lock
+//! is a lock of `parking_lot`.
+//!
+//! Nothing here goes through the crate's own locks: what watches is not watched.
+
+pub(crate) mod atomic;
+pub(crate) mod ticks;
+
+use std::panic::Location;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::order::Class;
+#[cfg(feature = "virtual")]
+use crate::{calibration, virtual_cores};
+use crate::{meter, trace};
+
+/// Where in the engine something was called.
+pub(crate) type Site = &'static Location<'static>;
+
+/// Bits of whoever is switched on.
+static WATCHERS: AtomicU8 = AtomicU8::new(0);
+
+pub(crate) const METER: u8 = 1;
+pub(crate) const TRACE: u8 = 2;
+#[cfg(feature = "virtual")]
+pub(crate) const CALIBRATION: u8 = 4;
+
+/// Switches a watcher on or off.
+pub(crate) fn switch(watcher: u8, on: bool) {
+    if on {
+        WATCHERS.fetch_or(watcher, Ordering::SeqCst);
+    } else {
+        WATCHERS.fetch_and(!watcher, Ordering::SeqCst);
+    }
+}
+
+/// Whether a watcher is on.
+pub(crate) fn is_on(watcher: u8) -> bool {
+    WATCHERS.load(Ordering::Relaxed) & watcher != 0
+}
+
+/// What is done at a step; with the site it names the step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Action {
+    Take,
+    Try,
+    #[cfg(feature = "virtual")]
+    Release,
+    Load,
+    Write,
+    #[cfg(feature = "virtual")]
+    Other,
+}
+
+/// One lock, and how it is taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) class: Class,
+    pub(crate) address: usize,
+    /// Size of the lock with the value it guards.
+    #[cfg(feature = "virtual")]
+    pub(crate) bytes: usize,
+    pub(crate) exclusive: bool,
+    pub(crate) site: Site,
+}
+
+impl Place {
+    pub(crate) fn new<L>(lock: &L, class: Class, exclusive: bool, site: Site) -> Self {
+        Self {
+            class,
+            address: std::ptr::from_ref(lock).addr(),
+            #[cfg(feature = "virtual")]
+            bytes: size_of::<L>(),
+            exclusive,
+            site,
+        }
+    }
+}
+
+/// Lies in a guard, behind the guard of the lock itself, and tells when that has been given back.
+pub(crate) struct Hold {
+    pub(crate) place: Place,
+    /// Ticks when it was taken; zero when nobody meters.
+    since: u64,
+}
+
+impl Hold {
+    /// A condition variable gives the lock back.
+    pub(crate) fn pause(&mut self) {
+        self.note_release();
+    }
+
+    /// A condition variable has it again.
+    pub(crate) fn resume(&mut self) {
+        self.since = begin_of_hold();
+        leave();
+    }
+
+    fn note_release(&self) {
+        #[cfg(feature = "virtual")]
+        if is_on(CALIBRATION) {
+            calibration::arrive(self.place.site, Action::Release);
+        }
+        if self.since != 0 {
+            meter::released(self.place.class, ticks::now().saturating_sub(self.since));
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        #[cfg(feature = "virtual")]
+        if virtual_cores::is_inside() {
+            virtual_cores::release(&self.place);
+            return;
+        }
+        if WATCHERS.load(Ordering::Relaxed) != 0 || self.since != 0 {
+            self.note_release();
+            leave();
+        }
+    }
+}
+
+fn begin_of_hold() -> u64 {
+    if is_on(METER) { ticks::now() } else { 0 }
+}
+
+/// Takes a lock: by `attempt` if that succeeds, else by `wait`.
+pub(crate) fn take<G>(
+    place: Place,
+    attempt: impl FnOnce() -> Option<G>,
+    wait: impl FnOnce() -> G,
+) -> (G, Hold) {
+    #[cfg(feature = "virtual")]
+    if virtual_cores::is_inside() {
+        virtual_cores::take(&place);
+        let guard = attempt().expect("a lock that is free in virtual time is free");
+        return (guard, Hold { place, since: 0 });
+    }
+    if WATCHERS.load(Ordering::Relaxed) == 0 {
+        return (wait(), Hold { place, since: 0 });
+    }
+    take_watched(place, attempt, wait)
+}
+
+fn take_watched<G>(
+    place: Place,
+    attempt: impl FnOnce() -> Option<G>,
+    wait: impl FnOnce() -> G,
+) -> (G, Hold) {
+    before(&place, Action::Take);
+    let (guard, waited) = match attempt() {
+        Some(guard) => (guard, None),
+        None => {
+            let start = ticks::now();
+            let guard = wait();
+            let waited = ticks::now().saturating_sub(start);
+            leave();
+            (guard, Some(waited))
+        }
+    };
+    if is_on(METER) {
+        meter::taken(place.class, waited);
+    }
+    let since = begin_of_hold();
+    (guard, Hold { place, since })
+}
+
+/// Takes a lock if `attempt` can.
+pub(crate) fn try_take<G>(place: Place, attempt: impl FnOnce() -> Option<G>) -> Option<(G, Hold)> {
+    #[cfg(feature = "virtual")]
+    if virtual_cores::is_inside() {
+        if !virtual_cores::try_take(&place) {
+            return None;
+        }
+        let guard = attempt().expect("a lock that is free in virtual time is free");
+        return Some((guard, Hold { place, since: 0 }));
+    }
+    if WATCHERS.load(Ordering::Relaxed) == 0 {
+        return attempt().map(|guard| (guard, Hold { place, since: 0 }));
+    }
+    before(&place, Action::Try);
+    let guard = attempt();
+    if is_on(METER) {
+        meter::tried(place.class, guard.is_some());
+    }
+    guard.map(|guard| {
+        let since = begin_of_hold();
+        (guard, Hold { place, since })
+    })
+}
+
+fn before(place: &Place, action: Action) {
+    #[cfg(feature = "virtual")]
+    if is_on(CALIBRATION) {
+        calibration::arrive(place.site, action);
+    }
+    let _ = action;
+    if is_on(TRACE) {
+        trace::lock(place);
+    }
+    leave();
+}
+
+/// The stretch behind a step begins. What the step itself does, if it need not wait, is part of it.
+fn leave() {
+    #[cfg(feature = "virtual")]
+    if is_on(CALIBRATION) {
+        calibration::leave();
+    }
+}
+
+/// Runs one access to an atomic of `bytes` bytes at `address`.
+#[inline]
+pub(crate) fn access<R>(address: usize, action: Action, site: Site, run: impl FnOnce() -> R) -> R {
+    #[cfg(feature = "virtual")]
+    if virtual_cores::is_inside() {
+        virtual_cores::access(address, action == Action::Write, site);
+        return run();
+    }
+    if WATCHERS.load(Ordering::Relaxed) & !METER == 0 {
+        return run();
+    }
+    #[cfg(feature = "virtual")]
+    if is_on(CALIBRATION) {
+        calibration::arrive(site, action);
+    }
+    if is_on(TRACE) {
+        trace::line(address, action == Action::Write, site);
+    }
+    leave();
+    run()
+}
+
+/// Runs what takes time without doing anything.
+#[cfg(feature = "virtual")]
+pub(crate) fn sleeping(site: Site, run: impl FnOnce()) {
+    if is_on(CALIBRATION) {
+        calibration::arrive(site, Action::Other);
+    }
+    run();
+    leave();
+}
