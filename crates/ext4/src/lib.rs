@@ -9,6 +9,7 @@
 
 pub mod error;
 pub mod options;
+pub mod statistics;
 pub mod types;
 
 mod seal;

@@ -25,6 +25,7 @@ use pext4_sync::{Mutex, MutexGuard, time};
 
 use crate::error::{Error, Refusal, Result};
 use crate::options::{MountOptions, OnError};
+use crate::statistics::Tally;
 
 /// Byte offset of the primary superblock on every ext4 device.
 pub const SUPERBLOCK_OFFSET: u64 = 1024;
@@ -47,6 +48,8 @@ pub struct Store {
     pub metadata_csum: bool,
     /// How it was mounted. [immutable after mount]
     pub options: MountOptions,
+    /// What the mechanisms did.
+    pub tally: Tally,
     journal: OnceLock<Arc<Journal>>,
     superblock: Arc<SuperblockState>,
     read_only: AtomicBool,
@@ -95,6 +98,7 @@ impl Store {
             has_noted: AtomicBool::new(false),
             system_inodes: system_inodes(&superblock),
             options,
+            tally: Tally::new(),
             journal: OnceLock::new(),
             superblock: Arc::new(SuperblockState {
                 home: BlockNumber(SUPERBLOCK_OFFSET / block_size),

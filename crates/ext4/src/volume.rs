@@ -9,6 +9,7 @@ use pext4_sync::Mutex;
 
 use crate::dir::DirectorySettings;
 use crate::inode::table::Inodes;
+use crate::statistics::{Report, Section};
 use crate::types::InodeNumber;
 
 /// A mounted ext4 file system.
@@ -50,5 +51,49 @@ impl Volume {
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// Whether searches for blocks go by the index of groups (`mb_optimize_scan`), not one by one.
+    #[must_use]
+    pub fn optimizes_scan(&self) -> bool {
+        self.inodes.groups.optimizes_scan()
+    }
+
+    /// Puts the index of groups to use or out of use, at once and for everyone.
+    pub fn set_optimize_scan(&self, optimize: bool) {
+        self.inodes.groups.set_optimize_scan(optimize);
+    }
+
+    /// What the mechanisms and the journal did since the mount, and what there is now.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let store = &self.inodes.store;
+        let mut scaling = store.options.scaling;
+        scaling.optimize_scan = self.optimizes_scan();
+        let mut sections = store.tally.sections();
+        sections.push(self.inodes.groups.section());
+        if let Some(journal) = store.try_journal() {
+            sections.push(journal_section(&journal.statistics()));
+        }
+        Report {
+            scaling: scaling.to_string(),
+            sections,
+        }
+    }
+}
+
+fn journal_section(journal: &pext4_jbd2::Statistics) -> Section {
+    Section {
+        name: "journal",
+        values: vec![
+            ("handles", journal.handles),
+            ("waits for credits", journal.waits),
+            ("commits", journal.commits),
+            ("blocks", journal.blocks),
+            ("revokes", journal.revokes),
+            ("checkpoints", journal.checkpoints),
+            ("blocks written home", journal.blocks_home),
+            ("waits for the log", journal.log_waits),
+        ],
     }
 }

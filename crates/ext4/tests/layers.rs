@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The layers from the ground up; modules of one layer do not import each other, but for the first
 /// two, which are one thing in several files.
 const LAYERS: [&[&str]; 9] = [
-    &["error", "options", "types"],
+    &["error", "options", "statistics", "types"],
     &["seal", "store", "mbcache"],
     &["groups"],
     &["mballoc", "ialloc", "orphan"],

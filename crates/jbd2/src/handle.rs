@@ -20,6 +20,7 @@ use crate::client::{Capture, Owed, Owing};
 use crate::core::Core;
 use crate::epoch::Place;
 use crate::error::JournalError;
+use crate::opened::Opened;
 
 /// A part in the running transaction; stops when dropped.
 pub struct Handle<'a> {
@@ -135,6 +136,14 @@ impl<'a> Handle<'a> {
         self.core
             .transactions
             .note_dirty(self.tid, self.shard, object());
+    }
+
+    /// Whether an object may be changed without its lock now, because this transaction opened it
+    /// under the lock before. Say so only for a change that follows.
+    pub fn may_change(&mut self, opened: &Opened) -> bool {
+        let may = opened.is_for(self.tid);
+        self.changes += u64::from(may);
+        may
     }
 
     /// Changes the bytes of a buffer. `stamp` says which checksum the block gets when it is

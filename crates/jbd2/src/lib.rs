@@ -40,6 +40,7 @@ mod epoch;
 mod home;
 mod log_writer;
 mod merge;
+mod opened;
 mod statistics;
 mod superblock;
 mod transaction;
@@ -49,6 +50,7 @@ pub use error::JournalError;
 pub use handle::Handle;
 pub use journal::{Config, Journal, Log};
 pub use log_area::LogArea;
+pub use opened::Opened;
 pub use statistics::Statistics;
 
 #[cfg(all(test, not(loom)))]

@@ -23,13 +23,16 @@ mod lock;
 mod rwlock;
 
 pub mod atomic;
+pub mod bits;
 pub mod counter;
 pub mod front;
 pub mod hash;
 pub mod map;
 pub mod meter;
 pub mod order;
+pub mod set;
 pub mod sharded;
+pub mod slots;
 #[allow(unsafe_code)]
 pub mod stack;
 pub mod thread;
@@ -43,6 +46,7 @@ pub mod virtual_cores;
 mod watch;
 
 pub use biased::{BiasedLock, BiasedReadGuard, BiasedWriteGuard};
+pub use bits::Bits;
 pub use condvar::Condvar;
 pub use counter::Counter;
 pub use front::{Front, Near};
@@ -50,7 +54,9 @@ pub use lock::{Mutex, MutexGuard};
 pub use map::Map;
 pub use order::Class;
 pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use set::Set;
 pub use sharded::Sharded;
+pub use slots::Slots;
 pub use stack::Stack;
 
 /// Runs `scenario` under the model checker, once for every interleaving it can have.

@@ -8,6 +8,8 @@
 use pext4_sync::atomic::{AtomicU64, Ordering};
 use pext4_sync::{Counter, Sharded};
 
+use crate::options::Frees;
+
 /// The sums of a volume.
 pub struct Counts {
     /// Free in the sense of the bitmaps, or freed and on the way there. Preallocated blocks count.
@@ -33,8 +35,15 @@ struct Gate {
 }
 
 impl Counts {
-    /// The sums as the descriptors give them, `reserved` blocks of them not for everyone.
-    pub fn new(free_blocks: u64, free_inodes: u64, directories: u64, reserved: u64) -> Self {
+    /// The sums as the descriptors give them, `reserved` blocks of them not for everyone. Pending
+    /// frees are counted by shard only where nothing else about them is shared.
+    pub fn new(
+        free_blocks: u64,
+        free_inodes: u64,
+        directories: u64,
+        reserved: u64,
+        frees: Frees,
+    ) -> Self {
         let starting_at = |value: u64| {
             let counter = Counter::new();
             counter.add(i64::try_from(value).unwrap_or(i64::MAX));
@@ -44,7 +53,10 @@ impl Counts {
             free_blocks: starting_at(free_blocks),
             free_inodes: starting_at(free_inodes),
             directories: starting_at(directories),
-            pending: Counter::new(),
+            pending: match frees {
+                Frees::Listed | Frees::Merged => Counter::with_count(1),
+                Frees::Deferred => Counter::new(),
+            },
             activity: Counter::new(),
             gate: Gate {
                 reserved,
@@ -80,11 +92,11 @@ pub fn sum(counter: &Counter) -> u64 {
 mod tests {
     use pext4_sync::topology;
 
-    use super::{Counts, sum};
+    use super::{Counts, Frees, sum};
 
     #[test]
     fn the_reserve_is_never_handed_out() {
-        let counts = Counts::new(10_000, 0, 0, 1_000);
+        let counts = Counts::new(10_000, 0, 0, 1_000, Frees::Deferred);
         let mut taken = 0u64;
         let mut turn = 0;
         loop {

@@ -97,12 +97,15 @@ impl Held<'_> {
         !ready.is_empty()
     }
 
-    fn fold_one(&mut self, freed: FreedExtent) {
+    /// Clears the bits of one extent, which the group's transaction may.
+    pub(crate) fn fold_one(&mut self, freed: FreedExtent) {
         let span = freed.span;
         if self.slot.is(mark::BLOCKS_CORRUPT) {
             self.disown(span);
             return;
         }
+        let waiting = &self.groups.waiting;
+        let number = self.number;
         let blocks = self.blocks();
         if let Some(free) = bitmap::next_zero(&blocks.bitmap, span.start, span.end()) {
             self.report_double_free(free);
@@ -111,12 +114,8 @@ impl Held<'_> {
         }
         bitmap::clear_range(blocks.bitmap.make_mut(), span.start..span.end());
         blocks.is_changed = true;
-        let waits_already = !blocks.pending.is_empty();
-        blocks.pending.add(freed);
+        blocks.pending.add(freed, number, waiting);
         self.present().descriptor.free_clusters += span.length;
-        if !waits_already {
-            self.groups.awaiting.local().push(self.number);
-        }
     }
 
     /// Takes a free that cannot be carried out back from the sums: the blocks are lost until the
@@ -196,16 +195,10 @@ impl Version<'_> {
         }
         if let Some(inodes) = self.inodes.as_mut().filter(|inodes| inodes.is_changed) {
             inodes.is_changed = false;
-            let page = inodes.bitmap.clone();
-            if let Some(seed) = geometry.checksum_seed() {
-                self.descriptor.inode_bitmap_checksum =
-                    bitmap::inode_bitmap_checksum(seed, &page, geometry.inodes_per_group);
+            let slot = self.groups.slot(self.number);
+            if let Some(bits) = slot.inodes.get() {
+                captures.push(bits.capture(&self.groups.store, slot, self.descriptor));
             }
-            captures.push(Capture::Block {
-                block: self.descriptor.inode_bitmap,
-                page,
-                stamp: Stamp::NONE,
-            });
         }
         let (block, offset) = geometry.descriptor_location(self.number);
         let mut bytes = vec![0; usize::from(geometry.descriptor_size)];

@@ -72,6 +72,13 @@ impl Groups {
         self.evict_within(STEPS_PER_LOAD);
     }
 
+    /// As [`Groups::make_room`], if this group is not in memory.
+    pub(crate) fn make_room_for(&self, number: GroupNumber) {
+        if !self.slot(number).is(mark::BLOCKS_LOADED) {
+            self.make_room();
+        }
+    }
+
     fn evict_within(&self, steps: u64) {
         let groups = u64::from(self.count());
         for _ in 0..steps {

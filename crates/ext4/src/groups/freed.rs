@@ -5,9 +5,12 @@
 //! still used in the buddy, until its transaction is durable; only then may the blocks be
 //! allocated again, or a replay could write old metadata over new data (rule D1).
 
-use pext4_ondisk::Tid;
+use std::collections::BTreeMap;
+
+use pext4_ondisk::{GroupNumber, Tid};
 
 use super::buddy::Span;
+use super::waiting::Waiting;
 
 /// Blocks of one group that a transaction freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,10 +21,19 @@ pub struct FreedExtent {
     pub span: Span,
 }
 
-/// Freed extents of one group whose transactions are not durable yet. [group]
+/// Freed extents of one group whose transactions are not durable yet, by their first block. What
+/// one transaction freed side by side is one extent. [group]
 #[derive(Debug, Default)]
 pub struct Pending {
-    extents: Vec<FreedExtent>,
+    extents: BTreeMap<u32, Extent>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Extent {
+    tid: Tid,
+    length: u32,
+    /// Its entry on the volume's list, if it has one.
+    entry: u32,
 }
 
 impl Pending {
@@ -30,22 +42,34 @@ impl Pending {
         self.extents.is_empty()
     }
 
-    /// Adds an extent; one that continues the last one, in the same transaction, lengthens it.
-    pub fn add(&mut self, freed: FreedExtent) {
-        if let Some(last) = self.extents.last_mut().filter(|last| last.tid == freed.tid) {
-            if last.span.end() == freed.span.start {
-                last.span.length += freed.span.length;
-                return;
-            }
-            if freed.span.end() == last.span.start {
-                last.span = Span {
-                    start: freed.span.start,
-                    length: last.span.length + freed.span.length,
-                };
-                return;
-            }
+    /// Adds an extent, merged with what the same transaction freed beside it, and sees to it that
+    /// the group is visited when the transaction is durable.
+    pub fn add(&mut self, freed: FreedExtent, group: GroupNumber, waiting: &Waiting) {
+        let FreedExtent { tid, span } = freed;
+        let left = self.extents.range(..span.start).next_back();
+        let left = left
+            .map(|(&start, &extent)| (start, extent))
+            .filter(|(start, extent)| extent.tid == tid && start + extent.length == span.start);
+        let right = self.extents.get(&span.end()).copied();
+        let right = right.filter(|extent| extent.tid == tid);
+        let entry = waiting.enter(
+            tid,
+            group,
+            self.is_empty(),
+            left.map(|(_, extent)| extent.entry),
+            right.map(|extent| extent.entry),
+        );
+        if right.is_some() {
+            self.extents.remove(&span.end());
         }
-        self.extents.push(freed);
+        let start = left.map_or(span.start, |(start, _)| start);
+        let end = span.end() + right.map_or(0, |extent| extent.length);
+        let extent = Extent {
+            tid,
+            length: end - start,
+            entry,
+        };
+        self.extents.insert(start, extent);
     }
 
     /// The extents freed by transactions up to `tid`; they stay.
@@ -53,23 +77,31 @@ impl Pending {
         let old = self
             .extents
             .iter()
-            .filter(|freed| tid.is_at_or_after(freed.tid));
-        old.map(|freed| freed.span).collect()
+            .filter(|(_, extent)| tid.is_at_or_after(extent.tid));
+        old.map(|(&start, extent)| Span {
+            start,
+            length: extent.length,
+        })
+        .collect()
     }
 
     /// Takes the extents freed by transactions up to `tid`.
     pub fn take_through(&mut self, tid: Tid) -> Vec<Span> {
         let taken = self.through(tid);
-        self.extents.retain(|freed| !tid.is_at_or_after(freed.tid));
+        self.extents
+            .retain(|_, extent| !tid.is_at_or_after(extent.tid));
         taken
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use pext4_ondisk::Tid;
+    use pext4_ondisk::{GroupNumber, Tid};
 
-    use super::{FreedExtent, Pending, Span};
+    use super::{FreedExtent, Pending, Span, Waiting};
+    use crate::options::Frees;
+
+    const DESIGNS: [Frees; 3] = [Frees::Listed, Frees::Merged, Frees::Deferred];
 
     fn freed(tid: u32, start: u32, length: u32) -> FreedExtent {
         FreedExtent {
@@ -78,43 +110,41 @@ mod tests {
         }
     }
 
+    fn spans(pairs: &[(u32, u32)]) -> Vec<Span> {
+        let span = |&(start, length)| Span { start, length };
+        pairs.iter().map(span).collect()
+    }
+
     #[test]
     fn neighbours_of_one_transaction_merge() {
-        let mut pending = Pending::default();
-        pending.add(freed(7, 10, 5));
-        pending.add(freed(7, 15, 1));
-        pending.add(freed(7, 8, 2));
-        pending.add(freed(8, 16, 1));
-        assert_eq!(pending.extents, [freed(7, 8, 8), freed(8, 16, 1)]);
+        for design in DESIGNS {
+            let waiting = Waiting::new(design);
+            let mut pending = Pending::default();
+            let group = GroupNumber(3);
+            for (tid, start, length) in [(7, 10, 5), (7, 20, 5), (7, 8, 2), (8, 25, 1), (7, 15, 5)]
+            {
+                pending.add(freed(tid, start, length), group, &waiting);
+            }
+            assert_eq!(pending.through(Tid(7)), spans(&[(8, 17)]), "{design:?}");
+            assert_eq!(pending.through(Tid(8)), spans(&[(8, 17), (25, 1)]));
+            assert_eq!(waiting.take(Tid(7)), [group], "one entry is left");
+            let later = if design == Frees::Deferred { 0 } else { 1 };
+            assert_eq!(waiting.take(Tid(8)).len(), later, "{design:?}");
+        }
     }
 
     #[test]
     fn later_transactions_keep_theirs_even_across_the_wrap() {
+        let waiting = Waiting::new(Frees::Deferred);
         let mut pending = Pending::default();
-        pending.add(freed(u32::MAX, 1, 1));
-        pending.add(freed(0, 3, 1));
-        pending.add(freed(1, 5, 1));
-        let spans = [
-            Span {
-                start: 1,
-                length: 1,
-            },
-            Span {
-                start: 3,
-                length: 1,
-            },
-        ];
-        assert_eq!(pending.through(Tid(0)), spans);
-        assert_eq!(pending.take_through(Tid(0)), spans);
+        for (tid, start) in [(u32::MAX, 1), (0, 3), (1, 5)] {
+            pending.add(freed(tid, start, 1), GroupNumber(0), &waiting);
+        }
+        assert_eq!(pending.through(Tid(0)), spans(&[(1, 1), (3, 1)]));
+        assert_eq!(pending.take_through(Tid(0)), spans(&[(1, 1), (3, 1)]));
         assert_eq!(pending.take_through(Tid(0)), []);
         assert!(!pending.is_empty());
-        assert_eq!(
-            pending.take_through(Tid(1)),
-            [Span {
-                start: 5,
-                length: 1
-            }]
-        );
+        assert_eq!(pending.take_through(Tid(1)), spans(&[(5, 1)]));
         assert!(pending.is_empty());
     }
 }

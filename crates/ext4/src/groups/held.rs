@@ -19,6 +19,8 @@ pub struct Held<'a> {
     pub(super) number: GroupNumber,
     pub(super) slot: &'a Slot,
     state: MutexGuard<'a, Option<Box<Loaded>>>,
+    /// Whether its free runs changed, or became known.
+    pub(super) has_moved: bool,
 }
 
 impl Groups {
@@ -31,6 +33,7 @@ impl Groups {
             number,
             slot,
             state,
+            has_moved: false,
         }
     }
 
@@ -43,16 +46,12 @@ impl Groups {
             number,
             slot,
             state,
+            has_moved: false,
         })
     }
 }
 
 impl Held<'_> {
-    /// The group's number.
-    pub fn number(&self) -> GroupNumber {
-        self.number
-    }
-
     /// The group in memory, if it is.
     pub(super) fn loaded(&mut self) -> Option<&mut Loaded> {
         self.state.as_deref_mut()
@@ -71,14 +70,6 @@ impl Held<'_> {
             .blocks
             .as_mut()
             .expect("the caller has loaded the blocks")
-    }
-
-    /// Its inodes, which the caller has loaded.
-    pub fn inodes(&mut self) -> &mut InodeSide {
-        self.present()
-            .inodes
-            .as_mut()
-            .expect("the caller has loaded the inodes")
     }
 
     /// Forgets the group; eviction has made sure that nothing is lost.
@@ -104,6 +95,7 @@ impl Held<'_> {
         match BlockSide::load(&groups.store, &groups.metadata, number, &loaded.descriptor) {
             Ok(side) => {
                 loaded.blocks = Some(side);
+                self.has_moved = true;
                 self.slot.mark(mark::BLOCKS_LOADED);
                 true
             }
@@ -126,19 +118,20 @@ impl Held<'_> {
         if loaded.inodes.is_some() {
             return true;
         }
-        let (groups, number) = (self.groups, self.number);
-        let loaded = self.present();
-        match InodeSide::load(&groups.store, number, &loaded.descriptor) {
-            Ok(side) => {
-                loaded.inodes = Some(side);
-                self.slot.mark(mark::INODES_LOADED);
-                true
-            }
-            Err(error) => {
-                self.condemn(mark::INODES_CORRUPT, error);
-                false
+        if self.slot.inodes.get().is_none() {
+            let (groups, number) = (self.groups, self.number);
+            let descriptor = &self.present().descriptor;
+            match loaded::read_inode_bitmap(&groups.store, number, descriptor) {
+                Ok(bits) => drop(self.slot.inodes.set(Box::new(bits))),
+                Err(error) => {
+                    self.condemn(mark::INODES_CORRUPT, error);
+                    return false;
+                }
             }
         }
+        self.present().inodes = Some(InodeSide::default());
+        self.slot.mark(mark::INODES_LOADED);
+        true
     }
 
     fn load_descriptor(&mut self) -> Option<&mut Loaded> {
@@ -160,6 +153,10 @@ impl Held<'_> {
     /// Marks a side of the group as unusable and leaves word of it.
     pub fn condemn(&self, side: u32, error: Error) {
         self.slot.mark(side);
+        // Nobody is to be led here any more.
+        self.groups
+            .index
+            .file(self.slot, self.number, self.slot.place());
         self.groups.complaints.push(error);
     }
 
@@ -170,25 +167,26 @@ impl Held<'_> {
 
     fn publish(&mut self) {
         let slot = self.slot;
-        let Some(loaded) = self.state.as_deref() else {
+        let Some(blocks) = self
+            .state
+            .as_deref()
+            .and_then(|loaded| loaded.blocks.as_ref())
+        else {
             return;
         };
-        if let Some(blocks) = &loaded.blocks {
-            let buddy = &blocks.buddy;
-            slot.free_blocks.store(buddy.free(), Ordering::Relaxed);
-            slot.fragments.store(buddy.fragments(), Ordering::Relaxed);
-            let largest = buddy.largest_order().map_or(0, |order| order + 1);
-            slot.largest.store(largest, Ordering::Relaxed);
-        }
-        slot.free_inodes
-            .store(loaded.descriptor.free_inodes, Ordering::Relaxed);
-        slot.directories
-            .store(loaded.descriptor.used_directories, Ordering::Relaxed);
+        let buddy = &blocks.buddy;
+        slot.free_blocks.store(buddy.free(), Ordering::Relaxed);
+        slot.fragments.store(buddy.fragments(), Ordering::Relaxed);
+        let largest = buddy.largest_order().map_or(0, |order| order + 1);
+        slot.largest.store(largest, Ordering::Relaxed);
+        self.groups.index.file(slot, self.number, slot.place());
     }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.publish();
+        if self.has_moved {
+            self.publish();
+        }
     }
 }

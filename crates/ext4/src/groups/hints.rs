@@ -3,17 +3,11 @@
 
 use std::sync::Arc;
 
-use pext4_ondisk::GroupNumber;
 use pext4_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use pext4_sync::order::Class;
-use pext4_sync::{Mutex, Sharded, topology};
+use pext4_sync::{Mutex, Sharded};
 
 use super::Preallocation;
-use crate::options::{StreamGoals, Width};
-use crate::store::Store;
-
-/// "No hint yet."
-const NONE: u32 = u32::MAX;
 
 /// Sums that a shard remembers serve this many questions.
 const QUESTIONS_PER_SUM: u64 = 64;
@@ -27,10 +21,10 @@ struct Seen {
 
 /// The hints of a volume.
 pub struct Hints {
-    /// The group of the last large allocation, by inode number modulo the number of slots.
-    streams: Box<[AtomicU32]>,
     /// The blocks from which the small files of a shard are served.
     localities: Sharded<Mutex<Option<Arc<Preallocation>>>>,
+    /// Where a shard claims inodes since it met others: one more than the group, and the index.
+    apart: Sharded<AtomicU64>,
     /// Where the next top-level directory begins to look, as a count.
     spread: Sharded<AtomicU32>,
     /// Free inodes, free blocks, directories: what Orlov's limits are made from.
@@ -38,36 +32,12 @@ pub struct Hints {
 }
 
 impl Hints {
-    pub fn new(store: &Store) -> Self {
-        let groups = store.geometry.group_count;
-        let width = match store.options.scaling.stream_goals {
-            StreamGoals::Slots(Width::Fixed(width)) => width,
-            _ => u32::try_from(topology::shard_count()).unwrap_or(u32::MAX),
-        };
-        let width = width.min(groups.div_ceil(4)).max(1);
+    pub fn new() -> Self {
         Self {
-            streams: (0..width).map(|_| AtomicU32::new(NONE)).collect(),
             localities: Sharded::new(|_| Mutex::new(Class::Leaf, None)),
+            apart: Sharded::new(|_| AtomicU64::new(0)),
             seen: Sharded::new(|_| Seen::default()),
             spread: Sharded::new(|shard| AtomicU32::new(u32::try_from(shard).unwrap_or(0))),
-        }
-    }
-
-    fn stream_slot(&self, inode: u32) -> &AtomicU32 {
-        &self.streams[inode as usize % self.streams.len()]
-    }
-
-    /// The group in which the last large allocation of a file with this slot ended.
-    pub fn stream_goal(&self, inode: u32) -> Option<GroupNumber> {
-        let group = self.stream_slot(inode).load(Ordering::Relaxed);
-        (group != NONE).then_some(GroupNumber(group))
-    }
-
-    /// Remembers it; a line that says so already is not written.
-    pub fn set_stream_goal(&self, inode: u32, group: GroupNumber) {
-        let slot = self.stream_slot(inode);
-        if slot.load(Ordering::Relaxed) != group.get() {
-            slot.store(group.get(), Ordering::Relaxed);
         }
     }
 
@@ -105,6 +75,12 @@ impl Hints {
         seen.sums
             .each_ref()
             .map(|place| place.load(Ordering::Relaxed))
+    }
+
+    /// The caller's shard, and where it claims inodes since it met others.
+    pub fn apart(&self) -> (u32, &AtomicU64) {
+        let shard = self.apart.local_index();
+        (u32::try_from(shard).unwrap_or(0), self.apart.get(shard))
     }
 
     /// A number that differs from call to call and from shard to shard.

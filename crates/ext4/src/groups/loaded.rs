@@ -18,6 +18,7 @@ use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, Tid};
 
 use super::buddy::Buddy;
 use super::freed::{FreedExtent, Pending};
+use super::inodes::InodeBits;
 use super::metadata::MetadataMap;
 use super::preallocation::Preallocation;
 use crate::error::Result;
@@ -54,14 +55,11 @@ pub struct BlockSide {
     pub pending: Pending,
 }
 
-/// The inodes of a group. [group]
+/// What the group's lock guards of its inodes; which are used is in the slot. [group]
+#[derive(Default)]
 pub struct InodeSide {
-    /// The bitmap that goes to disk.
-    pub bitmap: Page,
-    /// Whether it changed in the owed transaction.
+    /// Whether they may have changed in the owed transaction.
     pub is_changed: bool,
-    /// Every inode before this one is used.
-    pub first_free: u32,
 }
 
 impl Loaded {
@@ -240,32 +238,26 @@ fn pad(page: &mut Page, bits: u32) {
     }
 }
 
-impl InodeSide {
-    /// Reads, or for a table never used makes, the inode bitmap.
-    ///
-    /// # Errors
-    ///
-    /// `Corrupt` if it contradicts its checksum, the free count or the never used part of the
-    /// table; `Io`.
-    pub fn load(store: &Store, group: GroupNumber, descriptor: &GroupDescriptor) -> Result<Self> {
-        let bits = store.geometry.inodes_per_group;
-        let bitmap = if has_no_inode_bitmap(store, descriptor) {
-            let mut bytes = vec![0; store.block_size() as usize];
-            bitmap::set_padding(&mut bytes, bits);
-            Page::from(bytes)
-        } else {
-            let mut page = store.read_block(descriptor.inode_bitmap)?.page();
-            judge_inode_bitmap(store, descriptor, &page)
-                .map_err(|corrupt| corrupt.in_group(group).in_block(descriptor.inode_bitmap))?;
-            pad(&mut page, bits);
-            page
-        };
-        Ok(Self {
-            bitmap,
-            is_changed: false,
-            first_free: 0,
-        })
+/// Reads, or for a table never used makes, the inode bitmap.
+///
+/// # Errors
+///
+/// `Corrupt` if it contradicts its checksum, the free count or the never used part of the
+/// table; `Io`.
+pub fn read_inode_bitmap(
+    store: &Store,
+    group: GroupNumber,
+    descriptor: &GroupDescriptor,
+) -> Result<InodeBits> {
+    let bits = store.geometry.inodes_per_group;
+    if has_no_inode_bitmap(store, descriptor) {
+        let bytes = vec![0; store.block_size() as usize];
+        return Ok(InodeBits::new(store, descriptor, &bytes, bits));
     }
+    let page = store.read_block(descriptor.inode_bitmap)?.page();
+    judge_inode_bitmap(store, descriptor, &page)
+        .map_err(|corrupt| corrupt.in_group(group).in_block(descriptor.inode_bitmap))?;
+    Ok(InodeBits::new(store, descriptor, &page, bits))
 }
 
 fn judge_inode_bitmap(

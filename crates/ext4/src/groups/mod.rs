@@ -21,12 +21,16 @@ mod evict;
 mod freed;
 mod held;
 pub(crate) mod hints;
+pub(crate) mod index;
+pub(crate) mod inodes;
 mod loaded;
 mod metadata;
 mod open;
 mod preallocation;
 pub(crate) mod slot;
+mod stream_goals;
 mod visit;
+mod waiting;
 
 #[cfg(test)]
 pub(crate) mod testing;
@@ -38,16 +42,20 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use pext4_jbd2::Owing;
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber, Tid};
+use pext4_sync::Stack;
 use pext4_sync::atomic::Ordering;
-use pext4_sync::{Sharded, Stack};
 
 use crate::error::{Error, Result};
+use crate::statistics::{Event, Section};
 use crate::store::Store;
 use counts::{Counts, sum};
 use evict::Residency;
 use hints::Hints;
+use index::GroupIndex;
 use metadata::MetadataMap;
-use slot::Slot;
+use slot::{Slot, mark};
+use stream_goals::StreamGoals;
+use waiting::Waiting;
 
 pub(crate) use freed::FreedExtent;
 pub(crate) use held::Held;
@@ -67,8 +75,11 @@ pub struct Groups {
     protected: OnceLock<MetadataMap>,
     pub(crate) counts: Counts,
     pub(crate) hints: Hints,
-    /// Groups with folded frees that wait for their transaction, at least once each.
-    awaiting: Sharded<Stack<GroupNumber>>,
+    /// Groups by free space.
+    pub(crate) index: GroupIndex,
+    stream_goals: StreamGoals,
+    /// Groups with freed blocks that wait for their transaction.
+    pub(crate) waiting: Waiting,
     residency: Residency,
     /// Corruption found under a group's lock, judged when no lock is held.
     complaints: Stack<Error>,
@@ -125,6 +136,59 @@ impl Groups {
         &self.slots[number.get() as usize]
     }
 
+    /// The group in which the last large allocation of files like this one ended.
+    pub(crate) fn stream_goal(&self, inode: InodeNumber) -> Option<GroupNumber> {
+        self.stream_goals.get(&self.waiting.lists, inode.get())
+    }
+
+    /// Remembers it.
+    pub(crate) fn set_stream_goal(&self, inode: InodeNumber, group: GroupNumber) {
+        self.stream_goals
+            .set(&self.waiting.lists, inode.get(), group);
+    }
+
+    /// Whether searches go by the index of groups (`mb_optimize_scan`).
+    #[must_use]
+    pub fn optimizes_scan(&self) -> bool {
+        self.index.is_in_use()
+    }
+
+    /// The groups as numbers.
+    #[must_use]
+    pub fn section(&self) -> Section {
+        let corrupt = mark::BLOCKS_CORRUPT | mark::INODES_CORRUPT;
+        let count = |marks| {
+            let marked = self.slots.iter().filter(|slot| slot.is(marks)).count();
+            u64::try_from(marked).unwrap_or(0)
+        };
+        let full = self.slots.iter().filter(|slot| slot.free_hint() == 0);
+        Section {
+            name: "groups",
+            values: vec![
+                ("groups", u64::from(self.count())),
+                ("bitmaps in memory", count(mark::BLOCKS_LOADED)),
+                ("without free blocks", full.count() as u64),
+                ("corrupt", count(corrupt)),
+                ("free blocks", self.free_blocks()),
+                ("free inodes", self.free_inodes()),
+                ("blocks freed but not durable", sum(&self.counts.pending)),
+            ],
+        }
+    }
+
+    /// Lets searches go by the index, in which every group is filed anew, or one by one.
+    pub fn set_optimize_scan(&self, optimize: bool) {
+        if !self.index.set_in_use(optimize) || !optimize {
+            return;
+        }
+        for number in (0..self.count()).map(GroupNumber) {
+            let held = self.hold(number);
+            self.index
+                .file(self.slot(number), number, self.slot(number).place());
+            drop(held);
+        }
+    }
+
     /// Where an inode's slot lies: its block and the byte offset in it; `None` if there is no such
     /// inode.
     #[must_use]
@@ -144,6 +208,11 @@ impl Groups {
         };
         let unused = self.slot(group).unused_inodes.load(Ordering::Acquire);
         index >= self.store.geometry.inodes_per_group.saturating_sub(unused)
+    }
+
+    /// Counts an event.
+    pub(crate) fn count_event(&self, event: Event) {
+        self.store.tally.count(event);
     }
 
     /// Whether any of these blocks holds the file system's own structures, which no file may own.

@@ -5,15 +5,18 @@ use std::sync::{Arc, OnceLock};
 
 use pext4_ondisk::group_descriptor::GroupDescriptor;
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber};
-use pext4_sync::{Sharded, Stack};
+use pext4_sync::Stack;
 
 use super::Groups;
 use super::counts::Counts;
 use super::evict::Residency;
 use super::hints::Hints;
+use super::index::GroupIndex;
 use super::loaded::{inode_table_end, unused_inodes};
 use super::metadata::MetadataMap;
 use super::slot::Slot;
+use super::stream_goals::StreamGoals;
+use super::waiting::Waiting;
 use crate::error::Result;
 use crate::store::Store;
 
@@ -31,6 +34,15 @@ impl Groups {
         let table = Table::read(&store)?;
         let reserved = store.superblock(|superblock| superblock.reserved_blocks);
         let metadata = MetadataMap::new(table.runs)?;
+        let scaling = store.options.scaling;
+        let index = GroupIndex::new(
+            scaling.group_index,
+            scaling.optimize_scan,
+            store.geometry.group_count,
+        );
+        for (number, slot) in (0u32..).zip(&table.slots) {
+            index.file(slot, GroupNumber(number), slot.place());
+        }
         Ok(Arc::new_cyclic(|this| Self {
             slots: table.slots.into_boxed_slice(),
             metadata,
@@ -40,9 +52,12 @@ impl Groups {
                 table.free_inodes,
                 table.directories,
                 reserved >> store.geometry.cluster_bits,
+                scaling.frees,
             ),
-            hints: Hints::new(&store),
-            awaiting: Sharded::new(|_| Stack::new()),
+            hints: Hints::new(),
+            index,
+            stream_goals: StreamGoals::new(&store),
+            waiting: Waiting::new(scaling.frees),
             residency: Residency::new(&store),
             complaints: Stack::new(),
             this: this.clone(),

@@ -5,6 +5,9 @@
 //! (rule D5). They are right for groups that are not in memory as well, except that the
 //! largest free run of a group never loaded is only bounded by its free count.
 
+use std::sync::OnceLock;
+
+use pext4_jbd2::Opened;
 use pext4_ondisk::group_descriptor::GroupDescriptor;
 use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -12,6 +15,8 @@ use pext4_sync::order::Class;
 use pext4_sync::{Mutex, Stack};
 
 use super::freed::FreedExtent;
+use super::index::Place;
+use super::inodes::InodeBits;
 use super::loaded::Loaded;
 
 /// What is known of a group without its lock, as bits of [`Slot::marks`].
@@ -39,14 +44,21 @@ pub struct Slot {
     pub fragments: AtomicU32,
     /// One more than the order of the largest aligned free run; 0 if nothing is free.
     pub largest: AtomicU32,
+    /// Where the index has the group; see [`Place::packed`](super::index::Place::packed).
+    pub filed: AtomicU32,
     /// Blocks set aside in preallocations.
     pub aside: AtomicU32,
-    /// Free inodes.
+    /// Free inodes: a hint, and 0 only where none was found.
     pub free_inodes: AtomicU32,
-    /// Directories.
+    /// Directories. [atomic; goes to disk as it is when the group is captured]
     pub directories: AtomicU32,
-    /// Inodes at the end of the table that were never used.
+    /// Inodes at the end of the table that were never used. [atomic; likewise]
     pub unused_inodes: AtomicU32,
+    /// Which inodes are used, once it was read: the truth from then on, so it never leaves memory.
+    /// [atomic; changed within a handle that may, see `inodes`]
+    pub inodes: OnceLock<Box<InodeBits>>,
+    /// The transaction that may change `inodes` and the two numbers without the lock.
+    pub opened: Opened,
     /// Bits of [`mark`]. [atomic]
     pub marks: AtomicU32,
     /// The last transaction whose committer will visit this group. [atomic]
@@ -69,10 +81,13 @@ impl Slot {
             free_blocks: AtomicU32::new(free),
             fragments: AtomicU32::new(u32::from(free > 0)),
             largest: AtomicU32::new(free.checked_ilog2().map_or(0, |order| order + 1)),
+            filed: AtomicU32::new(0),
             aside: AtomicU32::new(0),
             free_inodes: AtomicU32::new(descriptor.free_inodes),
             directories: AtomicU32::new(descriptor.used_directories),
             unused_inodes: AtomicU32::new(unused_inodes),
+            inodes: OnceLock::new(),
+            opened: Opened::new(),
             marks: AtomicU32::new(0),
             noted: AtomicU64::new(0),
             freed: Stack::new(),
@@ -115,6 +130,12 @@ impl Slot {
     /// The average length of free runs, likewise.
     pub fn average_hint(&self) -> u32 {
         self.free_hint() / self.fragments.load(Ordering::Relaxed).max(1)
+    }
+
+    /// Where the index is to have the group, likewise.
+    pub fn place(&self) -> Place {
+        let fragments = self.fragments.load(Ordering::Relaxed);
+        Place::of(self.free_hint(), fragments, self.largest_hint())
     }
 
     /// Free inodes, likewise.

@@ -16,7 +16,7 @@ use pext4_ondisk::{BlockNumber, GroupNumber, Tid};
 
 use super::Groups;
 use crate::error::Result;
-use crate::options::MountOptions;
+use crate::options::{MountOptions, Scaling};
 use crate::store::Store;
 
 /// A store, its groups, and the device below.
@@ -63,7 +63,30 @@ pub fn image(arguments: &[&str], size: &str) -> Option<Arc<RamDevice>> {
     Some(Arc::new(RamDevice::load(&path).expect("mke2fs made it")))
 }
 
+/// Settings that between them have every value of every switch of the allocators.
+pub fn settings() -> [Scaling; 5] {
+    let parse = |text| Scaling::parse(text).expect("a setting");
+    [
+        Scaling::FULL,
+        Scaling::SEEDS,
+        Scaling::BASE,
+        parse("seeds,mb_optimize_scan=0,stream-goals=inode"),
+        parse("full,mb_optimize_scan=0,try-lock=wait,stream-goals=2,inode-bits=find-under-lock"),
+    ]
+}
+
 impl Ground {
+    /// A volume with an image of its own in this setting; see [`image`].
+    pub fn set(arguments: &[&str], size: &str, scaling: Scaling) -> Option<Self> {
+        println!("setting {scaling}");
+        let options = MountOptions {
+            scaling,
+            ..MountOptions::default()
+        };
+        let ground = Self::open(image(arguments, size)?, options);
+        Some(ground.expect("a fresh image is sound"))
+    }
+
     /// A volume with an image of its own; see [`image`].
     pub fn make(arguments: &[&str], size: &str) -> Option<Self> {
         let ground = Self::open(image(arguments, size)?, MountOptions::default());

@@ -7,14 +7,13 @@ use pext4_ondisk::{GroupNumber, Tid};
 
 use super::Groups;
 use super::buddy::Span;
+use crate::statistics::Event;
 
 impl Groups {
     /// Transaction `tid` is durable. Called by the committer, with no lock held.
     pub fn committed(&self, tid: Tid) {
-        for shard in self.awaiting.iter() {
-            for number in shard.take_all() {
-                self.release_freed(number, tid);
-            }
+        for number in self.waiting.take(tid) {
+            self.release_freed(number, tid);
         }
         self.evict();
         self.report();
@@ -24,6 +23,7 @@ impl Groups {
         if self.store.options.discard {
             self.discard_freed(number, tid);
         }
+        self.count_event(Event::Visited);
         let mut held = self.hold(number);
         let Some(blocks) = held.loaded().and_then(|loaded| loaded.blocks.as_mut()) else {
             return;
@@ -38,7 +38,7 @@ impl Groups {
         drop(held);
         self.counts.pending.add(-released);
         if waits {
-            self.awaiting.local().push(number);
+            self.waiting.keep(number);
         }
     }
 

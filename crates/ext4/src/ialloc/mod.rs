@@ -1,21 +1,24 @@
 //! Which inode number a new file gets.
 //!
-//! [`orlov`] says in which order groups are tried; here the first group with a free inode gives
-//! one. Groups that somebody else holds are passed by at first and waited for in a second round,
-//! so makers of many files do not queue at one bitmap and no free inode is missed.
+//! [`orlov`] says in which order groups are tried; [`claim`] how one gives a number, as the switch
+//! `inode-bits` says. Groups that somebody else holds are passed by at first and waited for in a
+//! second round, so makers of many files do not queue at one bitmap. A third round asks every
+//! group, whatever the hints say, so that no free inode is missed.
 //!
-//! Search, claim, counts and flags happen under one hold of the group (rule D3, D7). The
-//! lowest free inode is taken, so the never used part of a table only shrinks from its front.
+//! The lowest free inode is taken where cores do not meet, so the never used part of a table only
+//! shrinks from its front.
 //!
 //! Credits: one group, [`CREDITS_PER_GROUP`](crate::groups::CREDITS_PER_GROUP) blocks.
 
+mod claim;
 mod orlov;
 
 use pext4_jbd2::Handle;
-use pext4_ondisk::{Corrupt, GroupNumber, InodeNumber, bitmap};
+use pext4_ondisk::{Corrupt, GroupNumber, InodeNumber};
 
 use crate::error::{Refusal, Result};
-use crate::groups::{Groups, Held};
+use crate::groups::Groups;
+use claim::Patience;
 
 impl Groups {
     /// Claims an inode for a file in the directory `parent`; `is_top` asks for a directory to be
@@ -38,7 +41,7 @@ impl Groups {
         found.ok_or_else(|| Refusal::NoSpace.into())
     }
 
-    /// Tries the groups from `start` on: those nobody holds first, then waiting.
+    /// Tries the groups from `start` on.
     fn claim_around(
         &self,
         handle: &mut Handle<'_>,
@@ -49,40 +52,17 @@ impl Groups {
             self.order_from(start)
                 .filter(|&group| self.slot(group).free_inodes_hint() > 0)
         };
-        let near = candidates().take(self.near() as usize);
-        let uncontended = near
-            .filter_map(|group| self.try_hold(group))
-            .find_map(|mut held| self.claim_in(handle, &mut held, is_directory));
-        uncontended.or_else(|| {
-            candidates()
-                .find_map(|group| self.claim_in(handle, &mut self.hold(group), is_directory))
-        })
-    }
-
-    fn claim_in(
-        &self,
-        handle: &mut Handle<'_>,
-        held: &mut Held<'_>,
-        is_directory: bool,
-    ) -> Option<InodeNumber> {
-        if !held.load_inodes() {
-            return None;
-        }
-        let geometry = &self.store.geometry;
-        let group = held.number();
-        let reserved = if group.get() == 0 {
-            geometry.first_inode.get() - 1
-        } else {
-            0
-        };
-        let inodes = held.inodes();
-        let from = inodes.first_free.max(reserved);
-        let index = bitmap::next_zero(&inodes.bitmap, from, geometry.inodes_per_group)?;
-        if held.has_no_block_bitmap() && !held.load_blocks() {
-            return None;
-        }
-        held.claim_inode(handle, index, is_directory);
-        geometry.inode_at(group, index)
+        let mut claim = |group, patience| self.claim_in(handle, group, patience, is_directory);
+        let near = candidates()
+            .take(self.near() as usize)
+            .find_map(|group| claim(group, Patience::Tries));
+        near.or_else(|| candidates().find_map(|group| claim(group, Patience::Waits)))
+            .or_else(|| {
+                let any = self.free_inodes() > 0;
+                let all = self.order_from(start).filter(|_| any);
+                all.into_iter()
+                    .find_map(|group| claim(group, Patience::Waits))
+            })
     }
 
     /// Frees an inode within `handle`. In a group whose inode bitmap is corrupt it is lost instead,
@@ -107,15 +87,11 @@ impl Groups {
                 .into());
         };
         self.make_room();
-        let mut held = self.hold(group);
-        if held.load_inodes() {
-            held.free_inode(handle, index, was_directory);
-        }
-        drop(held);
+        self.give_back(handle, group, index, was_directory);
         self.report();
         Ok(())
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use pext4_ondisk::group_descriptor::GroupFlags;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
-use pext4_sync::thread;
+use pext4_sync::{thread, topology};
 
 use crate::error::Refusal;
-use crate::groups::testing::{Ground, Random};
+use crate::groups::testing::{Ground, Random, settings};
 
 const FOUR_GROUPS: &[&str] = &["-b", "4096", "-g", "4096", "-N", "2048"];
 
@@ -58,44 +58,48 @@ fn every_inode_is_given_out_once() {
             "^64bit,^metadata_csum,uninit_bg",
         ],
     ] {
-        let Some(ground) = Ground::make(shape, "64M") else {
-            return;
-        };
-        let free = ground.groups.free_inodes();
-        let mut seen = BTreeSet::new();
-        let mut random = Random::new(5);
-        let refused = loop {
-            let mut handle = ground.handle();
-            let parent = InodeNumber(1 + random.below(ground.store.geometry.inodes_count));
-            let is_directory = random.below(4) == 0;
-            match ground.groups.allocate_inode(
-                &mut handle,
-                parent,
-                is_directory,
-                random.below(2) == 0,
-            ) {
-                Ok(inode) => {
-                    assert!(inode >= ground.store.geometry.first_inode);
-                    assert!(seen.insert((inode, is_directory)), "{inode:?} twice");
-                }
-                Err(error) => break error,
-            }
-        };
-        assert!(refused.is(Refusal::NoSpace), "{refused}");
-        assert_eq!((seen.len() as u64, ground.groups.free_inodes()), (free, 0));
-        ground.commit();
-        for on_disk in ground.on_disk() {
-            assert_eq!(
-                (
-                    on_disk.descriptor.free_inodes,
-                    on_disk.descriptor.unused_inodes
-                ),
-                (0, 0)
-            );
-            assert!(!on_disk.descriptor.flags.contains(GroupFlags::INODE_UNINIT));
+        for scaling in settings() {
+            let Some(ground) = Ground::set(shape, "64M", scaling) else {
+                return;
+            };
+            give_every_inode(&ground);
         }
-        free_all(&ground, seen);
     }
+}
+
+fn give_every_inode(ground: &Ground) {
+    let free = ground.groups.free_inodes();
+    let mut seen = BTreeSet::new();
+    let mut random = Random::new(5);
+    let refused = loop {
+        let mut handle = ground.handle();
+        let parent = InodeNumber(1 + random.below(ground.store.geometry.inodes_count));
+        let is_directory = random.below(4) == 0;
+        match ground
+            .groups
+            .allocate_inode(&mut handle, parent, is_directory, random.below(2) == 0)
+        {
+            Ok(inode) => {
+                assert!(inode >= ground.store.geometry.first_inode);
+                assert!(seen.insert((inode, is_directory)), "{inode:?} twice");
+            }
+            Err(error) => break error,
+        }
+    };
+    assert!(refused.is(Refusal::NoSpace), "{refused}");
+    assert_eq!((seen.len() as u64, ground.groups.free_inodes()), (free, 0));
+    ground.commit();
+    for on_disk in ground.on_disk() {
+        assert_eq!(
+            (
+                on_disk.descriptor.free_inodes,
+                on_disk.descriptor.unused_inodes
+            ),
+            (0, 0)
+        );
+        assert!(!on_disk.descriptor.flags.contains(GroupFlags::INODE_UNINIT));
+    }
+    free_all(ground, seen);
 }
 
 #[test]
@@ -219,15 +223,22 @@ fn reserved_and_foreign_inodes_are_not_freed() {
 
 #[test]
 fn makers_on_many_threads_get_different_inodes() {
-    let Some(ground) = Ground::make(FOUR_GROUPS, "64M") else {
-        return;
-    };
-    let parent = make(&ground, InodeNumber::ROOT, true);
+    for scaling in settings() {
+        let Some(ground) = Ground::set(FOUR_GROUPS, "64M", scaling) else {
+            return;
+        };
+        make_on_many_threads(&ground);
+    }
+}
+
+fn make_on_many_threads(ground: &Ground) {
+    let parent = make(ground, InodeNumber::ROOT, true);
     let made: Vec<InodeNumber> = thread::scope(|scope| {
-        let maker = || {
+        let maker = |shard| {
+            let _pin = topology::pin(shard);
             let mut mine: Vec<InodeNumber> = Vec::new();
             for step in 0..200 {
-                mine.push(make(&ground, parent, false));
+                mine.push(make(ground, parent, false));
                 if step % 3 == 0 {
                     let gone = mine.swap_remove(step / 7 % mine.len());
                     let mut handle = ground.handle();
@@ -242,7 +253,9 @@ fn makers_on_many_threads_get_different_inodes() {
             }
             mine
         };
-        let makers: Vec<_> = (0..6).map(|_| scope.spawn(maker)).collect();
+        let makers: Vec<_> = (0..6)
+            .map(|shard| scope.spawn(move || maker(shard)))
+            .collect();
         makers
             .into_iter()
             .flat_map(|maker| maker.join().expect("no thread fails"))
@@ -251,7 +264,7 @@ fn makers_on_many_threads_get_different_inodes() {
     let different: BTreeSet<_> = made.iter().collect();
     assert_eq!(different.len(), made.len());
     free_all(
-        &ground,
+        ground,
         made.into_iter()
             .map(|inode| (inode, false))
             .chain([(parent, true)]),

@@ -1,9 +1,11 @@
-//! Freeing blocks without waiting.
+//! Freeing blocks.
 //!
-//! A free checks that no metadata is in the way, makes sure that the group is in memory, notes
-//! the group with the transaction (so that its committer will come by) and leaves the extent on
-//! the group's stack. Which bits it clears, and whether they were set, turns out when it is
-//! folded.
+//! A free checks that no metadata is in the way and makes sure that the group is in memory.
+//!
+//! *Deferred* (the setting of `frees`) it then notes the group with the transaction, so that its
+//! committer will come by, and leaves the extent on the group's stack: it waits for nobody. Which
+//! bits it clears, and whether they were set, turns out when it is folded. Otherwise it waits for
+//! the group and clears the bits itself.
 
 use pext4_jbd2::{Handle, Owed};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber};
@@ -11,6 +13,8 @@ use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber};
 use crate::error::Result;
 use crate::groups::buddy::Span;
 use crate::groups::{CREDITS_PER_GROUP, FreedExtent, Groups};
+use crate::options::Frees;
+use crate::statistics::Event;
 
 impl Groups {
     /// Frees `length` blocks from `start` on within `handle`. They can be allocated again once the
@@ -59,15 +63,38 @@ impl Groups {
     }
 
     fn free_in_group(&self, handle: &mut Handle<'_>, group: GroupNumber, span: Span) {
+        self.count_event(Event::Freed);
+        match self.waiting.design {
+            Frees::Deferred => self.leave_freed(handle, group, span),
+            Frees::Listed | Frees::Merged => self.clear_freed(handle, group, span),
+        }
+    }
+
+    fn leave_freed(&self, handle: &mut Handle<'_>, group: GroupNumber, span: Span) {
         let tid = handle.tid();
         self.note_free(handle, group);
-        if !self.keep_blocks(group) {
-            return;
+        if self.keep_blocks(group) {
+            self.count_free(span);
+            self.slot(group).freed.push(FreedExtent { tid, span });
         }
-        // Before the push: whoever sees the blocks nowhere must see that they are coming.
+    }
+
+    fn clear_freed(&self, handle: &mut Handle<'_>, group: GroupNumber, span: Span) {
+        self.make_room_for(group);
+        let tid = handle.tid();
+        let mut held = self.hold(group);
+        if held.load_blocks() {
+            held.touch(handle);
+            self.count_free(span);
+            held.fold_one(FreedExtent { tid, span });
+        }
+    }
+
+    /// Before the blocks can be seen anywhere: whoever sees them nowhere must see that they are
+    /// coming.
+    fn count_free(&self, span: Span) {
         self.counts.pending.add(i64::from(span.length));
         self.counts.free_blocks.add(i64::from(span.length));
-        self.slot(group).freed.push(FreedExtent { tid, span });
     }
 
     /// Puts the group on the list of what the transaction dirtied, the first time. Nothing that an

@@ -2,10 +2,10 @@
 //!
 //! A request is answered by, in this order: the file's preallocation; for small files the blocks
 //! set aside for the caller's shard; the goal; and a scan of the groups by criteria that give up
-//! more from one to the next ([`scan`]). Every criterion but the last passes by groups that
-//! somebody else holds, the last one waits, so that space in a busy group is not missed
-//! (rule D4). When nothing is found, preallocations are discarded and the scan is repeated a
-//! bounded number of times (D13).
+//! more from one to the next ([`scan`], in the order of [`walk`]). Every criterion but the last
+//! passes by groups that somebody else holds, the last one waits, so that space in a busy group is
+//! not missed (rule D4). When nothing is found, preallocations are discarded and the scan is
+//! repeated a bounded number of times (D13).
 //!
 //! Freed blocks come back with the commit of the transaction that freed them. An operation that
 //! gets `NoSpace` while [`Groups::has_pending_frees`] stops its handle, waits for a commit and
@@ -19,6 +19,7 @@ mod free;
 mod prealloc;
 mod request;
 mod scan;
+mod walk;
 
 use std::sync::Arc;
 
@@ -30,6 +31,7 @@ pub use request::{Purpose, Request, Run};
 
 use crate::error::{Refusal, Result};
 use crate::groups::Groups;
+use crate::statistics::Event;
 use request::{Plan, Surplus};
 
 /// How often a scan that found nothing is repeated after space has moved.
@@ -68,6 +70,7 @@ impl Groups {
                 self.release(&held);
             }
             if let Some(run) = run {
+                self.count_event(Event::FromPreallocation);
                 return Ok(run);
             }
         }
@@ -109,6 +112,7 @@ impl Groups {
     ) -> Result<Option<Run>> {
         if let Some(held) = self.hints.locality() {
             if let Some(run) = self.use_small(handle, &held, length) {
+                self.count_event(Event::FromLocality);
                 return Ok(Some(run));
             }
             self.release(&held);

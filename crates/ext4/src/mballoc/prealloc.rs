@@ -11,6 +11,7 @@ use pext4_sync::atomic::Ordering;
 use super::request::Run;
 use crate::groups::buddy::Span;
 use crate::groups::{Aside, Groups, Preallocation};
+use crate::statistics::Event;
 
 impl Groups {
     /// Takes up to `length` blocks for `logical` from a file's preallocation; `None` if it has
@@ -117,6 +118,7 @@ impl Groups {
                     break;
                 };
                 freed += self.discard(&preallocation);
+                self.count_event(Event::Discarded);
             }
         }
         freed

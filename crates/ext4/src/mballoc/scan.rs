@@ -1,16 +1,19 @@
 //! The search for a run through the groups.
 //!
 //! First the exact goal, for which the scan waits: placement stays predictable where nobody
-//! contends. Then the criteria, one function each, every one walking the groups in ascending order
-//! from the goal's (for large files: from the stream goal's) and around:
+//! contends. Then the criteria, one function each, in ascending order of what they give up:
 //!
 //! 1. a power of two, aligned, in a group that has one that large;
 //! 2. the wanted length, in a group whose average run is as long;
-//! 3. the longest run that any group still seems to have;
-//! 4. anything, anywhere. Only here a held group is waited for.
+//! 3. the wanted length trimmed, no further than to what is asked for, in a group whose average run
+//!    is as long as that (only with the index of groups, which makes it cheap);
+//! 4. the wanted length, in any group with as many free blocks;
+//! 5. anything, anywhere, the longest first. Only here a held group is waited for, unless busy
+//!    groups are waited for throughout.
 //!
-//! Groups are chosen by hints; what counts is re-tested under the lock (rule D5). A group
-//! found full is in nobody's way later: its hints say so.
+//! In which order groups are looked at is the matter of [`walk`](super::walk). They are chosen by
+//! hints; what counts is tested again under the lock (rule D5). A corrupt group is passed by:
+//! at the goal too it means "no goal", not failure.
 
 use std::sync::Arc;
 
@@ -19,31 +22,48 @@ use pext4_ondisk::GroupNumber;
 
 use super::request::{Plan, Run, Surplus};
 use crate::groups::buddy::Span;
+use crate::groups::index::{By, orders};
 use crate::groups::slot::{Slot, mark};
 use crate::groups::{Groups, Held, Preallocation};
+use crate::options::BusyGroups;
+use crate::statistics::Event;
 
 /// Powers of two below this order are not worth a search of their own.
 const LEAST_ORDER: u32 = 2;
 /// Groups that a criterion reads into memory before it leaves the rest to the next one.
 const MOST_LOADS: u32 = 8;
-/// Rounds of the third criterion, while hints of groups not in memory turn out too good.
-const ROUNDS: u32 = 4;
+/// How many orders the third criterion trims a request by at most.
+const MOST_TRIMMED: u32 = 3;
 
 /// What was found: the run, and the preallocation that took the surplus.
-type Found = (Run, Option<Arc<Preallocation>>);
+pub(super) type Found = (Run, Option<Arc<Preallocation>>);
 
 /// One search.
-struct Scan<'a, 'h> {
-    groups: &'a Groups,
-    handle: &'a mut Handle<'h>,
-    plan: &'a Plan,
+pub(super) struct Scan<'a, 'h> {
+    pub groups: &'a Groups,
+    pub handle: &'a mut Handle<'h>,
+    pub plan: &'a Plan,
     /// Where the walk begins.
-    first: GroupNumber,
+    pub first: GroupNumber,
     /// Where in the first group.
     offset: u32,
     /// Groups read into memory by this criterion.
-    loads: u32,
+    pub loads: u32,
+    seen: Seen,
 }
+
+/// What a search met.
+#[derive(Default)]
+struct Seen {
+    considered: u64,
+    busy: u64,
+    scanned: u64,
+    loaded: u64,
+}
+
+/// How a run is looked for in a group; the number is where.
+pub(super) trait Find: Fn(&mut Held<'_>, u32) -> Option<Span> {}
+impl<F: Fn(&mut Held<'_>, u32) -> Option<Span>> Find for F {}
 
 impl Groups {
     /// Looks for a run as planned and takes it.
@@ -60,18 +80,20 @@ impl Groups {
             first,
             offset,
             loads: 0,
+            seen: Seen::default(),
         };
-        if let Some(found) = scan.at_goal() {
-            return Some(found);
-        }
-        scan.follow_stream();
-        let found = scan
-            .power_of_two()
-            .or_else(|| scan.average())
-            .or_else(|| scan.best_available())
-            .or_else(|| scan.anything())?;
-        scan.remember(&found);
-        Some(found)
+        let found = scan.at_goal().or_else(|| scan.elsewhere());
+        let result = found.as_ref().map_or(Event::Nothing, |_| Event::Found);
+        let seen = &scan.seen;
+        self.store.tally.add([
+            (Event::Searches, 1),
+            (result, 1),
+            (Event::GroupsConsidered, seen.considered),
+            (Event::GroupsBusy, seen.busy),
+            (Event::GroupsScanned, seen.scanned),
+            (Event::GroupsLoaded, seen.loaded),
+        ]);
+        found
     }
 }
 
@@ -91,35 +113,60 @@ impl Scan<'_, '_> {
         } else {
             self.plan.least
         };
-        (length >= enough).then(|| {
-            self.claim(
-                &mut held,
-                Span {
-                    start: self.offset,
-                    length,
-                },
-            )
-        })
+        if length < enough {
+            return None;
+        }
+        self.groups.count_event(Event::GoalHits);
+        let start = self.offset;
+        Some(self.claim(&mut held, Span { start, length }))
     }
 
-    fn follow_stream(&mut self) {
-        if !self.plan.is_stream {
-            return;
+    /// The criteria, one after the other.
+    fn elsewhere(&mut self) -> Option<Found> {
+        let stream = self.follow_stream();
+        let criteria: [(Event, fn(&mut Self) -> Option<Found>); 5] = [
+            (Event::PowerHits, Self::power_of_two),
+            (Event::AverageHits, Self::average),
+            (Event::TrimmedHits, Self::best_available),
+            (Event::LinearHits, Self::goal_length),
+            (Event::AnyHits, Self::anything),
+        ];
+        for (hit, criterion) in criteria {
+            self.loads = 0;
+            let Some(found) = criterion(self) else {
+                continue;
+            };
+            self.groups.count_event(hit);
+            self.remember(&found, stream);
+            return Some(found);
         }
-        let goal = self.groups.hints.stream_goal(self.plan.inode.get());
+        None
+    }
+
+    /// Lets a large file begin where the last one ended; answers that group.
+    fn follow_stream(&mut self) -> Option<GroupNumber> {
+        let goal = self
+            .plan
+            .is_stream
+            .then(|| self.groups.stream_goal(self.plan.inode))
+            .flatten();
         if let Some(goal) = goal.filter(|&goal| goal != self.first) {
             (self.first, self.offset) = (goal, 0);
         }
+        goal
     }
 
-    fn remember(&self, found: &Found) {
-        if self.plan.is_stream
-            && let Some(group) = self.groups.store.geometry.group_of(found.0.start)
-        {
-            self.groups
-                .hints
-                .set_stream_goal(self.plan.inode.get(), group);
+    fn remember(&self, found: &Found, stream: Option<GroupNumber>) {
+        if !self.plan.is_stream {
+            return;
         }
+        let Some(group) = self.groups.store.geometry.group_of(found.0.start) else {
+            return;
+        };
+        if stream == Some(group) {
+            self.groups.count_event(Event::StreamGoalHits);
+        }
+        self.groups.set_stream_goal(self.plan.inode, group);
     }
 
     fn power_of_two(&mut self) -> Option<Found> {
@@ -127,93 +174,129 @@ impl Scan<'_, '_> {
         if !self.plan.wanted.is_power_of_two() || order < LEAST_ORDER {
             return None;
         }
-        self.walk(
+        self.by_order(
+            By::Largest,
+            order..orders().end,
             |slot| slot.largest_hint() >= Some(order),
-            |held, from| held.blocks().buddy.find_aligned(from, order),
+            |_| move |held: &mut Held<'_>, from| held.blocks().buddy.find_aligned(from, order),
         )
     }
 
     fn average(&mut self) -> Option<Found> {
         let wanted = self.plan.wanted;
-        self.walk(
+        self.by_order(
+            By::Average,
+            wanted.ilog2()..orders().end,
             |slot| slot.average_hint() >= wanted,
-            |held, from| held.blocks().buddy.find_run(from, wanted),
+            |_| move |held: &mut Held<'_>, from| held.blocks().buddy.find_run(from, wanted),
         )
     }
 
     fn best_available(&mut self) -> Option<Found> {
         let wanted = self.plan.wanted;
-        for _ in 0..ROUNDS {
-            let hints = self
-                .order()
-                .filter_map(|group| self.groups.slot(group).largest_hint());
-            let best = hints.max()?.min(wanted.ilog2());
-            let found = self.walk(
-                |slot| slot.largest_hint() >= Some(best),
-                |held, from| {
+        let order = wanted.ilog2();
+        // Not below what is asked for.
+        let asked = self.plan.least.next_power_of_two().ilog2();
+        let least = order.saturating_sub(MOST_TRIMMED).max(asked);
+        if !self.groups.index.is_in_use() || least >= order {
+            return None;
+        }
+        self.by_order(
+            By::Average,
+            (least..order).rev(),
+            |slot| slot.free_hint() > 0,
+            |order| {
+                move |held: &mut Held<'_>, from| {
                     let buddy = &held.blocks().buddy;
                     let whole = buddy.find_run(from, wanted);
-                    whole.or_else(|| {
-                        buddy
-                            .find_large(wanted)
-                            .filter(|span| span.length >> best > 0)
-                    })
-                },
-            );
-            if found.is_some() || self.loads == 0 {
-                return found;
-            }
-        }
-        None
+                    whole.or_else(|| buddy.find_run(from, 1 << order))
+                }
+            },
+        )
     }
 
+    fn goal_length(&mut self) -> Option<Found> {
+        let wanted = self.plan.wanted;
+        self.one_by_one(
+            |slot| slot.free_hint() >= wanted && slot.largest_hint() >= longest_inside(wanted),
+            |held, from| held.blocks().buddy.find_run(from, wanted),
+        )
+    }
+
+    /// First where the longest runs seem to be, then wherever anything is.
     fn anything(&mut self) -> Option<Found> {
+        let longest = self
+            .order()
+            .filter_map(|group| self.groups.slot(group).largest_hint())
+            .max()?;
+        let longest = longest.min(self.plan.wanted.ilog2());
+        self.wait_for(|slot| slot.largest_hint() >= Some(longest))
+            .or_else(|| self.wait_for(|slot| slot.free_hint() > 0))
+    }
+
+    fn wait_for(&mut self, good: impl Fn(&Slot) -> bool) -> Option<Found> {
         let groups = self.groups;
         self.order().find_map(|number| {
             let slot = groups.slot(number);
-            if slot.free_hint() == 0 {
+            if !good(slot) {
                 return None;
             }
-            if !slot.is(mark::BLOCKS_LOADED) {
-                groups.make_room();
-            }
+            self.seen.considered += 1;
+            groups.make_room_for(number);
             let mut held = groups.hold(number);
             if !held.load_blocks() {
                 return None;
             }
+            self.seen.scanned += 1;
             let span = held.blocks().buddy.find_large(self.plan.wanted)?;
             Some(self.claim(&mut held, span))
         })
     }
 
-    /// All groups in the order of the walk.
-    fn order(&self) -> impl Iterator<Item = GroupNumber> + use<> {
+    /// All groups in the order of their numbers, from the first of the walk and around.
+    pub(super) fn order(&self) -> impl Iterator<Item = GroupNumber> + use<> {
         let (count, first) = (self.groups.count(), self.first.get());
         (first..count).chain(0..first).map(GroupNumber)
     }
 
-    /// Walks over the groups that look `good` and that nobody holds, until `find` finds a run.
-    fn walk(
+    /// Looks into one group, if it looks `good` and unless it is busy.
+    pub(super) fn look_into(
         &mut self,
-        good: impl Fn(&Slot) -> bool,
-        find: impl Fn(&mut Held<'_>, u32) -> Option<Span>,
+        number: GroupNumber,
+        good: &impl Fn(&Slot) -> bool,
+        find: &impl Find,
     ) -> Option<Found> {
-        self.loads = 0;
         let groups = self.groups;
-        self.order().find_map(|number| {
-            let slot = groups.slot(number);
-            if !good(slot) || !self.may_load(slot) {
-                return None;
-            }
-            let mut held = groups.try_hold(number)?;
-            if !held.load_blocks() {
-                return None;
-            }
-            let from = if number == self.first { self.offset } else { 0 };
-            let span = find(&mut held, from)
-                .or_else(|| if from > 0 { find(&mut held, 0) } else { None })?;
-            Some(self.claim(&mut held, span))
-        })
+        let slot = groups.slot(number);
+        if !good(slot) {
+            return None;
+        }
+        self.seen.considered += 1;
+        let waits = groups.store.options.scaling.busy_groups == BusyGroups::Wait;
+        if !waits && slot.state.is_locked() {
+            self.seen.busy += 1;
+            return None;
+        }
+        if !self.may_load(slot) {
+            return None;
+        }
+        let held = if waits {
+            Some(groups.hold(number))
+        } else {
+            groups.try_hold(number)
+        };
+        let Some(mut held) = held else {
+            self.seen.busy += 1;
+            return None;
+        };
+        if !held.load_blocks() {
+            return None;
+        }
+        self.seen.scanned += 1;
+        let from = if number == self.first { self.offset } else { 0 };
+        let span =
+            find(&mut held, from).or_else(|| if from > 0 { find(&mut held, 0) } else { None })?;
+        Some(self.claim(&mut held, span))
     }
 
     /// Whether the group is in memory, or this criterion may still read one.
@@ -225,6 +308,7 @@ impl Scan<'_, '_> {
         if self.loads > MOST_LOADS {
             return false;
         }
+        self.seen.loaded += 1;
         self.groups.make_room();
         true
     }
@@ -260,4 +344,9 @@ impl Scan<'_, '_> {
             preallocation,
         )
     }
+}
+
+/// The order of the aligned run that every run of `length` blocks has inside.
+fn longest_inside(length: u32) -> Option<u32> {
+    length.saturating_add(1).ilog2().checked_sub(1)
 }

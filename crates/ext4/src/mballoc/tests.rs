@@ -9,7 +9,8 @@ use pext4_sync::{thread, topology};
 
 use super::{Preallocation, Purpose, Request, Run};
 use crate::error::Refusal;
-use crate::groups::testing::{Ground, Random, image};
+use crate::groups::index::{By, orders};
+use crate::groups::testing::{Ground, Random, image, settings};
 use crate::options::MountOptions;
 
 const GROUPS_OF_16_MIB: &[&str] = &["-b", "4096", "-g", "4096", "-m", "0"];
@@ -73,15 +74,24 @@ fn check_disk(ground: &Ground, initial: &BTreeSet<u64>, owned: &BTreeSet<u64>) {
 
 #[test]
 fn random_life_matches_a_model_and_the_disk() {
-    let Some(ground) = Ground::make(GROUPS_OF_16_MIB, "96M") else {
-        return;
-    };
+    for scaling in settings() {
+        let Some(ground) = Ground::set(GROUPS_OF_16_MIB, "96M", scaling) else {
+            return;
+        };
+        live_randomly(&ground);
+    }
+}
+
+fn live_randomly(ground: &Ground) {
     let groups = &ground.groups;
     let mut random = Random::new(20);
-    let initial = metadata(&ground);
+    let initial = metadata(ground);
     let mut runs: Vec<Run> = Vec::new();
     let (mut owned, mut unsettled) = (BTreeSet::new(), BTreeSet::new());
-    for step in 0..1500u32 {
+    for step in 0..900u32 {
+        if step % 100 == 99 {
+            groups.set_optimize_scan(!groups.optimizes_scan());
+        }
         let mut handle = ground.handle();
         if random.below(5) < 3 || runs.is_empty() {
             let goal = BlockNumber(u64::from(random.below(24_000)));
@@ -118,11 +128,27 @@ fn random_life_matches_a_model_and_the_disk() {
         if random.below(40) == 0 {
             ground.commit();
             unsettled.clear();
-            check_disk(&ground, &initial, &owned);
+            check_disk(ground, &initial, &owned);
         }
     }
-    free_all(&ground, &runs);
+    free_all(ground, &runs);
+    check_index(ground);
     assert_eq!(ground.complaints_of_e2fsck(), "");
+}
+
+/// Every group is filed where its free runs say.
+fn check_index(ground: &Ground) {
+    let groups = &ground.groups;
+    groups.set_optimize_scan(false);
+    groups.set_optimize_scan(true);
+    for number in ground.store.geometry.groups() {
+        let place = groups.slot(number).place();
+        for order in orders() {
+            let by = |by| groups.index.has(by, order, number);
+            assert_eq!(by(By::Largest), place.largest == Some(order), "{number:?}");
+            assert_eq!(by(By::Average), place.average == Some(order), "{number:?}");
+        }
+    }
 }
 
 fn free_all(ground: &Ground, runs: &[Run]) {
@@ -149,10 +175,13 @@ fn free_all(ground: &Ground, runs: &[Run]) {
 
 #[test]
 fn threads_never_share_a_block() {
-    let Some(ground) = Ground::make(GROUPS_OF_16_MIB, "96M") else {
-        return;
-    };
-    live_together(&ground);
+    for scaling in settings() {
+        let Some(ground) = Ground::set(GROUPS_OF_16_MIB, "96M", scaling) else {
+            return;
+        };
+        live_together(&ground);
+        check_index(&ground);
+    }
 }
 
 /// More groups than stay in memory: they come and go while others free into them.
@@ -261,17 +290,24 @@ fn fill(ground: &Ground, purpose: Purpose) -> Vec<Run> {
 
 #[test]
 fn a_full_disk_is_full_to_the_last_block_and_the_reserve_is_kept() {
-    let Some(ground) = Ground::make(&["-b", "4096", "-g", "4096", "-m", "5"], "64M") else {
-        return;
-    };
+    for scaling in settings() {
+        let shape = &["-b", "4096", "-g", "4096", "-m", "5"];
+        let Some(ground) = Ground::set(shape, "64M", scaling) else {
+            return;
+        };
+        fill_to_the_last_block(&ground);
+    }
+}
+
+fn fill_to_the_last_block(ground: &Ground) {
     let groups = &ground.groups;
     let reserved = ground
         .store
         .superblock(|superblock| superblock.reserved_blocks);
     assert!(reserved > 100);
-    let mut runs = fill(&ground, Purpose::Data);
+    let mut runs = fill(ground, Purpose::Data);
     assert_eq!(groups.free_blocks(), reserved);
-    runs.extend(fill(&ground, Purpose::Metadata));
+    runs.extend(fill(ground, Purpose::Metadata));
     assert_eq!(groups.free_blocks(), 0);
     assert!(!groups.has_pending_frees());
 
@@ -292,7 +328,7 @@ fn a_full_disk_is_full_to_the_last_block_and_the_reserve_is_kept() {
     assert_eq!(again.start, back.start);
     groups.free(&mut handle, again.start, 1).expect("ours");
     drop(handle);
-    free_all(&ground, &runs);
+    free_all(ground, &runs);
 }
 
 #[test]

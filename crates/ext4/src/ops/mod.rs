@@ -26,6 +26,7 @@ use pext4_sync::{RwLockReadGuard, RwLockWriteGuard};
 use crate::dir::{self, DirectoryFile};
 use crate::error::{Error, Refusal, Result};
 use crate::inode::Inode;
+use crate::statistics::Event;
 use crate::types::{Entry, InodeNumber};
 use crate::volume::Volume;
 
@@ -55,6 +56,7 @@ impl Volume {
                         && self.inodes.groups.has_pending_frees() =>
                 {
                     tries += 1;
+                    self.inodes.store.tally.count(Event::FullWaits);
                     self.inodes.store.journal().commit_running()?;
                 }
                 Err(error) => {

@@ -1,0 +1,241 @@
+//! Groups by free space: of each order, which groups have a free run that long, and which have
+//! runs that long on average.
+//!
+//! What an index says is a hint. Whoever acts on it holds the group and tests again (mechanisms
+//! D5), and the last criteria of a search do without it, so a group that an index does not show at
+//! some moment is found later in the search, not lost. Under a group's lock the group is filed by
+//! what it has then ([`GroupIndex::file`]), so an index that nobody changes is right. A group
+//! without free blocks is filed nowhere.
+//!
+//! Three designs, one module each: [`lists`] under locks, and [`bitmaps`] with and without a lock
+//! for changes. The index can be put out of use while a volume is mounted (`mb_optimize_scan=0`).
+//! A group that changes then leaves its old place and gets no new one; putting the index to use
+//! again files every group anew.
+
+mod bitmaps;
+mod lists;
+
+use std::ops::Range;
+
+use pext4_ondisk::GroupNumber;
+use pext4_sync::atomic::{AtomicBool, Ordering};
+
+use super::buddy::ORDERS;
+use super::slot::Slot;
+use crate::options;
+use bitmaps::Bitmaps;
+use lists::Lists;
+
+/// What groups are ordered by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// The order of the largest aligned free run.
+    Largest,
+    /// The order of the average free run.
+    Average,
+}
+
+/// Where a group is filed: under both orders, or nowhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// By the largest aligned free run.
+    pub largest: Option<u32>,
+    /// By the average free run.
+    pub average: Option<u32>,
+}
+
+/// An index of one design.
+pub enum Design {
+    /// One list an order; see [`lists`].
+    Lists(Lists),
+    /// Bitmaps; see [`bitmaps`].
+    Bitmaps(Bitmaps),
+}
+
+/// The groups of a volume by free space.
+pub struct GroupIndex {
+    in_use: AtomicBool,
+    /// The design. [immutable after mount]
+    pub design: Design,
+}
+
+impl Place {
+    /// Where a group with these free runs belongs.
+    pub fn of(free: u32, fragments: u32, largest: Option<u32>) -> Self {
+        let average = free / fragments.max(1);
+        Self {
+            largest: largest.filter(|_| free > 0),
+            average: average.checked_ilog2(),
+        }
+    }
+
+    /// As the number that a slot keeps: one more than each order, nothing as 0.
+    pub fn packed(self) -> u32 {
+        let one = |order: Option<u32>| order.map_or(0, |order| order + 1);
+        one(self.largest) | one(self.average) << 8
+    }
+
+    /// What [`Place::packed`] made a number of.
+    pub fn unpacked(packed: u32) -> Self {
+        Self {
+            largest: (packed & 0xFF).checked_sub(1),
+            average: (packed >> 8 & 0xFF).checked_sub(1),
+        }
+    }
+}
+
+impl GroupIndex {
+    /// An index of `count` groups with nothing filed.
+    pub fn new(design: options::GroupIndex, in_use: bool, count: u32) -> Self {
+        let design = match design {
+            options::GroupIndex::Lists => Design::Lists(Lists::new(count)),
+            options::GroupIndex::Ordered => Design::Bitmaps(Bitmaps::new(count, true)),
+            options::GroupIndex::Bitmaps => Design::Bitmaps(Bitmaps::new(count, false)),
+        };
+        Self {
+            in_use: AtomicBool::new(in_use),
+            design,
+        }
+    }
+
+    /// Whether searches go by it.
+    pub fn is_in_use(&self) -> bool {
+        self.in_use.load(Ordering::Acquire)
+    }
+
+    /// Puts it to use or out of use; whether that was news.
+    pub fn set_in_use(&self, in_use: bool) -> bool {
+        self.in_use.swap(in_use, Ordering::AcqRel) != in_use
+    }
+
+    /// Files a group where it belongs now; the group is held, or nobody else can know it yet.
+    pub fn file(&self, slot: &Slot, number: GroupNumber, place: Place) {
+        let place = if self.is_in_use() {
+            place
+        } else {
+            self.without_news(slot, place)
+        };
+        let packed = place.packed();
+        let before = slot.filed.load(Ordering::Relaxed);
+        if packed == before {
+            return;
+        }
+        slot.filed.store(packed, Ordering::Relaxed);
+        let before = Place::unpacked(before);
+        self.move_between(By::Largest, number, before.largest, place.largest);
+        self.move_between(By::Average, number, before.average, place.average);
+    }
+
+    /// While out of use a group keeps its place as long as it is the right one, and gets no other.
+    fn without_news(&self, slot: &Slot, place: Place) -> Place {
+        let before = Place::unpacked(slot.filed.load(Ordering::Relaxed));
+        Place {
+            largest: place.largest.filter(|_| place.largest == before.largest),
+            average: place.average.filter(|_| place.average == before.average),
+        }
+    }
+
+    fn move_between(&self, by: By, number: GroupNumber, from: Option<u32>, to: Option<u32>) {
+        if from == to {
+            return;
+        }
+        match &self.design {
+            Design::Lists(lists) => lists.move_between(by, number.get(), from, to),
+            Design::Bitmaps(bitmaps) => bitmaps.move_between(by, number.get(), from, to),
+        }
+    }
+
+    /// Whether a group is filed under an order.
+    #[cfg(test)]
+    pub fn has(&self, by: By, order: u32, number: GroupNumber) -> bool {
+        match &self.design {
+            Design::Lists(lists) => lists.has(by, order, number.get()),
+            Design::Bitmaps(bitmaps) => {
+                let number = number.get();
+                bitmaps.next(by, order, number..number + 1).is_some()
+            }
+        }
+    }
+}
+
+/// Every order that a group can be filed under.
+pub fn orders() -> Range<u32> {
+    0..u32::try_from(ORDERS).expect("a group has few orders")
+}
+
+#[cfg(test)]
+mod tests {
+    use pext4_ondisk::group_descriptor::GroupDescriptor;
+
+    use super::*;
+
+    fn check(index: &GroupIndex, slots: &[Slot], places: &[Place]) {
+        for ((number, slot), place) in (0u32..).zip(slots).zip(places) {
+            assert_eq!(Place::unpacked(slot.filed.load(Ordering::Relaxed)), *place);
+            for order in orders() {
+                let number = GroupNumber(number);
+                let expected = (place.largest == Some(order), place.average == Some(order));
+                let found = (
+                    index.has(By::Largest, order, number),
+                    index.has(By::Average, order, number),
+                );
+                assert_eq!(found, expected, "{number:?} {order}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_design_says_where_groups_were_filed_last() {
+        for design in [
+            options::GroupIndex::Lists,
+            options::GroupIndex::Ordered,
+            options::GroupIndex::Bitmaps,
+        ] {
+            let count = 300;
+            let index = GroupIndex::new(design, true, count);
+            let slots: Vec<Slot> = (0..count)
+                .map(|_| Slot::new(&GroupDescriptor::default(), 0))
+                .collect();
+            let mut places = vec![Place::default(); count as usize];
+            let mut random = super::super::testing::Random::new(31);
+            for step in 0..6000 {
+                if step % 1000 == 999 {
+                    let in_use = !index.is_in_use();
+                    index.set_in_use(in_use);
+                    if in_use {
+                        for (number, slot) in (0u32..).zip(&slots) {
+                            let place = Place::of(number % 7 * 50, 1 + number % 3, Some(2));
+                            index.file(slot, GroupNumber(number), place);
+                            places[number as usize] = place;
+                        }
+                    }
+                }
+                let number = random.below(count);
+                let free = random.below(3) * random.below(20_000);
+                let largest = free.checked_ilog2();
+                let place = Place::of(free, 1 + random.below(9), largest);
+                index.file(&slots[number as usize], GroupNumber(number), place);
+                let place = if index.is_in_use() {
+                    place
+                } else {
+                    let before = places[number as usize];
+                    Place {
+                        largest: place.largest.filter(|_| place.largest == before.largest),
+                        average: place.average.filter(|_| place.average == before.average),
+                    }
+                };
+                places[number as usize] = place;
+            }
+            check(&index, &slots, &places);
+        }
+    }
+
+    #[test]
+    fn a_full_group_is_nowhere() {
+        assert_eq!(Place::of(0, 0, None), Place::default());
+        assert_eq!(Place::default().packed(), 0);
+        let place = Place::of(100, 10, Some(5));
+        assert_eq!((place.largest, place.average), (Some(5), Some(3)));
+        assert_eq!(Place::unpacked(place.packed()), place);
+    }
+}

@@ -1,0 +1,311 @@
+//! The inodes of a group in memory: which are used, as atomic bits, and what is counted of them.
+//!
+//! A bit may be changed within a handle whose transaction has *opened* the group's inodes
+//! ([`Held::open_inodes`]): under the group's lock, or without it (see [`Opened`]). How many are
+//! free is counted from the bits when they are captured, so bitmap and count cannot differ on disk
+//! (rule D3); directories and the never used part of the table are atomic numbers beside the
+//! bits, and are as quiet as they are whenever a version is captured.
+//!
+//! Without a journal a number that was freed a moment ago is better not used again: what its last
+//! life left in other blocks may reach the disk later than its new life. That is a preference,
+//! never a reason to fail.
+//!
+//! [`Opened`]: pext4_jbd2::Opened
+
+use std::time::Duration;
+
+use pext4_block::{Page, Stamp};
+use pext4_jbd2::{Capture, Handle};
+use pext4_ondisk::bitmap;
+use pext4_ondisk::feature::Compat;
+use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
+use pext4_ondisk::{Corrupt, GroupNumber, InodeNumber};
+use pext4_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use pext4_sync::{Bits, time};
+
+use super::Groups;
+use super::held::Held;
+use super::slot::{Slot, mark};
+use crate::statistics::Event;
+use crate::store::Store;
+
+/// How long a freed number is left alone without a journal, at least; twice as long at most.
+const RECENT: Duration = Duration::from_secs(5);
+/// Inodes between the places where cores that met in a group go on: a cache line of bits.
+const APART: u32 = 512;
+
+/// Which inodes of a group are used.
+pub struct InodeBits {
+    bits: Bits,
+    /// Every inode before this one is used, as far as is known. [atomic; a hint]
+    first_free: AtomicU32,
+    /// Whether slots may be used in any order: those never used are zero on disk.
+    /// [immutable after loading]
+    is_zeroed: bool,
+    recent: Option<Recent>,
+}
+
+/// Numbers freed a moment ago.
+struct Recent {
+    /// This period's and the last one's, by parity.
+    freed: [Bits; 2],
+    /// The period that the last free was in.
+    period: AtomicU64,
+}
+
+impl InodeBits {
+    /// The bits of a bitmap on disk.
+    pub fn new(store: &Store, descriptor: &GroupDescriptor, bytes: &[u8], count: u32) -> Self {
+        let has_journal = store.features.compat.contains(Compat::HAS_JOURNAL);
+        let recent = || Recent {
+            freed: [(); 2].map(|()| Bits::from_bytes(&vec![0; count.div_ceil(8) as usize], count)),
+            period: AtomicU64::new(0),
+        };
+        Self {
+            bits: Bits::from_bytes(bytes, count),
+            first_free: AtomicU32::new(0),
+            is_zeroed: descriptor.flags.contains(GroupFlags::INODE_ZEROED),
+            recent: (!has_journal).then(recent),
+        }
+    }
+
+    /// A free inode that looks best, at or behind `least`: the first one, but rather none that was
+    /// freed a moment ago.
+    pub fn choose(&self, least: u32) -> Option<u32> {
+        let from = self.first_free.load(Ordering::Relaxed).max(least);
+        let first = self.bits.next_clear(from);
+        let first = first.or_else(|| self.bits.next_clear(least));
+        match &self.recent {
+            Some(recent) => self.rested(recent, first?).or(first),
+            None => first,
+        }
+    }
+
+    /// The first free inode from `first` on that was not freed a moment ago.
+    fn rested(&self, recent: &Recent, first: u32) -> Option<u32> {
+        recent.rotate();
+        let mut at = first;
+        while recent.has(at) {
+            at = self.bits.next_clear(at + 1)?;
+        }
+        Some(at)
+    }
+
+    /// Takes an inode that [`InodeBits::choose`] named; whether nobody else had.
+    pub fn take(&self, index: u32) -> bool {
+        let from = self.first_free.load(Ordering::Relaxed);
+        let taken = self.bits.set(index);
+        if taken && index >= from && self.recent.is_none() {
+            // Unless somebody has freed one before it meanwhile.
+            let next = index + 1;
+            let _ =
+                self.first_free
+                    .compare_exchange(from, next, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    /// Claims a free inode at or behind `least`, and the number of those that others took first.
+    /// Who met others here goes on at a place of its shard's own, as `apart` says.
+    pub fn claim(&self, least: u32, apart: &AtomicU64, group: GroupNumber, shard: u32) -> Claimed {
+        let own = self.own_place(apart, group);
+        let mut races = 0;
+        loop {
+            let chosen = match own {
+                Some(own) => self.bits.next_clear(own).or_else(|| self.choose(least)),
+                None => self.choose(least),
+            };
+            let Some(index) = chosen else {
+                return Claimed { index: None, races };
+            };
+            if self.take(index) {
+                if races > 0 && own.is_none() && self.is_zeroed {
+                    let place = shard.wrapping_mul(APART) % self.bits.count().max(1);
+                    apart.store(pack(group, place.max(least)), Ordering::Relaxed);
+                }
+                return Claimed {
+                    index: Some(index),
+                    races,
+                };
+            }
+            races += 1;
+        }
+    }
+
+    fn own_place(&self, apart: &AtomicU64, group: GroupNumber) -> Option<u32> {
+        let packed = apart.load(Ordering::Relaxed);
+        let place = u32::try_from(packed & u64::from(u32::MAX)).expect("masked to 32 bits");
+        (packed >> 32 == u64::from(group.get()) + 1).then_some(place)
+    }
+
+    /// Gives an inode back; whether it was used.
+    pub fn give(&self, index: u32) -> bool {
+        if let Some(recent) = &self.recent {
+            recent.rotate();
+            recent.note(index);
+        }
+        let given = self.bits.clear(index);
+        if self.first_free.load(Ordering::Relaxed) > index {
+            self.first_free.fetch_min(index, Ordering::Relaxed);
+        }
+        given
+    }
+
+    /// Free inodes.
+    pub fn count_free(&self) -> u32 {
+        self.bits.count_clear()
+    }
+
+    /// The bitmap's bytes, and in the descriptor what goes with them.
+    pub fn capture(&self, store: &Store, slot: &Slot, descriptor: &mut GroupDescriptor) -> Capture {
+        let mut bytes = vec![0; store.block_size() as usize];
+        self.bits.write_to(&mut bytes);
+        bitmap::set_padding(&mut bytes, self.bits.count());
+        let page = Page::from(bytes);
+        descriptor.free_inodes = self.count_free();
+        descriptor.used_directories = slot.directories.load(Ordering::Relaxed);
+        if store.geometry.checksums.protects_descriptors() {
+            descriptor.unused_inodes = slot.unused_inodes.load(Ordering::Relaxed);
+        }
+        if let Some(seed) = store.geometry.checksum_seed() {
+            descriptor.inode_bitmap_checksum =
+                bitmap::inode_bitmap_checksum(seed, &page, store.geometry.inodes_per_group);
+        }
+        Capture::Block {
+            block: descriptor.inode_bitmap,
+            page,
+            stamp: Stamp::NONE,
+        }
+    }
+}
+
+/// What a claim found.
+pub struct Claimed {
+    /// The inode, if there was one.
+    pub index: Option<u32>,
+    /// How many others took first.
+    pub races: u32,
+}
+
+fn pack(group: GroupNumber, place: u32) -> u64 {
+    (u64::from(group.get()) + 1) << 32 | u64::from(place)
+}
+
+impl Recent {
+    /// Forgets what is too long ago.
+    fn rotate(&self) {
+        let now = time::now().as_secs() / RECENT.as_secs() + 2;
+        let before = self.period.load(Ordering::Relaxed);
+        if before == now || self.period.swap(now, Ordering::Relaxed) == now {
+            return;
+        }
+        for period in (now - 1..=now).filter(|&period| period > before) {
+            let freed = self.of(period);
+            (0..freed.count())
+                .filter(|&bit| freed.is_set(bit))
+                .for_each(|bit| {
+                    freed.clear(bit);
+                });
+        }
+    }
+
+    fn of(&self, period: u64) -> &Bits {
+        &self.freed[usize::from(period % 2 == 1)]
+    }
+
+    fn note(&self, index: u32) {
+        self.of(self.period.load(Ordering::Relaxed)).set(index);
+    }
+
+    fn has(&self, index: u32) -> bool {
+        self.freed.iter().any(|freed| freed.is_set(index))
+    }
+}
+
+impl Held<'_> {
+    /// Lets inodes of the group be claimed and freed within `handle`: the bitmap is in memory,
+    /// what an older transaction is owed is captured, and the committer will come by. Answers
+    /// whether the group's inodes can be used.
+    pub fn open_inodes(&mut self, handle: &mut Handle<'_>) -> bool {
+        if !self.load_inodes() || self.has_no_block_bitmap() && !self.load_blocks() {
+            return false;
+        }
+        self.touch(handle);
+        if self.has_no_block_bitmap() {
+            self.write_block_bitmap();
+        }
+        let loaded = self.present();
+        loaded.descriptor.flags.remove(GroupFlags::INODE_UNINIT);
+        if let Some(inodes) = &mut loaded.inodes {
+            inodes.is_changed = true;
+        }
+        let free = self.slot.inodes.get().map_or(0, |bits| bits.count_free());
+        self.slot.free_inodes.store(free, Ordering::Relaxed);
+        self.slot.opened.open(handle.tid());
+        true
+    }
+}
+
+impl Groups {
+    /// Lets inodes of a group be changed within `handle`, without the group's lock if this
+    /// transaction did so before; `hold` takes the lock otherwise, or gives up.
+    pub(crate) fn open_inodes<'a>(
+        &'a self,
+        handle: &mut Handle<'_>,
+        group: GroupNumber,
+        hold: impl FnOnce() -> Option<Held<'a>>,
+    ) -> Option<&'a InodeBits> {
+        let slot = self.slot(group);
+        if !handle.may_change(&slot.opened) {
+            self.count_event(Event::InodesLocked);
+            if !hold()?.open_inodes(handle) {
+                return None;
+            }
+        }
+        let usable = !slot.is(mark::INODES_CORRUPT);
+        slot.inodes.get().filter(|_| usable).map(|bits| &**bits)
+    }
+
+    /// Takes a claimed inode into what is counted.
+    pub(crate) fn count_claimed(&self, group: GroupNumber, index: u32, is_directory: bool) {
+        let slot = self.slot(group);
+        let unused = self.store.geometry.inodes_per_group - index - 1;
+        if slot.unused_inodes.load(Ordering::Relaxed) > unused {
+            slot.unused_inodes.fetch_min(unused, Ordering::AcqRel);
+        }
+        self.counts.free_inodes.add(-1);
+        if is_directory {
+            slot.directories.fetch_add(1, Ordering::Relaxed);
+            self.counts.directories.add(1);
+        }
+        self.count_event(Event::InodesClaimed);
+    }
+
+    /// Takes a freed inode out of what is counted.
+    pub(crate) fn count_freed(&self, group: GroupNumber, was_directory: bool) {
+        let slot = self.slot(group);
+        if slot.free_inodes.load(Ordering::Relaxed) == 0 {
+            slot.free_inodes.store(1, Ordering::Relaxed);
+        }
+        self.counts.free_inodes.add(1);
+        if was_directory {
+            let less = |directories: u32| directories.checked_sub(1);
+            let _ = slot
+                .directories
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+            self.counts.directories.add(-1);
+        }
+        self.count_event(Event::InodesFreed);
+    }
+
+    /// An inode in use is marked free: the group's inodes cannot be trusted.
+    pub(crate) fn condemn_inodes(&self, group: GroupNumber, index: u32) {
+        let inode = self.store.geometry.inode_at(group, index);
+        let corrupt = Corrupt::new("inode bitmap", "an inode in use is marked free");
+        let corrupt = corrupt
+            .in_group(group)
+            .in_inode(inode.unwrap_or(InodeNumber(0)));
+        self.hold(group)
+            .condemn(mark::INODES_CORRUPT, corrupt.into());
+    }
+}

@@ -1,0 +1,275 @@
+//! What the mechanisms did, counted.
+//!
+//! Counters lie a shard beside each other, so counting writes a line that no other core writes.
+//! Each has a place in [`Event`], a section and a name; [`Report`] is all of them at a moment,
+//! with what else a volume tells of itself, for a person ([`Display`](fmt::Display)) or a program
+//! ([`Report::to_json`]). Sums taken while others count contain some of what they count.
+
+use std::fmt;
+
+use pext4_sync::Sharded;
+use pext4_sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! events {
+    ($($section:literal { $($(#[$about:meta])* $event:ident = $name:literal,)+ })+) => {
+        /// Something that is counted.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum Event { $($($(#[$about])* $event,)+)+ }
+
+        /// Section and name of each event, in their order.
+        const NAMES: &[(&str, &str)] = &[$($(($section, $name),)+)+];
+    };
+}
+
+events! {
+    "allocator" {
+        /// Searches for blocks.
+        Searches = "searches",
+        /// Those that found some.
+        Found = "found",
+        /// Requests served from a file's preallocation.
+        FromPreallocation = "from preallocations",
+        /// Requests served from a shard's blocks for small files.
+        FromLocality = "from blocks for small files",
+        /// Found at the goal.
+        GoalHits = "goal hits",
+        /// Found in the group that the stream goal names.
+        StreamGoalHits = "stream goal hits",
+        /// Found as an aligned power of two.
+        PowerHits = "2^n hits",
+        /// Found by the criterion of average runs.
+        AverageHits = "average run hits",
+        /// Found after the request was trimmed.
+        TrimmedHits = "trimmed hits",
+        /// Found by looking at one group after another.
+        LinearHits = "linear hits",
+        /// Found by taking whatever there is.
+        AnyHits = "anything hits",
+        /// Groups that looked good to a criterion.
+        GroupsConsidered = "groups considered",
+        /// Those passed by because somebody held them.
+        GroupsBusy = "groups skipped busy",
+        /// Those searched under their lock.
+        GroupsScanned = "groups scanned",
+        /// Groups whose bitmaps a search read into memory.
+        GroupsLoaded = "groups loaded",
+        /// Preallocations discarded for want of space.
+        Discarded = "preallocations discarded",
+        /// Searches that found nothing.
+        Nothing = "nothing found",
+    }
+    "frees" {
+        /// Extents freed, a group at a time.
+        Freed = "extents freed",
+        /// Groups visited because a transaction that freed blocks in them is durable.
+        Visited = "groups visited after commits",
+        /// Operations that waited for a commit because the disk was full.
+        FullWaits = "waits of a full disk",
+    }
+    "inodes" {
+        /// Inode numbers claimed.
+        InodesClaimed = "claimed",
+        /// Claims under a group's lock.
+        InodesLocked = "under the group's lock",
+        /// Bits that somebody else took first.
+        InodeRaces = "lost races",
+        /// Groups passed by because somebody held them.
+        InodeGroupsBusy = "groups skipped busy",
+        /// Inode numbers freed.
+        InodesFreed = "freed",
+    }
+    "orphans" {
+        /// Orphans remembered in slots.
+        OrphanSlots = "in slots",
+        /// Orphans remembered in the slot that their last cut had.
+        OrphansRemembered = "in a remembered slot",
+        /// Orphans on the chain.
+        OrphansChained = "on the chain",
+        /// Slots that somebody else took first.
+        OrphanRaces = "lost races",
+        /// Cuts that needed no orphan.
+        CutsAtOnce = "cuts in one transaction",
+    }
+    "directories" {
+        /// Names entered or removed under the lock of a leaf.
+        NamesInLeaf = "changes under a leaf's lock",
+        /// Those that had to begin again with the whole directory.
+        LeafRestarts = "restarts with the whole directory",
+        /// Names entered or removed under the lock of the directory.
+        NamesInWhole = "changes under the directory's lock",
+    }
+}
+
+/// How many events there are.
+const EVENTS: usize = NAMES.len();
+
+/// The counters of a volume.
+pub struct Tally {
+    shards: Sharded<[AtomicU64; EVENTS]>,
+}
+
+impl Tally {
+    /// All zero.
+    #[must_use]
+    pub fn new() -> Self {
+        let zeroes = |_| std::array::from_fn(|_| AtomicU64::new(0));
+        Self {
+            shards: Sharded::new(zeroes),
+        }
+    }
+
+    /// Counts one event.
+    pub fn count(&self, event: Event) {
+        self.shards.local()[event as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts several events, each as often as is said.
+    pub fn add<const N: usize>(&self, events: [(Event, u64); N]) {
+        let shard = self.shards.local();
+        for (event, times) in events {
+            if times > 0 {
+                shard[event as usize].fetch_add(times, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// How often an event was counted.
+    #[must_use]
+    pub fn sum(&self, event: Event) -> u64 {
+        let shards = self
+            .shards
+            .iter()
+            .map(|shard| shard[event as usize].load(Ordering::Relaxed));
+        shards.fold(0, u64::wrapping_add)
+    }
+
+    /// The sections of [`Report`] that are counted here.
+    #[must_use]
+    pub fn sections(&self) -> Vec<Section> {
+        let mut sections: Vec<Section> = Vec::new();
+        for (index, &(section, name)) in NAMES.iter().enumerate() {
+            let shards = self.shards.iter();
+            let sum = shards.map(|shard| shard[index].load(Ordering::Relaxed));
+            let sum = sum.fold(0, u64::wrapping_add);
+            match sections.last_mut().filter(|last| last.name == section) {
+                Some(last) => last.values.push((name, sum)),
+                None => sections.push(Section {
+                    name: section,
+                    values: vec![(name, sum)],
+                }),
+            }
+        }
+        sections
+    }
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Numbers that belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Section {
+    /// What they are about.
+    pub name: &'static str,
+    /// Each with its name.
+    pub values: Vec<(&'static str, u64)>,
+}
+
+/// What a volume tells of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The setting of the scaling mechanisms, as it is written.
+    pub scaling: String,
+    /// The numbers.
+    pub sections: Vec<Section>,
+}
+
+impl Report {
+    /// One number, by section and name.
+    #[must_use]
+    pub fn get(&self, section: &str, name: &str) -> Option<u64> {
+        let section = self.sections.iter().find(|found| found.name == section)?;
+        let value = section.values.iter().find(|(found, _)| *found == name)?;
+        Some(value.1)
+    }
+
+    /// As JSON: an object a section, a number a name.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let sections = self.sections.iter().map(|section| {
+            let values = section.values.iter();
+            let values: Vec<_> = values
+                .map(|(name, value)| format!("\"{name}\":{value}"))
+                .collect();
+            format!(",\"{}\":{{{}}}", section.name, values.join(","))
+        });
+        // Names are words and blanks, and so is a setting: nothing needs escaping.
+        format!(
+            "{{\"scaling\":\"{}\"{}}}",
+            self.scaling,
+            sections.collect::<String>()
+        )
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.sections.iter().flat_map(|section| &section.values);
+        let width = names.map(|(name, _)| name.len()).max().unwrap_or(0);
+        writeln!(formatter, "scaling: {}", self.scaling)?;
+        for section in &self.sections {
+            writeln!(formatter, "\n{}", section.name)?;
+            for (name, value) in &section.values {
+                writeln!(formatter, "  {name:width$}  {value:>14}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use pext4_sync::topology;
+
+    use super::*;
+
+    #[test]
+    fn events_are_summed_over_the_shards() {
+        let tally = Tally::new();
+        for shard in 0..9 {
+            let _pin = topology::pin(shard);
+            tally.count(Event::Searches);
+            tally.add([(Event::Found, 3), (Event::Nothing, 0)]);
+        }
+        assert_eq!(tally.sum(Event::Searches), 9);
+        assert_eq!(tally.sum(Event::Found), 27);
+        let sections = tally.sections();
+        assert_eq!(sections[0].name, "allocator");
+        assert_eq!(sections[0].values[..2], [("searches", 9), ("found", 27)]);
+        let count: usize = sections.iter().map(|section| section.values.len()).sum();
+        assert_eq!(count, EVENTS, "each section is in one piece");
+    }
+
+    #[test]
+    fn a_program_and_a_person_can_read_them() {
+        let statistics = Report {
+            scaling: "full".to_owned(),
+            sections: vec![Section {
+                name: "journal",
+                values: vec![("commits", 2), ("blocks", 71)],
+            }],
+        };
+        assert_eq!(
+            statistics.to_json(),
+            r#"{"scaling":"full","journal":{"commits":2,"blocks":71}}"#
+        );
+        let text = statistics.to_string();
+        assert!(text.starts_with("scaling: full\n\njournal\n  commits"));
+        assert_eq!(statistics.get("journal", "blocks"), Some(71));
+        assert_eq!(statistics.get("journal", "waits"), None);
+    }
+}

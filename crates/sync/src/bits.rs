@@ -1,0 +1,225 @@
+//! A bitmap whose bits are claimed and given back by one atomic operation each.
+//!
+//! A bit belongs to whoever turned it from clear to set, until that one clears it. Looking for a
+//! clear bit is a look: by the time it is claimed somebody else may have it, and the claim goes on
+//! to the next. Setting and clearing order what happens before a bit is given back before what its
+//! next owner does.
+
+use crate::atomic::{AtomicU64, Ordering};
+
+/// Bits of a word.
+const WORD: u32 = u64::BITS;
+
+/// A bitmap of fixed length.
+pub struct Bits {
+    count: u32,
+    words: Box<[AtomicU64]>,
+}
+
+/// A bit that was claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Which.
+    pub bit: u32,
+    /// How many bits others took first on the way.
+    pub races: u32,
+}
+
+impl Bits {
+    /// The first `count` bits of bytes, the lowest bit of each first. What the bytes lack is set.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8], count: u32) -> Self {
+        let words = (0..count.div_ceil(WORD)).map(|word| {
+            let start = word as usize * 8;
+            let mut padded = [0xFF; 8];
+            let there = bytes.get(start..).unwrap_or_default();
+            let length = there.len().min(8);
+            padded[..length].copy_from_slice(&there[..length]);
+            u64::from_le_bytes(padded)
+        });
+        let bits = Self {
+            count,
+            words: words.map(AtomicU64::new).collect(),
+        };
+        if !count.is_multiple_of(WORD) {
+            let last = bits.words.len() - 1;
+            bits.words[last].fetch_or(u64::MAX << (count % WORD), Ordering::Relaxed);
+        }
+        bits
+    }
+
+    /// Writes the bits over the first bytes; those beside the last bit stay as they are.
+    pub fn write_to(&self, bytes: &mut [u8]) {
+        let whole = self.count as usize / 8;
+        for (word, bytes) in self.words.iter().zip(bytes[..whole].chunks_mut(8)) {
+            let value = word.load(Ordering::Acquire).to_le_bytes();
+            bytes.copy_from_slice(&value[..bytes.len()]);
+        }
+        for bit in self.count / 8 * 8..self.count {
+            let byte = &mut bytes[whole];
+            let mask = 1 << (bit % 8);
+            *byte = (*byte & !mask) | if self.is_set(bit) { mask } else { 0 };
+        }
+    }
+
+    /// How many bits there are.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// How many are clear.
+    #[must_use]
+    pub fn count_clear(&self) -> u32 {
+        let clear = self
+            .words
+            .iter()
+            .map(|word| word.load(Ordering::Relaxed).count_zeros());
+        clear.sum()
+    }
+
+    /// Whether a bit is set.
+    #[must_use]
+    pub fn is_set(&self, bit: u32) -> bool {
+        self.word(bit).load(Ordering::Acquire) >> (bit % WORD) & 1 == 1
+    }
+
+    /// The first clear bit at or behind `from`, at a look.
+    #[must_use]
+    pub fn next_clear(&self, from: u32) -> Option<u32> {
+        if from >= self.count {
+            return None;
+        }
+        let mut mask = u64::MAX << (from % WORD);
+        for index in from / WORD..self.length() {
+            let word = self.words[index as usize].load(Ordering::Relaxed);
+            let clear = !word & mask;
+            if clear != 0 {
+                return Some(index * WORD + clear.trailing_zeros());
+            }
+            mask = u64::MAX;
+        }
+        None
+    }
+
+    /// Sets a bit; whether it was clear, and so belongs to the caller now.
+    pub fn set(&self, bit: u32) -> bool {
+        let mask = 1 << (bit % WORD);
+        self.word(bit).fetch_or(mask, Ordering::AcqRel) & mask == 0
+    }
+
+    /// Clears a bit; whether it was set.
+    pub fn clear(&self, bit: u32) -> bool {
+        let mask = 1 << (bit % WORD);
+        self.word(bit).fetch_and(!mask, Ordering::AcqRel) & mask != 0
+    }
+
+    /// Claims a clear bit at or behind `from`.
+    #[must_use]
+    pub fn claim(&self, from: u32) -> Option<Claim> {
+        let mut races = 0;
+        let mut from = from;
+        loop {
+            let bit = self.next_clear(from)?;
+            if self.set(bit) {
+                return Some(Claim { bit, races });
+            }
+            races += 1;
+            from = bit + 1;
+        }
+    }
+
+    fn length(&self) -> u32 {
+        u32::try_from(self.words.len()).expect("as many as its bits fill")
+    }
+
+    fn word(&self, bit: u32) -> &AtomicU64 {
+        assert!(bit < self.count, "bit {bit} of {}", self.count);
+        &self.words[(bit / WORD) as usize]
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Bits;
+    use crate::thread;
+
+    #[test]
+    fn bytes_come_back_and_what_lies_behind_stays() {
+        for count in [1, 7, 8, 63, 64, 65, 100, 128] {
+            let bytes: Vec<u8> = (0..20u8).map(|byte| byte.wrapping_mul(37)).collect();
+            let bits = Bits::from_bytes(&bytes, count);
+            let mut written = vec![0xA5; 20];
+            bits.write_to(&mut written);
+            let bit = |bytes: &[u8], bit: u32| bytes[bit as usize / 8] >> (bit % 8) & 1;
+            for at in 0..160 {
+                let expected = if at < count { &bytes } else { &vec![0xA5; 20] };
+                assert_eq!(bit(&written, at), bit(expected, at), "{count} {at}");
+            }
+            let clear = (0..count).filter(|&at| bit(&bytes, at) == 0).count();
+            assert_eq!(bits.count_clear() as usize, clear);
+        }
+    }
+
+    #[test]
+    fn every_bit_is_claimed_once() {
+        let bits = Bits::from_bytes(&[0; 100], 777);
+        let mut claimed = thread::scope(|scope| {
+            let workers: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut mine = Vec::new();
+                        let mut steps = 0;
+                        while let Some(claim) = bits.claim(0) {
+                            mine.push(claim.bit);
+                            steps += 1;
+                            if steps % 5 == 0 {
+                                assert!(bits.clear(mine.swap_remove(mine.len() / 2)));
+                            }
+                        }
+                        mine
+                    })
+                })
+                .collect();
+            let mut claimed = Vec::new();
+            for worker in workers {
+                claimed.extend(worker.join().expect("no panic"));
+            }
+            claimed
+        });
+        while let Some(claim) = bits.claim(0) {
+            claimed.push(claim.bit);
+        }
+        claimed.sort_unstable();
+        assert_eq!(claimed, (0..777).collect::<Vec<_>>());
+        assert!(!bits.set(5) && bits.clear(5) && !bits.clear(5) && bits.set(5));
+        assert_eq!(bits.next_clear(777), None);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use std::sync::Arc;
+
+    use super::Bits;
+    use crate::thread;
+
+    #[test]
+    fn two_claims_and_a_release_never_share_a_bit() {
+        crate::model(|| {
+            let bits = Arc::new(Bits::from_bytes(&[0b1111_1001], 8));
+            let other = {
+                let bits = Arc::clone(&bits);
+                thread::spawn("other", move || {
+                    let mine = bits.claim(0).map(|claim| claim.bit);
+                    bits.clear(0);
+                    mine
+                })
+            };
+            let mine = bits.claim(0).map(|claim| claim.bit);
+            let others = other.join().expect("no panic");
+            assert!(mine.is_some() && others.is_some());
+            assert_ne!(mine, others);
+        });
+    }
+}
