@@ -114,7 +114,9 @@ mod models {
                 thread::spawn("changer", move || object.set(Tid(8), bit))
             });
             object.capture(Tid(7));
-            changers.map(|changer| changer.join().expect("no panic"));
+            for changer in changers {
+                changer.join().expect("no panic");
+            }
             object.capture(Tid(8));
             let state = object.state.lock();
             assert_eq!(state.captured, [(Tid(7), 1), (Tid(8), 7)]);

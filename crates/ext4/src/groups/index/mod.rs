@@ -1,7 +1,7 @@
 //! Groups by free space: of each order, which groups have a free run that long, and which have
 //! runs that long on average.
 //!
-//! What an index says is a hint. Whoever acts on it holds the group and tests again (mechanisms
+//! What an index says is a hint. Whoever acts on it holds the group and tests again (rule
 //! D5), and the last criteria of a search do without it, so a group that an index does not show at
 //! some moment is found later in the search, not lost. Under a group's lock the group is filed by
 //! what it has then ([`GroupIndex::file`]), so an index that nobody changes is right. A group
