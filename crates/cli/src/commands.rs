@@ -2,6 +2,7 @@
 
 pub mod cat;
 pub mod info;
+pub mod lab;
 pub mod ls;
 pub mod mkfs;
 pub mod mount;

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{cat, info, ls, mkfs, mount, resize, stat, tree, umount};
+use commands::{cat, info, lab, ls, mkfs, mount, resize, stat, tree, umount};
 
 /// ext4 in user space: mount, make and read ext4 images, without root and without a kernel driver.
 #[derive(Parser)]
@@ -42,6 +42,7 @@ enum Command {
     Info(info::Arguments),
     Ls(ls::Arguments),
     Cat(cat::Arguments),
+    Lab(lab::Arguments),
     Stat(stat::Arguments),
     Tree(tree::Arguments),
 }
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         Command::Info(arguments) => info::run(&arguments),
         Command::Ls(arguments) => ls::run(&arguments),
         Command::Cat(arguments) => cat::run(&arguments),
+        Command::Lab(arguments) => lab::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),
         Command::Tree(arguments) => tree::run(&arguments),
     };

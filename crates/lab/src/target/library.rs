@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use pext4_fs::{AllocateMode, InodeNumber, New, RenameMode, SetAttributes, SetXattrMode, Volume};
 
-use super::{Node, Target, short_read};
+use super::{Node, Room, Target, empty, short_read};
 
 const NEW: New = New {
     permissions: 0o700,
@@ -35,6 +35,17 @@ impl Library {
     #[must_use]
     pub fn volume(&self) -> &Volume {
         &self.volume
+    }
+
+    /// Removes our directory with all that is left in it, and closes the volume.
+    ///
+    /// # Errors
+    /// The volume's.
+    pub fn close_emptied(self) -> Result<()> {
+        empty(&self, &self.home)?;
+        self.volume
+            .remove_directory(InodeNumber::ROOT, HOME.as_bytes())?;
+        self.close()
     }
 
     /// Writes everything home and closes the volume; what the workloads left stays in it.
@@ -161,6 +172,18 @@ impl Target for Library {
             read if read == into.len() => Ok(()),
             _ => short_read(),
         }
+    }
+
+    fn room(&self) -> Result<Room> {
+        let told = self.volume.statistics()?;
+        Ok(Room {
+            bytes: told.free_blocks.saturating_mul(u64::from(told.block_size)),
+            inodes: Some(told.free_inodes),
+        })
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        Ok(self.volume.sync()?)
     }
 
     fn sync(&self, file: &Node) -> Result<()> {

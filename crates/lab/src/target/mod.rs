@@ -11,6 +11,8 @@ use std::os::fd::OwnedFd;
 use anyhow::{Result, bail};
 use pext4_fs::InodeNumber;
 
+use crate::workloads::{Plan, Workload};
+
 pub use library::Library;
 pub use path::MountedPath;
 
@@ -21,6 +23,15 @@ pub enum Node {
     Held(InodeNumber),
     /// A descriptor.
     Open(OwnedFd),
+}
+
+/// What is free on a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes that we may take.
+    pub bytes: u64,
+    /// Inodes; `None` where they are made as needed.
+    pub inodes: Option<u64>,
 }
 
 /// What a workload may do. Files are named by an open directory and a name in it; every call may be
@@ -110,6 +121,18 @@ pub trait Target: Send + Sync {
     /// As above.
     fn read(&self, file: &Node, offset: u64, into: &mut [u8]) -> Result<()>;
 
+    /// What is free.
+    ///
+    /// # Errors
+    /// As above.
+    fn room(&self) -> Result<Room>;
+
+    /// Makes everything durable.
+    ///
+    /// # Errors
+    /// As above.
+    fn sync_all(&self) -> Result<()>;
+
     /// Makes a file durable.
     ///
     /// # Errors
@@ -139,6 +162,29 @@ pub fn empty(target: &dyn Target, directory: &Node) -> Result<()> {
         target.remove_directory(directory, &name)?;
     }
     Ok(())
+}
+
+/// Whether a workload fits.
+///
+/// # Errors
+/// It does not; what it needs and what there is.
+pub fn check_room(target: &dyn Target, workload: &dyn Workload, plan: &Plan) -> Result<()> {
+    let (needs, room) = (workload.needs(plan), target.room()?);
+    let (name, tasks) = (workload.name(), plan.tasks);
+    if room.bytes < needs.bytes {
+        bail!(
+            "no room: {name} with {tasks} tasks needs {} bytes, {} are free",
+            needs.bytes,
+            room.bytes
+        );
+    }
+    match room.inodes {
+        Some(free) if free < needs.inodes => bail!(
+            "no room: {name} with {tasks} tasks needs {} inodes, {free} are free",
+            needs.inodes
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// A read that met the end of the file.

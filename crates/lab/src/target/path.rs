@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use rustix::fs::{AtFlags, Dir, FallocateFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use super::{Node, Target, short_read};
+use super::{Node, Room, Target, short_read};
 
 /// A directory that is ours.
 pub struct MountedPath {
@@ -142,6 +142,18 @@ impl Target for MountedPath {
             }
         }
         Ok(())
+    }
+
+    fn room(&self) -> Result<Room> {
+        let told = rustix::fs::fstatvfs(descriptor(&self.home)?)?;
+        Ok(Room {
+            bytes: told.f_bavail.saturating_mul(told.f_frsize),
+            inodes: (told.f_files > 0).then_some(told.f_favail),
+        })
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        Ok(rustix::fs::syncfs(descriptor(&self.home)?)?)
     }
 
     fn sync(&self, file: &Node) -> Result<()> {

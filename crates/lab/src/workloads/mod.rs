@@ -8,11 +8,14 @@
 //! calls in the same order wherever it runs. Steps touch no state that tasks share, except in the
 //! file system.
 
+mod control;
+mod empty;
 mod fallocate2;
 mod mdtest;
 mod stress_orphan;
 
 use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
 
 use crate::target::{Node, Target, empty};
 
@@ -23,7 +26,14 @@ pub static ALL: &[&dyn Workload] = &[
     &stress_orphan::StressOrphan { unlinked: true },
     &mdtest::Mdtest { shared: false },
     &mdtest::Mdtest { shared: true },
+    &control::Control,
 ];
+
+/// Nothing, for measuring the lab itself.
+pub static EMPTY: &dyn Workload = &empty::Empty;
+
+/// What shares nothing, to stand beside others.
+pub static CONTROL: &dyn Workload = &control::Control;
 
 /// The workload of a name.
 ///
@@ -41,7 +51,7 @@ pub fn find(name: &str) -> Result<&'static dyn Workload> {
 }
 
 /// How many and how much; a workload takes what concerns it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// Tasks that run at once.
     pub tasks: u32,

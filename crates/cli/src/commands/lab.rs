@@ -1,0 +1,98 @@
+//! `pext4 lab`: runs the workloads that scaling is measured by, on the library, on any mounted
+//! path, or on several file systems in turn.
+
+mod bar;
+mod run;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use pext4_fs::options::SWITCHES;
+use pext4_lab::workloads;
+use serde_json::json;
+
+/// Measure how operations scale, here and on any file system
+#[derive(Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// The workloads and the switches
+    List(ListArguments),
+    Run(Box<run::Arguments>),
+    /// One task of a run; a run starts it
+    #[command(hide = true)]
+    Worker,
+}
+
+#[derive(Args)]
+struct ListArguments {
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// What went wrong with a run; there are no numbers then.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    match &arguments.command {
+        Command::List(list) => {
+            print!("{}", listed(list.json)?);
+            Ok(())
+        }
+        Command::Run(arguments) => run::run(arguments),
+        Command::Worker => pext4_lab::run::run_worker(),
+    }
+}
+
+/// The program itself, to start tasks from.
+fn program() -> PathBuf {
+    let own = std::env::current_exe()
+        .ok()
+        .filter(|program| program.exists());
+    own.unwrap_or_else(|| PathBuf::from("/proc/self/exe"))
+}
+
+fn listed(as_json: bool) -> Result<String> {
+    if as_json {
+        let workloads = workloads::ALL.iter().map(|workload| {
+            json!({
+                "name": workload.name(),
+                "source": workload.source(),
+                "operation": workload.operation(),
+                "parts": workload.parts(),
+            })
+        });
+        let switches = SWITCHES.iter().map(
+            |switch| json!({ "name": switch.name, "values": switch.values, "about": switch.about }),
+        );
+        let all = json!({
+            "workloads": workloads.collect::<Vec<_>>(),
+            "switches": switches.collect::<Vec<_>>(),
+        });
+        return Ok(format!("{}\n", serde_json::to_string_pretty(&all)?));
+    }
+    let mut text = String::from("Workloads\n");
+    for workload in workloads::ALL {
+        text += &format!(
+            "  {}\n      {}\n      after {}\n",
+            workload.name(),
+            workload.operation(),
+            workload.source()
+        );
+    }
+    text += "\nSettings: base, seeds, full, and with single switches: full,-try-lock\n";
+    for switch in &SWITCHES {
+        text += &format!(
+            "  {:<17} {}\n      {}\n",
+            switch.name, switch.values, switch.about
+        );
+    }
+    Ok(text)
+}

@@ -1,0 +1,304 @@
+//! `pext4 lab run`: measures, prints, keeps.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use pext4_lab::experiment::Experiment;
+use pext4_lab::instructions::Instructions;
+use pext4_lab::results::Results;
+use pext4_lab::run::Interrupt;
+use pext4_lab::setup::{Competitor, DeviceKind, Request, Setting, ablation, settings};
+use pext4_lab::show;
+use pext4_lab::sides::Storage;
+use pext4_lab::workloads::{self, Plan, Workload};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use super::bar::Bar;
+use super::program;
+use crate::failure::Misuse;
+use crate::size;
+
+/// Tasks that a run may have; each is a thread or a process.
+const MOST_TASKS: u32 = 4096;
+
+/// Run workloads and print what they came to
+///
+/// Without more arguments: in process, on a device in memory, without any rights.
+#[derive(Args)]
+pub struct Arguments {
+    /// Names as `lab list` shows them
+    #[arg(required = true)]
+    workloads: Vec<String>,
+    /// Numbers of tasks
+    #[arg(
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "1,2,4,8,16,32,64"
+    )]
+    tasks: Vec<u32>,
+    /// In process on this: `ram`, `slow` (memory with a disk's delays), or an image
+    #[arg(long, value_name = "DEVICE", default_value = "ram", conflicts_with_all = ["path", "compare"])]
+    device: String,
+    /// Processes in this directory, of any file system
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["compare", "scaling", "ablate"])]
+    path: Option<PathBuf>,
+    /// In turn on new images in memory: kernel, fuse2fs, pext4 (mounts), library (in process)
+    #[arg(long, value_name = "WHAT,...", value_delimiter = ',')]
+    compare: Vec<String>,
+    /// Settings: base, seeds, full; switches after one change it, as in full,-try-lock
+    #[arg(long, value_name = "SETTING,...", allow_hyphen_values = true)]
+    scaling: Option<String>,
+    /// Every mechanism off in turn
+    #[arg(long, conflicts_with = "scaling")]
+    ablate: bool,
+    /// A control that shares nothing runs beside
+    #[arg(long)]
+    control: bool,
+    /// Seconds that each measurement counts; 0.3, and more where many tasks share a processor
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    seconds: Option<f64>,
+    /// Seconds before them that are not counted
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.1, value_parser = seconds)]
+    warm_up: f64,
+    /// Measurements of each point
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// Count so many steps of every task instead of time
+    #[arg(long, value_name = "N")]
+    steps: Option<u64>,
+    /// What draws repeat for
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+    /// Files of a task, where it has many
+    #[arg(long, value_name = "N", default_value_t = Plan::default().files)]
+    files: u32,
+    /// Size to which a file grows
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "64M")]
+    file_size: u64,
+    /// Distinct values of extended attributes
+    #[arg(long, value_name = "N", default_value_t = Plan::default().values)]
+    values: u32,
+    /// Size of the images that are made; without it four groups a task, at least 8 GiB
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    size: Option<u64>,
+    /// Size of their journal
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    journal: Option<u64>,
+    /// Bytes in an inode of theirs
+    #[arg(long, value_name = "BYTES")]
+    inode_size: Option<u16>,
+    /// Longest time between commits
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    commit: u64,
+    /// Memory for metadata, in process
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "256M")]
+    cache_size: u64,
+    /// Keep each task on one processor
+    #[arg(long)]
+    pin: bool,
+    /// Do not check the images afterwards
+    #[arg(long)]
+    no_check: bool,
+    /// Print JSON instead of tables
+    #[arg(long)]
+    json: bool,
+    /// Keep the results in this folder, WORKLOAD.json, or with another name after it
+    #[arg(long, value_name = "FOLDER")]
+    save: Option<PathBuf>,
+    /// What comes after the workload in the name of that file
+    #[arg(long, value_name = "TEXT", requires = "save")]
+    tag: Option<String>,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && (0.0..86_400.0).contains(&value) => Ok(value),
+        _ => Err("a number of seconds, less than a day".to_owned()),
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The command line makes no sense, or a run failed: there are no numbers then.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let found: Result<Vec<&dyn Workload>> = arguments
+        .workloads
+        .iter()
+        .map(|name| workloads::find(name))
+        .collect();
+    let found = found.map_err(misuse)?;
+    check(arguments)?;
+    let interrupt = Interrupt::default();
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, interrupt.flag()).context("cannot catch signals")?;
+    }
+    let mut all = Vec::new();
+    for workload in found {
+        let results = run_one(arguments, workload, &interrupt)?;
+        keep(arguments, &results)?;
+        if !arguments.json {
+            print!("{}", show::print(&results));
+            if arguments.ablate {
+                print!("{}", show::print_ablation(&results));
+            }
+        }
+        all.push(results);
+    }
+    if arguments.json {
+        match &all[..] {
+            [one] => println!("{}", serde_json::to_string_pretty(one)?),
+            _ => println!("{}", serde_json::to_string_pretty(&all)?),
+        }
+    }
+    Ok(())
+}
+
+fn misuse(error: impl Into<anyhow::Error>) -> anyhow::Error {
+    Misuse(format!("{:#}", error.into())).into()
+}
+
+fn check(arguments: &Arguments) -> Result<()> {
+    let tasks = &arguments.tasks;
+    if tasks.iter().any(|&tasks| tasks == 0 || tasks > MOST_TASKS) {
+        return Err(misuse(anyhow::anyhow!("--tasks: from 1 to {MOST_TASKS}")));
+    }
+    if arguments.seconds.is_some_and(|seconds| seconds <= 0.0) {
+        return Err(misuse(anyhow::anyhow!("--seconds: more than 0 are needed")));
+    }
+    Ok(())
+}
+
+/// Without a word on it, the library shows how it was and how it is.
+fn chosen(arguments: &Arguments) -> Result<Vec<Setting>> {
+    if arguments.ablate {
+        return ablation();
+    }
+    let usual = if arguments.compare.is_empty() {
+        "base,seeds,full"
+    } else {
+        "full"
+    };
+    settings(arguments.scaling.as_deref().unwrap_or(usual)).map_err(misuse)
+}
+
+fn plan(arguments: &Arguments) -> Plan {
+    Plan {
+        tasks: arguments.tasks.iter().copied().max().unwrap_or(1),
+        seed: arguments.seed,
+        files: arguments.files,
+        file_size: arguments.file_size,
+        values: arguments.values,
+    }
+}
+
+fn run_one(
+    arguments: &Arguments,
+    workload: &'static dyn Workload,
+    interrupt: &Interrupt,
+) -> Result<Results> {
+    let competitors: Result<Vec<Competitor>> = arguments
+        .compare
+        .iter()
+        .map(|name| Competitor::parse(name))
+        .collect();
+    let request = Request {
+        workload,
+        plan: plan(arguments),
+        device: DeviceKind::parse(&arguments.device),
+        path: arguments.path.clone(),
+        compare: competitors.map_err(misuse)?,
+        settings: chosen(arguments)?,
+        storage: Storage {
+            size: arguments.size,
+            inode_size: arguments.inode_size,
+            journal: arguments.journal,
+        },
+        commit: Duration::from_secs(arguments.commit),
+        cache: arguments.cache_size,
+        control: arguments.control,
+        checked: !arguments.no_check,
+        program: program(),
+    };
+    let mut field = request.field()?;
+    for note in &field.notes {
+        eprintln!("pext4: {note}");
+    }
+    let experiment = Experiment {
+        workload,
+        tasks: arguments.tasks.clone(),
+        plan: request.plan.clone(),
+        warm_up: Duration::from_secs_f64(arguments.warm_up),
+        counted: arguments.seconds.map(Duration::from_secs_f64),
+        steps: arguments.steps,
+        repeat: arguments.repeat,
+        pinned: arguments.pin,
+        interrupt: interrupt.clone(),
+        settings: said(arguments),
+    };
+    let bar = Bar::new();
+    let mut results = experiment
+        .run(&mut field.entrants, &mut |progress| {
+            bar.show(workload.name(), progress)
+        })
+        .with_context(|| workload.name())?;
+    results.notes.append(&mut field.notes);
+    if let Some(why) = Instructions::refusal() {
+        results
+            .notes
+            .push(format!("instructions were not counted: {why}"));
+    }
+    Ok(results)
+}
+
+/// The settings that a reader needs to repeat the run.
+fn said(arguments: &Arguments) -> Vec<(String, String)> {
+    let mut said = Vec::new();
+    let mut say = |name: &str, value: String| said.push((name.to_owned(), value));
+    match (&arguments.path, arguments.compare.is_empty()) {
+        (Some(path), _) => say("path", path.display().to_string()),
+        (None, true) => say("device", arguments.device.clone()),
+        (None, false) => say("compared", "on images in memory".to_owned()),
+    }
+    match (arguments.steps, arguments.seconds) {
+        (Some(steps), _) => say("steps", steps.to_string()),
+        (None, Some(seconds)) => say("seconds", seconds.to_string()),
+        (None, None) => say(
+            "seconds",
+            "0.3 or 0.03 for each task of a processor".to_owned(),
+        ),
+    }
+    say("warm-up", arguments.warm_up.to_string());
+    say("repeat", arguments.repeat.to_string());
+    say("commit", format!("{} s", arguments.commit));
+    say("seed", arguments.seed.to_string());
+    say("files", arguments.files.to_string());
+    say("file size", size::show(arguments.file_size));
+    say("values", arguments.values.to_string());
+    if let Some(size) = arguments.size {
+        say("image", size::show(size));
+    }
+    if let Some(journal) = arguments.journal {
+        say("journal", size::show(journal));
+    }
+    if arguments.pin {
+        say("pinned", "yes".to_owned());
+    }
+    said
+}
+
+fn keep(arguments: &Arguments, results: &Results) -> Result<()> {
+    let Some(folder) = &arguments.save else {
+        return Ok(());
+    };
+    std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    let tag = arguments
+        .tag
+        .as_ref()
+        .map(|tag| format!("-{tag}"))
+        .unwrap_or_default();
+    results.save(&folder.join(format!("{}{tag}.json", results.workload)))
+}

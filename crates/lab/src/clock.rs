@@ -1,0 +1,91 @@
+//! Clocks of the measuring itself. They are the system's own also where the engine's time is
+//! virtual, and the same in every process of a run, so that a moment can be named to all tasks.
+
+use std::time::Duration;
+
+use rustix::thread::clock_nanosleep_absolute;
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+/// `/proc/stat` counts in hundredths of a second on every Linux that we know.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Nanoseconds of the monotonic clock.
+#[must_use]
+pub fn now() -> u64 {
+    nanoseconds(clock_gettime(ClockId::Monotonic))
+}
+
+/// Nanoseconds on a processor, user and system, that this thread has had.
+#[must_use]
+pub fn thread_cpu() -> u64 {
+    nanoseconds(clock_gettime(ClockId::ThreadCPUTime))
+}
+
+/// Nanoseconds on processors, user and system, that this process has had.
+#[must_use]
+pub fn process_cpu() -> u64 {
+    nanoseconds(clock_gettime(ClockId::ProcessCPUTime))
+}
+
+/// Nanoseconds on processors that anything on this machine has had, if the system tells.
+#[must_use]
+pub fn machine_cpu() -> Option<u64> {
+    let told = std::fs::read_to_string("/proc/stat").ok()?;
+    busy_ticks(&told).map(|ticks| ticks * duration(TICK))
+}
+
+/// User, nice, system, irq and softirq of the first line.
+fn busy_ticks(stat: &str) -> Option<u64> {
+    let numbers: Option<Vec<u64>> = stat
+        .lines()
+        .next()?
+        .strip_prefix("cpu ")?
+        .split_whitespace()
+        .map(|word| word.parse().ok())
+        .collect();
+    let numbers = numbers?;
+    [0, 1, 2, 5, 6].iter().map(|&at| numbers.get(at)).sum()
+}
+
+/// Sleeps until a moment of [`now`].
+pub fn wait_until(moment: u64) {
+    let request = Timespec {
+        tv_sec: i64::try_from(moment / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: i64::try_from(moment % 1_000_000_000).unwrap_or(0),
+    };
+    while now() < moment {
+        // Interrupted by a signal, it is tried again.
+        let _ = clock_nanosleep_absolute(ClockId::Monotonic, &request);
+    }
+}
+
+/// A duration in nanoseconds.
+#[must_use]
+pub fn duration(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn nanoseconds(time: Timespec) -> u64 {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{busy_ticks, now, wait_until};
+
+    #[test]
+    fn busy_is_all_but_idle_waiting_and_stolen() {
+        let stat = "cpu  1 20 300 4000 50000 600000 7000000 8 9 9\ncpu0 1 1 1 1 1 1 1\n";
+        assert_eq!(busy_ticks(stat), Some(7_600_321));
+        assert_eq!(busy_ticks("cpu  1 2"), None);
+        assert_eq!(busy_ticks(""), None);
+    }
+
+    #[test]
+    fn waiting_is_never_too_short() {
+        let moment = now() + 1_000_000;
+        wait_until(moment);
+        assert!(now() >= moment);
+    }
+}

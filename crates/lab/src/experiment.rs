@@ -1,0 +1,234 @@
+//! An experiment: all points of all sides, each repeated, in turn.
+//!
+//! Machines are noisy, so what is compared is measured in one run, and a repetition goes over all
+//! sides before the next one begins: what disturbs one disturbs all, and ratios hold. The first
+//! failure ends everything; there are no numbers from a run that failed.
+
+use std::num::NonZero;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::results::{Evidence, FORMAT, Fragmentation, Machine, Part, Point, Results, Series};
+use crate::run::{Counted, Interrupt, Tasks, Window, measure};
+use crate::sides::{ControlSide, Side};
+use crate::workloads::{EMPTY, Pace, Plan, Workload};
+
+/// Time for which empty steps are driven.
+const OVERHEAD_TIME: Duration = Duration::from_millis(50);
+
+/// The shortest window, unless another is asked for.
+pub const LEAST_WINDOW: Duration = Duration::from_millis(300);
+/// What a window has for each task of a processor: a few slices of slow schedulers.
+const TURN: Duration = Duration::from_millis(30);
+
+/// What is to be done on every side.
+#[derive(Clone)]
+pub struct Experiment {
+    /// What tasks do.
+    pub workload: &'static dyn Workload,
+    /// Numbers of tasks.
+    pub tasks: Vec<u32>,
+    /// All but the number of tasks.
+    pub plan: Plan,
+    /// Time before each window.
+    pub warm_up: Duration,
+    /// What is counted; if absent, [`LEAST_WINDOW`] and more where many tasks share a processor,
+    /// so that each has its turns in it.
+    pub counted: Option<Duration>,
+    /// Instead: so many steps of every task.
+    pub steps: Option<u64>,
+    /// Measurements of each point.
+    pub repeat: u32,
+    /// Whether each task stays on one processor.
+    pub pinned: bool,
+    /// Ends everything early.
+    pub interrupt: Interrupt,
+    /// What else was set, for the reader.
+    pub settings: Vec<(String, String)>,
+}
+
+/// A side and what its curve is called.
+pub struct Entrant {
+    /// What it is.
+    pub side: Box<dyn Side>,
+    /// `library`, `kernel`, ...
+    pub kind: String,
+    /// The setting's name, where there is one.
+    pub scaling: Option<String>,
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'a> {
+    /// Measurements that are done.
+    pub done: usize,
+    /// All of them.
+    pub all: usize,
+    /// The side whose turn it is.
+    pub side: &'a str,
+    /// Its number of tasks.
+    pub tasks: u32,
+}
+
+/// What was measured of one side so far.
+struct Collected {
+    points: Vec<Point>,
+    counts: Vec<Counted>,
+    fragmentation: Option<Fragmentation>,
+}
+
+impl Experiment {
+    /// Measures everything, closes the sides and has them checked.
+    ///
+    /// # Errors
+    /// The first thing that failed, or the wish to stop.
+    pub fn run(
+        &self,
+        entrants: &mut [Entrant],
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<Results> {
+        let overhead = self.overhead()?;
+        let collected = self.measure_all(entrants, progress)?;
+        let mut series = Vec::new();
+        for (entrant, collected) in entrants.iter_mut().zip(collected) {
+            let label = entrant.side.label();
+            let verdict = entrant.side.close().with_context(|| label.clone())?;
+            series.push(Series {
+                label,
+                side: entrant.kind.clone(),
+                scaling: entrant.scaling.clone(),
+                points: collected.points,
+                check: verdict.to_string(),
+            });
+        }
+        Ok(Results {
+            format: FORMAT,
+            evidence: Evidence::Measured,
+            workload: self.workload.name().to_owned(),
+            machine: Machine::here(),
+            settings: self.settings.clone(),
+            overhead,
+            series,
+            notes: Vec::new(),
+        })
+    }
+
+    fn measure_all(
+        &self,
+        entrants: &mut [Entrant],
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<Vec<Collected>> {
+        let all = self.tasks.len() * self.repeat as usize * entrants.len();
+        let mut done = 0;
+        let mut collected: Vec<Collected> = entrants.iter().map(|_| Collected::new()).collect();
+        for &tasks in &self.tasks {
+            for _ in 0..self.repeat {
+                for (entrant, collected) in entrants.iter_mut().zip(&mut collected) {
+                    let side = entrant.side.label();
+                    progress(Progress {
+                        done,
+                        all,
+                        side: &side,
+                        tasks,
+                    });
+                    self.measure_one(&mut *entrant.side, tasks, collected)
+                        .with_context(|| format!("{side}, {tasks} tasks"))?;
+                    done += 1;
+                }
+            }
+            for (entrant, collected) in entrants.iter().zip(&mut collected) {
+                let workload = entrant.side.workload().unwrap_or(self.workload);
+                collected.end_point(tasks, workload);
+            }
+        }
+        Ok(collected)
+    }
+
+    fn measure_one(
+        &self,
+        side: &mut dyn Side,
+        tasks: u32,
+        collected: &mut Collected,
+    ) -> Result<()> {
+        self.interrupt.check()?;
+        let tasks = self.tasks_of(tasks);
+        let workload = side.workload().unwrap_or(self.workload);
+        let mut crew = side.crew(&tasks)?;
+        let counted = measure(&mut crew, workload, &self.window(tasks.plan.tasks))?;
+        let is_examined = workload.pace() == Pace::Once;
+        crew.finish(!is_examined)?;
+        if is_examined {
+            collected.fragmentation = side.examine(&tasks)?;
+        } else {
+            side.settle(&tasks)?;
+        }
+        collected.counts.push(counted);
+        Ok(())
+    }
+
+    fn window(&self, tasks: u32) -> Window {
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let processors = u32::try_from(processors).unwrap_or(u32::MAX);
+        let turns = TURN * tasks.div_ceil(processors);
+        Window {
+            warm_up: self.warm_up,
+            counted: self.counted.unwrap_or(turns.max(LEAST_WINDOW)),
+            steps: self.steps,
+        }
+    }
+
+    fn tasks_of(&self, tasks: u32) -> Tasks {
+        Tasks {
+            workload: self.workload,
+            plan: Plan {
+                tasks,
+                ..self.plan.clone()
+            },
+            pinned: self.pinned,
+            interrupt: self.interrupt.clone(),
+        }
+    }
+
+    /// Nanoseconds of an empty step.
+    fn overhead(&self) -> Result<f64> {
+        let mut side = ControlSide::of(EMPTY)?;
+        let mut crew = side.crew(&self.tasks_of(1))?;
+        let window = Window {
+            warm_up: OVERHEAD_TIME,
+            counted: OVERHEAD_TIME,
+            steps: None,
+        };
+        let counted = measure(&mut crew, EMPTY, &window)?;
+        crew.finish(true)?;
+        Ok(1e9 / counted.parts[0].rate.max(1.0))
+    }
+}
+
+impl Collected {
+    fn new() -> Self {
+        Self {
+            points: Vec::new(),
+            counts: Vec::new(),
+            fragmentation: None,
+        }
+    }
+
+    /// All repetitions of a point are there.
+    fn end_point(&mut self, tasks: u32, workload: &dyn Workload) {
+        let counts = std::mem::take(&mut self.counts);
+        let parts = workload.parts().iter().enumerate().map(|(index, name)| {
+            let of_part: Vec<_> = counts
+                .iter()
+                .map(|count| count.parts[index].clone())
+                .collect();
+            Part::of(name, &of_part)
+        });
+        self.points.push(Point {
+            tasks,
+            parts: parts.collect(),
+            fragmentation: self.fragmentation.take(),
+            saturation: None,
+        });
+    }
+}

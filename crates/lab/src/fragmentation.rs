@@ -1,0 +1,318 @@
+//! How files and free space lie on an image, counted as e4defrag, filefrag and e2freefrag do: pieces
+//! that are neighbours both in the file and on the disk are one extent, and a run of free blocks
+//! goes on across the border of groups.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use pext4_block::Device;
+use pext4_fs::{FileType, InodeNumber, MappedRange, MountOptions, Volume};
+use pext4_ondisk::bitmap;
+use pext4_ondisk::geometry::Geometry;
+use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
+use pext4_ondisk::superblock::{self, Superblock};
+use pext4_ondisk::{BlockNumber, GroupNumber};
+
+use crate::results::Fragmentation;
+use crate::sides::tool;
+
+/// Extents of a file that are asked for at once.
+const BATCH: usize = 4096;
+
+/// Counts on an image that nobody has open; its journal may need replay.
+///
+/// # Errors
+/// The image cannot be read.
+pub fn of_image(device: Arc<dyn Device>) -> Result<Fragmentation> {
+    let mut found = Files::default();
+    let options = MountOptions {
+        read_only: true,
+        ..MountOptions::default()
+    };
+    let volume = Volume::open(Arc::clone(&device), options)?;
+    found.walk(&volume, InodeNumber::ROOT)?;
+    volume.close()?;
+    let free = free_runs(&*device)?;
+    Ok(Fragmentation {
+        free_extents: Some(free.runs),
+        average_free_extent: Some(free.bytes / free.runs.max(1)),
+        ..found.sum()
+    })
+}
+
+#[derive(Default)]
+struct Files {
+    files: u64,
+    extents: u64,
+    bytes: u64,
+}
+
+impl Files {
+    fn walk(&mut self, volume: &Volume, directory: InodeNumber) -> Result<()> {
+        let mut entries = Vec::new();
+        volume.read_directory(directory, 0, &mut |entry| {
+            if !matches!(entry.name, b"." | b"..") {
+                entries.push((entry.inode, entry.name.to_vec()));
+            }
+            true
+        })?;
+        for (_, name) in entries {
+            let entry = volume.lookup(directory, &name)?;
+            match entry.attributes.file_type {
+                FileType::Directory => self.walk(volume, entry.inode)?,
+                FileType::Regular => self.file(volume, entry.inode)?,
+                _ => {}
+            }
+            volume.forget(entry.inode, 1);
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, volume: &Volume, inode: InodeNumber) -> Result<()> {
+        let (mut offset, mut last) = (0, None);
+        self.files += 1;
+        loop {
+            let batch = volume.extents(inode, offset, BATCH)?;
+            for range in &batch {
+                self.extents += u64::from(!last.is_some_and(|last| continues(&last, range)));
+                self.bytes += range.length;
+                last = Some(*range);
+            }
+            match batch.last() {
+                Some(range) if batch.len() == BATCH => offset = range.logical + range.length,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn sum(&self) -> Fragmentation {
+        Fragmentation {
+            files: self.files,
+            extents: self.extents,
+            average_extent: self.bytes / self.extents.max(1),
+            free_extents: None,
+            average_free_extent: None,
+        }
+    }
+}
+
+fn continues(last: &MappedRange, next: &MappedRange) -> bool {
+    last.logical + last.length == next.logical && last.physical + last.length == next.physical
+}
+
+/// Runs of free blocks; bytes are counted in blocks until the end.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct FreeRuns {
+    runs: u64,
+    bytes: u64,
+}
+
+fn free_runs(device: &dyn Device) -> Result<FreeRuns> {
+    let mut bytes = [0; superblock::SIZE];
+    device.read_at(superblock::OFFSET, &mut bytes)?;
+    let geometry = Geometry::of(&Superblock::decode(&bytes)?)?;
+    let descriptors: Result<Vec<GroupDescriptor>> = geometry
+        .groups()
+        .map(|group| descriptor(device, &geometry, group))
+        .collect();
+    let descriptors = descriptors?;
+    let metadata = metadata_by_group(&geometry, &descriptors);
+    let mut free = FreeRuns::default();
+    let mut goes_on = false;
+    for ((group, descriptor), metadata) in geometry.groups().zip(&descriptors).zip(&metadata) {
+        let used = used_blocks(device, &geometry, group, descriptor, metadata)?;
+        free.add(&used, geometry.blocks_in(group), &mut goes_on);
+    }
+    free.bytes *= u64::from(geometry.block_size);
+    Ok(free)
+}
+
+impl FreeRuns {
+    /// Counts one group's; `goes_on` says whether the last block before it was free.
+    fn add(&mut self, used: &[u8], end: u32, goes_on: &mut bool) {
+        let mut at = 0;
+        while let Some(start) = bitmap::next_zero(used, at, end) {
+            let stop = bitmap::next_one(used, start, end).unwrap_or(end);
+            self.runs += u64::from(start > 0 || !*goes_on);
+            self.bytes += u64::from(stop - start);
+            at = stop;
+        }
+        *goes_on = end > 0 && !bitmap::test(used, end - 1);
+    }
+}
+
+/// Offsets in each group of bitmaps and tables, whosoever they are.
+fn metadata_by_group(geometry: &Geometry, descriptors: &[GroupDescriptor]) -> Vec<Vec<u32>> {
+    let mut offsets = vec![Vec::new(); descriptors.len()];
+    let mut note = |block: BlockNumber| {
+        let place = geometry
+            .group_of(block)
+            .zip(geometry.offset_in_group(block));
+        if let Some((group, offset)) = place {
+            offsets[group.get() as usize].push(offset);
+        }
+    };
+    for descriptor in descriptors {
+        note(descriptor.block_bitmap);
+        note(descriptor.inode_bitmap);
+        for index in 0..geometry.inode_table_blocks {
+            let block = descriptor.inode_table.checked_add(index);
+            block.into_iter().for_each(&mut note);
+        }
+    }
+    offsets
+}
+
+fn block_at(device: &dyn Device, geometry: &Geometry, block: BlockNumber) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; geometry.block_size as usize];
+    let offset = block.get().checked_mul(u64::from(geometry.block_size));
+    device.read_at(offset.context("a block far outside")?, &mut bytes)?;
+    Ok(bytes)
+}
+
+fn descriptor(
+    device: &dyn Device,
+    geometry: &Geometry,
+    group: GroupNumber,
+) -> Result<GroupDescriptor> {
+    let (block, offset) = geometry.descriptor_location(group);
+    let bytes = block_at(device, geometry, block)?;
+    let slot = bytes
+        .get(offset as usize..)
+        .context("a descriptor outside its block")?;
+    Ok(GroupDescriptor::decode(slot, geometry, group)?)
+}
+
+/// A group's bitmap, made from the places of all metadata where it was never written.
+fn used_blocks(
+    device: &dyn Device,
+    geometry: &Geometry,
+    group: GroupNumber,
+    descriptor: &GroupDescriptor,
+    metadata: &[u32],
+) -> Result<Vec<u8>> {
+    if !descriptor.flags.contains(GroupFlags::BLOCK_UNINIT) {
+        return block_at(device, geometry, descriptor.block_bitmap);
+    }
+    let mut used = vec![0; geometry.block_size as usize];
+    bitmap::set_range(&mut used, 0..geometry.superblock_overhead(group));
+    for &offset in metadata {
+        bitmap::set(&mut used, offset);
+    }
+    Ok(used)
+}
+
+/// Counts the files of a directory by filefrag, or nothing where it is not there or cannot look.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn by_filefrag(directory: &Path) -> Result<Option<Fragmentation>> {
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        paths.push(entry?.path());
+    }
+    let Ok(told) = tool("filefrag").arg("-e").args(&paths).output() else {
+        return Ok(None);
+    };
+    if !told.status.success() {
+        return Ok(None);
+    }
+    let mut found = Files::default();
+    for line in String::from_utf8_lossy(&told.stdout).lines() {
+        if let Some(extents) = extents_told(line) {
+            found.files += 1;
+            found.extents += extents;
+        }
+    }
+    for path in &paths {
+        let blocks = std::os::unix::fs::MetadataExt::blocks(&path.metadata()?);
+        found.bytes += blocks * 512;
+    }
+    if found.files == 0 {
+        bail!("filefrag said nothing about {}", directory.display());
+    }
+    Ok(Some(found.sum()))
+}
+
+/// The number in `name: 12 extents found`.
+fn extents_told(line: &str) -> Option<u64> {
+    let (_, told) = line.rsplit_once(": ")?;
+    let number = told
+        .strip_suffix(" extents found")
+        .or(told.strip_suffix(" extent found"))?;
+    number.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use pext4_block::RamDevice;
+    use pext4_fs::{AllocateMode, InodeNumber, MountOptions, New, Volume};
+    use pext4_image::mkfs;
+
+    use super::{extents_told, of_image};
+    use crate::sides::tool;
+
+    #[test]
+    fn filefrags_words() {
+        assert_eq!(extents_told("/a/b: 1 extent found"), Some(1));
+        assert_eq!(extents_told("/a: b: 17 extents found"), Some(17));
+        assert_eq!(extents_told("Filesystem type is: ef53"), None);
+    }
+
+    /// Two files that take turns, on a file system of several groups; e2freefrag counts as we do.
+    #[test]
+    fn we_count_as_e2freefrag_does() {
+        let device = Arc::new(RamDevice::new(1 << 30));
+        mkfs::mkfs(&*device, &mkfs::Options::default()).unwrap();
+        let volume = Volume::open(device.clone(), MountOptions::default()).unwrap();
+        let root = InodeNumber::ROOT;
+        let files =
+            [b"one", b"two"].map(|name| volume.create(root, name, &New::default()).unwrap());
+        for piece in 0..64_u64 {
+            for file in &files {
+                let offset = piece * (1 << 20);
+                let mode = AllocateMode::Extend;
+                volume.allocate(file.inode, mode, offset, 1 << 16).unwrap();
+            }
+        }
+        for file in files {
+            volume.forget(file.inode, 1);
+        }
+        volume.close().unwrap();
+        let found = of_image(device.clone()).unwrap();
+        assert_eq!(found.files, 2);
+        assert!(found.extents >= 128, "holes divide: {found:?}");
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image");
+        device.save(&image).unwrap();
+        let told = tool("e2freefrag")
+            .arg(&image)
+            .output()
+            .expect("e2freefrag is installed");
+        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        let number = |start: &str| {
+            let line = told
+                .lines()
+                .find(|line| line.starts_with(start))
+                .expect("told");
+            let word = line[start.len()..]
+                .split_whitespace()
+                .next()
+                .expect("a number");
+            word.parse::<u64>().expect("a number")
+        };
+        assert_eq!(
+            found.free_extents,
+            Some(number("Num. free extent:")),
+            "{told}"
+        );
+        assert_eq!(
+            found.average_free_extent.unwrap() / 1024,
+            number("Avg. free extent:"),
+            "{told}"
+        );
+    }
+}

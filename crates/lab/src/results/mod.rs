@@ -1,0 +1,237 @@
+//! What a run found, as it is shown and as it is kept in a file.
+//!
+//! The files (`docs/results/*.json`) are what reports are made from. Both kinds of evidence that
+//! have numbers, measured and virtual, come in this form and never in one file.
+
+mod machine;
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+pub use machine::Machine;
+
+/// The form of the file.
+pub const FORMAT: u32 = 1;
+
+/// How numbers came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Evidence {
+    /// By the clock, on real processors.
+    Measured,
+    /// By the clocks of virtual cores.
+    Virtual,
+}
+
+impl Evidence {
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Measured => "measured",
+            Self::Virtual => "virtual",
+        }
+    }
+}
+
+/// One run of one workload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// Form of the file.
+    pub format: u32,
+    /// Kind of evidence.
+    pub evidence: Evidence,
+    /// Name of the workload.
+    pub workload: String,
+    /// Where and when.
+    pub machine: Machine,
+    /// What was set, by name, in words.
+    pub settings: Vec<(String, String)>,
+    /// Nanoseconds that driving an empty step takes; in no number subtracted.
+    pub overhead: f64,
+    /// One a side and setting.
+    pub series: Vec<Series>,
+    /// What a reader should know besides.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// One curve.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// What it is called.
+    pub label: String,
+    /// What ran: `library`, `kernel`, `fuse2fs`, `pext4`, a type of file system, or `control`.
+    pub side: String,
+    /// The setting of the scaling mechanisms, where there is one: its name as given.
+    pub scaling: Option<String>,
+    /// One a number of tasks.
+    pub points: Vec<Point>,
+    /// What the check of the image said afterwards.
+    pub check: String,
+}
+
+/// One number of tasks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// Tasks at once.
+    pub tasks: u32,
+    /// One a part of the workload.
+    pub parts: Vec<Part>,
+    /// How the files lay afterwards, where that was examined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fragmentation: Option<Fragmentation>,
+    /// What saturates first, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saturation: Option<String>,
+}
+
+/// What one part came to, over the repetitions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// Its name.
+    pub name: String,
+    /// Operations a second of all tasks together, each repetition's.
+    pub rates: Vec<f64>,
+    /// Their median.
+    pub rate: f64,
+    /// Largest less smallest, as a share of the median.
+    pub spread: f64,
+    /// The slowest task's rate as a share of the fastest's, median.
+    pub fairness: f64,
+    /// Nanoseconds on a processor an operation: the tasks', median.
+    pub cpu: f64,
+    /// The same with all other threads (in process) or of the whole machine (on a path).
+    pub whole_cpu: Option<f64>,
+    /// Instructions an operation, where they are counted.
+    pub instructions: Option<f64>,
+}
+
+/// How files and free space lie, as e4defrag, filefrag and e2freefrag count.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Fragmentation {
+    /// Files that were looked at.
+    pub files: u64,
+    /// Extents of all of them; neighbours on disk that are neighbours in the file are one.
+    pub extents: u64,
+    /// Bytes of an extent, on average.
+    pub average_extent: u64,
+    /// Runs of free blocks, where they were counted.
+    pub free_extents: Option<u64>,
+    /// Bytes of such a run, on average.
+    pub average_free_extent: Option<u64>,
+}
+
+impl Fragmentation {
+    /// Extents of a file, on average.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "an average needs no 53 bits")]
+    pub fn extents_per_file(&self) -> f64 {
+        self.extents as f64 / self.files.max(1) as f64
+    }
+}
+
+impl Part {
+    /// Sums up repetitions; there is at least one.
+    #[must_use]
+    pub fn of(name: &str, counts: &[crate::run::PartCount]) -> Self {
+        let all = |take: fn(&crate::run::PartCount) -> f64| counts.iter().map(take).collect();
+        let some = |take: fn(&crate::run::PartCount) -> Option<f64>| {
+            let found: Option<Vec<f64>> = counts.iter().map(take).collect();
+            found.map(|values| median(&values))
+        };
+        let rates: Vec<f64> = all(|count| count.rate);
+        let rate = median(&rates);
+        let largest = rates.iter().copied().fold(0.0, f64::max);
+        let smallest = rates.iter().copied().fold(f64::INFINITY, f64::min);
+        Self {
+            name: name.to_owned(),
+            rate,
+            spread: if rate > 0.0 {
+                (largest - smallest) / rate
+            } else {
+                0.0
+            },
+            rates,
+            fairness: median(&all(|count| count.fairness)),
+            cpu: median(&all(|count| count.cpu)),
+            whole_cpu: some(|count| count.whole_cpu),
+            instructions: some(|count| count.instructions),
+        }
+    }
+}
+
+/// The middle value, or the mean of both.
+#[must_use]
+pub fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        odd if odd % 2 == 1 => values[odd / 2],
+        even => f64::midpoint(values[even / 2 - 1], values[even / 2]),
+    }
+}
+
+impl Results {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// It cannot be read, or has another form.
+    pub fn load(path: &Path) -> Result<Self> {
+        let name = || path.display().to_string();
+        let text = std::fs::read_to_string(path).with_context(name)?;
+        let results: Self = serde_json::from_str(&text).with_context(name)?;
+        if results.format != FORMAT {
+            bail!("{}: form {} is not {FORMAT}", name(), results.format);
+        }
+        Ok(results)
+    }
+
+    /// Writes a file.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let mut text = serde_json::to_string_pretty(self)?;
+        text.push('\n');
+        std::fs::write(path, text).with_context(|| path.display().to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Part, median};
+    use crate::run::PartCount;
+
+    #[test]
+    fn medians() {
+        assert!((median(&[3.0, 1.0, 2.0]) - 2.0).abs() < 1e-12);
+        assert!((median(&[4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-12);
+        assert!(median(&[]).abs() < 1e-12);
+    }
+
+    #[test]
+    fn repetitions_become_median_and_spread() {
+        let count = |rate, fairness, instructions| PartCount {
+            rate,
+            fairness,
+            cpu: 100.0,
+            whole_cpu: None,
+            instructions,
+            operations: 1,
+        };
+        let counts = [
+            count(90.0, 0.9, Some(10.0)),
+            count(100.0, 0.5, Some(12.0)),
+            count(120.0, 1.0, None),
+        ];
+        let part = Part::of("creation", &counts);
+        assert!((part.rate - 100.0).abs() < 1e-9);
+        assert!((part.spread - 0.3).abs() < 1e-9);
+        assert!((part.fairness - 0.9).abs() < 1e-9);
+        assert_eq!(part.instructions, None, "one repetition did not count them");
+    }
+}

@@ -1,0 +1,186 @@
+//! One measurement: a crew works through a window, and what it did is summed up.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::crew::{Crew, Moments};
+use super::driver::{Length, Own, Sample};
+use crate::clock;
+use crate::workloads::{Pace, Workload};
+
+/// Time for all tasks to hear of the start.
+const NOTICE: Duration = Duration::from_millis(10);
+
+/// How long is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Time, or rounds, that are not counted.
+    pub warm_up: Duration,
+    /// Time that is; rounds end with the first that goes beyond it.
+    pub counted: Duration,
+    /// Instead of time: so many steps of every task, and no warm-up.
+    pub steps: Option<u64>,
+}
+
+/// One part's count.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PartCount {
+    /// Operations a second, all tasks together.
+    pub rate: f64,
+    /// The slowest task's rate, as a share of the fastest's.
+    pub fairness: f64,
+    /// Nanoseconds on a processor that an operation took of the tasks.
+    pub cpu: f64,
+    /// Nanoseconds on processors an operation, threads besides the tasks included.
+    pub whole_cpu: Option<f64>,
+    /// Instructions of an operation, where they are counted.
+    pub instructions: Option<f64>,
+    /// Operations, all tasks together.
+    pub operations: u64,
+}
+
+/// One measurement's outcome, part by part.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Counted {
+    /// In the order of the workload's parts.
+    pub parts: Vec<PartCount>,
+}
+
+/// What the tasks did in one part, over all its rounds.
+#[derive(Default)]
+struct Sum {
+    /// One a task.
+    tasks: Vec<Sample>,
+    /// The sum of the rounds' times, each as long as its slowest task.
+    nanoseconds: u64,
+    whole_cpu: Option<u64>,
+}
+
+/// Lets a crew work.
+///
+/// # Errors
+/// A task failed, or the run was interrupted; there is no count then.
+pub fn measure(crew: &mut Crew, workload: &dyn Workload, window: &Window) -> Result<Counted> {
+    let sums = match (workload.pace(), window.steps) {
+        (Pace::Timed, None) => vec![timed(crew, window)?],
+        (Pace::Timed, Some(steps)) => vec![once(crew, Length::Steps(steps))?],
+        (Pace::Once, _) => vec![once(crew, Length::ToItsEnd)?],
+        (Pace::Rounds, _) => rounds(crew, workload.parts().len(), window)?,
+    };
+    Ok(Counted {
+        parts: sums
+            .iter()
+            .map(|sum| count(sum, workload.pace(), window))
+            .collect(),
+    })
+}
+
+fn timed(crew: &mut Crew, window: &Window) -> Result<Sum> {
+    let start = clock::now() + clock::duration(NOTICE);
+    let count = start + clock::duration(window.warm_up);
+    let end = count + clock::duration(window.counted);
+    let window = crew.timed(Moments { start, count, end })?;
+    Ok(Sum {
+        nanoseconds: end - count,
+        tasks: window.samples,
+        whole_cpu: window.whole_cpu,
+    })
+}
+
+fn once(crew: &mut Crew, length: Length) -> Result<Sum> {
+    let mut sum = Sum::default();
+    part(crew, length, &mut sum)?;
+    Ok(sum)
+}
+
+fn rounds(crew: &mut Crew, parts: usize, window: &Window) -> Result<Vec<Sum>> {
+    let mut sums: Vec<Sum> = (0..parts).map(|_| Sum::default()).collect();
+    if window.steps.is_none() {
+        // The first round loads what later ones find in memory.
+        for _ in 0..parts {
+            part(crew, Length::ToItsEnd, &mut Sum::default())?;
+        }
+    }
+    let end = clock::now() + clock::duration(window.counted);
+    loop {
+        for sum in &mut sums {
+            part(crew, Length::ToItsEnd, sum)?;
+        }
+        if clock::now() >= end || window.steps.is_some() {
+            return Ok(sums);
+        }
+    }
+}
+
+/// One part by all tasks, added to what it came to so far.
+fn part(crew: &mut Crew, length: Length, sum: &mut Sum) -> Result<()> {
+    let before = crew.whole_cpu();
+    let start = clock::now() + clock::duration(NOTICE);
+    let samples = crew.part(start, length)?;
+    let whole = before
+        .zip(crew.whole_cpu())
+        .map(|(before, after)| after.saturating_sub(before));
+    let slowest = samples.iter().map(|sample| sample.nanoseconds).max();
+    sum.nanoseconds += slowest.unwrap_or(0);
+    sum.whole_cpu = Some(sum.whole_cpu.unwrap_or(0))
+        .zip(whole)
+        .map(|(so_far, more)| so_far + more);
+    if sum.tasks.is_empty() {
+        sum.tasks = samples;
+    } else {
+        for (so_far, more) in sum.tasks.iter_mut().zip(samples) {
+            add(so_far, &more);
+        }
+    }
+    Ok(())
+}
+
+fn add(so_far: &mut Sample, more: &Sample) {
+    so_far.operations += more.operations;
+    so_far.nanoseconds += more.nanoseconds;
+    let (own, more) = (&mut so_far.own, &more.own);
+    own.operations += more.operations;
+    own.cpu += more.cpu;
+    own.instructions = own
+        .instructions
+        .zip(more.instructions)
+        .map(|(one, two)| one + two);
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a rate needs no 53 bits")]
+fn real(number: u64) -> f64 {
+    number as f64
+}
+
+fn count(sum: &Sum, pace: Pace, window: &Window) -> PartCount {
+    let operations: u64 = sum.tasks.iter().map(|sample| sample.operations).sum();
+    let own = |take: fn(&Own) -> u64| sum.tasks.iter().map(|sample| take(&sample.own)).sum();
+    let own_operations: u64 = own(|own| own.operations);
+    let per_operation = |amount: u64, operations: u64| real(amount) / real(operations.max(1));
+    let rates = sum
+        .tasks
+        .iter()
+        .map(|sample| real(sample.operations) * 1e9 / real(sample.nanoseconds.max(1)));
+    let fastest = rates.clone().fold(0.0, f64::max);
+    let slowest = rates.clone().fold(f64::INFINITY, f64::min);
+    let has_windows = pace == Pace::Timed && window.steps.is_none();
+    let rate = if has_windows {
+        rates.sum()
+    } else {
+        real(operations) * 1e9 / real(sum.nanoseconds.max(1))
+    };
+    let instructions: Option<u64> = sum.tasks.iter().map(|sample| sample.own.instructions).sum();
+    PartCount {
+        rate,
+        fairness: if fastest > 0.0 {
+            slowest / fastest
+        } else {
+            0.0
+        },
+        cpu: per_operation(own(|own| own.cpu), own_operations),
+        whole_cpu: sum.whole_cpu.map(|cpu| per_operation(cpu, operations)),
+        instructions: instructions.map(|count| per_operation(count, own_operations)),
+        operations,
+    }
+}

@@ -1,0 +1,23 @@
+//! Running a workload: crews of tasks, the window in which they count, what they measured.
+//!
+//! A *crew* is the tasks of one measurement: threads in this process, or processes on a mounted
+//! path, all driven by the same loop. A measurement has a start that all wait for, a warm-up that
+//! is not counted, and a window, at both ends of which every task's count is read. Time on a
+//! processor a task reads itself, when it first sees that the window has begun and that it is over.
+//!
+//! Threads, channels and flags here are the standard library's, not `pext4-sync`'s: who measures
+//! must not be measured, and stays real where the engine runs on virtual cores.
+
+mod crew;
+mod driver;
+mod interrupt;
+mod measure;
+mod processes;
+mod threads;
+mod worker;
+
+pub use crew::{Crew, Tasks};
+pub use driver::{Own, Sample};
+pub use interrupt::Interrupt;
+pub use measure::{Counted, PartCount, Window, measure};
+pub use worker::run as run_worker;

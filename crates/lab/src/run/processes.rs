@@ -1,0 +1,178 @@
+//! A crew of processes, each with one task on a mounted path.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde::Serialize;
+
+use super::Sample;
+use super::crew::{Moments, Tasks, Window};
+use super::driver::Length;
+use super::interrupt::Interrupt;
+use super::worker::{Hello, Order, Reply};
+use crate::clock;
+
+/// How often a wait looks whether it should go on.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// The processes. Dropping them ends them, whatever they do.
+pub struct Processes {
+    workers: Vec<Worker>,
+    replies: Receiver<(usize, Result<Reply>)>,
+    interrupt: Interrupt,
+    is_finishing: bool,
+}
+
+struct Worker {
+    child: Child,
+    orders: Option<ChildStdin>,
+}
+
+impl Processes {
+    /// Starts one process a task and waits until all are ready.
+    pub fn start(program: &Path, home: &Path, tasks: &Tasks) -> Result<Self> {
+        let (sender, replies) = channel();
+        let mut crew = Self {
+            workers: Vec::new(),
+            replies,
+            interrupt: tasks.interrupt.clone(),
+            is_finishing: false,
+        };
+        for number in 0..tasks.plan.tasks {
+            let hello = Hello {
+                workload: tasks.workload.name().to_owned(),
+                plan: tasks.plan.clone(),
+                number,
+                home: home.to_owned(),
+                pinned: tasks.pinned,
+            };
+            let mut worker = start_one(program, crew.workers.len(), &sender)?;
+            tell(&mut worker, &hello)?;
+            crew.workers.push(worker);
+        }
+        crew.collect().context("preparing")?;
+        Ok(crew)
+    }
+
+    pub fn timed(&mut self, moments: Moments) -> Result<Window> {
+        self.tell_all(Order::Timed(moments))?;
+        self.sleep(moments.count)?;
+        let before = clock::machine_cpu();
+        self.sleep(moments.end)?;
+        let after = clock::machine_cpu();
+        Ok(Window {
+            samples: self.collect()?,
+            whole_cpu: before.zip(after).map(|(before, after)| after - before),
+        })
+    }
+
+    fn sleep(&self, moment: u64) -> Result<()> {
+        while clock::now() < moment {
+            self.interrupt.check()?;
+            clock::wait_until(moment.min(clock::now() + clock::duration(GLANCE)));
+        }
+        Ok(())
+    }
+
+    pub fn part(&mut self, start: u64, length: Length) -> Result<Vec<Sample>> {
+        self.order(Order::Part { start, length })
+    }
+
+    pub fn finish(mut self, removing: bool) -> Result<()> {
+        self.is_finishing = true;
+        let done = self.order(Order::Finish { removing });
+        done.context("cleaning up").map(drop)
+    }
+
+    fn order(&mut self, order: Order) -> Result<Vec<Sample>> {
+        self.tell_all(order)?;
+        self.collect()
+    }
+
+    fn tell_all(&mut self, order: Order) -> Result<()> {
+        self.workers
+            .iter_mut()
+            .try_for_each(|worker| tell(worker, &order))
+    }
+
+    /// Waits for one reply of every process; the first failure is all that counts.
+    fn collect(&mut self) -> Result<Vec<Sample>> {
+        let mut samples: Vec<Option<Vec<Sample>>> = vec![None; self.workers.len()];
+        while samples.iter().any(Option::is_none) {
+            self.interrupt.check()?;
+            match self.replies.recv_timeout(GLANCE) {
+                // One that is finished ends; that its output ends too is no news.
+                Ok((number, Err(_))) if self.is_finishing && samples[number].is_some() => {}
+                Ok((number, reply)) => {
+                    let reply = reply.with_context(|| format!("task {number}"))?;
+                    match reply {
+                        Reply::Done(done) => samples[number] = Some(done),
+                        Reply::Failed(why) => return Err(anyhow!(why)),
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => bail!("the tasks are gone"),
+            }
+        }
+        Ok(samples.into_iter().flatten().flatten().collect())
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for worker in &mut self.workers {
+            worker.orders = None;
+            // It fails for one that has ended by itself.
+            let _ = worker.child.kill();
+        }
+        for worker in &mut self.workers {
+            let _ = worker.child.wait();
+        }
+    }
+}
+
+/// Starts a process whose replies go to `sender` under its number. It is in a group of its own:
+/// the terminal's Ctrl-C is for us, who end it in order.
+fn start_one(
+    program: &Path,
+    number: usize,
+    sender: &Sender<(usize, Result<Reply>)>,
+) -> Result<Worker> {
+    let mut child = Command::new(program)
+        .args(["lab", "worker"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .context("cannot start a task")?;
+    let orders = child.stdin.take();
+    let replies = child.stdout.take().expect("its output is a pipe");
+    let sender = sender.clone();
+    std::thread::spawn(move || {
+        for line in BufReader::new(replies).lines() {
+            let reply = line
+                .map_err(anyhow::Error::from)
+                .and_then(|line| Ok(serde_json::from_str(&line)?));
+            if sender.send((number, reply)).is_err() {
+                return;
+            }
+        }
+        // Whoever still waits for a reply has waited in vain.
+        let _ = sender.send((number, Err(anyhow!("its process ended"))));
+    });
+    Ok(Worker { child, orders })
+}
+
+fn tell(worker: &mut Worker, order: &impl Serialize) -> Result<()> {
+    let orders = worker.orders.as_mut().context("a task has ended")?;
+    let mut line = serde_json::to_string(order)?;
+    line.push('\n');
+    orders
+        .write_all(line.as_bytes())
+        .context("a task has ended")
+}

@@ -1,0 +1,105 @@
+//! One task as a process of its own: orders come as lines on standard input, replies go as lines to
+//! standard output. The end of the input is the end of the process, so none outlives its run.
+
+use std::io::{BufRead, Write, stdin, stdout};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::Sample;
+use super::crew::{Moments, Tasks};
+use super::driver::Length;
+use super::interrupt::Interrupt;
+use super::threads::Threads;
+use crate::target::{MountedPath, Target};
+use crate::workloads::{self, Plan};
+
+/// The first line.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Hello {
+    pub workload: String,
+    pub plan: Plan,
+    pub number: u32,
+    pub home: PathBuf,
+    pub pinned: bool,
+}
+
+/// Every further line.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(super) enum Order {
+    Timed(Moments),
+    Part { start: u64, length: Length },
+    Finish { removing: bool },
+}
+
+/// The line that answers one.
+#[derive(Serialize, Deserialize)]
+pub(super) enum Reply {
+    Done(Vec<Sample>),
+    Failed(String),
+}
+
+/// What happens when whoever gave the orders is gone.
+const NOBODY_LISTENS: i32 = 3;
+
+/// The life of a worker.
+///
+/// # Errors
+/// It was not started by a run.
+pub fn run() -> Result<()> {
+    let (sender, lines) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for line in stdin().lock().lines() {
+            let Ok(line) = line else { break };
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+        std::process::exit(NOBODY_LISTENS);
+    });
+    let hello = lines.recv().context("a run starts its workers itself")?;
+    let hello: Hello = serde_json::from_str(&hello).context("a run starts its workers itself")?;
+    let mut crew = match start(&hello) {
+        Ok(crew) => crew,
+        Err(error) => return tell(&Reply::Failed(format!("{error:#}"))),
+    };
+    tell(&Reply::Done(Vec::new()))?;
+    while let Ok(line) = lines.recv() {
+        let done = match serde_json::from_str(&line)? {
+            Order::Timed(moments) => crew.timed(moments).map(|window| window.samples),
+            Order::Part { start, length } => crew.part(start, length),
+            Order::Finish { removing } => {
+                let done = crew.finish(removing).map(|()| Vec::new());
+                return tell(&reply(done));
+            }
+        };
+        tell(&reply(done))?;
+    }
+    Ok(())
+}
+
+fn reply(done: Result<Vec<Sample>>) -> Reply {
+    match done {
+        Ok(samples) => Reply::Done(samples),
+        Err(error) => Reply::Failed(format!("{error:#}")),
+    }
+}
+
+fn start(hello: &Hello) -> Result<Threads> {
+    let target: Arc<dyn Target> = Arc::new(MountedPath::open(&hello.home)?);
+    let tasks = Tasks {
+        workload: workloads::find(&hello.workload)?,
+        plan: hello.plan.clone(),
+        pinned: hello.pinned,
+        interrupt: Interrupt::default(),
+    };
+    Threads::start(&target, &tasks, hello.number..hello.number + 1)
+}
+
+fn tell(reply: &Reply) -> Result<()> {
+    let mut output = stdout().lock();
+    writeln!(output, "{}", serde_json::to_string(reply)?)?;
+    Ok(output.flush()?)
+}

@@ -1,0 +1,380 @@
+//! From what a person asks for to the sides of an experiment.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use pext4_block::{Access, FileDevice};
+use pext4_fs::MountOptions;
+use pext4_fs::options::{SWITCHES, Scaling};
+
+use crate::experiment::Entrant;
+use crate::sides::{ControlSide, ImagePlan, Kind, LibrarySide, MountedSide, PathSide, Storage};
+use crate::workloads::{Plan, Workload};
+
+/// How long an image may be in use by somebody else.
+const IMAGE_WAIT: Duration = Duration::from_secs(2);
+
+/// What the library works on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// Memory.
+    Ram,
+    /// Memory, with the delays of a disk.
+    Slow,
+    /// An image; made for the run and removed after it if there is none.
+    Image(PathBuf),
+}
+
+impl DeviceKind {
+    /// Reads `ram`, `slow`, or a path.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        match text {
+            "ram" => Self::Ram,
+            "slow" => Self::Slow,
+            path => Self::Image(PathBuf::from(path)),
+        }
+    }
+}
+
+/// A competitor of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Competitor {
+    /// A mount.
+    Mounted(Kind),
+    /// The library in this process, on a device in memory.
+    Library,
+}
+
+impl Competitor {
+    /// Reads a name.
+    ///
+    /// # Errors
+    /// There is none such; the text lists what there is.
+    pub fn parse(text: &str) -> Result<Self> {
+        if text == "library" {
+            return Ok(Self::Library);
+        }
+        let kind = Kind::ALL.iter().find(|kind| kind.name() == text);
+        let kind = kind.with_context(|| {
+            format!("there is no competitor `{text}`; there are kernel, fuse2fs, pext4, library")
+        })?;
+        Ok(Self::Mounted(*kind))
+    }
+}
+
+/// A setting of the mechanisms and what it is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// As it was given.
+    pub name: String,
+    /// What it means.
+    pub scaling: Scaling,
+}
+
+/// Reads a list of settings: `base,seeds,full` are three, `full,-try-lock` is one. A word that
+/// names a setting begins one, any other changes the one before it.
+///
+/// # Errors
+/// A word is not understood; the text lists what there is.
+pub fn settings(text: &str) -> Result<Vec<Setting>> {
+    let mut groups: Vec<String> = Vec::new();
+    for word in text
+        .split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty())
+    {
+        match groups.last_mut() {
+            Some(last) if Scaling::named(word).is_none() => {
+                last.push(',');
+                last.push_str(word);
+            }
+            _ => groups.push(word.to_owned()),
+        }
+    }
+    if groups.is_empty() {
+        groups.push("full".to_owned());
+    }
+    let parsed = groups.into_iter().map(|name| {
+        let scaling = Scaling::parse(&name)?;
+        Ok(Setting { name, scaling })
+    });
+    parsed.collect()
+}
+
+/// `full`, and `full` without each mechanism in turn. A mechanism whose value in `full` is that in
+/// `base` is left out: there is nothing to take away.
+///
+/// # Errors
+/// None that settings which exist can give.
+pub fn ablation() -> Result<Vec<Setting>> {
+    let mut all = settings("full")?;
+    for switch in &SWITCHES {
+        let name = format!("-{}", switch.name);
+        let scaling = Scaling::parse(&format!("full,{name}"))?;
+        if scaling != Scaling::FULL {
+            all.push(Setting { name, scaling });
+        }
+    }
+    Ok(all)
+}
+
+/// Everything that decides on sides.
+pub struct Request {
+    /// What tasks do.
+    pub workload: &'static dyn Workload,
+    /// With the most tasks of the run.
+    pub plan: Plan,
+    /// What the library works on.
+    pub device: DeviceKind,
+    /// A directory, instead.
+    pub path: Option<PathBuf>,
+    /// Competitors, instead.
+    pub compare: Vec<Competitor>,
+    /// Settings of the library, and of `pext4 mount`.
+    pub settings: Vec<Setting>,
+    /// What images are made like.
+    pub storage: Storage,
+    /// Longest time between commits.
+    pub commit: Duration,
+    /// Bytes of metadata that the library keeps in memory.
+    pub cache: u64,
+    /// Whether a control stands beside.
+    pub control: bool,
+    /// Whether images are checked at the end.
+    pub checked: bool,
+    /// What tasks on a path are started from, with `lab worker`.
+    pub program: PathBuf,
+}
+
+/// The sides, and what to say about those that could not be.
+pub struct Field {
+    /// In the order of the tables.
+    pub entrants: Vec<Entrant>,
+    /// A line for each that was left out.
+    pub notes: Vec<String>,
+    /// Goes when the run is over.
+    pub image: Option<OwnImage>,
+}
+
+/// An image that was made for the run.
+pub struct OwnImage(PathBuf);
+
+impl Drop for OwnImage {
+    fn drop(&mut self) {
+        // It may never have come to be.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Request {
+    /// Makes the sides ready.
+    ///
+    /// # Errors
+    /// One that was asked for cannot be.
+    pub fn field(&self) -> Result<Field> {
+        let mut field = Field {
+            entrants: Vec::new(),
+            notes: Vec::new(),
+            image: None,
+        };
+        if let Some(path) = &self.path {
+            field.entrants.push(self.on_path(path)?);
+        } else if self.compare.is_empty() {
+            self.in_process(&mut field)?;
+        } else {
+            self.competitors(&mut field)?;
+        }
+        if self.control {
+            let side = Box::new(ControlSide::new()?);
+            let (kind, scaling) = ("control".to_owned(), None);
+            field.entrants.push(Entrant {
+                side,
+                kind,
+                scaling,
+            });
+        }
+        Ok(field)
+    }
+
+    fn on_path(&self, path: &Path) -> Result<Entrant> {
+        let side = PathSide::new(path, self.program.clone())?;
+        let kind = crate::sides::Side::label(&side);
+        Ok(Entrant {
+            side: Box::new(side),
+            kind,
+            scaling: None,
+        })
+    }
+
+    fn in_process(&self, field: &mut Field) -> Result<()> {
+        match &self.device {
+            DeviceKind::Ram | DeviceKind::Slow => {
+                for setting in &self.settings {
+                    field
+                        .entrants
+                        .push(self.library(setting, setting.name.clone())?);
+                }
+                Ok(())
+            }
+            DeviceKind::Image(path) => self.on_image(path, field),
+        }
+    }
+
+    fn options(&self, setting: &Setting) -> MountOptions {
+        MountOptions {
+            commit_interval: self.commit,
+            cache_size: self.cache,
+            scaling: setting.scaling,
+            ..MountOptions::default()
+        }
+    }
+
+    fn image_plan(&self) -> Result<ImagePlan> {
+        ImagePlan::new(self.workload, &self.plan, &self.storage)
+    }
+
+    fn library(&self, setting: &Setting, label: String) -> Result<Entrant> {
+        let (plan, options) = (self.image_plan()?, self.options(setting));
+        let slow = self.device == DeviceKind::Slow;
+        let mut side = LibrarySide::in_memory(label, plan, options, slow)?;
+        if !self.checked {
+            side = side.unchecked();
+        }
+        Ok(entrant(side, setting))
+    }
+
+    /// All settings take turns on one image.
+    fn on_image(&self, path: &Path, field: &mut Field) -> Result<()> {
+        let plan = self.image_plan()?;
+        if !path.exists() {
+            plan.make_file(path)?;
+            field.image = Some(OwnImage(path.to_owned()));
+            field.notes.push(format!(
+                "{}: made for this run, and removed",
+                path.display()
+            ));
+        }
+        let device = Arc::new(FileDevice::open(path, Access::ReadWrite, IMAGE_WAIT)?);
+        for setting in &self.settings {
+            let mut side = LibrarySide::on_image(
+                setting.name.clone(),
+                Arc::clone(&device),
+                path.to_owned(),
+                plan.clone(),
+                self.options(setting),
+            );
+            if !self.checked {
+                side = side.unchecked();
+            }
+            field.entrants.push(entrant(side, setting));
+        }
+        Ok(())
+    }
+
+    /// Those that this machine lets us mount; it is an error if none is left.
+    fn competitors(&self, field: &mut Field) -> Result<()> {
+        for competitor in &self.compare {
+            match competitor {
+                Competitor::Library => {
+                    for setting in &self.settings {
+                        let label = format!("library {}", setting.name);
+                        field.entrants.push(self.library(setting, label)?);
+                    }
+                }
+                Competitor::Mounted(kind) => self.mounted(*kind, field)?,
+            }
+        }
+        if field.entrants.is_empty() {
+            bail!("nothing is left to compare: {}", field.notes.join("; "));
+        }
+        Ok(())
+    }
+
+    fn mounted(&self, kind: Kind, field: &mut Field) -> Result<()> {
+        let plan = self.image_plan()?;
+        let (program, commit) = (self.program.clone(), self.commit);
+        if kind != Kind::Pext4 {
+            match MountedSide::new(kind, program, plan, commit, None) {
+                Ok(side) => field.entrants.push(self.checked(kind, side, None)),
+                Err(error) => field.notes.push(format!("{kind}: left out: {error:#}")),
+            }
+            return Ok(());
+        }
+        for setting in &self.settings {
+            let words = (setting.name.clone(), setting.name.clone());
+            let (program, plan) = (program.clone(), plan.clone());
+            match MountedSide::new(kind, program, plan, commit, Some(words)) {
+                Ok(side) => field.entrants.push(self.checked(kind, side, Some(setting))),
+                Err(error) => field.notes.push(format!("{kind}: left out: {error:#}")),
+            }
+        }
+        Ok(())
+    }
+
+    fn checked(&self, kind: Kind, side: MountedSide, setting: Option<&Setting>) -> Entrant {
+        let side = if self.checked { side } else { side.unchecked() };
+        Entrant {
+            side: Box::new(side),
+            kind: kind.name().to_owned(),
+            scaling: setting.map(|setting| setting.name.clone()),
+        }
+    }
+}
+
+fn entrant(side: LibrarySide, setting: &Setting) -> Entrant {
+    Entrant {
+        side: Box::new(side),
+        kind: "library".to_owned(),
+        scaling: Some(setting.name.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Competitor, Scaling, ablation, settings};
+
+    fn names(text: &str) -> Vec<String> {
+        settings(text)
+            .unwrap()
+            .into_iter()
+            .map(|setting| setting.name)
+            .collect()
+    }
+
+    #[test]
+    fn a_named_word_begins_a_setting_and_others_change_it() {
+        assert_eq!(names("base,seeds,full"), ["base", "seeds", "full"]);
+        assert_eq!(names("full,-try-lock"), ["full,-try-lock"]);
+        assert_eq!(
+            names("base, full,-try-lock,seeds"),
+            ["base", "full,-try-lock", "seeds"]
+        );
+        assert_eq!(names(""), ["full"]);
+        let without = &settings("full,-try-lock").unwrap()[0];
+        assert_eq!(without.scaling.busy_groups, Scaling::BASE.busy_groups);
+    }
+
+    #[test]
+    fn what_is_unknown_lists_what_there_is() {
+        let told = settings("full,-fast-lock").unwrap_err().to_string();
+        assert!(
+            told.contains("try-lock") && told.contains("seeds"),
+            "{told}"
+        );
+        let told = Competitor::parse("xfs").unwrap_err().to_string();
+        assert!(told.contains("fuse2fs"), "{told}");
+    }
+
+    #[test]
+    fn an_ablation_takes_every_mechanism_away_once() {
+        let all = ablation().unwrap();
+        assert_eq!(all[0].scaling, Scaling::FULL);
+        assert!(all.len() > 8);
+        for setting in &all[1..] {
+            assert_ne!(setting.scaling, Scaling::FULL, "{}", setting.name);
+        }
+    }
+}

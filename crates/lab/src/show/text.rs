@@ -1,0 +1,339 @@
+//! Results on a terminal: tables, what was published beside them, and a small plot.
+
+use std::fmt::Write;
+
+use super::number::{nanoseconds, share, thousands};
+use super::plot::{self, MARKS};
+use super::table::align;
+use crate::published::{self, Curve, Unit};
+use crate::results::{Evidence, Fragmentation, Part, Point, Results, Series};
+use crate::workloads;
+
+/// Everything about a run, as text.
+#[must_use]
+pub fn print(results: &Results) -> String {
+    let mut text = head(results);
+    let parts: Vec<String> = part_names(results);
+    for part in &parts {
+        let title = if parts.len() > 1 {
+            format!("\n{part}\n")
+        } else {
+            "\n".to_owned()
+        };
+        text.push_str(&title);
+        text.push_str(&align(&rows(results, part)));
+        text.push_str(&published_beside(results, part));
+        text.push_str(&drawn(results, part));
+    }
+    text.push_str(&fragmentation(results));
+    let remarks = published::remarks(&results.workload);
+    if !remarks.is_empty() {
+        writeln!(text, "\nPublished\n  {}", remarks.join("\n  ")).expect("a string has room");
+    }
+    text.push_str(&foot(results));
+    text
+}
+
+fn part_names(results: &Results) -> Vec<String> {
+    let series = results
+        .series
+        .iter()
+        .find(|series| series.side != "control");
+    let point = series.and_then(|series| series.points.first());
+    let parts = point.map(|point| point.parts.iter().map(|part| part.name.clone()).collect());
+    parts.unwrap_or_default()
+}
+
+fn head(results: &Results) -> String {
+    let mut text = String::new();
+    match workloads::find(&results.workload) {
+        Ok(workload) => writeln!(
+            text,
+            "{}: {}\nafter {}",
+            workload.name(),
+            workload.operation(),
+            workload.source()
+        ),
+        Err(_) => writeln!(text, "{}", results.workload),
+    }
+    .expect("a string has room");
+    let how = match results.evidence {
+        Evidence::Measured => "measured on",
+        Evidence::Virtual => "VIRTUAL cores, computed on",
+    };
+    writeln!(text, "{how} {}", results.machine.line()).expect("a string has room");
+    text
+}
+
+/// One row a point, one after another for every curve.
+fn rows(results: &Results, part: &str) -> Vec<Vec<String>> {
+    let has_whole = columns(results, part).any(|part| part.whole_cpu.is_some());
+    let has_instructions = columns(results, part).any(|part| part.instructions.is_some());
+    let mut head = vec![
+        "",
+        "tasks",
+        "total/s",
+        "per task/s",
+        "of one",
+        "spread",
+        "slowest/fastest",
+        "CPU/op",
+    ];
+    if has_whole {
+        head.push("with others");
+    }
+    if has_instructions {
+        head.push("instructions");
+    }
+    let mut rows = vec![head.into_iter().map(str::to_owned).collect()];
+    for series in &results.series {
+        for (index, point) in series.points.iter().enumerate() {
+            let Some(part) = part_of(series, point, part) else {
+                continue;
+            };
+            let name = if index == 0 {
+                series.label.clone()
+            } else {
+                String::new()
+            };
+            let mut row = vec![name, point.tasks.to_string()];
+            row.extend(cells(part, point.tasks, per_task_alone(series, &part.name)));
+            if has_whole {
+                row.push(part.whole_cpu.map_or_else(|| "-".to_owned(), nanoseconds));
+            }
+            if has_instructions {
+                row.push(part.instructions.map_or_else(|| "-".to_owned(), thousands));
+            }
+            rows.push(row);
+        }
+    }
+    rows
+}
+
+fn columns<'a>(results: &'a Results, part: &'a str) -> impl Iterator<Item = &'a Part> {
+    let points = results
+        .series
+        .iter()
+        .flat_map(|series| series.points.iter().map(move |point| (series, point)));
+    points.filter_map(move |(series, point)| part_of(series, point, part))
+}
+
+/// The control has one part, which stands beside all of the workload's.
+fn part_of<'a>(series: &Series, point: &'a Point, name: &str) -> Option<&'a Part> {
+    if series.side == "control" {
+        return point.parts.first();
+    }
+    point.parts.iter().find(|part| part.name == name)
+}
+
+/// A task's rate when it was alone, or with the fewest that were run.
+fn per_task_alone(series: &Series, part: &str) -> Option<f64> {
+    let point = series.points.iter().find(|point| point.tasks == 1)?;
+    Some(part_of(series, point, part)?.rate)
+}
+
+fn cells(part: &Part, tasks: u32, alone: Option<f64>) -> Vec<String> {
+    let each = part.rate / f64::from(tasks);
+    vec![
+        thousands(part.rate),
+        thousands(each),
+        alone.map_or_else(|| "-".to_owned(), |alone| share(each / alone)),
+        share(part.spread),
+        format!("{:.2}", part.fairness),
+        nanoseconds(part.cpu),
+    ]
+}
+
+/// The published curves, tasks across.
+fn published_beside(results: &Results, part: &str) -> String {
+    let curves: Vec<&Curve> = published::of(&results.workload, part).collect();
+    let mut text = String::new();
+    let mut source = "";
+    for chunk in curves.chunk_by(|one, two| one.source == two.source && one.machine == two.machine)
+    {
+        let first = chunk[0];
+        if first.source != source {
+            source = first.source;
+            writeln!(text, "\nPublished: {source}, {}", first.unit.name())
+                .expect("a string has room");
+        }
+        let mut head = vec![first.machine.to_owned()];
+        head.extend(first.points.iter().map(|(tasks, _)| tasks.to_string()));
+        let mut rows = vec![head];
+        for curve in chunk {
+            rows.extend(published_rows(curve));
+        }
+        for line in align(&rows).lines() {
+            writeln!(text, "  {line}").expect("a string has room");
+        }
+    }
+    text
+}
+
+fn published_rows(curve: &Curve) -> Vec<Vec<String>> {
+    let value = |value: f64| match curve.unit {
+        Unit::Seconds => format!("{value:.2}"),
+        _ => thousands(value),
+    };
+    let mut row = vec![curve.label.to_owned()];
+    row.extend(curve.points.iter().map(|(_, at)| value(*at)));
+    let mut rows = vec![row];
+    let shares: Option<Vec<String>> = curve
+        .points
+        .iter()
+        .map(|(tasks, _)| curve.share(*tasks).map(share))
+        .collect();
+    if let Some(shares) = shares {
+        let mut row = vec!["  of one".to_owned()];
+        row.extend(shares);
+        rows.push(row);
+    }
+    rows
+}
+
+/// The rate of each task over their number.
+fn drawn(results: &Results, part: &str) -> String {
+    let series = results
+        .series
+        .iter()
+        .filter(|series| series.side != "control");
+    let curves: Vec<plot::Curve> = series
+        .zip(MARKS.iter().cycle())
+        .map(|(series, &mark)| {
+            let points = series.points.iter().filter_map(|point| {
+                let part = part_of(series, point, part)?;
+                Some((f64::from(point.tasks), part.rate / f64::from(point.tasks)))
+            });
+            let (name, points) = (series.label.clone(), points.collect());
+            plot::Curve { name, mark, points }
+        })
+        .collect();
+    if curves.iter().all(|curve| curve.points.len() < 2) {
+        return String::new();
+    }
+    let legend: Vec<String> = curves
+        .iter()
+        .map(|curve| format!("{} {}", curve.mark, curve.name))
+        .collect();
+    let evidence = results.evidence.name();
+    format!(
+        "\nper task/s, {evidence}, log scales:  {}\n{}",
+        legend.join("   "),
+        plot::plot(&curves)
+    )
+}
+
+fn fragmentation(results: &Results) -> String {
+    let mut rows = Vec::new();
+    for series in &results.series {
+        for point in &series.points {
+            if let Some(found) = &point.fragmentation {
+                rows.push(fragmentation_row(series, point.tasks, found));
+            }
+        }
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    let head = [
+        "",
+        "tasks",
+        "extents/file",
+        "average extent",
+        "free extents",
+        "average free",
+    ];
+    rows.insert(0, head.map(str::to_owned).to_vec());
+    format!("\nHow the files lie afterwards\n{}", align(&rows))
+}
+
+fn fragmentation_row(series: &Series, tasks: u32, found: &Fragmentation) -> Vec<String> {
+    let kibibytes = |bytes: u64| format!("{} KiB", bytes / 1024);
+    vec![
+        series.label.clone(),
+        tasks.to_string(),
+        format!("{:.1}", found.extents_per_file()),
+        kibibytes(found.average_extent),
+        found
+            .free_extents
+            .map_or_else(|| "-".to_owned(), |count| count.to_string()),
+        found
+            .average_free_extent
+            .map_or_else(|| "-".to_owned(), kibibytes),
+    ]
+}
+
+fn foot(results: &Results) -> String {
+    let mut text = String::from("\n");
+    let settings: Vec<String> = results
+        .settings
+        .iter()
+        .map(|(name, value)| format!("{name} {value}"))
+        .collect();
+    writeln!(text, "{}", settings.join(", ")).expect("a string has room");
+    writeln!(
+        text,
+        "driving an empty step takes {:.1} ns, contained in every number",
+        results.overhead
+    )
+    .expect("a string has room");
+    for series in results
+        .series
+        .iter()
+        .filter(|series| series.side != "control")
+    {
+        writeln!(text, "{}: {}", series.label, series.check).expect("a string has room");
+    }
+    for note in &results.notes {
+        writeln!(text, "{note}").expect("a string has room");
+    }
+    text
+}
+
+/// Every mechanism off in turn, against all of them on. Ratios of the rates at each number of
+/// tasks; the first curve is the one with all.
+#[must_use]
+pub fn print_ablation(results: &Results) -> String {
+    let mut text = String::new();
+    let Some((full, others)) = results.series.split_first() else {
+        return text;
+    };
+    for part in part_names(results) {
+        let mut head = vec![format!("without, {part}")];
+        head.extend(
+            full.points
+                .iter()
+                .map(|point| format!("{} tasks", point.tasks)),
+        );
+        head.push("CPU/op of one".to_owned());
+        let mut rows = vec![head];
+        for series in others.iter().filter(|series| series.scaling.is_some()) {
+            rows.push(ablation_row(full, series, &part));
+        }
+        writeln!(
+            text,
+            "\nRates with one mechanism off, as a share of {}'s",
+            full.label
+        )
+        .expect("a string has room");
+        text.push_str(&align(&rows));
+    }
+    text
+}
+
+fn ablation_row(full: &Series, series: &Series, part: &str) -> Vec<String> {
+    let mut row = vec![series.label.clone()];
+    let mut alone = "-".to_owned();
+    for (all, without) in full.points.iter().zip(&series.points) {
+        let pair = part_of(full, all, part).zip(part_of(series, without, part));
+        let Some((all_on, one_off)) = pair else {
+            continue;
+        };
+        row.push(share(one_off.rate / all_on.rate));
+        if all.tasks == 1 {
+            alone = share(one_off.cpu / all_on.cpu);
+        }
+    }
+    row.push(alone);
+    row
+}

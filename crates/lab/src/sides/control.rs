@@ -1,0 +1,68 @@
+//! The control: tasks that enter no file system, run as one more side.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Result;
+
+use super::{Side, Verdict};
+use crate::results::Fragmentation;
+use crate::run::{Crew, Tasks};
+use crate::target::{MountedPath, Target};
+use crate::workloads::{CONTROL, Workload};
+
+/// Runs one of the workloads that enter no file system, whatever the others run.
+pub struct ControlSide {
+    workload: &'static dyn Workload,
+    /// Where they do nothing.
+    target: Arc<dyn Target>,
+}
+
+impl ControlSide {
+    /// With the workload that shares nothing.
+    ///
+    /// # Errors
+    /// The root directory cannot be opened.
+    pub fn new() -> Result<Self> {
+        Self::of(CONTROL)
+    }
+
+    /// With another one that enters no file system.
+    ///
+    /// # Errors
+    /// The root directory cannot be opened.
+    pub fn of(workload: &'static dyn Workload) -> Result<Self> {
+        let target = Arc::new(MountedPath::open(Path::new("/"))?);
+        Ok(Self { workload, target })
+    }
+}
+
+impl Side for ControlSide {
+    fn label(&self) -> String {
+        self.workload.name().to_owned()
+    }
+
+    fn workload(&self) -> Option<&'static dyn Workload> {
+        Some(self.workload)
+    }
+
+    fn crew(&mut self, tasks: &Tasks) -> Result<Crew> {
+        let tasks = Tasks {
+            workload: self.workload,
+            ..tasks.clone()
+        };
+        Crew::of_threads(&self.target, &tasks)
+    }
+
+    fn settle(&mut self, _tasks: &Tasks) -> Result<()> {
+        Ok(())
+    }
+
+    fn examine(&mut self, _tasks: &Tasks) -> Result<Option<Fragmentation>> {
+        Ok(None)
+    }
+
+    fn close(&mut self) -> Result<Verdict> {
+        Ok(Verdict::Unchecked("no file system".to_owned()))
+    }
+}

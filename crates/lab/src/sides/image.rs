@@ -1,0 +1,175 @@
+//! The images that a run makes for itself: how large, where, and in what format.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use pext4_block::{Device, FileDevice};
+use pext4_image::mkfs::{self, Options};
+use tempfile::TempDir;
+
+use crate::workloads::{Needs, Plan, Workload};
+
+/// Bytes of a block group with blocks of 4 KiB.
+const GROUP: u64 = 128 << 20;
+/// Groups a task, so that tasks can keep out of each other's way.
+const GROUPS_PER_TASK: u64 = 4;
+/// The smallest image that is made unless a size is given.
+const LEAST: u64 = 8 << 30;
+/// An inode's share of an image, unless more are needed, as upstream has it.
+const BYTES_PER_INODE: u64 = 16 << 10;
+
+/// What an image is made like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImagePlan {
+    /// Bytes.
+    pub size: u64,
+    /// Inodes, where the usual number is too small.
+    pub inodes: Option<u64>,
+    /// Bytes in an inode.
+    pub inode_size: u16,
+    /// Bytes of the journal, if not the usual.
+    pub journal: Option<u64>,
+}
+
+/// What a person asks of an image; all can be left to us.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Storage {
+    /// Bytes.
+    pub size: Option<u64>,
+    /// Bytes in an inode.
+    pub inode_size: Option<u16>,
+    /// Bytes of the journal.
+    pub journal: Option<u64>,
+}
+
+impl ImagePlan {
+    /// An image that holds what the workload needs with the most tasks of a run; it is the same
+    /// for all sides and all points of that run.
+    ///
+    /// # Errors
+    /// The size that was asked for is too small.
+    pub fn new(workload: &dyn Workload, plan: &Plan, storage: &Storage) -> Result<Self> {
+        let needs = workload.needs(plan);
+        let needed = least_size(&needs);
+        let usual = (u64::from(plan.tasks) * GROUPS_PER_TASK * GROUP)
+            .max(LEAST)
+            .max(needed.next_multiple_of(GROUP));
+        let size = storage.size.unwrap_or(usual);
+        if size < needed {
+            bail!(
+                "an image of {size} bytes is too small: {} with {} tasks needs {needed}; choose a \
+                 larger --size, fewer tasks, or less a task",
+                workload.name(),
+                plan.tasks
+            );
+        }
+        let small = if needs.small_inodes { 128 } else { 256 };
+        let wanted = needs.inodes + needs.inodes / 4 + 1024;
+        Ok(Self {
+            size,
+            inodes: (wanted > size / BYTES_PER_INODE).then_some(wanted),
+            inode_size: storage.inode_size.unwrap_or(small),
+            journal: storage.journal,
+        })
+    }
+
+    /// Makes the file system on a device of zeroes.
+    ///
+    /// # Errors
+    /// It is not possible like this.
+    pub fn make(&self, device: &dyn Device) -> Result<()> {
+        let journal_blocks = self
+            .journal
+            .map(|bytes| u32::try_from(bytes / 4096).context("the journal is too large"))
+            .transpose()?;
+        let options = Options {
+            block_size: Some(4096),
+            inodes: self.inodes,
+            inode_size: self.inode_size,
+            reserved_percent: 0.0,
+            journal_blocks,
+            // Directories are hashed alike in every run.
+            hash_seed: Some([1, 2, 3, 4]),
+            root_owner: caller(),
+            ..Options::default()
+        };
+        mkfs::mkfs(device, &options).context("making the image")?;
+        Ok(())
+    }
+
+    /// Makes the file system in a new file.
+    ///
+    /// # Errors
+    /// As [`make`](Self::make).
+    pub fn make_file(&self, path: &Path) -> Result<()> {
+        let device = FileDevice::create(path, self.size)?;
+        self.make(&device)?;
+        Ok(device.flush()?)
+    }
+}
+
+/// What the content takes with the file system's own and some air.
+fn least_size(needs: &Needs) -> u64 {
+    needs.bytes + needs.bytes / 8 + needs.inodes * 512 + (32 << 20)
+}
+
+fn caller() -> (u32, u32) {
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    (user.as_raw(), group.as_raw())
+}
+
+/// A folder that goes when it is dropped, in memory where the system has such a place.
+///
+/// # Errors
+/// There is no room for one.
+pub fn scratch() -> Result<TempDir> {
+    let memory = Path::new("/dev/shm");
+    let mut builder = tempfile::Builder::new();
+    let builder = builder.prefix("pext4-lab-");
+    if let Ok(folder) = builder.tempdir_in(memory) {
+        return Ok(folder);
+    }
+    builder.tempdir().context("cannot make a temporary folder")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{GROUP, ImagePlan, Storage};
+    use crate::workloads::{Plan, find};
+
+    fn plan(tasks: u32) -> Plan {
+        Plan {
+            tasks,
+            ..Plan::default()
+        }
+    }
+
+    #[test]
+    fn there_are_four_groups_a_task() {
+        let workload = find("fallocate2").unwrap();
+        let made = ImagePlan::new(workload, &plan(96), &Storage::default()).unwrap();
+        assert_eq!(made.size, 96 * 4 * GROUP);
+    }
+
+    #[test]
+    fn what_is_too_small_is_refused_with_advice() {
+        let storage = Storage {
+            size: Some(1 << 20),
+            ..Storage::default()
+        };
+        let told = ImagePlan::new(find("mdtest").unwrap(), &plan(4), &storage).unwrap_err();
+        assert!(told.to_string().contains("--size"), "{told}");
+    }
+
+    #[test]
+    fn many_files_get_more_inodes() {
+        let many = Plan {
+            tasks: 48,
+            files: 30_000,
+            ..Plan::default()
+        };
+        let made = ImagePlan::new(find("mdtest").unwrap(), &many, &Storage::default()).unwrap();
+        let inodes = made.inodes.unwrap_or(made.size / (16 << 10));
+        assert!(inodes >= 48 * 30_001, "{inodes}");
+    }
+}

@@ -1,0 +1,198 @@
+//! The library in this process, on a device in memory, a slow one, or an image.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use pext4_block::{Device, FileDevice, Latency, RamDevice, SlowDevice};
+use pext4_fs::{MountOptions, Volume};
+
+use super::check::{e2fsck, e2fsck_of_memory};
+use super::{ImagePlan, Side, Verdict};
+use crate::fragmentation;
+use crate::results::Fragmentation;
+use crate::run::{Crew, Tasks};
+use crate::target::{Library, Target, check_room};
+
+/// A disk as the slow device pretends to be: an SSD with a gigabyte a second.
+pub const SLOW: Latency = Latency {
+    read: Duration::from_micros(80),
+    write: Duration::from_micros(20),
+    flush: Duration::from_micros(500),
+    mebibyte: Duration::from_micros(1000),
+};
+
+/// Where the bytes are.
+#[derive(Clone)]
+enum Bytes {
+    /// In memory, and whether getting there takes time.
+    Memory { device: Arc<RamDevice>, slow: bool },
+    /// In an image that was there before and will be there afterwards.
+    Image {
+        device: Arc<FileDevice>,
+        path: PathBuf,
+    },
+}
+
+/// A volume in this process.
+pub struct LibrarySide {
+    label: String,
+    bytes: Bytes,
+    /// How a device in memory is made.
+    plan: ImagePlan,
+    options: MountOptions,
+    open: Option<Arc<Library>>,
+    checked: bool,
+}
+
+impl LibrarySide {
+    /// On a device in memory.
+    ///
+    /// # Errors
+    /// The file system cannot be made.
+    pub fn in_memory(
+        label: String,
+        plan: ImagePlan,
+        options: MountOptions,
+        slow: bool,
+    ) -> Result<Self> {
+        let device = Arc::new(RamDevice::new(plan.size));
+        plan.make(&*device)?;
+        let bytes = Bytes::Memory { device, slow };
+        Ok(Self {
+            label,
+            bytes,
+            plan,
+            options,
+            open: None,
+            checked: true,
+        })
+    }
+
+    /// On an image that is there and may be shared with other sides.
+    #[must_use]
+    pub fn on_image(
+        label: String,
+        device: Arc<FileDevice>,
+        path: PathBuf,
+        plan: ImagePlan,
+        options: MountOptions,
+    ) -> Self {
+        let bytes = Bytes::Image { device, path };
+        Self {
+            label,
+            bytes,
+            plan,
+            options,
+            open: None,
+            checked: true,
+        }
+    }
+
+    /// Leaves the check out.
+    #[must_use]
+    pub fn unchecked(mut self) -> Self {
+        self.checked = false;
+        self
+    }
+
+    fn device(&self) -> Arc<dyn Device> {
+        match &self.bytes {
+            Bytes::Memory {
+                device,
+                slow: false,
+            } => Arc::clone(device) as Arc<dyn Device>,
+            Bytes::Memory { device, slow: true } => {
+                let below = Arc::clone(device) as Arc<dyn Device>;
+                Arc::new(SlowDevice::new(below, SLOW))
+            }
+            Bytes::Image { device, .. } => Arc::clone(device) as Arc<dyn Device>,
+        }
+    }
+
+    fn opened(&mut self) -> Result<Arc<Library>> {
+        if let Some(open) = &self.open {
+            return Ok(Arc::clone(open));
+        }
+        let volume = Volume::open(self.device(), self.options.clone())?;
+        let library = Arc::new(Library::new(volume)?);
+        self.open = Some(Arc::clone(&library));
+        Ok(library)
+    }
+
+    fn shut(&mut self, emptied: bool) -> Result<()> {
+        let Some(open) = self.open.take() else {
+            return Ok(());
+        };
+        let library = Arc::into_inner(open).context("a task still holds the volume")?;
+        if emptied {
+            library.close_emptied()
+        } else {
+            library.close()
+        }
+    }
+
+    fn judged(&self) -> Result<Verdict> {
+        if !self.checked {
+            return Ok(Verdict::Unchecked("by request".to_owned()));
+        }
+        match &self.bytes {
+            Bytes::Memory { device, .. } => e2fsck_of_memory(device),
+            Bytes::Image { path, .. } => e2fsck(path),
+        }
+    }
+}
+
+impl Side for LibrarySide {
+    fn label(&self) -> String {
+        self.label.clone()
+    }
+
+    fn crew(&mut self, tasks: &Tasks) -> Result<Crew> {
+        let library = self.opened()?;
+        check_room(&*library, tasks.workload, &tasks.plan)?;
+        tasks.workload.prepare(&*library, &tasks.plan)?;
+        let target = library as Arc<dyn Target>;
+        Crew::of_threads(&target, tasks)
+    }
+
+    fn settle(&mut self, tasks: &Tasks) -> Result<()> {
+        let library = self.opened()?;
+        tasks.workload.clean(&*library)?;
+        library.volume().sync()?;
+        drop(library);
+        // Another side may want the image.
+        if matches!(self.bytes, Bytes::Image { .. }) {
+            self.shut(true)?;
+        }
+        Ok(())
+    }
+
+    fn examine(&mut self, tasks: &Tasks) -> Result<Option<Fragmentation>> {
+        self.shut(false)?;
+        let found = fragmentation::of_image(self.device())?;
+        if let Bytes::Memory { device, slow } = &self.bytes {
+            self.judged()?;
+            let slow = *slow;
+            let device = Arc::new(RamDevice::new(device.size()));
+            self.plan.make(&*device)?;
+            self.bytes = Bytes::Memory { device, slow };
+        } else {
+            self.settle(tasks)?;
+        }
+        Ok(Some(found))
+    }
+
+    fn close(&mut self) -> Result<Verdict> {
+        self.shut(true)?;
+        self.judged()
+    }
+}
+
+impl Drop for LibrarySide {
+    fn drop(&mut self) {
+        // After a failure: an image of the user's gets its old content back if that is possible.
+        let _ = self.shut(true);
+    }
+}

@@ -1,0 +1,138 @@
+//! A directory of a mounted file system that somebody else has mounted.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+
+use super::table;
+use super::{Side, Verdict};
+use crate::fragmentation;
+use crate::results::Fragmentation;
+use crate::run::{Crew, Tasks};
+use crate::target::{MountedPath, Target, check_room};
+
+/// A folder of ours in a directory; it goes when this is dropped.
+pub struct Home {
+    /// Where it is.
+    pub path: PathBuf,
+    target: Arc<MountedPath>,
+    removing: bool,
+}
+
+impl Home {
+    /// Makes it.
+    ///
+    /// # Errors
+    /// The directory is not there, or not writable.
+    pub fn new(directory: &Path) -> Result<Self> {
+        let path = directory.join(format!("pext4-lab-{}", std::process::id()));
+        std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        match MountedPath::open(&path) {
+            Ok(target) => Ok(Self {
+                path,
+                target: Arc::new(target),
+                removing: true,
+            }),
+            Err(error) => {
+                let _ = std::fs::remove_dir(&path);
+                Err(error)
+            }
+        }
+    }
+
+    /// Starts tasks in it, as processes.
+    ///
+    /// # Errors
+    /// There is no room, or they cannot start.
+    pub fn crew(&self, program: &PathBuf, tasks: &Tasks) -> Result<Crew> {
+        check_room(&*self.target, tasks.workload, &tasks.plan)
+            .with_context(|| self.path.display().to_string())?;
+        tasks.workload.prepare(&*self.target, &tasks.plan)?;
+        Crew::of_processes(program, &self.path, tasks)
+    }
+
+    /// Removes what the tasks shared, and waits until everything is durable.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn settle(&self, tasks: &Tasks) -> Result<()> {
+        tasks.workload.clean(&*self.target)?;
+        self.target.sync_all()
+    }
+
+    /// Leaves everything where it is.
+    pub fn leave(mut self) {
+        self.removing = false;
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if !self.removing {
+            return;
+        }
+        // After a failure files may be left; nothing of ours stays if that is possible.
+        let _ = crate::target::empty(&*self.target, self.target.root());
+        let _ = std::fs::remove_dir(&self.path);
+    }
+}
+
+/// A directory of any file system.
+pub struct PathSide {
+    label: String,
+    program: PathBuf,
+    home: Option<Home>,
+}
+
+impl PathSide {
+    /// In this directory; `program` is what tasks are started from.
+    ///
+    /// # Errors
+    /// The directory is not there, or not writable.
+    pub fn new(directory: &Path, program: PathBuf) -> Result<Self> {
+        let directory = directory
+            .canonicalize()
+            .with_context(|| directory.display().to_string())?;
+        let label = table::type_of(&directory).unwrap_or_else(|| "path".to_owned());
+        let home = Some(Home::new(&directory)?);
+        Ok(Self {
+            label,
+            program,
+            home,
+        })
+    }
+
+    fn home(&self) -> Result<&Home> {
+        self.home.as_ref().context("it is closed")
+    }
+}
+
+impl Side for PathSide {
+    fn label(&self) -> String {
+        self.label.clone()
+    }
+
+    fn crew(&mut self, tasks: &Tasks) -> Result<Crew> {
+        self.home()?.crew(&self.program, tasks)
+    }
+
+    fn settle(&mut self, tasks: &Tasks) -> Result<()> {
+        self.home()?.settle(tasks)
+    }
+
+    fn examine(&mut self, tasks: &Tasks) -> Result<Option<Fragmentation>> {
+        let home = self.home()?;
+        home.target.sync_all()?;
+        let found = fragmentation::by_filefrag(&home.path)?;
+        home.settle(tasks)?;
+        Ok(found)
+    }
+
+    fn close(&mut self) -> Result<Verdict> {
+        self.home = None;
+        Ok(Verdict::Unchecked(
+            "a path is not ours to unmount".to_owned(),
+        ))
+    }
+}
