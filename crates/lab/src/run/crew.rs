@@ -1,6 +1,6 @@
 //! A crew: the tasks of one measurement, wherever they run, and what it tells them.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -70,7 +70,7 @@ impl Crew {
     ///
     /// # Errors
     /// A task could not be made.
-    pub fn of_processes(program: &PathBuf, home: &PathBuf, tasks: &Tasks) -> Result<Self> {
+    pub fn of_processes(program: &Path, home: &Path, tasks: &Tasks) -> Result<Self> {
         Processes::start(program, home, tasks).map(Self::Processes)
     }
 

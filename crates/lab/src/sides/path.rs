@@ -45,7 +45,7 @@ impl Home {
     ///
     /// # Errors
     /// There is no room, or they cannot start.
-    pub fn crew(&self, program: &PathBuf, tasks: &Tasks) -> Result<Crew> {
+    pub fn crew(&self, program: &Path, tasks: &Tasks) -> Result<Crew> {
         check_room(&*self.target, tasks.workload, &tasks.plan)
             .with_context(|| self.path.display().to_string())?;
         tasks.workload.prepare(&*self.target, &tasks.plan)?;
