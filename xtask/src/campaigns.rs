@@ -89,6 +89,8 @@ pub fn loom() -> Result<()> {
         "pext4-block",
         "-p",
         "pext4-jbd2",
+        "-p",
+        "pext4-fs",
     ];
     let mut command = cargo(&arguments);
     command

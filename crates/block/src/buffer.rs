@@ -60,6 +60,8 @@ pub struct Buffer {
     verified: AtomicBool,
     /// [atomic] Used since the clock's hand last passed.
     used: AtomicBool,
+    /// [atomic; set once, under the shard's lock] The cache has forgotten it.
+    discarded: AtomicBool,
 }
 
 impl Buffer {
@@ -84,6 +86,7 @@ impl Buffer {
             loaded: AtomicBool::new(false),
             verified: AtomicBool::new(false),
             used: AtomicBool::new(false),
+            discarded: AtomicBool::new(false),
         }
     }
 
@@ -103,6 +106,12 @@ impl Buffer {
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn write(&self) -> RwLockWriteGuard<'_, BufferState> {
         self.state.write()
+    }
+
+    /// Locks the state for changing, if nobody has it locked.
+    #[must_use]
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, BufferState>> {
+        self.state.try_write()
     }
 
     /// The bytes as they are now; later changes do not reach them.
@@ -156,6 +165,17 @@ impl Buffer {
     /// Notes that the bytes have been checked.
     pub fn set_verified(&self) {
         self.verified.store(true, Ordering::Release);
+    }
+
+    /// Whether the block was discarded, so that another buffer may stand for it now. Asked by who
+    /// holds a buffer without owning its block.
+    #[must_use]
+    pub fn is_discarded(&self) -> bool {
+        self.discarded.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_discarded(&self) {
+        self.discarded.store(true, Ordering::Release);
     }
 
     pub(crate) fn is_loaded(&self) -> bool {

@@ -371,6 +371,7 @@ impl Shard {
 
     fn remove(&mut self, block: BlockNumber) {
         if let Some(place) = self.places.get(&block).copied() {
+            self.ring[place].set_discarded();
             self.close(place);
         }
     }

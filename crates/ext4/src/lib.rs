@@ -12,6 +12,7 @@ pub mod options;
 pub mod statistics;
 pub mod types;
 
+mod mbcache;
 mod seal;
 mod store;
 
@@ -33,6 +34,7 @@ mod mount;
 pub mod path;
 
 pub use error::{Error, Refusal, Result};
+pub use mbcache::AttributeCacheStatistics;
 pub use options::MountOptions;
 pub use types::*;
 pub use volume::Volume;

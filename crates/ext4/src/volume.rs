@@ -9,6 +9,7 @@ use pext4_sync::Mutex;
 
 use crate::dir::DirectorySettings;
 use crate::inode::table::Inodes;
+use crate::mbcache::AttributeCacheStatistics;
 use crate::statistics::{Report, Section};
 use crate::types::InodeNumber;
 
@@ -44,6 +45,12 @@ impl Volume {
     #[must_use]
     pub fn held(&self) -> Vec<InodeNumber> {
         self.inodes.holds.all()
+    }
+
+    /// What the cache of shared attribute blocks did since the mount.
+    #[must_use]
+    pub fn attribute_cache_statistics(&self) -> AttributeCacheStatistics {
+        self.inodes.attribute_blocks.statistics()
     }
 
     /// What a person should know about this mount: a replayed journal, finished orphans, features

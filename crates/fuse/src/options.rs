@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use pext4_fs::options::{MountOptions, OnError, Scaling, ScalingError};
+use pext4_fs::options::{AttributeCache, MountOptions, OnError, Scaling, ScalingError};
 use thiserror::Error;
 
 /// Longest time between commits that can be asked for, in seconds.
@@ -37,7 +37,8 @@ pub enum OptionError {
 
 const KNOWN: &str = "ro, rw, allow_other, commit=SECONDS, errors=continue|remount-ro, discard, \
                      nodiscard, suid, nosuid, dev, nodev, exec, noexec, atime, noatime, dirsync, \
-                     sync, async, defaults, mb_optimize_scan=0|1, scaling=SETTING[:SWITCH=VALUE...]";
+                     sync, async, defaults, no_mbcache, mb_optimize_scan=0|1, \
+                     scaling=SETTING[:SWITCH=VALUE...]";
 
 /// What the kernel is told about a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,6 +111,10 @@ impl Options {
             "atime" | "noatime" => kernel.access_times = option == "atime",
             "dirsync" => kernel.synchronous_directories = true,
             "sync" | "async" => kernel.synchronous = option == "sync",
+            // Both are Linux's.
+            "no_mbcache" | "nombcache" => {
+                self.volume.scaling.attribute_cache = AttributeCache::Off;
+            }
             "discard" | "nodiscard" => self.volume.discard = option == "discard",
             _ => return self.with_value(option),
         }
@@ -190,6 +195,10 @@ mod tests {
         let options = parsed("scaling=seeds:-try-lock,mb_optimize_scan=0").unwrap();
         let text = options.volume.scaling.to_string();
         assert_eq!(text, "seeds,try-lock=wait,mb_optimize_scan=0");
+        for off in ["no_mbcache", "nombcache"] {
+            let text = parsed(off).unwrap().volume.scaling.to_string();
+            assert_eq!(text, "full,attribute-cache=off");
+        }
         let text = parsed("scaling=none").unwrap_err().to_string();
         assert!(text.starts_with("option `scaling=none`: there is no switch `none`"));
         assert!(parsed("mb_optimize_scan=2").is_err());

@@ -155,9 +155,21 @@ impl<'a> Handle<'a> {
         change: impl FnOnce(&mut [u8]) -> R,
     ) -> R {
         let mut state = buffer.write();
-        self.touch_buffer(buffer, &mut state);
+        change(self.edit_locked(buffer, &mut state, stamp))
+    }
+
+    /// The bytes of a buffer to be changed, whose state the caller has locked for writing and looked
+    /// at before. A buffer that is only looked at must not come here: one that another operation has
+    /// forgotten in this transaction would be written again, and its revoke would be void.
+    pub fn edit_locked<'state>(
+        &mut self,
+        buffer: &Arc<Buffer>,
+        state: &'state mut BufferState,
+        stamp: Stamp,
+    ) -> &'state mut [u8] {
+        self.touch_buffer(buffer, state);
         state.stamp = stamp;
-        change(state.page.make_mut())
+        state.page.make_mut()
     }
 
     /// Begins a new life of a metadata block: the answer's page is zeroes, and the block will be

@@ -292,6 +292,29 @@ pub fn set_references(bytes: &mut [u8], references: u32) {
     raw.h_refcount = U32::new(references);
 }
 
+/// The hash of its content that an attribute block carries; 0 if it is not to be shared.
+#[must_use]
+pub fn content_hash(bytes: &[u8]) -> u32 {
+    RawHeader::ref_from_prefix(bytes).map_or(0, |(raw, _)| raw.h_hash.get())
+}
+
+/// Whether two attribute blocks are equal but for how many inodes they serve and their checksums.
+#[must_use]
+pub fn is_same_content(left: &[u8], right: &[u8]) -> bool {
+    let pair = (
+        RawHeader::ref_from_prefix(left),
+        RawHeader::ref_from_prefix(right),
+    );
+    let (Ok((one, left)), Ok((other, right))) = pair else {
+        return false;
+    };
+    one.h_magic.get() == MAGIC
+        && one.h_magic == other.h_magic
+        && one.h_blocks == other.h_blocks
+        && one.h_hash == other.h_hash
+        && left == right
+}
+
 fn block_checksum(seed: u32, block: BlockNumber, bytes: &[u8]) -> u32 {
     let state = crc32c(seed, &block.get().to_le_bytes());
     let state = crc32c(crc32c(state, &bytes[..CHECKSUM_AT]), &[0; 4]);

@@ -40,14 +40,16 @@ pub enum Class {
     GroupIndex,
     /// One block of the orphan file.
     OrphanSlot,
-    /// A shard of the cache of shared attribute blocks.
-    AttributeCache,
     /// The superblock as it will be written.
     Superblock,
     /// A shard of the buffer cache: from block number to buffer.
     BufferShard,
     /// The bytes and state of one buffer.
     Buffer,
+    /// The cache of shared attribute blocks, or a part of it. What it says about a block counts while
+    /// the block's buffer is locked. Several, where its parts have locks of their own: in the order
+    /// that the module gives.
+    AttributeCache,
     /// The journal's own state: the running transaction, the list of what it dirtied, waiters.
     Journal,
     /// The list of versions that still have to be written home.

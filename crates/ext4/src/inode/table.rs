@@ -18,6 +18,7 @@ use crate::error::{Refusal, Result};
 use crate::groups::Groups;
 use crate::inode::holds::Holds;
 use crate::inode::{Inode, Reach, SlotPlace};
+use crate::mbcache::SharedBlocks;
 use crate::orphan::{Chain, Orphans};
 use crate::store::Store;
 use crate::types::FileType;
@@ -35,6 +36,8 @@ pub struct Inodes {
     pub orphans: Orphans,
     /// How often each inode is held, in memory or not.
     pub holds: Holds,
+    /// Attribute blocks that can be shared.
+    pub attribute_blocks: SharedBlocks,
     table: Map<InodeNumber, Arc<Inode>>,
     /// Inodes in one shard of the table before it evicts.
     shard_share: usize,
@@ -52,11 +55,15 @@ impl Inodes {
         let table = Map::new(Class::InodeTable);
         let shard_share = usize::try_from(most).unwrap_or(usize::MAX) / table.shard_count();
         let shard_share = shard_share.max(1);
+        let options = &store.options;
+        let attribute_blocks =
+            SharedBlocks::new(options.scaling.attribute_cache, options.cache_size);
         Self {
             store,
             groups,
             orphans,
             holds,
+            attribute_blocks,
             shard_share,
             evict_at: Sharded::with_count(table.shard_count(), |_| AtomicUsize::new(shard_share)),
             table,

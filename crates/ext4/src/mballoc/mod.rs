@@ -172,5 +172,5 @@ impl Surplus {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

@@ -50,7 +50,9 @@ impl Volume {
             let _lock = super::lock_exclusive(&inode)?;
             super::check_changeable(&inode)?;
             let mut handle = self.inodes.store.start(xattr::CREDITS)?;
-            xattr::set(&self.inodes, &mut handle, &inode, name, value, mode)
+            let before = handle.changes();
+            let result = xattr::set(&self.inodes, &mut handle, &inode, name, value, mode);
+            self.settle(&handle, before, result)
         })
     }
 
@@ -66,7 +68,9 @@ impl Volume {
             let _lock = super::lock_exclusive(&inode)?;
             super::check_changeable(&inode)?;
             let mut handle = self.inodes.store.start(xattr::CREDITS)?;
-            xattr::remove(&self.inodes, &mut handle, &inode, name)
+            let before = handle.changes();
+            let result = xattr::remove(&self.inodes, &mut handle, &inode, name);
+            self.settle(&handle, before, result)
         })
     }
 }

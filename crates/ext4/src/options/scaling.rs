@@ -143,13 +143,15 @@ choice! {
 choice! {
     /// How equal attribute blocks find each other.
     AttributeCache {
+        /// They do not: each inode has its own block.
+        Off = "off",
         /// One cache of all volumes, under one lock.
         Global = "global",
         /// A cache a volume, its locks split.
         Split = "split",
         /// A lock a bucket, entries and their recency apart.
         Buckets = "buckets",
-        /// By shards, and nothing shared is written on a hit.
+        /// Without locks, in a table of fixed size; nothing shared is written on a hit.
         Sharded = "sharded",
     }
 }
@@ -318,7 +320,7 @@ pub static SWITCHES: [Switch; 11] = [
     switch!(
         attribute_cache,
         "attribute-cache",
-        "global|split|buckets|sharded",
+        "off|global|split|buckets|sharded",
         "how equal attribute blocks are found"
     ),
     switch!(

@@ -1,15 +1,22 @@
-//! The block of attributes: read, changed in place or copied, given up.
+//! The block of attributes: read, shared, changed in place or copied, given up.
+//!
+//! A block may serve many inodes, each of which is locked by its own operation, so what a block's
+//! count says is decided under its buffer's lock, where the cache of blocks judges too (see
+//! `mbcache`). What is only looked at is not made dirty: another operation may have forgotten it in
+//! this very transaction.
 
 use std::sync::Arc;
 
 use pext4_block::Buffer;
 use pext4_jbd2::Handle;
 use pext4_ondisk::xattr::{self, Attribute};
-use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
+use pext4_ondisk::{BlockNumber, InodeNumber};
+use pext4_sync::thread;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::inode::table::Inodes;
 use crate::mballoc::Request;
+use crate::mbcache::{Candidate, Leaving, Taking};
 use crate::seal;
 
 /// Where an inode's block of attributes is after a change.
@@ -22,11 +29,39 @@ pub(super) enum Outcome {
 }
 
 /// What became of a block that an inode turned away from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     /// Others use it; it counts one less.
     Left,
-    /// Nobody else uses it.
-    Own,
+    /// Nobody uses it, and nobody can find it any more.
+    Unused,
+}
+
+/// How a search for a block to share ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Search {
+    /// The inode counts in this block now.
+    Shared(BlockNumber),
+    /// There is none.
+    None {
+        /// But so many that somebody else was just at.
+        busy: u32,
+    },
+}
+
+/// How an attempt at one candidate ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attempt {
+    Shared,
+    Busy,
+    Unfit,
+}
+
+/// What a finder does when somebody else is at a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Patience {
+    Wait,
+    GoOn,
 }
 
 /// The attributes in a block.
@@ -34,6 +69,9 @@ pub(super) fn attributes(inodes: &Inodes, block: BlockNumber) -> Result<Vec<Attr
     let buffer = read(inodes, block)?;
     let state = buffer.read();
     let decoded = xattr::Block::decode(&state.page).map_err(|corrupt| corrupt.in_block(block))?;
+    if !inodes.store.is_read_only() {
+        inodes.attribute_blocks.insert(block, &state.page);
+    }
     Ok(decoded.attributes)
 }
 
@@ -51,13 +89,8 @@ fn read(inodes: &Inodes, block: BlockNumber) -> Result<Arc<Buffer>> {
     Ok(buffer)
 }
 
-fn references(buffer: &Buffer) -> Result<u32> {
-    let state = buffer.read();
-    Ok(xattr::references(&state.page).map_err(|corrupt| corrupt.in_block(buffer.block()))?)
-}
-
-/// Gives an inode the content of its block: in `old` if there is one that no other inode uses, else
-/// in a new one.
+/// Gives an inode the content of its block: a block that has it already, or `old` if no other inode
+/// uses that, else a new one.
 pub(super) fn write(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
@@ -65,76 +98,197 @@ pub(super) fn write(
     old: BlockNumber,
     content: &[u8],
 ) -> Result<Outcome> {
-    if old.get() == 0 {
-        let block = allocate(inodes, handle, inode)?;
-        create(handle, block, content);
-        return Ok(Outcome::Moved(block));
-    }
-    let buffer = read(inodes, old)?;
-    if references(&buffer)? == 1 {
-        handle.edit(&buffer, seal::xattr_block(), |bytes| {
-            bytes.copy_from_slice(content)
-        });
+    let old = match old.get() {
+        0 => None,
+        _ => Some(read_sound(inodes, old)?),
+    };
+    let busy = match search(inodes, handle, content) {
+        Search::Shared(block) => return move_to(inodes, handle, old.as_ref(), block),
+        Search::None { busy } => busy > 0,
+    };
+    inodes.attribute_blocks.note_search(false, busy);
+    if let Some(buffer) = &old
+        && change(inodes, handle, buffer, content)?
+    {
         return Ok(Outcome::Same);
     }
-    let block = allocate(inodes, handle, inode)?;
-    match leave(handle, &buffer) {
-        Ok(Turn::Left) => {
-            create(handle, block, content);
-            Ok(Outcome::Moved(block))
+    match allocate(inodes, handle, inode) {
+        Ok(block) => make(inodes, handle, old.as_ref(), block, content),
+        // A full disk has no room for copies.
+        Err(error) if busy && error.is(Refusal::NoSpace) => {
+            match share(inodes, handle, content, Patience::Wait) {
+                Search::Shared(block) => move_to(inodes, handle, old.as_ref(), block),
+                Search::None { .. } => Err(error),
+            }
         }
-        Ok(Turn::Own) => {
-            // The others left since it was looked at.
-            inodes.groups.free(handle, block, 1)?;
-            handle.edit(&buffer, seal::xattr_block(), |bytes| {
-                bytes.copy_from_slice(content)
-            });
-            Ok(Outcome::Same)
-        }
-        Err(error) => {
-            inodes.groups.free(handle, block, 1)?;
-            Err(error)
-        }
+        Err(error) => Err(error),
     }
 }
 
 /// Gives up one inode's use of a block, which is freed if that was the last.
 pub(super) fn release(inodes: &Inodes, handle: &mut Handle<'_>, block: BlockNumber) -> Result<()> {
+    let buffer = read_sound(inodes, block)?;
+    turn_away(inodes, handle, &buffer)
+}
+
+/// The buffer of a block that an inode has, its header sound.
+fn read_sound(inodes: &Inodes, block: BlockNumber) -> Result<Arc<Buffer>> {
     let buffer = read(inodes, block)?;
-    let is_own = references(&buffer)? == 1 || matches!(leave(handle, &buffer)?, Turn::Own);
-    if is_own {
+    xattr::references(&buffer.read().page).map_err(|corrupt| corrupt.in_block(block))?;
+    Ok(buffer)
+}
+
+/// Looks for a block to share, and waits for a busy one only if copies enough are made already.
+fn search(inodes: &Inodes, handle: &mut Handle<'_>, content: &[u8]) -> Search {
+    let blocks = &inodes.attribute_blocks;
+    if !blocks.avoids_busy() {
+        return share(inodes, handle, content, Patience::Wait);
+    }
+    match share(inodes, handle, content, Patience::GoOn) {
+        Search::None { busy } if busy > 0 && !blocks.rather_copies(busy) => {
+            share(inodes, handle, content, Patience::Wait)
+        }
+        search => search,
+    }
+}
+
+/// Takes a reference to a block with this content, if there is one.
+fn share(inodes: &Inodes, handle: &mut Handle<'_>, content: &[u8], patience: Patience) -> Search {
+    let blocks = &inodes.attribute_blocks;
+    let mut busy = 0;
+    let mut next = blocks.first(content);
+    while let Some(candidate) = next {
+        // One that cannot be read is its owners' trouble.
+        if let Ok(buffer) = read(inodes, candidate.block()) {
+            match take(inodes, handle, &candidate, &buffer, content, patience) {
+                Attempt::Shared => return Search::Shared(candidate.block()),
+                Attempt::Busy => busy += 1,
+                Attempt::Unfit => {}
+            }
+        }
+        next = blocks.next(content, candidate);
+    }
+    Search::None { busy }
+}
+
+fn take(
+    inodes: &Inodes,
+    handle: &mut Handle<'_>,
+    candidate: &Candidate<'_>,
+    buffer: &Arc<Buffer>,
+    content: &[u8],
+    patience: Patience,
+) -> Attempt {
+    let blocks = &inodes.attribute_blocks;
+    let locked = match patience {
+        Patience::Wait => Some(buffer.write()),
+        Patience::GoOn => buffer.try_write(),
+    };
+    let Some(mut state) = locked else {
+        return Attempt::Busy;
+    };
+    if blocks.judge_taking(candidate, &state.page, content) == Taking::Pass {
+        return Attempt::Unfit;
+    }
+    // The entry may be of a later life of the block, which has another buffer. Asked after the
+    // entry: who put that in had seen this buffer discarded.
+    if buffer.is_discarded() {
+        return Attempt::Unfit;
+    }
+    let bytes = handle.edit_locked(buffer, &mut state, seal::xattr_block());
+    blocks.take(candidate, bytes);
+    Attempt::Shared
+}
+
+/// Ends the change of an inode that counts in another block now.
+fn move_to(
+    inodes: &Inodes,
+    handle: &mut Handle<'_>,
+    old: Option<&Arc<Buffer>>,
+    block: BlockNumber,
+) -> Result<Outcome> {
+    inodes.attribute_blocks.note_search(true, false);
+    if let Some(buffer) = old {
+        turn_away(inodes, handle, buffer)?;
+    }
+    Ok(Outcome::Moved(block))
+}
+
+/// Gives an inode a block of its own.
+fn make(
+    inodes: &Inodes,
+    handle: &mut Handle<'_>,
+    old: Option<&Arc<Buffer>>,
+    block: BlockNumber,
+    content: &[u8],
+) -> Result<Outcome> {
+    if let Some(buffer) = old
+        && let Err(error) = turn_away(inodes, handle, buffer)
+    {
         inodes.groups.free(handle, block, 1)?;
-        handle.forget(block);
+        return Err(error);
+    }
+    let buffer = handle.create(block, seal::xattr_block());
+    let mut state = buffer.write();
+    let bytes = handle.edit_locked(&buffer, &mut state, seal::xattr_block());
+    bytes.copy_from_slice(content);
+    inodes.attribute_blocks.insert(block, bytes);
+    Ok(Outcome::Moved(block))
+}
+
+/// Changes a block in place, unless others use it or are about to.
+fn change(
+    inodes: &Inodes,
+    handle: &mut Handle<'_>,
+    buffer: &Arc<Buffer>,
+    content: &[u8],
+) -> Result<bool> {
+    let blocks = &inodes.attribute_blocks;
+    let mut state = buffer.write();
+    let is_own = blocks
+        .judge_change(buffer.block(), &state.page)
+        .map_err(|corrupt| corrupt.in_block(buffer.block()))?;
+    if is_own {
+        let bytes = handle.edit_locked(buffer, &mut state, seal::xattr_block());
+        bytes.copy_from_slice(content);
+        blocks.insert(buffer.block(), bytes);
+    }
+    Ok(is_own)
+}
+
+/// Takes one inode's use off a block and frees it if that was the last.
+fn turn_away(inodes: &Inodes, handle: &mut Handle<'_>, buffer: &Arc<Buffer>) -> Result<()> {
+    if leave(inodes, handle, buffer)? == Turn::Unused {
+        inodes.groups.free(handle, buffer.block(), 1)?;
+        handle.forget(buffer.block());
     }
     Ok(())
 }
 
-/// Counts one inode less, unless it is the only one. Decided under the buffer's lock, since other
-/// inodes' operations do the same.
-fn leave(handle: &mut Handle<'_>, buffer: &Arc<Buffer>) -> Result<Turn> {
-    let turn = handle.edit(
-        buffer,
-        seal::xattr_block(),
-        |bytes| -> std::result::Result<_, Corrupt> {
-            let references = xattr::references(bytes)?;
-            if references == 1 {
-                return Ok(Turn::Own);
+/// Counts one inode less, unless it is the only one: then nobody finds the block any more, and the
+/// caller frees it.
+fn leave(inodes: &Inodes, handle: &mut Handle<'_>, buffer: &Arc<Buffer>) -> Result<Turn> {
+    let (blocks, block) = (&inodes.attribute_blocks, buffer.block());
+    loop {
+        let mut state = buffer.write();
+        let leaving = blocks.judge_leaving(block, &state.page);
+        match leaving.map_err(|corrupt| Error::Corrupt(corrupt.in_block(block)))? {
+            Leaving::Left => {
+                let bytes = handle.edit_locked(buffer, &mut state, seal::xattr_block());
+                blocks.leave(block, bytes);
+                return Ok(Turn::Left);
             }
-            xattr::set_references(bytes, references - 1);
-            Ok(Turn::Left)
-        },
-    );
-    turn.map_err(|corrupt| Error::Corrupt(corrupt.in_block(buffer.block())))
+            Leaving::Last => return Ok(Turn::Unused),
+            // Its finder waits for nothing but this lock.
+            Leaving::Held => {
+                drop(state);
+                thread::yield_now();
+            }
+        }
+    }
 }
 
 fn allocate(inodes: &Inodes, handle: &mut Handle<'_>, inode: InodeNumber) -> Result<BlockNumber> {
     let request = Request::one(inode, inodes.groups.goal_of(inode));
     Ok(inodes.groups.allocate(handle, &request)?.start)
-}
-
-fn create(handle: &mut Handle<'_>, block: BlockNumber, content: &[u8]) {
-    let buffer = handle.create(block, seal::xattr_block());
-    handle.edit(&buffer, seal::xattr_block(), |bytes| {
-        bytes.copy_from_slice(content)
-    });
 }

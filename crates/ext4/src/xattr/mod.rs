@@ -3,15 +3,14 @@
 //! They lie in the tail of the inode's slot and, what does not fit there, in one block. A name is
 //! in one of the two places only, and a new value goes into the inode if it fits. `plan` says, as a
 //! pure function, what the two places will hold after a change; `block` reads and writes the block,
-//! which inodes may share (Linux lets equal ones): it is changed in place only by its one owner,
-//! otherwise the inode gets a block of its own and the shared one counts one inode less.
+//! which inodes with equal attributes share (`mbcache` finds it): it is changed in place only by its
+//! one owner, otherwise the inode turns to another block and the shared one counts one inode less.
 //!
 //! Values are those of the image: access control lists in the form that ext4 stores (version 1).
 //! Values in inodes of their own (`ea_inode`) are listed but not read.
 //!
 //! Locking: callers hold the inode's lock, for writing where something changes. Since other inodes
-//! may share the block, its count is looked at and changed under the buffer's lock. Nothing here
-//! adds owners to a block, so an only owner stays the only one.
+//! may share the block, or come to, its count is looked at and changed under the buffer's lock.
 
 mod block;
 mod plan;
@@ -37,7 +36,7 @@ use block::Outcome;
 use plan::{BlockPlan, Places, Plan, Room};
 
 /// Metadata blocks that a change of one attribute may dirty: the inode, the old block and a new
-/// one, bitmap and descriptor of both their groups, a revoke, the superblock.
+/// or shared one, bitmap and descriptor of both their groups, a revoke, the superblock.
 pub const CREDITS: u32 = 10;
 
 /// Longest full name in bytes.

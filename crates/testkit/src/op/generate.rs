@@ -43,6 +43,8 @@ pub struct Taste {
     pub names: u64,
     /// Devices, fifos and sockets.
     pub specials: bool,
+    /// Extended attributes are few, large and mostly equal, so that inodes can share them.
+    pub alike: bool,
 }
 
 impl Taste {
@@ -63,6 +65,19 @@ impl Taste {
             huge: true,
             names: 12,
             specials: true,
+            alike: false,
+        }
+    }
+
+    /// Extended attributes above all, few and large, of which many inodes have the same.
+    #[must_use]
+    pub fn alike() -> Self {
+        Self {
+            namespace: 30,
+            files: 6,
+            xattrs: 90,
+            alike: true,
+            ..Self::everything()
         }
     }
 
@@ -136,6 +151,7 @@ impl Generator {
             0 => self.namespace(random, model),
             1 => self.file(random, model),
             2 => self.attribute(random, model),
+            3 if self.taste.alike => alike_xattr(random, model),
             3 => xattr(random, model),
             4 => self.slot(random, model),
             5 => self.reading(random, model),
@@ -559,6 +575,26 @@ fn xattr(random: &mut Random, model: &Model) -> Op {
                 mode,
             }
         }
+    }
+}
+
+/// One of few values, too large for an inode.
+fn alike_xattr(random: &mut Random, model: &Model) -> Op {
+    let of = existing(random, model);
+    let name = random
+        .pick(&["trusted.a", "security.b"])
+        .as_bytes()
+        .to_vec();
+    match random.below(8) {
+        0 => Op::RemoveXattr { of, name },
+        1 => Op::GetXattr { of, name },
+        _ => Op::SetXattr {
+            of,
+            name,
+            length: *random.pick(&[150, 300]),
+            fill: random.below(2),
+            mode: SetXattrMode::Any,
+        },
     }
 }
 

@@ -14,6 +14,7 @@ mod kernel_both_ways;
 mod kernel_model;
 mod orphans;
 mod rig;
+mod sharing;
 mod single;
 mod specimen;
 mod threads;

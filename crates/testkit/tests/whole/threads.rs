@@ -21,7 +21,8 @@ fn stage(block_size: u32, features: Features) -> Stage {
     Stage::new(Format::new(96 << 20, block_size, features)).expect("mke2fs makes it")
 }
 
-fn apart(stage: &Stage, seed: u64, operations: usize) {
+/// Threads in directories of their own, each judged by a model of its own.
+pub(super) fn apart(stage: &Stage, taste: Taste, seed: u64, operations: usize) {
     let device = stage.device();
     let mut subject =
         VolumeSubject::open(device.clone(), stage.options.clone()).expect("mountable");
@@ -30,7 +31,7 @@ fn apart(stage: &Stage, seed: u64, operations: usize) {
     let taste = Taste {
         remounts: 0,
         syncs: 1,
-        ..Taste::everything()
+        ..taste
     };
     let mut workers = Vec::new();
     for number in 0..THREADS {
@@ -70,7 +71,7 @@ fn threads_in_directories_of_their_own_do_not_meet() {
     for (block_size, features) in [(4096, Features::Upstream), (1024, Features::Debian12)] {
         let stage = stage(block_size, features);
         for seed in seeds(2) {
-            apart(&stage, seed, 500);
+            apart(&stage, Taste::everything(), seed, 500);
         }
     }
 }

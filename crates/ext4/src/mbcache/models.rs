@@ -1,0 +1,121 @@
+//! Every interleaving of a finder with those who give a block up or change it.
+//!
+//! Each scenario runs over each kind of table. What they assert of the block itself is in
+//! `testing`: nobody takes a reference to a block that is not in use.
+
+use std::sync::Arc;
+
+use pext4_ondisk::xattr::MAX_REFERENCES;
+use pext4_sync::{thread, topology};
+
+use super::testing::{Disk, SETTINGS, content, tiny};
+
+/// Runs a scenario over every table, from a disk with one block that one inode has.
+fn every_table(scenario: impl Fn(&Arc<Disk>) + Copy + Send + Sync + 'static) {
+    for setting in SETTINGS {
+        pext4_sync::model(move || {
+            let disk = Arc::new(Disk::new(tiny(setting), 2));
+            disk.make(0, &content(1));
+            scenario(&disk);
+        });
+    }
+}
+
+/// Runs `body` in another thread of the model.
+fn beside<T: Send + 'static>(
+    disk: &Arc<Disk>,
+    body: impl FnOnce(&Disk) -> T + Send + 'static,
+) -> impl FnOnce() -> T {
+    let disk = Arc::clone(disk);
+    let thread = thread::spawn("beside", move || {
+        let _pin = topology::pin(1);
+        body(&disk)
+    });
+    move || thread.join().expect("it does not panic")
+}
+
+#[test]
+fn a_finder_and_the_last_owner_agree_whether_the_block_lives() {
+    every_table(|disk| {
+        let owner = beside(disk, |disk| disk.leave(0));
+        let shared = disk.share(&content(1));
+        let freed = owner();
+        let state = disk.state(0);
+        assert_eq!(shared.is_some(), !freed);
+        assert_eq!(state.in_use, !freed);
+        assert_eq!(state.references(), 1);
+        // Nothing is left of the entry of a block that is free.
+        assert_eq!(disk.share(&content(1)).is_some(), !freed);
+    });
+}
+
+#[test]
+fn a_reader_does_not_make_a_freed_block_known() {
+    every_table(|disk| {
+        let owner = beside(disk, |disk| {
+            disk.read(0);
+            disk.leave(0)
+        });
+        let shared = disk.share(&content(1));
+        assert_eq!(shared.is_some(), !owner());
+        assert_eq!(disk.share(&content(1)).is_some(), shared.is_some());
+    });
+}
+
+#[test]
+fn a_block_changed_in_place_is_not_found_by_what_it_was() {
+    every_table(|disk| {
+        let owner = beside(disk, |disk| disk.change(0, &content(2)));
+        let shared = disk.share(&content(1));
+        let changed = owner();
+        let state = disk.state(0);
+        assert!(
+            !(changed && shared.is_some()),
+            "one of them had to give way"
+        );
+        let expected = if changed { content(2) } else { content(1) };
+        assert!(pext4_ondisk::xattr::is_same_content(
+            &state.bytes,
+            &expected
+        ));
+        assert_eq!(state.references(), 1 + u32::from(shared.is_some()));
+        assert_eq!(disk.share(&content(2)).is_some(), changed);
+    });
+}
+
+#[test]
+fn a_new_life_is_not_taken_for_the_old_one() {
+    every_table(|disk| {
+        let owner = beside(disk, |disk| {
+            let freed = disk.leave(0);
+            if freed {
+                disk.make(0, &content(2));
+            }
+            freed
+        });
+        let shared = disk.share(&content(1));
+        let freed = owner();
+        assert_eq!(shared.is_some(), !freed);
+        assert_eq!(disk.state(0).references(), 1);
+        assert_eq!(disk.share(&content(2)).is_some(), freed);
+    });
+}
+
+#[test]
+fn the_last_reference_is_given_once_and_a_place_that_comes_free_is_seen() {
+    every_table(|disk| {
+        disk.set_references(0, MAX_REFERENCES - 1);
+        let other = beside(disk, |disk| disk.share(&content(1)));
+        let own = disk.share(&content(1));
+        let other = other();
+        assert!(own.is_some() != other.is_some(), "there was room for one");
+        assert_eq!(disk.state(0).references(), MAX_REFERENCES);
+        let leaver = beside(disk, |disk| disk.leave(0));
+        let found = disk.share(&content(1));
+        assert!(!leaver());
+        let left = disk.state(0).references();
+        assert_eq!(left, MAX_REFERENCES - u32::from(found.is_none()));
+        // Neither mark has swallowed the other.
+        assert_eq!(disk.share(&content(1)).is_some(), found.is_none());
+    });
+}

@@ -1,0 +1,172 @@
+//! A cache a volume, with its locks split: one a chain of entries with equal hash of the content,
+//! one a chain by block, some that guard the holders of entries, and one for the list of recency.
+//!
+//! A hit takes three of them: the chain's, the entry's, and, to take the entry off the list while it
+//! is held and to put it back behind, the list's, which is the one that all cores still share.
+//!
+//! Order: chain by content, chain by block, entry, list (the keys 1 to 4 of the class).
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use pext4_sync::hash::NumberHash;
+use pext4_sync::{Class, Mutex, MutexGuard};
+
+use super::Table;
+use super::entry::{Entry, Found, Withdrawal};
+use super::global::following;
+use super::recency::Recency;
+
+/// Entries a chain should have.
+const CHAIN: usize = 16;
+/// Locks that entries are spread over.
+const ENTRY_LOCKS: usize = 128;
+
+const BY_CONTENT: u64 = 1;
+const BY_BLOCK: u64 = 2;
+const ENTRY: u64 = 3;
+const LIST: u64 = 4;
+
+type Chain = Mutex<Vec<Arc<Entry>>>;
+
+/// The entries of one volume.
+pub(super) struct Split {
+    by_content: Box<[Chain]>,
+    by_block: Box<[Chain]>,
+    entry_locks: Box<[Mutex<()>]>,
+    unused: Mutex<Recency>,
+    hash: NumberHash,
+    most: usize,
+}
+
+fn chains(count: usize) -> Box<[Chain]> {
+    (0..count)
+        .map(|_| Mutex::new(Class::AttributeCache, Vec::new()))
+        .collect()
+}
+
+impl Split {
+    /// A cache with room for `most` entries.
+    pub fn new(most: usize) -> Self {
+        Self::with_locks(most, (most / CHAIN).next_power_of_two(), ENTRY_LOCKS)
+    }
+
+    pub fn with_locks(most: usize, count: usize, entry_locks: usize) -> Self {
+        Self {
+            by_content: chains(count),
+            by_block: chains(count),
+            entry_locks: (0..entry_locks)
+                .map(|_| Mutex::new(Class::AttributeCache, ()))
+                .collect(),
+            unused: Mutex::new(Class::AttributeCache, Recency::default()),
+            hash: NumberHash::default(),
+            most,
+        }
+    }
+
+    fn pick<'a, T>(&self, locks: &'a [T], number: u64) -> &'a T {
+        let hash = self.hash.hash_one(number) >> 32;
+        &locks[hash as usize & (locks.len() - 1)]
+    }
+
+    fn content_chain(&self, key: u32) -> MutexGuard<'_, Vec<Arc<Entry>>> {
+        self.pick(&self.by_content, u64::from(key))
+            .lock_keyed(BY_CONTENT)
+    }
+
+    fn block_chain(&self, block: u64) -> MutexGuard<'_, Vec<Arc<Entry>>> {
+        self.pick(&self.by_block, block).lock_keyed(BY_BLOCK)
+    }
+
+    fn entry_lock(&self, block: u64) -> MutexGuard<'_, ()> {
+        self.pick(&self.entry_locks, block).lock_keyed(ENTRY)
+    }
+
+    fn list(&self) -> MutexGuard<'_, Recency> {
+        self.unused.lock_keyed(LIST)
+    }
+
+    fn make_room(&self) {
+        loop {
+            let oldest = {
+                let mut list = self.list();
+                if list.len() <= self.most {
+                    return;
+                }
+                list.pop()
+            };
+            let Some(oldest) = oldest else {
+                return;
+            };
+            // If it is found meanwhile, it comes back to the list when it is let go.
+            let _ = self.withdraw(oldest.key, oldest.block);
+        }
+    }
+}
+
+impl Table for Split {
+    fn insert(&self, key: u32, block: u64, reusable: bool) {
+        {
+            let mut content = self.content_chain(key);
+            let mut blocks = self.block_chain(block);
+            if blocks.iter().any(|entry| entry.block == block) {
+                return;
+            }
+            let entry = Arc::new(Entry::new(0, key, block, reusable));
+            content.push(Arc::clone(&entry));
+            blocks.push(Arc::clone(&entry));
+            self.list().push(&entry);
+        }
+        self.make_room();
+    }
+
+    fn find(&self, key: u32, after: Option<&Found>) -> Option<Found> {
+        let chain = self.content_chain(key);
+        let entry = following(&chain, key, after)?;
+        let _lock = self.entry_lock(entry.block);
+        if !entry.is_held() {
+            self.list().remove(entry);
+        }
+        Some(entry.hold())
+    }
+
+    fn put(&self, found: &Found) {
+        let _lock = self.entry_lock(found.block);
+        if let Some(entry) = &found.entry
+            && entry.let_go()
+            && entry.is_listed()
+        {
+            self.list().push(entry);
+        }
+    }
+
+    fn has(&self, found: &Found) -> bool {
+        found.entry.as_ref().is_some_and(|entry| entry.is_listed())
+    }
+
+    fn withdraw(&self, key: u32, block: u64) -> Withdrawal {
+        let mut content = self.content_chain(key);
+        let mut blocks = self.block_chain(block);
+        let Some(place) = blocks.iter().position(|entry| entry.block == block) else {
+            return Withdrawal::Gone;
+        };
+        let _lock = self.entry_lock(block);
+        if blocks[place].is_held() {
+            return Withdrawal::Held;
+        }
+        let entry = blocks.swap_remove(place);
+        content.retain(|other| !Arc::ptr_eq(other, &entry));
+        entry.unlist();
+        self.list().remove(&entry);
+        Withdrawal::Gone
+    }
+
+    /// It keeps no such mark: who finds a block that serves all it may goes on.
+    fn set_reusable(&self, _key: u32, _block: u64, _reusable: bool) {}
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        let chains = self.by_block.iter();
+        chains.map(|chain| chain.lock_keyed(BY_BLOCK).len()).sum()
+    }
+}

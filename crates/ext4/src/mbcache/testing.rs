@@ -1,0 +1,167 @@
+//! Blocks that are found, taken, left and changed as the file system does it, with nothing around.
+//!
+//! A block that was given up keeps its bytes, as on a disk: nothing but its entry says that it is
+//! not to be had.
+
+use pext4_ondisk::BlockNumber;
+use pext4_ondisk::xattr::{self, Attribute, Block};
+use pext4_sync::{Class, Mutex, thread};
+
+use super::{Leaving, SharedBlocks, Table, Taking, buckets, global, sharded, split};
+use crate::options::AttributeCache;
+
+/// Every setting with a table.
+pub(super) const SETTINGS: [AttributeCache; 4] = [
+    AttributeCache::Global,
+    AttributeCache::Split,
+    AttributeCache::Buckets,
+    AttributeCache::Sharded,
+];
+
+/// Bytes in a block.
+const SIZE: usize = 96;
+
+/// A cache in which everything meets, alone in the world.
+pub(super) fn tiny(setting: AttributeCache) -> SharedBlocks {
+    let table: Box<dyn Table> = match setting {
+        AttributeCache::Off => unreachable!("it has no table"),
+        AttributeCache::Global => Box::new(global::Volume::alone(4)),
+        AttributeCache::Split => Box::new(split::Split::with_locks(4, 1, 1)),
+        AttributeCache::Buckets => Box::new(buckets::Buckets::with_buckets(4, 1)),
+        AttributeCache::Sharded => Box::new(sharded::Words::new(8)),
+    };
+    SharedBlocks::over(Some(table))
+}
+
+/// A block with one attribute, which serves one inode.
+pub(super) fn content(value: u8) -> Vec<u8> {
+    let mut bytes = vec![0; SIZE];
+    let block = Block {
+        references: 1,
+        attributes: vec![Attribute::new(1, b"a", &[value; 5])],
+    };
+    block.encode(&mut bytes).expect("it fits");
+    bytes
+}
+
+/// A few blocks beside their cache.
+pub(super) struct Disk {
+    pub cache: SharedBlocks,
+    blocks: Vec<Mutex<State>>,
+}
+
+/// One block.
+#[derive(Clone)]
+pub(super) struct State {
+    pub bytes: Vec<u8>,
+    pub in_use: bool,
+}
+
+impl State {
+    pub fn references(&self) -> u32 {
+        xattr::references(&self.bytes).expect("a sound block")
+    }
+}
+
+impl Disk {
+    pub fn new(cache: SharedBlocks, count: usize) -> Self {
+        let unused = State {
+            bytes: vec![0; SIZE],
+            in_use: false,
+        };
+        Self {
+            cache,
+            blocks: (0..count)
+                .map(|_| Mutex::new(Class::Buffer, unused.clone()))
+                .collect(),
+        }
+    }
+
+    /// What is in a block now.
+    pub fn state(&self, block: usize) -> State {
+        self.blocks[block].lock().clone()
+    }
+
+    fn number(block: usize) -> BlockNumber {
+        BlockNumber(block as u64 + 1)
+    }
+
+    /// Begins a life of a block.
+    pub fn make(&self, block: usize, content: &[u8]) {
+        let mut state = self.blocks[block].lock();
+        assert!(!state.in_use, "a block has one life at a time");
+        *state = State {
+            bytes: content.to_vec(),
+            in_use: true,
+        };
+        self.cache.insert(Self::number(block), &state.bytes);
+    }
+
+    /// An owner's read, which makes the block known.
+    pub fn read(&self, block: usize) {
+        let state = self.blocks[block].lock();
+        assert!(state.in_use, "its owner reads it");
+        self.cache.insert(Self::number(block), &state.bytes);
+    }
+
+    /// Shares a block of this content, if one is found.
+    pub fn share(&self, content: &[u8]) -> Option<usize> {
+        let mut next = self.cache.first(content);
+        while let Some(candidate) = next {
+            let block = usize::try_from(candidate.block().get() - 1).expect("small");
+            let mut state = self.blocks[block].lock();
+            if self.cache.judge_taking(&candidate, &state.bytes, content) == Taking::Take {
+                assert!(state.in_use, "a block that was freed is not brought back");
+                self.cache.take(&candidate, &mut state.bytes);
+                return Some(block);
+            }
+            drop(state);
+            next = self.cache.next(content, candidate);
+        }
+        None
+    }
+
+    /// Gives one reference up; true if that was the last.
+    pub fn leave(&self, block: usize) -> bool {
+        loop {
+            let mut state = self.blocks[block].lock();
+            assert!(state.in_use, "its owner leaves it");
+            let leaving = self
+                .cache
+                .judge_leaving(Self::number(block), &state.bytes)
+                .expect("a sound block");
+            match leaving {
+                Leaving::Left => {
+                    self.cache.leave(Self::number(block), &mut state.bytes);
+                    return false;
+                }
+                Leaving::Last => {
+                    state.in_use = false;
+                    return true;
+                }
+                Leaving::Held => {
+                    drop(state);
+                    thread::yield_now();
+                }
+            }
+        }
+    }
+
+    /// Changes a block in place, if its owner may.
+    pub fn change(&self, block: usize, content: &[u8]) -> bool {
+        let mut state = self.blocks[block].lock();
+        let number = Self::number(block);
+        let may = self.cache.judge_change(number, &state.bytes);
+        let may = may.expect("a sound block");
+        if may {
+            state.bytes.copy_from_slice(content);
+            self.cache.insert(number, &state.bytes);
+        }
+        may
+    }
+
+    /// Sets how many inodes a block serves.
+    pub fn set_references(&self, block: usize, count: u32) {
+        xattr::set_references(&mut self.blocks[block].lock().bytes, count);
+    }
+}

@@ -1,0 +1,291 @@
+//! Attribute blocks that inodes share, on whole images: who gets which block, how many inodes one
+//! may serve, full disks, and many threads; by every setting of the cache that finds them.
+
+mod images;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use images::{Image, Random};
+use pext4_block::{Access, FileDevice};
+use pext4_fs::options::{AttributeCache, Scaling};
+use pext4_fs::{InodeNumber, MountOptions, New, Refusal, SetXattrMode, Volume};
+
+const SETTINGS: [AttributeCache; 5] = [
+    AttributeCache::Off,
+    AttributeCache::Global,
+    AttributeCache::Split,
+    AttributeCache::Buckets,
+    AttributeCache::Sharded,
+];
+
+/// Images whose inodes have room for attributes, and whose have none.
+const KINDS: [&[&str]; 3] = [
+    &["-b", "4096", "-I", "256"],
+    &["-b", "1024", "-I", "128"],
+    &[
+        "-b",
+        "1024",
+        "-I",
+        "128",
+        "-O",
+        "^has_journal,^metadata_csum",
+    ],
+];
+
+const NAME: &[u8] = b"user.large";
+
+fn open(image: &Image, setting: AttributeCache) -> Volume {
+    let device = FileDevice::open(&image.path, Access::ReadWrite, Duration::from_secs(10));
+    let options = MountOptions {
+        scaling: Scaling {
+            attribute_cache: setting,
+            ..Scaling::FULL
+        },
+        ..MountOptions::default()
+    };
+    Volume::open(Arc::new(device.expect("the image")), options).expect("a mount")
+}
+
+fn create(volume: &Volume, name: &str) -> InodeNumber {
+    let entry = volume.create(InodeNumber::ROOT, name.as_bytes(), &New::default());
+    entry.expect("room for a file").inode
+}
+
+fn set(volume: &Volume, inode: InodeNumber, value: &[u8]) {
+    let result = volume.set_xattr(inode, NAME, value, SetXattrMode::Any);
+    result.expect("room for an attribute");
+}
+
+fn free_blocks(volume: &Volume) -> u64 {
+    volume.sync().expect("a commit");
+    volume.statistics().expect("counts").free_blocks
+}
+
+/// The attribute block of a file, as somebody else reads it.
+fn block_of(image: &Image, name: &str) -> u64 {
+    let stat = image.debugfs(&format!("stat /{name}"));
+    let (_, rest) = stat.split_once("File ACL: ").expect("a line of its own");
+    let number = rest.split_whitespace().next().expect("a number");
+    number.parse().expect("a number")
+}
+
+#[test]
+fn equal_attributes_take_one_block() {
+    for (arguments, setting) in KINDS
+        .iter()
+        .flat_map(|kind| SETTINGS.map(|one| (kind, one)))
+    {
+        let Some(image) = Image::make(arguments) else {
+            return;
+        };
+        let volume = open(&image, setting);
+        let files: Vec<_> = (0..40)
+            .map(|n| create(&volume, &format!("file{n}")))
+            .collect();
+        let before = free_blocks(&volume);
+        files.iter().for_each(|&file| set(&volume, file, &[7; 300]));
+        let taken = before - free_blocks(&volume);
+        let expected = if setting == AttributeCache::Off {
+            40
+        } else {
+            1
+        };
+        assert_eq!(taken, expected, "{setting:?} {arguments:?}");
+        let seen = volume.attribute_cache_statistics();
+        if setting != AttributeCache::Off {
+            assert_eq!((seen.hits, seen.misses), (39, 1), "{setting:?}");
+        }
+        // One turns away, and what the others have stays.
+        set(&volume, files[3], &[8; 300]);
+        assert_eq!(volume.xattr(files[4], NAME).expect("there"), [7; 300]);
+        volume.close().expect("a clean close");
+        image.assert_clean();
+
+        // Another mount learns of a block when somebody looks at it.
+        let volume = open(&image, setting);
+        assert_eq!(volume.xattr(files[0], NAME).expect("there"), [7; 300]);
+        assert_eq!(volume.xattr(files[3], NAME).expect("there"), [8; 300]);
+        let before = free_blocks(&volume);
+        set(&volume, files[3], &[7; 300]);
+        let freed = free_blocks(&volume) - before;
+        assert_eq!(
+            freed,
+            u64::from(setting != AttributeCache::Off),
+            "{setting:?}"
+        );
+        let before = free_blocks(&volume);
+        for (number, &file) in files.iter().enumerate() {
+            if number % 2 == 0 {
+                volume.remove_xattr(file, NAME).expect("there");
+            } else {
+                volume.forget(file, 1);
+                let name = format!("file{number}");
+                volume
+                    .unlink(InodeNumber::ROOT, name.as_bytes())
+                    .expect("there");
+            }
+        }
+        assert_eq!(free_blocks(&volume) - before, expected, "{setting:?}");
+        volume.close().expect("a clean close");
+        image.assert_clean();
+    }
+}
+
+#[test]
+fn a_block_serves_1024_inodes() {
+    for setting in SETTINGS {
+        let Some(image) = Image::make(&["-b", "1024", "-I", "128", "-N", "4000"]) else {
+            return;
+        };
+        if setting == AttributeCache::Off {
+            continue;
+        }
+        let volume = open(&image, setting);
+        let files: Vec<_> = (0..1030)
+            .map(|n| create(&volume, &format!("f{n}")))
+            .collect();
+        let before = free_blocks(&volume);
+        files.iter().for_each(|&file| set(&volume, file, &[7; 300]));
+        assert_eq!(before - free_blocks(&volume), 2, "{setting:?}");
+        assert_eq!(volume.attribute_cache_statistics().capped, 1, "{setting:?}");
+        // A place that came free is taken again, in the first block or the second.
+        volume.remove_xattr(files[5], NAME).expect("there");
+        set(&volume, files[5], &[7; 300]);
+        assert_eq!(before - free_blocks(&volume), 2, "{setting:?}");
+        volume.close().expect("a clean close");
+        image.assert_clean();
+        let blocks: BTreeSet<_> = [0, 1, 1023, 1024, 1029]
+            .map(|n| block_of(&image, &format!("f{n}")))
+            .into();
+        assert_eq!(blocks.len(), 2, "{setting:?}");
+    }
+}
+
+#[test]
+fn a_full_disk_still_shares() {
+    for setting in SETTINGS {
+        let Some(image) = Image::make(&["-b", "1024", "-I", "128", "-m", "0"]) else {
+            return;
+        };
+        let volume = open(&image, setting);
+        let [first, second, third] = ["a", "b", "c"].map(|name| create(&volume, name));
+        set(&volume, first, &[7; 300]);
+        let lasts: Vec<_> = (0..60)
+            .map(|n| create(&volume, &format!("last{n}")))
+            .collect();
+        let filler = create(&volume, "filler");
+        let mut at = 0;
+        let end = loop {
+            match volume.write(filler, at, &[1; 65536]) {
+                Ok(0) => break None,
+                Ok(count) => at += count as u64,
+                Err(error) => break Some(error),
+            }
+        };
+        assert!(end.is_none_or(|error| error.is(Refusal::NoSpace)));
+        // The last blocks of all, which a file's tree could not do without.
+        for (number, &last) in (0..).zip(&lasts) {
+            let unique = [&[1; 296][..], &u32::to_le_bytes(number)].concat();
+            if volume
+                .set_xattr(last, NAME, &unique, SetXattrMode::Any)
+                .is_err()
+            {
+                break;
+            }
+        }
+        let other = volume.set_xattr(second, NAME, &[8; 300], SetXattrMode::Any);
+        assert!(
+            other.expect_err("no room").is(Refusal::NoSpace),
+            "{setting:?}"
+        );
+        let shared = volume.set_xattr(second, NAME, &[7; 300], SetXattrMode::Any);
+        if setting == AttributeCache::Off {
+            assert!(shared.expect_err("no room").is(Refusal::NoSpace));
+        } else {
+            shared.expect("it needs no block");
+            // Its owner cannot change it in place any more, and there is no room for another.
+            let changed = volume.set_xattr(first, NAME, &[9; 300], SetXattrMode::Any);
+            assert!(
+                changed.expect_err("no room").is(Refusal::NoSpace),
+                "{setting:?}"
+            );
+            assert_eq!(volume.xattr(first, NAME).expect("there"), [7; 300]);
+            volume.remove_xattr(second, NAME).expect("there");
+            set(&volume, first, &[9; 300]);
+        }
+        let error = volume.xattr(third, NAME).expect_err("it has none");
+        assert!(error.is(Refusal::NoAttribute));
+        volume.close().expect("a clean close");
+        image.assert_clean();
+    }
+}
+
+/// Threads set, remove and read few values on files of their own, and remove the files.
+fn work(volume: &Volume, thread: u64, seed: u64) {
+    let mut random = Random(seed * 100 + thread);
+    let mut files: Vec<(String, InodeNumber, Option<u8>)> = Vec::new();
+    for number in 0..1500 {
+        if files.len() < 3 {
+            let name = format!("t{thread}-{number}");
+            files.push((name.clone(), create(volume, &name), None));
+        }
+        let pick = random.below(files.len() as u64) as usize;
+        let (_, inode, value) = &mut files[pick];
+        match random.below(6) {
+            0 if value.is_some() => {
+                volume.remove_xattr(*inode, NAME).expect("there");
+                *value = None;
+            }
+            1 => {
+                let (name, inode, _) = files.swap_remove(pick);
+                volume
+                    .unlink(InodeNumber::ROOT, name.as_bytes())
+                    .expect("there");
+                volume.forget(inode, 1);
+            }
+            2 => {
+                let found = volume.xattr(*inode, NAME).ok();
+                assert_eq!(found, value.map(|value| vec![value; 300]), "seed {seed}");
+            }
+            3 if random.below(20) == 0 => volume.sync().expect("a commit"),
+            _ => {
+                let new = random.below(6) as u8;
+                set(volume, *inode, &[new; 300]);
+                *value = Some(new);
+            }
+        }
+    }
+}
+
+#[test]
+fn many_threads_share_few_values() {
+    for (setting, seed) in SETTINGS.into_iter().zip(1..) {
+        println!("{setting:?}, seed {seed}");
+        let Some(image) = Image::make(&["-b", "1024", "-I", "128", "-J", "size=4"]) else {
+            return;
+        };
+        let volume = open(&image, setting);
+        let before = free_blocks(&volume);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let volume = &volume;
+                scope.spawn(move || {
+                    let _pin = pext4_sync::topology::pin(thread as usize);
+                    work(volume, thread, seed);
+                });
+            }
+        });
+        let seen = volume.attribute_cache_statistics();
+        if setting != AttributeCache::Off {
+            assert!(
+                seen.hits > 1000 && seen.dropped > 10,
+                "{setting:?}: {seen:?}"
+            );
+        }
+        assert!(before - free_blocks(&volume) < 40, "{setting:?}");
+        volume.close().expect("a clean close");
+        image.assert_clean();
+    }
+}
