@@ -5,13 +5,14 @@
 //! memory when the cache evicts it, which happens only while nobody else holds it, it is dirty in
 //! no transaction and nobody has pinned it; or when its block is discarded.
 //!
-//! Locking: the state is under the lock of class `Buffer`, pins and flags are atomic.
+//! Locking: the state is under the lock of class `Buffer`, whose readers do not meet while nobody
+//! writes; pins and flags are atomic.
 
 use std::fmt;
 
 use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use pext4_sync::{Class, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use pext4_sync::{BiasedLock, BiasedReadGuard, BiasedWriteGuard, Class};
 
 use crate::page::Page;
 
@@ -51,13 +52,15 @@ pub struct BufferState {
 pub struct Buffer {
     /// [immutable]
     block: BlockNumber,
-    state: RwLock<BufferState>,
+    state: BiasedLock<BufferState>,
     /// [atomic] Reasons to stay in memory.
     pins: AtomicU32,
     /// [atomic; set once, under the state's lock] The bytes are there.
     loaded: AtomicBool,
     /// [atomic] A reader above has checked the checksum of what the device gave.
     verified: AtomicBool,
+    /// [atomic; set under the shard's lock] It left the cache: another may stand for its block.
+    gone: AtomicBool,
     /// [atomic] Used since the clock's hand last passed.
     used: AtomicBool,
     /// [atomic; set once, under the shard's lock] The cache has forgotten it.
@@ -81,10 +84,11 @@ impl Buffer {
         };
         Self {
             block,
-            state: RwLock::new(Class::Buffer, state),
+            state: BiasedLock::new(Class::Buffer, state),
             pins: AtomicU32::new(0),
             loaded: AtomicBool::new(false),
             verified: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
             used: AtomicBool::new(false),
             discarded: AtomicBool::new(false),
         }
@@ -98,19 +102,19 @@ impl Buffer {
 
     /// Locks the state for looking.
     #[cfg_attr(debug_assertions, track_caller)]
-    pub fn read(&self) -> RwLockReadGuard<'_, BufferState> {
+    pub fn read(&self) -> BiasedReadGuard<'_, BufferState> {
         self.state.read()
     }
 
     /// Locks the state for changing.
     #[cfg_attr(debug_assertions, track_caller)]
-    pub fn write(&self) -> RwLockWriteGuard<'_, BufferState> {
+    pub fn write(&self) -> BiasedWriteGuard<'_, BufferState> {
         self.state.write()
     }
 
     /// Locks the state for changing, if nobody has it locked.
     #[must_use]
-    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, BufferState>> {
+    pub fn try_write(&self) -> Option<BiasedWriteGuard<'_, BufferState>> {
         self.state.try_write()
     }
 
@@ -184,6 +188,15 @@ impl Buffer {
 
     pub(crate) fn set_loaded(&self) {
         self.loaded.store(true, Ordering::Release);
+    }
+
+    /// Whether the cache would still give this buffer for its block.
+    pub(crate) fn is_current(&self) -> bool {
+        self.is_loaded() && !self.gone.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_gone(&self) {
+        self.gone.store(true, Ordering::Release);
     }
 
     /// Notes a use; looks first, so that a hot buffer's line is not written each time.

@@ -13,14 +13,15 @@
 //! Locking: a shard (class `BufferShard`) comes before a buffer (class `Buffer`), and no call here
 //! may be made with a buffer locked. Sole ownership is what makes eviction safe: references are
 //! given out under the shard's lock only, so a buffer that the shard alone holds cannot be got,
-//! locked or made dirty by anyone else.
+//! locked or made dirty by anyone else. What a core remembers ([`Cache::near`]) is held by it, and
+//! so stays; a buffer that was taken out though somebody held it says so itself.
 
 use std::io;
 use std::sync::Arc;
 
 use pext4_ondisk::BlockNumber;
 use pext4_sync::hash::NumberMap;
-use pext4_sync::{Class, Counter, RwLock, Sharded, topology};
+use pext4_sync::{Class, Counter, Front, Near, RwLock, Sharded, topology};
 
 use crate::buffer::Buffer;
 use crate::device::Device;
@@ -31,6 +32,9 @@ const LEAST_SHARD: usize = 64;
 
 /// Buffers one insert evicts at most: more than one, so that a grown cache shrinks again.
 const MOST_EVICTIONS: usize = 4;
+
+/// Buffers that each core remembers at most, as long as they are few beside the cache.
+const MOST_NEAR: usize = 32;
 
 /// Steps the hand takes at most in one insert.
 const MOST_STEPS: usize = 64;
@@ -44,6 +48,8 @@ pub struct Cache {
     /// [immutable] Buffers in a shard before it evicts.
     shard_capacity: usize,
     shards: Sharded<RwLock<Shard>>,
+    /// What each core asks for again and again: roots and upper nodes of trees.
+    front: Front<Buffer>,
     /// Blocks asked of the device.
     reads: Counter,
 }
@@ -85,6 +91,7 @@ impl Cache {
             shards: Sharded::with_count(count, |_| {
                 RwLock::new(Class::BufferShard, Shard::default())
             }),
+            front: Front::new((blocks / topology::shard_count() / 8).min(MOST_NEAR)),
             reads: Counter::new(),
         }
     }
@@ -118,6 +125,16 @@ impl Cache {
                 return Ok(buffer);
             }
         }
+    }
+
+    /// As [`Cache::get`], without a write to what other cores read if this core asks for the block
+    /// often.
+    ///
+    /// # Errors
+    /// As [`Cache::get`].
+    pub fn near(&self, block: BlockNumber) -> io::Result<Near<Buffer>> {
+        self.front
+            .get(block.get(), Buffer::is_current, || self.get(block))
     }
 
     /// The buffer of `block` with a page of zeroes and nothing read: for a block that begins a new
@@ -180,6 +197,7 @@ impl Cache {
 
     /// Lets go of every buffer that may leave memory; answers how many did.
     pub fn evict_idle(&self) -> usize {
+        self.front.clear();
         self.shards
             .iter()
             .map(|shard| shard.write().evict_idle())
@@ -379,6 +397,7 @@ impl Shard {
     /// Takes the buffer at `place` out of the ring; the last one moves there.
     fn close(&mut self, place: usize) {
         let gone = self.ring.swap_remove(place);
+        gone.set_gone();
         self.places.remove(&gone.block());
         if let Some(moved) = self.ring.get(place) {
             self.places.insert(moved.block(), place);

@@ -21,7 +21,7 @@ use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, Tid};
 use pext4_sync::order::Class;
-use pext4_sync::{Mutex, MutexGuard, time};
+use pext4_sync::{Mutex, MutexGuard, Near, time};
 
 use crate::error::{Error, Refusal, Result};
 use crate::options::{MountOptions, OnError};
@@ -168,14 +168,30 @@ impl Store {
     ///
     /// `Corrupt` if the number lies outside the file system, `Io` if the device fails.
     pub fn read_block(&self, block: BlockNumber) -> Result<Arc<Buffer>> {
-        if !self.contains(block, 1) {
-            return Err(
-                Corrupt::new("block pointer", "lies outside the file system")
-                    .in_block(block)
-                    .into(),
-            );
-        }
+        self.check_inside(block)?;
         Ok(self.cache.get(block)?)
+    }
+
+    /// As [`Store::read_block`], for blocks that every core may want again and again: those of
+    /// trees. Holding one writes nothing that other cores read.
+    ///
+    /// # Errors
+    ///
+    /// As [`Store::read_block`].
+    pub fn near_block(&self, block: BlockNumber) -> Result<Near<Buffer>> {
+        self.check_inside(block)?;
+        Ok(self.cache.near(block)?)
+    }
+
+    fn check_inside(&self, block: BlockNumber) -> Result<()> {
+        if self.contains(block, 1) {
+            return Ok(());
+        }
+        Err(
+            Corrupt::new("block pointer", "lies outside the file system")
+                .in_block(block)
+                .into(),
+        )
     }
 
     /// Whether an inode is the file system's own, which no name may lead to.

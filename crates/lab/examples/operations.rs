@@ -29,7 +29,11 @@ const IMAGE: u64 = 1 << 30;
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let workload = find(&arguments.next().context("WORKLOAD STEPS [meter]")?)?;
-    let steps: u64 = arguments.next().context("STEPS")?.parse().context("STEPS")?;
+    let steps: u64 = arguments
+        .next()
+        .context("STEPS")?
+        .parse()
+        .context("STEPS")?;
     if arguments.next().is_some() {
         ensure!(meter::is_built_in(), "build with --features meter");
         meter::switch(true);

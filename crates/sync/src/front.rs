@@ -29,15 +29,15 @@ const PATIENCE: u8 = 3;
 const MOST_CREDIT: u8 = 15;
 
 /// Remembers, by shard, what is asked for often.
-pub struct Front<K, V> {
-    shards: Sharded<Mutex<Places<K, V>>>,
+pub struct Front<V> {
+    shards: Sharded<Mutex<Places<V>>>,
 }
 
-type Places<K, V> = Box<[Place<K, V>]>;
+type Places<V> = Box<[Place<V>]>;
 
 /// One value of a shard's memory, or a key on its way into it.
-struct Place<K, V> {
-    key: Option<K>,
+struct Place<V> {
+    key: Option<u64>,
     /// How often it was asked for, less how often another key was.
     credit: u8,
     value: Option<Arc<CachePadded<Arc<V>>>>,
@@ -81,7 +81,7 @@ enum Seen<V> {
     Absent(bool),
 }
 
-impl<K: Copy + Eq + Into<u64>, V> Front<K, V> {
+impl<V> Front<V> {
     /// A front of `places` values a shard, rounded up to a power of two.
     #[must_use]
     pub fn new(places: usize) -> Self {
@@ -106,7 +106,7 @@ impl<K: Copy + Eq + Into<u64>, V> Front<K, V> {
     #[inline]
     pub fn get<E>(
         &self,
-        key: K,
+        key: u64,
         still_counts: impl FnOnce(&V) -> bool,
         find: impl FnOnce() -> Result<Arc<V>, E>,
     ) -> Result<Near<V>, E> {
@@ -123,7 +123,7 @@ impl<K: Copy + Eq + Into<u64>, V> Front<K, V> {
         })
     }
 
-    fn look(&self, key: K) -> Seen<V> {
+    fn look(&self, key: u64) -> Seen<V> {
         let Some(mut places) = self.shards.local().try_lock() else {
             return Seen::Absent(false);
         };
@@ -147,7 +147,7 @@ impl<K: Copy + Eq + Into<u64>, V> Front<K, V> {
     }
 
     #[cold]
-    fn remember(&self, key: K, value: Arc<V>) -> Near<V> {
+    fn remember(&self, key: u64, value: Arc<V>) -> Near<V> {
         let value = Arc::new(CachePadded::new(value));
         let mut before = None;
         if let Some(mut places) = self.shards.local().try_lock() {
@@ -159,9 +159,7 @@ impl<K: Copy + Eq + Into<u64>, V> Front<K, V> {
         drop(before);
         Near::Shard(value)
     }
-}
 
-impl<K, V> Front<K, V> {
     /// Forgets everything, on all shards.
     pub fn clear(&self) {
         for shard in self.shards.iter() {
@@ -174,8 +172,7 @@ impl<K, V> Front<K, V> {
     }
 }
 
-fn at<K: Copy + Into<u64>, V>(places: &mut [Place<K, V>], key: K) -> &mut Place<K, V> {
-    let key: u64 = key.into();
+fn at<V>(places: &mut [Place<V>], key: u64) -> &mut Place<V> {
     let mask = places.len() - 1;
     &mut places[(key ^ (key >> 17)) as usize & mask]
 }
@@ -188,7 +185,7 @@ mod tests {
     use super::{Front, Near, PATIENCE};
     use crate::topology;
 
-    fn ask(front: &Front<u64, u64>, value: &Arc<u64>) -> Near<u64> {
+    fn ask(front: &Front<u64>, value: &Arc<u64>) -> Near<u64> {
         let found: Result<_, Infallible> = front.get(**value, |_| true, || Ok(Arc::clone(value)));
         found.expect("it cannot fail")
     }

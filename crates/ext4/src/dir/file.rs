@@ -12,6 +12,7 @@ use pext4_block::{Buffer, Stamp};
 use pext4_jbd2::Handle;
 use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock, directory, htree};
+use pext4_sync::Near;
 
 use super::blocks::{BlockKind, DirectoryBlocks, DirectorySettings, kind_of};
 use crate::error::{Error, Refusal, Result};
@@ -43,7 +44,7 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
             inodes,
             inode,
             settings,
-            generation: inode.state(|state| state.slot.generation),
+            generation: inode.generation(),
             handle: None,
             last: Cell::new(None),
         }
@@ -94,9 +95,9 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
         .into()
     }
 
-    fn buffer(&self, block: LogicalBlock, kind: BlockKind) -> Result<Arc<Buffer>> {
+    fn buffer(&self, block: LogicalBlock, kind: BlockKind) -> Result<Near<Buffer>> {
         let home = self.locate(block)?;
-        let buffer = self.inodes.store.read_block(home)?;
+        let buffer = self.inodes.store.near_block(home)?;
         self.verify(&buffer, home, kind)?;
         Ok(buffer)
     }
@@ -204,8 +205,7 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
     }
 
     fn is_indexed(&self) -> bool {
-        self.inode
-            .state(|state| state.slot.flags.contains(InodeFlags::INDEX))
+        self.inode.flags().contains(InodeFlags::INDEX)
     }
 
     fn set_indexed(&mut self) {
@@ -226,7 +226,7 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
 ///
 /// `Refused(NotSupported)`.
 pub fn check_form(inode: &Inode) -> Result<()> {
-    if inode.state(|state| state.slot.has_inline_data()) {
+    if inode.flags().contains(InodeFlags::INLINE_DATA) {
         return Err(Refusal::NotSupported.into());
     }
     Ok(())

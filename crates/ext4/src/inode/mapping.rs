@@ -105,7 +105,7 @@ impl NodeStore for Nodes<'_, '_> {
     ) -> Result<R> {
         let store = &self.inodes.store;
         self.inodes.check_not_metadata(block, 1)?;
-        let buffer = store.read_block(block)?;
+        let buffer = store.near_block(block)?;
         let state = buffer.read();
         if !buffer.is_verified() {
             self.verify(&state.page, depth)
@@ -117,7 +117,7 @@ impl NodeStore for Nodes<'_, '_> {
 
     fn edit<R>(&mut self, block: BlockNumber, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
         let stamp = self.stamp();
-        let buffer = self.inodes.store.read_block(block)?;
+        let buffer = self.inodes.store.near_block(block)?;
         // The node may have left memory since it was read, and once it is edited its bytes wait for
         // their checksum until the commit.
         if !buffer.is_verified() {
@@ -173,7 +173,7 @@ impl NodeStore for Nodes<'_, '_> {
 
 impl Inodes {
     fn is_extent_mapped(inode: &Inode) -> bool {
-        inode.state(|state| state.slot.flags.contains(InodeFlags::EXTENTS))
+        inode.flags().contains(InodeFlags::EXTENTS)
     }
 
     /// Refuses files of the older block-mapped form, whose map is not changed.
@@ -214,7 +214,7 @@ impl Inodes {
         Nodes {
             inodes: self,
             inode,
-            generation: inode.state(|state| state.slot.generation),
+            generation: inode.generation(),
             change: handle.map(|handle| Change {
                 handle,
                 goal,
@@ -245,7 +245,7 @@ impl Inodes {
     }
 
     fn lookup_any(&self, inode: &Inode, logical: LogicalBlock) -> Result<Mapping> {
-        let root = inode.state(|state| state.slot.block);
+        let root = inode.root();
         if !Self::is_extent_mapped(inode) {
             return self.lookup_indirect(inode, &root, logical);
         }
@@ -260,7 +260,7 @@ impl Inodes {
         logical: LogicalBlock,
     ) -> Result<Mapping> {
         let read = |block: BlockNumber, index: usize| -> Result<u32> {
-            let buffer = self.store.read_block(block)?;
+            let buffer = self.store.near_block(block)?;
             let state = buffer.read();
             Ok(indirect::entry(&state.page, index))
         };
@@ -291,7 +291,7 @@ impl Inodes {
         operation: impl FnOnce(&mut [u8; 60], &mut Nodes<'_, '_>) -> Result<R>,
     ) -> Result<R> {
         self.check_extent_mapped(inode)?;
-        let mut root = inode.state(|state| state.slot.block);
+        let mut root = inode.root();
         let mut nodes = self.nodes(inode, Some(handle), goal);
         let result = operation(&mut root, &mut nodes);
         let change = nodes.change.take().expect("given above");

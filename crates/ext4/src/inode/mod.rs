@@ -13,10 +13,11 @@
 //!   see. Taken before a handle is started.
 //! - `map` [InodeMap] guards the shape of the extent tree and the preallocation.
 //! - `state` [InodeState] guards the decoded slot. A leaf that the committer takes, so nothing
-//!   sleeps under it.
+//!   sleeps under it. What is asked for all the time is read without it (`glance.rs`).
 
 pub mod data;
 pub mod extents;
+mod glance;
 pub mod holds;
 pub mod mapping;
 pub mod table;
@@ -30,8 +31,9 @@ use pext4_ondisk::time::Time;
 use pext4_ondisk::{BlockNumber, InodeNumber, Tid};
 use pext4_sync::atomic::{AtomicBool, Ordering};
 use pext4_sync::order::Class;
-use pext4_sync::{Mutex, RwLock};
+use pext4_sync::{BiasedLock, Mutex};
 
+use crate::inode::glance::Glance;
 use crate::inode::holds::Holds;
 use crate::mballoc::Preallocation;
 use crate::orphan::OrphanPlace;
@@ -47,10 +49,12 @@ pub struct Inode {
     checksum_seed: Option<u32>,
     block_size: u32,
     /// What operations exclude each other by; see the head of the file.
-    pub lock: RwLock<()>,
+    pub lock: BiasedLock<()>,
     /// Shape of the extent tree.
-    pub map: RwLock<Map>,
+    pub map: BiasedLock<Map>,
     state: Mutex<State>,
+    /// [atomic; written under state]
+    glance: Glance,
     referenced: AtomicBool,
 }
 
@@ -105,6 +109,17 @@ impl Inode {
         } else {
             Class::Inode
         };
+        let state = State {
+            slot,
+            orphan: None,
+            sync_tid: None,
+            datasync_tid: None,
+            last_tid: None,
+            cut_tid: None,
+            tail_is_zero: false,
+            dead: false,
+            owed: Owed::default(),
+        };
         Self {
             number,
             file_type,
@@ -112,22 +127,10 @@ impl Inode {
             offset: place.offset,
             checksum_seed: store.metadata_csum.then_some(store.checksum_seed),
             block_size: store.block_size(),
-            lock: RwLock::new(class, ()),
-            map: RwLock::new(Class::InodeMap, Map::default()),
-            state: Mutex::new(
-                Class::InodeState,
-                State {
-                    slot,
-                    orphan: None,
-                    sync_tid: None,
-                    datasync_tid: None,
-                    last_tid: None,
-                    cut_tid: None,
-                    tail_is_zero: false,
-                    dead: false,
-                    owed: Owed::default(),
-                },
-            ),
+            lock: BiasedLock::new(class, ()),
+            map: BiasedLock::new(Class::InodeMap, Map::default()),
+            glance: Glance::of(&state),
+            state: Mutex::new(Class::InodeState, state),
             referenced: AtomicBool::new(true),
         }
     }
@@ -157,7 +160,10 @@ impl Inode {
 
     /// Changes what is not journalled (hints, marks) in the state.
     pub fn note<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
-        change(&mut self.state.lock())
+        let mut state = self.state.lock();
+        let result = change(&mut state);
+        self.glance.note(&state);
+        result
     }
 
     /// Changes the slot within a handle (one credit the first time in a transaction).
@@ -184,6 +190,7 @@ impl Inode {
         let result = change(state);
         // What is told now is what is read back later.
         state.slot.clamp_times();
+        self.glance.note(state);
         result
     }
 
@@ -200,12 +207,33 @@ impl Inode {
             |captures| captures.push(self.capture_of(&state.slot)),
         );
         state.owed.settle(handle.tid());
+        // Whoever still remembers this life looks again.
+        state.dead = true;
+        self.glance.note(state);
     }
 
     /// What `stat` tells.
     #[must_use]
     pub fn attributes(&self) -> Attributes {
-        self.state(|state| self.attributes_of(&state.slot))
+        let published = self.glance.attributes(self.number, self.file_type);
+        published.unwrap_or_else(|| self.state(|state| self.show(state)))
+    }
+
+    /// The root of the map, or whatever else `i_block` holds.
+    pub(crate) fn root(&self) -> [u8; 60] {
+        self.glance.root().unwrap_or_else(|| {
+            self.state(|state| {
+                self.show(state);
+                state.slot.block
+            })
+        })
+    }
+
+    /// Looks at the attributes under the lock of the state, and offers them to others.
+    fn show(&self, state: &State) -> Attributes {
+        let attributes = self.attributes_of(&state.slot);
+        self.glance.offer(state, || attributes);
+        attributes
     }
 
     fn attributes_of(&self, slot: &Slot) -> Attributes {
@@ -241,7 +269,27 @@ impl Inode {
     /// Size in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
-        self.state(|state| state.slot.size)
+        self.glance.size()
+    }
+
+    /// Its flags.
+    pub(crate) fn flags(&self) -> InodeFlags {
+        InodeFlags::from_bits_retain(self.glance.flags())
+    }
+
+    /// Names that lead here, as the slot counts them.
+    pub(crate) fn links(&self) -> u32 {
+        self.glance.links()
+    }
+
+    /// Its generation.
+    pub(crate) fn generation(&self) -> u32 {
+        self.glance.generation()
+    }
+
+    /// Whether somebody is freeing it, or has.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.glance.dead()
     }
 
     /// Keeps it from the next round of eviction; writes only when that is news.
@@ -265,6 +313,7 @@ impl Inode {
         let mut state = self.state.lock();
         let due = state.slot.links == 0 && !state.dead && holds.is_free(self.number);
         state.dead |= due;
+        self.glance.note(&state);
         due
     }
 

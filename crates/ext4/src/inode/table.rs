@@ -12,7 +12,7 @@ use pext4_ondisk::inode::Inode as Slot;
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
 use pext4_sync::atomic::{AtomicUsize, Ordering};
 use pext4_sync::order::Class;
-use pext4_sync::{Map, Sharded};
+use pext4_sync::{Front, Map, Near, Sharded};
 
 use crate::error::{Refusal, Result};
 use crate::groups::Groups;
@@ -23,6 +23,8 @@ use crate::orphan::{Chain, Orphans};
 use crate::store::Store;
 use crate::types::FileType;
 
+/// Inodes that each core remembers at most.
+const MOST_NEAR: usize = 32;
 /// Memory that one inode takes, roughly: the object, its slot's tail, and its place in the table.
 const INODE_MEMORY: u64 = 1024;
 
@@ -39,6 +41,8 @@ pub struct Inodes {
     /// Attribute blocks that can be shared.
     pub attribute_blocks: SharedBlocks,
     table: Map<InodeNumber, Arc<Inode>>,
+    /// What each core asks for again and again: directories, mostly.
+    front: Front<Inode>,
     /// Inodes in one shard of the table before it evicts.
     shard_share: usize,
     /// By shard of the table, at how many inodes it evicts next: a shard whose inodes are all in
@@ -64,6 +68,7 @@ impl Inodes {
             orphans,
             holds,
             attribute_blocks,
+            front: Front::new((shard_share / 8).min(MOST_NEAR)),
             shard_share,
             evict_at: Sharded::with_count(table.shard_count(), |_| AtomicUsize::new(shard_share)),
             table,
@@ -76,12 +81,16 @@ impl Inodes {
     ///
     /// `Corrupt` for numbers outside the table and slots that cannot be true, `Refused(Stale)` for
     /// an inode that is not in use, `Io`.
-    pub fn get(&self, number: InodeNumber) -> Result<Arc<Inode>> {
-        let inode = match self.table.get(&number) {
-            Some(inode) => inode,
-            None => self.load(number)?,
-        };
-        if inode.state(|state| state.dead) {
+    pub fn get(&self, number: InodeNumber) -> Result<Near<Inode>> {
+        let inode = self.front.get(
+            u64::from(number.get()),
+            |inode| !inode.is_dead(),
+            || match self.table.get(&number) {
+                Some(inode) => Ok(inode),
+                None => self.load(number),
+            },
+        )?;
+        if inode.is_dead() {
             return Err(Refusal::Stale.into());
         }
         inode.mark_used();

@@ -99,7 +99,7 @@ impl Inodes {
             return Ok(());
         }
         self.add_orphan(&mut handle, inode)?;
-        let was_orphan_already = inode.state(|state| state.slot.links == 0);
+        let was_orphan_already = inode.links() == 0;
         while let Some(end) = left {
             handle.restart(self.step_credits())?;
             left = self.unmap_step(&mut handle, inode, first..end)?;

@@ -66,7 +66,7 @@ impl Volume {
 
 /// Refuses what the inode's flags forbid, and flags that would not be heeded.
 fn check_flags(inode: &Inode, change: &SetAttributes) -> Result<()> {
-    let flags = inode.state(|state| state.slot.flags);
+    let flags = inode.flags();
     let only_flags = *change
         == SetAttributes {
             flags: change.flags,

@@ -1,8 +1,7 @@
 //! The content of regular files.
 
-use std::sync::Arc;
-
 use pext4_ondisk::inode::InodeFlags;
+use pext4_sync::Near;
 
 use super::birth::Birth;
 use super::{INODE_CREDITS, check_directory};
@@ -13,7 +12,7 @@ use crate::volume::Volume;
 
 impl Volume {
     /// An inode that must be a regular file.
-    pub(super) fn regular(&self, number: InodeNumber) -> Result<Arc<Inode>> {
+    pub(super) fn regular(&self, number: InodeNumber) -> Result<Near<Inode>> {
         let inode = self.inodes.get(number)?;
         match inode.file_type() {
             FileType::Regular => Ok(inode),
@@ -186,7 +185,7 @@ impl Volume {
 
 /// Data of an immutable file does not change; append-only is for the opener to obey.
 fn check_not_immutable(inode: &Inode) -> Result<()> {
-    if inode.state(|state| state.slot.flags.contains(InodeFlags::IMMUTABLE)) {
+    if inode.flags().contains(InodeFlags::IMMUTABLE) {
         return Err(Refusal::NotPermitted.into());
     }
     Ok(())

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use pext4_jbd2::Handle;
 use pext4_ondisk::inode::InodeFlags;
-use pext4_sync::{RwLockReadGuard, RwLockWriteGuard};
+use pext4_sync::{BiasedReadGuard, BiasedWriteGuard, Near};
 
 use crate::dir::{self, DirectoryFile};
 use crate::error::{Error, Refusal, Result};
@@ -70,7 +70,7 @@ impl Volume {
     }
 
     /// An inode that must be a directory.
-    pub(crate) fn directory(&self, number: InodeNumber) -> Result<Arc<Inode>> {
+    pub(crate) fn directory(&self, number: InodeNumber) -> Result<Near<Inode>> {
         let inode = self.inodes.get(number)?;
         if !inode.is_directory() {
             return Err(Refusal::NotADirectory.into());
@@ -81,7 +81,11 @@ impl Volume {
 
     /// The inode that a directory entry leads to, `.` and `..` apart. Entries to the directory
     /// itself, to the root, to inodes of the system and to unused ones are corruption.
-    pub(crate) fn entry_inode(&self, directory: &Inode, number: InodeNumber) -> Result<Arc<Inode>> {
+    pub(crate) fn entry_inode(
+        &self,
+        directory: &Inode,
+        number: InodeNumber,
+    ) -> Result<Near<Inode>> {
         if number < self.inodes.store.geometry.first_inode
             || self.inodes.store.is_system_inode(number)
         {
@@ -97,7 +101,7 @@ impl Volume {
                 error
             }
         })?;
-        if inode.state(|state| state.slot.links == 0) {
+        if inode.links() == 0 {
             return Err(bad_entry(directory, number, "an inode without links"));
         }
         Ok(inode)
@@ -147,21 +151,21 @@ fn bad_entry(directory: &Inode, number: InodeNumber, what: &str) -> Error {
 
 /// The lock of an operation's only inode, for looking. Its end is decided under the lock, so an
 /// inode that ended while the caller was on its way is refused.
-pub(crate) fn lock_shared(inode: &Inode) -> Result<RwLockReadGuard<'_, ()>> {
+pub(crate) fn lock_shared(inode: &Inode) -> Result<BiasedReadGuard<'_, ()>> {
     let guard = inode.lock.read_keyed(lock_key(inode));
     check_alive(inode)?;
     Ok(guard)
 }
 
 /// As [`lock_shared`], for changing.
-pub(crate) fn lock_exclusive(inode: &Inode) -> Result<RwLockWriteGuard<'_, ()>> {
+pub(crate) fn lock_exclusive(inode: &Inode) -> Result<BiasedWriteGuard<'_, ()>> {
     let guard = inode.lock.write_keyed(lock_key(inode));
     check_alive(inode)?;
     Ok(guard)
 }
 
 fn check_alive(inode: &Inode) -> Result<()> {
-    if inode.state(|state| state.dead) {
+    if inode.is_dead() {
         return Err(Refusal::Stale.into());
     }
     Ok(())
@@ -170,7 +174,7 @@ fn check_alive(inode: &Inode) -> Result<()> {
 /// Refuses to look into a directory that was removed while it is held: it has no names any more,
 /// `.` and `..` included.
 fn check_not_removed(directory: &Inode) -> Result<()> {
-    if directory.state(|state| state.slot.links == 0) {
+    if directory.links() == 0 {
         return Err(Refusal::NotFound.into());
     }
     Ok(())
@@ -207,8 +211,8 @@ fn check_new_name(name: &[u8]) -> Result<()> {
 
 /// Refuses changes of a directory that was removed or is immutable.
 fn check_directory(directory: &Inode, removes: bool) -> Result<()> {
-    let (links, flags) = directory.state(|state| (state.slot.links, state.slot.flags));
-    if links == 0 {
+    let flags = directory.flags();
+    if directory.links() == 0 {
         return Err(Refusal::NotFound.into());
     }
     if flags.contains(InodeFlags::IMMUTABLE) || (removes && flags.contains(InodeFlags::APPEND)) {
@@ -219,7 +223,7 @@ fn check_directory(directory: &Inode, removes: bool) -> Result<()> {
 
 /// Refuses to touch a file that is immutable or append-only.
 fn check_changeable(inode: &Inode) -> Result<()> {
-    let flags = inode.state(|state| state.slot.flags);
+    let flags = inode.flags();
     if flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
         return Err(Refusal::NotPermitted.into());
     }

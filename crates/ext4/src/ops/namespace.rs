@@ -185,7 +185,7 @@ impl Volume {
     }
 
     pub(super) fn check_room_for_subdirectory(&self, directory: &Inode) -> Result<()> {
-        let full = directory.state(|state| state.slot.links >= MOST_LINKS);
+        let full = directory.links() >= u32::from(MOST_LINKS);
         if full && !self.many_subdirectories {
             return Err(Refusal::TooManyLinks.into());
         }
@@ -232,7 +232,7 @@ impl Volume {
             check_directory(&directory, false)?;
             let _inode = lock_exclusive(&inode)?;
             check_changeable(&inode)?;
-            if inode.state(|state| state.slot.links) >= MOST_LINKS {
+            if inode.links() >= u32::from(MOST_LINKS) {
                 return Err(Refusal::TooManyLinks.into());
             }
             if dir::find(&self.names(&directory), name)?.is_some() {
@@ -254,7 +254,7 @@ impl Volume {
         inode: &Arc<Inode>,
     ) -> Result<()> {
         self.insert_name(handle, directory, name, inode)?;
-        let was_unnamed = inode.state(|state| state.slot.links == 0);
+        let was_unnamed = inode.links() == 0;
         if was_unnamed {
             self.inodes.remove_orphan(handle, inode)?;
         }

@@ -7,7 +7,7 @@
 //! while another is held thus happens under that lock alone, and never in a circle, whatever the
 //! shape.
 
-use pext4_sync::RwLockWriteGuard;
+use pext4_sync::BiasedWriteGuard;
 
 use crate::error::{Refusal, Result};
 use crate::inode::Inode;
@@ -24,7 +24,7 @@ pub(super) enum Patience {
 
 impl Patience {
     /// Locks a directory below those held; `step` is its place in the order of this operation.
-    pub(super) fn lock(self, inode: &Inode, step: u64) -> Result<RwLockWriteGuard<'_, ()>> {
+    pub(super) fn lock(self, inode: &Inode, step: u64) -> Result<BiasedWriteGuard<'_, ()>> {
         match self {
             Self::Tries => Ok(inode.lock.try_write().ok_or(Refusal::Busy)?),
             Self::Waits => Ok(inode.lock.write_keyed(step)),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use pext4_jbd2::Handle;
 use pext4_ondisk::Corrupt;
-use pext4_sync::RwLockWriteGuard;
+use pext4_sync::{BiasedWriteGuard, Near};
 
 use super::birth::Birth;
 use super::patience::Patience;
@@ -222,7 +222,7 @@ impl Volume {
                 source,
                 target,
                 &moved,
-                other,
+                other.map(Near::into_own),
                 manner.whiteout,
                 ways.patience,
             ),
@@ -425,7 +425,7 @@ impl Volume {
 }
 
 /// An ancestor before its descendant, else by number.
-fn lock_parents<'a>(from: &'a Inode, to: &'a Inode, ways: &Ways) -> [RwLockWriteGuard<'a, ()>; 2] {
+fn lock_parents<'a>(from: &'a Inode, to: &'a Inode, ways: &Ways) -> [BiasedWriteGuard<'a, ()>; 2] {
     let to_first = ways.from.contains(&to.number());
     let from_first = ways.to.contains(&from.number()) || (!to_first && from.number() < to.number());
     let (first, second) = if from_first { (from, to) } else { (to, from) };
@@ -437,7 +437,7 @@ fn lock_parents<'a>(from: &'a Inode, to: &'a Inode, ways: &Ways) -> [RwLockWrite
 fn lock_inodes<'a>(
     inodes: &[&'a Arc<Inode>],
     patience: Patience,
-) -> Result<Vec<RwLockWriteGuard<'a, ()>>> {
+) -> Result<Vec<BiasedWriteGuard<'a, ()>>> {
     const PARENTS: u64 = 1;
     let mut inodes = inodes.to_vec();
     inodes.sort_by_key(|inode| (!inode.is_directory(), inode.number()));

@@ -1,0 +1,211 @@
+//! What of an inode's state is read without its lock.
+//!
+//! Whoever changes the state calls [`Glance::note`] before the lock is given back. Single facts are
+//! then read one by one: two of them belong together only under a lock of the caller's that keeps
+//! both from changing. What belongs together (what `stat` tells, the root of the map) is published
+//! as a whole once it is asked for twice without a change in between.
+
+use pext4_ondisk::InodeNumber;
+use pext4_ondisk::time::Time;
+use pext4_sync::Published;
+use pext4_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use crate::inode::State;
+use crate::types::{Attributes, DeviceNumber, FileType};
+
+/// Words of [`Attributes`]; behind them lie those of the root.
+const ATTRIBUTE_WORDS: usize = 13;
+const WORDS: usize = ATTRIBUTE_WORDS + 8;
+const ROOT_BYTES: usize = 60;
+/// Says that a time of creation is kept.
+const HAS_CREATED: u64 = 1 << 32;
+
+/// Facts of an inode, for who has no lock.
+pub(super) struct Glance {
+    dead: AtomicBool,
+    size: AtomicU64,
+    flags: AtomicU32,
+    links: AtomicU32,
+    generation: AtomicU32,
+    whole: Published<WORDS>,
+}
+
+impl Glance {
+    pub(super) fn of(state: &State) -> Self {
+        let glance = Self {
+            dead: AtomicBool::new(false),
+            size: AtomicU64::new(0),
+            flags: AtomicU32::new(0),
+            links: AtomicU32::new(0),
+            generation: AtomicU32::new(0),
+            whole: Published::new(),
+        };
+        glance.note(state);
+        glance
+    }
+
+    /// Follows a change of the state, whose lock the caller holds.
+    pub(super) fn note(&self, state: &State) {
+        let slot = &state.slot;
+        self.dead.store(state.dead, Ordering::Release);
+        self.size.store(slot.size, Ordering::Release);
+        self.flags.store(slot.flags.bits(), Ordering::Release);
+        self.links.store(u32::from(slot.links), Ordering::Release);
+        self.generation.store(slot.generation, Ordering::Release);
+        self.whole.expire();
+    }
+
+    pub(super) fn dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    pub(super) fn flags(&self) -> u32 {
+        self.flags.load(Ordering::Acquire)
+    }
+
+    pub(super) fn links(&self) -> u32 {
+        self.links.load(Ordering::Acquire)
+    }
+
+    pub(super) fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The published attributes of this inode.
+    pub(super) fn attributes(&self, inode: InodeNumber, file_type: FileType) -> Option<Attributes> {
+        let words = self.whole.read()?;
+        Some(unpack(&words, inode, file_type))
+    }
+
+    /// The published root of the map.
+    pub(super) fn root(&self) -> Option<[u8; ROOT_BYTES]> {
+        let words = self.whole.read()?;
+        let mut root = [0; ROOT_BYTES];
+        for (bytes, word) in root.chunks_mut(8).zip(&words[ATTRIBUTE_WORDS..]) {
+            bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
+        }
+        Some(root)
+    }
+
+    /// Offers what a reader found under the lock of the state to others.
+    pub(super) fn offer(&self, state: &State, attributes: impl FnOnce() -> Attributes) {
+        self.whole.offer(|| pack(&attributes(), &state.slot.block));
+    }
+}
+
+fn pack(attributes: &Attributes, root: &[u8; ROOT_BYTES]) -> [u64; WORDS] {
+    let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    let created = attributes.created.unwrap_or_default();
+    let (accessed, modified, changed) =
+        (attributes.accessed, attributes.modified, attributes.changed);
+    let has_created = if attributes.created.is_some() {
+        HAS_CREATED
+    } else {
+        0
+    };
+    let mut words = [0; WORDS];
+    words[..ATTRIBUTE_WORDS].copy_from_slice(&[
+        pair(attributes.links, u32::from(attributes.mode)),
+        pair(attributes.uid, attributes.gid),
+        attributes.size,
+        attributes.sectors,
+        accessed.seconds.cast_unsigned(),
+        modified.seconds.cast_unsigned(),
+        changed.seconds.cast_unsigned(),
+        created.seconds.cast_unsigned(),
+        pair(accessed.nanoseconds, modified.nanoseconds),
+        pair(changed.nanoseconds, created.nanoseconds),
+        u64::from(attributes.flags) | has_created,
+        pair(attributes.device.major, attributes.device.minor),
+        u64::from(attributes.generation),
+    ]);
+    for (word, bytes) in words[ATTRIBUTE_WORDS..].iter_mut().zip(root.chunks(8)) {
+        let mut whole = [0; 8];
+        whole[..bytes.len()].copy_from_slice(bytes);
+        *word = u64::from_le_bytes(whole);
+    }
+    words
+}
+
+fn unpack(words: &[u64; WORDS], inode: InodeNumber, file_type: FileType) -> Attributes {
+    let low = |word: u64| u32::try_from(word & u64::from(u32::MAX)).expect("masked");
+    let high = |word: u64| low(word >> 32);
+    let time = |seconds: usize, nanoseconds: u32| Time {
+        seconds: words[seconds].cast_signed(),
+        nanoseconds,
+    };
+    let mode = u16::try_from(high(words[0])).expect("it was packed from 16 bits");
+    let created = time(7, high(words[9]));
+    Attributes {
+        inode,
+        generation: low(words[12]),
+        file_type,
+        mode,
+        links: low(words[0]),
+        uid: low(words[1]),
+        gid: high(words[1]),
+        size: words[2],
+        sectors: words[3],
+        accessed: time(4, low(words[8])),
+        modified: time(5, high(words[8])),
+        changed: time(6, low(words[9])),
+        created: (words[10] & HAS_CREATED != 0).then_some(created),
+        flags: low(words[10]),
+        device: DeviceNumber {
+            major: low(words[11]),
+            minor: high(words[11]),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pext4_ondisk::InodeNumber;
+    use pext4_ondisk::time::Time;
+
+    use super::{pack, unpack};
+    use crate::types::{Attributes, DeviceNumber, FileType};
+
+    fn time(seconds: i64, nanoseconds: u32) -> Time {
+        Time {
+            seconds,
+            nanoseconds,
+        }
+    }
+
+    #[test]
+    fn attributes_come_back_as_they_were_published() {
+        let attributes = Attributes {
+            inode: InodeNumber(12),
+            generation: 34,
+            file_type: FileType::Regular,
+            mode: 0o107_777,
+            uid: u32::MAX,
+            gid: 7,
+            size: u64::MAX - 1,
+            sectors: 1 << 40,
+            links: 65_000,
+            device: DeviceNumber { major: 8, minor: 1 },
+            accessed: time(-1, 999_999_999),
+            modified: time(1 << 33, 2),
+            changed: time(3, 4),
+            created: Some(time(5, 6)),
+            flags: 0x8000_0010,
+        };
+        let root = std::array::from_fn(|index| u8::try_from(index).expect("small"));
+        let through = |attributes: &Attributes| {
+            let words = pack(attributes, &root);
+            unpack(&words, attributes.inode, attributes.file_type)
+        };
+        assert_eq!(through(&attributes), attributes);
+        let young = Attributes {
+            created: None,
+            ..attributes
+        };
+        assert_eq!(through(&young), young);
+    }
+}

@@ -1,0 +1,171 @@
+//! A few words under a lock that are read without it.
+//!
+//! What they say lives elsewhere, under a lock; every change of that is followed by
+//! [`Published::expire`] before the lock is given back. Who wants to read tries [`Published::read`],
+//! and where that gives nothing takes the lock, looks, and offers what it saw to others. So a value
+//! that changes all the time costs its writers one store, and one that many cores look at is read
+//! by all of them without a write.
+//!
+//! Protocol: `version` counts the changes; the words are those of version `shown`. Readers want
+//! both to be equal before and after; words are written only while `shown` is no version, so a
+//! reader that saw one new word sees afterwards that `shown` has moved.
+
+use crate::atomic::{AtomicU64, Ordering, fence};
+
+/// No version is this one.
+const NONE: u64 = 0;
+
+/// `N` words that can be read without a lock while nobody changes what they say.
+pub struct Published<const N: usize> {
+    /// [atomic; written under the lock]
+    version: AtomicU64,
+    /// [atomic; written under the lock]
+    shown: AtomicU64,
+    /// The version that a reader came for last and found unpublished. [the lock]
+    missed: AtomicU64,
+    /// [atomic; written under the lock while `shown` is none]
+    words: [AtomicU64; N],
+}
+
+impl<const N: usize> Published<N> {
+    /// Nothing is published yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            version: AtomicU64::new(NONE + 1),
+            shown: AtomicU64::new(NONE),
+            missed: AtomicU64::new(NONE),
+            words: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// The words, all of one version and not older than the last change that ended before the call.
+    #[inline]
+    #[must_use]
+    pub fn read(&self) -> Option<[u64; N]> {
+        let version = self.version.load(Ordering::Acquire);
+        if self.shown.load(Ordering::Acquire) != version {
+            return None;
+        }
+        let words = std::array::from_fn(|word| self.words[word].load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        let still = self.shown.load(Ordering::Relaxed) == version;
+        still.then_some(words)
+    }
+
+    /// What the words say has changed; called under the lock.
+    #[inline]
+    pub fn expire(&self) {
+        // Nobody else writes it: the lock is held.
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version + 1, Ordering::Release);
+    }
+
+    /// Offers the words to others if this version is asked for again; called under the lock.
+    pub fn offer(&self, words: impl FnOnce() -> [u64; N]) {
+        let version = self.version.load(Ordering::Relaxed);
+        if self.shown.load(Ordering::Relaxed) == version {
+            return;
+        }
+        if self.missed.load(Ordering::Relaxed) != version {
+            self.missed.store(version, Ordering::Relaxed);
+            return;
+        }
+        self.shown.store(NONE, Ordering::Relaxed);
+        // Who reads one of the words below and fences sees that none is shown.
+        fence(Ordering::Release);
+        for (place, word) in self.words.iter().zip(words()) {
+            place.store(word, Ordering::Relaxed);
+        }
+        self.shown.store(version, Ordering::Release);
+    }
+}
+
+impl<const N: usize> Default for Published<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Published;
+    use crate::order::Class;
+    use crate::{Mutex, thread};
+
+    #[test]
+    fn the_second_who_asks_publishes_and_a_change_takes_it_back() {
+        let published = Published::new();
+        published.offer(|| unreachable!("nobody has asked twice"));
+        assert_eq!(published.read(), None);
+        published.offer(|| [1, 2]);
+        assert_eq!(published.read(), Some([1, 2]));
+        published.expire();
+        assert_eq!(published.read(), None);
+        published.offer(|| [3, 4]);
+        published.offer(|| [3, 4]);
+        assert_eq!(published.read(), Some([3, 4]));
+    }
+
+    #[test]
+    fn readers_see_whole_values_that_never_go_back() {
+        let value = Mutex::new(Class::Leaf, 0_u64);
+        let published = Published::new();
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut last = 0;
+                    while last < 2000 {
+                        let seen = published.read().unwrap_or_else(|| {
+                            let value = value.lock();
+                            published.offer(|| [*value; 4]);
+                            [*value; 4]
+                        });
+                        assert!(seen.iter().all(|word| *word == seen[0]));
+                        assert!(seen[0] >= last);
+                        last = seen[0];
+                    }
+                });
+            }
+            for _ in 0..2000 {
+                let mut value = value.lock();
+                *value += 1;
+                published.expire();
+                drop(value);
+                thread::yield_now();
+            }
+        });
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use std::sync::Arc;
+
+    use super::Published;
+    use crate::thread;
+
+    /// A reader against a change and the publishing that follows it: old words or new ones, or
+    /// none, but no mixture.
+    #[test]
+    fn a_reader_sees_one_version() {
+        crate::model(|| {
+            let published = Arc::new(Published::new());
+            published.offer(|| [1, 1]);
+            published.offer(|| [1, 1]);
+            let writer = {
+                let published = Arc::clone(&published);
+                thread::spawn("writer", move || {
+                    published.expire();
+                    published.offer(|| [2, 2]);
+                    published.offer(|| [2, 2]);
+                })
+            };
+            if let Some(words) = published.read() {
+                assert!(words == [1, 1] || words == [2, 2], "{words:?}");
+            }
+            writer.join().expect("no panic");
+            assert_eq!(published.read(), Some([2, 2]));
+        });
+    }
+}
