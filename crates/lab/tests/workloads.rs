@@ -11,7 +11,9 @@ use pext4_image::mkfs;
 use pext4_lab::target::{Library, MountedPath, Target};
 use pext4_lab::workloads::{ALL, Plan, Task, Workload};
 
+/// Enough for every workload to go round once, and for some that make things durable each time.
 const STEPS: u32 = 2500;
+const STEPS_ON_A_DISK: u32 = 400;
 
 fn plan() -> Plan {
     Plan {
@@ -23,7 +25,7 @@ fn plan() -> Plan {
 }
 
 /// Two tasks at once; each takes the same number of steps.
-fn drive(workload: &dyn Workload, target: &dyn Target) {
+fn drive(workload: &dyn Workload, target: &dyn Target, steps: u32) {
     let plan = plan();
     workload.prepare(target, &plan).expect("prepared");
     let tasks: Vec<Box<dyn Task>> = (0..plan.tasks)
@@ -33,7 +35,7 @@ fn drive(workload: &dyn Workload, target: &dyn Target) {
         for mut task in tasks {
             scope.spawn(move || {
                 let mut done = 0;
-                for _ in 0..STEPS {
+                for _ in 0..steps {
                     done += task.step(target).expect("a step").operations;
                 }
                 assert!(done > 0, "steps without operations");
@@ -62,7 +64,7 @@ fn in_process_and_the_image_is_clean() {
         mkfs::mkfs(&*device, &options).expect("made");
         let volume = Volume::open(device.clone(), MountOptions::default()).expect("opened");
         let target = Library::new(volume).expect("a directory");
-        drive(*workload, &target);
+        drive(*workload, &target, STEPS);
         target.close().expect("closed");
         let folder = tempfile::tempdir().expect("a folder");
         let image = folder.path().join("image");
@@ -76,7 +78,7 @@ fn on_a_path() {
     for workload in ALL {
         let folder = tempfile::tempdir().expect("a folder");
         let target = MountedPath::open(folder.path()).expect("opened");
-        drive(*workload, &target);
+        drive(*workload, &target, STEPS_ON_A_DISK);
         let left = std::fs::read_dir(folder.path()).expect("listed").count();
         assert_eq!(left, 0, "{}", workload.name());
     }

@@ -2,6 +2,7 @@
 //! path, or on several file systems in turn.
 
 mod bar;
+mod report;
 mod run;
 
 use std::path::PathBuf;
@@ -24,6 +25,7 @@ enum Command {
     /// The workloads and the switches
     List(ListArguments),
     Run(Box<run::Arguments>),
+    Report(report::Arguments),
     /// One task of a run; a run starts it
     #[command(hide = true)]
     Worker,
@@ -47,6 +49,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             Ok(())
         }
         Command::Run(arguments) => run::run(arguments),
+        Command::Report(arguments) => report::run(arguments),
         Command::Worker => pext4_lab::run::run_worker(),
     }
 }

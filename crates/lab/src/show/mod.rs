@@ -1,10 +1,16 @@
 //! Results as people see them: on a terminal, in figures, in a report.
 
+mod figure;
+mod markdown;
 mod number;
 mod plot;
+mod report;
+mod svg;
 mod table;
 mod text;
 
+pub use figure::{Curve, Figure, Sort, draw};
 pub use number::{nanoseconds, share, thousands};
+pub use report::{Page, load, readme, report};
 pub use table::align;
 pub use text::{print, print_ablation};

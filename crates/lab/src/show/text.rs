@@ -2,11 +2,12 @@
 
 use std::fmt::Write;
 
+use super::markdown::{part_names, part_of};
 use super::number::{nanoseconds, share, thousands};
 use super::plot::{self, MARKS};
 use super::table::align;
 use crate::published::{self, Curve, Unit};
-use crate::results::{Evidence, Fragmentation, Part, Point, Results, Series};
+use crate::results::{Evidence, Fragmentation, Part, Results, Series};
 use crate::workloads;
 
 /// Everything about a run, as text.
@@ -32,16 +33,6 @@ pub fn print(results: &Results) -> String {
     }
     text.push_str(&foot(results));
     text
-}
-
-fn part_names(results: &Results) -> Vec<String> {
-    let series = results
-        .series
-        .iter()
-        .find(|series| series.side != "control");
-    let point = series.and_then(|series| series.points.first());
-    let parts = point.map(|point| point.parts.iter().map(|part| part.name.clone()).collect());
-    parts.unwrap_or_default()
 }
 
 fn head(results: &Results) -> String {
@@ -116,14 +107,6 @@ fn columns<'a>(results: &'a Results, part: &'a str) -> impl Iterator<Item = &'a 
         .iter()
         .flat_map(|series| series.points.iter().map(move |point| (series, point)));
     points.filter_map(move |(series, point)| part_of(series, point, part))
-}
-
-/// The control has one part, which stands beside all of the workload's.
-fn part_of<'a>(series: &Series, point: &'a Point, name: &str) -> Option<&'a Part> {
-    if series.side == "control" {
-        return point.parts.first();
-    }
-    point.parts.iter().find(|part| part.name == name)
 }
 
 /// A task's rate when it was alone, or with the fewest that were run.

@@ -8,7 +8,7 @@ use std::hint::black_box;
 
 use anyhow::Result;
 
-use super::{Needs, Plan, Step, Target, Task, Workload};
+use super::{About, Needs, Plan, Step, Target, Task, Workload};
 
 const WORDS: usize = 2048;
 
@@ -19,16 +19,12 @@ struct State {
 }
 
 impl Workload for Control {
-    fn name(&self) -> &'static str {
-        "control"
-    }
-
-    fn source(&self) -> &'static str {
-        "none: it tells what the machine itself does"
-    }
-
-    fn operation(&self) -> &'static str {
-        "mix 16 KiB of the task's own memory"
+    fn about(&self) -> &About {
+        &About {
+            name: "control",
+            source: "none: it tells what the machine itself does",
+            operation: "mix 16 KiB of the task's own memory",
+        }
     }
 
     fn needs(&self, _plan: &Plan) -> Needs {

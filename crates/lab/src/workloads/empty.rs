@@ -2,23 +2,19 @@
 
 use anyhow::Result;
 
-use super::{Needs, Plan, Step, Target, Task, Workload};
+use super::{About, Needs, Plan, Step, Target, Task, Workload};
 
 pub struct Empty;
 
 struct Nothing;
 
 impl Workload for Empty {
-    fn name(&self) -> &'static str {
-        "empty"
-    }
-
-    fn source(&self) -> &'static str {
-        "none"
-    }
-
-    fn operation(&self) -> &'static str {
-        "nothing"
+    fn about(&self) -> &About {
+        &About {
+            name: "empty",
+            source: "none",
+            operation: "nothing",
+        }
     }
 
     fn needs(&self, _plan: &Plan) -> Needs {

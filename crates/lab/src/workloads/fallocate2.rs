@@ -5,7 +5,7 @@
 
 use anyhow::Result;
 
-use super::{Needs, Node, Plan, Step, Target, Task, Workload, own_directory, remove_own};
+use super::{About, Needs, Node, Plan, Step, Target, Task, Workload, own_directory, remove_own};
 
 const PIECE: u64 = 8 << 10;
 const FILE: u64 = 1 << 20;
@@ -20,16 +20,12 @@ struct State {
 }
 
 impl Workload for Fallocate2 {
-    fn name(&self) -> &'static str {
-        "fallocate2"
-    }
-
-    fn source(&self) -> &'static str {
-        "will-it-scale; block allocation v1 and v3, 2025"
-    }
-
-    fn operation(&self) -> &'static str {
-        "fallocate 8 KiB behind the end of an unlinked file; at 1 MiB cut it to nothing"
+    fn about(&self) -> &About {
+        &About {
+            name: "fallocate2",
+            source: "will-it-scale; block allocation v1 and v3, 2025",
+            operation: "fallocate 8 KiB behind the end of an unlinked file; at 1 MiB cut it to nothing",
+        }
     }
 
     fn needs(&self, plan: &Plan) -> Needs {

@@ -1,14 +1,17 @@
 //! `mdtest`: files are made, all of them, and then removed.
 //!
 //! After mdtest `-F -C -r`: with `-u` each task has a directory of its own; in the shared variant
-//! all work in one. The round before the first that counts loads the inodes.
+//! all work in one. The round before the first that counts loads the inodes. FxMark's `MWCL`,
+//! `MWCM`, `MWUL` and `MWUM` are the same seen from one side: the other part only makes room.
 
 use anyhow::Result;
 
-use super::{Needs, Node, Pace, Plan, Step, Target, Task, Workload};
+use super::{About, Needs, Node, Pace, Plan, Step, Target, Task, Workload};
 use super::{at_least_one, own_directory, remove_own};
 
 pub struct Mdtest {
+    pub about: About,
+    pub parts: &'static [&'static str],
     pub shared: bool,
 }
 
@@ -22,28 +25,12 @@ struct State {
 }
 
 impl Workload for Mdtest {
-    fn name(&self) -> &'static str {
-        if self.shared {
-            "mdtest-shared"
-        } else {
-            "mdtest"
-        }
-    }
-
-    fn source(&self) -> &'static str {
-        "mdtest -F -C -r; new inode, 2017"
-    }
-
-    fn operation(&self) -> &'static str {
-        if self.shared {
-            "create, later remove, an empty file in one directory for all"
-        } else {
-            "create, later remove, an empty file in a directory of the task's own"
-        }
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn parts(&self) -> &'static [&'static str] {
-        &["creation", "removal"]
+        self.parts
     }
 
     fn pace(&self) -> Pace {

@@ -8,26 +8,25 @@
 //! calls in the same order wherever it runs. Steps touch no state that tasks share, except in the
 //! file system.
 
+mod aim7_mix;
 mod control;
 mod empty;
+mod falloc_append;
 mod fallocate2;
+mod fxmark;
+mod list;
 mod mdtest;
+mod mix;
 mod stress_orphan;
+mod xattr_share;
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::target::{Node, Target, empty};
 
-/// Every workload, in the order in which they are listed.
-pub static ALL: &[&dyn Workload] = &[
-    &fallocate2::Fallocate2,
-    &stress_orphan::StressOrphan { unlinked: false },
-    &stress_orphan::StressOrphan { unlinked: true },
-    &mdtest::Mdtest { shared: false },
-    &mdtest::Mdtest { shared: true },
-    &control::Control,
-];
+pub use list::ALL;
+pub use mix::Mix;
 
 /// Nothing, for measuring the lab itself.
 pub static EMPTY: &dyn Workload = &empty::Empty;
@@ -40,7 +39,9 @@ pub static CONTROL: &dyn Workload = &control::Control;
 /// # Errors
 /// There is none; the text lists what there is.
 pub fn find(name: &str) -> Result<&'static dyn Workload> {
-    let found = ALL.iter().find(|workload| workload.name() == name);
+    let found = ALL
+        .iter()
+        .find(|workload| workload.name().eq_ignore_ascii_case(name));
     found.copied().with_context(|| {
         let names: Vec<&str> = ALL.iter().map(|workload| workload.name()).collect();
         format!(
@@ -63,6 +64,10 @@ pub struct Plan {
     pub file_size: u64,
     /// Distinct values of attributes.
     pub values: u32,
+    /// Users, where tasks play some.
+    pub users: u32,
+    /// What those do.
+    pub mix: Mix,
 }
 
 impl Default for Plan {
@@ -73,6 +78,8 @@ impl Default for Plan {
             files: 1000,
             file_size: 64 << 20,
             values: 100,
+            users: 200,
+            mix: Mix::Alltests,
         }
     }
 }
@@ -126,16 +133,36 @@ impl Step {
     }
 }
 
+/// What a workload is, for people.
+#[derive(Clone, Copy, Debug)]
+pub struct About {
+    /// By what it is called.
+    pub name: &'static str,
+    /// Where it comes from.
+    pub source: &'static str,
+    /// What one operation is.
+    pub operation: &'static str,
+}
+
 /// Something worth measuring.
 pub trait Workload: Sync {
+    /// What it is.
+    fn about(&self) -> &About;
+
     /// By what it is called.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &'static str {
+        self.about().name
+    }
 
     /// Where it comes from.
-    fn source(&self) -> &'static str;
+    fn source(&self) -> &'static str {
+        self.about().source
+    }
 
     /// What one operation is.
-    fn operation(&self) -> &'static str;
+    fn operation(&self) -> &'static str {
+        self.about().operation
+    }
 
     /// Parts whose rates are told apart, in the order in which a task goes through them.
     fn parts(&self) -> &'static [&'static str] {

@@ -6,11 +6,12 @@
 
 use anyhow::Result;
 
-use super::{Needs, Node, Plan, Step, Target, Task, Workload, own_directory, remove_own};
+use super::{About, Needs, Node, Plan, Step, Target, Task, Workload, own_directory, remove_own};
 
 const SIZE: u16 = 4096;
 
 pub struct StressOrphan {
+    pub about: About,
     pub unlinked: bool,
 }
 
@@ -22,24 +23,8 @@ struct State {
 }
 
 impl Workload for StressOrphan {
-    fn name(&self) -> &'static str {
-        if self.unlinked {
-            "stress-orphan-unlinked"
-        } else {
-            "stress-orphan"
-        }
-    }
-
-    fn source(&self) -> &'static str {
-        "stress-orphan; orphan file, 2021"
-    }
-
-    fn operation(&self) -> &'static str {
-        if self.unlinked {
-            "cut one byte off an open file without a name; at 0 write 4 KiB again"
-        } else {
-            "cut one byte off a file; at 0 write 4 KiB again"
-        }
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn needs(&self, plan: &Plan) -> Needs {

@@ -12,7 +12,7 @@ use pext4_lab::run::Interrupt;
 use pext4_lab::setup::{Competitor, DeviceKind, Request, Setting, ablation, settings};
 use pext4_lab::show;
 use pext4_lab::sides::Storage;
-use pext4_lab::workloads::{self, Plan, Workload};
+use pext4_lab::workloads::{self, Mix, Plan, Workload};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::bar::Bar;
@@ -81,6 +81,12 @@ pub struct Arguments {
     /// Distinct values of extended attributes
     #[arg(long, value_name = "N", default_value_t = Plan::default().values)]
     values: u32,
+    /// Users, where tasks play some (the seed had 2000)
+    #[arg(long, value_name = "N", default_value_t = Plan::default().users)]
+    users: u32,
+    /// What they do: alltests, custom, disk, fserver, new_fserver, new_dbase, shared
+    #[arg(long, value_name = "NAME", default_value = "alltests", value_parser = mix)]
+    mix: Mix,
     /// Size of the images that are made; without it four groups a task, at least 8 GiB
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
@@ -111,6 +117,11 @@ pub struct Arguments {
     /// What comes after the workload in the name of that file
     #[arg(long, value_name = "TEXT", requires = "save")]
     tag: Option<String>,
+}
+
+fn mix(name: &str) -> Result<Mix, String> {
+    let names = || Mix::ALL.map(|(name, _)| name).join(", ");
+    Mix::named(name).ok_or_else(|| format!("there are {}", names()))
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -192,6 +203,8 @@ fn plan(arguments: &Arguments) -> Plan {
         files: arguments.files,
         file_size: arguments.file_size,
         values: arguments.values,
+        users: arguments.users,
+        mix: arguments.mix,
     }
 }
 
@@ -278,6 +291,9 @@ fn said(arguments: &Arguments) -> Vec<(String, String)> {
     say("files", arguments.files.to_string());
     say("file size", size::show(arguments.file_size));
     say("values", arguments.values.to_string());
+    let named = Mix::ALL.iter().find(|(_, mix)| *mix == arguments.mix);
+    let mix = named.map_or("unknown", |(name, _)| name);
+    say("users", format!("{} ({mix})", arguments.users));
     if let Some(size) = arguments.size {
         say("image", size::show(size));
     }

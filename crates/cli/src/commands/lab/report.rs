@@ -1,0 +1,66 @@
+//! `pext4 lab report`: makes the documents' figures and tables from results that are kept.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use pext4_lab::show::{self, Page};
+
+/// Make docs/SCALING.md, its figures and the README's picture from kept results
+#[derive(Args)]
+pub struct Arguments {
+    /// The folder of the documents; results are below it, in results/
+    #[arg(default_value = "docs")]
+    documents: PathBuf,
+    /// The README, whose picture is made too if it is there
+    #[arg(long, default_value = "README.md")]
+    readme: PathBuf,
+    /// Write nothing; fail if something is not as it would be made
+    #[arg(long)]
+    check: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// There are no results, or a document cannot be read or written; with `--check`, one is not as it
+/// should be.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let folder = &arguments.documents;
+    let all = show::load(&folder.join("results"))?;
+    let document = read(&folder.join("SCALING.md"))?;
+    let mut pages: Vec<(PathBuf, String)> = show::report(&all, &document)?
+        .into_iter()
+        .map(|Page { name, text }| (folder.join(name), text))
+        .collect();
+    if arguments.readme.exists() {
+        let text = show::readme(&all, &read(&arguments.readme)?)?;
+        pages.push((arguments.readme.clone(), text));
+    }
+    let changed: Vec<&(PathBuf, String)> = pages
+        .iter()
+        .filter(|(path, text)| std::fs::read_to_string(path).ok().as_ref() != Some(text))
+        .collect();
+    if arguments.check {
+        return match changed.first() {
+            Some((path, _)) => bail!("{}: not as `pext4 lab report` makes it", path.display()),
+            None => Ok(()),
+        };
+    }
+    for (path, text) in &changed {
+        write(path, text)?;
+        println!("{}", path.display());
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| path.display().to_string())
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
+    std::fs::write(path, text).with_context(|| path.display().to_string())
+}

@@ -1,0 +1,429 @@
+//! Figures of curves over a number of tasks: two panels, each task's rate and that of all together,
+//! both axes logarithmic.
+//!
+//! They are to be read in black and white: settings differ by dash and mark, what is measured is
+//! filled, what is virtual is hollow, what was published is dots without a line, and the ideal is
+//! a thin line.
+
+use super::svg::{Anchor, Mark, Stroke, Svg};
+
+const WIDTH: f64 = 860.0;
+const PANEL: (f64, f64) = (330.0, 250.0);
+const TOP: f64 = 64.0;
+const LEFTS: [f64; 2] = [74.0, 496.0];
+const INK: &str = "#222222";
+const PALE: &str = "#767676";
+const GRID: Stroke = Stroke {
+    colour: "#e4e4e4",
+    width: 0.8,
+    dash: "",
+};
+const AXIS: Stroke = Stroke {
+    colour: "#222222",
+    width: 1.0,
+    dash: "",
+};
+const IDEAL: Stroke = Stroke {
+    colour: "#9a9a9a",
+    width: 0.8,
+    dash: "",
+};
+/// Colours that people who see few colours tell apart.
+const COLOURS: [&str; 7] = [
+    "#999999", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#b8860b",
+];
+const MARKS: [Mark; 5] = [
+    Mark::Square,
+    Mark::Triangle,
+    Mark::Circle,
+    Mark::Diamond,
+    Mark::Cross,
+];
+const DASHES: [&str; 5] = ["1.5 3", "7 4", "", "9 3 2 3", "3 3"];
+const LEGEND_ROW: f64 = 18.0;
+
+/// What a curve is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// By the clock.
+    Measured,
+    /// On virtual cores.
+    Virtual,
+    /// By others.
+    Published,
+}
+
+/// A curve of rates of all tasks together.
+#[derive(Clone, Debug)]
+pub struct Curve {
+    /// For the legend.
+    pub name: String,
+    /// Which dash, mark and colour; the same number is the same look.
+    pub look: usize,
+    /// How it came about.
+    pub sort: Sort,
+    /// Tasks and rate, with the least and largest rate that was measured.
+    pub points: Vec<(u32, f64, Option<(f64, f64)>)>,
+}
+
+/// A figure.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    /// What it is of.
+    pub title: String,
+    /// Under the title.
+    pub note: String,
+    /// What is counted, such as `operations/s`; relative to one task if `is_relative`.
+    pub unit: String,
+    /// Whether rates are multiples of one task's.
+    pub is_relative: bool,
+    /// In the order of the legend.
+    pub curves: Vec<Curve>,
+}
+
+/// One of the two panels.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Panel {
+    PerTask,
+    Total,
+}
+
+impl Panel {
+    fn value(self, tasks: u32, rate: f64) -> f64 {
+        match self {
+            Self::PerTask => rate / f64::from(tasks),
+            Self::Total => rate,
+        }
+    }
+}
+
+/// Draws it.
+#[must_use]
+pub fn draw(figure: &Figure) -> String {
+    let rows = figure.curves.len().div_ceil(2);
+    let legend = TOP + PANEL.1 + 58.0;
+    #[expect(clippy::cast_precision_loss, reason = "a legend is short")]
+    let mut svg = Svg::new(WIDTH, legend + LEGEND_ROW * (rows as f64 + 0.4));
+    svg.text(
+        (LEFTS[0] - 56.0, 24.0),
+        &figure.title,
+        (16.0, INK),
+        Anchor::Start,
+    );
+    svg.text(
+        (LEFTS[0] - 56.0, 42.0),
+        &figure.note,
+        (11.0, PALE),
+        Anchor::Start,
+    );
+    for (panel, left) in [Panel::PerTask, Panel::Total].into_iter().zip(LEFTS) {
+        draw_panel(&mut svg, figure, panel, left);
+    }
+    draw_legend(&mut svg, figure, legend);
+    svg.finish(&figure.title)
+}
+
+/// Maps values to places.
+struct Frame {
+    left: f64,
+    tasks: (f64, f64),
+    values: (f64, f64),
+}
+
+impl Frame {
+    fn of(figure: &Figure, panel: Panel, left: f64) -> Option<Self> {
+        let points = || figure.curves.iter().flat_map(|curve| curve.points.iter());
+        let tasks = points().map(|point| f64::from(point.0));
+        let most_tasks = tasks.clone().fold(1.0, f64::max);
+        let values = points()
+            .map(|point| panel.value(point.0, point.1))
+            .filter(|value| *value > 0.0);
+        let least = values.clone().fold(f64::INFINITY, f64::min);
+        let most = values.fold(0.0, f64::max);
+        (least <= most).then(|| Self {
+            left,
+            tasks: (1.0, most_tasks.max(2.0)),
+            values: decades(least, most),
+        })
+    }
+
+    fn x(&self, tasks: f64) -> f64 {
+        let span = (self.tasks.1 / self.tasks.0).ln();
+        self.left + (tasks / self.tasks.0).ln() / span * PANEL.0
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        let span = (self.values.1 / self.values.0).ln();
+        let share = (value / self.values.0).ln() / span;
+        TOP + PANEL.1 - share.clamp(0.0, 1.0) * PANEL.1
+    }
+
+    fn place(&self, tasks: u32, value: f64) -> (f64, f64) {
+        (self.x(f64::from(tasks)), self.y(value))
+    }
+}
+
+/// The ends of an axis: 1, 2 or 5 times a power of ten around the values, a factor of three at
+/// least between them.
+fn decades(least: f64, most: f64) -> (f64, f64) {
+    let steps = || (-9..15).flat_map(|power| [1.0, 2.0, 5.0].map(|step| step * 10_f64.powi(power)));
+    let below = steps()
+        .filter(|step| *step <= least * 0.95)
+        .last()
+        .unwrap_or(least);
+    let above = steps()
+        .find(|step| *step >= (most * 1.05).max(below * 3.0))
+        .unwrap_or(most);
+    (below, above)
+}
+
+fn draw_panel(svg: &mut Svg, figure: &Figure, panel: Panel, left: f64) {
+    let Some(frame) = Frame::of(figure, panel, left) else {
+        return;
+    };
+    draw_axes(svg, figure, panel, &frame);
+    draw_ideal(svg, figure, panel, &frame);
+    for curve in &figure.curves {
+        draw_curve(svg, curve, panel, &frame);
+    }
+}
+
+fn draw_axes(svg: &mut Svg, figure: &Figure, panel: Panel, frame: &Frame) {
+    let (left, bottom, right) = (frame.left, TOP + PANEL.1, frame.left + PANEL.0);
+    for power in -9..15 {
+        let decade = 10_f64.powi(power);
+        for step in [1.0, 2.0, 5.0] {
+            let value = decade * step;
+            if value < frame.values.0 * 0.999 || value > frame.values.1 * 1.001 {
+                continue;
+            }
+            let y = frame.y(value);
+            svg.line((left, y), (right, y), GRID);
+            let is_wide = frame.values.1 / frame.values.0 > 200.0;
+            if (step - 1.0).abs() < 0.1 || !is_wide {
+                svg.text(
+                    (left - 7.0, y + 3.5),
+                    &short(value),
+                    (10.5, INK),
+                    Anchor::End,
+                );
+            }
+        }
+    }
+    let mut tasks = 1_u32;
+    while f64::from(tasks) <= frame.tasks.1 {
+        let x = frame.x(f64::from(tasks));
+        svg.line((x, TOP), (x, bottom), GRID);
+        svg.text(
+            (x, bottom + 15.0),
+            &tasks.to_string(),
+            (10.5, INK),
+            Anchor::Middle,
+        );
+        tasks *= 2;
+    }
+    svg.line((left, TOP), (left, bottom), AXIS);
+    svg.line((left, bottom), (right, bottom), AXIS);
+    let of = match panel {
+        Panel::PerTask => "each task",
+        Panel::Total => "all tasks",
+    };
+    let unit = if figure.is_relative {
+        "relative to one task alone"
+    } else {
+        &*figure.unit
+    };
+    svg.text(
+        (left, TOP - 7.0),
+        &format!("{of}: {unit}"),
+        (11.5, INK),
+        Anchor::Start,
+    );
+    svg.text((right, bottom + 30.0), "tasks", (11.5, INK), Anchor::End);
+}
+
+/// From the best curve's first point: as fast for every task as for that.
+fn draw_ideal(svg: &mut Svg, figure: &Figure, panel: Panel, frame: &Frame) {
+    let own = figure
+        .curves
+        .iter()
+        .filter(|curve| curve.sort != Sort::Published);
+    let firsts = own.filter_map(|curve| curve.points.first());
+    let best = firsts
+        .map(|point| point.1 / f64::from(point.0))
+        .fold(0.0, f64::max);
+    if best <= 0.0 {
+        return;
+    }
+    let most = match panel {
+        Panel::PerTask => frame.tasks.1,
+        Panel::Total => frame.tasks.1.min(frame.values.1 / best),
+    };
+    let at = |tasks: f64| match panel {
+        Panel::PerTask => (frame.x(tasks), frame.y(best)),
+        Panel::Total => (frame.x(tasks), frame.y(best * tasks)),
+    };
+    if most > 1.0 {
+        svg.line(at(1.0), at(most), IDEAL);
+    }
+}
+
+fn look(curve: &Curve) -> (Stroke, Mark) {
+    let colour = COLOURS[curve.look % COLOURS.len()];
+    let dash = DASHES[curve.look % DASHES.len()];
+    (
+        Stroke {
+            colour,
+            width: 1.8,
+            dash,
+        },
+        MARKS[curve.look % MARKS.len()],
+    )
+}
+
+fn draw_curve(svg: &mut Svg, curve: &Curve, panel: Panel, frame: &Frame) {
+    let (stroke, mark) = look(curve);
+    let place = |tasks, rate| frame.place(tasks, panel.value(tasks, rate));
+    let places: Vec<(f64, f64)> = curve
+        .points
+        .iter()
+        .map(|(tasks, rate, _)| place(*tasks, *rate))
+        .collect();
+    if curve.sort == Sort::Published {
+        for at in places {
+            svg.mark(at, Mark::Dot, stroke.colour, false);
+        }
+        return;
+    }
+    svg.path(&places, stroke);
+    for (at, point) in places.into_iter().zip(&curve.points) {
+        if let Some((least, most)) = point.2 {
+            let thin = Stroke {
+                width: 1.0,
+                dash: "",
+                ..stroke
+            };
+            svg.line(place(point.0, least), place(point.0, most), thin);
+        }
+        svg.mark(at, mark, stroke.colour, curve.sort == Sort::Virtual);
+    }
+}
+
+fn draw_legend(svg: &mut Svg, figure: &Figure, top: f64) {
+    for (index, curve) in figure.curves.iter().enumerate() {
+        #[expect(clippy::cast_precision_loss, reason = "a legend is short")]
+        let y = top + LEGEND_ROW * (index / 2) as f64;
+        let x = LEFTS[index % 2] - 56.0;
+        let (stroke, mark) = look(curve);
+        let sort = match curve.sort {
+            Sort::Published => {
+                svg.mark((x + 17.0, y - 3.5), Mark::Dot, stroke.colour, false);
+                "published"
+            }
+            sort => {
+                svg.line((x, y - 3.5), (x + 34.0, y - 3.5), stroke);
+                let is_virtual = sort == Sort::Virtual;
+                svg.mark((x + 17.0, y - 3.5), mark, stroke.colour, is_virtual);
+                if is_virtual { "virtual" } else { "measured" }
+            }
+        };
+        let words = format!("{} ({sort})", curve.name);
+        svg.text((x + 42.0, y), &words, (11.0, INK), Anchor::Start);
+    }
+}
+
+/// A number at an axis.
+fn short(value: f64) -> String {
+    let (scaled, unit) = match value {
+        value if value >= 1e9 => (value / 1e9, " G"),
+        value if value >= 1e6 => (value / 1e6, " M"),
+        value if value >= 1e3 => (value / 1e3, " k"),
+        value => (value, ""),
+    };
+    if scaled >= 1.0 {
+        format!("{scaled:.0}{unit}")
+    } else {
+        format!("{scaled}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Curve, Figure, Sort, decades, draw, short};
+
+    fn curve(name: &str, look: usize, sort: Sort, rates: &[(u32, f64)]) -> Curve {
+        let points = rates
+            .iter()
+            .map(|(tasks, rate)| (*tasks, *rate, None))
+            .collect();
+        Curve {
+            name: name.to_owned(),
+            look,
+            sort,
+            points,
+        }
+    }
+
+    #[test]
+    fn axes_end_around_their_values() {
+        let (below, above) = decades(3_588.0, 295_287.0);
+        assert!((below - 2_000.0).abs() < 1e-6 && (above - 500_000.0).abs() < 1e-6);
+        let (below, above) = decades(100.0, 100.0);
+        assert!(below < 100.0 && above > 100.0);
+        assert_eq!(short(2e6), "2 M");
+        assert_eq!(short(500.0), "500");
+        assert_eq!(short(0.05), "0.05");
+    }
+
+    #[test]
+    fn sorts_are_told_apart_without_colour() {
+        let figure = Figure {
+            title: "fallocate2".to_owned(),
+            note: "on a machine".to_owned(),
+            unit: "operations/s".to_owned(),
+            is_relative: false,
+            curves: vec![
+                curve(
+                    "base",
+                    0,
+                    Sort::Measured,
+                    &[(1, 1e5), (2, 1.1e5), (64, 0.9e5)],
+                ),
+                curve("full", 2, Sort::Virtual, &[(1, 1e5), (2, 2e5), (64, 6e6)]),
+                curve("v1", 1, Sort::Published, &[(1, 2e5), (64, 1e5)]),
+            ],
+        };
+        let text = draw(&figure);
+        assert_eq!(text, draw(&figure), "the same bytes every time");
+        // Two panels and the legend: a line with dots for base, none for what was published.
+        assert_eq!(
+            text.matches("<polyline").count(),
+            4,
+            "two curves in two panels"
+        );
+        assert_eq!(text.matches("base (measured)").count(), 1);
+        assert_eq!(text.matches("full (virtual)").count(), 1);
+        assert_eq!(text.matches("v1 (published)").count(), 1);
+        let hollow = text
+            .lines()
+            .filter(|line| line.starts_with("<circle") && line.contains("#ffffff"));
+        assert_eq!(hollow.count(), 2 * 3 + 1, "virtual points are hollow");
+        assert_eq!(
+            text.matches("r=\"2.2\"").count(),
+            2 * 2 + 1,
+            "published dots"
+        );
+    }
+
+    #[test]
+    fn nothing_to_draw_is_no_panic() {
+        let figure = Figure {
+            title: String::new(),
+            note: String::new(),
+            unit: String::new(),
+            is_relative: true,
+            curves: Vec::new(),
+        };
+        assert!(draw(&figure).starts_with("<svg"));
+    }
+}

@@ -1,0 +1,214 @@
+//! Results as tables of a document.
+
+use super::number::{nanoseconds, share, thousands};
+use crate::published::{self, Curve, Unit};
+use crate::results::{Part, Point, Results, Series};
+
+/// A table: the first row is its head.
+#[must_use]
+pub fn table(rows: &[Vec<String>]) -> String {
+    let line = |row: &Vec<String>| format!("| {} |\n", row.join(" | "));
+    let mut text = String::new();
+    for (index, row) in rows.iter().enumerate() {
+        text.push_str(&line(row));
+        if index == 0 {
+            let rule = (0..row.len()).map(|column| if column == 0 { "---" } else { "--:" });
+            text.push_str(&line(&rule.map(str::to_owned).collect()));
+        }
+    }
+    text
+}
+
+/// The part of a point by its name; the control has one part for all.
+#[must_use]
+pub fn part_of<'a>(series: &Series, point: &'a Point, name: &str) -> Option<&'a Part> {
+    if series.side == "control" {
+        return point.parts.first();
+    }
+    point.parts.iter().find(|part| part.name == name)
+}
+
+/// Names of the workload's parts, as the results have them.
+#[must_use]
+pub fn part_names(results: &Results) -> Vec<String> {
+    let series = results
+        .series
+        .iter()
+        .find(|series| series.side != "control");
+    let point = series.and_then(|series| series.points.first());
+    let names = point.map(|point| point.parts.iter().map(|part| part.name.clone()).collect());
+    names.unwrap_or_default()
+}
+
+/// One row a point.
+#[must_use]
+pub fn points(results: &Results, part: &str) -> String {
+    let saturates = results
+        .series
+        .iter()
+        .flat_map(|series| &series.points)
+        .any(|point| point.saturation.is_some());
+    let mut head = vec![
+        part,
+        "tasks",
+        "total/s",
+        "per task/s",
+        "of one",
+        "spread",
+        "slowest/fastest",
+        "CPU/op",
+        "with others",
+    ];
+    if saturates {
+        head.push("saturates first");
+    }
+    let mut rows = vec![head.into_iter().map(str::to_owned).collect()];
+    for series in &results.series {
+        let alone = series.points.iter().find(|point| point.tasks == 1);
+        let alone = alone.and_then(|point| part_of(series, point, part));
+        for point in &series.points {
+            if let Some(found) = part_of(series, point, part) {
+                let mut row = vec![series.label.clone(), point.tasks.to_string()];
+                row.extend(cells(found, point.tasks, alone.map(|part| part.rate)));
+                if saturates {
+                    row.push(point.saturation.clone().unwrap_or_default());
+                }
+                rows.push(row);
+            }
+        }
+    }
+    table(&rows)
+}
+
+fn cells(part: &Part, tasks: u32, alone: Option<f64>) -> [String; 7] {
+    let each = part.rate / f64::from(tasks);
+    let none = || "-".to_owned();
+    [
+        thousands(part.rate),
+        thousands(each),
+        alone.map_or_else(none, |alone| share(each / alone)),
+        share(part.spread),
+        format!("{:.2}", part.fairness),
+        nanoseconds(part.cpu),
+        part.whole_cpu.map_or_else(none, nanoseconds),
+    ]
+}
+
+/// How files lay, where it was examined.
+#[must_use]
+pub fn fragmentation(results: &Results) -> Option<String> {
+    let kibibytes = |bytes: u64| format!("{} KiB", bytes / 1024);
+    let none = || "-".to_owned();
+    let head = [
+        "",
+        "tasks",
+        "extents a file",
+        "average extent",
+        "free extents",
+        "average free",
+    ];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for series in &results.series {
+        for point in &series.points {
+            let Some(found) = &point.fragmentation else {
+                continue;
+            };
+            rows.push(vec![
+                series.label.clone(),
+                point.tasks.to_string(),
+                format!("{:.1}", found.extents_per_file()),
+                kibibytes(found.average_extent),
+                found
+                    .free_extents
+                    .map_or_else(none, |count| count.to_string()),
+                found.average_free_extent.map_or_else(none, kibibytes),
+            ]);
+        }
+    }
+    (rows.len() > 1).then(|| table(&rows))
+}
+
+/// The published curves of a part, those of one machine and source in one table.
+#[must_use]
+pub fn published(workload: &str, part: &str) -> String {
+    let curves: Vec<&Curve> = published::of(workload, part).collect();
+    let mut text = String::new();
+    for chunk in curves.chunk_by(|one, two| one.source == two.source && one.machine == two.machine)
+    {
+        let first = chunk[0];
+        let what = format!(
+            "Published: {}, {}, {}",
+            first.source,
+            first.machine,
+            first.unit.name()
+        );
+        let mut head = vec![part.to_owned()];
+        head.extend(first.points.iter().map(|(tasks, _)| tasks.to_string()));
+        let mut rows = vec![head];
+        for curve in chunk {
+            let mut row = vec![curve.label.to_owned()];
+            row.extend(curve.points.iter().map(|(tasks, at)| {
+                let value = match curve.unit {
+                    Unit::Seconds => format!("{at:.2}"),
+                    _ => thousands(*at),
+                };
+                match curve.share(*tasks) {
+                    Some(of_one) if *tasks > 1 => format!("{value} ({})", share(of_one)),
+                    _ => value,
+                }
+            }));
+            rows.push(row);
+        }
+        text.push_str(&format!(
+            "{what}; in brackets each task's share of one alone.\n\n"
+        ));
+        text.push_str(&table(&rows));
+        text.push('\n');
+    }
+    text
+}
+
+/// Rates with one mechanism off as shares of the first curve's, and the time on a processor of one
+/// task; only for results of an ablation.
+#[must_use]
+pub fn ablation(results: &Results, part: &str) -> Option<String> {
+    let (full, others) = results.series.split_first()?;
+    let is_ablation = others.iter().any(|series| {
+        series
+            .scaling
+            .as_deref()
+            .is_some_and(|name| name.starts_with('-'))
+    });
+    if !is_ablation {
+        return None;
+    }
+    let mut head = vec![format!("{part}, without")];
+    head.extend(
+        full.points
+            .iter()
+            .map(|point| format!("{} tasks", point.tasks)),
+    );
+    head.push("CPU/op of one task".to_owned());
+    let mut rows = vec![head];
+    for series in others.iter().filter(|series| series.scaling.is_some()) {
+        rows.push(ablation_row(full, series, part));
+    }
+    Some(table(&rows))
+}
+
+fn ablation_row(full: &Series, series: &Series, part: &str) -> Vec<String> {
+    let mut row = vec![series.label.trim_start_matches('-').to_owned()];
+    let mut alone = "-".to_owned();
+    for (all, without) in full.points.iter().zip(&series.points) {
+        let pair = part_of(full, all, part).zip(part_of(series, without, part));
+        let Some((all_on, one_off)) = pair else {
+            continue;
+        };
+        row.push(share(one_off.rate / all_on.rate));
+        if all.tasks == 1 {
+            alone = share(one_off.cpu / all_on.cpu);
+        }
+    }
+    row.push(alone);
+    row
+}

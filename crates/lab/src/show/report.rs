@@ -1,0 +1,368 @@
+//! The report: figures, and the tables between the marks of a document, from results that are kept.
+//!
+//! `<!-- lab: NAME -->` in the document begins a block that is a workload's, `<!-- lab: end -->`
+//! ends it; what is between them is made anew each time, all else is the author's. Workloads with
+//! results but no block come into the block `rest`. In the README the block `picture` holds one
+//! figure.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use super::figure::{Curve, Figure, Sort, draw};
+use super::markdown;
+use crate::published::{self, Unit};
+use crate::results::{Evidence, Results, Series};
+use crate::workloads;
+
+/// The workload of the README's picture.
+const PICTURE: &str = "fallocate2";
+const END: &str = "<!-- lab: end -->";
+
+/// A file that is to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// Below the folder of the documents.
+    pub name: String,
+    /// Its content.
+    pub text: String,
+}
+
+/// All results of a folder, by the names of their files.
+///
+/// # Errors
+/// A file cannot be read, or is none of ours.
+pub fn load(folder: &Path) -> Result<BTreeMap<String, Results>> {
+    let mut all = BTreeMap::new();
+    let entries = std::fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+    for entry in entries {
+        let path = entry?.path();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "json")
+        {
+            let name = path
+                .file_stem()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            all.insert(name, Results::load(&path)?);
+        }
+    }
+    if all.is_empty() {
+        bail!(
+            "{}: no results; `pext4 lab run --save {0}` keeps some",
+            folder.display()
+        );
+    }
+    Ok(all)
+}
+
+/// Every figure, and the document with its blocks filled.
+///
+/// # Errors
+/// A mark in the document is not closed.
+pub fn report(all: &BTreeMap<String, Results>, document: &str) -> Result<Vec<Page>> {
+    let mut pages = Vec::new();
+    let mut blocks = BTreeMap::new();
+    let mut names: Vec<&str> = all.values().map(|results| &*results.workload).collect();
+    names.sort_by_key(|name| {
+        workloads::ALL
+            .iter()
+            .position(|workload| workload.name() == *name)
+    });
+    names.dedup();
+    for name in &names {
+        let own: Vec<(&String, &Results)> = all
+            .iter()
+            .filter(|(_, results)| results.workload == *name)
+            .collect();
+        blocks.insert((*name).to_owned(), block(name, &own, &mut pages));
+    }
+    let mut rest = String::new();
+    for name in &names {
+        if !document.contains(&mark(name)) {
+            rest.push_str(&format!("### {name}\n\n{}", blocks[*name]));
+        }
+    }
+    blocks.insert("rest".to_owned(), rest);
+    let text = fill(document, &blocks)?;
+    pages.push(Page {
+        name: "SCALING.md".to_owned(),
+        text,
+    });
+    Ok(pages)
+}
+
+/// A README with its picture, if there are results for one.
+///
+/// # Errors
+/// A mark in it is not closed.
+pub fn readme(all: &BTreeMap<String, Results>, document: &str) -> Result<String> {
+    let Some(results) = all.values().find(|results| results.workload == PICTURE) else {
+        return Ok(document.to_owned());
+    };
+    let text = format!(
+        "![{PICTURE}, each task's rate and that of all together](docs/figures/{PICTURE}.svg)\n\n\
+         `{PICTURE}` on {}. Filled marks are measured, hollow ones are virtual cores, dots are \
+         what was published: [SCALING](docs/SCALING.md).\n",
+        results.machine.line()
+    );
+    fill(document, &BTreeMap::from([("picture".to_owned(), text)]))
+}
+
+fn mark(name: &str) -> String {
+    format!("<!-- lab: {name} -->")
+}
+
+/// Puts texts between the marks that have their names.
+fn fill(document: &str, blocks: &BTreeMap<String, String>) -> Result<String> {
+    let mut text = document.to_owned();
+    for (name, block) in blocks {
+        let mark = mark(name);
+        let Some(start) = text.find(&mark) else {
+            continue;
+        };
+        let start = start + mark.len();
+        let end = text[start..]
+            .find(END)
+            .with_context(|| format!("{mark} is not closed"))?;
+        text.replace_range(start..start + end, &format!("\n{}\n", block.trim_end()));
+    }
+    Ok(text)
+}
+
+/// What there is about one workload.
+fn block(name: &str, own: &[(&String, &Results)], pages: &mut Vec<Page>) -> String {
+    let mut text = String::new();
+    if let Ok(workload) = workloads::find(name) {
+        text.push_str(&format!(
+            "One operation: {}. After {}.\n\n",
+            workload.operation(),
+            workload.source()
+        ));
+    }
+    let parts: Vec<String> = own
+        .first()
+        .map(|(_, one)| markdown::part_names(one))
+        .unwrap_or_default();
+    for part in &parts {
+        let suffix = if parts.len() > 1 {
+            format!("-{part}")
+        } else {
+            String::new()
+        };
+        for (kind, figure) in figures(name, part, own) {
+            let file = format!("figures/{name}{suffix}{kind}.svg");
+            text.push_str(&format!("![{}]({file})\n\n", figure.title));
+            pages.push(Page {
+                name: file,
+                text: draw(&figure),
+            });
+        }
+        text.push_str(&markdown::published(name, part));
+    }
+    let remarks = published::remarks(name);
+    if !remarks.is_empty() {
+        text.push_str(&format!(
+            "Published:\n\n```\n{}\n```\n\n",
+            remarks.join("\n")
+        ));
+    }
+    for (file, results) in own {
+        text.push_str(&of_file(file, results));
+    }
+    text
+}
+
+/// One file's tables.
+fn of_file(file: &str, results: &Results) -> String {
+    let evidence = match results.evidence {
+        Evidence::Measured => "**Measured**",
+        Evidence::Virtual => "**Virtual cores**",
+    };
+    let settings: Vec<String> = results
+        .settings
+        .iter()
+        .map(|(name, value)| format!("{name} {value}"))
+        .collect();
+    let mut text = format!(
+        "{evidence} ([{file}.json](results/{file}.json)): {}; {}. An empty step takes {:.1} ns.\n\n",
+        results.machine.line(),
+        settings.join(", "),
+        results.overhead
+    );
+    for part in markdown::part_names(results) {
+        let table =
+            markdown::ablation(results, &part).unwrap_or_else(|| markdown::points(results, &part));
+        text.push_str(&format!("{table}\n"));
+    }
+    if let Some(table) = markdown::fragmentation(results) {
+        text.push_str(&format!("How the files lay afterwards:\n\n{table}\n"));
+    }
+    let mut checks: Vec<&str> = results
+        .series
+        .iter()
+        .filter(|series| series.side != "control")
+        .map(|series| &*series.check)
+        .collect();
+    checks.sort_unstable();
+    checks.dedup();
+    text.push_str(&format!("Afterwards: {}.", checks.join("; ")));
+    for note in &results.notes {
+        text.push_str(&format!(" {note}."));
+    }
+    text.push_str("\n\n");
+    text
+}
+
+/// The settings in one figure, other file systems in another.
+fn figures(name: &str, part: &str, own: &[(&String, &Results)]) -> Vec<(&'static str, Figure)> {
+    let mut settings = Vec::new();
+    let mut compared = Vec::new();
+    for (_, results) in own {
+        let is_comparison = results
+            .series
+            .iter()
+            .any(|series| !matches!(&*series.side, "library" | "control"));
+        for series in &results.series {
+            let of_setting = !is_comparison && look_of_setting(series).is_some();
+            let into = if of_setting {
+                &mut settings
+            } else {
+                &mut compared
+            };
+            if of_setting || (is_comparison && series.side != "control") {
+                into.extend(curve(results, series, part));
+            }
+        }
+    }
+    let mut figures = Vec::new();
+    let title = if part == "operations" {
+        name.to_owned()
+    } else {
+        format!("{name}, {part}")
+    };
+    if has_lines(&settings) {
+        let unit = published::of(name, part).map(|curve| curve.unit).next();
+        let is_relative = unit == Some(Unit::Seconds);
+        if is_relative {
+            settings.iter_mut().for_each(relate);
+        }
+        settings.extend(published_curves(name, part));
+        figures.push(("", figure(title.clone(), own, is_relative, settings)));
+    }
+    if has_lines(&compared) {
+        let title = format!("{title}: other file systems");
+        figures.push(("-compared", figure(title, own, false, compared)));
+    }
+    figures
+}
+
+fn has_lines(curves: &[Curve]) -> bool {
+    curves.iter().any(|curve| curve.points.len() > 1)
+}
+
+fn figure(
+    title: String,
+    own: &[(&String, &Results)],
+    is_relative: bool,
+    curves: Vec<Curve>,
+) -> Figure {
+    let note = own
+        .first()
+        .map(|(_, results)| results.machine.line())
+        .unwrap_or_default();
+    Figure {
+        title,
+        note,
+        unit: "operations/s".to_owned(),
+        is_relative,
+        curves,
+    }
+}
+
+/// The look of the named settings; others have no place in their figure.
+fn look_of_setting(series: &Series) -> Option<usize> {
+    match series.scaling.as_deref()? {
+        "base" => Some(0),
+        "seeds" => Some(1),
+        "full" => Some(2),
+        _ => None,
+    }
+}
+
+fn look(series: &Series) -> usize {
+    match &*series.side {
+        "kernel" => 3,
+        "fuse2fs" => 4,
+        "pext4" => 5,
+        _ => look_of_setting(series).unwrap_or(6),
+    }
+}
+
+fn curve(results: &Results, series: &Series, part: &str) -> Option<Curve> {
+    let points = series.points.iter().filter_map(|point| {
+        let part = markdown::part_of(series, point, part)?;
+        let least = part.rates.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = part.rates.iter().copied().fold(0.0, f64::max);
+        Some((
+            point.tasks,
+            part.rate,
+            (part.rates.len() > 1).then_some((least, most)),
+        ))
+    });
+    let points: Vec<_> = points.collect();
+    let sort = match results.evidence {
+        Evidence::Measured => Sort::Measured,
+        Evidence::Virtual => Sort::Virtual,
+    };
+    let (name, look) = (series.label.clone(), look(series));
+    (!points.is_empty()).then_some(Curve {
+        name,
+        look,
+        sort,
+        points,
+    })
+}
+
+/// Rates become multiples of one task's.
+fn relate(curve: &mut Curve) {
+    let Some(alone) = curve
+        .points
+        .iter()
+        .find(|point| point.0 == 1)
+        .map(|point| point.1)
+    else {
+        curve.points.clear();
+        return;
+    };
+    for (_, rate, range) in &mut curve.points {
+        *rate /= alone;
+        *range = range.map(|(least, most)| (least / alone, most / alone));
+    }
+}
+
+fn published_curves(name: &str, part: &str) -> Vec<Curve> {
+    let curves = published::of(name, part).map(|published| {
+        let points = published.points.iter().filter_map(|(tasks, value)| {
+            let rate = match published.unit {
+                Unit::PerTask => value * f64::from(*tasks),
+                Unit::Total => *value,
+                Unit::Seconds => published.share(*tasks)? * f64::from(*tasks),
+            };
+            Some((*tasks, rate, None))
+        });
+        let points = points.collect();
+        let name = format!("{}, {}", published.label, published.machine);
+        let look = usize::from(!published.is_before);
+        Curve {
+            name,
+            look,
+            sort: Sort::Published,
+            points,
+        }
+    });
+    curves.collect()
+}

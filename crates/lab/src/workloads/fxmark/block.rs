@@ -1,0 +1,99 @@
+//! `DRBL`, `DRBM`, `DRBH`, `DWOL`, `DWOM`: read or overwrite a block of a file of the task's own, a
+//! block of its own in a file that all share, or the same block of that file as all.
+
+use anyhow::{Result, bail};
+
+use super::super::{
+    About, Needs, Node, Plan, Step, Target, Task, Workload, own_directory, remove_own,
+};
+use super::{BLOCK, Sharing};
+
+pub struct Block {
+    pub about: About,
+    pub writes: bool,
+    pub sharing: Sharing,
+}
+
+struct State {
+    number: u32,
+    /// Present for a file of its own.
+    directory: Option<Node>,
+    file: Node,
+    at: u64,
+    writes: bool,
+    bytes: Vec<u8>,
+}
+
+impl Workload for Block {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn needs(&self, plan: &Plan) -> Needs {
+        let tasks = u64::from(plan.tasks);
+        Needs {
+            bytes: tasks * BLOCK as u64,
+            inodes: 2 * tasks + 1,
+            small_inodes: false,
+        }
+    }
+
+    fn prepare(&self, target: &dyn Target, plan: &Plan) -> Result<()> {
+        if self.sharing == Sharing::Low {
+            return Ok(());
+        }
+        let file = target.create(target.root(), "shared")?;
+        let bytes = vec![1; BLOCK * plan.tasks as usize];
+        let done = target.write(&file, 0, &bytes);
+        target.close(file);
+        done
+    }
+
+    fn task(&self, target: &dyn Target, _plan: &Plan, number: u32) -> Result<Box<dyn Task>> {
+        let (bytes, writes) = (vec![2; BLOCK], self.writes);
+        let (directory, file) = if self.sharing == Sharing::Low {
+            let directory = own_directory(target, number)?;
+            let file = target.create(&directory, "file")?;
+            target.write(&file, 0, &bytes)?;
+            (Some(directory), file)
+        } else {
+            (None, target.open(target.root(), "shared")?)
+        };
+        let own = if self.sharing == Sharing::Medium {
+            u64::from(number)
+        } else {
+            0
+        };
+        let at = own * BLOCK as u64;
+        Ok(Box::new(State {
+            number,
+            directory,
+            file,
+            at,
+            writes,
+            bytes,
+        }))
+    }
+}
+
+impl Task for State {
+    fn step(&mut self, target: &dyn Target) -> Result<Step> {
+        if self.writes {
+            target.write(&self.file, self.at, &self.bytes)?;
+        } else {
+            target.read(&self.file, self.at, &mut self.bytes)?;
+            if self.bytes[0] == 0 {
+                bail!("a block came back empty");
+            }
+        }
+        Ok(Step::ONE)
+    }
+
+    fn finish(self: Box<Self>, target: &dyn Target) -> Result<()> {
+        target.close(self.file);
+        match self.directory {
+            Some(directory) => remove_own(target, directory, self.number),
+            None => Ok(()),
+        }
+    }
+}

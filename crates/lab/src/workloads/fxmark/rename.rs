@@ -1,0 +1,89 @@
+//! `MWRL`, `MWRM`: rename a file within the task's own directory, or move it between that and one
+//! directory that all share.
+
+use anyhow::Result;
+
+use super::super::{
+    About, Needs, Node, Plan, Step, Target, Task, Workload, own_directory, remove_own,
+};
+use super::Sharing;
+
+pub struct Rename {
+    pub about: About,
+    pub sharing: Sharing,
+}
+
+struct State {
+    number: u32,
+    own: Node,
+    /// The other directory, where there is one.
+    shared: Option<Node>,
+    names: [String; 2],
+    is_moved: bool,
+}
+
+impl Workload for Rename {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn needs(&self, plan: &Plan) -> Needs {
+        let tasks = u64::from(plan.tasks);
+        Needs {
+            bytes: tasks * 8192,
+            inodes: 2 * tasks + 1,
+            small_inodes: false,
+        }
+    }
+
+    fn prepare(&self, target: &dyn Target, _plan: &Plan) -> Result<()> {
+        if self.sharing != Sharing::Low {
+            target.close(target.make_directory(target.root(), "shared")?);
+        }
+        Ok(())
+    }
+
+    fn task(&self, target: &dyn Target, _plan: &Plan, number: u32) -> Result<Box<dyn Task>> {
+        let own = own_directory(target, number)?;
+        target.close(target.create(&own, "here")?);
+        let shared = match self.sharing {
+            Sharing::Low => None,
+            _ => Some(target.directory(target.root(), "shared")?),
+        };
+        let names = ["here".to_owned(), format!("there{number}")];
+        Ok(Box::new(State {
+            number,
+            own,
+            shared,
+            names,
+            is_moved: false,
+        }))
+    }
+}
+
+impl Task for State {
+    fn step(&mut self, target: &dyn Target) -> Result<Step> {
+        let [here, there] = &self.names;
+        let other = self.shared.as_ref().unwrap_or(&self.own);
+        if self.is_moved {
+            target.rename(other, there, &self.own, here)?;
+        } else {
+            target.rename(&self.own, here, other, there)?;
+        }
+        self.is_moved = !self.is_moved;
+        Ok(Step::ONE)
+    }
+
+    fn finish(self: Box<Self>, target: &dyn Target) -> Result<()> {
+        if let Some(shared) = self.shared {
+            let removed = if self.is_moved {
+                target.unlink(&shared, &self.names[1])
+            } else {
+                Ok(())
+            };
+            target.close(shared);
+            removed?;
+        }
+        remove_own(target, self.own, self.number)
+    }
+}

@@ -1,0 +1,58 @@
+//! `DWSL`: overwrite a block of a file of the task's own and make it durable.
+
+use anyhow::Result;
+
+use super::super::{
+    About, Needs, Node, Plan, Step, Target, Task, Workload, own_directory, remove_own,
+};
+use super::{BLOCK, SOURCE};
+
+pub struct Sync;
+
+struct State {
+    number: u32,
+    directory: Node,
+    file: Node,
+}
+
+impl Workload for Sync {
+    fn about(&self) -> &About {
+        &About {
+            name: "DWSL",
+            source: SOURCE,
+            operation: "overwrite 4 KiB of a file of the task's own, and fsync",
+        }
+    }
+
+    fn needs(&self, plan: &Plan) -> Needs {
+        let tasks = u64::from(plan.tasks);
+        Needs {
+            bytes: tasks * BLOCK as u64,
+            inodes: 2 * tasks,
+            small_inodes: false,
+        }
+    }
+
+    fn task(&self, target: &dyn Target, _plan: &Plan, number: u32) -> Result<Box<dyn Task>> {
+        let directory = own_directory(target, number)?;
+        let file = target.create(&directory, "file")?;
+        Ok(Box::new(State {
+            number,
+            directory,
+            file,
+        }))
+    }
+}
+
+impl Task for State {
+    fn step(&mut self, target: &dyn Target) -> Result<Step> {
+        target.write(&self.file, 0, &[5; BLOCK])?;
+        target.sync(&self.file)?;
+        Ok(Step::ONE)
+    }
+
+    fn finish(self: Box<Self>, target: &dyn Target) -> Result<()> {
+        target.close(self.file);
+        remove_own(target, self.directory, self.number)
+    }
+}

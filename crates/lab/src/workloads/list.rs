@@ -1,0 +1,188 @@
+//! The list of all workloads; one that is not here does not exist.
+
+use super::fxmark::block::Block;
+use super::fxmark::lookup::Lookup;
+use super::fxmark::rename::Rename;
+use super::fxmark::{self, Sharing};
+use super::mdtest::Mdtest;
+use super::stress_orphan::StressOrphan;
+use super::{About, Workload, aim7_mix, control, falloc_append, fallocate2, xattr_share};
+
+/// Every workload, in the order in which they are listed.
+pub static ALL: &[&dyn Workload] = &[
+    &fallocate2::Fallocate2,
+    &falloc_append::FallocAppend,
+    &stress_orphan(
+        "stress-orphan",
+        "cut one byte off a file; at 0 write 4 KiB again",
+        false,
+    ),
+    &stress_orphan(
+        "stress-orphan-unlinked",
+        "cut one byte off an open file without a name; at 0 write 4 KiB again",
+        true,
+    ),
+    &mdtest(
+        "mdtest",
+        "create, later remove, an empty file in a directory of the task's own",
+        false,
+    ),
+    &mdtest(
+        "mdtest-shared",
+        "create, later remove, an empty file in one directory for all",
+        true,
+    ),
+    &xattr_share::XattrShare,
+    &aim7_mix::Aim7Mix,
+    &create(
+        "MWCL",
+        "create an empty file in a directory of the task's own",
+        false,
+    ),
+    &create(
+        "MWCM",
+        "create an empty file in one directory for all",
+        true,
+    ),
+    &unlink(
+        "MWUL",
+        "remove an empty file from a directory of the task's own",
+        false,
+    ),
+    &unlink(
+        "MWUM",
+        "remove an empty file from one directory for all",
+        true,
+    ),
+    &Rename {
+        about: fxmark("MWRL", "rename a file within the task's own directory"),
+        sharing: Sharing::Low,
+    },
+    &Rename {
+        about: fxmark(
+            "MWRM",
+            "move a file between the task's own directory and one for all",
+        ),
+        sharing: Sharing::Medium,
+    },
+    &lookup(
+        "MRPL",
+        "look up a path of five directories of the task's own",
+        Sharing::Low,
+    ),
+    &lookup(
+        "MRPM",
+        "look up a random one of 16 paths of five directories",
+        Sharing::Medium,
+    ),
+    &lookup(
+        "MRPH",
+        "look up the same path of five directories as all",
+        Sharing::High,
+    ),
+    &fxmark::append::Append,
+    &write(
+        "DWOL",
+        "overwrite 4 KiB of a file of the task's own",
+        Sharing::Low,
+    ),
+    &write(
+        "DWOM",
+        "overwrite the task's own 4 KiB of a file that all share",
+        Sharing::Medium,
+    ),
+    &fxmark::sync::Sync,
+    &read(
+        "DRBL",
+        "read 4 KiB of a file of the task's own",
+        Sharing::Low,
+    ),
+    &read(
+        "DRBM",
+        "read the task's own 4 KiB of a file that all share",
+        Sharing::Medium,
+    ),
+    &read(
+        "DRBH",
+        "read the same 4 KiB of a file as all",
+        Sharing::High,
+    ),
+    &control::Control,
+];
+
+const fn stress_orphan(
+    name: &'static str,
+    operation: &'static str,
+    unlinked: bool,
+) -> StressOrphan {
+    let source = "stress-orphan; orphan file, 2021";
+    StressOrphan {
+        about: About {
+            name,
+            source,
+            operation,
+        },
+        unlinked,
+    }
+}
+
+const fn mdtest(name: &'static str, operation: &'static str, shared: bool) -> Mdtest {
+    let source = "mdtest -F -C -r; new inode, 2017";
+    let about = About {
+        name,
+        source,
+        operation,
+    };
+    Mdtest {
+        about,
+        parts: &["creation", "removal"],
+        shared,
+    }
+}
+
+const fn fxmark(name: &'static str, operation: &'static str) -> About {
+    About {
+        name,
+        source: fxmark::SOURCE,
+        operation,
+    }
+}
+
+const fn create(name: &'static str, operation: &'static str, shared: bool) -> Mdtest {
+    Mdtest {
+        about: fxmark(name, operation),
+        parts: &["creation", "clearing"],
+        shared,
+    }
+}
+
+const fn unlink(name: &'static str, operation: &'static str, shared: bool) -> Mdtest {
+    Mdtest {
+        about: fxmark(name, operation),
+        parts: &["filling", "unlinking"],
+        shared,
+    }
+}
+
+const fn lookup(name: &'static str, operation: &'static str, sharing: Sharing) -> Lookup {
+    Lookup {
+        about: fxmark(name, operation),
+        sharing,
+    }
+}
+
+const fn write(name: &'static str, operation: &'static str, sharing: Sharing) -> Block {
+    Block {
+        about: fxmark(name, operation),
+        writes: true,
+        sharing,
+    }
+}
+
+const fn read(name: &'static str, operation: &'static str, sharing: Sharing) -> Block {
+    Block {
+        about: fxmark(name, operation),
+        writes: false,
+        sharing,
+    }
+}

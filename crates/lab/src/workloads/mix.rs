@@ -1,0 +1,122 @@
+//! What AIM7's loads are made of, as far as a file system sees them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::random::Random;
+
+/// One of a user's jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Job {
+    /// Read a random block.
+    Read,
+    /// Overwrite a random block.
+    Write,
+    /// Make the file durable.
+    Sync,
+    /// Cut the file to nothing and write it again.
+    Cut,
+    /// Look a name up.
+    Look,
+    /// Create a file with a label, close and remove it.
+    Create,
+}
+
+/// A mixture, by the name of the load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mix {
+    /// A little of everything.
+    Alltests,
+    /// As disk, with more names.
+    Custom,
+    /// Reading, writing and copying.
+    Disk,
+    /// A file server.
+    Fserver,
+    /// The same with more durable writes.
+    NewFserver,
+    /// A database.
+    NewDbase,
+    /// Many users of one computer.
+    Shared,
+}
+
+/// Weights of Read, Write, Sync, Cut, Look, Create.
+type Weights = [u32; 6];
+
+const JOBS: [Job; 6] = [
+    Job::Read,
+    Job::Write,
+    Job::Sync,
+    Job::Cut,
+    Job::Look,
+    Job::Create,
+];
+
+impl Mix {
+    /// All of them.
+    pub const ALL: [(&'static str, Self); 7] = [
+        ("alltests", Self::Alltests),
+        ("custom", Self::Custom),
+        ("disk", Self::Disk),
+        ("fserver", Self::Fserver),
+        ("new_fserver", Self::NewFserver),
+        ("new_dbase", Self::NewDbase),
+        ("shared", Self::Shared),
+    ];
+
+    /// The mixture of a name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        let found = Self::ALL.iter().find(|(other, _)| *other == name);
+        found.map(|(_, mix)| *mix)
+    }
+
+    fn weights(self) -> Weights {
+        match self {
+            Self::Alltests => [20, 20, 2, 8, 20, 30],
+            Self::Custom => [10, 15, 1, 14, 10, 50],
+            Self::Disk => [25, 25, 1, 14, 5, 30],
+            Self::Fserver => [30, 15, 2, 8, 20, 25],
+            Self::NewFserver => [30, 15, 5, 5, 20, 25],
+            Self::NewDbase => [50, 35, 5, 0, 5, 5],
+            Self::Shared => [25, 15, 1, 4, 35, 20],
+        }
+    }
+
+    /// The next job.
+    pub fn draw(self, random: &mut Random) -> Job {
+        let weights = self.weights();
+        let mut rest = random.below(weights.iter().sum());
+        for (weight, job) in weights.into_iter().zip(JOBS) {
+            if rest < weight {
+                return job;
+            }
+            rest -= weight;
+        }
+        Job::Look
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Job, Mix};
+    use crate::random::Random;
+
+    #[test]
+    fn jobs_come_as_often_as_their_weights() {
+        for (name, mix) in Mix::ALL {
+            assert_eq!(Mix::named(name), Some(mix));
+            assert_eq!(mix.weights().iter().sum::<u32>(), 100, "{name}");
+            let mut random = Random::new(1, 0);
+            let reads = (0..10_000)
+                .filter(|_| mix.draw(&mut random) == Job::Read)
+                .count();
+            let expected = mix.weights()[0] as usize * 100;
+            assert!(
+                reads.abs_diff(expected) < 300,
+                "{name}: {reads}, not {expected}"
+            );
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! `xattr-share`: files whose attributes have few distinct values share blocks on disk, and whoever
+//! sets one looks for a block that holds it already.
+//!
+//! After xattr-bench: each task has ten files and sets a random one's attribute to one of so many
+//! values. Inodes of 128 bytes have no room for it, so it always goes to a block.
+
+use anyhow::Result;
+
+use super::{About, Needs, Node, Plan, Step, Target, Task, Workload};
+use super::{at_least_one, own_directory, remove_own};
+use crate::random::Random;
+
+const FILES: u32 = 10;
+const VALUE: usize = 64;
+
+pub struct XattrShare;
+
+struct State {
+    number: u32,
+    directory: Node,
+    files: Vec<Node>,
+    values: u32,
+    random: Random,
+}
+
+impl Workload for XattrShare {
+    fn about(&self) -> &About {
+        &About {
+            name: "xattr-share",
+            source: "aim7 with external attributes, mbcache, 2014; xattr-bench, 2016",
+            operation: "set the attribute of one of the task's ten files to one of --values values",
+        }
+    }
+
+    fn needs(&self, plan: &Plan) -> Needs {
+        let inodes = u64::from(plan.tasks) * u64::from(FILES + 1);
+        Needs {
+            bytes: inodes * 3 * 4096,
+            inodes,
+            small_inodes: true,
+        }
+    }
+
+    fn task(&self, target: &dyn Target, plan: &Plan, number: u32) -> Result<Box<dyn Task>> {
+        at_least_one("values", plan.values)?;
+        let directory = own_directory(target, number)?;
+        let files: Result<Vec<Node>> = (0..FILES)
+            .map(|file| target.create(&directory, &format!("file{file}")))
+            .collect();
+        let random = Random::new(plan.seed, number);
+        Ok(Box::new(State {
+            number,
+            directory,
+            files: files?,
+            values: plan.values,
+            random,
+        }))
+    }
+}
+
+impl Task for State {
+    fn step(&mut self, target: &dyn Target) -> Result<Step> {
+        let file = &self.files[self.random.below(FILES) as usize];
+        let mut value = [b'v'; VALUE];
+        value[..4].copy_from_slice(&self.random.below(self.values).to_le_bytes());
+        target.set_attribute(file, "share", &value)?;
+        Ok(Step::ONE)
+    }
+
+    fn finish(self: Box<Self>, target: &dyn Target) -> Result<()> {
+        self.files.into_iter().for_each(|file| target.close(file));
+        remove_own(target, self.directory, self.number)
+    }
+}
