@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub mod build;
 pub mod cat;
 pub mod info;
 pub mod lab;

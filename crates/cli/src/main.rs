@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{cat, info, lab, ls, mkfs, mount, resize, stat, tree, umount};
+use commands::{build, cat, info, lab, ls, mkfs, mount, resize, stat, tree, umount};
 
 /// ext4 in user space: mount, make and read ext4 images, without root and without a kernel driver.
 #[derive(Parser)]
@@ -39,6 +39,7 @@ enum Command {
     Umount(umount::Arguments),
     Mkfs(mkfs::Arguments),
     Resize(resize::Arguments),
+    Build(Box<build::Arguments>),
     Info(info::Arguments),
     Ls(ls::Arguments),
     Cat(cat::Arguments),
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         Command::Umount(arguments) => umount::run(&arguments),
         Command::Mkfs(arguments) => mkfs::run(&arguments),
         Command::Resize(arguments) => resize::run(&arguments),
+        Command::Build(arguments) => build::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
         Command::Ls(arguments) => ls::run(&arguments),
         Command::Cat(arguments) => cat::run(&arguments),

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod build;
 mod error;
 pub mod mkfs;
 pub mod resize;

@@ -13,7 +13,7 @@
 mod build;
 mod edit;
 
-pub use build::{Built, BuiltBlock, Kind, TooMany, build};
+pub use build::{Built, BuiltBlock, Kind, Plan, TooMany, build};
 pub use edit::{IndexMut, deepen, init_root, root_from_linear, write_node};
 
 use crate::bytes::{read_u16, read_u32, write_u32};

@@ -17,15 +17,15 @@ use crate::error::{Error, Result};
 use pext4_ondisk::directory::FileType;
 
 /// lost+found is made large enough that a checker need not allocate in a damaged image.
-const LOST_FOUND_BYTES: u64 = 16 << 10;
+pub(crate) const LOST_FOUND_BYTES: u64 = 16 << 10;
 /// ...but without an indirect block, where there are small ones.
-const LOST_FOUND_MOST_BLOCKS: u64 = 12;
+pub(crate) const LOST_FOUND_MOST_BLOCKS: u64 = 12;
 /// A journal below this is refused by everybody.
 const LEAST_JOURNAL_BLOCKS: u32 = 1024;
 
 /// Inodes and blocks to write.
 #[derive(Default)]
-pub(super) struct Files {
+pub(crate) struct Files {
     pub inodes: Vec<(InodeNumber, Inode)>,
     pub blocks: Vec<(BlockNumber, Vec<u8>)>,
     pub journal_blocks: u32,
@@ -41,16 +41,28 @@ pub(super) fn place(
     let lost_found = layout.allocate_inode();
     place_root(layout, superblock, options, lost_found, &mut files)?;
     place_lost_found(layout, superblock, lost_found, &mut files)?;
+    place_system(layout, superblock, options, &mut files)?;
+    Ok(files)
+}
+
+/// Places what belongs to no directory: the inode that reserves descriptor blocks, the orphan file
+/// and the journal.
+pub(crate) fn place_system(
+    layout: &mut Layout,
+    superblock: &mut Superblock,
+    options: &Options,
+    files: &mut Files,
+) -> Result<()> {
     if superblock.features.compat.contains(Compat::RESIZE_INODE) {
-        resize::place(layout, superblock, &mut files)?;
+        resize::place(layout, superblock, files)?;
     }
     if superblock.features.compat.contains(Compat::ORPHAN_FILE) {
-        place_orphan_file(layout, superblock, &mut files)?;
+        place_orphan_file(layout, superblock, files)?;
     }
     if superblock.features.compat.contains(Compat::HAS_JOURNAL) {
-        place_journal(layout, superblock, options, &mut files)?;
+        place_journal(layout, superblock, options, files)?;
     }
-    Ok(files)
+    Ok(())
 }
 
 /// A new inode with the times of the image.
@@ -160,7 +172,7 @@ fn place_root(
     (inode.uid, inode.gid) = options.root_owner;
     map(layout, InodeNumber::ROOT, &mut inode, &runs, files)?;
     files.inodes.push((InodeNumber::ROOT, inode));
-    layout.count_directory();
+    layout.count_directory(InodeNumber::ROOT);
     Ok(())
 }
 
@@ -188,7 +200,7 @@ fn place_lost_found(
     map(layout, number, &mut inode, &runs, files)?;
     files.inodes.push((number, inode));
     superblock.lost_found_inode = number;
-    layout.count_directory();
+    layout.count_directory(number);
     Ok(())
 }
 
@@ -216,7 +228,7 @@ fn place_orphan_file(
 }
 
 /// Blocks of the journal that upstream gives a file system of this size; 0 if it is too small.
-fn default_journal_blocks(blocks: u64) -> u32 {
+pub(crate) fn default_journal_blocks(blocks: u64) -> u32 {
     const STEPS: [(u64, u32); 8] = [
         (2048, 0),
         (32 << 10, 1024),

@@ -19,14 +19,15 @@ use crate::error::{Error, Result};
 const LONGEST_RUN: u64 = 32768;
 
 /// The account of all groups.
-pub(super) struct Layout {
+pub(crate) struct Layout {
     pub geometry: Geometry,
     pub descriptors: Vec<GroupDescriptor>,
     /// Block bitmaps of the groups that need one.
     pub block_bitmaps: BTreeMap<u32, Vec<u8>>,
-    /// Inodes in use, all of them in group 0, and how many are directories.
+    /// Inodes in use: all numbers up to this one.
     used_inodes: u32,
-    used_directories: u32,
+    /// Directories, by the group of their inode.
+    used_directories: BTreeMap<u32, u32>,
 }
 
 impl Layout {
@@ -37,7 +38,7 @@ impl Layout {
             descriptors: vec![GroupDescriptor::default(); geometry.group_count as usize],
             block_bitmaps: BTreeMap::new(),
             used_inodes: geometry.first_inode.get() - 1,
-            used_directories: 0,
+            used_directories: BTreeMap::new(),
         };
         let mut first = 0;
         while first < geometry.group_count {
@@ -115,7 +116,7 @@ impl Layout {
     }
 
     /// Takes blocks that are known to be free.
-    fn mark(&mut self, run: Run) {
+    pub fn mark(&mut self, run: Run) {
         let geometry = self.geometry;
         let mut start = run.start;
         while start < run.end {
@@ -164,30 +165,76 @@ impl Layout {
         Ok(runs)
     }
 
-    /// Takes the next inode of group 0.
+    /// Takes the next inode.
     pub fn allocate_inode(&mut self) -> InodeNumber {
         self.used_inodes += 1;
         InodeNumber(self.used_inodes)
     }
 
-    /// Counts a directory of group 0.
-    pub fn count_directory(&mut self) {
-        self.used_directories += 1;
+    /// Takes the next `count` inodes, which the file system has.
+    pub fn allocate_inodes(&mut self, count: u32) {
+        self.used_inodes += count;
     }
 
-    /// The inode bitmap of group 0.
-    pub fn inode_bitmap(&self) -> Vec<u8> {
+    /// Counts a directory by its inode, which is in use.
+    pub fn count_directory(&mut self, inode: InodeNumber) {
+        let (group, _) = self
+            .geometry
+            .inode_group(inode)
+            .expect("an inode that was given out");
+        *self.used_directories.entry(group.get()).or_default() += 1;
+    }
+
+    /// Inodes in use in a group: the first ones of its table.
+    fn inodes_used_in(&self, group: u32) -> u32 {
+        let before = u64::from(group) * u64::from(self.geometry.inodes_per_group);
+        let left = u64::from(self.used_inodes).saturating_sub(before);
+        u32::try_from(left)
+            .unwrap_or(u32::MAX)
+            .min(self.geometry.inodes_per_group)
+    }
+
+    /// The inode bitmap of a group.
+    pub fn inode_bitmap(&self, group: u32) -> Vec<u8> {
         let mut bits = vec![0; self.geometry.block_size as usize];
-        bitmap::set_range(&mut bits, 0..self.used_inodes);
+        bitmap::set_range(&mut bits, 0..self.inodes_used_in(group));
         bitmap::set_padding(&mut bits, self.geometry.inodes_per_group);
         bits
     }
 
-    /// The bitmap of a group without an inode in use.
-    pub fn empty_inode_bitmap(&self) -> Vec<u8> {
-        let mut bits = vec![0; self.geometry.block_size as usize];
-        bitmap::set_padding(&mut bits, self.geometry.inodes_per_group);
-        bits
+    /// Groups whose inode bitmap must be written: without checksums all.
+    pub fn groups_with_inode_bitmap(&self) -> impl Iterator<Item = u32> + '_ {
+        let lazy = self.geometry.checksum_seed().is_some();
+        (0..self.geometry.group_count)
+            .take_while(move |&group| !lazy || self.inodes_used_in(group) > 0)
+    }
+
+    /// The free blocks, in runs as long as they are, from the start of the file system on.
+    pub fn free_runs(&self) -> Vec<Run> {
+        let geometry = &self.geometry;
+        let mut runs: Vec<Run> = Vec::new();
+        for group in geometry.groups() {
+            let first = geometry.first_block(group).get();
+            let blocks = geometry.blocks_in(group);
+            let mut add = |bits: Range<u32>| {
+                let run = first + u64::from(bits.start)..first + u64::from(bits.end);
+                match runs.last_mut() {
+                    Some(last) if last.end == run.start => last.end = run.end,
+                    _ => runs.push(run),
+                }
+            };
+            let Some(bits) = self.block_bitmaps.get(&group.get()) else {
+                add(geometry.superblock_overhead(group)..blocks);
+                continue;
+            };
+            let mut from = 0;
+            while let Some(start) = bitmap::next_zero(bits, from, blocks) {
+                let end = bitmap::next_one(bits, start, blocks).unwrap_or(blocks);
+                add(start..end);
+                from = end;
+            }
+        }
+        runs
     }
 
     /// Counts, flags and bitmap checksums, in the descriptors and in the superblock.
@@ -217,16 +264,13 @@ impl Layout {
             Some(bits) => bitmap::count_zeros(bits, 0..blocks),
             None => blocks - geometry.superblock_overhead(number),
         };
-        let used_inodes = if group == 0 { self.used_inodes } else { 0 };
-        let inode_bits = if group == 0 {
-            self.inode_bitmap()
-        } else {
-            self.empty_inode_bitmap()
-        };
+        let used_inodes = self.inodes_used_in(group);
+        let inode_bits = (used_inodes > 0).then(|| self.inode_bitmap(group));
+        let used_directories = self.used_directories.get(&group).copied().unwrap_or(0);
         let descriptor = &mut self.descriptors[group as usize];
         descriptor.free_clusters = free;
         descriptor.free_inodes = geometry.inodes_per_group - used_inodes;
-        descriptor.used_directories = if group == 0 { self.used_directories } else { 0 };
+        descriptor.used_directories = used_directories;
         descriptor.flags = GroupFlags::empty();
         let Some(seed) = geometry.checksum_seed().filter(|_| lazy) else {
             return;
@@ -240,11 +284,12 @@ impl Layout {
             }
             None => descriptor.flags |= GroupFlags::BLOCK_UNINIT,
         }
-        if group == 0 {
-            descriptor.inode_bitmap_checksum =
-                bitmap::inode_bitmap_checksum(seed, &inode_bits, geometry.inodes_per_group);
-        } else {
-            descriptor.flags |= GroupFlags::INODE_UNINIT;
+        match inode_bits {
+            Some(bits) => {
+                descriptor.inode_bitmap_checksum =
+                    bitmap::inode_bitmap_checksum(seed, &bits, geometry.inodes_per_group)
+            }
+            None => descriptor.flags |= GroupFlags::INODE_UNINIT,
         }
     }
 }

@@ -8,11 +8,11 @@
 //!
 //! The device must read as zeroes where nothing was written: a new or cut file does.
 
-mod contents;
-mod layout;
-mod plan;
+pub(crate) mod contents;
+pub(crate) mod layout;
+pub(crate) mod plan;
 mod resize;
-mod writer;
+pub(crate) mod writer;
 
 use std::ops::Range;
 
@@ -99,4 +99,4 @@ pub fn mkfs(device: &dyn Device, options: &Options) -> Result<Made> {
 }
 
 /// Blocks `[start, end)` of the device.
-type Run = Range<u64>;
+pub(crate) type Run = Range<u64>;

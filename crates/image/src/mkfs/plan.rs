@@ -72,7 +72,7 @@ fn impossible(text: impl Into<String>) -> Error {
 
 /// The superblock that the options ask for on a device of `size` bytes, without counts of what is
 /// free, and the geometry it describes.
-pub(super) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry)> {
+pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry)> {
     let features = features(&options.features)?;
     let block_size = options
         .block_size
@@ -202,7 +202,7 @@ fn default_block_size(size: u64) -> u32 {
     if size < SMALL { 1024 } else { 4096 }
 }
 
-fn default_bytes_per_inode(size: u64) -> u64 {
+pub(crate) fn default_bytes_per_inode(size: u64) -> u64 {
     const SMALL: u64 = 512 << 20;
     const BIG: u64 = 4 << 40;
     const HUGE: u64 = 16 << 40;

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use pext4_block::Device;
-use pext4_ondisk::feature::ReadOnlyCompat;
 use pext4_ondisk::superblock::{self, Superblock};
 use pext4_ondisk::{BlockNumber, GroupNumber};
 
@@ -19,18 +18,28 @@ pub(super) fn write(
     superblock: &Superblock,
     files: &Files,
 ) -> Result<()> {
-    let writer = Writer { device, layout };
-    for (block, bytes) in &files.blocks {
-        writer.write_block(*block, bytes)?;
-    }
-    writer.write_inodes(files)?;
-    writer.write_bitmaps()?;
-    writer.write_descriptors()?;
-    writer.write_backups(superblock)?;
+    Writer { device, layout }.write_inodes(files)?;
+    write_frame(device, layout, superblock, files)?;
     device.flush()?;
     device.write_at(superblock::OFFSET, &superblock.encode())?;
     device.flush()?;
     Ok(())
+}
+
+/// Writes everything but inodes and the primary superblock.
+pub(crate) fn write_frame(
+    device: &dyn Device,
+    layout: &Layout,
+    superblock: &Superblock,
+    files: &Files,
+) -> Result<()> {
+    let writer = Writer { device, layout };
+    for (block, bytes) in &files.blocks {
+        writer.write_block(*block, bytes)?;
+    }
+    writer.write_bitmaps()?;
+    writer.write_descriptors()?;
+    writer.write_backups(superblock)
 }
 
 struct Writer<'a> {
@@ -69,25 +78,11 @@ impl Writer<'_> {
         for (&group, bits) in &self.layout.block_bitmaps {
             self.write_block(self.layout.descriptors[group as usize].block_bitmap, bits)?;
         }
-        self.write_block(
-            self.layout.descriptors[0].inode_bitmap,
-            &self.layout.inode_bitmap(),
-        )?;
-        if self.is_lazy() {
-            return Ok(());
+        for group in self.layout.groups_with_inode_bitmap() {
+            let bits = self.layout.inode_bitmap(group);
+            self.write_block(self.layout.descriptors[group as usize].inode_bitmap, &bits)?;
         }
-        let empty = self.layout.empty_inode_bitmap();
-        self.layout.descriptors[1..]
-            .iter()
-            .try_for_each(|descriptor| self.write_block(descriptor.inode_bitmap, &empty))
-    }
-
-    fn is_lazy(&self) -> bool {
-        self.layout
-            .geometry
-            .features
-            .read_only_compat
-            .contains(ReadOnlyCompat::METADATA_CSUM)
+        Ok(())
     }
 
     /// All descriptors, in runs as long as the device takes at once, at every place that keeps them.

@@ -55,10 +55,26 @@ pub struct Built {
 pub struct TooMany;
 
 /// What the blocks of a directory depend on apart from its names.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     block_size: usize,
     format: Format,
+}
+
+/// An index over names, laid out before any inode is known: how many blocks the directory takes,
+/// and which names each of its leaves holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    shape: Shape,
+    hasher: Hasher,
+    /// Positions of the names as they were given, by hash.
+    order: Vec<u32>,
+    /// The last leaf ends here in `order`; each begins where its predecessor ends.
+    leaf_ends: Vec<u32>,
+    /// Nodes of each level below the root, from the top.
+    widths: Vec<usize>,
+    /// The index entry of every leaf.
+    leaves: Vec<IndexEntry>,
 }
 
 /// Makes the blocks of directory `own` with the given entries (neither `.` nor `..` among them).
@@ -86,18 +102,101 @@ pub fn build(
         .iter()
         .map(|entry| record_length(entry.name.len()))
         .sum();
-    match hasher {
-        Some(hasher) if dots + total > usable_length(block_size, format) => {
-            shape.indexed(own, parent, entries, hasher, most_levels)
-        }
-        _ => Ok(shape.linear(own, parent, entries)),
-    }
+    let Some(hasher) = hasher.filter(|_| dots + total > usable_length(block_size, format)) else {
+        return Ok(shape.linear(own, parent, entries));
+    };
+    let names = entries.iter().map(|entry| entry.name);
+    let plan = Plan::of(block_size, format, names, hasher, most_levels)?;
+    let mut blocks = Vec::new();
+    plan.write(
+        own,
+        parent,
+        |position| entries[position],
+        |block| blocks.push(block),
+    );
+    Ok(Built {
+        blocks,
+        is_indexed: true,
+    })
 }
 
-/// An entry's place in the order of the index.
+/// A name's place in the order of the index.
 struct Sorted<'a> {
     hash: Hash,
-    entry: &'a Entry<'a>,
+    name: &'a [u8],
+    position: u32,
+}
+
+impl Plan {
+    /// Lays out an index over these names, of which there is at least one.
+    ///
+    /// # Errors
+    /// [`TooMany`] where an index of `most_levels` levels below its root cannot hold them.
+    pub fn of<'a>(
+        block_size: usize,
+        format: Format,
+        names: impl Iterator<Item = &'a [u8]>,
+        hasher: &Hasher,
+        most_levels: u8,
+    ) -> Result<Self, TooMany> {
+        let shape = Shape { block_size, format };
+        let sorted = sort(names, hasher)?;
+        let ranges = shape.pack(sorted.iter().map(|sorted| record_length(sorted.name.len())));
+        let widths = shape.level_widths(ranges.len(), most_levels)?;
+        let first_leaf = 1 + widths.iter().sum::<usize>();
+        let leaves = first_hashes(&sorted, &ranges, first_leaf)?;
+        let end_of = |range: &Range<usize>| u32::try_from(range.end).map_err(|_| TooMany);
+        Ok(Self {
+            shape,
+            hasher: *hasher,
+            order: sorted.iter().map(|sorted| sorted.position).collect(),
+            leaf_ends: ranges.iter().map(end_of).collect::<Result<_, _>>()?,
+            widths,
+            leaves,
+        })
+    }
+
+    /// Blocks that the directory takes.
+    #[must_use]
+    pub fn blocks(&self) -> usize {
+        1 + self.widths.iter().sum::<usize>() + self.leaves.len()
+    }
+
+    /// Makes the blocks in order: `entry` gives the entry of a name by its position among the names
+    /// of the plan, `take` gets one block after the other.
+    ///
+    /// # Panics
+    /// Where an entry has another name than was planned for, or no inode.
+    pub fn write<'a>(
+        &self,
+        own: InodeNumber,
+        parent: InodeNumber,
+        entry: impl Fn(usize) -> Entry<'a>,
+        mut take: impl FnMut(BuiltBlock),
+    ) {
+        let mut children = self.leaves.clone();
+        let mut levels = Vec::new();
+        let mut first = 1 + self.widths.iter().sum::<usize>();
+        for &width in self.widths.iter().rev() {
+            first -= width;
+            let (nodes, above) = self.shape.nodes(&children, width, first);
+            levels.push(nodes);
+            children = above;
+        }
+        let depth = u8::try_from(self.widths.len()).expect("at most two levels");
+        take(self.shape.root(own, parent, &self.hasher, &children, depth));
+        levels.into_iter().rev().flatten().for_each(&mut take);
+        let mut start = 0;
+        for &end in &self.leaf_ends {
+            let end = end as usize;
+            let positions = self.order[start..end].iter();
+            take(
+                self.shape
+                    .leaf(positions.map(|&position| entry(position as usize))),
+            );
+            start = end;
+        }
+    }
 }
 
 impl Shape {
@@ -116,9 +215,8 @@ impl Shape {
             name: b"..",
         };
         let all: Vec<Entry<'_>> = [dot, dot_dot].into_iter().chain(sorted).collect();
-        let lengths: Vec<usize> = all.iter().map(|e| record_length(e.name.len())).collect();
         let blocks = self
-            .pack(&lengths)
+            .pack(all.iter().map(|entry| record_length(entry.name.len())))
             .into_iter()
             .map(|range| self.leaf(all[range].iter().copied()))
             .collect();
@@ -128,58 +226,19 @@ impl Shape {
         }
     }
 
-    fn indexed(
-        &self,
-        own: InodeNumber,
-        parent: InodeNumber,
-        entries: &[Entry<'_>],
-        hasher: &Hasher,
-        most_levels: u8,
-    ) -> Result<Built, TooMany> {
-        let sorted = sort(entries, hasher)?;
-        let lengths: Vec<usize> = sorted
-            .iter()
-            .map(|sorted| record_length(sorted.entry.name.len()))
-            .collect();
-        let leaves = self.pack(&lengths);
-        let widths = self.level_widths(leaves.len(), most_levels)?;
-        let first_leaf = 1 + widths.iter().sum::<usize>();
-        let mut children = first_hashes(&sorted, &leaves, first_leaf)?;
-        let mut levels = Vec::new();
-        let mut first = first_leaf;
-        for &width in widths.iter().rev() {
-            first -= width;
-            let (nodes, above) = self.nodes(&children, width, first)?;
-            levels.push(nodes);
-            children = above;
-        }
-        let depth = u8::try_from(widths.len()).map_err(|_| TooMany)?;
-        let root = self.root(own, parent, hasher, &children, depth);
-        let packed = leaves
-            .into_iter()
-            .map(|range| self.leaf(sorted[range].iter().map(|s| *s.entry)));
-        let blocks = [root]
-            .into_iter()
-            .chain(levels.into_iter().rev().flatten())
-            .chain(packed);
-        Ok(Built {
-            blocks: blocks.collect(),
-            is_indexed: true,
-        })
-    }
-
     /// Cuts records of these lengths into runs that fit into a leaf each.
-    fn pack(&self, lengths: &[usize]) -> Vec<Range<usize>> {
+    fn pack(&self, lengths: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
         let room = usable_length(self.block_size, self.format);
-        let (mut ranges, mut start, mut used) = (Vec::new(), 0, 0);
-        for (position, &length) in lengths.iter().enumerate() {
+        let (mut ranges, mut start, mut used, mut end) = (Vec::new(), 0, 0, 0);
+        for length in lengths {
             if used + length > room {
-                ranges.push(start..position);
-                (start, used) = (position, 0);
+                ranges.push(start..end);
+                (start, used) = (end, 0);
             }
             used += length;
+            end += 1;
         }
-        ranges.push(start..lengths.len());
+        ranges.push(start..end);
         ranges
     }
 
@@ -204,14 +263,14 @@ impl Shape {
         children: &[IndexEntry],
         width: usize,
         first: usize,
-    ) -> Result<(Vec<BuiltBlock>, Vec<IndexEntry>), TooMany> {
+    ) -> (Vec<BuiltBlock>, Vec<IndexEntry>) {
         let (mut blocks, mut above) = (Vec::new(), Vec::new());
         for node in 0..width {
             let range = node * children.len() / width..(node + 1) * children.len() / width;
             let own = &children[range];
             above.push(IndexEntry {
                 hash: own[0].hash,
-                block: block_number(first + node)?,
+                block: block_number(first + node).expect("nodes lie before the numbered leaves"),
             });
             let mut bytes = vec![0; self.block_size];
             write_node(&mut bytes, self.format.has_tail, own);
@@ -220,7 +279,7 @@ impl Shape {
                 bytes,
             });
         }
-        Ok((blocks, above))
+        (blocks, above)
     }
 
     fn root(
@@ -259,18 +318,23 @@ impl Shape {
     }
 }
 
-fn sort<'a>(entries: &'a [Entry<'a>], hasher: &Hasher) -> Result<Vec<Sorted<'a>>, TooMany> {
-    let mut sorted = entries
-        .iter()
-        .map(|entry| {
-            Some(Sorted {
-                hash: hasher.hash(entry.name)?,
-                entry,
-            })
+fn sort<'a>(
+    names: impl Iterator<Item = &'a [u8]>,
+    hasher: &Hasher,
+) -> Result<Vec<Sorted<'a>>, TooMany> {
+    let hashed = |(position, name): (usize, &'a [u8])| {
+        Some(Sorted {
+            hash: hasher.hash(name)?,
+            name,
+            position: u32::try_from(position).ok()?,
         })
+    };
+    let mut sorted = names
+        .enumerate()
+        .map(hashed)
         .collect::<Option<Vec<_>>>()
         .ok_or(TooMany)?;
-    sorted.sort_by(|a, b| (a.hash, a.entry.name).cmp(&(b.hash, b.entry.name)));
+    sorted.sort_unstable_by(|a, b| (a.hash, a.name).cmp(&(b.hash, b.name)));
     Ok(sorted)
 }
 

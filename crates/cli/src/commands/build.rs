@@ -1,0 +1,439 @@
+//! `pext4 build`: makes an image from directories, archives and container images.
+
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use pext4_image::build::{
+    Builder, Free, Map, Phase, Platform, Progress, Size, Source, Summary, parse_owner, parse_time,
+};
+use pext4_ondisk::time::Time;
+use pext4_sync::atomic::{AtomicBool, Ordering};
+use pext4_sync::{Class, Condvar, Mutex, thread};
+use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use uuid::Uuid;
+
+use crate::failure::Misuse;
+use crate::size;
+
+/// How often the bar moves and signals are looked at.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// Build an ext4 image from directories, tar archives and container images
+///
+/// Later sources lie over earlier ones. The same sources and options give the same bytes.
+#[derive(Args)]
+pub struct Arguments {
+    /// The image to make
+    image: PathBuf,
+    /// A directory, a tar archive (plain, gzip or zstd; - for standard input) or an OCI layout;
+    /// dir:, tar: or oci: before it says which
+    #[arg(required = true, value_name = "SOURCE")]
+    sources: Vec<String>,
+    /// Its size, like 512M or 10G, or auto: as large as needed
+    #[arg(long, short = 's', default_value = "auto", value_parser = parse_size)]
+    size: Fitted,
+    /// Free space of an image sized by itself, in percent of it or as a size
+    #[arg(long, value_name = "SHARE", default_value = "10%", value_parser = parse_free)]
+    free: Free,
+    /// Bytes in a block: 1024, 2048 or 4096
+    #[arg(short = 'b', value_name = "BYTES", value_parser = size::parse, default_value = "4096")]
+    block_size: u64,
+    /// Inodes, at least; as many as needed and some more if absent
+    #[arg(short = 'N', value_name = "COUNT")]
+    inodes: Option<u64>,
+    /// Bytes in an inode
+    #[arg(short = 'I', value_name = "BYTES", default_value_t = 256)]
+    inode_size: u16,
+    /// Label, at most 16 bytes
+    #[arg(short = 'L', value_name = "LABEL", default_value = "")]
+    label: String,
+    /// UUID; made from the sources and the options if absent
+    #[arg(short = 'U', value_name = "UUID")]
+    uuid: Option<Uuid>,
+    /// Seed of directory hashes, as a UUID; made likewise
+    #[arg(long, value_name = "UUID")]
+    hash_seed: Option<Uuid>,
+    /// Percent of the blocks that are kept for root
+    #[arg(short = 'm', value_name = "PERCENT", default_value_t = 0.0)]
+    reserved: f64,
+    /// Features to turn on, or off with ^ before them
+    #[arg(short = 'O', value_name = "FEATURE,...", value_delimiter = ',')]
+    features: Vec<String>,
+    /// Size of the journal
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    journal_size: Option<u64>,
+    /// Owner and group of everything
+    #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
+    owner: Option<(u32, u32)>,
+    /// Leave out names that match, or with a slash in it whole paths
+    #[arg(long, value_name = "GLOB")]
+    exclude: Vec<String>,
+    /// Leave out extended attributes whose names match
+    #[arg(long, value_name = "GLOB")]
+    exclude_xattr: Vec<String>,
+    /// Time of everything: @SECONDS or 2023-11-14T22:13:20Z
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    mtime: Option<Time>,
+    /// A file that maps ids, owners and modes
+    #[arg(long, value_name = "FILE")]
+    map: Option<PathBuf>,
+    /// Leave out what cannot be read
+    #[arg(long)]
+    skip_unreadable: bool,
+    /// Leave other mounted file systems out
+    #[arg(long, short = 'x')]
+    one_file_system: bool,
+    /// Refuse archives that state more contents than this
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    limit: Option<u64>,
+    /// Which of several images an OCI layout holds, like linux/amd64
+    #[arg(long, value_name = "OS/ARCH", value_parser = Platform::parse)]
+    platform: Option<Platform>,
+    /// Threads; one a core if absent
+    #[arg(long, value_name = "COUNT")]
+    threads: Option<usize>,
+    /// Do not wait until the image is on its disk
+    #[arg(long)]
+    no_sync: bool,
+    /// Replace the image if it exists
+    #[arg(long, short = 'f')]
+    force: bool,
+    /// Say what was built for programs
+    #[arg(long)]
+    json: bool,
+    /// Say nothing
+    #[arg(short = 'q', long)]
+    quiet: bool,
+}
+
+/// A size, or as large as needed.
+#[derive(Clone, Copy, Debug)]
+enum Fitted {
+    Auto,
+    Bytes(u64),
+}
+
+fn parse_size(text: &str) -> Result<Fitted, String> {
+    match text {
+        "auto" => Ok(Fitted::Auto),
+        text => size::parse(text).map(Fitted::Bytes),
+    }
+}
+
+fn parse_free(text: &str) -> Result<Free, String> {
+    let Some(percent) = text.strip_suffix('%') else {
+        return size::parse(text).map(Free::Bytes);
+    };
+    let (whole, tenth) = percent.split_once('.').unwrap_or((percent, "0"));
+    let thousandths = match (whole.parse::<u32>(), tenth.parse::<u32>()) {
+        (Ok(whole @ 0..=95), Ok(tenth))
+            if tenth < 10 && tenth.to_string().len() == tenth_length(percent) =>
+        {
+            Some(10 * whole + tenth)
+        }
+        _ => None,
+    };
+    thousandths
+        .map(Free::Thousandths)
+        .ok_or_else(|| format!("`{text}` is no share; write 10% (up to 95.9%) or a size"))
+}
+
+/// Digits behind the point, or 1 without any.
+fn tenth_length(percent: &str) -> usize {
+    percent.split_once('.').map_or(1, |(_, tenth)| tenth.len())
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A source cannot be read, makes no sense or does not fit; the image cannot be written.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let start = Instant::now();
+    let builder = builder(arguments)?;
+    let is_shown = !arguments.quiet && !arguments.json && io::stderr().is_terminal();
+    let watch = Watch::new(builder.progress(), is_shown)?;
+    let summary = thread::scope(|scope| {
+        scope.spawn(|| watch.run());
+        let _finishing = Finishing(&watch);
+        builder.build(&arguments.image)
+    })?;
+    if arguments.json {
+        say_for_programs(&arguments.image, &summary, start.elapsed())?;
+    } else if !arguments.quiet {
+        println!("{}", said(&arguments.image, &summary, start.elapsed()));
+    }
+    Ok(())
+}
+
+fn builder(arguments: &Arguments) -> Result<Builder> {
+    let block_size = u32::try_from(arguments.block_size)
+        .map_err(|_| Misuse("-b: 1024, 2048 or 4096 bytes".to_owned()))?;
+    let mut builder = Builder::new()
+        .size(match arguments.size {
+            Fitted::Auto => Size::Auto(arguments.free),
+            Fitted::Bytes(bytes) => Size::Bytes(bytes),
+        })
+        .block_size(block_size)
+        .inode_size(arguments.inode_size)
+        .label(arguments.label.as_bytes())
+        .reserved_percent(arguments.reserved)
+        .features(arguments.features.iter().cloned())
+        .skip_unreadable(arguments.skip_unreadable)
+        .one_file_system(arguments.one_file_system)
+        .sync(!arguments.no_sync)
+        .replace(arguments.force);
+    for source in &arguments.sources {
+        builder = builder.source(source_of(source)?);
+    }
+    for pattern in &arguments.exclude {
+        builder = builder.exclude(pattern);
+    }
+    for pattern in &arguments.exclude_xattr {
+        builder = builder.exclude_attribute(pattern);
+    }
+    let builder = with_journal(builder, arguments, block_size)?;
+    let builder = with_identity(builder, arguments)?;
+    with_wishes(builder, arguments)
+}
+
+fn with_journal(builder: Builder, arguments: &Arguments, block_size: u32) -> Result<Builder> {
+    let Some(bytes) = arguments.journal_size else {
+        return Ok(builder);
+    };
+    let blocks = u32::try_from(bytes / u64::from(block_size))
+        .map_err(|_| Misuse("--journal-size: it is too large".to_owned()))?;
+    Ok(builder.journal_blocks(blocks))
+}
+
+/// What makes two images of the same contents differ.
+fn with_identity(mut builder: Builder, arguments: &Arguments) -> Result<Builder> {
+    if let Some(uuid) = arguments.uuid {
+        builder = builder.uuid(uuid.into_bytes());
+    }
+    if let Some(seed) = arguments.hash_seed {
+        let bytes = seed.into_bytes();
+        let (words, _) = bytes.as_chunks::<4>();
+        builder = builder.hash_seed(std::array::from_fn(|word| u32::from_le_bytes(words[word])));
+    }
+    if let Some(date) = std::env::var_os("SOURCE_DATE_EPOCH") {
+        let seconds = date.to_str().and_then(|text| text.parse().ok());
+        let unsound = || Misuse("SOURCE_DATE_EPOCH: it is no number of seconds".to_owned());
+        builder = builder.date(seconds.ok_or_else(unsound)?);
+    }
+    Ok(builder)
+}
+
+fn with_wishes(mut builder: Builder, arguments: &Arguments) -> Result<Builder> {
+    if let Some(count) = arguments.inodes {
+        builder = builder.inodes(count);
+    }
+    if let Some((uid, gid)) = arguments.owner {
+        builder = builder.owner(uid, gid);
+    }
+    if let Some(time) = arguments.mtime {
+        builder = builder.mtime(time);
+    }
+    if let Some(path) = &arguments.map {
+        let name = || path.display().to_string();
+        let text = std::fs::read_to_string(path).with_context(name)?;
+        let map = Map::parse(&text).map_err(Misuse).with_context(name)?;
+        builder = builder.map(map);
+    }
+    if let Some(limit) = arguments.limit {
+        builder = builder.limit(limit);
+    }
+    if let Some(platform) = &arguments.platform {
+        builder = builder.platform(platform.clone());
+    }
+    if let Some(threads) = arguments.threads {
+        builder = builder.threads(threads);
+    }
+    Ok(builder)
+}
+
+/// What a word of the command line means.
+fn source_of(word: &str) -> Result<Source> {
+    if word == "-" {
+        let name = "standard input".to_owned();
+        return Ok(Source::Stream(name, Box::new(io::stdin())));
+    }
+    let known = |kind: &str, path: &str| match kind {
+        "dir" => Some(Source::Directory(path.into())),
+        "tar" => Some(Source::Archive(path.into())),
+        "oci" => Some(Source::OciLayout(path.into())),
+        _ => None,
+    };
+    if let Some(source) = word
+        .split_once(':')
+        .and_then(|(kind, path)| known(kind, path))
+    {
+        return Ok(source);
+    }
+    Source::at(Path::new(word)).with_context(|| word.to_owned())
+}
+
+/// Looks after a build while it runs: shows how far it is, and stops it at a signal.
+struct Watch {
+    progress: Arc<Progress>,
+    bar: Option<ProgressBar>,
+    is_interrupted: Arc<AtomicBool>,
+    is_done: Mutex<bool>,
+    done: Condvar,
+}
+
+impl Watch {
+    fn new(progress: Arc<Progress>, is_shown: bool) -> Result<Self> {
+        let is_interrupted = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            // The second one does not wait.
+            signal_hook::flag::register_conditional_shutdown(
+                signal,
+                1,
+                Arc::clone(&is_interrupted),
+            )?;
+            signal_hook::flag::register(signal, Arc::clone(&is_interrupted))?;
+        }
+        Ok(Self {
+            progress,
+            bar: is_shown.then(ProgressBar::no_length),
+            is_interrupted,
+            is_done: Mutex::new(Class::Leaf, false),
+            done: Condvar::new(),
+        })
+    }
+
+    fn run(&self) {
+        let mut shown = None;
+        let mut is_done = self.is_done.lock();
+        while !*is_done {
+            self.done.wait_for(&mut is_done, INTERVAL);
+            if self.is_interrupted.load(Ordering::Relaxed) {
+                self.progress.stop();
+            }
+            if let Some(bar) = &self.bar {
+                show(bar, &self.progress, &mut shown);
+            }
+        }
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Ends a watch when the build ends, however that is.
+struct Finishing<'a>(&'a Watch);
+
+impl Drop for Finishing<'_> {
+    fn drop(&mut self) {
+        *self.0.is_done.lock() = true;
+        self.0.done.notify_all();
+    }
+}
+
+/// Brings the bar up to date; `shown` is the phase that it was made for.
+fn show(bar: &ProgressBar, progress: &Progress, shown: &mut Option<Phase>) {
+    let phase = progress.phase();
+    let (files, all_files) = progress.files();
+    let (bytes, all_bytes) = progress.bytes();
+    if *shown != Some(phase) {
+        *shown = Some(phase);
+        let template = match phase {
+            Phase::Reading => "reading   {pos} names  {per_sec}",
+            Phase::Planning => "planning  {elapsed}",
+            Phase::Writing if all_bytes > 0 => {
+                "writing   [{bar:30}] {bytes} of {total_bytes}  {bytes_per_sec}  {eta} left"
+            }
+            Phase::Writing => "writing   [{bar:30}] {pos} of {len} files  {per_sec}  {eta} left",
+            Phase::Syncing => "syncing   {elapsed}",
+        };
+        bar.reset();
+        bar.set_style(ProgressStyle::with_template(template).expect("templates are fixed"));
+    }
+    let (position, length) = match phase {
+        Phase::Writing if all_bytes > 0 => (bytes, all_bytes),
+        _ => (files, all_files),
+    };
+    bar.set_length(length.max(position));
+    bar.set_position(position);
+}
+
+fn said(image: &Path, summary: &Summary, time: Duration) -> String {
+    let skipped = match summary.skipped {
+        0 => String::new(),
+        count => format!("\n{count} names were left out: they cannot be read"),
+    };
+    format!(
+        "{}: {}, {} names with {}, {} free, in {:.2} s\nUUID {}{skipped}",
+        image.display(),
+        size::show(summary.size),
+        summary.names,
+        size::show(summary.content),
+        size::show(summary.free_blocks * u64::from(summary.block_size)),
+        time.as_secs_f64(),
+        Uuid::from_bytes(summary.uuid)
+    )
+}
+
+/// The summary as a program reads it.
+#[derive(Serialize)]
+struct Told<'a> {
+    image: String,
+    size: u64,
+    block_size: u32,
+    blocks: u64,
+    free_blocks: u64,
+    inodes: u32,
+    free_inodes: u32,
+    journal_blocks: u32,
+    names: u64,
+    directories: u64,
+    content: u64,
+    skipped: u64,
+    uuid: String,
+    features: &'a [String],
+    seconds: f64,
+}
+
+fn say_for_programs(image: &Path, summary: &Summary, time: Duration) -> Result<()> {
+    let told = Told {
+        image: image.display().to_string(),
+        size: summary.size,
+        block_size: summary.block_size,
+        blocks: summary.blocks,
+        free_blocks: summary.free_blocks,
+        inodes: summary.inodes,
+        free_inodes: summary.free_inodes,
+        journal_blocks: summary.journal_blocks,
+        names: summary.names,
+        directories: summary.directories,
+        content: summary.content,
+        skipped: summary.skipped,
+        uuid: Uuid::from_bytes(summary.uuid).to_string(),
+        features: &summary.features,
+        seconds: time.as_secs_f64(),
+    };
+    println!("{}", serde_json::to_string_pretty(&told)?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Free, parse_free};
+
+    #[test]
+    fn free_space_is_a_share_or_a_size() {
+        assert_eq!(parse_free("10%"), Ok(Free::Thousandths(100)));
+        assert_eq!(parse_free("0%"), Ok(Free::Thousandths(0)));
+        assert_eq!(parse_free("12.5%"), Ok(Free::Thousandths(125)));
+        assert_eq!(parse_free("64M"), Ok(Free::Bytes(64 << 20)));
+        for text in ["96%", "-1%", "%", "1.25%", "ten"] {
+            assert!(parse_free(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Where an archive's bytes come from: a plain file, or a stream that is read once.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use pext4_sync::thread;
+
+use super::super::error::{Error, Result};
+use super::super::queue::Queue;
+use super::BLOCK;
+use super::spool::Writer;
+
+/// Bytes of a file that are read at once where small entries follow each other.
+const WIDE: usize = 64 << 10;
+/// The same after a large content, of which nothing is to be read.
+const NARROW: usize = 2 * BLOCK;
+/// Bytes that go from one thread of a stream to the next at once.
+const CHUNK: usize = 1 << 20;
+/// Such pieces on their way.
+const CHUNKS: usize = 4;
+
+/// An archive as its reader sees it.
+pub(in crate::build) trait Input {
+    /// The next block; false at the end.
+    fn read_block(&mut self, block: &mut [u8; BLOCK]) -> Result<bool>;
+
+    /// Passes over a content of this many bytes and the padding behind it; where it can be read
+    /// later. `None` where the archive ends before it does.
+    fn take_content(&mut self, length: u64) -> Result<Option<u64>>;
+}
+
+/// A plain file.
+pub(in crate::build) struct FileInput<'a> {
+    file: &'a File,
+    path: &'a Path,
+    size: u64,
+    position: u64,
+    window: Vec<u8>,
+    window_at: u64,
+    /// How much to read next.
+    width: usize,
+}
+
+impl<'a> FileInput<'a> {
+    pub fn new(file: &'a File, path: &'a Path) -> Result<Self> {
+        let size = file
+            .metadata()
+            .map_err(|cause| Error::source(path, "find its size", cause))?
+            .len();
+        Ok(Self {
+            file,
+            path,
+            size,
+            position: 0,
+            window: Vec::new(),
+            window_at: 0,
+            width: WIDE,
+        })
+    }
+
+    fn fill(&mut self) -> io::Result<()> {
+        self.window.resize(self.width, 0);
+        self.window_at = self.position;
+        let mut filled = 0;
+        while filled < self.width {
+            let rest = &mut self.window[filled..];
+            match self.file.read_at(rest, self.position + filled as u64) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.window.truncate(filled);
+        Ok(())
+    }
+
+    fn in_window(&self) -> Option<&[u8; BLOCK]> {
+        let start = usize::try_from(self.position.checked_sub(self.window_at)?).ok()?;
+        self.window.get(start..)?.first_chunk()
+    }
+}
+
+impl Input for FileInput<'_> {
+    fn read_block(&mut self, block: &mut [u8; BLOCK]) -> Result<bool> {
+        if self.in_window().is_none() {
+            self.fill()
+                .map_err(|cause| Error::source(self.path, "read it", cause))?;
+        }
+        let Some(found) = self.in_window() else {
+            return Ok(false);
+        };
+        *block = *found;
+        self.position += BLOCK as u64;
+        Ok(true)
+    }
+
+    fn take_content(&mut self, length: u64) -> Result<Option<u64>> {
+        let place = self.position;
+        let Some(end) = place.checked_add(length).filter(|&end| end <= self.size) else {
+            return Ok(None);
+        };
+        self.position = end.next_multiple_of(BLOCK as u64);
+        self.width = if length > WIDE as u64 { NARROW } else { WIDE };
+        Ok(Some(place))
+    }
+}
+
+/// A stream whose contents go into the spool.
+pub(in crate::build) struct StreamInput<'a> {
+    path: &'a Path,
+    chunks: &'a Queue<io::Result<Vec<u8>>>,
+    chunk: Vec<u8>,
+    position: usize,
+    spool: Writer<'a>,
+}
+
+impl StreamInput<'_> {
+    /// The bytes at hand, more than none unless the stream is at its end.
+    fn available(&mut self) -> Result<&[u8]> {
+        if self.position == self.chunk.len() {
+            self.chunk = match self.chunks.take() {
+                Some(chunk) => chunk.map_err(|cause| Error::source(self.path, "read it", cause))?,
+                None => Vec::new(),
+            };
+            self.position = 0;
+        }
+        Ok(&self.chunk[self.position..])
+    }
+
+    /// Hands `length` bytes on, piece by piece; false where there are not so many.
+    fn pass(
+        &mut self,
+        length: u64,
+        mut take: impl FnMut(&mut Writer<'_>, &[u8]) -> Result<()>,
+    ) -> Result<bool> {
+        let mut left = length;
+        while left > 0 {
+            let available = self.available()?.len();
+            if available == 0 {
+                return Ok(false);
+            }
+            let count = usize::try_from(left).map_or(available, |left| left.min(available));
+            let piece = &self.chunk[self.position..self.position + count];
+            take(&mut self.spool, piece)?;
+            self.position += count;
+            left -= count as u64;
+        }
+        Ok(true)
+    }
+
+    fn finish(self) -> Result<()> {
+        self.spool.finish()
+    }
+}
+
+impl Input for StreamInput<'_> {
+    fn read_block(&mut self, block: &mut [u8; BLOCK]) -> Result<bool> {
+        let mut filled = 0;
+        self.pass(BLOCK as u64, |_, piece| {
+            block[filled..filled + piece.len()].copy_from_slice(piece);
+            filled += piece.len();
+            Ok(())
+        })
+    }
+
+    fn take_content(&mut self, length: u64) -> Result<Option<u64>> {
+        let place = self.spool.begin(length)?;
+        if !self.pass(length, |spool, piece| spool.write(piece))? {
+            return Ok(None);
+        }
+        let padding = length.next_multiple_of(BLOCK as u64) - length;
+        Ok(self.pass(padding, |_, _| Ok(()))?.then_some(place))
+    }
+}
+
+/// How a stream is compressed, by its first bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::build) enum Compression {
+    None,
+    Gzip,
+    Zstandard,
+}
+
+impl Compression {
+    /// From the first bytes of a stream.
+    pub fn of(start: &[u8]) -> Self {
+        match start {
+            [0x1F, 0x8B, ..] => Self::Gzip,
+            [0x28, 0xB5, 0x2F, 0xFD, ..] => Self::Zstandard,
+            _ => Self::None,
+        }
+    }
+}
+
+/// Reads a stream to its end: a thread of its own reads and decompresses it, `read` gets it as the
+/// input of an archive. What follows the archive is read, but not decompressed.
+pub(in crate::build) fn with_stream(
+    raw: &mut (dyn Read + Send),
+    path: &Path,
+    spool: Writer<'_>,
+    read: impl FnOnce(StreamInput<'_>) -> Result<StreamInput<'_>>,
+) -> Result<()> {
+    let chunks = Queue::new(CHUNKS);
+    thread::scope(|scope| {
+        let feeder = scope.spawn(|| feed(raw, &chunks));
+        let input = StreamInput {
+            path,
+            chunks: &chunks,
+            chunk: Vec::new(),
+            position: 0,
+            spool,
+        };
+        let done = read(input).and_then(StreamInput::finish);
+        chunks.abandon();
+        let fed = feeder.join().expect("the thread that reads does not panic");
+        done?;
+        fed.map_err(|cause| Error::source(path, "read it", cause))
+    })
+}
+
+fn feed(raw: &mut (dyn Read + Send), chunks: &Queue<io::Result<Vec<u8>>>) -> io::Result<()> {
+    let mut reader = BufReader::with_capacity(CHUNK, raw);
+    let sent = match reader.fill_buf().map(Compression::of) {
+        Ok(Compression::None) => send(&mut reader, chunks),
+        Ok(Compression::Gzip) => send(
+            &mut flate2::bufread::MultiGzDecoder::new(&mut reader),
+            chunks,
+        ),
+        Ok(Compression::Zstandard) => zstd::stream::read::Decoder::with_buffer(&mut reader)
+            .and_then(|mut decoder| send(&mut decoder, chunks)),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = sent {
+        chunks.put(Err(error));
+    }
+    chunks.close();
+    io::copy(&mut reader, &mut io::sink()).map(drop)
+}
+
+/// Sends what a reader gives, until its end or until nobody wants more.
+fn send(reader: &mut dyn Read, chunks: &Queue<io::Result<Vec<u8>>>) -> io::Result<()> {
+    loop {
+        let mut chunk = Vec::with_capacity(CHUNK);
+        let read = reader.take(CHUNK as u64).read_to_end(&mut chunk);
+        // What came before an error may be all that is needed.
+        if (chunk.is_empty() && read.is_ok()) || (!chunk.is_empty() && !chunks.put(Ok(chunk))) {
+            return Ok(());
+        }
+        read?;
+    }
+}

@@ -1,0 +1,256 @@
+//! Files with holes in archives: where their data lies, in the four ways that GNU tar has said it.
+
+use std::ops::Range;
+
+use super::{BLOCK, pax};
+
+/// The most pieces of a file that are believed.
+const MOST_SEGMENTS: usize = 1 << 20;
+
+/// What an archive says about a file's pieces, not yet judged.
+#[derive(Debug, Default)]
+pub(super) struct Map {
+    pieces: Vec<(u64, u64)>,
+    size: u64,
+}
+
+/// A map that makes sense.
+pub(super) struct Checked {
+    pub segments: Box<[Range<u64>]>,
+    /// Bytes of the file, holes included.
+    pub size: u64,
+}
+
+impl Map {
+    /// From the header of an old sparse file; and whether further blocks follow.
+    pub fn of_header(header: &tar::Header) -> Result<(Self, bool), String> {
+        let gnu = header
+            .as_gnu()
+            .ok_or("it has a map of holes in a header that has no room for one")?;
+        let size = gnu.real_size().map_err(|_| "its real size is no number")?;
+        let mut map = Self {
+            pieces: Vec::new(),
+            size,
+        };
+        map.add(&gnu.sparse)?;
+        Ok((map, gnu.is_extended()))
+    }
+
+    /// Takes over a further block; whether yet another follows.
+    pub fn extend(&mut self, block: &[u8; BLOCK]) -> Result<bool, String> {
+        let mut extension = tar::GnuExtSparseHeader::new();
+        extension.as_mut_bytes().copy_from_slice(block);
+        self.add(&extension.sparse)?;
+        Ok(extension.is_extended())
+    }
+
+    fn add(&mut self, entries: &[tar::GnuSparseHeader]) -> Result<(), String> {
+        for entry in entries.iter().filter(|entry| !entry.is_empty()) {
+            match (entry.offset(), entry.length()) {
+                (Ok(offset), Ok(length)) => self.push(offset, length)?,
+                _ => return Err("its map of holes is no list of numbers".to_owned()),
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, offset: u64, length: u64) -> Result<(), String> {
+        if self.pieces.len() == MOST_SEGMENTS {
+            return Err(format!("it has more than {MOST_SEGMENTS} pieces"));
+        }
+        self.pieces.push((offset, length));
+        Ok(())
+    }
+
+    /// Judges the map against the bytes that the archive holds of the file.
+    pub fn check(self, held: u64) -> Result<Checked, String> {
+        let (mut at, mut sum) = (0, 0u64);
+        let mut segments = Vec::new();
+        for (offset, length) in self.pieces {
+            let end = offset.checked_add(length).filter(|&end| end <= self.size);
+            let Some(end) = end.filter(|_| offset >= at) else {
+                return Err("its map of holes makes no sense".to_owned());
+            };
+            sum += length;
+            at = end;
+            if length > 0 {
+                segments.push(offset..end);
+            }
+        }
+        if sum != held {
+            return Err(format!(
+                "its map speaks of {sum} bytes, the archive holds {held}"
+            ));
+        }
+        Ok(Checked {
+            segments: segments.into_boxed_slice(),
+            size: self.size,
+        })
+    }
+}
+
+/// What POSIX extensions say about a file's pieces.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    pub name: Option<Vec<u8>>,
+    pub real_size: u64,
+    is_version_one: bool,
+    is_sparse: bool,
+    pieces: Vec<(u64, u64)>,
+    offset: Option<u64>,
+}
+
+impl Said {
+    /// Takes over a key behind `GNU.sparse.`.
+    pub fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
+        match key {
+            b"name" => self.name = Some(value.to_vec()),
+            b"realsize" | b"size" => {
+                self.real_size = pax::number(key, value)?;
+                self.is_sparse = true;
+            }
+            b"major" => self.is_version_one = pax::number(key, value)? == 1,
+            b"offset" => self.offset = Some(pax::number(key, value)?),
+            b"numbytes" => {
+                let offset = self
+                    .offset
+                    .take()
+                    .ok_or("its map of holes makes no sense")?;
+                self.pieces.push((offset, pax::number(key, value)?));
+            }
+            b"map" => {
+                let numbers = value
+                    .split(|&byte| byte == b',')
+                    .map(|number| pax::number(key, number))
+                    .collect::<Result<Vec<u64>, String>>()?;
+                let (pairs, rest) = numbers.as_chunks::<2>();
+                if !rest.is_empty() {
+                    return Err("its map of holes makes no sense".to_owned());
+                }
+                self.pieces = pairs
+                    .iter()
+                    .map(|&[offset, length]| (offset, length))
+                    .collect();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Whether the map is the start of the content.
+    pub fn is_inside(&self) -> bool {
+        self.is_version_one
+    }
+
+    /// The map, if the extensions hold one.
+    pub fn map(&self) -> Option<Map> {
+        self.is_sparse.then(|| Map {
+            pieces: self.pieces.clone(),
+            size: self.real_size,
+        })
+    }
+}
+
+/// A map as text: how many pieces, then offset and length of each, a number a line.
+pub(super) struct Text {
+    map: Map,
+    expected: Option<usize>,
+    offset: Option<u64>,
+    number: Option<u64>,
+}
+
+impl Text {
+    pub fn new(real_size: u64) -> Self {
+        Self {
+            map: Map {
+                pieces: Vec::new(),
+                size: real_size,
+            },
+            expected: None,
+            offset: None,
+            number: None,
+        }
+    }
+
+    /// Reads a block; the map, once it is whole. What follows it in the block is padding.
+    pub fn read(&mut self, block: &[u8; BLOCK]) -> Result<Option<Map>, String> {
+        for &byte in block {
+            match byte {
+                b'0'..=b'9' => {
+                    let digit = u64::from(byte - b'0');
+                    let number = self.number.unwrap_or(0).checked_mul(10);
+                    let number = number.and_then(|number| number.checked_add(digit));
+                    self.number = Some(number.ok_or("its map of holes makes no sense")?);
+                }
+                b'\n' => self.end_of_number()?,
+                _ => return Err("its map of holes is no list of numbers".to_owned()),
+            }
+            if self.expected == Some(self.map.pieces.len()) {
+                return Ok(Some(std::mem::take(&mut self.map)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn end_of_number(&mut self) -> Result<(), String> {
+        let number = self
+            .number
+            .take()
+            .ok_or("its map of holes makes no sense")?;
+        match (self.expected, self.offset.take()) {
+            (None, _) => {
+                let expected = usize::try_from(number).ok();
+                let expected = expected.filter(|&expected| expected <= MOST_SEGMENTS);
+                let text = || format!("it claims {number} pieces");
+                self.expected = Some(expected.ok_or_else(text)?);
+            }
+            (Some(_), None) => self.offset = Some(number),
+            (Some(_), Some(offset)) => self.map.push(offset, number)?,
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BLOCK, Map, Text};
+
+    fn map(pieces: &[(u64, u64)], size: u64) -> Map {
+        Map {
+            pieces: pieces.to_vec(),
+            size,
+        }
+    }
+
+    #[test]
+    fn maps_are_judged() {
+        let checked = map(&[(0, 10), (100, 20), (200, 0)], 200).check(30).unwrap();
+        assert_eq!(&*checked.segments, [0..10, 100..120]);
+        assert_eq!(checked.size, 200);
+        assert!(
+            map(&[(100, 20), (0, 10)], 200).check(30).is_err(),
+            "out of order"
+        );
+        assert!(
+            map(&[(0, 10), (5, 20)], 200).check(30).is_err(),
+            "overlapping"
+        );
+        assert!(map(&[(190, 20)], 200).check(20).is_err(), "behind the end");
+        assert!(
+            map(&[(u64::MAX, 20)], 200).check(20).is_err(),
+            "beyond all numbers"
+        );
+        assert!(map(&[(0, 10)], 200).check(11).is_err(), "not what is held");
+    }
+
+    #[test]
+    fn text_is_read_to_its_end() {
+        let mut block = [0; BLOCK];
+        block[..14].copy_from_slice(b"2\n0\n5\n1000\n7\n\0");
+        let read = Text::new(2000).read(&block).unwrap().unwrap();
+        assert_eq!(read.pieces, [(0, 5), (1000, 7)]);
+        block[0] = b'x';
+        assert!(Text::new(2000).read(&block).is_err());
+        assert!(Text::new(2000).read(&[b'9'; BLOCK]).is_err());
+    }
+}

@@ -1,0 +1,126 @@
+//! Contents of streams on their way into the image: one file without a name, beside the image.
+//!
+//! Large contents begin at a multiple of a page, so that the host may share their blocks with the
+//! image instead of copying them; small ones lie close together. Several archives may write at the
+//! same time, each into stretches of its own.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use pext4_sync::atomic::{AtomicU64, Ordering};
+
+use super::super::error::{Error, Result};
+
+/// Contents from this size on get a stretch of their own.
+const LARGE: u64 = 256 << 10;
+/// The stretch that small contents share.
+const STRETCH: usize = 1 << 20;
+/// Stretches begin at multiples of this.
+const PAGE: u64 = 4096;
+
+/// The file.
+pub(in crate::build) struct Spool {
+    pub file: File,
+    end: AtomicU64,
+}
+
+impl Spool {
+    pub fn new(file: File) -> Self {
+        Self {
+            file,
+            end: AtomicU64::new(0),
+        }
+    }
+
+    fn reserve(&self, length: u64) -> Result<u64> {
+        let rounded = length
+            .checked_next_multiple_of(PAGE)
+            .ok_or_else(|| Error::impossible("an archive states a size beyond all numbers"))?;
+        let start = self.end.fetch_add(rounded, Ordering::Relaxed);
+        if start
+            .checked_add(rounded)
+            .is_none_or(|end| end > i64::MAX.cast_unsigned())
+        {
+            return Err(Error::impossible(
+                "the archives state more than any file can hold",
+            ));
+        }
+        Ok(start)
+    }
+
+    /// For one archive.
+    pub fn writer<'a>(&'a self, image: &'a Path) -> Writer<'a> {
+        Writer {
+            spool: self,
+            image,
+            small: Vec::new(),
+            small_at: 0,
+            large_at: None,
+        }
+    }
+}
+
+/// Writes the contents of one archive.
+pub(in crate::build) struct Writer<'a> {
+    spool: &'a Spool,
+    /// For messages: the spool lies beside it.
+    image: &'a Path,
+    /// The stretch of small contents, as far as it is filled.
+    small: Vec<u8>,
+    small_at: u64,
+    /// Where the next piece of a large content goes.
+    large_at: Option<u64>,
+}
+
+impl Writer<'_> {
+    /// Begins a content; where it will lie.
+    pub fn begin(&mut self, length: u64) -> Result<u64> {
+        if length >= LARGE {
+            let place = self.spool.reserve(length)?;
+            self.large_at = Some(place);
+            return Ok(place);
+        }
+        self.large_at = None;
+        let length = usize::try_from(length).expect("below 256 KiB");
+        if self.small.capacity() == 0 || self.small.len() + length > STRETCH {
+            self.flush()?;
+            self.small_at = self.spool.reserve(STRETCH as u64)?;
+            self.small.reserve(STRETCH);
+        }
+        Ok(self.small_at + self.small.len() as u64)
+    }
+
+    /// The next piece of the content that was begun.
+    pub fn write(&mut self, piece: &[u8]) -> Result<()> {
+        match &mut self.large_at {
+            Some(at) => {
+                let place = *at;
+                *at += piece.len() as u64;
+                self.put(place, piece)
+            }
+            None => {
+                self.small.extend_from_slice(piece);
+                Ok(())
+            }
+        }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.put(self.small_at, &self.small)?;
+        self.small.clear();
+        Ok(())
+    }
+
+    fn put(&self, place: u64, bytes: &[u8]) -> Result<()> {
+        self.spool
+            .file
+            .write_all_at(bytes, place)
+            .map_err(|cause| Error::output(self.image, "keep contents beside it", cause))
+    }
+
+    /// Writes what is left.
+    pub fn finish(mut self) -> Result<()> {
+        self.flush()
+    }
+}

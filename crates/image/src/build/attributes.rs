@@ -1,0 +1,178 @@
+//! Sets of extended attributes: files that have the same ones share a set, and where the set needs a
+//! block of its own, share the block.
+
+use std::collections::HashMap;
+
+use pext4_ondisk::xattr::{self, Attribute, Value};
+
+use super::acl;
+
+/// A full name and a value, as the system gives them.
+pub(super) type Named = (Vec<u8>, Vec<u8>);
+
+/// The attribute in which the system keeps the list that governs access.
+pub(super) const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
+/// The attribute in which a directory keeps the list that its new files get.
+pub(super) const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
+
+/// All sets; number 0 is the empty one.
+pub(super) struct Sets {
+    sets: Vec<Box<[Attribute]>>,
+    numbers: HashMap<Box<[u8]>, u32>,
+}
+
+/// What of a set lies in the inode and what in a block.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Split {
+    /// The end of the inode's slot.
+    pub tail: Vec<u8>,
+    /// The attributes that the block holds; empty without a block.
+    pub block: Vec<Attribute>,
+}
+
+impl Sets {
+    pub fn new() -> Self {
+        Self {
+            sets: vec![Box::default()],
+            numbers: HashMap::new(),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.sets.len()
+    }
+
+    pub fn get(&self, number: u32) -> &[Attribute] {
+        &self.sets[number as usize]
+    }
+
+    /// The number of the set of these attributes.
+    pub fn number_of(&mut self, mut attributes: Vec<Attribute>) -> u32 {
+        if attributes.is_empty() {
+            return 0;
+        }
+        attributes.sort_by(|a, b| (a.index, &a.name).cmp(&(b.index, &b.name)));
+        let key = canonical(&attributes).into_boxed_slice();
+        let next = u32::try_from(self.sets.len()).expect("fewer sets than files");
+        *self.numbers.entry(key).or_insert_with(|| {
+            self.sets.push(attributes.into_boxed_slice());
+            next
+        })
+    }
+}
+
+/// Bytes that tell sets apart.
+pub(super) fn canonical(attributes: &[Attribute]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for attribute in attributes {
+        let value = value_of(attribute);
+        bytes.push(attribute.index);
+        bytes.extend(
+            u32::try_from(attribute.name.len())
+                .unwrap_or(u32::MAX)
+                .to_le_bytes(),
+        );
+        bytes.extend_from_slice(&attribute.name);
+        bytes.extend(u32::try_from(value.len()).unwrap_or(u32::MAX).to_le_bytes());
+        bytes.extend_from_slice(value);
+    }
+    bytes
+}
+
+fn value_of(attribute: &Attribute) -> &[u8] {
+    match &attribute.value {
+        Value::Here(value) => value,
+        Value::Inode { .. } => &[],
+    }
+}
+
+/// An attribute as it is stored; what keeps it from being stored otherwise.
+pub(super) fn stored(name: &[u8], value: &[u8]) -> Result<Attribute, String> {
+    let shown = String::from_utf8_lossy(name);
+    let Some((index, rest)) = xattr::split_name(name) else {
+        return Err(format!(
+            "its attribute {shown} has a kind of name that ext4 cannot hold; --exclude-xattr leaves it out"
+        ));
+    };
+    if rest.len() > xattr::MAX_NAME {
+        return Err(format!(
+            "its attribute {shown} has a name of {} bytes",
+            rest.len()
+        ));
+    }
+    if name == ACCESS_LIST || name == DEFAULT_LIST {
+        let list = acl::to_disk(value).ok_or_else(|| format!("its {shown} is no access list"))?;
+        return Ok(Attribute::new(index, rest, &list));
+    }
+    Ok(Attribute::new(index, rest, value))
+}
+
+/// Puts what fits into the inode's tail and the rest into a block; the attribute that finds no room
+/// otherwise.
+pub(super) fn split(
+    set: &[Attribute],
+    tail_size: usize,
+    block_size: usize,
+) -> Result<Split, String> {
+    let mut split = Split {
+        tail: vec![0; tail_size],
+        block: Vec::new(),
+    };
+    let mut inside: Vec<Attribute> = Vec::new();
+    for attribute in set {
+        inside.push(attribute.clone());
+        if xattr::encode_inode_area(&inside, &mut split.tail).is_err() {
+            split.block.extend(inside.pop());
+            let block = xattr::Block {
+                references: 1,
+                attributes: split.block.clone(),
+            };
+            if block.encode(&mut vec![0; block_size]).is_err() {
+                let name = xattr::full_name(attribute.index, &attribute.name).unwrap_or_default();
+                return Err(format!(
+                    "its attribute {} of {} bytes finds no room: all have {tail_size} bytes in the \
+                     inode and a block of {block_size}",
+                    String::from_utf8_lossy(&name),
+                    value_of(attribute).len()
+                ));
+            }
+        }
+    }
+    Ok(split)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Sets, split, stored};
+
+    #[test]
+    fn equal_sets_are_one() {
+        let mut sets = Sets::new();
+        let one = stored(b"user.a", b"1").unwrap();
+        let two = stored(b"security.b", b"2").unwrap();
+        assert_eq!(sets.number_of(Vec::new()), 0);
+        let number = sets.number_of(vec![one.clone(), two.clone()]);
+        assert_eq!(sets.number_of(vec![two.clone(), one.clone()]), number);
+        assert_ne!(sets.number_of(vec![one]), number);
+        assert_eq!(sets.len(), 3);
+    }
+
+    #[test]
+    fn what_does_not_fit_the_inode_goes_into_a_block() {
+        let small = stored(b"user.small", b"x").unwrap();
+        let large = stored(b"user.large", &[7; 500]).unwrap();
+        let huge = stored(b"user.huge", &[7; 5000]).unwrap();
+        let both = split(&[large.clone(), small.clone()], 96, 4096).unwrap();
+        assert_eq!(both.block, [large]);
+        assert!(both.tail.iter().any(|&byte| byte != 0));
+        let told = split(&[huge], 96, 4096).unwrap_err();
+        assert!(told.contains("user.huge"), "{told}");
+        assert!(split(&[small], 96, 4096).unwrap().block.is_empty());
+    }
+
+    #[test]
+    fn names_without_a_place_are_refused() {
+        assert!(stored(b"btrfs.compression", b"zstd").is_err());
+        assert!(stored(b"system.posix_acl_access", b"no list").is_err());
+    }
+}

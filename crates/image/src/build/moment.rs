@@ -1,0 +1,113 @@
+//! Times as people write them.
+
+use pext4_ondisk::time::Time;
+
+/// A time like `@1700000000`, `@1700000000.5`, `2023-11-14`, `2023-11-14T22:13:20Z` or
+/// `2023-11-14 22:13:20`; without a zone it is UTC.
+///
+/// # Errors
+/// Says what a time looks like.
+pub fn parse_time(text: &str) -> Result<Time, String> {
+    let time = match text.strip_prefix('@') {
+        Some(number) => seconds(number),
+        None => civil(text),
+    };
+    time.ok_or_else(|| format!("`{text}` is no time; write @SECONDS or 2023-11-14T22:13:20Z"))
+}
+
+/// Seconds since 1970 in decimal digits, with up to nine behind a point; negative before 1970.
+pub(super) fn seconds(text: &str) -> Option<Time> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let seconds = whole.parse::<i64>().ok()?;
+    if fraction.chars().any(|digit| !digit.is_ascii_digit()) {
+        return None;
+    }
+    let digits: String = fraction
+        .chars()
+        .chain("000000000".chars())
+        .take(9)
+        .collect();
+    let nanoseconds = digits.parse::<u32>().ok()?;
+    if whole.starts_with('-') && nanoseconds > 0 {
+        // -1.25 is a quarter of a second before -1.
+        return Some(Time {
+            seconds: seconds.checked_sub(1)?,
+            nanoseconds: 1_000_000_000 - nanoseconds,
+        });
+    }
+    Some(Time {
+        seconds,
+        nanoseconds,
+    })
+}
+
+fn civil(text: &str) -> Option<Time> {
+    let text = text.strip_suffix('Z').unwrap_or(text);
+    let (date, clock) = text.split_once(['T', ' ']).unwrap_or((text, "00:00:00"));
+    let numbers = |text: &str, separator: char| {
+        let parts: Vec<i64> = text
+            .split(separator)
+            .map(|part| part.parse().ok())
+            .collect::<Option<_>>()?;
+        <[i64; 3]>::try_from(parts).ok()
+    };
+    let [year, month, day] = numbers(date, '-')?;
+    let [hour, minute, second] = numbers(clock, ':')?;
+    let is_sound = (1..=12).contains(&month)
+        && (1..=31).contains(&day)
+        && (0..24).contains(&hour)
+        && (0..60).contains(&minute)
+        && (0..=60).contains(&second)
+        && (0..=9999).contains(&year);
+    is_sound.then(|| {
+        Time::from_seconds(
+            day_number(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second,
+        )
+    })
+}
+
+/// Days from the start of 1970 to a day of the Gregorian calendar, counted in years that begin in
+/// March and cycles of 400 years.
+fn day_number(year: i64, month: i64, day: i64) -> i64 {
+    let year = year - i64::from(month <= 2);
+    let (cycle, of_cycle) = (year.div_euclid(400), year.rem_euclid(400));
+    let march_month = (month + 9) % 12;
+    let of_year = (153 * march_month + 2) / 5 + day - 1;
+    cycle * 146_097 + of_cycle * 365 + of_cycle / 4 - of_cycle / 100 + of_year - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_time;
+    use pext4_ondisk::time::Time;
+
+    #[test]
+    fn times_are_read_in_every_form() {
+        for (text, seconds, nanoseconds) in [
+            ("@0", 0, 0),
+            ("@1700000000.25", 1_700_000_000, 250_000_000),
+            ("@-1.25", -2, 750_000_000),
+            ("1970-01-01", 0, 0),
+            ("2023-11-14T22:13:20Z", 1_700_000_000, 0),
+            ("2000-02-29 12:34:56", 951_827_696, 0),
+            ("1901-12-13T20:45:52", -2_147_483_648, 0),
+        ] {
+            let time = Time {
+                seconds,
+                nanoseconds,
+            };
+            assert_eq!(parse_time(text), Ok(time), "{text}");
+        }
+        for text in [
+            "",
+            "@",
+            "now",
+            "2023-13-01",
+            "2023-1",
+            "@1.x",
+            "2023-01-01T25:00:00",
+        ] {
+            assert!(parse_time(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! Container images as an OCI layout on the host: a folder with `oci-layout`, `index.json` and blobs
+//! named by their digests.
+//!
+//! Nothing in it is trusted: a blob's name is made from a digest that was judged, so that it cannot
+//! lead elsewhere, and every blob that is used must have the stated size and digest.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256, Sha512};
+
+use super::error::{Error, Result};
+
+/// The largest index or manifest that is read.
+const LARGEST_DOCUMENT: u64 = 4 << 20;
+/// Indexes within indexes.
+const DEEPEST_INDEX: u32 = 4;
+/// Bytes that are hashed at once.
+const CHUNK: usize = 1 << 20;
+
+/// A system and a processor, as container images name them: `linux/amd64`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Platform {
+    /// The system, like `linux`.
+    pub os: String,
+    /// The processor, like `amd64` or `arm64`.
+    pub architecture: String,
+    /// The processor's variant, like `v8`; any if absent.
+    pub variant: Option<String>,
+}
+
+impl Platform {
+    /// Reads `OS/ARCHITECTURE` or `OS/ARCHITECTURE/VARIANT`.
+    ///
+    /// # Errors
+    /// Says what it looks like.
+    pub fn parse(text: &str) -> std::result::Result<Self, String> {
+        let mut parts = text.split('/');
+        match (parts.next(), parts.next(), parts.next(), parts.next()) {
+            (Some(os), Some(architecture), variant, None)
+                if !os.is_empty() && !architecture.is_empty() =>
+            {
+                Ok(Self {
+                    os: os.to_owned(),
+                    architecture: architecture.to_owned(),
+                    variant: variant.map(str::to_owned),
+                })
+            }
+            _ => Err(format!("`{text}`: write it like linux/amd64")),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Index {
+    #[serde(default)]
+    manifests: Vec<Descriptor>,
+}
+
+#[derive(Deserialize)]
+struct Manifest {
+    #[serde(default)]
+    layers: Vec<Descriptor>,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Descriptor {
+    #[serde(default)]
+    media_type: String,
+    digest: String,
+    size: u64,
+    platform: Option<PlatformOf>,
+}
+
+#[derive(Clone, Deserialize)]
+struct PlatformOf {
+    #[serde(default)]
+    os: String,
+    #[serde(default)]
+    architecture: String,
+    variant: Option<String>,
+}
+
+/// A blob, by what it must be.
+#[derive(Clone, Debug)]
+pub(super) struct Blob {
+    pub path: PathBuf,
+    digest: Digest,
+    size: u64,
+}
+
+/// A digest that was judged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Digest {
+    algorithm: Algorithm,
+    hex: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Algorithm {
+    Sha256,
+    Sha512,
+}
+
+impl Digest {
+    fn parse(text: &str) -> Option<Self> {
+        let (name, hex) = text.split_once(':')?;
+        let (algorithm, length) = match name {
+            "sha256" => (Algorithm::Sha256, 64),
+            "sha512" => (Algorithm::Sha512, 128),
+            _ => return None,
+        };
+        let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        (hex.len() == length && hex.bytes().all(is_hex)).then(|| Self {
+            algorithm,
+            hex: hex.to_owned(),
+        })
+    }
+
+    fn folder(&self) -> &'static str {
+        match self.algorithm {
+            Algorithm::Sha256 => "sha256",
+            Algorithm::Sha512 => "sha512",
+        }
+    }
+}
+
+/// Whether a folder is an OCI layout.
+pub(super) fn is_layout(folder: &Path) -> bool {
+    folder.join("oci-layout").is_file() && folder.join("index.json").is_file()
+}
+
+/// The layers of the image in a layout, from the lowest; manifests are verified, layers are to be.
+pub(super) fn layers(layout: &Path, platform: Option<&Platform>) -> Result<Vec<Blob>> {
+    let path = layout.join("index.json");
+    let mut text = Vec::new();
+    File::open(&path)
+        .and_then(|file| file.take(LARGEST_DOCUMENT).read_to_end(&mut text))
+        .map_err(|cause| Error::source(&path, "read it", cause))?;
+    let index: Index = parse(&path, &text)?;
+    let mut found = Vec::new();
+    collect(layout, &path, index, DEEPEST_INDEX, &mut found)?;
+    let manifest = choose(&path, found, platform)?;
+    let blob = blob(layout, &path, &manifest)?;
+    let manifest: Manifest = parse(&blob.path, &blob.read_document()?)?;
+    if manifest.layers.is_empty() {
+        return Err(Error::unsound(
+            &blob.path,
+            "it is no image: it names no layers",
+        ));
+    }
+    manifest
+        .layers
+        .iter()
+        .map(|layer| self::blob(layout, &blob.path, layer))
+        .collect()
+}
+
+fn parse<'a, T: Deserialize<'a>>(path: &Path, text: &'a [u8]) -> Result<T> {
+    serde_json::from_slice(text)
+        .map_err(|error| Error::unsound(path, format!("it is not understood: {error}")))
+}
+
+fn blob(layout: &Path, named_in: &Path, descriptor: &Descriptor) -> Result<Blob> {
+    let digest = Digest::parse(&descriptor.digest).ok_or_else(|| {
+        let shown = descriptor.digest.escape_default();
+        Error::unsound(
+            named_in,
+            format!("`{shown}` is no digest by sha256 or sha512"),
+        )
+    })?;
+    Ok(Blob {
+        path: layout.join("blobs").join(digest.folder()).join(&digest.hex),
+        digest,
+        size: descriptor.size,
+    })
+}
+
+/// All manifests that an index leads to, but for those that are about other manifests.
+fn collect(
+    layout: &Path,
+    path: &Path,
+    index: Index,
+    depth: u32,
+    found: &mut Vec<Descriptor>,
+) -> Result<()> {
+    for descriptor in index.manifests {
+        let is_index = descriptor.media_type.contains("index")
+            || descriptor.media_type.contains("manifest.list");
+        if is_index {
+            if depth == 0 {
+                return Err(Error::unsound(path, "indexes lie too deep in indexes"));
+            }
+            let blob = blob(layout, path, &descriptor)?;
+            let inner = parse(&blob.path, &blob.read_document()?)?;
+            collect(layout, &blob.path, inner, depth - 1, found)?;
+        } else if !descriptor
+            .platform
+            .as_ref()
+            .is_some_and(|platform| platform.os == "unknown")
+        {
+            found.push(descriptor);
+        }
+    }
+    Ok(())
+}
+
+fn choose(path: &Path, found: Vec<Descriptor>, wanted: Option<&Platform>) -> Result<Descriptor> {
+    let fits = |descriptor: &&Descriptor| match (wanted, &descriptor.platform) {
+        (None, _) => true,
+        (Some(wanted), Some(platform)) => {
+            wanted.os == platform.os
+                && wanted.architecture == platform.architecture
+                && (wanted.variant.is_none() || wanted.variant == platform.variant)
+        }
+        (Some(_), None) => false,
+    };
+    let fitting: Vec<&Descriptor> = found.iter().filter(fits).collect();
+    // The same image may bear several names.
+    match fitting.as_slice() {
+        [first, rest @ ..] if rest.iter().all(|other| other.digest == first.digest) => {
+            return Ok((*first).clone());
+        }
+        [] if found.len() == 1 && found[0].platform.is_none() => return Ok(found[0].clone()),
+        _ => {}
+    }
+    let mut names = String::new();
+    for descriptor in &found {
+        if let Some(platform) = &descriptor.platform {
+            let _ = write!(names, " {}/{}", platform.os, platform.architecture);
+            if let Some(variant) = &platform.variant {
+                let _ = write!(names, "/{variant}");
+            }
+        }
+    }
+    let problem = match (found.is_empty(), fitting.is_empty()) {
+        (true, _) => "it names no image".to_owned(),
+        (false, true) => format!("it has no image for that platform, but for:{names}"),
+        (false, false) => format!("it has several images; choose one with --platform:{names}"),
+    };
+    Err(Error::unsound(path, problem))
+}
+
+impl Blob {
+    fn wrong(&self, problem: &str) -> Error {
+        Error::unsound(&self.path, problem)
+    }
+
+    /// A small blob, verified.
+    fn read_document(&self) -> Result<Vec<u8>> {
+        if self.size > LARGEST_DOCUMENT {
+            return Err(self.wrong("it is stated to be far too large for what it is"));
+        }
+        let mut text = Vec::new();
+        let mut reader = self.open()?;
+        (&mut reader)
+            .take(LARGEST_DOCUMENT + 1)
+            .read_to_end(&mut text)
+            .map_err(|cause| Error::source(&self.path, "read it", cause))?;
+        reader.verify(self)?;
+        Ok(text)
+    }
+
+    /// Opens it for reading once, and then verifying.
+    pub fn open(&self) -> Result<Verified> {
+        let file =
+            File::open(&self.path).map_err(|cause| Error::source(&self.path, "open it", cause))?;
+        Ok(Verified {
+            file,
+            hasher: Hasher::new(self.digest.algorithm),
+            length: 0,
+        })
+    }
+
+    /// Reads all of it to verify it.
+    pub fn check(&self) -> Result<()> {
+        let mut reader = self.open()?;
+        let mut chunk = vec![0; CHUNK];
+        loop {
+            let read = reader.read(&mut chunk);
+            if read.map_err(|cause| Error::source(&self.path, "read it", cause))? == 0 {
+                return reader.verify(self);
+            }
+        }
+    }
+}
+
+enum Hasher {
+    Sha256(Sha256),
+    Sha512(Sha512),
+}
+
+impl Hasher {
+    fn new(algorithm: Algorithm) -> Self {
+        match algorithm {
+            Algorithm::Sha256 => Self::Sha256(Sha256::new()),
+            Algorithm::Sha512 => Self::Sha512(Sha512::new()),
+        }
+    }
+
+    fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Sha256(hasher) => hasher.update(bytes),
+            Self::Sha512(hasher) => hasher.update(bytes),
+        }
+    }
+
+    fn hex(self) -> String {
+        let bytes = match self {
+            Self::Sha256(hasher) => hasher.finalize().to_vec(),
+            Self::Sha512(hasher) => hasher.finalize().to_vec(),
+        };
+        bytes.iter().fold(String::new(), |mut hex, byte| {
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        })
+    }
+}
+
+/// A blob that is hashed as it is read.
+pub(super) struct Verified {
+    file: File,
+    hasher: Hasher,
+    length: u64,
+}
+
+impl Read for Verified {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read(into)?;
+        self.hasher.update(&into[..count]);
+        self.length += count as u64;
+        Ok(count)
+    }
+}
+
+impl Verified {
+    /// Whether what was read is the blob; all of it must have been read.
+    pub fn verify(self, blob: &Blob) -> Result<()> {
+        if self.length != blob.size {
+            return Err(blob.wrong(&format!(
+                "it has {} bytes where {} are stated",
+                self.length, blob.size
+            )));
+        }
+        let made = self.hasher.hex();
+        if made != blob.digest.hex {
+            return Err(blob.wrong(&format!("its digest is wrong: its bytes make {made}")));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Digest, Platform};
+
+    #[test]
+    fn digests_lead_nowhere_else() {
+        let hex = "0123456789abcdef".repeat(4);
+        assert!(Digest::parse(&format!("sha256:{hex}")).is_some());
+        for bad in [
+            "sha256:../../../etc/passwd".to_owned(),
+            format!("sha256:{}", hex.to_uppercase()),
+            format!("md5:{hex}"),
+            format!("sha512:{hex}"),
+            hex,
+        ] {
+            assert_eq!(Digest::parse(&bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn platforms_are_read() {
+        let platform = Platform::parse("linux/arm64/v8").unwrap();
+        assert_eq!(platform.variant.as_deref(), Some("v8"));
+        for bad in ["linux", "linux/", "a/b/c/d"] {
+            assert!(Platform::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

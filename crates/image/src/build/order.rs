@@ -1,0 +1,403 @@
+//! The order of everything: names sorted by their bytes in each directory, directories from the root
+//! down, and inode numbers in that order.
+//!
+//! A directory's inode is followed by those of the files in it, then by its subdirectories with
+//! theirs, so that what is listed together lies together. `lost+found` is inode 11, as everywhere.
+//! The digest of all names and attributes in this order tells one input from another.
+
+use pext4_ondisk::inode::MAX_LINKS;
+use pext4_sync::thread;
+use sha2::{Digest as _, Sha256};
+
+use super::attributes::canonical;
+use super::error::{Error, Result};
+use super::tree::{Facts, Id, NONE, ROOT, Tree};
+
+/// The inode of `lost+found`.
+pub(super) const LOST_FOUND: u32 = 11;
+const LOST_FOUND_NAME: &[u8] = b"lost+found";
+/// Bytes of the digest's input that are collected before they are hashed.
+const PIECE: usize = 64 << 10;
+
+/// A directory and its names.
+pub(super) struct Directory {
+    pub node: Id,
+    /// Its part of the children.
+    first: u32,
+    count: u32,
+}
+
+/// All that has an inode, in order.
+pub(super) struct Order {
+    /// Names, grouped by directory and sorted.
+    children: Vec<Id>,
+    /// From the root down; a directory's record says in `content` which it is.
+    pub directories: Vec<Directory>,
+    /// The records that have inodes: the root, `lost+found`, and the others by number from `first`.
+    pub inodes: Vec<Id>,
+    /// The inode of the third of them.
+    pub first: u32,
+    /// Names, `lost+found` left out if it was not given.
+    pub names: u64,
+    pub digest: [u8; 32],
+}
+
+impl Order {
+    /// The names of a directory.
+    pub fn children(&self, directory: &Directory) -> &[Id] {
+        let start = directory.first as usize;
+        &self.children[start..start + directory.count as usize]
+    }
+
+    /// The inode of one of `inodes`, by its place there.
+    pub fn inode(&self, place: usize) -> u32 {
+        match place {
+            0 => 2,
+            1 => LOST_FOUND,
+            _ => self.first + u32::try_from(place - 2).expect("inodes were counted"),
+        }
+    }
+}
+
+/// Sorts the tree and gives inode numbers from `first` on. With `made` a missing `lost+found` comes
+/// into being.
+pub(super) fn order(tree: &mut Tree, first: u32, made: &Facts, threads: usize) -> Result<Order> {
+    let lost_found = find_lost_found(tree)?;
+    if lost_found.is_none() {
+        tree.add(ROOT, LOST_FOUND_NAME, made)?;
+    }
+    let names = tree
+        .nodes
+        .iter()
+        .skip(1)
+        .filter(|node| !node.is_gone)
+        .count() as u64;
+    let (mut children, starts) = group(tree)?;
+    sort(tree, &mut children, &starts, threads);
+    let mut walk = Walk {
+        order: Order {
+            children,
+            directories: Vec::new(),
+            inodes: Vec::new(),
+            first,
+            names: names - u64::from(lost_found.is_none()),
+            digest: [0; 32],
+        },
+        starts,
+        next: first,
+        hasher: Sha256::new(),
+        piece: Vec::with_capacity(2 * PIECE),
+    };
+    walk.run(tree)?;
+    Ok(walk.order)
+}
+
+fn find_lost_found(tree: &Tree) -> Result<Option<Id>> {
+    for (id, node) in (0..).zip(&tree.nodes).skip(1) {
+        if node.parent == ROOT && !node.is_gone && tree.name(id) == LOST_FOUND_NAME {
+            if !node.is_directory() {
+                let problem = "it must be a directory: e2fsck needs it";
+                return Err(Error::unsound(tree.shown_path(id), problem));
+            }
+            return Ok(Some(id));
+        }
+    }
+    Ok(None)
+}
+
+/// All names that are not gone, grouped by directory, and where each record's group starts.
+fn group(tree: &Tree) -> Result<(Vec<Id>, Vec<u32>)> {
+    let too_many = || Error::impossible("more names than can be counted");
+    let present = || {
+        (0u32..)
+            .zip(&tree.nodes)
+            .skip(1)
+            .filter(|(_, node)| !node.is_gone)
+    };
+    let mut starts = vec![0u32; tree.nodes.len() + 1];
+    for (_, node) in present() {
+        starts[node.parent as usize + 1] += 1;
+    }
+    let mut sum = 0u32;
+    for start in &mut starts {
+        sum = sum.checked_add(*start).ok_or_else(too_many)?;
+        *start = sum;
+    }
+    let mut children = vec![NONE; sum as usize];
+    for (id, node) in present() {
+        let next = &mut starts[node.parent as usize];
+        children[*next as usize] = id;
+        *next += 1;
+    }
+    // Every start has moved to its group's end, which is where the next one's group starts.
+    starts.pop();
+    starts.insert(0, 0);
+    Ok((children, starts))
+}
+
+/// Sorts every group by name; threads share the groups.
+fn sort(tree: &Tree, children: &mut [Id], starts: &[u32], threads: usize) {
+    let share = children.len().div_ceil(threads.max(1)).max(4096);
+    thread::scope(|scope| {
+        let (mut rest, mut at, mut group) = (children, 0usize, 0usize);
+        while !rest.is_empty() {
+            let from = group;
+            while group + 1 < starts.len() && (starts[group] as usize) < at + share {
+                group += 1;
+            }
+            let end = if group + 1 < starts.len() {
+                starts[group] as usize
+            } else {
+                at + rest.len()
+            };
+            let (part, behind) = std::mem::take(&mut rest).split_at_mut(end - at);
+            rest = behind;
+            let groups = &starts[from..=group];
+            let first = at;
+            scope.spawn(move || sort_groups(tree, part, first, groups));
+            at = end;
+        }
+    });
+}
+
+/// Sorts the groups of a part of the children that starts at `first`.
+fn sort_groups(tree: &Tree, part: &mut [Id], first: usize, starts: &[u32]) {
+    let mut keyed: Vec<(u64, Id)> = Vec::new();
+    let mut at = 0;
+    let ends = starts.iter().skip(1).map(|&end| end as usize - first);
+    for end in ends.chain([part.len()]) {
+        let end = end.min(part.len());
+        let group = &mut part[at..end];
+        at = end;
+        if group.len() < 2 {
+            continue;
+        }
+        keyed.clear();
+        keyed.extend(group.iter().map(|&id| (leading(tree.name(id)), id)));
+        keyed.sort_unstable_by(|a, b| {
+            a.0.cmp(&b.0)
+                .then_with(|| tree.name(a.1).cmp(tree.name(b.1)))
+        });
+        group
+            .iter_mut()
+            .zip(&keyed)
+            .for_each(|(slot, (_, id))| *slot = *id);
+    }
+}
+
+/// The first bytes of a name as a number that sorts as they do.
+fn leading(name: &[u8]) -> u64 {
+    let mut bytes = [0; 8];
+    let length = name.len().min(8);
+    bytes[..length].copy_from_slice(&name[..length]);
+    u64::from_be_bytes(bytes)
+}
+
+struct Walk {
+    order: Order,
+    starts: Vec<u32>,
+    next: u32,
+    hasher: Sha256,
+    piece: Vec<u8>,
+}
+
+impl Walk {
+    fn run(&mut self, tree: &mut Tree) -> Result<()> {
+        let sets: Vec<[u8; 32]> = (0..tree.sets.len())
+            .map(|set| Sha256::digest(canonical(tree.sets.get(number(set)))).into())
+            .collect();
+        let mut stack = vec![ROOT];
+        self.order.inodes.extend([ROOT, NONE]);
+        tree.node_mut(ROOT).inode = 2;
+        self.describe(tree, ROOT, &sets);
+        while let Some(id) = stack.pop() {
+            let (start, end) = (self.starts[id as usize], self.starts[id as usize + 1]);
+            self.number_directory(tree, id)?;
+            tree.node_mut(id).content = self.order.directories.len() as u64;
+            self.order.directories.push(Directory {
+                node: id,
+                first: start,
+                count: end - start,
+            });
+            let mut subdirectories = 0u32;
+            for at in start..end {
+                let child = self.order.children[at as usize];
+                if tree.node(child).is_directory() {
+                    subdirectories += 1;
+                } else {
+                    self.number_file(tree, child)?;
+                }
+                self.describe(tree, child, &sets);
+            }
+            let children = &self.order.children[start as usize..end as usize];
+            let below = children
+                .iter()
+                .rev()
+                .filter(|&&child| tree.node(child).is_directory());
+            stack.extend(below);
+            tree.node_mut(id).links = u16::try_from(subdirectories + 2)
+                .ok()
+                .filter(|&links| links < MAX_LINKS)
+                // The format's way to say "too many to count".
+                .unwrap_or(1);
+        }
+        self.hasher.update(&self.piece);
+        self.order.digest = std::mem::take(&mut self.hasher).finalize().into();
+        Ok(())
+    }
+
+    fn take_number(&mut self, id: Id) -> Result<u32> {
+        let number = self.next;
+        self.next = number
+            .checked_add(1)
+            .filter(|&next| next < u32::MAX)
+            .ok_or_else(|| Error::impossible("more files than inodes can be numbered"))?;
+        self.order.inodes.push(id);
+        Ok(number)
+    }
+
+    fn number_directory(&mut self, tree: &mut Tree, id: Id) -> Result<()> {
+        if id == ROOT {
+            return Ok(());
+        }
+        let is_lost_found = tree.node(id).parent == ROOT && tree.name(id) == LOST_FOUND_NAME;
+        tree.node_mut(id).inode = if is_lost_found {
+            self.order.inodes[1] = id;
+            LOST_FOUND
+        } else {
+            self.take_number(id)?
+        };
+        Ok(())
+    }
+
+    /// Numbers a file with its first name, and counts its names.
+    fn number_file(&mut self, tree: &mut Tree, name: Id) -> Result<()> {
+        let owner = tree.owner(name);
+        if tree.node(owner).inode == 0 {
+            tree.node_mut(owner).inode = self.take_number(owner)?;
+        }
+        let links = tree.node(owner).links + 1;
+        if links > MAX_LINKS {
+            let problem = format!("it has more names than the {MAX_LINKS} that ext4 can count");
+            return Err(Error::unsound(tree.shown_path(name), problem));
+        }
+        tree.node_mut(owner).links = links;
+        Ok(())
+    }
+
+    /// Adds a name to the digest: everything that follows from the input.
+    fn describe(&mut self, tree: &Tree, name: Id, sets: &[[u8; 32]]) {
+        let owner = tree.owner(name);
+        let node = tree.node(owner);
+        let piece = &mut self.piece;
+        let text = tree.name(name);
+        piece.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_le_bytes());
+        piece.extend_from_slice(text);
+        piece.extend(node.mode.to_le_bytes());
+        for number in [node.uid, node.gid, node.nanoseconds, node.inode] {
+            piece.extend(number.to_le_bytes());
+        }
+        piece.extend(node.size.to_le_bytes());
+        piece.extend(node.seconds.to_le_bytes());
+        piece.extend(sets[node.attributes as usize]);
+        if node.mode & 0o170_000 == 0o120_000 {
+            piece.extend_from_slice(tree.target(owner));
+        }
+        if let Some(segments) = tree.segments.get(&owner) {
+            for segment in segments {
+                piece.extend(segment.start.to_le_bytes());
+                piece.extend(segment.end.to_le_bytes());
+            }
+        }
+        if piece.len() >= PIECE {
+            self.hasher.update(&*piece);
+            piece.clear();
+        }
+    }
+}
+
+fn number(index: usize) -> u32 {
+    u32::try_from(index).expect("sets are counted in 32 bits")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tree::{Facts, ROOT, Tree};
+    use super::{Order, order};
+
+    fn facts(mode: u16) -> Facts {
+        Facts {
+            mode,
+            ..Facts::default()
+        }
+    }
+
+    fn made(names: &[&str], threads: usize) -> (Tree, Order) {
+        let mut tree = Tree::new(&facts(0o040_755));
+        let b = tree.add(ROOT, b"b", &facts(0o040_755)).unwrap();
+        for name in names {
+            tree.add(ROOT, name.as_bytes(), &facts(0o100_644)).unwrap();
+            tree.add(b, name.as_bytes(), &facts(0o100_644)).unwrap();
+        }
+        let order = order(&mut tree, 13, &facts(0o040_700), threads).unwrap();
+        (tree, order)
+    }
+
+    #[test]
+    fn the_order_of_finding_does_not_matter() {
+        let (tree, order) = made(&["x", "a", "longer-name-2", "longer-name-1"], 1);
+        let (_, other) = made(&["longer-name-1", "longer-name-2", "x", "a"], 3);
+        assert_eq!(order.digest, other.digest);
+        let names: Vec<String> = order
+            .inodes
+            .iter()
+            .map(|&id| tree.path(id).display().to_string())
+            .collect();
+        let expected = [
+            "",
+            "lost+found",
+            "a",
+            "longer-name-1",
+            "longer-name-2",
+            "x",
+            "b",
+            "b/a",
+            "b/longer-name-1",
+            "b/longer-name-2",
+            "b/x",
+        ];
+        assert_eq!(names, expected);
+        for (place, &id) in order.inodes.iter().enumerate() {
+            assert_eq!(tree.node(id).inode, order.inode(place));
+        }
+        assert_eq!(tree.node(ROOT).links, 4);
+        assert_eq!(order.names, 9);
+    }
+
+    #[test]
+    fn many_groups_are_sorted_by_any_number_of_threads() {
+        let build = |threads| {
+            let mut tree = Tree::new(&facts(0o040_755));
+            for number in 0..300u32 {
+                let name = format!("{:03}", (number * 7) % 300);
+                let id = tree.add(ROOT, name.as_bytes(), &facts(0o040_755)).unwrap();
+                for file in 0..40u32 {
+                    let name = format!("file-with-{:02}", (file * 11) % 40);
+                    tree.add(id, name.as_bytes(), &facts(0o100_644)).unwrap();
+                }
+            }
+            let order = order(&mut tree, 13, &facts(0o040_700), threads).unwrap();
+            for directory in &order.directories {
+                let names: Vec<&[u8]> = order
+                    .children(directory)
+                    .iter()
+                    .map(|&id| tree.name(id))
+                    .collect();
+                assert!(names.is_sorted(), "{names:?}");
+            }
+            order.digest
+        };
+        assert_eq!(build(1), build(2));
+        assert_eq!(build(1), build(9));
+    }
+}

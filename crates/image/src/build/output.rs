@@ -1,0 +1,209 @@
+//! The image while it is made: a file beside its final place, which it takes only when it is whole.
+//!
+//! Where the host can, the file has no name at all until then, so that not even a killed build
+//! leaves anything; elsewhere it has a name of its own and is removed when the build fails.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use pext4_block::Device;
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::error::{Error, Result};
+
+/// The file that becomes the image.
+#[derive(Debug)]
+pub(super) struct Output {
+    file: File,
+    target: PathBuf,
+    /// Its name until it is whole, where it has one.
+    temporary: Option<PathBuf>,
+    size: u64,
+}
+
+impl Output {
+    /// A file for an image that will be called `target`.
+    pub fn create(target: &Path, replace: bool) -> Result<Self> {
+        match std::fs::metadata(target) {
+            Ok(existing) if !existing.is_file() => {
+                let cause = io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file");
+                return Err(Error::output(target, "make it", cause));
+            }
+            Ok(_) if !replace => {
+                let cause = io::Error::new(io::ErrorKind::AlreadyExists, "--force replaces it");
+                return Err(Error::output(target, "make what exists", cause));
+            }
+            _ => {}
+        }
+        let (file, temporary) = nameless(folder_of(target)).map_or_else(
+            || named(target).map(|(file, path)| (file, Some(path))),
+            |file| Ok((file, None)),
+        )?;
+        Ok(Self {
+            file,
+            target: target.to_owned(),
+            temporary,
+            size: 0,
+        })
+    }
+
+    /// The file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The final name.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// The device and number of what bears the final name now.
+    pub fn replaced(&self) -> Option<(u64, u64)> {
+        let existing = rustix::fs::stat(&self.target).ok()?;
+        Some((existing.st_dev, existing.st_ino))
+    }
+
+    /// Gives the file its size.
+    pub fn set_size(&mut self, size: u64) -> Result<()> {
+        self.size = size;
+        self.file
+            .set_len(size)
+            .map_err(|cause| Error::output(&self.target, "give it its size", cause))
+    }
+
+    /// Writes bytes of the image.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.file
+            .write_all_at(bytes, offset)
+            .map_err(|cause| Error::output(&self.target, "write", cause))
+    }
+
+    /// Makes the image durable.
+    pub fn sync(&self) -> Result<()> {
+        self.file
+            .sync_all()
+            .map_err(|cause| Error::output(&self.target, "make it durable", cause))
+    }
+
+    /// Gives the whole image its name.
+    pub fn publish(mut self) -> Result<()> {
+        let shown = |cause: io::Error| Error::output(&self.target, "give it its name", cause);
+        if self.temporary.is_none() {
+            self.temporary = Some(link(&self.file, &self.target).map_err(shown)?);
+        }
+        let temporary = self.temporary.as_ref().expect("it has a name by now");
+        std::fs::rename(temporary, &self.target).map_err(shown)?;
+        self.temporary = None;
+        Ok(())
+    }
+
+    /// Makes the new name durable.
+    pub fn sync_folder(target: &Path) -> Result<()> {
+        File::open(folder_of(target))
+            .and_then(|folder| folder.sync_all())
+            .map_err(|cause| Error::output(target, "make its name durable", cause))
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if let Some(temporary) = &self.temporary {
+            // Nobody is left to tell, and the first error is on its way.
+            let _ = std::fs::remove_file(temporary);
+        }
+    }
+}
+
+fn folder_of(target: &Path) -> &Path {
+    match target.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// A file without a name, where the host can make one.
+fn nameless(folder: &Path) -> Option<File> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(CWD, folder, flags, Mode::from_raw_mode(0o644)).ok()?;
+    Some(File::from(file))
+}
+
+/// Names beside the target that nobody else uses at this time.
+fn candidates(target: &Path) -> impl Iterator<Item = PathBuf> + '_ {
+    (0..1000).map(move |attempt| {
+        let mut name = OsString::from(".");
+        name.push(target.file_name().unwrap_or_default());
+        name.push(format!(".{}.{attempt}", std::process::id()));
+        folder_of(target).join(name)
+    })
+}
+
+fn named(target: &Path) -> Result<(File, PathBuf)> {
+    for path in candidates(target) {
+        let made = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path);
+        match made {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(cause) => return Err(Error::output(target, "make it", cause)),
+            Ok(file) => return Ok((file, path)),
+        }
+    }
+    let cause = io::Error::from(io::ErrorKind::AlreadyExists);
+    Err(Error::output(target, "make a file beside it", cause))
+}
+
+/// Gives a nameless file a name beside the target.
+fn link(file: &File, target: &Path) -> io::Result<PathBuf> {
+    use std::os::fd::AsRawFd;
+    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+    for path in candidates(target) {
+        match rustix::fs::linkat(CWD, &own, CWD, &path, AtFlags::SYMLINK_FOLLOW) {
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno.into()),
+            Ok(()) => return Ok(path),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// A file without a name, or with one that is removed at once, in the target's folder.
+pub(super) fn scratch(target: &Path) -> Result<File> {
+    if let Some(file) = nameless(folder_of(target)) {
+        return Ok(file);
+    }
+    let (file, path) = named(target)?;
+    std::fs::remove_file(&path)
+        .map_err(|cause| Error::output(target, "remove a file beside it", cause))?;
+    Ok(file)
+}
+
+impl Device for Output {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(into, offset)
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(from, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> io::Result<bool> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&self.file, flags, offset, length)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,312 @@
+//! What is left out and what is changed on the way from the sources into the image.
+//!
+//! A pattern without a slash is for names at any depth, one with a slash for whole paths from the
+//! root of the image; `*` and `?` do not match a slash, `**` does. What lies below a directory that
+//! is left out is left out too.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use globset::{Glob, GlobBuilder, GlobMatcher, GlobSet, GlobSetBuilder};
+use pext4_ondisk::time::Time;
+
+use super::moment::parse_time;
+use super::tree::Facts;
+
+/// Changes of owners and attributes, as a file of lines says them:
+///
+/// ```text
+/// # the user 1000 of the source is 0 in the image, 1001 is 1, and so on for ten
+/// uid 1000 0 10
+/// gid 1000 0 10
+/// path /usr/bin/sudo  mode=4755 owner=0:0
+/// path *.pem          mode=0600 mtime=@0
+/// ```
+///
+/// Ids that no line names stay as they are. Of several `path` lines that match a file, later ones
+/// win.
+#[derive(Clone, Debug, Default)]
+pub struct Map {
+    uids: Vec<IdRange>,
+    gids: Vec<IdRange>,
+    paths: Vec<PathRule>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct IdRange {
+    from: u32,
+    to: u32,
+    count: u32,
+}
+
+#[derive(Clone, Debug)]
+struct PathRule {
+    pattern: GlobMatcher,
+    mode: Option<u16>,
+    owner: Option<(u32, u32)>,
+    mtime: Option<Time>,
+}
+
+impl Map {
+    /// Reads the lines of a mapping file.
+    ///
+    /// # Errors
+    /// Names the line that makes no sense.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut map = Self::default();
+        for (number, line) in (1..).zip(text.lines()) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let done = match words.as_slice() {
+                [] => Ok(()),
+                [comment, ..] if comment.starts_with('#') => Ok(()),
+                ["uid", numbers @ ..] => id_range(numbers).map(|range| map.uids.push(range)),
+                ["gid", numbers @ ..] => id_range(numbers).map(|range| map.gids.push(range)),
+                ["path", pattern, changes @ ..] => {
+                    path_rule(pattern, changes).map(|rule| map.paths.push(rule))
+                }
+                [word, ..] => Err(format!("`{word}`: uid, gid or path is expected")),
+            };
+            done.map_err(|problem| format!("line {number}: {problem}"))?;
+        }
+        Ok(map)
+    }
+}
+
+fn id_range(words: &[&str]) -> Result<IdRange, String> {
+    let numbers: Option<Vec<u32>> = words.iter().map(|word| word.parse().ok()).collect();
+    let range = match numbers.as_deref() {
+        Some(&[from, to]) => Some(IdRange { from, to, count: 1 }),
+        Some(&[from, to, count]) => Some(IdRange { from, to, count }),
+        _ => None,
+    };
+    range
+        .filter(|range| range.to.checked_add(range.count).is_some())
+        .ok_or_else(|| "write two or three numbers: FROM TO [COUNT]".to_owned())
+}
+
+fn path_rule(pattern: &str, changes: &[&str]) -> Result<PathRule, String> {
+    let mut rule = PathRule {
+        pattern: glob(pattern)?.compile_matcher(),
+        mode: None,
+        owner: None,
+        mtime: None,
+    };
+    for change in changes {
+        match change.split_once('=') {
+            Some(("mode", octal)) => {
+                let mode = u16::from_str_radix(octal, 8).ok();
+                let mode = mode.filter(|&mode| mode <= 0o7777);
+                rule.mode = Some(mode.ok_or_else(|| format!("`{octal}` is no octal mode"))?);
+            }
+            Some(("owner", owner)) => rule.owner = Some(parse_owner(owner)?),
+            Some(("mtime", time)) => rule.mtime = Some(parse_time(time)?),
+            _ => return Err(format!("`{change}`: mode=, owner= or mtime= is expected")),
+        }
+    }
+    Ok(rule)
+}
+
+/// An owner and a group, like `1000:100`.
+///
+/// # Errors
+/// Says what they look like.
+pub fn parse_owner(text: &str) -> Result<(u32, u32), String> {
+    let numbers = text
+        .split_once(':')
+        .map(|(uid, gid)| (uid.parse(), gid.parse()));
+    match numbers {
+        Some((Ok(uid), Ok(gid))) => Ok((uid, gid)),
+        _ => Err(format!("`{text}`: write two numbers, like 1000:1000")),
+    }
+}
+
+fn glob(pattern: &str) -> Result<Glob, String> {
+    let trimmed = pattern.trim_end_matches('/');
+    let whole = match trimmed.strip_prefix('/') {
+        Some(anchored) => anchored.to_owned(),
+        None if trimmed.contains('/') => trimmed.to_owned(),
+        None => format!("**/{trimmed}"),
+    };
+    GlobBuilder::new(&whole)
+        .literal_separator(true)
+        .build()
+        .map_err(|error| format!("pattern `{pattern}`: {}", error.kind()))
+}
+
+/// A set of patterns for paths.
+///
+/// # Errors
+/// Names the pattern that is none.
+pub(super) fn path_patterns(patterns: &[String]) -> Result<GlobSet, String> {
+    let mut set = GlobSetBuilder::new();
+    for pattern in patterns {
+        set.add(glob(pattern)?);
+    }
+    set.build().map_err(|error| error.to_string())
+}
+
+/// A set of patterns for names of attributes.
+///
+/// # Errors
+/// Names the pattern that is none.
+pub(super) fn name_patterns(patterns: &[String]) -> Result<GlobSet, String> {
+    let mut set = GlobSetBuilder::new();
+    for pattern in patterns {
+        set.add(Glob::new(pattern).map_err(|error| error.to_string())?);
+    }
+    set.build().map_err(|error| error.to_string())
+}
+
+/// All of it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rules {
+    pub exclude: GlobSet,
+    pub exclude_attributes: GlobSet,
+    pub owner: Option<(u32, u32)>,
+    pub mtime: Option<Time>,
+    /// No time is later than this.
+    pub latest: Option<i64>,
+    pub map: Map,
+}
+
+impl Rules {
+    /// Whether a path of the image, without a slash before it, is left out.
+    pub fn excludes(&self, path: &[u8]) -> bool {
+        !self.exclude.is_empty() && self.exclude.is_match(Path::new(OsStr::from_bytes(path)))
+    }
+
+    /// Whether any of it asks for paths.
+    pub fn want_paths(&self) -> bool {
+        !self.exclude.is_empty() || !self.map.paths.is_empty()
+    }
+
+    /// Whether an attribute is left out.
+    pub fn excludes_attribute(&self, name: &[u8]) -> bool {
+        !self.exclude_attributes.is_empty()
+            && self
+                .exclude_attributes
+                .is_match(Path::new(OsStr::from_bytes(name)))
+    }
+
+    /// Whether a time of the host is the one that a record has. True where it cannot be told, since
+    /// times were changed.
+    pub fn recognises(&self, found: (i64, u32), kept: (i64, u32)) -> bool {
+        let is_changed =
+            self.mtime.is_some() || self.map.paths.iter().any(|rule| rule.mtime.is_some());
+        let latest = self.latest.map(|latest| (latest, 0));
+        is_changed || found == kept || latest.is_some_and(|latest| found > latest && kept == latest)
+    }
+
+    /// Changes owner, mode and times; `path` is needed only if there are rules for paths.
+    pub fn apply(&self, path: impl FnOnce() -> Vec<u8>, facts: &mut Facts) {
+        facts.uid = mapped(&self.map.uids, facts.uid);
+        facts.gid = mapped(&self.map.gids, facts.gid);
+        if let Some((uid, gid)) = self.owner {
+            (facts.uid, facts.gid) = (uid, gid);
+        }
+        if let Some(time) = self.mtime {
+            (facts.seconds, facts.nanoseconds) = (time.seconds, time.nanoseconds);
+        }
+        if !self.map.paths.is_empty() {
+            let path = path();
+            let path = Path::new(OsStr::from_bytes(&path));
+            let matching = self
+                .map
+                .paths
+                .iter()
+                .filter(|rule| rule.pattern.is_match(path));
+            matching.for_each(|rule| rule.apply(facts));
+        }
+        if let Some(latest) = self.latest
+            && (facts.seconds, facts.nanoseconds) > (latest, 0)
+        {
+            (facts.seconds, facts.nanoseconds) = (latest, 0);
+        }
+    }
+}
+
+impl PathRule {
+    fn apply(&self, facts: &mut Facts) {
+        // The permissions of a symbolic link are always all.
+        if let Some(mode) = self.mode
+            && facts.mode & 0o170_000 != 0o120_000
+        {
+            facts.mode = facts.mode & 0o170_000 | mode;
+        }
+        if let Some((uid, gid)) = self.owner {
+            (facts.uid, facts.gid) = (uid, gid);
+        }
+        if let Some(time) = self.mtime {
+            (facts.seconds, facts.nanoseconds) = (time.seconds, time.nanoseconds);
+        }
+    }
+}
+
+fn mapped(ranges: &[IdRange], id: u32) -> u32 {
+    ranges
+        .iter()
+        .find_map(|range| {
+            let offset = id.checked_sub(range.from)?;
+            (offset < range.count).then(|| range.to + offset)
+        })
+        .unwrap_or(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Map, Rules, path_patterns};
+    use crate::build::tree::Facts;
+
+    #[test]
+    fn patterns_match_names_or_whole_paths() {
+        let rules = Rules {
+            exclude: path_patterns(&["*.o".into(), "/proc".into(), "var/**/tmp".into()]).unwrap(),
+            ..Rules::default()
+        };
+        for path in ["a.o", "x/y/a.o", "proc", "var/tmp", "var/a/b/tmp"] {
+            assert!(rules.excludes(path.as_bytes()), "{path}");
+        }
+        for path in ["a.c", "x/proc", "tmp", "var/tmp2"] {
+            assert!(!rules.excludes(path.as_bytes()), "{path}");
+        }
+        assert!(path_patterns(&["[".into()]).is_err());
+    }
+
+    #[test]
+    fn a_mapping_changes_ids_ranges_and_paths() {
+        let text = "# map\nuid 1000 0 10\ngid 5 7\n\npath /bin/su mode=4755 owner=0:1 mtime=@9\n";
+        let rules = Rules {
+            map: Map::parse(text).unwrap(),
+            latest: Some(100),
+            ..Rules::default()
+        };
+        let mut facts = Facts {
+            mode: 0o100_644,
+            uid: 1003,
+            gid: 5,
+            seconds: 1000,
+            ..Facts::default()
+        };
+        rules.apply(|| b"etc/x".to_vec(), &mut facts);
+        assert_eq!((facts.uid, facts.gid, facts.seconds), (3, 7, 100));
+        rules.apply(|| b"bin/su".to_vec(), &mut facts);
+        assert_eq!((facts.mode, facts.uid, facts.gid), (0o104_755, 0, 1));
+        assert_eq!(facts.seconds, 9);
+    }
+
+    #[test]
+    fn lines_that_make_no_sense_are_named() {
+        for (text, word) in [
+            ("user 1 2", "line 1"),
+            ("uid 1", "FROM"),
+            ("\nuid 4294967295 4294967295 2", "line 2"),
+            ("path x mode=9", "octal"),
+            ("path x owner=me", "two numbers"),
+            ("path x colour=red", "mode="),
+        ] {
+            let told = Map::parse(text).unwrap_err();
+            assert!(told.contains(word), "{text}: {told}");
+        }
+    }
+}

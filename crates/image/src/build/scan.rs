@@ -1,0 +1,460 @@
+//! Reading the names and attributes of a directory of the host, with all threads.
+//!
+//! A job is a directory to list, or a part of a large directory's names to ask for their attributes.
+//! Jobs lie on a stack, so that few directories are open at a time; a directory stays open while
+//! jobs for what it holds are left. What a job finds goes to the caller as a *batch*; a directory's
+//! batch is always sent before the directories in it are listed, so that the caller knows a parent
+//! before its children. The order of batches means nothing: names are sorted later.
+//!
+//! Symbolic links are never followed, neither here nor when contents are read.
+
+mod entry;
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pext4_sync::atomic::{AtomicU32, Ordering};
+use pext4_sync::{Class, Condvar, Mutex, thread};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, StatxFlags};
+use rustix::io::Errno;
+
+use super::error::{Error, Result};
+use super::progress::{Progress, Verdict};
+use super::queue::Queue;
+use super::rules::Rules;
+pub(super) use entry::{Found, LinkKey};
+
+/// Names of a large directory that one job asks for.
+const NAMES_PER_JOB: usize = 512;
+/// Bytes of a directory that are read at a time.
+const LISTING: usize = 64 << 10;
+/// Batches that wait for the caller.
+const WAITING: usize = 256;
+
+/// A directory of the host as a source.
+pub(super) struct Source {
+    /// Its path, for messages and for attributes.
+    pub path: PathBuf,
+    pub root: OwnedFd,
+}
+
+/// How to read it.
+pub(super) struct Options<'a> {
+    pub rules: &'a Rules,
+    pub threads: usize,
+    pub skip_unreadable: bool,
+    /// Stay on the file system of the root.
+    pub one_file_system: bool,
+    /// A file that is left out, by device and number: the image that is about to be replaced.
+    pub leave_out: Option<(u64, u64)>,
+    pub progress: &'a Progress,
+}
+
+/// Some of the names of one directory.
+pub(super) struct Batch {
+    /// The directory, by the number that was given to it; 0 is the root.
+    pub directory: u32,
+    pub names: Vec<u8>,
+    pub found: Vec<Found>,
+    /// Names that were left out because they could not be read.
+    pub skipped: u64,
+}
+
+/// A directory that is open.
+struct Open {
+    fd: OwnedFd,
+    number: u32,
+    /// Its path from the root of the source.
+    path: Vec<u8>,
+}
+
+enum Job {
+    List {
+        parent: Arc<Open>,
+        name: CString,
+        number: u32,
+    },
+    Ask {
+        directory: Arc<Open>,
+        names: Vec<CString>,
+    },
+}
+
+/// Jobs, and how many are being done.
+struct Stack {
+    state: Mutex<(Vec<Job>, usize)>,
+    changed: Condvar,
+}
+
+impl Source {
+    /// Opens a directory.
+    pub fn open(path: &Path) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::openat(CWD, path, flags, Mode::empty())
+            .map_err(|errno| Error::source(path, "open it", errno))?;
+        Ok(Self {
+            path: path.to_owned(),
+            root,
+        })
+    }
+
+    /// What the root itself is.
+    pub fn root_entry(&self, rules: &Rules) -> Result<Found> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT;
+        let stat = rustix::fs::statx(&self.root, c"", flags, StatxFlags::BASIC_STATS)
+            .map_err(|errno| Error::source(&self.path, "read its attributes", errno))?;
+        entry::of_root(&self.path, &stat, rules)
+    }
+
+    /// Reads all names below the root; `take` gets every batch, in the caller's thread.
+    pub fn read(
+        &self,
+        options: &Options<'_>,
+        mut take: impl FnMut(Batch) -> Result<()>,
+    ) -> Result<()> {
+        let fd = self
+            .root
+            .try_clone()
+            .map_err(|cause| Error::source(&self.path, "open it again", cause))?;
+        let root = Arc::new(Open {
+            fd,
+            number: 0,
+            path: Vec::new(),
+        });
+        let device = device_of(&root.fd)
+            .map_err(|errno| Error::source(&self.path, "read its attributes", errno))?;
+        let scan = Scan {
+            source: self,
+            options,
+            device,
+            stack: Stack {
+                state: Mutex::new(Class::Leaf, (Vec::new(), 0)),
+                changed: Condvar::new(),
+            },
+            batches: Queue::new(WAITING),
+            next_directory: AtomicU32::new(1),
+            workers: AtomicU32::new(u32::try_from(options.threads).unwrap_or(1)),
+            verdict: Verdict::new(),
+        };
+        scan.stack.push([Job::List {
+            parent: root,
+            name: CString::default(),
+            number: 0,
+        }]);
+        thread::scope(|scope| {
+            for _ in 0..options.threads {
+                scope.spawn(|| scan.work());
+            }
+            while let Some(batch) = scan.batches.take() {
+                let found = batch.found.len() as u64;
+                if let Err(error) = take(batch).and_then(|()| options.progress.check()) {
+                    scan.give_up(error);
+                }
+                options.progress.add(found, 0);
+            }
+        });
+        scan.verdict.finish()
+    }
+}
+
+fn device_of(fd: &OwnedFd) -> rustix::io::Result<u64> {
+    rustix::fs::fstat(fd).map(|stat| stat.st_dev)
+}
+
+/// All that the threads of one reading share.
+struct Scan<'a> {
+    source: &'a Source,
+    options: &'a Options<'a>,
+    device: u64,
+    stack: Stack,
+    batches: Queue<Batch>,
+    next_directory: AtomicU32,
+    /// Threads that still work; the last one closes the queue.
+    workers: AtomicU32,
+    verdict: Verdict,
+}
+
+impl Stack {
+    fn push(&self, jobs: impl IntoIterator<Item = Job>) {
+        self.state.lock().0.extend(jobs);
+        self.changed.notify_all();
+    }
+
+    /// The next job; `None` once there is none and none can come.
+    fn pop(&self, was_working: bool) -> Option<Job> {
+        let mut state = self.state.lock();
+        if was_working {
+            state.1 -= 1;
+        }
+        loop {
+            if let Some(job) = state.0.pop() {
+                state.1 += 1;
+                return Some(job);
+            }
+            if state.1 == 0 {
+                self.changed.notify_all();
+                return None;
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+
+    fn clear(&self) {
+        self.state.lock().0.clear();
+    }
+}
+
+impl Scan<'_> {
+    fn work(&self) {
+        let mut buffers = entry::Buffers::new();
+        let mut listing = vec![MaybeUninit::uninit(); LISTING];
+        let mut was_working = false;
+        while let Some(job) = self.stack.pop(was_working) {
+            was_working = true;
+            if self.verdict.has_failed() {
+                continue;
+            }
+            let done = match job {
+                Job::List {
+                    parent,
+                    name,
+                    number,
+                } => self.list(&parent, &name, number, &mut listing, &mut buffers),
+                Job::Ask { directory, names } => self.ask(&directory, &names, &mut buffers),
+            };
+            if let Err(error) = done {
+                self.give_up(error);
+            }
+        }
+        if self.workers.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.batches.close();
+        }
+    }
+
+    fn give_up(&self, error: Error) {
+        self.verdict.note(error);
+        self.stack.clear();
+        self.batches.abandon();
+    }
+
+    fn shown(&self, directory: &[u8], name: &[u8]) -> PathBuf {
+        let below = entry::joined(directory, name);
+        self.source
+            .path
+            .join(Path::new(std::ffi::OsStr::from_bytes(&below)))
+    }
+
+    /// Reads the names of a directory, and asks for those that come first.
+    fn list(
+        &self,
+        parent: &Arc<Open>,
+        name: &CStr,
+        number: u32,
+        listing: &mut [MaybeUninit<u8>],
+        buffers: &mut entry::Buffers,
+    ) -> Result<()> {
+        let open = match self.open(parent, name, number) {
+            Ok(open) => open,
+            Err(error) if self.options.skip_unreadable && number > 0 => {
+                return self.note_skipped(number, &error);
+            }
+            Err(error) => return Err(error),
+        };
+        let mut names: Vec<CString> = Vec::new();
+        let mut entries = RawDir::new(&open.fd, listing);
+        while let Some(entry) = entries.next() {
+            let entry = entry.map_err(|errno| {
+                Error::source(self.shown(&open.path, b""), "read its names", errno)
+            })?;
+            let name = entry.file_name();
+            if !matches!(name.to_bytes(), b"." | b"..") {
+                names.push(name.to_owned());
+            }
+        }
+        let rest = names.split_off(names.len().min(NAMES_PER_JOB));
+        let mut jobs = Vec::new();
+        let mut rest = rest.into_iter().peekable();
+        while rest.peek().is_some() {
+            jobs.push(Job::Ask {
+                directory: Arc::clone(&open),
+                names: rest.by_ref().take(NAMES_PER_JOB).collect(),
+            });
+        }
+        if !jobs.is_empty() {
+            self.stack.push(jobs);
+        }
+        self.ask(&open, &names, buffers)
+    }
+
+    fn open(&self, parent: &Arc<Open>, name: &CStr, number: u32) -> Result<Arc<Open>> {
+        if number == 0 {
+            return Ok(Arc::clone(parent));
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&parent.fd, name, flags, Mode::empty()).map_err(|errno| {
+            Error::source(self.shown(&parent.path, name.to_bytes()), "open it", errno)
+        })?;
+        Ok(Arc::new(Open {
+            fd,
+            number,
+            path: entry::joined(&parent.path, name.to_bytes()),
+        }))
+    }
+
+    /// A directory that cannot be listed stays, empty.
+    fn note_skipped(&self, number: u32, error: &Error) -> Result<()> {
+        let is_about_access = matches!(error, Error::Source { cause, .. } if is_unreadable(cause));
+        if !is_about_access {
+            return Ok(());
+        }
+        self.batches.put(Batch {
+            directory: number,
+            names: Vec::new(),
+            found: Vec::new(),
+            skipped: 1,
+        });
+        Ok(())
+    }
+
+    /// Asks what each name is, hands that on, and leaves the directories among them as jobs.
+    fn ask(&self, open: &Arc<Open>, names: &[CString], buffers: &mut entry::Buffers) -> Result<()> {
+        let mut batch = Batch {
+            directory: open.number,
+            names: Vec::new(),
+            found: Vec::with_capacity(names.len()),
+            skipped: 0,
+        };
+        let mut jobs = Vec::new();
+        for name in names {
+            match self.find(open, name, buffers) {
+                Ok(None) => {}
+                Ok(Some(found)) => self.enter(open, name, found, &mut batch, &mut jobs),
+                Err(Error::Source { cause, .. })
+                    if self.options.skip_unreadable && is_unreadable(&cause) =>
+                {
+                    batch.skipped += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if self.batches.put(batch) && !jobs.is_empty() {
+            self.stack.push(jobs);
+        }
+        Ok(())
+    }
+
+    fn enter(
+        &self,
+        open: &Arc<Open>,
+        name: &CStr,
+        mut found: Found,
+        batch: &mut Batch,
+        jobs: &mut Vec<Job>,
+    ) {
+        let start = batch.names.len();
+        batch.names.extend_from_slice(name.to_bytes());
+        found.name = start..batch.names.len();
+        let is_directory = found.facts.mode & 0o170_000 == 0o040_000;
+        if is_directory {
+            let number = self.next_directory.fetch_add(1, Ordering::Relaxed);
+            found.directory = Some(number);
+            if !(self.options.one_file_system && found.device != self.device) {
+                jobs.push(Job::List {
+                    parent: Arc::clone(open),
+                    name: name.to_owned(),
+                    number,
+                });
+            }
+        }
+        batch.found.push(found);
+    }
+
+    /// What a name is; `None` if it is left out.
+    fn find(
+        &self,
+        open: &Open,
+        name: &CStr,
+        buffers: &mut entry::Buffers,
+    ) -> Result<Option<Found>> {
+        let rules = self.options.rules;
+        if rules.want_paths() && rules.excludes(&entry::joined(&open.path, name.to_bytes())) {
+            return Ok(None);
+        }
+        let failed = |action| {
+            move |errno: Errno| {
+                Error::source(self.shown(&open.path, name.to_bytes()), action, errno)
+            }
+        };
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let stat = rustix::fs::statx(&open.fd, name, flags, StatxFlags::BASIC_STATS)
+            .map_err(failed("read its attributes"))?;
+        let mut found = Found::of(&stat);
+        if self.options.leave_out == Some((found.device, stat.stx_ino)) {
+            return Ok(None);
+        }
+        match FileType::from_raw_mode(u32::from(stat.stx_mode)) {
+            FileType::Symlink => {
+                let target = rustix::fs::readlinkat(&open.fd, name, Vec::new())
+                    .map_err(failed("read where it leads"))?;
+                found.facts.size = target.as_bytes().len() as u64;
+                found.target = Some(target.into_bytes().into_boxed_slice());
+            }
+            FileType::RegularFile => self.look_into(open, name, &stat, &mut found)?,
+            _ => {}
+        }
+        let shown = || self.shown(&open.path, name.to_bytes());
+        let context = entry::Context {
+            source: &self.source.path,
+            folder: &open.path,
+            fd: &open.fd,
+            name,
+        };
+        found.attributes = buffers
+            .attributes(&context, found.device, rules)
+            .map_err(|errno| Error::source(shown(), "read its extended attributes", errno))?;
+        Ok(Some(found))
+    }
+
+    /// Finds the holes of a file, and whether it can be read where that may be a reason to skip it.
+    fn look_into(
+        &self,
+        open: &Open,
+        name: &CStr,
+        stat: &rustix::fs::Statx,
+        found: &mut Found,
+    ) -> Result<()> {
+        let may_have_holes =
+            stat.stx_size > 0 && stat.stx_blocks.saturating_mul(512) < stat.stx_size;
+        if !may_have_holes && !self.options.skip_unreadable {
+            return Ok(());
+        }
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let failed =
+            |errno: Errno| Error::source(self.shown(&open.path, name.to_bytes()), "open it", errno);
+        let fd = rustix::fs::openat(&open.fd, name, flags, Mode::empty()).map_err(failed)?;
+        if may_have_holes {
+            let file = File::from(fd);
+            found.segments = entry::segments(&file, stat.stx_size).map_err(|cause| {
+                Error::source(
+                    self.shown(&open.path, name.to_bytes()),
+                    "find its holes",
+                    cause,
+                )
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether an error says that something may not be read or is not there (any more).
+fn is_unreadable(cause: &std::io::Error) -> bool {
+    matches!(
+        cause.kind(),
+        std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::NotFound
+    )
+}

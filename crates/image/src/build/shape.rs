@@ -1,0 +1,339 @@
+//! How many blocks everything takes, before any block is given: data, directories with their
+//! indexes, long links, blocks of attributes, nodes of extent trees.
+
+use std::ops::Range;
+
+use pext4_ondisk::directory::{Format, record_length, usable_length};
+use pext4_ondisk::dirhash::Hasher;
+use pext4_ondisk::extent;
+use pext4_ondisk::feature::{Compat, Features, Incompat, ReadOnlyCompat};
+use pext4_ondisk::htree::{Plan, TooMany};
+use pext4_sync::atomic::{AtomicUsize, Ordering};
+use pext4_sync::{Class, Mutex, thread};
+
+use super::attributes::{self, Split};
+use super::error::{Error, Result};
+use super::order::Order;
+use super::tree::{Id, Tree};
+use crate::mkfs::contents::{LOST_FOUND_BYTES, LOST_FOUND_MOST_BLOCKS};
+
+/// Directories that a thread takes at a time.
+const TURN: usize = 64;
+/// Blocks of the longest extent.
+pub(super) const LONGEST: u64 = 32768;
+/// Extents that fit into an inode.
+pub(super) const IN_INODE: usize = 4;
+
+/// A directory's blocks.
+pub(super) struct DirectoryShape {
+    pub blocks: u32,
+    /// Its index, if it has one.
+    pub plan: Option<Box<Plan>>,
+}
+
+/// What everything takes.
+pub(super) struct Shape {
+    pub block_size: u64,
+    pub format: Format,
+    /// As the order's directories.
+    pub directories: Vec<DirectoryShape>,
+    /// As the tree's sets of attributes.
+    pub splits: Vec<Split>,
+    /// Blocks that all of it takes, at most.
+    pub blocks: u64,
+    /// Whether a directory needs a third level of its index.
+    pub needs_large_dir: bool,
+}
+
+/// What the shape depends on.
+pub(super) struct Terms<'a> {
+    pub features: &'a Features,
+    pub block_size: u32,
+    pub inode_size: u16,
+    pub hasher: Hasher,
+    /// Whether a third level may be turned on where it is needed.
+    pub may_grow_levels: bool,
+    pub threads: usize,
+}
+
+impl Shape {
+    /// Finds out what everything takes.
+    pub fn of(tree: &Tree, order: &Order, terms: &Terms<'_>) -> Result<Self> {
+        let mut shape = Self {
+            block_size: u64::from(terms.block_size),
+            format: Format::of(terms.features),
+            directories: Vec::new(),
+            splits: Vec::new(),
+            blocks: 0,
+            needs_large_dir: false,
+        };
+        shape.splits = split_sets(tree, order, terms)?;
+        shape.plan_directories(tree, order, terms)?;
+        shape.blocks = shape.count(tree, order)?;
+        Ok(shape)
+    }
+
+    /// The directory of a record.
+    pub fn directory(&self, tree: &Tree, id: Id) -> &DirectoryShape {
+        let place = usize::try_from(tree.node(id).content).expect("a place among directories");
+        &self.directories[place]
+    }
+
+    /// Blocks of content that a record's file maps.
+    pub fn content_blocks(&self, tree: &Tree, id: Id) -> u64 {
+        let node = tree.node(id);
+        match node.mode & 0o170_000 {
+            0o040_000 => u64::from(self.directory(tree, id).blocks),
+            0o120_000 => u64::from(node.size >= pext4_ondisk::inode::BLOCK_AREA as u64),
+            0o100_000 => match tree.segments.get(&id) {
+                None => node.size.div_ceil(self.block_size),
+                Some(segments) => block_ranges(segments, self.block_size)
+                    .iter()
+                    .map(|range| range.end - range.start)
+                    .sum(),
+            },
+            _ => 0,
+        }
+    }
+
+    fn count(&self, tree: &Tree, order: &Order) -> Result<u64> {
+        let mut users = vec![0u64; self.splits.len()];
+        let mut blocks = 0u64;
+        for &id in &order.inodes {
+            let content = self.content_blocks(tree, id);
+            let pieces = tree.segments.get(&id).map_or(1, |segments| segments.len());
+            // A long file may also be cut where metadata lies in its way.
+            let cuts = pieces as u64 + 2 * (content / LONGEST) + 1;
+            let nodes = if cuts > IN_INODE as u64 + 1 {
+                let cuts = usize::try_from(cuts).unwrap_or(usize::MAX);
+                extent::nodes_needed(cuts, terms_block(self.block_size)) as u64
+            } else {
+                0
+            };
+            blocks = blocks.saturating_add(content).saturating_add(nodes);
+            users[tree.node(id).attributes as usize] += 1;
+        }
+        let references = u64::from(pext4_ondisk::xattr::MAX_REFERENCES);
+        for (users, split) in users.iter().zip(&self.splits) {
+            if !split.block.is_empty() {
+                blocks += users.div_ceil(references);
+            }
+        }
+        Ok(blocks)
+    }
+
+    fn plan_directories(&mut self, tree: &Tree, order: &Order, terms: &Terms<'_>) -> Result<()> {
+        let planning = Planning {
+            tree,
+            order,
+            terms,
+            format: self.format,
+            next: AtomicUsize::new(0),
+            done: Mutex::new(Class::Leaf, Vec::with_capacity(order.directories.len())),
+        };
+        thread::scope(|scope| {
+            for _ in 0..terms.threads {
+                scope.spawn(|| planning.work());
+            }
+        });
+        let mut done = planning.done.into_inner();
+        done.sort_unstable_by_key(|(place, _)| *place);
+        for (place, planned) in done {
+            let (shape, is_large) = planned.map_err(|TooMany| {
+                let path = tree.shown_path(order.directories[place].node);
+                Error::unsound(path, "it has more names than a directory's index can hold")
+            })?;
+            self.needs_large_dir |= is_large;
+            self.directories.push(shape);
+        }
+        Ok(())
+    }
+}
+
+fn terms_block(block_size: u64) -> usize {
+    usize::try_from(block_size).expect("a block fits into memory")
+}
+
+/// Planning all directories with several threads.
+struct Planning<'a> {
+    tree: &'a Tree,
+    order: &'a Order,
+    terms: &'a Terms<'a>,
+    format: Format,
+    next: AtomicUsize,
+    done: Mutex<Vec<(usize, Planned)>>,
+}
+
+/// A directory's shape, and whether it needs a third level.
+type Planned = std::result::Result<(DirectoryShape, bool), TooMany>;
+
+impl Planning<'_> {
+    fn work(&self) {
+        loop {
+            let start = self.next.fetch_add(TURN, Ordering::Relaxed);
+            let all = self.order.directories.len();
+            if start >= all {
+                return;
+            }
+            let planned: Vec<(usize, Planned)> = (start..all.min(start + TURN))
+                .map(|place| (place, self.plan(place)))
+                .collect();
+            self.done.lock().extend(planned);
+        }
+    }
+
+    fn plan(&self, place: usize) -> Planned {
+        let directory = &self.order.directories[place];
+        let names = || {
+            let children = self.order.children(directory).iter();
+            children.map(|&id| self.tree.name(id))
+        };
+        let block_size = self.terms.block_size as usize;
+        let linear = linear_blocks(names(), block_size, self.format);
+        let has_index = self.terms.features.has_compat(Compat::DIR_INDEX);
+        if linear == 1 || !has_index {
+            let least = match self.tree.node(directory.node).inode {
+                super::order::LOST_FOUND => lost_found_blocks(block_size),
+                _ => 1,
+            };
+            let blocks = linear.max(least);
+            return Ok((DirectoryShape { blocks, plan: None }, false));
+        }
+        let levels = if self.terms.features.has_incompat(Incompat::LARGEDIR) {
+            2
+        } else {
+            1
+        };
+        let of = |levels| Plan::of(block_size, self.format, names(), &self.terms.hasher, levels);
+        let (plan, is_large) = match of(levels) {
+            Err(TooMany) if self.terms.may_grow_levels => (of(2)?, true),
+            planned => (planned?, false),
+        };
+        let blocks = u32::try_from(plan.blocks()).map_err(|_| TooMany)?;
+        let plan = Some(Box::new(plan));
+        Ok((DirectoryShape { blocks, plan }, is_large))
+    }
+}
+
+fn lost_found_blocks(block_size: usize) -> u32 {
+    let blocks = (LOST_FOUND_BYTES / block_size as u64).clamp(1, LOST_FOUND_MOST_BLOCKS);
+    u32::try_from(blocks).expect("at most twelve")
+}
+
+/// Blocks of a directory without an index.
+fn linear_blocks<'a>(
+    names: impl Iterator<Item = &'a [u8]>,
+    block_size: usize,
+    format: Format,
+) -> u32 {
+    let room = usable_length(block_size, format);
+    let (mut blocks, mut used) = (1, record_length(1) + record_length(2));
+    for name in names {
+        let length = record_length(name.len());
+        if used + length > room {
+            blocks += 1;
+            used = 0;
+        }
+        used += length;
+    }
+    blocks
+}
+
+/// What of each set of attributes lies where; who has a set that cannot be stored is named.
+fn split_sets(tree: &Tree, order: &Order, terms: &Terms<'_>) -> Result<Vec<Split>> {
+    let inode = pext4_ondisk::inode::Inode::new(terms.inode_size, extra_size(terms.inode_size));
+    (0..tree.sets.len())
+        .map(|set| {
+            let number = u32::try_from(set).expect("sets are counted in 32 bits");
+            let attributes = tree.sets.get(number);
+            attributes::split(attributes, inode.tail.len(), terms.block_size as usize).or_else(
+                |problem| match order
+                    .inodes
+                    .iter()
+                    .find(|&&id| tree.node(id).attributes == number)
+                {
+                    Some(&id) => Err(Error::unsound(tree.shown_path(id), problem)),
+                    // Whoever had it was replaced by a later source.
+                    None => Ok(Split::default()),
+                },
+            )
+        })
+        .collect()
+}
+
+/// Bytes of the extra part of inodes of this size.
+pub(super) fn extra_size(inode_size: u16) -> u16 {
+    if inode_size > 128 {
+        pext4_ondisk::inode::EXTRA_SIZE
+    } else {
+        0
+    }
+}
+
+/// The blocks of a file that hold some of its data, as ranges that do not touch.
+pub(super) fn block_ranges(segments: &[Range<u64>], block_size: u64) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::with_capacity(segments.len());
+    for segment in segments {
+        let range = segment.start / block_size..segment.end.div_ceil(block_size);
+        match ranges.last_mut() {
+            Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
+            _ => ranges.push(range),
+        }
+    }
+    ranges
+}
+
+/// Fails for files that the format, or the format without some features, cannot hold.
+pub(super) fn check_files(
+    tree: &Tree,
+    order: &Order,
+    features: &Features,
+    block_size: u64,
+) -> Result<()> {
+    for &id in &order.inodes {
+        if let Some(problem) = judge(tree, id, features, block_size) {
+            return Err(Error::unsound(tree.shown_path(id), problem));
+        }
+    }
+    Ok(())
+}
+
+fn judge(tree: &Tree, id: Id, features: &Features, block_size: u64) -> Option<String> {
+    let node = tree.node(id);
+    let without = |name: &str| format!("it cannot be held without the feature {name}");
+    let has = |feature| features.has_read_only_compat(feature);
+    if node.attributes != 0 && !features.has_compat(Compat::EXT_ATTR) {
+        return Some(without("ext_attr"));
+    }
+    match node.mode & 0o170_000 {
+        0o100_000 if node.size.div_ceil(block_size) > u64::from(u32::MAX) => Some(format!(
+            "its {} bytes are more than ext4 holds in a file",
+            node.size
+        )),
+        0o100_000 if node.size >> 31 > 0 && !has(ReadOnlyCompat::LARGE_FILE) => {
+            Some(without("large_file"))
+        }
+        0o120_000 if node.size == 0 => Some("it is a link that leads nowhere".to_owned()),
+        0o120_000 if node.size >= block_size => Some(format!(
+            "it is a link to a path of {} bytes, a block holds {}",
+            node.size,
+            block_size - 1
+        )),
+        0o040_000 if node.links == 1 && !has(ReadOnlyCompat::DIR_NLINK) => {
+            Some(without("dir_nlink"))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::block_ranges;
+
+    #[test]
+    fn pieces_that_share_a_block_are_one() {
+        let segments = [0..10, 4000..4097, 20_000..30_000, 40_960..40_961];
+        assert_eq!(block_ranges(&segments, 4096), [0..2, 4..8, 10..11]);
+        assert_eq!(block_ranges(&[], 4096), []);
+    }
+}

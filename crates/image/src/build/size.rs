@@ -1,0 +1,246 @@
+//! How large the image is, and its frame: what a file system of that size consists of before
+//! anything lies in it.
+
+use pext4_ondisk::geometry::Geometry;
+use pext4_ondisk::superblock::Superblock;
+
+use super::error::{Error, Result};
+use crate::mkfs::contents::{self, Files};
+use crate::mkfs::layout::Layout;
+use crate::mkfs::{Options, plan};
+
+/// Sizes that are found are multiples of so many blocks.
+const UNIT: u64 = 16;
+/// Bytes of free space for each further inode, as upstream provides them.
+const BYTES_PER_INODE: u64 = 16384;
+/// The largest size that is tried.
+const LARGEST: u64 = 1 << 60;
+
+/// How large an image shall be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// As large as it must be for what it holds and some free space.
+    Auto(Free),
+    /// So many bytes.
+    Bytes(u64),
+}
+
+/// Free space in an image that is sized to fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Free {
+    /// A share of the whole image, in thousandths.
+    Thousandths(u32),
+    /// So many bytes.
+    Bytes(u64),
+}
+
+impl Default for Size {
+    /// To fit, with a tenth of the image free.
+    fn default() -> Self {
+        Self::Auto(Free::Thousandths(100))
+    }
+}
+
+/// A file system without contents.
+pub(super) struct Frame {
+    pub superblock: Superblock,
+    pub geometry: Geometry,
+    pub layout: Layout,
+    pub files: Files,
+    /// Bytes of the image.
+    pub size: u64,
+}
+
+/// What is to be held.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Need {
+    pub blocks: u64,
+    /// Inodes in use, the system's own included.
+    pub inodes: u64,
+    pub block_size: u64,
+}
+
+impl Frame {
+    /// The frame of an image of this size.
+    pub fn of(size: u64, options: &Options) -> crate::Result<Self> {
+        let (mut superblock, geometry) = plan::plan(size, options)?;
+        let mut layout = Layout::place(geometry)?;
+        let mut files = Files::default();
+        superblock.lost_found_inode = layout.allocate_inode();
+        contents::place_system(&mut layout, &mut superblock, options, &mut files)?;
+        Ok(Self {
+            superblock,
+            geometry,
+            layout,
+            files,
+            size,
+        })
+    }
+
+    fn free_blocks(&self) -> u64 {
+        let runs = self.layout.free_runs();
+        runs.iter().map(|run| run.end - run.start).sum()
+    }
+
+    /// Whether the need and this free space find room.
+    fn holds(&self, need: &Need, free: u64) -> bool {
+        let wanted = need.blocks.saturating_add(free);
+        u64::from(self.geometry.inodes_count) >= need.inodes
+            && self.free_blocks() >= wanted.saturating_add(self.superblock.reserved_blocks)
+    }
+}
+
+/// The frame of an image that holds the need, in the size that was asked for.
+pub(super) fn fit(need: &Need, size: Size, options: &Options) -> Result<Frame> {
+    match size {
+        Size::Auto(free) => smallest(need, free, options),
+        Size::Bytes(bytes) => fixed(need, bytes, options),
+    }
+}
+
+fn fixed(need: &Need, bytes: u64, options: &Options) -> Result<Frame> {
+    if options.inodes.is_some_and(|inodes| inodes < need.inodes) {
+        return Err(too_few(need));
+    }
+    let usual = bytes / plan::default_bytes_per_inode(bytes);
+    let some_more = need.inodes + need.inodes / 10;
+    let counts = match options.inodes {
+        Some(count) => vec![count],
+        // More than the need is a wish, not a must.
+        None => vec![usual.max(some_more), some_more, need.inodes],
+    };
+    for count in counts {
+        let options = Options {
+            inodes: Some(count),
+            ..options.clone()
+        };
+        if let Ok(frame) = Frame::of(bytes, &options)
+            && frame.holds(need, 0)
+        {
+            return Ok(frame);
+        }
+    }
+    let least = smallest(need, Free::Bytes(0), options)?;
+    Err(Error::impossible(format!(
+        "{bytes} bytes are too small: with these options at least {} are needed",
+        least.size
+    )))
+}
+
+fn too_few(need: &Need) -> Error {
+    Error::impossible(format!(
+        "too few inodes: at least {} are needed",
+        need.inodes
+    ))
+}
+
+/// The smallest frame that holds the need and has the free space, more or less.
+fn smallest(need: &Need, free: Free, options: &Options) -> Result<Frame> {
+    if options.inodes.is_some_and(|inodes| inodes < need.inodes) {
+        return Err(too_few(need));
+    }
+    let attempt = |units: u64| {
+        let size = units * UNIT * need.block_size;
+        let wanted = free_blocks(free, size, need.block_size);
+        let mut options = options.clone();
+        if options.inodes.is_none() {
+            let for_growth = (wanted * need.block_size / BYTES_PER_INODE).max(need.inodes / 10);
+            options.inodes = Some(need.inodes + for_growth);
+        }
+        let frame = Frame::of(size, &options)?;
+        Ok::<_, crate::Error>((frame.holds(need, wanted), frame))
+    };
+    let most = LARGEST / (UNIT * need.block_size);
+    let mut low = 0;
+    let mut high = (need.blocks + need.blocks / 8 + 1024).div_ceil(UNIT);
+    let mut best = loop {
+        match attempt(high) {
+            Ok((true, frame)) => break frame,
+            Err(error) if high >= most => return Err(error.into()),
+            Ok(_) if high >= most => {
+                return Err(Error::impossible(
+                    "no size holds this and that much free space",
+                ));
+            }
+            _ => {
+                low = high;
+                high = (high + high / 2).min(most);
+            }
+        }
+    };
+    while high - low > 1 + high / 1024 {
+        let middle = low + (high - low) / 2;
+        match attempt(middle) {
+            Ok((true, frame)) => (high, best) = (middle, frame),
+            _ => low = middle,
+        }
+    }
+    Ok(best)
+}
+
+fn free_blocks(free: Free, size: u64, block_size: u64) -> u64 {
+    match free {
+        Free::Bytes(bytes) => bytes.div_ceil(block_size),
+        Free::Thousandths(share) => {
+            let bytes = u128::from(size) * u128::from(share) / 1000;
+            u64::try_from(bytes)
+                .unwrap_or(u64::MAX)
+                .div_ceil(block_size)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Free, Need, Size, fit};
+    use crate::mkfs::Options;
+
+    fn options() -> Options {
+        Options {
+            block_size: Some(4096),
+            reserved_percent: 0.0,
+            ..Options::default()
+        }
+    }
+
+    #[test]
+    fn sizes_fit_and_are_not_much_larger_than_they_must_be() {
+        for blocks in [1, 1000, 30_000, 300_000, 5_000_000] {
+            let need = Need {
+                blocks,
+                inodes: 100,
+                block_size: 4096,
+            };
+            for share in [0, 100, 500] {
+                let free = Size::Auto(Free::Thousandths(share));
+                let frame = fit(&need, free, &options()).unwrap();
+                let left = frame.free_blocks() - blocks;
+                let wanted = frame.geometry.blocks_count * u64::from(share) / 1000;
+                assert!(left >= wanted, "{blocks} {share}: {left} of {wanted}");
+                // A journal needs a file system that is twice as large.
+                let waste = left - wanted;
+                assert!(
+                    waste <= 1100 + frame.geometry.blocks_count / 200,
+                    "{blocks}: {waste}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_says_what_would() {
+        let need = Need {
+            blocks: 10_000,
+            inodes: 100,
+            block_size: 4096,
+        };
+        let error = fit(&need, Size::Bytes(16 << 20), &options()).err().unwrap();
+        assert!(error.to_string().contains("at least"), "{error}");
+        let few = Options {
+            inodes: Some(50),
+            ..options()
+        };
+        let error = fit(&need, Size::default(), &few).err().unwrap();
+        assert!(error.to_string().contains("inodes"), "{error}");
+    }
+}

@@ -1,0 +1,518 @@
+//! What an image is made from, and how each kind of it becomes part of the tree.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use pext4_sync::atomic::{AtomicUsize, Ordering};
+use pext4_sync::thread;
+
+use super::archive::apply::Layer;
+use super::archive::input::{Compression, FileInput, with_stream};
+use super::archive::spool::Spool;
+use super::archive::{Limits, Reader, Record};
+use super::attributes::stored;
+use super::error::{Error, Result};
+use super::oci::{self, Platform};
+use super::output::{Output, scratch};
+use super::progress::{Progress, Verdict};
+use super::queue::Queue;
+use super::rules::Rules;
+use super::scan;
+use super::tree::{Id, NONE, ROOT, Tree, judge_name};
+
+/// Entries that go from a layer's thread to the tree at once.
+const RECORDS: usize = 256;
+
+/// Something that an image is made from.
+pub enum Source {
+    /// What lies in a directory of the host. The directory itself becomes the root.
+    Directory(PathBuf),
+    /// A tar archive in a file: plain, or compressed by gzip or zstd.
+    Archive(PathBuf),
+    /// A container image in an OCI layout.
+    OciLayout(PathBuf),
+    /// A tar archive as a stream, likewise; the name is for messages.
+    Stream(String, Box<dyn Read + Send>),
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Directory(path) => formatter.debug_tuple("Directory").field(path).finish(),
+            Self::Archive(path) => formatter.debug_tuple("Archive").field(path).finish(),
+            Self::OciLayout(path) => formatter.debug_tuple("OciLayout").field(path).finish(),
+            Self::Stream(name, _) => formatter.debug_tuple("Stream").field(name).finish(),
+        }
+    }
+}
+
+impl Source {
+    /// The source at a path, by what lies there: an OCI layout, another directory, or an archive.
+    ///
+    /// # Errors
+    /// There is nothing, or it cannot be looked at.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        let metadata = std::fs::metadata(path)?;
+        Ok(if !metadata.is_dir() {
+            Self::Archive(path.to_owned())
+        } else if oci::is_layout(path) {
+            Self::OciLayout(path.to_owned())
+        } else {
+            Self::Directory(path.to_owned())
+        })
+    }
+}
+
+/// Where contents are read from, once their places are known.
+pub(super) enum Contents {
+    /// Files below an open directory.
+    Directory(scan::Source),
+    /// Ranges of a file.
+    File(Archive),
+}
+
+/// A file that holds contents.
+pub(super) struct Archive {
+    pub file: File,
+    pub path: PathBuf,
+    /// Its size and time when it was opened; what is not a user's file has none.
+    stamp: Option<Stamp>,
+}
+
+type Stamp = (u64, i64, i64);
+
+fn stamp(file: &File) -> io::Result<Stamp> {
+    let metadata = file.metadata()?;
+    Ok((metadata.size(), metadata.mtime(), metadata.mtime_nsec()))
+}
+
+impl Archive {
+    /// Fails if the file is not what it was.
+    pub fn check_unchanged(&self) -> Result<()> {
+        match self.stamp {
+            Some(then) if stamp(&self.file).ok() != Some(then) => Err(Error::Changed {
+                path: self.path.clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What reading needs to know.
+pub(super) struct Options<'a> {
+    pub rules: &'a Rules,
+    pub limits: Limits,
+    pub threads: usize,
+    pub skip_unreadable: bool,
+    pub one_file_system: bool,
+    pub platform: Option<&'a Platform>,
+    pub progress: &'a Progress,
+}
+
+/// Reads sources into a tree.
+pub(super) struct Sources<'a> {
+    options: Options<'a>,
+    output: &'a Output,
+    pub tree: Tree,
+    /// By the number that records have.
+    pub contents: Vec<Contents>,
+    spool: Option<Spool>,
+    /// Names that were left out because they could not be read.
+    pub skipped: u64,
+    /// Layers have numbers of their own, since each is laid over the one before.
+    next_layer: u16,
+}
+
+impl<'a> Sources<'a> {
+    pub fn new(options: Options<'a>, output: &'a Output, tree: Tree) -> Self {
+        Self {
+            options,
+            output,
+            tree,
+            contents: Vec::new(),
+            spool: None,
+            skipped: 0,
+            next_layer: 0,
+        }
+    }
+
+    /// Lays a source over what is there.
+    pub fn add(&mut self, source: Source) -> Result<()> {
+        match source {
+            Source::Directory(path) => self.add_directory(&path),
+            Source::Archive(path) => self.add_archive(&path),
+            Source::OciLayout(path) => self.add_layers(&path),
+            Source::Stream(name, mut reader) => self.add_stream(Path::new(&name), &mut *reader),
+        }
+    }
+
+    /// Hands over what was read, where contents lie, and how many names were skipped.
+    pub fn finish(self) -> (Tree, Vec<Contents>, u64) {
+        (self.tree, self.contents, self.skipped)
+    }
+
+    fn next_number(&mut self) -> Result<u16> {
+        let number = self.next_layer;
+        self.next_layer = number
+            .checked_add(1)
+            .ok_or_else(|| Error::impossible("more sources than can be counted"))?;
+        Ok(number)
+    }
+
+    fn add_directory(&mut self, path: &Path) -> Result<()> {
+        let source = scan::Source::open(path)?;
+        let number = self.next_number()?;
+        let is_first = number == 0;
+        if !is_first {
+            self.tree.make_index();
+        }
+        let root = source.root_entry(self.options.rules)?;
+        self.enter_root(path, root, number)?;
+        let mut directories = vec![ROOT];
+        let mut links: HashMap<scan::LinkKey, Id> = HashMap::new();
+        let options = scan::Options {
+            rules: self.options.rules,
+            threads: self.options.threads,
+            skip_unreadable: self.options.skip_unreadable,
+            one_file_system: self.options.one_file_system,
+            leave_out: self.output.replaced(),
+            progress: self.options.progress,
+        };
+        let (tree, rules, skipped) = (&mut self.tree, self.options.rules, &mut self.skipped);
+        let mut entering = Entering {
+            tree,
+            rules,
+            path,
+            number,
+            is_first,
+            directories: &mut directories,
+            links: &mut links,
+        };
+        source.read(&options, |batch| {
+            *skipped += batch.skipped;
+            entering.enter(batch)
+        })?;
+        self.contents.push(Contents::Directory(source));
+        Ok(())
+    }
+
+    fn enter_root(&mut self, path: &Path, root: scan::Found, number: u16) -> Result<()> {
+        let mut facts = root.facts;
+        facts.source = number;
+        self.options.rules.apply(Vec::new, &mut facts);
+        facts.attributes = number_of(&mut self.tree, root.attributes)
+            .map_err(|problem| Error::unsound(path, problem))?;
+        self.tree.set_root(&facts);
+        Ok(())
+    }
+
+    fn add_archive(&mut self, path: &Path) -> Result<()> {
+        let file = File::open(path).map_err(|cause| Error::source(path, "open it", cause))?;
+        let mut start = [0; 4];
+        let is_plain_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
+        let read = if is_plain_file {
+            file.read_at(&mut start, 0)
+        } else {
+            Ok(0)
+        };
+        let read = read.map_err(|cause| Error::source(path, "read it", cause))?;
+        if !is_plain_file || Compression::of(&start[..read]) != Compression::None {
+            return self.add_stream(path, &mut &file);
+        }
+        let number = self.next_number()?;
+        let archive = Archive::open(file, path)?;
+        self.tree.make_index();
+        let (rules, progress) = (self.options.rules, self.options.progress);
+        let mut layer = Layer::new(path, rules, number, false);
+        let input = FileInput::new(&archive.file, path)?;
+        Reader::new(path, input, rules, self.options.limits).read(|record| {
+            progress.check()?;
+            progress.add(1, 0);
+            layer.apply(&mut self.tree, record)
+        })?;
+        layer.finish(&mut self.tree);
+        self.contents.push(Contents::File(archive));
+        Ok(())
+    }
+
+    fn add_stream(&mut self, path: &Path, reader: &mut (dyn Read + Send)) -> Result<()> {
+        let number = self.next_number()?;
+        self.tree.make_index();
+        self.make_spool()?;
+        let spool = self.spool.as_ref().expect("just made");
+        let (rules, progress) = (self.options.rules, self.options.progress);
+        let mut layer = Layer::new(path, rules, number, false);
+        let (tree, limits) = (&mut self.tree, self.options.limits);
+        let writer = spool.writer(self.output.target());
+        with_stream(reader, path, writer, |input| {
+            Reader::new(path, input, rules, limits).read(|record| {
+                progress.check()?;
+                progress.add(1, 0);
+                layer.apply(tree, record)
+            })
+        })?;
+        layer.finish(&mut self.tree);
+        self.push_spooled()
+    }
+
+    fn make_spool(&mut self) -> Result<()> {
+        if self.spool.is_none() {
+            self.spool = Some(Spool::new(scratch(self.output.target())?));
+        }
+        Ok(())
+    }
+
+    /// Notes that a source's contents lie in the spool.
+    fn push_spooled(&mut self) -> Result<()> {
+        let spool = self
+            .spool
+            .as_ref()
+            .expect("made before anything went there");
+        let file = spool.file.try_clone().map_err(|cause| {
+            Error::output(self.output.target(), "keep contents beside it", cause)
+        })?;
+        self.contents.push(Contents::File(Archive {
+            file,
+            path: self.output.target().to_owned(),
+            stamp: None,
+        }));
+        Ok(())
+    }
+
+    fn add_layers(&mut self, path: &Path) -> Result<()> {
+        let blobs = oci::layers(path, self.options.platform)?;
+        self.tree.make_index();
+        self.make_spool()?;
+        let archives = blobs
+            .iter()
+            .map(|blob| {
+                let file = File::open(&blob.path)
+                    .map_err(|cause| Error::source(&blob.path, "open it", cause))?;
+                Archive::open(file, &blob.path)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let first = self.next_layer;
+        for _ in &blobs {
+            self.next_number()?;
+        }
+        let work = Layers {
+            blobs: &blobs,
+            archives: &archives,
+            queues: blobs.iter().map(|_| Queue::new(usize::MAX)).collect(),
+            next: AtomicUsize::new(0),
+            spool: self.spool.as_ref().expect("just made"),
+            image: self.output.target(),
+            options: &self.options,
+            verdict: Verdict::new(),
+        };
+        let (tree, threads) = (&mut self.tree, self.options.threads);
+        let is_spooled = work.run(tree, first, threads)?;
+        for (archive, is_spooled) in archives.into_iter().zip(is_spooled) {
+            if is_spooled {
+                self.push_spooled()?;
+            } else {
+                self.contents.push(Contents::File(archive));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Archive {
+    fn open(file: File, path: &Path) -> Result<Self> {
+        let stamp = stamp(&file).map_err(|cause| Error::source(path, "find its size", cause))?;
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            stamp: Some(stamp),
+        })
+    }
+}
+
+/// The number of a set of attributes as a directory of the host has them.
+fn number_of(
+    tree: &mut Tree,
+    attributes: Vec<super::attributes::Named>,
+) -> std::result::Result<u32, String> {
+    let stored = attributes.iter().map(|(name, value)| stored(name, value));
+    Ok(tree
+        .sets
+        .number_of(stored.collect::<std::result::Result<_, _>>()?))
+}
+
+/// Puts what is found in a directory of the host into the tree.
+struct Entering<'a> {
+    tree: &'a mut Tree,
+    rules: &'a Rules,
+    path: &'a Path,
+    number: u16,
+    /// Nothing else is in the tree, so that no name can be there already.
+    is_first: bool,
+    /// The record of a directory, by the number that the reading gave it.
+    directories: &'a mut Vec<Id>,
+    links: &'a mut HashMap<scan::LinkKey, Id>,
+}
+
+impl Entering<'_> {
+    fn enter(&mut self, batch: scan::Batch) -> Result<()> {
+        let parent = self.directories[batch.directory as usize];
+        for found in batch.found {
+            let name = &batch.names[found.name.clone()];
+            self.enter_one(parent, name, found)?;
+        }
+        Ok(())
+    }
+
+    fn unsound(&self, parent: Id, name: &[u8], problem: String) -> Error {
+        use std::os::unix::ffi::OsStrExt;
+        let name = std::ffi::OsStr::from_bytes(name);
+        Error::unsound(self.path.join(self.tree.path(parent)).join(name), problem)
+    }
+
+    fn enter_one(&mut self, parent: Id, name: &[u8], found: scan::Found) -> Result<()> {
+        if let Some(problem) = judge_name(name) {
+            return Err(self.unsound(parent, name, problem));
+        }
+        let mut facts = found.facts;
+        facts.source = self.number;
+        let path = || {
+            use std::os::unix::ffi::OsStrExt;
+            let folder = self.tree.path(parent);
+            folder
+                .join(std::ffi::OsStr::from_bytes(name))
+                .as_os_str()
+                .as_bytes()
+                .to_vec()
+        };
+        self.rules.apply(path, &mut facts);
+        facts.attributes = number_of(self.tree, found.attributes)
+            .map_err(|problem| self.unsound(parent, name, problem))?;
+        if let Some(target) = &found.target {
+            facts.content = u64::from(self.tree.keep_text(target)?);
+        }
+        let id = if self.is_first {
+            self.tree.add(parent, name, &facts)?
+        } else {
+            self.tree.put(parent, name, &facts)?
+        };
+        if let Some(number) = found.directory {
+            let place = number as usize;
+            if place >= self.directories.len() {
+                self.directories.resize(place + 1, NONE);
+            }
+            self.directories[place] = id;
+        }
+        if let Some(segments) = found.segments {
+            self.tree.segments.insert(id, segments);
+        }
+        if let Some(key) = found.link {
+            let first = *self.links.entry(key).or_insert(id);
+            if first != id {
+                self.tree.node_mut(id).link = first;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The layers of a container image, read by several threads and laid over one another in order.
+struct Layers<'a> {
+    blobs: &'a [oci::Blob],
+    archives: &'a [Archive],
+    /// Of each layer; who lays the layers takes one after the other.
+    queues: Vec<Queue<Vec<Record>>>,
+    next: AtomicUsize,
+    spool: &'a Spool,
+    image: &'a Path,
+    options: &'a Options<'a>,
+    verdict: Verdict,
+}
+
+impl Layers<'_> {
+    /// Reads and lays all layers, numbered from `first`; which of them went through the spool.
+    fn run(self, tree: &mut Tree, first: u16, threads: usize) -> Result<Vec<bool>> {
+        thread::scope(|scope| {
+            for _ in 0..threads.min(self.blobs.len()) {
+                scope.spawn(|| self.work());
+            }
+            for (number, (blob, queue)) in (first..).zip(self.blobs.iter().zip(&self.queues)) {
+                let mut layer = Layer::new(&blob.path, self.options.rules, number, true);
+                while let Some(records) = queue.take() {
+                    self.options.progress.add(records.len() as u64, 0);
+                    let laid = records
+                        .into_iter()
+                        .try_for_each(|record| layer.apply(tree, record))
+                        .and_then(|()| self.options.progress.check());
+                    if let Err(error) = laid {
+                        self.give_up(error);
+                    }
+                }
+                layer.finish(tree);
+            }
+        });
+        self.verdict.finish()?;
+        self.archives.iter().map(is_compressed).collect()
+    }
+
+    fn give_up(&self, error: Error) {
+        self.verdict.note(error);
+        self.queues.iter().for_each(Queue::abandon);
+    }
+
+    fn work(&self) {
+        loop {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(blob) = self.blobs.get(number) else {
+                return;
+            };
+            if self.verdict.has_failed() {
+                return;
+            }
+            if let Err(error) = self.read(number, blob) {
+                self.give_up(error);
+            }
+            self.queues[number].close();
+        }
+    }
+
+    fn read(&self, number: usize, blob: &oci::Blob) -> Result<()> {
+        let archive = &self.archives[number];
+        let queue = &self.queues[number];
+        let mut records = Vec::new();
+        let take = |record| {
+            records.push(record);
+            if records.len() < RECORDS || queue.put(std::mem::take(&mut records)) {
+                Ok(())
+            } else {
+                Err(Error::Interrupted)
+            }
+        };
+        let (rules, limits) = (self.options.rules, self.options.limits);
+        if is_compressed(archive)? {
+            let mut verified = blob.open()?;
+            let writer = self.spool.writer(self.image);
+            with_stream(&mut verified, &blob.path, writer, |input| {
+                Reader::new(&blob.path, input, rules, limits).read(take)
+            })?;
+            verified.verify(blob)?;
+        } else {
+            blob.check()?;
+            let input = FileInput::new(&archive.file, &blob.path)?;
+            Reader::new(&blob.path, input, rules, limits).read(take)?;
+        }
+        queue.put(records);
+        Ok(())
+    }
+}
+
+fn is_compressed(archive: &Archive) -> Result<bool> {
+    let mut start = [0; 4];
+    let read = archive
+        .file
+        .read_at(&mut start, 0)
+        .map_err(|cause| Error::source(&archive.path, "read it", cause))?;
+    Ok(Compression::of(&start[..read]) != Compression::None)
+}

@@ -1,0 +1,172 @@
+//! Making the blocks of directories.
+
+use pext4_ondisk::InodeNumber;
+use pext4_ondisk::directory::{self, Entry, FileType};
+use pext4_ondisk::htree::{BuiltBlock, Plan};
+
+use super::super::error::Result;
+use super::super::tree::{Id, ROOT, Tree};
+use super::{Image, Stretch};
+
+/// Makes the blocks of a directory in the stretch where they belong.
+pub(super) fn write(image: &Image<'_>, id: Id, data: &mut Stretch) -> Result<()> {
+    let tree = image.tree;
+    let node = tree.node(id);
+    let own = InodeNumber(node.inode);
+    let parent = InodeNumber(if id == ROOT {
+        node.inode
+    } else {
+        tree.node(node.parent).inode
+    });
+    let place = usize::try_from(node.content).expect("a place among directories");
+    let children = image.order.children(&image.order.directories[place]);
+    let shape = image.shape.directory(tree, id);
+    let mut writer = Writer {
+        image,
+        own,
+        data,
+        blocks: Blocks::of(image, id, u64::from(shape.blocks)),
+    };
+    match &shape.plan {
+        Some(plan) => writer.indexed(plan, parent, children),
+        None => writer.linear(parent, children),
+    }
+}
+
+/// The blocks of a directory, one after the other.
+struct Blocks {
+    runs: Vec<(u64, u64)>,
+}
+
+impl Blocks {
+    fn of(image: &Image<'_>, id: Id, blocks: u64) -> Self {
+        let mut runs: Vec<(u64, u64)> = match image.places.maps.get(&id) {
+            None => vec![(image.tree.node(id).place, blocks)],
+            Some(map) => map
+                .runs
+                .iter()
+                .map(|run| (run.start.get(), u64::from(run.length)))
+                .collect(),
+        };
+        runs.reverse();
+        Self { runs }
+    }
+
+    fn next(&mut self) -> Option<u64> {
+        let (start, left) = self.runs.last_mut()?;
+        let block = *start;
+        (*start, *left) = (*start + 1, *left - 1);
+        if *left == 0 {
+            self.runs.pop();
+        }
+        Some(block)
+    }
+}
+
+struct Writer<'a, 'b> {
+    image: &'a Image<'a>,
+    own: InodeNumber,
+    data: &'b mut Stretch,
+    blocks: Blocks,
+}
+
+fn entry(tree: &Tree, name: Id) -> Entry<'_> {
+    let owner = tree.node(tree.owner(name));
+    Entry {
+        inode: InodeNumber(owner.inode),
+        file_type: Some(owner.file_type()),
+        name: tree.name(name),
+    }
+}
+
+impl Writer<'_, '_> {
+    fn indexed(&mut self, plan: &Plan, parent: InodeNumber, children: &[Id]) -> Result<()> {
+        let tree = self.image.tree;
+        let own = self.own;
+        let mut done = Ok(());
+        plan.write(
+            own,
+            parent,
+            |position| entry(tree, children[position]),
+            |block| {
+                if done.is_ok() {
+                    done = self.put(block);
+                }
+            },
+        );
+        done
+    }
+
+    fn put(&mut self, mut block: BuiltBlock) -> Result<()> {
+        if let Some(seed) = self.image.geometry().checksum_seed() {
+            block.stamp(seed, self.own, 0);
+        }
+        self.next_block()?.copy_from_slice(&block.bytes);
+        Ok(())
+    }
+
+    /// Room for the next block of the directory.
+    fn next_block(&mut self) -> Result<&mut [u8]> {
+        let block = self.blocks.next().expect("as many were placed as are made");
+        let block_size = self.image.block_size();
+        self.data
+            .room(self.image.output, block * block_size as u64, block_size)
+    }
+
+    fn linear(&mut self, parent: InodeNumber, children: &[Id]) -> Result<()> {
+        let tree = self.image.tree;
+        let format = self.image.shape.format;
+        let room = directory::usable_length(self.image.block_size(), format);
+        let dot = |inode, name| Entry {
+            inode,
+            file_type: Some(FileType::Directory),
+            name,
+        };
+        let mut first = vec![dot(self.own, b"."), dot(parent, b"..")];
+        let mut rest = children;
+        loop {
+            let mut used: usize = first.iter().map(length).sum();
+            let count = rest
+                .iter()
+                .take_while(|&&id| {
+                    used += length(&entry(tree, id));
+                    used <= room
+                })
+                .count();
+            let (here, behind) = rest.split_at(count);
+            let entries = first
+                .drain(..)
+                .chain(here.iter().map(|&id| entry(tree, id)));
+            self.leaf(entries.collect())?;
+            rest = behind;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        // Room that was kept for later.
+        while !self.blocks.runs.is_empty() {
+            self.leaf(Vec::new())?;
+        }
+        Ok(())
+    }
+
+    fn leaf(&mut self, entries: Vec<Entry<'_>>) -> Result<()> {
+        let (own, format) = (self.own, self.image.shape.format);
+        let seed = self.image.geometry().checksum_seed();
+        let block = self.next_block()?;
+        if entries.is_empty() {
+            directory::init_empty(block, format);
+        } else {
+            let fits = directory::write_leaf(block, format, entries);
+            assert!(fits, "the entries of a block were cut to fit");
+        }
+        if let Some(seed) = seed {
+            directory::stamp_leaf(seed, own, 0, block);
+        }
+        Ok(())
+    }
+}
+
+fn length(entry: &Entry<'_>) -> usize {
+    directory::record_length(entry.name.len())
+}

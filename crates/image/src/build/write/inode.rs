@@ -1,0 +1,130 @@
+//! Making the inodes.
+
+use pext4_ondisk::extent::{self, Extent};
+use pext4_ondisk::feature::ReadOnlyCompat;
+use pext4_ondisk::inode::{Inode, InodeFlags};
+use pext4_ondisk::time::Time;
+use pext4_ondisk::{BlockNumber, InodeNumber, LogicalBlock};
+
+use super::super::error::{Error, Result};
+use super::super::shape::{LONGEST, extra_size};
+use super::super::tree::Id;
+use super::{Image, build_tree};
+
+/// Makes one inode after the other in the same memory.
+pub(super) struct Maker<'a> {
+    image: &'a Image<'a>,
+    blank: Inode,
+    inode: Inode,
+    seed: Option<u32>,
+}
+
+impl<'a> Maker<'a> {
+    pub fn new(image: &'a Image<'a>) -> Self {
+        let geometry = image.geometry();
+        let blank = Inode::new(geometry.inode_size, extra_size(geometry.inode_size));
+        Self {
+            image,
+            inode: blank.clone(),
+            blank,
+            seed: geometry.checksum_seed(),
+        }
+    }
+
+    /// Makes the inode of a record in its slot.
+    pub fn make(&mut self, id: Id, number: InodeNumber, slot: &mut [u8]) -> Result<()> {
+        let image = self.image;
+        let node = image.tree.node(id);
+        let spot = &image.places.spots[node.attributes as usize];
+        self.inode.clone_from(&self.blank);
+        let inode = &mut self.inode;
+        let time = Time {
+            seconds: node.seconds,
+            nanoseconds: node.nanoseconds,
+        };
+        inode.mode = node.mode;
+        (inode.uid, inode.gid) = (node.uid, node.gid);
+        inode.links = node.links;
+        (inode.accessed, inode.changed, inode.modified) = (time, time, time);
+        inode.created = inode.created.map(|_| time);
+        inode.clamp_times();
+        inode.file_acl = BlockNumber(spot.block);
+        let tail = &image.shape.splits[spot.set as usize].tail;
+        if spot.set != 0 {
+            inode.tail.copy_from_slice(tail);
+        }
+        match node.mode & 0o170_000 {
+            0o120_000 if inode.set_fast_symlink_target(image.tree.target(id)) => {}
+            0o020_000 | 0o060_000 => {
+                let low = u32::try_from(node.size & u64::from(u32::MAX)).expect("masked");
+                let high = u32::try_from(node.size >> 32).expect("what is left of 64 bits");
+                inode.set_device(high, low);
+            }
+            0o010_000 | 0o140_000 => {}
+            _ => self.map(id),
+        }
+        self.count(id)?;
+        self.inode.encode(slot, number, self.seed);
+        Ok(())
+    }
+
+    /// Size, flags and map of what has blocks, or may get some.
+    fn map(&mut self, id: Id) {
+        let image = self.image;
+        let node = image.tree.node(id);
+        self.inode.flags.insert(InodeFlags::EXTENTS);
+        self.inode.size = node.size;
+        if node.is_directory() {
+            let shape = image.shape.directory(image.tree, id);
+            self.inode.size = u64::from(shape.blocks) * image.shape.block_size;
+            self.inode
+                .flags
+                .set(InodeFlags::INDEX, shape.plan.is_some());
+        }
+        if let Some(map) = image.places.maps.get(&id) {
+            self.inode.block = build_tree(map, image.block_size()).root;
+            return;
+        }
+        let blocks = image.shape.content_blocks(image.tree, id);
+        let mut entries = [[0; extent::ENTRY_SIZE]; 4];
+        let mut count = 0;
+        for start in (0..blocks).step_by(usize::try_from(LONGEST).expect("it is small")) {
+            let extent = Extent {
+                logical: LogicalBlock(u32::try_from(start).expect("at most four extents")),
+                start: BlockNumber(node.place + start),
+                length: u32::try_from(LONGEST.min(blocks - start)).expect("at most one extent"),
+                unwritten: false,
+            };
+            entries[count] = extent.encode();
+            count += 1;
+        }
+        extent::write_node(&mut self.inode.block, 0, &entries[..count]);
+    }
+
+    /// The space that a file takes.
+    fn count(&mut self, id: Id) -> Result<()> {
+        let image = self.image;
+        let node = image.tree.node(id);
+        let spot = &image.places.spots[node.attributes as usize];
+        let nodes = image
+            .places
+            .maps
+            .get(&id)
+            .map_or(0, |map| map.nodes.len() as u64);
+        let blocks =
+            image.shape.content_blocks(image.tree, id) + nodes + u64::from(spot.block != 0);
+        let geometry = image.geometry();
+        let huge_file = geometry
+            .features
+            .has_read_only_compat(ReadOnlyCompat::HUGE_FILE);
+        let sectors = blocks * u64::from(geometry.block_size / 512);
+        if !self
+            .inode
+            .set_sectors(sectors, geometry.block_size, huge_file)
+        {
+            let problem = "it takes more blocks than an inode can count without huge_file";
+            return Err(Error::unsound(image.tree.shown_path(id), problem));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,236 @@
+//! Images from tar archives.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use pext4_image::build::{Builder, Source};
+
+use crate::directories::everything;
+use crate::oracle::{Mounted, check, compare, describe, same};
+
+/// Packs a tree with the system's tar, as it is; `None`, loudly, where it cannot.
+fn pack(tree: &Path, archive: &Path, options: &[&str]) -> Option<()> {
+    let output = Command::new("tar")
+        .arg("-C")
+        .arg(tree)
+        .args(options)
+        .args(["--xattrs", "--xattrs-include=*", "--sort=name", "-cf"])
+        .arg(archive)
+        .arg(".")
+        .output();
+    match output {
+        Ok(output) if output.status.success() => Some(()),
+        other => {
+            eprintln!("SKIPPED: tar {options:?}: {other:?}");
+            None
+        }
+    }
+}
+
+fn compressed(archive: &Path, name: &str) -> PathBuf {
+    let path = archive.with_extension(name);
+    let mut source = File::open(archive).unwrap();
+    let target = File::create(&path).unwrap();
+    match name {
+        "gz" => {
+            let mut encoder = flate2::write::GzEncoder::new(target, flate2::Compression::fast());
+            std::io::copy(&mut source, &mut encoder).unwrap();
+            encoder.finish().unwrap();
+        }
+        _ => {
+            let mut encoder = zstd::stream::write::Encoder::new(target, 1).unwrap();
+            std::io::copy(&mut source, &mut encoder).unwrap();
+            encoder.finish().unwrap();
+        }
+    }
+    path
+}
+
+#[test]
+fn an_archive_of_everything_comes_back_in_every_form() {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = folder.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    everything(&tree);
+    // Archives hold no sockets.
+    fs::remove_file(tree.join("socket")).unwrap();
+    for (kind, options) in [
+        ("posix", &["--format=posix"][..]),
+        ("sparse", &["--format=posix", "--sparse"][..]),
+    ] {
+        let archive = folder.path().join(format!("{kind}.tar"));
+        let Some(()) = pack(&tree, &archive, options) else {
+            continue;
+        };
+        let image = folder.path().join(kind);
+        Builder::new()
+            .source(Source::Archive(archive.clone()))
+            .build(&image)
+            .unwrap();
+        compare(&image, &tree);
+        let bytes = fs::read(&image).unwrap();
+        for name in ["gz", "zst"] {
+            let image = folder.path().join(name);
+            let path = compressed(&archive, name);
+            let stream = File::open(&path).unwrap();
+            Builder::new()
+                .source(Source::Stream("a pipe".to_owned(), Box::new(stream)))
+                .replace(true)
+                .build(&image)
+                .unwrap();
+            assert!(fs::read(&image).unwrap() == bytes, "{kind} {name}");
+            Builder::new()
+                .source(Source::Archive(path))
+                .replace(true)
+                .build(&image)
+                .unwrap();
+            assert!(
+                fs::read(&image).unwrap() == bytes,
+                "{kind} {name} from a file"
+            );
+        }
+    }
+}
+
+#[test]
+fn old_archives_keep_names_and_holes() {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = folder.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    everything(&tree);
+    fs::remove_file(tree.join("socket")).unwrap();
+    let strip = |tree: &Path| {
+        // What the format cannot hold: attributes, and times below a second.
+        let lines = describe(tree).into_iter().map(|(path, line)| {
+            let lost = ["user.", "trusted.", "security.", "system."];
+            let words = line
+                .split(' ')
+                .filter(|word| !lost.iter().any(|prefix| word.starts_with(prefix)));
+            let line: Vec<&str> = words.map(|word| word.split('.').next().unwrap()).collect();
+            (path, line.join(" "))
+        });
+        lines.collect()
+    };
+    for options in [&["--format=gnu"][..], &["--format=gnu", "--sparse"][..]] {
+        let archive = folder.path().join("gnu.tar");
+        let output = Command::new("tar")
+            .arg("-C")
+            .arg(&tree)
+            .args(options)
+            .arg("-cf")
+            .arg(&archive)
+            .arg(".")
+            .output();
+        if !output.is_ok_and(|output| output.status.success()) {
+            eprintln!("SKIPPED: there is no tar that knows {options:?}");
+            return;
+        }
+        let image = folder.path().join("image");
+        Builder::new()
+            .source(Source::Archive(archive))
+            .replace(true)
+            .build(&image)
+            .unwrap();
+        check(&image);
+        if let Some(mounted) = Mounted::new(&image) {
+            same(&strip(&tree), &strip(mounted.path()));
+        }
+    }
+}
+
+/// An archive made entry by entry.
+pub struct Packer(tar::Builder<Vec<u8>>);
+
+impl Packer {
+    pub fn new() -> Self {
+        Self(tar::Builder::new(Vec::new()))
+    }
+
+    /// Adds an entry whose name is taken as it is, whatever a sound library would say.
+    pub fn entry(mut self, kind: u8, name: &str, link: &str, content: &[u8]) -> Self {
+        let mut header = tar::Header::new_gnu();
+        header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
+        header.as_mut_bytes()[157..157 + link.len()].copy_from_slice(link.as_bytes());
+        header.as_mut_bytes()[156] = kind;
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(1_000_000);
+        header.set_cksum();
+        self.0.append(&header, content).unwrap();
+        self
+    }
+
+    pub fn file(self, name: &str, content: &[u8]) -> Self {
+        self.entry(b'0', name, "", content)
+    }
+
+    pub fn directory(self, name: &str) -> Self {
+        self.entry(b'5', name, "", b"")
+    }
+
+    pub fn finish(self) -> Vec<u8> {
+        self.0.into_inner().unwrap()
+    }
+}
+
+/// Builds an image from the bytes of an archive.
+pub fn build(bytes: Vec<u8>, image: &Path) -> pext4_image::build::Result<()> {
+    let stream = Box::new(std::io::Cursor::new(bytes));
+    let source = Source::Stream("the archive".to_owned(), stream);
+    Builder::new().source(source).build(image).map(drop)
+}
+
+#[test]
+fn entries_find_their_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let bytes = Packer::new()
+        .directory("usr/lib")
+        .entry(b'2', "lib", "usr/lib", b"")
+        .entry(b'2', "abs", "/usr/../../usr", b"")
+        .file("./lib/x", b"through a link")
+        .file("abs/y", b"through another")
+        .file("made/on/the/way", b"z")
+        .file("made/on/the/way", b"again")
+        .entry(b'1', "made/link", "lib/x", b"")
+        .finish();
+    build(bytes, &image).unwrap();
+    check(&image);
+    let Some(mounted) = Mounted::new(&image) else {
+        return;
+    };
+    let read = |name: &str| fs::read_to_string(mounted.path().join(name)).unwrap();
+    assert_eq!(read("usr/lib/x"), "through a link");
+    assert_eq!(read("usr/y"), "through another");
+    assert_eq!(read("made/on/the/way"), "again");
+    assert_eq!(read("made/link"), "through a link");
+}
+
+#[test]
+fn a_directory_may_lie_over_an_archive() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = folder.path().join("a.tar");
+    let bytes = Packer::new()
+        .file("etc/a", b"low")
+        .file("etc/b", b"low")
+        .finish();
+    File::create(&archive).unwrap().write_all(&bytes).unwrap();
+    let tree = folder.path().join("tree");
+    fs::create_dir_all(tree.join("etc")).unwrap();
+    fs::write(tree.join("etc/b"), "high").unwrap();
+    let image = folder.path().join("image");
+    Builder::new()
+        .source(Source::Archive(archive))
+        .source(Source::Directory(tree))
+        .build(&image)
+        .unwrap();
+    check(&image);
+    if let Some(mounted) = Mounted::new(&image) {
+        assert_eq!(fs::read(mounted.path().join("etc/a")).unwrap(), b"low");
+        assert_eq!(fs::read(mounted.path().join("etc/b")).unwrap(), b"high");
+    }
+}

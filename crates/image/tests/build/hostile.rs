@@ -1,0 +1,292 @@
+//! Sources that mean no good, or change: one error that names the path, and nothing left behind.
+
+use std::fs;
+use std::path::Path;
+
+use pext4_image::build::{Builder, Error, Size, Source};
+
+use crate::archives::{Packer, build};
+
+/// Nothing was left in the folder.
+fn is_bare(folder: &Path) {
+    let left: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    assert!(left.is_empty(), "left behind: {left:?}");
+}
+
+fn refused(bytes: Vec<u8>, words: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    let error = build(bytes, &folder.path().join("image"))
+        .unwrap_err()
+        .to_string();
+    for word in words {
+        assert!(error.contains(word), "{word} is not in: {error}");
+    }
+    is_bare(folder.path());
+}
+
+#[test]
+fn names_that_lead_elsewhere_are_refused() {
+    refused(
+        Packer::new().file("../out", b"x").finish(),
+        &["../out", "`..`"],
+    );
+    refused(
+        Packer::new().file("a/../../out", b"x").finish(),
+        &["a/../../out"],
+    );
+    refused(
+        Packer::new().file("/etc/passwd", b"x").finish(),
+        &["/etc/passwd", "absolute"],
+    );
+    let link = Packer::new()
+        .entry(b'1', "link", "../../etc/passwd", b"")
+        .finish();
+    refused(link, &["link", "../../etc/passwd"]);
+    let link = Packer::new()
+        .entry(b'1', "link", "/etc/passwd", b"")
+        .finish();
+    refused(link, &["link", "absolute"]);
+}
+
+#[test]
+fn links_out_of_the_image_lead_nowhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let outside = folder.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    let target = format!("../../../../../../../..{}", outside.display());
+    if target.len() > 90 {
+        eprintln!("SKIPPED: the temporary folder's name is too long for a header");
+        return;
+    }
+    let bytes = Packer::new()
+        .entry(b'2', "out", &target, b"")
+        .file("out/file", b"x")
+        .finish();
+    build(bytes, &folder.path().join("image")).unwrap();
+    is_bare(&outside);
+}
+
+#[test]
+fn links_must_lead_somewhere() {
+    let early = Packer::new()
+        .entry(b'1', "link", "file", b"")
+        .file("file", b"x")
+        .finish();
+    refused(early, &["link", "hard link"]);
+    let directory = Packer::new()
+        .directory("dir")
+        .entry(b'1', "link", "dir", b"")
+        .finish();
+    refused(directory, &["link", "directory"]);
+    refused(
+        Packer::new().entry(b'2', "link", "", b"").finish(),
+        &["link", "nowhere"],
+    );
+    let circle = Packer::new()
+        .entry(b'2', "a", "b", b"")
+        .entry(b'2', "b", "a", b"")
+        .file("a/x", b"")
+        .finish();
+    refused(circle, &["a", "no directory"]);
+    let below = Packer::new()
+        .file("file", b"")
+        .file("file/below", b"")
+        .finish();
+    refused(below, &["file", "no directory"]);
+}
+
+#[test]
+fn what_is_cut_off_or_damaged_is_refused() {
+    let whole = Packer::new()
+        .file("first", b"x")
+        .file("second", &[7; 5000])
+        .finish();
+    refused(whole[..whole.len() - 1024].to_vec(), &["cut off"]);
+    refused(whole[..2048 + 100].to_vec(), &["second", "ends inside"]);
+    refused(Vec::new(), &["cut off"]);
+    let mut damaged = whole.clone();
+    damaged[3] ^= 1;
+    refused(damaged, &["sum"]);
+    refused(b"no archive at all".repeat(100), &["sum"]);
+    let mut packed = zstd::encode_all(&whole[..], 3).unwrap();
+    packed.truncate(packed.len() / 2);
+    refused(packed, &["cannot read it"]);
+    refused(
+        Packer::new().entry(b'Z', "odd", "", b"").finish(),
+        &["odd", "type `Z`"],
+    );
+}
+
+/// The header of a file that is not there.
+fn claim(size: u64) -> Vec<u8> {
+    let mut header = tar::Header::new_gnu();
+    header.set_path("bomb").unwrap();
+    header.set_size(size);
+    header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header.set_entry_type(tar::EntryType::Regular);
+    header.set_cksum();
+    header.as_bytes().to_vec()
+}
+
+#[test]
+fn stated_sizes_are_not_believed() {
+    refused(claim(1 << 40), &["bomb", "ends inside"]);
+    refused(claim(u64::MAX >> 1), &["more than any file"]);
+    let mut extension = claim(1 << 30);
+    extension[156] = b'x';
+    let mut header = tar::Header::from_byte_slice(&extension).clone();
+    header.set_cksum();
+    refused(header.as_bytes().to_vec(), &["extension", "believed"]);
+}
+
+#[test]
+fn a_bomb_stops_at_the_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let zeroes = vec![0; 64 << 20];
+    let bytes = Packer::new().file("bomb", &zeroes).finish();
+    let bomb = zstd::encode_all(&bytes[..], 1).unwrap();
+    drop((zeroes, bytes));
+    let with = |builder: Builder| {
+        let stream = Box::new(std::io::Cursor::new(bomb.clone()));
+        let source = Source::Stream("the archive".to_owned(), stream);
+        builder
+            .source(source)
+            .build(&image)
+            .unwrap_err()
+            .to_string()
+    };
+    let error = with(Builder::new().limit(1 << 20));
+    assert!(error.contains("bomb") && error.contains("limit"), "{error}");
+    let error = with(Builder::new().size(Size::Bytes(16 << 20)));
+    assert!(error.contains("bomb") && error.contains("limit"), "{error}");
+    is_bare(folder.path());
+    let many = (0..100).fold(Packer::new(), |packer, number| {
+        packer.file(&number.to_string(), b"")
+    });
+    let stream = Box::new(std::io::Cursor::new(many.finish()));
+    let source = Source::Stream("the archive".to_owned(), stream);
+    let error = Builder::new()
+        .inodes(50)
+        .source(source)
+        .build(&image)
+        .unwrap_err();
+    assert!(error.to_string().contains("entries"), "{error}");
+}
+
+#[test]
+fn sparse_maps_are_judged() {
+    for (pieces, real_size) in [
+        (vec![(0, 512), (100, 512)], 4096),
+        (vec![(0, 1024), (8192, 0)], 512),
+        (vec![(0, 4096)], 8192),
+        (vec![(u64::MAX >> 1, 1024)], u64::MAX >> 1),
+    ] {
+        let mut header = tar::Header::new_gnu();
+        header.set_path("sparse").unwrap();
+        header.set_entry_type(tar::EntryType::GNUSparse);
+        header.set_size(1024);
+        header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        let gnu = header.as_gnu_mut().unwrap();
+        gnu.set_real_size(real_size);
+        for (slot, (offset, length)) in gnu.sparse.iter_mut().zip(pieces) {
+            slot.set_offset(offset);
+            slot.set_length(length);
+        }
+        header.set_cksum();
+        let mut bytes = header.as_bytes().to_vec();
+        bytes.extend(vec![1; 1024 + 1024]);
+        refused(bytes, &["sparse", "map"]);
+    }
+}
+
+#[test]
+fn what_is_missing_or_in_the_way_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing");
+    let image = folder.path().join("image");
+    let from = |source| {
+        Builder::new()
+            .source(source)
+            .build(&image)
+            .unwrap_err()
+            .to_string()
+    };
+    assert!(from(Source::Directory(missing.clone())).contains("missing"));
+    assert!(from(Source::Archive(missing.clone())).contains("missing"));
+    is_bare(folder.path());
+    let tree = folder.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(&image, "precious").unwrap();
+    let error = from(Source::Directory(tree.clone()));
+    assert!(
+        error.contains("image") && error.contains("--force"),
+        "{error}"
+    );
+    assert_eq!(fs::read(&image).unwrap(), b"precious");
+    let nowhere = folder.path().join("no/such/folder/image");
+    let builder = Builder::new().source(Source::Directory(tree.clone()));
+    assert!(matches!(builder.build(&nowhere), Err(Error::Output { .. })));
+    let onto = Builder::new()
+        .replace(true)
+        .source(Source::Directory(tree.clone()));
+    assert!(matches!(onto.build(&tree), Err(Error::Output { .. })));
+}
+
+#[test]
+fn a_failed_build_leaves_the_old_image() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    fs::write(&image, "precious").unwrap();
+    let stream = Box::new(std::io::Cursor::new(b"no archive".repeat(200)));
+    let error = Builder::new()
+        .source(Source::Stream("the archive".to_owned(), stream))
+        .replace(true)
+        .build(&image)
+        .unwrap_err();
+    assert!(error.to_string().starts_with("the archive: "), "{error}");
+    assert_eq!(fs::read(&image).unwrap(), b"precious");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_build_stops_when_it_is_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = folder.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("file"), "x").unwrap();
+    let builder = Builder::new().source(Source::Directory(tree));
+    builder.progress().stop();
+    let error = builder.build(&folder.path().join("image")).unwrap_err();
+    assert!(matches!(error, Error::Interrupted), "{error}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn what_ext4_cannot_hold_is_named() {
+    let long = "n".repeat(99) + "/";
+    let name = long.repeat(3);
+    let path = format!("{}{}", name, "x".repeat(256));
+    let extension = format!("{} path={path}\n", path.len() + 10);
+    let mut header = tar::Header::new_ustar();
+    header.set_path("x").unwrap();
+    header.set_entry_type(tar::EntryType::XHeader);
+    header.set_size(extension.len() as u64);
+    header.set_cksum();
+    let mut bytes = header.as_bytes().to_vec();
+    bytes.extend(extension.as_bytes());
+    bytes.resize(bytes.len().next_multiple_of(512), 0);
+    bytes.extend(Packer::new().file("y", b"").finish());
+    refused(bytes, &["255", "256 bytes"]);
+    let lost = Packer::new().file("lost+found", b"").finish();
+    refused(lost, &["lost+found", "directory"]);
+}

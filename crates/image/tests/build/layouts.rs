@@ -1,0 +1,205 @@
+//! Images from container images.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use pext4_image::build::{Builder, Platform, Source};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::archives::Packer;
+use crate::oracle::{Mounted, check, describe};
+
+/// A layout that is being made.
+struct Layout {
+    path: PathBuf,
+}
+
+impl Layout {
+    fn new(path: PathBuf) -> Self {
+        fs::create_dir_all(path.join("blobs/sha256")).unwrap();
+        fs::write(path.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
+        Self { path }
+    }
+
+    fn blob(&self, bytes: &[u8], media_type: &str) -> Value {
+        let hex = Sha256::digest(bytes)
+            .iter()
+            .fold(String::new(), |mut hex, byte| {
+                write!(hex, "{byte:02x}").unwrap();
+                hex
+            });
+        fs::write(self.path.join("blobs/sha256").join(&hex), bytes).unwrap();
+        json!({"mediaType": media_type, "digest": format!("sha256:{hex}"), "size": bytes.len()})
+    }
+
+    fn image(&self, layers: &[Value]) -> Value {
+        let manifest = json!({"schemaVersion": 2, "layers": layers});
+        let text = serde_json::to_vec(&manifest).unwrap();
+        self.blob(&text, "application/vnd.oci.image.manifest.v1+json")
+    }
+
+    fn index(&self, manifests: &[Value]) {
+        let index = json!({"schemaVersion": 2, "manifests": manifests});
+        fs::write(self.path.join("index.json"), index.to_string()).unwrap();
+    }
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
+
+fn three_layers(layout: &Layout) -> Vec<Value> {
+    let low = Packer::new()
+        .directory("etc/")
+        .file("etc/gone", b"low")
+        .file("etc/kept", b"low")
+        .file("etc/changed", b"low")
+        .directory("opaque/sub/")
+        .file("opaque/old", b"low")
+        .file("opaque/sub/old", b"low")
+        .directory("removed/tree/")
+        .file("removed/tree/x", b"low")
+        .finish();
+    let middle = Packer::new()
+        .file("etc/.wh.gone", b"")
+        .file("etc/changed", b"middle")
+        .file("opaque/sub/new", b"middle")
+        .file("opaque/.wh..wh..opq", b"")
+        .file(".wh.removed", b"")
+        .finish();
+    let high = Packer::new()
+        .file("removed/again", b"high")
+        .entry(b'1', "etc/link", "etc/kept", b"")
+        .finish();
+    vec![
+        layout.blob(&gzip(&low), LAYER),
+        layout.blob(&middle, LAYER),
+        layout.blob(&zstd::encode_all(&high[..], 1).unwrap(), LAYER),
+    ]
+}
+
+fn build(path: &Path, image: &Path) -> pext4_image::build::Result<()> {
+    let source = Source::at(path).expect("the layout just made");
+    assert!(matches!(source, Source::OciLayout(_)));
+    Builder::new().source(source).build(image).map(drop)
+}
+
+#[test]
+fn layers_lie_over_one_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let layout = Layout::new(folder.path().join("layout"));
+    let layers = three_layers(&layout);
+    layout.index(&[layout.image(&layers)]);
+    let image = folder.path().join("image");
+    build(&layout.path, &image).unwrap();
+    check(&image);
+    let Some(mounted) = Mounted::new(&image) else {
+        return;
+    };
+    let lines = describe(mounted.path());
+    let paths: Vec<&str> = lines.keys().map(|path| path.to_str().unwrap()).collect();
+    assert_eq!(
+        paths,
+        [
+            "",
+            "etc",
+            "etc/changed",
+            "etc/kept",
+            "etc/link",
+            "opaque",
+            "opaque/sub",
+            "opaque/sub/new",
+            "removed",
+            "removed/again",
+        ]
+    );
+    let read = |name: &str| fs::read_to_string(mounted.path().join(name)).unwrap();
+    assert_eq!(read("etc/changed"), "middle");
+    assert_eq!(read("etc/link"), "low");
+}
+
+#[test]
+fn a_wrong_digest_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let layout = Layout::new(folder.path().join("layout"));
+    let layers = three_layers(&layout);
+    layout.index(&[layout.image(&layers)]);
+    let image = folder.path().join("image");
+    for layer in &layers {
+        let digest = layer["digest"].as_str().unwrap();
+        let blob = layout.path.join("blobs").join(digest.replace(':', "/"));
+        let sound = fs::read(&blob).unwrap();
+        let mut wrong = sound.clone();
+        // Behind the end of a plain archive, or in a checksum that nobody else looks at.
+        wrong.push(0);
+        fs::write(&blob, &wrong).unwrap();
+        let error = build(&layout.path, &image).unwrap_err().to_string();
+        assert!(error.contains(&digest[7..]), "{error}");
+        assert!(error.contains("bytes where"), "{error}");
+        let last = sound.len() - 1;
+        let mut wrong = sound.clone();
+        wrong[last] ^= 1;
+        fs::write(&blob, &wrong).unwrap();
+        let error = build(&layout.path, &image).unwrap_err().to_string();
+        assert!(error.contains(&digest[7..]), "{error}");
+        fs::write(&blob, &sound).unwrap();
+        assert!(!image.exists());
+    }
+    build(&layout.path, &image).unwrap();
+}
+
+#[test]
+fn one_of_several_images_is_chosen() {
+    let folder = tempfile::tempdir().unwrap();
+    let layout = Layout::new(folder.path().join("layout"));
+    let mut manifests: Vec<Value> = ["amd64", "arm64"]
+        .into_iter()
+        .map(|architecture| {
+            let bytes = Packer::new().file(architecture, b"x").finish();
+            let mut image = layout.image(&[layout.blob(&bytes, LAYER)]);
+            image["platform"] = json!({"os": "linux", "architecture": architecture});
+            image
+        })
+        .collect();
+    let mut attestation = layout.image(&[layout.blob(b"text", "text")]);
+    attestation["platform"] = json!({"os": "unknown", "architecture": "unknown"});
+    manifests.push(attestation);
+    // Behind another index, as registries keep them.
+    let inner = json!({"schemaVersion": 2, "manifests": manifests});
+    let inner = serde_json::to_vec(&inner).unwrap();
+    layout.index(&[layout.blob(&inner, "application/vnd.oci.image.index.v1+json")]);
+    let image = folder.path().join("image");
+    let error = build(&layout.path, &image).unwrap_err().to_string();
+    assert!(error.contains("linux/amd64 linux/arm64"), "{error}");
+    let with = |platform: &str| {
+        Builder::new()
+            .source(Source::OciLayout(layout.path.clone()))
+            .platform(Platform::parse(platform).unwrap())
+            .build(&image)
+    };
+    assert!(with("linux/riscv64").is_err());
+    assert_eq!(with("linux/arm64").unwrap().names, 1);
+    check(&image);
+}
+
+#[test]
+fn blobs_lie_nowhere_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let layout = Layout::new(folder.path().join("layout"));
+    layout.index(&[json!({"digest": "sha256:../../../../etc/passwd", "size": 1})]);
+    let image = folder.path().join("image");
+    let error = build(&layout.path, &image).unwrap_err().to_string();
+    assert!(error.contains("no digest"), "{error}");
+    layout.index(&[]);
+    assert!(build(&layout.path, &image).is_err());
+    fs::write(layout.path.join("index.json"), "{").unwrap();
+    assert!(build(&layout.path, &image).is_err());
+    assert!(!image.exists());
+}

@@ -1,0 +1,11 @@
+//! Images built from directories, archives and container images: judged by e2fsck, mounted by the
+//! kernel and compared with what they were made from.
+
+mod archives;
+mod determinism;
+mod directories;
+mod hostile;
+mod layouts;
+mod oracle;
+mod random;
+mod sizes;

@@ -1,0 +1,90 @@
+//! Trees that chance made: each comes back. The seed of a failure is printed; `BUILD_SEED` sets it.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::{Path, PathBuf};
+
+use pext4_image::build::{Builder, Source};
+
+use crate::oracle::compare;
+
+/// A generator of numbers that one seed determines (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % bound
+    }
+
+    fn name(&mut self, number: usize) -> String {
+        let length = self.below(40);
+        let letters = (0..length).map(|_| char::from(b'a' + self.below(26) as u8));
+        format!("{}{number}", letters.collect::<String>())
+    }
+}
+
+fn make(root: &Path, random: &mut Random) {
+    let mut directories = vec![root.to_owned()];
+    let mut files: Vec<PathBuf> = Vec::new();
+    for number in 0..200 + random.below(800) as usize {
+        let parent = directories[random.below(directories.len() as u64) as usize].clone();
+        let path = parent.join(random.name(number));
+        match random.below(10) {
+            0 => {
+                fs::create_dir(&path).unwrap();
+                directories.push(path);
+            }
+            1 => symlink("s".repeat(1 + random.below(100) as usize), &path).unwrap(),
+            2 if !files.is_empty() => {
+                let target = &files[random.below(files.len() as u64) as usize];
+                fs::hard_link(target, &path).unwrap();
+            }
+            3 => {
+                let file = File::create(&path).unwrap();
+                let size = random.below(3 << 20);
+                file.set_len(size).unwrap();
+                for _ in 0..random.below(20) {
+                    let at = random.below(size + 1);
+                    let length = random.below(20_000).min(size - at) as usize;
+                    file.write_all_at(&vec![7; length], at).unwrap();
+                }
+                files.push(path);
+            }
+            _ => {
+                let bits = random.below(15);
+                let size = random.below(1 << bits) as usize;
+                fs::write(&path, vec![number as u8; size]).unwrap();
+                files.push(path);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_chance_made_comes_back() {
+    let given = std::env::var("BUILD_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok());
+    let seeds = given.map_or(1..9, |seed: u64| seed..seed + 1);
+    for seed in seeds {
+        eprintln!("BUILD_SEED={seed}");
+        let mut random = Random(seed);
+        let folder = tempfile::tempdir().unwrap();
+        let tree = folder.path().join("tree");
+        fs::create_dir(&tree).unwrap();
+        make(&tree, &mut random);
+        let image = folder.path().join("image");
+        let block_size = [1024, 2048, 4096][random.below(3) as usize];
+        Builder::new()
+            .source(Source::Directory(tree.clone()))
+            .block_size(block_size)
+            .threads(1 + random.below(4) as usize)
+            .build(&image)
+            .unwrap();
+        compare(&image, &tree);
+    }
+}

@@ -1,0 +1,104 @@
+//! Images that are sized by themselves, and those that are told.
+
+use std::fs;
+
+use pext4_image::build::{Builder, Free, Size, Source};
+
+use crate::oracle::check;
+
+fn tree(files: usize, size: usize) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("tree")).unwrap();
+    for number in 0..files {
+        let path = folder.path().join(format!("tree/{number}"));
+        fs::write(path, vec![b'x'; size]).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn an_image_that_fits_itself_has_the_free_space_that_was_asked_for() {
+    for (files, size) in [(1, 0), (3000, 10), (20, 1 << 20)] {
+        let folder = tree(files, size);
+        let image = folder.path().join("image");
+        for (share, block_size) in [(0, 4096), (100, 4096), (500, 1024)] {
+            let summary = Builder::new()
+                .source(Source::Directory(folder.path().join("tree")))
+                .size(Size::Auto(Free::Thousandths(share)))
+                .block_size(block_size)
+                .replace(true)
+                .build(&image)
+                .unwrap();
+            check(&image);
+            let wanted = summary.blocks * u64::from(share) / 1000;
+            assert!(summary.free_blocks >= wanted, "{files} {size} {share}");
+            let waste = summary.free_blocks - wanted;
+            assert!(
+                waste < 1500 + summary.blocks / 100,
+                "{files} {size} {share}: {waste}"
+            );
+            assert_eq!(fs::metadata(&image).unwrap().len(), summary.size);
+        }
+    }
+}
+
+#[test]
+fn a_size_that_is_told_is_kept_or_refused() {
+    let folder = tree(100, 100_000);
+    let image = folder.path().join("image");
+    let build = |size| {
+        Builder::new()
+            .source(Source::Directory(folder.path().join("tree")))
+            .size(Size::Bytes(size))
+            .replace(true)
+            .build(&image)
+    };
+    let summary = build(100 << 20).unwrap();
+    assert_eq!(fs::metadata(&image).unwrap().len(), 100 << 20);
+    assert!(summary.free_inodes > 1000);
+    check(&image);
+    let error = build(9 << 20).unwrap_err().to_string();
+    let least: u64 = error
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .next_back()
+        .expect("it says what would do");
+    build(least).unwrap();
+    check(&image);
+}
+
+#[test]
+fn a_third_level_of_the_index_is_turned_on_where_it_is_needed() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    // With blocks of 1 KiB and names of 250 bytes, two levels end at 46,000 names.
+    let mut archive = tar::Builder::new(Vec::new());
+    let long = "n".repeat(240);
+    for number in 0..48_000 {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(0);
+        header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        header.set_entry_type(tar::EntryType::Regular);
+        let name = format!("{long}{number:010}");
+        archive
+            .append_data(&mut header, name, std::io::empty())
+            .unwrap();
+    }
+    let bytes = archive.into_inner().unwrap();
+    let with = |feature: &str| {
+        let stream = Box::new(std::io::Cursor::new(bytes.clone()));
+        Builder::new()
+            .source(Source::Stream("the archive".to_owned(), stream))
+            .block_size(1024)
+            .features([feature.to_owned()])
+            .replace(true)
+            .build(&image)
+    };
+    assert!(with("^large_dir").is_err());
+    let summary = with("has_journal").unwrap();
+    assert!(summary.features.iter().any(|name| name == "large_dir"));
+    check(&image);
+}
