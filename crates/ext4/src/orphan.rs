@@ -3,6 +3,19 @@
 //!
 //! An image with an orphan file has a slot for each; when every slot is taken, or without such a
 //! file, orphans are chained: the superblock names the first, each inode's deletion time the next.
+//! How slots are taken is a setting ([`OrphanSlots`]):
+//!
+//! - *list*: not at all; every orphan is chained, under one lock.
+//! - *locked*: under one lock for the whole file, from the front.
+//! - *lockless*: a place is reserved by taking one from its block's count, if there is any, and
+//!   then found by compare-and-swap; shards begin at different blocks.
+//! - *remembered*: likewise, and an inode that is cut keeps its slot, marked *idle*, while the
+//!   transaction runs: the next cut in it has one already. An idle slot is empty when its block is
+//!   captured, and free from then on, so no transaction leaves one behind (rule 10).
+//!
+//! In all but the last an inode is an orphan during every cut and every removal, as in Linux; in the
+//! last only where one transaction may not be enough.
+//!
 //! This module remembers numbers only; mount cleans up through the operations of the inode layer,
 //! and whoever owns the inodes lends a [`Chain`] to rewrite the links.
 //!
@@ -11,24 +24,32 @@
 //! disk. `ORPHAN_PRESENT` is set before the first slot is used and cleared when the volume closes
 //! with every slot empty (rule D16).
 //!
-//! Locks: `list` [OrphanList] is held while the neighbour's inode and the superblock are changed;
-//! each block's slots have their own [OrphanSlot].
+//! Locks: `list` [OrphanList] is held while the neighbour's inode and the superblock are changed.
+//! `whole_file` [OrphanSlot] is taken by *locked* alone, before a block's `owed` [OrphanSlot], which
+//! is held to open the block in a transaction (see [`Opened`]) and to capture it. Slots themselves
+//! are atomic.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use pext4_block::{Page, Stamp};
-use pext4_jbd2::{Capture, Handle, Owed, Owing};
+use pext4_jbd2::{Capture, Handle, Opened, Owed, Owing};
 use pext4_ondisk::orphan_file::{self, OrphanBlock};
 use pext4_ondisk::{BlockNumber, InodeNumber, Tid};
 use pext4_sync::order::Class;
-use pext4_sync::{Mutex, topology};
+use pext4_sync::{Bits, Mutex, Slots, topology};
 
 use crate::error::Result;
+use crate::options::OrphanSlots;
+use crate::statistics::Event;
 use crate::store::Store;
 
 /// Shards start this many blocks apart, so that neighbours do not meet.
 const SHARD_STRIDE: usize = 13;
+/// And this many slots, a cache line, where they meet in a block all the same.
+const SLOT_STRIDE: usize = 16;
+/// The key of the lock of the whole file; blocks come behind it.
+const WHOLE_FILE: u64 = 0;
+const ONE_BLOCK: u64 = 1;
 
 /// Where an orphan is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +87,9 @@ pub struct OrphanFile {
 /// All orphans of a volume.
 pub struct Orphans {
     store: Arc<Store>,
+    design: OrphanSlots,
     blocks: Vec<Arc<SlotBlock>>,
+    whole_file: Mutex<()>,
     list: Mutex<Vec<InodeNumber>>,
 }
 
@@ -76,16 +99,13 @@ struct SlotBlock {
     /// Seed of the checksums, where metadata carries them.
     seed: Option<u32>,
     block_size: usize,
-    /// Hint: free slots. [exact under `slots`]
-    free: AtomicU32,
-    slots: Mutex<Slots>,
-}
-
-struct Slots {
-    numbers: Vec<u32>,
-    /// Every slot before this one is taken.
-    first_free: usize,
-    owed: Owed,
+    /// The numbers. [atomic; changed within a handle for which the block is opened]
+    slots: Slots,
+    /// Slots whose inode is no orphan and keeps them all the same. [likewise]
+    idle: Bits,
+    /// The transaction whose handles may change slots without the lock.
+    opened: Opened,
+    owed: Mutex<Owed>,
 }
 
 impl Orphans {
@@ -107,8 +127,10 @@ impl Orphans {
             }
         }
         Ok(Self {
+            design: store.options.scaling.orphan,
             store,
             blocks,
+            whole_file: Mutex::new(Class::OrphanSlot, ()),
             list: Mutex::new(Class::OrphanList, chain),
         })
     }
@@ -118,8 +140,7 @@ impl Orphans {
     pub fn snapshot(&self) -> Vec<(InodeNumber, OrphanPlace)> {
         let mut found = Vec::new();
         for (block, slot_block) in (0u32..).zip(&self.blocks) {
-            let slots = slot_block.slots.lock();
-            for (slot, &number) in (0u32..).zip(&slots.numbers) {
+            for (slot, number) in (0u32..).zip(slot_block.orphans()) {
                 if number != 0 {
                     found.push((InodeNumber(number), OrphanPlace::Slot { block, slot }));
                 }
@@ -133,9 +154,15 @@ impl Orphans {
     /// Whether any inode is remembered.
     #[must_use]
     pub fn any(&self) -> bool {
-        let is_used =
-            |block: &Arc<SlotBlock>| block.slots.lock().numbers.iter().any(|&number| number != 0);
+        let is_used = |block: &Arc<SlotBlock>| block.orphans().any(|number| number != 0);
         !self.list.lock().is_empty() || self.blocks.iter().any(is_used)
+    }
+
+    /// Whether an inode is to be an orphan during every cut and every removal of its last name, or
+    /// only where one transaction may not be enough.
+    #[must_use]
+    pub fn is_eager(&self) -> bool {
+        self.design != OrphanSlots::Remembered
     }
 
     /// Remembers `inode` (at most two credits, three on the chain).
@@ -150,8 +177,10 @@ impl Orphans {
         chain: &dyn Chain,
     ) -> Result<OrphanPlace> {
         if let Some(place) = self.take_slot(handle, inode) {
+            self.store.tally.count(Event::OrphanSlots);
             return Ok(place);
         }
+        self.store.tally.count(Event::OrphansChained);
         let mut list = self.list.lock();
         let next = list.first().map_or(0, |first| first.get());
         chain.set_next(handle, inode, next)?;
@@ -206,21 +235,79 @@ impl Orphans {
 
     fn take_slot(&self, handle: &mut Handle<'_>, inode: InodeNumber) -> Option<OrphanPlace> {
         let count = self.blocks.len();
+        match self.design {
+            OrphanSlots::List => None,
+            OrphanSlots::Locked => {
+                let _whole = self.whole_file.lock_keyed(WHOLE_FILE);
+                self.take_in(handle, inode, 0..count, 0)
+            }
+            OrphanSlots::Lockless => self.take_in(handle, inode, self.from_own_block(count), 0),
+            OrphanSlots::Remembered => {
+                let from = topology::current() * SLOT_STRIDE;
+                self.take_in(handle, inode, self.from_own_block(count), from)
+            }
+        }
+    }
+
+    /// All blocks, the shard's own first.
+    fn from_own_block(&self, count: usize) -> impl Iterator<Item = usize> + use<> {
         let start = topology::current() * SHARD_STRIDE;
-        (0..count)
-            .map(|step| (start + step) % count)
-            .find_map(|index| {
-                let slot = self.blocks[index].take(handle, inode)?;
-                Some(OrphanPlace::Slot {
-                    block: u32::try_from(index).ok()?,
-                    slot,
-                })
+        (0..count).map(move |step| (start + step) % count)
+    }
+
+    fn take_in(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: InodeNumber,
+        mut blocks: impl Iterator<Item = usize>,
+        from: usize,
+    ) -> Option<OrphanPlace> {
+        blocks.find_map(|index| {
+            let (slot, races) = self.blocks[index].take(handle, inode, from)?;
+            self.store
+                .tally
+                .add([(Event::OrphanRaces, u64::from(races))]);
+            Some(OrphanPlace::Slot {
+                block: u32::try_from(index).ok()?,
+                slot,
             })
+        })
     }
 
     fn clear_slot(&self, handle: &mut Handle<'_>, block: u32, slot: u32) {
-        if let Some(slot_block) = self.blocks.get(block as usize) {
-            slot_block.clear(handle, slot);
+        let Some(slot_block) = self.blocks.get(block as usize) else {
+            return;
+        };
+        let _whole =
+            (self.design == OrphanSlots::Locked).then(|| self.whole_file.lock_keyed(WHOLE_FILE));
+        slot_block.open(handle);
+        slot_block.slots.clear(slot);
+    }
+
+    /// Forgets the inode at `place` but leaves it its slot, if this setting and this place have
+    /// that; whether so. The slot is the inode's while the transaction of `handle` runs.
+    pub fn set_idle(&self, handle: &mut Handle<'_>, place: OrphanPlace) -> bool {
+        let OrphanPlace::Slot { block, slot } = place else {
+            return false;
+        };
+        let slot_block = self.blocks.get(block as usize);
+        let Some(slot_block) = slot_block.filter(|_| self.design == OrphanSlots::Remembered) else {
+            return false;
+        };
+        slot_block.open(handle);
+        slot_block.idle.set(slot);
+        true
+    }
+
+    /// Remembers an inode again in the slot that [`Orphans::set_idle`] left it within the same
+    /// transaction.
+    pub fn set_busy(&self, handle: &mut Handle<'_>, place: OrphanPlace) {
+        if let OrphanPlace::Slot { block, slot } = place
+            && let Some(slot_block) = self.blocks.get(block as usize)
+        {
+            slot_block.open(handle);
+            slot_block.idle.clear(slot);
+            self.store.tally.count(Event::OrphansRemembered);
         }
     }
 }
@@ -232,68 +319,75 @@ impl SlotBlock {
         let decoded =
             OrphanBlock::decode(&buffer.read().page, file.inode, file.generation, home, seed)
                 .map_err(|corrupt| corrupt.in_block(home).in_inode(file.inode))?;
-        let free = decoded.slots.iter().filter(|&&number| number == 0).count();
+        let count = u32::try_from(decoded.slots.len()).unwrap_or(u32::MAX);
+        let none = vec![0; decoded.slots.len().div_ceil(8)];
         Ok(Self {
             home,
             file,
             seed,
             block_size: store.block_size() as usize,
-            free: AtomicU32::new(u32::try_from(free).unwrap_or(u32::MAX)),
-            slots: Mutex::new(
-                Class::OrphanSlot,
-                Slots {
-                    numbers: decoded.slots,
-                    first_free: 0,
-                    owed: Owed::default(),
-                },
-            ),
+            slots: Slots::new(&decoded.slots),
+            idle: Bits::from_bytes(&none, count),
+            opened: Opened::new(),
+            owed: Mutex::new(Class::OrphanSlot, Owed::default()),
         })
     }
 
-    fn take(self: &Arc<Self>, handle: &mut Handle<'_>, inode: InodeNumber) -> Option<u32> {
-        if self.free.load(Ordering::Relaxed) == 0 {
+    /// A slot for `inode`, looked for from `from` on, and how many others were quicker.
+    fn take(
+        self: &Arc<Self>,
+        handle: &mut Handle<'_>,
+        inode: InodeNumber,
+        from: usize,
+    ) -> Option<(u32, u32)> {
+        if !self.slots.reserve() {
             return None;
         }
-        let mut guard = self.slots.lock();
-        let slots = &mut *guard;
-        let first = slots.first_free;
-        let found = slots.numbers[first..]
-            .iter()
-            .position(|&number| number == 0)?
-            + first;
-        self.touch(handle, slots);
-        slots.numbers[found] = inode.get();
-        slots.first_free = found + 1;
-        self.free.fetch_sub(1, Ordering::Relaxed);
-        u32::try_from(found).ok()
-    }
-
-    fn clear(self: &Arc<Self>, handle: &mut Handle<'_>, slot: u32) {
-        let mut guard = self.slots.lock();
-        let slots = &mut *guard;
-        self.touch(handle, slots);
-        let slot = slot as usize;
-        if std::mem::take(&mut slots.numbers[slot]) != 0 {
-            self.free.fetch_add(1, Ordering::Relaxed);
+        self.open(handle);
+        let from = u32::try_from(from % self.slots.count()).unwrap_or(0);
+        let put = self.slots.put(inode.get(), from);
+        if put.is_none() {
+            self.slots.unreserve();
         }
-        slots.first_free = slots.first_free.min(slot);
+        put
     }
 
-    fn touch(self: &Arc<Self>, handle: &mut Handle<'_>, slots: &mut Slots) {
-        let numbers = &slots.numbers;
+    /// Lets slots be changed within `handle`.
+    fn open(self: &Arc<Self>, handle: &mut Handle<'_>) {
+        if handle.may_change(&self.opened) {
+            return;
+        }
+        let mut owed = self.owed.lock_keyed(ONE_BLOCK);
         handle.touch(
-            &mut slots.owed,
+            &mut owed,
             1,
             || Arc::clone(self) as Arc<dyn Owing>,
-            |captures| captures.push(self.capture_of(numbers)),
+            |captures| captures.push(self.version()),
         );
+        self.opened.open(handle.tid());
     }
 
-    fn capture_of(&self, numbers: &[u32]) -> Capture {
+    /// What goes to disk of each slot.
+    fn orphans(&self) -> impl Iterator<Item = u32> {
+        (0u32..)
+            .zip(self.slots.iter())
+            .map(|(slot, number)| if self.idle.is_set(slot) { 0 } else { number })
+    }
+
+    /// The version of the transaction that the block is owed to, none of whose handles runs any
+    /// more; idle slots are free then.
+    fn version(&self) -> Capture {
+        let numbers: Vec<u32> = self.orphans().collect();
+        let slots = self.slots.iter().enumerate();
+        for (slot, _) in slots.filter(|&(slot, number)| number != 0 && numbers[slot] == 0) {
+            let slot = u32::try_from(slot).expect("a block has few slots");
+            self.idle.clear(slot);
+            self.slots.clear(slot);
+        }
         let mut bytes = vec![0; self.block_size];
         orphan_file::encode(
             &mut bytes,
-            numbers,
+            &numbers,
             self.file.inode,
             self.file.generation,
             self.home,
@@ -309,9 +403,9 @@ impl SlotBlock {
 
 impl Owing for SlotBlock {
     fn capture(&self, tid: Tid, captures: &mut Vec<Capture>) {
-        let mut slots = self.slots.lock();
-        if slots.owed.settle(tid) {
-            captures.push(self.capture_of(&slots.numbers));
+        let mut owed = self.owed.lock_keyed(ONE_BLOCK);
+        if owed.settle(tid) {
+            captures.push(self.version());
         }
     }
 }

@@ -71,6 +71,8 @@ pub struct State {
     pub slot: Slot,
     /// Where the inode stands among the orphans, if it does.
     pub orphan: Option<OrphanPlace>,
+    /// The slot that it keeps while this transaction runs, though it is no orphan any more.
+    pub idle_slot: Option<(Tid, OrphanPlace)>,
     /// The last transaction that an `fsync` must wait for.
     pub sync_tid: Option<Tid>,
     /// The last transaction that an `fdatasync` must wait for.
@@ -112,6 +114,7 @@ impl Inode {
         let state = State {
             slot,
             orphan: None,
+            idle_slot: None,
             sync_tid: None,
             datasync_tid: None,
             last_tid: None,

@@ -299,23 +299,41 @@ impl Inodes {
     ///
     /// Those of the chain.
     pub fn add_orphan(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
-        if inode.state(|state| state.orphan.is_some()) {
+        let (is_orphan, idle) = inode.state(|state| (state.orphan.is_some(), state.idle_slot));
+        if is_orphan {
             return Ok(());
         }
-        let place = self.orphans.add(handle, inode.number(), self)?;
-        inode.note(|state| state.orphan = Some(place));
+        let idle = idle.filter(|(tid, _)| *tid == handle.tid());
+        let place = match idle {
+            Some((_, place)) => {
+                self.orphans.set_busy(handle, place);
+                place
+            }
+            None => self.orphans.add(handle, inode.number(), self)?,
+        };
+        inode.note(|state| {
+            state.orphan = Some(place);
+            state.idle_slot = None;
+        });
         Ok(())
     }
 
-    /// Forgets an inode as an orphan, if it is one (at most three credits).
+    /// Forgets an inode as an orphan, if it is one (at most three credits). One that lives on may
+    /// keep its slot while the transaction runs.
     ///
     /// # Errors
     ///
     /// Those of the chain.
     pub fn remove_orphan(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
-        let Some(place) = inode.note(|state| state.orphan.take()) else {
+        let (place, lives) = inode.note(|state| (state.orphan.take(), state.slot.links > 0));
+        let Some(place) = place else {
             return Ok(());
         };
+        if lives && self.orphans.set_idle(handle, place) {
+            let tid = handle.tid();
+            inode.note(|state| state.idle_slot = Some((tid, place)));
+            return Ok(());
+        }
         self.orphans.remove(handle, inode.number(), place, self)?;
         if place == crate::orphan::OrphanPlace::Chained {
             inode.edit(handle, Reach::Attributes, |state| {

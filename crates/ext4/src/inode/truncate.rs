@@ -13,6 +13,7 @@ use crate::inode::data::SLOT_CREDITS;
 use crate::inode::mapping::MOST_FORGOTTEN;
 use crate::inode::table::Inodes;
 use crate::inode::{Inode, Reach, present};
+use crate::statistics::Event;
 use crate::types::FileType;
 
 /// Tree entries that one transaction step removes at most.
@@ -94,8 +95,12 @@ impl Inodes {
     ///
     /// `Corrupt` or `Io`; the inode stays an orphan then.
     pub fn cut(&self, mut handle: Handle<'_>, inode: &Arc<Inode>, first: u64) -> Result<()> {
+        if self.orphans.is_eager() {
+            self.add_orphan(&mut handle, inode)?;
+        }
         let mut left = self.unmap_step(&mut handle, inode, first..u64::MAX)?;
-        if left.is_none() {
+        if left.is_none() && !self.orphans.is_eager() {
+            self.store.tally.count(Event::CutsAtOnce);
             return Ok(());
         }
         self.add_orphan(&mut handle, inode)?;

@@ -378,6 +378,9 @@ impl Volume {
         if links > 0 {
             return Ok(false);
         }
+        if self.inodes.orphans.is_eager() {
+            self.inodes.add_orphan(handle, inode)?;
+        }
         if !self.reap_at_once(handle, inode)? {
             self.inodes.add_orphan(handle, inode)?;
         }
