@@ -19,6 +19,8 @@ pub enum Class {
     /// The names of a directory. Several: an ancestor before its descendant, else the smaller
     /// inode number first; the key is the caller's way to say so.
     Directory,
+    /// The names in some leaves of a directory that is held shared.
+    DirectoryLeaf,
     /// One inode's contents and attributes as its users see them. Several: by inode number.
     Inode,
     /// A handle of the journal is open. Not a lock, but starting one may wait for a commit, and a
@@ -68,6 +70,7 @@ impl Class {
     pub const ALL: [Self; Self::COUNT] = [
         Self::Rename,
         Self::Directory,
+        Self::DirectoryLeaf,
         Self::Inode,
         Self::HandleStart,
         Self::OrphanList,

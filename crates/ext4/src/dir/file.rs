@@ -205,7 +205,7 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
     }
 
     fn is_indexed(&self) -> bool {
-        self.inode.flags().contains(InodeFlags::INDEX)
+        is_indexed(self.inode)
     }
 
     fn set_indexed(&mut self) {
@@ -218,6 +218,12 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
     fn settings(&self) -> &DirectorySettings {
         self.settings
     }
+}
+
+/// Whether a directory has an index.
+#[must_use]
+pub fn is_indexed(inode: &Inode) -> bool {
+    inode.flags().contains(InodeFlags::INDEX)
 }
 
 /// Refuses directories of a form that is not handled.

@@ -198,6 +198,11 @@ impl Path {
         self.check_leaf(blocks)
     }
 
+    /// Whether names of the hash sought may go on in the next leaf.
+    pub(super) fn goes_on(&self) -> bool {
+        self.next_hash() == Some(self.hash | 1)
+    }
+
     /// Looks for a name in the leaf and in those that continue its hash.
     pub(super) fn find<B: DirectoryBlocks>(
         &mut self,
@@ -206,7 +211,7 @@ impl Path {
     ) -> Result<Option<Found>> {
         for _ in 0..blocks.count() {
             let found = leaf::find(blocks, self.leaf, BlockKind::Leaf, name)?;
-            if found.is_some() || self.next_hash() != Some(self.hash | 1) {
+            if found.is_some() || !self.goes_on() {
                 return Ok(found);
             }
             self.advance(blocks)?;

@@ -71,16 +71,14 @@ fn is_node(bytes: &[u8], kind: BlockKind) -> bool {
 
 /// What room a leaf has for a name.
 #[derive(Clone, Copy)]
-enum Room {
+pub(super) enum Room {
     /// Enough behind one of its entries.
     Gap,
     /// Enough in all, but in pieces.
     Pieces,
-    /// Not enough.
-    None,
 }
 
-fn room(bytes: &[u8], format: Format, name: &[u8]) -> Decoded<Room> {
+fn room(bytes: &[u8], format: Format, name: &[u8]) -> Decoded<Option<Room>> {
     let need = directory::record_length(name.len());
     let mut in_all = 0;
     for record in directory::records(bytes, format) {
@@ -90,14 +88,22 @@ fn room(bytes: &[u8], format: Format, name: &[u8]) -> Decoded<Room> {
             .map_or(0, |entry| directory::record_length(entry.name.len()));
         let free = record.length - used;
         if free >= need {
-            return Ok(Room::Gap);
+            return Ok(Some(Room::Gap));
         }
         in_all += free;
     }
-    Ok(if in_all >= need {
-        Room::Pieces
-    } else {
-        Room::None
+    Ok((in_all >= need).then_some(Room::Pieces))
+}
+
+/// What room a leaf has for a name, if any.
+pub(super) fn room_in<B: DirectoryBlocks>(
+    blocks: &B,
+    block: LogicalBlock,
+    name: &[u8],
+) -> Result<Option<Room>> {
+    let format = blocks.settings().format;
+    look(blocks, block, BlockKind::Leaf, |bytes| {
+        room(bytes, format, name)
     })
 }
 
@@ -107,22 +113,31 @@ pub(super) fn insert<B: DirectoryBlocks>(
     block: LogicalBlock,
     new: &Entry<'_>,
 ) -> Result<bool> {
+    let Some(room) = room_in(blocks, block, new.name)? else {
+        return Ok(false);
+    };
+    insert_into(blocks, block, room, new).map(|()| true)
+}
+
+/// Enters a name in a leaf that has this room for it.
+pub(super) fn insert_into<B: DirectoryBlocks>(
+    blocks: &mut B,
+    block: LogicalBlock,
+    room: Room,
+    new: &Entry<'_>,
+) -> Result<()> {
     let format = blocks.settings().format;
-    match look(blocks, block, BlockKind::Leaf, |bytes| {
-        room(bytes, format, new.name)
-    })? {
+    match room {
         Room::Gap => blocks::change(blocks, block, BlockKind::Leaf, |bytes| {
             directory::insert(bytes, format, new)
         })
-        .map(|_| true),
+        .map(|_| ()),
         Room::Pieces => {
             let content = copy(blocks, block)?;
             let mut entries = unpack(blocks, block, &content)?;
             entries.push(*new);
-            write(blocks, block, &entries)?;
-            Ok(true)
+            write(blocks, block, &entries)
         }
-        Room::None => Ok(false),
     }
 }
 

@@ -12,7 +12,8 @@
 //! given back: a directory only grows.
 //!
 //! Locking: the caller holds the directory's lock, exclusive for what takes `&mut`, shared for the
-//! rest. Nothing is remembered between calls.
+//! rest. A single name of an indexed directory can be changed with the lock held shared and that of
+//! its leaf beside it ([`Spot`]). Nothing is remembered between calls.
 //!
 //! No undo: each operation reads and checks all that it is going to change, then calls
 //! [`DirectoryBlocks::reserve`], and only then changes the first byte. A full volume is thus
@@ -29,6 +30,7 @@ mod index;
 mod leaf;
 mod linear;
 mod listing;
+mod spot;
 #[cfg(test)]
 mod tests;
 
@@ -36,8 +38,9 @@ use pext4_ondisk::directory::{self, Entry};
 use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
 
 pub use blocks::{BlockKind, DirectoryBlocks, DirectorySettings, kind_of};
-pub use file::{DirectoryFile, check_form};
+pub use file::{DirectoryFile, check_form, is_indexed};
 pub use listing::list;
+pub use spot::{Spot, Vacancy, spot};
 
 use crate::error::{Error, Refusal, Result};
 use crate::types::FileType;

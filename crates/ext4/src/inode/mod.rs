@@ -19,11 +19,12 @@ pub mod data;
 pub mod extents;
 mod glance;
 pub mod holds;
+pub mod leaves;
 pub mod mapping;
 pub mod table;
 pub mod truncate;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use pext4_jbd2::{Capture, Handle, Owed, Owing};
 use pext4_ondisk::inode::{Inode as Slot, InodeFlags};
@@ -35,6 +36,7 @@ use pext4_sync::{BiasedLock, Mutex};
 
 use crate::inode::glance::Glance;
 use crate::inode::holds::Holds;
+use crate::inode::leaves::Leaves;
 use crate::mballoc::Preallocation;
 use crate::orphan::OrphanPlace;
 use crate::store::{Store, now};
@@ -50,6 +52,8 @@ pub struct Inode {
     block_size: u32,
     /// What operations exclude each other by; see the head of the file.
     pub lock: BiasedLock<()>,
+    /// Locks of a directory's leaves, once it is changed leaf by leaf.
+    leaves: OnceLock<Box<Leaves>>,
     /// Shape of the extent tree.
     pub map: BiasedLock<Map>,
     state: Mutex<State>,
@@ -131,6 +135,7 @@ impl Inode {
             checksum_seed: store.metadata_csum.then_some(store.checksum_seed),
             block_size: store.block_size(),
             lock: BiasedLock::new(class, ()),
+            leaves: OnceLock::new(),
             map: BiasedLock::new(Class::InodeMap, Map::default()),
             glance: Glance::of(&state),
             state: Mutex::new(Class::InodeState, state),
@@ -154,6 +159,11 @@ impl Inode {
     #[must_use]
     pub fn is_directory(&self) -> bool {
         self.file_type == FileType::Directory
+    }
+
+    /// The locks of a directory's leaves.
+    pub(crate) fn leaves(&self) -> &Leaves {
+        self.leaves.get_or_init(|| Box::new(Leaves::new()))
     }
 
     /// Looks at the state.

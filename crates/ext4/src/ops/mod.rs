@@ -9,6 +9,7 @@ mod attributes;
 mod birth;
 mod file;
 mod listing;
+mod names;
 mod namespace;
 mod patience;
 mod reap;

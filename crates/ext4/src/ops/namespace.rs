@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pext4_jbd2::Handle;
 
 use super::birth::Birth;
+use super::names::{Change, LockedName};
 use super::patience::Patience;
 use super::{
     DIRECTORY_CREDITS, INODE_CREDITS, MOST_LINKS, check_changeable, check_directory, check_name,
@@ -31,13 +32,16 @@ impl Volume {
             }
             let _names = lock_shared(&directory)?;
             check_not_removed(&directory)?;
-            let found = dir::find(&self.names(&directory), name)?.ok_or(Refusal::NotFound)?;
-            let inode = if name == b".." {
-                self.directory(found.inode)?
-            } else {
-                self.entry_inode(&directory, found.inode)?
-            };
-            Ok(self.hand_out(&inode))
+            if name == b".." {
+                let parent = dir::parent(&self.names(&directory))?;
+                return Ok(self.hand_out(&*self.directory(parent)?));
+            }
+            let inode = self.hold_named(&directory, name)?;
+            let inode = inode.ok_or(Refusal::NotFound)?;
+            Ok(Entry {
+                inode: inode.number(),
+                attributes: inode.attributes(),
+            })
         })
     }
 
@@ -97,9 +101,8 @@ impl Volume {
             check_new_name(name)?;
             self.inodes.store.check_writable()?;
             let directory = self.directory(parent)?;
-            let _names = lock_exclusive(&directory)?;
-            check_directory(&directory, false)?;
-            if dir::find(&self.names(&directory), name)?.is_some() {
+            let locked = self.lock_name(&directory, name, Change::Enter)?;
+            if locked.found.is_some() {
                 return Err(Refusal::Exists.into());
             }
             if birth.kind == FileType::Directory {
@@ -108,7 +111,8 @@ impl Volume {
             let credits = 2 * DIRECTORY_CREDITS + 2 * INODE_CREDITS;
             let mut handle = self.inodes.store.start(credits)?;
             let inode = self.bear(&mut handle, &directory, birth)?;
-            if let Err(error) = self.name(&mut handle, &directory, name, &inode, birth) {
+            let named = self.name(&mut handle, &locked, (&directory, name), &inode, birth);
+            if let Err(error) = named {
                 self.unbear(&mut handle, &inode)?;
                 return Err(error);
             }
@@ -123,8 +127,8 @@ impl Volume {
     fn name(
         &self,
         handle: &mut Handle<'_>,
-        directory: &Arc<Inode>,
-        name: &[u8],
+        locked: &LockedName<'_>,
+        (directory, name): (&Arc<Inode>, &[u8]),
         inode: &Arc<Inode>,
         birth: &Birth<'_>,
     ) -> Result<()> {
@@ -139,7 +143,7 @@ impl Volume {
         }
         // What the inode got so far is taken back with it.
         let before = handle.changes();
-        let inserted = self.insert_name(handle, directory, name, inode);
+        let inserted = self.enter_locked(handle, locked, directory, name, inode);
         self.settle(handle, before, inserted)?;
         if birth.kind == FileType::Directory {
             self.add_subdirectory(handle, directory);
@@ -228,18 +232,17 @@ impl Volume {
             if inode.is_directory() {
                 return Err(Refusal::NotPermitted.into());
             }
-            let _names = lock_exclusive(&directory)?;
-            check_directory(&directory, false)?;
+            let locked = self.lock_name(&directory, name, Change::Enter)?;
             let _inode = lock_exclusive(&inode)?;
             check_changeable(&inode)?;
             if inode.links() >= u32::from(MOST_LINKS) {
                 return Err(Refusal::TooManyLinks.into());
             }
-            if dir::find(&self.names(&directory), name)?.is_some() {
+            if locked.found.is_some() {
                 return Err(Refusal::Exists.into());
             }
             let mut handle = self.inodes.store.start(DIRECTORY_CREDITS + INODE_CREDITS)?;
-            let linked = self.add_name(&mut handle, &directory, name, &inode);
+            let linked = self.add_name(&mut handle, &locked, (&directory, name), &inode);
             self.settle(&handle, 0, linked)?;
             Ok(self.hand_out(&inode))
         })
@@ -249,11 +252,11 @@ impl Volume {
     fn add_name(
         &self,
         handle: &mut Handle<'_>,
-        directory: &Arc<Inode>,
-        name: &[u8],
+        locked: &LockedName<'_>,
+        (directory, name): (&Arc<Inode>, &[u8]),
         inode: &Arc<Inode>,
     ) -> Result<()> {
-        self.insert_name(handle, directory, name, inode)?;
+        self.enter_locked(handle, locked, directory, name, inode)?;
         let was_unnamed = inode.links() == 0;
         if was_unnamed {
             self.inodes.remove_orphan(handle, inode)?;
@@ -279,9 +282,8 @@ impl Volume {
             }
             self.inodes.store.check_writable()?;
             let directory = self.directory(parent)?;
-            let names = lock_exclusive(&directory)?;
-            check_directory(&directory, true)?;
-            let found = dir::find(&self.names(&directory), name)?.ok_or(Refusal::NotFound)?;
+            let locked = self.lock_name(&directory, name, Change::Remove)?;
+            let found = locked.found.ok_or(Refusal::NotFound)?;
             let inode = self.entry_inode(&directory, found.inode)?;
             if inode.is_directory() {
                 return Err(Refusal::IsADirectory.into());
@@ -290,10 +292,10 @@ impl Volume {
             check_changeable(&inode)?;
             self.inodes.check_removable(&inode)?;
             let mut handle = self.start_removal()?;
-            let removed = self.remove_name(&mut handle, &directory, name);
+            let removed = self.remove_locked(&mut handle, &locked, &directory, name);
             let removed = removed.and_then(|()| self.drop_link(&mut handle, &inode));
             let is_last = self.settle(&handle, 0, removed)?;
-            drop((handle, lock, names));
+            drop((handle, lock, locked));
             if is_last {
                 self.reap_if_due(&inode)?;
             }

@@ -1,0 +1,103 @@
+//! The one leaf that has a name, or would have it: what a change of a single name needs to lock.
+//!
+//! In an indexed directory a name belongs into the leaf of its hash, unless names of that very hash
+//! go on in the next leaf; then there is no single leaf, and no [`Spot`]. A spot stays right while
+//! the directory's lock is held shared, since the index changes under the exclusive lock alone.
+//! What it says of the leaf's content stays right while the leaf's lock is held as well.
+
+use pext4_ondisk::directory::Entry;
+use pext4_ondisk::{InodeNumber, LogicalBlock};
+
+use super::blocks::{BlockKind, DirectoryBlocks};
+use super::index::{Path, Seek};
+use super::leaf::{self, Room};
+use super::{Found, check_name, is_dot};
+use crate::error::Result;
+use crate::types::FileType;
+
+/// The leaf of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spot {
+    leaf: LogicalBlock,
+}
+
+/// The leaf of a name, with room for it.
+#[derive(Clone, Copy)]
+pub struct Vacancy {
+    leaf: LogicalBlock,
+    room: Room,
+}
+
+/// Finds the leaf of a name; `None` where there is no single one.
+///
+/// # Errors
+///
+/// `Corrupt` for impossible bytes on the way; those of the blocks.
+pub fn spot<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<Spot>> {
+    if is_dot(name) {
+        return Ok(None);
+    }
+    let path = Path::descend(blocks, Seek::Name(name))?;
+    let path = path.filter(|path| !path.goes_on());
+    Ok(path.map(|path| Spot { leaf: path.leaf() }))
+}
+
+impl Spot {
+    /// The leaf, as a block of the directory.
+    #[must_use]
+    pub fn leaf(&self) -> LogicalBlock {
+        self.leaf
+    }
+
+    /// Looks for the name.
+    ///
+    /// # Errors
+    ///
+    /// As [`spot`].
+    pub fn find<B: DirectoryBlocks>(&self, blocks: &B, name: &[u8]) -> Result<Option<Found>> {
+        leaf::find(blocks, self.leaf, BlockKind::Leaf, name)
+    }
+
+    /// The room that the leaf has for the name, which is not in it.
+    ///
+    /// # Errors
+    ///
+    /// As [`super::insert`] refuses names; `Corrupt`.
+    pub fn vacancy<B: DirectoryBlocks>(&self, blocks: &B, name: &[u8]) -> Result<Option<Vacancy>> {
+        check_name(name)?;
+        let leaf = self.leaf;
+        let room = leaf::room_in(blocks, leaf, name)?;
+        Ok(room.map(|room| Vacancy { leaf, room }))
+    }
+
+    /// Removes the name, which was found there.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt`, and those of the blocks.
+    pub fn remove<B: DirectoryBlocks>(&self, blocks: &mut B, name: &[u8]) -> Result<()> {
+        leaf::remove(blocks, self.leaf, name)
+    }
+}
+
+impl Vacancy {
+    /// Enters the name.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt`, and those of the blocks.
+    pub fn fill<B: DirectoryBlocks>(
+        &self,
+        blocks: &mut B,
+        name: &[u8],
+        inode: InodeNumber,
+        file_type: FileType,
+    ) -> Result<()> {
+        let new = Entry {
+            inode,
+            file_type: Some(file_type),
+            name,
+        };
+        leaf::insert_into(blocks, self.leaf, self.room, &new)
+    }
+}

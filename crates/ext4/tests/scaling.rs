@@ -1,0 +1,333 @@
+//! Every setting of the scaling mechanisms does the same: what users see is the volume's, how cores
+//! keep apart is the setting's.
+
+mod images;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use images::{Image, Random};
+use pext4_block::{Device, RamDevice};
+use pext4_fs::options::Scaling;
+use pext4_fs::{AllocateMode, InodeNumber, MountOptions, New, Refusal, SetAttributes, Volume};
+use pext4_sync::topology;
+
+const ROOT: InodeNumber = InodeNumber::ROOT;
+const BLOCK: u64 = 4096;
+
+/// Settings that between them have every value of every switch.
+fn settings() -> Vec<Scaling> {
+    let parse = |text| Scaling::parse(text).expect("a setting");
+    vec![
+        Scaling::FULL,
+        Scaling::SEEDS,
+        Scaling::BASE,
+        parse("full,orphan=locked,inode-bits=find-under-lock,mb_optimize_scan=0"),
+        parse("base,directory=leaves,stream-goals=inode,handle-shards=3,frees=deferred"),
+    ]
+}
+
+fn open(image: &Image, scaling: Scaling) -> (Volume, Arc<RamDevice>) {
+    println!("setting {scaling}");
+    let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
+    let options = MountOptions {
+        scaling,
+        ..MountOptions::default()
+    };
+    let volume = Volume::open(Arc::clone(&device) as Arc<dyn Device>, options);
+    (volume.expect("a mount"), device)
+}
+
+fn assert_clean(image: &Image, device: &RamDevice) {
+    device.save(&image.path).expect("room for the image");
+    image.assert_clean();
+}
+
+fn size(size: u64) -> SetAttributes {
+    SetAttributes {
+        size: Some(size),
+        ..SetAttributes::default()
+    }
+}
+
+fn new_file(volume: &Volume, name: &str) -> InodeNumber {
+    let made = volume.create(ROOT, name.as_bytes(), &New::default());
+    made.expect("room for a file").inode
+}
+
+/// Writes every other block, so that the file has many extents.
+fn scatter(volume: &Volume, file: InodeNumber, blocks: u64) {
+    for block in 0..blocks {
+        let written = volume.write(file, 2 * block * BLOCK, &[7; 512]);
+        written.expect("room for a block");
+    }
+}
+
+#[test]
+fn cut_and_unnamed_files_are_orphans_in_every_design() {
+    for features in ["orphan_file", "orphan_file,^metadata_csum", "^orphan_file"] {
+        for scaling in settings() {
+            let Some(image) = Image::make(&["-b", "4096", "-O", features]) else {
+                return;
+            };
+            let (volume, device) = open(&image, scaling);
+            let file = new_file(&volume, "file");
+            for _ in 0..3 {
+                scatter(&volume, file, 100);
+                let cut = volume.set_attributes(file, &size(BLOCK));
+                assert_eq!(cut.expect("cut").size, BLOCK);
+            }
+            volume.unlink(ROOT, b"file").expect("its name");
+            volume.sync().expect("durable");
+            assert!(volume.has_nameless(), "it is held");
+            volume.forget(file, 1);
+            assert!(!volume.has_nameless());
+            let report = volume.report();
+            let count = |name| report.get("orphans", name).expect("counted");
+            let (slots, chained) = (count("in slots"), count("on the chain"));
+            let has_slots = features != "^orphan_file"
+                && scaling.orphan != pext4_fs::options::OrphanSlots::List;
+            assert_eq!(slots > 0, has_slots, "{scaling} {features}");
+            assert_eq!(chained > 0, !has_slots, "{scaling} {features}");
+            volume.close().expect("it closes");
+            assert_clean(&image, &device);
+        }
+    }
+}
+
+/// The second long cut of a file in one transaction finds the slot that the first one left.
+#[test]
+fn a_slot_is_remembered_while_its_transaction_runs() {
+    let Some(image) = Image::make(&["-b", "4096", "-O", "orphan_file"]) else {
+        return;
+    };
+    let (volume, device) = open(&image, Scaling::FULL);
+    let file = new_file(&volume, "file");
+    for _ in 0..5 {
+        scatter(&volume, file, 60);
+        volume.set_attributes(file, &size(0)).expect("cut");
+    }
+    let report = volume.report();
+    let remembered = report.get("orphans", "in a remembered slot");
+    assert!(remembered >= Some(3), "{report}");
+    volume.sync().expect("durable");
+    // The slot was empty in that transaction, and is free now.
+    assert!(!volume.has_nameless());
+    volume.close().expect("it closes");
+    assert_clean(&image, &device);
+}
+
+/// Threads that fill a volume together, and delete, and fill: nobody is refused while another's
+/// commit would free enough, nobody waits for ever, and the last block can be used.
+#[test]
+fn a_full_volume_is_full_for_everyone_and_to_the_last_block() {
+    const THREADS: usize = 64;
+    for scaling in settings() {
+        let Some(image) = Image::make(&["-b", "4096", "-g", "2048", "-m", "0"]) else {
+            return;
+        };
+        let (volume, device) = open(&image, scaling);
+        let free = volume.statistics().expect("statfs").free_blocks;
+        let taken = AtomicU64::new(0);
+        let files: Vec<InodeNumber> = (0..THREADS)
+            .map(|number| new_file(&volume, &format!("f{number}")))
+            .collect();
+        thread::scope(|scope| {
+            for (number, &file) in files.iter().enumerate() {
+                let (volume, taken) = (&volume, &taken);
+                scope.spawn(move || {
+                    let _pin = topology::pin(number);
+                    let mut random = Random(number as u64);
+                    for _ in 0..4 {
+                        take_all(volume, file, &mut random);
+                        // Half of them give everything back, while others are refused.
+                        if number % 2 == 0 {
+                            volume.set_attributes(file, &size(0)).expect("cut");
+                        }
+                    }
+                    take_all(volume, file, &mut random);
+                    let blocks = volume.attributes(file).expect("held").sectors / 8;
+                    taken.fetch_add(blocks, Ordering::SeqCst);
+                });
+            }
+        });
+        volume.sync().expect("durable");
+        let left = volume.statistics().expect("statfs").free_blocks;
+        // Whoever was refused last was right: what came free later may be left, and is found.
+        let mut random = Random(99);
+        take_all(&volume, files[1], &mut random);
+        assert_eq!(
+            volume.statistics().expect("statfs").free_blocks,
+            0,
+            "{scaling}: {free} were free, {left} were left"
+        );
+        volume.close().expect("it closes");
+        assert_clean(&image, &device);
+    }
+}
+
+/// Appends to a file until the volume refuses.
+fn take_all(volume: &Volume, file: InodeNumber, random: &mut Random) {
+    let mut end = volume.attributes(file).expect("held").size;
+    loop {
+        let length = BLOCK * (1 + random.below(8));
+        match volume.allocate(file, AllocateMode::Extend, end, length) {
+            Ok(_) => end += length,
+            Err(error) => {
+                assert!(error.is(Refusal::NoSpace), "{error}");
+                // A part of it, to the last block.
+                if length == BLOCK {
+                    return;
+                }
+                let single = volume.allocate(file, AllocateMode::Extend, end, BLOCK);
+                if single.is_err() {
+                    return;
+                }
+                end += BLOCK;
+            }
+        }
+    }
+}
+
+/// One frees much, in a transaction that runs; the other is not refused.
+#[test]
+fn nobody_is_refused_while_a_commit_would_free_enough() {
+    for scaling in settings() {
+        let Some(image) = Image::make(&["-b", "4096", "-g", "2048", "-m", "0"]) else {
+            return;
+        };
+        let (volume, device) = open(&image, scaling);
+        let (first, second) = (new_file(&volume, "a"), new_file(&volume, "b"));
+        take_all(&volume, first, &mut Random(1));
+        for _ in 0..3 {
+            let had = volume.attributes(first).expect("held").size;
+            volume.set_attributes(first, &size(BLOCK)).expect("cut");
+            let taken = volume.allocate(second, AllocateMode::Extend, 0, had - 100 * BLOCK);
+            taken.expect("what was freed is there after a commit");
+            volume.set_attributes(second, &size(0)).expect("cut");
+            let taken = volume.allocate(first, AllocateMode::Extend, BLOCK, had - 100 * BLOCK);
+            taken.expect("and once more");
+        }
+        let report = volume.report();
+        assert!(
+            report.get("frees", "waits of a full disk") >= Some(3),
+            "{report}"
+        );
+        volume.close().expect("it closes");
+        assert_clean(&image, &device);
+    }
+}
+
+/// A group whose bitmap is spoilt is nobody's: the others serve everyone.
+#[test]
+fn a_corrupt_group_is_passed_by_and_reported() {
+    for scaling in settings() {
+        let Some(image) = Image::make(&["-b", "4096", "-g", "2048", "-m", "0"]) else {
+            return;
+        };
+        let groups = image.debugfs("stats");
+        let place = groups
+            .split("Group  0: block bitmap at ")
+            .nth(1)
+            .and_then(|rest| rest.split([',', ' ']).next()?.parse::<u64>().ok());
+        let place = place.expect("debugfs names the bitmap") * BLOCK;
+        let (volume, device) = open(&image, scaling);
+        let mut bytes = vec![0; 4096];
+        device.read_at(place, &mut bytes).expect("inside");
+        bytes[100] ^= 0x55;
+        device.write_at(place, &bytes).expect("inside");
+        let files: Vec<InodeNumber> = (0..8)
+            .map(|number| new_file(&volume, &format!("f{number}")))
+            .collect();
+        thread::scope(|scope| {
+            for (number, &file) in files.iter().enumerate() {
+                let volume = &volume;
+                scope.spawn(move || {
+                    let _pin = topology::pin(number);
+                    take_all(volume, file, &mut Random(number as u64));
+                });
+            }
+        });
+        let report = volume.report();
+        assert_eq!(report.get("groups", "corrupt"), Some(1), "{report}");
+        let free = volume.statistics().expect("statfs").free_blocks;
+        assert!(free > 500, "{scaling}: only the group is lost, {free}");
+        assert!(!volume.is_read_only());
+        for file in files {
+            volume.set_attributes(file, &size(0)).expect("cut");
+        }
+        volume.close().expect("it closes");
+    }
+}
+
+/// Creates and removals of many threads in one directory, beside lookups and a listing.
+#[test]
+fn one_directory_for_everyone() {
+    const THREADS: u64 = 8;
+    for scaling in settings() {
+        let Some(image) = Image::make(&["-b", "4096", "-N", "16384"]) else {
+            return;
+        };
+        let (volume, device) = open(&image, scaling);
+        let made = volume.make_directory(ROOT, b"all", &New::default());
+        let directory = made.expect("a directory").inode;
+        thread::scope(|scope| {
+            for number in 0..THREADS {
+                let volume = &volume;
+                scope.spawn(move || {
+                    let _pin = topology::pin(usize::try_from(number).expect("few"));
+                    live_in(volume, directory, number);
+                });
+            }
+        });
+        let mut names = 0;
+        let listed = volume.read_directory(directory, 0, &mut |_| {
+            names += 1;
+            true
+        });
+        listed.expect("readable");
+        assert_eq!(names, 2 + THREADS * 200, "{scaling}");
+        let report = volume.report();
+        let in_leaves = report.get("directories", "changes under a leaf's lock");
+        let has_leaves = scaling.directory == pext4_fs::options::DirectoryLocks::Leaves;
+        assert_eq!(in_leaves > Some(2000), has_leaves, "{report}");
+        volume.close().expect("it closes");
+        assert_clean(&image, &device);
+    }
+}
+
+/// Makes 600 files of which 200 stay, meets the others at names that all fight for.
+fn live_in(volume: &Volume, directory: InodeNumber, number: u64) {
+    let new = New::default();
+    for step in 0..600u64 {
+        let own = format!("{number}-{step}");
+        let entry = volume
+            .create(directory, own.as_bytes(), &new)
+            .expect("mine");
+        volume.forget(entry.inode, 1);
+        let found = volume.lookup(directory, own.as_bytes()).expect("there");
+        assert_eq!(found.inode, entry.inode);
+        volume.forget(found.inode, 1);
+        let shared = format!("shared-{}", step % 5);
+        match volume.create(directory, shared.as_bytes(), &new) {
+            Ok(entry) => volume.forget(entry.inode, 1),
+            Err(error) => assert!(error.is(Refusal::Exists), "{error}"),
+        }
+        match volume.lookup(directory, shared.as_bytes()) {
+            Ok(entry) => {
+                // A hold keeps it, whatever becomes of its name.
+                volume.attributes(entry.inode).expect("held");
+                volume.forget(entry.inode, 1);
+            }
+            Err(error) => assert!(error.is(Refusal::NotFound), "{error}"),
+        }
+        match volume.unlink(directory, shared.as_bytes()) {
+            Ok(()) => {}
+            Err(error) => assert!(error.is(Refusal::NotFound), "{error}"),
+        }
+        if step % 3 != 0 {
+            volume.unlink(directory, own.as_bytes()).expect("mine");
+        }
+    }
+}
