@@ -1,7 +1,8 @@
 //! The committer: one thread that turns the running transaction into a durable one.
 //!
 //! In steps: close and drain the epoch, open the next, capture, merge and seal, write, settle.
-//! Until the next transaction is open nobody can start; from then on the commit runs beside it. A
+//! Until the next transaction is open nobody can start; from then on the commit runs beside it.
+//! Capturing and sealing a large one is spread over threads ([`crate::spread`]). A
 //! transaction is not closed before the one before it is durable and settled, since there is one
 //! committer and it does one after the other.
 //!
@@ -56,8 +57,14 @@ impl<'a> Committer<'a> {
     /// Makes the running transaction durable and opens the next.
     fn commit(&mut self) -> Result<(), JournalError> {
         let tid = self.switch();
-        let gathered = self.core.transactions.gather(tid);
-        let versions = merge(&self.core.cache, &*self.core.client, gathered.captures)?;
+        let width = self.core.commit_threads;
+        let gathered = self.core.transactions.gather(tid, width);
+        let versions = merge(
+            &self.core.cache,
+            &*self.core.client,
+            gathered.captures,
+            width,
+        )?;
         // Their bytes are in the cache, and the versions hold the buffers (design rule 4).
         drop(gathered.objects);
         let revoked = only_revoked(gathered.revoked, &versions);

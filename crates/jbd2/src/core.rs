@@ -12,7 +12,7 @@ use pext4_block::{Cache, Device};
 use pext4_ondisk::journal::{JournalSuperblock, RecordFormat};
 use pext4_ondisk::{BlockNumber, Corrupt, Tid};
 use pext4_sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use pext4_sync::{Class, Condvar, Mutex, time};
+use pext4_sync::{Class, Condvar, Mutex, time, topology};
 
 use crate::checkpoint::Checkpoint;
 use crate::client::Client;
@@ -36,6 +36,8 @@ pub(crate) struct Core {
     pub(crate) credits: Credits,
     pub(crate) transactions: Transactions,
     pub(crate) statistics: Counts,
+    /// [immutable] Threads that make the bytes of a large commit.
+    pub(crate) commit_threads: usize,
     commit_interval: Duration,
     /// [atomic] The last durable transaction.
     durable: AtomicU32,
@@ -65,6 +67,9 @@ pub(crate) struct LogCore {
 
 /// Intervals below this would only keep the committer awake.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(1);
+
+/// More threads than this make no commit faster: they wait for the same device.
+const MOST_THREADS: usize = 8;
 
 const RUNNING: u8 = 0;
 const CLOSING: u8 = 1;
@@ -98,6 +103,7 @@ impl Core {
             log,
             client,
             commit_interval,
+            width,
         } = config;
         let block_size = cache.block_size();
         let memory = limit_of_memory(cache.capacity() / block_size as u64);
@@ -116,7 +122,10 @@ impl Core {
             device,
             client,
             log,
-            epoch: Epoch::new(epoch::words(), first),
+            epoch: Epoch::new(epoch::words(width.handle_shards), first),
+            commit_threads: width
+                .commit_threads
+                .unwrap_or(MOST_THREADS.min(topology::shard_count())),
             credits: Credits::new(limit),
             transactions: Transactions::new(),
             statistics: Counts::default(),

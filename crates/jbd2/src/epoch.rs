@@ -16,7 +16,7 @@
 
 use pext4_ondisk::Tid;
 use pext4_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use pext4_sync::{Class, Condvar, Mutex, Sharded};
+use pext4_sync::{Class, Condvar, Mutex, Sharded, topology};
 
 const CLOSED: u64 = 1 << 63;
 const COUNT: u64 = CLOSED - 1;
@@ -149,9 +149,10 @@ impl Epoch {
     }
 }
 
-/// The words of one journal, all open and empty.
-pub(crate) fn words() -> Sharded<AtomicU64> {
-    Sharded::new(|_| AtomicU64::new(0))
+/// The words of one journal, all open and empty: so many, or one a shard.
+pub(crate) fn words(count: Option<usize>) -> Sharded<AtomicU64> {
+    let shards = topology::shard_count();
+    Sharded::with_count(count.unwrap_or(shards).min(shards), |_| AtomicU64::new(0))
 }
 
 #[cfg(all(test, not(loom)))]
@@ -167,7 +168,7 @@ mod tests {
     fn no_handle_of_the_next_transaction_overlaps_one_of_the_last() {
         const WORKERS: usize = 8;
         const EPOCHS: u32 = 300;
-        let epoch = Arc::new(Epoch::new(words(), Tid(u32::MAX - 3)));
+        let epoch = Arc::new(Epoch::new(words(None), Tid(u32::MAX - 3)));
         let open = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let last = Tid(u32::MAX - 3 + 1).0.wrapping_add(EPOCHS);
         let workers: Vec<_> = (0..WORKERS)
@@ -204,7 +205,7 @@ mod tests {
 
     #[test]
     fn stopping_lets_waiters_go() {
-        let epoch = Arc::new(Epoch::new(words(), Tid(1)));
+        let epoch = Arc::new(Epoch::new(words(None), Tid(1)));
         epoch.close_and_drain();
         let waiter = {
             let epoch = Arc::clone(&epoch);

@@ -37,6 +37,17 @@ pub struct Config {
     pub client: Arc<dyn Client>,
     /// How long a change may stay without a commit.
     pub commit_interval: Duration,
+    /// How wide its mechanisms are.
+    pub width: Width,
+}
+
+/// How wide the journal's mechanisms are; `None` is as wide as the machine suggests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Width {
+    /// Words on which open handles are counted, with credits and lists of their own.
+    pub handle_shards: Option<usize>,
+    /// Threads that make the bytes of a large commit.
+    pub commit_threads: Option<usize>,
 }
 
 /// A journal on disk, recovered.

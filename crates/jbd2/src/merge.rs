@@ -13,6 +13,7 @@ use pext4_ondisk::BlockNumber;
 
 use crate::client::{Capture, Client};
 use crate::error::JournalError;
+use crate::spread::in_parts;
 
 /// One block as a transaction writes it.
 pub(crate) struct Version {
@@ -30,11 +31,12 @@ struct Parts {
     pieces: Vec<(u32, Box<[u8]>)>,
 }
 
-/// Makes the versions of a transaction, sorted by block.
+/// Makes the versions of a transaction, sorted by block, by up to `width` threads.
 pub(crate) fn merge(
     cache: &Cache,
     client: &dyn Client,
     captures: Vec<Capture>,
+    width: usize,
 ) -> Result<Vec<Version>, JournalError> {
     let mut blocks: BTreeMap<BlockNumber, Parts> = BTreeMap::new();
     for capture in captures {
@@ -60,19 +62,18 @@ pub(crate) fn merge(
             }
         }
     }
-    blocks
-        .into_iter()
-        .map(|(block, parts)| match parts.whole {
-            Some((page, stamp)) => Ok(seal_block(
-                cache,
-                client,
-                block,
-                (page, stamp),
-                &parts.pieces,
-            )),
+    let sealed = in_parts(blocks.into_iter().collect(), width, |part: Vec<_>| {
+        let versions = part.into_iter().map(|(block, parts)| match parts.whole {
+            Some(whole) => Ok(seal_block(cache, client, block, whole, &parts.pieces)),
             None => seal_pieces(cache, client, block, &parts.pieces),
-        })
-        .collect()
+        });
+        versions.collect::<Result<Vec<_>, _>>()
+    });
+    let mut versions = Vec::new();
+    for part in sealed {
+        versions.append(&mut part?);
+    }
+    Ok(versions)
 }
 
 fn seal_block(

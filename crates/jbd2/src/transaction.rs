@@ -14,6 +14,7 @@ use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::{Sharded, Stack};
 
 use crate::client::{Capture, Owing};
+use crate::spread::in_parts;
 
 /// The slots of the running and the committing transaction.
 pub(crate) struct Transactions {
@@ -84,17 +85,23 @@ impl Transactions {
         }
     }
 
-    /// Captures the closed transaction `tid` and takes it out of its slot.
-    pub(crate) fn gather(&self, tid: Tid) -> Gathered {
+    /// Captures the closed transaction `tid`, by up to `width` threads, and takes it out of its
+    /// slot.
+    pub(crate) fn gather(&self, tid: Tid, width: usize) -> Gathered {
         let slot = self.slot(tid);
         let objects: Vec<_> = slot
             .iter()
             .flat_map(|lists| lists.dirty.take_all())
             .collect();
-        let mut captures = Vec::with_capacity(objects.len());
-        for object in &objects {
-            object.capture(tid, &mut captures);
-        }
+        let parts = in_parts(objects, width, |objects| {
+            let mut captures = Vec::with_capacity(objects.len());
+            for object in &objects {
+                object.capture(tid, &mut captures);
+            }
+            (objects, captures)
+        });
+        let (objects, captures): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+        let (objects, mut captures) = (flat(objects), flat(captures));
         // Only now: see the top of this file.
         captures.extend(
             slot.iter()
@@ -115,6 +122,14 @@ impl Transactions {
     fn slot(&self, tid: Tid) -> &Sharded<Lists> {
         &self.slots[(tid.0 & 1) as usize]
     }
+}
+
+/// Several lists as one; a single one stays where it is.
+fn flat<T>(lists: Vec<Vec<T>>) -> Vec<T> {
+    let mut lists = lists.into_iter();
+    let mut first = lists.next().unwrap_or_default();
+    first.extend(lists.flatten());
+    first
 }
 
 #[cfg(all(test, not(loom)))]
@@ -152,7 +167,7 @@ mod tests {
         assert!(transactions.is_clean(Tid(3)));
         transactions.note_dirty(Tid(3), 0, object);
         assert!(!transactions.is_clean(Tid(3)) && transactions.is_clean(Tid(4)));
-        assert_eq!(transactions.gather(Tid(3)).captures.len(), 1);
-        assert!(transactions.gather(Tid(3)).objects.is_empty());
+        assert_eq!(transactions.gather(Tid(3), 1).captures.len(), 1);
+        assert!(transactions.gather(Tid(3), 1).objects.is_empty());
     }
 }

@@ -19,6 +19,9 @@ pub use backend::{JoinHandle, yield_now};
 #[cfg(not(loom))]
 pub use std::thread::scope;
 
+/// Whether work may be lent to such threads: a model and virtual cores know nothing of them.
+pub const LENDS: bool = cfg!(not(any(loom, feature = "virtual")));
+
 /// Starts a thread; the first 15 bytes of `name` are what the system's tools show.
 ///
 /// # Errors

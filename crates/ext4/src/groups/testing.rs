@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use pext4_block::{Cache, Device, RamDevice, Stamp};
-use pext4_jbd2::{Client, Config, Handle, Journal, JournalError};
+use pext4_jbd2::{Client, Config, Handle, Journal, JournalError, Width};
 use pext4_ondisk::bitmap;
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
@@ -123,6 +123,7 @@ impl Ground {
             log: None,
             client,
             commit_interval,
+            width: Width::default(),
         };
         store.attach_journal(Journal::open(config)?);
         Ok(Self {

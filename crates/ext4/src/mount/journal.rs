@@ -3,13 +3,14 @@
 use std::sync::{Arc, Weak};
 
 use pext4_block::Stamp;
-use pext4_jbd2::{Client, Config, Journal, JournalError, Log, recovery};
+use pext4_jbd2::{Client, Config, Journal, JournalError, Log, Width, recovery};
 use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
 use pext4_ondisk::superblock::{Flags, State};
 use pext4_ondisk::{BlockNumber, Tid};
 
 use crate::error::Result;
 use crate::groups::Groups;
+use crate::options::{self, Scaling};
 use crate::seal;
 use crate::store::{Store, now};
 
@@ -60,9 +61,22 @@ pub(super) fn begin(store: &Arc<Store>, groups: &Arc<Groups>, log: Option<Log>) 
         log,
         client: Arc::new(client),
         commit_interval: store.options.commit_interval,
+        width: width(&store.options.scaling),
     })?;
     store.attach_journal(journal);
     Ok(())
+}
+
+/// The journal's part of a setting.
+fn width(scaling: &Scaling) -> Width {
+    let fixed = |width| match width {
+        options::Width::Auto => None,
+        options::Width::Fixed(width) => Some(width as usize),
+    };
+    Width {
+        handle_shards: fixed(scaling.handle_shards),
+        commit_threads: fixed(scaling.commit_threads),
+    }
 }
 
 fn mark_mounted(store: &Store, has_log: bool) -> Result<()> {

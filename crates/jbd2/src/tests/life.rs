@@ -312,6 +312,7 @@ fn an_unrecovered_log_is_not_opened() {
             told: Mutex::new(Class::Leaf, Told::default()),
         }),
         commit_interval: NEVER,
+        width: crate::Width::default(),
     });
     let text = opened.err().expect("it must be replayed first").to_string();
     assert!(text.contains("has not been replayed"), "{text}");

@@ -207,6 +207,7 @@ impl Toy {
             log,
             client: Arc::clone(&client) as Arc<dyn Client>,
             commit_interval,
+            width: crate::Width::default(),
         })
         .expect("the journal opens");
         Self {
