@@ -2,6 +2,7 @@
 
 pub mod build;
 pub mod cat;
+pub mod check;
 pub mod info;
 pub mod lab;
 pub mod ls;

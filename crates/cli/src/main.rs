@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{build, cat, info, lab, ls, mkfs, mount, resize, stat, tree, umount};
+use commands::{build, cat, check, info, lab, ls, mkfs, mount, resize, stat, tree, umount};
 
 /// ext4 in user space: mount, make and read ext4 images, without root and without a kernel driver.
 #[derive(Parser)]
@@ -40,6 +40,7 @@ enum Command {
     Mkfs(mkfs::Arguments),
     Resize(resize::Arguments),
     Build(Box<build::Arguments>),
+    Check(check::Arguments),
     Info(info::Arguments),
     Ls(ls::Arguments),
     Cat(cat::Arguments),
@@ -49,12 +50,13 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = match CommandLine::parse().command {
+    let done = match parsed().command {
         Command::Mount(arguments) => mount::run(&arguments),
         Command::Umount(arguments) => umount::run(&arguments),
         Command::Mkfs(arguments) => mkfs::run(&arguments),
         Command::Resize(arguments) => resize::run(&arguments),
         Command::Build(arguments) => build::run(&arguments),
+        Command::Check(arguments) => check::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
         Command::Ls(arguments) => ls::run(&arguments),
         Command::Cat(arguments) => cat::run(&arguments),
@@ -66,6 +68,21 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failure::report(&error),
     }
+}
+
+/// The command line; a wrong one of `check` ends with the status that e2fsck has for it.
+fn parsed() -> CommandLine {
+    CommandLine::try_parse().unwrap_or_else(|error| {
+        let is_check = std::env::args_os()
+            .nth(1)
+            .is_some_and(|name| name == "check");
+        if is_check && error.use_stderr() {
+            // Nothing more can be said where standard error is closed.
+            let _ = error.print();
+            std::process::exit(check::USAGE.into());
+        }
+        error.exit()
+    })
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod build;
+pub mod check;
 mod error;
 pub mod mkfs;
 pub mod resize;

@@ -1,0 +1,257 @@
+//! `pext4 check`: whether an image is sound.
+//!
+//! The exit status is that of e2fsck, so that scripts need not care which of the two they call:
+//! 0 nothing is wrong, 4 something is, 8 the image could not be checked (12: and something is wrong
+//! with it), 16 the command line was not understood, 32 cancelled.
+
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use pext4_block::Access;
+use pext4_image::check::{self, Finding, Grade, Options, Progress, Report, Step};
+use pext4_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use serde::Serialize;
+
+use super::record;
+use crate::columns::{self, Side};
+use crate::failure::{self, Told};
+use crate::{device, names};
+
+const FINDINGS: u8 = 4;
+const OPERATIONAL: u8 = 8;
+/// The status for a command line that was not understood.
+pub const USAGE: u8 = 16;
+const CANCELLED: u8 = 32;
+
+/// How often the terminal is told how far it is.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// Check whether an image is sound; reads only
+#[derive(Args)]
+pub struct Arguments {
+    /// The image or block device, not mounted
+    image: PathBuf,
+    /// Threads [default: one a processor]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    threads: usize,
+    /// Write JSON
+    #[arg(long)]
+    json: bool,
+    /// Say nothing about a sound image
+    #[arg(short, long)]
+    quiet: bool,
+    /// Tell how long each pass took
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Always but for a sound image: the status that says what was found.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    match checked(arguments) {
+        Ok(0) => Ok(()),
+        Ok(status) => Err(Told(status).into()),
+        Err(error) if matches!(error.downcast_ref(), Some(check::Error::Cancelled)) => {
+            eprintln!("pext4: {}: cancelled", arguments.image.display());
+            Err(Told(CANCELLED).into())
+        }
+        Err(error) => {
+            failure::report(&error);
+            Err(Told(OPERATIONAL).into())
+        }
+    }
+}
+
+fn checked(arguments: &Arguments) -> Result<u8> {
+    let name = || arguments.image.display().to_string();
+    let device = device::open(&arguments.image, Access::ReadOnly)?;
+    let cancel = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&cancel))?;
+    let shows_progress = io::stderr().is_terminal() && !arguments.quiet && !arguments.json;
+    let options = Options {
+        threads: arguments.threads,
+        progress: shows_progress.then(progress),
+        cancel,
+    };
+    let report = check::check(Arc::new(device), &options);
+    if shows_progress {
+        eprint!("\r\x1b[K");
+    }
+    let report = report.map_err(anyhow::Error::from).with_context(name)?;
+    let mut output = BufWriter::new(io::stdout().lock());
+    if arguments.json {
+        record::write(&mut output, &Summary::of(&arguments.image, &report))?;
+    } else {
+        write(&mut output, arguments, &report)?;
+    }
+    output.flush()?;
+    Ok(status(&report))
+}
+
+fn status(report: &Report) -> u8 {
+    let found = if report.worst().is_some_and(|grade| grade > Grade::Note) {
+        FINDINGS
+    } else {
+        0
+    };
+    if report.is_complete {
+        found
+    } else {
+        found | OPERATIONAL
+    }
+}
+
+/// Tells the terminal, not too often.
+fn progress() -> Progress {
+    let last = AtomicU64::new(0);
+    let now = || u64::try_from(pext4_sync::time::now().as_millis()).unwrap_or(0);
+    Box::new(move |step: Step| {
+        let now = now();
+        let interval = u64::try_from(INTERVAL.as_millis()).unwrap_or(u64::MAX);
+        if now.saturating_sub(last.load(Ordering::Relaxed)) < interval {
+            return;
+        }
+        last.store(now, Ordering::Relaxed);
+        let percent = u64::from(step.done) * 100 / u64::from(step.total.max(1));
+        eprint!("\r\x1b[K{}: {percent} %", step.pass.name());
+    })
+}
+
+/// The findings as rows, then a line of summary.
+fn write(to: &mut dyn Write, arguments: &Arguments, report: &Report) -> io::Result<()> {
+    let rows: Vec<Vec<String>> = report.findings.iter().map(row).collect();
+    columns::write(to, &[Side::Left; 4], &rows)?;
+    for (kind, count) in &report.counts {
+        let kept = report
+            .findings
+            .iter()
+            .filter(|one| one.kind == *kind)
+            .count() as u64;
+        if kept < *count {
+            writeln!(to, "{} more findings of {}", count - kept, kind.name())?;
+        }
+    }
+    if arguments.verbose {
+        for (pass, time) in &report.times {
+            writeln!(to, "{:<26} {:>8.3} s", pass.name(), time.as_secs_f64())?;
+        }
+    }
+    if arguments.quiet && report.counts.is_empty() {
+        return Ok(());
+    }
+    writeln!(to, "{}: {}", arguments.image.display(), said(report))
+}
+
+fn row(finding: &Finding) -> Vec<String> {
+    let text = match &finding.place.path {
+        Some(path) => format!("{}: {}", names::show(path), finding.text),
+        None => finding.text.clone(),
+    };
+    vec![
+        finding.kind.grade().to_string(),
+        finding.kind.name().to_owned(),
+        finding.place.to_string(),
+        text,
+    ]
+}
+
+fn said(report: &Report) -> String {
+    let grades = [Grade::Fatal, Grade::Serious, Grade::Problem, Grade::Note];
+    let counts: Vec<String> = grades
+        .into_iter()
+        .filter_map(|grade| {
+            let of_grade = report
+                .counts
+                .iter()
+                .filter(|(kind, _)| kind.grade() == grade);
+            let count: u64 = of_grade.map(|(_, count)| count).sum();
+            (count > 0).then(|| format!("{count} {grade}"))
+        })
+        .collect();
+    let found = match (report.is_clean(), counts.is_empty()) {
+        (true, true) => "clean".to_owned(),
+        (true, false) => format!("clean, with {}", counts.join(", ")),
+        (false, _) => counts.join(", "),
+    };
+    if !report.is_complete {
+        return format!("{found}; the rest could not be checked");
+    }
+    format!(
+        "{found}; {} files, {} directories, {} of {} blocks in use",
+        report.files, report.directories, report.used_blocks, report.blocks
+    )
+}
+
+/// The report as programs get it.
+#[derive(Serialize)]
+struct Summary {
+    image: String,
+    clean: bool,
+    complete: bool,
+    findings: Vec<Row>,
+    counts: Vec<Count>,
+    files: u64,
+    directories: u64,
+    used_blocks: u64,
+    blocks: u64,
+    block_size: u32,
+}
+
+#[derive(Serialize)]
+struct Row {
+    name: &'static str,
+    grade: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inode: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    text: String,
+}
+
+#[derive(Serialize)]
+struct Count {
+    name: &'static str,
+    grade: &'static str,
+    count: u64,
+}
+
+impl Summary {
+    fn of(image: &Path, report: &Report) -> Self {
+        let row = |finding: &Finding| Row {
+            name: finding.kind.name(),
+            grade: finding.kind.grade().name(),
+            group: finding.place.group,
+            inode: finding.place.inode,
+            block: finding.place.block,
+            path: finding.place.path.as_deref().map(names::text),
+            text: finding.text.clone(),
+        };
+        let count = |&(kind, count): &(check::Kind, u64)| Count {
+            name: kind.name(),
+            grade: kind.grade().name(),
+            count,
+        };
+        Self {
+            image: image.display().to_string(),
+            clean: report.is_clean(),
+            complete: report.is_complete,
+            findings: report.findings.iter().map(row).collect(),
+            counts: report.counts.iter().map(count).collect(),
+            files: report.files,
+            directories: report.directories,
+            used_blocks: report.used_blocks,
+            blocks: report.blocks,
+            block_size: report.block_size,
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Pass 1: extended attributes, in inodes, in shared blocks and in inodes of their own.
+//!
+//! A block may serve many inodes and an inode may hold a value for many attributes: both are
+//! counted while the pass runs and judged after it. A block is read and claimed by the first
+//! inode that leads to it.
+
+use std::collections::HashMap;
+
+use pext4_ondisk::feature::{Compat, Incompat};
+use pext4_ondisk::inode::InodeFlags;
+use pext4_ondisk::xattr::{self, Attribute, INDEX_SYSTEM, Value};
+use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
+use pext4_sync::{Class, Mutex};
+
+use super::Examination;
+use super::catalogue::Kind;
+use super::findings::Place;
+use super::inode::Subject;
+use super::volume::NoInode;
+
+/// Locks that share the counts between them.
+const SHARDS: usize = 16;
+
+/// How often something is used, and how often it says so itself.
+#[derive(Clone, Copy, Debug, Default)]
+struct Uses {
+    found: u64,
+    /// What it says; `None` where it is too broken to say something.
+    stored: Option<u64>,
+}
+
+/// Uses of things by number, counted by many threads.
+pub(super) struct Counted {
+    shards: Vec<Mutex<HashMap<u64, Uses>>>,
+}
+
+impl Counted {
+    pub(super) fn new() -> Self {
+        let shard = || Mutex::new(Class::Leaf, HashMap::new());
+        Self {
+            shards: std::iter::repeat_with(shard).take(SHARDS).collect(),
+        }
+    }
+
+    fn shard(&self, number: u64) -> &Mutex<HashMap<u64, Uses>> {
+        &self.shards[(number % SHARDS as u64) as usize]
+    }
+
+    /// Counts one more use; whether it is the first.
+    fn add(&self, number: u64) -> bool {
+        let mut shard = self.shard(number).lock();
+        let uses = shard.entry(number).or_default();
+        uses.found += 1;
+        uses.found == 1
+    }
+
+    fn set_stored(&self, number: u64, stored: u64) {
+        self.shard(number).lock().entry(number).or_default().stored = Some(stored);
+    }
+
+    /// Uses found so far.
+    pub(super) fn found(&self, number: u64) -> u64 {
+        self.shard(number)
+            .lock()
+            .get(&number)
+            .map_or(0, |uses| uses.found)
+    }
+
+    /// Everything whose own count is wrong: the number, the own count, the uses found.
+    fn wrong(&self) -> Vec<(u64, u64, u64)> {
+        let mut wrong = Vec::new();
+        for shard in &self.shards {
+            for (number, uses) in shard.lock().iter() {
+                if let Some(stored) = uses.stored.filter(|&stored| stored != uses.found) {
+                    wrong.push((*number, stored, uses.found));
+                }
+            }
+        }
+        wrong
+    }
+}
+
+/// What an inode's attributes came to.
+#[derive(Debug, Default)]
+pub(super) struct Attributes {
+    /// Clusters they take.
+    pub(super) clusters: u64,
+    /// They could not all be read: counts mean nothing.
+    pub(super) is_partial: bool,
+    /// Bytes of inline data that lie among them.
+    pub(super) inline: Option<usize>,
+}
+
+/// Judges an inode's attributes.
+pub(super) fn check(subject: &Subject<'_>) -> Attributes {
+    let mut attributes = Attributes::default();
+    let examination = subject.examination;
+    let place = Place::inode(subject.number);
+    match xattr::decode_inode_area(&subject.inode.tail) {
+        Ok(list) => {
+            attributes.inline = list.iter().find_map(inline_length);
+            check_list(examination, &list, &place);
+        }
+        Err(corrupt) => {
+            attributes.is_partial = true;
+            examination
+                .findings
+                .corrupt(Kind::XattrEntry, place, &corrupt);
+        }
+    }
+    let block = subject.inode.file_acl;
+    if block.get() != 0 {
+        check_reference(subject, block, &mut attributes);
+    }
+    attributes
+}
+
+fn inline_length(attribute: &Attribute) -> Option<usize> {
+    match &attribute.value {
+        Value::Here(value) if attribute.is_named(INDEX_SYSTEM, b"data") => Some(value.len()),
+        _ => None,
+    }
+}
+
+fn check_reference(subject: &Subject<'_>, block: BlockNumber, attributes: &mut Attributes) {
+    if !subject.features().has_compat(Compat::EXT_ATTR) {
+        subject.report(Kind::FeatureMissing, || {
+            format!("attributes in block {block}, without ext_attr")
+        });
+    }
+    let examination = subject.examination;
+    if !examination.volume.contains(block, 1) {
+        attributes.is_partial = true;
+        let place = Place::inode(subject.number);
+        let text = || format!("attributes in block {block}");
+        return examination.findings.add(Kind::BlockOutside, place, text);
+    }
+    attributes.clusters += 1;
+    if examination.attribute_blocks.add(block.get()) {
+        examination.claims.claim(block, 1);
+        check_block(examination, subject.number, block);
+    }
+}
+
+/// Judges an attribute block, once.
+fn check_block(examination: &Examination, number: InodeNumber, block: BlockNumber) {
+    let place = || Place::inode(number).block(block);
+    let findings = &examination.findings;
+    let bytes = match examination.volume.block(block) {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            let text = || format!("extended attributes: {error}");
+            return findings.add(Kind::Unreadable, place(), text);
+        }
+    };
+    let references = match xattr::references(&bytes) {
+        Ok(references) => references,
+        Err(corrupt) => return findings.corrupt(Kind::XattrHeader, place(), &corrupt),
+    };
+    if let Some(seed) = examination.volume.seed
+        && let Err(corrupt) = xattr::verify_block(seed, block, &bytes)
+    {
+        findings.corrupt(Kind::XattrChecksum, place(), &corrupt);
+    }
+    examination
+        .attribute_blocks
+        .set_stored(block.get(), u64::from(references));
+    match xattr::Block::decode(&bytes) {
+        Ok(decoded) => check_list(examination, &decoded.attributes, &place()),
+        Err(corrupt) => findings.corrupt(Kind::XattrEntry, place(), &corrupt),
+    }
+}
+
+fn check_list(examination: &Examination, list: &[Attribute], place: &Place) {
+    let findings = &examination.findings;
+    let shown =
+        |attribute: &Attribute| format!("{}:{}", attribute.index, attribute.name.escape_ascii());
+    for attribute in list {
+        if attribute.index == 0 {
+            let corrupt = Corrupt::new("attributes", "a name without a prefix");
+            findings.corrupt(Kind::XattrEntry, place.clone(), &corrupt);
+        }
+        if !attribute.has_sound_hash() {
+            findings.add(Kind::XattrHash, place.clone(), || shown(attribute));
+        }
+        if let Value::Inode { inode, size } = attribute.value
+            && let Err(problem) = check_value(examination, attribute, inode, size)
+        {
+            findings.add(Kind::XattrValueInode, place.clone(), || {
+                format!("{}, in inode {inode}: {problem}", shown(attribute))
+            });
+        }
+    }
+    let mut names: Vec<(u8, &[u8])> = list
+        .iter()
+        .map(|attribute| (attribute.index, &*attribute.name))
+        .collect();
+    names.sort_unstable();
+    for pair in names.windows(2).filter(|pair| pair[0] == pair[1]) {
+        findings.add(Kind::XattrDuplicate, place.clone(), || {
+            format!("{}:{}", pair[0].0, pair[0].1.escape_ascii())
+        });
+    }
+}
+
+/// A value that is said to lie in an inode.
+fn check_value(
+    examination: &Examination,
+    attribute: &Attribute,
+    number: InodeNumber,
+    size: u32,
+) -> Result<(), String> {
+    let volume = &examination.volume;
+    if !volume.geometry.features.has_incompat(Incompat::EA_INODE) {
+        return Err("without the feature".to_owned());
+    }
+    let inode = match volume.inode(&examination.groups, number) {
+        Ok(inode) => inode,
+        Err(NoInode::Absent) => return Err("there is no such inode".to_owned()),
+        Err(NoInode::Io(error)) => return Err(error.to_string()),
+        Err(NoInode::Corrupt(corrupt)) => return Err(corrupt.problem().to_owned()),
+    };
+    if !inode.flags.contains(InodeFlags::EA_INODE) {
+        return Err("it holds no value".to_owned());
+    }
+    examination.values.add(u64::from(number.get()));
+    if inode.size != u64::from(size) {
+        return Err(format!("{} bytes, not {size}", inode.size));
+    }
+    let hash = xattr::entry_hash_of_value_inode(&attribute.name, inode.value_hash());
+    if attribute.hash != 0 && attribute.hash != hash {
+        let stored = attribute.hash;
+        return Err(format!("hash is {stored:#010X}, it makes {hash:#010X}"));
+    }
+    Ok(())
+}
+
+/// After the pass: blocks that count another number of users.
+pub(super) fn check_counts(examination: &Examination) {
+    for (block, stored, found) in examination.attribute_blocks.wrong() {
+        let place = Place::whole().block(BlockNumber(block));
+        examination.findings.add(Kind::XattrReferences, place, || {
+            format!("counts {stored} users, has {found}")
+        });
+    }
+}

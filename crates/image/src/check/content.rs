@@ -1,0 +1,179 @@
+//! Pass 1: whether an inode's content suits its kind and size.
+
+use std::io;
+
+use pext4_ondisk::directory::FileType;
+use pext4_ondisk::feature::Compat;
+use pext4_ondisk::inode::{BLOCK_AREA, InodeFlags};
+use pext4_ondisk::xattr;
+
+use super::attributes::Attributes;
+use super::catalogue::Kind;
+use super::inode::{Mapped, Subject, check_large};
+use super::mapping::Collector;
+
+/// Largest attribute value whose bytes are read to check its hash.
+const LARGEST_VALUE: u64 = 16 << 20;
+
+/// Judges size and content.
+pub(super) fn check(subject: &Subject<'_>, mapped: &Mapped, attributes: &Attributes) {
+    if subject.number == pext4_ondisk::InodeNumber::RESIZE {
+        return;
+    }
+    if subject.inode.has_inline_data() {
+        return check_inline(subject, attributes);
+    }
+    match subject.kind {
+        Some(FileType::Regular) => check_regular(subject, mapped),
+        Some(FileType::Directory) => check_directory(subject, mapped),
+        Some(FileType::Symlink) => check_symlink(subject, mapped),
+        Some(_) => check_special(subject),
+        None => {}
+    }
+}
+
+fn block_size(subject: &Subject<'_>) -> u64 {
+    u64::from(subject.examination.volume.geometry.block_size)
+}
+
+fn check_regular(subject: &Subject<'_>, mapped: &Mapped) {
+    check_large(subject);
+    if subject.inode.flags.contains(InodeFlags::VERITY) {
+        return;
+    }
+    let last = mapped.written_end.saturating_sub(1);
+    if subject.inode.size < last * block_size(subject) {
+        subject.report(Kind::InodeSize, || {
+            let size = subject.inode.size;
+            format!("{size} bytes, but logical block {last} is written")
+        });
+    }
+    if subject.inode.flags.contains(InodeFlags::EA_INODE) {
+        check_value(subject);
+    }
+}
+
+/// The hash of an attribute's value that fills this inode.
+fn check_value(subject: &Subject<'_>) {
+    let size = subject.inode.size;
+    if size > LARGEST_VALUE {
+        return subject.report(Kind::ValueInode, || format!("a value of {size} bytes"));
+    }
+    match value_hash(subject, size) {
+        Err(error) => subject.report(Kind::Unreadable, || format!("attribute value: {error}")),
+        Ok(hash) => {
+            let stored = subject.inode.value_hash();
+            if hash != stored {
+                subject.report(Kind::ValueInode, || {
+                    format!("hash is {stored:#010X}, its bytes make {hash:#010X}")
+                });
+            }
+        }
+    }
+}
+
+fn value_hash(subject: &Subject<'_>, size: u64) -> io::Result<u32> {
+    let volume = &subject.examination.volume;
+    let runs = Collector::collect(volume, subject.number, subject.inode);
+    let mut hash = volume.geometry.value_seed;
+    let mut left = usize::try_from(size).unwrap_or(0);
+    let mut logical = 0;
+    while left > 0 {
+        let bytes = match runs.place(logical) {
+            Some(block) => volume.block(block)?,
+            None => vec![0; volume.block_size()],
+        };
+        let taken = left.min(bytes.len());
+        hash = xattr::value_hash(hash, &bytes[..taken]);
+        left -= taken;
+        logical += 1;
+    }
+    Ok(hash)
+}
+
+fn check_directory(subject: &Subject<'_>, mapped: &Mapped) {
+    if mapped.is_partial() {
+        return;
+    }
+    let (size, block_size) = (subject.inode.size, block_size(subject));
+    let blocks = size / block_size;
+    let superblock = &subject.examination.volume.superblock;
+    let ahead = if subject.features().has_compat(Compat::DIR_PREALLOC) {
+        u64::from(superblock.preallocated_directory_blocks)
+    } else {
+        0
+    };
+    let fits = blocks <= mapped.mapped_end && mapped.mapped_end <= blocks + ahead;
+    if size == 0 || !size.is_multiple_of(block_size) || !fits {
+        subject.report(Kind::InodeSize, || {
+            format!(
+                "a directory of {size} bytes with {} blocks",
+                mapped.mapped_end
+            )
+        });
+    }
+}
+
+fn check_symlink(subject: &Subject<'_>, mapped: &Mapped) {
+    let inode = subject.inode;
+    if inode.flags.contains(InodeFlags::ENCRYPT) || mapped.is_partial() {
+        return;
+    }
+    if inode.is_fast_symlink() {
+        if let Err(corrupt) = inode.fast_symlink_target() {
+            subject.report(Kind::Symlink, || corrupt.problem().to_owned());
+        }
+        return;
+    }
+    let (size, block_size) = (inode.size, block_size(subject));
+    let block = match mapped.first {
+        Some(block) if mapped.mapped_end == 1 && (1..block_size).contains(&size) => block,
+        _ => {
+            let blocks = mapped.mapped_end;
+            return subject.report(Kind::Symlink, || {
+                format!("a target of {size} bytes in {blocks} blocks")
+            });
+        }
+    };
+    let volume = &subject.examination.volume;
+    match volume.block(block) {
+        Err(error) => subject.report(Kind::Unreadable, || format!("symbolic link: {error}")),
+        Ok(bytes) => {
+            let length = bytes.iter().position(|&byte| byte == 0);
+            let length = length.unwrap_or(bytes.len()) as u64;
+            if length != size {
+                subject.report(Kind::Symlink, || {
+                    format!("a target of {length} bytes, by its size {size}")
+                });
+            }
+        }
+    }
+}
+
+fn check_special(subject: &Subject<'_>) {
+    if subject.inode.size != 0 {
+        subject.report(Kind::SpecialFile, || {
+            format!("a size of {} bytes", subject.inode.size)
+        });
+    }
+}
+
+fn check_inline(subject: &Subject<'_>, attributes: &Attributes) {
+    let size = subject.inode.size;
+    let area = BLOCK_AREA as u64;
+    let problem = match attributes.inline {
+        None if attributes.is_partial => return,
+        None => Some("there is no system.data for it".to_owned()),
+        Some(more) => {
+            let room = area + more as u64;
+            let fits = match subject.kind {
+                Some(FileType::Directory) => size == room,
+                _ => size <= room,
+            };
+            (!fits).then(|| format!("{size} bytes, there is room for {room}"))
+        }
+    };
+    if let Some(problem) = problem {
+        subject.report(Kind::InlineData, || problem);
+    }
+}

@@ -1,0 +1,278 @@
+//! Pass 0, second half: group descriptors, their backups, and where metadata lies.
+
+use pext4_ondisk::feature::Incompat;
+use pext4_ondisk::geometry::Geometry;
+use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
+use pext4_ondisk::{BlockNumber, GroupNumber};
+
+use super::Pass;
+use super::catalogue::Kind;
+use super::claims::Claims;
+use super::findings::{Findings, Place};
+use super::parallel::Workers;
+use super::volume::{Group, Volume, group_number};
+
+/// What a stretch of metadata is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// The superblock or a copy, descriptors, and what is reserved for them.
+    Descriptors,
+    BlockBitmap,
+    InodeBitmap,
+    InodeTable,
+    /// The block of multiple mount protection.
+    Mmp,
+}
+
+impl What {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Descriptors => "superblock and descriptors",
+            Self::BlockBitmap => "block bitmap",
+            Self::InodeBitmap => "inode bitmap",
+            Self::InodeTable => "inode table",
+            Self::Mmp => "multiple-mount block",
+        }
+    }
+}
+
+/// A stretch of metadata that belongs to a group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stretch {
+    pub(super) start: u64,
+    pub(super) length: u32,
+    pub(super) group: u32,
+    pub(super) what: What,
+}
+
+impl Stretch {
+    pub(super) fn end(&self) -> u64 {
+        self.start + u64::from(self.length)
+    }
+}
+
+/// Reads all descriptors and judges each for itself.
+pub(super) fn read(volume: &Volume, findings: &Findings) -> Vec<Group> {
+    let geometry = &volume.geometry;
+    let mut groups = vec![Group::default(); geometry.group_count as usize];
+    let per_block = geometry.descriptors_per_block as usize;
+    let size = usize::from(geometry.descriptor_size);
+    for (index, chunk) in groups.chunks_mut(per_block).enumerate() {
+        let index = u32::try_from(index).expect("fewer blocks than groups");
+        let block = geometry.descriptor_block(index);
+        let bytes = match volume.block(block) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                let place = Place::whole().block(block);
+                findings.add(Kind::Unreadable, place, || format!("descriptors: {error}"));
+                continue;
+            }
+        };
+        for (slot, (group, bytes)) in chunk.iter_mut().zip(bytes.chunks_exact(size)).enumerate() {
+            let number = group_number(index as usize * per_block + slot);
+            *group = judge(volume, number, bytes, block, findings);
+        }
+    }
+    groups
+}
+
+fn judge(
+    volume: &Volume,
+    number: GroupNumber,
+    bytes: &[u8],
+    block: BlockNumber,
+    findings: &Findings,
+) -> Group {
+    let geometry = &volume.geometry;
+    let Ok(descriptor) = GroupDescriptor::decode_unverified(bytes, geometry, number) else {
+        return Group::default();
+    };
+    let mut group = Group::of(&descriptor);
+    if let Err(corrupt) = GroupDescriptor::decode(bytes, geometry, number) {
+        let place = Place::group(number).block(block);
+        findings.corrupt(Kind::DescriptorChecksum, place, &corrupt);
+        // What a wrong sum protects is not believed where disbelief costs only time.
+        group
+            .flags
+            .remove(GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT);
+        group.unused_inodes = 0;
+    }
+    check_flags(geometry, number, &group, findings);
+    let table = u64::from(geometry.inode_table_blocks);
+    let is_possible = |what: What, start: u64, length: u64| {
+        let possible = is_in_place(geometry, number, start, length);
+        if !possible {
+            findings.add(Kind::DescriptorPlace, Place::group(number), || {
+                format!("{} at block {start}, {length} long", what.name())
+            });
+        }
+        possible
+    };
+    group.has_block_bitmap = is_possible(What::BlockBitmap, group.block_bitmap, 1);
+    group.has_inode_bitmap = is_possible(What::InodeBitmap, group.inode_bitmap, 1);
+    group.has_table = is_possible(What::InodeTable, group.inode_table, table);
+    group
+}
+
+fn is_in_place(geometry: &Geometry, group: GroupNumber, start: u64, length: u64) -> bool {
+    let first = geometry.first_block(group).get();
+    let end = first + u64::from(geometry.blocks_in(group));
+    let flexible = geometry.features.has_incompat(Incompat::FLEX_BG);
+    geometry.contains(BlockNumber(start), length)
+        && (flexible || (start >= first && start + length <= end))
+}
+
+fn check_flags(geometry: &Geometry, number: GroupNumber, group: &Group, findings: &Findings) {
+    let uninit = GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT;
+    let problem = if !geometry.checksums.protects_descriptors()
+        && (group.flags.intersects(uninit) || group.unused_inodes != 0)
+    {
+        "parts are marked as never written, without a checksum that protects the mark"
+    } else if group.flags.contains(GroupFlags::BLOCK_UNINIT)
+        && number.get() + 1 == geometry.group_count
+    {
+        "the last group's block bitmap is marked as never written"
+    } else if group.unused_inodes > group.free_inodes {
+        "more inodes were never used than are free"
+    } else {
+        return;
+    };
+    findings.add(Kind::DescriptorFlags, Place::group(number), || {
+        problem.to_owned()
+    });
+}
+
+/// Every stretch of metadata, sorted by where it starts.
+pub(super) fn stretches(volume: &Volume, groups: &[Group]) -> Vec<Stretch> {
+    let geometry = &volume.geometry;
+    let mut all = Vec::with_capacity(groups.len() * 3 + 64);
+    for (index, group) in groups.iter().enumerate() {
+        let number = group_number(index);
+        let mut add = |is_there: bool, what, start, length| {
+            if is_there && length > 0 {
+                all.push(Stretch {
+                    start,
+                    length,
+                    group: number.get(),
+                    what,
+                });
+            }
+        };
+        let overhead = geometry.superblock_overhead(number);
+        let first = geometry.first_block(number).get();
+        add(true, What::Descriptors, first, overhead);
+        add(
+            group.has_block_bitmap,
+            What::BlockBitmap,
+            group.block_bitmap,
+            1,
+        );
+        add(
+            group.has_inode_bitmap,
+            What::InodeBitmap,
+            group.inode_bitmap,
+            1,
+        );
+        let table = geometry.inode_table_blocks;
+        add(group.has_table, What::InodeTable, group.inode_table, table);
+    }
+    let mmp = volume.superblock.mmp_block;
+    if geometry.features.has_incompat(Incompat::MMP) && volume.contains(mmp, 1) {
+        all.push(Stretch {
+            start: mmp.get(),
+            length: 1,
+            group: 0,
+            what: What::Mmp,
+        });
+    }
+    all.sort_unstable_by_key(|stretch| stretch.start);
+    all
+}
+
+/// Claims all metadata and reports what lies on each other. Of two tables that overlap neither is
+/// given up: their inodes tell which one is right.
+pub(super) fn claim(volume: &Volume, groups: &[Group], claims: &Claims, findings: &Findings) {
+    let mut farthest: Option<Stretch> = None;
+    for stretch in stretches(volume, groups) {
+        claims.claim_metadata(BlockNumber(stretch.start), u64::from(stretch.length));
+        if let Some(before) = farthest
+            && before.end() > stretch.start
+        {
+            let place = Place::group(GroupNumber(stretch.group)).block(BlockNumber(stretch.start));
+            findings.add(Kind::MetadataOverlap, place, || {
+                let (what, other) = (stretch.what.name(), before.what.name());
+                format!("{what} lies on the {other} of group {}", before.group)
+            });
+        }
+        if farthest.is_none_or(|before| before.end() < stretch.end()) {
+            farthest = Some(stretch);
+        }
+    }
+}
+
+/// Compares the backups of descriptors with what the primaries say about places, and the backups
+/// of the superblock.
+pub(super) fn check_backups(
+    volume: &Volume,
+    groups: &[Group],
+    workers: &Workers<'_>,
+    findings: &Findings,
+) {
+    let geometry = &volume.geometry;
+    let blocks = geometry.descriptor_blocks;
+    workers.each(
+        Pass::Superblock,
+        blocks,
+        || (),
+        |(), index| {
+            for copy in geometry.descriptor_block_copies(index) {
+                check_copy(volume, groups, index, copy, findings);
+            }
+        },
+    );
+    for group in geometry
+        .groups()
+        .filter(|&group| geometry.has_superblock(group))
+    {
+        super::superblock::check_backup(volume, group, findings);
+    }
+}
+
+fn check_copy(
+    volume: &Volume,
+    groups: &[Group],
+    index: u32,
+    copy: BlockNumber,
+    findings: &Findings,
+) {
+    let geometry = &volume.geometry;
+    let bytes = match volume.block(copy) {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            let place = Place::whole().block(copy);
+            return findings.add(Kind::Unreadable, place, || format!("descriptors: {error}"));
+        }
+    };
+    let per_block = geometry.descriptors_per_block as usize;
+    let first = index as usize * per_block;
+    let own = groups.iter().enumerate().skip(first).take(per_block);
+    let size = usize::from(geometry.descriptor_size);
+    let mut differing = own
+        .zip(bytes.chunks_exact(size))
+        .filter_map(|((number, group), bytes)| {
+            let number = group_number(number);
+            let backup = GroupDescriptor::decode_unverified(bytes, geometry, number).ok()?;
+            let differs = group.is_known
+                && (backup.block_bitmap.get() != group.block_bitmap
+                    || backup.inode_bitmap.get() != group.inode_bitmap
+                    || backup.inode_table.get() != group.inode_table);
+            differs.then_some(number)
+        });
+    if let Some(group) = differing.next() {
+        let more = differing.count();
+        let place = Place::group(group).block(copy);
+        findings.add(Kind::BackupDescriptors, place, || {
+            format!("a copy places its metadata elsewhere ({more} more groups in this block)")
+        });
+    }
+}

@@ -1,0 +1,421 @@
+//! Pass 2: every name of every directory.
+//!
+//! Threads take directory after directory. The leaves of a large indexed directory are handed out
+//! in pieces, in the order of their hashes, so that one directory of a million names is the work
+//! of many threads too. Names are kept only for as long as duplicates among them are looked for:
+//! those of a directory, or of a piece.
+
+use pext4_ondisk::directory::FileType;
+use pext4_ondisk::dirhash::Hasher;
+use pext4_ondisk::{BlockNumber, InodeNumber};
+use pext4_sync::atomic::{AtomicU32, Ordering};
+
+use super::catalogue::Kind;
+use super::findings::Place;
+use super::htree::{self, Index, Leaf};
+use super::inodes::{Directories, Directory, DirectoryRun, Inodes, Known, State};
+use super::leaf;
+use super::names::Seen;
+use super::parallel::Workers;
+use super::{Examination, Pass};
+
+/// Leaves that are handed out at once.
+const LEAVES_AT_ONCE: usize = 256;
+/// Bytes that are read at once.
+const CHUNK: usize = 1 << 20;
+
+/// The directory in the root for what a repair finds.
+const LOST_FOUND: &[u8] = b"lost+found";
+
+/// What the pass works on, and what it finds out about directories.
+pub(super) struct Tree<'a> {
+    pub(super) examination: &'a Examination,
+    pub(super) inodes: &'a Inodes,
+    pub(super) directories: &'a Directories,
+    /// Of each directory: which one has a name for it, by place in the list plus 1.
+    parents: Vec<AtomicU32>,
+    /// Of each directory: where `..` leads.
+    dot_dots: Vec<AtomicU32>,
+}
+
+/// What one thread works with.
+#[derive(Default)]
+pub(super) struct Desk {
+    pub(super) seen: Seen,
+    buffer: Vec<u8>,
+    pieces: Vec<Piece>,
+}
+
+/// Leaves of a large directory, in the order of their hashes.
+struct Piece {
+    directory: usize,
+    hasher: Option<Hasher>,
+    leaves: Vec<Leaf>,
+}
+
+/// A directory under examination.
+#[derive(Clone, Copy)]
+pub(super) struct Subject<'a> {
+    pub(super) tree: &'a Tree<'a>,
+    pub(super) place: usize,
+    pub(super) directory: &'a Directory,
+    pub(super) runs: &'a [DirectoryRun],
+}
+
+impl<'a> Tree<'a> {
+    pub(super) fn new(
+        examination: &'a Examination,
+        inodes: &'a Inodes,
+        directories: &'a Directories,
+    ) -> Self {
+        let zeroes = || {
+            let mut all = Vec::new();
+            all.resize_with(directories.list.len(), AtomicU32::default);
+            all
+        };
+        Self {
+            examination,
+            inodes,
+            directories,
+            parents: zeroes(),
+            dot_dots: zeroes(),
+        }
+    }
+
+    /// Runs the pass.
+    pub(super) fn examine(&self, workers: &Workers<'_>) {
+        let count = u32::try_from(self.directories.list.len()).unwrap_or(u32::MAX);
+        let desks = workers.each(Pass::Directories, count, Desk::default, |desk, place| {
+            self.subject(place as usize).examine(desk);
+        });
+        let pieces: Vec<Piece> = desks.into_iter().flat_map(|desk| desk.pieces).collect();
+        let count = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
+        workers.each(Pass::Directories, count, Desk::default, |desk, number| {
+            let piece = &pieces[number as usize];
+            let subject = self.subject(piece.directory);
+            subject.leaves(desk, &piece.leaves, piece.hasher);
+            subject.find_duplicates(desk);
+        });
+    }
+
+    pub(super) fn subject(&self, place: usize) -> Subject<'_> {
+        let directory = &self.directories.list[place];
+        Subject {
+            tree: self,
+            place,
+            directory,
+            runs: self.directories.runs_of(directory),
+        }
+    }
+
+    /// The directory that has a name for this one.
+    pub(super) fn parent(&self, place: usize) -> Option<usize> {
+        let parent = self.parents[place].load(Ordering::Relaxed);
+        Some(parent.checked_sub(1)? as usize)
+    }
+
+    /// Where this directory's `..` leads.
+    pub(super) fn dot_dot(&self, place: usize) -> InodeNumber {
+        InodeNumber(self.dot_dots[place].load(Ordering::Relaxed))
+    }
+
+    fn kind_of(&self, inode: InodeNumber) -> Option<FileType> {
+        match self.inodes.state(inode) {
+            Known::State(state) => FileType::from_entry(state.kind()),
+            Known::Absent | Known::Uninitialised => None,
+        }
+    }
+}
+
+impl Subject<'_> {
+    pub(super) fn number(&self) -> InodeNumber {
+        InodeNumber(self.directory.inode)
+    }
+
+    pub(super) fn place(&self, block: Option<u64>) -> Place {
+        Place {
+            block,
+            ..Place::inode(self.number())
+        }
+    }
+
+    pub(super) fn report(&self, kind: Kind, block: Option<u64>, text: impl FnOnce() -> String) {
+        let place = self.place(block);
+        self.tree.examination.findings.add(kind, place, text);
+    }
+
+    /// Blocks that the directory has by its size, as far as they can be mapped.
+    pub(super) fn blocks(&self) -> u32 {
+        let mapped = self
+            .runs
+            .last()
+            .map_or(0, |run| run.logical.saturating_add(run.length));
+        self.directory.blocks.min(mapped)
+    }
+
+    /// Where a logical block lies.
+    pub(super) fn block(&self, logical: u32) -> Option<u64> {
+        let behind = self.runs.partition_point(|run| run.logical <= logical);
+        let run = self.runs.get(behind.checked_sub(1)?)?;
+        let offset = logical - run.logical;
+        (offset < run.length).then(|| run.start + u64::from(offset))
+    }
+
+    fn examine(&self, desk: &mut Desk) {
+        // Whatever '.' says, it should lead here.
+        self.tree.inodes.link(self.number());
+        if self.directory.is_inline {
+            leaf::inline(self, desk);
+            return self.find_duplicates(desk);
+        }
+        self.check_holes();
+        if !self.directory.is_indexed {
+            self.linear(desk, &[]);
+            return self.find_duplicates(desk);
+        }
+        match htree::walk(self) {
+            Index {
+                is_sound: true,
+                hasher,
+                leaves,
+                ..
+            } => self.indexed(desk, leaves, hasher),
+            Index { nodes, .. } => {
+                self.linear(desk, &nodes);
+                self.find_duplicates(desk);
+            }
+        }
+    }
+
+    fn check_holes(&self) {
+        let mut end = 0;
+        let blocks = self.blocks();
+        for run in self.runs.iter().filter(|run| run.logical < blocks) {
+            if run.logical > end {
+                let count = run.logical - end;
+                self.report(Kind::DirectoryHole, None, || {
+                    format!("logical block {end}, {count} long")
+                });
+            }
+            end = run.logical.saturating_add(run.length);
+        }
+    }
+
+    /// All blocks in order, but for those that are known to be an index.
+    fn linear(&self, desk: &mut Desk, nodes: &[u32]) {
+        let block_size = self.tree.examination.volume.block_size();
+        let at_once = u32::try_from((CHUNK / block_size).max(1)).expect("at most a MiB");
+        let end = self.blocks();
+        let mut buffer = std::mem::take(&mut desk.buffer);
+        for run in self.runs.iter().filter(|run| run.logical < end) {
+            let length = run.length.min(end - run.logical);
+            for first in (0..length).step_by(at_once as usize) {
+                let count = at_once.min(length - first);
+                buffer.resize(count as usize * block_size, 0);
+                let start = run.start + u64::from(first);
+                self.read(start, &mut buffer);
+                for (offset, bytes) in (first..).zip(buffer.chunks_exact(block_size)) {
+                    let logical = run.logical + offset;
+                    if nodes.binary_search(&logical).is_err() {
+                        let block = run.start + u64::from(offset);
+                        leaf::block(self, desk, logical, block, bytes, None);
+                    }
+                }
+            }
+        }
+        desk.buffer = buffer;
+    }
+
+    /// Reads blocks; what cannot be read counts as empty.
+    fn read(&self, start: u64, into: &mut [u8]) {
+        let volume = &self.tree.examination.volume;
+        if volume.read(BlockNumber(start), into).is_ok() {
+            return;
+        }
+        let size = volume.block_size();
+        for (block, bytes) in (start..).zip(into.chunks_exact_mut(size)) {
+            if let Err(error) = volume.read(BlockNumber(block), bytes) {
+                self.report(Kind::Unreadable, Some(block), || {
+                    format!("directory block: {error}")
+                });
+                pext4_ondisk::directory::init_empty(bytes, volume.format);
+                if let Some(seed) = volume.seed {
+                    let generation = self.directory.generation;
+                    pext4_ondisk::directory::stamp_leaf(seed, self.number(), generation, bytes);
+                }
+            }
+        }
+    }
+
+    /// The leaves of a sound index: now, or in pieces for all threads where there are many.
+    fn indexed(&self, desk: &mut Desk, leaves: Vec<Leaf>, hasher: Option<Hasher>) {
+        if leaves.len() <= 2 * LEAVES_AT_ONCE {
+            self.leaves(desk, &leaves, hasher);
+            return self.find_duplicates(desk);
+        }
+        let mut rest = leaves;
+        while !rest.is_empty() {
+            // Names of one hash stay together.
+            let cut = (LEAVES_AT_ONCE..rest.len()).find(|&at| !rest[at].continues);
+            let later = rest.split_off(cut.unwrap_or(rest.len()));
+            desk.pieces.push(Piece {
+                directory: self.place,
+                hasher,
+                leaves: std::mem::replace(&mut rest, later),
+            });
+        }
+    }
+
+    fn leaves(&self, desk: &mut Desk, leaves: &[Leaf], hasher: Option<Hasher>) {
+        let mut buffer = std::mem::take(&mut desk.buffer);
+        buffer.resize(self.tree.examination.volume.block_size(), 0);
+        for leaf in leaves {
+            let Some(block) = self.block(leaf.logical) else {
+                continue;
+            };
+            self.read(block, &mut buffer);
+            let expected = Some((leaf, hasher));
+            leaf::block(self, desk, leaf.logical, block, &buffer, expected);
+        }
+        desk.buffer = buffer;
+    }
+
+    fn find_duplicates(&self, desk: &mut Desk) {
+        desk.seen.duplicates(|name| {
+            self.report(Kind::NameDuplicate, None, || {
+                format!("'{}'", name.escape_ascii())
+            });
+        });
+    }
+
+    /// Judges where `.` leads.
+    pub(super) fn dot(&self, target: InodeNumber, block: Option<u64>) {
+        if target != self.number() {
+            self.report(Kind::DirectoryDot, block, || {
+                format!("'.' leads to inode {target}")
+            });
+        }
+    }
+
+    /// Notes where `..` leads; whether it should is known when all names are.
+    pub(super) fn dot_dot(&self, target: InodeNumber) {
+        self.tree.dot_dots[self.place].store(target.get(), Ordering::Relaxed);
+    }
+
+    /// A name other than `.` and `..`: what it leads to.
+    pub(super) fn entry(
+        &self,
+        name: &[u8],
+        target: InodeNumber,
+        file_type: Option<FileType>,
+        block: Option<u64>,
+    ) {
+        let shown = || name.escape_ascii().to_string();
+        let Some(state) = self.target(target, block, &shown) else {
+            return;
+        };
+        self.tree.inodes.link(target);
+        let volume = &self.tree.examination.volume;
+        if volume.format.has_file_types && file_type.map_or(0, FileType::to_entry) != state.kind() {
+            let (told, is) = (name_of(file_type), name_of(self.tree.kind_of(target)));
+            self.report(Kind::EntryFileType, block, || {
+                format!("'{}', inode {target}: {told}, it is {is}", shown())
+            });
+        }
+        let child = if state.is_directory() {
+            self.tree.directories.find(target)
+        } else {
+            None
+        };
+        if self.number() == InodeNumber::ROOT && name == LOST_FOUND {
+            self.check_lost_found(child, target);
+        }
+        if let Some(child) = child {
+            self.adopt(child, target, block, &shown);
+        }
+    }
+
+    fn check_lost_found(&self, child: Option<usize>, target: InodeNumber) {
+        let is_plain = child.is_some_and(|child| {
+            let directory = &self.tree.directories.list[child];
+            !directory.is_encrypted && !directory.is_inline
+        });
+        if !is_plain {
+            self.report(Kind::LostFound, None, || format!("inode {target}"));
+        }
+    }
+
+    /// The state of what a name leads to, if it can be that.
+    fn target(
+        &self,
+        target: InodeNumber,
+        block: Option<u64>,
+        shown: &dyn Fn() -> String,
+    ) -> Option<State> {
+        let examination = self.tree.examination;
+        let geometry = &examination.volume.geometry;
+        let is_absent = target.get() > geometry.inodes_count;
+        if is_absent || target < geometry.first_inode || examination.hidden.contains(&target) {
+            self.report(Kind::EntryInode, block, || {
+                let why = if is_absent {
+                    "no such"
+                } else {
+                    "not for names"
+                };
+                format!("'{}', inode {target}: {why}", shown())
+            });
+            return None;
+        }
+        match self.tree.inodes.state(target) {
+            Known::Absent | Known::Uninitialised => {
+                self.report(Kind::EntryUninitialised, block, || {
+                    format!("'{}', inode {target}", shown())
+                });
+                None
+            }
+            Known::State(state) if !state.is_used() => {
+                self.report(Kind::EntryUnused, block, || {
+                    format!("'{}', inode {target}", shown())
+                });
+                None
+            }
+            Known::State(state) if state.holds_value() => {
+                self.report(Kind::EntryInode, block, || {
+                    format!("'{}', inode {target}: holds an attribute", shown())
+                });
+                None
+            }
+            Known::State(state) => Some(state),
+        }
+    }
+
+    fn adopt(
+        &self,
+        child: usize,
+        target: InodeNumber,
+        block: Option<u64>,
+        shown: &dyn Fn() -> String,
+    ) {
+        let own = u32::try_from(self.place + 1).unwrap_or(u32::MAX);
+        let relaxed = Ordering::Relaxed;
+        let adopted = self.tree.parents[child].compare_exchange(0, own, relaxed, relaxed);
+        if adopted.is_err() {
+            self.report(Kind::DirectoryLinkedTwice, block, || {
+                format!("'{}', inode {target}", shown())
+            });
+        }
+    }
+}
+
+fn name_of(kind: Option<FileType>) -> &'static str {
+    match kind {
+        Some(FileType::Regular) => "a file",
+        Some(FileType::Directory) => "a directory",
+        Some(FileType::Symlink) => "a symbolic link",
+        Some(FileType::CharacterDevice) => "a character device",
+        Some(FileType::BlockDevice) => "a block device",
+        Some(FileType::Fifo) => "a pipe",
+        Some(FileType::Socket) => "a socket",
+        None => "of no known kind",
+    }
+}

@@ -1,0 +1,162 @@
+//! What was found, where, and the collector that all threads of a pass add to.
+//!
+//! Of each kind the collector keeps a bounded number; the rest is only counted, so that no image
+//! can fill memory with findings. The report is sorted, so that it does not depend on which thread
+//! was quicker (apart from which of too many of one kind were kept).
+
+use std::fmt;
+
+use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber};
+use pext4_sync::{Class, Mutex};
+
+use super::catalogue::Kind;
+
+/// Most findings of one kind that are kept.
+const MOST_OF_A_KIND: u64 = 1000;
+
+/// Where something was found, as far as that is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The block group.
+    pub group: Option<u32>,
+    /// The inode.
+    pub inode: Option<u32>,
+    /// The block of the file system.
+    pub block: Option<u64>,
+    /// A path that leads to the inode.
+    pub path: Option<Vec<u8>>,
+}
+
+impl Place {
+    /// The file system as a whole.
+    pub(super) fn whole() -> Self {
+        Self::default()
+    }
+
+    /// In a group.
+    pub(super) fn group(group: GroupNumber) -> Self {
+        Self {
+            group: Some(group.get()),
+            ..Self::default()
+        }
+    }
+
+    /// In a file.
+    pub(super) fn inode(inode: InodeNumber) -> Self {
+        Self {
+            inode: Some(inode.get()),
+            ..Self::default()
+        }
+    }
+
+    /// The same, in this block.
+    pub(super) fn block(mut self, block: BlockNumber) -> Self {
+        self.block = Some(block.get());
+        self
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        let mut part = |name: &str, number: Option<u64>| -> fmt::Result {
+            if let Some(number) = number {
+                write!(formatter, "{separator}{name} {number}")?;
+                separator = ", ";
+            }
+            Ok(())
+        };
+        part("group", self.group.map(u64::from))?;
+        part("inode", self.inode.map(u64::from))?;
+        part("block", self.block)
+    }
+}
+
+/// One thing that is wrong, or worth knowing.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finding {
+    /// What it is.
+    pub kind: Kind,
+    /// Where it is.
+    pub place: Place,
+    /// What was there, in words.
+    pub text: String,
+}
+
+/// Collects findings from many threads.
+pub(super) struct Findings {
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    kept: Vec<Finding>,
+    counts: Box<[u64; Kind::COUNT]>,
+}
+
+impl Findings {
+    pub(super) fn new() -> Self {
+        let inner = Inner {
+            kept: Vec::new(),
+            counts: Box::new([0; Kind::COUNT]),
+        };
+        Self {
+            inner: Mutex::new(Class::Leaf, inner),
+        }
+    }
+
+    /// Adds one; the text is made only if it will be kept.
+    pub(super) fn add(&self, kind: Kind, place: Place, text: impl FnOnce() -> String) {
+        let mut inner = self.inner.lock();
+        inner.counts[kind.index()] += 1;
+        if inner.counts[kind.index()] <= MOST_OF_A_KIND {
+            inner.kept.push(Finding {
+                kind,
+                place,
+                text: text(),
+            });
+        }
+    }
+
+    /// Adds what a decoder said.
+    pub(super) fn corrupt(&self, kind: Kind, place: Place, corrupt: &Corrupt) {
+        self.add(kind, place, || {
+            format!("{}: {}", corrupt.structure(), corrupt.problem())
+        });
+    }
+
+    /// All that was kept, sorted, and how many of each kind there were.
+    pub(super) fn take(&self) -> (Vec<Finding>, Vec<(Kind, u64)>) {
+        let mut inner = self.inner.lock();
+        let mut kept = std::mem::take(&mut inner.kept);
+        kept.sort_unstable();
+        let counts = Kind::ALL
+            .iter()
+            .map(|&kind| (kind, inner.counts[kind.index()]))
+            .filter(|(_, count)| *count > 0);
+        (kept, counts.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Findings, Kind, MOST_OF_A_KIND, Place};
+    use pext4_ondisk::InodeNumber;
+
+    #[test]
+    fn keeps_a_bounded_number_sorted_and_counts_the_rest() {
+        let findings = Findings::new();
+        for inode in (0..3000).rev() {
+            let place = Place::inode(InodeNumber(inode));
+            findings.add(Kind::LinkCount, place, String::new);
+        }
+        findings.add(Kind::SuperblockChecksum, Place::whole(), String::new);
+        let (kept, counts) = findings.take();
+        assert_eq!(kept.len() as u64, MOST_OF_A_KIND + 1);
+        assert_eq!(kept[0].kind, Kind::SuperblockChecksum);
+        assert!(kept[1].place.inode < kept[2].place.inode);
+        assert_eq!(
+            counts,
+            [(Kind::SuperblockChecksum, 1), (Kind::LinkCount, 3000)]
+        );
+    }
+}

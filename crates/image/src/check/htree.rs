@@ -1,0 +1,247 @@
+//! Pass 2, the index of a directory: a walk over its nodes that yields the leaves in the order of
+//! their hashes, or says what is wrong. A directory whose index is wrong is read block by block.
+
+use std::io;
+
+use pext4_ondisk::BlockNumber;
+use pext4_ondisk::bitmap;
+use pext4_ondisk::directory;
+use pext4_ondisk::dirhash::{Hasher, Signedness};
+use pext4_ondisk::feature::Incompat;
+use pext4_ondisk::htree::{self, CONTINUED, RootInfo};
+
+use super::catalogue::Kind;
+use super::directories::Subject;
+
+/// The end of all hashes.
+const END: u64 = 1 << 32;
+
+/// A block of names, and which hashes belong into it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leaf {
+    pub(super) logical: u32,
+    /// Names of the first hash continue from the leaf before.
+    pub(super) continues: bool,
+    least: u32,
+    end: u64,
+}
+
+impl Leaf {
+    /// Whether a name of this hash belongs here.
+    pub(super) fn covers(&self, hash: u32) -> bool {
+        hash >= self.least && u64::from(hash) < self.end
+    }
+}
+
+/// What a walk over an index came to.
+#[derive(Debug)]
+pub(super) struct Index {
+    /// Blocks that are nodes, the root among them; sorted.
+    pub(super) nodes: Vec<u32>,
+    pub(super) leaves: Vec<Leaf>,
+    pub(super) hasher: Option<Hasher>,
+    pub(super) is_sound: bool,
+}
+
+struct Walk<'a> {
+    subject: &'a Subject<'a>,
+    index: Index,
+    /// One bit for every block that was met.
+    met: Vec<u8>,
+    has_tail: bool,
+    /// The largest hash so far.
+    last: u32,
+}
+
+/// Walks over the index of a directory.
+pub(super) fn walk(subject: &Subject<'_>) -> Index {
+    let blocks = subject.blocks().min(htree::BLOCK_MASK);
+    let volume = &subject.tree.examination.volume;
+    let mut walk = Walk {
+        subject,
+        index: Index {
+            nodes: Vec::new(),
+            leaves: Vec::new(),
+            hasher: None,
+            is_sound: true,
+        },
+        met: vec![0; (blocks as usize).div_ceil(8)],
+        has_tail: volume.seed.is_some(),
+        last: 0,
+    };
+    walk.root();
+    walk.index.nodes.sort_unstable();
+    if walk.index.is_sound {
+        walk.check_all_met(blocks);
+    }
+    walk.index
+}
+
+impl Walk<'_> {
+    fn wrong(&mut self, kind: Kind, block: Option<u64>, text: impl FnOnce() -> String) {
+        self.index.is_sound = false;
+        self.subject.report(kind, block, text);
+    }
+
+    fn root(&mut self) {
+        let volume = &self.subject.tree.examination.volume;
+        let Some((block, bytes)) = self.meet(0, None) else {
+            return;
+        };
+        match directory::dots(&bytes) {
+            Ok((own, parent)) => {
+                self.subject.dot(own, Some(block));
+                self.subject.dot_dot(parent);
+            }
+            Err(corrupt) => {
+                let problem = corrupt.problem().to_owned();
+                return self.wrong(Kind::DirectoryDot, Some(block), || problem);
+            }
+        }
+        self.index.nodes.push(0);
+        let most = if volume.geometry.features.has_incompat(Incompat::LARGEDIR) {
+            2
+        } else {
+            1
+        };
+        let info = RootInfo::decode(&bytes).and_then(|info| Ok((info, info.check(most)?)));
+        let entries = htree::Index::root(&bytes, self.has_tail);
+        let (info, version, entries) = match (info, entries) {
+            (Ok((info, version)), Ok(entries)) => (info, version, entries),
+            (Err(corrupt), _) | (_, Err(corrupt)) => {
+                let problem = corrupt.problem().to_owned();
+                return self.wrong(Kind::HtreeRoot, Some(block), || problem);
+            }
+        };
+        self.index.hasher = Some(Hasher {
+            version,
+            signedness: volume
+                .superblock
+                .hash_signedness()
+                .unwrap_or(Signedness::Signed),
+            seed: volume.superblock.hash_seed,
+        });
+        self.check_sum(block, &bytes);
+        self.entries(&entries, block, info.indirect_levels, (0, END));
+    }
+
+    /// A wrong sum does not keep the index from being followed.
+    fn check_sum(&self, block: u64, bytes: &[u8]) {
+        let directory = self.subject.directory;
+        if let Some(seed) = self.subject.tree.examination.volume.seed
+            && let Err(corrupt) =
+                htree::verify(seed, self.subject.number(), directory.generation, bytes)
+        {
+            self.subject.report(Kind::HtreeChecksum, Some(block), || {
+                corrupt.problem().to_owned()
+            });
+        }
+    }
+
+    /// A block that the index leads to: where it lies and what it holds. `None` if it was met
+    /// before or is not there.
+    fn meet(&mut self, logical: u32, from: Option<u64>) -> Option<(u64, Vec<u8>)> {
+        let block = self.mark(logical, from)?;
+        let read: io::Result<_> = self
+            .subject
+            .tree
+            .examination
+            .volume
+            .block(BlockNumber(block));
+        match read {
+            Ok(bytes) => Some((block, bytes)),
+            Err(error) => {
+                self.wrong(Kind::Unreadable, Some(block), || {
+                    format!("directory index: {error}")
+                });
+                None
+            }
+        }
+    }
+
+    fn mark(&mut self, logical: u32, from: Option<u64>) -> Option<u64> {
+        let blocks = u32::try_from(self.met.len() * 8).unwrap_or(u32::MAX);
+        let place = self
+            .subject
+            .block(logical)
+            .filter(|_| logical < self.subject.blocks().min(blocks));
+        let Some(block) = place else {
+            self.wrong(Kind::HtreeBlock, from, || {
+                format!("leads to logical block {logical}, which is not there")
+            });
+            return None;
+        };
+        if !bitmap::set(&mut self.met, logical) {
+            self.wrong(Kind::HtreeBlock, from, || {
+                format!("leads to logical block {logical} a second time")
+            });
+            return None;
+        }
+        Some(block)
+    }
+
+    /// Entries of a node with so many levels of nodes below it, for the hashes in `range`.
+    fn entries(&mut self, entries: &htree::Index<'_>, block: u64, levels: u8, range: (u32, u64)) {
+        let mut least = range.0;
+        for position in 0..entries.count() {
+            let entry = entries.entry(position);
+            if position > 0 {
+                least = entry.hash;
+                if least < self.last || u64::from(least) >= range.1 {
+                    return self.wrong(Kind::HtreeOrder, Some(block), || {
+                        format!("hash {least:#010x} of entry {position}")
+                    });
+                }
+            }
+            self.last = self.last.max(least);
+            let end = if position + 1 < entries.count() {
+                u64::from(entries.entry(position + 1).hash).min(range.1)
+            } else {
+                range.1
+            };
+            let logical = entry.block.get();
+            if levels == 0 {
+                self.leaf(logical, block, least, end);
+            } else {
+                self.node(logical, block, levels - 1, (least, end));
+            }
+        }
+    }
+
+    fn leaf(&mut self, logical: u32, from: u64, least: u32, end: u64) {
+        if self.mark(logical, Some(from)).is_some() {
+            self.index.leaves.push(Leaf {
+                logical,
+                continues: least & CONTINUED != 0,
+                least: least & !CONTINUED,
+                end,
+            });
+        }
+    }
+
+    fn node(&mut self, logical: u32, from: u64, levels: u8, range: (u32, u64)) {
+        let Some((block, bytes)) = self.meet(logical, Some(from)) else {
+            return;
+        };
+        self.index.nodes.push(logical);
+        match htree::Index::node(&bytes, self.has_tail) {
+            Ok(entries) => {
+                self.check_sum(block, &bytes);
+                self.entries(&entries, block, levels, range);
+            }
+            Err(corrupt) => {
+                let problem = corrupt.problem().to_owned();
+                self.wrong(Kind::HtreeNode, Some(block), || problem);
+            }
+        }
+    }
+
+    fn check_all_met(&mut self, blocks: u32) {
+        if let Some(logical) = bitmap::next_zero(&self.met, 0, blocks) {
+            let block = self.subject.block(logical);
+            self.wrong(Kind::HtreeBlock, block, || {
+                format!("nothing leads to logical block {logical}")
+            });
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! Pass 1, one inode: its fields, what it maps, and whether the two agree.
+
+use pext4_ondisk::directory::FileType;
+use pext4_ondisk::feature::{Compat, Features, Incompat, ReadOnlyCompat};
+use pext4_ondisk::inode::{Inode, InodeFlags};
+use pext4_ondisk::{BlockNumber, InodeNumber};
+
+use super::catalogue::Kind;
+use super::findings::Place;
+use super::inodes::{Directory, DirectoryRun, Gathered, State};
+use super::mapping::{self, Run, Visitor};
+use super::{Examination, attributes, content, special};
+
+const EXTRA_SIZE_AT: usize = 0x80;
+const OBSOLETE_ADDRESS_AT: usize = 0x70;
+/// From this size on a file needs the `large_file` feature.
+const LARGE: u64 = 1 << 31;
+
+/// What became of a slot.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Examined {
+    pub(super) state: State,
+    pub(super) links: u16,
+}
+
+/// An inode in use, with all that its checks need.
+pub(super) struct Subject<'a> {
+    pub(super) examination: &'a Examination,
+    pub(super) number: InodeNumber,
+    pub(super) inode: &'a Inode,
+    pub(super) kind: Option<FileType>,
+}
+
+impl Subject<'_> {
+    pub(super) fn report(&self, kind: Kind, text: impl FnOnce() -> String) {
+        self.examination
+            .findings
+            .add(kind, Place::inode(self.number), text);
+    }
+
+    pub(super) fn features(&self) -> &Features {
+        &self.examination.volume.geometry.features
+    }
+
+    fn has(&self, flag: InodeFlags) -> bool {
+        self.inode.flags.contains(flag)
+    }
+}
+
+/// Judges a slot.
+pub(super) fn examine(
+    examination: &Examination,
+    gathered: &mut Gathered,
+    number: InodeNumber,
+    slot: &[u8],
+) -> Examined {
+    if slot.iter().all(|&byte| byte == 0) {
+        if number == InodeNumber::ROOT {
+            special::root_is_missing(examination, "it is not in use");
+        }
+        return Examined::default();
+    }
+    let Some(inode) = decode(examination, number, slot) else {
+        return Examined::default();
+    };
+    let is_orphan = examination.orphans.contains(number);
+    if inode.links == 0 && !is_orphan {
+        unused(examination, number, &inode);
+        return Examined::default();
+    }
+    gathered.counts.inodes += 1;
+    let subject = Subject {
+        examination,
+        number,
+        inode: &inode,
+        kind: inode.file_type(),
+    };
+    check_fields(&subject, slot, is_orphan);
+    special::check(&subject);
+    let mapped = map(&subject, gathered);
+    check_contents(&subject, &mapped);
+    note_directory(&subject, gathered, &mapped);
+    let mut state = State::used(subject.kind.map_or(0, FileType::to_entry));
+    if inode.flags.contains(InodeFlags::EA_INODE) {
+        state = state.with_value();
+    }
+    if subject.kind == Some(FileType::Directory) {
+        gathered.counts.directories += 1;
+        if may_overflow(&subject) {
+            state = state.with_overflow();
+        }
+    } else {
+        gathered.counts.files += 1;
+    }
+    Examined {
+        state,
+        links: inode.links,
+    }
+}
+
+fn may_overflow(subject: &Subject<'_>) -> bool {
+    subject.inode.links == 1
+        && subject.has(InodeFlags::INDEX)
+        && subject
+            .features()
+            .has_read_only_compat(ReadOnlyCompat::DIR_NLINK)
+}
+
+/// The inode in a slot: with a wrong checksum it is judged by what it says, with an impossible
+/// extra size as if it had no extra part.
+fn decode(examination: &Examination, number: InodeNumber, slot: &[u8]) -> Option<Inode> {
+    let seed = examination.volume.seed;
+    let report = |kind, corrupt: &pext4_ondisk::Corrupt| {
+        examination
+            .findings
+            .corrupt(kind, Place::inode(number), corrupt);
+    };
+    let corrupt = match Inode::decode(slot, number, seed) {
+        Ok(inode) => return Some(inode),
+        Err(corrupt) => corrupt,
+    };
+    match Inode::decode(slot, number, None) {
+        Ok(inode) => {
+            report(Kind::InodeChecksum, &corrupt);
+            Some(inode)
+        }
+        Err(corrupt) => {
+            report(Kind::InodeExtraSize, &corrupt);
+            let mut slot = slot.to_vec();
+            slot.get_mut(EXTRA_SIZE_AT..EXTRA_SIZE_AT + 2)?.fill(0);
+            Inode::decode(&slot, number, None).ok()
+        }
+    }
+}
+
+/// An inode without links that nothing waits to delete.
+fn unused(examination: &Examination, number: InodeNumber, inode: &Inode) {
+    let first = examination.volume.geometry.first_inode;
+    if number == InodeNumber::ROOT {
+        special::root_is_missing(examination, "it has no links");
+    } else if number.get() == special::BAD_BLOCKS {
+        special::claim_bad_blocks(examination, inode);
+    } else if number >= first && inode.mode != 0 && inode.deletion_time == 0 {
+        let place = Place::inode(number);
+        examination.findings.add(Kind::InodeNotDeleted, place, || {
+            format!("mode {:06o}, no links, no time of deletion", inode.mode)
+        });
+    }
+}
+
+fn check_fields(subject: &Subject<'_>, slot: &[u8], is_orphan: bool) {
+    let inode = subject.inode;
+    let is_reserved = subject.number < subject.examination.volume.geometry.first_inode;
+    if subject.kind.is_none() && !is_reserved {
+        subject.report(Kind::InodeMode, || format!("mode {:06o}", inode.mode));
+    }
+    if inode.deletion_time != 0 && !is_orphan {
+        let time = inode.deletion_time;
+        subject.report(Kind::InodeDeletionTime, || {
+            format!("{} links, deleted at {time}", inode.links)
+        });
+    }
+    check_flags(subject);
+    check_zeroes(subject, slot);
+    check_times(subject, slot);
+}
+
+/// The first rule on flags that the inode breaks.
+fn check_flags(subject: &Subject<'_>) {
+    let is = |kind| subject.kind == Some(kind);
+    let incompat = |bits| subject.features().has_incompat(bits);
+    let has_map = is(FileType::Regular) || is(FileType::Directory) || is(FileType::Symlink);
+    let rules = [
+        (
+            subject.has(InodeFlags::EXTENTS) && !incompat(Incompat::EXTENTS),
+            "extents without the feature",
+        ),
+        (
+            subject.has(InodeFlags::EXTENTS) && subject.has(InodeFlags::INLINE_DATA),
+            "extents and inline data at once",
+        ),
+        (
+            subject.has(InodeFlags::INLINE_DATA) && !incompat(Incompat::INLINE_DATA),
+            "inline data without the feature",
+        ),
+        (
+            subject.has(InodeFlags::INDEX) && !is(FileType::Directory),
+            "an index, and it is no directory",
+        ),
+        (
+            subject.has(InodeFlags::INDEX) && !subject.features().has_compat(Compat::DIR_INDEX),
+            "an index without the feature",
+        ),
+        (
+            subject.has(InodeFlags::EA_INODE) && !incompat(Incompat::EA_INODE),
+            "an attribute's value without the feature",
+        ),
+        (
+            subject.kind.is_some() && !has_map && subject.has(InodeFlags::EXTENTS),
+            "extents, and it has no content",
+        ),
+        (
+            uses_block_map(subject) && subject.examination.volume.geometry.has_bigalloc(),
+            "a block map in a file system of clusters",
+        ),
+    ];
+    for (is_broken, text) in rules {
+        if is_broken {
+            return subject.report(Kind::InodeFlags, || text.to_owned());
+        }
+    }
+}
+
+fn uses_block_map(subject: &Subject<'_>) -> bool {
+    has_map(subject)
+        && subject.number != InodeNumber::RESIZE
+        && !subject.inode.has_extents()
+        && subject.inode.block.iter().any(|&byte| byte != 0)
+}
+
+/// Whether the block area maps blocks.
+pub(super) fn has_map(subject: &Subject<'_>) -> bool {
+    let mappable = match subject.kind {
+        Some(FileType::Regular | FileType::Directory) => true,
+        Some(FileType::Symlink) => !subject.inode.is_fast_symlink(),
+        _ => false,
+    };
+    mappable && !subject.inode.has_inline_data()
+}
+
+fn check_zeroes(subject: &Subject<'_>, slot: &[u8]) {
+    let inode = subject.inode;
+    let is_wide = subject.features().has_incompat(Incompat::SIXTY_FOUR_BIT);
+    let is_huge = subject
+        .features()
+        .has_read_only_compat(ReadOnlyCompat::HUGE_FILE);
+    let address = &slot[OBSOLETE_ADDRESS_AT..OBSOLETE_ADDRESS_AT + 4];
+    let fields = [
+        (address != [0; 4], "the address of a fragment"),
+        (
+            !is_wide && inode.file_acl.get() >> 32 != 0,
+            "the upper half of the attribute block",
+        ),
+        (
+            !is_huge && inode.blocks >> 32 != 0,
+            "the upper half of the block count",
+        ),
+    ];
+    for (is_set, what) in fields {
+        if is_set {
+            subject.report(Kind::InodeField, || format!("{what} is not zero"));
+        }
+    }
+}
+
+/// Seconds below 1970 with both epoch bits set were written by an old bug only.
+fn check_times(subject: &Subject<'_>, slot: &[u8]) {
+    if subject.has(InodeFlags::EA_INODE) {
+        return;
+    }
+    let extra = usize::from(subject.inode.extra_isize);
+    let word = |at: usize| {
+        let bytes = slot.get(at..)?.first_chunk()?;
+        Some(u32::from_le_bytes(*bytes))
+    };
+    let times = [
+        ("access", 0x08, 0x8C),
+        ("change", 0x0C, 0x84),
+        ("modification", 0x10, 0x88),
+        ("birth", 0x90, 0x94),
+    ];
+    for (name, seconds_at, extra_at) in times {
+        if EXTRA_SIZE_AT + extra < extra_at + 4 {
+            continue;
+        }
+        if let (Some(seconds), Some(epoch)) = (word(seconds_at), word(extra_at))
+            && seconds >> 31 != 0
+            && epoch & 3 == 3
+        {
+            subject.report(Kind::InodeTime, || format!("time of {name}"));
+        }
+    }
+}
+
+/// What a walk over an inode's map came to.
+#[derive(Debug, Default)]
+pub(super) struct Mapped {
+    /// Clusters, those of the map itself included.
+    clusters: u64,
+    /// The first logical block behind the last written one.
+    pub(super) written_end: u64,
+    /// The first logical block behind the last mapped one.
+    pub(super) mapped_end: u64,
+    /// Parts of the map were left out: counts mean nothing.
+    is_partial: bool,
+    /// Where logical block 0 lies, where it is mapped and written.
+    pub(super) first: Option<BlockNumber>,
+    /// For a directory: its runs in the gathered list.
+    first_run: usize,
+}
+
+impl Mapped {
+    /// Whether parts of the map were left out.
+    pub(super) fn is_partial(&self) -> bool {
+        self.is_partial
+    }
+}
+
+/// Claims what a walk meets.
+struct Claimer<'a, 'b> {
+    subject: &'a Subject<'a>,
+    mapped: Mapped,
+    /// Where a directory's runs go.
+    runs: Option<&'b mut Vec<DirectoryRun>>,
+    /// The last cluster that was claimed, and which of the file's it was.
+    last: Option<(u64, u64)>,
+}
+
+fn map(subject: &Subject<'_>, gathered: &mut Gathered) -> Mapped {
+    let is_directory = subject.kind == Some(FileType::Directory);
+    let runs = &mut gathered.directories.runs;
+    let mapped = Mapped {
+        first_run: runs.len(),
+        ..Mapped::default()
+    };
+    if !has_map(subject) || subject.number == InodeNumber::RESIZE {
+        return mapped;
+    }
+    let mut claimer = Claimer {
+        subject,
+        mapped,
+        runs: is_directory.then_some(runs),
+        last: None,
+    };
+    let volume = &subject.examination.volume;
+    mapping::walk(volume, subject.number, subject.inode, &mut claimer);
+    claimer.mapped
+}
+
+impl Claimer<'_, '_> {
+    fn report(&self, kind: Kind, block: Option<BlockNumber>, text: String) {
+        let mut place = Place::inode(self.subject.number);
+        place.block = block.map(BlockNumber::get);
+        self.subject.examination.findings.add(kind, place, || text);
+    }
+
+    /// Claims a run cluster by cluster where files are allocated so.
+    fn claim(&mut self, run: Run) {
+        let examination = self.subject.examination;
+        let ratio = u64::from(examination.volume.geometry.blocks_per_cluster);
+        let (start, length) = (run.start.get(), u64::from(run.length));
+        if ratio == 1 {
+            self.mapped.clusters += length;
+            examination.claims.claim(run.start, length);
+            return;
+        }
+        let logical = u64::from(run.logical);
+        if logical % ratio != start % ratio {
+            let text = format!("logical block {logical} is block {start}, {ratio} in a cluster");
+            self.report(Kind::ClusterMisaligned, Some(run.start), text);
+        }
+        let mut first = start / ratio;
+        let end = (start + length).div_ceil(ratio);
+        if self.last == Some((first, logical / ratio)) {
+            first += 1;
+        }
+        self.last = Some((end - 1, (logical + length - 1) / ratio));
+        if first < end {
+            self.mapped.clusters += end - first;
+            examination
+                .claims
+                .claim(BlockNumber(first * ratio), (end - first) * ratio);
+        }
+    }
+}
+
+impl Visitor for Claimer<'_, '_> {
+    fn node(&mut self, block: BlockNumber) -> bool {
+        self.mapped.clusters += 1;
+        let is_new = self.subject.examination.claims.claim(block, 1);
+        self.mapped.is_partial |= !is_new;
+        is_new
+    }
+
+    fn run(&mut self, run: Run) {
+        self.claim(run);
+        self.mapped.mapped_end = self.mapped.mapped_end.max(run.end());
+        if !run.unwritten {
+            self.mapped.written_end = self.mapped.written_end.max(run.end());
+            if run.logical == 0 {
+                self.mapped.first = Some(run.start);
+            }
+        }
+        if let Some(runs) = &mut self.runs {
+            runs.push(DirectoryRun {
+                start: run.start.get(),
+                logical: run.logical,
+                length: run.length,
+            });
+            if run.unwritten {
+                let text = format!("logical block {}, {} long", run.logical, run.length);
+                self.report(Kind::ExtentUnwritten, Some(run.start), text);
+            }
+        }
+    }
+
+    fn fault(&mut self, kind: Kind, block: Option<BlockNumber>, text: String) {
+        self.mapped.is_partial = true;
+        self.report(kind, block, text);
+    }
+
+    fn flaw(&mut self, kind: Kind, block: Option<BlockNumber>, text: String) {
+        self.report(kind, block, text);
+    }
+}
+
+/// Attributes, content, size and space, which depend on each other.
+fn check_contents(subject: &Subject<'_>, mapped: &Mapped) {
+    let attributes = attributes::check(subject);
+    content::check(subject, mapped, &attributes);
+    if mapped.is_partial || attributes.is_partial || subject.number == InodeNumber::RESIZE {
+        return;
+    }
+    let volume = &subject.examination.volume;
+    let clusters = mapped.clusters + attributes.clusters;
+    let sectors_per_cluster =
+        u64::from(volume.geometry.block_size / 512) * u64::from(volume.geometry.blocks_per_cluster);
+    let expected = clusters.saturating_mul(sectors_per_cluster);
+    let counted = subject.inode.sectors(volume.geometry.block_size);
+    if counted != expected {
+        subject.report(Kind::InodeBlocks, || {
+            format!("counts {counted} sectors, has {expected}")
+        });
+    }
+}
+
+/// Whether a size needs a feature that is not there.
+pub(super) fn check_large(subject: &Subject<'_>) {
+    let is_known = subject
+        .features()
+        .has_read_only_compat(ReadOnlyCompat::LARGE_FILE);
+    if subject.inode.size >= LARGE && !is_known {
+        subject.report(Kind::FeatureMissing, || {
+            format!("{} bytes, without large_file", subject.inode.size)
+        });
+    }
+}
+
+fn note_directory(subject: &Subject<'_>, gathered: &mut Gathered, mapped: &Mapped) {
+    if subject.kind != Some(FileType::Directory) {
+        return;
+    }
+    let block_size = u64::from(subject.examination.volume.geometry.block_size);
+    let blocks = subject.inode.size.div_ceil(block_size);
+    let directories = &mut gathered.directories;
+    let runs = directories.runs.len() - mapped.first_run;
+    let (Ok(first_run), Ok(runs)) = (u32::try_from(mapped.first_run), u32::try_from(runs)) else {
+        return;
+    };
+    directories.list.push(Directory {
+        inode: subject.number.get(),
+        generation: subject.inode.generation,
+        blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
+        first_run,
+        runs,
+        is_indexed: subject.has(InodeFlags::INDEX),
+        is_encrypted: subject.has(InodeFlags::ENCRYPT),
+        folds_case: subject.has(InodeFlags::CASEFOLD),
+        is_inline: subject.inode.has_inline_data(),
+    });
+}

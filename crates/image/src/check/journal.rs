@@ -1,0 +1,178 @@
+//! The journal: whether it is sound, and the image as it will be after its replay.
+//!
+//! A replay goes into memory, which the length of the journal bounds.
+
+use std::sync::Arc;
+
+use pext4_block::{Device, OverlayDevice};
+use pext4_jbd2::{LogArea, recovery};
+use pext4_ondisk::directory::FileType;
+use pext4_ondisk::feature::{Compat, Incompat};
+use pext4_ondisk::inode::Inode;
+use pext4_ondisk::journal::JournalSuperblock;
+use pext4_ondisk::{BlockNumber, InodeNumber};
+
+use super::catalogue::Kind;
+use super::findings::{Findings, Place};
+use super::mapping::{Collector, Run};
+use super::volume::{Group, Volume};
+
+/// A journal has at least so many blocks.
+const LEAST_BLOCKS: u64 = 1024;
+
+/// Judges the journal; gives the device as it is after a replay, where one is due.
+pub(super) fn check(
+    volume: &Volume,
+    groups: &[Group],
+    findings: &Findings,
+) -> Option<Arc<dyn Device>> {
+    let superblock = &volume.superblock;
+    let number = superblock.journal_inode;
+    if !superblock.features.has_compat(Compat::HAS_JOURNAL) {
+        return None;
+    }
+    let is_dirty = superblock.features.has_incompat(Incompat::RECOVER);
+    let unreplayable = |why: &str| {
+        let kind = if is_dirty {
+            Kind::JournalUnreplayable
+        } else {
+            Kind::JournalSuperblock
+        };
+        findings.add(kind, Place::inode(number), || why.to_owned());
+    };
+    if number.get() == 0 {
+        if is_dirty {
+            unreplayable("it lies on another device");
+        }
+        return None;
+    }
+    let (area, inode) = find(volume, groups, number, findings)?;
+    check_copy(volume, &inode, findings);
+    let journal = match recovery::read_superblock(&*volume.device, &area) {
+        Ok(journal) => journal,
+        Err(error) => {
+            let place = Place::inode(number);
+            findings.add(Kind::JournalSuperblock, place, || error.to_string());
+            return None;
+        }
+    };
+    if journal.errno != 0 {
+        findings.add(Kind::StateErrors, Place::inode(number), || {
+            format!("the journal stopped with error {}", journal.errno)
+        });
+    }
+    if !is_dirty {
+        if journal.start != 0 {
+            findings.add(Kind::JournalUnflagged, Place::inode(number), || {
+                format!("its log starts at block {}", journal.start)
+            });
+        }
+        return None;
+    }
+    match replay(volume, &area, &journal, findings) {
+        Ok(device) => device,
+        Err(error) => {
+            unreplayable(&error);
+            None
+        }
+    }
+}
+
+/// Where the log lies.
+fn find(
+    volume: &Volume,
+    groups: &[Group],
+    number: InodeNumber,
+    findings: &Findings,
+) -> Option<(LogArea, Inode)> {
+    let report = |text: String| {
+        findings.add(Kind::JournalInode, Place::inode(number), || text);
+    };
+    let Ok(inode) = volume.inode(groups, number) else {
+        report("it cannot be read".to_owned());
+        return None;
+    };
+    let blocks = inode.size / u64::from(volume.geometry.block_size);
+    if inode.file_type() != Some(FileType::Regular) || inode.links == 0 || blocks < LEAST_BLOCKS {
+        let (mode, links) = (inode.mode, inode.links);
+        report(format!("mode {mode:06o}, {links} links, {blocks} blocks"));
+        return None;
+    }
+    let collected = Collector::collect(volume, number, &inode);
+    let runs = match without_holes(&collected.runs, blocks) {
+        Some(runs) if collected.is_sound => runs,
+        _ => {
+            report(format!("its {blocks} blocks are not all there"));
+            return None;
+        }
+    };
+    match LogArea::new(volume.geometry.block_size, &runs) {
+        Ok(area) => Some((area, inode)),
+        Err(corrupt) => {
+            report(corrupt.problem().to_owned());
+            None
+        }
+    }
+}
+
+/// The runs of a file's first blocks, if there is no hole among them.
+fn without_holes(runs: &[Run], blocks: u64) -> Option<Vec<(BlockNumber, u32)>> {
+    let mut end = 0;
+    let mut placed = Vec::with_capacity(runs.len());
+    for run in runs {
+        if end >= blocks {
+            break;
+        }
+        if u64::from(run.logical) != end || run.unwritten {
+            return None;
+        }
+        placed.push((run.start, run.length));
+        end = run.end();
+    }
+    (end >= blocks).then_some(placed)
+}
+
+/// The superblock keeps a copy of the journal's map, for when the inode is lost.
+fn check_copy(volume: &Volume, inode: &Inode, findings: &Findings) {
+    if volume.superblock.journal_backup_type != 1 {
+        return;
+    }
+    let words = volume.superblock.journal_backup;
+    let mut bytes = words.iter().flat_map(|word| word.to_le_bytes());
+    let same_map = inode.block.iter().all(|&byte| bytes.next() == Some(byte));
+    let size = u64::from(words[15]) << 32 | u64::from(words[16]);
+    if !same_map || size != inode.size {
+        let place = Place::inode(volume.superblock.journal_inode);
+        findings.add(Kind::JournalBackup, place, || {
+            let what = if same_map { "size" } else { "block map" };
+            format!("the superblock's copy has another {what}")
+        });
+    }
+}
+
+fn replay(
+    volume: &Volume,
+    area: &LogArea,
+    journal: &JournalSuperblock,
+    findings: &Findings,
+) -> Result<Option<Arc<dyn Device>>, String> {
+    let blocks = volume.geometry.blocks_count;
+    let (report, replayed) = recovery::recover_to_overlay(&*volume.device, area, journal, blocks)
+        .map_err(|error| error.to_string())?;
+    if replayed.is_empty() {
+        return Ok(None);
+    }
+    let overlay = OverlayDevice::new(Arc::clone(&volume.device));
+    for (block, bytes) in replayed {
+        let offset = block.get() * u64::from(volume.geometry.block_size);
+        overlay
+            .write_at(offset, &bytes)
+            .map_err(|error| error.to_string())?;
+    }
+    let place = Place::inode(volume.superblock.journal_inode);
+    findings.add(Kind::JournalPending, place, || {
+        let (transactions, blocks) = (report.transactions, report.blocks);
+        format!("{transactions} transactions, {blocks} blocks, replayed in memory")
+    });
+    Ok(Some(Arc::new(overlay)))
+}

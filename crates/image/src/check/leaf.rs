@@ -1,0 +1,208 @@
+//! Pass 2, one block of names.
+
+use pext4_ondisk::InodeNumber;
+use pext4_ondisk::directory::{self, Entry, Format, is_sound_name};
+use pext4_ondisk::dirhash::Hasher;
+use pext4_ondisk::inode::Inode;
+use pext4_ondisk::xattr::{self, INDEX_SYSTEM, Value};
+
+use super::catalogue::Kind;
+use super::directories::{Desk, Subject};
+use super::htree::Leaf;
+use super::names;
+
+/// Bytes of inline data that lie in the inode itself; in a directory the first 4 are the parent.
+const PARENT_SIZE: usize = 4;
+
+/// What the index says of a leaf, and how it hashes names.
+pub(super) type Expected<'a> = Option<(&'a Leaf, Option<Hasher>)>;
+
+/// Judges a block of a directory that holds names.
+pub(super) fn block(
+    subject: &Subject<'_>,
+    desk: &mut Desk,
+    logical: u32,
+    block: u64,
+    bytes: &[u8],
+    expected: Expected<'_>,
+) {
+    let format = check_sum(subject, block, bytes);
+    let mut position = if logical == 0 { 0 } else { 2 };
+    let mut is_whole = true;
+    for record in directory::records(bytes, format) {
+        let record = match record {
+            Ok(record) => record,
+            Err(corrupt) => {
+                is_whole = false;
+                subject.report(Kind::DirectoryRecord, Some(block), || {
+                    corrupt.problem().to_owned()
+                });
+                continue;
+            }
+        };
+        match (position, record.entry) {
+            (0 | 1, entry) => dots(subject, position, entry.as_ref(), block),
+            (_, Some(entry)) => name(subject, desk, &entry, Some(block), expected),
+            (_, None) => {}
+        }
+        position += 1;
+    }
+    if position < 2 && is_whole {
+        subject.report(Kind::DirectoryDotDot, Some(block), || {
+            "there is none".to_owned()
+        });
+    }
+}
+
+/// Checks the sum in a block's tail; a block without one is read to its end.
+fn check_sum(subject: &Subject<'_>, block: u64, bytes: &[u8]) -> Format {
+    let volume = &subject.tree.examination.volume;
+    let Some(seed) = volume.seed else {
+        return volume.format;
+    };
+    if !directory::has_tail(bytes) {
+        subject.report(Kind::DirectoryTail, Some(block), || {
+            "its end holds something else".to_owned()
+        });
+        return Format {
+            has_tail: false,
+            ..volume.format
+        };
+    }
+    let generation = subject.directory.generation;
+    if let Err(corrupt) = directory::verify_leaf(seed, subject.number(), generation, bytes) {
+        subject.report(Kind::DirectoryChecksum, Some(block), || {
+            corrupt.problem().to_owned()
+        });
+    }
+    volume.format
+}
+
+/// The first two records of a directory.
+fn dots(subject: &Subject<'_>, position: u32, entry: Option<&Entry<'_>>, block: u64) {
+    let (expected, kind): (&[u8], _) = if position == 0 {
+        (b".", Kind::DirectoryDot)
+    } else {
+        (b"..", Kind::DirectoryDotDot)
+    };
+    match entry {
+        Some(entry) if entry.name == expected && position == 0 => {
+            subject.dot(entry.inode, Some(block));
+        }
+        Some(entry) if entry.name == expected => subject.dot_dot(entry.inode),
+        _ => subject.report(kind, Some(block), || {
+            let found = entry.map_or("nothing".to_owned(), |entry| {
+                format!("'{}'", entry.name.escape_ascii())
+            });
+            format!("{found} in its place")
+        }),
+    }
+}
+
+fn name(
+    subject: &Subject<'_>,
+    desk: &mut Desk,
+    entry: &Entry<'_>,
+    block: Option<u64>,
+    expected: Expected<'_>,
+) {
+    let text = entry.name;
+    let is_dot = matches!(text, b"." | b"..");
+    if is_dot || (!subject.directory.is_encrypted && !is_sound_name(text)) {
+        subject.report(Kind::NameBad, block, || {
+            format!("'{}', inode {}", text.escape_ascii(), entry.inode)
+        });
+    }
+    let mut folded = [0; directory::NAME_MAX];
+    let text = fold(subject, text, &mut folded);
+    let key = match hash(text, subject, expected) {
+        Some(hash) => {
+            let (leaf, _) = expected.expect("a hash comes from an index");
+            if !leaf.covers(hash.major) {
+                subject.report(Kind::HtreeHash, block, || {
+                    format!("'{}' has hash {:#010x}", text.escape_ascii(), hash.major)
+                });
+            }
+            u64::from(hash.major) << 32 | u64::from(hash.minor)
+        }
+        None => names::key(text),
+    };
+    desk.seen.add(key, text);
+    subject.entry(entry.name, entry.inode, entry.file_type, block);
+}
+
+/// The name as the directory compares it: folded, as far as that is known here (ASCII).
+fn fold<'a>(subject: &Subject<'_>, name: &'a [u8], folded: &'a mut [u8]) -> &'a [u8] {
+    if !subject.directory.folds_case || subject.directory.is_encrypted || !name.is_ascii() {
+        return name;
+    }
+    let folded = &mut folded[..name.len()];
+    folded.copy_from_slice(name);
+    folded.make_ascii_lowercase();
+    folded
+}
+
+/// The hash that the index goes by, where it can be made here.
+fn hash(
+    name: &[u8],
+    subject: &Subject<'_>,
+    expected: Expected<'_>,
+) -> Option<pext4_ondisk::dirhash::Hash> {
+    let (_, hasher) = expected?;
+    let hasher = hasher?;
+    let signedness_matters = !name.is_ascii();
+    let superblock = &subject.tree.examination.volume.superblock;
+    let is_unsettled = superblock.hash_signedness().is_none();
+    if signedness_matters && (subject.directory.folds_case || is_unsettled) {
+        return None;
+    }
+    hasher.hash(name)
+}
+
+/// A directory that lies in its inode: the parent's number and names, then more names.
+pub(super) fn inline(subject: &Subject<'_>, desk: &mut Desk) {
+    let examination = subject.tree.examination;
+    let Ok(inode) = examination
+        .volume
+        .inode(&examination.groups, subject.number())
+    else {
+        return;
+    };
+    let (parent, first) = inode.block.split_at(PARENT_SIZE);
+    let parent = parent
+        .first_chunk()
+        .map_or(0, |word| u32::from_le_bytes(*word));
+    subject.dot_dot(InodeNumber(parent));
+    region(subject, desk, first);
+    region(subject, desk, &inline_rest(&inode));
+}
+
+/// The part of inline data that lies among the attributes.
+fn inline_rest(inode: &Inode) -> Box<[u8]> {
+    let list = xattr::decode_inode_area(&inode.tail).unwrap_or_default();
+    let rest = list
+        .into_iter()
+        .find_map(|attribute| match attribute.value {
+            Value::Here(ref value) if attribute.is_named(INDEX_SYSTEM, b"data") => {
+                Some(value.clone())
+            }
+            _ => None,
+        });
+    rest.unwrap_or_default()
+}
+
+fn region(subject: &Subject<'_>, desk: &mut Desk, bytes: &[u8]) {
+    let format = subject.tree.examination.volume.format.inline();
+    for record in directory::records(bytes, format) {
+        match record {
+            Ok(record) => {
+                if let Some(entry) = record.entry {
+                    name(subject, desk, &entry, None, None);
+                }
+            }
+            Err(corrupt) => {
+                subject.report(Kind::DirectoryRecord, None, || corrupt.problem().to_owned())
+            }
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! Walks over what maps a file's blocks: extent trees and block maps.
+//!
+//! A walk tells a [`Visitor`] every block that holds a part of the map, every run of data, and
+//! everything that is wrong. It ends on any bytes: a tree's depth falls with each step, and the
+//! visitor says for each block of the map whether to go into it, which it does for none twice.
+
+use pext4_ondisk::extent::{Extent, Header, Index, Node, verify_node};
+use pext4_ondisk::indirect::{self, DIRECT};
+use pext4_ondisk::inode::Inode;
+use pext4_ondisk::{BlockNumber, InodeNumber};
+
+use super::catalogue::Kind;
+use super::volume::Volume;
+
+/// Blocks of a file that lie one behind the other on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) logical: u32,
+    pub(super) start: BlockNumber,
+    pub(super) length: u32,
+    pub(super) unwritten: bool,
+}
+
+impl Run {
+    /// The first logical block behind it.
+    pub(super) fn end(&self) -> u64 {
+        u64::from(self.logical) + u64::from(self.length)
+    }
+}
+
+/// Who is told what a walk meets.
+pub(super) trait Visitor {
+    /// A block of the map; whether to go into it.
+    fn node(&mut self, block: BlockNumber) -> bool;
+
+    /// A run of data.
+    fn run(&mut self, run: Run);
+
+    /// Something is wrong, and a part of the map is left out.
+    fn fault(&mut self, kind: Kind, block: Option<BlockNumber>, text: String);
+
+    /// Something is wrong, and the walk goes on over it.
+    fn flaw(&mut self, kind: Kind, block: Option<BlockNumber>, text: String);
+}
+
+/// Walks over an inode's map, whichever kind it has.
+pub(super) fn walk(
+    volume: &Volume,
+    number: InodeNumber,
+    inode: &Inode,
+    visitor: &mut impl Visitor,
+) {
+    if inode.has_extents() {
+        Tree {
+            volume,
+            number,
+            generation: inode.generation,
+            visitor,
+        }
+        .root(&inode.block);
+    } else {
+        Map { volume, visitor }.root(&inode.block);
+    }
+}
+
+struct Tree<'a, V> {
+    volume: &'a Volume,
+    number: InodeNumber,
+    generation: u32,
+    visitor: &'a mut V,
+}
+
+/// Deepest tree that blocks of a size can need: one leaf entry a logical block.
+pub(super) fn deepest(block_size: usize) -> u16 {
+    let entries = u64::try_from(pext4_ondisk::extent::capacity(block_size)).unwrap_or(u64::MAX);
+    let (mut depth, mut reach) = (0, 4u64);
+    while reach < 1 << 32 && depth < pext4_ondisk::extent::MAX_DEPTH {
+        reach = reach.saturating_mul(entries.max(2));
+        depth += 1;
+    }
+    depth
+}
+
+impl<V: Visitor> Tree<'_, V> {
+    fn root(&mut self, root: &[u8]) {
+        match Node::parse(root) {
+            Err(corrupt) => {
+                let text = format!("root: {}", corrupt.problem());
+                self.visitor.fault(Kind::ExtentHeader, None, text);
+            }
+            Ok(node) if node.depth() > deepest(self.volume.block_size()) => {
+                let text = format!("root: a tree {} levels deep", node.depth());
+                self.visitor.fault(Kind::ExtentHeader, None, text);
+            }
+            Ok(node) => self.node(&node, None, 0, 1 << 32),
+        }
+    }
+
+    /// The entries of a node that maps logical blocks from `least` to before `end`.
+    fn node(&mut self, node: &Node<'_>, block: Option<BlockNumber>, least: u64, end: u64) {
+        if node.depth() == 0 {
+            self.leaf(node, block, least, end);
+        } else {
+            self.index(node, block, least, end);
+        }
+    }
+
+    fn leaf(&mut self, node: &Node<'_>, block: Option<BlockNumber>, least: u64, end: u64) {
+        let mut least = least;
+        for (slot, entry) in node.entries().iter().enumerate() {
+            let extent = match Extent::decode(entry) {
+                Ok(extent) => extent,
+                Err(corrupt) => {
+                    let text = format!("entry {slot}: {}", corrupt.problem());
+                    self.visitor.fault(Kind::ExtentEntry, block, text);
+                    continue;
+                }
+            };
+            if u64::from(extent.logical.get()) < least {
+                let text = format!("entry {slot}: {extent}, after logical block {least}");
+                self.visitor.fault(Kind::ExtentOrder, block, text);
+                continue;
+            }
+            if !self.volume.bounds.contain(extent.start, extent.length) {
+                let text = format!("entry {slot}: {extent}");
+                self.visitor.fault(Kind::BlockOutside, block, text);
+                continue;
+            }
+            if extent.end() > end {
+                let text = format!("entry {slot}: {extent} reaches beyond logical block {end}");
+                self.visitor.flaw(Kind::ExtentIndex, block, text);
+            }
+            least = extent.end();
+            self.visitor.run(Run {
+                logical: extent.logical.get(),
+                start: extent.start,
+                length: extent.length,
+                unwritten: extent.unwritten,
+            });
+        }
+    }
+
+    fn index(&mut self, node: &Node<'_>, block: Option<BlockNumber>, least: u64, end: u64) {
+        let mut least = least;
+        for (slot, entry) in node.entries().iter().enumerate() {
+            let index = Index::decode(entry);
+            let logical = u64::from(index.logical.get());
+            if logical < least || logical >= end {
+                let text = format!("entry {slot} at logical block {logical}, after {least}");
+                self.visitor.fault(Kind::ExtentOrder, block, text);
+                continue;
+            }
+            least = logical + 1;
+            if !self.volume.bounds.contain(index.child, 1) {
+                let text = format!("entry {slot}: its node is block {}", index.child);
+                self.visitor.fault(Kind::BlockOutside, block, text);
+                continue;
+            }
+            let behind = node.entries().get(slot + 1).map_or(end, |next| {
+                u64::from(Index::decode(next).logical.get()).min(end)
+            });
+            self.child(&index, node.depth() - 1, behind.max(least));
+        }
+    }
+
+    fn child(&mut self, index: &Index, depth: u16, end: u64) {
+        let block = index.child;
+        if !self.visitor.node(block) {
+            return;
+        }
+        let bytes = match self.volume.block(block) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                let text = format!("extent node: {error}");
+                return self.visitor.fault(Kind::Unreadable, Some(block), text);
+            }
+        };
+        let node = match Node::parse(&bytes) {
+            Ok(node) if node.depth() == depth && !node.is_empty() => node,
+            Ok(node) => {
+                let Header { depth: own, .. } = node.header();
+                let text = format!("depth {own} with {} entries at depth {depth}", node.len());
+                return self.visitor.fault(Kind::ExtentHeader, Some(block), text);
+            }
+            Err(corrupt) => {
+                let text = corrupt.problem().to_owned();
+                return self.visitor.fault(Kind::ExtentHeader, Some(block), text);
+            }
+        };
+        if let Some(seed) = self.volume.seed
+            && let Err(corrupt) = verify_node(seed, self.number, self.generation, &bytes)
+        {
+            let text = corrupt.problem().to_owned();
+            self.visitor.flaw(Kind::ExtentChecksum, Some(block), text);
+        }
+        let (first, expected) = (node.logical(0), index.logical);
+        if first != expected {
+            let text = format!("begins at logical block {first}, its parent says {expected}");
+            self.visitor.flaw(Kind::ExtentIndex, Some(block), text);
+        }
+        self.node(&node, Some(block), u64::from(expected.get()), end);
+    }
+}
+
+struct Map<'a, V> {
+    volume: &'a Volume,
+    visitor: &'a mut V,
+}
+
+/// A run that grows while pointers follow each other.
+#[derive(Default)]
+struct Growing(Option<Run>);
+
+impl Growing {
+    fn add(&mut self, logical: u32, block: BlockNumber, visitor: &mut impl Visitor) {
+        if let Some(run) = &mut self.0
+            && run.end() == u64::from(logical)
+            && run.start.checked_add(run.length) == Some(block)
+        {
+            run.length += 1;
+            return;
+        }
+        self.end(visitor);
+        self.0 = Some(Run {
+            logical,
+            start: block,
+            length: 1,
+            unwritten: false,
+        });
+    }
+
+    fn end(&mut self, visitor: &mut impl Visitor) {
+        if let Some(run) = self.0.take() {
+            visitor.run(run);
+        }
+    }
+}
+
+impl<V: Visitor> Map<'_, V> {
+    fn root(&mut self, root: &[u8]) {
+        let mut growing = Growing::default();
+        let mut logical = 0u64;
+        for slot in 0..DIRECT {
+            let pointer = indirect::entry(root, slot);
+            self.pointer(pointer, None, logical, &mut growing);
+            logical += 1;
+        }
+        let mut reach = 1;
+        for depth in 1..=indirect::MAX_DEPTH {
+            reach *= u64::from(indirect::pointers_per_block(
+                self.volume.geometry.block_size,
+            ));
+            let pointer = indirect::entry(root, DIRECT + depth - 1);
+            self.subtree(pointer, None, depth, logical, reach, &mut growing);
+            logical += reach;
+        }
+        growing.end(self.visitor);
+    }
+
+    /// A pointer to data.
+    fn pointer(
+        &mut self,
+        pointer: u32,
+        block: Option<BlockNumber>,
+        logical: u64,
+        growing: &mut Growing,
+    ) {
+        let target = BlockNumber(u64::from(pointer));
+        let Ok(logical) = u32::try_from(logical) else {
+            return;
+        };
+        if pointer == 0 {
+            return;
+        }
+        if self.volume.bounds.contain(target, 1) {
+            growing.add(logical, target, self.visitor);
+        } else {
+            let text = format!("logical block {logical} is block {target}");
+            self.visitor.fault(Kind::BlockOutside, block, text);
+        }
+    }
+
+    /// A pointer to a block of pointers that together reach `reach` blocks.
+    fn subtree(
+        &mut self,
+        pointer: u32,
+        parent: Option<BlockNumber>,
+        depth: usize,
+        logical: u64,
+        reach: u64,
+        growing: &mut Growing,
+    ) {
+        let block = BlockNumber(u64::from(pointer));
+        if pointer == 0 || logical >= 1 << 32 {
+            return;
+        }
+        if !self.volume.bounds.contain(block, 1) {
+            let text = format!("pointers for logical block {logical} are block {block}");
+            return self.visitor.fault(Kind::BlockOutside, parent, text);
+        }
+        if !self.visitor.node(block) {
+            return;
+        }
+        let bytes = match self.volume.block(block) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                let text = format!("block of pointers: {error}");
+                return self.visitor.fault(Kind::Unreadable, Some(block), text);
+            }
+        };
+        let (words, _) = bytes.as_chunks::<4>();
+        let step = reach / words.len() as u64;
+        for (word, at) in words.iter().zip((logical..).step_by(step as usize)) {
+            let pointer = u32::from_le_bytes(*word);
+            if pointer == 0 {
+                continue;
+            }
+            if depth == 1 {
+                self.pointer(pointer, Some(block), at, growing);
+            } else {
+                self.subtree(pointer, Some(block), depth - 1, at, step, growing);
+            }
+        }
+    }
+}
+
+/// Collects the runs of a file and nothing else; goes into at most so many blocks of its map.
+pub(super) struct Collector {
+    pub(super) runs: Vec<Run>,
+    /// Nothing was wrong.
+    pub(super) is_sound: bool,
+    nodes: std::collections::HashSet<BlockNumber>,
+}
+
+/// Blocks of a map that a [`Collector`] goes into at most.
+const MOST_NODES: usize = 1 << 16;
+
+impl Collector {
+    /// The runs of an inode's data, in order.
+    pub(super) fn collect(volume: &Volume, number: InodeNumber, inode: &Inode) -> Self {
+        let mut collector = Self {
+            runs: Vec::new(),
+            is_sound: true,
+            nodes: std::collections::HashSet::new(),
+        };
+        walk(volume, number, inode, &mut collector);
+        collector
+    }
+
+    /// The blocks of the map.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &BlockNumber> {
+        self.nodes.iter()
+    }
+
+    /// Where a logical block lies.
+    pub(super) fn place(&self, logical: u32) -> Option<BlockNumber> {
+        let run = self
+            .runs
+            .iter()
+            .find(|run| run.logical <= logical && u64::from(logical) < run.end())?;
+        run.start.checked_add(logical - run.logical)
+    }
+}
+
+impl Visitor for Collector {
+    fn node(&mut self, block: BlockNumber) -> bool {
+        let goes_in = self.nodes.len() < MOST_NODES && self.nodes.insert(block);
+        self.is_sound &= goes_in;
+        goes_in
+    }
+
+    fn run(&mut self, run: Run) {
+        self.runs.push(run);
+    }
+
+    fn fault(&mut self, _: Kind, _: Option<BlockNumber>, _: String) {
+        self.is_sound = false;
+    }
+
+    fn flaw(&mut self, _: Kind, _: Option<BlockNumber>, _: String) {
+        self.is_sound = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::deepest;
+
+    #[test]
+    fn trees_are_no_deeper_than_they_can_need_to_be() {
+        let depths = [1024, 2048, 4096, 65536].map(deepest);
+        assert_eq!(depths, [5, 5, 4, 3]);
+    }
+}

@@ -1,0 +1,37 @@
+//! Pass 0: multiple mount protection.
+
+use pext4_ondisk::feature::Incompat;
+use pext4_ondisk::mmp::{Mmp, Use};
+
+use super::catalogue::Kind;
+use super::findings::{Findings, Place};
+use super::volume::Volume;
+
+/// Judges the block, and says who uses the file system.
+pub(super) fn check(volume: &Volume, findings: &Findings) {
+    if !volume.geometry.features.has_incompat(Incompat::MMP) {
+        return;
+    }
+    let block = volume.superblock.mmp_block;
+    let place = || Place::whole().block(block);
+    if !volume.contains(block, 1) {
+        return findings.add(Kind::MmpBlock, place(), || {
+            "it lies outside the file system".to_owned()
+        });
+    }
+    let bytes = match volume.block(block) {
+        Ok(bytes) => bytes,
+        Err(error) => return findings.add(Kind::Unreadable, place(), || error.to_string()),
+    };
+    let usage = match Mmp::decode(&bytes, volume.seed) {
+        Ok(mmp) => mmp.usage(),
+        Err(corrupt) => return findings.corrupt(Kind::MmpBlock, place(), &corrupt),
+    };
+    let text = match usage {
+        Use::Clean => return,
+        Use::Checking => "a checker",
+        Use::Mounted(_) => "a mount",
+        Use::Unknown(_) => "somebody unknown",
+    };
+    findings.add(Kind::MmpInUse, place(), || format!("{text} was there last"));
+}

@@ -1,0 +1,76 @@
+//! Names seen in one directory, to find those that stand there twice.
+
+/// Most names that are kept; among more, duplicates are looked for in the first of them only.
+const MOST_NAMES: usize = 1 << 22;
+
+#[derive(Clone, Copy)]
+struct Name {
+    key: u64,
+    start: u32,
+    length: u8,
+}
+
+/// Names, packed, and a key of each.
+#[derive(Default)]
+pub(super) struct Seen {
+    bytes: Vec<u8>,
+    names: Vec<Name>,
+}
+
+impl Seen {
+    /// Adds a name. Equal names have equal keys.
+    pub(super) fn add(&mut self, key: u64, name: &[u8]) {
+        let (Ok(start), Ok(length)) = (u32::try_from(self.bytes.len()), u8::try_from(name.len()))
+        else {
+            return;
+        };
+        if self.names.len() < MOST_NAMES {
+            self.bytes.extend_from_slice(name);
+            self.names.push(Name { key, start, length });
+        }
+    }
+
+    /// Reports every name that is there more than once, and forgets all.
+    pub(super) fn duplicates(&mut self, mut report: impl FnMut(&[u8])) {
+        let bytes = &self.bytes;
+        let text = |name: &Name| &bytes[name.start as usize..][..usize::from(name.length)];
+        self.names.sort_unstable_by_key(|name| name.key);
+        for equal in self.names.chunk_by_mut(|one, other| one.key == other.key) {
+            if equal.len() < 2 {
+                continue;
+            }
+            equal.sort_unstable_by_key(|name| text(name));
+            for same in equal.chunk_by(|one, other| text(one) == text(other)) {
+                if same.len() > 1 {
+                    report(text(&same[0]));
+                }
+            }
+        }
+        self.bytes.clear();
+        self.names.clear();
+    }
+}
+
+/// A key for names that have no hash of the index.
+pub(super) fn key(name: &[u8]) -> u64 {
+    name.iter().fold(0xCBF2_9CE4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Seen;
+
+    #[test]
+    fn names_of_one_key_are_told_apart() {
+        let mut seen = Seen::default();
+        for (key, name) in [(1, "a"), (2, "b"), (1, "c"), (1, "a"), (2, "bb"), (1, "a")] {
+            seen.add(key, name.as_bytes());
+        }
+        let mut twice = Vec::new();
+        seen.duplicates(|name| twice.push(name.to_vec()));
+        assert_eq!(twice, [b"a"]);
+        seen.duplicates(|_| panic!("all is forgotten"));
+    }
+}

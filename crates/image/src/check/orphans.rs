@@ -1,0 +1,178 @@
+//! Inodes that wait to be deleted or cut: the list through the superblock, and the orphan file.
+
+use std::collections::HashSet;
+
+use pext4_ondisk::directory::FileType;
+use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
+use pext4_ondisk::inode::Inode;
+use pext4_ondisk::orphan_file::OrphanBlock;
+use pext4_ondisk::{BlockNumber, InodeNumber};
+
+use super::catalogue::Kind;
+use super::findings::{Findings, Place};
+use super::mapping::Collector;
+use super::volume::{Group, Volume};
+
+/// Most orphans that are remembered.
+const MOST_ORPHANS: usize = 1 << 22;
+/// Most blocks of an orphan file that are read.
+const MOST_BLOCKS: u64 = 1 << 16;
+
+/// The inodes that wait.
+#[derive(Default)]
+pub(super) struct Orphans {
+    numbers: HashSet<u32>,
+}
+
+impl Orphans {
+    pub(super) fn contains(&self, number: InodeNumber) -> bool {
+        !self.numbers.is_empty() && self.numbers.contains(&number.get())
+    }
+}
+
+struct Search<'a> {
+    volume: &'a Volume,
+    groups: &'a [Group],
+    findings: &'a Findings,
+    orphans: Orphans,
+}
+
+/// Collects all that wait, and judges the list and the file.
+pub(super) fn collect(volume: &Volume, groups: &[Group], findings: &Findings) -> Orphans {
+    let mut search = Search {
+        volume,
+        groups,
+        findings,
+        orphans: Orphans::default(),
+    };
+    search.list();
+    search.file();
+    let count = search.orphans.numbers.len();
+    if count > 0 {
+        findings.add(Kind::OrphansPending, Place::whole(), || {
+            format!("{count} inodes wait to be deleted or cut")
+        });
+    }
+    search.orphans
+}
+
+impl Search<'_> {
+    /// An inode that is said to wait; `None`, and a finding, where it cannot be one.
+    fn admit(&mut self, number: InodeNumber, whence: &str) -> Option<Inode> {
+        let reject = |why: &str| {
+            let place = Place::inode(number);
+            let text = || format!("the orphan {whence} names it: {why}");
+            self.findings.add(Kind::OrphanEntry, place, text);
+        };
+        let geometry = &self.volume.geometry;
+        if number < geometry.first_inode || number.get() > geometry.inodes_count {
+            reject("there is no such file");
+            return None;
+        }
+        let Ok(inode) = self.volume.inode(self.groups, number) else {
+            reject("it cannot be read");
+            return None;
+        };
+        if inode.mode == 0 {
+            reject("it is not in use");
+            return None;
+        }
+        if self.orphans.numbers.len() >= MOST_ORPHANS {
+            return None;
+        }
+        if !self.orphans.numbers.insert(number.get()) {
+            reject("it was named before");
+            return None;
+        }
+        Some(inode)
+    }
+
+    fn list(&mut self) {
+        let mut next = self.volume.superblock.last_orphan;
+        while next.get() != 0 {
+            let Some(inode) = self.admit(next, "list") else {
+                return;
+            };
+            next = InodeNumber(inode.deletion_time);
+        }
+    }
+
+    fn report(&self, text: String) {
+        let place = Place::inode(self.volume.superblock.orphan_file_inode);
+        self.findings.add(Kind::OrphanFile, place, || text);
+    }
+
+    fn file(&mut self) {
+        let superblock = &self.volume.superblock;
+        let number = superblock.orphan_file_inode;
+        if !superblock.features.has_compat(Compat::ORPHAN_FILE) {
+            if number.get() != 0 {
+                self.report("named by the superblock, without the feature".to_owned());
+            }
+            return;
+        }
+        let Ok(inode) = self.volume.inode(self.groups, number) else {
+            return self.report(format!("there is no inode {number}"));
+        };
+        let block_size = u64::from(self.volume.geometry.block_size);
+        let blocks = inode.size / block_size;
+        if inode.file_type() != Some(FileType::Regular)
+            || inode.links == 0
+            || blocks == 0
+            || blocks > MOST_BLOCKS
+            || !inode.size.is_multiple_of(block_size)
+        {
+            let (mode, size) = (inode.mode, inode.size);
+            return self.report(format!("mode {mode:06o}, {size} bytes"));
+        }
+        let collected = Collector::collect(self.volume, number, &inode);
+        let mut entries = 0u64;
+        for logical in 0..u32::try_from(blocks).unwrap_or(u32::MAX) {
+            match collected.place(logical) {
+                None => self.report(format!("logical block {logical} is a hole")),
+                Some(block) => entries += self.block(number, &inode, block),
+            }
+        }
+        self.check_flag(entries);
+    }
+
+    /// The entries of one block.
+    fn block(&mut self, number: InodeNumber, inode: &Inode, block: BlockNumber) -> u64 {
+        let bytes = match self.volume.block(block) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                self.report(error.to_string());
+                return 0;
+            }
+        };
+        let decoded =
+            OrphanBlock::decode(&bytes, number, inode.generation, block, self.volume.seed);
+        let decoded = match decoded {
+            Ok(decoded) => decoded,
+            Err(corrupt) => {
+                let place = Place::inode(number).block(block);
+                self.findings.corrupt(Kind::OrphanFile, place, &corrupt);
+                return 0;
+            }
+        };
+        let mut entries = 0;
+        for slot in decoded.slots.into_iter().filter(|&slot| slot != 0) {
+            entries += 1;
+            self.admit(InodeNumber(slot), "file");
+        }
+        entries
+    }
+
+    fn check_flag(&self, entries: u64) {
+        let present = ReadOnlyCompat::ORPHAN_PRESENT;
+        let features = &self.volume.superblock.features;
+        let is_marked = features.has_read_only_compat(present);
+        if is_marked != (entries > 0) {
+            let place = Place::inode(self.volume.superblock.orphan_file_inode);
+            self.findings.add(Kind::OrphanFlag, place, || {
+                let mark = if is_marked { "marked" } else { "not marked" };
+                format!("{entries} entries, {mark} as having some")
+            });
+        }
+    }
+}

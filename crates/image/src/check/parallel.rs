@@ -1,0 +1,95 @@
+//! Work on many numbered things by many threads, each with a state of its own.
+
+use std::panic::resume_unwind;
+
+use pext4_sync::atomic::{AtomicU32, Ordering};
+use pext4_sync::thread;
+
+use super::{Pass, Step};
+
+/// How a pass runs: on how many threads, whether to stop, and whom to tell.
+pub(super) struct Workers<'a> {
+    pub(super) options: &'a super::Options,
+    pub(super) threads: usize,
+}
+
+impl Workers<'_> {
+    /// Whether the caller wants no more.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.options.cancel.load(Ordering::Relaxed)
+    }
+
+    fn tell(&self, pass: Pass, done: u32, total: u32) {
+        if let Some(progress) = &self.options.progress {
+            progress(Step { pass, done, total });
+        }
+    }
+
+    /// Calls `work` for every number below `count`, low ones first, and gives back the state of
+    /// each thread. Stops early when cancelled.
+    pub(super) fn each<S: Send>(
+        &self,
+        pass: Pass,
+        count: u32,
+        state: impl Fn() -> S + Sync,
+        work: impl Fn(&mut S, u32) + Sync,
+    ) -> Vec<S> {
+        let next = AtomicU32::new(0);
+        let run = |tells: bool| {
+            let mut state = state();
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= count || self.is_cancelled() {
+                    return state;
+                }
+                if tells {
+                    self.tell(pass, number, count);
+                }
+                work(&mut state, number);
+            }
+        };
+        let helpers = self.threads.min(count as usize).saturating_sub(1);
+        if helpers == 0 {
+            return vec![run(true)];
+        }
+        thread::scope(|scope| {
+            let helpers: Vec<_> = (0..helpers).map(|_| scope.spawn(|| run(false))).collect();
+            let mut states = vec![run(true)];
+            for helper in helpers {
+                states.push(helper.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            }
+            states
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Options, Pass};
+    use super::Workers;
+    use pext4_sync::atomic::Ordering;
+
+    #[test]
+    fn every_number_is_worked_on_once_and_a_cancel_stops() {
+        let options = Options::default();
+        for threads in [1, 4] {
+            let workers = Workers {
+                options: &options,
+                threads,
+            };
+            let states = workers.each(Pass::Inodes, 100, Vec::new, |seen, number| {
+                seen.push(number);
+            });
+            let mut all = states.concat();
+            all.sort_unstable();
+            assert_eq!(all, (0..100).collect::<Vec<_>>());
+        }
+        options.cancel.store(true, Ordering::Relaxed);
+        let workers = Workers {
+            options: &options,
+            threads: 2,
+        };
+        let states = workers.each(Pass::Inodes, 100, || 0, |seen, _| *seen += 1);
+        assert_eq!(states.iter().sum::<i32>(), 0);
+    }
+}

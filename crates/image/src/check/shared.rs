@@ -1,0 +1,253 @@
+//! Pass 1, second look: who uses the blocks that were claimed more than once.
+//!
+//! Only where there are such blocks: every map is walked once more, and its parts are looked up
+//! among them. Blocks of maps that this may go into are bounded.
+
+use std::collections::{BTreeMap, HashSet};
+
+use pext4_ondisk::inode::Inode;
+use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
+use pext4_sync::atomic::{AtomicU64, Ordering};
+
+use super::catalogue::Kind;
+use super::claims::{GroupClaims, by_group};
+use super::descriptors::stretches;
+use super::findings::Place;
+use super::inode::{Subject, has_map};
+use super::inodes::Inodes;
+use super::mapping::{self, Run, Visitor};
+use super::parallel::Workers;
+use super::{Examination, Pass};
+
+/// Uses that one thread remembers at most.
+const MOST_USES: usize = 1 << 16;
+/// Blocks of maps that are gone into at most, by all threads.
+const MOST_NODES: u64 = 1 << 22;
+/// Inodes that a finding names.
+const INODES_NAMED: usize = 8;
+
+/// A piece of what is shared, and one inode that uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Use {
+    start: u64,
+    end: u64,
+    inode: u32,
+}
+
+/// Finds the users, and reports who shares what with whom.
+pub(super) fn report(examination: &Examination, inodes: &Inodes, workers: &Workers<'_>) {
+    let again = examination.claims.again();
+    if again.is_empty() {
+        return;
+    }
+    let budget = AtomicU64::new(MOST_NODES);
+    let count = examination.volume.geometry.group_count;
+    let found = workers.each(Pass::SharedBlocks, count, Vec::new, |uses, group| {
+        search(
+            examination,
+            inodes,
+            GroupNumber(group),
+            &again,
+            &budget,
+            uses,
+        );
+    });
+    let mut uses = found.concat();
+    uses.sort_unstable();
+    let metadata = metadata(examination, &again);
+    for shared in contiguous(examination, &again) {
+        report_one(examination, &shared, &uses, &metadata);
+    }
+}
+
+fn search(
+    examination: &Examination,
+    inodes: &Inodes,
+    group: GroupNumber,
+    again: &BTreeMap<u32, GroupClaims>,
+    budget: &AtomicU64,
+    uses: &mut Vec<Use>,
+) {
+    let volume = &examination.volume;
+    for (index, state) in (0..).zip(&inodes.group(group).states) {
+        let Some(number) = volume
+            .geometry
+            .inode_at(group, index)
+            .filter(|_| state.is_used())
+        else {
+            continue;
+        };
+        let Ok(inode) = volume.inode(&examination.groups, number) else {
+            continue;
+        };
+        let mut finder = Finder {
+            examination,
+            again,
+            budget,
+            number,
+            uses,
+            nodes: HashSet::new(),
+        };
+        finder.look(&inode);
+    }
+}
+
+struct Finder<'a, 'b> {
+    examination: &'a Examination,
+    again: &'a BTreeMap<u32, GroupClaims>,
+    budget: &'a AtomicU64,
+    number: InodeNumber,
+    uses: &'b mut Vec<Use>,
+    nodes: HashSet<BlockNumber>,
+}
+
+impl Finder<'_, '_> {
+    fn look(&mut self, inode: &Inode) {
+        let subject = Subject {
+            examination: self.examination,
+            number: self.number,
+            inode,
+            kind: inode.file_type(),
+        };
+        if has_map(&subject) && self.number != InodeNumber::RESIZE {
+            mapping::walk(&self.examination.volume, self.number, inode, self);
+        }
+        if inode.file_acl.get() != 0 {
+            self.note(inode.file_acl, 1);
+        }
+    }
+
+    fn note(&mut self, start: BlockNumber, length: u64) {
+        let geometry = &self.examination.volume.geometry;
+        for piece in by_group(geometry, start, length) {
+            let Some(claims) = self.again.get(&piece.group.get()) else {
+                continue;
+            };
+            let first = geometry.first_block(piece.group).get();
+            let ratio = u64::from(geometry.blocks_per_cluster);
+            claims.pieces(piece.clusters, |run| {
+                if self.uses.len() < MOST_USES {
+                    self.uses.push(Use {
+                        start: first + u64::from(run.start) * ratio,
+                        end: first + u64::from(run.end) * ratio,
+                        inode: self.number.get(),
+                    });
+                }
+            });
+        }
+    }
+}
+
+impl Visitor for Finder<'_, '_> {
+    fn node(&mut self, block: BlockNumber) -> bool {
+        self.note(block, 1);
+        let spent = self
+            .budget
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                left.checked_sub(1)
+            });
+        spent.is_ok() && self.nodes.insert(block)
+    }
+
+    fn run(&mut self, run: Run) {
+        self.note(run.start, u64::from(run.length));
+    }
+
+    fn fault(&mut self, _: Kind, _: Option<BlockNumber>, _: String) {}
+
+    fn flaw(&mut self, _: Kind, _: Option<BlockNumber>, _: String) {}
+}
+
+/// Runs of shared blocks.
+fn contiguous(
+    examination: &Examination,
+    again: &BTreeMap<u32, GroupClaims>,
+) -> Vec<std::ops::Range<u64>> {
+    let geometry = &examination.volume.geometry;
+    let ratio = u64::from(geometry.blocks_per_cluster);
+    let mut all = Vec::new();
+    for (group, claims) in again {
+        let group = GroupNumber(*group);
+        let first = geometry.first_block(group).get();
+        claims.pieces(0..geometry.clusters_per_group, |run| {
+            all.push(first + u64::from(run.start) * ratio..first + u64::from(run.end) * ratio);
+        });
+    }
+    all
+}
+
+/// Metadata that lies on shared blocks: where it begins and ends, and what it is.
+fn metadata(
+    examination: &Examination,
+    again: &BTreeMap<u32, GroupClaims>,
+) -> Vec<(u64, u64, String)> {
+    let geometry = &examination.volume.geometry;
+    let mut found = Vec::new();
+    for stretch in stretches(&examination.volume, &examination.groups) {
+        let length = u64::from(stretch.length);
+        let mut is_shared = false;
+        for piece in by_group(geometry, BlockNumber(stretch.start), length) {
+            if let Some(claims) = again.get(&piece.group.get()) {
+                claims.pieces(piece.clusters, |_| is_shared = true);
+            }
+        }
+        if is_shared {
+            let name = format!("the {} of group {}", stretch.what.name(), stretch.group);
+            found.push((stretch.start, stretch.end(), name));
+        }
+    }
+    found
+}
+
+fn report_one(
+    examination: &Examination,
+    shared: &std::ops::Range<u64>,
+    uses: &[Use],
+    metadata: &[(u64, u64, String)],
+) {
+    // A use lies in one run of shared blocks, and so begins in it.
+    let first = uses.partition_point(|one| one.start < shared.start);
+    let own = uses[first..]
+        .iter()
+        .take_while(|one| one.start < shared.end);
+    let users: Vec<u32> = own.map(|one| one.inode).collect();
+    let mut inodes = users.clone();
+    inodes.sort_unstable();
+    inodes.dedup();
+    let blocks = if shared.end - shared.start == 1 {
+        format!("block {}", shared.start)
+    } else {
+        format!("blocks {}-{}", shared.start, shared.end - 1)
+    };
+    let mut place = Place::whole().block(BlockNumber(shared.start));
+    place.inode = inodes.first().copied();
+    let lies_on = metadata
+        .iter()
+        .find(|(start, end, _)| *start < shared.end && shared.start < *end);
+    match lies_on {
+        Some((_, _, name)) => examination.findings.add(Kind::BlockInMetadata, place, || {
+            format!("{blocks}: {name}, and {}", listed(&inodes))
+        }),
+        None => examination.findings.add(Kind::BlockShared, place, || {
+            let times = if inodes.len() == 1 {
+                " more than once"
+            } else {
+                ""
+            };
+            format!("{blocks}: used by {}{times}", listed(&inodes))
+        }),
+    }
+}
+
+fn listed(inodes: &[u32]) -> String {
+    let named: Vec<String> = inodes
+        .iter()
+        .take(INODES_NAMED)
+        .map(|inode| format!("inode {inode}"))
+        .collect();
+    match (named.is_empty(), inodes.len().checked_sub(INODES_NAMED)) {
+        (true, _) => "files".to_owned(),
+        (_, Some(more @ 1..)) => format!("{} and {more} more", named.join(", ")),
+        _ => named.join(", "),
+    }
+}

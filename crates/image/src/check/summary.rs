@@ -1,0 +1,361 @@
+//! Pass 5: bitmaps, counts and flags of each group against what the inodes say.
+
+use std::ops::Range;
+
+use pext4_ondisk::bitmap;
+use pext4_ondisk::group_descriptor::GroupDescriptor;
+use pext4_ondisk::{BlockNumber, GroupNumber};
+
+use super::catalogue::Kind;
+use super::claims::by_group;
+use super::findings::Place;
+use super::inodes::Inodes;
+use super::parallel::Workers;
+use super::volume::Group;
+use super::{Examination, Pass};
+
+/// Ranges that a finding names; the rest is counted.
+const RANGES_NAMED: usize = 4;
+
+/// What all groups come to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Totals {
+    pub(super) used_blocks: u64,
+    pub(super) free_blocks: u64,
+    pub(super) free_inodes: u64,
+}
+
+/// What one thread works with.
+#[derive(Default)]
+struct Desk {
+    expected: Vec<u8>,
+    actual: Vec<u8>,
+    totals: Totals,
+}
+
+/// Runs the pass.
+pub(super) fn check(examination: &Examination, inodes: &Inodes, workers: &Workers<'_>) -> Totals {
+    let volume = &examination.volume;
+    let geometry = &volume.geometry;
+    let desks = workers.each(
+        Pass::Groups,
+        geometry.group_count,
+        Desk::default,
+        |desk, group| {
+            Summary {
+                examination,
+                number: GroupNumber(group),
+                group: &examination.groups[group as usize],
+            }
+            .check(desk, inodes);
+        },
+    );
+    let mut totals = Totals::default();
+    for desk in desks {
+        totals.free_blocks += desk.totals.free_blocks;
+        totals.free_inodes += desk.totals.free_inodes;
+    }
+    let ratio = u64::from(geometry.blocks_per_cluster);
+    totals.free_blocks *= ratio;
+    let all = geometry.blocks_count - u64::from(geometry.first_data_block);
+    totals.used_blocks = all.saturating_sub(totals.free_blocks);
+    check_totals(examination, totals);
+    totals
+}
+
+fn check_totals(examination: &Examination, totals: Totals) {
+    let superblock = &examination.volume.superblock;
+    let pairs = [
+        (
+            Kind::FreeBlocksTotal,
+            superblock.free_blocks,
+            totals.free_blocks,
+        ),
+        (
+            Kind::FreeInodesTotal,
+            u64::from(superblock.free_inodes),
+            totals.free_inodes,
+        ),
+    ];
+    for (kind, told, found) in pairs {
+        if told != found {
+            examination.findings.add(kind, Place::whole(), || {
+                format!("counts {told}, has {found}")
+            });
+        }
+    }
+}
+
+struct Summary<'a> {
+    examination: &'a Examination,
+    number: GroupNumber,
+    group: &'a Group,
+}
+
+impl Summary<'_> {
+    fn report(&self, kind: Kind, text: impl FnOnce() -> String) {
+        let place = Place::group(self.number);
+        self.examination.findings.add(kind, place, text);
+    }
+
+    fn check(&self, desk: &mut Desk, inodes: &Inodes) {
+        if !self.group.is_known {
+            return;
+        }
+        self.check_blocks(desk);
+        self.check_inodes(desk, inodes);
+    }
+
+    /// Reads a bitmap; false, and a finding, where it cannot be.
+    fn read(&self, what: &str, block: u64, into: &mut Vec<u8>) -> bool {
+        let volume = &self.examination.volume;
+        into.resize(volume.block_size(), 0);
+        let read = volume.read(BlockNumber(block), into);
+        if let Err(error) = &read {
+            let place = Place::group(self.number).block(BlockNumber(block));
+            let text = || format!("{what} bitmap: {error}");
+            self.examination.findings.add(Kind::Unreadable, place, text);
+        }
+        read.is_ok()
+    }
+
+    fn check_blocks(&self, desk: &mut Desk) {
+        let volume = &self.examination.volume;
+        let geometry = &volume.geometry;
+        let clusters = geometry.clusters_in(self.number);
+        let used = self
+            .examination
+            .claims
+            .with(self.number, super::claims::GroupClaims::count);
+        let free = clusters.saturating_sub(used);
+        desk.totals.free_blocks += u64::from(free);
+        if self.group.free_clusters != free {
+            let told = self.group.free_clusters;
+            self.report(Kind::GroupFreeBlocks, || {
+                format!("counts {told} free, has {free}")
+            });
+        }
+        if volume.is_block_uninit(self.group) {
+            return self.check_uninit_blocks(used);
+        }
+        let block = self.group.block_bitmap;
+        if !self.group.has_block_bitmap || !self.read("block", block, &mut desk.actual) {
+            return;
+        }
+        if let Some(seed) = volume.seed {
+            let per_group = geometry.clusters_per_group;
+            let made = bitmap::block_bitmap_checksum(seed, &desk.actual, per_group);
+            let stored = self.group.block_bitmap_checksum;
+            self.check_sum(Kind::BlockBitmapChecksum, stored, made);
+        }
+        desk.expected.clear();
+        desk.expected.resize(volume.block_size(), 0);
+        let expected = &mut desk.expected;
+        self.examination.claims.with(self.number, |claims| {
+            claims.pieces(0..clusters, |run| bitmap::set_range(expected, run));
+        });
+        self.check_padding("block", &desk.actual, clusters);
+        self.compare(
+            desk,
+            clusters,
+            [Kind::BlockMarkedFree, Kind::BlockMarkedUsed],
+        );
+    }
+
+    /// A bitmap that was never written stands for the group's own metadata alone.
+    fn check_uninit_blocks(&self, used: u32) {
+        let volume = &self.examination.volume;
+        let geometry = &volume.geometry;
+        let mut own = Vec::new();
+        let mut add = |start: u64, length: u32| {
+            own.extend(
+                by_group(geometry, BlockNumber(start), u64::from(length))
+                    .filter(|piece| piece.group == self.number)
+                    .map(|piece| piece.clusters),
+            );
+        };
+        let first = geometry.first_block(self.number).get();
+        add(first, geometry.superblock_overhead(self.number));
+        add(self.group.block_bitmap, 1);
+        add(self.group.inode_bitmap, 1);
+        add(self.group.inode_table, geometry.inode_table_blocks);
+        let own = covered(own);
+        if used > own {
+            self.report(Kind::UninitGroupUsed, || {
+                format!("{used} blocks are in use, {own} of them its own metadata")
+            });
+        }
+    }
+
+    fn check_inodes(&self, desk: &mut Desk, inodes: &Inodes) {
+        let volume = &self.examination.volume;
+        let geometry = &volume.geometry;
+        let per_group = geometry.inodes_per_group;
+        desk.expected.clear();
+        desk.expected.resize(volume.block_size(), 0);
+        let mut directories = 0;
+        for (index, state) in (0..).zip(&inodes.group(self.number).states) {
+            if state.is_used() {
+                bitmap::set(&mut desk.expected, index);
+                directories += u32::from(state.is_directory());
+            }
+        }
+        if let Some(before) = geometry
+            .first_inode
+            .get()
+            .checked_sub(1 + self.number.get().saturating_mul(per_group))
+        {
+            bitmap::set_range(&mut desk.expected, 0..before.min(per_group));
+        }
+        let free = bitmap::count_zeros(&desk.expected, 0..per_group);
+        desk.totals.free_inodes += u64::from(free);
+        let counts = [
+            (Kind::GroupFreeInodes, self.group.free_inodes, free, "free"),
+            (
+                Kind::GroupDirectories,
+                self.group.used_directories,
+                directories,
+                "directories",
+            ),
+        ];
+        for (kind, told, found, what) in counts {
+            if told != found {
+                self.report(kind, || format!("counts {told} {what}, has {found}"));
+            }
+        }
+        let block = self.group.inode_bitmap;
+        if volume.is_inode_uninit(self.group)
+            || !self.group.has_inode_bitmap
+            || !self.read("inode", block, &mut desk.actual)
+        {
+            return;
+        }
+        if let Some(seed) = volume.seed {
+            let made = bitmap::inode_bitmap_checksum(seed, &desk.actual, per_group);
+            let stored = self.group.inode_bitmap_checksum;
+            self.check_sum(Kind::InodeBitmapChecksum, stored, made);
+        }
+        self.check_padding("inode", &desk.actual, per_group);
+        self.compare(
+            desk,
+            per_group,
+            [Kind::InodeMarkedFree, Kind::InodeMarkedUsed],
+        );
+    }
+
+    fn check_sum(&self, kind: Kind, stored: u32, made: u32) {
+        if !GroupDescriptor::matches(stored, made, &self.examination.volume.geometry) {
+            self.report(kind, || {
+                format!("checksum is {stored:#010X}, its bits make {made:#010X}")
+            });
+        }
+    }
+
+    fn check_padding(&self, what: &str, bits: &[u8], valid: u32) {
+        if !bitmap::has_padding(bits, valid) {
+            self.report(Kind::BitmapPadding, || {
+                format!("{what} bitmap, behind bit {valid}")
+            });
+        }
+    }
+
+    /// Reports what is in use and marked as free, and the reverse.
+    fn compare(&self, desk: &Desk, valid: u32, kinds: [Kind; 2]) {
+        let whole = (valid / 8) as usize;
+        if valid.is_multiple_of(8) && desk.expected[..whole] == desk.actual[..whole] {
+            return;
+        }
+        let [marked_free, marked_used] = kinds;
+        self.one_sided(&desk.expected, &desk.actual, valid, marked_free);
+        self.one_sided(&desk.actual, &desk.expected, valid, marked_used);
+    }
+
+    /// Reports the bits that are set on one side only.
+    fn one_sided(&self, set: &[u8], clear: &[u8], valid: u32, kind: Kind) {
+        let bits: Vec<u8> = set
+            .iter()
+            .zip(clear)
+            .map(|(set, clear)| set & !clear)
+            .collect();
+        let mut ranges: Vec<Range<u32>> = Vec::new();
+        let (mut count, mut at) = (0, 0);
+        while let Some(start) = bitmap::next_one(&bits, at, valid) {
+            let end = bitmap::next_zero(&bits, start, valid).unwrap_or(valid);
+            count += end - start;
+            if ranges.len() < RANGES_NAMED {
+                ranges.push(start..end);
+            }
+            at = end;
+        }
+        if count > 0 {
+            let place = self.place_of(kind, ranges[0].start);
+            self.examination
+                .findings
+                .add(kind, place, || self.said(kind, &ranges, count));
+        }
+    }
+
+    /// The number of what a bit stands for.
+    fn number_of(&self, kind: Kind, bit: u32) -> u64 {
+        let geometry = &self.examination.volume.geometry;
+        if is_about_blocks(kind) {
+            let blocks = u64::from(bit) * u64::from(geometry.blocks_per_cluster);
+            geometry.first_block(self.number).get() + blocks
+        } else {
+            let before = u64::from(self.number.get()) * u64::from(geometry.inodes_per_group);
+            before + u64::from(bit) + 1
+        }
+    }
+
+    fn place_of(&self, kind: Kind, bit: u32) -> Place {
+        let number = self.number_of(kind, bit);
+        let mut place = Place::group(self.number);
+        if is_about_blocks(kind) {
+            place.block = Some(number);
+        } else {
+            place.inode = u32::try_from(number).ok();
+        }
+        place
+    }
+
+    fn said(&self, kind: Kind, ranges: &[Range<u32>], count: u32) -> String {
+        let shown: Vec<String> = ranges
+            .iter()
+            .map(|range| {
+                let (first, last) = (
+                    self.number_of(kind, range.start),
+                    self.number_of(kind, range.end - 1),
+                );
+                if first == last {
+                    format!("{first}")
+                } else {
+                    format!("{first}-{last}")
+                }
+            })
+            .collect();
+        let named: u32 = ranges.iter().map(|range| range.end - range.start).sum();
+        let more = if named < count { ", ..." } else { "" };
+        let what = if is_about_blocks(kind) {
+            "blocks"
+        } else {
+            "inodes"
+        };
+        format!("{what} {}{more} ({count})", shown.join(", "))
+    }
+}
+
+fn is_about_blocks(kind: Kind) -> bool {
+    matches!(kind, Kind::BlockMarkedFree | Kind::BlockMarkedUsed)
+}
+
+/// How many numbers a list of ranges covers.
+fn covered(mut ranges: Vec<Range<u32>>) -> u32 {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let (mut count, mut end) = (0, 0);
+    for range in ranges {
+        let start = range.start.max(end);
+        count += range.end.saturating_sub(start);
+        end = end.max(range.end);
+    }
+    count
+}

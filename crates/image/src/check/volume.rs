@@ -1,0 +1,176 @@
+//! The image under examination: its device, its superblock, and where each group's metadata lies.
+//!
+//! Everything here only reads. What a group's descriptor says is believed as far as it was judged
+//! possible ([`Group::has_table`] and the like); what was not is left alone by all passes.
+
+use std::io;
+use std::sync::Arc;
+
+use pext4_block::Device;
+use pext4_ondisk::directory::Format;
+use pext4_ondisk::extent::Bounds;
+use pext4_ondisk::geometry::Geometry;
+use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
+use pext4_ondisk::inode::Inode;
+use pext4_ondisk::superblock::Superblock;
+use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber};
+
+/// What a group's descriptor says, in few bytes: there may be hundreds of thousands.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Group {
+    pub(super) block_bitmap: u64,
+    pub(super) inode_bitmap: u64,
+    pub(super) inode_table: u64,
+    pub(super) free_clusters: u32,
+    pub(super) free_inodes: u32,
+    pub(super) used_directories: u32,
+    pub(super) unused_inodes: u32,
+    pub(super) block_bitmap_checksum: u32,
+    pub(super) inode_bitmap_checksum: u32,
+    pub(super) flags: GroupFlags,
+    /// The descriptor could be read.
+    pub(super) is_known: bool,
+    /// The block bitmap lies where it can.
+    pub(super) has_block_bitmap: bool,
+    /// The inode bitmap lies where it can.
+    pub(super) has_inode_bitmap: bool,
+    /// The inode table lies where it can.
+    pub(super) has_table: bool,
+}
+
+impl Group {
+    pub(super) fn of(descriptor: &GroupDescriptor) -> Self {
+        Self {
+            block_bitmap: descriptor.block_bitmap.get(),
+            inode_bitmap: descriptor.inode_bitmap.get(),
+            inode_table: descriptor.inode_table.get(),
+            free_clusters: descriptor.free_clusters,
+            free_inodes: descriptor.free_inodes,
+            used_directories: descriptor.used_directories,
+            unused_inodes: descriptor.unused_inodes,
+            block_bitmap_checksum: descriptor.block_bitmap_checksum,
+            inode_bitmap_checksum: descriptor.inode_bitmap_checksum,
+            flags: descriptor.flags,
+            is_known: true,
+            ..Self::default()
+        }
+    }
+}
+
+/// The image.
+pub(super) struct Volume {
+    pub(super) device: Arc<dyn Device>,
+    pub(super) superblock: Superblock,
+    pub(super) geometry: Geometry,
+    /// Of all metadata, where it is protected.
+    pub(super) seed: Option<u32>,
+    pub(super) format: Format,
+    pub(super) bounds: Bounds,
+}
+
+/// Why an inode could not be had.
+pub(super) enum NoInode {
+    /// There is no such number, or its table is not known.
+    Absent,
+    /// The device failed.
+    Io(io::Error),
+    /// Its bytes are wrong.
+    Corrupt(Corrupt),
+}
+
+impl Volume {
+    pub(super) fn new(device: Arc<dyn Device>, superblock: Superblock, geometry: Geometry) -> Self {
+        Self {
+            device,
+            seed: geometry.checksum_seed(),
+            format: Format::of(&superblock.features),
+            bounds: Bounds {
+                first: BlockNumber(u64::from(geometry.first_data_block)),
+                end: BlockNumber(geometry.blocks_count),
+            },
+            superblock,
+            geometry,
+        }
+    }
+
+    pub(super) fn block_size(&self) -> usize {
+        self.geometry.block_size as usize
+    }
+
+    /// Reads whole blocks.
+    pub(super) fn read(&self, block: BlockNumber, into: &mut [u8]) -> io::Result<()> {
+        let offset = block
+            .get()
+            .checked_mul(u64::from(self.geometry.block_size))
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        self.device.read_at(offset, into)
+    }
+
+    /// Reads one block.
+    pub(super) fn block(&self, block: BlockNumber) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; self.block_size()];
+        self.read(block, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Whether all of these blocks lie in the file system.
+    pub(super) fn contains(&self, start: BlockNumber, count: u64) -> bool {
+        self.geometry.contains(start, count)
+    }
+
+    /// The bytes of an inode's slot.
+    pub(super) fn slot(&self, groups: &[Group], inode: InodeNumber) -> Result<Vec<u8>, NoInode> {
+        let (group, index) = self.geometry.inode_group(inode).ok_or(NoInode::Absent)?;
+        let group = groups
+            .get(group.get() as usize)
+            .filter(|group| group.has_table)
+            .ok_or(NoInode::Absent)?;
+        let table = BlockNumber(group.inode_table);
+        let (block, offset) = self
+            .geometry
+            .inode_slot(table, index)
+            .ok_or(NoInode::Absent)?;
+        let at = block.get() * u64::from(self.geometry.block_size) + u64::from(offset);
+        let mut slot = vec![0; usize::from(self.geometry.inode_size)];
+        self.device.read_at(at, &mut slot).map_err(NoInode::Io)?;
+        Ok(slot)
+    }
+
+    /// An inode, whatever its checksum; that is the first pass's to judge.
+    pub(super) fn inode(&self, groups: &[Group], inode: InodeNumber) -> Result<Inode, NoInode> {
+        let slot = self.slot(groups, inode)?;
+        Inode::decode(&slot, inode, None).map_err(NoInode::Corrupt)
+    }
+
+    /// How many of a group's inodes may be in use, by its descriptor.
+    pub(super) fn table_in_use(&self, group: &Group) -> u32 {
+        if !group.has_table {
+            return 0;
+        }
+        let all = self.geometry.inodes_per_group;
+        if !self.geometry.checksums.protects_descriptors() {
+            return all;
+        }
+        if group.flags.contains(GroupFlags::INODE_UNINIT) {
+            return 0;
+        }
+        all.saturating_sub(group.unused_inodes)
+    }
+
+    /// Whether a group's block bitmap was never written.
+    pub(super) fn is_block_uninit(&self, group: &Group) -> bool {
+        self.geometry.checksums.protects_descriptors()
+            && group.flags.contains(GroupFlags::BLOCK_UNINIT)
+    }
+
+    /// Whether a group's inode bitmap was never written.
+    pub(super) fn is_inode_uninit(&self, group: &Group) -> bool {
+        self.geometry.checksums.protects_descriptors()
+            && group.flags.contains(GroupFlags::INODE_UNINIT)
+    }
+}
+
+/// All groups that an index below the group count can name.
+pub(super) fn group_number(index: usize) -> GroupNumber {
+    GroupNumber(u32::try_from(index).expect("groups are counted by 32 bits"))
+}

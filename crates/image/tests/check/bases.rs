@@ -1,0 +1,106 @@
+//! The images that corruptions start from.
+
+use std::sync::OnceLock;
+
+use super::image::{Image, make, make_from};
+
+/// The image a corruption starts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Base {
+    /// Everything that is on by default, and the orphan file.
+    Plain,
+    /// Its larger directories have indexes.
+    Indexed,
+    /// A directory has an index of two levels.
+    Deep,
+    NoSums,
+    NoJournal,
+    Clusters,
+    Values,
+    Inline,
+    Quota,
+    Mmp,
+    /// Its journal waits for replay.
+    Dirty,
+}
+
+/// The image, made once.
+pub fn base(base: Base) -> Option<Image> {
+    const COUNT: usize = 11;
+    static MADE: [OnceLock<Option<Image>>; COUNT] = [const { OnceLock::new() }; COUNT];
+    MADE[base as usize].get_or_init(|| make_base(base)).clone()
+}
+
+fn make_base(base: Base) -> Option<Image> {
+    let options = match base {
+        Base::Plain | Base::Indexed | Base::Dirty => "-O orphan_file,metadata_csum_seed",
+        Base::Deep => return make_deep(),
+        Base::NoSums => "-O ^metadata_csum",
+        Base::NoJournal => "-O ^has_journal",
+        Base::Clusters => "-O bigalloc -C 16384",
+        Base::Values => "-O ea_inode",
+        Base::Inline => "-O inline_data",
+        Base::Quota => "-O quota",
+        Base::Mmp => "-O mmp",
+    };
+    let size = if base == Base::Clusters {
+        64 << 20
+    } else {
+        16 << 20
+    };
+    let mut words = vec!["-b", "1024", "-N", "2048"];
+    words.extend(options.split(' '));
+    let mut image = make(size, &words)?;
+    match base {
+        Base::Indexed => image.e2fsck_repairs(&["-fyD"]),
+        Base::Quota => image.e2fsck_repairs(&["-fy"]),
+        Base::Values => {
+            set_value(&mut image);
+            image.e2fsck_repairs(&["-fy"]);
+        }
+        Base::Dirty => write_journal(&mut image),
+        _ => {}
+    }
+    image.debugfs(&["mknod pipe p"]);
+    Some(image)
+}
+
+fn make_deep() -> Option<Image> {
+    let scratch = tempfile::tempdir().expect("a temporary folder");
+    let many = scratch.path().join("many");
+    std::fs::create_dir(&many).expect("a folder");
+    for number in 0..2200 {
+        let name = format!("{number:04}-{}", "n".repeat(110));
+        std::fs::write(many.join(name), b"").expect("a file");
+    }
+    let options = ["-b", "1024", "-N", "4096"];
+    let mut image = make_from(16 << 20, &options, Some(scratch.path()))?;
+    image.e2fsck_repairs(&["-fyD"]);
+    Some(image)
+}
+
+/// Gives a file an attribute too long for a block.
+fn set_value(image: &mut Image) {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), vec![b'x'; 3000]).expect("a value");
+    let request = format!("ea_set -f {} small user.huge", file.path().display());
+    image.debugfs(&[&request]);
+}
+
+/// Lets debugfs write a transaction that changes nothing.
+fn write_journal(image: &mut Image) {
+    let directory = image.find("/dir");
+    let block = image.blocks(directory)[0];
+    let scratch = tempfile::tempdir().expect("a temporary folder");
+    let (data, script) = (scratch.path().join("data"), scratch.path().join("script"));
+    std::fs::write(&data, &*image.block(block)).expect("a file");
+    let text = format!("jo -c -v 3\njw -b {block} {}\njc\n", data.display());
+    std::fs::write(&script, text).expect("a file");
+    let path = scratch.path().join("image");
+    std::fs::write(&path, &image.bytes).expect("a file");
+    let mut command = super::image::tool("debugfs");
+    command.arg("-w").arg("-f").arg(&script).arg(&path);
+    let output = command.output().expect("debugfs is beside mke2fs");
+    assert!(output.status.success());
+    image.bytes = std::fs::read(&path).expect("the image");
+}

@@ -1,0 +1,85 @@
+//! One corruption for each finding: the checker names it, and e2fsck complains too, or it is said
+//! why it does not.
+
+use std::collections::BTreeSet;
+
+use pext4_image::check::{Grade, Kind};
+
+use super::bases::base;
+use super::corruptions::Beside::{self, Complains, NotAsked, Silent};
+use super::corruptions::corruptions;
+use super::image::{Image, have_tools, names};
+
+/// Findings that no edit of bytes brings about, tested elsewhere.
+const ELSEWHERE: [Kind; 1] = [Kind::Unreadable];
+
+#[test]
+fn every_finding_has_a_corruption() {
+    let covered: BTreeSet<Kind> = corruptions()
+        .into_iter()
+        .map(|(kind, ..)| kind)
+        .chain(ELSEWHERE)
+        .collect();
+    let missing: Vec<&str> = Kind::ALL
+        .iter()
+        .filter(|kind| !covered.contains(kind))
+        .map(|kind| kind.name())
+        .collect();
+    assert_eq!(missing, [""; 0]);
+}
+
+/// Runs the corruptions whose place in the list leaves this remainder.
+fn run(remainder: usize, of: usize) {
+    if !have_tools() {
+        return;
+    }
+    let mut failures = Vec::new();
+    let all = corruptions().into_iter().enumerate();
+    for (_, (kind, start, beside, edit)) in all.filter(|(index, _)| index % of == remainder) {
+        let Some(mut image) = base(start) else {
+            continue;
+        };
+        edit(&mut image);
+        failures.extend(judge(kind, beside, &image));
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}
+
+fn judge(kind: Kind, beside: Beside, image: &Image) -> Vec<String> {
+    let name = kind.name();
+    let mut failures = Vec::new();
+    match image.check() {
+        Err(error) => failures.push(format!("{name}: {error}")),
+        Ok(report) => {
+            let found = names(&report);
+            if !found.contains(&name) {
+                failures.push(format!("{name}: found only {found:?}"));
+            }
+            let is_bad = kind.grade() > Grade::Note;
+            if is_bad == report.is_clean() && (is_bad || found.len() == 1) {
+                failures.push(format!("{name}: clean is {}", report.is_clean()));
+            }
+        }
+    }
+    if matches!(beside, NotAsked(_)) {
+        return failures;
+    }
+    let (code, text) = image.e2fsck();
+    // What it finds before its first pass it asks about, and forgets in its status.
+    match (beside, code != 0 || text.contains("? no")) {
+        (Complains, false) => failures.push(format!("{name}: e2fsck has nothing to say: {text}")),
+        (Silent(why), true) => failures.push(format!("{name}: e2fsck ({why}): {text}")),
+        _ => {}
+    }
+    failures
+}
+
+#[test]
+fn each_corruption_is_named_and_e2fsck_agrees_first_part() {
+    run(0, 2);
+}
+
+#[test]
+fn each_corruption_is_named_and_e2fsck_agrees_second_part() {
+    run(1, 2);
+}

@@ -1,0 +1,8 @@
+//! The checker against images made by others, against images broken on purpose, and beside e2fsck.
+
+mod bases;
+mod broken;
+mod clean;
+mod corruptions;
+mod hostile;
+mod image;
