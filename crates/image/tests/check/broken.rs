@@ -83,3 +83,18 @@ fn each_corruption_is_named_and_e2fsck_agrees_first_part() {
 fn each_corruption_is_named_and_e2fsck_agrees_second_part() {
     run(1, 2);
 }
+
+#[test]
+fn the_document_lists_every_finding() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/CHECK.md");
+    let document = std::fs::read_to_string(path).expect("the checker's document");
+    for kind in Kind::ALL {
+        let row = format!(
+            "| `{}` | {} | {} |",
+            kind.name(),
+            kind.grade(),
+            kind.meaning()
+        );
+        assert!(document.contains(&row), "{row}");
+    }
+}
