@@ -7,7 +7,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
 use std::num::NonZeroU64;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -142,6 +142,12 @@ impl FileDevice {
             .map_err(|source| error(&self.path, action(), source))?;
         self.size = length;
         Ok(())
+    }
+
+    /// The open file, for what a device has no word for: cloning it, its owner and mode.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
     }
 
     /// The path it was opened by.
@@ -282,10 +288,20 @@ fn try_open_locked(path: &Path, options: &OpenOptions, access: Access) -> io::Re
         Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
     };
     match rustix::fs::flock(&file, operation) {
-        Ok(()) => Ok(Some(file)),
+        Ok(()) if is_still_at(&file, path) => Ok(Some(file)),
+        // Whoever had it has put another file in its place: that one counts.
+        Ok(()) => Ok(None),
         Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(None),
         Err(errno) => Err(error(path, "lock it", errno)),
     }
+}
+
+/// Whether a path leads to an open file; what cannot be found out does.
+fn is_still_at(file: &File, path: &Path) -> bool {
+    let (Ok(open), Ok(there)) = (file.metadata(), fs::metadata(path)) else {
+        return path.exists();
+    };
+    open.dev() == there.dev() && open.ino() == there.ino()
 }
 
 impl Device for FileDevice {

@@ -11,6 +11,7 @@
 mod features;
 mod journal;
 mod recovery;
+pub mod whole;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::inode::EXTRA_SIZE;
 use pext4_ondisk::superblock::{State, Superblock};
 use pext4_sync::Mutex;
+use pext4_sync::atomic::AtomicU32;
 use pext4_sync::order::Class;
 
 use crate::dir::DirectorySettings;
@@ -85,6 +87,7 @@ impl Volume {
             .contains(ReadOnlyCompat::DIR_NLINK);
         let overhead_blocks = overhead_blocks(&store);
         let new_inode_extra_size = new_inode_extra_size(&store);
+        let counted_generation = store.options.repeatable.map(AtomicU32::new);
         let inodes = Inodes::new(store, groups, orphans);
         Self {
             inodes,
@@ -92,6 +95,7 @@ impl Volume {
             rename_lock: Mutex::new(Class::Rename, ()),
             many_subdirectories,
             generation_seed: random_seed(),
+            counted_generation,
             new_inode_extra_size,
             overhead_blocks,
             notes,

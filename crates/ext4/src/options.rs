@@ -36,6 +36,16 @@ pub struct MountOptions {
     pub discard: bool,
     /// Width and setting of each scaling mechanism.
     pub scaling: Scaling,
+    /// Leaves the journal's log alone: commits go home at once, as on an image without a journal.
+    /// Only for a device that makes all of what is written durable, or nothing of it, after the
+    /// volume is closed. An image whose journal must be replayed first is refused.
+    pub without_log: bool,
+    /// Makes the same operations give the same bytes on every machine, if one thread does them all,
+    /// pinned to shard 0 and with its clock held (both in `pext4-sync`), waits for a commit between
+    /// freeing and allocating, and has no scaling mechanism whose width is left to the machine:
+    /// small files are served from one place, and generations of new inodes are counted from this
+    /// number instead of being hard to guess.
+    pub repeatable: Option<u32>,
 }
 
 impl Default for MountOptions {
@@ -48,6 +58,8 @@ impl Default for MountOptions {
             mounted_on: String::new(),
             discard: false,
             scaling: Scaling::default(),
+            without_log: false,
+            repeatable: None,
         }
     }
 }

@@ -6,6 +6,7 @@
 //! `std::fs`. `mount` makes a volume from a device and takes it down.
 
 use pext4_sync::Mutex;
+use pext4_sync::atomic::AtomicU32;
 
 use crate::dir::DirectorySettings;
 use crate::inode::table::Inodes;
@@ -25,6 +26,8 @@ pub struct Volume {
     pub(crate) many_subdirectories: bool,
     /// [immutable after mount]
     pub(crate) generation_seed: u64,
+    /// The next generation, where they are counted.
+    pub(crate) counted_generation: Option<AtomicU32>,
     /// Bytes of the extra part of new inodes. [immutable after mount]
     pub(crate) new_inode_extra_size: u16,
     /// Blocks that the file system's own structures take. [immutable after mount]

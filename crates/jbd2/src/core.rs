@@ -400,7 +400,7 @@ impl LogCore {
     }
 }
 
-fn check_log(superblock: &JournalSuperblock) -> Result<(), JournalError> {
+pub(crate) fn check_log(superblock: &JournalSuperblock) -> Result<(), JournalError> {
     if superblock.start != 0 {
         let problem = "the log has not been replayed";
         return Err(Corrupt::new("journal", problem).into());

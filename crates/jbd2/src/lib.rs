@@ -31,6 +31,7 @@ pub mod handle;
 pub mod journal;
 pub mod log_area;
 pub mod recovery;
+pub mod whole;
 
 mod checkpoint;
 mod commit;
@@ -53,6 +54,7 @@ pub use journal::{Config, Journal, Log, Width};
 pub use log_area::LogArea;
 pub use opened::Opened;
 pub use statistics::Statistics;
+pub use whole::Whole;
 
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -55,6 +55,34 @@ impl Ring {
     }
 }
 
+/// A block as a transaction writes it.
+pub(crate) trait Sealed {
+    /// Its home.
+    fn home(&self) -> BlockNumber;
+    /// Its bytes.
+    fn bytes(&self) -> &Page;
+}
+
+impl Sealed for Version {
+    fn home(&self) -> BlockNumber {
+        self.block
+    }
+
+    fn bytes(&self) -> &Page {
+        &self.page
+    }
+}
+
+impl Sealed for (BlockNumber, Page) {
+    fn home(&self) -> BlockNumber {
+        self.0
+    }
+
+    fn bytes(&self) -> &Page {
+        &self.1
+    }
+}
+
 /// Where a transaction lies in the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Logged {
@@ -82,7 +110,7 @@ impl LogWriter {
     }
 
     /// Log blocks that this transaction will take, exactly.
-    pub(crate) fn needs(&self, versions: &[Version], revoked: &[BlockNumber]) -> usize {
+    pub(crate) fn needs(&self, versions: &[impl Sealed], revoked: &[BlockNumber]) -> usize {
         self.format.footprint(versions.len(), revoked.len())
     }
 
@@ -96,7 +124,7 @@ impl LogWriter {
     pub(crate) fn write_body(
         &self,
         tid: Tid,
-        versions: &[Version],
+        versions: &[impl Sealed],
         revoked: &[BlockNumber],
     ) -> Result<(), JournalError> {
         let mut row = Vec::with_capacity(self.needs(versions, revoked));
@@ -111,7 +139,7 @@ impl LogWriter {
     pub(crate) fn write_commit(
         &mut self,
         tid: Tid,
-        versions: &[Version],
+        versions: &[impl Sealed],
         revoked: &[BlockNumber],
     ) -> Result<Logged, JournalError> {
         let needs = self.needs(versions, revoked);
@@ -150,21 +178,21 @@ impl LogWriter {
         }
     }
 
-    fn push_blocks(&self, tid: Tid, versions: &[Version], row: &mut Vec<Page>) {
+    fn push_blocks(&self, tid: Tid, versions: &[impl Sealed], row: &mut Vec<Page>) {
         for described in versions.chunks(self.format.tags_per_block()) {
             let mut writer = DescriptorWriter::new(&self.format, tid, self.uuid);
             let descriptor = row.len();
             row.push(Page::zeroed(0));
             for version in described {
-                let escaped = header::begins_with_magic(&version.page);
+                let escaped = header::begins_with_magic(version.bytes());
                 let logged = if escaped {
-                    escape(&version.page)
+                    escape(version.bytes())
                 } else {
-                    version.page.clone()
+                    version.bytes().clone()
                 };
                 let checksum = self.format.data_checksum(tid, &logged);
                 assert!(
-                    writer.push(version.block, escaped, checksum),
+                    writer.push(version.home(), escaped, checksum),
                     "a chunk is what fits a block"
                 );
                 row.push(logged);

@@ -21,6 +21,8 @@ struct Seen {
 
 /// The hints of a volume.
 pub struct Hints {
+    /// How many shards serve small files. [immutable]
+    shards: u32,
     /// The blocks from which the small files of a shard are served.
     localities: Sharded<Mutex<Option<Arc<Preallocation>>>>,
     /// Where a shard claims inodes since it met others: one more than the group, and the index.
@@ -32,9 +34,13 @@ pub struct Hints {
 }
 
 impl Hints {
-    pub fn new() -> Self {
+    /// `alone`: one shard serves all, and nothing depends on how many there are.
+    pub fn new(alone: bool) -> Self {
+        let localities = Sharded::new(|_| Mutex::new(Class::Leaf, None));
+        let shards = u32::try_from(localities.count()).unwrap_or(u32::MAX);
         Self {
-            localities: Sharded::new(|_| Mutex::new(Class::Leaf, None)),
+            shards: if alone { 1 } else { shards },
+            localities,
             apart: Sharded::new(|_| AtomicU64::new(0)),
             seen: Sharded::new(|_| Seen::default()),
             spread: Sharded::new(|shard| AtomicU32::new(u32::try_from(shard).unwrap_or(0))),
@@ -57,10 +63,7 @@ impl Hints {
     /// How many shards serve small files, and which is the caller's.
     pub fn locality_shard(&self) -> (u32, u32) {
         let number = u32::try_from(self.localities.local_index()).unwrap_or(0);
-        (
-            number,
-            u32::try_from(self.localities.count()).unwrap_or(u32::MAX),
-        )
+        (number % self.shards, self.shards)
     }
 
     /// What `sum` answers, or answered not long ago: summing reads lines that others write.
@@ -86,6 +89,7 @@ impl Hints {
     /// A number that differs from call to call and from shard to shard.
     pub fn next_spread(&self) -> u32 {
         let step = u32::try_from(self.spread.count()).unwrap_or(1);
+        let step = step.min(self.shards);
         self.spread.local().fetch_add(step, Ordering::Relaxed)
     }
 }

@@ -54,7 +54,7 @@ impl Groups {
                 reserved >> store.geometry.cluster_bits,
                 scaling.frees,
             ),
-            hints: Hints::new(),
+            hints: Hints::new(store.options.repeatable.is_some()),
             index,
             stream_goals: StreamGoals::new(&store),
             waiting: Waiting::new(scaling.frees),

@@ -71,18 +71,10 @@ pub(super) fn recover(
     if superblock.journal_inode.get() == 0 {
         return Err(Error::Unsupported("an external journal".to_owned()));
     }
-    let search = MountOptions {
-        cache_size: SEARCH_CACHE,
-        ..options.clone()
-    };
-    let store = ground(Arc::clone(&device), superblock.clone(), geometry, search);
-    let (area, journal_blocks) = find_log(&store, superblock.journal_inode)?;
-    drop(store);
-    let journal = recovery::read_superblock(&*device, &area)?;
-    let log = Log {
-        area,
-        superblock: journal,
-    };
+    let (log, journal_blocks) = log_of(&device, superblock, geometry, options)?;
+    if options.without_log && !options.read_only {
+        return leave_log_alone(device, &log, is_dirty, journal_blocks);
+    }
     match (options.read_only, is_dirty) {
         (true, false) => Ok(Recovered::without_log(device, journal_blocks)),
         (true, true) => {
@@ -99,6 +91,44 @@ pub(super) fn recover(
             })
         }
     }
+}
+
+/// The journal in an inode of the file system, and its blocks.
+pub(super) fn log_of(
+    device: &Arc<dyn Device>,
+    superblock: &Superblock,
+    geometry: Geometry,
+    options: &MountOptions,
+) -> Result<(Log, Vec<Range<u64>>)> {
+    let search = MountOptions {
+        cache_size: SEARCH_CACHE,
+        ..options.clone()
+    };
+    let store = ground(Arc::clone(device), superblock.clone(), geometry, search);
+    let (area, journal_blocks) = find_log(&store, superblock.journal_inode)?;
+    let journal = recovery::read_superblock(&**device, &area)?;
+    let log = Log {
+        area,
+        superblock: journal,
+    };
+    Ok((log, journal_blocks))
+}
+
+/// For a mount that writes past the log, which must be empty then.
+fn leave_log_alone(
+    device: Arc<dyn Device>,
+    log: &Log,
+    is_dirty: bool,
+    journal_blocks: Vec<Range<u64>>,
+) -> Result<Recovered> {
+    if is_dirty {
+        let what = "writing past a journal that has to be replayed first";
+        return Err(Error::Unsupported(what.to_owned()));
+    }
+    Ok(Recovered {
+        had_stopped: log.superblock.errno != 0,
+        ..Recovered::without_log(device, journal_blocks)
+    })
 }
 
 /// The device as it would be after the replay.

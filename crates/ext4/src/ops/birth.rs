@@ -6,6 +6,7 @@ use pext4_jbd2::Handle;
 use pext4_ondisk::extent;
 use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::inode::{Inode as Slot, InodeFlags};
+use pext4_sync::atomic::Ordering;
 use pext4_sync::time;
 
 use crate::error::Result;
@@ -121,6 +122,9 @@ impl Volume {
 
     /// A generation that differs from the number's last one but by a rare chance.
     fn next_generation(&self, number: InodeNumber) -> u32 {
+        if let Some(next) = &self.counted_generation {
+            return next.fetch_add(1, Ordering::Relaxed);
+        }
         // The clock that stamps files ticks too slowly to tell two lives apart.
         let running = time::now();
         let mut mixed = self.generation_seed

@@ -1,0 +1,385 @@
+//! Copies out of an image, onto the host.
+//!
+//! The image may be an enemy's. Nothing is written outside of what is made: everything is made anew
+//! (`O_EXCL`, `O_NOFOLLOW`) below a directory of our own that nobody else may enter until it is
+//! finished, each name in its directory's descriptor, and names with slashes, `.` and `..` are
+//! refused where they are listed. The whole copy bears a temporary name until it is complete.
+//!
+//! Modes, times (nanoseconds), holes, hard links and `user.` attributes survive always; owners,
+//! set-user-ID bits, devices and the other attributes when root copies.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use pext4_fs::FileType;
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+
+use crate::acl;
+use crate::change::last_name;
+use crate::error::{EditError, On, Result};
+use crate::reader::{Reader, check_depth};
+use crate::source::{Facts, Source};
+use crate::tree::{Image, Place};
+
+/// How to copy out.
+#[derive(Clone, Debug)]
+pub struct GetOptions {
+    /// Owners are kept, and with them set-user-ID bits and attributes of the system. Root's default.
+    pub owners: bool,
+    /// Devices are left out instead of being an error.
+    pub skip_devices: bool,
+    /// A file that is there is replaced; a directory never.
+    pub force: bool,
+}
+
+impl Default for GetOptions {
+    fn default() -> Self {
+        Self {
+            owners: rustix::process::geteuid().is_root(),
+            skip_devices: false,
+            force: false,
+        }
+    }
+}
+
+/// What was copied out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Got {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Files of all kinds, directories too.
+    pub files: u64,
+    /// Bytes of data.
+    pub bytes: u64,
+    /// Devices that were left out.
+    pub devices_left: u64,
+    /// Extended attributes that the host did not take.
+    pub attributes_left: u64,
+}
+
+impl Reader {
+    /// Copies a file or a tree to the host. A destination that is a directory gets it under its own
+    /// name; the image's root goes to an empty directory or one that is not there.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be read in the image, or made on the host, by name. Nothing is left then.
+    pub fn get(
+        &self,
+        path: impl AsRef<[u8]>,
+        destination: &Path,
+        options: &GetOptions,
+    ) -> Result<Got> {
+        let place = self.place(path.as_ref())?;
+        let target = target(path.as_ref(), destination)?;
+        let parent = match target.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let name = target.file_name().unwrap_or_default();
+        check_vacant(&target, options)?;
+        let directory = open_directory(parent).on(parent, "open it")?;
+        let mut temporary = OsString::from(".");
+        temporary.push(name);
+        temporary.push(format!(".pext4-{}", std::process::id()));
+        let mut extractor = Extractor {
+            image: Image::new(self.volume()),
+            options,
+            top: parent.join(&temporary),
+            links: HashMap::new(),
+            got: Got::default(),
+        };
+        let done = extractor
+            .extract(directory.as_fd(), &temporary, &place, Path::new(""), 0)
+            .and_then(|()| put_in_place(&directory, &temporary, name, &target, options));
+        if let Err(error) = done {
+            let left = parent.join(&temporary);
+            // What cannot be removed stays under its temporary name.
+            let _ = fs::remove_dir_all(&left).or_else(|_| fs::remove_file(&left));
+            return Err(error);
+        }
+        Ok(Got {
+            path: target,
+            ..extractor.got
+        })
+    }
+}
+
+/// The path that the copy will have.
+fn target(path: &[u8], destination: &Path) -> Result<PathBuf> {
+    let name = OsStr::from_bytes(last_name(path));
+    let inside = !name.is_empty() && name != "." && name != "..";
+    let is_directory = destination.is_dir();
+    if !is_directory && destination.as_os_str().as_bytes().ends_with(b"/") && inside {
+        return Err(rustix::io::Errno::NOTDIR).on(destination, "copy into it");
+    }
+    if is_directory && inside {
+        return Ok(destination.join(name));
+    }
+    if destination.file_name().is_some() {
+        return Ok(destination.to_owned());
+    }
+    fs::canonicalize(destination).on(destination, "find it")
+}
+
+fn check_vacant(target: &Path, options: &GetOptions) -> Result<()> {
+    let problem = match fs::symlink_metadata(target) {
+        Err(_) => return Ok(()),
+        Ok(there) if there.is_dir() => {
+            let mut names = fs::read_dir(target).on(target, "list it")?;
+            if names.next().is_none() {
+                return Ok(());
+            }
+            "it is a directory with something in it"
+        }
+        Ok(_) if options.force => return Ok(()),
+        Ok(_) => "it is there already; --force replaces it",
+    };
+    Err(std::io::Error::other(problem)).on(target, "copy to it")
+}
+
+fn open_directory(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty())
+}
+
+fn put_in_place(
+    directory: &OwnedFd,
+    temporary: &OsStr,
+    name: &OsStr,
+    target: &Path,
+    options: &GetOptions,
+) -> Result<()> {
+    let is_empty_directory = target.is_dir();
+    let renamed = if options.force || is_empty_directory {
+        rustix::fs::renameat(directory, temporary, directory, name)
+    } else {
+        let flags = RenameFlags::NOREPLACE;
+        match rustix::fs::renameat_with(directory, temporary, directory, name, flags) {
+            // A file system that does not know the flag; it was looked at before.
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                rustix::fs::renameat(directory, temporary, directory, name)
+            }
+            done => done,
+        }
+    };
+    renamed.on(target, "put the copy here")
+}
+
+struct Extractor<'r> {
+    image: Image<'r>,
+    options: &'r GetOptions,
+    /// The temporary path, for errors and hard links.
+    top: PathBuf,
+    /// The first name of files with several, below the top.
+    links: HashMap<(u64, u64), PathBuf>,
+    got: Got,
+}
+
+impl Extractor<'_> {
+    /// Makes `place` as `name` in `directory`; `path` is the way there from the top.
+    fn extract(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        name: &OsStr,
+        place: &Place,
+        path: &Path,
+        depth: u32,
+    ) -> Result<()> {
+        let facts = self.image.facts(place)?;
+        if let Some(first) = facts.identity.and_then(|key| self.links.get(&key)) {
+            let flags = AtFlags::empty();
+            return rustix::fs::linkat(
+                rustix::fs::CWD,
+                self.top.join(first),
+                directory,
+                name,
+                flags,
+            )
+            .on(&shown(place), "make its other name");
+        }
+        self.got.files += 1;
+        let made = match facts.kind {
+            FileType::Directory => self.directory(directory, name, place, &facts, path, depth)?,
+            FileType::Regular => self.file(directory, name, place, &facts)?,
+            FileType::Symlink => {
+                let target = OsStr::from_bytes(&facts.target);
+                rustix::fs::symlinkat(target, directory, name).on(&shown(place), "make it")?;
+                self.dress_by_name(directory, name, place, &facts)?;
+                true
+            }
+            _ => self.node(directory, name, place, &facts)?,
+        };
+        if let (true, Some(key)) = (made, facts.identity) {
+            self.links.insert(key, path.to_owned());
+        }
+        Ok(())
+    }
+
+    fn directory(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: &OsStr,
+        place: &Place,
+        facts: &Facts,
+        path: &Path,
+        depth: u32,
+    ) -> Result<bool> {
+        check_depth(depth, &place.path)?;
+        let private = Mode::RWXU;
+        rustix::fs::mkdirat(parent, name, private).on(&shown(place), "make it")?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let here = rustix::fs::openat(parent, name, flags, Mode::empty());
+        let here = here.on(&shown(place), "open it")?;
+        for (name, child) in self.image.children(place)? {
+            let name = OsString::from_vec(name);
+            let path = path.join(&name);
+            self.extract(here.as_fd(), &name, &child, &path, depth + 1)?;
+        }
+        self.dress(here.as_fd(), place, facts)?;
+        Ok(true)
+    }
+
+    fn file(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: &OsStr,
+        place: &Place,
+        facts: &Facts,
+    ) -> Result<bool> {
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(parent, name, flags, Mode::RUSR | Mode::WUSR);
+        let file = File::from(file.on(&shown(place), "make it")?);
+        let mut bytes = 0;
+        self.image.content(place, &mut |offset, piece| {
+            bytes += piece.len() as u64;
+            file.write_all_at(piece, offset)
+                .on(&shown(place), "write it")
+        })?;
+        self.got.bytes += bytes;
+        file.set_len(facts.size)
+            .on(&shown(place), "give it its size")?;
+        self.dress(file.as_fd(), place, facts)?;
+        Ok(true)
+    }
+
+    fn node(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: &OsStr,
+        place: &Place,
+        facts: &Facts,
+    ) -> Result<bool> {
+        let kind = match facts.kind {
+            FileType::CharacterDevice => rustix::fs::FileType::CharacterDevice,
+            FileType::BlockDevice => rustix::fs::FileType::BlockDevice,
+            FileType::Fifo => rustix::fs::FileType::Fifo,
+            _ => rustix::fs::FileType::Socket,
+        };
+        let is_device = kind.is_block_device() || kind.is_char_device();
+        if is_device && self.options.skip_devices {
+            self.got.files -= 1;
+            self.got.devices_left += 1;
+            return Ok(false);
+        }
+        let number = rustix::fs::makedev(facts.device.major, facts.device.minor);
+        let mode = Mode::RUSR | Mode::WUSR;
+        match rustix::fs::mknodat(parent, name, kind, mode, number) {
+            Err(Errno::PERM) if is_device => Err(EditError::Refused {
+                path: place.path.clone(),
+                problem: "only root can make a device here; --skip-devices leaves devices out"
+                    .to_owned(),
+            }),
+            done => done.on(&shown(place), "make it"),
+        }?;
+        self.dress_by_name(parent, name, place, facts)?;
+        Ok(true)
+    }
+
+    /// Attributes of what is open.
+    fn dress(&mut self, file: BorrowedFd<'_>, place: &Place, facts: &Facts) -> Result<()> {
+        for (name, value) in &facts.xattrs {
+            if let Some(value) = self.wanted(name, value) {
+                let key = OsStr::from_bytes(name);
+                let done = rustix::fs::fsetxattr(file, key, &value, XattrFlags::empty());
+                self.got.attributes_left += u64::from(done.is_err());
+            }
+        }
+        if self.options.owners {
+            let (uid, gid) = owner(facts);
+            rustix::fs::fchown(file, Some(uid), Some(gid))
+                .on(&shown(place), "give it its owner")?;
+        }
+        rustix::fs::fchmod(file, self.mode(facts)).on(&shown(place), "give it its mode")?;
+        rustix::fs::futimens(file, &times(facts)).on(&shown(place), "give it its times")
+    }
+
+    /// Attributes of what cannot be opened without harm.
+    fn dress_by_name(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: &OsStr,
+        place: &Place,
+        facts: &Facts,
+    ) -> Result<()> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        if self.options.owners {
+            let (uid, gid) = owner(facts);
+            rustix::fs::chownat(parent, name, Some(uid), Some(gid), flags)
+                .on(&shown(place), "give it its owner")?;
+        }
+        if facts.kind != FileType::Symlink {
+            rustix::fs::chmodat(parent, name, self.mode(facts), AtFlags::empty())
+                .on(&shown(place), "give it its mode")?;
+        }
+        self.got.attributes_left += facts.xattrs.len() as u64;
+        rustix::fs::utimensat(parent, name, &times(facts), flags)
+            .on(&shown(place), "give it its times")
+    }
+
+    /// The value to be set on the host, if this attribute comes along.
+    fn wanted(&mut self, name: &[u8], value: &[u8]) -> Option<Vec<u8>> {
+        let is_users = name.starts_with(b"user.") || acl::is_list(name);
+        if !is_users && !self.options.owners {
+            self.got.attributes_left += 1;
+            return None;
+        }
+        if acl::is_list(name) {
+            let list = acl::to_system(value);
+            self.got.attributes_left += u64::from(list.is_none());
+            return list;
+        }
+        Some(value.to_vec())
+    }
+
+    fn mode(&self, facts: &Facts) -> Mode {
+        let kept = if self.options.owners { 0o7777 } else { 0o1777 };
+        Mode::from_raw_mode(u32::from(facts.permissions & kept))
+    }
+}
+
+fn shown(place: &Place) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(&place.path))
+}
+
+fn owner(facts: &Facts) -> (Uid, Gid) {
+    (Uid::from_raw(facts.uid), Gid::from_raw(facts.gid))
+}
+
+fn times(facts: &Facts) -> Timestamps {
+    let time = |time: pext4_fs::Time| Timespec {
+        tv_sec: time.seconds,
+        tv_nsec: time.nanoseconds.into(),
+    };
+    Timestamps {
+        last_access: time(facts.accessed),
+        last_modification: time(facts.modified),
+    }
+}

@@ -1,0 +1,311 @@
+//! The device under an edit session: the image below stays what it is until the session says so.
+//!
+//! Blocks that the session writes are kept in memory. Once they take more than a limit, those whose
+//! home is free in the image go there, and from then on such blocks are written through: nobody
+//! looks there, so large files take no memory. Blocks whose home is in use stay in memory until the
+//! end, when they are one transaction of the journal. If they become too many, or there is no
+//! journal, the session lays everything over a clone ([`Staging::move_to`]), and all that follows
+//! is written to the clone.
+//!
+//! `flush` does nothing: durability is the session's matter, at its end.
+//!
+//! Locking: one mutex, of a class that comes before the devices'; the session has one thread, and
+//! the journal's committer writes home through here.
+
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+use pext4_block::{Device, Page};
+use pext4_sync::{Class, Mutex};
+
+use crate::free::FreeMap;
+
+/// Blocks of one vectored write at most.
+const MOST_SLICES: usize = 512;
+
+/// A device whose changes are not the image's yet.
+pub(crate) struct Staging {
+    size: u64,
+    block_size: u64,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    below: Arc<dyn Device>,
+    free: FreeMap,
+    blocks: BTreeMap<u64, Kept>,
+    /// How many of the blocks have a home that is in use.
+    used: usize,
+    /// Free blocks kept in memory at most.
+    most_free: usize,
+    mode: Mode,
+}
+
+/// A block in memory.
+struct Kept {
+    page: Page,
+    /// Whether nobody uses its home.
+    free: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// Everything is in memory.
+    Memory,
+    /// Blocks whose home is free are written there.
+    Through,
+    /// Everything is written to a clone.
+    Clone,
+    /// The session was given up: what is still written goes nowhere.
+    Abandoned,
+}
+
+/// What a session changed, by what is to become of it.
+pub(crate) struct Changes {
+    /// Blocks whose home is in use and has other bytes.
+    pub(crate) used: Vec<(u64, Page)>,
+    /// Blocks whose home is free, all that are in memory.
+    pub(crate) free: Vec<(u64, Page)>,
+}
+
+impl Staging {
+    /// Nothing is changed yet. `memory` bounds the bytes of free blocks that are kept.
+    pub(crate) fn new(
+        below: Arc<dyn Device>,
+        free: FreeMap,
+        block_size: u32,
+        memory: usize,
+    ) -> Self {
+        Self {
+            size: below.size(),
+            block_size: u64::from(block_size),
+            inner: Mutex::new(
+                Class::Checkpoint,
+                Inner {
+                    below,
+                    free,
+                    blocks: BTreeMap::new(),
+                    used: 0,
+                    most_free: memory / block_size as usize,
+                    mode: Mode::Memory,
+                },
+            ),
+        }
+    }
+
+    /// How many blocks of the image that are in use have been written so far.
+    pub(crate) fn used(&self) -> usize {
+        self.inner.lock().used
+    }
+
+    /// Whether everything goes to a clone.
+    pub(crate) fn is_on_clone(&self) -> bool {
+        self.inner.lock().mode == Mode::Clone
+    }
+
+    /// Lets nothing more be written.
+    pub(crate) fn abandon(&self) {
+        let mut inner = self.inner.lock();
+        inner.mode = Mode::Abandoned;
+        inner.blocks.clear();
+    }
+
+    /// What is in memory, compared with the image.
+    pub(crate) fn changes(&self) -> io::Result<Changes> {
+        let inner = self.inner.lock();
+        let mut changes = Changes {
+            used: Vec::new(),
+            free: Vec::new(),
+        };
+        let mut old = vec![0; self.page_size()];
+        for (&block, kept) in &inner.blocks {
+            if kept.free {
+                changes.free.push((block, kept.page.clone()));
+                continue;
+            }
+            inner.below.read_at(block * self.block_size, &mut old)?;
+            if *old != *kept.page {
+                changes.used.push((block, kept.page.clone()));
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Lays what is in memory over `clone`, which holds what the device below holds, and writes all
+    /// that follows to it.
+    pub(crate) fn move_to(&self, clone: Arc<dyn Device>) -> io::Result<()> {
+        let mut inner = self.inner.lock();
+        let blocks = std::mem::take(&mut inner.blocks);
+        let pages: Vec<_> = blocks
+            .into_iter()
+            .map(|(block, kept)| (block, kept.page))
+            .collect();
+        write_blocks(&*clone, self.block_size, &pages)?;
+        inner.below = clone;
+        inner.used = 0;
+        inner.mode = Mode::Clone;
+        Ok(())
+    }
+
+    fn page_size(&self) -> usize {
+        usize::try_from(self.block_size).expect("a block fits memory")
+    }
+}
+
+/// Writes blocks, sorted, neighbours together.
+pub(crate) fn write_blocks(
+    device: &dyn Device,
+    block_size: u64,
+    pages: &[(u64, Page)],
+) -> io::Result<()> {
+    let mut rest = pages;
+    while let Some((first, _)) = rest.first() {
+        let follows = |pair: &&[(u64, Page)]| pair[0].0 + 1 == pair[1].0;
+        let pairs = rest.windows(2).take(MOST_SLICES - 1);
+        let count = 1 + pairs.take_while(follows).count();
+        let (now, later) = rest.split_at(count);
+        let slices: Vec<_> = now.iter().map(|(_, page)| IoSlice::new(page)).collect();
+        device.write_vectored_at(first * block_size, &slices)?;
+        rest = later;
+    }
+    Ok(())
+}
+
+impl Inner {
+    /// Writes the part of a block.
+    fn write_part(
+        &mut self,
+        block: u64,
+        block_size: u64,
+        within: usize,
+        from: &[u8],
+    ) -> io::Result<()> {
+        if let Some(kept) = self.blocks.get_mut(&block) {
+            kept.page.make_mut()[within..within + from.len()].copy_from_slice(from);
+            return Ok(());
+        }
+        let free = self.free.is_free(&*self.below, block)?;
+        if free && self.mode == Mode::Through {
+            return self
+                .below
+                .write_at(block * block_size + within as u64, from);
+        }
+        let size = usize::try_from(block_size).expect("a block fits memory");
+        let page = if from.len() == size {
+            Page::from(from)
+        } else {
+            let mut bytes = vec![0; size];
+            self.below.read_at(block * block_size, &mut bytes)?;
+            bytes[within..within + from.len()].copy_from_slice(from);
+            Page::from(bytes)
+        };
+        self.used += usize::from(!free);
+        self.blocks.insert(block, Kept { page, free });
+        Ok(())
+    }
+
+    /// Sends free blocks home once there are too many.
+    fn spill(&mut self, block_size: u64) -> io::Result<()> {
+        if self.mode != Mode::Memory || self.blocks.len() - self.used <= self.most_free {
+            return Ok(());
+        }
+        let free = |kept: &Kept| kept.free;
+        let pages: Vec<_> = self
+            .blocks
+            .iter()
+            .filter(|(_, kept)| free(kept))
+            .map(|(&block, kept)| (block, kept.page.clone()))
+            .collect();
+        write_blocks(&*self.below, block_size, &pages)?;
+        self.blocks.retain(|_, kept| !free(kept));
+        self.mode = Mode::Through;
+        Ok(())
+    }
+
+    /// How many of the blocks from `block` on, `most` at most, can be written through together.
+    fn straight(&mut self, block: u64, most: u64) -> io::Result<u64> {
+        if self.mode != Mode::Through {
+            return Ok(0);
+        }
+        let mut count = 0;
+        while count < most
+            && !self.blocks.contains_key(&(block + count))
+            && self.free.is_free(&*self.below, block + count)?
+        {
+            count += 1;
+        }
+        Ok(count)
+    }
+}
+
+impl Device for Staging {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let inner = self.inner.lock();
+        inner.below.read_at(offset, into)?;
+        let end = offset + into.len() as u64;
+        let blocks = offset / self.block_size..end.div_ceil(self.block_size);
+        for (&block, kept) in inner.blocks.range(blocks) {
+            let start = block * self.block_size;
+            let (from, to) = (start.max(offset), (start + self.block_size).min(end));
+            let place = |at: u64, base: u64| usize::try_from(at - base).expect("within the range");
+            into[place(from, offset)..place(to, offset)]
+                .copy_from_slice(&kept.page[place(from, start)..place(to, start)]);
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
+        let end = offset.checked_add(from.len() as u64);
+        if end.is_none_or(|end| end > self.size) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut inner = self.inner.lock();
+        match inner.mode {
+            Mode::Abandoned => return Ok(()),
+            Mode::Clone => return inner.below.write_at(offset, from),
+            Mode::Memory | Mode::Through => {}
+        }
+        let (mut at, mut rest) = (offset, from);
+        while !rest.is_empty() {
+            let (block, within) = (at / self.block_size, at % self.block_size);
+            let whole = if within == 0 {
+                rest.len() as u64 / self.block_size
+            } else {
+                0
+            };
+            let straight = inner.straight(block, whole)? * self.block_size;
+            let step = if straight > 0 {
+                straight
+            } else {
+                (self.block_size - within).min(rest.len() as u64)
+            };
+            let (now, later) = rest.split_at(usize::try_from(step).expect("part of a slice"));
+            if straight > 0 {
+                inner.below.write_at(at, now)?;
+            } else {
+                let within = usize::try_from(within).expect("below the block size");
+                inner.write_part(block, self.block_size, within, now)?;
+            }
+            (at, rest) = (at + step, later);
+        }
+        inner.spill(self.block_size)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn will_need(&self, offset: u64, length: u64) {
+        let below = Arc::clone(&self.inner.lock().below);
+        below.will_need(offset, length);
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.inner.lock().below.is_read_only()
+    }
+}

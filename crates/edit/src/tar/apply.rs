@@ -1,0 +1,243 @@
+//! A tar archive as many changes of a session.
+//!
+//! Each entry makes a file at its name below a directory of the image. Directories on the way that
+//! are missing are made; symbolic links on the way are followed inside the image. What is there gives
+//! way to what comes, but no directory to anything else. Names that are absolute or lead upwards are
+//! refused, and so is a link to a file that is not there yet.
+
+use std::io::Read;
+
+use pext4_fs::{FileType, Refusal};
+
+use super::read::{Archive, Entry};
+use crate::acl;
+use crate::change::{Change, last_name};
+use crate::error::{At, EditError, Result, refuse};
+use crate::plant::{Filler, Overrides, Planter};
+use crate::session::EditSession;
+use crate::source::Facts;
+use crate::tree::join;
+
+/// Bytes read at once.
+const PIECE: usize = 1 << 20;
+
+/// What an archive brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unpacked {
+    /// Entries.
+    pub files: u64,
+    /// Bytes of data.
+    pub bytes: u64,
+}
+
+impl EditSession {
+    /// Makes everything that a tar archive holds, below the directory `into`, which is made if it is
+    /// not there.
+    ///
+    /// # Errors
+    ///
+    /// `Tar` for an archive that is damaged, cut short, or asks for names outside; what a
+    /// [`Change`] of the same kind would say, with the path.
+    pub fn apply_tar(&mut self, archive: &mut dyn Read, into: &[u8]) -> Result<Unpacked> {
+        self.apply(&Change::MakeDirectory {
+            path: into.to_vec(),
+            parents: true,
+            permissions: None,
+        })?;
+        let _stand = self.stand();
+        let mut unpacker = Unpacker {
+            session: self,
+            into,
+            piece: vec![0; PIECE],
+            directories: Vec::new(),
+            done: Unpacked::default(),
+        };
+        let mut archive = Archive::new(archive);
+        while let Some(entry) = archive.next()? {
+            unpacker.unpack(&mut archive, &entry)?;
+        }
+        unpacker.dress_directories()?;
+        Ok(unpacker.done)
+    }
+}
+
+struct Unpacker<'s> {
+    session: &'s EditSession,
+    into: &'s [u8],
+    piece: Vec<u8>,
+    /// Directories get their attributes at the end, when nothing is made in them any more.
+    directories: Vec<(Vec<u8>, Facts)>,
+    done: Unpacked,
+}
+
+impl Unpacker<'_> {
+    fn unpack(&mut self, archive: &mut Archive<'_>, entry: &Entry) -> Result<()> {
+        let path = self.inside(&entry.name, &entry.name)?;
+        let kind = match entry.kind {
+            b'0' => FileType::Regular,
+            b'1' => return self.link(entry, &path),
+            b'2' => FileType::Symlink,
+            b'3' => FileType::CharacterDevice,
+            b'4' => FileType::BlockDevice,
+            b'5' => FileType::Directory,
+            b'6' => FileType::Fifo,
+            other => {
+                let problem = format!("its type `{}` is unknown", other.escape_ascii());
+                return Err(bad(entry, problem));
+            }
+        };
+        self.done.files += 1;
+        let facts = self.facts(entry, kind)?;
+        if kind == FileType::Directory {
+            return self.directory(path, facts);
+        }
+        let (parent, name) = self.parent(&path)?;
+        let planter = Planter::new(self.session, Overrides::default());
+        let held = planter.make(&facts, parent, name, &path)?;
+        if kind == FileType::Regular {
+            let mut filler = Filler::new(self.session, held.inode(), &path);
+            self.copy(archive, entry, &mut filler)?;
+            filler.finish(entry.size)?;
+        }
+        planter.dress(&facts, held.inode(), &path)
+    }
+
+    fn copy(
+        &mut self,
+        archive: &mut Archive<'_>,
+        entry: &Entry,
+        filler: &mut Filler<'_>,
+    ) -> Result<()> {
+        for (start, length) in &entry.runs {
+            let (mut at, end) = (*start, start + length);
+            while at < end {
+                let room = usize::try_from(end - at).map_or(PIECE, |left| left.min(PIECE));
+                let read = archive.read(entry, &mut self.piece[..room])?;
+                filler.write(at, &self.piece[..read])?;
+                at += read as u64;
+                self.done.bytes += read as u64;
+            }
+        }
+        Ok(())
+    }
+
+    fn directory(&mut self, path: Vec<u8>, facts: Facts) -> Result<()> {
+        match self.session.volume().paths().metadata(&path) {
+            Ok(there) if there.file_type == FileType::Directory => {}
+            Ok(_) => return refuse(&path, "here is something that is no directory"),
+            Err(error) if error.is(Refusal::NotFound) => {
+                let (parent, name) = self.parent(&path)?;
+                let planter = Planter::new(self.session, Overrides::default());
+                planter.make(&facts, parent, name, &path)?;
+            }
+            Err(error) => return Err(error).at(&path),
+        }
+        self.directories.push((path, facts));
+        Ok(())
+    }
+
+    /// Attributes of directories, children before their parents.
+    fn dress_directories(&mut self) -> Result<()> {
+        let planter = Planter::new(self.session, Overrides::default());
+        for (path, facts) in self.directories.drain(..).rev() {
+            let held = self.session.volume().paths().resolve(&path).at(&path)?;
+            planter.dress(&facts, held.inode(), &path)?;
+        }
+        Ok(())
+    }
+
+    fn link(&mut self, entry: &Entry, path: &[u8]) -> Result<()> {
+        let target = self.inside(&entry.link, &entry.name)?;
+        let first = match self.session.volume().paths().resolve_link(&target) {
+            Ok(first) => first,
+            Err(error) if error.is(Refusal::NotFound) => {
+                let problem = "it is a hard link to a file that is not there (yet)";
+                return Err(bad(entry, problem));
+            }
+            Err(error) => return Err(error).at(&target),
+        };
+        self.done.files += 1;
+        let (parent, name) = self.parent(path)?;
+        let planter = Planter::new(self.session, Overrides::default());
+        planter.link(first.inode(), parent, name, path)
+    }
+
+    /// The directory of a path, made if need be, and the path's last name.
+    fn parent<'p>(&self, path: &'p [u8]) -> Result<(pext4_fs::InodeNumber, &'p [u8])> {
+        let name = last_name(path);
+        if name.is_empty() {
+            return refuse(path, "the image's root is a directory");
+        }
+        let directory = &path[..path.len() - name.len()];
+        let paths = self.session.volume().paths();
+        let held = match paths.resolve(directory) {
+            Err(error) if error.is(Refusal::NotFound) => {
+                self.session.make_missing(directory)?;
+                paths.resolve(directory).at(directory)?
+            }
+            found => found.at(directory)?,
+        };
+        Ok((held.inode(), name))
+    }
+
+    /// The path in the image of a name in the archive.
+    fn inside(&self, name: &[u8], entry: &[u8]) -> Result<Vec<u8>> {
+        let refused = |problem: &str| EditError::Tar {
+            entry: entry.to_vec(),
+            problem: problem.to_owned(),
+        };
+        if name.is_empty() {
+            return Err(refused("a name is empty"));
+        }
+        if name.starts_with(b"/") {
+            return Err(refused("a name is absolute"));
+        }
+        let mut path = self.into.to_vec();
+        while path.last() == Some(&b'/') {
+            path.pop();
+        }
+        path.push(b'/');
+        for part in name.split(|&byte| byte == b'/') {
+            match part {
+                b"" | b"." => {}
+                b".." => return Err(refused("a name leads upwards (..)")),
+                part => path = join(&path, part),
+            }
+        }
+        Ok(path)
+    }
+
+    fn facts(&self, entry: &Entry, kind: FileType) -> Result<Facts> {
+        let mut xattrs = Vec::new();
+        for (name, value) in &entry.xattrs {
+            let value = if acl::is_list(name) {
+                let list = acl::to_image(value);
+                list.ok_or_else(|| bad(entry, "its access control list makes no sense"))?
+            } else {
+                value.clone()
+            };
+            xattrs.push((name.clone(), value));
+        }
+        let facts = Facts {
+            kind,
+            permissions: entry.permissions,
+            uid: entry.uid,
+            gid: entry.gid,
+            accessed: entry.accessed.unwrap_or(entry.modified),
+            modified: entry.modified,
+            size: entry.size,
+            device: entry.device,
+            target: entry.link.clone(),
+            xattrs,
+            identity: None,
+        };
+        Ok(Planter::new(self.session, Overrides::default()).adjusted(facts))
+    }
+}
+
+fn bad(entry: &Entry, problem: impl Into<String>) -> EditError {
+    EditError::Tar {
+        entry: entry.name.clone(),
+        problem: problem.into(),
+    }
+}

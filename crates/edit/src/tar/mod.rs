@@ -1,0 +1,18 @@
+//! Tar archives, in and out: POSIX pax with GNU's sparse files.
+
+pub(crate) mod apply;
+pub(crate) mod read;
+pub(crate) mod write;
+
+/// Bytes of a header, and what everything is padded to.
+pub(crate) const BLOCK: usize = 512;
+
+/// Extended attributes in pax records bear this prefix.
+pub(crate) const XATTR: &[u8] = b"SCHILY.xattr.";
+
+/// The sum of a header, its own field taken for spaces.
+pub(crate) fn checksum(header: &[u8; BLOCK]) -> u32 {
+    let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
+    let own: u32 = header[148..156].iter().map(|&byte| u32::from(byte)).sum();
+    sum - own + 8 * u32::from(b' ')
+}

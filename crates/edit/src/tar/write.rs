@@ -1,0 +1,426 @@
+//! An image as a tar archive.
+//!
+//! Every file in the order of a walk: a directory before what is in it, names sorted, so the same
+//! image gives the same archive. What a plain header cannot say stands in pax records: long names,
+//! nanoseconds, large numbers, extended attributes (`SCHILY.xattr.`, access control lists in the form
+//! of system calls). Files with holes are written in GNU's sparse form, which every reader of tar
+//! knows; a file with several names is written once, then as links. Sockets have no form in tar and
+//! are left out, counted.
+
+use std::collections::HashMap;
+use std::io::Write;
+
+use pext4_fs::{FileType, Time};
+
+use super::{BLOCK, XATTR, checksum};
+use crate::acl;
+use crate::error::{On, Result};
+use crate::reader::{Reader, check_depth};
+use crate::source::{Facts, Source};
+use crate::tree::{Image, Place, next_data};
+
+/// Largest numbers in the octal fields of 8 and of 12 bytes.
+const MOST_SHORT: u64 = 0o777_7777;
+const MOST_LONG: u64 = 0o777_7777_7777;
+/// Runs of data that a sparse header holds, and that each block behind it holds.
+const RUNS_IN_HEADER: usize = 4;
+const RUNS_IN_BLOCK: usize = 21;
+
+/// What an archive got.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exported {
+    /// Files of all kinds, directories too; each other name of a file counts.
+    pub files: u64,
+    /// Bytes of data.
+    pub bytes: u64,
+    /// Sockets, which have no form in tar.
+    pub sockets_left: u64,
+}
+
+impl Reader {
+    /// Writes a directory of the image, and all that is in it, as a tar archive whose names are
+    /// relative to it. From the archive of the root `pext4 build` makes the same tree again.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be read in the image; `Host` errors of `output` where it is written.
+    pub fn export(&self, path: impl AsRef<[u8]>, output: &mut dyn Write) -> Result<Exported> {
+        let mut exporter = Exporter {
+            image: Image::new(self.volume()),
+            reader: self,
+            output,
+            links: HashMap::new(),
+            exported: Exported::default(),
+        };
+        let top = self.place(path.as_ref())?;
+        exporter.write_tree(&top)?;
+        // Two blocks of zeroes end an archive.
+        exporter.put(&[0; 2 * BLOCK])?;
+        exporter.output.flush().on("output".as_ref(), "write it")?;
+        Ok(exporter.exported)
+    }
+}
+
+struct Exporter<'r> {
+    image: Image<'r>,
+    reader: &'r Reader,
+    output: &'r mut dyn Write,
+    /// The first name of files with several.
+    links: HashMap<(u64, u64), Vec<u8>>,
+    exported: Exported,
+}
+
+/// A header in the making.
+struct Header {
+    bytes: [u8; BLOCK],
+    records: Vec<u8>,
+}
+
+impl Exporter<'_> {
+    fn write_tree(&mut self, top: &Place) -> Result<()> {
+        let mut rest = vec![(b"./".to_vec(), top.clone(), 0)];
+        while let Some((name, place, depth)) = rest.pop() {
+            let facts = self.image.facts(&place)?;
+            self.write_one(&name, &place, &facts)?;
+            if facts.kind != FileType::Directory {
+                continue;
+            }
+            check_depth(depth, &place.path)?;
+            let prefix: &[u8] = if depth == 0 { b"" } else { &name };
+            let children = self.image.children(&place)?.into_iter().rev();
+            for (child, place) in children {
+                let mut name = [prefix, &child].concat();
+                if self.image.attributes(&place)?.file_type == FileType::Directory {
+                    name.push(b'/');
+                }
+                rest.push((name, place, depth + 1));
+            }
+        }
+        Ok(())
+    }
+
+    fn write_one(&mut self, name: &[u8], place: &Place, facts: &Facts) -> Result<()> {
+        if facts.kind == FileType::Socket {
+            self.exported.sockets_left += 1;
+            return Ok(());
+        }
+        self.exported.files += 1;
+        let mut header = Header::new(name, facts);
+        if let Some(first) = facts.identity.and_then(|key| self.links.get(&key)) {
+            header.set_link(b'1', first);
+            return self.put_header(header, name);
+        }
+        if let Some(key) = facts.identity {
+            self.links.insert(key, name.to_vec());
+        }
+        header.add_attributes(facts);
+        match facts.kind {
+            FileType::Regular => return self.write_file(header, name, place, facts),
+            FileType::Directory => header.bytes[156] = b'5',
+            FileType::Symlink => header.set_link(b'2', &facts.target),
+            FileType::Fifo => header.bytes[156] = b'6',
+            _ => {
+                let is_block = facts.kind == FileType::BlockDevice;
+                header.bytes[156] = if is_block { b'4' } else { b'3' };
+                header.set_number(329, 8, facts.device.major.into());
+                header.set_number(337, 8, facts.device.minor.into());
+            }
+        }
+        self.put_header(header, name)
+    }
+
+    fn write_file(
+        &mut self,
+        mut header: Header,
+        name: &[u8],
+        place: &Place,
+        facts: &Facts,
+    ) -> Result<()> {
+        let runs = self.runs(place, facts.size)?;
+        let stored: u64 = runs.iter().map(|(start, end)| end - start).sum();
+        self.exported.bytes += stored;
+        let is_whole = stored == facts.size;
+        header.bytes[156] = if is_whole { b'0' } else { b'S' };
+        header.set_number(124, 12, stored);
+        let mut map = Vec::new();
+        if !is_whole {
+            map = header.set_sparse(&runs, facts.size);
+        }
+        self.put_header(header, name)?;
+        self.put(&map)?;
+        for (start, end) in runs {
+            self.put_data(place, start, end)?;
+        }
+        self.pad(stored)
+    }
+
+    /// The runs of data of a file; the last one is empty where the file ends in a hole.
+    fn runs(&self, place: &Place, size: u64) -> Result<Vec<(u64, u64)>> {
+        let mut runs = Vec::new();
+        let mut at = 0;
+        while let Some((start, end)) = next_data(self.reader.volume(), place, at)? {
+            let end = end.min(size);
+            if start >= end {
+                break;
+            }
+            runs.push((start, end));
+            at = end;
+        }
+        if at < size {
+            runs.push((size, size));
+        }
+        Ok(runs)
+    }
+
+    fn put_data(&mut self, place: &Place, start: u64, end: u64) -> Result<()> {
+        use crate::error::At;
+        let mut piece = vec![0; 1 << 20];
+        let mut at = start;
+        while at < end {
+            let length =
+                usize::try_from(end - at).map_or(piece.len(), |left| left.min(piece.len()));
+            let read = self
+                .reader
+                .volume()
+                .read(place.inode, at, &mut piece[..length]);
+            let read = read.at(&place.path)?;
+            if read == 0 {
+                // A size that the image says and cannot keep: the archive must stay aligned.
+                piece[..length].fill(0);
+            }
+            let read = if read == 0 { length } else { read };
+            self.put(&piece[..read])?;
+            at += read as u64;
+        }
+        Ok(())
+    }
+
+    fn put_header(&mut self, mut header: Header, name: &[u8]) -> Result<()> {
+        if !header.records.is_empty() {
+            let records = std::mem::take(&mut header.records);
+            let mut extended = Header::blank();
+            extended.bytes[156] = b'x';
+            extended.set_text(0, 100, name);
+            extended.set_number(124, 12, records.len() as u64);
+            let bytes = extended.finish();
+            self.put(&bytes)?;
+            self.put(&records)?;
+            self.pad(records.len() as u64)?;
+        }
+        let bytes = header.finish();
+        self.put(&bytes)
+    }
+
+    fn pad(&mut self, length: u64) -> Result<()> {
+        let over = usize::try_from(length % BLOCK as u64).expect("below a block");
+        match over {
+            0 => Ok(()),
+            over => self.put(&[0; BLOCK][over..]),
+        }
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        self.output
+            .write_all(bytes)
+            .on("output".as_ref(), "write it")
+    }
+}
+
+impl Header {
+    fn blank() -> Self {
+        let mut header = Self {
+            bytes: [0; BLOCK],
+            records: Vec::new(),
+        };
+        header.set_number(100, 8, 0o644);
+        for (at, length) in [(108, 8), (116, 8), (124, 12), (136, 12)] {
+            header.set_number(at, length, 0);
+        }
+        header.bytes[257..265].copy_from_slice(b"ustar\x0000");
+        header
+    }
+
+    fn new(name: &[u8], facts: &Facts) -> Self {
+        let mut header = Self::blank();
+        if name.len() > 100 || !name.is_ascii() {
+            header.record(b"path", name);
+        }
+        header.set_text(0, 100, name);
+        header.set_number(100, 8, facts.permissions.into());
+        header.set_or_record(108, 8, b"uid", facts.uid.into());
+        header.set_or_record(116, 8, b"gid", facts.gid.into());
+        header.set_time(facts.modified);
+        header
+    }
+
+    /// What only the first name of a file tells.
+    fn add_attributes(&mut self, facts: &Facts) {
+        self.record(b"atime", decimal(facts.accessed).as_bytes());
+        for (name, value) in &facts.xattrs {
+            let system = if acl::is_list(name) {
+                acl::to_system(value)
+            } else {
+                None
+            };
+            let key = [XATTR, name].concat();
+            self.record(&key, system.as_ref().unwrap_or(value));
+        }
+    }
+
+    fn set_time(&mut self, time: Time) {
+        let plain = u64::try_from(time.seconds).ok();
+        let plain = plain.filter(|seconds| *seconds <= MOST_LONG && time.nanoseconds == 0);
+        if plain.is_none() {
+            self.record(b"mtime", decimal(time).as_bytes());
+        }
+        let rounded = u64::try_from(time.seconds).unwrap_or(0).min(MOST_LONG);
+        self.set_number(136, 12, rounded);
+    }
+
+    fn set_link(&mut self, kind: u8, target: &[u8]) {
+        self.bytes[156] = kind;
+        if target.len() > 100 || !target.is_ascii() {
+            self.record(b"linkpath", target);
+        }
+        self.set_text(157, 100, target);
+    }
+
+    /// GNU's sparse form: the runs that the header holds; what it does not is returned, as the
+    /// blocks that follow it.
+    fn set_sparse(&mut self, runs: &[(u64, u64)], size: u64) -> Vec<u8> {
+        self.bytes[257..265].copy_from_slice(b"ustar  \x00");
+        self.bytes[345..].fill(0);
+        let (here, rest) = runs.split_at(runs.len().min(RUNS_IN_HEADER));
+        for (index, run) in here.iter().enumerate() {
+            put_run(&mut self.bytes[386 + 24 * index..], *run);
+        }
+        self.bytes[482] = u8::from(!rest.is_empty());
+        self.set_number(483, 12, size);
+        let mut blocks = Vec::new();
+        let count = rest.len().div_ceil(RUNS_IN_BLOCK);
+        for (number, part) in rest.chunks(RUNS_IN_BLOCK).enumerate() {
+            let mut block = [0; BLOCK];
+            for (index, run) in part.iter().enumerate() {
+                put_run(&mut block[24 * index..], *run);
+            }
+            block[504] = u8::from(number + 1 < count);
+            blocks.extend_from_slice(&block);
+        }
+        blocks
+    }
+
+    fn set_text(&mut self, at: usize, room: usize, text: &[u8]) {
+        let length = text.len().min(room);
+        self.bytes[at..at + length].copy_from_slice(&text[..length]);
+    }
+
+    fn set_or_record(&mut self, at: usize, length: usize, key: &[u8], value: u64) {
+        if value > MOST_SHORT {
+            self.record(key, value.to_string().as_bytes());
+        }
+        self.set_number(at, length, value.min(MOST_SHORT));
+    }
+
+    fn set_number(&mut self, at: usize, length: usize, value: u64) {
+        put_number(&mut self.bytes[at..at + length], value);
+    }
+
+    /// A pax record; its length counts itself.
+    fn record(&mut self, key: &[u8], value: &[u8]) {
+        let rest = key.len() + value.len() + 3;
+        let mut length = rest + 1;
+        while length != rest + digits(length) {
+            length = rest + digits(length);
+        }
+        self.records
+            .extend_from_slice(length.to_string().as_bytes());
+        for part in [b" ", key, b"=", value, b"\n"] {
+            self.records.extend_from_slice(part);
+        }
+    }
+
+    fn finish(mut self) -> [u8; BLOCK] {
+        let sum = checksum(&self.bytes);
+        let text = format!("{sum:06o}\0 ");
+        self.bytes[148..156].copy_from_slice(text.as_bytes());
+        self.bytes
+    }
+}
+
+fn digits(number: usize) -> usize {
+    number.to_string().len()
+}
+
+fn put_run(into: &mut [u8], (start, end): (u64, u64)) {
+    put_number(&mut into[..12], start);
+    put_number(&mut into[12..24], end - start);
+}
+
+/// Octal with a zero behind it, or, where that is too small, GNU's form of base 256.
+fn put_number(field: &mut [u8], value: u64) {
+    let width = field.len() - 1;
+    let octal = format!("{value:0width$o}");
+    if octal.len() == width {
+        field[..width].copy_from_slice(octal.as_bytes());
+        field[width] = 0;
+        return;
+    }
+    field.fill(0);
+    field[0] = 0x80;
+    let start = field.len() - 8;
+    field[start..].copy_from_slice(&value.to_be_bytes());
+}
+
+/// Seconds as pax writes them, with nanoseconds where there are any.
+fn decimal(time: Time) -> String {
+    let Time {
+        seconds,
+        nanoseconds,
+    } = time;
+    match (seconds, nanoseconds) {
+        (_, 0) => seconds.to_string(),
+        (0.., _) => format!("{seconds}.{nanoseconds:09}"),
+        // Nanoseconds count forward: -1 s and 0.25 s is -0.75 s.
+        _ => format!("-{}.{:09}", -(seconds + 1), 1_000_000_000 - nanoseconds),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Header, Time, decimal, put_number};
+
+    #[test]
+    fn records_count_their_own_length() {
+        let mut header = Header::blank();
+        header.record(b"k", b"12345");
+        assert_eq!(header.records, b"11 k=12345\n");
+        header.records.clear();
+        header.record(b"k", &[b'x'; 94]);
+        assert!(header.records.starts_with(b"101 k="));
+        assert_eq!(header.records.len(), 101);
+    }
+
+    #[test]
+    fn times_before_1970_count_forward() {
+        let time = |seconds, nanoseconds| {
+            decimal(Time {
+                seconds,
+                nanoseconds,
+            })
+        };
+        assert_eq!(time(5, 0), "5");
+        assert_eq!(time(5, 7), "5.000000007");
+        assert_eq!(time(-1, 250_000_000), "-0.750000000");
+        assert_eq!(time(-3, 0), "-3");
+    }
+
+    #[test]
+    fn large_numbers_are_in_base_256() {
+        let mut field = [0; 12];
+        put_number(&mut field, 8);
+        assert_eq!(&field, b"00000000010\0");
+        put_number(&mut field, 1 << 33);
+        assert_eq!(field[0], 0x80);
+        assert_eq!(field[4..], (1u64 << 33).to_be_bytes());
+    }
+}

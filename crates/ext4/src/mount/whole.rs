@@ -1,0 +1,131 @@
+//! A set of changed blocks, all or none, on an image that is not mounted.
+//!
+//! Who has worked on a copy in memory (an edit session does: a volume over a device that keeps what
+//! is written to itself) ends up with blocks whose home is in use, and blocks that were free. The
+//! latter can be written as they are: nobody looks there. The former go through the journal as one
+//! transaction: before its commit record is durable the image is what it was, after that it is what
+//! it is meant to be, since whoever opens it next replays the journal.
+//!
+//! The steps: `recover` is set in the superblock and made durable, which also makes durable what
+//! was written to free blocks; the transaction is committed; the blocks go home; the log is emptied;
+//! `recover` is cleared. The new superblock is one of the blocks, and keeps `recover` until the end.
+
+use std::sync::Arc;
+
+use pext4_block::{Device, Page};
+use pext4_jbd2::Whole;
+use pext4_ondisk::BlockNumber;
+use pext4_ondisk::feature::{Compat, Incompat};
+use pext4_ondisk::geometry::Geometry;
+use pext4_ondisk::superblock::Superblock;
+
+use super::{check_shape, read_superblock, recovery};
+use crate::error::{Error, Result};
+use crate::options::MountOptions;
+use crate::store::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
+
+/// The journal of an image that is not mounted, ready for one transaction.
+pub struct OfflineJournal {
+    device: Arc<dyn Device>,
+    superblock: Superblock,
+    geometry: Geometry,
+    whole: Whole,
+    journal_blocks: Vec<std::ops::Range<u64>>,
+}
+
+impl OfflineJournal {
+    /// The journal of an image; `None` if it has none.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` if the journal is not empty (open and close a volume to replay it) or of a kind
+    /// that is not written, `Corrupt`, `Io`.
+    pub fn open(device: Arc<dyn Device>) -> Result<Option<Self>> {
+        let superblock = read_superblock(&*device, &mut Vec::new())?;
+        let geometry = check_shape(&superblock, &*device)?;
+        if !superblock.features.compat.contains(Compat::HAS_JOURNAL) {
+            return Ok(None);
+        }
+        if superblock.journal_inode.get() == 0 {
+            return Err(Error::Unsupported("an external journal".to_owned()));
+        }
+        let options = MountOptions::default();
+        let (mut log, journal_blocks) = recovery::log_of(&device, &superblock, geometry, &options)?;
+        if superblock.features.incompat.contains(Incompat::RECOVER) {
+            let what = "a transaction in a journal that has to be replayed first";
+            return Err(Error::Unsupported(what.to_owned()));
+        }
+        if log.superblock.start != 0 {
+            // The superblock says that what is in it is of no concern.
+            pext4_jbd2::recovery::discard(&*device, &log.area, &mut log.superblock)?;
+        }
+        let whole = Whole::open(Arc::clone(&device), log)?;
+        Ok(Some(Self {
+            device,
+            superblock,
+            geometry,
+            whole,
+            journal_blocks,
+        }))
+    }
+
+    /// Whether a transaction of this many blocks fits.
+    #[must_use]
+    pub fn fits(&self, blocks: usize) -> bool {
+        self.whole.fits(blocks)
+    }
+
+    /// Whether a block belongs to the journal.
+    #[must_use]
+    pub fn owns(&self, block: BlockNumber) -> bool {
+        let is_in = |run: &std::ops::Range<u64>| run.contains(&block.get());
+        self.journal_blocks.iter().any(is_in)
+    }
+
+    /// Writes the blocks, all or none, durably. What was written before to blocks that the image
+    /// does not use is durable before them. The block that holds the superblock must be among them.
+    ///
+    /// # Errors
+    ///
+    /// `Journal` if they do not fit, before anything is written; `Corrupt` if the superblock among
+    /// them is none; `Io`. After an `Io` error the image is the old one or the new one, and the next
+    /// who opens it finds out.
+    pub fn write(mut self, mut blocks: Vec<(BlockNumber, Page)>) -> Result<()> {
+        let new = self.take_superblock(&mut blocks)?;
+        if !self.whole.fits(blocks.len()) {
+            // It says by how much.
+            return Ok(self.whole.commit(blocks)?);
+        }
+        self.superblock.features.incompat |= Incompat::RECOVER;
+        self.write_superblock(&self.superblock)?;
+        self.whole.commit(blocks)?;
+        let (device, whole) = (Arc::clone(&self.device), self.whole);
+        whole.finish()?;
+        device.write_at(SUPERBLOCK_OFFSET, &new.encode())?;
+        Ok(device.flush()?)
+    }
+
+    /// The superblock among the blocks; it stays there with `recover` set.
+    fn take_superblock(&self, blocks: &mut [(BlockNumber, Page)]) -> Result<Superblock> {
+        let block_size = u64::from(self.geometry.block_size);
+        let home = BlockNumber(SUPERBLOCK_OFFSET / block_size);
+        let start = usize::try_from(SUPERBLOCK_OFFSET % block_size).expect("below the block size");
+        let (_, page) = blocks
+            .iter_mut()
+            .find(|(block, _)| *block == home)
+            .ok_or(crate::error::Refusal::Invalid)?;
+        let slot = &mut page.make_mut()[start..start + SUPERBLOCK_SIZE];
+        let bytes: &[u8; SUPERBLOCK_SIZE] = (&*slot).try_into().expect("cut to this length");
+        let new = Superblock::decode(bytes)?;
+        let mut meanwhile = new.clone();
+        meanwhile.features.incompat |= Incompat::RECOVER;
+        slot.copy_from_slice(&meanwhile.encode());
+        Ok(new)
+    }
+
+    fn write_superblock(&self, superblock: &Superblock) -> Result<()> {
+        self.device
+            .write_at(SUPERBLOCK_OFFSET, &superblock.encode())?;
+        Ok(self.device.flush()?)
+    }
+}

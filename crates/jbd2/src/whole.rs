@@ -1,0 +1,124 @@
+//! One transaction written without a running journal.
+//!
+//! For tools that have made up a set of changed blocks beforehand and want all of them on the image
+//! or none: no handles, no threads, no epochs. The transaction may fill the whole log, since
+//! nothing else is in it.
+//!
+//! [`Whole::commit`] makes the set durable in the log, by the steps of any commit; from its return
+//! on a recovery shows all of it, before its last flush none. [`Whole::finish`] brings the blocks
+//! home and empties the log. The caller has made durable beforehand whatever the blocks refer to
+//! outside of the set, and that the file system's superblock says that there is something to
+//! replay (design rule 11).
+
+use std::sync::Arc;
+
+use pext4_block::{Device, Page};
+use pext4_ondisk::journal::RecordFormat;
+use pext4_ondisk::{BlockNumber, Corrupt, Tid};
+
+use crate::core::check_log;
+use crate::error::JournalError;
+use crate::home;
+use crate::journal::Log;
+use crate::log_area::LogArea;
+use crate::log_writer::{LogWriter, Ring};
+use crate::superblock::SuperblockFile;
+
+/// An empty log that waits for one transaction.
+pub struct Whole {
+    device: Arc<dyn Device>,
+    area: Arc<LogArea>,
+    format: RecordFormat,
+    ring: Ring,
+    writer: LogWriter,
+    superblock: SuperblockFile,
+    tid: Tid,
+    blocks: Vec<(BlockNumber, Page)>,
+}
+
+impl Whole {
+    /// Takes a log that recovery left.
+    ///
+    /// # Errors
+    ///
+    /// If the log has not been recovered or uses unknown features.
+    pub fn open(device: Arc<dyn Device>, log: Log) -> Result<Self, JournalError> {
+        let Log {
+            area,
+            mut superblock,
+        } = log;
+        check_log(&superblock)?;
+        let block_size = u64::from(area.block_size());
+        // On disk with the start of the log.
+        superblock.upgrade(device.size() / block_size > u64::from(u32::MAX));
+        let area = Arc::new(area);
+        let format = RecordFormat::of(&superblock);
+        let ring = Ring {
+            first: superblock.first,
+            end: superblock.log_end(),
+        };
+        let (uuid, tid) = (superblock.uuid, superblock.sequence);
+        let writer = LogWriter::new(Arc::clone(&device), Arc::clone(&area), format, uuid, ring);
+        let superblock = SuperblockFile::new(Arc::clone(&device), Arc::clone(&area), superblock);
+        Ok(Self {
+            device,
+            area,
+            format,
+            ring,
+            writer,
+            superblock,
+            tid,
+            blocks: Vec::new(),
+        })
+    }
+
+    /// Whether a transaction of this many blocks fits the log.
+    #[must_use]
+    pub fn fits(&self, blocks: usize) -> bool {
+        self.format.footprint(blocks, 0) < self.ring.blocks() as usize
+    }
+
+    /// Makes the blocks durable in the log, all or none.
+    ///
+    /// # Errors
+    ///
+    /// `TooLarge` if they do not fit, `Corrupt` if one lies in the journal, both before anything
+    /// is written; `Io`, after which nobody knows whether the transaction is durable.
+    pub fn commit(&mut self, mut blocks: Vec<(BlockNumber, Page)>) -> Result<(), JournalError> {
+        blocks.sort_unstable_by_key(|(block, _)| *block);
+        self.check(&blocks)?;
+        self.superblock.begin(self.writer.head(), self.tid)?;
+        self.writer.write_body(self.tid, &blocks, &[])?;
+        self.writer.write_commit(self.tid, &blocks, &[])?;
+        self.blocks = blocks;
+        Ok(())
+    }
+
+    fn check(&self, blocks: &[(BlockNumber, Page)]) -> Result<(), JournalError> {
+        if !self.fits(blocks.len()) {
+            return Err(JournalError::TooLarge {
+                asked: u32::try_from(blocks.len()).unwrap_or(u32::MAX),
+                limit: self.ring.blocks(),
+            });
+        }
+        match blocks.iter().find(|(block, _)| self.area.contains(*block)) {
+            None => Ok(()),
+            Some((block, _)) => {
+                let problem = "belongs to the journal and to something else";
+                Err(Corrupt::new("block", problem).in_block(*block).into())
+            }
+        }
+    }
+
+    /// Brings the blocks home and empties the log, durably.
+    ///
+    /// # Errors
+    ///
+    /// `Io`; recovery will do it.
+    pub fn finish(self) -> Result<(), JournalError> {
+        home::write(&*self.device, &self.blocks)
+            .and_then(|()| self.device.flush())
+            .map_err(JournalError::io("writing a transaction home"))?;
+        self.superblock.finish(self.tid.next().next())
+    }
+}
