@@ -1,4 +1,4 @@
-//! The `pext4` command: mounts, makes and reads ext4 images.
+//! The `pext4` command: mounts, makes, reads and edits ext4 images.
 //!
 //! One file a command: parse, call the library, say what happened. The exit status is 0 when all
 //! went well, 1 after an error, 2 when the command line was not understood. Errors read "pext4:
@@ -10,12 +10,15 @@
 mod columns;
 mod commands;
 mod device;
+mod editing;
 mod failure;
 mod log;
 mod mode;
 mod moment;
 mod names;
+mod owner;
 mod reader;
+mod script;
 mod size;
 mod superblock;
 
@@ -23,7 +26,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{build, cat, check, info, lab, ls, mkfs, mount, resize, stat, tree, umount};
+use commands::{
+    build, cat, check, chmod, chown, cp, edit, export, get, info, lab, ln, ls, mkdir, mkfs, mknod,
+    mount, mv, put, resize, rm, setxattr, stat, touch, tree, umount,
+};
+use editing::Single;
 
 /// ext4 in user space: mount, make and read ext4 images, without root and without a kernel driver.
 #[derive(Parser)]
@@ -47,6 +54,31 @@ enum Command {
     Lab(lab::Arguments),
     Stat(stat::Arguments),
     Tree(tree::Arguments),
+    Get(get::Arguments),
+    Export(export::Arguments),
+    Edit(edit::Arguments),
+    /// Put a file or a tree of the host into an image
+    Put(Single<put::Arguments>),
+    /// Remove files of an image
+    Rm(Single<rm::Arguments>),
+    /// Move a file within an image
+    Mv(Single<mv::Arguments>),
+    /// Make directories in an image
+    Mkdir(Single<mkdir::Arguments>),
+    /// Make a link in an image
+    Ln(Single<ln::Arguments>),
+    /// Make a device, a fifo or a socket in an image
+    Mknod(Single<mknod::Arguments>),
+    /// Change permissions in an image
+    Chmod(Single<chmod::Arguments>),
+    /// Change owners in an image
+    Chown(Single<chown::Arguments>),
+    /// Set times of files in an image, or make them, empty
+    Touch(Single<touch::Arguments>),
+    /// Set or remove an extended attribute in an image
+    Setxattr(Single<setxattr::Arguments>),
+    /// Copy files within an image, or from another one
+    Cp(Single<cp::Arguments>),
 }
 
 fn main() -> ExitCode {
@@ -63,6 +95,20 @@ fn main() -> ExitCode {
         Command::Lab(arguments) => lab::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),
         Command::Tree(arguments) => tree::run(&arguments),
+        Command::Get(arguments) => get::run(&arguments),
+        Command::Export(arguments) => export::run(&arguments),
+        Command::Edit(arguments) => edit::run(&arguments),
+        Command::Put(one) => one.run(),
+        Command::Rm(one) => one.run(),
+        Command::Mv(one) => one.run(),
+        Command::Mkdir(one) => one.run(),
+        Command::Ln(one) => one.run(),
+        Command::Mknod(one) => one.run(),
+        Command::Chmod(one) => one.run(),
+        Command::Chown(one) => one.run(),
+        Command::Touch(one) => one.run(),
+        Command::Setxattr(one) => one.run(),
+        Command::Cp(one) => one.run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

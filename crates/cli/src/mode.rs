@@ -15,6 +15,16 @@ pub fn word(file_type: FileType) -> &'static str {
     }
 }
 
+/// Permission bits in octal.
+///
+/// # Errors
+/// Says what they look like.
+pub fn parse(text: &str) -> Result<u16, String> {
+    let bits = u16::from_str_radix(text, 8).ok();
+    bits.filter(|bits| *bits <= 0o7777)
+        .ok_or_else(|| format!("`{text}` is no mode; write it in octal, like 0644"))
+}
+
 fn letter(file_type: FileType) -> char {
     match file_type {
         FileType::Regular => '-',

@@ -1,0 +1,36 @@
+//! `pext4 chmod`: permissions of files in an image.
+
+use std::ffi::OsString;
+
+use anyhow::Result;
+use clap::Args;
+use pext4_edit::{Change, EditSession, ModeChange};
+
+use crate::editing::{Verb, path};
+
+/// The arguments behind the image.
+#[derive(Args)]
+pub struct Arguments {
+    /// The permissions: octal (0755), or what changes (u+x,go-w)
+    #[arg(allow_hyphen_values = true)]
+    mode: ModeChange,
+    /// The files
+    #[arg(required = true)]
+    paths: Vec<OsString>,
+    /// With everything below, but for symbolic links
+    #[arg(short = 'R', long)]
+    recursive: bool,
+}
+
+impl Verb for Arguments {
+    fn apply(&self, session: &mut EditSession) -> Result<()> {
+        for name in &self.paths {
+            session.apply(&Change::SetMode {
+                path: path(name),
+                mode: self.mode.clone(),
+                recursive: self.recursive,
+            })?;
+        }
+        Ok(())
+    }
+}

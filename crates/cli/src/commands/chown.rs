@@ -1,0 +1,43 @@
+//! `pext4 chown`: owners of files in an image.
+
+use std::ffi::OsString;
+
+use anyhow::Result;
+use clap::Args;
+use pext4_edit::{Change, EditSession};
+
+use crate::editing::{Verb, path};
+use crate::owner;
+
+/// The arguments behind the image.
+#[derive(Args)]
+pub struct Arguments {
+    /// USER, USER:GROUP or :GROUP, as numbers or as names that the image's /etc/passwd and
+    /// /etc/group have
+    owner: String,
+    /// The files
+    #[arg(required = true)]
+    paths: Vec<OsString>,
+    /// With everything below; symbolic links themselves
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// Of symbolic links themselves
+    #[arg(long)]
+    no_dereference: bool,
+}
+
+impl Verb for Arguments {
+    fn apply(&self, session: &mut EditSession) -> Result<()> {
+        let (uid, gid) = owner::parse(&self.owner, session)?;
+        for name in &self.paths {
+            session.apply(&Change::SetOwner {
+                path: path(name),
+                uid,
+                gid,
+                recursive: self.recursive,
+                no_follow: self.no_dereference,
+            })?;
+        }
+        Ok(())
+    }
+}

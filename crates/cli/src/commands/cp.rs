@@ -1,0 +1,41 @@
+//! `pext4 cp`: copies files within an image and from another one.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use pext4_edit::{Change, EditSession};
+
+use crate::editing::{Verb, path};
+
+/// The arguments behind the image.
+#[derive(Args)]
+pub struct Arguments {
+    /// What to copy, with all its attributes
+    from: OsString,
+    /// Where to; a directory that is there takes it in
+    to: OsString,
+    /// The image in which FROM is, if it is another one
+    #[arg(long = "from", value_name = "IMAGE")]
+    other: Option<PathBuf>,
+    /// Directories with all that is in them
+    #[arg(short, long, visible_short_aliases = ['R', 'a'])]
+    recursive: bool,
+    /// A directory at the destination is not entered: the source is put in its place or merged
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
+}
+
+impl Verb for Arguments {
+    fn apply(&self, session: &mut EditSession) -> Result<()> {
+        session.apply(&Change::Copy {
+            image: self.other.clone(),
+            from: path(&self.from),
+            to: path(&self.to),
+            exactly: self.no_target_directory,
+            recursive: self.recursive,
+        })?;
+        Ok(())
+    }
+}

@@ -1,0 +1,159 @@
+//! `pext4 edit`: many changes of an image at once, from a script or a tar.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Error, Result, anyhow};
+use clap::{Args, Parser, Subcommand};
+use pext4_edit::{EditError, EditSession};
+
+use super::{chmod, chown, cp, ln, mkdir, mknod, mv, put, rm, setxattr, touch};
+use crate::editing::{How, Verb};
+use crate::failure::Misuse;
+use crate::script;
+
+/// Read from a tar at once.
+const BUFFER: usize = 1 << 20;
+
+/// Make many changes to an image, all or none, from a script or a tar
+#[derive(Args)]
+#[command(group = clap::ArgGroup::new("source").required(true))]
+pub struct Arguments {
+    /// The image or block device
+    image: PathBuf,
+    /// A script: one command a line, as on the command line but without `pext4` and the image; `-`
+    /// is standard input
+    #[arg(short = 'f', long = "script", value_name = "FILE", group = "source")]
+    script: Option<PathBuf>,
+    /// A tar whose files are made in the image; `-` is standard input
+    #[arg(long, value_name = "FILE", group = "source")]
+    tar: Option<PathBuf>,
+    /// The directory of the image that a tar goes to
+    #[arg(long, value_name = "PATH", default_value = "/", requires = "tar")]
+    into: OsString,
+    #[command(flatten)]
+    how: How,
+}
+
+/// One line of a script.
+#[derive(Parser)]
+#[command(
+    no_binary_name = true,
+    disable_help_flag = true,
+    disable_help_subcommand = true
+)]
+struct Line {
+    #[command(subcommand)]
+    verb: AnyVerb,
+}
+
+#[derive(Subcommand)]
+enum AnyVerb {
+    Put(put::Arguments),
+    Rm(rm::Arguments),
+    Mv(mv::Arguments),
+    Mkdir(mkdir::Arguments),
+    Ln(ln::Arguments),
+    Mknod(mknod::Arguments),
+    Chmod(chmod::Arguments),
+    Chown(chown::Arguments),
+    Touch(touch::Arguments),
+    Setxattr(setxattr::Arguments),
+    Cp(cp::Arguments),
+}
+
+impl AnyVerb {
+    fn apply(&self, session: &mut EditSession) -> Result<()> {
+        match self {
+            Self::Put(verb) => verb.apply(session),
+            Self::Rm(verb) => verb.apply(session),
+            Self::Mv(verb) => verb.apply(session),
+            Self::Mkdir(verb) => verb.apply(session),
+            Self::Ln(verb) => verb.apply(session),
+            Self::Mknod(verb) => verb.apply(session),
+            Self::Chmod(verb) => verb.apply(session),
+            Self::Chown(verb) => verb.apply(session),
+            Self::Touch(verb) => verb.apply(session),
+            Self::Setxattr(verb) => verb.apply(session),
+            Self::Cp(verb) => verb.apply(session),
+        }
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// What was wrong, with the line of the script; nothing has changed then.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    if let Some(script) = &arguments.script {
+        let commands = read_script(script)?;
+        return arguments.how.run(&arguments.image, |session| {
+            for (place, verb) in &commands {
+                verb.apply(session).with_context(|| place.clone())?;
+            }
+            Ok(commands.len() as u64)
+        });
+    }
+    let tar = arguments.tar.as_deref().unwrap_or(Path::new("-"));
+    let mut input = open(tar)?;
+    arguments.how.run(&arguments.image, |session| {
+        let into = crate::editing::path(&arguments.into);
+        let done = session.apply_tar(&mut input, &into);
+        let done = done.map_err(|error| named(error, tar))?;
+        Ok(done.files)
+    })
+}
+
+/// All lines are understood before the first one is applied.
+fn read_script(path: &Path) -> Result<Vec<(String, AnyVerb)>> {
+    let mut text = Vec::new();
+    open(path)?
+        .read_to_end(&mut text)
+        .with_context(|| path.display().to_string())?;
+    let mut commands = Vec::new();
+    for (index, line) in text.split(|&byte| byte == b'\n').enumerate() {
+        let place = format!("{}:{}", path.display(), index + 1);
+        let words = script::words(line).map_err(|text| Misuse(format!("{place}: {text}")))?;
+        if words.is_empty() {
+            continue;
+        }
+        let reads_input = words.iter().any(|word| word == "-");
+        if reads_input && path == Path::new("-") && words[0] == "put" {
+            let problem = format!("{place}: standard input is the script itself");
+            return Err(Misuse(problem).into());
+        }
+        let line = Line::try_parse_from(words)
+            .map_err(|error| Misuse(format!("{place}: {}", first_line(&error))))?;
+        commands.push((place, line.verb));
+    }
+    Ok(commands)
+}
+
+/// What clap has to say, in one line.
+fn first_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let line = text.lines().find(|line| !line.trim().is_empty());
+    let line = line.unwrap_or("not understood").trim();
+    line.strip_prefix("error: ").unwrap_or(line).to_owned()
+}
+
+fn open(path: &Path) -> Result<Box<dyn Read>> {
+    if path == Path::new("-") {
+        return Ok(Box::new(BufReader::with_capacity(BUFFER, io::stdin())));
+    }
+    let file =
+        File::open(path).map_err(|error| anyhow!("{}: cannot open it: {error}", path.display()));
+    Ok(Box::new(BufReader::with_capacity(BUFFER, file?)))
+}
+
+/// Errors of the archive name it.
+fn named(error: EditError, tar: &Path) -> Error {
+    match &error {
+        EditError::Tar { .. } if tar != Path::new("-") => {
+            Error::new(error).context(tar.display().to_string())
+        }
+        _ => error.into(),
+    }
+}

@@ -1,0 +1,78 @@
+//! `pext4 export`: an image as a tar archive.
+
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use pext4_edit::{Exported, Reader};
+
+/// Written at once.
+const BUFFER: usize = 1 << 20;
+
+/// Write an image as a tar archive from which `pext4 build` makes the same tree
+#[derive(Args)]
+pub struct Arguments {
+    /// The image or block device
+    image: PathBuf,
+    /// The directory in it that becomes the archive's root
+    #[arg(default_value = "/")]
+    path: OsString,
+    /// The archive; else standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// What cannot be read or written; no archive of that name is left half-made.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let reader = Reader::open(&arguments.image)?;
+    let path = arguments.path.as_bytes();
+    let exported = match &arguments.output {
+        Some(output) if output != Path::new("-") => to_file(&reader, path, output)?,
+        _ => {
+            let output = io::stdout().lock();
+            if output.is_terminal() {
+                bail!("a tar archive is not for a terminal: give -o FILE or a pipe");
+            }
+            let mut output = BufWriter::with_capacity(BUFFER, output);
+            reader.export(path, &mut output)?
+        }
+    };
+    if exported.sockets_left > 0 {
+        eprintln!(
+            "pext4: {} sockets were left out: tar has no form for them",
+            exported.sockets_left
+        );
+    }
+    Ok(())
+}
+
+/// Writes beside, and renames at the end.
+fn to_file(reader: &Reader, path: &[u8], output: &Path) -> Result<Exported> {
+    let shown = || format!("{}: cannot write it", output.display());
+    let mut name = OsString::from(".");
+    name.push(output.file_name().unwrap_or_default());
+    name.push(format!(".pext4-{}", std::process::id()));
+    let temporary = output.with_file_name(name);
+    let write = || {
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create_new(true).open(&temporary);
+        let mut file = BufWriter::with_capacity(BUFFER, file.with_context(shown)?);
+        let exported = reader.export(path, &mut file)?;
+        file.flush().with_context(shown)?;
+        fs::rename(&temporary, output).with_context(shown)?;
+        Ok(exported)
+    };
+    let written = write();
+    if written.is_err() {
+        // What cannot be removed stays under its temporary name.
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}

@@ -1,0 +1,85 @@
+//! `pext4 get`: files and trees of an image, onto the host.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use pext4_edit::{GetOptions, Reader};
+use serde::Serialize;
+
+use crate::names;
+
+/// Copy a file or a tree out of an image
+#[derive(Args)]
+pub struct Arguments {
+    /// The image or block device
+    image: PathBuf,
+    /// What to copy; a symbolic link is copied as a link
+    path: OsString,
+    /// Where to; a directory that is there takes it in under its own name
+    #[arg(default_value = ".")]
+    destination: PathBuf,
+    /// Replace a file that is there (never a directory)
+    #[arg(short, long)]
+    force: bool,
+    /// Do not keep owners, set-user-ID bits and attributes of the system, as others than root do
+    #[arg(long)]
+    no_owners: bool,
+    /// Leave devices out; others than root cannot make them
+    #[arg(long)]
+    skip_devices: bool,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    quiet: bool,
+    /// Say what was done as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    path: String,
+    files: u64,
+    bytes: u64,
+    devices_left: u64,
+    attributes_left: u64,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// What cannot be read or made; nothing is left then.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let reader = Reader::open(&arguments.image)?;
+    let usual = GetOptions::default();
+    let options = GetOptions {
+        owners: usual.owners && !arguments.no_owners,
+        skip_devices: arguments.skip_devices,
+        force: arguments.force,
+    };
+    let got = reader.get(arguments.path.as_bytes(), &arguments.destination, &options)?;
+    if arguments.json {
+        let report = Report {
+            path: names::text(got.path.as_os_str().as_bytes()),
+            files: got.files,
+            bytes: got.bytes,
+            devices_left: got.devices_left,
+            attributes_left: got.attributes_left,
+        };
+        println!("{}", serde_json::to_string_pretty(&report)?);
+        return Ok(());
+    }
+    if arguments.quiet {
+        return Ok(());
+    }
+    let left = [
+        (got.devices_left, "devices were left out"),
+        (got.attributes_left, "extended attributes were not kept"),
+    ];
+    for (count, what) in left.into_iter().filter(|(count, _)| *count > 0) {
+        eprintln!("pext4: {count} {what}");
+    }
+    Ok(())
+}

@@ -1,0 +1,64 @@
+//! `pext4 put`: files of the host into an image.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use pext4_edit::{Change, EditSession, Overrides};
+
+use crate::editing::{Verb, path};
+use crate::failure::Misuse;
+use crate::{mode, owner};
+
+/// The arguments behind the image.
+#[derive(Args)]
+pub struct Arguments {
+    /// The file or directory; `-` is standard input
+    from: PathBuf,
+    /// Where it goes; into a directory that is there, under its own name
+    to: OsString,
+    /// A directory at the destination is not entered: the source is put in its place or merged
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
+    /// Owner of everything, USER[:GROUP]; else that of the source
+    #[arg(long, value_name = "OWNER")]
+    owner: Option<String>,
+    /// Permissions of the file (or of the top of the tree), in octal; else those of the source
+    #[arg(long, value_name = "MODE", value_parser = mode::parse)]
+    mode: Option<u16>,
+    /// Leave extended attributes behind
+    #[arg(long)]
+    no_xattrs: bool,
+}
+
+impl Verb for Arguments {
+    fn apply(&self, session: &mut EditSession) -> Result<()> {
+        let (uid, gid) = match &self.owner {
+            Some(owner) => owner::parse(owner, session)?,
+            None => (None, None),
+        };
+        let overrides = Overrides {
+            uid,
+            gid,
+            permissions: self.mode,
+        };
+        let to = path(&self.to);
+        if self.from.as_os_str() == "-" {
+            if to.ends_with(b"/") {
+                let problem = "standard input has no name: give the path of the file";
+                return Err(Misuse(problem.to_owned()).into());
+            }
+            return Ok(session.write_from(&to, &mut io::stdin().lock(), overrides)?);
+        }
+        session.apply(&Change::Put {
+            from: self.from.clone(),
+            to,
+            exactly: self.no_target_directory,
+            xattrs: !self.no_xattrs,
+            overrides,
+        })?;
+        Ok(())
+    }
+}

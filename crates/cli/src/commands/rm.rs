@@ -1,0 +1,36 @@
+//! `pext4 rm`: removes files of an image.
+
+use std::ffi::OsString;
+
+use anyhow::Result;
+use clap::Args;
+use pext4_edit::{Change, EditSession};
+
+use crate::editing::{Verb, path};
+
+/// The arguments behind the image.
+#[derive(Args)]
+pub struct Arguments {
+    /// What to remove
+    #[arg(required = true)]
+    paths: Vec<OsString>,
+    /// Directories with all that is in them
+    #[arg(short, long, visible_short_alias = 'R')]
+    recursive: bool,
+    /// What is not there is no error
+    #[arg(short, long)]
+    force: bool,
+}
+
+impl Verb for Arguments {
+    fn apply(&self, session: &mut EditSession) -> Result<()> {
+        for name in &self.paths {
+            session.apply(&Change::Remove {
+                path: path(name),
+                recursive: self.recursive,
+                force: self.force,
+            })?;
+        }
+        Ok(())
+    }
+}

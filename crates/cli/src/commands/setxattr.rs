@@ -1,0 +1,67 @@
+//! `pext4 setxattr`: extended attributes of files in an image.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use pext4_edit::{Change, EditSession};
+
+use crate::editing::{Verb, path};
+
+/// The arguments behind the image.
+#[derive(Args)]
+pub struct Arguments {
+    /// The file; a symbolic link is followed
+    path: OsString,
+    /// The attribute, as in user.note or security.capability
+    name: OsString,
+    /// The value: text, or bytes in hexadecimal behind 0x
+    #[arg(required_unless_present = "remove")]
+    value: Option<OsString>,
+    /// Remove the attribute
+    #[arg(short = 'x', long, conflicts_with = "value")]
+    remove: bool,
+}
+
+impl Verb for Arguments {
+    fn apply(&self, session: &mut EditSession) -> Result<()> {
+        let (path, name) = (path(&self.path), path(&self.name));
+        let change = match &self.value {
+            None => Change::RemoveXattr { path, name },
+            Some(value) => Change::SetXattr {
+                path,
+                name,
+                value: bytes(value.as_bytes()).context("the value is no hexadecimal")?,
+            },
+        };
+        Ok(session.apply(&change)?)
+    }
+}
+
+/// The bytes that a value stands for.
+fn bytes(value: &[u8]) -> Option<Vec<u8>> {
+    let Some(digits) = value.strip_prefix(b"0x") else {
+        return Some(value.to_vec());
+    };
+    let pair = |pair: &[u8]| {
+        let text = std::str::from_utf8(pair).ok()?;
+        let digits = text.len() == 2 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+        digits.then(|| u8::from_str_radix(text, 16).ok())?
+    };
+    digits.chunks(2).map(pair).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes;
+
+    #[test]
+    fn values_are_text_or_hexadecimal() {
+        assert_eq!(bytes(b"text").as_deref(), Some(&b"text"[..]));
+        assert_eq!(bytes(b"0x00fF").as_deref(), Some(&[0, 255][..]));
+        assert_eq!(bytes(b"0x").as_deref(), Some(&[][..]));
+        assert_eq!(bytes(b"0x1"), None);
+        assert_eq!(bytes(b"0x+1"), None);
+    }
+}

@@ -1,0 +1,38 @@
+//! `pext4 touch`: times of files in an image, and empty files.
+
+use std::ffi::OsString;
+
+use anyhow::Result;
+use clap::Args;
+use pext4_edit::{Change, EditSession};
+use pext4_fs::Time;
+
+use crate::editing::{Verb, path};
+use crate::moment;
+
+/// The arguments behind the image.
+#[derive(Args)]
+pub struct Arguments {
+    /// The files; what is not there is made, empty
+    #[arg(required = true)]
+    paths: Vec<OsString>,
+    /// The time, like 2024-05-01T12:00:00Z or @SECONDS; else the present
+    #[arg(short, long, value_name = "TIME", value_parser = moment::parse)]
+    date: Option<Time>,
+    /// Make nothing
+    #[arg(short = 'c', long)]
+    no_create: bool,
+}
+
+impl Verb for Arguments {
+    fn apply(&self, session: &mut EditSession) -> Result<()> {
+        for name in &self.paths {
+            session.apply(&Change::Touch {
+                path: path(name),
+                time: self.date,
+                no_create: self.no_create,
+            })?;
+        }
+        Ok(())
+    }
+}

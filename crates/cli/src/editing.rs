@@ -1,0 +1,220 @@
+//! What all commands that change an image have in common: how the change gets to the image, which is
+//! said beforehand, and the verbs, which are commands as well as lines of a script.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use pext4_edit::{EditOptions, EditSession, Made, Plan, Way};
+use serde::Serialize;
+
+use crate::failure::Misuse;
+use crate::moment;
+
+/// One kind of change, as a command of its own and as a line of a script.
+pub trait Verb: Args {
+    /// Applies it to a session.
+    ///
+    /// # Errors
+    /// What cannot be done, with the path.
+    fn apply(&self, session: &mut EditSession) -> Result<()>;
+}
+
+/// One change of one image.
+#[derive(Args)]
+pub struct Single<V: Verb> {
+    /// The image or block device
+    image: PathBuf,
+    #[command(flatten)]
+    verb: V,
+    #[command(flatten)]
+    how: How,
+}
+
+/// How changes get to the image.
+#[derive(Args)]
+pub struct How {
+    /// Stamp with this time (2024-05-01T12:00:00Z or @SECONDS) and give the same bytes for the same
+    /// edit of the same image; else SOURCE_DATE_EPOCH does the same
+    #[arg(long, value_name = "TIME", value_parser = moment::parse)]
+    mtime: Option<pext4_fs::Time>,
+    /// How to make all of it true at once
+    #[arg(long, value_enum, default_value = "auto", value_name = "WAY")]
+    by: By,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    quiet: bool,
+    /// Say what was done as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum By {
+    /// One transaction of the image's journal if it fits, else a clone
+    Auto,
+    /// One transaction, or an error
+    Journal,
+    /// A clone, renamed into place
+    Clone,
+}
+
+/// What was done, for programs.
+#[derive(Serialize)]
+struct Report<'a> {
+    image: String,
+    changes: u64,
+    way: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    journal_blocks: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shares_blocks: Option<bool>,
+    notes: &'a [String],
+}
+
+impl<V: Verb> Single<V> {
+    /// Runs it as a command.
+    ///
+    /// # Errors
+    /// What was wrong; nothing has changed then.
+    pub fn run(&self) -> Result<()> {
+        self.how.run(&self.image, |session| {
+            self.verb.apply(session)?;
+            Ok(1)
+        })
+    }
+}
+
+impl How {
+    /// Opens a session, lets `work` change it (which says how many changes it made), says which way
+    /// they go, and makes them true.
+    ///
+    /// # Errors
+    /// What was wrong; nothing has changed then.
+    pub fn run(
+        &self,
+        image: &Path,
+        work: impl FnOnce(&mut EditSession) -> Result<u64>,
+    ) -> Result<()> {
+        let mut session = EditSession::open(image, &self.options()?)?;
+        let notes = session.notes().to_vec();
+        let changes = work(&mut session)?;
+        let prepared = session.prepare()?;
+        if self.json {
+            let report = report(image, changes, prepared.plan(), &notes);
+            let text = serde_json::to_string_pretty(&report)?;
+            prepared.commit()?;
+            println!("{text}");
+            return Ok(());
+        }
+        if !self.quiet {
+            for note in &notes {
+                eprintln!("pext4: {}: {note}", image.display());
+            }
+            println!("{}", tell(prepared.plan()));
+        }
+        prepared.commit()?;
+        Ok(())
+    }
+
+    fn options(&self) -> Result<EditOptions> {
+        let way = match self.by {
+            By::Auto => Way::Auto,
+            By::Journal => Way::Transaction,
+            By::Clone => Way::Clone,
+        };
+        let tell = if self.quiet || self.json {
+            |_: &str| {}
+        } else {
+            |reason: &str| eprintln!("pext4: working on a copy of the image: {reason}")
+        };
+        Ok(EditOptions {
+            time: self.time()?,
+            way,
+            tell,
+            ..EditOptions::default()
+        })
+    }
+
+    fn time(&self) -> Result<Option<Duration>> {
+        let time = match self.mtime {
+            Some(time) => Some(time),
+            None => source_date_epoch()?,
+        };
+        let duration = |time: pext4_fs::Time| {
+            let seconds = u64::try_from(time.seconds).ok();
+            let seconds = seconds.with_context(|| "a time before 1970 cannot be stamped");
+            Ok(Duration::new(seconds?, time.nanoseconds))
+        };
+        time.map(duration).transpose()
+    }
+}
+
+/// The time that builds of this environment agree on.
+fn source_date_epoch() -> Result<Option<pext4_fs::Time>> {
+    let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") else {
+        return Ok(None);
+    };
+    let seconds = text.to_str().and_then(|text| text.trim().parse().ok());
+    match seconds {
+        Some(seconds) => Ok(Some(pext4_fs::Time {
+            seconds,
+            nanoseconds: 0,
+        })),
+        None => Err(Misuse(format!(
+            "SOURCE_DATE_EPOCH is `{}`, not a number of seconds",
+            text.display()
+        ))
+        .into()),
+    }
+}
+
+fn tell(plan: &Plan) -> String {
+    match plan {
+        Plan::Nothing => "nothing to change".to_owned(),
+        Plan::Transaction { blocks: 1, .. } => "one transaction of 1 block".to_owned(),
+        Plan::Transaction { blocks, .. } => format!("one transaction of {blocks} blocks"),
+        Plan::Clone { made, reason } => {
+            let made = match made {
+                Made::Reflink => "a clone that shares its blocks",
+                Made::Copy => "a copy",
+            };
+            format!("{made}, renamed into place: {reason}")
+        }
+    }
+}
+
+fn report<'a>(image: &Path, changes: u64, plan: &'a Plan, notes: &'a [String]) -> Report<'a> {
+    let mut report = Report {
+        image: image.display().to_string(),
+        changes,
+        way: "nothing",
+        journal_blocks: None,
+        reason: None,
+        shares_blocks: None,
+        notes,
+    };
+    match plan {
+        Plan::Nothing => {}
+        Plan::Transaction { blocks, .. } => {
+            report.way = "transaction";
+            report.journal_blocks = Some(*blocks);
+        }
+        Plan::Clone { made, reason } => {
+            report.way = "clone";
+            report.reason = Some(reason);
+            report.shares_blocks = Some(*made == Made::Reflink);
+        }
+    }
+    report
+}
+
+/// A path of the image from the command line.
+pub fn path(text: &OsString) -> Vec<u8> {
+    text.as_bytes().to_vec()
+}

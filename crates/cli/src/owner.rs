@@ -1,0 +1,53 @@
+//! Owners as `chown` takes them: numbers, or names that the image itself knows.
+
+use anyhow::{Result, bail};
+use pext4_edit::EditSession;
+
+/// `USER`, `USER:GROUP`, `:GROUP` or `USER:` (its own group), as numbers.
+///
+/// # Errors
+/// A name that `/etc/passwd` or `/etc/group` of the image does not have.
+pub fn parse(text: &str, session: &EditSession) -> Result<(Option<u32>, Option<u32>)> {
+    let (user, group) = match text.split_once(':') {
+        Some((user, group)) => (user, Some(group)),
+        None => (text, None),
+    };
+    let mut own_group = None;
+    let uid = match (user, user.parse()) {
+        ("", _) => None,
+        (_, Ok(number)) => Some(number),
+        (name, Err(_)) => {
+            let (uid, gid) = find(session, "/etc/passwd", name)?;
+            own_group = gid;
+            Some(uid)
+        }
+    };
+    let gid = match (group, group.map(str::parse)) {
+        (None, _) => None,
+        (Some(""), _) => own_group,
+        (_, Some(Ok(number))) => Some(number),
+        (Some(name), _) => Some(find(session, "/etc/group", name)?.0),
+    };
+    if uid.is_none() && gid.is_none() {
+        bail!("`{text}` names no owner; write USER, USER:GROUP or :GROUP");
+    }
+    Ok((uid, gid))
+}
+
+/// The third and the fourth field of the line that begins with a name.
+fn find(session: &EditSession, file: &str, name: &str) -> Result<(u32, Option<u32>)> {
+    let content = session.volume().paths().read(file).unwrap_or_default();
+    let content = String::from_utf8_lossy(&content).into_owned();
+    let found = content.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        if fields.next() != Some(name) {
+            return None;
+        }
+        let number = fields.nth(1)?.parse().ok()?;
+        Some((number, fields.next().and_then(|gid| gid.parse().ok())))
+    });
+    match found {
+        Some(found) => Ok(found),
+        None => bail!("{file} in the image does not have `{name}`; write the number"),
+    }
+}

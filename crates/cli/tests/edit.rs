@@ -1,0 +1,259 @@
+//! Editing images from the command line: the verbs, scripts, tars, and what a kill leaves.
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::{Place, fail, has, pext4, run, succeed};
+use serde_json::Value;
+
+fn image(size: &str) -> Place {
+    let place = Place::empty();
+    succeed(pext4(["mkfs", "-q", "--size", size]).arg(&place.image));
+    place
+}
+
+/// `pext4 VERB IMAGE ARGUMENTS`.
+fn on(place: &Place, verb: &str, arguments: &[&str]) -> Command {
+    let mut command = pext4([verb]);
+    command.arg(&place.image).args(arguments);
+    command
+}
+
+fn cat(place: &Place, path: &str) -> String {
+    succeed(&mut on(place, "cat", &[path]))
+}
+
+fn stat(place: &Place, path: &str) -> Value {
+    let text = succeed(&mut on(place, "stat", &["--json", path]));
+    let stat: Value = serde_json::from_str(&text).expect("JSON");
+    match stat {
+        Value::Array(mut stats) => stats.remove(0),
+        stat => stat,
+    }
+}
+
+fn with_input(command: &mut Command, input: &[u8]) -> std::process::Output {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command can be started");
+    // It may end before it has read everything.
+    let _ = child.stdin.take().expect("piped").write_all(input);
+    child.wait_with_output().expect("it ends")
+}
+
+#[test]
+fn every_verb_is_a_command() {
+    let place = image("16M");
+    let host = place.point.join("file");
+    fs::write(&host, b"from the host\n").expect("a fresh place");
+    let host = host.to_str().expect("text").to_owned();
+    let told = succeed(&mut on(&place, "put", &[&host, "/"]));
+    assert!(told.starts_with("one transaction of "), "{told}");
+    for (verb, arguments) in [
+        ("mkdir", &["-p", "-m", "0750", "/a/b/c"][..]),
+        (
+            "put",
+            &[&host, "/a/renamed", "--owner", "7:8", "--mode", "0600"],
+        ),
+        ("mv", &["/file", "/a/b"]),
+        ("ln", &["/a/b/file", "/hard"]),
+        ("ln", &["-s", "a/b/file", "/soft"]),
+        ("chmod", &["g-x,o+r", "/a/b/c"]),
+        ("chown", &["1000:1001", "-R", "/a/b"]),
+        ("touch", &["-d", "2001-09-09T01:46:40.5Z", "/hard"]),
+        ("setxattr", &["/hard", "user.note", "0x00ff"]),
+        ("setxattr", &["/hard", "user.note", "-x"]),
+        ("mknod", &["/null", "c", "1", "3"]),
+        ("cp", &["-r", "/a", "/copy"]),
+        ("rm", &["-r", "/a/b"]),
+    ] {
+        succeed(&mut on(&place, verb, arguments));
+        place.check();
+    }
+    assert_eq!(cat(&place, "/copy/b/file"), "from the host\n");
+    assert_eq!(cat(&place, "/hard"), "from the host\n");
+    let hard = stat(&place, "/hard");
+    assert_eq!((&hard["uid"], &hard["gid"]), (&1000.into(), &1001.into()));
+    assert_eq!(hard["modified"], "2001-09-09T01:46:40.500000000Z");
+    let renamed = stat(&place, "/a/renamed");
+    assert_eq!(
+        (&renamed["mode"], &renamed["uid"]),
+        (&"0600".into(), &7.into())
+    );
+    assert_eq!(stat(&place, "/copy/b/c")["mode"], "0744");
+    let out = with_input(&mut on(&place, "put", &["-", "/from/nowhere"]), b"x");
+    assert!(String::from_utf8_lossy(&out.stderr).contains("/from/nowhere: no such file"));
+    let out = with_input(&mut on(&place, "put", &["-", "/input", "-q"]), b"piped");
+    assert!(out.status.success() && out.stdout.is_empty());
+    assert_eq!(cat(&place, "/input"), "piped");
+    let got = place.point.join("got");
+    succeed(&mut on(&place, "get", &["/copy"]).arg(&got));
+    assert_eq!(
+        fs::read(got.join("b/file")).expect("there"),
+        b"from the host\n"
+    );
+}
+
+#[test]
+fn a_script_is_applied_as_a_whole_or_not() {
+    let place = image("16M");
+    let script = place.point.join("script");
+    let before = fs::read(&place.image).expect("readable");
+    let good = "# a comment\n\nmkdir -p '/with blank/x'\nln -s \"a b\" /with\\ blank/l # end\n";
+    for (bad, says) in [
+        ("rm /nothing", ":5: /nothing: no such file"),
+        ("frobnicate /x", ":5: unrecognized subcommand"),
+        ("rm 'open", ":5: a quote (') is not closed"),
+        ("chmod 99 /with", ":5: invalid value '99'"),
+    ] {
+        fs::write(&script, format!("{good}{bad}\n")).expect("a fresh place");
+        let status = if bad.starts_with("rm /") { 1 } else { 2 };
+        let error = fail(on(&place, "edit", &["-f"]).arg(&script), status);
+        assert!(error.contains(says), "{error} / {says}");
+        assert!(fs::read(&place.image).expect("readable") == before, "{bad}");
+    }
+    let output = with_input(
+        &mut on(&place, "edit", &["--json", "-f", "-"]),
+        good.as_bytes(),
+    );
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(
+        (&report["changes"], &report["way"]),
+        (&2.into(), &"transaction".into())
+    );
+    place.check();
+    let listed = succeed(&mut on(&place, "ls", &["/with blank"]));
+    assert!(listed.contains("l -> a b"), "{listed}");
+}
+
+#[test]
+fn the_same_edit_gives_the_same_bytes() {
+    let first = image("16M");
+    let second = Place::empty();
+    fs::copy(&first.image, &second.image).expect("there is room");
+    for (way, number) in [("journal", "1"), ("clone", "2")] {
+        for place in [&first, &second] {
+            let script =
+                format!("mkdir /d{number}\nln -s x /d{number}/l\ncp -r /d{number} /e{number}\n");
+            let mut command = on(place, "edit", &["-q", "--by", way, "-f", "-"]);
+            command.env("SOURCE_DATE_EPOCH", "1700000000");
+            let output = with_input(&mut command, script.as_bytes());
+            assert!(output.status.success(), "{output:?}");
+        }
+        let same =
+            fs::read(&first.image).expect("there") == fs::read(&second.image).expect("there");
+        assert!(same, "{way}");
+    }
+    assert_eq!(
+        stat(&first, "/d1")["changed"],
+        "2023-11-14T22:13:20.000000000Z"
+    );
+    first.check();
+    let error = fail(
+        on(&first, "touch", &["/x"]).env("SOURCE_DATE_EPOCH", "soon"),
+        2,
+    );
+    assert!(error.contains("SOURCE_DATE_EPOCH"), "{error}");
+}
+
+#[test]
+fn an_exported_image_comes_back_from_its_tar() {
+    let place = image("16M");
+    let again = image("16M");
+    succeed(&mut on(&place, "mkdir", &["-p", "/a/b"]));
+    with_input(&mut on(&place, "put", &["-", "/a/b/file"]), &[7; 100_000]);
+    let tar = place.point.join("tar");
+    succeed(on(&place, "export", &["-o"]).arg(&tar));
+    succeed(on(&again, "edit", &["--tar"]).arg(&tar));
+    again.check();
+    let archive = fs::read(&tar).expect("there");
+    let output = run(&mut on(&again, "export", &[]));
+    assert!(
+        output.stdout == archive,
+        "the archive of the copy is the same"
+    );
+    let cut = with_input(
+        &mut on(&again, "edit", &["--tar", "-"]),
+        &archive[..archive.len() / 2],
+    );
+    assert!(!cut.status.success());
+    let error = String::from_utf8_lossy(&cut.stderr).into_owned();
+    assert!(error.contains("cut short"), "{error}");
+}
+
+/// A number from the seed that the environment gives, or another one each time.
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    let given = std::env::var("PEXT4_SEED").ok();
+    let given = given.and_then(|text| text.parse().ok());
+    let seed = given.unwrap_or_else(|| RandomState::new().hash_one(0));
+    println!("PEXT4_SEED={seed}");
+    seed
+}
+
+fn kill_at_random(way: &str) {
+    let place = image("64M");
+    let tree = place.point.join("tree");
+    fs::create_dir(&tree).expect("a fresh place");
+    for number in 0..400 {
+        fs::write(tree.join(number.to_string()), vec![1; 20_000]).expect("there is room");
+    }
+    let script = place.point.join("script");
+    let text = format!("put {} /new\nrm -r /old\n", tree.display());
+    fs::write(&script, text).expect("a fresh place");
+    succeed(&mut on(&place, "mkdir", &["/old"]));
+    let original = fs::read(&place.image).expect("readable");
+    let mut random = seed();
+    let mut seen = [0; 2];
+    for _ in 0..12 {
+        fs::write(&place.image, &original).expect("there is room");
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let mut child = on(&place, "edit", &["-q", "--by", way, "-f"])
+            .arg(&script)
+            .spawn()
+            .expect("it starts");
+        std::thread::sleep(Duration::from_millis((random >> 33) % 160));
+        // It may have ended by itself.
+        let _ = child.kill();
+        child.wait().expect("it ends");
+        if has("e2fsck") {
+            let told = run(Command::new("e2fsck").arg("-fy").arg(&place.image));
+            assert!(matches!(told.status.code(), Some(0 | 1)), "{told:?}");
+        }
+        let names = succeed(&mut on(&place, "ls", &["/"]));
+        let (old, new) = (names.contains("old"), names.contains("new"));
+        assert_ne!(old, new, "one of them: {names}");
+        if new {
+            assert_eq!(cat(&place, "/new/399").len(), 20_000);
+        }
+        seen[usize::from(new)] += 1;
+        place.check();
+    }
+    println!("{way}: {seen:?} old and new");
+    // What was left beside the image is no hindrance.
+    succeed(&mut on(&place, "touch", &["--by", way, "/last"]));
+    let directory = place.image.parent().unwrap_or(Path::new("/"));
+    let left = fs::read_dir(directory).expect("there").count();
+    assert_eq!(left, 2, "the image and the directory beside it");
+}
+
+#[test]
+fn a_killed_edit_is_made_or_not_by_the_journal() {
+    kill_at_random("journal");
+}
+
+#[test]
+fn a_killed_edit_is_made_or_not_by_a_clone() {
+    kill_at_random("clone");
+}

@@ -1,0 +1,142 @@
+//! Copies out of images, of hostile ones too.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use common::filled;
+use pext4_edit::{Change, EditOptions, EditSession, GetOptions, Reader};
+use pext4_testkit::Random;
+use pext4_testkit::effort::scratch;
+use pext4_testkit::oracle::format::{Features, Format};
+
+fn format() -> Format {
+    Format::new(16 << 20, 1024, Features::NoChecksums).inodes(2048)
+}
+
+fn image(folder: &Path) -> std::path::PathBuf {
+    let image = folder.join("image");
+    filled(&format(), &mut Random::new(1))
+        .save(&image)
+        .expect("room");
+    image
+}
+
+fn get(image: &Path, path: &str, to: &Path) -> Result<pext4_edit::Got, String> {
+    let reader = Reader::open(image).map_err(|error| error.to_string())?;
+    reader
+        .get(path, to, &GetOptions::default())
+        .map_err(|error| error.to_string())
+}
+
+#[test]
+fn trees_come_out_whole() {
+    let folder = scratch();
+    let image = image(folder.path());
+    let out = folder.path().join("out");
+    let got = get(&image, "/", &out).expect("there is room");
+    assert_eq!(got.path, out);
+    let passwd = fs::metadata(out.join("etc/passwd")).expect("there");
+    let other = fs::metadata(out.join("etc/passwd-")).expect("there");
+    assert_eq!((passwd.ino(), passwd.nlink()), (other.ino(), 2));
+    assert_eq!(
+        fs::read(out.join("etc/passwd")).expect("there"),
+        b"root:x:0:0::/:/bin/sh\n"
+    );
+    assert_eq!(
+        fs::read_link(out.join("link")).expect("there"),
+        Path::new("usr/share")
+    );
+    assert_eq!(
+        fs::metadata(&out).expect("there").permissions().mode() & 0o777,
+        0o755
+    );
+    // Into a directory that is there, under its own name.
+    let got = get(&image, "/etc/passwd", &out).expect("there is room");
+    assert_eq!(got.path, out.join("passwd"));
+    let error = get(&image, "/etc/passwd", &out).expect_err("it is there");
+    assert!(error.contains("--force"), "{error}");
+    let error = get(&image, "/", &out).expect_err("it is not empty");
+    assert!(error.contains("something in it"), "{error}");
+    let error = get(&image, "/none", &out).expect_err("it is not there");
+    assert!(error.contains("/none: no such file"), "{error}");
+}
+
+/// Puts another name in place of one in a directory block of the image, which has no checksums.
+fn rename_by_force(image: &Path, from: &[u8], to: &[u8]) {
+    assert_eq!(from.len(), to.len());
+    let mut bytes = fs::read(image).expect("readable");
+    // An entry: inode, length, length of the name, type, name.
+    let length = u8::try_from(from.len()).expect("short");
+    let found: Vec<usize> = (0..bytes.len() - 8 - from.len())
+        .filter(|at| bytes[at + 6] == length && &bytes[at + 8..at + 8 + from.len()] == from)
+        .collect();
+    assert!(!found.is_empty(), "the name is in the image");
+    for at in found {
+        bytes[at + 8..at + 8 + to.len()].copy_from_slice(to);
+    }
+    fs::write(image, bytes).expect("writable");
+}
+
+#[test]
+fn names_that_lead_outside_are_refused() {
+    for hostile in [&b"../evil"[..], b"/tmp/ev", b"a/../..", b"....../"] {
+        let folder = scratch();
+        let image = image(folder.path());
+        let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+        let change = common::write("/etc/victims", 100, &mut Random::new(1));
+        session.apply(&change).expect("there is room");
+        let change = common::write("/etc/victim", 100, &mut Random::new(1));
+        session.apply(&change).expect("there is room");
+        session.finish().expect("there is room");
+        rename_by_force(&image, b"victim", &hostile[..6]);
+        rename_by_force(&image, b"victims", hostile);
+        let place = folder.path().join("place");
+        fs::create_dir(&place).expect("fresh");
+        let told = get(&image, "/etc", &place.join("out"));
+        assert!(told.is_err(), "{hostile:?}");
+        assert_eq!(
+            fs::read_dir(&place).expect("there").count(),
+            0,
+            "nothing is left"
+        );
+        let names = fs::read_dir(folder.path()).expect("there").count();
+        assert_eq!(names, 2, "nothing is made outside");
+        let mut archive = Vec::new();
+        let reader = Reader::open(&image).expect("it opens");
+        assert!(reader.export("/etc", &mut archive).is_err(), "{hostile:?}");
+    }
+}
+
+#[test]
+fn a_link_is_not_a_way_out() {
+    let folder = scratch();
+    let image = image(folder.path());
+    let outside = folder.path().join("outside");
+    fs::create_dir(&outside).expect("fresh");
+    // A link, and a directory that is then given the link's name, so that both have it.
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+    for change in [
+        Change::MakeDirectory {
+            path: b"/t/aab".to_vec(),
+            parents: true,
+            permissions: None,
+        },
+        Change::Symlink {
+            target: outside.to_str().expect("text").into(),
+            path: b"/t/aaa".to_vec(),
+            force: false,
+        },
+        common::write("/t/aab/file", 100, &mut Random::new(1)),
+    ] {
+        session.apply(&change).expect("there is room");
+    }
+    session.finish().expect("there is room");
+    rename_by_force(&image, b"aab", b"aaa");
+    let told = get(&image, "/t", &folder.path().join("out"));
+    assert!(told.is_err(), "a name that is there twice: {told:?}");
+    assert_eq!(fs::read_dir(&outside).expect("there").count(), 0);
+    assert!(!folder.path().join("out").exists());
+}

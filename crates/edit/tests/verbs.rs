@@ -1,0 +1,376 @@
+//! Each verb, against what the kernel then shows, and the errors they give.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use common::{filled, fixed, mixture, write};
+use pext4_block::RamDevice;
+use pext4_edit::{Change, EditOptions, EditSession, Overrides, Plan, Reader, Way};
+use pext4_fs::{InodeNumber, Time};
+use pext4_testkit::Random;
+use pext4_testkit::effort::{scratch, seeds};
+use pext4_testkit::oracle::check::e2fsck;
+use pext4_testkit::oracle::format::{Features, Format};
+use pext4_testkit::oracle::mount::{Access, kernel_mount};
+use pext4_testkit::tree::Tree;
+use pext4_testkit::volume::walk;
+
+const FORMAT: (u64, u32) = (16 << 20, 1024);
+
+fn format(features: Features) -> Format {
+    Format::new(FORMAT.0, FORMAT.1, features).inodes(2048)
+}
+
+fn save(device: &RamDevice, folder: &Path) -> std::path::PathBuf {
+    let image = folder.join("image");
+    device.save(&image).expect("there is room");
+    image
+}
+
+fn tree(image: &Path) -> Tree {
+    let reader = Reader::open(image).expect("a sound image");
+    walk(reader.volume(), InodeNumber::ROOT).expect("a sound image")
+}
+
+/// The image as e2fsck and the kernel see it, against our own eyes.
+fn agree(image: &Path, test: &str) {
+    e2fsck(image).expect(test);
+    let ours = tree(image);
+    if let Some(mount) = kernel_mount(image, Access::ReadOnly, test).expect(test) {
+        let theirs = pext4_testkit::mounted::walk(mount.path()).expect(test);
+        theirs.assert_same(&ours, test);
+        mount.unmount().expect(test);
+    }
+}
+
+#[test]
+fn what_was_edited_is_what_the_kernel_sees() {
+    for seed in seeds(3) {
+        for (features, way) in [
+            (Features::Upstream, Way::Transaction),
+            (Features::Debian12, Way::Clone),
+            (Features::NoJournal, Way::Auto),
+        ] {
+            let mut random = Random::new(seed);
+            let folder = scratch();
+            let image = save(&filled(&format(features), &mut random), folder.path());
+            let options = EditOptions {
+                way,
+                ..EditOptions::default()
+            };
+            let mut session = EditSession::open(&image, &options).expect("it opens");
+            mixture(&mut session, &mut random);
+            let seen = walk(session.volume(), InodeNumber::ROOT).expect("sound");
+            let plan = session.finish().expect("there is room");
+            let by_transaction = matches!(plan, Plan::Transaction { .. });
+            assert_eq!(by_transaction, way == Way::Transaction, "{plan:?}");
+            let what = format!("seed {seed}, {features:?}, {way:?}");
+            seen.assert_same(&tree(&image), &what);
+            agree(&image, &what);
+            let names: Vec<_> = fs::read_dir(folder.path()).expect("readable").collect();
+            assert_eq!(names.len(), 1, "{what}: nothing is left beside the image");
+        }
+    }
+}
+
+#[test]
+fn the_same_edit_gives_the_same_bytes() {
+    for seed in seeds(2) {
+        for (features, way, memory) in [
+            (Features::Upstream, Way::Transaction, 64 << 20),
+            (Features::Upstream, Way::Transaction, 0),
+            (Features::Debian12, Way::Clone, 64 << 20),
+        ] {
+            let mut base = Random::new(seed);
+            let device = filled(&format(features), &mut base);
+            let edit = || {
+                let folder = scratch();
+                let image = save(&device, folder.path());
+                let options = EditOptions {
+                    way,
+                    memory,
+                    ..fixed()
+                };
+                let mut session = EditSession::open(&image, &options).expect("it opens");
+                mixture(&mut session, &mut Random::new(seed + 1));
+                session.finish().expect("there is room");
+                fs::read(&image).expect("readable")
+            };
+            let (first, second) = (edit(), edit());
+            let differs = first.iter().zip(&second).position(|(one, two)| one != two);
+            assert_eq!(
+                differs, None,
+                "seed {seed}, {features:?}, {way:?}, {memory}"
+            );
+        }
+    }
+}
+
+#[test]
+fn trees_of_the_host_come_with_everything() {
+    let folder = scratch();
+    let image = save(
+        &filled(&format(Features::Upstream), &mut Random::new(1)),
+        folder.path(),
+    );
+    let host = folder.path().join("tree");
+    fs::create_dir_all(host.join("sub/empty")).expect("fresh");
+    fs::write(host.join("sub/file"), b"content").expect("fresh");
+    fs::set_permissions(host.join("sub/file"), fs::Permissions::from_mode(0o4711)).expect("ours");
+    fs::hard_link(host.join("sub/file"), host.join("other")).expect("fresh");
+    std::os::unix::fs::symlink("sub/file", host.join("link")).expect("fresh");
+    let sparse = fs::File::create(host.join("sparse")).expect("fresh");
+    sparse.write_all_at(b"x", 1 << 20).expect("room");
+    sparse.set_len(3 << 20).expect("room");
+    drop(sparse);
+    let user = rustix::fs::setxattr(
+        host.join("other"),
+        "user.note",
+        b"hello",
+        rustix::fs::XattrFlags::empty(),
+    );
+    let time = std::time::UNIX_EPOCH + std::time::Duration::new(1_234_567_890, 123);
+    let file = fs::File::open(host.join("other")).expect("there");
+    file.set_modified(time).expect("ours");
+
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+    for (to, exactly) in [("/usr", false), ("/etc", true), ("/new", false)] {
+        session
+            .apply(&Change::Put {
+                from: host.clone(),
+                to: to.into(),
+                exactly,
+                xattrs: true,
+                overrides: Overrides::default(),
+            })
+            .expect("there is room");
+    }
+    session.finish().expect("there is room");
+    agree(&image, "put");
+    let reader = Reader::open(&image).expect("sound");
+    let volume = reader.volume();
+    for top in ["usr/tree", "etc", "new"] {
+        let at = |name: &str| format!("{top}/{name}");
+        let file = volume.paths().symlink_metadata(at("sub/file")).expect(top);
+        let other = volume.paths().symlink_metadata(at("other")).expect(top);
+        assert_eq!(file.inode, other.inode, "{top}");
+        assert_eq!(file.mode, 0o104_711, "{top}");
+        assert_eq!(
+            (file.uid, file.links),
+            (fs::metadata(&host).expect("there").uid(), 2)
+        );
+        let modified = Time {
+            seconds: 1_234_567_890,
+            nanoseconds: 123,
+        };
+        assert_eq!(file.modified, modified, "{top}");
+        let sparse = volume.paths().symlink_metadata(at("sparse")).expect(top);
+        assert_eq!(sparse.size, 3 << 20);
+        assert!(sparse.sectors < 64, "{top}: holes stay holes");
+        let content = volume.paths().read(at("sparse")).expect(top);
+        assert_eq!(content.iter().position(|byte| *byte != 0), Some(1 << 20));
+        assert_eq!(
+            volume.paths().read_link(at("link")).expect(top),
+            b"sub/file"
+        );
+        if user.is_ok() {
+            assert_eq!(
+                volume.xattr(other.inode, b"user.note").expect(top),
+                b"hello"
+            );
+        }
+    }
+    assert!(volume.paths().metadata("etc/passwd").is_ok(), "merged");
+}
+
+#[test]
+fn copies_between_images_keep_everything() {
+    let folder = scratch();
+    let one = save(
+        &filled(&format(Features::Upstream), &mut Random::new(1)),
+        folder.path(),
+    );
+    let two = folder.path().join("two");
+    format(Features::Debian12).make(&two).expect("made");
+    let mut session = EditSession::open(&two, &EditOptions::default()).expect("it opens");
+    session
+        .apply(&Change::Copy {
+            image: Some(one.clone()),
+            from: b"/".to_vec(),
+            to: b"/".to_vec(),
+            exactly: true,
+            recursive: true,
+        })
+        .expect("there is room");
+    session.finish().expect("there is room");
+    agree(&two, "copy");
+    let (first, second) = (tree(&one), tree(&two));
+    assert_eq!(
+        first.items.keys().collect::<Vec<_>>(),
+        second.items.keys().collect::<Vec<_>>()
+    );
+    for (path, item) in &first.items {
+        let other = &second.items[path];
+        assert_eq!((&item.link, &item.xattrs), (&other.link, &other.xattrs));
+        assert!(item.content == other.content, "{path:?}");
+        assert_eq!(item.facts.modified, other.facts.modified, "{path:?}");
+        assert_eq!(item.facts.links, other.facts.links, "{path:?}");
+    }
+}
+
+#[test]
+fn refusals_name_the_path() {
+    let device = filled(&format(Features::Upstream), &mut Random::new(1));
+    let path = |text: &str| text.as_bytes().to_vec();
+    let remove = |text: &str, recursive| Change::Remove {
+        path: path(text),
+        recursive,
+        force: false,
+    };
+    let copy = |from: &str, to: &str| Change::Copy {
+        image: None,
+        from: path(from),
+        to: path(to),
+        exactly: false,
+        recursive: true,
+    };
+    for (change, says) in [
+        (remove("/usr", false), "/usr: is a directory; -r"),
+        (remove("/nothing", true), "/nothing: no such file"),
+        (remove("/", true), "/: the path must end in a name"),
+        (copy("/usr", "/usr/share"), "into itself"),
+        (copy("/etc/passwd", "/etc/passwd"), "same file"),
+        (copy("/nothing", "/x"), "/nothing: no such file"),
+        (
+            write("/etc/passwd/x", 1, &mut Random::new(1)),
+            "not a directory",
+        ),
+        (
+            write("/usr", 1, &mut Random::new(1)),
+            "/usr: a directory is here",
+        ),
+        (
+            Change::MakeDirectory {
+                path: path("/usr"),
+                parents: false,
+                permissions: None,
+            },
+            "/usr: file exists",
+        ),
+        (
+            Change::SetXattr {
+                path: path("/usr"),
+                name: path("strange.name"),
+                value: Vec::new(),
+            },
+            "/usr: not supported",
+        ),
+        (
+            Change::Put {
+                from: "/nonexistent/host".into(),
+                to: path("/x"),
+                exactly: true,
+                xattrs: true,
+                overrides: Overrides::default(),
+            },
+            "/nonexistent/host: cannot look at it",
+        ),
+    ] {
+        let device = std::sync::Arc::new(device.fork());
+        let mut session = EditSession::on(device, &EditOptions::default()).expect("it opens");
+        let error = session.apply(&change).expect_err(says).to_string();
+        assert!(error.contains(says), "{error} / {says}");
+    }
+}
+
+#[test]
+fn what_outgrows_the_journal_goes_to_a_clone() {
+    let folder = scratch();
+    let image = folder.path().join("image");
+    // The smallest journal there is: 1024 blocks.
+    Format::new(64 << 20, 1024, Features::Debian12)
+        .inodes(16_384)
+        .with(&["-J", "size=1"])
+        .make(&image)
+        .expect("made");
+    let before = fs::read(&image).expect("readable");
+    let many = |session: &mut EditSession| {
+        let mut random = Random::new(3);
+        for number in 0..9000 {
+            session.apply(&write(&format!("/file{number}"), 10, &mut random))?;
+        }
+        Ok::<(), pext4_edit::EditError>(())
+    };
+    let options = EditOptions {
+        way: Way::Transaction,
+        ..EditOptions::default()
+    };
+    let mut session = EditSession::open(&image, &options).expect("it opens");
+    let error = many(&mut session).expect_err("it is too much").to_string();
+    assert!(error.contains("more than one transaction"), "{error}");
+    drop(session);
+    assert!(
+        fs::read(&image).expect("readable") == before,
+        "not a byte changed"
+    );
+
+    let inode = fs::metadata(&image).expect("there").ino();
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+    many(&mut session).expect("a clone takes it");
+    let plan = session.finish().expect("a clone takes it");
+    assert!(matches!(plan, Plan::Clone { .. }), "{plan:?}");
+    assert_ne!(fs::metadata(&image).expect("there").ino(), inode);
+    agree(&image, "outgrown");
+    assert_eq!(tree(&image).items.len(), 9002);
+}
+
+#[test]
+fn space_that_an_edit_frees_it_can_use() {
+    let folder = scratch();
+    let image = folder.path().join("image");
+    Format::new(16 << 20, 1024, Features::Debian12)
+        .make(&image)
+        .expect("made");
+    let mut random = Random::new(5);
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+    session
+        .apply(&write("/old", 9 << 20, &mut random))
+        .expect("room");
+    session.finish().expect("room");
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+    session
+        .apply(&Change::Remove {
+            path: b"/old".to_vec(),
+            recursive: false,
+            force: false,
+        })
+        .expect("it is there");
+    session
+        .apply(&write("/new", 9 << 20, &mut random))
+        .expect("the room of the old one");
+    let plan = session.finish().expect("room");
+    assert!(matches!(plan, Plan::Clone { .. }), "{plan:?}");
+    agree(&image, "reused");
+    let error = EditSession::open(&image, &EditOptions::default())
+        .expect("it opens")
+        .apply(&write("/more", 9 << 20, &mut random))
+        .expect_err("it is full")
+        .to_string();
+    assert!(error.contains("/more: no space left"), "{error}");
+}
+
+#[test]
+fn an_edit_of_nothing_changes_no_byte() {
+    let folder = scratch();
+    let image = save(
+        &filled(&format(Features::Upstream), &mut Random::new(1)),
+        folder.path(),
+    );
+    let before = fs::read(&image).expect("readable");
+    let session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+    assert_eq!(session.finish().expect("nothing can fail"), Plan::Nothing);
+    assert!(fs::read(&image).expect("readable") == before);
+}
