@@ -152,14 +152,11 @@ fn assert_alike(one: &Tree, two: &Tree) {
         assert_eq!(item.xattrs, other.xattrs, "{path}");
         let mut facts = item.facts;
         facts.inode = other.facts.inode;
-        facts.generation = other.facts.generation;
         facts.changed = other.facts.changed;
-        facts.created = other.facts.created;
         if item.content.is_none() {
             facts.sectors = other.facts.sectors;
             facts.size = other.facts.size;
         }
-        facts.flags = other.facts.flags;
         assert_eq!(facts, other.facts, "{path}");
     }
 }
@@ -203,7 +200,12 @@ fn gnu_tar_reads_what_is_exported() {
         .output()
         .expect("it runs");
     assert!(told.status.success(), "{told:?}");
-    assert!(told.stderr.is_empty(), "{told:?}");
+    // It believes no time before 1970, and keeps it all the same.
+    let words = String::from_utf8_lossy(&told.stderr).into_owned();
+    let complaints = words
+        .lines()
+        .filter(|line| !line.contains("implausibly old"));
+    assert_eq!(complaints.count(), 0, "{words}");
     let reader = Reader::open(&image).expect("sound");
     reader
         .get("/", &got, &pext4_edit::GetOptions::default())

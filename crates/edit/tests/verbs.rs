@@ -363,6 +363,31 @@ fn space_that_an_edit_frees_it_can_use() {
 }
 
 #[test]
+fn an_edit_within_a_second_of_the_last_one_may_leave_the_superblock_as_it_is() {
+    let folder = scratch();
+    let image = save(
+        &filled(&format(Features::Upstream), &mut Random::new(1)),
+        folder.path(),
+    );
+    for (from, to) in [
+        ("/etc/passwd", "/one"),
+        ("/one", "/two"),
+        ("/two", "/three"),
+    ] {
+        let mut session = EditSession::open(&image, &fixed()).expect("it opens");
+        let change = Change::Rename {
+            from: from.into(),
+            to: to.into(),
+        };
+        session.apply(&change).expect("it is there");
+        let plan = session.finish().expect("nothing can fail");
+        assert!(matches!(plan, Plan::Transaction { .. }), "{plan:?}");
+        agree(&image, to);
+    }
+    assert!(tree(&image).items.contains_key(&b"three"[..]));
+}
+
+#[test]
 fn an_edit_of_nothing_changes_no_byte() {
     let folder = scratch();
     let image = save(

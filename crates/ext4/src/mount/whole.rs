@@ -83,7 +83,7 @@ impl OfflineJournal {
     }
 
     /// Writes the blocks, all or none, durably. What was written before to blocks that the image
-    /// does not use is durable before them. The block that holds the superblock must be among them.
+    /// does not use is durable before them.
     ///
     /// # Errors
     ///
@@ -91,7 +91,10 @@ impl OfflineJournal {
     /// them is none; `Io`. After an `Io` error the image is the old one or the new one, and the next
     /// who opens it finds out.
     pub fn write(mut self, mut blocks: Vec<(BlockNumber, Page)>) -> Result<()> {
-        let new = self.take_superblock(&mut blocks)?;
+        let new = match self.new_superblock(&mut blocks)? {
+            Some(new) => new,
+            None => self.superblock.clone(),
+        };
         if !self.whole.fits(blocks.len()) {
             // It says by how much.
             return Ok(self.whole.commit(blocks)?);
@@ -105,22 +108,21 @@ impl OfflineJournal {
         Ok(device.flush()?)
     }
 
-    /// The superblock among the blocks; it stays there with `recover` set.
-    fn take_superblock(&self, blocks: &mut [(BlockNumber, Page)]) -> Result<Superblock> {
+    /// The superblock among the blocks, if it is there; it stays there with `recover` set.
+    fn new_superblock(&self, blocks: &mut [(BlockNumber, Page)]) -> Result<Option<Superblock>> {
         let block_size = u64::from(self.geometry.block_size);
         let home = BlockNumber(SUPERBLOCK_OFFSET / block_size);
         let start = usize::try_from(SUPERBLOCK_OFFSET % block_size).expect("below the block size");
-        let (_, page) = blocks
-            .iter_mut()
-            .find(|(block, _)| *block == home)
-            .ok_or(crate::error::Refusal::Invalid)?;
+        let Some((_, page)) = blocks.iter_mut().find(|(block, _)| *block == home) else {
+            return Ok(None);
+        };
         let slot = &mut page.make_mut()[start..start + SUPERBLOCK_SIZE];
         let bytes: &[u8; SUPERBLOCK_SIZE] = (&*slot).try_into().expect("cut to this length");
         let new = Superblock::decode(bytes)?;
         let mut meanwhile = new.clone();
         meanwhile.features.incompat |= Incompat::RECOVER;
         slot.copy_from_slice(&meanwhile.encode());
-        Ok(new)
+        Ok(Some(new))
     }
 
     fn write_superblock(&self, superblock: &Superblock) -> Result<()> {
