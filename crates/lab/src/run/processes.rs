@@ -61,22 +61,29 @@ impl Processes {
 
     pub fn timed(&mut self, moments: Moments) -> Result<Window> {
         self.tell_all(Order::Timed(moments))?;
-        self.sleep(moments.count)?;
+        let mut early = Vec::new();
+        self.sleep(moments.count, &mut early)?;
         let before = clock::machine_cpu();
-        self.sleep(moments.end)?;
+        self.sleep(moments.end, &mut early)?;
         let after = clock::machine_cpu();
         Ok(Window {
-            samples: self.collect()?,
+            samples: self.gather(early)?,
             whole_cpu: before.zip(after).map(|(before, after)| after - before),
         })
     }
 
-    fn sleep(&self, moment: u64) -> Result<()> {
-        while clock::now() < moment {
+    /// Sleeps until a moment, unless somebody has a reply before it, which can only be bad news.
+    fn sleep(&self, moment: u64, early: &mut Vec<(usize, Result<Reply>)>) -> Result<()> {
+        loop {
             self.interrupt.check()?;
-            clock::wait_until(moment.min(clock::now() + clock::duration(GLANCE)));
+            let left = Duration::from_nanos(moment.saturating_sub(clock::now()));
+            if left.is_zero() || !early.is_empty() {
+                return Ok(());
+            }
+            if let Ok(reply) = self.replies.recv_timeout(left.min(GLANCE)) {
+                early.push(reply);
+            }
         }
-        Ok(())
     }
 
     pub fn part(&mut self, start: u64, length: Length) -> Result<Vec<Sample>> {
@@ -100,12 +107,21 @@ impl Processes {
             .try_for_each(|worker| tell(worker, &order))
     }
 
-    /// Waits for one reply of every process; the first failure is all that counts.
     fn collect(&mut self) -> Result<Vec<Sample>> {
+        self.gather(Vec::new())
+    }
+
+    /// Waits for one reply of every process; the first failure is all that counts.
+    fn gather(&mut self, early: Vec<(usize, Result<Reply>)>) -> Result<Vec<Sample>> {
         let mut samples: Vec<Option<Vec<Sample>>> = vec![None; self.workers.len()];
+        let mut early = early.into_iter();
         while samples.iter().any(Option::is_none) {
             self.interrupt.check()?;
-            match self.replies.recv_timeout(GLANCE) {
+            let reply = match early.next() {
+                Some(reply) => Ok(reply),
+                None => self.replies.recv_timeout(GLANCE),
+            };
+            match reply {
                 // One that is finished ends; that its output ends too is no news.
                 Ok((number, Err(_))) if self.is_finishing && samples[number].is_some() => {}
                 Ok((number, reply)) => {

@@ -62,8 +62,19 @@ pub struct Curve {
     pub look: usize,
     /// How it came about.
     pub sort: Sort,
-    /// Tasks and rate, with the least and largest rate that was measured.
-    pub points: Vec<(u32, f64, Option<(f64, f64)>)>,
+    /// In the order of tasks.
+    pub points: Vec<Rate>,
+}
+
+/// A rate at a number of tasks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rate {
+    /// Tasks.
+    pub tasks: u32,
+    /// All together.
+    pub rate: f64,
+    /// The least and the largest that was measured.
+    pub range: Option<(f64, f64)>,
 }
 
 /// A figure.
@@ -133,10 +144,10 @@ struct Frame {
 impl Frame {
     fn of(figure: &Figure, panel: Panel, left: f64) -> Option<Self> {
         let points = || figure.curves.iter().flat_map(|curve| curve.points.iter());
-        let tasks = points().map(|point| f64::from(point.0));
+        let tasks = points().map(|point| f64::from(point.tasks));
         let most_tasks = tasks.clone().fold(1.0, f64::max);
         let values = points()
-            .map(|point| panel.value(point.0, point.1))
+            .map(|point| panel.value(point.tasks, point.rate))
             .filter(|value| *value > 0.0);
         let least = values.clone().fold(f64::INFINITY, f64::min);
         let most = values.fold(0.0, f64::max);
@@ -168,8 +179,8 @@ impl Frame {
 fn decades(least: f64, most: f64) -> (f64, f64) {
     let steps = || (-9..15).flat_map(|power| [1.0, 2.0, 5.0].map(|step| step * 10_f64.powi(power)));
     let below = steps()
-        .filter(|step| *step <= least * 0.95)
-        .last()
+        .take_while(|step| *step <= least * 0.95)
+        .fold(None, |_, step| Some(step))
         .unwrap_or(least);
     let above = steps()
         .find(|step| *step >= (most * 1.05).max(below * 3.0))
@@ -250,7 +261,7 @@ fn draw_ideal(svg: &mut Svg, figure: &Figure, panel: Panel, frame: &Frame) {
         .filter(|curve| curve.sort != Sort::Published);
     let firsts = own.filter_map(|curve| curve.points.first());
     let best = firsts
-        .map(|point| point.1 / f64::from(point.0))
+        .map(|point| point.rate / f64::from(point.tasks))
         .fold(0.0, f64::max);
     if best <= 0.0 {
         return;
@@ -287,7 +298,7 @@ fn draw_curve(svg: &mut Svg, curve: &Curve, panel: Panel, frame: &Frame) {
     let places: Vec<(f64, f64)> = curve
         .points
         .iter()
-        .map(|(tasks, rate, _)| place(*tasks, *rate))
+        .map(|point| place(point.tasks, point.rate))
         .collect();
     if curve.sort == Sort::Published {
         for at in places {
@@ -297,13 +308,14 @@ fn draw_curve(svg: &mut Svg, curve: &Curve, panel: Panel, frame: &Frame) {
     }
     svg.path(&places, stroke);
     for (at, point) in places.into_iter().zip(&curve.points) {
-        if let Some((least, most)) = point.2 {
+        if let Some((least, most)) = point.range {
             let thin = Stroke {
                 width: 1.0,
                 dash: "",
                 ..stroke
             };
-            svg.line(place(point.0, least), place(point.0, most), thin);
+            let (from, to) = (place(point.tasks, least), place(point.tasks, most));
+            svg.line(from, to, thin);
         }
         svg.mark(at, mark, stroke.colour, curve.sort == Sort::Virtual);
     }
@@ -349,12 +361,16 @@ fn short(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Curve, Figure, Sort, decades, draw, short};
+    use super::{Curve, Figure, Rate, Sort, decades, draw, short};
 
     fn curve(name: &str, look: usize, sort: Sort, rates: &[(u32, f64)]) -> Curve {
         let points = rates
             .iter()
-            .map(|(tasks, rate)| (*tasks, *rate, None))
+            .map(|&(tasks, rate)| Rate {
+                tasks,
+                rate,
+                range: None,
+            })
             .collect();
         Curve {
             name: name.to_owned(),

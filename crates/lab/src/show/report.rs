@@ -10,7 +10,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use super::figure::{Curve, Figure, Sort, draw};
+use super::figure::{Curve, Figure, Rate, Sort, draw};
 use super::markdown;
 use crate::published::{self, Unit};
 use crate::results::{Evidence, Results, Series};
@@ -307,11 +307,11 @@ fn curve(results: &Results, series: &Series, part: &str) -> Option<Curve> {
         let part = markdown::part_of(series, point, part)?;
         let least = part.rates.iter().copied().fold(f64::INFINITY, f64::min);
         let most = part.rates.iter().copied().fold(0.0, f64::max);
-        Some((
-            point.tasks,
-            part.rate,
-            (part.rates.len() > 1).then_some((least, most)),
-        ))
+        Some(Rate {
+            tasks: point.tasks,
+            rate: part.rate,
+            range: (part.rates.len() > 1).then_some((least, most)),
+        })
     });
     let points: Vec<_> = points.collect();
     let sort = match results.evidence {
@@ -332,15 +332,18 @@ fn relate(curve: &mut Curve) {
     let Some(alone) = curve
         .points
         .iter()
-        .find(|point| point.0 == 1)
-        .map(|point| point.1)
+        .find(|point| point.tasks == 1)
+        .map(|point| point.rate)
     else {
         curve.points.clear();
         return;
     };
-    for (_, rate, range) in &mut curve.points {
-        *rate /= alone;
-        *range = range.map(|(least, most)| (least / alone, most / alone));
+    for point in &mut curve.points {
+        point.rate /= alone;
+        let range = point
+            .range
+            .map(|(least, most)| (least / alone, most / alone));
+        point.range = range;
     }
 }
 
@@ -352,7 +355,8 @@ fn published_curves(name: &str, part: &str) -> Vec<Curve> {
                 Unit::Total => *value,
                 Unit::Seconds => published.share(*tasks)? * f64::from(*tasks),
             };
-            Some((*tasks, rate, None))
+            let (tasks, range) = (*tasks, None);
+            Some(Rate { tasks, rate, range })
         });
         let points = points.collect();
         let name = format!("{}, {}", published.label, published.machine);

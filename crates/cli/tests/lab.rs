@@ -1,0 +1,288 @@
+//! `pext4 lab` as a person uses it: what it prints, what it refuses, and that it leaves nothing.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::{fail, has, is_root, pext4, run, succeed};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A run that counts steps, not time.
+fn lab(words: &[&str]) -> Command {
+    let mut command = pext4(["lab", "run"]);
+    command.args(["--tasks", "1,2", "--repeat", "1", "--steps", "300"]);
+    command.args(words);
+    command
+}
+
+fn json(command: &mut Command) -> Value {
+    serde_json::from_str(&succeed(command.arg("--json"))).expect("it is JSON")
+}
+
+fn is_empty(folder: &Path) -> bool {
+    fs::read_dir(folder).expect("it is there").count() == 0
+}
+
+/// Mounts of the lab, of anybody's.
+fn lab_mounts() -> usize {
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("it is there");
+    table.matches("/pext4-lab-").count()
+}
+
+#[test]
+fn everything_is_listed() {
+    let text = succeed(&mut pext4(["lab", "list"]));
+    for word in [
+        "fallocate2",
+        "mdtest-shared",
+        "MWCL",
+        "DRBH",
+        "control",
+        "try-lock",
+        "seeds",
+    ] {
+        assert!(text.contains(word), "{word}");
+    }
+    let told: Value =
+        serde_json::from_str(&succeed(&mut pext4(["lab", "list", "--json"]))).expect("it is JSON");
+    assert!(told["workloads"].as_array().expect("a list").len() > 20);
+}
+
+#[test]
+fn settings_stand_side_by_side_and_images_are_checked() {
+    let told = json(&mut lab(&[
+        "fallocate2",
+        "--scaling",
+        "base,full,-try-lock",
+        "--control",
+    ]));
+    let series = told["series"].as_array().expect("a list");
+    let labels: Vec<&str> = series
+        .iter()
+        .map(|one| one["label"].as_str().unwrap())
+        .collect();
+    assert_eq!(labels, ["base", "full,-try-lock", "control"]);
+    for one in series {
+        let points = one["points"].as_array().expect("a list");
+        assert_eq!(points.len(), 2);
+        let part = &points[1]["parts"][0];
+        assert!(part["rate"].as_f64().unwrap() > 0.0);
+        assert!(part["fairness"].as_f64().unwrap() <= 1.0);
+        assert_eq!(part["rates"].as_array().unwrap().len(), 1);
+    }
+    assert_eq!(told["evidence"], "measured");
+    if has("e2fsck") {
+        assert_eq!(series[0]["check"], "e2fsck -fn is content");
+    }
+    assert!(told["overhead"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn the_table_has_what_was_published_and_a_plot() {
+    let text = succeed(&mut lab(&["stress-orphan"]));
+    for word in [
+        "per task/s",
+        "orphan file, lockless",
+        "206.50",
+        "log scales",
+        "empty step",
+    ] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+}
+
+#[test]
+fn processes_work_on_a_path_and_leave_nothing() {
+    let folder = TempDir::new().unwrap();
+    let told = json(lab(&["mdtest", "--files", "20", "--path"]).arg(folder.path()));
+    let parts = told["series"][0]["points"][1]["parts"]
+        .as_array()
+        .expect("a list");
+    let names: Vec<&str> = parts
+        .iter()
+        .map(|part| part["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["creation", "removal"]);
+    assert!(is_empty(folder.path()));
+}
+
+#[test]
+fn files_are_examined_where_they_lie() {
+    let told = json(&mut lab(&[
+        "falloc-append",
+        "--file-size",
+        "1M",
+        "--scaling",
+        "full",
+    ]));
+    let found = &told["series"][0]["points"][1]["fragmentation"];
+    assert_eq!(found["files"], 2);
+    let extents = found["extents"].as_u64().unwrap();
+    assert!((2..=512).contains(&extents), "{extents}");
+    assert!(found["free_extents"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn an_image_is_used_and_comes_back_as_it_was() {
+    let folder = TempDir::new().unwrap();
+    let image = folder.path().join("image");
+    succeed(pext4(["mkfs", "-q", "--size", "200M"]).arg(&image));
+    let told = json(lab(&["DWOM", "--scaling", "base,full", "--device"]).arg(&image));
+    assert_eq!(told["series"].as_array().unwrap().len(), 2);
+    let listed = succeed(pext4(["ls", "--json"]).arg(&image).arg("/"));
+    assert!(!listed.contains("\"lab\""), "{listed}");
+    let own = folder.path().join("own");
+    json(lab(&["DWOM", "--scaling", "full", "--size", "100M", "--device"]).arg(&own));
+    assert!(!own.exists(), "an image made for the run goes with it");
+}
+
+#[test]
+fn what_is_not_understood_lists_what_there_is() {
+    let told = fail(&mut lab(&["falocate"]), 2);
+    assert!(
+        told.contains("fallocate2") && told.contains("xattr-share"),
+        "{told}"
+    );
+    let told = fail(&mut lab(&["fallocate2", "--scaling", "full,-fast"]), 2);
+    assert!(told.contains("try-lock"), "{told}");
+    let told = fail(&mut lab(&["fallocate2", "--compare", "xfs"]), 2);
+    assert!(told.contains("fuse2fs"), "{told}");
+    let told = fail(&mut lab(&["aim7-mix", "--mix", "desk"]), 2);
+    assert!(told.contains("new_dbase"), "{told}");
+    fail(&mut pext4(["lab", "run", "fallocate2", "--tasks", "0"]), 2);
+}
+
+#[test]
+fn what_does_not_fit_stops_before_it_begins() {
+    let folder = TempDir::new().unwrap();
+    let told = fail(
+        lab(&["falloc-append", "--file-size", "900T", "--path"]).arg(folder.path()),
+        1,
+    );
+    assert!(told.contains("no room") && told.contains("needs"), "{told}");
+    assert!(is_empty(folder.path()));
+    let told = fail(&mut lab(&["mdtest", "--size", "8M"]), 1);
+    assert!(told.contains("--size"), "{told}");
+    let missing = folder.path().join("missing");
+    let told = fail(lab(&["mdtest", "--path"]).arg(&missing), 1);
+    assert!(told.contains("missing"), "{told}");
+}
+
+/// A limit on the size of files ends the tasks in the middle of their work.
+#[test]
+fn a_task_that_dies_stops_the_run_and_leaves_nothing() {
+    let folder = TempDir::new().unwrap();
+    let script = format!(
+        "ulimit -f 64; exec {} lab run DWAL --tasks 2 --seconds 60 --path {}",
+        env!("CARGO_BIN_EXE_pext4"),
+        folder.path().display()
+    );
+    let output = run(Command::new("sh").args(["-c", &script]));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        output.stdout.is_empty(),
+        "no number comes from a run that failed"
+    );
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("DWAL") && told.contains("task"), "{told}");
+    assert!(is_empty(folder.path()));
+}
+
+#[test]
+fn an_interruption_leaves_nothing() {
+    let folder = TempDir::new().unwrap();
+    let mut child = pext4([
+        "lab",
+        "run",
+        "mdtest",
+        "--tasks",
+        "2",
+        "--seconds",
+        "600",
+        "--path",
+    ])
+    .arg(folder.path())
+    .stdout(Stdio::piped())
+    .stderr(Stdio::piped())
+    .spawn()
+    .unwrap();
+    // It is at work once its tasks have made their directories.
+    while is_empty(folder.path()) {
+        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.is_empty());
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("interrupted"), "{told}");
+    assert!(is_empty(folder.path()));
+}
+
+#[test]
+fn file_systems_are_compared_and_unmounted() {
+    if !is_root() || !has("mount") || !Path::new("/dev/fuse").exists() {
+        eprintln!("SKIPPED: a comparison of mounts");
+        return;
+    }
+    let before = lab_mounts();
+    let mut command = lab(&[
+        "fallocate2",
+        "--compare",
+        "kernel,pext4,library",
+        "--size",
+        "600M",
+    ]);
+    let told = json(&mut command);
+    let sides: Vec<&str> = told["series"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["side"].as_str().unwrap())
+        .collect();
+    assert!(
+        sides.contains(&"library") && sides.contains(&"pext4"),
+        "{told}"
+    );
+    if !sides.contains(&"kernel") {
+        eprintln!("SKIPPED: the kernel's side: {}", told["notes"]);
+    }
+    assert!(lab_mounts() <= before, "a mount was left");
+}
+
+#[test]
+fn a_report_is_made_and_checked() {
+    let folder = TempDir::new().unwrap();
+    let documents = folder.path().join("docs");
+    let results = documents.join("results");
+    fs::create_dir_all(&results).unwrap();
+    succeed(lab(&["fallocate2", "--save"]).arg(&results));
+    let scaling = documents.join("SCALING.md");
+    let before = "Before.\n\n<!-- lab: fallocate2 -->old<!-- lab: end -->\n\nAfter.\n";
+    fs::write(&scaling, before).unwrap();
+    let report = |more: &[&str]| {
+        let mut command = pext4(["lab", "report", "--readme", "/nonexistent"]);
+        command.arg(&documents).args(more);
+        command
+    };
+    fail(&mut report(&["--check"]), 1);
+    succeed(&mut report(&[]));
+    let text = fs::read_to_string(&scaling).unwrap();
+    assert!(
+        text.starts_with("Before.") && text.ends_with("After.\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("**Measured**") && !text.contains("old"),
+        "{text}"
+    );
+    let figure = fs::read_to_string(documents.join("figures/fallocate2.svg")).unwrap();
+    assert!(figure.contains("full (measured)") && figure.contains("(published)"));
+    succeed(&mut report(&["--check"]));
+}
