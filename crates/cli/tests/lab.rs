@@ -154,6 +154,10 @@ fn what_is_not_understood_lists_what_there_is() {
     let told = fail(&mut lab(&["aim7-mix", "--mix", "desk"]), 2);
     assert!(told.contains("new_dbase"), "{told}");
     fail(&mut pext4(["lab", "run", "fallocate2", "--tasks", "0"]), 2);
+    if !cfg!(feature = "meter") {
+        let told = fail(&mut lab(&["fallocate2", "--meter"]), 1);
+        assert!(told.contains("--features meter"), "{told}");
+    }
 }
 
 #[test]

@@ -6,9 +6,13 @@
 mod machine;
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use pext4_sync::meter::Tallies;
 use serde::{Deserialize, Serialize};
+
+use crate::run::PartCount;
 
 pub use machine::Machine;
 
@@ -107,6 +111,26 @@ pub struct Part {
     pub whole_cpu: Option<f64>,
     /// Instructions an operation, where they are counted.
     pub instructions: Option<f64>,
+    /// What locks cost an operation, by class, where a meter ran: means over all repetitions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub locks: Vec<LockCost>,
+}
+
+/// What the locks of one class cost an operation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LockCost {
+    /// The class.
+    pub class: String,
+    /// How often one is taken.
+    pub acquisitions: f64,
+    /// How often it was found held, and waited for.
+    pub contended: f64,
+    /// How often trying failed.
+    pub failures: f64,
+    /// Nanoseconds of waiting.
+    pub waited: f64,
+    /// Nanoseconds of holding.
+    pub held: f64,
 }
 
 /// How files and free space lie, as e4defrag, filefrag and e2freefrag count.
@@ -136,9 +160,9 @@ impl Fragmentation {
 impl Part {
     /// Sums up repetitions; there is at least one.
     #[must_use]
-    pub fn of(name: &str, counts: &[crate::run::PartCount]) -> Self {
-        let all = |take: fn(&crate::run::PartCount) -> f64| counts.iter().map(take).collect();
-        let some = |take: fn(&crate::run::PartCount) -> Option<f64>| {
+    pub fn of(name: &str, counts: &[PartCount]) -> Self {
+        let all = |take: fn(&PartCount) -> f64| counts.iter().map(take).collect();
+        let some = |take: fn(&PartCount) -> Option<f64>| {
             let found: Option<Vec<f64>> = counts.iter().map(take).collect();
             found.map(|values| median(&values))
         };
@@ -159,8 +183,28 @@ impl Part {
             cpu: median(&all(|count| count.cpu)),
             whole_cpu: some(|count| count.whole_cpu),
             instructions: some(|count| count.instructions),
+            locks: locks(counts),
         }
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a mean needs no 53 bits")]
+fn locks(counts: &[PartCount]) -> Vec<LockCost> {
+    let operations: u64 = counts.iter().map(|count| count.operations).sum();
+    let each = |amount: u64| amount as f64 / operations.max(1) as f64;
+    let time = |time: Duration| time.as_nanos() as f64 / operations.max(1) as f64;
+    let sum = counts
+        .iter()
+        .fold(Tallies::default(), |sum, count| sum.plus(&count.locks));
+    let costs = sum.used().map(|(class, tally)| LockCost {
+        class: format!("{class:?}"),
+        acquisitions: each(tally.acquisitions),
+        contended: each(tally.contended),
+        failures: each(tally.failures),
+        waited: time(tally.waited),
+        held: time(tally.held),
+    });
+    costs.collect()
 }
 
 /// The middle value, or the mean of both.
@@ -203,8 +247,7 @@ impl Results {
 
 #[cfg(test)]
 mod tests {
-    use super::{Part, median};
-    use crate::run::PartCount;
+    use super::{Part, PartCount, Tallies, median};
 
     #[test]
     fn medians() {
@@ -222,6 +265,7 @@ mod tests {
             whole_cpu: None,
             instructions,
             operations: 1,
+            locks: Tallies::default(),
         };
         let counts = [
             count(90.0, 0.9, Some(10.0)),

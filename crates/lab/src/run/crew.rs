@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
+use pext4_sync::meter::Tallies;
 use serde::{Deserialize, Serialize};
 
 use super::Sample;
@@ -45,6 +46,8 @@ pub struct Window {
     pub samples: Vec<Sample>,
     /// Nanoseconds on processors of all who did the work, where that is known.
     pub whole_cpu: Option<u64>,
+    /// What locks cost; nothing where no meter runs.
+    pub locks: Tallies,
 }
 
 /// The tasks, ready to begin.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use pext4_sync::meter::{self, Tallies};
 
 use super::crew::{Crew, Moments};
 use super::driver::{Length, Own, Sample};
@@ -38,6 +39,8 @@ pub struct PartCount {
     pub instructions: Option<f64>,
     /// Operations, all tasks together.
     pub operations: u64,
+    /// What locks cost all of them; nothing where no meter runs.
+    pub locks: Tallies,
 }
 
 /// One measurement's outcome, part by part.
@@ -55,6 +58,7 @@ struct Sum {
     /// The sum of the rounds' times, each as long as its slowest task.
     nanoseconds: u64,
     whole_cpu: Option<u64>,
+    locks: Tallies,
 }
 
 /// Lets a crew work.
@@ -85,6 +89,7 @@ fn timed(crew: &mut Crew, window: &Window) -> Result<Sum> {
         nanoseconds: end - count,
         tasks: window.samples,
         whole_cpu: window.whole_cpu,
+        locks: window.locks,
     })
 }
 
@@ -115,12 +120,14 @@ fn rounds(crew: &mut Crew, parts: usize, window: &Window) -> Result<Vec<Sum>> {
 
 /// One part by all tasks, added to what it came to so far.
 fn part(crew: &mut Crew, length: Length, sum: &mut Sum) -> Result<()> {
+    let locks = meter::snapshot();
     let before = crew.whole_cpu();
     let start = clock::now() + clock::duration(NOTICE);
     let samples = crew.part(start, length)?;
     let whole = before
         .zip(crew.whole_cpu())
         .map(|(before, after)| after.saturating_sub(before));
+    sum.locks = sum.locks.plus(&meter::snapshot().since(&locks));
     let slowest = samples.iter().map(|sample| sample.nanoseconds).max();
     sum.nanoseconds += slowest.unwrap_or(0);
     sum.whole_cpu = Some(sum.whole_cpu.unwrap_or(0))
@@ -182,5 +189,6 @@ fn count(sum: &Sum, pace: Pace, window: &Window) -> PartCount {
         whole_cpu: sum.whole_cpu.map(|cpu| per_operation(cpu, operations)),
         instructions: instructions.map(|count| per_operation(count, own_operations)),
         operations,
+        locks: sum.locks.clone(),
     }
 }

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use pext4_sync::meter::Tallies;
 use serde::Serialize;
 
 use super::Sample;
@@ -69,6 +70,7 @@ impl Processes {
         Ok(Window {
             samples: self.gather(early)?,
             whole_cpu: before.zip(after).map(|(before, after)| after - before),
+            locks: Tallies::default(),
         })
     }
 

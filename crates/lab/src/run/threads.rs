@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use crossbeam_utils::CachePadded;
+use pext4_sync::meter::{self, Tallies};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::Sample;
@@ -37,6 +38,7 @@ type Reply = (u32, Result<Option<Sample>>);
 struct Look {
     moment: u64,
     cpu: u64,
+    locks: Tallies,
     counts: Vec<u64>,
 }
 
@@ -114,6 +116,7 @@ impl Threads {
         Ok(Window {
             samples,
             whole_cpu: Some(after.cpu.saturating_sub(before.cpu)),
+            locks: after.locks.since(&before.locks),
         })
     }
 
@@ -123,6 +126,7 @@ impl Threads {
         Look {
             moment: clock::now(),
             cpu: clock::process_cpu(),
+            locks: meter::snapshot(),
             counts: counts
                 .map(|counter| counter.load(Ordering::Relaxed))
                 .collect(),

@@ -23,6 +23,7 @@ pub fn print(results: &Results) -> String {
         };
         text.push_str(&title);
         text.push_str(&align(&rows(results, part)));
+        text.push_str(&locks(results, part));
         text.push_str(&published_beside(results, part));
         text.push_str(&drawn(results, part));
     }
@@ -125,6 +126,42 @@ fn cells(part: &Part, tasks: u32, alone: Option<f64>) -> Vec<String> {
         format!("{:.2}", part.fairness),
         nanoseconds(part.cpu),
     ]
+}
+
+/// What locks cost an operation, where a meter ran.
+fn locks(results: &Results, part: &str) -> String {
+    let head = [
+        "locks",
+        "tasks",
+        "class",
+        "taken",
+        "contended",
+        "tries failed",
+        "waited",
+        "held",
+    ];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for series in &results.series {
+        for point in &series.points {
+            let found = part_of(series, point, part).map(|part| &part.locks[..]);
+            for cost in found.unwrap_or_default() {
+                rows.push(vec![
+                    series.label.clone(),
+                    point.tasks.to_string(),
+                    cost.class.clone(),
+                    format!("{:.3}", cost.acquisitions),
+                    format!("{:.4}", cost.contended),
+                    format!("{:.4}", cost.failures),
+                    nanoseconds(cost.waited),
+                    nanoseconds(cost.held),
+                ]);
+            }
+        }
+    }
+    if rows.len() == 1 {
+        return String::new();
+    }
+    format!("\nper operation, by the meter\n{}", align(&rows))
 }
 
 /// The published curves, tasks across.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_lab::experiment::Experiment;
 use pext4_lab::instructions::Instructions;
@@ -13,6 +13,7 @@ use pext4_lab::setup::{Competitor, DeviceKind, Request, Setting, ablation, setti
 use pext4_lab::show;
 use pext4_lab::sides::Storage;
 use pext4_lab::workloads::{self, Mix, Plan, Workload};
+use pext4_sync::meter;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::bar::Bar;
@@ -102,6 +103,9 @@ pub struct Arguments {
     /// Memory for metadata, in process
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "256M")]
     cache_size: u64,
+    /// What locks cost, by class; only in a build with `--features meter`, and in process
+    #[arg(long, conflicts_with = "path")]
+    meter: bool,
     /// Keep each task on one processor
     #[arg(long)]
     pin: bool,
@@ -143,6 +147,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         .collect();
     let found = found.map_err(misuse)?;
     check(arguments)?;
+    if arguments.meter {
+        if !meter::is_built_in() {
+            bail!("--meter: this build has no meters; `cargo build --features meter` makes one");
+        }
+        meter::switch(true);
+    }
     let interrupt = Interrupt::default();
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, interrupt.flag()).context("cannot catch signals")?;
@@ -299,6 +309,9 @@ fn said(arguments: &Arguments) -> Vec<(String, String)> {
     }
     if let Some(journal) = arguments.journal {
         say("journal", size::show(journal));
+    }
+    if arguments.meter {
+        say("meter", "on".to_owned());
     }
     if arguments.pin {
         say("pinned", "yes".to_owned());
