@@ -74,6 +74,16 @@ impl Tallies {
         self.0[class as usize]
     }
 
+    /// Both together.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        let mut sum = self.clone();
+        for (mine, theirs) in sum.0.iter_mut().zip(other.0) {
+            *mine = *mine + theirs;
+        }
+        sum
+    }
+
     /// The classes that were used, in their order.
     pub fn used(&self) -> impl Iterator<Item = (Class, Tally)> + '_ {
         let all = Class::ALL.into_iter().zip(self.0);
