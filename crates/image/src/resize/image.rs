@@ -29,6 +29,7 @@ pub(super) struct Image<'d> {
     pub changed: BTreeMap<BlockNumber, Vec<u8>>,
     /// Bitmaps looked at so far, as they will be.
     pub(super) block_bitmaps: BTreeMap<u32, Bitmap>,
+    pub(super) inode_bitmaps: BTreeMap<u32, Bitmap>,
 }
 
 /// A bitmap in memory.
@@ -94,6 +95,7 @@ impl<'d> Image<'d> {
             descriptors: Vec::new(),
             changed: BTreeMap::new(),
             block_bitmaps: BTreeMap::new(),
+            inode_bitmaps: BTreeMap::new(),
         })
     }
 

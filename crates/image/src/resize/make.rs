@@ -6,11 +6,11 @@ use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
 use pext4_ondisk::mmp::{Mmp, Use};
 use pext4_ondisk::superblock::Superblock;
 
-use super::grow;
 use super::image::Image;
 use super::journal;
 use super::plan::Plan;
 use super::shape::Shape;
+use super::{grow, shrink, smallest};
 use crate::error::{Error, Result};
 
 /// What is known well enough to be laid out anew.
@@ -77,13 +77,13 @@ impl Plan {
         check_mounts(&image)?;
         let blocks = wanted(&image, device, target)?;
         let mut plan = match blocks {
-            None => return Err(no_shrinking()),
+            None => smallest::plan(device, &image)?,
             Some(blocks) => {
                 let shape = Shape::of(&image.superblock, &image.geometry, blocks)?;
                 if shape.geometry.blocks_count >= image.geometry.blocks_count {
                     grow::plan(image, shape)?
                 } else {
-                    return Err(no_shrinking());
+                    shrink::plan(image, shape)?
                 }
             }
         };
@@ -91,10 +91,6 @@ impl Plan {
         plan.log = found.log;
         Ok(plan)
     }
-}
-
-fn no_shrinking() -> Error {
-    Error::Impossible("this version makes file systems larger only".to_owned())
 }
 
 /// Refuses an image that another machine has mounted.

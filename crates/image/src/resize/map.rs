@@ -25,6 +25,7 @@ pub(super) fn extents(image: &Image<'_>, number: InodeNumber, inode: &Inode) -> 
         number,
         generation: inode.generation,
         found: &mut found,
+        blocks: 0,
     };
     let root = Node::parse(&inode.block).map_err(|corrupt| corrupt.in_inode(number))?;
     reader.node(&root, None)?;
@@ -36,6 +37,8 @@ struct Reader<'a, 'd> {
     number: InodeNumber,
     generation: u32,
     found: &'a mut Extents,
+    /// Blocks that the extents so far map.
+    blocks: u64,
 }
 
 impl Reader<'_, '_> {
@@ -80,6 +83,11 @@ impl Reader<'_, '_> {
         if u64::from(extent.logical.get()) < end {
             let problem = format!("extent {extent} overlaps the one before");
             return Err(self.placed(Corrupt::new("extent node", problem), None));
+        }
+        self.blocks += u64::from(extent.length);
+        if self.blocks > self.image.geometry.blocks_count {
+            let problem = "maps more blocks than the file system has";
+            return Err(self.placed(Corrupt::new("extent tree", problem), None));
         }
         self.found.extents.push(extent);
         Ok(())

@@ -13,17 +13,25 @@
 
 mod clone;
 mod copies;
+mod entries;
+mod files;
 mod grow;
 mod image;
 mod journal;
 mod make;
 mod map;
+mod orphans;
 mod path;
 mod plan;
+mod renumber;
 mod resize_inode;
 mod run;
 mod shape;
+mod shrink;
+mod smallest;
 mod space;
+mod tables;
+mod vacate;
 
 pub use make::Target;
 pub use path::{Options, Resize};

@@ -54,6 +54,9 @@ impl Plan {
         clears: Vec<Run>,
         moves: Vec<Move>,
     ) -> Result<Self> {
+        image
+            .descriptors
+            .truncate(shape.geometry.group_count as usize);
         image.settle_bitmaps(&shape.geometry);
         let superblock = &mut shape.superblock;
         let descriptors = &image.descriptors;

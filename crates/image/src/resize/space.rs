@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
-use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, bitmap};
+use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber, bitmap};
 
 use super::image::{Bitmap, Image};
 use crate::error::{Error, Result};
@@ -87,8 +87,13 @@ impl Image<'_> {
         })
     }
 
-    /// Marks blocks as used or free, in the groups of `geometry`.
+    /// Marks blocks as used or free, in the groups of `geometry`. What was to be written to one that
+    /// is free is not written.
     pub fn mark(&mut self, geometry: &Geometry, run: Run, used: bool) -> Result<()> {
+        if !used {
+            let stale = BlockNumber(run.start)..BlockNumber(run.end);
+            self.changed.extract_if(stale, |_, _| true).for_each(drop);
+        }
         let mut start = run.start;
         while start < run.end {
             let group = geometry.group_of(BlockNumber(start)).ok_or_else(|| {
@@ -150,11 +155,87 @@ impl Image<'_> {
         Ok(start.map(|start| start..bitmap::next_one(bits, start, range.end).unwrap_or(range.end)))
     }
 
+    /// Takes `count` free blocks in one piece inside these groups. `None` if there is no such
+    /// piece.
+    pub fn allocate_piece(
+        &mut self,
+        geometry: &Geometry,
+        groups: impl Iterator<Item = u32>,
+        count: u64,
+    ) -> Result<Option<Run>> {
+        for group in groups.map(GroupNumber) {
+            let (first, blocks) = (geometry.first_block(group).get(), geometry.blocks_in(group));
+            let mut from = 0;
+            while let Some(range) = self.free_in(group, from..blocks)? {
+                if u64::from(range.end - range.start) >= count {
+                    let start = first + u64::from(range.start);
+                    self.mark(geometry, start..start + count, true)?;
+                    return Ok(Some(start..start + count));
+                }
+                from = range.end;
+            }
+        }
+        Ok(None)
+    }
+
+    /// A group's inode bitmap.
+    pub fn inode_bitmap(&mut self, group: GroupNumber) -> Result<&mut Bitmap> {
+        if !self.inode_bitmaps.contains_key(&group.get()) {
+            let bits = self.load_inode_bitmap(group)?;
+            let map = Bitmap {
+                bits,
+                is_changed: false,
+            };
+            self.inode_bitmaps.insert(group.get(), map);
+        }
+        Ok(self
+            .inode_bitmaps
+            .get_mut(&group.get())
+            .expect("it is there now"))
+    }
+
+    fn load_inode_bitmap(&self, group: GroupNumber) -> Result<Vec<u8>> {
+        let geometry = &self.geometry;
+        let descriptor = self.descriptor(group)?;
+        if descriptor.flags.contains(GroupFlags::INODE_UNINIT)
+            && geometry.checksums.protects_descriptors()
+        {
+            return Ok(fresh_inode_bitmap(geometry));
+        }
+        let bits = self.read_device(descriptor.inode_bitmap, 1)?;
+        if let Some(seed) = geometry.checksum_seed() {
+            let made = bitmap::inode_bitmap_checksum(seed, &bits, geometry.inodes_per_group);
+            check_sum(
+                "inode bitmap",
+                descriptor.inode_bitmap_checksum,
+                made,
+                geometry,
+            )
+            .map_err(|corrupt| corrupt.in_group(group).in_block(descriptor.inode_bitmap))?;
+        }
+        Ok(bits)
+    }
+
+    /// The inodes of a group that are in use.
+    pub fn used_inodes(&mut self, group: GroupNumber) -> Result<Vec<InodeNumber>> {
+        let geometry = self.geometry;
+        let bits = &self.inode_bitmap(group)?.bits;
+        let used = (0..geometry.inodes_per_group).filter(|&index| bitmap::test(bits, index));
+        Ok(used
+            .filter_map(|index| geometry.inode_at(group, index))
+            .collect())
+    }
+
     /// Turns changed bitmaps into blocks, counts, flags and checksums, as `geometry` has them.
     pub fn settle_bitmaps(&mut self, geometry: &Geometry) {
         for (group, map) in std::mem::take(&mut self.block_bitmaps) {
             if map.is_changed && group < geometry.group_count {
                 self.settle_blocks(geometry, GroupNumber(group), map.bits);
+            }
+        }
+        for (group, map) in std::mem::take(&mut self.inode_bitmaps) {
+            if map.is_changed && group < geometry.group_count {
+                self.settle_inodes(geometry, group, map.bits);
             }
         }
     }
@@ -170,6 +251,24 @@ impl Image<'_> {
                 bitmap::block_bitmap_checksum(seed, &bits, geometry.clusters_per_group);
         }
         let home = descriptor.block_bitmap;
+        self.put(home, bits);
+    }
+
+    fn settle_inodes(&mut self, geometry: &Geometry, group: u32, mut bits: Vec<u8>) {
+        let inodes = geometry.inodes_per_group;
+        bitmap::set_padding(&mut bits, inodes);
+        let descriptor = &mut self.descriptors[group as usize];
+        descriptor.free_inodes = bitmap::count_zeros(&bits, 0..inodes);
+        descriptor.flags.remove(GroupFlags::INODE_UNINIT);
+        if geometry.checksums.protects_descriptors() {
+            let used = (0..inodes).rev().find(|&index| bitmap::test(&bits, index));
+            let never_used = inodes - used.map_or(0, |index| index + 1);
+            descriptor.unused_inodes = descriptor.unused_inodes.min(never_used);
+        }
+        if let Some(seed) = geometry.checksum_seed() {
+            descriptor.inode_bitmap_checksum = bitmap::inode_bitmap_checksum(seed, &bits, inodes);
+        }
+        let home = descriptor.inode_bitmap;
         self.put(home, bits);
     }
 }

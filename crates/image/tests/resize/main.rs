@@ -6,3 +6,4 @@
 mod crash;
 mod grow;
 mod rig;
+mod shrink;

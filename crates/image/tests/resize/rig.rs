@@ -95,6 +95,32 @@ pub fn image(folder: &Path, options: &str, size: u64, tree: &Path) -> PathBuf {
     path
 }
 
+/// An image as [`image`] makes it, of a tree that was preceded and interspersed by files that are
+/// gone: what is left lies anywhere, inodes and blocks.
+pub fn scattered_image(folder: &Path, options: &str, size: u64, tree: &Path) -> PathBuf {
+    let filler = tree.join("filler");
+    fs::create_dir(&filler).expect("a folder");
+    let count = 260;
+    let names: Vec<String> = (0..count).map(|index| format!("filler {index}")).collect();
+    for (index, name) in names.iter().enumerate() {
+        fs::write(filler.join(name), bytes(index, 9000 + 700 * index)).expect("a file");
+    }
+    let path = image(folder, options, size, tree);
+    fs::remove_dir_all(&filler).expect("it was made above");
+    let mut script: String = names
+        .iter()
+        .map(|name| format!("rm \"filler/{name}\"\n"))
+        .collect();
+    script += "rmdir filler\n";
+    let requests = folder.join("requests");
+    fs::write(&requests, script).expect("a file");
+    let requests = requests.to_str().expect("a plain path");
+    let output = command("debugfs", &["-w", "-f", requests], &path);
+    assert!(output.status.success(), "{}", text(&output));
+    assert_clean(&path, "the image before anything");
+    path
+}
+
 /// e2fsck must find nothing.
 pub fn assert_clean(path: &Path, when: &str) {
     let output = command("e2fsck", &["-fn"], path);

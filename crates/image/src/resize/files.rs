@@ -1,0 +1,358 @@
+//! Blocks of files that have to go elsewhere, and the maps that lead to them.
+//!
+//! A tree of extents of which any part moves is built anew, in its own old nodes as far as they stay;
+//! a map of pointers is edited where it points. Data is noted as a move; a block that is to change
+//! anyway (of a directory) goes with its change. Unwritten extents get other blocks, and nothing is
+//! copied. A block of attributes that several inodes share moves once.
+
+use std::collections::BTreeMap;
+
+use pext4_ondisk::directory::FileType;
+use pext4_ondisk::extent::{self, Extent};
+use pext4_ondisk::feature::ReadOnlyCompat;
+use pext4_ondisk::inode::Inode;
+use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, indirect, xattr};
+
+use super::image::Image;
+use super::map;
+use super::plan::Move;
+use super::shape::Shape;
+use super::shrink::{give_up, no_room};
+use super::space::{Cursor, Run};
+use super::vacate::Vacated;
+use crate::error::{Error, Result};
+
+/// The list of bad blocks.
+const BAD_BLOCKS: InodeNumber = InodeNumber(1);
+
+/// Moves what stands in the way.
+pub(super) struct Mover<'a> {
+    shape: &'a Shape,
+    vacated: &'a Vacated,
+    cursor: Cursor,
+    moves: Vec<Move>,
+    /// Blocks of attributes, from where they were to where they are.
+    attributes: BTreeMap<BlockNumber, BlockNumber>,
+    /// Blocks that may still be visited.
+    left: u64,
+}
+
+impl<'a> Mover<'a> {
+    pub fn new(shape: &'a Shape, vacated: &'a Vacated) -> Self {
+        Self {
+            shape,
+            vacated,
+            cursor: Cursor::default(),
+            moves: Vec::new(),
+            attributes: BTreeMap::new(),
+            left: 0,
+        }
+    }
+
+    /// The data to copy.
+    pub fn finish(self) -> Vec<Move> {
+        self.moves
+    }
+
+    /// All files of the groups that stay.
+    pub fn move_files(&mut self, image: &mut Image<'_>) -> Result<()> {
+        self.left = image.geometry.blocks_count;
+        for group in self.shape.geometry.groups() {
+            for number in image.used_inodes(group)? {
+                if number == InodeNumber::RESIZE {
+                    continue;
+                }
+                let inode = image.inode(number)?;
+                self.file(image, number, inode)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, image: &mut Image<'_>, number: InodeNumber, old: Inode) -> Result<()> {
+        let mut inode = old.clone();
+        if inode.file_acl.get() != 0 && self.vacated.has(inode.file_acl.get()) {
+            inode.file_acl = self.attribute_block(image, number, inode.file_acl)?;
+        }
+        if has_map(&inode) || number == BAD_BLOCKS {
+            if inode.has_extents() {
+                self.extents(image, number, &mut inode)?;
+            } else {
+                self.pointers(image, number, &mut inode)?;
+            }
+        }
+        if inode == old {
+            return Ok(());
+        }
+        if number == BAD_BLOCKS {
+            let text =
+                "blocks behind the new end are listed as bad: clear the list with `e2fsck -L`";
+            return Err(Error::Impossible(text.to_owned()));
+        }
+        image.put_inode(number, &inode)
+    }
+
+    /// Up to `most` blocks in one piece.
+    fn allocate(&mut self, image: &mut Image<'_>, most: u64) -> Result<Run> {
+        let run = image.allocate(&self.shape.geometry, &mut self.cursor, most)?;
+        run.ok_or_else(|| no_room(self.shape))
+    }
+
+    fn attribute_block(
+        &mut self,
+        image: &mut Image<'_>,
+        number: InodeNumber,
+        old: BlockNumber,
+    ) -> Result<BlockNumber> {
+        if let Some(&new) = self.attributes.get(&old) {
+            return Ok(new);
+        }
+        if !image.geometry.contains(old, 1) {
+            let corrupt = Corrupt::new("inode", "its attributes lie outside the file system");
+            return Err(corrupt.in_inode(number).in_block(old).into());
+        }
+        let mut bytes = image.read(old)?;
+        let new = BlockNumber(self.allocate(image, 1)?.start);
+        if let Some(seed) = image.geometry.checksum_seed() {
+            xattr::verify_block(seed, old, &bytes)
+                .map_err(|corrupt| corrupt.in_inode(number).in_block(old))?;
+            xattr::stamp_block(seed, new, &mut bytes);
+        }
+        image.put(new, bytes);
+        self.attributes.insert(old, new);
+        Ok(new)
+    }
+
+    fn extents(
+        &mut self,
+        image: &mut Image<'_>,
+        number: InodeNumber,
+        inode: &mut Inode,
+    ) -> Result<()> {
+        let found = map::extents(image, number, inode)?;
+        let stays = |extent: &Extent| !self.vacated.touches(&run_of(extent));
+        let nodes_stay = !found.nodes.iter().any(|node| self.vacated.has(node.get()));
+        let mapped = found.extents.iter().map(|extent| u64::from(extent.length));
+        self.left = self
+            .left
+            .checked_sub(mapped.sum())
+            .ok_or_else(|| used_twice(number))?;
+        if nodes_stay && found.extents.iter().all(stays) {
+            return Ok(());
+        }
+        let mut runs = Vec::with_capacity(found.extents.len());
+        for extent in &found.extents {
+            self.extent(image, extent, &mut runs)?;
+        }
+        let extents = extent::extents_of(&runs).ok_or_else(|| {
+            Error::from(Corrupt::new("extent tree", "cannot be built anew").in_inode(number))
+        })?;
+        self.rebuild(image, number, inode, &extents, found.nodes)
+    }
+
+    /// The runs that one extent becomes.
+    fn extent(
+        &mut self,
+        image: &mut Image<'_>,
+        extent: &Extent,
+        runs: &mut Vec<extent::Run>,
+    ) -> Result<()> {
+        let first = extent.start.get();
+        let mut push = |from: u64, start: u64, length: u64| {
+            runs.push(extent::Run {
+                logical: extent
+                    .logical
+                    .checked_add(from - first)
+                    .expect("inside the extent"),
+                start: BlockNumber(start),
+                length: u32::try_from(length).expect("a part of an extent"),
+                unwritten: extent.unwritten,
+            });
+        };
+        for (piece, goes) in self.vacated.pieces(run_of(extent)) {
+            if !goes {
+                push(piece.start, piece.start, piece.end - piece.start);
+                continue;
+            }
+            let mut from = piece.start;
+            while from < piece.end {
+                let to = self.allocate(image, piece.end - from)?;
+                let count = to.end - to.start;
+                if !extent.unwritten {
+                    self.note(image, from, to.start, count);
+                }
+                push(from, to.start, count);
+                from += count;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes a move of data; blocks that change go with their changes.
+    fn note(&mut self, image: &mut Image<'_>, from: u64, to: u64, count: u64) {
+        let range = BlockNumber(from)..BlockNumber(from + count);
+        let changed: Vec<_> = image.changed.extract_if(range, |_, _| true).collect();
+        for (block, bytes) in changed {
+            image.put(BlockNumber(to + (block.get() - from)), bytes);
+        }
+        match self.moves.last_mut() {
+            Some(last) if last.from + last.count == from && last.to + last.count == to => {
+                last.count += count;
+            }
+            _ => self.moves.push(Move { from, to, count }),
+        }
+    }
+
+    /// Makes an inode's tree anew, in its old nodes first.
+    fn rebuild(
+        &mut self,
+        image: &mut Image<'_>,
+        number: InodeNumber,
+        inode: &mut Inode,
+        extents: &[Extent],
+        old_nodes: Vec<BlockNumber>,
+    ) -> Result<()> {
+        let needed = extent::nodes_needed(extents.len(), image.block_size());
+        let had = old_nodes.len();
+        let mut pool: Vec<BlockNumber> = old_nodes
+            .into_iter()
+            .filter(|node| !self.vacated.has(node.get()))
+            .collect();
+        let spare = pool.split_off(pool.len().min(needed));
+        while pool.len() < needed {
+            pool.push(BlockNumber(self.allocate(image, 1)?.start));
+        }
+        for node in spare {
+            give_up(image, self.shape, self.vacated, node.get()..node.get() + 1)?;
+        }
+        pool.reverse();
+        let built = extent::build(extents, image.block_size(), || pool.pop());
+        let mut built = built.ok_or_else(|| {
+            Error::from(Corrupt::new("extent tree", "is too large to move").in_inode(number))
+        })?;
+        if let Some(seed) = image.geometry.checksum_seed() {
+            built.stamp(seed, number, inode.generation);
+        }
+        inode.block = built.root;
+        for (block, bytes) in built.nodes {
+            image.put(block, bytes);
+        }
+        self.recount(image, number, inode, had, needed)
+    }
+
+    /// The inode's space, after its tree got another number of nodes.
+    fn recount(
+        &self,
+        image: &Image<'_>,
+        number: InodeNumber,
+        inode: &mut Inode,
+        had: usize,
+        has: usize,
+    ) -> Result<()> {
+        if had == has {
+            return Ok(());
+        }
+        let features = &image.superblock.features;
+        if features.has_read_only_compat(ReadOnlyCompat::QUOTA) {
+            return Err(Error::Impossible(format!(
+                "the map of inode {number} would take another number of blocks at this size, and this \
+                 version does not correct quota: turn it off with `tune2fs -O ^quota` first"
+            )));
+        }
+        let block_size = image.geometry.block_size;
+        let per_block = u64::from(block_size / 512);
+        let sectors = (inode.sectors(block_size) + has as u64 * per_block)
+            .saturating_sub(had as u64 * per_block);
+        let huge = features.has_read_only_compat(ReadOnlyCompat::HUGE_FILE);
+        if inode.set_sectors(sectors, block_size, huge) {
+            return Ok(());
+        }
+        Err(Corrupt::new("inode", "its space cannot be counted")
+            .in_inode(number)
+            .into())
+    }
+
+    fn pointers(
+        &mut self,
+        image: &mut Image<'_>,
+        number: InodeNumber,
+        inode: &mut Inode,
+    ) -> Result<()> {
+        for slot in 0..indirect::DIRECT + indirect::MAX_DEPTH {
+            let depth = (slot + 1).saturating_sub(indirect::DIRECT);
+            let pointer = indirect::entry(&inode.block, slot);
+            let moved = self.tree(image, number, pointer, depth)?;
+            indirect::set_entry(&mut inode.block, slot, moved);
+        }
+        Ok(())
+    }
+
+    /// Moves what a pointer leads to. The answer is the pointer to where it is now.
+    fn tree(
+        &mut self,
+        image: &mut Image<'_>,
+        number: InodeNumber,
+        pointer: u32,
+        depth: usize,
+    ) -> Result<u32> {
+        if pointer == 0 {
+            return Ok(0);
+        }
+        let block = BlockNumber(u64::from(pointer));
+        map::check_pointer(image, number, block, &mut self.left)?;
+        let goes = self.vacated.has(block.get());
+        if depth == 0 {
+            if !goes {
+                return Ok(pointer);
+            }
+            let to = self.low_block(image)?;
+            self.note(image, block.get(), u64::from(to), 1);
+            return Ok(to);
+        }
+        let mut bytes = image.read(block)?;
+        let mut is_changed = false;
+        for slot in 0..bytes.len() / 4 {
+            let below = indirect::entry(&bytes, slot);
+            let moved = self.tree(image, number, below, depth - 1)?;
+            if moved != below {
+                indirect::set_entry(&mut bytes, slot, moved);
+                is_changed = true;
+            }
+        }
+        if goes {
+            let to = self.low_block(image)?;
+            image.changed.remove(&block);
+            image.put(BlockNumber(u64::from(to)), bytes);
+            return Ok(to);
+        }
+        if is_changed {
+            image.put(block, bytes);
+        }
+        Ok(pointer)
+    }
+
+    /// A block that a pointer can name.
+    fn low_block(&mut self, image: &mut Image<'_>) -> Result<u32> {
+        let run = self.allocate(image, 1)?;
+        u32::try_from(run.start).map_err(|_| no_room(self.shape))
+    }
+}
+
+fn run_of(extent: &Extent) -> Run {
+    extent.start.get()..extent.start.get() + u64::from(extent.length)
+}
+
+fn used_twice(number: InodeNumber) -> Error {
+    Corrupt::new("inode", "uses blocks that others use")
+        .in_inode(number)
+        .into()
+}
+
+/// Whether the inode's block area leads to blocks.
+fn has_map(inode: &Inode) -> bool {
+    match inode.file_type() {
+        Some(FileType::Regular | FileType::Directory) => !inode.has_inline_data(),
+        Some(FileType::Symlink) => !inode.has_inline_data() && !inode.is_fast_symlink(),
+        _ => false,
+    }
+}

@@ -1,0 +1,83 @@
+//! Orphans: inodes that a crash left to be finished.
+//!
+//! Finishing them is a mount's work. Shrinking refuses an image that has any, since their chain runs
+//! through inodes that may get other numbers. The orphan file's blocks know where they lie and which
+//! inode they belong to, so they are made anew when either has changed.
+
+use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
+use pext4_ondisk::orphan_file::{self, OrphanBlock};
+use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
+
+use super::image::Image;
+use super::journal::runs;
+use super::shape::Shape;
+use crate::error::{Error, Result};
+
+/// Larger ones are refused by everybody.
+const MOST_BLOCKS: u64 = 8 << 10;
+
+/// Refuses an image with orphans.
+pub(super) fn check_none(image: &Image<'_>) -> Result<()> {
+    let superblock = &image.superblock;
+    let refusal = || {
+        Error::Impossible(
+            "deletions that a crash interrupted wait to be finished: mount it once, or run `e2fsck -p`"
+                .to_owned(),
+        )
+    };
+    if superblock.last_orphan.get() != 0 {
+        return Err(refusal());
+    }
+    let may_have = superblock
+        .features
+        .has_read_only_compat(ReadOnlyCompat::ORPHAN_PRESENT);
+    if !may_have || !superblock.features.has_compat(Compat::ORPHAN_FILE) {
+        return Ok(());
+    }
+    let number = superblock.orphan_file_inode;
+    let generation = image.inode(number)?.generation;
+    for block in blocks(image, number)? {
+        let seed = image.geometry.checksum_seed();
+        let bytes = image.read(block)?;
+        let decoded = OrphanBlock::decode(&bytes, number, generation, block, seed)?;
+        if decoded.slots.iter().any(|&slot| slot != 0) {
+            return Err(refusal());
+        }
+    }
+    Ok(())
+}
+
+fn blocks(image: &Image<'_>, number: InodeNumber) -> Result<Vec<BlockNumber>> {
+    let runs = runs(image, number)?;
+    let count: u64 = runs.iter().map(|&(_, length)| u64::from(length)).sum();
+    if count > MOST_BLOCKS {
+        return Err(Corrupt::new("orphan file", "is absurdly large")
+            .in_inode(number)
+            .into());
+    }
+    Ok(runs
+        .iter()
+        .flat_map(|&(start, length)| (0..length).filter_map(move |step| start.checked_add(step)))
+        .collect())
+}
+
+/// Makes the blocks of the orphan file anew, empty, where they lie now.
+pub(super) fn rewrite(image: &mut Image<'_>, shape: &mut Shape) -> Result<()> {
+    if !shape.superblock.features.has_compat(Compat::ORPHAN_FILE) {
+        return Ok(());
+    }
+    let number = shape.superblock.orphan_file_inode;
+    let generation = image.inode(number)?.generation;
+    let seed = image.geometry.checksum_seed();
+    let slots = vec![0; orphan_file::slots_per_block(image.block_size())];
+    for block in blocks(image, number)? {
+        let mut bytes = vec![0; image.block_size()];
+        orphan_file::encode(&mut bytes, &slots, number, generation, block, seed);
+        image.put(block, bytes);
+    }
+    let features = &mut shape.superblock.features;
+    features
+        .read_only_compat
+        .remove(ReadOnlyCompat::ORPHAN_PRESENT);
+    Ok(())
+}

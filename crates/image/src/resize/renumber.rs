@@ -1,0 +1,97 @@
+//! Inodes of groups that go: each gets a free number in a group that stays.
+//!
+//! An inode's number is part of its own checksum and of those of its tree nodes and directory
+//! blocks. The nodes are stamped here; directories, and the names that lead to inodes, are the
+//! matter of [`super::entries`].
+
+use pext4_ondisk::directory::FileType;
+use pext4_ondisk::feature::{Compat, Incompat};
+use pext4_ondisk::inode::{Inode, InodeFlags};
+use pext4_ondisk::{GroupNumber, InodeNumber, bitmap, extent};
+
+use super::image::Image;
+use super::map;
+use super::shape::Shape;
+use super::shrink::Renumbered;
+use crate::error::{Error, Result};
+
+/// Gives new numbers to the inodes that need one, and moves their slots.
+pub(super) fn plan(image: &mut Image<'_>, shape: &Shape) -> Result<Renumbered> {
+    let mut renumbered = Renumbered::new();
+    let mut from = 0;
+    for group in shape.geometry.group_count..image.geometry.group_count {
+        let group = GroupNumber(group);
+        for number in image.used_inodes(group)? {
+            let inode = image.inode(number)?;
+            check_movable(image, number, &inode)?;
+            let new = allocate(image, shape, &mut from, &inode)?;
+            image.put_inode(new, &inode)?;
+            stamp_nodes(image, number, new, &inode)?;
+            renumbered.insert(number, new);
+        }
+    }
+    Ok(renumbered)
+}
+
+fn check_movable(image: &Image<'_>, number: InodeNumber, inode: &Inode) -> Result<()> {
+    let features = &image.superblock.features;
+    let reason = if features.has_compat(Compat::STABLE_INODES) {
+        "the feature stable_inodes forbids that"
+    } else if inode.flags.contains(InodeFlags::EA_INODE) {
+        "it holds the value of an attribute (ea_inode), which this version does not move"
+    } else if features.has_incompat(Incompat::INLINE_DATA) {
+        "directories may lie inside inodes (inline_data), which this version does not rewrite"
+    } else {
+        return Ok(());
+    };
+    Err(Error::Impossible(format!(
+        "inode {number} needs another number at this size, but {reason}"
+    )))
+}
+
+/// Takes the first free inode from group `from` on.
+fn allocate(
+    image: &mut Image<'_>,
+    shape: &Shape,
+    from: &mut u32,
+    inode: &Inode,
+) -> Result<InodeNumber> {
+    let geometry = &shape.geometry;
+    while *from < geometry.group_count {
+        let group = GroupNumber(*from);
+        let map = image.inode_bitmap(group)?;
+        if let Some(index) = bitmap::next_zero(&map.bits, 0, geometry.inodes_per_group) {
+            bitmap::set(&mut map.bits, index);
+            map.is_changed = true;
+            let descriptor = &mut image.descriptors[group.get() as usize];
+            if inode.file_type() == Some(FileType::Directory) {
+                descriptor.used_directories += 1;
+            }
+            return Ok(geometry.inode_at(group, index).expect("inside the group"));
+        }
+        *from += 1;
+    }
+    Err(Error::Impossible(
+        "too few inodes are left at this size for those in use".to_owned(),
+    ))
+}
+
+fn stamp_nodes(
+    image: &mut Image<'_>,
+    old: InodeNumber,
+    new: InodeNumber,
+    inode: &Inode,
+) -> Result<()> {
+    let Some(seed) = image.geometry.checksum_seed() else {
+        return Ok(());
+    };
+    if !inode.has_extents() || inode.has_inline_data() {
+        return Ok(());
+    }
+    for node in map::extents(image, old, inode)?.nodes {
+        image.edit(node, |bytes| {
+            extent::stamp_node(seed, new, inode.generation, bytes);
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! Shrinking: what stands behind the new end goes elsewhere, then the end moves.
+//!
+//! In this order: inodes of the groups that go get numbers in those that stay, while their tables can
+//! still be read ([`super::renumber`], [`super::entries`]); the metadata of the groups that go is given
+//! up; metadata of the others that stands in the way moves ([`super::tables`]); then blocks of files
+//! ([`super::files`]). All of it in memory: data is only noted as moves.
+//!
+//! Blocks of metadata that is given up are used again at once, so a shrink cannot be laid out beside
+//! the old file system: it runs on a clone, or in place where that was asked for.
+
+use std::collections::BTreeMap;
+
+use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber};
+
+use super::files::Mover;
+use super::grow::give_back_overhead;
+use super::image::Image;
+use super::plan::Plan;
+use super::shape::Shape;
+use super::smallest::Needs;
+use super::space::{Cursor, Run, metadata_runs};
+use super::vacate::Vacated;
+use super::{entries, orphans, renumber, resize_inode, tables};
+use crate::error::{Error, Result};
+
+/// Inodes with another number: from the old to the new one.
+pub(super) type Renumbered = BTreeMap<InodeNumber, InodeNumber>;
+
+/// Plans how `image` becomes `shape`, which has fewer blocks.
+pub(super) fn plan(mut image: Image<'_>, mut shape: Shape) -> Result<Plan> {
+    Needs::of(&image).check(&image, &shape)?;
+    orphans::check_none(&image)?;
+    check_disjoint(&image)?;
+    let old = image.geometry;
+    let vacated = Vacated::between(&old, &shape.geometry);
+    for run in vacated.claimed() {
+        image.mark(&shape.geometry, run.clone(), true)?;
+    }
+    let renumbered = renumber::plan(&mut image, &shape)?;
+    entries::rewrite(&mut image, &shape, &renumbered)?;
+    drop_groups(&mut image, &shape, &vacated)?;
+    tables::plan(&mut image, &shape, &vacated)?;
+    give_back_overhead(&mut image, &shape)?;
+    let mut mover = Mover::new(&shape, &vacated);
+    mover.move_files(&mut image)?;
+    let moves = mover.finish();
+    let mut cursor = Cursor::default();
+    let is_vacated = |block| vacated.has(block);
+    resize_inode::rewrite(&mut image, &shape, &mut cursor, &is_vacated)?;
+    rename_in_superblock(&mut shape, &renumbered);
+    refresh_journal_backup(&image, &mut shape)?;
+    orphans::rewrite(&mut image, &mut shape)?;
+    let last = GroupNumber(shape.geometry.group_count - 1);
+    image.block_bitmap(last)?.is_changed = true;
+    let mut plan = Plan::complete(image, shape, Vec::new(), moves)?;
+    plan.moved_inodes = renumbered.len() as u64;
+    Ok(plan)
+}
+
+/// Bitmaps and tables must not lie on one another: giving one up would give up the other.
+fn check_disjoint(image: &Image<'_>) -> Result<()> {
+    let mut runs: Vec<Run> = image
+        .descriptors
+        .iter()
+        .flat_map(|descriptor| metadata_runs(descriptor, &image.geometry))
+        .collect();
+    runs.sort_unstable_by_key(|run| run.start);
+    for pair in runs.windows(2) {
+        if pair[0].end > pair[1].start {
+            let problem = "metadata of two groups overlaps";
+            return Err(Corrupt::new("group descriptor", problem)
+                .in_block(BlockNumber(pair[1].start))
+                .into());
+        }
+    }
+    Ok(())
+}
+
+/// Gives up the metadata that groups behind the new end have before it.
+fn drop_groups(image: &mut Image<'_>, shape: &Shape, vacated: &Vacated) -> Result<()> {
+    let geometry = &shape.geometry;
+    let dropped: Vec<Run> = image.descriptors[geometry.group_count as usize..]
+        .iter()
+        .flat_map(|descriptor| metadata_runs(descriptor, geometry))
+        .collect();
+    for run in dropped {
+        give_up(image, shape, vacated, run)?;
+    }
+    Ok(())
+}
+
+/// Frees what of a run nobody else needs empty.
+pub(super) fn give_up(
+    image: &mut Image<'_>,
+    shape: &Shape,
+    vacated: &Vacated,
+    run: Run,
+) -> Result<()> {
+    for (piece, is_vacated) in vacated.pieces(run) {
+        if is_vacated {
+            let stale = BlockNumber(piece.start)..BlockNumber(piece.end);
+            image.changed.extract_if(stale, |_, _| true).for_each(drop);
+        } else {
+            image.mark(&shape.geometry, piece, false)?;
+        }
+    }
+    Ok(())
+}
+
+/// Inodes that the superblock names.
+fn rename_in_superblock(shape: &mut Shape, renumbered: &Renumbered) {
+    let superblock = &mut shape.superblock;
+    for number in [
+        &mut superblock.lost_found_inode,
+        &mut superblock.orphan_file_inode,
+        &mut superblock.user_quota_inode,
+        &mut superblock.group_quota_inode,
+        &mut superblock.project_quota_inode,
+    ] {
+        if let Some(&new) = renumbered.get(number) {
+            *number = new;
+        }
+    }
+}
+
+/// The superblock keeps a copy of the journal's map.
+fn refresh_journal_backup(image: &Image<'_>, shape: &mut Shape) -> Result<()> {
+    let superblock = &mut shape.superblock;
+    if superblock.journal_backup_type != 1 || superblock.journal_inode.get() == 0 {
+        return Ok(());
+    }
+    let inode = image.inode(superblock.journal_inode)?;
+    let (words, _) = inode.block.as_chunks::<4>();
+    for (backup, word) in superblock.journal_backup.iter_mut().zip(words) {
+        *backup = u32::from_le_bytes(*word);
+    }
+    Ok(())
+}
+
+/// What is said when the search for free blocks fails against the estimate.
+pub(super) fn no_room(shape: &Shape) -> Error {
+    let bytes = shape
+        .geometry
+        .blocks_count
+        .saturating_mul(u64::from(shape.geometry.block_size));
+    Error::Impossible(format!(
+        "{bytes} bytes are too few for what it holds; `min` finds out how many are needed"
+    ))
+}

@@ -1,0 +1,72 @@
+//! Bitmaps and inode tables of groups that stay, where they stand in the way.
+
+use std::ops::Range;
+
+use pext4_ondisk::feature::Incompat;
+use pext4_ondisk::{BlockNumber, GroupNumber};
+
+use super::image::Image;
+use super::shape::Shape;
+use super::shrink::give_up;
+use super::space::{Run, metadata_runs};
+use super::vacate::Vacated;
+use crate::error::{Error, Result};
+
+/// Finds other places for all that has to go.
+pub(super) fn plan(image: &mut Image<'_>, shape: &Shape, vacated: &Vacated) -> Result<()> {
+    for group in shape.geometry.groups() {
+        let descriptor = image.descriptor(group)?;
+        let [blocks, inodes, table] = metadata_runs(descriptor, &shape.geometry);
+        if vacated.touches(&blocks) {
+            // It is read from where it is, and written to where it will be.
+            image.block_bitmap(group)?.is_changed = true;
+            let place = place(image, shape, group, 1)?;
+            image.descriptors[group.get() as usize].block_bitmap = BlockNumber(place.start);
+        }
+        if vacated.touches(&inodes) {
+            image.inode_bitmap(group)?.is_changed = true;
+            let place = place(image, shape, group, 1)?;
+            image.descriptors[group.get() as usize].inode_bitmap = BlockNumber(place.start);
+        }
+        if vacated.touches(&table) {
+            move_table(image, shape, vacated, group, table)?;
+        }
+    }
+    Ok(())
+}
+
+fn move_table(
+    image: &mut Image<'_>,
+    shape: &Shape,
+    vacated: &Vacated,
+    group: GroupNumber,
+    table: Run,
+) -> Result<()> {
+    let place = place(image, shape, group, table.end - table.start)?;
+    for (from, to) in table.clone().zip(place.clone()) {
+        // Kept in memory, as inodes are read from the new place from now on.
+        let bytes = image.read(BlockNumber(from))?;
+        image.put(BlockNumber(to), bytes);
+    }
+    image.descriptors[group.get() as usize].inode_table = BlockNumber(place.start);
+    give_up(image, shape, vacated, table)
+}
+
+/// Free blocks in one piece: anywhere, or without `flex_bg` in the group itself.
+fn place(image: &mut Image<'_>, shape: &Shape, group: GroupNumber, count: u64) -> Result<Run> {
+    let geometry = &shape.geometry;
+    let flexible = shape.superblock.features.has_incompat(Incompat::FLEX_BG);
+    let own = group.get();
+    let candidates: [Range<u32>; 2] = if flexible {
+        let first = own / geometry.groups_per_flex * geometry.groups_per_flex;
+        [first..geometry.group_count, 0..first]
+    } else {
+        [own..own + 1, 0..0]
+    };
+    let found = image.allocate_piece(geometry, candidates.into_iter().flatten(), count)?;
+    found.ok_or_else(|| {
+        Error::Impossible(format!(
+            "no {count} blocks in one piece are free for the metadata of group {own}: take a little more"
+        ))
+    })
+}

@@ -1,0 +1,90 @@
+//! Which blocks have to be empty when a file system is smaller: those behind the new end, and those
+//! that copies of superblock and descriptors will take where there were none.
+
+use pext4_ondisk::geometry::Geometry;
+
+use super::space::Run;
+
+/// The blocks that nothing may lie in.
+#[derive(Clone, Debug)]
+pub(super) struct Vacated {
+    /// The first block behind the new end.
+    end: u64,
+    /// Places of copies before that, in order.
+    claimed: Vec<Run>,
+}
+
+impl Vacated {
+    /// What `new` wants empty of what `old` has.
+    pub fn between(old: &Geometry, new: &Geometry) -> Self {
+        let claim = |group| {
+            let first = new.first_block(group).get();
+            let had = first + u64::from(old.superblock_overhead(group));
+            let needs = first + u64::from(new.superblock_overhead(group));
+            (had < needs).then_some(had..needs)
+        };
+        Self {
+            end: new.blocks_count,
+            claimed: new.groups().filter_map(claim).collect(),
+        }
+    }
+
+    /// Places that copies will take.
+    pub fn claimed(&self) -> &[Run] {
+        &self.claimed
+    }
+
+    /// Whether a block has to be empty.
+    pub fn has(&self, block: u64) -> bool {
+        block >= self.end || self.claimed.iter().any(|run| run.contains(&block))
+    }
+
+    /// Whether any block of a run has to be empty.
+    pub fn touches(&self, run: &Run) -> bool {
+        run.end > self.end
+            || self
+                .claimed
+                .iter()
+                .any(|claim| claim.start < run.end && run.start < claim.end)
+    }
+
+    /// A run in pieces, each with whether it has to be empty.
+    pub fn pieces(&self, run: Run) -> Vec<(Run, bool)> {
+        let mut cuts = vec![run.start, run.end, self.end];
+        cuts.extend(
+            self.claimed
+                .iter()
+                .flat_map(|claim| [claim.start, claim.end]),
+        );
+        cuts.retain(|cut| (run.start..=run.end).contains(cut));
+        cuts.sort_unstable();
+        cuts.dedup();
+        cuts.windows(2)
+            .map(|pair| (pair[0]..pair[1], self.has(pair[0])))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Vacated;
+
+    #[test]
+    fn pieces_are_cut_where_it_changes() {
+        let vacated = Vacated {
+            end: 100,
+            claimed: vec![20..30],
+        };
+        let pieces = vacated.pieces(15..105);
+        let expected = [
+            (15..20, false),
+            (20..30, true),
+            (30..100, false),
+            (100..105, true),
+        ];
+        assert_eq!(pieces, expected);
+        assert_eq!(vacated.pieces(40..50), [(40..50, false)]);
+        assert!(vacated.touches(&(29..31)) && !vacated.touches(&(30..100)));
+        assert!(vacated.touches(&(99..101)) && vacated.has(100) && !vacated.has(99));
+    }
+}
