@@ -6,7 +6,7 @@ use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
 use pext4_ondisk::mmp::{Mmp, Use};
 use pext4_ondisk::superblock::Superblock;
 
-use super::image::Image;
+use super::image::{Image, read_superblock};
 use super::journal;
 use super::plan::Plan;
 use super::shape::Shape;
@@ -71,9 +71,9 @@ impl Plan {
     /// # Errors
     /// `Impossible`, with the reason, where the size or a feature is; `Corrupt`; `Io`.
     pub fn make(device: &dyn Device, target: Target) -> Result<Self> {
+        check_features(&read_superblock(device)?)?;
         let found = journal::recover(device)?;
         let image = Image::open(device)?;
-        check_features(&image.superblock)?;
         check_mounts(&image)?;
         let blocks = wanted(&image, device, target)?;
         let mut plan = match blocks {

@@ -5,5 +5,6 @@
 
 mod crash;
 mod grow;
+mod hostile;
 mod rig;
 mod shrink;

@@ -18,6 +18,17 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
 
+/// A folder in memory where the machine has one: the tests flush much.
+pub fn scratch() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    let made = if memory.is_dir() {
+        tempfile::tempdir_in(memory)
+    } else {
+        tempfile::tempdir()
+    };
+    made.expect("a temporary folder")
+}
+
 /// Whether the tools are there; says so loudly if not.
 pub fn tools() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
@@ -60,7 +71,7 @@ pub fn source(folder: &Path, data: usize) -> PathBuf {
     for directory in ["many", "deep/er/and/deeper", "empty"] {
         fs::create_dir_all(root.join(directory)).expect("a folder");
     }
-    for index in 0..300 {
+    for index in 0..140 {
         let name = format!("many/a name that is long enough to need several blocks {index}");
         make(&root.join(name), &bytes(index, index % 40));
     }
@@ -95,22 +106,45 @@ pub fn image(folder: &Path, options: &str, size: u64, tree: &Path) -> PathBuf {
     path
 }
 
+/// Files with an attribute too large for an inode, and the file with its value.
+const ATTRIBUTED: [&str; 4] = ["deep/er/file 2", "deep/er/file 5", "empty", "sparse"];
+const VALUE: &str = "value";
+
+/// The attributes that [`scattered_image`] gives must be there.
+pub fn assert_attributes(path: &Path, when: &str) {
+    let folder = path.parent().expect("an image lies in a folder");
+    let expected = fs::read(folder.join(VALUE)).expect("written with the image");
+    let out = folder.join("read-value");
+    for name in ATTRIBUTED {
+        let request = format!("ea_get -f {} \"{name}\" user.large", out.display());
+        let said = text(&command("debugfs", &["-R", &request], path));
+        let found =
+            fs::read(&out).unwrap_or_else(|error| panic!("{when}, {name}: {error}: {said}"));
+        assert!(found == expected, "{when}, {name}: {said}");
+        fs::remove_file(&out).expect("just read");
+    }
+}
+
 /// An image as [`image`] makes it, of a tree that was preceded and interspersed by files that are
 /// gone: what is left lies anywhere, inodes and blocks.
 pub fn scattered_image(folder: &Path, options: &str, size: u64, tree: &Path) -> PathBuf {
     let filler = tree.join("filler");
     fs::create_dir(&filler).expect("a folder");
-    let count = 260;
+    let count = 180;
     let names: Vec<String> = (0..count).map(|index| format!("filler {index}")).collect();
     for (index, name) in names.iter().enumerate() {
-        fs::write(filler.join(name), bytes(index, 9000 + 700 * index)).expect("a file");
+        fs::write(filler.join(name), bytes(index, 3000 + 400 * index)).expect("a file");
     }
     let path = image(folder, options, size, tree);
     fs::remove_dir_all(&filler).expect("it was made above");
-    let mut script: String = names
+    let value = folder.join(VALUE);
+    fs::write(&value, bytes(1, 500)).expect("a file");
+    // Before the room that the fillers leave is free, so that attributes get blocks further on.
+    let mut script: String = ATTRIBUTED
         .iter()
-        .map(|name| format!("rm \"filler/{name}\"\n"))
+        .map(|name| format!("ea_set -f {} \"{name}\" user.large\n", value.display()))
         .collect();
+    script.extend(names.iter().map(|name| format!("rm \"filler/{name}\"\n")));
     script += "rmdir filler\n";
     let requests = folder.join("requests");
     fs::write(&requests, script).expect("a file");
@@ -158,7 +192,7 @@ pub fn listing(root: &Path) -> Listing {
 
 /// The tree in an image must be the one it was made from.
 pub fn assert_holds(path: &Path, tree: &Path, when: &str) {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = scratch();
     let request = format!("rdump / {}", folder.path().display());
     let output = command("debugfs", &["-R", &request], path);
     assert!(output.status.success(), "{when}: {}", text(&output));

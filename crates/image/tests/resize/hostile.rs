@@ -1,0 +1,173 @@
+//! Spoilt images: an error or a plan, never a panic and never a hang.
+
+use std::sync::Arc;
+
+use pext4_block::fault::Operation;
+use pext4_block::{Device, FaultDevice, RamDevice};
+use pext4_image::Error;
+use pext4_image::resize::{Plan, Target, Way};
+
+use super::rig::{MIB, assert_clean, scattered_image, scratch, source, tools};
+
+/// Numbers that look random and repeat for a seed (an xorshift).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % below
+    }
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    match std::env::var("PEXT4_SEED").map(|text| text.parse::<u64>()) {
+        Ok(Ok(seed)) => seed..seed + 1,
+        _ => 1..120,
+    }
+}
+
+/// Overwrites a few words where metadata lies, with values that mean something.
+fn spoil(device: &RamDevice, random: &mut Random) {
+    const VALUES: [u32; 7] = [0, 1, 0xFFFF_FFFF, 0x8000_0000, 0xF30A, 7, 12000];
+    for _ in 0..1 + random.next(4) {
+        let offset = match random.next(4) {
+            0 => 1024 + 4 * random.next(100),
+            1 => 2048 + 4 * random.next(512),
+            _ => 4 * random.next(MIB / 2),
+        };
+        let value = match random.next(3) {
+            0 => u32::try_from(random.next(14000)).expect("small"),
+            _ => VALUES[usize::try_from(random.next(7)).expect("small")],
+        };
+        device
+            .write_at(offset, &value.to_le_bytes())
+            .expect("it lies within");
+    }
+}
+
+#[test]
+fn spoilt_images_give_errors_or_plans() {
+    if !tools() {
+        return;
+    }
+    let folder = scratch();
+    let tree = source(folder.path(), 64 << 10);
+    let options = "-t ext4 -b 1024 -g 1024 -N 640 -O ^metadata_csum,^64bit";
+    let path = scattered_image(folder.path(), options, 14 * MIB, &tree);
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .and_then(|file| file.set_len(20 * MIB))
+        .expect("a longer file");
+    let base = RamDevice::load(&path).expect("an image");
+    let (mut plans, mut errors) = (0, 0);
+    for seed in seeds() {
+        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let spoilt = base.fork();
+        spoil(&spoilt, &mut random);
+        for target in [Target::Smallest, Target::Bytes(11 * MIB), Target::Largest] {
+            let device = spoilt.fork();
+            eprintln!("PEXT4_SEED={seed} {target:?}");
+            match Plan::make(&device, target) {
+                Ok(mut plan) => {
+                    plans += 1;
+                    // Whatever it is, it stays inside the device.
+                    let _ = plan.run(&device, &device, Way::InPlace, u64::MAX);
+                }
+                Err(_) => errors += 1,
+            }
+        }
+    }
+    assert!(std::env::var("PEXT4_SEED").is_ok() || (plans > 0 && errors > 0));
+}
+
+#[test]
+fn what_is_not_sound_or_not_possible_is_refused_by_name() {
+    if !tools() {
+        return;
+    }
+    let folder = scratch();
+    let tree = source(folder.path(), 64 << 10);
+    let refuse = |options: &str, spoil: &[(u64, &[u8])], target: Target, word: &str| {
+        let scratch = scratch();
+        let path = super::rig::image(scratch.path(), options, 20 * MIB, &tree);
+        let device = RamDevice::load(&path).expect("an image");
+        for (offset, bytes) in spoil {
+            device.write_at(*offset, bytes).expect("it lies within");
+        }
+        let told = match Plan::make(&device, target) {
+            Ok(_) => panic!("{options}, {target:?}: no refusal"),
+            Err(error) => error.to_string(),
+        };
+        assert!(told.contains(word), "{options}, {target:?}: {told}");
+    };
+    let more = Target::More(20 * MIB);
+    let plain = "-t ext4 -b 1024 -O ^metadata_csum,^64bit";
+    refuse("-t ext4 -b 1024 -O bigalloc", &[], more, "bigalloc");
+    refuse(plain, &[(1024 + 0x3A, &[3])], more, "errors are noted");
+    refuse(
+        "-t ext2 -b 1024",
+        &[(1024 + 0x3A, &[0])],
+        more,
+        "not unmounted cleanly",
+    );
+    refuse(plain, &[], Target::Bytes(1 << 43), "64bit");
+    refuse(plain, &[], Target::Bytes(MIB), "are the least");
+    refuse(plain, &[], Target::Less(30 * MIB), "it has only");
+    refuse(
+        plain,
+        &[(1024 + 0xE8, &[12])],
+        Target::Smallest,
+        "e2fsck -p",
+    );
+    refuse(plain, &[(1024 + 0x38, &[0])], more, "magic");
+    refuse(
+        plain,
+        &[(1024 + 0x5D, &[0x80])],
+        more,
+        "features: FEATURE_C15",
+    );
+    let mmp = "-t ext4 -b 1024 -O mmp";
+    refuse(mmp, &[], Target::Bytes(1 << 54), "format can count");
+}
+
+/// A device that fails at any write of a transaction leaves the old or the new file system.
+#[test]
+fn a_failing_device_is_an_error() {
+    if !tools() {
+        return;
+    }
+    let folder = scratch();
+    let tree = source(folder.path(), 64 << 10);
+    let path = super::rig::image(folder.path(), "-t ext4 -b 1024 -N 256", 6 * MIB, &tree);
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .and_then(|file| file.set_len(9 * MIB))
+        .expect("a longer file");
+    let base = RamDevice::load(&path).expect("an image");
+    let mut failed = 0;
+    for nth in [1, 2, 5, 9, 17, 33] {
+        let below = Arc::new(base.fork());
+        let device = FaultDevice::new(Arc::clone(&below) as Arc<dyn Device>);
+        let mut plan = Plan::make(&device, Target::Largest).expect("a plan");
+        device.fail_from(Operation::Write, nth);
+        match plan.run(&device, &device, Way::Journal, 6 * MIB) {
+            Ok(()) => {}
+            Err(Error::Io(_)) => failed += 1,
+            Err(other) => panic!("{other}"),
+        }
+        let path = folder.path().join("failed");
+        below.save(&path).expect("a file");
+        let replay = std::process::Command::new("e2fsck")
+            .args(["-fy", "-E", "journal_only"])
+            .arg(&path)
+            .output()
+            .expect("it was found before");
+        assert!(matches!(replay.status.code(), Some(0 | 1)));
+        assert_clean(&path, &format!("write {nth} failed"));
+    }
+    assert!(failed > 0);
+}
