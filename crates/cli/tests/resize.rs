@@ -36,6 +36,30 @@ fn an_image_grows_and_says_how() {
 }
 
 #[test]
+fn an_image_shrinks_on_a_clone_or_in_place() {
+    let place = Place::empty();
+    succeed(pext4(["mkfs", "-q", "--size", "600M"]).arg(&place.image));
+    let said = succeed(pext4(["resize"]).arg(&place.image).arg("-300M"));
+    assert!(said.contains("on a clone that replaces it"), "{said}");
+    assert_eq!(length(&place), 300 << 20);
+    let told = fail(pext4(["resize"]).arg(&place.image).arg("4M"), 1);
+    assert!(told.contains("are the least"), "{told}");
+    let json = succeed(
+        pext4(["resize", "--json", "--in-place"])
+            .arg(&place.image)
+            .arg("min"),
+    );
+    let done: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(done["way"], "in place");
+    let bytes = done["blocks"].as_u64().expect("a number") * 4096;
+    assert_eq!(length(&place), bytes);
+    if has("e2fsck") {
+        let mut e2fsck = std::process::Command::new("e2fsck");
+        succeed(e2fsck.arg("-fn").arg(&place.image));
+    }
+}
+
+#[test]
 fn what_is_no_size_or_no_image_is_refused() {
     let place = Place::empty();
     let told = fail(pext4(["resize"]).arg(&place.image).arg("large"), 2);

@@ -8,8 +8,9 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use pext4_block::{Access, FileDevice};
+use pext4_block::{Access, Device, FileDevice};
 use pext4_image::resize::{Options, Resize, Summary, Target, Way};
+use pext4_ondisk::superblock::Superblock;
 
 /// A program that a neighbouring test is just starting holds an image's lock until it is its own:
 /// opening waits that long.
@@ -68,18 +69,26 @@ fn bytes(seed: usize, length: usize) -> Vec<u8> {
 pub fn source(folder: &Path, data: usize) -> PathBuf {
     let root = folder.join("source");
     let make = |path: &Path, content: &[u8]| fs::write(path, content).expect("a file");
-    for directory in ["many", "deep/er/and/deeper", "empty"] {
+    for directory in ["all", "many", "deep/er/and/deeper", "empty"] {
         fs::create_dir_all(root.join(directory)).expect("a folder");
     }
-    for index in 0..140 {
-        let name = format!("many/a name that is long enough to need several blocks {index}");
-        make(&root.join(name), &bytes(index, index % 40));
+    for index in 0..80 {
+        let name = format!("a name that is long enough to need several blocks {index}");
+        make(&root.join("all").join(&name), &bytes(index, index % 40));
+        make(&root.join("many").join(&name), &bytes(index, index % 50));
     }
     for index in 0..8 {
         let name = format!("deep/er/file {index}");
         make(&root.join(name), &bytes(index, data / 8));
     }
     make(&root.join("deep/er/and/deeper/leaf"), b"found");
+    // A directory of several blocks that is younger than what it names.
+    fs::create_dir(root.join("zz younger")).expect("a folder");
+    for index in 0..80 {
+        let name = format!("a name that is long enough to need several blocks {index}");
+        let from = root.join("all").join(&name);
+        fs::hard_link(from, root.join("zz younger").join(name)).expect("a link");
+    }
     fs::hard_link(root.join("deep/er/file 3"), root.join("hard link")).expect("a link");
     symlink("deep/er/file 1", root.join("short link")).expect("a link");
     symlink("x/".repeat(100), root.join("long link")).expect("a link");
@@ -135,8 +144,13 @@ pub fn scattered_image(folder: &Path, options: &str, size: u64, tree: &Path) -> 
     for (index, name) in names.iter().enumerate() {
         fs::write(filler.join(name), bytes(index, 3000 + 400 * index)).expect("a file");
     }
-    let path = image(folder, options, size, tree);
+    let path = image(folder, &options.replace(" -O orphan_file", ""), size, tree);
     fs::remove_dir_all(&filler).expect("it was made above");
+    if options.contains("orphan_file") {
+        // Made as late as this, it lies behind everything.
+        let output = command("tune2fs", &["-O", "orphan_file"], &path);
+        assert!(output.status.success(), "{}", text(&output));
+    }
     let value = folder.join(VALUE);
     fs::write(&value, bytes(1, 500)).expect("a file");
     // Before the room that the fillers leave is free, so that attributes get blocks further on.
@@ -160,6 +174,30 @@ pub fn assert_clean(path: &Path, when: &str) {
     let output = command("e2fsck", &["-fn"], path);
     let said = text(&output);
     assert_eq!(output.status.code(), Some(0), "{when}:\n{said}");
+}
+
+/// The superblock's copy of the journal's map must be its map.
+pub fn assert_journal_backup(path: &Path, when: &str) {
+    let mut bytes = vec![0; 1024];
+    let device = open(path);
+    device.read_at(1024, &mut bytes).expect("a superblock");
+    let superblock = Superblock::decode(bytes.as_slice().try_into().expect("1024 bytes"));
+    let backup = superblock.expect("a superblock").journal_backup;
+    drop(device);
+    let said = text(&command("debugfs", &["-R", "inode_dump -b <8>"], path));
+    let dumped: Vec<u8> = said
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .flat_map(|(_, line)| line.split("  ").next().unwrap_or("").split(' '))
+        .filter(|word| word.len() == 4)
+        .flat_map(|word| u16::from_str_radix(word, 16).map(u16::to_be_bytes))
+        .flatten()
+        .collect();
+    let (words, _) = dumped.as_chunks::<4>();
+    let mut map: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    // Zeroes at the end are not repeated.
+    map.resize(15, 0);
+    assert_eq!(map, &backup[..15], "{when}: {said}");
 }
 
 /// What a tree holds: mode and content by path.
