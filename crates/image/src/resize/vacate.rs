@@ -73,7 +73,7 @@ mod tests {
     fn pieces_are_cut_where_it_changes() {
         let vacated = Vacated {
             end: 100,
-            claimed: Vec::from([20..30]),
+            claimed: std::iter::once(20..30).collect(),
         };
         let pieces = vacated.pieces(15..105);
         let expected = [
