@@ -5,8 +5,8 @@
 //! both from changing. What belongs together (what `stat` tells, the root of the map) is published
 //! as a whole once it is asked for twice without a change in between.
 
-use pext4_ondisk::InodeNumber;
 use pext4_ondisk::time::Time;
+use pext4_ondisk::{InodeNumber, Tid};
 use pext4_sync::Published;
 use pext4_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -27,6 +27,10 @@ pub(super) struct Glance {
     flags: AtomicU32,
     links: AtomicU32,
     generation: AtomicU32,
+    /// The transaction, one more than its number, in which a directory's times were last set
+    /// because of its names, and the time; nothing else has changed the state since.
+    names_tid: AtomicU64,
+    names_time: AtomicU64,
     whole: Published<WORDS>,
 }
 
@@ -38,6 +42,8 @@ impl Glance {
             flags: AtomicU32::new(0),
             links: AtomicU32::new(0),
             generation: AtomicU32::new(0),
+            names_tid: AtomicU64::new(0),
+            names_time: AtomicU64::new(0),
             whole: Published::new(),
         };
         glance.note(state);
@@ -52,7 +58,25 @@ impl Glance {
         self.flags.store(slot.flags.bits(), Ordering::Release);
         self.links.store(u32::from(slot.links), Ordering::Release);
         self.generation.store(slot.generation, Ordering::Release);
+        self.names_tid.store(0, Ordering::Release);
         self.whole.expire();
+    }
+
+    /// The change before this call, under the same hold of the state, set the times of a directory
+    /// whose names were changed.
+    pub(super) fn note_names(&self, tid: Tid, time: Time) {
+        self.names_time.store(folded(time), Ordering::Release);
+        self.names_tid
+            .store(u64::from(tid.0) + 1, Ordering::Release);
+    }
+
+    /// Whether the times of the directory say `time` already because of a change of names in the
+    /// transaction `tid`, in which the caller has a handle open.
+    pub(super) fn has_noted_names(&self, tid: Tid, time: Time) -> bool {
+        // The transaction first: the time found with it is of it or of one that follows, and none
+        // follows while the caller's handle is open.
+        self.names_tid.load(Ordering::Acquire) == u64::from(tid.0) + 1
+            && self.names_time.load(Ordering::Acquire) == folded(time)
     }
 
     pub(super) fn dead(&self) -> bool {
@@ -95,6 +119,11 @@ impl Glance {
     pub(super) fn offer(&self, state: &State, attributes: impl FnOnce() -> Attributes) {
         self.whole.offer(|| pack(&attributes(), &state.slot.block));
     }
+}
+
+/// A time in one word; those that fall together lie centuries apart.
+fn folded(time: Time) -> u64 {
+    time.seconds.cast_unsigned() << 30 ^ u64::from(time.nanoseconds)
 }
 
 fn pack(attributes: &Attributes, root: &[u8; ROOT_BYTES]) -> [u64; WORDS] {

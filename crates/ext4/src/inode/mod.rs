@@ -187,8 +187,30 @@ impl Inode {
         reach: Reach,
         change: impl FnOnce(&mut State) -> R,
     ) -> R {
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
+        self.edit_state(handle, reach, &mut self.state.lock(), change)
+    }
+
+    /// Notes that names of this directory were changed at `time`. All that happen within one tick
+    /// of the clock and one transaction are noted by the first of them; the others write nothing.
+    pub(crate) fn note_names_changed(self: &Arc<Self>, handle: &mut Handle<'_>, time: Time) {
+        if self.glance.has_noted_names(handle.tid(), time) {
+            return;
+        }
+        let mut state = self.state.lock();
+        self.edit_state(handle, Reach::Attributes, &mut state, |state| {
+            state.slot.modified = time;
+            state.slot.changed = time;
+        });
+        self.glance.note_names(handle.tid(), time);
+    }
+
+    fn edit_state<R>(
+        self: &Arc<Self>,
+        handle: &mut Handle<'_>,
+        reach: Reach,
+        state: &mut State,
+        change: impl FnOnce(&mut State) -> R,
+    ) -> R {
         handle.touch(
             &mut state.owed,
             1,

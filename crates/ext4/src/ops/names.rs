@@ -15,8 +15,8 @@ use pext4_sync::{BiasedReadGuard, BiasedWriteGuard, Near};
 use super::{check_directory, lock_exclusive, lock_shared};
 use crate::dir::{self, DirectoryFile, Found, Spot, Vacancy};
 use crate::error::Result;
-use crate::inode::Inode;
 use crate::inode::leaves::LeafGuard;
+use crate::inode::{Inode, present};
 use crate::options::DirectoryLocks;
 use crate::statistics::Event;
 use crate::volume::Volume;
@@ -132,7 +132,7 @@ impl Volume {
         let mut names =
             DirectoryFile::changing(&self.inodes, &self.directory_settings, directory, handle);
         vacancy.fill(&mut names, name, inode.number(), inode.file_type())?;
-        self.note_names_changed(handle, directory);
+        directory.note_names_changed(handle, present());
         Ok(())
     }
 
@@ -151,7 +151,7 @@ impl Volume {
         let mut names =
             DirectoryFile::changing(&self.inodes, &self.directory_settings, directory, handle);
         spot.remove(&mut names, name)?;
-        self.note_names_changed(handle, directory);
+        directory.note_names_changed(handle, present());
         Ok(())
     }
 

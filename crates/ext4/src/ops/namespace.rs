@@ -162,7 +162,7 @@ impl Volume {
         let mut names =
             DirectoryFile::changing(&self.inodes, &self.directory_settings, directory, handle);
         dir::insert(&mut names, name, inode.number(), inode.file_type())?;
-        self.note_names_changed(handle, directory);
+        directory.note_names_changed(handle, present());
         Ok(())
     }
 
@@ -176,16 +176,8 @@ impl Volume {
         let mut names =
             DirectoryFile::changing(&self.inodes, &self.directory_settings, directory, handle);
         dir::remove(&mut names, name)?;
-        self.note_names_changed(handle, directory);
+        directory.note_names_changed(handle, present());
         Ok(())
-    }
-
-    pub(super) fn note_names_changed(&self, handle: &mut Handle<'_>, directory: &Arc<Inode>) {
-        let time = present();
-        directory.edit(handle, Reach::Attributes, |state| {
-            state.slot.modified = time;
-            state.slot.changed = time;
-        });
     }
 
     pub(super) fn check_room_for_subdirectory(&self, directory: &Inode) -> Result<()> {

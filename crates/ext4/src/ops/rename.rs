@@ -395,7 +395,7 @@ impl Volume {
             handle,
         );
         dir::replace(&mut names, end.name, inode.number(), inode.file_type())?;
-        self.note_names_changed(handle, end.directory);
+        end.directory.note_names_changed(handle, present());
         Ok(())
     }
 
