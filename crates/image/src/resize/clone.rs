@@ -4,9 +4,9 @@
 //! copied and holes stay holes. Life cycle: made, written by the resize, put in place; dropped
 //! before that, it is removed.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 
 use pext4_block::{Access, Device, FileDevice};
@@ -39,16 +39,12 @@ impl Replacement {
                 metadata.nlink()
             )));
         }
-        let folder = image.parent().unwrap_or(Path::new("/"));
-        let name = image.file_name().unwrap_or_default().to_string_lossy();
-        let file = tempfile::Builder::new()
-            .prefix(&format!(".{name}.resize-"))
-            .tempfile_in(folder)?;
-        copy(&source, file.as_file(), kept.min(metadata.len()))?;
-        file.as_file().set_len(length)?;
-        let owner = |id: u32| Some(id);
-        std::os::unix::fs::fchown(file.as_file(), owner(metadata.uid()), owner(metadata.gid()))?;
-        file.as_file().set_permissions(metadata.permissions())?;
+        let file = fill(&image, &source, &metadata, kept, length).map_err(|source| {
+            let text = format!(
+                "making a clone beside the image: {source}; --in-place works on the image itself"
+            );
+            io::Error::new(source.kind(), text)
+        })?;
         let device = FileDevice::open(file.path(), Access::ReadWrite, std::time::Duration::ZERO)?;
         Ok(Self {
             file,
@@ -73,6 +69,26 @@ impl Replacement {
         File::open(folder)?.sync_all()?;
         Ok(())
     }
+}
+
+/// A new file beside the image with its owner, its mode and what is kept of it.
+fn fill(
+    image: &Path,
+    source: &File,
+    metadata: &Metadata,
+    kept: u64,
+    length: u64,
+) -> io::Result<NamedTempFile> {
+    let folder = image.parent().unwrap_or(Path::new("/"));
+    let name = image.file_name().unwrap_or_default().to_string_lossy();
+    let file = tempfile::Builder::new()
+        .prefix(&format!(".{name}.resize-"))
+        .tempfile_in(folder)?;
+    copy(source, file.as_file(), kept.min(metadata.len()))?;
+    file.as_file().set_len(length)?;
+    fchown(file.as_file(), Some(metadata.uid()), Some(metadata.gid()))?;
+    file.as_file().set_permissions(metadata.permissions())?;
+    Ok(file)
 }
 
 /// Copies the first `length` bytes: by sharing them all, else data by data.
