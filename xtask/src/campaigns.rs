@@ -11,6 +11,10 @@ const FUZZ_TARGETS: [&str; 3] = ["ondisk", "recovery", "image"];
 
 /// Modules of the tests of the whole, tried harder.
 fn whole(modules: &[&str], effort: u64) -> Result<()> {
+    execute(&mut whole_command(modules, effort))
+}
+
+fn whole_command(modules: &[&str], effort: u64) -> Command {
     let arguments = [
         "test",
         "--release",
@@ -24,7 +28,7 @@ fn whole(modules: &[&str], effort: u64) -> Result<()> {
     command
         .args(modules)
         .env("PEXT4_TEST_EFFORT", effort.to_string());
-    execute(&mut command)
+    command
 }
 
 /// Power cuts, failing devices, files without names.
@@ -38,6 +42,36 @@ pub fn soak(effort: u64) -> Result<()> {
         &["single::", "threads::", "full::", "hostile::", "kernel_"],
         effort,
     )
+}
+
+/// Settings of the scaling mechanisms that [`settings`] goes through: the named ones, and those that
+/// between them have every other value of every switch.
+const SETTINGS: [&str; 7] = [
+    "full",
+    "seeds",
+    "base",
+    "full,mb_optimize_scan=0,orphan=locked,stream-goals=inode",
+    "full,-try-lock,inode-bits=find-under-lock,frees=merged,group-index=ordered",
+    "base,directory=leaves,frees=deferred,orphan=lockless,handle-shards=2",
+    "seeds,mb_optimize_scan=0,attribute-cache=split,inode-bits=atomic",
+];
+
+/// Random operations, many threads and power cuts in every setting of the scaling mechanisms.
+pub fn settings(effort: u64) -> Result<()> {
+    for setting in SETTINGS {
+        eprintln!("setting {setting}");
+        let modules = [
+            "single::",
+            "threads::",
+            "full::",
+            "crash::",
+            "faults::",
+            "orphans::",
+        ];
+        let mut command = whole_command(&modules, effort);
+        execute(command.env("PEXT4_TEST_SCALING", setting))?;
+    }
+    Ok(())
 }
 
 /// Coverage-guided fuzzing of one target, or of each in turn.

@@ -20,6 +20,8 @@ Chores of the pext4 workspace.
   cargo xtask tidy              what rustfmt and clippy do not see
   cargo xtask crash [EFFORT]    power cuts and failing devices, EFFORT (10) times the default
   cargo xtask soak [EFFORT]     random operations against model and kernel, likewise
+  cargo xtask settings [EFFORT] crashes and random operations in every setting of the mechanisms
+                                that keep cores apart, EFFORT (1) times the default
   cargo xtask fuzz [TARGET [SECONDS]]
                                 coverage-guided; wants nightly and cargo-fuzz
   cargo xtask loom              exhaustive interleavings of the lock-free pieces
@@ -53,6 +55,8 @@ fn run(words: &[&str]) -> Result<()> {
         ["crash", effort] => campaigns::crash(number(effort)?),
         ["soak"] => campaigns::soak(10),
         ["soak", effort] => campaigns::soak(number(effort)?),
+        ["settings"] => campaigns::settings(1),
+        ["settings", effort] => campaigns::settings(number(effort)?),
         ["fuzz"] => campaigns::fuzz(None, 60),
         ["fuzz", target] => campaigns::fuzz(Some(target), 600),
         ["fuzz", target, seconds] => campaigns::fuzz(Some(target), number(seconds)?),

@@ -24,6 +24,7 @@ pub mod resize;
 pub mod rm;
 pub mod setxattr;
 pub mod stat;
+pub mod stats;
 pub mod touch;
 pub mod tree;
 pub mod umount;

@@ -28,7 +28,7 @@ use clap::{Parser, Subcommand};
 
 use commands::{
     build, cat, check, chmod, chown, cp, edit, export, get, info, lab, ln, ls, mkdir, mkfs, mknod,
-    mount, mv, put, resize, rm, setxattr, stat, touch, tree, umount,
+    mount, mv, put, resize, rm, setxattr, stat, stats, touch, tree, umount,
 };
 use editing::Single;
 
@@ -53,6 +53,7 @@ enum Command {
     Cat(cat::Arguments),
     Lab(lab::Arguments),
     Stat(stat::Arguments),
+    Stats(stats::Arguments),
     Tree(tree::Arguments),
     Get(get::Arguments),
     Export(export::Arguments),
@@ -94,6 +95,7 @@ fn main() -> ExitCode {
         Command::Cat(arguments) => cat::run(&arguments),
         Command::Lab(arguments) => lab::run(&arguments),
         Command::Stat(arguments) => stat::run(&arguments),
+        Command::Stats(arguments) => stats::run(&arguments),
         Command::Tree(arguments) => tree::run(&arguments),
         Command::Get(arguments) => get::run(&arguments),
         Command::Export(arguments) => export::run(&arguments),

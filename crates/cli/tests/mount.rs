@@ -70,6 +70,28 @@ fn the_mount_is_listed_under_the_name_of_its_image() {
 }
 
 #[test]
+fn a_mount_takes_a_setting_and_tells_what_its_mechanisms_did() {
+    let Some(place) = Place::new("64M") else {
+        return;
+    };
+    let mount = place.mount(&["-o", "scaling=seeds:+frees,mb_optimize_scan=0"]);
+    for number in 0..10 {
+        fs::write(mount.path(&format!("f{number}")), vec![7; 100_000]).unwrap();
+    }
+    let stats = |arguments: &[&str]| succeed(pext4(["stats"]).args(arguments).arg(&place.point));
+    let said = stats(&[]);
+    let setting = "scaling: seeds,mb_optimize_scan=0,frees=deferred";
+    assert_eq!(said.lines().next(), Some(setting), "{said}");
+    assert!(said.contains("\ninodes\n  claimed "), "{said}");
+    let said = stats(&["--json", "--mb-optimize-scan", "1"]);
+    assert!(said.starts_with("{\"scaling\":\"seeds,frees=deferred\",\"allocator\":{"));
+    assert!(said.contains("\"claimed\":10,"), "{said}");
+    let said = fail(pext4(["stats"]).arg(place.image.parent().unwrap()), 1);
+    assert!(said.contains("no mount of pext4"), "{said}");
+    mount.unmount();
+}
+
+#[test]
 fn a_second_mount_of_an_image_is_refused() {
     let Some(place) = Place::new("16M") else {
         return;

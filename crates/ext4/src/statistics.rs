@@ -5,6 +5,7 @@
 //! with what else a volume tells of itself, for a person ([`Display`](fmt::Display)) or a program
 //! ([`Report::to_json`]). Sums taken while others count contain some of what they count.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use pext4_sync::Sharded;
@@ -153,10 +154,10 @@ impl Tally {
             let sum = shards.map(|shard| shard[index].load(Ordering::Relaxed));
             let sum = sum.fold(0, u64::wrapping_add);
             match sections.last_mut().filter(|last| last.name == section) {
-                Some(last) => last.values.push((name, sum)),
+                Some(last) => last.values.push((name.into(), sum)),
                 None => sections.push(Section {
                     name: section,
-                    values: vec![(name, sum)],
+                    values: vec![(name.into(), sum)],
                 }),
             }
         }
@@ -176,7 +177,19 @@ pub struct Section {
     /// What they are about.
     pub name: &'static str,
     /// Each with its name.
-    pub values: Vec<(&'static str, u64)>,
+    pub values: Vec<(Cow<'static, str>, u64)>,
+}
+
+impl Section {
+    /// A section of these numbers.
+    #[must_use]
+    pub fn new<const N: usize>(name: &'static str, values: [(&'static str, u64); N]) -> Self {
+        let values = values.map(|(name, value)| (Cow::Borrowed(name), value));
+        Self {
+            name,
+            values: values.into(),
+        }
+    }
 }
 
 /// What a volume tells of itself.
@@ -193,7 +206,7 @@ impl Report {
     #[must_use]
     pub fn get(&self, section: &str, name: &str) -> Option<u64> {
         let section = self.sections.iter().find(|found| found.name == section)?;
-        let value = section.values.iter().find(|(found, _)| *found == name)?;
+        let value = section.values.iter().find(|(found, _)| found == name)?;
         Some(value.1)
     }
 
@@ -249,7 +262,8 @@ mod tests {
         assert_eq!(tally.sum(Event::Found), 27);
         let sections = tally.sections();
         assert_eq!(sections[0].name, "allocator");
-        assert_eq!(sections[0].values[..2], [("searches", 9), ("found", 27)]);
+        let first = Section::new("allocator", [("searches", 9), ("found", 27)]);
+        assert_eq!(sections[0].values[..2], first.values);
         let count: usize = sections.iter().map(|section| section.values.len()).sum();
         assert_eq!(count, EVENTS, "each section is in one piece");
     }
@@ -258,10 +272,7 @@ mod tests {
     fn a_program_and_a_person_can_read_them() {
         let statistics = Report {
             scaling: "full".to_owned(),
-            sections: vec![Section {
-                name: "journal",
-                values: vec![("commits", 2), ("blocks", 71)],
-            }],
+            sections: vec![Section::new("journal", [("commits", 2), ("blocks", 71)])],
         };
         assert_eq!(
             statistics.to_json(),

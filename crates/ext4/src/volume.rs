@@ -5,8 +5,8 @@
 //! [`Entry`](crate::Entry)) or have a name. `path` has the same on paths, in the manner of
 //! `std::fs`. `mount` makes a volume from a device and takes it down.
 
-use pext4_sync::Mutex;
 use pext4_sync::atomic::AtomicU32;
+use pext4_sync::{Mutex, meter};
 
 use crate::dir::DirectorySettings;
 use crate::inode::table::Inodes;
@@ -85,6 +85,9 @@ impl Volume {
         if let Some(journal) = store.try_journal() {
             sections.push(journal_section(&journal.statistics()));
         }
+        if meter::is_built_in() {
+            sections.push(locks_section());
+        }
         Report {
             scaling: scaling.to_string(),
             sections,
@@ -93,9 +96,9 @@ impl Volume {
 }
 
 fn journal_section(journal: &pext4_jbd2::Statistics) -> Section {
-    Section {
-        name: "journal",
-        values: vec![
+    Section::new(
+        "journal",
+        [
             ("handles", journal.handles),
             ("waits for credits", journal.waits),
             ("commits", journal.commits),
@@ -105,5 +108,18 @@ fn journal_section(journal: &pext4_jbd2::Statistics) -> Section {
             ("blocks written home", journal.blocks_home),
             ("waits for the log", journal.log_waits),
         ],
+    )
+}
+
+/// The locks of this process by class, in a build with meters that are switched on.
+fn locks_section() -> Section {
+    let mut values = Vec::new();
+    for (class, tally) in meter::snapshot().used() {
+        values.push((format!("{class:?} taken").into(), tally.acquisitions));
+        values.push((format!("{class:?} waited for").into(), tally.contended));
+    }
+    Section {
+        name: "locks",
+        values,
     }
 }

@@ -28,7 +28,7 @@ pub use attributes::Change;
 pub use data::Whence;
 pub use directory::Listed;
 pub(crate) use namespace::encode_device;
-pub use xattr::{Sized, fit};
+pub use xattr::{OPTIMIZE_SCAN, REPORT, REPORT_JSON, Sized, fit};
 
 /// How often a full volume is looked at again while deleted files are about to be given back.
 const ROOM_TRIES: u32 = 10;

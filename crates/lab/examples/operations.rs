@@ -10,14 +10,16 @@
 //!
 //! (The flag is for valgrind, which does not know how `rustix` asks the kernel otherwise.) Count
 //! once with N steps and once with 2 N: the difference over N is what one costs, without making
-//! and mounting the image. With `meter` as a third argument the meters count as well, in a build
-//! that has them (`--features meter`).
+//! and mounting the image. `perf stat -e instructions:u` counts as well, in a usual build. Behind
+//! the steps a setting of the scaling mechanisms may follow (`base`, `full,-try-lock`); with `meter`
+//! the meters count too, in a build that has them (`--features meter`).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use pext4_block::RamDevice;
+use pext4_fs::options::Scaling;
 use pext4_fs::{MountOptions, Volume};
 use pext4_image::mkfs;
 use pext4_lab::target::Library;
@@ -28,21 +30,27 @@ const IMAGE: u64 = 1 << 30;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let workload = find(&arguments.next().context("WORKLOAD STEPS [meter]")?)?;
+    let workload = find(&arguments.next().context("WORKLOAD STEPS [SETTING] [meter]")?)?;
     let steps: u64 = arguments
         .next()
         .context("STEPS")?
         .parse()
         .context("STEPS")?;
-    if arguments.next().is_some() {
-        ensure!(meter::is_built_in(), "build with --features meter");
-        meter::switch(true);
+    let mut scaling = Scaling::default();
+    for argument in arguments {
+        if argument == "meter" {
+            ensure!(meter::is_built_in(), "build with --features meter");
+            meter::switch(true);
+        } else {
+            scaling = Scaling::parse(&argument)?;
+        }
     }
     let device = Arc::new(RamDevice::new(IMAGE));
     mkfs::mkfs(&*device, &mkfs::Options::default())?;
     // No commit comes between: which steps it would fall between depends on the clock.
     let options = MountOptions {
         commit_interval: Duration::from_secs(1 << 20),
+        scaling,
         ..MountOptions::default()
     };
     let library = Library::new(Volume::open(device, options)?)?;

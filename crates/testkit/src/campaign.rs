@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use pext4_block::{Device, RamDevice};
 use pext4_fs::MountOptions;
+use pext4_fs::options::Scaling;
 
 use crate::Random;
 use crate::effort;
@@ -62,6 +63,27 @@ impl Stage {
     pub fn filling(mut self) -> Self {
         self.may_fill = true;
         self
+    }
+
+    /// The stage in the setting of the scaling mechanisms that a seed stands for, unless it has one
+    /// of its own.
+    #[must_use]
+    pub fn set_by(&self, seed: u64) -> Self {
+        let mut stage = self.clone();
+        if stage.options.scaling == Scaling::default() {
+            stage.options.scaling = effort::setting(seed);
+        }
+        stage
+    }
+
+    /// What tells it apart from others.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        format!(
+            "{}, scaling {}",
+            self.format.describe(),
+            self.options.scaling
+        )
     }
 
     /// The fresh image, for this run alone.
@@ -199,8 +221,9 @@ pub fn check_device(device: &RamDevice) -> Result<()> {
 ///
 /// When the run fails: that is what a test wants.
 pub fn run(stage: &Stage, name: &str, taste: Taste, seed: u64, count: usize) {
+    let stage = &stage.set_by(seed);
     let (own, label) = (stage.clone(), name.to_owned());
-    let what = format!("{name}, seed {seed}, image {}", stage.format.describe());
+    let what = format!("{name}, seed {seed}, image {}", stage.describe());
     let (ops, result) = effort::within(LIMIT, &what.clone(), move || {
         run_once(&own, taste, seed, count)
     });

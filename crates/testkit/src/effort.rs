@@ -2,12 +2,14 @@
 //!
 //! `PEXT4_TEST_EFFORT` multiplies the number of seeds and samples (1 by default: what `cargo test`
 //! does; `cargo xtask crash`, `soak` and `fuzz` set more). `PEXT4_SEED` runs a single seed instead,
-//! the one that a failure printed.
+//! the one that a failure printed. Each seed also stands for a setting of the scaling mechanisms
+//! ([`setting`]), unless `PEXT4_TEST_SCALING` names one for all (`cargo xtask settings`).
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use pext4_fs::options::Scaling;
 use tempfile::TempDir;
 
 /// The factor by which this run tries harder than the default.
@@ -38,6 +40,28 @@ pub fn seeds(count: u64) -> Vec<u64> {
         Some(seed) => vec![seed],
         None => (1..=count * effort()).collect(),
     }
+}
+
+/// Settings that between them have every value of every switch.
+const SETTINGS: [&str; 5] = [
+    "full",
+    "base",
+    "seeds",
+    "full,mb_optimize_scan=0,orphan=locked,inode-bits=find-under-lock,stream-goals=inode",
+    "base,directory=leaves,frees=deferred,orphan=lockless,handle-shards=2,try-lock=skip",
+];
+
+/// The setting of the scaling mechanisms that a seed stands for.
+///
+/// # Panics
+///
+/// When `PEXT4_TEST_SCALING` is none.
+#[must_use]
+pub fn setting(seed: u64) -> Scaling {
+    let named = std::env::var("PEXT4_TEST_SCALING").ok();
+    let turn = usize::try_from(seed.wrapping_sub(1) % SETTINGS.len() as u64).unwrap_or(0);
+    let text = named.as_deref().unwrap_or(SETTINGS[turn]);
+    Scaling::parse(text).unwrap_or_else(|error| panic!("PEXT4_TEST_SCALING={text}: {error}"))
 }
 
 /// A directory for images, in memory where the machine has one, that goes with the value.

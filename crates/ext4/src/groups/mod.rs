@@ -162,9 +162,9 @@ impl Groups {
             u64::try_from(marked).unwrap_or(0)
         };
         let full = self.slots.iter().filter(|slot| slot.free_hint() == 0);
-        Section {
-            name: "groups",
-            values: vec![
+        Section::new(
+            "groups",
+            [
                 ("groups", u64::from(self.count())),
                 ("bitmaps in memory", count(mark::BLOCKS_LOADED)),
                 ("without free blocks", full.count() as u64),
@@ -173,7 +173,7 @@ impl Groups {
                 ("free inodes", self.free_inodes()),
                 ("blocks freed but not durable", sum(&self.counts.pending)),
             ],
-        }
+        )
     }
 
     /// Lets searches go by the index, in which every group is filed anew, or one by one.

@@ -39,11 +39,10 @@ impl Groups {
     ) -> Option<InodeNumber> {
         let slot = self.slot(group);
         let least = self.first_usable(group);
-        if slot
-            .inodes
-            .get()
-            .is_some_and(|bits| bits.choose(least).is_none())
+        let is_full = |bits: &InodeBits| bits.choose(least).is_none();
+        if !slot.opened.is_for(handle.tid()) && slot.inodes.get().is_some_and(|bits| is_full(bits))
         {
+            // Nothing is to be opened, and written, for nothing.
             slot.free_inodes.store(0, Ordering::Relaxed);
             return None;
         }
@@ -53,10 +52,14 @@ impl Groups {
             options::InodeBits::TestThenLock => self.claim_tested(handle, group, least, false)?,
             options::InodeBits::FindUnderLock => self.claim_tested(handle, group, least, true)?,
         };
-        self.store
-            .tally
-            .add([(Event::InodeRaces, u64::from(claimed.races))]);
-        let index = claimed.index?;
+        if claimed.races > 0 {
+            let races = u64::from(claimed.races);
+            self.store.tally.add([(Event::InodeRaces, races)]);
+        }
+        let Some(index) = claimed.index else {
+            slot.free_inodes.store(0, Ordering::Relaxed);
+            return None;
+        };
         self.count_claimed(group, index, is_directory);
         self.store.geometry.inode_at(group, index)
     }

@@ -270,3 +270,38 @@ fn make_on_many_threads(ground: &Ground) {
             .chain([(parent, true)]),
     );
 }
+
+/// Without a journal a number rests for a while, but not when there is no other.
+#[test]
+fn a_number_freed_a_moment_ago_is_taken_last() {
+    for scaling in settings() {
+        let shape = &[
+            "-b",
+            "4096",
+            "-g",
+            "4096",
+            "-N",
+            "2048",
+            "-O",
+            "^has_journal",
+        ];
+        let Some(ground) = Ground::set(shape, "64M", scaling) else {
+            return;
+        };
+        let file = make(&ground, InodeNumber::ROOT, false);
+        let mut handle = ground.handle();
+        ground
+            .groups
+            .free_inode(&mut handle, file, false)
+            .expect("ours");
+        drop(handle);
+        let next = make(&ground, InodeNumber::ROOT, false);
+        assert_ne!(next, file, "it rests");
+        let free = ground.groups.free_inodes();
+        let all: BTreeSet<_> = (0..free)
+            .map(|_| make(&ground, InodeNumber::ROOT, false))
+            .collect();
+        assert_eq!(all.len() as u64, free);
+        assert!(all.contains(&file), "nothing else was left");
+    }
+}

@@ -50,6 +50,8 @@ pub(super) struct Scan<'a, 'h> {
     /// Groups read into memory by this criterion.
     pub loads: u32,
     seen: Seen,
+    /// Which criterion found something.
+    hit: Option<Event>,
 }
 
 /// What a search met.
@@ -81,13 +83,16 @@ impl Groups {
             offset,
             loads: 0,
             seen: Seen::default(),
+            hit: None,
         };
         let found = scan.at_goal().or_else(|| scan.elsewhere());
         let result = found.as_ref().map_or(Event::Nothing, |_| Event::Found);
+        let hit = scan.hit.unwrap_or(Event::Nothing);
         let seen = &scan.seen;
         self.store.tally.add([
             (Event::Searches, 1),
             (result, 1),
+            (hit, u64::from(found.is_some())),
             (Event::GroupsConsidered, seen.considered),
             (Event::GroupsBusy, seen.busy),
             (Event::GroupsScanned, seen.scanned),
@@ -116,7 +121,7 @@ impl Scan<'_, '_> {
         if length < enough {
             return None;
         }
-        self.groups.count_event(Event::GoalHits);
+        self.hit = Some(Event::GoalHits);
         let start = self.offset;
         Some(self.claim(&mut held, Span { start, length }))
     }
@@ -136,7 +141,7 @@ impl Scan<'_, '_> {
             let Some(found) = criterion(self) else {
                 continue;
             };
-            self.groups.count_event(hit);
+            self.hit = Some(hit);
             self.remember(&found, stream);
             return Some(found);
         }

@@ -7,6 +7,15 @@ use pext4_fs::{InodeNumber, Refusal, SetAttributes, SetXattrMode};
 use super::{Answer, Caller, Dispatch, Errno};
 use crate::acl::{self, Acl};
 
+/// What a mount tells of itself, as the value of an attribute that is on no list and that every
+/// file has: for a person.
+pub const REPORT: &str = "user.pext4.report";
+/// The same for a program, as JSON.
+pub const REPORT_JSON: &str = "user.pext4.report.json";
+/// Whether searches for blocks go by the index of groups: 0 or 1, to be set on the root by whoever
+/// may write there.
+pub const OPTIMIZE_SCAN: &str = "user.pext4.mb_optimize_scan";
+
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
 
@@ -43,6 +52,16 @@ impl Dispatch {
     /// `ENODATA` if there is none; the volume's.
     pub fn xattr(&self, node: u64, name: &[u8]) -> Answer<Vec<u8>> {
         let inode = Self::inode(node)?;
+        if name == REPORT.as_bytes() {
+            return Ok(self.volume.report().to_string().into_bytes());
+        }
+        if name == REPORT_JSON.as_bytes() {
+            return Ok(self.volume.report().to_json().into_bytes());
+        }
+        if name == OPTIMIZE_SCAN.as_bytes() {
+            let digit = u8::from(self.volume.optimizes_scan());
+            return Ok(vec![b'0' + digit]);
+        }
         let value = self.answer(self.volume.xattr(inode, name))?;
         if is_list(name) {
             let list = Acl::from_disk(&value).ok_or_else(|| self.bad_list(inode))?;
@@ -73,6 +92,15 @@ impl Dispatch {
     /// `EINVAL` for unknown flags or a list that is none; the volume's.
     pub fn set_xattr(&self, node: u64, name: &[u8], value: &[u8], flags: i32) -> Answer<()> {
         let inode = Self::inode(node)?;
+        if name == OPTIMIZE_SCAN.as_bytes() {
+            let optimize = match value {
+                b"0" if inode == InodeNumber::ROOT => false,
+                b"1" if inode == InodeNumber::ROOT => true,
+                _ => return Err(Errno::INVALID),
+            };
+            self.volume.set_optimize_scan(optimize);
+            return Ok(());
+        }
         let mode = match flags {
             0 => SetXattrMode::Any,
             XATTR_CREATE => SetXattrMode::Create,

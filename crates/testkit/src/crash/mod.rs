@@ -53,7 +53,8 @@ pub fn run(
     count: usize,
     budget: Budget,
 ) -> Report {
-    let what = format!("{name}, seed {seed}, image {}", stage.format.describe());
+    let stage = &stage.set_by(seed);
+    let what = format!("{name}, seed {seed}, image {}", stage.describe());
     let recording = Recording::generate(stage, taste, seed, count);
     let recording =
         recording.unwrap_or_else(|text| panic!("{what}: the run itself failed: {text}"));

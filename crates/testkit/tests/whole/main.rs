@@ -9,6 +9,7 @@ mod corpus;
 mod crash;
 mod edges;
 mod faults;
+mod fragmentation;
 mod full;
 mod hostile;
 mod kernel_both_ways;

@@ -23,6 +23,7 @@ fn stage(block_size: u32, features: Features) -> Stage {
 
 /// Threads in directories of their own, each judged by a model of its own.
 pub(super) fn apart(stage: &Stage, taste: Taste, seed: u64, operations: usize) {
+    let stage = &stage.set_by(seed);
     let device = stage.device();
     let mut subject =
         VolumeSubject::open(device.clone(), stage.options.clone()).expect("mountable");

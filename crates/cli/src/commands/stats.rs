@@ -1,0 +1,67 @@
+//! `pext4 stats`: what a mounted volume tells of itself.
+//!
+//! The mount answers under the name of an extended attribute that is on no list, so any file of it
+//! can be asked, by any user, and nothing appears in the directory.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use pext4_fuse::dispatch::{OPTIMIZE_SCAN, REPORT, REPORT_JSON};
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+use rustix::io::Errno;
+
+/// More than any report takes.
+const ROOM: usize = 64 << 10;
+
+/// Show what the mechanisms of a mounted volume did: allocator, frees, inodes, orphans, journal
+#[derive(Args)]
+pub struct Arguments {
+    /// The directory it is mounted on, or anything below
+    directory: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// First let searches for blocks go by the index of groups (1) or one by one (0); on the
+    /// mount's own directory
+    #[arg(long, value_name = "0|1", value_parser = ["0", "1"])]
+    mb_optimize_scan: Option<String>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The directory is on no mount of pext4.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let directory = &arguments.directory;
+    let name = || directory.display().to_string();
+    if let Some(value) = &arguments.mb_optimize_scan {
+        setxattr(
+            directory,
+            OPTIMIZE_SCAN,
+            value.as_bytes(),
+            XattrFlags::empty(),
+        )
+        .context("mb_optimize_scan cannot be set; is it the mount's own directory?")
+        .with_context(name)?;
+    }
+    let attribute = if arguments.json { REPORT_JSON } else { REPORT };
+    let report = report(directory, attribute).with_context(name)?;
+    let mut output = io::stdout().lock();
+    output.write_all(&report)?;
+    if arguments.json {
+        writeln!(output)?;
+    }
+    Ok(output.flush()?)
+}
+
+fn report(directory: &Path, attribute: &str) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; ROOM];
+    let length = match getxattr(directory, attribute, bytes.as_mut_slice()) {
+        Err(Errno::NODATA | Errno::NOTSUP) => bail!("it is on no mount of pext4"),
+        length => length?,
+    };
+    bytes.truncate(length);
+    Ok(bytes)
+}
