@@ -332,9 +332,15 @@ impl Geometry {
         }
         self.groups()
             .skip(1)
-            .filter(|&group| self.has_superblock(group))
+            .filter(|&group| self.has_superblock(group) && !self.is_in_meta_group(group))
             .filter_map(|group| self.first_block(group).checked_add(1 + index))
             .collect()
+    }
+
+    /// Whether a group's descriptors lie the `meta_bg` way: its copy of the superblock, if any, has
+    /// no classic copy of descriptors behind it.
+    fn is_in_meta_group(&self, group: GroupNumber) -> bool {
+        self.has_meta_bg() && group.get() / self.descriptors_per_block >= self.first_meta_bg
     }
 
     /// Blocks at a group's start taken by the superblock, the descriptors and what is reserved

@@ -149,6 +149,16 @@ fn meta_bg_spreads_the_descriptors() {
     assert_eq!(geometry.superblock_overhead(GroupNumber(1)), 2);
     assert_eq!(geometry.superblock_overhead(GroupNumber(2)), 0);
     assert_eq!(geometry.superblock_overhead(GroupNumber(33)), 1);
+    // Of the groups with a superblock only those before group 32 have copies of the first block.
+    let classic = [1, 3, 5, 7, 9, 25, 27].map(|group| BlockNumber(start(group).get() + 1));
+    assert_eq!(geometry.descriptor_block_copies(0), classic);
+    superblock.blocks_count = 8192 * 50 + 1;
+    superblock.inodes_count = superblock.inodes_per_group * 50;
+    let longer = Geometry::of(&superblock).expect("sound");
+    assert!(longer.has_superblock(GroupNumber(49)));
+    assert_eq!(longer.descriptor_block_copies(0), classic);
+    superblock.blocks_count = geometry.blocks_count;
+    superblock.inodes_count = geometry.inodes_count;
     superblock.first_meta_bg = 0;
     let geometry = Geometry::of(&superblock).expect("sound");
     assert_eq!(geometry.descriptor_block(0), BlockNumber(2));
