@@ -4,6 +4,7 @@
 //! `soak`, `fuzz`, `loom`) are the same tests with more patience; each prints the seed of what it
 //! finds.
 
+mod bench;
 mod campaigns;
 mod tidy;
 
@@ -25,6 +26,7 @@ Chores of the pext4 workspace.
   cargo xtask fuzz [TARGET [SECONDS]]
                                 coverage-guided; wants nightly and cargo-fuzz
   cargo xtask loom              exhaustive interleavings of the lock-free pieces
+  cargo xtask bench build       images of the same trees by pext4 and by other tools
 ";
 
 /// The workspace's folder.
@@ -61,6 +63,7 @@ fn run(words: &[&str]) -> Result<()> {
         ["fuzz", target] => campaigns::fuzz(Some(target), 600),
         ["fuzz", target, seconds] => campaigns::fuzz(Some(target), number(seconds)?),
         ["loom"] => campaigns::loom(),
+        ["bench", rest @ ..] => bench::run(rest),
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             Ok(())

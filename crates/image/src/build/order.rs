@@ -66,12 +66,6 @@ pub(super) fn order(tree: &mut Tree, first: u32, made: &Facts, threads: usize) -
     if lost_found.is_none() {
         tree.add(ROOT, LOST_FOUND_NAME, made)?;
     }
-    let names = tree
-        .nodes
-        .iter()
-        .skip(1)
-        .filter(|node| !node.is_gone)
-        .count() as u64;
     let (mut children, starts) = group(tree)?;
     sort(tree, &mut children, &starts, threads);
     let mut walk = Walk {
@@ -80,7 +74,7 @@ pub(super) fn order(tree: &mut Tree, first: u32, made: &Facts, threads: usize) -
             directories: Vec::new(),
             inodes: Vec::new(),
             first,
-            names: names - u64::from(lost_found.is_none()),
+            names: 0,
             digest: [0; 32],
         },
         starts,
@@ -89,6 +83,7 @@ pub(super) fn order(tree: &mut Tree, first: u32, made: &Facts, threads: usize) -
         piece: Vec::with_capacity(2 * PIECE),
     };
     walk.run(tree)?;
+    walk.order.names -= u64::from(lost_found.is_none());
     Ok(walk.order)
 }
 
@@ -219,6 +214,7 @@ impl Walk {
                 first: start,
                 count: end - start,
             });
+            self.order.names += u64::from(end - start);
             let mut subdirectories = 0u32;
             for at in start..end {
                 let child = self.order.children[at as usize];
@@ -275,6 +271,9 @@ impl Walk {
         let owner = tree.owner(name);
         if tree.node(owner).inode == 0 {
             tree.node_mut(owner).inode = self.take_number(owner)?;
+            // Rules for paths may say different things of its names; the first name decides, not the
+            // one that was found first.
+            tree.take_attributes(owner, name);
         }
         let links = tree.node(owner).links + 1;
         if links > MAX_LINKS {

@@ -79,6 +79,16 @@ impl<T> Queue<T> {
         self.changed.notify_all();
     }
 
+    /// As [`Queue::close`], and waits until nobody is interested any more.
+    pub fn close_and_wait(&self) {
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        self.changed.notify_all();
+        while !state.is_abandoned {
+            self.changed.wait(&mut state);
+        }
+    }
+
     /// Says that nobody is interested any more.
     pub fn abandon(&self) {
         self.state.lock().is_abandoned = true;

@@ -56,10 +56,10 @@ impl Map {
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut map = Self::default();
         for (number, line) in (1..).zip(text.lines()) {
-            let words: Vec<&str> = line.split_whitespace().collect();
+            let words = line.split_whitespace();
+            let words: Vec<&str> = words.take_while(|word| !word.starts_with('#')).collect();
             let done = match words.as_slice() {
                 [] => Ok(()),
-                [comment, ..] if comment.starts_with('#') => Ok(()),
                 ["uid", numbers @ ..] => id_range(numbers).map(|range| map.uids.push(range)),
                 ["gid", numbers @ ..] => id_range(numbers).map(|range| map.gids.push(range)),
                 ["path", pattern, changes @ ..] => {
@@ -275,7 +275,8 @@ mod tests {
 
     #[test]
     fn a_mapping_changes_ids_ranges_and_paths() {
-        let text = "# map\nuid 1000 0 10\ngid 5 7\n\npath /bin/su mode=4755 owner=0:1 mtime=@9\n";
+        let text =
+            "# map\nuid 1000 0 10 # ten\ngid 5 7\n\npath /bin/su mode=4755 owner=0:1 mtime=@9\n";
         let rules = Rules {
             map: Map::parse(text).unwrap(),
             latest: Some(100),

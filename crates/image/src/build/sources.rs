@@ -10,7 +10,7 @@ use pext4_sync::atomic::{AtomicUsize, Ordering};
 use pext4_sync::thread;
 
 use super::archive::apply::Layer;
-use super::archive::input::{Compression, FileInput, with_stream};
+use super::archive::input::{Compression, FileInput, PADDING, with_stream};
 use super::archive::spool::Spool;
 use super::archive::{Limits, Reader, Record};
 use super::attributes::stored;
@@ -247,7 +247,7 @@ impl<'a> Sources<'a> {
         let mut layer = Layer::new(path, rules, number, false);
         let (tree, limits) = (&mut self.tree, self.options.limits);
         let writer = spool.writer(self.output.target());
-        with_stream(reader, path, writer, |input| {
+        with_stream(reader, path, writer, PADDING, |input| {
             Reader::new(path, input, rules, limits).read(|record| {
                 progress.check()?;
                 progress.add(1, 0);
@@ -494,7 +494,7 @@ impl Layers<'_> {
         if is_compressed(archive)? {
             let mut verified = blob.open()?;
             let writer = self.spool.writer(self.image);
-            with_stream(&mut verified, &blob.path, writer, |input| {
+            with_stream(&mut verified, &blob.path, writer, u64::MAX, |input| {
                 Reader::new(&blob.path, input, rules, limits).read(take)
             })?;
             verified.verify(blob)?;

@@ -185,6 +185,15 @@ impl Tree {
         }
     }
 
+    /// Gives a file the attributes that one of its names has.
+    pub fn take_attributes(&mut self, owner: Id, name: Id) {
+        let of = *self.node(name);
+        let node = self.node_mut(owner);
+        (node.mode, node.uid, node.gid) = (of.mode, of.uid, of.gid);
+        (node.seconds, node.nanoseconds) = (of.seconds, of.nanoseconds);
+        node.attributes = of.attributes;
+    }
+
     fn push(&mut self, parent: Id, name: &[u8], facts: &Facts) -> Result<Id> {
         let id = u32::try_from(self.nodes.len())
             .ok()

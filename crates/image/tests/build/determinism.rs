@@ -81,3 +81,36 @@ fn no_time_is_later_than_the_date() {
     assert_eq!(superblock.make_time, 1_000_000_000);
     assert_eq!(superblock.write_time, 1_000_000_000);
 }
+
+#[test]
+fn of_several_names_the_first_decides() {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = folder.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    for number in 0..40 {
+        fs::write(tree.join(format!("b{number}")), "x").unwrap();
+        fs::create_dir(tree.join(format!("d{number}"))).unwrap();
+        for name in [format!("d{number}/c"), format!("a{number}")] {
+            fs::hard_link(tree.join(format!("b{number}")), tree.join(name)).unwrap();
+        }
+    }
+    let image = folder.path().join("image");
+    let map = pext4_image::build::Map::parse("path a* mode=600\npath b* mode=640\npath c mode=644");
+    let map = map.unwrap();
+    for threads in [1, 8] {
+        Builder::new()
+            .source(Source::Directory(tree.clone()))
+            .map(map.clone())
+            .threads(threads)
+            .replace(true)
+            .build(&image)
+            .unwrap();
+        crate::oracle::check(&image);
+        if let Some(mounted) = crate::oracle::Mounted::new(&image) {
+            let lines = crate::oracle::describe(mounted.path());
+            for (path, line) in lines.iter().filter(|(_, line)| line.contains(" = ")) {
+                assert!(line.starts_with("100600 "), "{}: {line}", path.display());
+            }
+        }
+    }
+}

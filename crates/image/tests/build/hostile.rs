@@ -120,6 +120,21 @@ fn what_is_cut_off_or_damaged_is_refused() {
     );
 }
 
+#[test]
+fn a_stream_without_an_end_is_not_read_for_ever() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let endless = |start: Vec<u8>| {
+        let stream = std::io::Read::chain(std::io::Cursor::new(start), std::io::repeat(b'x'));
+        let source = Source::Stream("the archive".to_owned(), Box::new(stream));
+        Builder::new().source(source).build(&image)
+    };
+    assert!(endless(b"no archive".to_vec()).is_err());
+    is_bare(folder.path());
+    endless(Packer::new().file("file", b"x").finish()).unwrap();
+    crate::oracle::check(&image);
+}
+
 /// The header of a file that is not there.
 fn claim(size: u64) -> Vec<u8> {
     let mut header = tar::Header::new_gnu();

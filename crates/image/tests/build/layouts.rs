@@ -73,6 +73,7 @@ fn three_layers(layout: &Layout) -> Vec<Value> {
         .file("opaque/sub/new", b"middle")
         .file("opaque/.wh..wh..opq", b"")
         .file(".wh.removed", b"")
+        .file(".wh..wh.plnk/12.34", b"")
         .finish();
     let high = Packer::new()
         .file("removed/again", b"high")

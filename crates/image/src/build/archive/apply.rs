@@ -14,6 +14,8 @@ use super::Record;
 const MOST_LINKS: u32 = 40;
 /// Before a name that a layer hides.
 const WHITEOUT: &[u8] = b".wh.";
+/// Before the names of a layer's own records.
+const MARKS: &[u8] = b".wh..wh.";
 /// In a directory whose older contents are hidden.
 const OPAQUE: &[u8] = b".wh..wh..opq";
 
@@ -56,6 +58,9 @@ impl<'a> Layer<'a> {
         let Some((folder, name)) = split(&path) else {
             return self.apply_root(tree, &record);
         };
+        if self.has_whiteouts && names(folder).any(|name| name.starts_with(MARKS)) {
+            return Ok(());
+        }
         let parent = self.folder(tree, folder, &record.facts)?;
         if self.has_whiteouts && name.starts_with(WHITEOUT) {
             self.hide(tree, parent, name);

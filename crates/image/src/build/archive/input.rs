@@ -5,6 +5,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use pext4_sync::atomic::{AtomicBool, Ordering};
 use pext4_sync::thread;
 
 use super::super::error::{Error, Result};
@@ -195,17 +196,29 @@ impl Compression {
     }
 }
 
-/// Reads a stream to its end: a thread of its own reads and decompresses it, `read` gets it as the
-/// input of an archive. What follows the archive is read, but not decompressed.
+/// Of what follows an archive in a stream, so much is read that whoever writes it is not surprised.
+pub(in crate::build) const PADDING: u64 = 1 << 20;
+
+/// Reads a stream: a thread of its own reads and decompresses it, `read` gets it as the input of an
+/// archive. What follows a sound archive, up to `behind` bytes, is read but not decompressed.
 pub(in crate::build) fn with_stream(
     raw: &mut (dyn Read + Send),
     path: &Path,
     spool: Writer<'_>,
+    behind: u64,
     read: impl FnOnce(StreamInput<'_>) -> Result<StreamInput<'_>>,
 ) -> Result<()> {
     let chunks = Queue::new(CHUNKS);
+    let is_sound = AtomicBool::new(false);
     thread::scope(|scope| {
-        let feeder = scope.spawn(|| feed(raw, &chunks));
+        let feeder = scope.spawn(|| {
+            let mut reader = BufReader::with_capacity(CHUNK, raw);
+            feed(&mut reader, &chunks);
+            if is_sound.load(Ordering::Acquire) {
+                io::copy(&mut reader.take(behind), &mut io::sink())?;
+            }
+            Ok(())
+        });
         let input = StreamInput {
             path,
             chunks: &chunks,
@@ -214,30 +227,27 @@ pub(in crate::build) fn with_stream(
             spool,
         };
         let done = read(input).and_then(StreamInput::finish);
+        is_sound.store(done.is_ok(), Ordering::Release);
         chunks.abandon();
-        let fed = feeder.join().expect("the thread that reads does not panic");
+        let fed: io::Result<()> = feeder.join().expect("the thread that reads does not panic");
         done?;
         fed.map_err(|cause| Error::source(path, "read it", cause))
     })
 }
 
-fn feed(raw: &mut (dyn Read + Send), chunks: &Queue<io::Result<Vec<u8>>>) -> io::Result<()> {
-    let mut reader = BufReader::with_capacity(CHUNK, raw);
+/// Sends a stream, decompressed, until its end or until nobody wants more.
+fn feed(reader: &mut BufReader<&mut (dyn Read + Send)>, chunks: &Queue<io::Result<Vec<u8>>>) {
     let sent = match reader.fill_buf().map(Compression::of) {
-        Ok(Compression::None) => send(&mut reader, chunks),
-        Ok(Compression::Gzip) => send(
-            &mut flate2::bufread::MultiGzDecoder::new(&mut reader),
-            chunks,
-        ),
-        Ok(Compression::Zstandard) => zstd::stream::read::Decoder::with_buffer(&mut reader)
+        Ok(Compression::None) => send(reader, chunks),
+        Ok(Compression::Gzip) => send(&mut flate2::bufread::MultiGzDecoder::new(reader), chunks),
+        Ok(Compression::Zstandard) => zstd::stream::read::Decoder::with_buffer(reader)
             .and_then(|mut decoder| send(&mut decoder, chunks)),
         Err(error) => Err(error),
     };
     if let Err(error) = sent {
         chunks.put(Err(error));
     }
-    chunks.close();
-    io::copy(&mut reader, &mut io::sink()).map(drop)
+    chunks.close_and_wait();
 }
 
 /// Sends what a reader gives, until its end or until nobody wants more.

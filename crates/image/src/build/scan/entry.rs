@@ -80,7 +80,8 @@ impl Found {
 /// What a source's root is.
 pub(super) fn of_root(path: &Path, stat: &Statx, rules: &Rules) -> Result<Found> {
     let mut found = Found::of(stat);
-    let own = CString::new(path.as_os_str().as_bytes())
+    // Behind a symbolic link it is what that leads to.
+    let own = CString::new(path.join(".").as_os_str().as_bytes())
         .map_err(|_| Error::unsound(path, "its name holds a NUL byte"))?;
     found.attributes = Buffers::new()
         .read(&own, rules)
