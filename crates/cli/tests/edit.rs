@@ -190,6 +190,58 @@ fn an_exported_image_comes_back_from_its_tar() {
     assert!(error.contains("cut short"), "{error}");
 }
 
+/// Everything of a tree on the host, a line for each file.
+fn listing(top: &Path) -> String {
+    let common = "%P %y %m %U:%G %T@ %n %l";
+    let mut find = Command::new("find");
+    find.arg(top).args(["-type", "d", "-printf"]);
+    find.arg(format!("{common}\n")).args(["-o", "-printf"]);
+    find.arg(format!("{common} %s\n"));
+    let text = succeed(&mut find);
+    let mut lines: Vec<_> = text.lines().collect();
+    lines.sort_unstable();
+    lines.join("\n")
+}
+
+#[test]
+fn an_exported_image_is_built_again_from_its_tar() {
+    if !has("find") || !has("diff") {
+        return;
+    }
+    let place = image("16M");
+    let host = place.point.join("tree");
+    fs::create_dir_all(host.join("sub/empty")).expect("a fresh place");
+    fs::write(host.join("sub/file"), vec![9; 30_000]).expect("there is room");
+    fs::hard_link(host.join("sub/file"), host.join("other")).expect("there is room");
+    std::os::unix::fs::symlink("x".repeat(200), host.join("link")).expect("there is room");
+    let sparse = fs::File::create(host.join("sparse")).expect("there is room");
+    sparse.set_len(1 << 20).expect("a hole");
+    drop(sparse);
+    succeed(on(&place, "put", &[]).arg(&host).arg("/"));
+    succeed(&mut on(&place, "chown", &["-R", "70000:5", "/tree/sub"]));
+    succeed(&mut on(&place, "chmod", &["4711", "/tree/other"]));
+    succeed(&mut on(
+        &place,
+        "mkdir",
+        &["-p", &format!("/{0}/{0}", "d".repeat(120))],
+    ));
+    let tar = place.point.join("tar");
+    succeed(on(&place, "export", &["-o"]).arg(&tar));
+    let again = Place::empty();
+    succeed(pext4(["build"]).arg(&again.image).arg(&tar));
+    again.check();
+    let (first, second) = (place.point.join("first"), place.point.join("second"));
+    succeed(on(&place, "get", &["/"]).arg(&first));
+    succeed(on(&again, "get", &["/"]).arg(&second));
+    succeed(
+        Command::new("diff")
+            .args(["-r", "--no-dereference"])
+            .arg(&first)
+            .arg(&second),
+    );
+    assert_eq!(listing(&first), listing(&second));
+}
+
 /// A number from the seed that the environment gives, or another one each time.
 fn seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};

@@ -309,3 +309,91 @@ impl Device for Staging {
         self.inner.lock().below.is_read_only()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use pext4_block::{Device, RamDevice};
+    use pext4_testkit::oracle::format::{Features, Format};
+    use pext4_testkit::{Random, effort};
+
+    use super::{FreeMap, Staging};
+
+    fn content(device: &dyn Device) -> Vec<u8> {
+        let mut bytes = vec![0; usize::try_from(device.size()).expect("small")];
+        device.read_at(0, &mut bytes).expect("memory");
+        bytes
+    }
+
+    fn free_map(device: &RamDevice) -> FreeMap {
+        FreeMap::open(device).expect("a sound image")
+    }
+
+    /// What is read above is what was written, and below only free blocks change, if any.
+    fn run(seed: u64, memory: usize) {
+        let mut random = Random::new(seed);
+        let format = Format::new(4 << 20, 1024, Features::Debian12);
+        let below = Arc::new(format.device().expect("mke2fs is there"));
+        let original = content(&*below);
+        let lower: Arc<dyn Device> = Arc::<RamDevice>::clone(&below);
+        let staging = Staging::new(lower, free_map(&below), 1024, memory);
+        let mut model = original.clone();
+        for step in 0..300u32 {
+            let length = random.index(6000);
+            let start = random.index(model.len() - length);
+            let bytes: Vec<u8> = vec![u8::try_from(step % 250 + 1).expect("small"); length];
+            staging.write_at(start as u64, &bytes).expect("memory");
+            model[start..start + length].copy_from_slice(&bytes);
+            if step % 20 == 0 {
+                let (start, end) = (random.index(4000), 5000 + random.index(100_000));
+                let mut seen = vec![0; end - start];
+                staging.read_at(start as u64, &mut seen).expect("memory");
+                assert!(seen == model[start..end], "seed {seed}, {start}..{end}");
+            }
+            if step == 250 && seed % 2 == 1 {
+                let clone = Arc::new(below.fork());
+                staging.move_to(clone).expect("memory");
+            }
+        }
+        assert!(content(&staging) == model, "seed {seed}");
+        let mut free = free_map(&below);
+        let now = content(&*below);
+        let mut changed = 0;
+        for (block, (old, new)) in (0..).zip(original.chunks(1024).zip(now.chunks(1024))) {
+            if old != new {
+                changed += 1;
+                let is_free = free.is_free(&*below, block).expect("memory");
+                assert!(is_free, "seed {seed}: block {block} is in use");
+            }
+        }
+        assert_eq!(changed > 0, memory == 0, "seed {seed}");
+        let used = staging.changes().expect("memory").used;
+        let mut is_used = |block| !free.is_free(&*below, block).expect("memory");
+        assert!(used.iter().all(|(block, _)| is_used(*block)), "seed {seed}");
+        assert_eq!(staging.is_on_clone(), seed % 2 == 1);
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_the_image_keeps_what_it_uses() {
+        for seed in effort::seeds(6) {
+            run(seed, usize::MAX);
+            run(seed, 0);
+        }
+    }
+
+    #[test]
+    fn nothing_is_written_after_it_was_given_up() {
+        let format = Format::new(4 << 20, 1024, Features::Debian12);
+        let below = Arc::new(format.device().expect("mke2fs is there"));
+        let original = content(&*below);
+        let lower: Arc<dyn Device> = Arc::<RamDevice>::clone(&below);
+        let staging = Staging::new(lower, free_map(&below), 1024, 0);
+        staging.abandon();
+        staging
+            .write_at(3 << 20, &[1; 5000])
+            .expect("it goes nowhere");
+        assert!(content(&*below) == original);
+        assert!(staging.write_at(staging.size() - 1, &[0; 2]).is_err());
+    }
+}

@@ -6,7 +6,8 @@ mod common;
 use std::sync::Arc;
 
 use common::{filled, mixture};
-use pext4_block::{Device, RamDevice, RecordDevice};
+use pext4_block::fault::Operation;
+use pext4_block::{Device, FaultDevice, RamDevice, RecordDevice};
 use pext4_edit::{EditOptions, EditSession, Plan, Way};
 use pext4_testkit::Random;
 use pext4_testkit::campaign::check_device;
@@ -113,6 +114,47 @@ fn a_cut_edit_that_wrote_through_is_made_or_not() {
     for seed in effort::seeds(3) {
         let format = Format::new(16 << 20, 1024, Features::Upstream).inodes(2048);
         examine(&format, seed, &options);
+    }
+}
+
+/// An edit on a device of which these calls fail; whether it was acknowledged, and is there.
+fn edit_failing(base: &RamDevice, old: &Tree, seed: u64, kind: Operation, from: u64) -> [bool; 2] {
+    let below = Arc::new(base.fork());
+    let device = Arc::new(FaultDevice::new(Arc::<RamDevice>::clone(&below)));
+    let over: Arc<dyn Device> = Arc::<FaultDevice>::clone(&device);
+    let mut session = EditSession::on(over, &EditOptions::default()).expect("it opens");
+    mixture(&mut session, &mut Random::new(seed));
+    device.fail_from(kind, from);
+    let done = session.finish();
+    device.heal();
+    let what = format!("seed {seed}, {kind} {from}");
+    let [ours, theirs] = recovered(&below).unwrap_or_else(|text| panic!("{what}: {text}"));
+    assert!(same(&ours, &theirs), "{what}: the two recoveries differ");
+    [done.is_ok(), !same(&ours, old)]
+}
+
+#[test]
+fn an_edit_on_a_device_that_fails_is_made_or_not() {
+    for seed in effort::seeds(2) {
+        let format = Format::new(16 << 20, 1024, Features::Upstream).inodes(2048);
+        let base = filled(&format, &mut Random::new(seed));
+        let old = tree_of(Arc::new(base.fork()), true).expect("sound");
+        for (kind, step) in [(Operation::Flush, 1), (Operation::Write, 7)] {
+            let mut outcomes = Vec::new();
+            for round in 0.. {
+                let [done, there] = edit_failing(&base, &old, seed, kind, round * step);
+                assert!(
+                    there || !done,
+                    "seed {seed}: what was acknowledged is there"
+                );
+                outcomes.push(there);
+                if done {
+                    break;
+                }
+            }
+            assert!(!outcomes[0], "seed {seed}: nothing could be written");
+            assert!(outcomes.is_sorted(), "seed {seed}, {kind}: {outcomes:?}");
+        }
     }
 }
 

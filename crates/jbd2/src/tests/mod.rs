@@ -9,6 +9,7 @@ mod crash;
 mod image;
 mod life;
 mod stress;
+mod whole;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

@@ -1,0 +1,139 @@
+//! Attributes of what is there: permissions, owners, times, extended attributes.
+
+use pext4_fs::{Attributes, FileType, Refusal, SetAttributes, SetTime, SetXattrMode, Time};
+
+use super::Change;
+use crate::acl;
+use crate::error::{At, EditError, Result, refuse};
+use crate::plant::{Holding, Overrides, Planter};
+use crate::session::EditSession;
+use crate::source::Source;
+use crate::tree::{Image, Place};
+
+impl EditSession {
+    pub(super) fn set(&self, change: &Change) -> Result<()> {
+        match change {
+            Change::SetMode {
+                path,
+                mode,
+                recursive,
+            } => {
+                let found = self.at(path)?;
+                self.each(&found, path, *recursive, &mut |place, attributes| {
+                    if attributes.file_type == FileType::Symlink {
+                        return Ok(());
+                    }
+                    let is_directory = attributes.file_type == FileType::Directory;
+                    let change = SetAttributes {
+                        permissions: Some(mode.apply(attributes.mode & 0o7777, is_directory)),
+                        ..SetAttributes::default()
+                    };
+                    self.set_attributes(place, &change)
+                })
+            }
+            Change::SetOwner {
+                path,
+                uid,
+                gid,
+                recursive,
+                no_follow,
+            } => {
+                let found = if *no_follow || *recursive {
+                    self.link_at(path)?
+                } else {
+                    self.at(path)?
+                };
+                let change = SetAttributes {
+                    uid: *uid,
+                    gid: *gid,
+                    ..SetAttributes::default()
+                };
+                self.each(&found, path, *recursive, &mut |place, _| {
+                    self.set_attributes(place, &change)
+                })
+            }
+            Change::Touch {
+                path,
+                time,
+                no_create,
+            } => self.touch(path, *time, *no_create),
+            Change::SetXattr { path, name, value } => self.set_xattr(path, name, value),
+            Change::RemoveXattr { path, name } => {
+                let found = self.at(path)?;
+                self.volume().remove_xattr(found.inode(), name).at(path)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn set_attributes(&self, place: &Place, change: &SetAttributes) -> Result<()> {
+        let done = self.volume().set_attributes(place.inode, change);
+        done.at(&place.path)?;
+        self.step()
+    }
+
+    pub(super) fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8]) -> Result<()> {
+        let found = self.at(path)?;
+        let value = match acl::is_list(name) {
+            false => value.to_vec(),
+            true => match acl::to_image(value) {
+                Some(value) => value,
+                None => return refuse(path, "the value is no access control list"),
+            },
+        };
+        self.volume()
+            .set_xattr(found.inode(), name, &value, SetXattrMode::Any)
+            .at(path)
+    }
+
+    pub(super) fn touch(&self, path: &[u8], time: Option<Time>, no_create: bool) -> Result<()> {
+        let time = time.map_or(SetTime::Now, SetTime::To);
+        let found = match self.at(path) {
+            Ok(found) => found,
+            Err(EditError::Inside { source, .. }) if source.is(Refusal::NotFound) && no_create => {
+                return Ok(());
+            }
+            Err(EditError::Inside { source, .. }) if source.is(Refusal::NotFound) => {
+                let spot = self.spot(path)?;
+                let facts = self.plain(FileType::Regular, Overrides::default());
+                let planter = Planter::new(self, Overrides::default());
+                planter.make(&facts, spot.directory.inode(), &spot.name, path)?
+            }
+            Err(error) => return Err(error),
+        };
+        let place = Place {
+            inode: found.inode(),
+            path: path.to_vec(),
+        };
+        let change = SetAttributes {
+            accessed: Some(time),
+            modified: Some(time),
+            ..SetAttributes::default()
+        };
+        self.set_attributes(&place, &change)
+    }
+
+    /// Calls `with` for a file and, if `below`, for everything below it.
+    pub(super) fn each(
+        &self,
+        top: &Holding<'_>,
+        path: &[u8],
+        below: bool,
+        with: &mut dyn FnMut(&Place, &Attributes) -> Result<()>,
+    ) -> Result<()> {
+        let image = Image::new(self.volume());
+        let mut rest = vec![Place {
+            inode: top.inode(),
+            path: path.to_vec(),
+        }];
+        while let Some(place) = rest.pop() {
+            let attributes = image.attributes(&place)?;
+            with(&place, &attributes)?;
+            if below && attributes.file_type == FileType::Directory {
+                let children = image.children(&place)?;
+                rest.extend(children.into_iter().rev().map(|(_, child)| child));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,211 @@
+//! Names: removed, moved, made.
+
+use std::collections::HashSet;
+
+use pext4_fs::{FileType, InodeNumber, Refusal, RenameMode};
+
+use super::spot::Spot;
+use super::{Change, last_name};
+use crate::error::{At, EditError, Result, refuse};
+use crate::plant::{MOST_DEPTH, Overrides, Planter, find};
+use crate::session::EditSession;
+use crate::source::Facts;
+use crate::tree::{join, list};
+
+impl EditSession {
+    pub(super) fn remove(&self, path: &[u8], recursive: bool, force: bool) -> Result<()> {
+        let found = self.spot(path).and_then(|spot| {
+            let there = find(self.volume(), spot.directory.inode(), &spot.name, path)?;
+            Ok(there.map(|there| (spot, there.kind(), there.inode())))
+        });
+        let found = match found {
+            Err(EditError::Inside { source, .. }) if force && source.is(Refusal::NotFound) => {
+                return Ok(());
+            }
+            found => found?,
+        };
+        let Some((spot, kind, inode)) = found else {
+            return if force {
+                Ok(())
+            } else {
+                Err(pext4_fs::Error::from(Refusal::NotFound)).at(path)
+            };
+        };
+        if kind == FileType::Directory && !recursive {
+            return refuse(path, "is a directory; -r removes it with what is in it");
+        }
+        let mut remover = Remover {
+            session: self,
+            entered: HashSet::new(),
+        };
+        remover.remove(spot.directory.inode(), &spot.name, inode, kind, path)?;
+        self.sync()
+    }
+
+    pub(super) fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
+        let old = self.spot(from)?;
+        let new = self.destination(to, false, || Ok(old.name.clone()))?;
+        let (parent, new_parent) = (old.directory.inode(), new.directory.inode());
+        self.volume()
+            .rename(
+                parent,
+                &old.name,
+                new_parent,
+                &new.name,
+                RenameMode::Replace,
+            )
+            .at(from)?;
+        self.sync()
+    }
+
+    pub(super) fn make_directory(
+        &self,
+        path: &[u8],
+        parents: bool,
+        permissions: u16,
+    ) -> Result<()> {
+        if !parents {
+            let spot = self.spot(path)?;
+            return self.make_one_directory(spot.directory.inode(), &spot.name, path, permissions);
+        }
+        let mut done = Vec::from(b"/");
+        let names: Vec<&[u8]> = path
+            .split(|&byte| byte == b'/')
+            .filter(|name| !name.is_empty() && *name != b".")
+            .collect();
+        for (position, name) in names.iter().enumerate() {
+            let here = self.at(&done)?;
+            let path = join(&done, name);
+            let last = position + 1 == names.len();
+            match find(self.volume(), here.inode(), name, &path)? {
+                None => {
+                    let permissions = if last { permissions } else { 0o755 };
+                    self.make_one_directory(here.inode(), name, &path, permissions)?;
+                }
+                Some(_) if self.at(&path)?.kind() == FileType::Directory => {}
+                Some(_) => return refuse(&path, "here is something that is no directory"),
+            }
+            done = path;
+        }
+        Ok(())
+    }
+
+    /// Makes what is missing of a directory's path.
+    pub(crate) fn make_missing(&self, path: &[u8]) -> Result<()> {
+        self.make_directory(path, true, 0o755)
+    }
+
+    pub(super) fn make_one_directory(
+        &self,
+        parent: InodeNumber,
+        name: &[u8],
+        path: &[u8],
+        permissions: u16,
+    ) -> Result<()> {
+        if find(self.volume(), parent, name, path)?.is_some() {
+            return Err(pext4_fs::Error::from(Refusal::Exists)).at(path);
+        }
+        let overrides = Overrides {
+            permissions: Some(permissions),
+            ..Overrides::default()
+        };
+        let facts = self.plain(FileType::Directory, overrides);
+        let planter = Planter::new(self, overrides);
+        planter.make(&facts, parent, name, path).map(|_| ())
+    }
+
+    pub(super) fn make_name(&self, change: &Change) -> Result<()> {
+        match change {
+            Change::Link {
+                target,
+                path,
+                force,
+            } => {
+                let found = self.link_at(target)?;
+                let spot = self.destination(path, false, || Ok(last_name(target).to_vec()))?;
+                self.check_vacant(&spot, *force)?;
+                let planter = Planter::new(self, Overrides::default());
+                let parent = spot.directory.inode();
+                planter.link(found.inode(), parent, &spot.name, &spot.path)
+            }
+            Change::Symlink {
+                target,
+                path,
+                force,
+            } => {
+                let spot = self.destination(path, false, || Ok(last_name(target).to_vec()))?;
+                let mut facts = self.plain(FileType::Symlink, Overrides::default());
+                facts.target.clone_from(target);
+                self.make_at(&spot, &facts, *force)
+            }
+            Change::MakeNode {
+                path,
+                kind,
+                device,
+                permissions,
+            } => {
+                let overrides = Overrides {
+                    permissions: *permissions,
+                    ..Overrides::default()
+                };
+                let mut facts = self.plain(*kind, overrides);
+                facts.device = *device;
+                self.make_at(&self.spot(path)?, &facts, false)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn make_at(&self, spot: &Spot<'_>, facts: &Facts, force: bool) -> Result<()> {
+        self.check_vacant(spot, force)?;
+        let planter = Planter::new(self, Overrides::default());
+        let parent = spot.directory.inode();
+        planter
+            .make(facts, parent, &spot.name, &spot.path)
+            .map(|_| ())
+    }
+
+    pub(super) fn check_vacant(&self, spot: &Spot<'_>, force: bool) -> Result<()> {
+        let parent = spot.directory.inode();
+        match find(self.volume(), parent, &spot.name, &spot.path)? {
+            Some(_) if !force => Err(pext4_fs::Error::from(Refusal::Exists)).at(&spot.path),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Removes trees.
+struct Remover<'s> {
+    session: &'s EditSession,
+    /// Directories on the way, so that a circle ends.
+    entered: HashSet<InodeNumber>,
+}
+
+impl Remover<'_> {
+    fn remove(
+        &mut self,
+        parent: InodeNumber,
+        name: &[u8],
+        inode: InodeNumber,
+        kind: FileType,
+        path: &[u8],
+    ) -> Result<()> {
+        let volume = self.session.volume();
+        if kind == FileType::Directory {
+            let deep = self.entered.len() >= MOST_DEPTH as usize;
+            if deep || !self.entered.insert(inode) {
+                return refuse(path, "directories are in one another without end");
+            }
+            for (child, number) in list(volume, inode).at(path)? {
+                let path = join(path, &child);
+                let kind = volume.attributes(number).at(&path)?.file_type;
+                self.remove(inode, &child, number, kind, &path)?;
+            }
+            self.entered.remove(&inode);
+            volume.remove_directory(parent, name).at(path)?;
+        } else {
+            volume.unlink(parent, name).at(path)?;
+        }
+        self.session.step()
+    }
+}

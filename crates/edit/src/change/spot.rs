@@ -1,0 +1,118 @@
+//! Where paths lead: to what is there, or to a place where something can be made.
+
+use pext4_fs::{DeviceNumber, FileType, InodeNumber, Refusal, Time};
+
+use super::last_name;
+use crate::error::{At, EditError, Result, refuse};
+use crate::plant::{Holding, Overrides};
+use crate::session::EditSession;
+use crate::source::Facts;
+use crate::tree::join;
+
+/// A directory, held, and a name in it that may not be there.
+pub(super) struct Spot<'v> {
+    pub(super) directory: Holding<'v>,
+    pub(super) name: Vec<u8>,
+    /// The path, for errors.
+    pub(super) path: Vec<u8>,
+}
+
+impl EditSession {
+    /// What a path leads to, links followed.
+    pub(super) fn at(&self, path: &[u8]) -> Result<Holding<'_>> {
+        let held = self.volume().paths().resolve(path).at(path)?;
+        self.hold(held.inode(), path)
+    }
+
+    /// What a path leads to, a link at its end not followed.
+    pub(super) fn link_at(&self, path: &[u8]) -> Result<Holding<'_>> {
+        let held = self.volume().paths().resolve_link(path).at(path)?;
+        self.hold(held.inode(), path)
+    }
+
+    pub(super) fn hold(&self, inode: InodeNumber, path: &[u8]) -> Result<Holding<'_>> {
+        let attributes = self.volume().attributes(inode).at(path)?;
+        Ok(Holding::named(inode, attributes))
+    }
+
+    /// The directory a path lies in, and its last name.
+    pub(super) fn spot(&self, path: &[u8]) -> Result<Spot<'_>> {
+        let name = last_name(path);
+        if name.is_empty() || name == b"." || name == b".." {
+            return refuse(path, "the path must end in a name");
+        }
+        let end = path
+            .iter()
+            .rposition(|&byte| byte != b'/')
+            .map_or(0, |at| at + 1);
+        let directory = self.at(&path[..end - name.len()])?;
+        if directory.kind() != FileType::Directory {
+            return Err(pext4_fs::Error::from(Refusal::NotADirectory)).at(path);
+        }
+        Ok(Spot {
+            directory,
+            name: name.to_vec(),
+            path: path.to_vec(),
+        })
+    }
+
+    /// Where something goes: into a directory that is there, or to the path itself.
+    pub(super) fn destination(
+        &self,
+        path: &[u8],
+        exactly: bool,
+        name: impl FnOnce() -> Result<Vec<u8>>,
+    ) -> Result<Spot<'_>> {
+        let asks_for_directory = path.ends_with(b"/");
+        let is_root = last_name(path).is_empty();
+        if exactly && !is_root {
+            return self.spot(path);
+        }
+        let there = match self.at(path) {
+            Ok(there) => there,
+            Err(EditError::Inside { source, .. })
+                if source.is(Refusal::NotFound) && !asks_for_directory =>
+            {
+                return self.spot(path);
+            }
+            Err(error) => return Err(error),
+        };
+        if there.kind() != FileType::Directory {
+            if asks_for_directory {
+                return Err(pext4_fs::Error::from(Refusal::NotADirectory)).at(path);
+            }
+            return self.spot(path);
+        }
+        let name = if exactly { b".".to_vec() } else { name()? };
+        if name.is_empty() || (!exactly && (name == b"." || name == b"..")) {
+            return refuse(path, "what goes here has no name of its own");
+        }
+        Ok(Spot {
+            path: join(path, &name),
+            directory: there,
+            name,
+        })
+    }
+
+    /// A new file of root's, stamped with the present.
+    pub(super) fn plain(&self, kind: FileType, overrides: Overrides) -> Facts {
+        let now = pext4_sync::time::since_epoch();
+        let time = Time {
+            seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
+            nanoseconds: now.subsec_nanos(),
+        };
+        Facts {
+            kind,
+            permissions: overrides.permissions.unwrap_or(0o644),
+            uid: overrides.uid.unwrap_or(0),
+            gid: overrides.gid.unwrap_or(0),
+            accessed: time,
+            modified: time,
+            size: 0,
+            device: DeviceNumber::default(),
+            target: Vec::new(),
+            xattrs: Vec::new(),
+            identity: None,
+        }
+    }
+}

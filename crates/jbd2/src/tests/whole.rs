@@ -1,0 +1,131 @@
+//! One transaction without a running journal: cut at every event it is there as a whole or not.
+
+use pext4_block::{Event, Page, RecordDevice};
+use pext4_ondisk::journal::header;
+
+use super::*;
+use crate::Whole;
+
+const LOG_BLOCKS: u32 = 40;
+
+fn area() -> LogArea {
+    let runs = [(BlockNumber(LOG_START), LOG_BLOCKS)];
+    LogArea::new(BLOCK as u32, &runs).expect("one run")
+}
+
+/// A device with an empty log, and blocks that hold their own numbers.
+fn device() -> RamDevice {
+    let device = RamDevice::new(DEVICE_BLOCKS * BLOCK as u64);
+    for block in 0..DEVICE_BLOCKS {
+        let bytes = [block as u8; BLOCK];
+        device
+            .write_at(block * BLOCK as u64, &bytes)
+            .expect("memory");
+    }
+    let superblock = JournalSuperblock::new(BLOCK as u32, LOG_BLOCKS, [7; 16]);
+    recovery::write_superblock(&device, &area(), &superblock).expect("memory");
+    device
+}
+
+fn open(device: Arc<dyn Device>) -> Whole {
+    let superblock = recovery::read_superblock(&*device, &area()).expect("it is sound");
+    let log = Log {
+        area: area(),
+        superblock,
+    };
+    Whole::open(device, log).expect("the log is empty")
+}
+
+/// New versions of `count` blocks, out of order, one of which begins with the journal's magic.
+fn versions(count: u64) -> Vec<(BlockNumber, Page)> {
+    let page = |block: u64| {
+        let mut bytes = vec![0xA0 | (block % 16) as u8; BLOCK];
+        if block == 3 {
+            bytes[..4].copy_from_slice(&0xC03B_3998u32.to_be_bytes());
+            assert!(header::begins_with_magic(&bytes));
+        }
+        (BlockNumber(block), Page::from(bytes))
+    };
+    (1..=count).rev().map(page).collect()
+}
+
+fn is_new(device: &RamDevice, versions: &[(BlockNumber, Page)]) -> Vec<bool> {
+    let block = |(number, page): &(BlockNumber, Page)| {
+        let mut bytes = vec![0; BLOCK];
+        device
+            .read_at(number.get() * BLOCK as u64, &mut bytes)
+            .expect("memory");
+        *bytes == **page
+    };
+    versions.iter().map(block).collect()
+}
+
+#[test]
+fn a_cut_leaves_all_blocks_or_none() {
+    let base = device();
+    let record = Arc::new(RecordDevice::new(Arc::new(base.fork())));
+    let mut whole = open(Arc::<RecordDevice>::clone(&record));
+    let versions = versions(20);
+    whole.commit(versions.clone()).expect("memory");
+    let durable = record.mark();
+    whole.finish().expect("memory");
+    let events = record.events();
+    for cut in 0..=events.len() {
+        let left = base.fork();
+        let flushed = events[..cut]
+            .iter()
+            .rposition(|event| *event == Event::Flush);
+        for event in &events[..cut] {
+            event.apply(&left).expect("memory");
+        }
+        let mut superblock = recovery::read_superblock(&left, &area()).expect("sound");
+        recovery::recover(&left, &area(), &mut superblock, DEVICE_BLOCKS).expect("sound");
+        let new = is_new(&left, &versions);
+        let all = new.iter().all(|new| *new);
+        assert!(all || new.iter().all(|new| !new), "cut at {cut}: {new:?}");
+        assert!(all || cut < durable, "cut at {cut}: it was acknowledged");
+        assert!(
+            !all || cut + 1 >= durable,
+            "cut at {cut}: too early, flushed {flushed:?}"
+        );
+        assert_eq!(superblock.start, 0);
+    }
+}
+
+#[test]
+fn the_log_is_used_again_and_again() {
+    let device = Arc::new(device());
+    for round in 0..5u8 {
+        let mut whole = open(Arc::<RamDevice>::clone(&device));
+        let pages = vec![(BlockNumber(5), Page::from(vec![round; BLOCK]))];
+        whole.commit(pages.clone()).expect("memory");
+        if round % 2 == 0 {
+            whole.finish().expect("memory");
+        } else {
+            let mut superblock = recovery::read_superblock(&*device, &area()).expect("sound");
+            let report = recovery::recover(&*device, &area(), &mut superblock, DEVICE_BLOCKS);
+            assert_eq!(report.expect("sound").transactions, 1);
+        }
+        assert_eq!(is_new(&device, &pages), [true], "round {round}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_anything_is_written() {
+    let record = Arc::new(RecordDevice::new(Arc::new(device())));
+    let mut whole = open(Arc::<RecordDevice>::clone(&record));
+    let most = (1..100)
+        .rfind(|count| whole.fits(*count))
+        .expect("some fit");
+    assert!((30..LOG_BLOCKS as usize).contains(&most), "{most}");
+    let error = whole
+        .commit(versions(most as u64 + 1))
+        .expect_err("too many");
+    assert!(matches!(error, JournalError::TooLarge { .. }), "{error}");
+    let own = vec![(BlockNumber(LOG_START + 3), Page::zeroed(BLOCK))];
+    let error = whole.commit(own).expect_err("the journal's own block");
+    assert!(matches!(error, JournalError::Corrupt(_)), "{error}");
+    assert_eq!(record.mark(), 0);
+    whole.commit(versions(most as u64)).expect("it fits");
+    whole.finish().expect("memory");
+}
