@@ -51,6 +51,19 @@ impl Machine {
         }
     }
 
+    /// What a reader of rates should know, if the machine is busy with other things now.
+    #[must_use]
+    pub fn busy(&self) -> Option<String> {
+        let told = std::fs::read_to_string("/proc/loadavg").ok()?;
+        let load: f64 = told.split(' ').next()?.parse().ok()?;
+        (load > 0.5 * f64::from(self.processors)).then(|| {
+            format!(
+                "the machine was busy with other things (load {load:.1} before the run): rates and \
+                 fairness say little, time on a processor says more"
+            )
+        })
+    }
+
     /// In one line.
     #[must_use]
     pub fn line(&self) -> String {

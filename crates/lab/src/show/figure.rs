@@ -2,14 +2,14 @@
 //! both axes logarithmic.
 //!
 //! They are to be read in black and white: settings differ by dash and mark, what is measured is
-//! filled, what is virtual is hollow, what was published is dots without a line, and the ideal is
-//! a thin line.
+//! filled, what is virtual is hollow, what was published is small dots without a line (hollow
+//! before the authors' change, filled after it), and the ideal is a thin line.
 
 use super::svg::{Anchor, Mark, Stroke, Svg};
 
 const WIDTH: f64 = 860.0;
 const PANEL: (f64, f64) = (330.0, 250.0);
-const TOP: f64 = 64.0;
+const TOP: f64 = 78.0;
 const LEFTS: [f64; 2] = [74.0, 496.0];
 const INK: &str = "#222222";
 const PALE: &str = "#767676";
@@ -27,6 +27,11 @@ const IDEAL: Stroke = Stroke {
     colour: "#9a9a9a",
     width: 0.8,
     dash: "",
+};
+const PROCESSORS: Stroke = Stroke {
+    colour: "#9a9a9a",
+    width: 0.8,
+    dash: "2 3",
 };
 /// Colours that people who see few colours tell apart.
 const COLOURS: [&str; 7] = [
@@ -49,8 +54,24 @@ pub enum Sort {
     Measured,
     /// On virtual cores.
     Virtual,
-    /// By others.
-    Published,
+    /// By others, before their change.
+    PublishedBefore,
+    /// By others, after it.
+    PublishedAfter,
+}
+
+impl Sort {
+    fn is_published(self) -> bool {
+        matches!(self, Self::PublishedBefore | Self::PublishedAfter)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Measured => "measured",
+            Self::Virtual => "virtual",
+            Self::PublishedBefore | Self::PublishedAfter => "published",
+        }
+    }
 }
 
 /// A curve of rates of all tasks together.
@@ -88,7 +109,9 @@ pub struct Figure {
     pub unit: String,
     /// Whether rates are multiples of one task's.
     pub is_relative: bool,
-    /// In the order of the legend.
+    /// Processors of the machine, if something was measured there.
+    pub processors: Option<u32>,
+    /// In the order of the legend; curves of one name have one entry.
     pub curves: Vec<Curve>,
 }
 
@@ -111,7 +134,7 @@ impl Panel {
 /// Draws it.
 #[must_use]
 pub fn draw(figure: &Figure) -> String {
-    let rows = figure.curves.len().div_ceil(2);
+    let rows = entries(figure).len().div_ceil(2);
     let legend = TOP + PANEL.1 + 58.0;
     #[expect(clippy::cast_precision_loss, reason = "a legend is short")]
     let mut svg = Svg::new(WIDTH, legend + LEGEND_ROW * (rows as f64 + 0.4));
@@ -233,6 +256,15 @@ fn draw_axes(svg: &mut Svg, figure: &Figure, panel: Panel, frame: &Frame) {
         );
         tasks *= 2;
     }
+    if let Some(processors) = figure.processors.map(f64::from)
+        && processors > 1.0
+        && processors < frame.tasks.1
+    {
+        let x = frame.x(processors);
+        svg.line((x, TOP), (x, bottom), PROCESSORS);
+        let words = format!("{processors:.0} processors");
+        svg.text((x + 4.0, TOP + 11.0), &words, (9.5, PALE), Anchor::Start);
+    }
     svg.line((left, TOP), (left, bottom), AXIS);
     svg.line((left, bottom), (right, bottom), AXIS);
     let of = match panel {
@@ -258,7 +290,7 @@ fn draw_ideal(svg: &mut Svg, figure: &Figure, panel: Panel, frame: &Frame) {
     let own = figure
         .curves
         .iter()
-        .filter(|curve| curve.sort != Sort::Published);
+        .filter(|curve| !curve.sort.is_published());
     let firsts = own.filter_map(|curve| curve.points.first());
     let best = firsts
         .map(|point| point.rate / f64::from(point.tasks))
@@ -300,9 +332,10 @@ fn draw_curve(svg: &mut Svg, curve: &Curve, panel: Panel, frame: &Frame) {
         .iter()
         .map(|point| place(point.tasks, point.rate))
         .collect();
-    if curve.sort == Sort::Published {
+    if curve.sort.is_published() {
         for at in places {
-            svg.mark(at, Mark::Dot, stroke.colour, false);
+            let hollow = curve.sort == Sort::PublishedBefore;
+            svg.mark(at, Mark::Dot, stroke.colour, hollow);
         }
         return;
     }
@@ -321,25 +354,33 @@ fn draw_curve(svg: &mut Svg, curve: &Curve, panel: Panel, frame: &Frame) {
     }
 }
 
+/// One curve of each name and sort, in their order.
+fn entries(figure: &Figure) -> Vec<&Curve> {
+    let mut entries: Vec<&Curve> = Vec::new();
+    for curve in &figure.curves {
+        let is_new = |other: &&Curve| other.name != curve.name || other.sort != curve.sort;
+        if entries.iter().all(is_new) {
+            entries.push(curve);
+        }
+    }
+    entries
+}
+
 fn draw_legend(svg: &mut Svg, figure: &Figure, top: f64) {
-    for (index, curve) in figure.curves.iter().enumerate() {
+    for (index, curve) in entries(figure).into_iter().enumerate() {
         #[expect(clippy::cast_precision_loss, reason = "a legend is short")]
         let y = top + LEGEND_ROW * (index / 2) as f64;
         let x = LEFTS[index % 2] - 56.0;
         let (stroke, mark) = look(curve);
-        let sort = match curve.sort {
-            Sort::Published => {
-                svg.mark((x + 17.0, y - 3.5), Mark::Dot, stroke.colour, false);
-                "published"
-            }
-            sort => {
-                svg.line((x, y - 3.5), (x + 34.0, y - 3.5), stroke);
-                let is_virtual = sort == Sort::Virtual;
-                svg.mark((x + 17.0, y - 3.5), mark, stroke.colour, is_virtual);
-                if is_virtual { "virtual" } else { "measured" }
-            }
-        };
-        let words = format!("{} ({sort})", curve.name);
+        let middle = (x + 17.0, y - 3.5);
+        if curve.sort.is_published() {
+            let hollow = curve.sort == Sort::PublishedBefore;
+            svg.mark(middle, Mark::Dot, stroke.colour, hollow);
+        } else {
+            svg.line((x, y - 3.5), (x + 34.0, y - 3.5), stroke);
+            svg.mark(middle, mark, stroke.colour, curve.sort == Sort::Virtual);
+        }
+        let words = format!("{} ({})", curve.name, curve.sort.name());
         svg.text((x + 42.0, y), &words, (11.0, INK), Anchor::Start);
     }
 }
@@ -398,6 +439,7 @@ mod tests {
             note: "on a machine".to_owned(),
             unit: "operations/s".to_owned(),
             is_relative: false,
+            processors: Some(2),
             curves: vec![
                 curve(
                     "base",
@@ -406,7 +448,7 @@ mod tests {
                     &[(1, 1e5), (2, 1.1e5), (64, 0.9e5)],
                 ),
                 curve("full", 2, Sort::Virtual, &[(1, 1e5), (2, 2e5), (64, 6e6)]),
-                curve("v1", 1, Sort::Published, &[(1, 2e5), (64, 1e5)]),
+                curve("after", 1, Sort::PublishedAfter, &[(1, 2e5), (64, 1e5)]),
             ],
         };
         let text = draw(&figure);
@@ -419,7 +461,7 @@ mod tests {
         );
         assert_eq!(text.matches("base (measured)").count(), 1);
         assert_eq!(text.matches("full (virtual)").count(), 1);
-        assert_eq!(text.matches("v1 (published)").count(), 1);
+        assert_eq!(text.matches("after (published)").count(), 1);
         let hollow = text
             .lines()
             .filter(|line| line.starts_with("<circle") && line.contains("#ffffff"));
@@ -438,6 +480,7 @@ mod tests {
             note: String::new(),
             unit: String::new(),
             is_relative: true,
+            processors: None,
             curves: Vec::new(),
         };
         assert!(draw(&figure).starts_with("<svg"));

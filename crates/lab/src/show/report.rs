@@ -270,6 +270,10 @@ fn figure(
     is_relative: bool,
     curves: Vec<Curve>,
 ) -> Figure {
+    let measured = own
+        .iter()
+        .find(|(_, results)| results.evidence == Evidence::Measured);
+    let processors = measured.map(|(_, results)| results.machine.processors);
     let note = own
         .first()
         .map(|(_, results)| results.machine.line())
@@ -279,6 +283,7 @@ fn figure(
         note,
         unit: "operations/s".to_owned(),
         is_relative,
+        processors,
         curves,
     }
 }
@@ -359,12 +364,16 @@ fn published_curves(name: &str, part: &str) -> Vec<Curve> {
             Some(Rate { tasks, rate, range })
         });
         let points = points.collect();
-        let name = format!("{}, {}", published.label, published.machine);
-        let look = usize::from(!published.is_before);
+        let (name, sort) = if published.is_before {
+            ("before the change", Sort::PublishedBefore)
+        } else {
+            ("after the change", Sort::PublishedAfter)
+        };
+        let (name, look) = (name.to_owned(), usize::from(!published.is_before));
         Curve {
             name,
             look,
-            sort: Sort::Published,
+            sort,
             points,
         }
     });

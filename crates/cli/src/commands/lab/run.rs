@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_lab::experiment::Experiment;
 use pext4_lab::instructions::Instructions;
-use pext4_lab::results::Results;
+use pext4_lab::results::{Machine, Results};
 use pext4_lab::run::Interrupt;
 use pext4_lab::setup::{Competitor, DeviceKind, Request, Setting, ablation, settings};
 use pext4_lab::show;
@@ -262,6 +262,7 @@ fn run_one(
         interrupt: interrupt.clone(),
         settings: said(arguments),
     };
+    field.notes.extend(Machine::here().busy());
     let bar = Bar::new();
     let mut results = experiment
         .run(&mut field.entrants, &mut |progress| {
