@@ -469,7 +469,7 @@ fn xattrs_of(records: &Records) -> Vec<(Vec<u8>, Vec<u8>)> {
 
 fn pairs<'a>(numbers: impl Iterator<Item = &'a [u8]>) -> Option<Vec<(u64, u64)>> {
     let numbers: Vec<u64> = numbers.map(decimal).collect::<Option<_>>()?;
-    if numbers.len() % 2 != 0 || numbers.len() / 2 > MOST_RUNS {
+    if !numbers.len().is_multiple_of(2) || numbers.len() / 2 > MOST_RUNS {
         return None;
     }
     let pairs = numbers.chunks_exact(2).map(|pair| (pair[0], pair[1]));
