@@ -113,8 +113,8 @@ fn name(
             format!("'{}', inode {}", text.escape_ascii(), entry.inode)
         });
     }
-    let mut folded = [0; directory::NAME_MAX];
-    let text = fold(subject, text, &mut folded);
+    let folded = fold(subject, text);
+    let text = folded.as_deref().unwrap_or(text);
     let key = match hash(text, subject, expected) {
         Some(hash) => {
             let (leaf, _) = expected.expect("a hash comes from an index");
@@ -131,15 +131,11 @@ fn name(
     subject.entry(entry.name, entry.inode, entry.file_type, block);
 }
 
-/// The name as the directory compares it: folded, as far as that is known here (ASCII).
-fn fold<'a>(subject: &Subject<'_>, name: &'a [u8], folded: &'a mut [u8]) -> &'a [u8] {
-    if !subject.directory.folds_case || subject.directory.is_encrypted || !name.is_ascii() {
-        return name;
-    }
-    let folded = &mut folded[..name.len()];
-    folded.copy_from_slice(name);
-    folded.make_ascii_lowercase();
-    folded
+/// The name as the directory compares it, where that is another: folded, as far as that is known
+/// here (ASCII).
+fn fold(subject: &Subject<'_>, name: &[u8]) -> Option<Vec<u8>> {
+    let folds = subject.directory.folds_case && !subject.directory.is_encrypted;
+    (folds && name.is_ascii()).then(|| name.to_ascii_lowercase())
 }
 
 /// The hash that the index goes by, where it can be made here.
