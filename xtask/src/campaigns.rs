@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use crate::{cargo, execute, workspace};
 
 /// Fuzz targets, as `fuzz/Cargo.toml` names them.
-const FUZZ_TARGETS: [&str; 3] = ["ondisk", "recovery", "image"];
+const FUZZ_TARGETS: [&str; 4] = ["ondisk", "recovery", "image", "check"];
 
 /// Modules of the tests of the whole, tried harder.
 fn whole(modules: &[&str], effort: u64) -> Result<()> {

@@ -7,6 +7,7 @@
 use std::sync::{Arc, OnceLock};
 
 use pext4_block::{Device, RamDevice};
+use pext4_image::check;
 use pext4_jbd2::LogArea;
 use pext4_jbd2::recovery;
 use pext4_ondisk::directory::{self, Entry, FileType, Format};
@@ -196,15 +197,33 @@ pub fn recovery(data: &[u8]) {
 
 /// Changes a sound image as the bytes say, and uses it.
 pub fn image(data: &[u8]) {
+    if let Some(device) = changed(data) {
+        let (one, two) = (Arc::new(device.fork()), Arc::new(device));
+        wander(one);
+        scribble(two);
+    }
+}
+
+/// Changes a sound image as the bytes say, and checks it.
+pub fn check(data: &[u8]) {
+    if let Some(device) = changed(data) {
+        let options = check::Options {
+            threads: 1,
+            ..check::Options::default()
+        };
+        let _ = check::check(Arc::new(device), &options);
+    }
+}
+
+/// A sound image changed as the bytes say.
+fn changed(data: &[u8]) -> Option<RamDevice> {
     static SPECIMENS: OnceLock<Vec<Specimen>> = OnceLock::new();
     let specimens = SPECIMENS.get_or_init(|| {
         let all = [Features::NoChecksums, Features::Upstream];
         all.map(|features| Specimen::with_journal(features).expect("mke2fs makes it"))
             .into()
     });
-    let Some((&which, changes)) = data.split_first() else {
-        return;
-    };
+    let (&which, changes) = data.split_first()?;
     let specimen = &specimens[usize::from(which) % specimens.len()];
     let device = specimen.device.fork();
     for change in changes.chunks_exact(CHANGE).take(16) {
@@ -215,7 +234,5 @@ pub fn image(data: &[u8]) {
             .write_at(spot.offset + within, &change[4..4 + width])
             .expect("within");
     }
-    let (one, two) = (Arc::new(device.fork()), Arc::new(device));
-    wander(one);
-    scribble(two);
+    Some(device)
 }

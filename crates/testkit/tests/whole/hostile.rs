@@ -131,6 +131,7 @@ fn what_the_fuzzers_do() {
         fuzz::recovery(&bytes);
         if random.chance(1, 5) {
             fuzz::image(&bytes);
+            fuzz::check(&bytes);
         }
         fuzz::ondisk(&bytes);
         let spot = random.pick(&specimen.spots);
