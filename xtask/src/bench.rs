@@ -165,13 +165,16 @@ fn files(root: &Path, directories: u64, each: u64, size: usize) -> Result<()> {
     Ok(())
 }
 
+/// From source and image to the command that makes one from the other.
+type Making = dyn Fn(&Path, &Path) -> Command;
+
 /// Who makes an image, and how.
 struct Contender {
     name: &'static str,
     /// The share of this one's time that pext4 may take.
     bar: Option<f64>,
     from_archive: bool,
-    command: Box<dyn Fn(&Path, &Path) -> Command>,
+    command: Box<Making>,
 }
 
 /// One contender's figures.

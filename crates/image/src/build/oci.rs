@@ -198,10 +198,10 @@ fn collect(
             let blob = blob(layout, path, &descriptor)?;
             let inner = parse(&blob.path, &blob.read_document()?)?;
             collect(layout, &blob.path, inner, depth - 1, found)?;
-        } else if !descriptor
+        } else if descriptor
             .platform
             .as_ref()
-            .is_some_and(|platform| platform.os == "unknown")
+            .is_none_or(|platform| platform.os != "unknown")
         {
             found.push(descriptor);
         }

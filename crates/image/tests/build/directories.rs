@@ -267,8 +267,8 @@ fn unreadable_files_are_skipped_only_when_told() {
     let tree = folder.path().join("tree");
     fs::create_dir_all(tree.join("closed")).unwrap();
     fs::write(tree.join("secret"), "x").unwrap();
-    fs::set_permissions(tree.join("secret"), fs::Permissions::from_mode(0)).unwrap();
-    fs::set_permissions(tree.join("closed"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(tree.join("secret"), fs::Permissions::from_mode(0o000)).unwrap();
+    fs::set_permissions(tree.join("closed"), fs::Permissions::from_mode(0o000)).unwrap();
     let image = folder.path().join("image");
     let build = |skip| {
         Builder::new()

@@ -1,6 +1,8 @@
 //! Images built from directories, archives and container images: judged by e2fsck, mounted by the
 //! kernel and compared with what they were made from.
 
+#![allow(clippy::unwrap_used, reason = "what a test expects needs no words")]
+
 mod archives;
 mod determinism;
 mod directories;

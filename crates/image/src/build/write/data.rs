@@ -105,10 +105,10 @@ impl<'a> Reader<'a> {
         let image = self.image;
         let node = image.tree.node(id);
         let is_packed = matches!(opened, Opened::Archive(..));
-        let whole = [0..node.size];
+        let whole = 0..node.size;
         let segments: &[Range<u64>] = match image.tree.segments.get(&id) {
             Some(segments) => segments,
-            None => &whole,
+            None => std::slice::from_ref(&whole),
         };
         // In an archive the data of a file with holes lie without them.
         let mut packed = 0;
