@@ -132,3 +132,29 @@ pub fn loom() -> Result<()> {
         .env("CARGO_TARGET_DIR", "target/loom");
     execute(command.args(["--", "models::"]))
 }
+
+/// A workload on virtual cores. Two programs are built: one whose locks and atomics know virtual
+/// time, and one with everybody's, which measures real threads to calibrate and compare.
+pub fn virtual_cores(options: &[&str]) -> Result<()> {
+    let folder = workspace().join("virtual");
+    let build = |arguments: &[&str]| {
+        let mut command = cargo(&["build", "--release"]);
+        command.args(arguments).current_dir(&folder);
+        execute(&mut command)
+    };
+    build(&["--bin", "pext4-virtual"])?;
+    let real = ["--bin", "pext4-real", "--no-default-features"];
+    build(&[&real[..], &["--target-dir", "target/real"]].concat())?;
+    let mut command = Command::new(folder.join("target/release/pext4-virtual"));
+    command.args(options);
+    command.env("PEXT4_REAL", folder.join("target/real/release/pext4-real"));
+    execute(&mut command)
+}
+
+/// The machine of the virtual cores against what can be worked out by hand.
+pub fn virtual_test() -> Result<()> {
+    let arguments = ["test", "-p", "pext4-sync", "--features", "virtual"];
+    execute(&mut cargo(&arguments))?;
+    let mut theory = cargo(&["test"]);
+    execute(theory.current_dir(workspace().join("virtual")))
+}

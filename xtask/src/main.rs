@@ -27,6 +27,9 @@ Chores of the pext4 workspace.
                                 coverage-guided; wants nightly and cargo-fuzz
   cargo xtask loom              exhaustive interleavings of the lock-free pieces
   cargo xtask bench build       images of the same trees by pext4 and by other tools
+  cargo xtask virtual WORKLOAD [OPTIONS]
+                                a workload's curve on virtual cores; --help lists the options
+  cargo xtask virtual-test      the virtual cores themselves, where the answer is known
 ";
 
 /// The workspace's folder.
@@ -64,6 +67,8 @@ fn run(words: &[&str]) -> Result<()> {
         ["fuzz", target, seconds] => campaigns::fuzz(Some(target), number(seconds)?),
         ["loom"] => campaigns::loom(),
         ["bench", rest @ ..] => bench::run(rest),
+        ["virtual", options @ ..] => campaigns::virtual_cores(options),
+        ["virtual-test"] => campaigns::virtual_test(),
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             Ok(())

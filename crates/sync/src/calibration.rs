@@ -2,17 +2,25 @@
 //!
 //! While [`record`] runs, every real thread writes down, for each pair of steps that follow one
 //! another on it, how long it took from one to the other. A step is a place in the source and what
-//! it does there (take a lock, give it back, read or write an atomic). What the watching itself
-//! costs lies outside the stretches, but for reading the clock, which is measured and subtracted.
-//! The work of a step that needs nobody else (an atomic that is in the core's own cache, a free
-//! lock) counts with the stretch behind it; waiting counts nowhere.
+//! it does there (take a lock, give it back, read or write an atomic). The work of a step that
+//! needs nobody else (an atomic that is in the core's own cache, a free lock) counts with the
+//! stretch behind it; waiting counts nowhere. A stretch costs the mean of its samples without those
+//! beyond ten times the median, in which somebody else had the processor: a median alone would
+//! lose the seldom and long turns that a stretch takes by its data.
 //!
-//! Each thread keeps a log of its own and adds it to the common [`Stretches`] when it ends, or when
+//! Stretches are as short as reading the clock, and what that adds to one cannot be measured alone:
+//! a processor overlaps it with what comes before and after. So it is found from the whole. The
+//! thread that called [`reference`] did some operations; how long they take when nobody looks on
+//! is measured apart, with the locks that everybody gets; the difference, over the number of
+//! stretches, is what one look costs ([`Recording::stretches`]).
+//!
+//! Each thread keeps a log of its own and adds it to the common [`Recording`] when it ends, or when
 //! its log is full, between two stretches.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::hash::NumberHash;
 use crate::watch::{self, Action, CALIBRATION, Site, ticks};
@@ -22,6 +30,8 @@ use crate::watch::{self, Action, CALIBRATION, Site, ticks};
 const SAMPLES: usize = 1024;
 /// Entries of a thread's log.
 const LOG: usize = 1 << 14;
+/// Ticks of a stretch, at least.
+const LEAST: f64 = 1.0;
 
 /// A place in the source and what is done there, in one number: sites lie eight bytes apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,6 +53,8 @@ struct Samples {
     /// One of so many is taken.
     stride: u32,
     skip: u32,
+    /// How many of them the reference took.
+    reference: u64,
 }
 
 impl Samples {
@@ -51,6 +63,7 @@ impl Samples {
             ticks: Vec::new(),
             stride: 1,
             skip: 0,
+            reference: 0,
         }
     }
 
@@ -71,13 +84,17 @@ impl Samples {
         }
     }
 
-    fn median(&self) -> u32 {
+    /// The mean of those that nobody disturbed, in ticks.
+    fn typical(&self) -> f64 {
         let mut ticks = self.ticks.clone();
-        let middle = ticks.len() / 2;
         if ticks.is_empty() {
-            return 0;
+            return 0.0;
         }
-        *ticks.select_nth_unstable(middle).1
+        let middle = ticks.len() / 2;
+        let median = *ticks.select_nth_unstable(middle).1;
+        let most = median.saturating_mul(10).max(100);
+        ticks.retain(|ticks| *ticks <= most);
+        ticks.iter().copied().map(f64::from).sum::<f64>() / ticks.len() as f64
     }
 }
 
@@ -123,23 +140,91 @@ impl Stretches {
         }
     }
 
-    fn from_samples(pairs: &Pairs, overhead: u32) -> Self {
-        let cost = |ticks: u32| ticks::to_picoseconds(u64::from(ticks.saturating_sub(overhead)));
-        let mut stretches = Self::default();
+    fn from_costs(pairs: HashMap<(Step, Step), u64, NumberHash>) -> Self {
         let mut ends: HashMap<Step, Vec<u64>, NumberHash> = HashMap::default();
-        for (&(from, to), samples) in pairs {
-            let cost = cost(samples.median());
-            stretches.pairs.insert((from, to), cost);
+        for (&(_, to), &cost) in &pairs {
             ends.entry(to).or_default().push(cost);
         }
-        let mut all: Vec<u64> = stretches.pairs.values().copied().collect();
-        stretches.any = middle(&mut all);
+        let mut all: Vec<u64> = pairs.values().copied().collect();
         let ends = ends.into_iter();
-        stretches.ends = ends
-            .map(|(step, mut costs)| (step, middle(&mut costs)))
-            .collect();
-        stretches
+        Self {
+            any: middle(&mut all),
+            ends: ends
+                .map(|(step, mut costs)| (step, middle(&mut costs)))
+                .collect(),
+            pairs,
+        }
     }
+}
+
+/// What real threads were seen to do.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    pairs: Pairs,
+    /// Ticks of a stretch with nothing in it.
+    empty: f64,
+}
+
+impl Recording {
+    /// What stretches cost, if all that the reference did takes so long when nobody looks on;
+    /// without that, a look is taken to cost as much as one with nothing before and after it.
+    #[must_use]
+    pub fn stretches(&self, alone: Option<Duration>) -> Stretches {
+        let look = match alone {
+            Some(alone) => self.look(alone),
+            None => self.empty,
+        };
+        let costs = self.pairs.iter().map(|(&pair, samples)| {
+            let ticks = (samples.typical() - look).max(LEAST);
+            (pair, picoseconds(ticks))
+        });
+        Stretches::from_costs(costs.collect())
+    }
+
+    /// Stretches that the reference took.
+    #[must_use]
+    pub fn reference_stretches(&self) -> u64 {
+        self.pairs.values().map(|samples| samples.reference).sum()
+    }
+
+    /// Nanoseconds that one look costs, as [`Recording::stretches`] finds it.
+    #[must_use]
+    pub fn look_nanoseconds(&self, alone: Duration) -> f64 {
+        picoseconds(self.look(alone)) as f64 / 1000.0
+    }
+
+    /// Ticks of one look such that the reference's stretches sum up to `alone`.
+    fn look(&self, alone: Duration) -> f64 {
+        let wanted = alone.as_nanos() as f64 * 1000.0;
+        let own: Vec<(f64, f64)> = self
+            .pairs
+            .values()
+            .filter(|samples| samples.reference > 0)
+            .map(|samples| (samples.typical(), samples.reference as f64))
+            .collect();
+        let sum = |look: f64| {
+            let ticks: f64 = own
+                .iter()
+                .map(|(typical, count)| (typical - look).max(LEAST) * count)
+                .sum();
+            ticks * ticks::picoseconds_per_tick()
+        };
+        // The sum falls with the look; halving the range sixty times leaves nothing of it.
+        let (mut low, mut high) = (0.0, 1e6);
+        for _ in 0..60 {
+            let middle = f64::midpoint(low, high);
+            if sum(middle) > wanted {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+}
+
+fn picoseconds(ticks: f64) -> u64 {
+    (ticks * ticks::picoseconds_per_tick()) as u64
 }
 
 fn middle(costs: &mut [u64]) -> u64 {
@@ -152,6 +237,7 @@ struct Log {
     last: Step,
     /// Ticks when the stretch that runs began.
     since: u64,
+    is_reference: bool,
     entries: Vec<(Step, Step, u32)>,
 }
 
@@ -162,6 +248,7 @@ impl Log {
         Self {
             last: Step::START,
             since: 0,
+            is_reference: false,
             entries: Vec::new(),
         }
     }
@@ -170,7 +257,9 @@ impl Log {
         let mut common = COMMON.lock().unwrap_or_else(PoisonError::into_inner);
         let pairs = common.get_or_insert_default();
         for (from, to, ticks) in self.entries.drain(..) {
-            pairs.entry((from, to)).or_insert(Samples::new()).add(ticks);
+            let samples = pairs.entry((from, to)).or_insert(Samples::new());
+            samples.add(ticks);
+            samples.reference += u64::from(self.is_reference);
         }
     }
 }
@@ -214,8 +303,16 @@ pub(crate) fn leave() {
     with_log(|log| log.since = ticks::now());
 }
 
+/// The calling thread is the one whose operations are measured apart as well, from now on.
+pub fn reference() {
+    with_log(|log| {
+        log.fold();
+        log.is_reference = true;
+    });
+}
+
 /// Ticks of a stretch without anything in it.
-fn overhead() -> u32 {
+fn empty() -> f64 {
     let site = std::panic::Location::caller();
     let mut samples = Samples::new();
     for _ in 0..10_000 {
@@ -227,14 +324,14 @@ fn overhead() -> u32 {
             }
         });
     }
-    samples.median()
+    samples.typical()
 }
 
-/// Runs `body` with real threads and answers what its stretches cost. Threads that `body` starts
+/// Runs `body` with real threads and answers what its stretches were. Threads that `body` starts
 /// must have ended when it returns. One at a time.
-pub fn record<R>(body: impl FnOnce() -> R) -> (R, Stretches) {
+pub fn record<R>(body: impl FnOnce() -> R) -> (R, Recording) {
     forget();
-    let overhead = overhead();
+    let empty = empty();
     forget();
     watch::switch(CALIBRATION, true);
     let result = body();
@@ -246,7 +343,7 @@ pub fn record<R>(body: impl FnOnce() -> R) -> (R, Stretches) {
         .take()
         .unwrap_or_default();
     forget();
-    (result, Stretches::from_samples(&pairs, overhead))
+    (result, Recording { pairs, empty })
 }
 
 fn forget() {
@@ -254,6 +351,7 @@ fn forget() {
         log.entries.clear();
         log.since = 0;
         log.last = Step::START;
+        log.is_reference = false;
     });
     *COMMON.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
@@ -262,39 +360,49 @@ fn forget() {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use super::{Samples, record};
+    use super::{Samples, record, reference};
     use crate::Mutex;
     use crate::order::Class;
 
     #[test]
-    fn the_median_of_many_is_kept() {
+    fn many_samples_are_thinned_and_disturbed_ones_left_out() {
         let mut samples = Samples::new();
         for number in 0..1_000_000 {
-            samples.add(if number % 3 == 0 {
+            samples.add(if number % 97 == 0 {
                 1_000_000
             } else {
                 number % 100
             });
         }
         assert!(samples.ticks.len() <= super::SAMPLES);
-        assert!((55..95).contains(&samples.median()), "{}", samples.median());
+        let typical = samples.typical();
+        assert!((40.0..60.0).contains(&typical), "{typical}");
     }
 
     #[test]
     fn a_stretch_costs_what_it_takes() {
+        const TURNS: u32 = 101;
         let lock = Mutex::new(Class::Leaf, ());
-        let ((), stretches) = record(|| {
-            for _ in 0..101 {
+        let ((), recording) = record(|| {
+            reference();
+            for _ in 0..TURNS {
                 let guard = lock.lock();
                 let start = Instant::now();
                 while start.elapsed() < Duration::from_micros(30) {}
                 drop(guard);
             }
         });
+        // Taken and given back, and from the one back to the other.
+        assert_eq!(recording.reference_stretches(), u64::from(2 * TURNS - 1));
         // Other tests are at work on other threads and seen as well.
         let near = |time: u64| (25_000_000..200_000_000).contains(&time);
+        let stretches = recording.stretches(None);
         assert!(stretches.pairs.values().copied().any(near));
-        let shortest = stretches.pairs.values().min().expect("there are some");
-        assert!(stretches.len() >= 2 && *shortest < 2_000_000, "{shortest}");
+        // If the whole takes ten microseconds less, a look took a twentieth of one.
+        let all = recording.stretches(Some(Duration::ZERO)).len();
+        assert!(all >= 2);
+        let look = |alone| recording.look_nanoseconds(alone);
+        let exact = Duration::from_micros(30 * u64::from(TURNS));
+        assert!(look(exact - Duration::from_micros(100)) > look(exact));
     }
 }

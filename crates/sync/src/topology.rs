@@ -33,13 +33,35 @@ thread_local! {
 /// processors this process may use, from 4 to 256.
 #[must_use]
 pub fn shard_count() -> usize {
-    #[cfg(all(feature = "virtual", not(loom)))]
-    if let Some(processors) = virtual_cores::imitated_processors() {
+    #[cfg(all(feature = "meter", not(loom)))]
+    if let Some(processors) = imitation::processors() {
         return shards_for(processors);
     }
     static COUNT: LazyLock<usize> =
         LazyLock::new(|| shards_for(std::thread::available_parallelism().map_or(1, usize::from)));
     *COUNT
+}
+
+#[cfg(all(feature = "meter", not(loom)))]
+pub use imitation::imitate;
+
+/// Shards as on another machine.
+#[cfg(all(feature = "meter", not(loom)))]
+mod imitation {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Processors that this process pretends to have; zero for those it has.
+    static IMITATED: AtomicUsize = AtomicUsize::new(0);
+
+    /// Pretends for the whole process that there are so many processors: what goes by shards is
+    /// made for them. Call it first of all.
+    pub fn imitate(processors: usize) {
+        IMITATED.store(processors, Ordering::Relaxed);
+    }
+
+    pub(super) fn processors() -> Option<usize> {
+        Some(IMITATED.load(Ordering::Relaxed)).filter(|&count| count > 0)
+    }
 }
 
 fn shards_for(processors: usize) -> usize {

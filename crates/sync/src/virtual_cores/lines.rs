@@ -40,7 +40,16 @@ impl Cores {
     }
 
     fn iter(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..MOST_CORES).filter(|&core| self.contains(core))
+        self.0.iter().enumerate().flat_map(|(index, &word)| {
+            let mut left = word;
+            std::iter::from_fn(move || {
+                let bit = left.trailing_zeros() as usize;
+                (left != 0).then(|| {
+                    left &= left - 1;
+                    index * 64 + bit
+                })
+            })
+        })
     }
 }
 
@@ -118,6 +127,9 @@ impl Line {
         let Visit { core, clock, .. } = visit;
         let copies = self.copies;
         let has_copy = copies.contains(core);
+        if has_copy && (!visit.write || copies == Cores::only(core)) {
+            return clock;
+        }
         let others = copies.iter().filter(|&other| other != core);
         let distance = |other| {
             visit
@@ -127,8 +139,6 @@ impl Line {
         let cost = if visit.write {
             // All other copies must go; the farthest takes longest.
             others.map(distance).max()
-        } else if has_copy {
-            None
         } else {
             // The nearest copy will do.
             others.map(distance).min()

@@ -26,7 +26,6 @@ mod tests;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -36,7 +35,7 @@ use corosensei::{Coroutine, CoroutineResult};
 pub use self::memory::Lines as LineAllocator;
 pub use self::model::Model;
 pub use self::usage::{LineUsage, LockUsage, Usage};
-pub use crate::calibration::{Stretches, record as calibrate};
+pub use crate::calibration::{Recording, Stretches, record as calibrate, reference};
 
 use self::machine::Machine;
 use crate::calibration::Step;
@@ -145,20 +144,6 @@ pub(crate) fn now() -> Duration {
 /// The processor the running core is on.
 pub(crate) fn processor() -> usize {
     with(|machine| machine.processors[machine.current])
-}
-
-/// Processors that this process pretends to have; zero for those it has.
-static IMITATED: AtomicUsize = AtomicUsize::new(0);
-
-/// Pretends for the whole process that there are so many processors, also outside of a run: what
-/// goes by shards is made once and must fit all that comes later. Call it first of all.
-pub fn imitate(processors: usize) {
-    IMITATED.store(processors, Ordering::Relaxed);
-}
-
-/// What was said to [`imitate`], if anything.
-pub(crate) fn imitated_processors() -> Option<usize> {
-    Some(IMITATED.load(Ordering::Relaxed)).filter(|&count| count > 0)
 }
 
 fn picoseconds(time: Duration) -> u64 {

@@ -25,7 +25,7 @@ fn counter() -> u64 {
 
 /// Picoseconds a tick, found by watching both clocks for some milliseconds, once.
 #[allow(clippy::cast_precision_loss, reason = "53 bits are plenty for a rate")]
-fn picoseconds_per_tick() -> f64 {
+pub(crate) fn picoseconds_per_tick() -> f64 {
     static RATE: LazyLock<f64> = LazyLock::new(|| {
         let (start, first) = (Instant::now(), counter());
         while start.elapsed() < Duration::from_millis(20) {

@@ -1,0 +1,14 @@
+//! What the program with virtual cores and the one with real threads have in common: one
+//! measurement, told in the same words.
+
+#![forbid(unsafe_code)]
+
+pub mod barrier;
+pub mod measure;
+
+#[cfg(feature = "cores")]
+pub mod machines;
+#[cfg(feature = "cores")]
+pub mod run;
+#[cfg(feature = "cores")]
+pub mod theory;

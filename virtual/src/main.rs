@@ -1,0 +1,449 @@
+//! `pext4-virtual`: draws the curve of a workload on virtual cores.
+
+#![forbid(unsafe_code)]
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use pext4_lab::results::{Evidence, FORMAT, Machine, Part, Point, Results, Series};
+use pext4_lab::setup::{Setting, settings};
+use pext4_lab::show;
+use pext4_lab::workloads::{Plan, Workload, find};
+use pext4_sync::topology;
+use pext4_sync::virtual_cores::{LineAllocator, Stretches};
+use pext4_virtual::machines::{self, Named};
+use pext4_virtual::measure::{Counted, Setup};
+use pext4_virtual::run::{Outcome, calibration, point};
+
+#[global_allocator]
+static MEMORY: LineAllocator = LineAllocator;
+
+/// Runs a workload of the lab on virtual cores.
+///
+/// It calibrates itself with one real thread first: leave the machine alone meanwhile. Then every
+/// number of tasks runs the engine's own code, each task on a core with a clock of its own, and the
+/// program says what saturates first, what queueing theory makes of the demands it saw, and how
+/// much the cost of a transfer matters.
+#[derive(Parser)]
+#[command(name = "pext4-virtual")]
+struct Arguments {
+    /// A workload of `pext4 lab list`.
+    workload: String,
+    /// Numbers of tasks.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64,96,128")]
+    tasks: Vec<u32>,
+    /// Settings of the mechanisms, as for `pext4 lab run`.
+    #[arg(long, default_value = "base,seeds,full")]
+    scaling: String,
+    /// The machine: here, one-socket, two-sockets, kunpeng-920, epyc-9654, or nanoseconds a transfer.
+    #[arg(long, default_value = "here")]
+    machine: String,
+    /// The same stretches and seed give the same run.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Longest time between commits, in milliseconds of virtual time.
+    #[arg(long, default_value_t = 5)]
+    commit_ms: u32,
+    /// Shortest window, in milliseconds of virtual time.
+    #[arg(long, default_value_t = 15)]
+    window_ms: u32,
+    /// Longest window, in milliseconds of virtual time.
+    #[arg(long, default_value_t = 150)]
+    longest_ms: u32,
+    /// Time in which real threads show what stretches cost, in milliseconds.
+    #[arg(long, default_value_t = 1000)]
+    calibration_ms: u32,
+    /// Blocks of the journal.
+    #[arg(long, default_value_t = 8192)]
+    journal_blocks: u32,
+    /// Groups of the image; four for each of the most tasks if not said.
+    #[arg(long)]
+    groups: Option<u32>,
+    /// Files of a task, for workloads that make many.
+    #[arg(long, default_value_t = 100)]
+    files: u32,
+    /// Compares up to so many tasks with real threads (as many as there are processors if not said).
+    #[arg(long, num_args = 0..=1, default_missing_value = "0")]
+    validate: Option<u32>,
+    /// The program that measures real threads, built without default features.
+    #[arg(long, env = "PEXT4_REAL")]
+    real: Option<PathBuf>,
+    /// Runs the largest number of tasks again with transfers at half and at double cost.
+    #[arg(long)]
+    sensitivity: bool,
+    /// Lists the busiest stations of every point.
+    #[arg(long)]
+    stations: bool,
+    /// Writes the results to this file.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let most = arguments
+        .tasks
+        .iter()
+        .copied()
+        .max()
+        .context("--tasks: at least one")?;
+    if arguments.tasks.contains(&0) || most > 256 {
+        bail!("--tasks: from 1 to 256");
+    }
+    topology::imitate(most as usize);
+    let session = Session {
+        workload: find(&arguments.workload)?,
+        machine: machines::find(&arguments.machine, most as usize)?,
+        groups: arguments.groups.unwrap_or((4 * most).max(16)),
+        arguments,
+    };
+    let results = session.run()?;
+    print!("{}", show::print(&results));
+    if let Some(path) = &session.arguments.json {
+        results.save(path)?;
+    }
+    Ok(())
+}
+
+/// One call of the program.
+struct Session {
+    arguments: Arguments,
+    workload: &'static dyn Workload,
+    machine: Named,
+    groups: u32,
+}
+
+impl Session {
+    fn run(&self) -> Result<Results> {
+        let mut notes = vec![
+            format!("machine {}: {}", self.machine.name, self.machine.source),
+            format!(
+                "waking a thread: {:.1} us, measured on this machine",
+                self.machine.model.wake as f64 / 1e6
+            ),
+        ];
+        let mut series = Vec::new();
+        for setting in settings(&self.arguments.scaling)? {
+            let bar = self.bar(&setting);
+            let (stretches, told) = self.calibrate(&setting)?;
+            notes.push(told);
+            bar.inc(1);
+            if self.arguments.validate.is_some() {
+                notes.extend(self.validate(&setting, &stretches)?);
+            }
+            let mut points = Vec::new();
+            for &tasks in &self.arguments.tasks {
+                let outcome = self.point(&setting, tasks, 100, &stretches)?;
+                notes.extend(self.remarks(&setting, tasks, &outcome));
+                points.push(as_point(tasks, &outcome));
+                bar.inc(1);
+            }
+            if self.arguments.sensitivity {
+                notes.extend(self.sensitivity(&setting, &points, &stretches)?);
+            }
+            bar.finish_and_clear();
+            series.push(Series {
+                label: setting.name.clone(),
+                side: "library".to_owned(),
+                scaling: Some(setting.name.clone()),
+                points,
+                check: String::new(),
+            });
+        }
+        Ok(self.results(series, notes))
+    }
+
+    /// What stretches cost, and how that was found.
+    fn calibrate(&self, setting: &Setting) -> Result<(Arc<Stretches>, String)> {
+        let setup = self.setup(setting, 1, self.real_window());
+        let (recording, operations) = calibration(&setup)?;
+        let Some(real) = &self.arguments.real else {
+            let told = "calibrated without a program for real threads: a look at the clock is taken to \
+                        cost what it costs between nothing and nothing, which is too much";
+            return Ok((Arc::new(recording.stretches(None)), told.to_owned()));
+        };
+        let measured = self.measure_real(real, setting, 1)?;
+        let one = measured.cpu.as_nanos() as f64 / measured.all_operations.max(1) as f64;
+        let alone = Duration::from_nanos((one * operations as f64) as u64);
+        let told = format!(
+            "{}: calibrated with {operations} operations of one real thread, {:.0} ns each when nobody \
+             looks on, in {:.1} stretches; a look cost {:.1} ns",
+            setting.name,
+            one,
+            recording.reference_stretches() as f64 / operations as f64,
+            recording.look_nanoseconds(alone),
+        );
+        Ok((Arc::new(recording.stretches(Some(alone))), told))
+    }
+
+    fn bar(&self, setting: &Setting) -> ProgressBar {
+        let bar = ProgressBar::new(self.arguments.tasks.len() as u64 + 1);
+        let style = ProgressStyle::with_template("{msg} [{bar:40}] {pos}/{len}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_message(format!("{} {}", self.workload.name(), setting.name));
+        bar
+    }
+
+    /// The window of real threads.
+    fn real_window(&self) -> Duration {
+        Duration::from_millis(u64::from(self.arguments.calibration_ms))
+    }
+
+    fn setup(&self, setting: &Setting, tasks: u32, window: Duration) -> Setup {
+        let arguments = &self.arguments;
+        Setup {
+            workload: self.workload,
+            plan: Plan {
+                tasks,
+                seed: arguments.seed,
+                files: arguments.files,
+                ..Plan::default()
+            },
+            scaling: setting.scaling,
+            groups: self.groups,
+            journal_blocks: arguments.journal_blocks,
+            commit_interval: Duration::from_millis(u64::from(arguments.commit_ms)),
+            warm_up: window / 4,
+            window,
+            longest: window,
+        }
+    }
+
+    /// Runs a point with transfers at so many percent of their cost.
+    fn point(
+        &self,
+        setting: &Setting,
+        tasks: u32,
+        percent: u64,
+        stretches: &Arc<Stretches>,
+    ) -> Result<Outcome> {
+        let arguments = &self.arguments;
+        let window = Duration::from_millis(u64::from(arguments.window_ms));
+        let mut setup = self.setup(setting, tasks, window);
+        setup.warm_up = setup.commit_interval;
+        setup.longest = Duration::from_millis(u64::from(arguments.longest_ms)).max(window);
+        let model = self.machine.model.with_transfers(percent);
+        point(&model, stretches, arguments.seed, &setup).with_context(|| {
+            format!(
+                "{} with {tasks} tasks, {}",
+                self.workload.name(),
+                setting.name
+            )
+        })
+    }
+
+    /// What a reader has to know about a point.
+    fn remarks(&self, setting: &Setting, tasks: u32, outcome: &Outcome) -> Vec<String> {
+        let Outcome {
+            counted, analysis, ..
+        } = outcome;
+        let name = &setting.name;
+        let mut notes = vec![format!(
+            "{name}, {tasks} tasks: {:.3} of the bound, {:.3} of mean value analysis; waiting {:.0} of \
+             {:.0} ns; {} commits, {} of the log, {} checkpoints in {:.0} ms; {:.1} % of the \
+             stretches' time never measured",
+            analysis.rate / analysis.bound(),
+            analysis.rate / analysis.mean_value(),
+            analysis.waiting,
+            analysis.waiting + analysis.alone,
+            counted.commits,
+            if counted.wrapped { "a wrap" } else { "NO wrap" },
+            counted.checkpoints,
+            counted.elapsed.as_secs_f64() * 1e3,
+            analysis.unknown * 100.0,
+        )];
+        if !counted.is_whole() {
+            notes.push(format!(
+                "{name}, {tasks} tasks: the window does NOT hold three commits, a wrap of the log and a \
+                 checkpoint; give a longer one"
+            ));
+        }
+        if self.arguments.stations {
+            for station in analysis.stations.iter().take(12) {
+                notes.push(format!(
+                    "{name}, {tasks} tasks: {}: {:.1} ns an operation, busy {:.2}",
+                    station.name, station.demand, station.utilisation
+                ));
+            }
+        }
+        notes
+    }
+
+    fn sensitivity(
+        &self,
+        setting: &Setting,
+        points: &[Point],
+        stretches: &Arc<Stretches>,
+    ) -> Result<Vec<String>> {
+        let Some(last) = points.last() else {
+            return Ok(Vec::new());
+        };
+        let mut text = format!(
+            "{}, {} tasks, other costs of a transfer:",
+            setting.name, last.tasks
+        );
+        for percent in [50, 200] {
+            let outcome = self.point(setting, last.tasks, percent, stretches)?;
+            for (part, reference) in outcome.counted.parts.iter().zip(&last.parts) {
+                write!(
+                    text,
+                    " {percent} %: {} {:.2}-fold;",
+                    part.name,
+                    part.rate / reference.rate
+                )?;
+            }
+        }
+        Ok(vec![text])
+    }
+
+    /// Compares predictions with real threads, for the machine this is.
+    fn validate(&self, setting: &Setting, stretches: &Arc<Stretches>) -> Result<Vec<String>> {
+        let real = self.arguments.real.as_ref();
+        let real =
+            real.context("--validate wants --real PROGRAM (`cargo xtask virtual` gives it)")?;
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let most = match self.arguments.validate {
+            Some(0) | None => u32::try_from(processors)?,
+            Some(most) => most,
+        };
+        let here = machines::find("here", most.max(2) as usize)?;
+        let mut notes = vec![format!("validation, {}: {}", setting.name, here.source)];
+        let mut tasks = 1;
+        while tasks <= most {
+            let measured = self.measure_real(real, setting, tasks)?;
+            let window = Duration::from_millis(u64::from(self.arguments.longest_ms));
+            let setup = self.setup(setting, tasks, window);
+            let predicted = point(&here.model, stretches, self.arguments.seed, &setup)?;
+            for (real, part) in measured.parts.iter().zip(&predicted.counted.parts) {
+                let off = part.rate / real.rate - 1.0;
+                notes.push(format!(
+                    "validation, {}, {tasks} real threads, {}: predicted {:.0}, measured {:.0} a second, \
+                     {:+.1} %{}",
+                    setting.name,
+                    part.name,
+                    part.rate,
+                    real.rate,
+                    off * 100.0,
+                    if off.abs() <= 0.2 { "" } else { ": NOT within 20 %" }
+                ));
+            }
+            tasks *= 2;
+        }
+        Ok(notes)
+    }
+
+    /// The median of three runs of real threads, part by part.
+    fn measure_real(&self, real: &PathBuf, setting: &Setting, tasks: u32) -> Result<Counted> {
+        let arguments = &self.arguments;
+        let numbers = [
+            tasks,
+            arguments.commit_ms,
+            self.groups,
+            arguments.journal_blocks,
+            arguments.files,
+            arguments.calibration_ms,
+        ];
+        let mut runs: Vec<Counted> = Vec::new();
+        for _ in 0..3 {
+            let mut command = Command::new(real);
+            command
+                .arg(self.workload.name())
+                .arg(setting.scaling.to_string());
+            command.args(numbers.map(|number| number.to_string()));
+            let output = command
+                .output()
+                .with_context(|| real.display().to_string())?;
+            if !output.status.success() {
+                bail!(
+                    "{}: {}",
+                    real.display(),
+                    String::from_utf8_lossy(&output.stderr).trim()
+                );
+            }
+            runs.push(serde_json::from_slice(&output.stdout)?);
+        }
+        let mut median = runs.first().context("there were runs")?.clone();
+        for (index, part) in median.parts.iter_mut().enumerate() {
+            let rates: Vec<f64> = runs.iter().map(|run| run.parts[index].rate).collect();
+            part.rate = pext4_lab::results::median(&rates);
+        }
+        Ok(median)
+    }
+
+    fn results(&self, series: Vec<Series>, notes: Vec<String>) -> Results {
+        let arguments = &self.arguments;
+        let model = &self.machine.model;
+        let settings = [
+            ("machine", self.machine.name.clone()),
+            ("processors", model.processors.to_string()),
+            (
+                "a transfer",
+                format!(
+                    "{} ns near, {} ns across, {} ns far",
+                    model.near / 1000,
+                    model.across / 1000,
+                    model.far / 1000
+                ),
+            ),
+            ("seed", arguments.seed.to_string()),
+            ("groups", self.groups.to_string()),
+            ("journal", format!("{} blocks", arguments.journal_blocks)),
+            ("commits every", format!("{} ms", arguments.commit_ms)),
+            ("files", arguments.files.to_string()),
+        ];
+        Results {
+            format: FORMAT,
+            evidence: Evidence::Virtual,
+            workload: self.workload.name().to_owned(),
+            machine: Machine::here(),
+            settings: settings
+                .map(|(name, value)| (name.to_owned(), value))
+                .to_vec(),
+            overhead: 0.0,
+            series,
+            notes,
+        }
+    }
+}
+
+fn as_point(tasks: u32, outcome: &Outcome) -> Point {
+    let Outcome {
+        counted, analysis, ..
+    } = outcome;
+    let parts = counted.parts.iter().map(|part| Part {
+        name: part.name.clone(),
+        rates: vec![part.rate],
+        rate: part.rate,
+        spread: 0.0,
+        fairness: part.fairness,
+        cpu: f64::from(tasks) * 1e9 / part.rate,
+        whole_cpu: None,
+        instructions: None,
+    });
+    let saturation = analysis.stations.first().map(|station| {
+        let verb = if station.utilisation > 0.95 {
+            "is saturated"
+        } else {
+            "would be"
+        };
+        format!(
+            "{} ({:.1} ns an operation, busy {:.2}) {verb} at {:.0} tasks",
+            station.name,
+            station.demand,
+            station.utilisation,
+            analysis.saturation()
+        )
+    });
+    Point {
+        tasks,
+        parts: parts.collect(),
+        fragmentation: None,
+        saturation,
+    }
+}

@@ -1,0 +1,506 @@
+//! One measurement: a fresh image in memory, a crew of tasks, a window in which they count.
+//!
+//! The same code runs on virtual cores and, in either program, on real threads. A window that
+//! counts lasts until the time is over and three transactions have been committed, as much has been
+//! logged as the log holds, and a checkpoint has been made; it is told if that did not happen
+//! before the longest time.
+//!
+//! Counters and flags here are the standard library's: what drives the engine is not part of it and
+//! costs no virtual time.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use crossbeam_utils::CachePadded;
+use pext4_block::RamDevice;
+use pext4_fs::options::Scaling;
+use pext4_fs::{MountOptions, SetAttributes, Volume};
+use pext4_image::mkfs;
+use pext4_lab::target::{Library, Node, Target};
+use pext4_lab::workloads::{Pace, Plan, Task, Workload};
+use pext4_sync::thread::{self, JoinHandle};
+use pext4_sync::time;
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use crate::barrier::Barrier;
+
+/// Bytes of a group.
+const GROUP: u64 = 128 << 20;
+/// Inodes of a group: enough, and a small table.
+const INODES_IN_GROUP: u64 = 2048;
+
+/// What is measured, and how.
+#[derive(Clone)]
+pub struct Setup {
+    /// What the tasks do.
+    pub workload: &'static dyn Workload,
+    /// How many and how much.
+    pub plan: Plan,
+    /// The setting of the mechanisms.
+    pub scaling: Scaling,
+    /// Groups of the image.
+    pub groups: u32,
+    /// Blocks of the journal.
+    pub journal_blocks: u32,
+    /// Longest time between commits.
+    pub commit_interval: Duration,
+    /// What comes before the window.
+    pub warm_up: Duration,
+    /// Shortest window.
+    pub window: Duration,
+    /// Longest window.
+    pub longest: Duration,
+}
+
+/// One part's outcome.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PartRate {
+    /// Its name.
+    pub name: String,
+    /// Operations a second, all tasks together.
+    pub rate: f64,
+    /// The slowest task's rate as a share of the fastest's.
+    pub fairness: f64,
+}
+
+/// What a measurement came to.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Counted {
+    /// In the order of the workload's parts.
+    pub parts: Vec<PartRate>,
+    /// Operations in the window.
+    pub operations: u64,
+    /// Length of the window.
+    pub elapsed: Duration,
+    /// Transactions committed in it.
+    pub commits: u64,
+    /// Blocks logged in it.
+    pub logged: u64,
+    /// Checkpoints made in it.
+    pub checkpoints: u64,
+    /// Whether the log came to its end and began again.
+    pub wrapped: bool,
+    /// Operations of the tasks from their start to their end.
+    pub all_operations: u64,
+    /// Time on a processor that those took.
+    pub cpu: Duration,
+}
+
+impl Counted {
+    /// Whether the window held what a window has to.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.commits >= 3 && self.checkpoints >= 1 && self.wrapped
+    }
+}
+
+/// Looks on at the ends of the window.
+pub trait Observer: Send {
+    /// The window begins.
+    fn open(&mut self) {}
+    /// The window is over.
+    fn close(&mut self) {}
+    /// A task has begun, on the thread that calls.
+    fn task(number: u32)
+    where
+        Self: Sized;
+}
+
+/// Sees nothing.
+pub struct Nobody;
+
+impl Observer for Nobody {
+    fn task(_number: u32) {}
+}
+
+/// What one task did in one part.
+#[derive(Clone, Copy, Default)]
+struct Done {
+    operations: u64,
+    start: Duration,
+    end: Duration,
+}
+
+/// What the tasks share.
+struct Crew {
+    library: Library,
+    setup: Setup,
+    barrier: Barrier,
+    over: AtomicBool,
+    counters: Vec<CachePadded<AtomicU64>>,
+    /// Nanoseconds.
+    cpu: AtomicU64,
+    done: Vec<Mutex<Done>>,
+    failure: Mutex<Option<anyhow::Error>>,
+}
+
+/// Measures.
+///
+/// # Errors
+/// The image's, the volume's, a task's.
+pub fn measure<O: Observer>(setup: &Setup, mut observer: O) -> Result<(Counted, O)> {
+    let tasks = setup.plan.tasks as usize;
+    let library = Library::new(open(setup)?)?;
+    setup.workload.prepare(&library, &setup.plan)?;
+    let crew = Arc::new(Crew {
+        library,
+        setup: setup.clone(),
+        barrier: Barrier::new(tasks + 1),
+        over: AtomicBool::new(false),
+        counters: (0..tasks).map(|_| CachePadded::default()).collect(),
+        cpu: AtomicU64::new(0),
+        done: (0..tasks).map(|_| Mutex::default()).collect(),
+        failure: Mutex::new(None),
+    });
+    let threads: Vec<JoinHandle<()>> = (0..setup.plan.tasks)
+        .map(|number| {
+            let crew = Arc::clone(&crew);
+            thread::spawn("task", move || {
+                O::task(number);
+                crew.work(number);
+            })
+        })
+        .collect();
+    crew.barrier.wait();
+    let mut counted = match setup.workload.pace() {
+        Pace::Rounds => crew.rounds(&mut observer),
+        Pace::Timed | Pace::Once => crew.timed(&mut observer),
+    };
+    for thread in threads {
+        thread.join().map_err(|_| anyhow!("a task panicked"))?;
+    }
+    let crew = Arc::into_inner(crew).context("a task still holds the crew")?;
+    if let Some(error) = crew
+        .failure
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner)
+    {
+        return Err(error);
+    }
+    counted.all_operations = crew
+        .counters
+        .iter()
+        .map(|counter| counter.load(Ordering::Relaxed))
+        .sum();
+    counted.cpu = Duration::from_nanos(crew.cpu.load(Ordering::Relaxed));
+    setup.workload.clean(&crew.library)?;
+    crew.library.close()?;
+    Ok((counted, observer))
+}
+
+fn open(setup: &Setup) -> Result<Volume> {
+    let device = Arc::new(RamDevice::new(u64::from(setup.groups) * GROUP));
+    let options = mkfs::Options {
+        inodes: Some(u64::from(setup.groups) * INODES_IN_GROUP),
+        journal_blocks: Some(setup.journal_blocks),
+        uuid: Some([7; 16]),
+        hash_seed: Some([1, 2, 3, 4]),
+        time: Some(1_700_000_000),
+        ..mkfs::Options::default()
+    };
+    mkfs::mkfs(&*device, &options)?;
+    let options = MountOptions {
+        commit_interval: setup.commit_interval,
+        scaling: setup.scaling,
+        ..MountOptions::default()
+    };
+    Ok(Volume::open(device, options)?)
+}
+
+/// The journal's numbers at one moment.
+#[derive(Clone, Copy)]
+struct Mark {
+    time: Duration,
+    commits: u64,
+    logged: u64,
+    checkpoints: u64,
+}
+
+impl Crew {
+    fn mark(&self) -> Mark {
+        let report = self.library.volume().report();
+        let value = |name: &str| report.get("journal", name).unwrap_or(0);
+        Mark {
+            time: time::now(),
+            commits: value("commits"),
+            logged: value("blocks"),
+            checkpoints: value("checkpoints"),
+        }
+    }
+
+    fn is_enough(&self, begin: Mark, now: Mark) -> bool {
+        let elapsed = now.time - begin.time;
+        let whole = now.commits >= begin.commits + 3
+            && now.checkpoints > begin.checkpoints
+            && self.lap(now) > self.lap(begin);
+        elapsed >= self.setup.longest || (elapsed >= self.setup.window && whole)
+    }
+
+    fn lap(&self, mark: Mark) -> u64 {
+        mark.logged / u64::from(self.setup.journal_blocks)
+    }
+
+    /// Commits until the log is about to begin again, so that a window need not last a lap of it.
+    fn bring_log_to_its_end(&self) -> Result<()> {
+        let volume = self.library.volume();
+        let Node::Held(home) = *self.library.root() else {
+            return Ok(());
+        };
+        let length = u64::from(self.setup.journal_blocks);
+        let mut logged = self.mark().logged;
+        for permissions in [0o700, 0o750]
+            .into_iter()
+            .cycle()
+            .take(self.setup.journal_blocks as usize)
+        {
+            let change = SetAttributes {
+                permissions: Some(permissions),
+                ..SetAttributes::default()
+            };
+            volume.set_attributes(home, &change)?;
+            volume.sync()?;
+            let before = std::mem::replace(&mut logged, self.mark().logged);
+            if length - logged % length < 3 * (logged - before) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn failed(&self) -> bool {
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.is_some()
+    }
+
+    fn operations(&self) -> Vec<u64> {
+        let counters = self.counters.iter();
+        counters
+            .map(|counter| counter.load(Ordering::Relaxed))
+            .collect()
+    }
+
+    /// Lets the tasks step until the window is over.
+    fn timed(&self, observer: &mut impl Observer) -> Counted {
+        thread::sleep(self.setup.warm_up);
+        if let Err(error) = self.bring_log_to_its_end() {
+            self.fail(error);
+        }
+        let (begin, before) = (self.mark(), self.operations());
+        observer.open();
+        let mut now = begin;
+        while !self.is_enough(begin, now) && !self.failed() {
+            thread::sleep(self.setup.window / 8);
+            now = self.mark();
+        }
+        observer.close();
+        let after = self.operations();
+        self.over.store(true, Ordering::Relaxed);
+        let each: Vec<u64> = after
+            .iter()
+            .zip(&before)
+            .map(|(after, before)| after - before)
+            .collect();
+        let operations = each.iter().sum();
+        let elapsed = now.time - begin.time;
+        let part = PartRate {
+            name: self.setup.workload.parts()[0].to_owned(),
+            rate: operations as f64 / elapsed.as_secs_f64(),
+            fairness: fairness(each.iter().map(|&count| count as f64)),
+        };
+        self.counted(vec![part], operations, begin, now)
+    }
+
+    /// Lets the tasks go through rounds of parts until the window is over.
+    fn rounds(&self, observer: &mut impl Observer) -> Counted {
+        let parts = self.setup.workload.parts();
+        let start = time::now();
+        self.round(parts.len());
+        while time::now() - start < self.setup.warm_up && !self.failed() {
+            self.round(parts.len());
+        }
+        if let Err(error) = self.bring_log_to_its_end() {
+            self.fail(error);
+        }
+        let begin = self.mark();
+        observer.open();
+        let mut sums: Vec<Sum> = parts.iter().map(|_| Sum::default()).collect();
+        let mut now = begin;
+        while !self.is_enough(begin, now) && !self.failed() {
+            for (sum, round) in sums.iter_mut().zip(self.round(parts.len())) {
+                sum.add(&round);
+            }
+            now = self.mark();
+        }
+        observer.close();
+        self.over.store(true, Ordering::Relaxed);
+        self.barrier.wait();
+        let operations = sums.iter().map(Sum::operations).sum();
+        let rates = parts.iter().zip(&sums).map(|(name, sum)| sum.rate(name));
+        self.counted(rates.collect(), operations, begin, now)
+    }
+
+    /// One round: what each task did in each part.
+    fn round(&self, parts: usize) -> Vec<Vec<Done>> {
+        let part = |_| {
+            self.barrier.wait();
+            self.barrier.wait();
+            let done = self.done.iter();
+            done.map(|done| *done.lock().unwrap_or_else(PoisonError::into_inner))
+                .collect()
+        };
+        (0..parts).map(part).collect()
+    }
+
+    fn counted(&self, parts: Vec<PartRate>, operations: u64, begin: Mark, end: Mark) -> Counted {
+        Counted {
+            parts,
+            operations,
+            elapsed: end.time - begin.time,
+            commits: end.commits - begin.commits,
+            logged: end.logged - begin.logged,
+            checkpoints: end.checkpoints - begin.checkpoints,
+            wrapped: self.lap(end) > self.lap(begin),
+            all_operations: 0,
+            cpu: Duration::ZERO,
+        }
+    }
+
+    /// One task's life.
+    fn work(&self, number: u32) {
+        let mut task = match self
+            .setup
+            .workload
+            .task(&self.library, &self.setup.plan, number)
+        {
+            Ok(task) => Some(task),
+            Err(error) => {
+                self.fail(error);
+                None
+            }
+        };
+        self.barrier.wait();
+        let start = thread_cpu();
+        let outcome = match self.setup.workload.pace() {
+            Pace::Rounds => self.work_in_rounds(&mut task, number as usize),
+            Pace::Timed | Pace::Once => self.work_on(&mut task, number as usize),
+        };
+        let cpu = thread_cpu().saturating_sub(start).as_nanos();
+        let cpu = u64::try_from(cpu).unwrap_or(u64::MAX);
+        self.cpu.fetch_add(cpu, Ordering::Relaxed);
+        let finished = task.map_or(Ok(()), |task| task.finish(&self.library));
+        if let Err(error) = outcome.and(finished) {
+            self.fail(error);
+        }
+    }
+
+    fn fail(&self, error: anyhow::Error) {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.get_or_insert(error);
+    }
+
+    fn work_on(&self, task: &mut Option<Box<dyn Task>>, number: usize) -> Result<()> {
+        let Some(task) = task else {
+            return Ok(());
+        };
+        let mut operations = 0;
+        while !self.over.load(Ordering::Relaxed) {
+            operations += u64::from(task.step(&self.library)?.operations);
+            self.counters[number].store(operations, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// A task that has failed goes on meeting the others, who do not know yet.
+    fn work_in_rounds(&self, task: &mut Option<Box<dyn Task>>, number: usize) -> Result<()> {
+        let mut outcome = Ok(());
+        loop {
+            self.barrier.wait();
+            if self.over.load(Ordering::Relaxed) {
+                return outcome;
+            }
+            let mut done = Done {
+                start: time::now(),
+                ..Done::default()
+            };
+            if let (Some(task), Ok(())) = (task.as_mut(), &outcome) {
+                outcome = part(task.as_mut(), &self.library, &mut done.operations);
+                if outcome.is_err() {
+                    self.fail(anyhow!("a task failed"));
+                }
+            }
+            done.end = time::now();
+            self.counters[number].fetch_add(done.operations, Ordering::Relaxed);
+            *self.done[number]
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = done;
+            self.barrier.wait();
+        }
+    }
+}
+
+fn part(task: &mut dyn Task, library: &Library, operations: &mut u64) -> Result<()> {
+    loop {
+        let step = task.step(library)?;
+        *operations += u64::from(step.operations);
+        if step.ends_part {
+            return Ok(());
+        }
+    }
+}
+
+/// What all tasks did in one part, over the rounds.
+#[derive(Default)]
+struct Sum {
+    operations: u64,
+    time: Duration,
+    /// Of each task.
+    own: Vec<Duration>,
+}
+
+impl Sum {
+    fn add(&mut self, round: &[Done]) {
+        let start = round
+            .iter()
+            .map(|done| done.start)
+            .min()
+            .unwrap_or_default();
+        let end = round.iter().map(|done| done.end).max().unwrap_or_default();
+        self.operations += round.iter().map(|done| done.operations).sum::<u64>();
+        self.time += end.saturating_sub(start);
+        self.own.resize(round.len(), Duration::ZERO);
+        for (own, done) in self.own.iter_mut().zip(round) {
+            *own += done.end.saturating_sub(done.start);
+        }
+    }
+
+    fn operations(&self) -> u64 {
+        self.operations
+    }
+
+    fn rate(&self, name: &str) -> PartRate {
+        PartRate {
+            name: name.to_owned(),
+            rate: self.operations as f64 / self.time.as_secs_f64().max(1e-9),
+            fairness: fairness(self.own.iter().map(|own| 1.0 / own.as_secs_f64().max(1e-9))),
+        }
+    }
+}
+
+/// Time on a processor of the calling thread.
+fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+fn fairness(rates: impl Iterator<Item = f64> + Clone) -> f64 {
+    let most = rates.clone().fold(0.0, f64::max);
+    if most > 0.0 {
+        rates.fold(f64::INFINITY, f64::min) / most
+    } else {
+        0.0
+    }
+}

@@ -1,0 +1,45 @@
+//! Measures real threads with the locks that everybody gets, for the comparison that
+//! `pext4-virtual --validate` prints: `pext4-real WORKLOAD SCALING TASKS COMMIT-MS GROUPS
+//! JOURNAL-BLOCKS FILES MILLISECONDS`, and the outcome in JSON.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use pext4_fs::options::Scaling;
+use pext4_lab::workloads::{Plan, find};
+use pext4_sync::meter;
+use pext4_virtual::measure::{Nobody, Setup, measure};
+
+fn main() -> Result<()> {
+    ensure!(!meter::is_built_in(), "build it without default features");
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [workload, scaling, numbers @ ..] = words.as_slice() else {
+        anyhow::bail!("see the head of the source");
+    };
+    let numbers: Vec<u32> = numbers
+        .iter()
+        .map(|word| word.parse().with_context(|| word.clone()))
+        .collect::<Result<_>>()?;
+    let [tasks, commit, groups, journal_blocks, files, milliseconds] = numbers[..] else {
+        anyhow::bail!("see the head of the source");
+    };
+    let window = Duration::from_millis(u64::from(milliseconds));
+    let setup = Setup {
+        workload: find(workload)?,
+        plan: Plan {
+            tasks,
+            files,
+            ..Plan::default()
+        },
+        scaling: Scaling::parse(scaling)?,
+        groups,
+        journal_blocks,
+        commit_interval: Duration::from_millis(u64::from(commit)),
+        warm_up: window / 4,
+        window,
+        longest: window,
+    };
+    let (counted, Nobody) = measure(&setup, Nobody)?;
+    println!("{}", serde_json::to_string(&counted)?);
+    Ok(())
+}

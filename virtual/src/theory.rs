@@ -1,0 +1,172 @@
+//! What the demands that a run measured imply, by operational analysis and mean value analysis.
+//!
+//! Every lock that more than one core took and every line that went between cores is a station that
+//! serves one at a time; its *demand* is its busy time an operation. The rest of an operation
+//! without any waiting is the think time. Two laws hold whatever the distributions are:
+//! throughput is at most N over the time of an operation without waiting, and at most one over the
+//! largest demand. Mean value analysis gives the throughput of such a closed network where service
+//! times are drawn from an exponential distribution; ours vary less, so the simulated value lies
+//! between that and the bounds, and where it does not, one of the two is wrong.
+
+use pext4_sync::virtual_cores::Usage;
+
+/// One thing that serves one core at a time.
+#[derive(Clone, Debug)]
+pub struct Station {
+    /// What it is.
+    pub name: String,
+    /// Nanoseconds an operation, averaged over all operations of all tasks.
+    pub demand: f64,
+    /// Share of the window in which it was busy.
+    pub utilisation: f64,
+}
+
+/// A run in the terms of queueing theory.
+#[derive(Clone, Debug)]
+pub struct Analysis {
+    /// Tasks.
+    pub tasks: u32,
+    /// Operations a second as simulated.
+    pub rate: f64,
+    /// Nanoseconds of an operation without waiting.
+    pub alone: f64,
+    /// Nanoseconds of waiting an operation: for locks and for lines.
+    pub waiting: f64,
+    /// The busiest first.
+    pub stations: Vec<Station>,
+    /// Share of all stretches' time that was never measured.
+    pub unknown: f64,
+}
+
+/// Stations that are looked at; the others are part of the think time.
+const STATIONS: usize = 400;
+
+impl Analysis {
+    /// Looks at what a window of `tasks` used for so many operations.
+    #[must_use]
+    pub fn of(usage: &Usage, operations: u64, tasks: u32) -> Self {
+        let operations = operations.max(1) as f64;
+        let elapsed = usage.elapsed.as_nanos() as f64;
+        let rate = operations / usage.elapsed.as_secs_f64();
+        let mut stations: Vec<Station> = Vec::new();
+        let mut waited = 0.0;
+        let mut add = |name: String, busy: f64| {
+            stations.push(Station {
+                name,
+                demand: busy / operations,
+                utilisation: busy / elapsed,
+            });
+        };
+        for lock in usage.locks.iter().filter(|lock| lock.cores > 1) {
+            let held = lock.held.as_nanos() as f64;
+            if held > 0.0 {
+                add(
+                    format!("a {:?} lock of {} cores", lock.class, lock.cores),
+                    held,
+                );
+            }
+            waited += lock.waited.as_nanos() as f64;
+        }
+        for line in &usage.lines {
+            let name = match line.class {
+                Some(class) => format!("a line of a {class:?} lock, {} cores", line.cores),
+                None => format!("the line at {}, {} cores", line.site, line.cores),
+            };
+            add(name, line.served.as_nanos() as f64);
+            waited += line.waited.as_nanos() as f64;
+        }
+        stations.sort_by(|one, other| other.demand.total_cmp(&one.demand));
+        stations.truncate(STATIONS);
+        let waiting = waited / operations;
+        let response = f64::from(tasks) * 1e9 / rate;
+        let stretches = usage.stretches.as_nanos().max(1) as f64;
+        Self {
+            tasks,
+            rate,
+            alone: (response - waiting).max(1.0),
+            waiting,
+            stations,
+            unknown: usage.unknown_stretches.as_nanos() as f64 / stretches,
+        }
+    }
+
+    /// The busiest station's demand, in nanoseconds.
+    #[must_use]
+    pub fn largest_demand(&self) -> f64 {
+        self.stations.first().map_or(0.0, |station| station.demand)
+    }
+
+    /// At how many tasks the busiest station has no time left.
+    #[must_use]
+    pub fn saturation(&self) -> f64 {
+        self.alone / self.largest_demand().max(1e-9)
+    }
+
+    /// Operations a second that no arrangement can exceed.
+    #[must_use]
+    pub fn bound(&self) -> f64 {
+        let tasks = f64::from(self.tasks) / self.alone;
+        let station = 1.0 / self.largest_demand().max(1e-9);
+        tasks.min(station) * 1e9
+    }
+
+    /// Operations a second by mean value analysis.
+    #[must_use]
+    pub fn mean_value(&self) -> f64 {
+        let demands: Vec<f64> = self.stations.iter().map(|station| station.demand).collect();
+        let think = (self.alone - demands.iter().sum::<f64>()).max(0.0);
+        mean_value(self.tasks, think, &demands) * 1e9
+    }
+}
+
+/// Throughput of a closed network of so many customers, one that thinks and single servers.
+#[must_use]
+pub fn mean_value(customers: u32, think: f64, demands: &[f64]) -> f64 {
+    let mut queues = vec![0.0; demands.len()];
+    let mut rate = 0.0;
+    for customer in 1..=customers {
+        let residence: Vec<f64> = demands
+            .iter()
+            .zip(&queues)
+            .map(|(demand, queue)| demand * (1.0 + queue))
+            .collect();
+        rate = f64::from(customer) / (think + residence.iter().sum::<f64>()).max(1e-9);
+        for (queue, time) in queues.iter_mut().zip(&residence) {
+            *queue = rate * time;
+        }
+    }
+    rate
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mean_value;
+
+    /// The machine repairman with exponential times, solved by its balance equations.
+    fn repairman(customers: u32, think: f64, service: f64) -> f64 {
+        let mut weights = vec![1.0];
+        for waiting in 0..customers {
+            let last = weights[waiting as usize];
+            weights.push(last * f64::from(customers - waiting) * service / think);
+        }
+        let sum: f64 = weights.iter().sum();
+        (1.0 - weights[0] / sum) / service
+    }
+
+    #[test]
+    fn mean_value_analysis_is_exact_for_one_server() {
+        for customers in [1, 2, 5, 20, 100] {
+            let rate = mean_value(customers, 900.0, &[100.0]);
+            let exact = repairman(customers, 900.0, 100.0);
+            assert!(
+                (rate / exact - 1.0).abs() < 1e-9,
+                "{customers}: {rate} {exact}"
+            );
+        }
+    }
+
+    #[test]
+    fn without_servers_everybody_thinks() {
+        assert!((mean_value(7, 100.0, &[]) - 0.07).abs() < 1e-12);
+    }
+}
