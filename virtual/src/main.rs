@@ -425,6 +425,7 @@ fn as_point(tasks: u32, outcome: &Outcome) -> Point {
         cpu: f64::from(tasks) * 1e9 / part.rate,
         whole_cpu: None,
         instructions: None,
+        locks: Vec::new(),
     });
     let saturation = analysis.stations.first().map(|station| {
         let verb = if station.utilisation > 0.95 {
