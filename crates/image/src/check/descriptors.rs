@@ -222,23 +222,31 @@ pub(super) fn check_backups(
     findings: &Findings,
 ) {
     let geometry = &volume.geometry;
-    let blocks = geometry.descriptor_blocks;
-    workers.each(
-        Pass::Superblock,
-        blocks,
-        || (),
-        |(), index| {
-            for copy in geometry.descriptor_block_copies(index) {
-                check_copy(volume, groups, index, copy, findings);
-            }
-        },
-    );
-    for group in geometry
+    // Found once: a walk over all groups for each block of descriptors would be far too much.
+    let backups: Vec<GroupNumber> = geometry
         .groups()
+        .skip(1)
         .filter(|&group| geometry.has_superblock(group))
-    {
+        .collect();
+    let check = |(): &mut (), index: u32| {
+        for copy in copies(geometry, &backups, index) {
+            check_copy(volume, groups, index, copy, findings);
+        }
+    };
+    workers.each(Pass::Superblock, geometry.descriptor_blocks, || (), check);
+    for group in backups {
         super::superblock::check_backup(volume, group, findings);
     }
+}
+
+/// Where copies of a block of descriptors lie.
+fn copies(geometry: &Geometry, backups: &[GroupNumber], index: u32) -> Vec<BlockNumber> {
+    if geometry.has_meta_bg() && index >= geometry.first_meta_bg {
+        return geometry.descriptor_block_copies(index);
+    }
+    let behind_superblock =
+        |group: &GroupNumber| geometry.first_block(*group).checked_add(1 + index);
+    backups.iter().filter_map(behind_superblock).collect()
 }
 
 fn check_copy(
