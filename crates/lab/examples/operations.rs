@@ -30,7 +30,11 @@ const IMAGE: u64 = 1 << 30;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let workload = find(&arguments.next().context("WORKLOAD STEPS [SETTING] [meter]")?)?;
+    let workload = find(
+        &arguments
+            .next()
+            .context("WORKLOAD STEPS [SETTING] [meter]")?,
+    )?;
     let steps: u64 = arguments
         .next()
         .context("STEPS")?

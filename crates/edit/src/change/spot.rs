@@ -45,7 +45,13 @@ impl EditSession {
             .iter()
             .rposition(|&byte| byte != b'/')
             .map_or(0, |at| at + 1);
-        let directory = self.at(&path[..end - name.len()])?;
+        let mut above = &path[..end - name.len()];
+        while let [rest @ .., b'/'] = above
+            && !rest.is_empty()
+        {
+            above = rest;
+        }
+        let directory = self.at(above)?;
         if directory.kind() != FileType::Directory {
             return Err(pext4_fs::Error::from(Refusal::NotADirectory)).at(path);
         }
