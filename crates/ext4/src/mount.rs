@@ -124,6 +124,8 @@ impl Volume {
         };
         if !store.is_read_only() {
             self.end_nameless();
+            journal.commit_running()?;
+            self.inodes.zero_tails()?;
         }
         journal.shutdown()?;
         if store.is_read_only() {

@@ -1,6 +1,7 @@
 //! The main path from end to end: an image of mke2fs is mounted, filled, closed, and judged by
 //! e2fsck.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -252,4 +253,29 @@ fn a_torn_superblock_is_replaced_by_its_copy() {
         let device = FileDevice::open(&image.path, Access::ReadWrite, PATIENCE).expect("the image");
         assert!(Volume::open(Arc::new(device), MountOptions::default()).is_err());
     }
+}
+
+/// Linux takes the bytes behind the end of a file for zeroes when it lets the file grow.
+#[test]
+fn nothing_is_left_behind_the_end_of_a_cut_file() {
+    let Some(image) = image("16M", &[]) else {
+        return;
+    };
+    let marker = b"old bytes behind the end";
+    let volume = open(&image.path);
+    let mut file = volume.paths().create("/file").expect("room");
+    file.write_all(&[&b"kept"[..], &marker[..]].concat())
+        .expect("room");
+    drop(file);
+    let inode = volume.paths().metadata("/file").expect("it is there").inode;
+    let cut = SetAttributes {
+        size: Some(4),
+        ..SetAttributes::default()
+    };
+    volume.set_attributes(inode, &cut).expect("a cut");
+    volume.close().expect("a clean end");
+    let bytes = std::fs::read(&image.path).expect("the image");
+    let found = bytes.windows(marker.len()).any(|window| window == marker);
+    assert!(!found, "the bytes that were cut off are on the image");
+    assert_clean(&image.path);
 }

@@ -23,6 +23,7 @@ mod indirect;
 pub mod leaves;
 pub mod mapping;
 pub mod table;
+pub mod tails;
 pub mod truncate;
 
 use std::sync::{Arc, OnceLock};
@@ -88,6 +89,8 @@ pub struct State {
     pub cut_tid: Option<Tid>,
     /// Whether the bytes between the end of the file and the end of its last block are known zero.
     pub tail_is_zero: bool,
+    /// Whether it is listed among those whose end is still to be made zero.
+    pub tail_is_listed: bool,
     /// No name and no hold is left, and somebody is freeing it or has.
     pub dead: bool,
     owed: Owed,
@@ -125,6 +128,7 @@ impl Inode {
             last_tid: None,
             cut_tid: None,
             tail_is_zero: false,
+            tail_is_listed: false,
             dead: false,
             owed: Owed::default(),
         };

@@ -17,6 +17,7 @@ use pext4_sync::{Front, Map, Near, Sharded};
 use crate::error::{Refusal, Result};
 use crate::groups::Groups;
 use crate::inode::holds::Holds;
+use crate::inode::tails::Tails;
 use crate::inode::{Inode, Reach, SlotPlace};
 use crate::mbcache::SharedBlocks;
 use crate::orphan::{Chain, Orphans};
@@ -40,6 +41,8 @@ pub struct Inodes {
     pub holds: Holds,
     /// Attribute blocks that can be shared.
     pub attribute_blocks: SharedBlocks,
+    /// Files with old bytes behind their end.
+    pub tails: Tails,
     table: Map<InodeNumber, Arc<Inode>>,
     /// What each core asks for again and again: directories, mostly.
     front: Front<Inode>,
@@ -68,6 +71,7 @@ impl Inodes {
             orphans,
             holds,
             attribute_blocks,
+            tails: Tails::new(),
             front: Front::new((shard_share / 8).min(MOST_NEAR)),
             shard_share,
             evict_at: Sharded::with_count(table.shard_count(), |_| AtomicUsize::new(shard_share)),

@@ -73,10 +73,14 @@ impl Inodes {
     fn note_size(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>, size: u64) {
         let time = present();
         let tid = handle.tid();
+        let is_inside = !size.is_multiple_of(u64::from(self.store.block_size()));
         inode.edit(handle, Reach::Data, |state| {
             if size < state.slot.size {
                 state.cut_tid = Some(tid);
                 state.tail_is_zero = false;
+                if is_inside && !std::mem::replace(&mut state.tail_is_listed, true) {
+                    self.tails.list(inode.number());
+                }
             } else if size > state.slot.size {
                 state.tail_is_zero = true;
             }

@@ -50,7 +50,13 @@ impl Volume {
     pub fn sync(&self) -> Result<()> {
         self.inodes.store.commit_noted();
         self.run(|| match self.inodes.store.try_journal() {
-            Some(journal) => Ok(journal.commit_running()?),
+            Some(journal) => {
+                journal.commit_running()?;
+                if self.inodes.store.is_read_only() {
+                    return Ok(());
+                }
+                self.inodes.zero_tails()
+            }
             None => Ok(()),
         })
     }
