@@ -97,7 +97,6 @@ impl Stage {
     pub fn model(&self) -> Model {
         let mut model = Model::fresh(self.format.block_size);
         model.may_fill = self.may_fill;
-        model.has_extents = self.format.features.has_extents();
         model
     }
 }

@@ -16,12 +16,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pext4_jbd2::Handle;
-use pext4_ondisk::feature::ReadOnlyCompat;
 use pext4_ondisk::{LogicalBlock, extent};
 
 use crate::error::{Refusal, Result};
 use crate::inode::extents::{Extent, Mapping};
-use crate::inode::indirect;
 use crate::inode::table::Inodes;
 use crate::inode::{Inode, Reach, State, present};
 use crate::types::MappedRange;
@@ -50,15 +48,10 @@ impl Inodes {
         u64::from(self.store.block_size())
     }
 
-    /// Largest size of a file: 2^32 - 1 blocks, or what a block map can do.
+    /// Largest size of a file: 2^32 - 1 blocks.
     #[must_use]
-    pub fn largest_size(&self, inode: &Inode) -> u64 {
-        if Self::is_extent_mapped(inode) {
-            return self.block_bytes() * u64::from(u32::MAX);
-        }
-        let features = &self.store.features.read_only_compat;
-        let huge = features.contains(ReadOnlyCompat::HUGE_FILE);
-        indirect::largest_size(self.store.block_size(), huge)
+    pub fn largest_size(&self) -> u64 {
+        self.block_bytes() * u64::from(u32::MAX)
     }
 
     fn device_offset(&self, extent: &Extent, byte: u64) -> u64 {
@@ -118,7 +111,7 @@ impl Inodes {
         let end = offset
             .checked_add(from.len() as u64)
             .ok_or(Refusal::FileTooLarge)?;
-        if end > self.largest_size(inode) {
+        if end > self.largest_size() {
             return Err(Refusal::FileTooLarge.into());
         }
         if from.is_empty() {
@@ -281,6 +274,7 @@ impl Inodes {
 
     /// Sets the feature that files of 2 GiB and more need.
     pub(crate) fn allow_large_file(&self, handle: &mut Handle<'_>, size: u64) {
+        use pext4_ondisk::feature::ReadOnlyCompat;
         let needed = size > u64::from(u32::MAX >> 1);
         if needed
             && !self.store.superblock(|sb| {
@@ -350,7 +344,7 @@ impl Inodes {
     ) -> Result<()> {
         let end = offset
             .checked_add(length)
-            .filter(|&end| end <= self.largest_size(inode))
+            .filter(|&end| end <= self.largest_size())
             .ok_or(Refusal::FileTooLarge)?;
         self.store.check_writable()?;
         if !keep_size && end > inode.size() {
@@ -397,7 +391,7 @@ impl Inodes {
         let end = offset
             .checked_add(length)
             .ok_or(Refusal::FileTooLarge)?
-            .min(self.largest_size(inode));
+            .min(self.largest_size());
         let first = offset.div_ceil(block_bytes);
         let last = end / block_bytes;
         if first > last {

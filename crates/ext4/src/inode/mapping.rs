@@ -1,4 +1,4 @@
-//! From a file's blocks to the device's: extent tree or block map joined with the journal, the buffers and
+//! From a file's blocks to the device's: the extent tree joined with the journal, the buffers and
 //! the allocator.
 //!
 //! The tree's root lies in the inode's slot. A change copies the root, runs the tree operation
@@ -6,8 +6,7 @@
 //! committer sees it whole. Tree nodes are edited in place as shared pages; an operation reserves
 //! the nodes it may need before its first change (there is no undo).
 //!
-//! Files of the older form have a block map in the place of the tree (`indirect`), on the same store
-//! of nodes: its pointer blocks are nodes without checksums.
+//! Files of the older block-mapped form are read; they are not changed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,11 +16,10 @@ use pext4_jbd2::Handle;
 use pext4_ondisk::extent::Bounds;
 use pext4_ondisk::feature::ReadOnlyCompat;
 use pext4_ondisk::inode::InodeFlags;
-use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock, extent};
+use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock, extent, indirect};
 
 use crate::error::{Error, Refusal, Result};
 use crate::inode::extents::{self, Extent, Mapping, NodeStore};
-use crate::inode::indirect::{self, Limit};
 use crate::inode::table::Inodes;
 use crate::inode::{Inode, Map, Reach};
 use crate::mballoc::{Purpose, Request};
@@ -41,8 +39,6 @@ struct Nodes<'a, 'h> {
     inodes: &'a Inodes,
     inode: &'a Inode,
     generation: u32,
-    /// Whether the nodes are pointer blocks, which carry no checksum.
-    are_pointers: bool,
     change: Option<Change<'a, 'h>>,
 }
 
@@ -70,16 +66,13 @@ impl<'a, 'h> Nodes<'a, 'h> {
     }
 
     fn verify(&self, page: &[u8], depth: u16) -> std::result::Result<(), Corrupt> {
-        if self.are_pointers {
-            return Ok(());
-        }
         self.verify_sum(page)?;
         extents::check_node(page, depth, &self.inodes.store.bounds())
     }
 
     fn verify_sum(&self, page: &[u8]) -> std::result::Result<(), Corrupt> {
         let store = &self.inodes.store;
-        if store.metadata_csum && !self.are_pointers {
+        if store.metadata_csum {
             extent::verify_node(
                 store.checksum_seed,
                 self.inode.number(),
@@ -91,9 +84,6 @@ impl<'a, 'h> Nodes<'a, 'h> {
     }
 
     fn stamp(&self) -> Stamp {
-        if self.are_pointers {
-            return Stamp::NONE;
-        }
         seal::extent_node(self.inode.number(), self.generation)
     }
 }
@@ -142,7 +132,6 @@ impl NodeStore for Nodes<'_, '_> {
 
     fn reserve(&mut self, nodes: u32) -> Result<()> {
         let (inodes, number) = (self.inodes, self.inode.number());
-        let are_pointers = self.are_pointers;
         let change = self.changing();
         while change.reserved.len() < nodes as usize {
             let request = Request {
@@ -151,10 +140,6 @@ impl NodeStore for Nodes<'_, '_> {
             };
             let run = inodes.groups.allocate(change.handle, &request)?;
             change.reserved.push(run.start);
-            // A pointer has 32 bits. What is reserved and not used is freed.
-            if are_pointers && run.start.get() > u64::from(u32::MAX) {
-                return Err(Refusal::NoSpace.into());
-            }
         }
         Ok(())
     }
@@ -187,9 +172,23 @@ impl NodeStore for Nodes<'_, '_> {
 }
 
 impl Inodes {
-    /// Whether a file is mapped by extents, which may be unwritten, and not by a block map.
-    pub(crate) fn is_extent_mapped(inode: &Inode) -> bool {
+    fn is_extent_mapped(inode: &Inode) -> bool {
         inode.flags().contains(InodeFlags::EXTENTS)
+    }
+
+    /// Refuses files of the older block-mapped form, whose map is not changed.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported`.
+    pub(crate) fn check_extent_mapped(&self, inode: &Inode) -> Result<()> {
+        if Self::is_extent_mapped(inode) {
+            return Ok(());
+        }
+        Err(Error::Unsupported(format!(
+            "inode {}: changing a file that is mapped by indirect blocks; copy it to convert it",
+            inode.number()
+        )))
     }
 
     /// Refuses blocks of files that hold structures of the file system itself: only an image that
@@ -216,7 +215,6 @@ impl Inodes {
             inodes: self,
             inode,
             generation: inode.generation(),
-            are_pointers: !Self::is_extent_mapped(inode),
             change: handle.map(|handle| Change {
                 handle,
                 goal,
@@ -248,13 +246,39 @@ impl Inodes {
 
     fn lookup_any(&self, inode: &Inode, logical: LogicalBlock) -> Result<Mapping> {
         let root = inode.root();
+        if !Self::is_extent_mapped(inode) {
+            return self.lookup_indirect(inode, &root, logical);
+        }
         let nodes = self.nodes(inode, None, BlockNumber::default());
-        let mapping = if nodes.are_pointers {
-            indirect::lookup(&root, &nodes, logical)
-        } else {
-            extents::lookup(&root, &nodes, logical)
+        extents::lookup(&root, &nodes, logical).map_err(|error| placed(error, inode))
+    }
+
+    fn lookup_indirect(
+        &self,
+        inode: &Inode,
+        root: &[u8; 60],
+        logical: LogicalBlock,
+    ) -> Result<Mapping> {
+        let read = |block: BlockNumber, index: usize| -> Result<u32> {
+            let buffer = self.store.near_block(block)?;
+            let state = buffer.read();
+            Ok(indirect::entry(&state.page, index))
         };
-        mapping.map_err(|error| placed(error, inode))
+        let mapped = indirect::lookup(root, self.store.block_size(), logical, read)
+            .map_err(|error| placed(error, inode))?;
+        Ok(match mapped {
+            Some(start) if self.store.contains(start, 1) => Mapping::Mapped(Extent {
+                logical,
+                start,
+                length: 1,
+                unwritten: false,
+            }),
+            Some(start) => {
+                let corrupt = Corrupt::new("block map", "points outside the file system");
+                return Err(corrupt.in_block(start).in_inode(inode.number()).into());
+            }
+            None => Mapping::Hole { logical, length: 1 },
+        })
     }
 
     /// Runs a tree operation that changes the map, and puts root and block count back.
@@ -266,6 +290,7 @@ impl Inodes {
         goal: BlockNumber,
         operation: impl FnOnce(&mut [u8; 60], &mut Nodes<'_, '_>) -> Result<R>,
     ) -> Result<R> {
+        self.check_extent_mapped(inode)?;
         let mut root = inode.root();
         let mut nodes = self.nodes(inode, Some(handle), goal);
         let result = operation(&mut root, &mut nodes);
@@ -275,7 +300,7 @@ impl Inodes {
         {
             self.store
                 .journal()
-                .abort(&format!("the map of a file was left half changed: {error}"));
+                .abort(&format!("an extent tree was left half changed: {error}"));
             return result;
         }
         for block in change.reserved {
@@ -331,11 +356,7 @@ impl Inodes {
         extent: Extent,
     ) -> Result<()> {
         self.change_tree(handle, inode, extent.start, |root, nodes| {
-            if nodes.are_pointers {
-                indirect::insert(root, nodes, extent)?;
-            } else {
-                extents::insert(root, nodes, extent)?;
-            }
+            extents::insert(root, nodes, extent)?;
             nodes.count(i64::from(extent.length));
             Ok(())
         })
@@ -358,17 +379,14 @@ impl Inodes {
         let is_metadata = inode.file_type() != crate::types::FileType::Regular;
         let mut freed = Vec::new();
         let left = self.change_tree(handle, inode, self.home_goal(inode), |root, nodes| {
-            let left = if nodes.are_pointers {
-                let blocks = if is_metadata {
-                    MOST_FORGOTTEN
-                } else {
-                    u64::MAX
-                };
-                let entries = budget;
-                indirect::remove(root, nodes, range, Limit { entries, blocks }, &mut freed)?
-            } else {
-                remove_extents(root, nodes, range, budget, is_metadata, &mut freed)?
+            let start = match extents::last_end(root, nodes, &range)? {
+                Some(end) if is_metadata => range.start.max(end.saturating_sub(MOST_FORGOTTEN)),
+                _ => range.start,
             };
+            let step = start..range.end;
+            let left = extents::remove(root, nodes, step, budget, &mut |start, length| {
+                freed.push((start, length))
+            })?;
             for &(start, length) in &freed {
                 self.check_not_metadata(start, length)?;
             }
@@ -378,7 +396,7 @@ impl Inodes {
                     .map(|&(_, length)| i64::from(length))
                     .sum::<i64>(),
             );
-            Ok(left)
+            Ok(left.or((start > range.start).then_some(start)))
         })?;
         for (start, length) in freed {
             if is_metadata {
@@ -436,14 +454,9 @@ impl Inodes {
         } else {
             extent::MAX_WRITTEN_LENGTH
         };
-        let mut length = u32::try_from(hole.end - hole.start)
+        let length = u32::try_from(hole.end - hole.start)
             .unwrap_or(u32::MAX)
             .min(most);
-        if !Self::is_extent_mapped(inode) {
-            let room = indirect::room(logical, self.store.block_size());
-            length = length.min(room.ok_or(Refusal::FileTooLarge)?);
-            debug_assert!(!unwritten, "refused before: a block map cannot say that");
-        }
         let request = Request {
             inode: inode.number(),
             logical,
@@ -491,26 +504,6 @@ impl Inodes {
             self.groups.release(&preallocation);
         }
     }
-}
-
-/// Takes a range out of an extent tree, as [`Inodes::unmap`] says it.
-fn remove_extents(
-    root: &mut [u8; 60],
-    nodes: &mut Nodes<'_, '_>,
-    range: Range<u64>,
-    budget: u32,
-    is_metadata: bool,
-    freed: &mut Vec<(BlockNumber, u32)>,
-) -> Result<Option<u64>> {
-    let start = match extents::last_end(root, nodes, &range)? {
-        Some(end) if is_metadata => range.start.max(end.saturating_sub(MOST_FORGOTTEN)),
-        _ => range.start,
-    };
-    let step = start..range.end;
-    let left = extents::remove(root, nodes, step, budget, &mut |start, length| {
-        freed.push((start, length))
-    })?;
-    Ok(left.or((start > range.start).then_some(start)))
 }
 
 fn placed(error: Error, inode: &Inode) -> Error {

@@ -19,7 +19,6 @@ pub mod data;
 pub mod extents;
 mod glance;
 pub mod holds;
-mod indirect;
 pub mod leaves;
 pub mod mapping;
 pub mod table;

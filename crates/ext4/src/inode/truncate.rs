@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pext4_jbd2::Handle;
-use pext4_ondisk::{Corrupt, extent, indirect};
+use pext4_ondisk::{Corrupt, extent};
 
 use crate::error::{Refusal, Result};
 use crate::groups::CREDITS_PER_GROUP;
@@ -48,7 +48,7 @@ impl Inodes {
     ///
     /// `Refused(FileTooLarge | ReadOnly)`, `Corrupt`, `Io`.
     pub fn set_size(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
-        if size > self.largest_size(inode) {
+        if size > self.largest_size() {
             return Err(Refusal::FileTooLarge.into());
         }
         self.store.check_writable()?;
@@ -60,10 +60,13 @@ impl Inodes {
             self.note_size(&mut handle, inode, size);
             return Ok(());
         }
+        if self.has_block_map(inode) && size < before {
+            self.check_extent_mapped(inode)?;
+        }
         self.drop_preallocation(inode);
         let mut handle = self.store.start(self.step_credits())?;
         self.note_size(&mut handle, inode, size);
-        if !self.has_block_map(inode) {
+        if !inode.state(|state| state.slot.has_extents()) {
             return Ok(());
         }
         let first = size.div_ceil(u64::from(self.store.block_size()));
@@ -165,6 +168,20 @@ impl Inodes {
         }
     }
 
+    /// Refuses, before anything is changed, to take the last name of an inode whose blocks could
+    /// not be freed then.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` for files that are mapped by indirect blocks.
+    pub(crate) fn check_removable(&self, inode: &Inode) -> Result<()> {
+        let is_last = inode.is_directory() || inode.state(|state| state.slot.links <= 1);
+        if is_last && self.has_block_map(inode) {
+            self.check_extent_mapped(inode)?;
+        }
+        Ok(())
+    }
+
     /// Whether [`Inodes::free_all_blocks`] will do: the map fits the inode itself, and one step.
     pub(crate) fn is_freed_in_one_step(&self, inode: &Inode) -> Result<bool> {
         if !self.has_block_map(inode) {
@@ -172,10 +189,7 @@ impl Inodes {
         }
         let (extents, root) = inode.state(|state| (state.slot.has_extents(), state.slot.block));
         if !extents {
-            // The direct blocks, each perhaps a run of its own.
-            let direct = &root[..4 * indirect::DIRECT];
-            let is_short = root[direct.len()..].iter().all(|&byte| byte == 0);
-            return Ok(is_short && self.step_entries() as usize > indirect::DIRECT);
+            return Ok(false);
         }
         let is_short = || -> std::result::Result<bool, Corrupt> {
             let node = extent::Node::parse(&root)?;

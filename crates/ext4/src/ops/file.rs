@@ -6,7 +6,6 @@ use pext4_sync::Near;
 use super::birth::Birth;
 use super::{INODE_CREDITS, check_directory};
 use crate::error::{Refusal, Result};
-use crate::inode::table::Inodes;
 use crate::inode::{Inode, Reach};
 use crate::types::{AllocateMode, Entry, FileType, InodeNumber, MappedRange, New};
 use crate::volume::Volume;
@@ -108,16 +107,12 @@ impl Volume {
             return Err(Refusal::Invalid.into());
         }
         let end = offset.checked_add(length);
-        let is_punching = mode == AllocateMode::PunchHole;
+        if mode != AllocateMode::PunchHole && end.is_none_or(|end| end > self.inodes.largest_size())
+        {
+            return Err(Refusal::FileTooLarge.into());
+        }
         self.run(|| {
             let inode = self.regular(inode)?;
-            if !is_punching && end.is_none_or(|end| end > self.inodes.largest_size(&inode)) {
-                return Err(Refusal::FileTooLarge.into());
-            }
-            // A block map has no way to say that a block is there and unwritten.
-            if !is_punching && !Inodes::is_extent_mapped(&inode) {
-                return Err(Refusal::NotSupported.into());
-            }
             let _lock = super::lock_exclusive(&inode)?;
             check_not_immutable(&inode)?;
             if matches!(

@@ -329,7 +329,7 @@ impl Volume {
                 return Err(Refusal::NotEmpty.into());
             }
         }
-        Ok(())
+        self.inodes.check_removable(other)
     }
 
     /// What is to be left under the old name, without a name yet.

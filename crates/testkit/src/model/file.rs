@@ -152,9 +152,6 @@ impl Model {
         {
             return Err([EINVAL, EFBIG].into());
         }
-        if !self.has_extents && mode != AllocateMode::PunchHole {
-            return Err([EOPNOTSUPP, EFBIG].into());
-        }
         if offset + length > self.largest_file() && mode != AllocateMode::PunchHole {
             return Err(EFBIG.into());
         }

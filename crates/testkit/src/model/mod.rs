@@ -196,8 +196,6 @@ pub struct Model {
     step: u64,
     /// Whether the volume may run out of space or inodes.
     pub may_fill: bool,
-    /// Whether files have extents; without them space cannot be allocated ahead.
-    pub has_extents: bool,
     /// Inodes without names live on as if somebody held them (concurrent histories).
     pub keeps_unnamed: bool,
     /// Seconds since 1970 when the run began.
@@ -216,7 +214,6 @@ impl Model {
             next: 12,
             step: 0,
             may_fill: false,
-            has_extents: true,
             keeps_unnamed: false,
             started: now(),
         };

@@ -21,32 +21,19 @@ pub enum Features {
     NoChecksums,
     /// As Debian 12, with 32-bit block numbers and descriptors of 32 bytes.
     Narrow,
-    /// ext3: a journal, and files with block maps.
-    Ext3,
-    /// ext2: block maps, and no journal.
-    Ext2,
 }
 
 impl Features {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 5] = [
         Self::Debian12,
         Self::Upstream,
         Self::NoJournal,
         Self::NoChecksums,
         Self::Narrow,
-        Self::Ext3,
-        Self::Ext2,
     ];
 
-    /// Whether files have extents, not block maps.
-    #[must_use]
-    pub fn has_extents(self) -> bool {
-        !matches!(self, Self::Ext2 | Self::Ext3)
-    }
-
     fn list(self) -> String {
-        let old = "none,ext_attr,resize_inode,dir_index,filetype,sparse_super,large_file";
         let common = "none,ext_attr,resize_inode,dir_index,filetype,extent,flex_bg,sparse_super,\
                       large_file,huge_file,dir_nlink,extra_isize";
         let more = match self {
@@ -55,8 +42,6 @@ impl Features {
             Self::NoJournal => ",64bit,metadata_csum",
             Self::NoChecksums => ",has_journal,64bit",
             Self::Narrow => ",has_journal,metadata_csum",
-            Self::Ext3 => return format!("{old},has_journal"),
-            Self::Ext2 => return old.to_owned(),
         };
         format!("{common}{more}")
     }
