@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pext4_block::{Access, FileDevice};
-use pext4_fs::{AllocateMode, MountOptions, New, RenameMode, SetAttributes, SetXattrMode, Volume};
+use pext4_fs::{
+    AllocateMode, InodeNumber, MountOptions, New, RenameMode, SetAttributes, SetXattrMode, Volume,
+};
 
 /// A program that a neighbouring test is just starting holds the image's lock until it is its own:
 /// opening waits that long.
@@ -277,5 +279,30 @@ fn nothing_is_left_behind_the_end_of_a_cut_file() {
     let bytes = std::fs::read(&image.path).expect("the image");
     let found = bytes.windows(marker.len()).any(|window| window == marker);
     assert!(!found, "the bytes that were cut off are on the image");
+    assert_clean(&image.path);
+}
+
+/// The number of a file that was cut is a symbolic link's when the mount ends.
+#[test]
+fn a_link_in_the_place_of_a_cut_file_is_left_alone() {
+    let Some(image) = image("16M", &[]) else {
+        return;
+    };
+    let volume = open(&image.path);
+    let mut file = volume.paths().create("/file").expect("room");
+    file.write_all(b"some bytes").expect("room");
+    drop(file);
+    let before = volume.paths().metadata("/file").expect("it is there").inode;
+    let cut = SetAttributes {
+        size: Some(4),
+        ..SetAttributes::default()
+    };
+    volume.set_attributes(before, &cut).expect("a cut");
+    volume.unlink(InodeNumber::ROOT, b"file").expect("it goes");
+    let link = volume
+        .make_symlink(InodeNumber::ROOT, b"link", b"ttttt", &New::default())
+        .expect("a link");
+    assert_eq!(link.inode, before, "the number is used again");
+    volume.close().expect("a clean end");
     assert_clean(&image.path);
 }

@@ -14,6 +14,7 @@ use pext4_sync::{Mutex, Sharded};
 
 use crate::error::{Refusal, Result};
 use crate::inode::table::Inodes;
+use crate::types::FileType;
 
 /// Inodes whose last block holds old bytes.
 pub struct Tails {
@@ -56,7 +57,8 @@ impl Inodes {
             };
             let _lock = inode.lock.write_keyed(u64::from(number.get()));
             inode.note(|state| state.tail_is_listed = false);
-            if !inode.is_dead() {
+            // The number may have begun another life since; any file's tail may be made zero.
+            if !inode.is_dead() && inode.file_type() == FileType::Regular {
                 self.zero_tail(&inode)?;
             }
         }
