@@ -95,7 +95,7 @@ fn every_verb_is_a_command() {
     assert!(out.status.success() && out.stdout.is_empty());
     assert_eq!(cat(&place, "/input"), "piped");
     let got = place.point.join("got");
-    succeed(&mut on(&place, "get", &["/copy"]).arg(&got));
+    succeed(on(&place, "get", &["/copy"]).arg(&got));
     assert_eq!(
         fs::read(got.join("b/file")).expect("there"),
         b"from the host\n"

@@ -76,7 +76,7 @@ fn a_mount_takes_a_setting_and_tells_what_its_mechanisms_did() {
     };
     let mount = place.mount(&["-o", "scaling=seeds:+frees,mb_optimize_scan=0"]);
     for number in 0..10 {
-        fs::write(mount.path(&format!("f{number}")), vec![7; 100_000]).unwrap();
+        fs::write(mount.path(format!("f{number}")), vec![7; 100_000]).unwrap();
     }
     let stats = |arguments: &[&str]| succeed(pext4(["stats"]).args(arguments).arg(&place.point));
     let said = stats(&[]);

@@ -241,16 +241,16 @@ impl Orphans {
                 let _whole = self.whole_file.lock_keyed(WHOLE_FILE);
                 self.take_in(handle, inode, 0..count, 0)
             }
-            OrphanSlots::Lockless => self.take_in(handle, inode, self.from_own_block(count), 0),
+            OrphanSlots::Lockless => self.take_in(handle, inode, self.blocks_from_own(count), 0),
             OrphanSlots::Remembered => {
                 let from = topology::current() * SLOT_STRIDE;
-                self.take_in(handle, inode, self.from_own_block(count), from)
+                self.take_in(handle, inode, self.blocks_from_own(count), from)
             }
         }
     }
 
     /// All blocks, the shard's own first.
-    fn from_own_block(&self, count: usize) -> impl Iterator<Item = usize> + use<> {
+    fn blocks_from_own(&self, count: usize) -> impl Iterator<Item = usize> + use<> {
         let start = topology::current() * SHARD_STRIDE;
         (0..count).map(move |step| (start + step) % count)
     }

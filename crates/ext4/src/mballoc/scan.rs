@@ -28,6 +28,9 @@ use crate::groups::{Groups, Held, Preallocation};
 use crate::options::BusyGroups;
 use crate::statistics::Event;
 
+/// One way to search, and what is counted when it finds something.
+type Criterion<S> = (Event, fn(&mut S) -> Option<Found>);
+
 /// Powers of two below this order are not worth a search of their own.
 const LEAST_ORDER: u32 = 2;
 /// Groups that a criterion reads into memory before it leaves the rest to the next one.
@@ -129,7 +132,7 @@ impl Scan<'_, '_> {
     /// The criteria, one after the other.
     fn elsewhere(&mut self) -> Option<Found> {
         let stream = self.follow_stream();
-        let criteria: [(Event, fn(&mut Self) -> Option<Found>); 5] = [
+        let criteria: [Criterion<Self>; 5] = [
             (Event::PowerHits, Self::power_of_two),
             (Event::AverageHits, Self::average),
             (Event::TrimmedHits, Self::best_available),
