@@ -7,8 +7,12 @@
 //! follows that caller to its core. As soon as there are more callers it runs wherever there is
 //! room; the threads tell each other whom they see at their rare looks, not at every call.
 //!
+//! While it follows, it also gives way to everybody ([`GivingWay`]).
+//!
 //! All of it is a hint: where the system does not tell the caller's core, or refuses, nothing is
 //! moved.
+
+mod giving_way;
 
 use std::cell::RefCell;
 use std::fs;
@@ -17,6 +21,8 @@ use std::time::{Duration, Instant};
 use pext4_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use pext4_sync::time;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use giving_way::GivingWay;
 
 /// Calls between two looks, at least.
 const CALLS: u32 = 32;
@@ -48,6 +54,7 @@ struct Placement {
     calls: u32,
     looked: Instant,
     core: Option<usize>,
+    giving_way: GivingWay,
     thread: usize,
 }
 
@@ -66,6 +73,7 @@ impl Placement {
             calls: 0,
             looked: Instant::now(),
             core: None,
+            giving_way: GivingWay::default(),
             thread: NEXT_THREAD.fetch_add(1, Ordering::Relaxed) % THREADS,
         }
     }
@@ -76,7 +84,7 @@ impl Placement {
             self.changes += 1;
         }
         self.calls += 1;
-        if self.calls >= CALLS && self.looked.elapsed() >= INTERVAL {
+        if (self.calls >= CALLS || self.giving_way.is_on()) && self.looked.elapsed() >= INTERVAL {
             self.look();
         }
     }
@@ -87,6 +95,7 @@ impl Placement {
         if core != self.core {
             self.move_to(core);
         }
+        self.giving_way.look(self.caller, self.core.is_some());
         self.changes = 0;
         self.calls = 0;
         self.looked = Instant::now();
@@ -94,7 +103,7 @@ impl Placement {
 
     /// Tells the other threads of this one's caller; whether none has seen another lately.
     fn agree(&self) -> bool {
-        let now = u32::try_from(time::now().as_millis() & u128::from(u32::MAX)).expect("masked");
+        let now = milliseconds();
         SEEN[self.thread].store(
             u64::from(self.caller) << 32 | u64::from(now),
             Ordering::Relaxed,
@@ -122,6 +131,11 @@ impl Placement {
             self.core = core;
         }
     }
+}
+
+/// The time, good enough for differences of days.
+fn milliseconds() -> u32 {
+    u32::try_from(time::now().as_millis() & u128::from(u32::MAX)).expect("masked")
 }
 
 /// The core that a process ran on last.

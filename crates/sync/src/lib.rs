@@ -8,7 +8,7 @@
 //! feature `meter` somebody looks on: the [`meter`], and traces for tests; with `virtual` the
 //! caller may be one of hundreds of cores in virtual time. This is the one crate of the core with
 //! `unsafe` code, and of its modules only [`stack`] and `biased`, the reading of the processor's
-//! clock and the switch between virtual cores have any.
+//! clock, the call in [`deference`] and the switch between virtual cores have any.
 
 #![deny(unsafe_code)]
 
@@ -25,6 +25,7 @@ mod rwlock;
 pub mod atomic;
 pub mod bits;
 pub mod counter;
+pub mod deference;
 pub mod front;
 pub mod hash;
 pub mod map;
