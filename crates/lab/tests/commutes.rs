@@ -1,0 +1,469 @@
+//! What should commute shares nothing: the structural evidence, on one core.
+//!
+//! Two sides, pinned to different shards, do operations that have nothing to do with each other, or
+//! meet only in one directory. Every lock instance and every line with an atomic that an operation
+//! touches is written down (`pext4_sync::trace`); two operations that commute may have none in
+//! common that either of them changes, but for the exceptions in [`EXCEPTIONS`], each with its
+//! reason. An exception that no longer occurs fails the test as well.
+//!
+//! An operation is done many times. Something that is shared once in many times (a shard fetches
+//! another chunk of credits, a hint is renewed) is no hand-over per operation, so what counts is
+//! what is shared in at least [`OFTEN`] of [`ROUNDS`] rounds. `docs/VIRTUAL.md` says what a trace
+//! does not see.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pext4_block::RamDevice;
+use pext4_fs::{
+    AllocateMode, InodeNumber, MountOptions, New, RenameMode, SetAttributes, SetXattrMode, Volume,
+};
+use pext4_image::mkfs;
+use pext4_sync::topology;
+use pext4_sync::trace::{Kind, Trace, record};
+
+/// As many shards as on a machine with so many processors: with few, what is spread by hash meets by
+/// accident.
+const PROCESSORS: usize = 256;
+/// Groups of the image, of 128 MiB.
+const GROUPS: u64 = 64;
+const ROUNDS: usize = 12;
+const OFTEN: usize = 4;
+/// Rounds before those that count.
+const WARM_UP: usize = 20;
+/// Names in the directory that both sides use: enough for several dozen leaves.
+const COMMON_NAMES: usize = 3000;
+
+const NEW: New = New {
+    permissions: 0o600,
+    uid: 0,
+    gid: 0,
+};
+
+/// What one side works on.
+struct Side {
+    number: usize,
+    volume: Arc<Volume>,
+    directory: InodeNumber,
+    second: InodeNumber,
+    file: InodeNumber,
+    /// A directory of both sides, and a file in it.
+    common: InodeNumber,
+    common_file: InodeNumber,
+    round: usize,
+}
+
+impl Side {
+    fn name(&self, prefix: &str) -> Vec<u8> {
+        format!("{prefix}-{}-{}", self.number, self.round).into_bytes()
+    }
+
+    /// A name of the common directory that exists and is this side's in this round.
+    fn common_name(&self) -> Vec<u8> {
+        common_name((self.round * 37 + self.number * COMMON_NAMES / 2) % COMMON_NAMES)
+    }
+
+    fn resize(&self, size: u64) {
+        let change = SetAttributes {
+            size: Some(size),
+            ..SetAttributes::default()
+        };
+        self.volume
+            .set_attributes(self.file, &change)
+            .expect("it can be done");
+    }
+}
+
+fn common_name(number: usize) -> Vec<u8> {
+    format!("a-name-that-is-long-enough-to-fill-some-leaves-{number:06}").into_bytes()
+}
+
+/// An operation: what comes before it and is not looked at, and itself.
+struct Operation {
+    name: &'static str,
+    before: fn(&Side),
+    run: fn(&Side),
+}
+
+const fn operation(name: &'static str, run: fn(&Side)) -> Operation {
+    Operation {
+        name,
+        before: |_| (),
+        run,
+    }
+}
+
+const fn prepared(name: &'static str, before: fn(&Side), run: fn(&Side)) -> Operation {
+    Operation { name, before, run }
+}
+
+/// Operations on what is a side's own. Any two of different sides commute.
+const PRIVATE: &[Operation] = &[
+    operation("create", |side| {
+        let made = side.volume.create(side.directory, &side.name("new"), &NEW);
+        side.volume.forget(made.expect("there is room").inode, 1);
+    }),
+    prepared(
+        "unlink",
+        |side| {
+            let made = side.volume.create(side.directory, &side.name("gone"), &NEW);
+            side.volume.forget(made.expect("there is room").inode, 1);
+        },
+        |side| {
+            let name = side.name("gone");
+            side.volume
+                .unlink(side.directory, &name)
+                .expect("it is there");
+        },
+    ),
+    prepared(
+        "rename in one directory",
+        |side| {
+            let made = side.volume.create(side.directory, &side.name("old"), &NEW);
+            side.volume.forget(made.expect("there is room").inode, 1);
+        },
+        |side| {
+            let (old, new) = (side.name("old"), side.name("moved"));
+            let own = side.directory;
+            let moved = side
+                .volume
+                .rename(own, &old, own, &new, RenameMode::Replace);
+            moved.expect("it is there");
+        },
+    ),
+    prepared(
+        "rename into another directory",
+        |side| {
+            let made = side.volume.create(side.directory, &side.name("from"), &NEW);
+            side.volume.forget(made.expect("there is room").inode, 1);
+        },
+        |side| {
+            let name = side.name("from");
+            let (from, to) = (side.directory, side.second);
+            let moved = side
+                .volume
+                .rename(from, &name, to, &name, RenameMode::Replace);
+            moved.expect("it is there");
+        },
+    ),
+    operation("lookup", |side| {
+        let found = side
+            .volume
+            .lookup(side.directory, b"file")
+            .expect("it is there");
+        side.volume.forget(found.inode, 1);
+    }),
+    operation("stat", |side| {
+        side.volume.attributes(side.file).expect("it is there");
+    }),
+    operation("list", |side| {
+        let listed = side.volume.read_directory(side.second, 0, &mut |_| true);
+        listed.expect("it is there");
+    }),
+    operation("read", |side| {
+        side.volume
+            .read(side.file, 0, &mut [0; 4096])
+            .expect("it is there");
+    }),
+    operation("overwrite", |side| {
+        side.volume
+            .write(side.file, 0, &[7; 4096])
+            .expect("it is there");
+    }),
+    prepared(
+        "append",
+        |side| side.resize(4096 * (side.round as u64 % 3 + 1)),
+        |side| {
+            let end = 4096 * (side.round as u64 % 3 + 1);
+            side.volume
+                .write(side.file, end, &[8; 4096])
+                .expect("there is room");
+        },
+    ),
+    prepared(
+        "allocate",
+        |side| side.resize(1 << 20),
+        |side| {
+            let mode = AllocateMode::Extend;
+            let made = side.volume.allocate(side.file, mode, 1 << 20, 32 << 10);
+            made.expect("there is room");
+        },
+    ),
+    prepared(
+        "truncate by a byte",
+        |side| side.resize(8192),
+        |side| side.resize(8191),
+    ),
+    prepared(
+        "truncate blocks away",
+        |side| {
+            side.resize(4096);
+            side.volume
+                .write(side.file, 4096, &[9; 16384])
+                .expect("there is room");
+        },
+        |side| side.resize(4096),
+    ),
+    operation("change permissions", |side| {
+        let change = SetAttributes {
+            permissions: Some(0o600 + (side.round as u16 % 2) * 0o10),
+            ..SetAttributes::default()
+        };
+        side.volume
+            .set_attributes(side.file, &change)
+            .expect("it can be done");
+    }),
+    operation("set a small attribute", |side| {
+        let value = side.name("value");
+        let set = side
+            .volume
+            .set_xattr(side.file, b"user.small", &value, SetXattrMode::Any);
+        set.expect("there is room");
+    }),
+    operation("set a large attribute", |side| {
+        let value = side.name("value").repeat(40);
+        let set = side
+            .volume
+            .set_xattr(side.file, b"user.large", &value, SetXattrMode::Any);
+        set.expect("there is room");
+    }),
+    operation("a file without a name, made and given back", |side| {
+        let made = side
+            .volume
+            .create_unnamed(side.directory, &NEW)
+            .expect("there is room");
+        side.volume.forget(made.inode, 1);
+    }),
+];
+
+/// Operations in one directory, or on one file, that commute all the same.
+const COMMON: &[Operation] = &[
+    operation("look up one name", |side| {
+        let found = side
+            .volume
+            .lookup(side.common, &common_name(0))
+            .expect("it is there");
+        side.volume.forget(found.inode, 1);
+    }),
+    operation("look up a name of one's own in one directory", |side| {
+        let found = side
+            .volume
+            .lookup(side.common, &side.common_name())
+            .expect("it is there");
+        side.volume.forget(found.inode, 1);
+    }),
+    operation("stat one file", |side| {
+        side.volume
+            .attributes(side.common_file)
+            .expect("it is there");
+    }),
+    operation("read one file", |side| {
+        side.volume
+            .read(side.common_file, 0, &mut [0; 4096])
+            .expect("it is there");
+    }),
+    operation("create in one directory", |side| {
+        let made = side.volume.create(side.common, &side.name("new"), &NEW);
+        side.volume.forget(made.expect("there is room").inode, 1);
+    }),
+    prepared(
+        "unlink in one directory",
+        |side| {
+            let made = side.volume.create(side.common, &side.name("gone"), &NEW);
+            side.volume.forget(made.expect("there is room").inode, 1);
+        },
+        |side| {
+            side.volume
+                .unlink(side.common, &side.name("gone"))
+                .expect("it is there");
+        },
+    ),
+];
+
+fn volume() -> Arc<Volume> {
+    let device = Arc::new(RamDevice::new(GROUPS << 27));
+    // The same each time: where names and numbers fall by hash decides what meets.
+    let options = mkfs::Options {
+        uuid: Some([7; 16]),
+        hash_seed: Some([1, 2, 3, 4]),
+        inodes: Some(GROUPS * 2048),
+        ..mkfs::Options::default()
+    };
+    mkfs::mkfs(&*device, &options).expect("an image");
+    let options = MountOptions {
+        commit_interval: Duration::from_secs(1 << 20),
+        ..MountOptions::default()
+    };
+    Arc::new(Volume::open(device, options).expect("a mount"))
+}
+
+fn sides() -> [Side; 2] {
+    let volume = volume();
+    let root = InodeNumber::ROOT;
+    let directory = |name: &str| {
+        let made = volume.make_directory(root, name.as_bytes(), &NEW);
+        made.expect("there is room").inode
+    };
+    let common = directory("common");
+    for number in 0..COMMON_NAMES {
+        let made = volume.create(common, &common_name(number), &NEW);
+        volume.forget(made.expect("there is room").inode, 1);
+    }
+    let common_file = volume
+        .lookup(common, &common_name(1))
+        .expect("it is there")
+        .inode;
+    volume
+        .write(common_file, 0, &[1; 4096])
+        .expect("there is room");
+    let side = |number: usize| {
+        let own = directory(&format!("own{number}"));
+        let file = volume
+            .create(own, b"file", &NEW)
+            .expect("there is room")
+            .inode;
+        volume.write(file, 0, &[1; 16384]).expect("there is room");
+        Side {
+            number,
+            volume: Arc::clone(&volume),
+            directory: own,
+            second: directory(&format!("second{number}")),
+            file,
+            common,
+            common_file,
+            round: 0,
+        }
+    };
+    [side(0), side(1)]
+}
+
+/// What each round of an operation touched.
+fn traces(side: &mut Side, operation: &Operation) -> Vec<Trace> {
+    // Shard 0 is where unpinned threads may be.
+    let _pin = topology::pin(side.number + 1);
+    let rounds = (0..WARM_UP + ROUNDS).map(|_| {
+        side.round += 1;
+        (operation.before)(side);
+        record(|| (operation.run)(side)).1
+    });
+    let all: Vec<Trace> = rounds.collect();
+    all.into_iter().skip(WARM_UP).collect()
+}
+
+/// What is shared, and where.
+type Found = BTreeMap<(Kind, String), usize>;
+
+/// The file of a place in the source, without the folders that differ between machines.
+fn file(site: &std::panic::Location<'_>) -> String {
+    let path = site.file();
+    let names: Vec<&str> = path.rsplitn(4, '/').collect();
+    let last: Vec<&str> = names.into_iter().take(3).rev().collect();
+    last.join("/")
+}
+
+fn shared(first: &[Trace], second: &[Trace]) -> Found {
+    let mut found = Found::new();
+    for (one, other) in first.iter().zip(second) {
+        let common = one.common(other).into_iter();
+        let places: BTreeSet<(Kind, String)> = common
+            .map(|shared| {
+                let (mut one, mut other) = (file(shared.first), file(shared.second));
+                if one > other {
+                    std::mem::swap(&mut one, &mut other);
+                }
+                let places = if one == other {
+                    one
+                } else {
+                    format!("{one} and {other}")
+                };
+                (shared.kind, places)
+            })
+            .collect();
+        for place in places {
+            *found.entry(place).or_default() += 1;
+        }
+    }
+    found.retain(|_, times| *times >= OFTEN);
+    found
+}
+
+/// What is shared although the operations commute.
+struct Exception {
+    /// Words of the names of the two operations; the one that is empty fits all.
+    operations: [&'static str; 2],
+    kind: Kind,
+    /// Part of the place.
+    place: &'static str,
+    /// Why it is so, and what it would take to change it.
+    #[expect(dead_code, reason = "it is there to be read")]
+    reason: &'static str,
+}
+
+const EXCEPTIONS: &[Exception] = &[];
+
+fn check(first: &str, second: &str, found: &Found, used: &mut BTreeSet<usize>) -> Vec<String> {
+    let fits = |exception: &Exception, kind: Kind, place: &str| {
+        let [one, other] = exception.operations;
+        let names = (first.contains(one) && second.contains(other))
+            || (first.contains(other) && second.contains(one));
+        names && exception.kind == kind && place.contains(exception.place)
+    };
+    let mut wrong = Vec::new();
+    for ((kind, place), times) in found {
+        let exceptions = EXCEPTIONS.iter().enumerate();
+        let fitting: Vec<usize> = exceptions
+            .filter(|(_, exception)| fits(exception, *kind, place))
+            .map(|(number, _)| number)
+            .collect();
+        if fitting.is_empty() {
+            wrong.push(format!(
+                "`{first}` and `{second}` share {kind:?} in {times} of {ROUNDS} rounds, at {place}"
+            ));
+        }
+        used.extend(fitting);
+    }
+    wrong
+}
+
+#[test]
+fn what_commutes_shares_nothing() {
+    topology::imitate(PROCESSORS);
+    let [mut left, mut right] = sides();
+    let mut all = |operations: &'static [Operation]| -> Vec<(&str, Vec<Trace>, Vec<Trace>)> {
+        let each = operations.iter();
+        each.map(|operation| {
+            let first = traces(&mut left, operation);
+            (operation.name, first, traces(&mut right, operation))
+        })
+        .collect()
+    };
+    let private = all(PRIVATE);
+    let common = all(COMMON);
+    let mut used = BTreeSet::new();
+    let mut wrong = Vec::new();
+    for (first, traces, _) in private.iter().chain(&common) {
+        for (second, _, others) in &private {
+            wrong.extend(check(first, second, &shared(traces, others), &mut used));
+        }
+    }
+    for (first, traces, _) in &common {
+        for (second, _, others) in &common {
+            wrong.extend(check(first, second, &shared(traces, others), &mut used));
+        }
+    }
+    for number in 0..EXCEPTIONS.len() {
+        if !used.contains(&number) {
+            let operations = EXCEPTIONS[number].operations;
+            wrong.push(format!(
+                "exception {number} ({operations:?}) does not occur any more"
+            ));
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} things are shared:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+}
