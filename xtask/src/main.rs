@@ -154,6 +154,19 @@ fn is_root() -> bool {
     })
 }
 
+/// Tests of what is only there in other builds: virtual cores, and what commutes.
+const BUILT_OTHERWISE: &[&[&str]] = &[
+    &["-p", "pext4-sync", "--features", "virtual"],
+    &[
+        "-p",
+        "pext4-lab",
+        "--features",
+        "meter",
+        "--test",
+        "commutes",
+    ],
+];
+
 fn test() -> Result<()> {
     install(&missing());
     let missing = missing();
@@ -173,7 +186,11 @@ fn test() -> Result<()> {
     if !required.is_empty() {
         bail!("on Debian: apt-get install {}", required.join(" "));
     }
-    execute(&mut cargo(&["test", "--workspace"]))
+    execute(&mut cargo(&["test", "--workspace"]))?;
+    for arguments in BUILT_OTHERWISE {
+        execute(cargo(&["test"]).args(*arguments))?;
+    }
+    Ok(())
 }
 
 fn lint() -> Result<()> {

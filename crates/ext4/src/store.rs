@@ -10,7 +10,7 @@
 //! up to date when the volume closes, as Linux does it.
 
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use pext4_block::{Buffer, Cache, Device};
@@ -64,6 +64,8 @@ pub struct Store {
 pub struct SuperblockState {
     home: BlockNumber,
     offset: u32,
+    /// Features that are set for sure, packed; so that asking takes no lock.
+    set: AtomicU64,
     inner: Mutex<SuperblockInner>,
 }
 
@@ -103,6 +105,10 @@ impl Store {
             superblock: Arc::new(SuperblockState {
                 home: BlockNumber(SUPERBLOCK_OFFSET / block_size),
                 offset,
+                set: AtomicU64::new(packed(
+                    superblock.features.compat,
+                    superblock.features.read_only_compat,
+                )),
                 inner: Mutex::new(
                     Class::Superblock,
                     SuperblockInner {
@@ -256,6 +262,25 @@ impl Store {
         change(&mut inner.superblock)
     }
 
+    /// Sets the features that something on the image needs from now on, if they are not set (one
+    /// credit).
+    pub fn need_features(
+        &self,
+        handle: &mut Handle<'_>,
+        compat: Compat,
+        read_only_compat: ReadOnlyCompat,
+    ) {
+        let needed = packed(compat, read_only_compat);
+        if self.superblock.set.load(Ordering::Relaxed) & needed == needed {
+            return;
+        }
+        self.edit_superblock(handle, |superblock| {
+            superblock.features.compat |= compat;
+            superblock.features.read_only_compat |= read_only_compat;
+        });
+        self.superblock.set.fetch_or(needed, Ordering::Relaxed);
+    }
+
     /// Changes the superblock and writes it to its home at once, past the journal, durable on
     /// return. Only for the moments when no transaction can hold it: mount, close, and after an
     /// abort.
@@ -396,6 +421,11 @@ impl Owing for SuperblockState {
             captures.push(self.capture_of(&inner.superblock));
         }
     }
+}
+
+/// Features in one word.
+fn packed(compat: Compat, read_only_compat: ReadOnlyCompat) -> u64 {
+    u64::from(compat.bits()) << 32 | u64::from(read_only_compat.bits())
 }
 
 /// The inodes that the superblock names, 0 for what the image has not.

@@ -28,7 +28,9 @@ pub fn defer_to_others(defers: bool) -> io::Result<()> {
 }
 
 fn may_come_back() -> io::Result<bool> {
-    Ok(capabilities(None)?.effective.contains(CapabilitySet::SYS_NICE))
+    Ok(capabilities(None)?
+        .effective
+        .contains(CapabilitySet::SYS_NICE))
 }
 
 /// The system call itself, since the C library's function of that name does nothing with musl.

@@ -12,11 +12,32 @@ use super::Preallocation;
 /// Sums that a shard remembers serve this many questions.
 const QUESTIONS_PER_SUM: u64 = 64;
 
-/// Sums of the volume as a shard last saw them.
-#[derive(Default)]
-struct Seen {
+/// Sums of the volume as a shard last saw them: summing reads lines that others write.
+struct Seen<const COUNT: usize> {
     questions: AtomicU64,
-    sums: [AtomicU64; 3],
+    sums: [AtomicU64; COUNT],
+}
+
+impl<const COUNT: usize> Seen<COUNT> {
+    fn new() -> Self {
+        Self {
+            questions: AtomicU64::new(0),
+            sums: [const { AtomicU64::new(0) }; COUNT],
+        }
+    }
+
+    /// What `sum` answers, or answered not long ago.
+    fn ask(&self, sum: impl FnOnce() -> [u64; COUNT]) -> [u64; COUNT] {
+        let question = self.questions.fetch_add(1, Ordering::Relaxed);
+        if question.is_multiple_of(QUESTIONS_PER_SUM) {
+            for (place, value) in self.sums.iter().zip(sum()) {
+                place.store(value, Ordering::Relaxed);
+            }
+        }
+        self.sums
+            .each_ref()
+            .map(|place| place.load(Ordering::Relaxed))
+    }
 }
 
 /// The hints of a volume.
@@ -30,7 +51,9 @@ pub struct Hints {
     /// Where the next top-level directory begins to look, as a count.
     spread: Sharded<AtomicU32>,
     /// Free inodes, free blocks, directories: what Orlov's limits are made from.
-    seen: Sharded<Seen>,
+    orlov: Sharded<Seen<3>>,
+    /// Free blocks: what a file's surplus is limited by.
+    free: Sharded<Seen<1>>,
 }
 
 impl Hints {
@@ -42,7 +65,8 @@ impl Hints {
             shards: if alone { 1 } else { shards },
             localities,
             apart: Sharded::new(|_| AtomicU64::new(0)),
-            seen: Sharded::new(|_| Seen::default()),
+            orlov: Sharded::new(|_| Seen::new()),
+            free: Sharded::new(|_| Seen::new()),
             spread: Sharded::new(|shard| AtomicU32::new(u32::try_from(shard).unwrap_or(0))),
         }
     }
@@ -66,18 +90,15 @@ impl Hints {
         (number % self.shards, self.shards)
     }
 
-    /// What `sum` answers, or answered not long ago: summing reads lines that others write.
+    /// What `sum` answers, or answered not long ago.
     pub fn recent_sums(&self, sum: impl FnOnce() -> [u64; 3]) -> [u64; 3] {
-        let seen = self.seen.local();
-        let question = seen.questions.fetch_add(1, Ordering::Relaxed);
-        if question.is_multiple_of(QUESTIONS_PER_SUM) {
-            for (place, value) in seen.sums.iter().zip(sum()) {
-                place.store(value, Ordering::Relaxed);
-            }
-        }
-        seen.sums
-            .each_ref()
-            .map(|place| place.load(Ordering::Relaxed))
+        self.orlov.local().ask(sum)
+    }
+
+    /// What `sum` answers, or answered not long ago.
+    pub fn recent_free(&self, sum: impl FnOnce() -> u64) -> u64 {
+        let [free] = self.free.local().ask(|| [sum()]);
+        free
     }
 
     /// The caller's shard, and where it claims inodes since it met others.

@@ -8,6 +8,9 @@
 //! - *Locked*: one goal, under the lock that also guards the list of freed extents.
 //! - *Slots*: several, chosen by inode number, so that a file that is written to from different
 //!   cores keeps its goal.
+//! - *Spread*: more of them than cores, chosen by a hash of the inode number. The first files of
+//!   several directories often lie in different groups at the same index, so their numbers are the
+//!   same modulo most counts of slots: by the hash they are not.
 //! - *Inode*: an inode has its own (two may share one, by a hash of their numbers). Files that
 //!   begin at the same place then meet there again.
 
@@ -21,6 +24,10 @@ use crate::store::Store;
 
 /// "No goal yet."
 const NONE: u32 = u32::MAX;
+/// The bits of the golden ratio: odd, and without a pattern.
+const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
+/// Goals for each core, where there are more of them than cores.
+const SPREAD: u32 = 16;
 /// Goals if each inode has its own.
 const MOST_INODE_GOALS: u32 = 1 << 16;
 
@@ -30,6 +37,8 @@ pub enum StreamGoals {
     Locked,
     /// By inode number modulo their count.
     Slots(Box<[AtomicU32]>),
+    /// By a hash of the inode number.
+    Spread(Box<[AtomicU32]>),
 }
 
 impl StreamGoals {
@@ -41,31 +50,44 @@ impl StreamGoals {
             options::StreamGoals::Inode => store.geometry.inodes_count.min(MOST_INODE_GOALS),
             options::StreamGoals::Slots(Width::Auto) => cores.min(groups.div_ceil(4)),
             options::StreamGoals::Slots(Width::Fixed(width)) => width.min(groups),
+            options::StreamGoals::Spread => (SPREAD * cores).min(groups.div_ceil(4)),
         };
-        Self::Slots((0..width.max(1)).map(|_| AtomicU32::new(NONE)).collect())
+        let goals = (0..width.max(1)).map(|_| AtomicU32::new(NONE)).collect();
+        match store.options.scaling.stream_goals {
+            options::StreamGoals::Spread => Self::Spread(goals),
+            _ => Self::Slots(goals),
+        }
     }
 
-    /// The group in which the last allocation of a file with this goal ended.
-    pub fn get(&self, lists: &GlobalLists, inode: u32) -> Option<GroupNumber> {
+    /// The goal of a file, unless it is under the lock.
+    fn slot(&self, inode: u32) -> Option<&AtomicU32> {
         match self {
-            Self::Locked => lists.stream_goal(),
-            Self::Slots(slots) => {
-                let group = slots[inode as usize % slots.len()].load(Ordering::Relaxed);
-                (group != NONE).then_some(GroupNumber(group))
+            Self::Locked => None,
+            Self::Slots(slots) => Some(&slots[inode as usize % slots.len()]),
+            Self::Spread(slots) => {
+                let spread = u64::from(inode).wrapping_mul(MULTIPLIER) >> 32;
+                Some(&slots[spread as usize % slots.len()])
             }
         }
     }
 
+    /// The group in which the last allocation of a file with this goal ended.
+    pub fn get(&self, lists: &GlobalLists, inode: u32) -> Option<GroupNumber> {
+        let Some(slot) = self.slot(inode) else {
+            return lists.stream_goal();
+        };
+        let group = slot.load(Ordering::Relaxed);
+        (group != NONE).then_some(GroupNumber(group))
+    }
+
     /// Remembers it; a line that says so already is not written.
     pub fn set(&self, lists: &GlobalLists, inode: u32, group: GroupNumber) {
-        match self {
-            Self::Locked => lists.set_stream_goal(group),
-            Self::Slots(slots) => {
-                let slot = &slots[inode as usize % slots.len()];
-                if slot.load(Ordering::Relaxed) != group.get() {
-                    slot.store(group.get(), Ordering::Relaxed);
-                }
+        match self.slot(inode) {
+            None => lists.set_stream_goal(group),
+            Some(slot) if slot.load(Ordering::Relaxed) != group.get() => {
+                slot.store(group.get(), Ordering::Relaxed);
             }
+            Some(_) => {}
         }
     }
 }

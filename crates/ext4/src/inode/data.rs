@@ -16,6 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pext4_jbd2::Handle;
+use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
 use pext4_ondisk::{LogicalBlock, extent};
 
 use crate::error::{Refusal, Result};
@@ -274,18 +275,9 @@ impl Inodes {
 
     /// Sets the feature that files of 2 GiB and more need.
     pub(crate) fn allow_large_file(&self, handle: &mut Handle<'_>, size: u64) {
-        use pext4_ondisk::feature::ReadOnlyCompat;
-        let needed = size > u64::from(u32::MAX >> 1);
-        if needed
-            && !self.store.superblock(|sb| {
-                sb.features
-                    .read_only_compat
-                    .contains(ReadOnlyCompat::LARGE_FILE)
-            })
-        {
-            self.store.edit_superblock(handle, |sb| {
-                sb.features.read_only_compat |= ReadOnlyCompat::LARGE_FILE
-            });
+        if size > u64::from(u32::MAX >> 1) {
+            self.store
+                .need_features(handle, Compat::empty(), ReadOnlyCompat::LARGE_FILE);
         }
     }
 

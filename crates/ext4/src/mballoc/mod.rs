@@ -79,7 +79,8 @@ impl Groups {
         {
             return Ok(run);
         }
-        let plan = Plan::growing(request, length, &self.store.geometry, self.free_blocks());
+        let free = self.hints.recent_free(|| self.free_blocks());
+        let plan = Plan::growing(request, length, &self.store.geometry, free);
         let (run, surplus) = self.find_somewhere(handle, &plan)?;
         if let Some(surplus) = surplus
             && let Some(before) = preallocation.replace(surplus)

@@ -170,7 +170,8 @@ impl Groups {
     pub(super) fn plan_for_locality(&self, request: &Request, length: u32) -> Option<Plan> {
         let geometry = &self.store.geometry;
         let (shard, shards) = self.hints.locality_shard();
-        let share = self.free_blocks() / (SURPLUS_PART / 8) / u64::from(shards);
+        let free = self.hints.recent_free(|| self.free_blocks());
+        let share = free / (SURPLUS_PART / 8) / u64::from(shards);
         let wanted = (LOCALITY / u64::from(geometry.block_size)).min(share);
         let wanted = u32::try_from(wanted).expect("a run of 2 MiB has few blocks");
         if wanted < 2 * length {

@@ -35,6 +35,8 @@ pub enum StreamGoals {
     /// Goals chosen by inode number, read and written without order: the smaller of the cores and
     /// a quarter of the groups, or so many.
     Slots(Width),
+    /// More goals than cores, chosen by a hash of the inode number.
+    Spread,
     /// Each inode its own.
     Inode,
 }
@@ -189,6 +191,7 @@ impl Value for StreamGoals {
         match text {
             "locked" => Some(Self::Locked),
             "inode" => Some(Self::Inode),
+            "spread" => Some(Self::Spread),
             _ => Width::read(text).map(Self::Slots),
         }
     }
@@ -197,6 +200,7 @@ impl Value for StreamGoals {
         match self {
             Self::Locked => "locked".to_owned(),
             Self::Inode => "inode".to_owned(),
+            Self::Spread => "spread".to_owned(),
             Self::Slots(width) => width.show(),
         }
     }
@@ -402,7 +406,7 @@ impl Scaling {
     /// Everything as wide as it goes.
     pub const FULL: Self = Self {
         busy_groups: BusyGroups::Skip,
-        stream_goals: StreamGoals::Slots(Width::Auto),
+        stream_goals: StreamGoals::Spread,
         group_index: GroupIndex::Bitmaps,
         optimize_scan: true,
         frees: Frees::Deferred,

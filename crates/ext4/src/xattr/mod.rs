@@ -287,10 +287,6 @@ fn count_blocks(inodes: &Inodes, slot: &mut pext4_ondisk::inode::Inode, blocks: 
 
 /// Says in the superblock that there are attributes.
 fn note_feature(inodes: &Inodes, handle: &mut Handle<'_>) {
-    let store = &inodes.store;
-    if !store.superblock(|superblock| superblock.features.compat.contains(Compat::EXT_ATTR)) {
-        store.edit_superblock(handle, |superblock| {
-            superblock.features.compat |= Compat::EXT_ATTR;
-        });
-    }
+    let none = ReadOnlyCompat::empty();
+    inodes.store.need_features(handle, Compat::EXT_ATTR, none);
 }

@@ -45,7 +45,11 @@ impl GivingWay {
 
     /// Begins or ends to give way: it is `wanted` where the thread shares a core with `caller`.
     pub(super) fn look(&mut self, caller: u32, wanted: bool) {
-        let waits = if wanted { Waits::until_now(caller) } else { None };
+        let waits = if wanted {
+            Waits::until_now(caller)
+        } else {
+            None
+        };
         let is_too_long = match (&self.last, &waits) {
             (Some(last), Some(waits)) => self.is_on && waits.are_too_long_since(last),
             _ => false,
