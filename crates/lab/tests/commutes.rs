@@ -4,7 +4,7 @@
 //! meet only in one directory. Every lock instance and every line with an atomic that an operation
 //! touches is written down (`pext4_sync::trace`); two operations that commute may have none in
 //! common that either of them changes, but for the exceptions in [`EXCEPTIONS`], each with its
-//! reason. An exception that no longer occurs fails the test as well.
+//! reason. An exception that no longer occurs fails the test as well, unless it depends on chance.
 //!
 //! An operation is done many times. Something that is shared once in many times (a shard fetches
 //! another chunk of credits, a hint is renewed) is no hand-over per operation, so what counts is
@@ -12,7 +12,8 @@
 //! does not see.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use pext4_block::RamDevice;
@@ -20,6 +21,8 @@ use pext4_fs::{
     AllocateMode, InodeNumber, MountOptions, New, RenameMode, SetAttributes, SetXattrMode, Volume,
 };
 use pext4_image::mkfs;
+use pext4_lab::random::Random;
+use pext4_sync::order::Class;
 use pext4_sync::topology;
 use pext4_sync::trace::{Kind, Trace, record};
 
@@ -32,6 +35,9 @@ const ROUNDS: usize = 12;
 const OFTEN: usize = 4;
 /// Rounds before those that count.
 const WARM_UP: usize = 20;
+/// Look-ups of one name in it before anything is looked at: locks that were written to, the
+/// directory's and that of its index, count so many readers before they let them by without a trace.
+const STILL: usize = 40_000;
 /// Names in the directory that both sides use: enough for several dozen leaves.
 const COMMON_NAMES: usize = 3000;
 
@@ -73,6 +79,14 @@ impl Side {
             .set_attributes(self.file, &change)
             .expect("it can be done");
     }
+}
+
+/// So many words that differ from round to round and from side to side.
+fn scattered(side: &Side, length: usize) -> Vec<u8> {
+    let mut random = Random::new(side.round as u64, u32::try_from(side.number).expect("two"));
+    (0..length)
+        .flat_map(|_| random.draw().to_le_bytes())
+        .collect()
 }
 
 fn common_name(number: usize) -> Vec<u8> {
@@ -190,11 +204,9 @@ const PRIVATE: &[Operation] = &[
             made.expect("there is room");
         },
     ),
-    prepared(
-        "truncate by a byte",
-        |side| side.resize(8192),
-        |side| side.resize(8191),
-    ),
+    operation("truncate by a byte", |side| {
+        side.resize((1 << 20) - side.round as u64);
+    }),
     prepared(
         "truncate blocks away",
         |side| {
@@ -222,7 +234,9 @@ const PRIVATE: &[Operation] = &[
         set.expect("there is room");
     }),
     operation("set a large attribute", |side| {
-        let value = side.name("value").repeat(40);
+        // The format's hash of a value is no more than a rotation and an exclusive or: values that
+        // repeat themselves have the same one.
+        let value = scattered(side, 50);
         let set = side
             .volume
             .set_xattr(side.file, b"user.large", &value, SetXattrMode::Any);
@@ -298,57 +312,95 @@ fn volume() -> Arc<Volume> {
     Arc::new(Volume::open(device, options).expect("a mount"))
 }
 
-fn sides() -> [Side; 2] {
-    let volume = volume();
+/// A directory with room in its leaves, and a file in it, as they are when nobody has split a leaf
+/// for a while.
+fn common(volume: &Volume) -> [InodeNumber; 2] {
     let root = InodeNumber::ROOT;
-    let directory = |name: &str| {
-        let made = volume.make_directory(root, name.as_bytes(), &NEW);
-        made.expect("there is room").inode
-    };
-    let common = directory("common");
-    for number in 0..COMMON_NAMES {
-        let made = volume.create(common, &common_name(number), &NEW);
+    let directory = volume
+        .make_directory(root, b"common", &NEW)
+        .expect("there is room")
+        .inode;
+    for number in 0..2 * COMMON_NAMES {
+        let made = volume.create(directory, &common_name(number), &NEW);
         volume.forget(made.expect("there is room").inode, 1);
     }
-    let common_file = volume
-        .lookup(common, &common_name(1))
-        .expect("it is there")
-        .inode;
-    volume
-        .write(common_file, 0, &[1; 4096])
-        .expect("there is room");
-    let side = |number: usize| {
+    for number in COMMON_NAMES..2 * COMMON_NAMES {
+        let name = common_name(number);
+        volume.unlink(directory, &name).expect("it is there");
+    }
+    for _ in 0..STILL {
+        let found = volume.lookup(directory, &common_name(0));
+        volume.forget(found.expect("it is there").inode, 1);
+    }
+    let found = volume.lookup(directory, &common_name(1));
+    let file = found.expect("it is there").inode;
+    volume.write(file, 0, &[1; 4096]).expect("there is room");
+    [directory, file]
+}
+
+impl Side {
+    fn new(volume: &Arc<Volume>, common: [InodeNumber; 2], number: usize) -> Self {
+        let directory = |name: &str| {
+            let made = volume.make_directory(InodeNumber::ROOT, name.as_bytes(), &NEW);
+            made.expect("there is room").inode
+        };
         let own = directory(&format!("own{number}"));
-        let file = volume
-            .create(own, b"file", &NEW)
-            .expect("there is room")
-            .inode;
+        let made = volume.create(own, b"file", &NEW);
+        let file = made.expect("there is room").inode;
         volume.write(file, 0, &[1; 16384]).expect("there is room");
-        Side {
+        Self {
             number,
-            volume: Arc::clone(&volume),
+            volume: Arc::clone(volume),
             directory: own,
             second: directory(&format!("second{number}")),
             file,
-            common,
-            common_file,
+            common: common[0],
+            common_file: common[1],
             round: 0,
         }
-    };
-    [side(0), side(1)]
+    }
+
+    /// What each round of an operation touched.
+    fn traces(&mut self, operation: &Operation) -> Vec<Trace> {
+        let rounds = (0..WARM_UP + ROUNDS).map(|_| {
+            self.round += 1;
+            (operation.before)(self);
+            record(|| (operation.run)(self)).1
+        });
+        let all: Vec<Trace> = rounds.collect();
+        all.into_iter().skip(WARM_UP).collect()
+    }
 }
 
-/// What each round of an operation touched.
-fn traces(side: &mut Side, operation: &Operation) -> Vec<Trace> {
-    // Shard 0 is where unpinned threads may be.
-    let _pin = topology::pin(side.number + 1);
-    let rounds = (0..WARM_UP + ROUNDS).map(|_| {
-        side.round += 1;
-        (operation.before)(side);
-        record(|| (operation.run)(side)).1
-    });
-    let all: Vec<Trace> = rounds.collect();
-    all.into_iter().skip(WARM_UP).collect()
+/// A side on a thread of its own, as in life: so it has memory of its own too, and what one side has
+/// given back is not what the other gets.
+struct Worker {
+    orders: mpsc::Sender<&'static Operation>,
+    traces: mpsc::Receiver<Vec<Trace>>,
+}
+
+impl Worker {
+    fn start(volume: &Arc<Volume>, common: [InodeNumber; 2], number: usize) -> Self {
+        let (orders, received) = mpsc::channel::<&'static Operation>();
+        let (results, traces) = mpsc::channel();
+        let volume = Arc::clone(volume);
+        thread::spawn(move || {
+            // Shard 0 is where unpinned threads may be.
+            let _pin = topology::pin(number + 1);
+            let mut side = Side::new(&volume, common, number);
+            for operation in received {
+                if results.send(side.traces(operation)).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { orders, traces }
+    }
+
+    fn traces(&self, operation: &'static Operation) -> Vec<Trace> {
+        self.orders.send(operation).expect("the side is there");
+        self.traces.recv().expect("the side did not fail")
+    }
 }
 
 /// What is shared, and where.
@@ -359,7 +411,7 @@ fn file(site: &std::panic::Location<'_>) -> String {
     let path = site.file();
     let names: Vec<&str> = path.rsplitn(4, '/').collect();
     let last: Vec<&str> = names.into_iter().take(3).rev().collect();
-    last.join("/")
+    format!("{}:{}", last.join("/"), site.line())
 }
 
 fn shared(first: &[Trace], second: &[Trace]) -> Found {
@@ -395,12 +447,93 @@ struct Exception {
     kind: Kind,
     /// Part of the place.
     place: &'static str,
+    /// Whether it is there in every run: if not, it depends on how memory and numbers fall.
+    always: bool,
     /// Why it is so, and what it would take to change it.
     #[expect(dead_code, reason = "it is there to be read")]
     reason: &'static str,
 }
 
-const EXCEPTIONS: &[Exception] = &[];
+const EXCEPTIONS: &[Exception] = &[
+    Exception {
+        operations: [
+            "rename into another directory",
+            "rename into another directory",
+        ],
+        kind: Kind::Lock(Class::Rename),
+        place: "ops/rename.rs",
+        always: true,
+        reason: "whether one directory is above the other must not change during a move, and nothing \
+                 but a look at the whole tree tells it; Linux has the same lock. Moves within a \
+                 directory do without",
+    },
+    Exception {
+        operations: ["read one file", "read one file"],
+        kind: Kind::ReadLock(Class::Leaf),
+        place: "ops/function.rs",
+        always: true,
+        reason: "the device in memory, not the file system: a lock for each of its chunks",
+    },
+    Exception {
+        operations: ["look up one name", "look up one name"],
+        kind: Kind::WrittenLine,
+        place: "inode/holds.rs",
+        always: true,
+        reason: "a look-up takes a hold on what it finds, as FUSE counts them, and an inode has one \
+                 count of holds. Who does not want to keep what is found asks by path",
+    },
+    Exception {
+        operations: ["look up one name", "look up one name"],
+        kind: Kind::Lock(Class::InodeMap),
+        place: "inode/mapping.rs",
+        always: true,
+        reason: "the last hold is given back here each time, and who does that looks what the inode \
+                 leaves behind",
+    },
+    Exception {
+        operations: ["look up one name", "look up one name"],
+        kind: Kind::Lock(Class::InodeState),
+        place: "inode/mod.rs",
+        always: true,
+        reason: "as above",
+    },
+    Exception {
+        operations: ["look up one name", "look up one name"],
+        kind: Kind::ReadLock(Class::InodeTable),
+        place: "sync/src/map.rs",
+        always: true,
+        reason: "as above",
+    },
+    Exception {
+        operations: ["in one directory", "in one directory"],
+        kind: Kind::WrittenLine,
+        place: "groups/inodes.rs",
+        always: true,
+        reason: "files of a directory are neighbours in one group, until two cores race for one \
+                 number; then each goes on at a place of its own",
+    },
+    Exception {
+        operations: ["in one directory", "in one directory"],
+        kind: Kind::WrittenLine,
+        place: "sync/src/bits.rs",
+        always: true,
+        reason: "as above",
+    },
+    Exception {
+        operations: ["unlink in one directory", "in one directory"],
+        kind: Kind::ReadLine,
+        place: "inode/holds.rs",
+        always: false,
+        reason: "as above: neighbours' holds lie side by side",
+    },
+    Exception {
+        operations: ["unlink in one directory", "unlink in one directory"],
+        kind: Kind::ReadLock(Class::InodeTable),
+        place: "sync/src/map.rs",
+        always: false,
+        reason: "as above: neighbours may share a shard of the table",
+    },
+];
 
 fn check(first: &str, second: &str, found: &Found, used: &mut BTreeSet<usize>) -> Vec<String> {
     let fits = |exception: &Exception, kind: Kind, place: &str| {
@@ -429,12 +562,14 @@ fn check(first: &str, second: &str, found: &Found, used: &mut BTreeSet<usize>) -
 #[test]
 fn what_commutes_shares_nothing() {
     topology::imitate(PROCESSORS);
-    let [mut left, mut right] = sides();
-    let mut all = |operations: &'static [Operation]| -> Vec<(&str, Vec<Trace>, Vec<Trace>)> {
+    let volume = volume();
+    let common = common(&volume);
+    let [left, right] = [0, 1].map(|number| Worker::start(&volume, common, number));
+    let all = |operations: &'static [Operation]| -> Vec<(&str, Vec<Trace>, Vec<Trace>)> {
         let each = operations.iter();
         each.map(|operation| {
-            let first = traces(&mut left, operation);
-            (operation.name, first, traces(&mut right, operation))
+            let first = left.traces(operation);
+            (operation.name, first, right.traces(operation))
         })
         .collect()
     };
@@ -452,9 +587,9 @@ fn what_commutes_shares_nothing() {
             wrong.extend(check(first, second, &shared(traces, others), &mut used));
         }
     }
-    for number in 0..EXCEPTIONS.len() {
-        if !used.contains(&number) {
-            let operations = EXCEPTIONS[number].operations;
+    for (number, exception) in EXCEPTIONS.iter().enumerate() {
+        if exception.always && !used.contains(&number) {
+            let operations = exception.operations;
             wrong.push(format!(
                 "exception {number} ({operations:?}) does not occur any more"
             ));

@@ -25,6 +25,8 @@ pub(super) struct Glance {
     dead: AtomicBool,
     size: AtomicU64,
     flags: AtomicU32,
+    /// The mode and the group: what files made in a directory get their group by.
+    mode_and_group: AtomicU64,
     links: AtomicU32,
     generation: AtomicU32,
     /// The transaction, one more than its number, in which a directory's times were last set
@@ -40,6 +42,7 @@ impl Glance {
             dead: AtomicBool::new(false),
             size: AtomicU64::new(0),
             flags: AtomicU32::new(0),
+            mode_and_group: AtomicU64::new(0),
             links: AtomicU32::new(0),
             generation: AtomicU32::new(0),
             names_tid: AtomicU64::new(0),
@@ -56,6 +59,8 @@ impl Glance {
         self.dead.store(state.dead, Ordering::Release);
         self.size.store(slot.size, Ordering::Release);
         self.flags.store(slot.flags.bits(), Ordering::Release);
+        let mode_and_group = u64::from(slot.mode) << 32 | u64::from(slot.gid);
+        self.mode_and_group.store(mode_and_group, Ordering::Release);
         self.links.store(u32::from(slot.links), Ordering::Release);
         self.generation.store(slot.generation, Ordering::Release);
         self.names_tid.store(0, Ordering::Release);
@@ -89,6 +94,14 @@ impl Glance {
 
     pub(super) fn flags(&self) -> u32 {
         self.flags.load(Ordering::Acquire)
+    }
+
+    /// The mode, and the group that belongs to it.
+    pub(super) fn mode_and_group(&self) -> (u16, u32) {
+        let both = self.mode_and_group.load(Ordering::Acquire);
+        #[expect(clippy::cast_possible_truncation, reason = "they were put together so")]
+        let parts = ((both >> 32) as u16, both as u32);
+        parts
     }
 
     pub(super) fn links(&self) -> u32 {

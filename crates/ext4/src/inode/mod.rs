@@ -316,6 +316,11 @@ impl Inode {
         InodeFlags::from_bits_retain(self.glance.flags())
     }
 
+    /// Its mode, and the group that belongs to it.
+    pub(crate) fn mode_and_group(&self) -> (u16, u32) {
+        self.glance.mode_and_group()
+    }
+
     /// Names that lead here, as the slot counts them.
     pub(crate) fn links(&self) -> u32 {
         self.glance.links()

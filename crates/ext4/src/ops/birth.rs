@@ -82,8 +82,7 @@ impl Volume {
 
     fn first_slot(&self, directory: &Inode, birth: &Birth<'_>, number: InodeNumber) -> Slot {
         let store = &self.inodes.store;
-        let (parent_mode, parent_gid, parent_flags) =
-            directory.state(|state| (state.slot.mode, state.slot.gid, state.slot.flags));
+        let (parent_mode, parent_gid) = directory.mode_and_group();
         let inherits_group = parent_mode & SET_GROUP_ID != 0;
         let time = present();
         let mut slot = Slot::new(store.geometry.inode_size, self.new_inode_extra_size);
@@ -106,7 +105,7 @@ impl Volume {
         if let Some(created) = &mut slot.created {
             *created = time;
         }
-        slot.flags = parent_flags & inherited_flags(birth.kind);
+        slot.flags = directory.flags() & inherited_flags(birth.kind);
         if birth.is_mapped() && store.features.incompat.contains(Incompat::EXTENTS) {
             slot.flags |= InodeFlags::EXTENTS;
             slot.block = extent::empty_root();
