@@ -51,6 +51,7 @@ impl Volume {
         let superblock = read_superblock(&*device, &mut notes)?;
         let geometry = check_shape(&superblock, &*device)?;
         features::check(&superblock, &mut options, device.is_read_only(), &mut notes)?;
+        features::note_state(&superblock, &mut notes);
         let recovered = recovery::recover(device, &superblock, geometry, &options, &mut notes)?;
         let before = superblock;
         let mut superblock = read_superblock(&*recovered.device, &mut Vec::new())?;

@@ -412,3 +412,28 @@ fn an_error_that_is_only_noted_is_committed() {
     let after = superblock(&*crashed);
     assert!(after.state.contains(State::ERRORS) && after.error_count == 1);
 }
+
+#[test]
+fn a_mount_says_what_the_image_says_of_itself() {
+    let Some(image) = Image::make(&["-O", "^has_journal"]) else {
+        return;
+    };
+    let says = |device: &RamDevice, what: &str| {
+        let options = MountOptions {
+            read_only: true,
+            ..options()
+        };
+        let volume = Volume::open(Arc::new(device.fork()), options).expect("a mount");
+        volume.notes().iter().any(|note| note.contains(what))
+    };
+    let device = load(&image);
+    assert!(!says(&device, "e2fsck"), "it is clean");
+    let volume = open(Arc::<RamDevice>::clone(&device));
+    volume.paths().write("/file", b"content").expect("write");
+    let crashed = device.fork();
+    volume.close().expect("a clean close");
+    assert!(says(&crashed, "not closed cleanly"));
+    assert!(!says(&device, "e2fsck"), "it is clean again");
+    image.debugfs_write("set_super_value state 2");
+    assert!(says(&load(&image), "having errors"));
+}

@@ -12,7 +12,7 @@ use pext4_block::{Cache, Device};
 use pext4_ondisk::journal::{JournalSuperblock, RecordFormat};
 use pext4_ondisk::{BlockNumber, Corrupt, Tid};
 use pext4_sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use pext4_sync::{Class, Condvar, Mutex, time, topology};
+use pext4_sync::{Class, Condvar, Mutex, MutexGuard, time, topology};
 
 use crate::checkpoint::Checkpoint;
 use crate::client::Client;
@@ -80,9 +80,18 @@ const ABORTED: u8 = 2;
 struct Orders {
     /// Commit up to this transaction.
     commit: Option<Tid>,
-    /// The client has been told of the abort.
-    told: bool,
+    telling: Telling,
     end: bool,
+}
+
+/// How far telling the client of an abort has come.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Telling {
+    #[default]
+    NotYet,
+    Begun,
+    /// Nothing more comes.
+    Over,
 }
 
 /// What the committer does next.
@@ -176,6 +185,30 @@ impl Core {
         }
     }
 
+    /// The reason of an abort, once the client knows of it too: whoever learns of a failure from a
+    /// call finds what the client makes of it. Never inside a handle, and not on the committer.
+    pub(crate) fn check_told(&self) -> Result<(), JournalError> {
+        match self.failure.get() {
+            None => Ok(()),
+            Some(failure) => {
+                self.wait_until_told(self.orders.lock());
+                Err(failure.clone())
+            }
+        }
+    }
+
+    fn wait_until_told(&self, mut orders: MutexGuard<'_, Orders>) {
+        while orders.telling != Telling::Over && !orders.end {
+            self.done.wait(&mut orders);
+        }
+    }
+
+    /// Nobody waits any more for the client to be told.
+    pub(crate) fn note_told(&self) {
+        self.orders.lock().telling = Telling::Over;
+        self.done.notify_all();
+    }
+
     /// The reason of an abort; the last commit of a journal that is shut down may still be written.
     pub(crate) fn check_not_aborted(&self) -> Result<(), JournalError> {
         self.failure.get().cloned().map_or(Ok(()), Err)
@@ -235,6 +268,7 @@ impl Core {
         let mut orders = self.orders.lock();
         while !self.is_settled(tid) {
             if let Some(failure) = self.failure.get() {
+                self.wait_until_told(orders);
                 return Err(failure.clone());
             }
             if orders.end {
@@ -249,8 +283,9 @@ impl Core {
     pub(crate) fn wait_for_wish(&self, last_look: Duration) -> Wish {
         let mut orders = self.orders.lock();
         loop {
-            if let Some(error) = self.failure.get().filter(|_| !orders.told) {
-                orders.told = true;
+            let is_told = orders.telling != Telling::NotYet;
+            if let Some(error) = self.failure.get().filter(|_| !is_told) {
+                orders.telling = Telling::Begun;
                 return Wish::TellAbort(error.clone());
             }
             if orders.end {
@@ -311,6 +346,7 @@ impl Core {
             let _ = log.superblock.record_error(error.recorded());
         }
         self.client.aborted(error);
+        self.note_told();
     }
 
     /// Commits what there is and brings everything home.

@@ -139,7 +139,7 @@ impl Journal {
     /// As [`Journal::commit`].
     pub fn commit_running(&self) -> Result<(), JournalError> {
         order::check(Class::HandleStart);
-        self.core.check_not_aborted()?;
+        self.core.check_told()?;
         let tid = self.core.epoch.running();
         let clean = self.core.transactions.is_clean(tid);
         // Its lists are emptied only after it has been closed, so if it still runs they were empty.
@@ -161,12 +161,12 @@ impl Journal {
     ///
     /// `Io`, or the error of an abort.
     pub fn flush_data(&self) -> Result<(), JournalError> {
-        self.core.check_not_aborted()?;
-        self.core.device.flush().map_err(|cause| {
-            let error = JournalError::io("flushing data")(cause);
-            self.core.abort(error.clone());
-            error
-        })
+        order::check(Class::HandleStart);
+        self.core.check_told()?;
+        if let Err(cause) = self.core.device.flush() {
+            self.core.abort(JournalError::io("flushing data")(cause));
+        }
+        self.core.check_told()
     }
 
     /// Commits, writes everything home, leaves an empty log, and ends the threads. Handles cannot
@@ -246,6 +246,8 @@ impl Drop for Watch<'_> {
             self.0.abort(JournalError::Aborted(
                 "a thread of the journal panicked".into(),
             ));
+            // It may have been the one that tells.
+            self.0.note_told();
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Which features of an image are written, which only read, and which prevent a mount.
 
-use pext4_ondisk::feature::{Incompat, ReadOnlyCompat};
-use pext4_ondisk::superblock::Superblock;
+use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
+use pext4_ondisk::superblock::{State, Superblock};
 
 use crate::error::{Error, Result};
 use crate::options::MountOptions;
@@ -31,6 +31,19 @@ const READ_ONLY_WRITTEN: ReadOnlyCompat = ReadOnlyCompat::SPARSE_SUPER
     .union(ReadOnlyCompat::EXTRA_ISIZE)
     .union(ReadOnlyCompat::METADATA_CSUM)
     .union(ReadOnlyCompat::ORPHAN_PRESENT);
+
+/// What the image says of itself that a person should know before trusting it.
+pub(super) fn note_state(superblock: &Superblock, notes: &mut Vec<String>) {
+    let has_journal = superblock.features.compat.contains(Compat::HAS_JOURNAL);
+    if superblock.state.contains(State::ERRORS) {
+        notes.push("the image is marked as having errors: e2fsck -f should check it".to_owned());
+    } else if !has_journal && !superblock.state.contains(State::CLEAN) {
+        notes.push(
+            "the image has no journal and was not closed cleanly: e2fsck -f should check it"
+                .to_owned(),
+        );
+    }
+}
 
 /// Refuses an image that cannot be read, and turns the mount read-only for one that cannot be
 /// written, with a note that names the features.

@@ -39,9 +39,10 @@ fn a_fault_at_any_write_or_flush_stops_the_journal_and_loses_nothing() {
             assert!(matches!(error, JournalError::Io { .. }), "{error}");
             assert!(toy.journal.start(1).is_err());
             assert!(toy.journal.commit_running().is_err());
+            let told = toy.told(|told| told.aborted.clone());
+            assert_eq!(told, [error.to_string()], "before the call came back");
             assert!(toy.journal.flush_data().is_err());
             assert!(toy.journal.shutdown().is_err());
-            assert_eq!(toy.told(|told| told.aborted.clone()), [error.to_string()]);
             drop(toy);
 
             let recovered = recover(&*ram, LOG);
