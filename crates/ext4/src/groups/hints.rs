@@ -22,7 +22,7 @@ impl<const COUNT: usize> Seen<COUNT> {
     fn new() -> Self {
         Self {
             questions: AtomicU64::new(0),
-            sums: [const { AtomicU64::new(0) }; COUNT],
+            sums: std::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 
