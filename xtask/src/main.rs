@@ -17,7 +17,7 @@ const HELP: &str = "\
 Chores of the pext4 workspace.
 
   cargo xtask test              installs or names missing tools, then runs all tests
-  cargo xtask lint              formatting, clippy, and tidy
+  cargo xtask lint              formatting, clippy, documentation, tidy
   cargo xtask tidy              what rustfmt and clippy do not see
   cargo xtask crash [EFFORT]    power cuts and failing devices, EFFORT (10) times the default
   cargo xtask soak [EFFORT]     random operations against model and kernel, likewise
@@ -204,6 +204,8 @@ fn lint() -> Result<()> {
         "warnings",
     ];
     execute(&mut cargo(&clippy))?;
+    let mut doc = cargo(&["doc", "--workspace", "--no-deps"]);
+    execute(doc.env("RUSTDOCFLAGS", "-D warnings"))?;
     check_tidy()
 }
 

@@ -6,7 +6,7 @@
 //! abort nothing is written any more and every call returns the error that caused it.
 //!
 //! It owns two threads, the committer and the checkpointer; what they and the handles share is
-//! [`Core`].
+//! `Core`.
 
 use std::sync::Arc;
 use std::time::Duration;

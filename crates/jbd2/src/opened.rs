@@ -17,7 +17,7 @@ use pext4_sync::atomic::{AtomicU64, Ordering};
 /// Marks a transaction number as present.
 const PRESENT: u64 = 1 << 32;
 
-/// The transaction whose handles may change an object without its lock. [atomic]
+/// The transaction whose handles may change an object without its lock; \[atomic\]
 #[derive(Debug)]
 pub struct Opened(AtomicU64);
 

@@ -22,7 +22,7 @@ pub struct Arguments {
     /// A directory at the destination is not entered: the source is put in its place or merged
     #[arg(short = 'T', long)]
     no_target_directory: bool,
-    /// Owner of everything, USER[:GROUP]; else that of the source
+    /// Owner of everything, USER or USER:GROUP; else that of the source
     #[arg(long, value_name = "OWNER")]
     owner: Option<String>,
     /// Permissions of the file (or of the top of the tree), in octal; else those of the source

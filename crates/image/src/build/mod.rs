@@ -1,12 +1,12 @@
 //! Building an image from directories, archives and container images: in one pass over the names,
 //! one plan, and one pass over the contents, with every core.
 //!
-//! 1. *Read*: names and attributes become a [tree](tree), at 72 bytes and its name a file. Contents
+//! 1. *Read*: names and attributes become a `tree`, at 72 bytes and its name a file. Contents
 //!    stay where they are; those of streams go into a scratch file beside the image.
-//! 2. *Plan*: the tree is put in [order](order), which gives inode numbers; the [shape](shape) of
-//!    everything is known from it, then the [size](size) of the image, then every [place](place).
+//! 2. *Plan*: the tree is put in `order`, which gives inode numbers; the `shape` of
+//!    everything is known from it, then the `size` of the image, then every `place`.
 //!    All of this is a function of the input and the options alone.
-//! 3. *Write*: everything is [written](write) where it belongs, by all threads, in no order.
+//! 3. *Write*: everything is written (`write`) where it belongs, by all threads, in no order.
 //!
 //! So the same input and options give the same bytes, on any machine and with any number of threads.
 //! The image gets its name only when it is whole; whatever goes wrong before leaves nothing.

@@ -35,7 +35,7 @@ impl Interrupt {
     /// Fails if somebody has asked for the end.
     ///
     /// # Errors
-    /// [`Interrupted`].
+    /// `Interrupted`.
     pub fn check(&self) -> Result<(), Interrupted> {
         if self.0.load(Ordering::Relaxed) {
             Err(Interrupted)
