@@ -57,6 +57,8 @@ pub enum Refusal {
     TooManyLinks,
     /// `ENOSPC`: no free block or no free inode.
     NoSpace,
+    /// `ENOSPC` too: a file's attributes fit neither into its inode nor into one block.
+    AttributesFull,
     /// `EFBIG`: the file would be too large.
     FileTooLarge,
     /// `EROFS`: the volume is read-only.
@@ -102,7 +104,7 @@ impl Refusal {
             Self::IsADirectory => 21,
             Self::Invalid => 22,
             Self::FileTooLarge => 27,
-            Self::NoSpace => 28,
+            Self::NoSpace | Self::AttributesFull => 28,
             Self::ReadOnly => 30,
             Self::TooManyLinks => 31,
             Self::Range => 34,
@@ -130,6 +132,7 @@ impl Refusal {
             Self::Invalid => "invalid argument",
             Self::FileTooLarge => "file too large",
             Self::NoSpace => "no space left on the volume",
+            Self::AttributesFull => "no room for more extended attributes on this file",
             Self::ReadOnly => "the volume is read-only",
             Self::TooManyLinks => "too many links",
             Self::Range => "value does not fit",

@@ -45,7 +45,7 @@ fn change(random: &mut Random, volume: &Volume, inode: InodeNumber, expected: &m
     let value = vec![letter; random.below(most) as usize];
     match volume.set_xattr(inode, &name, &value, SetXattrMode::Any) {
         Ok(()) => drop(expected.insert(name, value)),
-        Err(error) => assert!(error.is(Refusal::NoSpace), "{error}"),
+        Err(error) => assert!(error.is(Refusal::AttributesFull), "{error}"),
     }
 }
 
@@ -207,7 +207,7 @@ fn names_that_cannot_be_are_refused() {
     assert!(set(b"system.data", b"").is(Refusal::NotSupported));
     assert!(set(&[&b"user."[..], &[b'x'; 251]].concat(), b"").is(Refusal::Range));
     assert!(set(b"user.x", &[0; 65537]).is(Refusal::TooBig));
-    assert!(set(b"user.x", &[0; 65536]).is(Refusal::NoSpace));
+    assert!(set(b"user.x", &[0; 65536]).is(Refusal::AttributesFull));
     let link = volume
         .paths()
         .symlink_metadata("/link")

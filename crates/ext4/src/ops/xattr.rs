@@ -36,7 +36,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Refused(NoAttribute | Exists | NoSpace | Range | NotSupported | ReadOnly)`, `Corrupt`, `Io`.
+    /// `Refused(NoAttribute | Exists | NoSpace | AttributesFull | Range | NotSupported | ReadOnly)`,
+    /// `Corrupt`, `Io`.
     pub fn set_xattr(
         &self,
         inode: InodeNumber,

@@ -77,7 +77,7 @@ pub(super) fn set(places: Places, room: &Room, new: Attribute, mode: SetXattrMod
     let mut wanted = places.clone();
     take(&mut wanted.inode, new.index, &new.name);
     put(&mut wanted.block, new);
-    Ok(difference(&places, &wanted, room).map_err(|Full| Refusal::NoSpace)?)
+    Ok(difference(&places, &wanted, room).map_err(|Full| Refusal::AttributesFull)?)
 }
 
 /// Removes an attribute.
@@ -88,7 +88,7 @@ pub(super) fn remove(places: Places, room: &Room, index: u8, name: &[u8]) -> Res
     let mut wanted = places.clone();
     take(&mut wanted.inode, index, name);
     take(&mut wanted.block, index, name);
-    Ok(difference(&places, &wanted, room).map_err(|Full| Refusal::NoSpace)?)
+    Ok(difference(&places, &wanted, room).map_err(|Full| Refusal::AttributesFull)?)
 }
 
 /// Puts an attribute where one of its name is, else behind all others.

@@ -102,7 +102,7 @@ fn what_fits_nowhere_changes_nothing() {
     let error = image
         .set(b"a", &[1; 1024])
         .expect_err("larger than a block");
-    assert!(error.is(Refusal::NoSpace), "{error}");
+    assert!(error.is(Refusal::AttributesFull), "{error}");
     assert_eq!(image.get(b"a").as_deref(), Some(&b"kept"[..]));
     image
         .set(b"a", &[1; 1024 - 32 - 16 - 4 - 4])
@@ -179,7 +179,7 @@ fn agrees_with_a_plain_map() {
             match image.set(&name, &value) {
                 Ok(()) => drop(model.insert(name, value)),
                 Err(error) => {
-                    assert!(error.is(Refusal::NoSpace), "{error}");
+                    assert!(error.is(Refusal::AttributesFull), "{error}");
                     refused += 1;
                 }
             }
