@@ -76,7 +76,12 @@ impl Place {
     }
 
     /// The build fails with words about the path, and leaves nothing.
-    fn refuses(&self, source: Source, path: &Path, change: impl FnOnce() + Send + 'static) -> Error {
+    fn refuses(
+        &self,
+        source: Source,
+        path: &Path,
+        change: impl FnOnce() + Send + 'static,
+    ) -> Error {
         let error = self.build(Builder::new().threads(2), source, change);
         let error = error.unwrap_err();
         let told = error.to_string();
