@@ -17,6 +17,7 @@ mod mode;
 mod moment;
 mod names;
 mod owner;
+mod progress;
 mod reader;
 mod script;
 mod size;

@@ -69,7 +69,7 @@ impl EditSession {
     pub(super) fn set_attributes(&self, place: &Place, change: &SetAttributes) -> Result<()> {
         let done = self.volume().set_attributes(place.inode, change);
         done.at(&place.path)?;
-        self.step()
+        self.step_file()
     }
 
     pub(super) fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8]) -> Result<()> {
