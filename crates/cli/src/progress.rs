@@ -82,7 +82,10 @@ impl Look {
         Self {
             measure: Measure::BytesSoFar,
             position: progress.bytes(),
-            text: format!("{} files", progress.files()),
+            text: match progress.files() {
+                1 => "1 file".to_owned(),
+                count => format!("{count} files"),
+            },
             ..Self::at(verb)
         }
     }

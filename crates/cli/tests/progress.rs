@@ -116,7 +116,7 @@ fn building_and_editing_show_what_they_have_read() {
     feed(&place, &fifo, &format!("build {image} {input}"), "reading ");
     succeed(pext4(["mkfs", "-q", "--force", "--size", "32M"]).arg(&place.image));
     let edit = format!("edit {image} --tar {input}");
-    feed(&place, &fifo, &edit, "changing  1 files, ");
+    feed(&place, &fifo, &edit, "changing  1 file, ");
 }
 
 #[test]

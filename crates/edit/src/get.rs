@@ -18,10 +18,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pext4_fs::FileType;
+use pext4_ondisk::acl;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use crate::acl;
 use crate::change::last_name;
 use crate::error::{EditError, On, Result};
 use crate::progress::Progress;
@@ -358,7 +358,7 @@ impl Extractor<'_> {
             return None;
         }
         if acl::is_list(name) {
-            let list = acl::to_system(value);
+            let list = acl::called(value).ok();
             self.got.attributes_left += u64::from(list.is_none());
             return list;
         }

@@ -45,7 +45,6 @@
 
 #![forbid(unsafe_code)]
 
-mod acl;
 mod change;
 mod error;
 mod free;

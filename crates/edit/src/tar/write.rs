@@ -12,9 +12,9 @@ use std::io::Write;
 use std::sync::Arc;
 
 use pext4_fs::{FileType, Time};
+use pext4_ondisk::acl;
 
 use super::{BLOCK, XATTR, checksum};
-use crate::acl;
 use crate::error::{On, Result};
 use crate::progress::Progress;
 use crate::reader::{Reader, check_depth};
@@ -264,7 +264,7 @@ impl Header {
         self.record(b"atime", decimal(facts.accessed).as_bytes());
         for (name, value) in &facts.xattrs {
             let system = if acl::is_list(name) {
-                acl::to_system(value)
+                acl::called(value).ok()
             } else {
                 None
             };
