@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::failure::Misuse;
 use crate::moment;
+use crate::progress::{self, Look};
 
 /// One kind of change, as a command of its own and as a line of a script.
 pub trait Verb: Args {
@@ -103,8 +104,13 @@ impl How {
     ) -> Result<()> {
         let mut session = EditSession::open(image, &self.options()?)?;
         let notes = session.notes().to_vec();
-        let changes = work(&mut session)?;
-        let prepared = session.prepare()?;
+        let progress = session.progress();
+        let is_wanted = progress::is_wanted(self.quiet, self.json);
+        let look = || Look::so_far("changing", &progress);
+        let (changes, prepared) = progress::watch(is_wanted, look, || {
+            let changes = work(&mut session)?;
+            anyhow::Ok((changes, session.prepare()?))
+        })?;
         if self.json {
             let report = report(image, changes, prepared.plan(), &notes);
             let text = serde_json::to_string_pretty(&report)?;
@@ -118,7 +124,7 @@ impl How {
             }
             println!("{}", tell(prepared.plan()));
         }
-        prepared.commit()?;
+        progress::watch(is_wanted, || Look::at("writing"), || prepared.commit())?;
         Ok(())
     }
 
@@ -131,7 +137,9 @@ impl How {
         let tell = if self.quiet || self.json {
             |_: &str| {}
         } else {
-            |reason: &str| eprintln!("pext4: working on a copy of the image: {reason}")
+            |reason: &str| {
+                progress::say(&format!("pext4: working on a copy of the image: {reason}"));
+            }
         };
         Ok(EditOptions {
             time: self.time()?,

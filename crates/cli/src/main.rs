@@ -17,14 +17,18 @@ mod mode;
 mod moment;
 mod names;
 mod owner;
+mod progress;
 mod reader;
 mod script;
 mod size;
 mod superblock;
 
+use std::io;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
+use signal_hook::consts::SIGXFSZ;
 
 use commands::{
     build, cat, check, chmod, chown, cp, edit, export, get, info, lab, ln, ls, mkdir, mkfs, mknod,
@@ -83,6 +87,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Err(error) = outlive_file_limits() {
+        eprintln!("pext4: cannot prepare for limits of file sizes: {error}");
+    }
     let done = match parsed().command {
         Command::Mount(arguments) => mount::run(&arguments),
         Command::Umount(arguments) => umount::run(&arguments),
@@ -116,6 +123,13 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failure::report(&error),
     }
+}
+
+/// Makes a write beyond the limit of file sizes (`ulimit -f`) an error like that of a full disk. Left
+/// as it is, its signal ends the process: nobody would say which file it was, nor remove what is half
+/// made.
+fn outlive_file_limits() -> io::Result<()> {
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).map(drop)
 }
 
 /// The command line; a wrong one of `check` ends with the status that e2fsck has for it.

@@ -15,14 +15,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use pext4_fs::FileType;
+use pext4_ondisk::acl;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use crate::acl;
 use crate::change::last_name;
 use crate::error::{EditError, On, Result};
+use crate::progress::Progress;
 use crate::reader::{Reader, check_depth};
 use crate::source::{Facts, Source};
 use crate::tree::{Image, Place};
@@ -90,6 +92,7 @@ impl Reader {
         temporary.push(format!(".pext4-{}", std::process::id()));
         let mut extractor = Extractor {
             image: Image::new(self.volume()),
+            progress: self.progress(),
             options,
             top: parent.join(&temporary),
             links: HashMap::new(),
@@ -174,6 +177,7 @@ fn put_in_place(
 
 struct Extractor<'r> {
     image: Image<'r>,
+    progress: Arc<Progress>,
     options: &'r GetOptions,
     /// The temporary path, for errors and hard links.
     top: PathBuf,
@@ -205,6 +209,7 @@ impl Extractor<'_> {
             .on(&shown(place), "make its other name");
         }
         self.got.files += 1;
+        self.progress.add_file();
         let made = match facts.kind {
             FileType::Directory => self.directory(directory, name, place, &facts, path, depth)?,
             FileType::Regular => self.file(directory, name, place, &facts)?,
@@ -260,6 +265,7 @@ impl Extractor<'_> {
         let mut bytes = 0;
         self.image.content(place, &mut |offset, piece| {
             bytes += piece.len() as u64;
+            self.progress.add_bytes(piece.len());
             file.write_all_at(piece, offset)
                 .on(&shown(place), "write it")
         })?;
@@ -352,7 +358,7 @@ impl Extractor<'_> {
             return None;
         }
         if acl::is_list(name) {
-            let list = acl::to_system(value);
+            let list = acl::called(value).ok();
             self.got.attributes_left += u64::from(list.is_none());
             return list;
         }

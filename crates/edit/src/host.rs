@@ -11,10 +11,10 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use pext4_fs::{DeviceNumber, FileType, Time};
+use pext4_ondisk::acl;
 use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
 
-use crate::acl;
 use crate::error::{EditError, On, Result};
 use crate::source::{Facts, Sink, Source};
 
@@ -186,7 +186,7 @@ fn xattrs(path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
             .on(path, "read its extended attributes")?;
         value.truncate(length);
         if acl::is_list(name) {
-            value = acl::to_image(&value).ok_or_else(|| EditError::Host {
+            value = acl::stored(&value).map_err(|_| EditError::Host {
                 path: path.to_owned(),
                 action: "understand its access control list",
                 source: io::ErrorKind::InvalidData.into(),

@@ -45,7 +45,6 @@
 
 #![forbid(unsafe_code)]
 
-mod acl;
 mod change;
 mod error;
 mod free;
@@ -53,6 +52,7 @@ mod get;
 mod host;
 mod mode;
 mod plant;
+mod progress;
 mod reader;
 mod session;
 mod source;
@@ -66,6 +66,7 @@ pub use error::{EditError, Result};
 pub use get::{GetOptions, Got};
 pub use mode::ModeChange;
 pub use plant::Overrides;
+pub use progress::Progress;
 pub use reader::{Reader, Visited};
 pub use session::{EditOptions, EditSession, Plan, Prepared, Way};
 pub use tar::apply::Unpacked;

@@ -210,7 +210,7 @@ impl<'s> Planter<'s> {
             kind => volume.make_node(parent, name, &new, kind, facts.device),
         };
         let held = Holding::of(volume, entry.at(path)?);
-        self.session.step()?;
+        self.session.step_file()?;
         Ok(held)
     }
 
@@ -234,7 +234,7 @@ impl<'s> Planter<'s> {
         }
         let entry = volume.link(inode, parent, name).at(path)?;
         drop(Holding::of(volume, entry));
-        self.session.step()
+        self.session.step_file()
     }
 
     /// Gives a finished inode its attributes.
@@ -297,7 +297,7 @@ impl<'s> Filler<'s> {
             done += written;
         }
         self.end = self.end.max(offset + bytes.len() as u64);
-        self.session.step()
+        self.session.step_data(bytes.len())
     }
 
     /// The file is so long; what no piece covered is a hole.

@@ -9,6 +9,7 @@ use pext4_fs::{Attributes, FileType, MountOptions, Volume};
 
 use crate::error::{At, EditError, Result};
 use crate::plant::MOST_DEPTH;
+use crate::progress::Progress;
 use crate::source::Source;
 use crate::tree::{Image, Place};
 
@@ -18,6 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// An opened image.
 pub struct Reader {
     volume: Volume,
+    progress: Arc<Progress>,
 }
 
 /// A file on a walk.
@@ -58,6 +60,7 @@ impl Reader {
         };
         Ok(Self {
             volume: Volume::open(device, options).of(name)?,
+            progress: Arc::default(),
         })
     }
 
@@ -65,6 +68,12 @@ impl Reader {
     #[must_use]
     pub fn volume(&self) -> &Volume {
         &self.volume
+    }
+
+    /// How far copying out is, to be looked at meanwhile. It counts all copies of this reader.
+    #[must_use]
+    pub fn progress(&self) -> Arc<Progress> {
+        Arc::clone(&self.progress)
     }
 
     /// Finds a path; a symbolic link at its end is not followed.

@@ -34,6 +34,7 @@ use pext4_sync::{time, topology};
 
 use crate::error::{At, EditError, On, Result};
 use crate::free::{FreeMap, read_superblock};
+use crate::progress::Progress;
 use crate::staging::{Changes, Staging, write_blocks};
 use crate::twin::{Made, Twin};
 
@@ -121,6 +122,7 @@ pub struct EditSession {
     twin: RefCell<Option<(Twin, String)>>,
     steps: Cell<u32>,
     notes: Vec<String>,
+    progress: Arc<Progress>,
 }
 
 impl EditSession {
@@ -197,6 +199,7 @@ impl EditSession {
             twin: RefCell::new(None),
             steps: Cell::new(0),
             notes,
+            progress: Arc::default(),
         };
         session.look_at_room()?;
         Ok(session)
@@ -221,6 +224,12 @@ impl EditSession {
         &self.notes
     }
 
+    /// How far the session is, to be looked at while it works.
+    #[must_use]
+    pub fn progress(&self) -> Arc<Progress> {
+        Arc::clone(&self.progress)
+    }
+
     /// The time by which everything is stamped, if it is fixed.
     pub(crate) fn fixed_time(&self) -> Option<Time> {
         self.options.time.map(|time| Time {
@@ -236,13 +245,25 @@ impl EditSession {
 
     /// One inode has been made, removed or filled with much data. Commits now and then, at moments
     /// that depend on the changes alone, and changes over to a clone when the journal is outgrown.
-    pub(crate) fn step(&self) -> Result<()> {
+    fn step(&self) -> Result<()> {
         let steps = self.steps.get() + 1;
         self.steps.set(steps);
         if steps.is_multiple_of(STEPS_PER_COMMIT) {
             self.sync()?;
         }
         Ok(())
+    }
+
+    /// A step for a file that was made, changed or removed.
+    pub(crate) fn step_file(&self) -> Result<()> {
+        self.progress.add_file();
+        self.step()
+    }
+
+    /// A step for data that was written.
+    pub(crate) fn step_data(&self, bytes: usize) -> Result<()> {
+        self.progress.add_bytes(bytes);
+        self.step()
     }
 
     /// Commits: what was freed can be used again.
@@ -288,7 +309,7 @@ impl EditSession {
             )));
         }
         (self.options.tell)(&reason);
-        let twin = Twin::new(file)?;
+        let twin = self.progress.copying(|| Twin::new(file))?;
         self.staging
             .move_to(twin.device())
             .on(file.path(), "write the changes to a copy")?;

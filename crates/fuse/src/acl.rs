@@ -1,44 +1,19 @@
-//! POSIX access control lists: their two byte formats and what they do to permission bits.
+//! POSIX access control lists and what they do to permission bits.
 //!
-//! System calls carry a list as the value of `system.posix_acl_access` or `..._default` in version
-//! 2 (every entry has an id); ext4 stores version 1, where only named users and groups have one.
-//! The kernel checks permissions by the lists it reads through the server, but leaves three duties
-//! to it: the mode must follow a list that is set, a list must follow a mode that is set, and new
-//! files inherit from their directory's default list.
+//! Lists come and go in the two forms of [`pext4_ondisk::acl`]. The kernel checks permissions by the
+//! lists it reads through the server, but leaves three duties to it: the mode must follow a list that
+//! is set, a list must follow a mode that is set, and new files inherit from their directory's
+//! default list.
 
-/// The extended attribute with the list that decides about access.
-pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
-/// The extended attribute with the list that new files in a directory inherit.
-pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
-
-const USER_OBJ: u16 = 0x01;
-const USER: u16 = 0x02;
-const GROUP_OBJ: u16 = 0x04;
-const GROUP: u16 = 0x08;
-const MASK: u16 = 0x10;
-const OTHER: u16 = 0x20;
-
-const VERSION_OF_CALLS: u32 = 2;
-const VERSION_ON_DISK: u32 = 1;
-const NO_ID: u32 = u32::MAX;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Rule {
-    tag: u16,
-    permissions: u16,
-    id: u32,
-}
-
-impl Rule {
-    fn is_named(self) -> bool {
-        matches!(self.tag, USER | GROUP)
-    }
-}
+pub(crate) use pext4_ondisk::acl::{ACCESS, DEFAULT, is_list};
+use pext4_ondisk::acl::{
+    Entry, GROUP_OBJECT, MASK, OTHER, USER_OBJECT, decode, decode_call, encode, encode_call,
+};
 
 /// An access control list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Acl {
-    rules: Vec<Rule>,
+    entries: Vec<Entry>,
 }
 
 /// What a new file gets from its directory's default list.
@@ -50,105 +25,48 @@ pub(crate) struct Inherited {
     pub access: Option<Acl>,
 }
 
-fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
-    Some(u16::from_le_bytes(
-        bytes.get(offset..offset.checked_add(2)?)?.try_into().ok()?,
-    ))
-}
-
-fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(
-        bytes.get(offset..offset.checked_add(4)?)?.try_into().ok()?,
-    ))
-}
-
 impl Acl {
     /// Reads the form that system calls carry; `None` if it is not one.
     pub(crate) fn from_call(bytes: &[u8]) -> Option<Self> {
-        if u32_at(bytes, 0)? != VERSION_OF_CALLS {
-            return None;
-        }
-        let rules = bytes[4..].chunks(8).map(|rule| {
-            Some(Rule {
-                tag: u16_at(rule, 0)?,
-                permissions: u16_at(rule, 2)?,
-                id: u32_at(rule, 4)?,
-            })
-        });
-        Self::checked(rules.collect::<Option<_>>()?)
+        Self::checked(decode_call(bytes).ok()?)
     }
 
     /// Reads the form that the image stores; `None` if it is not one.
     pub(crate) fn from_disk(bytes: &[u8]) -> Option<Self> {
-        if u32_at(bytes, 0)? != VERSION_ON_DISK {
-            return None;
-        }
-        let mut rules = Vec::new();
-        let mut offset = 4;
-        while offset < bytes.len() {
-            let mut rule = Rule {
-                tag: u16_at(bytes, offset)?,
-                permissions: u16_at(bytes, offset + 2)?,
-                id: NO_ID,
-            };
-            offset += 4;
-            if rule.is_named() {
-                rule.id = u32_at(bytes, offset)?;
-                offset += 4;
-            }
-            rules.push(rule);
-        }
-        Self::checked(rules)
+        Self::checked(decode(bytes).ok()?)
     }
 
-    /// Exactly one rule each for owner, group and others, at most one mask, known tags only, and a
-    /// mask where users or groups are named.
-    fn checked(rules: Vec<Rule>) -> Option<Self> {
-        let count = |tag| rules.iter().filter(|rule| rule.tag == tag).count();
-        let known = rules.iter().all(|rule| {
-            rule.permissions <= 7
-                && matches!(rule.tag, USER_OBJ | USER | GROUP_OBJ | GROUP | MASK | OTHER)
-        });
-        let named = rules.iter().any(|rule| rule.is_named());
-        let whole = count(USER_OBJ) == 1 && count(GROUP_OBJ) == 1 && count(OTHER) == 1;
+    /// Exactly one entry each for owner, group and others, at most one mask, no unknown permissions,
+    /// and a mask where users or groups are named.
+    fn checked(entries: Vec<Entry>) -> Option<Self> {
+        let count = |tag| entries.iter().filter(|entry| entry.tag == tag).count();
+        let known = entries.iter().all(|entry| entry.permissions <= 7);
+        let named = entries.iter().any(|entry| entry.is_named());
+        let whole = count(USER_OBJECT) == 1 && count(GROUP_OBJECT) == 1 && count(OTHER) == 1;
         let masked = count(MASK) == 1 || (count(MASK) == 0 && !named);
-        (known && whole && masked).then_some(Self { rules })
+        (known && whole && masked).then_some(Self { entries })
     }
 
     /// The form that system calls carry.
     pub(crate) fn to_call(&self) -> Vec<u8> {
-        let mut bytes = VERSION_OF_CALLS.to_le_bytes().to_vec();
-        for rule in &self.rules {
-            bytes.extend(rule.tag.to_le_bytes());
-            bytes.extend(rule.permissions.to_le_bytes());
-            bytes.extend(rule.id.to_le_bytes());
-        }
-        bytes
+        encode_call(&self.entries)
     }
 
     /// The form that the image stores.
     pub(crate) fn to_disk(&self) -> Vec<u8> {
-        let mut bytes = VERSION_ON_DISK.to_le_bytes().to_vec();
-        for rule in &self.rules {
-            bytes.extend(rule.tag.to_le_bytes());
-            bytes.extend(rule.permissions.to_le_bytes());
-            if rule.is_named() {
-                bytes.extend(rule.id.to_le_bytes());
-            }
-        }
-        bytes
+        encode(&self.entries)
     }
 
     fn get(&self, tag: u16) -> Option<u16> {
-        self.rules
+        self.entries
             .iter()
-            .find(|rule| rule.tag == tag)
-            .map(|rule| rule.permissions)
+            .find(|entry| entry.tag == tag)
+            .map(|entry| entry.permissions)
     }
 
     fn set(&mut self, tag: u16, permissions: u16) {
-        for rule in self.rules.iter_mut().filter(|rule| rule.tag == tag) {
-            rule.permissions = permissions & 7;
+        for entry in self.entries.iter_mut().filter(|entry| entry.tag == tag) {
+            entry.permissions = permissions & 7;
         }
     }
 
@@ -157,24 +75,24 @@ impl Acl {
         if self.get(MASK).is_some() {
             MASK
         } else {
-            GROUP_OBJ
+            GROUP_OBJECT
         }
     }
 
     /// The nine bits that a mode shows of this list.
     pub(crate) fn mode_bits(&self) -> u16 {
         let bits = |tag| self.get(tag).unwrap_or(0);
-        bits(USER_OBJ) << 6 | bits(self.group_class()) << 3 | bits(OTHER)
+        bits(USER_OBJECT) << 6 | bits(self.group_class()) << 3 | bits(OTHER)
     }
 
     /// Whether the nine bits say all that the list says.
     pub(crate) fn is_mode_only(&self) -> bool {
-        self.rules.len() == 3
+        self.entries.len() == 3
     }
 
     /// The list after `chmod` to these bits.
     pub(crate) fn with_mode(mut self, mode: u16) -> Self {
-        self.set(USER_OBJ, mode >> 6);
+        self.set(USER_OBJECT, mode >> 6);
         self.set(self.group_class(), mode >> 3);
         self.set(OTHER, mode);
         self
@@ -193,25 +111,26 @@ impl Acl {
 
 #[cfg(test)]
 mod tests {
-    use super::{Acl, GROUP_OBJ, MASK, NO_ID, OTHER, Rule, USER, USER_OBJ};
+    use super::{Acl, Entry, GROUP_OBJECT, MASK, OTHER, USER_OBJECT};
+    use pext4_ondisk::acl::{NO_ID, USER};
 
-    fn list(rules: &[(u16, u16, u32)]) -> Acl {
-        let rules = rules
+    fn list(entries: &[(u16, u16, u32)]) -> Acl {
+        let entries = entries
             .iter()
-            .map(|&(tag, permissions, id)| Rule {
+            .map(|&(tag, permissions, id)| Entry {
                 tag,
                 permissions,
                 id,
             })
             .collect();
-        Acl::checked(rules).expect("a valid list")
+        Acl::checked(entries).expect("a valid list")
     }
 
     fn with_a_named_user() -> Acl {
         list(&[
-            (USER_OBJ, 7, NO_ID),
+            (USER_OBJECT, 7, NO_ID),
             (USER, 6, 1000),
-            (GROUP_OBJ, 5, NO_ID),
+            (GROUP_OBJECT, 5, NO_ID),
             (MASK, 7, NO_ID),
             (OTHER, 4, NO_ID),
         ])
@@ -262,14 +181,14 @@ mod tests {
         let changed = acl.with_mode(0o640);
         assert_eq!(changed.mode_bits(), 0o640);
         assert_eq!(
-            changed.get(GROUP_OBJ),
+            changed.get(GROUP_OBJECT),
             Some(5),
             "the group itself keeps its rule"
         );
         assert_eq!(changed.get(MASK), Some(4));
         let plain = list(&[
-            (USER_OBJ, 7, NO_ID),
-            (GROUP_OBJ, 5, NO_ID),
+            (USER_OBJECT, 7, NO_ID),
+            (GROUP_OBJECT, 5, NO_ID),
             (OTHER, 4, NO_ID),
         ]);
         assert!(plain.is_mode_only());
@@ -281,7 +200,7 @@ mod tests {
         let inherited = with_a_named_user().inherit(0o2666);
         assert_eq!(inherited.permissions, 0o2664);
         let access = inherited.access.expect("a user is named");
-        assert_eq!(access.get(USER_OBJ), Some(6));
+        assert_eq!(access.get(USER_OBJECT), Some(6));
         assert_eq!(access.get(MASK), Some(6));
         assert_eq!(
             access.get(USER),
@@ -289,8 +208,8 @@ mod tests {
             "named users keep their rule under the mask"
         );
         let plain = list(&[
-            (USER_OBJ, 7, NO_ID),
-            (GROUP_OBJ, 5, NO_ID),
+            (USER_OBJECT, 7, NO_ID),
+            (GROUP_OBJECT, 5, NO_ID),
             (OTHER, 0, NO_ID),
         ]);
         let inherited = plain.inherit(0o666);

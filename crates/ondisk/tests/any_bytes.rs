@@ -1,6 +1,7 @@
 //! Extent nodes, attributes and superblocks made of any bytes: an error or an answer, never a
 //! panic, and what was accepted comes back the same.
 
+use pext4_ondisk::acl;
 use pext4_ondisk::extent::{self, Bounds, Extent, Index, Node};
 use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::xattr::{self, Attribute, Block};
@@ -31,6 +32,20 @@ fn attributes() -> impl Strategy<Value = Vec<Attribute>> {
 }
 
 proptest! {
+    #[test]
+    fn access_lists(version in 1u8..3, rest in bytes(0..64)) {
+        let list = [&[version, 0, 0, 0], &rest[..]].concat();
+        if let Ok(entries) = acl::decode(&list) {
+            prop_assert_eq!(acl::encode(&entries), list.as_slice());
+        }
+        if let Ok(entries) = acl::decode_call(&list) {
+            // The ids of nobody are not kept, so the second time it is the same.
+            let again = acl::encode_call(&entries);
+            prop_assert_eq!(again.len(), list.len());
+            prop_assert_eq!(acl::decode_call(&again), Ok(entries));
+        }
+    }
+
     #[test]
     fn extent_nodes(mut node in bytes(0..200), max_is_right in any::<bool>(), from in 0usize..20) {
         if node.len() >= 12 && max_is_right {

@@ -1,28 +1,24 @@
 //! `pext4 build`: makes an image from directories, archives and container images.
 
-use std::io::{self, IsTerminal};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 use pext4_image::build::{
     Builder, Free, Map, Phase, Platform, Progress, Size, Source, Summary, parse_owner, parse_time,
 };
 use pext4_ondisk::time::Time;
 use pext4_sync::atomic::{AtomicBool, Ordering};
-use pext4_sync::{Class, Condvar, Mutex, thread};
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use uuid::Uuid;
 
 use crate::failure::Misuse;
+use crate::progress::{self, Bar, Look, Measure};
 use crate::size;
-
-/// How often the bar moves and signals are looked at.
-const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Build an ext4 image from directories, tar archives and container images
 ///
@@ -156,13 +152,20 @@ fn tenth_length(percent: &str) -> usize {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let start = Instant::now();
     let builder = builder(arguments)?;
-    let is_shown = !arguments.quiet && !arguments.json && io::stderr().is_terminal();
-    let watch = Watch::new(builder.progress(), is_shown)?;
-    let summary = thread::scope(|scope| {
-        scope.spawn(|| watch.run());
-        let _finishing = Finishing(&watch);
-        builder.build(&arguments.image)
-    })?;
+    let progress = builder.progress();
+    let is_interrupted = interruption()?;
+    let bar = progress::is_wanted(arguments.quiet, arguments.json).then(Bar::new);
+    let look_after = || {
+        if is_interrupted.load(Ordering::Relaxed) {
+            progress.stop();
+        }
+        if let Some(bar) = &bar {
+            bar.show(&look(&progress));
+        }
+    };
+    let built = progress::meanwhile(look_after, || builder.build(&arguments.image));
+    drop(bar);
+    let summary = built?;
     if arguments.json {
         say_for_programs(&arguments.image, &summary, start.elapsed())?;
     } else if !arguments.quiet {
@@ -278,89 +281,39 @@ fn source_of(word: &str) -> Result<Source> {
     Source::at(Path::new(word)).with_context(|| word.to_owned())
 }
 
-/// Looks after a build while it runs: shows how far it is, and stops it at a signal.
-struct Watch {
-    progress: Arc<Progress>,
-    bar: Option<ProgressBar>,
-    is_interrupted: Arc<AtomicBool>,
-    is_done: Mutex<bool>,
-    done: Condvar,
+/// What a first signal sets; the second one does not wait.
+fn interruption() -> Result<Arc<AtomicBool>> {
+    let is_interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        let flag = Arc::clone(&is_interrupted);
+        signal_hook::flag::register_conditional_shutdown(signal, 1, flag)?;
+        signal_hook::flag::register(signal, Arc::clone(&is_interrupted))?;
+    }
+    Ok(is_interrupted)
 }
 
-impl Watch {
-    fn new(progress: Arc<Progress>, is_shown: bool) -> Result<Self> {
-        let is_interrupted = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
-            // The second one does not wait.
-            signal_hook::flag::register_conditional_shutdown(
-                signal,
-                1,
-                Arc::clone(&is_interrupted),
-            )?;
-            signal_hook::flag::register(signal, Arc::clone(&is_interrupted))?;
-        }
-        Ok(Self {
-            progress,
-            bar: is_shown.then(ProgressBar::no_length),
-            is_interrupted,
-            is_done: Mutex::new(Class::Leaf, false),
-            done: Condvar::new(),
-        })
-    }
-
-    fn run(&self) {
-        let mut shown = None;
-        let mut is_done = self.is_done.lock();
-        while !*is_done {
-            self.done.wait_for(&mut is_done, INTERVAL);
-            if self.is_interrupted.load(Ordering::Relaxed) {
-                self.progress.stop();
-            }
-            if let Some(bar) = &self.bar {
-                show(bar, &self.progress, &mut shown);
-            }
-        }
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
-    }
-}
-
-/// Ends a watch when the build ends, however that is.
-struct Finishing<'a>(&'a Watch);
-
-impl Drop for Finishing<'_> {
-    fn drop(&mut self) {
-        *self.0.is_done.lock() = true;
-        self.0.done.notify_all();
-    }
-}
-
-/// Brings the bar up to date; `shown` is the phase that it was made for.
-fn show(bar: &ProgressBar, progress: &Progress, shown: &mut Option<Phase>) {
+/// How far the build is.
+fn look(progress: &Progress) -> Look {
     let phase = progress.phase();
     let (files, all_files) = progress.files();
     let (bytes, all_bytes) = progress.bytes();
-    if *shown != Some(phase) {
-        *shown = Some(phase);
-        let template = match phase {
-            Phase::Reading => "reading   {pos} names  {per_sec}",
-            Phase::Planning => "planning  {elapsed}",
-            Phase::Writing if all_bytes > 0 => {
-                "writing   [{bar:30}] {bytes} of {total_bytes}  {bytes_per_sec}  {eta} left"
-            }
-            Phase::Writing => "writing   [{bar:30}] {pos} of {len} files  {per_sec}  {eta} left",
-            Phase::Syncing => "syncing   {elapsed}",
-        };
-        bar.reset();
-        bar.set_style(ProgressStyle::with_template(template).expect("templates are fixed"));
-    }
-    let (position, length) = match phase {
-        Phase::Writing if all_bytes > 0 => (bytes, all_bytes),
+    let (verb, measure) = match phase {
+        Phase::Reading => ("reading", Measure::Names),
+        Phase::Planning => ("planning", Measure::Time),
+        Phase::Writing if all_bytes > 0 => ("writing", Measure::Bytes),
+        Phase::Writing => ("writing", Measure::Files),
+        Phase::Syncing => ("syncing", Measure::Time),
+    };
+    let (position, length) = match measure {
+        Measure::Bytes => (bytes, all_bytes),
         _ => (files, all_files),
     };
-    bar.set_length(length.max(position));
-    bar.set_position(position);
+    Look {
+        measure,
+        position,
+        length,
+        ..Look::at(verb)
+    }
 }
 
 fn said(image: &Path, summary: &Summary, time: Duration) -> String {

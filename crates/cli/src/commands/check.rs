@@ -4,21 +4,22 @@
 //! 0 nothing is wrong, 4 something is, 8 the image could not be checked (12: and something is wrong
 //! with it), 16 the command line was not understood, 32 cancelled.
 
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use pext4_block::Access;
 use pext4_image::check::{self, Finding, Grade, Options, Progress, Report, Step};
-use pext4_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use pext4_sync::atomic::AtomicBool;
+use pext4_sync::{Class, Mutex};
 use serde::Serialize;
 
 use super::record;
 use crate::columns::{self, Side};
 use crate::failure::{self, Told};
+use crate::progress::{self, Look, Measure};
 use crate::{device, names};
 
 const FINDINGS: u8 = 4;
@@ -26,9 +27,6 @@ const OPERATIONAL: u8 = 8;
 /// The status for a command line that was not understood.
 pub const USAGE: u8 = 16;
 const CANCELLED: u8 = 32;
-
-/// How often the terminal is told how far it is.
-const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Check whether an image is sound; reads only
 #[derive(Args)]
@@ -73,16 +71,15 @@ fn checked(arguments: &Arguments) -> Result<u8> {
     let device = device::open(&arguments.image, Access::ReadOnly)?;
     let cancel = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&cancel))?;
-    let shows_progress = io::stderr().is_terminal() && !arguments.quiet && !arguments.json;
+    let is_wanted = progress::is_wanted(arguments.quiet, arguments.json);
+    let last = Last::new();
     let options = Options {
         threads: arguments.threads,
-        progress: shows_progress.then(progress),
+        progress: is_wanted.then(|| last.keeper()),
         cancel,
     };
-    let report = check::check(Arc::new(device), &options);
-    if shows_progress {
-        eprint!("\r\x1b[K");
-    }
+    let check = || check::check(Arc::new(device), &options);
+    let report = progress::watch(is_wanted, || last.look(), check);
     let report = report.map_err(anyhow::Error::from).with_context(name)?;
     let mut output = BufWriter::new(io::stdout().lock());
     if arguments.json {
@@ -107,20 +104,32 @@ fn status(report: &Report) -> u8 {
     }
 }
 
-/// Tells the terminal, not too often.
-fn progress() -> Progress {
-    let last = AtomicU64::new(0);
-    let now = || u64::try_from(pext4_sync::time::now().as_millis()).unwrap_or(0);
-    Box::new(move |step: Step| {
-        let now = now();
-        let interval = u64::try_from(INTERVAL.as_millis()).unwrap_or(u64::MAX);
-        if now.saturating_sub(last.load(Ordering::Relaxed)) < interval {
-            return;
+/// How far the check is. It tells that often, so the last that it told is kept for whoever looks.
+#[derive(Clone)]
+struct Last(Arc<Mutex<Option<Step>>>);
+
+impl Last {
+    fn new() -> Self {
+        Self(Arc::new(Mutex::new(Class::Leaf, None)))
+    }
+
+    fn keeper(&self) -> Progress {
+        let last = Arc::clone(&self.0);
+        Box::new(move |step: Step| *last.lock() = Some(step))
+    }
+
+    fn look(&self) -> Look {
+        let Some(step) = *self.0.lock() else {
+            return Look::at("opening");
+        };
+        Look {
+            measure: Measure::Percent,
+            position: step.done.into(),
+            length: step.total.into(),
+            text: step.pass.name().to_owned(),
+            ..Look::at("checking")
         }
-        last.store(now, Ordering::Relaxed);
-        let percent = u64::from(step.done) * 100 / u64::from(step.total.max(1));
-        eprint!("\r\x1b[K{}: {percent} %", step.pass.name());
-    })
+    }
 }
 
 /// The findings as rows, then a line of summary.

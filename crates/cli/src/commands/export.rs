@@ -10,6 +10,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_edit::{Exported, Reader};
 
+use crate::progress::{self, Look};
+
 /// Written at once.
 const BUFFER: usize = 1 << 20;
 
@@ -24,6 +26,9 @@ pub struct Arguments {
     /// The archive; else standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    quiet: bool,
 }
 
 /// Runs the command.
@@ -32,25 +37,32 @@ pub struct Arguments {
 /// What cannot be read or written; no archive of that name is left half-made.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let reader = Reader::open(&arguments.image)?;
-    let path = arguments.path.as_bytes();
-    let exported = match &arguments.output {
-        Some(output) if output != Path::new("-") => to_file(&reader, path, output)?,
-        _ => {
-            let output = io::stdout().lock();
-            if output.is_terminal() {
-                bail!("a tar archive is not for a terminal: give -o FILE or a pipe");
-            }
-            let mut output = BufWriter::with_capacity(BUFFER, output);
-            reader.export(path, &mut output)?
-        }
-    };
-    if exported.sockets_left > 0 {
+    let progress = reader.progress();
+    let is_wanted = progress::is_wanted(arguments.quiet, false);
+    let look = || Look::so_far("exporting", &progress);
+    let exported = progress::watch(is_wanted, look, || exported(arguments, &reader))?;
+    if exported.sockets_left > 0 && !arguments.quiet {
         eprintln!(
             "pext4: {} sockets were left out: tar has no form for them",
             exported.sockets_left
         );
     }
     Ok(())
+}
+
+fn exported(arguments: &Arguments, reader: &Reader) -> Result<Exported> {
+    let path = arguments.path.as_bytes();
+    if let Some(output) = &arguments.output
+        && output != Path::new("-")
+    {
+        return to_file(reader, path, output);
+    }
+    let output = io::stdout().lock();
+    if output.is_terminal() {
+        bail!("a tar archive is not for a terminal: give -o FILE or a pipe");
+    }
+    let mut output = BufWriter::with_capacity(BUFFER, output);
+    Ok(reader.export(path, &mut output)?)
 }
 
 /// Writes beside, and renames at the end.

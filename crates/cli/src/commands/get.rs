@@ -10,6 +10,7 @@ use pext4_edit::{GetOptions, Reader};
 use serde::Serialize;
 
 use crate::names;
+use crate::progress::{self, Look};
 
 /// Copy a file or a tree out of an image
 #[derive(Args)]
@@ -59,7 +60,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         skip_devices: arguments.skip_devices,
         force: arguments.force,
     };
-    let got = reader.get(arguments.path.as_bytes(), &arguments.destination, &options)?;
+    let progress = reader.progress();
+    let is_wanted = progress::is_wanted(arguments.quiet, arguments.json);
+    let look = || Look::so_far("copying", &progress);
+    let got = progress::watch(is_wanted, look, || {
+        reader.get(arguments.path.as_bytes(), &arguments.destination, &options)
+    })?;
     if arguments.json {
         let report = Report {
             path: names::text(got.path.as_os_str().as_bytes()),

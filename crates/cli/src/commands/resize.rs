@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::Args;
 use pext4_block::Access;
-use pext4_image::resize::{Options, Resize, Summary, Target, Way};
+use pext4_image::resize::{Options, Progress, Resize, Summary, Target, Way};
 use serde::Serialize;
 
 use super::record;
 use crate::columns::{self, Side};
+use crate::progress::{self, Look, Measure};
 use crate::{device, size};
 
 /// Make a file system larger or smaller, without mounting it
@@ -78,7 +79,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let options = Options {
         in_place: arguments.in_place,
     };
-    let resize = Resize::prepare(device, arguments.size, options).with_context(name)?;
+    let is_wanted = progress::is_wanted(arguments.quiet, arguments.json);
+    let planning = || Look::at("planning");
+    let prepare = || Resize::prepare(device, arguments.size, options);
+    let resize = progress::watch(is_wanted, planning, prepare).with_context(name)?;
     let (summary, way) = (resize.summary(), resize.way());
     let is_idle = resize.is_idle();
     if !arguments.quiet && !arguments.json {
@@ -86,7 +90,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     let done = !arguments.dry_run && !is_idle;
     if done {
-        resize.run().with_context(name)?;
+        let progress = resize.progress();
+        progress::watch(is_wanted, || look(&progress), || resize.run()).with_context(name)?;
     }
     if arguments.json {
         let mut output = BufWriter::new(io::stdout().lock());
@@ -96,6 +101,19 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         println!("{}: it is {} now", name(), size::show(summary.bytes()));
     }
     Ok(())
+}
+
+/// How far it is.
+fn look(progress: &Progress) -> Look {
+    let (position, length) = progress.bytes();
+    let is_copying = progress.is_copying();
+    let verb = if is_copying { "cloning" } else { "writing" };
+    Look {
+        measure: Measure::Bytes,
+        position,
+        length,
+        ..Look::at(verb)
+    }
 }
 
 impl Done {

@@ -1,9 +1,9 @@
 //! Attributes of what is there: permissions, owners, times, extended attributes.
 
 use pext4_fs::{Attributes, FileType, Refusal, SetAttributes, SetTime, SetXattrMode, Time};
+use pext4_ondisk::acl;
 
 use super::Change;
-use crate::acl;
 use crate::error::{At, EditError, Result, refuse};
 use crate::plant::{Holding, Overrides, Planter};
 use crate::session::EditSession;
@@ -69,16 +69,16 @@ impl EditSession {
     pub(super) fn set_attributes(&self, place: &Place, change: &SetAttributes) -> Result<()> {
         let done = self.volume().set_attributes(place.inode, change);
         done.at(&place.path)?;
-        self.step()
+        self.step_file()
     }
 
     pub(super) fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8]) -> Result<()> {
         let found = self.at(path)?;
         let value = match acl::is_list(name) {
             false => value.to_vec(),
-            true => match acl::to_image(value) {
-                Some(value) => value,
-                None => return refuse(path, "the value is no access control list"),
+            true => match acl::stored(value) {
+                Ok(value) => value,
+                Err(_) => return refuse(path, "the value is no access control list"),
             },
         };
         self.volume()

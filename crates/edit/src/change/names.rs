@@ -206,6 +206,6 @@ impl Remover<'_> {
         } else {
             volume.unlink(parent, name).at(path)?;
         }
-        self.session.step()
+        self.session.step_file()
     }
 }

@@ -8,9 +8,9 @@
 use std::io::Read;
 
 use pext4_fs::{FileType, Refusal};
+use pext4_ondisk::acl;
 
 use super::read::{Archive, Entry};
-use crate::acl;
 use crate::change::{Change, last_name};
 use crate::error::{At, EditError, Result, refuse};
 use crate::plant::{Filler, Overrides, Planter};
@@ -211,8 +211,8 @@ impl Unpacker<'_> {
         let mut xattrs = Vec::new();
         for (name, value) in &entry.xattrs {
             let value = if acl::is_list(name) {
-                let list = acl::to_image(value);
-                list.ok_or_else(|| bad(entry, "its access control list makes no sense"))?
+                let list = acl::stored(value);
+                list.map_err(|_| bad(entry, "its access control list makes no sense"))?
             } else {
                 value.clone()
             };

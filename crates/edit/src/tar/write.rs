@@ -9,12 +9,14 @@
 
 use std::collections::HashMap;
 use std::io::Write;
+use std::sync::Arc;
 
 use pext4_fs::{FileType, Time};
+use pext4_ondisk::acl;
 
 use super::{BLOCK, XATTR, checksum};
-use crate::acl;
 use crate::error::{On, Result};
+use crate::progress::Progress;
 use crate::reader::{Reader, check_depth};
 use crate::source::{Facts, Source};
 use crate::tree::{Image, Place, next_data};
@@ -47,6 +49,7 @@ impl Reader {
     pub fn export(&self, path: impl AsRef<[u8]>, output: &mut dyn Write) -> Result<Exported> {
         let mut exporter = Exporter {
             image: Image::new(self.volume()),
+            progress: self.progress(),
             reader: self,
             output,
             links: HashMap::new(),
@@ -63,6 +66,7 @@ impl Reader {
 
 struct Exporter<'r> {
     image: Image<'r>,
+    progress: Arc<Progress>,
     reader: &'r Reader,
     output: &'r mut dyn Write,
     /// The first name of files with several.
@@ -105,6 +109,7 @@ impl Exporter<'_> {
             return Ok(());
         }
         self.exported.files += 1;
+        self.progress.add_file();
         let mut header = Header::new(name, facts);
         if let Some(first) = facts.identity.and_then(|key| self.links.get(&key)) {
             header.set_link(b'1', first);
@@ -190,6 +195,7 @@ impl Exporter<'_> {
             }
             let read = if read == 0 { length } else { read };
             self.put(&piece[..read])?;
+            self.progress.add_bytes(read);
             at += read as u64;
         }
         Ok(())
@@ -258,7 +264,7 @@ impl Header {
         self.record(b"atime", decimal(facts.accessed).as_bytes());
         for (name, value) in &facts.xattrs {
             let system = if acl::is_list(name) {
-                acl::to_system(value)
+                acl::called(value).ok()
             } else {
                 None
             };

@@ -5,7 +5,7 @@
 use pext4_fs::{InodeNumber, Refusal, SetAttributes, SetXattrMode};
 
 use super::{Answer, Caller, Dispatch, Errno};
-use crate::acl::{self, Acl};
+use crate::acl::{self, Acl, is_list};
 
 /// What a mount tells of itself, as the value of an attribute that is on no list and that every
 /// file has: for a person.
@@ -39,10 +39,6 @@ pub fn fit(bytes: Vec<u8>, room: u32) -> Answer<Sized> {
         _ if length > room => Err(Errno::RANGE),
         _ => Ok(Sized::Bytes(bytes)),
     }
-}
-
-fn is_list(name: &[u8]) -> bool {
-    name == acl::ACCESS || name == acl::DEFAULT
 }
 
 impl Dispatch {

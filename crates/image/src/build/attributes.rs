@@ -3,17 +3,11 @@
 
 use std::collections::HashMap;
 
+use pext4_ondisk::acl;
 use pext4_ondisk::xattr::{self, Attribute, Value};
-
-use super::acl;
 
 /// A full name and a value, as the system gives them.
 pub(super) type Named = (Vec<u8>, Vec<u8>);
-
-/// The attribute in which the system keeps the list that governs access.
-pub(super) const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
-/// The attribute in which a directory keeps the list that its new files get.
-pub(super) const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
 
 /// All sets; number 0 is the empty one.
 pub(super) struct Sets {
@@ -100,8 +94,8 @@ pub(super) fn stored(name: &[u8], value: &[u8]) -> Result<Attribute, String> {
             rest.len()
         ));
     }
-    if name == ACCESS_LIST || name == DEFAULT_LIST {
-        let list = acl::to_disk(value).ok_or_else(|| format!("its {shown} is no access list"))?;
+    if acl::is_list(name) {
+        let list = acl::stored(value).map_err(|_| format!("its {shown} is no access list"))?;
         return Ok(Attribute::new(index, rest, &list));
     }
     Ok(Attribute::new(index, rest, value))

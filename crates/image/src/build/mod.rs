@@ -34,7 +34,7 @@
 //! # }
 //! ```
 
-mod acl;
+mod acl_text;
 mod archive;
 mod attributes;
 mod error;

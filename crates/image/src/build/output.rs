@@ -207,3 +207,33 @@ impl Device for Output {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Output, named};
+
+    /// Hosts that cannot make nameless files are rare; what happens there is tried by hand.
+    #[test]
+    fn a_file_with_a_name_of_its_own_goes_with_the_build() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let target = folder.path().join("image");
+        let count = || std::fs::read_dir(&folder).expect("it is there").count();
+        let output = || {
+            let (file, path) = named(&target).expect("the folder is ours");
+            assert_ne!(path, target);
+            Output {
+                file,
+                target: target.clone(),
+                temporary: Some(path),
+                size: 0,
+            }
+        };
+        let (first, second) = (output(), output());
+        assert_eq!(count(), 2, "builds of one image do not meet");
+        drop(first);
+        assert_eq!(count(), 1);
+        second.publish().expect("the folder is ours");
+        assert!(target.exists());
+        assert_eq!(count(), 1, "nothing but the image");
+    }
+}

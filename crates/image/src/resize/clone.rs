@@ -14,6 +14,7 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use tempfile::NamedTempFile;
 
+use super::progress::Progress;
 use crate::error::{Error, Result};
 
 /// Bytes asked for in one step of copying.
@@ -28,7 +29,7 @@ pub(super) struct Replacement {
 
 impl Replacement {
     /// A copy of the first `kept` bytes of `image`, `length` bytes long, with its owner and mode.
-    pub fn of(image: &Path, kept: u64, length: u64) -> Result<Self> {
+    pub fn of(image: &Path, kept: u64, length: u64, progress: &Progress) -> Result<Self> {
         let image = fs::canonicalize(image)?;
         let source = File::open(&image)?;
         let metadata = source.metadata()?;
@@ -39,7 +40,8 @@ impl Replacement {
                 metadata.nlink()
             )));
         }
-        let file = fill(&image, &source, &metadata, kept, length).map_err(|source| {
+        let filled = fill(&image, &source, &metadata, kept, length, progress);
+        let file = filled.map_err(|source| {
             let text = format!(
                 "making a clone beside the image: {source}; --in-place works on the image itself"
             );
@@ -78,13 +80,16 @@ fn fill(
     metadata: &Metadata,
     kept: u64,
     length: u64,
+    progress: &Progress,
 ) -> io::Result<NamedTempFile> {
     let folder = image.parent().unwrap_or(Path::new("/"));
     let name = image.file_name().unwrap_or_default().to_string_lossy();
     let file = tempfile::Builder::new()
         .prefix(&format!(".{name}.resize-"))
         .tempfile_in(folder)?;
-    copy(source, file.as_file(), kept.min(metadata.len()))?;
+    let kept = kept.min(metadata.len());
+    progress.begin(true, kept);
+    copy(source, file.as_file(), kept, progress)?;
     file.as_file().set_len(length)?;
     fchown(file.as_file(), Some(metadata.uid()), Some(metadata.gid()))?;
     file.as_file().set_permissions(metadata.permissions())?;
@@ -92,7 +97,7 @@ fn fill(
 }
 
 /// Copies the first `length` bytes: by sharing them all, else data by data.
-fn copy(source: &File, to: &File, length: u64) -> io::Result<()> {
+fn copy(source: &File, to: &File, length: u64, progress: &Progress) -> io::Result<()> {
     match rustix::fs::ioctl_ficlone(to, source) {
         Ok(()) => return Ok(()),
         Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::INVAL | Errno::NOTTY | Errno::NOSYS) => {}
@@ -103,8 +108,9 @@ fn copy(source: &File, to: &File, length: u64) -> io::Result<()> {
         let Some(start) = seek(source, SeekFrom::Data(at))? else {
             break;
         };
+        progress.add(start - at);
         let end = seek(source, SeekFrom::Hole(start))?.unwrap_or(length);
-        copy_range(source, to, start, end.min(length))?;
+        copy_range(source, to, start, end.min(length), progress)?;
         at = end;
     }
     Ok(())
@@ -119,7 +125,13 @@ fn seek(file: &File, to: SeekFrom) -> io::Result<Option<u64>> {
     }
 }
 
-fn copy_range(source: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
+fn copy_range(
+    source: &File,
+    to: &File,
+    start: u64,
+    end: u64,
+    progress: &Progress,
+) -> io::Result<()> {
     let (mut from_at, mut to_at) = (start, start);
     while from_at < end {
         let most = usize::try_from((end - from_at).min(STEP)).expect("at most a step");
@@ -127,9 +139,10 @@ fn copy_range(source: &File, to: &File, start: u64, end: u64) -> io::Result<()> 
             rustix::fs::copy_file_range(source, Some(&mut from_at), to, Some(&mut to_at), most);
         match copied {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) | Err(Errno::INTR) => {}
+            Ok(copied) => progress.add(copied as u64),
+            Err(Errno::INTR) => {}
             Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                return copy_through_memory(source, to, from_at, end);
+                return copy_through_memory(source, to, from_at, end, progress);
             }
             Err(errno) => return Err(errno.into()),
         }
@@ -137,7 +150,13 @@ fn copy_range(source: &File, to: &File, start: u64, end: u64) -> io::Result<()> 
     Ok(())
 }
 
-fn copy_through_memory(source: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
+fn copy_through_memory(
+    source: &File,
+    to: &File,
+    start: u64,
+    end: u64,
+    progress: &Progress,
+) -> io::Result<()> {
     use std::os::unix::fs::FileExt;
     let mut buffer = vec![0; 1 << 20];
     let mut at = start;
@@ -145,6 +164,7 @@ fn copy_through_memory(source: &File, to: &File, start: u64, end: u64) -> io::Re
         let step = usize::try_from((end - at).min(buffer.len() as u64)).expect("a buffer at most");
         source.read_exact_at(&mut buffer[..step], at)?;
         to.write_all_at(&buffer[..step], at)?;
+        progress.add(step as u64);
         at += step as u64;
     }
     Ok(())

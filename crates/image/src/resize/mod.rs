@@ -23,6 +23,7 @@ mod map;
 mod orphans;
 mod path;
 mod plan;
+mod progress;
 mod renumber;
 mod resize_inode;
 mod run;
@@ -36,6 +37,7 @@ mod vacate;
 pub use make::Target;
 pub use path::{Options, Resize};
 pub use plan::Plan;
+pub use progress::Progress;
 pub use run::Way;
 
 /// What a resize does, in numbers.

@@ -5,6 +5,7 @@
 //! moment it is shorter than the file system in it says.
 
 use std::fs;
+use std::sync::Arc;
 
 use pext4_block::{Device, FileDevice};
 
@@ -12,6 +13,7 @@ use super::Summary;
 use super::clone::Replacement;
 use super::make::Target;
 use super::plan::Plan;
+use super::progress::Progress;
 use super::run::Way;
 use crate::error::{Error, Result};
 
@@ -74,6 +76,12 @@ impl Resize {
         self.plan.is_idle()
     }
 
+    /// How far it is, to be looked at while it runs.
+    #[must_use]
+    pub fn progress(&self) -> Arc<Progress> {
+        Arc::clone(&self.plan.progress)
+    }
+
     /// Does it. The answer is how many bytes the file or device has now.
     ///
     /// # Errors
@@ -90,7 +98,8 @@ impl Resize {
             before
         };
         if self.way == Way::Clone {
-            let clone = Replacement::of(self.device.path(), before.min(after), after)?;
+            let kept = before.min(after);
+            let clone = Replacement::of(self.device.path(), kept, after, &self.plan.progress)?;
             self.plan
                 .run(&self.device, clone.device(), Way::Clone, before)?;
             clone.put_in_place()?;

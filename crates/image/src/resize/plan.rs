@@ -6,6 +6,7 @@
 //! are of no concern to anyone before a disaster.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::feature::Incompat;
@@ -15,6 +16,7 @@ use super::Summary;
 use super::copies::{self, Copy};
 use super::image::Image;
 use super::journal::Log;
+use super::progress::Progress;
 use super::shape::{Shape, metadata_blocks};
 use super::space::Run;
 use crate::error::Result;
@@ -44,6 +46,7 @@ pub struct Plan {
     /// The image's journal, empty.
     pub(super) log: Option<Log>,
     pub(super) replayed: u32,
+    pub(super) progress: Arc<Progress>,
 }
 
 impl Plan {
@@ -90,6 +93,7 @@ impl Plan {
             moved_inodes: 0,
             log: None,
             replayed: 0,
+            progress: Arc::default(),
         })
     }
 

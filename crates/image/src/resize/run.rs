@@ -14,6 +14,7 @@
 //! clone, which nobody sees before it is complete, or where it was asked for: the image says then
 //! that it was not unmounted cleanly until all is done, so that an interrupted resize is noticed.
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use pext4_block::Device;
@@ -24,6 +25,7 @@ use pext4_ondisk::superblock::{SIZE, State, Superblock};
 use super::copies::Copy;
 use super::journal::{Log, write_primary};
 use super::plan::{Move, Plan};
+use super::progress::Progress;
 use super::space::Run;
 use crate::error::{Error, Result};
 
@@ -54,10 +56,13 @@ impl Plan {
         way: Way,
         zero_from: u64,
     ) -> Result<()> {
+        let progress = Arc::clone(&self.progress);
         let writer = Writer {
             device: to,
             block_size: u64::from(self.shape.geometry.block_size),
+            progress: &progress,
         };
+        progress.begin(false, self.bytes_to_write());
         if way == Way::InPlace {
             let mut old = self.old.clone();
             old.state.remove(State::CLEAN);
@@ -78,6 +83,14 @@ impl Plan {
             Way::Journal => self.commit(&writer),
             Way::Clone | Way::InPlace => self.write_directly(&writer),
         }
+    }
+
+    /// Bytes that running it writes, the log not counted.
+    fn bytes_to_write(&self) -> u64 {
+        let moved: u64 = self.moves.iter().map(|moved| moved.count).sum();
+        let cleared: u64 = self.clears.iter().map(|run| run.end - run.start).sum();
+        let single = self.fresh.len() + self.changed.len() + self.copies.len();
+        (moved + cleared + single as u64) * u64::from(self.shape.geometry.block_size)
     }
 
     /// Whether one transaction of the image's journal holds all changes.
@@ -153,10 +166,12 @@ pub(super) fn present() -> (u64, u32) {
 struct Writer<'a> {
     device: &'a dyn Device,
     block_size: u64,
+    progress: &'a Progress,
 }
 
 impl Writer<'_> {
     fn write(&self, block: BlockNumber, bytes: &[u8]) -> Result<()> {
+        self.progress.add(bytes.len() as u64);
         Ok(self.device.write_at(block.get() * self.block_size, bytes)?)
     }
 
@@ -176,6 +191,7 @@ impl Writer<'_> {
             from.read_at(moved.from * self.block_size + done, &mut bytes)?;
             self.device
                 .write_at(moved.to * self.block_size + done, &bytes)?;
+            self.progress.add(step);
             done += step;
         }
         Ok(())
@@ -186,6 +202,7 @@ impl Writer<'_> {
         let start = run.start * self.block_size;
         let end = (run.end * self.block_size).min(zero_from);
         if start >= end || self.device.discard(start, end - start)? {
+            self.progress.add((run.end - run.start) * self.block_size);
             return Ok(());
         }
         let mut at = start;
@@ -193,6 +210,7 @@ impl Writer<'_> {
             let step = CHUNK.min(end - at);
             let zeroes = vec![0; usize::try_from(step).expect("at most a chunk")];
             self.device.write_at(at, &zeroes)?;
+            self.progress.add(step);
             at += step;
         }
         Ok(())

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "what a test expects needs no words")]
 
 mod archives;
+mod changing;
 mod determinism;
 mod directories;
 mod hostile;

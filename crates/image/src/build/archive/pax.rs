@@ -1,12 +1,12 @@
 //! The extensions of POSIX archives: keys and values before an entry.
 
+use pext4_ondisk::acl;
 use pext4_ondisk::time::Time;
 use pext4_ondisk::xattr::{self, Attribute};
 
-use super::super::attributes::{ACCESS_LIST, DEFAULT_LIST};
 use super::super::moment;
 use super::super::rules::Rules;
-use super::super::{acl, attributes};
+use super::super::{acl_text, attributes};
 use super::sparse;
 
 /// Before the names of extended attributes.
@@ -49,8 +49,8 @@ impl Values {
                 let time = text.and_then(moment::seconds);
                 self.time = Some(time.ok_or_else(|| "its time is no number".to_owned())?);
             }
-            b"SCHILY.acl.access" => self.add_list(ACCESS_LIST, value)?,
-            b"SCHILY.acl.default" => self.add_list(DEFAULT_LIST, value)?,
+            b"SCHILY.acl.access" => self.add_list(acl::ACCESS, value)?,
+            b"SCHILY.acl.default" => self.add_list(acl::DEFAULT, value)?,
             _ => {
                 if let Some(name) = key.strip_prefix(ATTRIBUTE) {
                     if !rules.excludes_attribute(name) {
@@ -72,7 +72,7 @@ impl Values {
     }
 
     fn add_list(&mut self, name: &[u8], text: &[u8]) -> Result<(), String> {
-        let list = acl::text_to_disk(text)?;
+        let list = acl_text::stored(text)?;
         let (index, rest) = xattr::split_name(name).expect("lists have numbers of their own");
         self.add(Attribute::new(index, rest, &list));
         Ok(())

@@ -1,0 +1,258 @@
+//! Builds that fail for reasons of the host: sources that change or cannot be read, and no room. Each
+//! says so in one line that names the path, and leaves neither an image nor anything beside it.
+
+use std::fs::{self, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::common::{is_root, run, succeed};
+use crate::images::{Workshop, complaint, names, with_input};
+use crate::pack::{Packer, gzip};
+
+/// Whom a test becomes that must not be root.
+const NOBODY: u32 = 65534;
+
+/// More than a pipe holds, so that it is being read once all of it has been written.
+const LARGE: usize = 4 << 20;
+
+/// The command as a user who may not read everything; `None`, loudly, where there is none.
+fn as_nobody(mut command: Command) -> Option<Command> {
+    if !rustix::process::geteuid().is_root() {
+        return Some(command);
+    }
+    let mut trial = Command::new(command.get_program());
+    let can_start = trial.arg("-V").uid(NOBODY).gid(NOBODY).output();
+    if !can_start.is_ok_and(|output| output.status.success()) {
+        eprintln!("SKIPPED: unreadable sources: another user cannot start the command");
+        return None;
+    }
+    command.uid(NOBODY).gid(NOBODY);
+    Some(command)
+}
+
+/// A tree of which a file and a directory may not be read, and a folder to build in, for anybody.
+fn closed_tree() -> Workshop {
+    let workshop = Workshop::new();
+    workshop.write("tree/open", b"readable");
+    let secret = workshop.write("tree/secret", b"x");
+    workshop.write("tree/closed/file", b"x");
+    let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode));
+    mode(workshop.folder.path(), 0o755).expect("it is ours");
+    mode(&workshop.path("out"), 0o777).expect("it is ours");
+    mode(&secret, 0).expect("it is ours");
+    mode(&workshop.path("tree/closed"), 0).expect("it is ours");
+    if rustix::process::geteuid().is_root() {
+        // Owned by somebody else again, so that no mode is on the side of who reads.
+        chown(&secret, Some(1), Some(1)).expect("root may");
+    }
+    workshop
+}
+
+#[test]
+fn what_cannot_be_read_is_named_and_skipped_only_when_told() {
+    let workshop = closed_tree();
+    let build = |options: &[&str]| {
+        let mut command = workshop.build(options);
+        command.arg(workshop.path("tree"));
+        as_nobody(command).map(|mut command| run(&mut command))
+    };
+    let (Some(plain), Some(skipping)) = (build(&[]), build(&["--skip-unreadable", "--json"]))
+    else {
+        return;
+    };
+    let told = complaint(&plain);
+    let is_named = ["secret", "closed"].iter().any(|name| {
+        let path = workshop.path("tree").join(name);
+        told.starts_with(&format!("pext4: {}: cannot open it", path.display()))
+    });
+    assert!(is_named && told.contains("ermission"), "{told}");
+    assert!(skipping.status.success(), "{skipping:?}");
+    let summary: serde_json::Value = serde_json::from_slice(&skipping.stdout).expect("JSON");
+    assert_eq!(summary["skipped"], 2);
+    workshop.check();
+    assert_eq!(workshop.cat("/open"), "readable");
+    assert_eq!(workshop.names("/"), ["closed", "open"]);
+    assert!(workshop.names("/closed").is_empty());
+    let open = Permissions::from_mode(0o755);
+    fs::set_permissions(workshop.path("tree/closed"), open).expect("it is ours");
+}
+
+#[test]
+fn what_cannot_be_read_leaves_nothing() {
+    let workshop = closed_tree();
+    for source in ["tree", "tree/secret", "tree/closed"] {
+        let path = workshop.path(source);
+        let Some(mut command) = as_nobody(workshop.build([&path])) else {
+            return;
+        };
+        let told = complaint(&run(&mut command));
+        assert!(told.contains(&path.display().to_string()), "{told}");
+        workshop.is_bare();
+    }
+    let open = Permissions::from_mode(0o755);
+    fs::set_permissions(workshop.path("tree/closed"), open).expect("it is ours");
+}
+
+/// A build that has found the tree and waits for the rest of an archive from standard input: sources
+/// are found one after the other, so the archive is not asked for before the tree has been found.
+fn waiting_build(workshop: &Workshop) -> Child {
+    let mut child = workshop
+        .build([workshop.path("tree")])
+        .arg("-")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command can be started");
+    let archive = Packer::new().file("other", &vec![7; LARGE]).finish();
+    let input = child.stdin.as_mut().expect("piped");
+    input.write_all(&archive[..LARGE]).expect("it is read");
+    child
+}
+
+/// Gives the rest of the archive, and has the build fail with a line about the path.
+fn fails(workshop: &Workshop, mut child: Child, path: &Path) -> String {
+    let archive = Packer::new().file("other", &vec![7; LARGE]).finish();
+    let mut input = child.stdin.take().expect("piped");
+    input.write_all(&archive[LARGE..]).expect("it is read");
+    drop(input);
+    let told = complaint(&child.wait_with_output().expect("it ends"));
+    names(&told, path);
+    workshop.is_bare();
+    told
+}
+
+#[test]
+fn a_source_that_changes_meanwhile_is_named() {
+    type Change = fn(&Path);
+    let changes: [(Change, &str); 3] = [
+        (
+            |path| fs::write(path, "longer than before").expect("ours"),
+            "it changed while",
+        ),
+        (
+            |path| fs::write(path, "").expect("ours"),
+            "it changed while",
+        ),
+        (
+            |path| fs::remove_file(path).expect("ours"),
+            "cannot open it: No such file",
+        ),
+    ];
+    for (change, words) in changes {
+        let workshop = Workshop::new();
+        let file = workshop.write("tree/inner/file", b"before");
+        let child = waiting_build(&workshop);
+        change(&file);
+        let told = fails(&workshop, child, &file);
+        assert!(told.contains(words), "{told}");
+    }
+}
+
+/// A file system of 2 MiB, mounted over the folder that images go to.
+struct Narrow(PathBuf);
+
+impl Narrow {
+    /// `None`, loudly, where none can be mounted.
+    fn over(folder: &Path) -> Option<Self> {
+        if !is_root() {
+            return None;
+        }
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=2M,mode=755", "none"]);
+        let output = run(mount.arg(folder));
+        if !output.status.success() {
+            eprintln!(
+                "SKIPPED: a full host: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            return None;
+        }
+        Some(Self(folder.to_owned()))
+    }
+}
+
+impl Drop for Narrow {
+    fn drop(&mut self) {
+        let output = run(Command::new("umount").arg(&self.0));
+        if !output.status.success() {
+            eprintln!("{} stays mounted: {output:?}", self.0.display());
+        }
+    }
+}
+
+/// Bytes that no compression makes fewer of, so that nothing is small by chance.
+fn noise(length: usize) -> Vec<u8> {
+    let mut state = 0x9E37_79B9_7F4A_7C15u64;
+    (0..length)
+        .map(|_| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .collect()
+}
+
+#[test]
+fn a_full_host_is_named() {
+    let workshop = Workshop::new();
+    let content = noise(LARGE);
+    workshop.write("tree/large", &content);
+    (0..600).for_each(|number| {
+        workshop.write(&format!("many/{number}"), &content[..8000]);
+    });
+    let archive = Packer::new().file("large", &content).finish();
+    let packed = workshop.write("a.tar.gz", &gzip(&archive));
+    let Some(_narrow) = Narrow::over(&workshop.path("out")) else {
+        return;
+    };
+    for source in [workshop.path("tree"), workshop.path("many"), packed] {
+        let told = complaint(&run(&mut workshop.build([source])));
+        names(&told, &workshop.image);
+        assert!(told.contains("No space left"), "{told}");
+        workshop.is_bare();
+    }
+    let told = complaint(&with_input(&mut workshop.build(["-"]), &archive));
+    names(&told, &workshop.image);
+    workshop.is_bare();
+    // What was there before is not given up for what could not be made.
+    fs::write(&workshop.image, "precious").expect("there is room for that");
+    let again = run(workshop.build(["--force"]).arg(workshop.path("tree")));
+    names(&complaint(&again), &workshop.image);
+    assert_eq!(fs::read(&workshop.image).expect("it is there"), b"precious");
+    fs::remove_file(&workshop.image).expect("it is ours");
+    // And there was nothing wrong but the room.
+    workshop.write("tree/large", b"small");
+    succeed(
+        workshop
+            .build(["-q", "--size", "8M"])
+            .arg(workshop.path("tree")),
+    );
+}
+
+#[test]
+fn a_limit_of_file_sizes_is_named() {
+    let workshop = Workshop::new();
+    workshop.write("tree/file", b"x");
+    let archive = Packer::new().file("large", &noise(LARGE)).finish();
+    let limited = |source: &str| {
+        // The unit is 512 or 1024 bytes, as the shell likes it: 1 or 2 MiB.
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -f 2048 && exec \"$0\" \"$@\""]);
+        let build = workshop.build([source]);
+        command.arg(build.get_program()).args(build.get_args());
+        command
+    };
+    let tree = workshop.path("tree");
+    let told = complaint(&run(&mut limited(tree.to_str().expect("text"))));
+    names(&told, &workshop.image);
+    assert!(told.contains("File too large"), "{told}");
+    workshop.is_bare();
+    let told = complaint(&with_input(&mut limited("-"), &archive));
+    names(&told, &workshop.image);
+    workshop.is_bare();
+}

@@ -1,0 +1,177 @@
+//! What the options change.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::common::{fail, succeed};
+use crate::images::{Workshop, json, with_input};
+use crate::pack::Packer;
+
+fn small() -> Workshop {
+    let workshop = Workshop::new();
+    workshop.write("tree/usr/bin/tool", b"tool");
+    workshop.write("tree/usr/lib/cache.pyc", b"x");
+    workshop.write("tree/usr/lib/code.py", b"code");
+    workshop.write("tree/proc/1/status", b"x");
+    workshop.write("tree/key.pem", b"secret");
+    workshop
+}
+
+#[test]
+fn everything_may_have_one_owner_and_one_time() {
+    let workshop = small();
+    let mut build = workshop.build(["--owner", "12:34", "--mtime", "2001-09-09T01:46:40Z"]);
+    succeed(build.arg(workshop.path("tree")));
+    workshop.check();
+    for path in ["/", "/usr/bin/tool", "/proc/1"] {
+        let stat = workshop.stat(path);
+        assert_eq!(
+            (&stat["uid"], &stat["gid"]),
+            (&12.into(), &34.into()),
+            "{path}"
+        );
+        assert_eq!(stat["modified"], "2001-09-09T01:46:40.000000000Z", "{path}");
+        assert_eq!(stat["created"], stat["modified"], "{path}");
+    }
+    let told = fail(workshop.build(["--owner", "12"]).arg("tree"), 2);
+    assert!(told.contains("--owner"), "{told}");
+    let told = fail(workshop.build(["--mtime", "soon"]).arg("tree"), 2);
+    assert!(told.contains("--mtime"), "{told}");
+}
+
+#[test]
+fn the_date_of_the_environment_is_the_latest() {
+    let workshop = small();
+    let build = |date: &str| {
+        let mut command = workshop.build(["-q", "--force"]);
+        command.arg(workshop.path("tree"));
+        command.env("SOURCE_DATE_EPOCH", date);
+        command
+    };
+    succeed(&mut build("1000000000"));
+    workshop.check();
+    let stat = workshop.stat("/usr/bin/tool");
+    assert_eq!(stat["modified"], "2001-09-09T01:46:40.000000000Z");
+    let told = fail(&mut build("soon"), 2);
+    assert!(told.contains("SOURCE_DATE_EPOCH"), "{told}");
+}
+
+#[test]
+fn names_and_paths_are_left_out() {
+    let workshop = small();
+    let mut build = workshop.build(["--exclude", "*.pyc", "--exclude", "/proc/"]);
+    succeed(build.arg("--exclude=/usr/bin/*").arg(workshop.path("tree")));
+    workshop.check();
+    assert_eq!(workshop.names("/usr/lib"), ["code.py"]);
+    assert!(workshop.names("/usr/bin").is_empty());
+    assert_eq!(workshop.cat("/key.pem"), "secret");
+    assert!(!workshop.names("/").contains(&"proc".to_owned()));
+    let archive = Packer::new()
+        .file("lib/a.pyc", b"x")
+        .file("lib/a.py", b"x")
+        .finish();
+    let mut build = workshop.build(["--force", "--exclude", "*.pyc", "-"]);
+    assert!(with_input(&mut build, &archive).status.success());
+    workshop.check();
+    assert_eq!(workshop.names("/lib"), ["a.py"]);
+}
+
+#[test]
+fn a_mapping_file_changes_owners_modes_and_times() {
+    let workshop = Workshop::new();
+    let map = workshop.write(
+        "map",
+        b"uid 1000 0 10   # ten of them\ngid 100 50 1\npath *.pem mode=0600 mtime=@5\n\
+          path /bin/tool owner=7:8 mode=4755\n",
+    );
+    let archive = Packer::new()
+        .file("key.pem", b"secret")
+        .file("bin/tool", b"x")
+        .file("plain", b"x")
+        .finish();
+    let mut build = workshop.build(["--map"]);
+    let output = with_input(build.arg(&map).arg("-"), &archive);
+    assert!(output.status.success(), "{output:?}");
+    workshop.check();
+    let about = |path: &str| {
+        let stat = workshop.stat(path);
+        (
+            stat["uid"].clone(),
+            stat["gid"].clone(),
+            stat["mode"].clone(),
+        )
+    };
+    assert_eq!(about("/plain"), (0.into(), 50.into(), "0640".into()));
+    assert_eq!(about("/key.pem"), (0.into(), 50.into(), "0600".into()));
+    assert_eq!(about("/bin/tool"), (7.into(), 8.into(), "4755".into()));
+    let key = workshop.stat("/key.pem");
+    assert_eq!(key["modified"], "1970-01-01T00:00:05.000000000Z");
+    let unsound = workshop.write("unsound", b"uid 1000 0 10\nuid many\n");
+    let told = fail(
+        workshop.build(["--force", "--map"]).arg(&unsound).arg("-"),
+        2,
+    );
+    crate::images::names(&told, &unsound);
+    assert!(told.contains('2'), "the line: {told}");
+}
+
+fn free_share(summary: &Value) -> f64 {
+    let number = |name: &str| summary[name].as_f64().expect("a number");
+    number("free_blocks") / number("blocks")
+}
+
+#[test]
+fn the_size_is_as_told_or_as_needed() {
+    let workshop = small();
+    workshop.write("tree/large", &vec![1; 24 << 20]);
+    let tree = workshop.path("tree");
+    let build = |options: &[&str]| {
+        let summary = json(
+            workshop
+                .build(["--force", "--json"])
+                .args(options)
+                .arg(&tree),
+        );
+        workshop.check();
+        let length = fs::metadata(&workshop.image).expect("built").len();
+        assert_eq!(summary["size"], length);
+        (summary, length)
+    };
+    let (fitted, smallest) = build(&["--free", "0"]);
+    assert!(free_share(&fitted) < 0.1, "{fitted}");
+    let (half, _) = build(&["--free", "50%"]);
+    assert!((0.5..0.6).contains(&free_share(&half)), "{half}");
+    let (_, roomy) = build(&["--free", "64M"]);
+    assert!(roomy >= smallest + (60 << 20), "{roomy} {smallest}");
+    let (_, told) = build(&["--size", "100M"]);
+    assert_eq!(told, 100 << 20);
+    let before = fs::read(&workshop.image).expect("built");
+    let mut narrow = workshop.build(["--force", "--size", "16M"]);
+    let told = fail(narrow.arg(&tree), 1);
+    assert_eq!(told.lines().count(), 1, "{told}");
+    assert!(fs::read(&workshop.image).expect("it is there") == before);
+}
+
+#[test]
+fn the_summary_is_what_the_image_says_of_itself() {
+    let workshop = small();
+    let uuid = "12345678-1234-5678-1234-567812345678";
+    let mut build = workshop.build(["--json", "-L", "a label", "-U", uuid, "-O", "^has_journal"]);
+    let told = json(build.arg(workshop.path("tree")));
+    workshop.check();
+    let info = json(crate::common::pext4(["info", "--json"]).arg(&workshop.image));
+    for (ours, theirs) in [
+        ("uuid", "uuid"),
+        ("size", "size"),
+        ("block_size", "block_size"),
+    ] {
+        assert_eq!(told[ours], info[theirs], "{info}");
+    }
+    assert_eq!(told["uuid"], uuid);
+    assert_eq!(info["label"], "a label");
+    assert_eq!(told["journal_blocks"], 0);
+    let features = told["features"].as_array().expect("a list");
+    assert!(!features.contains(&"has_journal".into()), "{told}");
+    assert_eq!((&told["names"], &told["skipped"]), (&10.into(), &0.into()));
+}

@@ -1,0 +1,47 @@
+//! How far an edit or a copy is: numbers that other threads may read at any time.
+
+use pext4_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What a session or a reader has done so far, shared with whoever shows it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    files: AtomicU64,
+    bytes: AtomicU64,
+    is_copying: AtomicBool,
+}
+
+impl Progress {
+    /// Files that were made, changed, removed or copied; other names of a file count.
+    #[must_use]
+    pub fn files(&self) -> u64 {
+        self.files.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of data that were written.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether the image itself is being copied, so that neither number grows.
+    #[must_use]
+    pub fn is_copying(&self) -> bool {
+        self.is_copying.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add_file(&self) {
+        self.files.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_bytes(&self, count: usize) {
+        self.bytes.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    /// Notes that the image is being copied while `copy` runs.
+    pub(crate) fn copying<R>(&self, copy: impl FnOnce() -> R) -> R {
+        self.is_copying.store(true, Ordering::Relaxed);
+        let copied = copy();
+        self.is_copying.store(false, Ordering::Relaxed);
+        copied
+    }
+}

@@ -1,0 +1,301 @@
+//! POSIX access control lists: the form that ext4 stores, and the one that system calls carry.
+//!
+//! Both are values of the extended attributes `system.posix_acl_access` and `..._default`: a version
+//! of 4 bytes, then entries of a tag (2 bytes), permissions (2 bytes) and an id (4 bytes), all
+//! little-endian. Calls carry version 2, in which every entry has an id, all ones where it names
+//! nobody (acl(5); Linux' uapi header `posix_acl_xattr.h`). ext4 stores version 1, in which only
+//! entries that name a user or a group have one (ext4's documentation of attributes). So the length
+//! of a stored entry depends on its tag, and an unknown tag cannot be skipped: it is an error in both
+//! forms, as otherwise one would take what the other cannot.
+//!
+//! What a list *means* is not looked at here: whether an entry is missing or there twice, and what
+//! the list does to permission bits, is for whoever uses it. Each form keeps the order of entries.
+
+use crate::corrupt::Corrupt;
+
+/// The extended attribute with the list that decides about access.
+pub const ACCESS: &[u8] = b"system.posix_acl_access";
+/// The extended attribute with the list that new files in a directory inherit.
+pub const DEFAULT: &[u8] = b"system.posix_acl_default";
+
+/// Tag of the owner's entry.
+pub const USER_OBJECT: u16 = 0x01;
+/// Tag of an entry for a user by id.
+pub const USER: u16 = 0x02;
+/// Tag of the owning group's entry.
+pub const GROUP_OBJECT: u16 = 0x04;
+/// Tag of an entry for a group by id.
+pub const GROUP: u16 = 0x08;
+/// Tag of what users by id and all groups have at most.
+pub const MASK: u16 = 0x10;
+/// Tag of everybody else's entry.
+pub const OTHER: u16 = 0x20;
+
+/// The id of an entry that names nobody.
+pub const NO_ID: u32 = u32::MAX;
+
+const STRUCTURE: &str = "access control list";
+const VERSION_ON_DISK: u32 = 1;
+const VERSION_OF_CALLS: u32 = 2;
+
+/// One line of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// For whom: one of the tags above.
+    pub tag: u16,
+    /// 4 to read, 2 to write, 1 to execute; other bits are kept.
+    pub permissions: u16,
+    /// Of a user or a group by id; [`NO_ID`] otherwise.
+    pub id: u32,
+}
+
+impl Entry {
+    /// Whether it is for a user or a group by id.
+    #[must_use]
+    pub fn is_named(self) -> bool {
+        matches!(self.tag, USER | GROUP)
+    }
+
+    fn put_start(self, bytes: &mut Vec<u8>) {
+        bytes.extend(self.tag.to_le_bytes());
+        bytes.extend(self.permissions.to_le_bytes());
+    }
+}
+
+/// Whether the value of an extended attribute of this name has two forms.
+#[must_use]
+pub fn is_list(name: &[u8]) -> bool {
+    name == ACCESS || name == DEFAULT
+}
+
+/// Reads the stored form.
+///
+/// # Errors
+/// Another version, an unknown tag, or an end within an entry.
+pub fn decode(bytes: &[u8]) -> Result<Vec<Entry>, Corrupt> {
+    let mut rest = versioned(bytes, VERSION_ON_DISK)?;
+    let mut entries = Vec::new();
+    while !rest.is_empty() {
+        let mut entry = start(&mut rest)?;
+        if entry.is_named() {
+            entry.id = u32::from_le_bytes(take(&mut rest)?);
+        }
+        entries.push(entry);
+    }
+    Ok(entries)
+}
+
+/// Makes the stored form.
+#[must_use]
+pub fn encode(entries: &[Entry]) -> Vec<u8> {
+    let mut bytes = VERSION_ON_DISK.to_le_bytes().to_vec();
+    for entry in entries {
+        entry.put_start(&mut bytes);
+        if entry.is_named() {
+            bytes.extend(entry.id.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+/// Reads the form of system calls. The ids of entries that name nobody do not matter and become
+/// [`NO_ID`].
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_call(bytes: &[u8]) -> Result<Vec<Entry>, Corrupt> {
+    let mut rest = versioned(bytes, VERSION_OF_CALLS)?;
+    let mut entries = Vec::new();
+    while !rest.is_empty() {
+        let mut entry = start(&mut rest)?;
+        let id = u32::from_le_bytes(take(&mut rest)?);
+        if entry.is_named() {
+            entry.id = id;
+        }
+        entries.push(entry);
+    }
+    Ok(entries)
+}
+
+/// Makes the form of system calls.
+#[must_use]
+pub fn encode_call(entries: &[Entry]) -> Vec<u8> {
+    let mut bytes = VERSION_OF_CALLS.to_le_bytes().to_vec();
+    for entry in entries {
+        entry.put_start(&mut bytes);
+        bytes.extend(entry.id.to_le_bytes());
+    }
+    bytes
+}
+
+/// The stored form of a system call's value.
+///
+/// # Errors
+/// As [`decode_call`].
+pub fn stored(call: &[u8]) -> Result<Vec<u8>, Corrupt> {
+    decode_call(call).map(|entries| encode(&entries))
+}
+
+/// The form of system calls of a stored value.
+///
+/// # Errors
+/// As [`decode`].
+pub fn called(stored: &[u8]) -> Result<Vec<u8>, Corrupt> {
+    decode(stored).map(|entries| encode_call(&entries))
+}
+
+/// What follows the version, if it is this one.
+fn versioned(bytes: &[u8], wanted: u32) -> Result<&[u8], Corrupt> {
+    let mut rest = bytes;
+    let version = u32::from_le_bytes(take(&mut rest)?);
+    if version != wanted {
+        let problem = format!("its version is {version}, not {wanted}");
+        return Err(Corrupt::new(STRUCTURE, problem));
+    }
+    Ok(rest)
+}
+
+/// The part of an entry that both forms have.
+fn start(rest: &mut &[u8]) -> Result<Entry, Corrupt> {
+    let [tag_low, tag_high, low, high] = take(rest)?;
+    let tag = u16::from_le_bytes([tag_low, tag_high]);
+    if !matches!(
+        tag,
+        USER_OBJECT | USER | GROUP_OBJECT | GROUP | MASK | OTHER
+    ) {
+        let problem = format!("it has an entry of the unknown tag {tag:#x}");
+        return Err(Corrupt::new(STRUCTURE, problem));
+    }
+    Ok(Entry {
+        tag,
+        permissions: u16::from_le_bytes([low, high]),
+        id: NO_ID,
+    })
+}
+
+fn take(rest: &mut &[u8]) -> Result<[u8; 4], Corrupt> {
+    let (word, later) = rest
+        .split_first_chunk::<4>()
+        .ok_or_else(|| Corrupt::new(STRUCTURE, "it ends within an entry"))?;
+    *rest = later;
+    Ok(*word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `user::rw-,user:1000:r--,group::r--,mask::r--,other::---`, as the format's description says.
+    const STORED: &[u8] = &[
+        1, 0, 0, 0, 1, 0, 6, 0, 2, 0, 4, 0, 0xE8, 3, 0, 0, 4, 0, 4, 0, 0x10, 0, 4, 0, 0x20, 0, 0, 0,
+    ];
+
+    /// The same as `getfattr` shows it.
+    const CALL: &[u8] = &[
+        2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 2, 0, 4, 0, 0xE8, 3, 0, 0, 4, 0, 4, 0, 255,
+        255, 255, 255, 0x10, 0, 4, 0, 255, 255, 255, 255, 0x20, 0, 0, 0, 255, 255, 255, 255,
+    ];
+
+    #[test]
+    fn both_forms_say_the_same() {
+        assert_eq!(stored(CALL).as_deref(), Ok(STORED));
+        assert_eq!(called(STORED).as_deref(), Ok(CALL));
+        let entries = decode(STORED).expect("a list");
+        assert_eq!(entries.len(), 5);
+        let named: Vec<_> = entries.iter().filter(|entry| entry.is_named()).collect();
+        let expected = Entry {
+            tag: USER,
+            permissions: 4,
+            id: 1000,
+        };
+        assert_eq!(named, [&expected]);
+        assert_eq!(encode(&entries), STORED);
+        assert_eq!(decode_call(CALL), Ok(entries));
+    }
+
+    #[test]
+    fn every_tag_has_its_length() {
+        for (tag, length) in [
+            (USER_OBJECT, 4),
+            (USER, 8),
+            (GROUP_OBJECT, 4),
+            (GROUP, 8),
+            (MASK, 4),
+            (OTHER, 4),
+        ] {
+            let id = if length == 8 { 7 } else { NO_ID };
+            let entries = [Entry {
+                tag,
+                permissions: 5,
+                id,
+            }; 3];
+            let bytes = encode(&entries);
+            assert_eq!(bytes.len(), 4 + 3 * length, "{tag:#x}");
+            assert_eq!(decode(&bytes).as_deref(), Ok(&entries[..]), "{tag:#x}");
+            let call = encode_call(&entries);
+            assert_eq!(call.len(), 4 + 3 * 8, "{tag:#x}");
+            assert_eq!(decode_call(&call).as_deref(), Ok(&entries[..]), "{tag:#x}");
+        }
+    }
+
+    #[test]
+    fn ids_of_nobody_are_not_kept() {
+        let mut call = CALL.to_vec();
+        call[8..12].copy_from_slice(&[1, 2, 3, 4]);
+        assert_eq!(stored(&call).as_deref(), Ok(STORED));
+        assert_eq!(decode_call(&call), decode_call(CALL));
+    }
+
+    #[test]
+    fn what_is_cut_within_an_entry_is_refused() {
+        let ends = |bytes: &[u8], entries: &[Entry], form: fn(&[Entry]) -> Vec<u8>| {
+            let ends: Vec<usize> = (0..=entries.len())
+                .map(|count| form(&entries[..count]).len())
+                .collect();
+            assert_eq!(ends.last(), Some(&bytes.len()));
+            ends
+        };
+        let entries = decode(STORED).expect("a list");
+        let whole = ends(STORED, &entries, encode);
+        for cut in 0..STORED.len() {
+            assert_eq!(
+                decode(&STORED[..cut]).is_ok(),
+                whole.contains(&cut),
+                "{cut}"
+            );
+        }
+        let whole = ends(CALL, &entries, encode_call);
+        for cut in 0..CALL.len() {
+            let is_whole = whole.contains(&cut);
+            assert_eq!(decode_call(&CALL[..cut]).is_ok(), is_whole, "{cut}");
+        }
+    }
+
+    #[test]
+    fn other_versions_and_tags_are_refused_by_name() {
+        let told = decode(CALL).unwrap_err().to_string();
+        assert!(told.contains("version is 2, not 1"), "{told}");
+        let told = decode_call(STORED).unwrap_err().to_string();
+        assert!(told.contains("version is 1, not 2"), "{told}");
+        for tag in [0, 3, 0x40, 0x0100] {
+            let mut bytes = STORED.to_vec();
+            bytes[4..6].copy_from_slice(&u16::to_le_bytes(tag));
+            let told = decode(&bytes).unwrap_err().to_string();
+            assert!(told.contains(&format!("{tag:#x}")), "{told}");
+        }
+    }
+
+    #[test]
+    fn any_change_of_one_byte_is_read_or_refused_alike() {
+        for at in 0..STORED.len() {
+            for byte in 0..=u8::MAX {
+                let mut bytes = STORED.to_vec();
+                bytes[at] = byte;
+                if let Ok(entries) = decode(&bytes) {
+                    assert_eq!(encode(&entries), bytes, "byte {at} is {byte}");
+                    assert_eq!(stored(&encode_call(&entries)), Ok(bytes));
+                }
+            }
+        }
+    }
+}
