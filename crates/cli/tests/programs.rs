@@ -75,6 +75,82 @@ fn a_write_that_failed_behind_its_caller_is_no_error_of_others() {
 }
 
 #[test]
+fn what_is_immutable_or_only_grows_keeps_its_content() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    if !is_root() {
+        return;
+    }
+    let mount = place.mount(&[]);
+    for flag in [IFlags::IMMUTABLE, IFlags::APPEND] {
+        let path = mount.path(format!("{flag:?}"));
+        fs::write(&path, b"kept\n").unwrap();
+        let file = File::open(&path).unwrap();
+        file.sync_all().unwrap();
+        let before = ioctl_getflags(&file).unwrap();
+        ioctl_setflags(&file, before | flag).unwrap();
+        // The kernel asks nobody before it opens a file, and writes late.
+        let changed = OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .and_then(|mut file| {
+                file.write_all(b"lost")?;
+                file.sync_all()
+            });
+        assert!(changed.is_err(), "{flag:?}");
+        let appended = OpenOptions::new()
+            .append(true)
+            .open(&path)
+            .and_then(|mut file| {
+                file.write_all(b"more\n")?;
+                file.sync_all()
+            });
+        assert_eq!(appended.is_ok(), flag == IFlags::APPEND);
+        // The extents bit is not named, which is no wish to change it.
+        ioctl_setflags(&file, IFlags::empty()).unwrap();
+        assert_eq!(ioctl_getflags(&file).unwrap(), before);
+    }
+    mount.unmount();
+    let mount = place.mount(&[]);
+    let content = |flag: IFlags| fs::read(mount.path(format!("{flag:?}"))).unwrap();
+    assert_eq!(content(IFlags::IMMUTABLE), b"kept\n");
+    assert_eq!(content(IFlags::APPEND), b"kept\nmore\n");
+    mount.unmount();
+}
+
+#[test]
+fn root_fills_the_volume_to_the_last_blocks_where_nobody_else_may_enter() {
+    let Some(place) = Place::new("64M") else {
+        return;
+    };
+    if !is_root() {
+        return;
+    }
+    for (options, is_kept) in [(&[][..], false), (&["-o", "allow_other"][..], true)] {
+        let mount = place.mount(options);
+        let file = File::create(mount.path("all")).unwrap();
+        let full = (0..100u64).find_map(|piece| {
+            let mode = rustix::fs::FallocateFlags::empty();
+            rustix::fs::fallocate(&file, mode, piece << 20, 1 << 20).err()
+        });
+        assert_eq!(full, Some(rustix::io::Errno::NOSPC));
+        let told = rustix::fs::statvfs(mount.path("")).unwrap();
+        // A twentieth of the image is kept for root.
+        assert_eq!(
+            told.f_bfree * 30 > told.f_blocks,
+            is_kept,
+            "{} free",
+            told.f_bfree
+        );
+        assert_eq!(told.f_bavail, 0);
+        drop(file);
+        fs::remove_file(mount.path("all")).unwrap();
+        mount.unmount();
+    }
+}
+
+#[test]
 fn set_id_bits_go_when_someone_else_changes_the_content() {
     let Some(place) = Place::new("16M") else {
         return;
@@ -104,6 +180,19 @@ fn set_id_bits_go_when_someone_else_changes_the_content() {
             0o777,
             "{line}"
         );
+    }
+    // A list for access changes the mode as chmod does: who is not in the group takes its bit away.
+    for (group, entry, left) in [(1000, "u:1:r", 0o2770), (1001, "u:2:r", 0o770)] {
+        std::os::unix::fs::chown(&path, Some(1000), Some(group)).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o2770)).unwrap();
+        let mut setfacl = Command::new("setfacl");
+        setfacl
+            .args(["-m", entry, "file"])
+            .current_dir(mount.path(""))
+            .uid(1000)
+            .gid(1000);
+        assert!(run(&mut setfacl).status.success());
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, left);
     }
     mount.unmount();
 }

@@ -493,6 +493,7 @@ fn volume_options(before: &Superblock, options: &EditOptions) -> MountOptions {
     MountOptions {
         commit_interval: NEVER,
         without_log: true,
+        use_reserve: true,
         repeatable: Some(first),
         // One thread, whose placement must not depend on where the committer is just now.
         scaling: Scaling {

@@ -65,13 +65,14 @@ impl Volume {
         ));
         let groups = Groups::open(Arc::clone(&store))?;
         let found = recovery::find_orphans(&store)?;
+        let overhead_blocks = overhead_blocks(&store, &recovered.journal_blocks);
         protect_system_files(&groups, recovered.journal_blocks, &found)?;
         let orphans = Orphans::open(Arc::clone(&store), found.file, found.chain)?;
         recovery::check_root(&store)?;
         if !store.options.read_only {
             journal::begin(&store, &groups, recovered.log)?;
         }
-        let volume = Self::assemble(store, groups, orphans, notes);
+        let volume = Self::assemble(store, groups, orphans, overhead_blocks, notes);
         volume.finish_orphans()
     }
 
@@ -79,6 +80,7 @@ impl Volume {
         store: Arc<Store>,
         groups: Arc<Groups>,
         orphans: Orphans,
+        overhead_blocks: u64,
         notes: Vec<String>,
     ) -> Self {
         let directory_settings = directory_settings(&store);
@@ -86,7 +88,6 @@ impl Volume {
             .features
             .read_only_compat
             .contains(ReadOnlyCompat::DIR_NLINK);
-        let overhead_blocks = overhead_blocks(&store);
         let new_inode_extra_size = new_inode_extra_size(&store);
         let counted_generation = store.options.repeatable.map(AtomicU32::new);
         let inodes = Inodes::new(store, groups, orphans);
@@ -313,19 +314,15 @@ fn hasher_of(superblock: &Superblock) -> Hasher {
     }
 }
 
-/// Blocks of the file system's own structures, as statfs leaves them out.
-fn overhead_blocks(store: &Store) -> u64 {
+/// Blocks of the file system's own structures and of its journal, as statfs leaves them out.
+fn overhead_blocks(store: &Store, journal: &[Range<u64>]) -> u64 {
     let noted = store.superblock(|superblock| superblock.overhead_clusters);
     if noted != 0 {
-        return u64::from(noted);
+        return u64::from(noted) << store.geometry.cluster_bits;
     }
+    let journal: u64 = journal.iter().map(|run| run.end - run.start).sum();
     let geometry = &store.geometry;
-    let per_group = 2 + u64::from(geometry.inode_table_blocks);
-    let copies: u64 = geometry
-        .groups()
-        .map(|group| u64::from(geometry.superblock_overhead(group)))
-        .sum();
-    u64::from(geometry.first_data_block) + copies + per_group * u64::from(geometry.group_count)
+    u64::from(geometry.first_data_block) + geometry.metadata_blocks() + journal
 }
 
 /// Bytes of the extra part of new inodes: what the image wants, at least the usual 32.

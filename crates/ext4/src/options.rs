@@ -34,6 +34,8 @@ pub struct MountOptions {
     /// Users' extended attributes and ACLs are honoured as the image says; this gives freed blocks
     /// back to the device.
     pub discard: bool,
+    /// Files may also take the blocks that the image keeps for root.
+    pub use_reserve: bool,
     /// Width and setting of each scaling mechanism.
     pub scaling: Scaling,
     /// Leaves the journal's log alone: commits go home at once, as on an image without a journal.
@@ -57,6 +59,7 @@ impl Default for MountOptions {
             on_error: None,
             mounted_on: String::new(),
             discard: false,
+            use_reserve: false,
             scaling: Scaling::default(),
             without_log: false,
             repeatable: None,

@@ -14,6 +14,7 @@ mod ioctl;
 mod namespace;
 mod xattr;
 
+use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,9 +72,17 @@ pub struct Caller {
     pub uid: u32,
     /// Group id.
     pub gid: u32,
+    /// Its thread.
+    pub process: u32,
 }
 
 impl Caller {
+    /// Whether it is in a group; one that cannot be asked is in its own alone.
+    fn is_in_group(self, group: u32) -> bool {
+        let status = || fs::read_to_string(format!("/proc/{}/status", self.process)).ok();
+        self.gid == group || status().is_some_and(|status| names_group(&status, group))
+    }
+
     pub(crate) fn is_root(self) -> bool {
         self.uid == 0
     }
@@ -86,6 +95,15 @@ impl Caller {
             ..New::default()
         }
     }
+}
+
+/// Whether the text of `/proc/PID/status` has the group among the further ones.
+fn names_group(status: &str, group: u32) -> bool {
+    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+    groups.is_some_and(|groups| {
+        let mut numbers = groups.split_ascii_whitespace();
+        numbers.any(|number| number.parse::<u32>() == Ok(group))
+    })
 }
 
 /// A node that was looked up or made, and is held once more.

@@ -87,15 +87,15 @@ impl FuserTransport {
         }
     }
 
-    /// Keeps the error of a write behind its caller, and makes the kernel ask for it.
+    /// Keeps the error of a write behind its caller, and makes the kernel ask for it, and for the
+    /// content, which is not what the kernel thinks.
     fn keep_error(&self, node: INodeNo, errno: Errno) {
         self.overdue.keep(node.0, errno);
         let notifier = Arc::clone(&self.notifier);
         self.waiting.run(move || {
             if let Some(notifier) = notifier.get() {
-                // A negative offset stands for the attributes alone. A kernel that has let go of
-                // the node has nothing to forget.
-                let _ = notifier.inval_inode(node, -1, 0);
+                // A kernel that has let go of the node has nothing to forget.
+                let _ = notifier.inval_inode(node, 0, 0);
             }
         });
     }
@@ -150,6 +150,7 @@ fn caller(request: &Request) -> Caller {
     Caller {
         uid: request.uid(),
         gid: request.gid(),
+        process: request.pid(),
     }
 }
 
@@ -556,7 +557,7 @@ impl Filesystem for FuserTransport {
         placement::serve(request.pid());
         done(
             self.dispatch
-                .set_xattr(node.0, name.as_bytes(), value, flags),
+                .set_xattr(caller(request), node.0, name.as_bytes(), value, flags),
             reply,
         );
     }

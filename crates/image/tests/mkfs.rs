@@ -224,3 +224,37 @@ fn what_cannot_be_made_is_refused_with_a_reason() {
         "inodes",
     );
 }
+
+/// What a mount leaves out of the size that it shows.
+#[test]
+fn the_noted_overhead_is_that_of_mke2fs() {
+    use std::os::unix::fs::FileExt;
+    const OVERHEAD_AT: u64 = 1024 + 0x248;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let noted = |path: &std::path::Path| {
+        let mut bytes = [0; 4];
+        let file = std::fs::File::open(path).expect("the image");
+        file.read_exact_at(&mut bytes, OVERHEAD_AT)
+            .expect("a superblock");
+        u32::from_le_bytes(bytes)
+    };
+    for block_size in [1024, 4096] {
+        let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
+        let options = Options {
+            block_size: Some(block_size),
+            ..Options::default()
+        };
+        make(&ours, 1024 * MIB, &options).expect("a plain image");
+        let file = std::fs::File::create(&theirs).expect("a file");
+        file.set_len(1024 * MIB).expect("a sparse file");
+        let made = std::process::Command::new("mke2fs")
+            .args(["-q", "-F", "-t", "ext4", "-b", &block_size.to_string()])
+            .args(["-O", "orphan_file,metadata_csum_seed"])
+            .arg(&theirs)
+            .status();
+        if !made.is_ok_and(|status| status.success()) {
+            return eprintln!("SKIPPED: mke2fs with orphan_file is not installed (e2fsprogs 1.47)");
+        }
+        assert_eq!(noted(&ours), noted(&theirs));
+    }
+}

@@ -343,6 +343,17 @@ impl Geometry {
         self.has_meta_bg() && group.get() / self.descriptors_per_block >= self.first_meta_bg
     }
 
+    /// Blocks that the superblock, the descriptors and their copies, bitmaps and inode tables of all
+    /// groups take.
+    #[must_use]
+    pub fn metadata_blocks(&self) -> u64 {
+        let copies: u64 = self
+            .groups()
+            .map(|group| u64::from(self.superblock_overhead(group)))
+            .sum();
+        copies + u64::from(self.group_count) * (2 + u64::from(self.inode_table_blocks))
+    }
+
     /// Blocks at a group's start taken by the superblock, the descriptors and what is reserved
     /// for their growth (and by the boot block, where it belongs to group 0).
     #[must_use]

@@ -86,6 +86,9 @@ fn options(arguments: &Arguments) -> Result<Options> {
         return Err(Misuse(format!("--cache-size: at least {least} are needed")).into());
     }
     options.volume.cache_size = arguments.cache_size;
+    // What the kernel writes late has no user. Where nobody but root may enter, all of it is root's.
+    options.volume.use_reserve =
+        rustix::process::geteuid().is_root() && !options.kernel.allow_other;
     Ok(options)
 }
 

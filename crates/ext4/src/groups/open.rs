@@ -32,7 +32,11 @@ impl Groups {
     /// structures overlap; `Io`.
     pub fn open(store: Arc<Store>) -> Result<Arc<Self>> {
         let table = Table::read(&store)?;
-        let reserved = store.superblock(|superblock| superblock.reserved_blocks);
+        let reserved = if store.options.use_reserve {
+            0
+        } else {
+            store.superblock(|superblock| superblock.reserved_blocks)
+        };
         let metadata = MetadataMap::new(table.runs)?;
         let scaling = store.options.scaling;
         let index = GroupIndex::new(

@@ -192,11 +192,12 @@ mod tests {
 
     #[test]
     fn who_changes_what_decides() {
-        let root = Caller { uid: 0, gid: 0 };
-        let user = Caller {
-            uid: 1000,
-            gid: 1000,
+        let caller = |uid, gid| Caller {
+            uid,
+            gid,
+            process: 1,
         };
+        let (root, user) = (caller(0, 0), caller(1000, 1000));
         let size = Change {
             size: Some(0),
             ..Change::default()

@@ -8,6 +8,9 @@ const KEEP_SIZE: u32 = 0x01;
 const PUNCH_HOLE: u32 = 0x02;
 const ZERO_RANGE: u32 = 0x10;
 
+/// The flag of files that only grow.
+const APPEND_ONLY: u32 = 0x20;
+
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
@@ -63,7 +66,28 @@ impl Dispatch {
     /// The volume's.
     pub fn write(&self, node: u64, offset: u64, from: &[u8]) -> Answer<usize> {
         let inode = Self::inode(node)?;
-        self.answer(self.write_all(inode, offset, from))
+        let old = self.old_of_append_only(inode, offset, from)?;
+        let written = self.answer(self.write_all(inode, offset + old as u64, &from[old..]))?;
+        Ok(old + written)
+    }
+
+    /// How many bytes of `from` are what an append-only file has there already; 0 for other files.
+    ///
+    /// The kernel opens files without asking the server, so who may write where is decided here; and
+    /// what it writes late are whole pages, the old bytes before the new ones.
+    fn old_of_append_only(&self, inode: InodeNumber, offset: u64, from: &[u8]) -> Answer<usize> {
+        let attributes = self.answer(self.volume.attributes(inode))?;
+        if attributes.flags & APPEND_ONLY == 0 {
+            return Ok(0);
+        }
+        let below = attributes.size.saturating_sub(offset);
+        let length = usize::try_from(below).map_or(from.len(), |below| below.min(from.len()));
+        let mut old = vec![0; length];
+        let read = self.answer(self.volume.read(inode, offset, &mut old))?;
+        if read < length || old != from[..length] {
+            return Err(Errno::NOT_PERMITTED);
+        }
+        Ok(length)
     }
 
     fn write_all(&self, inode: InodeNumber, offset: u64, from: &[u8]) -> Result<usize, Error> {

@@ -12,6 +12,9 @@ const GET_VERSION: u32 = 0x8008_7601;
 const GET_EXTENDED: u32 = 0x801c_581f;
 const SET_EXTENDED: u32 = 0x401c_5820;
 
+/// The file's map is a tree of extents.
+const EXTENTS: u32 = 0x0008_0000;
+
 /// Length of the structure that the extended commands carry.
 const EXTENDED_LENGTH: usize = 28;
 /// Where in it the project number lies.
@@ -64,7 +67,11 @@ impl Dispatch {
         match command {
             GET_FLAGS => Ok(self.present(inode)?.flags.to_le_bytes().to_vec()),
             GET_VERSION => Ok(self.present(inode)?.generation.to_le_bytes().to_vec()),
-            SET_FLAGS => self.set_flags(inode, word(input)?),
+            SET_FLAGS => {
+                // The form of a file's map is not the caller's to change; not naming it is no wish.
+                let form = self.present(inode)?.flags & EXTENTS;
+                self.set_flags(inode, word(input)? | form)
+            }
             GET_EXTENDED => {
                 let mut structure = vec![0; EXTENDED_LENGTH];
                 let extended = to_extended(self.present(inode)?.flags);

@@ -86,7 +86,14 @@ impl Dispatch {
     ///
     /// # Errors
     /// `EINVAL` for unknown flags or a list that is none; the volume's.
-    pub fn set_xattr(&self, node: u64, name: &[u8], value: &[u8], flags: i32) -> Answer<()> {
+    pub fn set_xattr(
+        &self,
+        caller: Caller,
+        node: u64,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+    ) -> Answer<()> {
         let inode = Self::inode(node)?;
         if name == OPTIMIZE_SCAN.as_bytes() {
             let optimize = match value {
@@ -105,7 +112,7 @@ impl Dispatch {
         };
         if is_list(name) {
             let list = Acl::from_call(value).ok_or(Errno::INVALID)?;
-            return self.set_list(inode, name, &list, mode);
+            return self.set_list(caller, inode, name, &list, mode);
         }
         self.answer(self.volume.set_xattr(inode, name, value, mode))
     }
@@ -131,17 +138,22 @@ impl Dispatch {
             .ok_or_else(|| self.bad_list(inode))
     }
 
-    /// A list for access shows in the mode, and is not stored where the mode says it all.
+    /// A list for access shows in the mode, and is not stored where the mode says it all. As with
+    /// `chmod`, whoever is not in the file's group takes its set-group-id bit away.
     fn set_list(
         &self,
+        caller: Caller,
         inode: InodeNumber,
         name: &[u8],
         list: &Acl,
         mode: SetXattrMode,
     ) -> Answer<()> {
         if name == acl::ACCESS {
-            let old = self.answer(self.volume.attributes(inode))?.mode & 0o7777;
-            let new = old & 0o7000 | list.mode_bits();
+            let attributes = self.answer(self.volume.attributes(inode))?;
+            let old = attributes.mode & 0o7777;
+            let may_keep = caller.is_root() || caller.is_in_group(attributes.gid);
+            let kept = if may_keep { 0o7000 } else { 0o5000 };
+            let new = old & kept | list.mode_bits();
             let set = SetAttributes {
                 permissions: Some(new),
                 ..SetAttributes::default()

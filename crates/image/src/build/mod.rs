@@ -512,7 +512,8 @@ impl Builder {
             }
             match place::place(&mut tree, &order, &shape, &mut frame.layout) {
                 Ok(places) => {
-                    frame.layout.finish(&mut frame.superblock);
+                    let journal_blocks = frame.files.journal_blocks;
+                    frame.layout.finish(&mut frame.superblock, journal_blocks);
                     let summary = summary(&order, &places, &frame);
                     return Ok(Planned {
                         tree,

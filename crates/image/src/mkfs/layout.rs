@@ -238,7 +238,7 @@ impl Layout {
     }
 
     /// Counts, flags and bitmap checksums, in the descriptors and in the superblock.
-    pub fn finish(&mut self, superblock: &mut Superblock) {
+    pub fn finish(&mut self, superblock: &mut Superblock, journal_blocks: u32) {
         let lazy = self.geometry.checksum_seed().is_some();
         let last = self.geometry.group_count - 1;
         if lazy {
@@ -253,6 +253,11 @@ impl Layout {
             .iter()
             .map(|group| u64::from(group.free_clusters))
             .sum();
+        let overhead = u64::from(self.geometry.first_data_block)
+            + self.geometry.metadata_blocks()
+            + u64::from(journal_blocks);
+        // Without a note, which is what zero means, a mount counts for itself.
+        superblock.overhead_clusters = u32::try_from(overhead).unwrap_or(0);
         superblock.free_inodes = self.descriptors.iter().map(|group| group.free_inodes).sum();
     }
 

@@ -61,7 +61,7 @@ impl Design {
         let (mut superblock, geometry) = plan::plan(size, options)?;
         let mut layout = Layout::place(geometry)?;
         let files = contents::place(&mut layout, &mut superblock, options)?;
-        layout.finish(&mut superblock);
+        layout.finish(&mut superblock, files.journal_blocks);
         Ok(Self {
             superblock,
             layout,

@@ -17,7 +17,7 @@ use super::copies::{self, Copy};
 use super::image::Image;
 use super::journal::Log;
 use super::progress::Progress;
-use super::shape::{Shape, metadata_blocks};
+use super::shape::Shape;
 use super::space::Run;
 use crate::error::Result;
 
@@ -142,6 +142,6 @@ fn overhead(image: &Image<'_>, shape: &Shape) -> u32 {
         return 0;
     }
     let corrected =
-        (old + metadata_blocks(&shape.geometry)).saturating_sub(metadata_blocks(&image.geometry));
+        (old + shape.geometry.metadata_blocks()).saturating_sub(image.geometry.metadata_blocks());
     u32::try_from(corrected).unwrap_or(0)
 }

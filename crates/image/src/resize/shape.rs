@@ -113,15 +113,6 @@ fn own_blocks(geometry: &Geometry) -> u32 {
     geometry.inode_table_blocks.saturating_add(2)
 }
 
-/// Blocks that copies of superblock and descriptors, bitmaps and tables take in all groups.
-pub(super) fn metadata_blocks(geometry: &Geometry) -> u64 {
-    let copies: u64 = geometry
-        .groups()
-        .map(|group| u64::from(geometry.superblock_overhead(group)))
-        .sum();
-    copies + u64::from(geometry.group_count) * u64::from(own_blocks(geometry))
-}
-
 fn too_small(geometry: &Geometry) -> Error {
     let least =
         u64::from(least_blocks(geometry, GroupNumber(0))) + u64::from(geometry.first_data_block);

@@ -8,7 +8,7 @@ use pext4_block::Device;
 
 use super::image::Image;
 use super::plan::Plan;
-use super::shape::{Shape, metadata_blocks};
+use super::shape::Shape;
 use super::{grow, shrink};
 use crate::error::{Error, Result};
 
@@ -34,7 +34,7 @@ impl Needs {
             inodes += u64::from(geometry.inodes_per_group - descriptor.free_inodes);
         }
         Self {
-            data: blocks.saturating_sub(metadata_blocks(geometry)),
+            data: blocks.saturating_sub(geometry.metadata_blocks()),
             inodes,
         }
     }
@@ -42,7 +42,7 @@ impl Needs {
     fn fits(&self, shape: &Shape, room: u64) -> bool {
         let geometry = &shape.geometry;
         let blocks = geometry.blocks_count - u64::from(geometry.first_data_block);
-        let taken = metadata_blocks(geometry).saturating_add(self.data);
+        let taken = geometry.metadata_blocks().saturating_add(self.data);
         self.inodes <= u64::from(geometry.inodes_count) && taken.saturating_add(room) <= blocks
     }
 
