@@ -9,6 +9,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use common::{Place, is_root, run};
 use rustix::fs::{
@@ -99,6 +101,12 @@ fn what_is_immutable_or_only_grows_keeps_its_content() {
                 file.sync_all()
             });
         assert!(changed.is_err(), "{flag:?}");
+        // Soon after the kernel forgets what it could not write.
+        let forgets = (0..1000).any(|_| {
+            thread::sleep(Duration::from_millis(10));
+            fs::read(&path).is_ok_and(|content| content == b"kept\n")
+        });
+        assert!(forgets, "{flag:?}: the kernel shows what is not there");
         let appended = OpenOptions::new()
             .append(true)
             .open(&path)
