@@ -82,9 +82,10 @@ pub fn names(inodes: &Inodes, inode: &Inode) -> Result<Vec<Vec<u8>>> {
 /// # Errors
 ///
 /// `Refused(Exists | NoAttribute)` as `mode` says; `Refused(AttributesFull)` if the value fits
-/// neither into the inode nor into a block; `Refused(NoSpace)` if there is no block; `Refused(NotPermitted)` for `user.` on
-/// anything but files and directories; `Refused(NotSupported | Range | TooBig | Invalid)` for names
-/// and values that no attribute can have; `Corrupt`, `Io`. Nothing is changed then.
+/// neither into the inode nor into a block; `Refused(NoSpace)` if there is no block;
+/// `Refused(NotPermitted)` for `user.` on anything but files and directories; `Refused(NotSupported |
+/// Range | TooBig | Invalid)` for names and values that no attribute can have; `Corrupt`, `Io`.
+/// Nothing is changed then.
 pub fn set(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
