@@ -10,7 +10,6 @@
 //! up to date when the volume closes, as Linux does it.
 
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use pext4_block::{Buffer, Cache, Device};
@@ -20,6 +19,7 @@ use pext4_ondisk::feature::{Compat, Features, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, Tid};
+use pext4_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use pext4_sync::order::Class;
 use pext4_sync::{Mutex, MutexGuard, Near, time};
 

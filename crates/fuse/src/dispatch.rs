@@ -3,7 +3,8 @@
 //! A request names nodes by number; a node that was found or made is *held* in the volume until
 //! `forget` has given it back as often as it was answered. Names, permissions and open files are
 //! the kernel's: it checks access by the modes and lists it is told (`default_permissions`), so
-//! nothing here does. There are no file handles; open and close send no request.
+//! nothing here does, but for what it leaves to servers: that an append-only file keeps what it has,
+//! and that a list set by a stranger to the group takes the set-group-id bit. There are no file handles; open and close send no request.
 //!
 //! Nothing here keeps state of its own: all calls take `&self` and may run at once.
 
