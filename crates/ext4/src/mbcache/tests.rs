@@ -156,26 +156,54 @@ fn many_threads_at_few_blocks() {
                 })
             })
             .collect();
-        let mut owned = [0; BLOCKS];
+        let mut done = Done::default();
         for worker in workers {
-            for block in worker.join().expect("a worker does not panic") {
-                owned[block] += 1;
-            }
+            done.add(worker.join().expect("a worker does not panic"));
         }
-        for (block, count) in owned.into_iter().enumerate() {
+        for block in 0..BLOCKS {
+            let count = done.own.iter().filter(|own| **own == block).count();
             let state = disk.state(block);
             assert_eq!(state.in_use, count > 0, "{setting:?}");
             if count > 0 {
-                assert_eq!(state.references(), count, "{setting:?}, block {block}");
+                assert_eq!(state.references() as usize, count, "{setting:?}, {block}");
             }
         }
+        for block in std::mem::take(&mut done.own) {
+            done.ended += u64::from(disk.leave(block));
+        }
+        for value in 1..=3 {
+            assert_eq!(disk.share(&content(value)), None, "{setting:?}");
+        }
         let taken = disk.cache.statistics();
-        assert!(taken.inserted > 100 && taken.dropped > 100, "{taken:?}");
+        assert_eq!(taken.inserted, done.inserted, "{setting:?}: {taken:?}");
+        assert_eq!(
+            taken.dropped,
+            done.changed + done.ended,
+            "{setting:?}: {taken:?}"
+        );
     }
 }
 
-/// Works for a while; answers the blocks in which it owns a reference at the end.
-fn work(disk: &Disk, free: &[AtomicU64], seed: u64) -> Vec<usize> {
+/// What workers did, and the blocks in which they own a reference at the end.
+#[derive(Default)]
+struct Done {
+    own: Vec<usize>,
+    inserted: u64,
+    changed: u64,
+    ended: u64,
+}
+
+impl Done {
+    fn add(&mut self, other: Self) {
+        self.own.extend(other.own);
+        self.inserted += other.inserted;
+        self.changed += other.changed;
+        self.ended += other.ended;
+    }
+}
+
+/// Works for a while.
+fn work(disk: &Disk, free: &[AtomicU64], seed: u64) -> Done {
     let mut state = seed;
     let mut below = move |end: u64| {
         state = state
@@ -183,11 +211,11 @@ fn work(disk: &Disk, free: &[AtomicU64], seed: u64) -> Vec<usize> {
             .wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % end
     };
-    let mut own: Vec<usize> = Vec::new();
+    let mut done = Done::default();
     for _ in 0..4000 {
         let wanted = content(below(3) as u8 + 1);
         match below(4) {
-            0 if own.len() < 4 => {
+            0 if done.own.len() < 4 => {
                 let found = disk.share(&wanted).or_else(|| {
                     let taken = free.iter().position(|place| {
                         place
@@ -195,23 +223,33 @@ fn work(disk: &Disk, free: &[AtomicU64], seed: u64) -> Vec<usize> {
                             .is_ok()
                     })?;
                     disk.make(taken, &wanted);
+                    done.inserted += 1;
                     Some(taken)
                 });
-                own.extend(found);
+                done.own.extend(found);
             }
-            1 if !own.is_empty() => {
-                let block = own.swap_remove(below(own.len() as u64) as usize);
+            1 if !done.own.is_empty() => {
+                let place = below(done.own.len() as u64) as usize;
+                let block = done.own.swap_remove(place);
                 if disk.leave(block) {
+                    done.ended += 1;
                     free[block].store(0, Ordering::Release);
                 }
             }
-            2 if !own.is_empty() => {
-                let block = own[below(own.len() as u64) as usize];
+            2 if !done.own.is_empty() => {
+                let block = done.own[below(done.own.len() as u64) as usize];
                 // A thread that has two references in one block is not its only owner.
-                disk.change(block, &wanted);
+                let is_changed = u64::from(disk.change(block, &wanted));
+                done.changed += is_changed;
+                done.inserted += is_changed;
             }
-            _ => own.first().into_iter().for_each(|block| disk.read(*block)),
+            _ => {
+                if let Some(block) = done.own.first() {
+                    disk.read(*block);
+                    done.inserted += 1;
+                }
+            }
         }
     }
-    own
+    done
 }
