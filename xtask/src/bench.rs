@@ -4,7 +4,8 @@
 //! Nothing is installed: mke2fs is looked for, the others are used where their paths are given, and
 //! what is missing is named. Runs take turns, so that a busy moment meets everybody; a figure is the
 //! best of its runs, of the whole process. Memory is the largest that was resident, looked at while
-//! the process ran. Every first image of a contender is checked by e2fsck.
+//! the first of them ran; nothing looks at the others, as that takes a processor. Every first image of
+//! a contender is checked by e2fsck.
 
 use std::fs;
 use std::io::Write as _;
@@ -311,7 +312,7 @@ fn measure(
                 &tree
             };
             let _ = fs::remove_file(&image);
-            let figures = time(&mut (contender.command)(source, &image));
+            let figures = time(&mut (contender.command)(source, &image), run == 0);
             let (seconds, memory) = match figures {
                 Ok(figures) => figures,
                 Err(error) => {
@@ -361,14 +362,14 @@ fn rows(workload: &Workload, contenders: &[Contender], best: &[Option<(f64, u64)
         .collect()
 }
 
-/// Runs a command; how long it took, and the most memory that was seen resident.
-fn time(command: &mut Command) -> Result<(f64, u64)> {
+/// Runs a command; how long it took, and the most memory that was seen resident if that is looked at.
+fn time(command: &mut Command, looks: bool) -> Result<(f64, u64)> {
     let start = Instant::now();
     let mut child = command
         .stdout(Stdio::null())
         .spawn()
         .with_context(|| format!("starting {command:?}"))?;
-    let memory = watch(&child);
+    let memory = if looks { watch(&child) } else { 0 };
     let status = child.wait()?;
     let seconds = start.elapsed().as_secs_f64();
     ensure!(status.success(), "{command:?} ended with {status}");

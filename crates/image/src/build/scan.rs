@@ -249,7 +249,8 @@ impl Scan<'_> {
             .join(Path::new(std::ffi::OsStr::from_bytes(&below)))
     }
 
-    /// Reads the names of a directory, and asks for those that come first.
+    /// Reads the names of a directory, and asks for the last of them; the others are left to
+    /// whoever is free while the reading goes on.
     fn list(
         &self,
         parent: &Arc<Open>,
@@ -272,21 +273,16 @@ impl Scan<'_> {
                 Error::source(self.shown(&open.path, b""), "read its names", errno)
             })?;
             let name = entry.file_name();
-            if !matches!(name.to_bytes(), b"." | b"..") {
-                names.push(name.to_owned());
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
             }
-        }
-        let rest = names.split_off(names.len().min(NAMES_PER_JOB));
-        let mut jobs = Vec::new();
-        let mut rest = rest.into_iter().peekable();
-        while rest.peek().is_some() {
-            jobs.push(Job::Ask {
-                directory: Arc::clone(&open),
-                names: rest.by_ref().take(NAMES_PER_JOB).collect(),
-            });
-        }
-        if !jobs.is_empty() {
-            self.stack.push(jobs);
+            if names.len() == NAMES_PER_JOB {
+                self.stack.push([Job::Ask {
+                    directory: Arc::clone(&open),
+                    names: std::mem::take(&mut names),
+                }]);
+            }
+            names.push(name.to_owned());
         }
         self.ask(&open, &names, buffers)
     }
