@@ -128,24 +128,29 @@ impl Session {
                 self.machine.model.wake as f64 / 1e6
             ),
         ];
-        let mut series = Vec::new();
-        for setting in settings(&self.arguments.scaling)? {
-            let bar = self.bar(&setting);
-            let (stretches, told) = self.calibrate(&setting)?;
+        let settings = settings(&self.arguments.scaling)?;
+        // All that looks at real time comes first, so that the machine is left alone only for that.
+        let mut costs = Vec::new();
+        for setting in &settings {
+            let (stretches, told) = self.calibrate(setting)?;
             notes.push(told);
-            bar.inc(1);
             if self.arguments.validate.is_some() {
-                notes.extend(self.validate(&setting, &stretches)?);
+                notes.extend(self.validate(setting, &stretches)?);
             }
+            costs.push(stretches);
+        }
+        let mut series = Vec::new();
+        for (setting, stretches) in settings.iter().zip(&costs) {
+            let bar = self.bar(setting);
             let mut points = Vec::new();
             for &tasks in &self.arguments.tasks {
-                let outcome = self.point(&setting, tasks, 100, &stretches)?;
-                notes.extend(self.remarks(&setting, tasks, &outcome));
+                let outcome = self.point(setting, tasks, 100, stretches)?;
+                notes.extend(self.remarks(setting, tasks, &outcome));
                 points.push(as_point(tasks, &outcome));
                 bar.inc(1);
             }
             if self.arguments.sensitivity {
-                notes.extend(self.sensitivity(&setting, &points, &stretches)?);
+                notes.extend(self.sensitivity(setting, &points, stretches)?);
             }
             bar.finish_and_clear();
             series.push(Series {
@@ -183,7 +188,7 @@ impl Session {
     }
 
     fn bar(&self, setting: &Setting) -> ProgressBar {
-        let bar = ProgressBar::new(self.arguments.tasks.len() as u64 + 1);
+        let bar = ProgressBar::new(self.arguments.tasks.len() as u64);
         let style = ProgressStyle::with_template("{msg} [{bar:40}] {pos}/{len}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.set_message(format!("{} {}", self.workload.name(), setting.name));

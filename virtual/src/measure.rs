@@ -32,6 +32,9 @@ const GROUP: u64 = 128 << 20;
 /// Inodes of a group: enough, and a small table.
 const INODES_IN_GROUP: u64 = 2048;
 
+/// The part of the log that is filled with the tasks at work; nobody else is there before.
+const LEFT_TO_TASKS: u64 = 8;
+
 /// What is measured, and how.
 #[derive(Clone)]
 pub struct Setup {
@@ -145,6 +148,9 @@ pub fn measure<O: Observer>(setup: &Setup, mut observer: O) -> Result<(Counted, 
     let tasks = setup.plan.tasks as usize;
     let library = Library::new(open(setup)?)?;
     setup.workload.prepare(&library, &setup.plan)?;
+    fill_log(&library, setup.journal_blocks, |left, _| {
+        left <= u64::from(setup.journal_blocks) / LEFT_TO_TASKS
+    })?;
     let crew = Arc::new(Crew {
         library,
         setup: setup.clone(),
@@ -189,6 +195,40 @@ pub fn measure<O: Observer>(setup: &Setup, mut observer: O) -> Result<(Counted, 
     setup.workload.clean(&crew.library)?;
     crew.library.close()?;
     Ok((counted, observer))
+}
+
+/// Commits until so much of the log is left before it begins again as is said to be enough, given
+/// what is left and what the last commit took, in blocks.
+fn fill_log(
+    library: &Library,
+    journal_blocks: u32,
+    is_enough: impl Fn(u64, u64) -> bool,
+) -> Result<()> {
+    let volume = library.volume();
+    let Node::Held(home) = *library.root() else {
+        return Ok(());
+    };
+    let logged = || volume.report().get("journal", "blocks").unwrap_or(0);
+    let length = u64::from(journal_blocks);
+    let mut before = logged();
+    for permissions in [0o700, 0o750]
+        .into_iter()
+        .cycle()
+        .take(journal_blocks as usize)
+    {
+        let change = SetAttributes {
+            permissions: Some(permissions),
+            ..SetAttributes::default()
+        };
+        volume.set_attributes(home, &change)?;
+        volume.sync()?;
+        let now = logged();
+        if is_enough(length - now % length, now - before) {
+            break;
+        }
+        before = now;
+    }
+    Ok(())
 }
 
 fn open(setup: &Setup) -> Result<Volume> {
@@ -245,29 +285,9 @@ impl Crew {
 
     /// Commits until the log is about to begin again, so that a window need not last a lap of it.
     fn bring_log_to_its_end(&self) -> Result<()> {
-        let volume = self.library.volume();
-        let Node::Held(home) = *self.library.root() else {
-            return Ok(());
-        };
-        let length = u64::from(self.setup.journal_blocks);
-        let mut logged = self.mark().logged;
-        for permissions in [0o700, 0o750]
-            .into_iter()
-            .cycle()
-            .take(self.setup.journal_blocks as usize)
-        {
-            let change = SetAttributes {
-                permissions: Some(permissions),
-                ..SetAttributes::default()
-            };
-            volume.set_attributes(home, &change)?;
-            volume.sync()?;
-            let before = std::mem::replace(&mut logged, self.mark().logged);
-            if length - logged % length < 3 * (logged - before) {
-                break;
-            }
-        }
-        Ok(())
+        fill_log(&self.library, self.setup.journal_blocks, |left, last| {
+            left < 3 * last
+        })
     }
 
     fn failed(&self) -> bool {
