@@ -101,6 +101,7 @@ fn journal_section(journal: &pext4_jbd2::Statistics) -> Section {
         [
             ("handles", journal.handles),
             ("waits for credits", journal.waits),
+            ("handles short of credits", journal.shortfalls),
             ("commits", journal.commits),
             ("blocks", journal.blocks),
             ("revokes", journal.revokes),

@@ -21,6 +21,7 @@ use crate::core::Core;
 use crate::epoch::Place;
 use crate::error::JournalError;
 use crate::opened::Opened;
+use crate::statistics;
 
 /// A part in the running transaction; stops when dropped.
 pub struct Handle<'a> {
@@ -241,6 +242,7 @@ impl<'a> Handle<'a> {
         }
         // More than the operation said it would need: from whoever has some, else from nobody.
         let lacking = count - std::mem::take(&mut self.credits);
+        statistics::count(&self.core.statistics.shortfalls, 1);
         if !self.core.credits.take(self.tid, self.shard, lacking) {
             self.core.credits.overdraw(self.tid, lacking);
         }

@@ -10,6 +10,8 @@ pub struct Statistics {
     pub handles: u64,
     /// Starts that waited for the next transaction because this one had no credits left.
     pub waits: u64,
+    /// Times that a handle needed more credits than it had started with.
+    pub shortfalls: u64,
     /// Transactions committed.
     pub commits: u64,
     /// Blocks committed (to the log, or home where there is none).
@@ -29,6 +31,7 @@ pub struct Statistics {
 pub(crate) struct Counts {
     pub(crate) handles: Counter,
     pub(crate) waits: AtomicU64,
+    pub(crate) shortfalls: AtomicU64,
     pub(crate) commits: AtomicU64,
     pub(crate) blocks: AtomicU64,
     pub(crate) revokes: AtomicU64,
@@ -42,6 +45,7 @@ impl Counts {
         Statistics {
             handles: u64::try_from(self.handles.sum()).unwrap_or(0),
             waits: self.waits.load(Ordering::Relaxed),
+            shortfalls: self.shortfalls.load(Ordering::Relaxed),
             commits: self.commits.load(Ordering::Relaxed),
             blocks: self.blocks.load(Ordering::Relaxed),
             revokes: self.revokes.load(Ordering::Relaxed),

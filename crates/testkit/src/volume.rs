@@ -125,6 +125,11 @@ impl VolumeSubject {
     fn close_volume(&mut self) -> Result<(), Failure> {
         self.release_slots();
         let volume = self.volume.take().ok_or_else(|| Failure::new(EIO))?;
+        let short = volume.report().get("journal", "handles short of credits");
+        assert!(
+            short.is_none_or(|count| count == 0),
+            "{short:?} handles needed more credits than they had asked for"
+        );
         match Arc::into_inner(volume) {
             Some(volume) => Ok(volume.close()?),
             None => Err(Failure {

@@ -21,6 +21,8 @@ const STEP_ENTRIES: u32 = 16;
 /// Metadata blocks of a step besides those of the freed runs: the tree's path, the inode, the
 /// orphan entry, the superblock.
 const STEP_BASE_CREDITS: u32 = 24;
+/// Those of a cut that needs no tree: the inode, the orphan entry, the superblock.
+const ROOT_BASE_CREDITS: u32 = 8;
 
 impl Inodes {
     /// Metadata blocks that freeing one run may dirty: it may lie across groups.
@@ -35,6 +37,31 @@ impl Inodes {
         let wanted =
             STEP_BASE_CREDITS.saturating_add(self.run_credits().saturating_mul(STEP_ENTRIES));
         wanted.min(self.store.journal().most_credits() / 2)
+    }
+
+    /// Metadata blocks that the first step of cutting this inode, whose lock the caller holds, may
+    /// dirty. Most files are mapped by a few extents in the inode itself; what they ask for is what
+    /// every core of a large machine has at once of a transaction.
+    pub(crate) fn cut_credits(&self, inode: &Inode) -> u32 {
+        if !self.has_block_map(inode) {
+            return ROOT_BASE_CREDITS;
+        }
+        match self.root_extents(inode) {
+            Some(extents) if inode.file_type() == FileType::Regular => {
+                let for_runs = self.run_credits().saturating_mul(extents);
+                self.step_credits()
+                    .min(ROOT_BASE_CREDITS.saturating_add(for_runs))
+            }
+            _ => self.step_credits(),
+        }
+    }
+
+    /// How many extents map an inode whose tree is the inode's own root.
+    fn root_extents(&self, inode: &Inode) -> Option<u32> {
+        let (has_extents, root) = inode.state(|state| (state.slot.has_extents(), state.slot.block));
+        let node = extent::Node::parse(&root).ok().filter(|_| has_extents)?;
+        let count = u32::try_from(node.len()).ok()?;
+        (node.depth() == 0).then_some(count)
     }
 
     fn step_entries(&self) -> u32 {
@@ -64,7 +91,7 @@ impl Inodes {
             self.check_extent_mapped(inode)?;
         }
         self.drop_preallocation(inode);
-        let mut handle = self.store.start(self.step_credits())?;
+        let mut handle = self.store.start(self.cut_credits(inode))?;
         self.note_size(&mut handle, inode, size);
         if !inode.state(|state| state.slot.has_extents()) {
             return Ok(());

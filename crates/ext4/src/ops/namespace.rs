@@ -283,7 +283,7 @@ impl Volume {
             let lock = lock_exclusive(&inode)?;
             check_changeable(&inode)?;
             self.inodes.check_removable(&inode)?;
-            let mut handle = self.start_removal()?;
+            let mut handle = self.start_removal(&inode)?;
             let removed = self.remove_locked(&mut handle, &locked, &directory, name);
             let removed = removed.and_then(|()| self.drop_link(&mut handle, &inode));
             let is_last = self.settle(&handle, 0, removed)?;
@@ -337,7 +337,7 @@ impl Volume {
             return Err(Refusal::NotEmpty.into());
         }
         self.inodes.check_removable(&inode)?;
-        let mut handle = self.start_removal()?;
+        let mut handle = self.start_removal(&inode)?;
         let removed = self.remove_name(&mut handle, &directory, name);
         let removed = removed.and_then(|()| self.drop_directory(&mut handle, &directory, &inode));
         self.settle(&handle, 0, removed)?;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use pext4_jbd2::Handle;
 
-use super::{DIRECTORY_CREDITS, INODE_CREDITS, lock_key};
+use super::{INODE_CREDITS, REMOVAL_CREDITS, lock_key};
 use crate::error::Result;
 use crate::inode::{Inode, Reach};
 use crate::store::now;
@@ -47,11 +47,19 @@ impl Volume {
         self.inodes.orphans.any()
     }
 
-    /// A handle for the removal of one name with all that may follow at once.
-    pub(super) fn start_removal(&self) -> Result<Handle<'_>> {
-        self.inodes
-            .store
-            .start(DIRECTORY_CREDITS + 2 * INODE_CREDITS + self.inodes.step_credits())
+    /// A handle for the removal of one name of an inode, whose lock the caller holds, with all that
+    /// may follow at once; a directory's blocks are freed later.
+    pub(super) fn start_removal(&self, inode: &Inode) -> Result<Handle<'_>> {
+        let credits = REMOVAL_CREDITS + 2 * INODE_CREDITS + self.reaping_credits(inode);
+        self.inodes.store.start(credits)
+    }
+
+    /// Metadata blocks that freeing an inode's blocks may dirty where that is done at once.
+    pub(super) fn reaping_credits(&self, inode: &Inode) -> u32 {
+        if inode.is_directory() {
+            return 0;
+        }
+        self.inodes.cut_credits(inode)
     }
 
     /// Ends an inode within the handle that took its last name, if nobody holds it and one step
@@ -80,7 +88,7 @@ impl Volume {
         }
         self.inodes.drop_preallocation(inode);
         if self.inodes.has_block_map(inode) {
-            let handle = self.inodes.start_step()?;
+            let handle = self.inodes.store.start(self.inodes.cut_credits(inode))?;
             self.inodes.cut(handle, inode, 0)?;
         }
         let mut handle = self.inodes.store.start(2 * INODE_CREDITS)?;
@@ -158,7 +166,7 @@ mod tests {
                 .inode;
             let inode = volume.inodes.get(number).expect("it is held");
             let lock = inode.lock.write_keyed(lock_key(&inode));
-            let mut handle = volume.start_removal().expect("a journal that runs");
+            let mut handle = volume.start_removal(&inode).expect("a journal that runs");
             inode.edit(&mut handle, Reach::Attributes, |state| state.slot.links = 0);
             std::thread::scope(|scope| {
                 scope.spawn(|| volume.forget(number, 1));

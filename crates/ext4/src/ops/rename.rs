@@ -16,8 +16,8 @@ use pext4_sync::{BiasedWriteGuard, Near};
 use super::birth::Birth;
 use super::patience::Patience;
 use super::{
-    DIRECTORY_CREDITS, INODE_CREDITS, check_changeable, check_directory, check_name,
-    check_not_removed, lock_exclusive, lock_shared,
+    DIRECTORY_CREDITS, INODE_CREDITS, REMOVAL_CREDITS, check_changeable, check_directory,
+    check_name, check_not_removed, lock_exclusive, lock_shared,
 };
 use crate::dir::{self, DirectoryFile};
 use crate::error::{Refusal, Result};
@@ -298,7 +298,7 @@ impl Volume {
         if moved.is_directory() && crosses && other.is_none() {
             self.check_room_for_subdirectory(target.directory)?;
         }
-        let mut handle = self.start_move()?;
+        let mut handle = self.start_move(other.as_deref())?;
         let left = self.bear_whiteout(&mut handle, source, whiteout)?;
         let before = handle.changes();
         let done = self.move_name(
@@ -381,9 +381,12 @@ impl Volume {
         }
     }
 
-    fn start_move(&self) -> Result<Handle<'_>> {
-        let credits = 2 * DIRECTORY_CREDITS + 4 * INODE_CREDITS + self.inodes.step_credits();
-        self.inodes.store.start(credits)
+    /// A handle for a name that goes from one place to another, where it may replace `other`.
+    fn start_move(&self, other: Option<&Inode>) -> Result<Handle<'_>> {
+        let blocks = other.map_or(0, |other| self.reaping_credits(other));
+        // What is moved may be a directory, whose own block tells its parent.
+        let names = DIRECTORY_CREDITS + 2 * REMOVAL_CREDITS;
+        self.inodes.store.start(names + 4 * INODE_CREDITS + blocks)
     }
 
     /// Lets a name that exists lead to `inode`.
