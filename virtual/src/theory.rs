@@ -60,10 +60,12 @@ impl Analysis {
         for lock in usage.locks.iter().filter(|lock| lock.cores > 1) {
             let held = lock.held.as_nanos() as f64;
             if held > 0.0 {
-                add(
-                    format!("a {:?} lock of {} cores", lock.class, lock.cores),
-                    held,
+                let taken = lock.acquisitions as f64 / operations;
+                let name = format!(
+                    "a {:?} lock of {} cores, taken {taken:.3} times an operation",
+                    lock.class, lock.cores
                 );
+                add(name, held);
             }
             waited += lock.waited.as_nanos() as f64;
         }

@@ -105,7 +105,7 @@ fn a_slot_is_remembered_while_its_transaction_runs() {
     let (volume, device) = open(&image, Scaling::FULL);
     let file = new_file(&volume, "file");
     for _ in 0..5 {
-        scatter(&volume, file, 60);
+        scatter(&volume, file, 120);
         volume.set_attributes(file, &size(0)).expect("cut");
     }
     let report = volume.report();

@@ -147,6 +147,11 @@ impl Groups {
             .set(&self.waiting.lists, inode.get(), group);
     }
 
+    /// Whether each file remembers a goal of its own.
+    pub(crate) fn has_own_stream_goals(&self) -> bool {
+        self.stream_goals.are_kept_by_files()
+    }
+
     /// Whether searches go by the index of groups (`mb_optimize_scan`).
     #[must_use]
     pub fn optimizes_scan(&self) -> bool {

@@ -10,7 +10,10 @@
 //!   cores keeps its goal.
 //! - *Spread*: more of them than cores, chosen by a hash of the inode number. The first files of
 //!   several directories often lie in different groups at the same index, so their numbers are the
-//!   same modulo most counts of slots: by the hash they are not.
+//!   same modulo most counts of slots: by the hash they are not. Two files may have one goal even so;
+//!   therefore each remembers its own while it is in memory, and looks at the common one only to
+//!   begin. Whoever finds the group of its goal held goes elsewhere and stays there, so files that
+//!   grow at the same time come to lie in groups of their own, however they began.
 //! - *Inode*: an inode has its own (two may share one, by a hash of their numbers). Files that
 //!   begin at the same place then meet there again.
 
@@ -57,6 +60,11 @@ impl StreamGoals {
             options::StreamGoals::Spread => Self::Spread(goals),
             _ => Self::Slots(goals),
         }
+    }
+
+    /// Whether the goals here are only where files begin, who remember their own.
+    pub fn are_kept_by_files(&self) -> bool {
+        matches!(self, Self::Spread(_))
     }
 
     /// The goal of a file, unless it is under the lock.

@@ -27,7 +27,7 @@ use crate::seal;
 use crate::store::Store;
 
 /// Blocks of a directory or link that one step frees at most: each is a revoke record.
-pub(crate) const MOST_FORGOTTEN: u64 = 64;
+pub(crate) const MOST_FORGOTTEN: u32 = 64;
 
 /// Sectors of 512 bytes in a block, as `i_blocks` counts them.
 fn sectors(store: &Store, blocks: u64) -> u64 {
@@ -380,7 +380,9 @@ impl Inodes {
         let mut freed = Vec::new();
         let left = self.change_tree(handle, inode, self.home_goal(inode), |root, nodes| {
             let start = match extents::last_end(root, nodes, &range)? {
-                Some(end) if is_metadata => range.start.max(end.saturating_sub(MOST_FORGOTTEN)),
+                Some(end) if is_metadata => range
+                    .start
+                    .max(end.saturating_sub(u64::from(MOST_FORGOTTEN))),
                 _ => range.start,
             };
             let step = start..range.end;
@@ -464,10 +466,13 @@ impl Inodes {
             goal: self.goal(inode, logical)?,
             purpose: Purpose::Data,
             size: inode.size(),
+            stream_goal: map.stream_goal,
         };
         let run = self
             .groups
             .allocate_for_file(handle, &request, &mut map.preallocation)?;
+        let own_goal = self.groups.own_stream_goal(&request, run);
+        map.stream_goal = own_goal.or(map.stream_goal);
         let extent = Extent {
             logical,
             start: run.start,

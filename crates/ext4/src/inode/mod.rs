@@ -30,7 +30,7 @@ use std::sync::{Arc, OnceLock};
 use pext4_jbd2::{Capture, Handle, Owed, Owing};
 use pext4_ondisk::inode::{Inode as Slot, InodeFlags};
 use pext4_ondisk::time::Time;
-use pext4_ondisk::{BlockNumber, InodeNumber, Tid};
+use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, Tid};
 use pext4_sync::atomic::{AtomicBool, Ordering};
 use pext4_sync::order::Class;
 use pext4_sync::{BiasedLock, Mutex};
@@ -68,6 +68,8 @@ pub struct Inode {
 pub struct Map {
     /// Blocks set aside for the file's growth.
     pub preallocation: Option<Arc<Preallocation>>,
+    /// Where the last large run was found, where files remember that.
+    pub stream_goal: Option<GroupNumber>,
 }
 
 /// The decoded slot and what goes with it.

@@ -1,5 +1,10 @@
-//! Cutting files: in one transaction where it fits, else in steps under an orphan entry, so that a
+//! Cutting files: in one transaction where it fits, else in several under an orphan entry, so that a
 //! crash in the middle is finished by recovery.
+//!
+//! Credits are asked for one *step* of a few tree entries at a time. Freed runs mostly lie in groups
+//! that the transaction has changed before and then cost nothing, so what was asked for the first
+//! step usually does for the next as well. A file in a hundred pieces is cut so without holding
+//! credits for a hundred groups, which the other cores of a large machine would have to go without.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,8 +21,10 @@ use crate::inode::{Inode, Reach, present};
 use crate::statistics::Event;
 use crate::types::FileType;
 
-/// Tree entries that one transaction step removes at most.
-const STEP_ENTRIES: u32 = 16;
+/// Tree entries that a step removes at most: those that fit an inode and their leaf among them.
+const STEP_ENTRIES: u32 = 5;
+/// Steps that one handle takes at most, so that no commit waits long for it.
+const MOST_STEPS: u32 = 16;
 /// Metadata blocks of a step besides those of the freed runs: the tree's path, the inode, the
 /// orphan entry, the superblock.
 const STEP_BASE_CREDITS: u32 = 24;
@@ -31,11 +38,13 @@ impl Inodes {
         groups.saturating_mul(CREDITS_PER_GROUP)
     }
 
-    /// Metadata blocks that one step may dirty. Where groups are tiny and the journal as well it is
-    /// what an operation can have beside others; a step is a run and its leaf then.
-    pub(crate) fn step_credits(&self) -> u32 {
-        let wanted =
-            STEP_BASE_CREDITS.saturating_add(self.run_credits().saturating_mul(STEP_ENTRIES));
+    /// Metadata blocks that one step may dirty, and revokes it may make. Where groups are tiny and
+    /// the journal as well it is what an operation can have beside others; a step is a run and its
+    /// leaf then.
+    fn step_credits(&self, inode: &Inode) -> u32 {
+        let wanted = STEP_BASE_CREDITS
+            .saturating_add(most_revokes(inode))
+            .saturating_add(self.run_credits().saturating_mul(STEP_ENTRIES));
         wanted.min(self.store.journal().most_credits() / 2)
     }
 
@@ -46,13 +55,13 @@ impl Inodes {
         if !self.has_block_map(inode) {
             return ROOT_BASE_CREDITS;
         }
+        let step = self.step_credits(inode);
         match self.root_extents(inode) {
             Some(extents) if inode.file_type() == FileType::Regular => {
                 let for_runs = self.run_credits().saturating_mul(extents);
-                self.step_credits()
-                    .min(ROOT_BASE_CREDITS.saturating_add(for_runs))
+                step.min(ROOT_BASE_CREDITS.saturating_add(for_runs))
             }
-            _ => self.step_credits(),
+            _ => step,
         }
     }
 
@@ -64,8 +73,11 @@ impl Inodes {
         (node.depth() == 0).then_some(count)
     }
 
-    fn step_entries(&self) -> u32 {
-        let for_runs = self.step_credits().saturating_sub(STEP_BASE_CREDITS);
+    fn step_entries(&self, inode: &Inode) -> u32 {
+        let for_runs = self
+            .step_credits(inode)
+            .saturating_sub(STEP_BASE_CREDITS)
+            .saturating_sub(most_revokes(inode));
         (for_runs / self.run_credits()).clamp(2, STEP_ENTRIES)
     }
 
@@ -129,7 +141,7 @@ impl Inodes {
         if self.orphans.is_eager() {
             self.add_orphan(&mut handle, inode)?;
         }
-        let mut left = self.unmap_step(&mut handle, inode, first..u64::MAX)?;
+        let mut left = self.unmap_steps(&mut handle, inode, first..u64::MAX)?;
         if left.is_none() && !self.orphans.is_eager() {
             self.store.tally.count(Event::CutsAtOnce);
             return Ok(());
@@ -137,8 +149,8 @@ impl Inodes {
         self.add_orphan(&mut handle, inode)?;
         let was_orphan_already = inode.links() == 0;
         while let Some(end) = left {
-            handle.restart(self.step_credits())?;
-            left = self.unmap_step(&mut handle, inode, first..end)?;
+            handle.restart(self.step_credits(inode))?;
+            left = self.unmap_steps(&mut handle, inode, first..end)?;
         }
         if !was_orphan_already {
             self.remove_orphan(&mut handle, inode)?;
@@ -153,13 +165,34 @@ impl Inodes {
     /// `Corrupt` or `Io`.
     pub(crate) fn unmap_in_steps(&self, inode: &Arc<Inode>, range: Range<u64>) -> Result<()> {
         self.drop_preallocation(inode);
-        let mut handle = self.store.start(self.step_credits())?;
-        let mut left = self.unmap_step(&mut handle, inode, range.clone())?;
+        let mut handle = self.start_step(inode)?;
+        let mut left = self.unmap_steps(&mut handle, inode, range.clone())?;
         while let Some(end) = left {
-            handle.restart(self.step_credits())?;
-            left = self.unmap_step(&mut handle, inode, range.start..end)?;
+            handle.restart(self.step_credits(inode))?;
+            left = self.unmap_steps(&mut handle, inode, range.start..end)?;
         }
         Ok(())
+    }
+
+    /// Takes steps while the handle has or gets the credits; answers where the next must end.
+    fn unmap_steps(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+        range: Range<u64>,
+    ) -> Result<Option<u64>> {
+        let mut left = self.unmap_step(handle, inode, range.clone())?;
+        for _ in 1..MOST_STEPS {
+            let Some(end) = left else {
+                break;
+            };
+            let lacking = self.step_credits(inode).saturating_sub(handle.credits());
+            if lacking > 0 && !handle.extend(lacking) {
+                break;
+            }
+            left = self.unmap_step(handle, inode, range.start..end)?;
+        }
+        Ok(left)
     }
 
     fn unmap_step(
@@ -169,7 +202,7 @@ impl Inodes {
         range: Range<u64>,
     ) -> Result<Option<u64>> {
         let mut map = inode.map.write();
-        self.unmap(handle, inode, &mut map, range, self.step_entries())
+        self.unmap(handle, inode, &mut map, range, self.step_entries(inode))
     }
 
     /// Starts a handle that can take a step of cutting.
@@ -177,8 +210,8 @@ impl Inodes {
     /// # Errors
     ///
     /// `Refused(ReadOnly)` or the journal's error.
-    pub fn start_step(&self) -> Result<Handle<'_>> {
-        self.store.start(self.step_credits())
+    pub fn start_step(&self, inode: &Inode) -> Result<Handle<'_>> {
+        self.store.start(self.step_credits(inode))
     }
 
     /// Whether the inode maps blocks at all: short links and special files use the space otherwise,
@@ -221,14 +254,14 @@ impl Inodes {
         let is_short = || -> std::result::Result<bool, Corrupt> {
             let node = extent::Node::parse(&root)?;
             // The leaf costs an entry as well.
-            if node.depth() > 0 || node.len() >= self.step_entries() as usize {
+            if node.depth() > 0 || node.len() >= self.step_entries(inode) as usize {
                 return Ok(false);
             }
             let bounds = self.store.bounds();
             let lengths =
                 (0..node.len()).map(|slot| Ok(u64::from(node.extent(slot, &bounds)?.length)));
             let blocks = lengths.sum::<std::result::Result<u64, Corrupt>>()?;
-            Ok(inode.file_type() == FileType::Regular || blocks <= MOST_FORGOTTEN)
+            Ok(inode.file_type() == FileType::Regular || blocks <= u64::from(MOST_FORGOTTEN))
         };
         Ok(is_short().map_err(|corrupt| corrupt.in_inode(inode.number()))?)
     }
@@ -253,5 +286,13 @@ impl Inodes {
                 .in_inode(inode.number())
                 .into()),
         }
+    }
+}
+
+/// Revokes that one step may make: the blocks of anything but a regular file are metadata.
+fn most_revokes(inode: &Inode) -> u32 {
+    match inode.file_type() {
+        FileType::Regular => 0,
+        _ => MOST_FORGOTTEN,
     }
 }

@@ -24,7 +24,7 @@ mod walk;
 use std::sync::Arc;
 
 use pext4_jbd2::Handle;
-use pext4_ondisk::{BlockNumber, InodeNumber};
+use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
 
 pub use crate::groups::Preallocation;
 pub use request::{Purpose, Request, Run};
@@ -88,6 +88,15 @@ impl Groups {
             self.release(&before);
         }
         Ok(run)
+    }
+
+    /// The stream goal that a file is to remember after a run was found for it: the group, if files
+    /// have their own and this one is not small.
+    pub fn own_stream_goal(&self, request: &Request, run: Run) -> Option<GroupNumber> {
+        let has_own = self.has_own_stream_goals() && !request.is_small(self.store.block_size());
+        has_own
+            .then(|| self.store.geometry.group_of(run.start))
+            .flatten()
     }
 
     /// How much of what is asked for the reserve allows.

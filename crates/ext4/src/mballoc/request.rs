@@ -6,7 +6,7 @@
 //! served from a run of their shard, one behind the other, or each would leave a gap.
 
 use pext4_ondisk::geometry::Geometry;
-use pext4_ondisk::{BlockNumber, InodeNumber, LogicalBlock};
+use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, LogicalBlock};
 
 use crate::groups::Groups;
 
@@ -43,6 +43,8 @@ pub struct Request {
     pub purpose: Purpose,
     /// The file's size in bytes as it is now.
     pub size: u64,
+    /// Where the file's last large run was found, if the file remembers that.
+    pub stream_goal: Option<GroupNumber>,
 }
 
 impl Request {
@@ -57,6 +59,7 @@ impl Request {
             goal,
             purpose,
             size: 0,
+            stream_goal: None,
         }
     }
 
@@ -104,8 +107,10 @@ pub(super) enum Surplus {
 /// A request, normalised.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
-    /// Chooses the stream goal.
+    /// Chooses the stream goal, unless the file has its own.
     pub inode: InodeNumber,
+    /// The file's own stream goal.
+    pub own_goal: Option<GroupNumber>,
     /// The best block.
     pub goal: BlockNumber,
     /// Whether the goal continues the file, so that even a short run there is good.
@@ -125,6 +130,7 @@ impl Plan {
     pub fn exactly(request: &Request, length: u32) -> Self {
         Self {
             inode: request.inode,
+            own_goal: request.stream_goal,
             goal: request.goal,
             continues: request.logical.get() > 0,
             least: length,
@@ -182,7 +188,7 @@ impl Groups {
             None if geometry.group_count >= 2 * shards => {
                 let group = u64::from(shard) * u64::from(geometry.group_count) / u64::from(shards);
                 let group = u32::try_from(group).expect("below the number of groups");
-                geometry.first_block(pext4_ondisk::GroupNumber(group))
+                geometry.first_block(GroupNumber(group))
             }
             None => request.goal,
         };
@@ -225,6 +231,7 @@ mod tests {
             goal: BlockNumber(1),
             purpose: Purpose::Data,
             size,
+            stream_goal: None,
         };
         Plan::growing(&request, length, &geometry(), free)
     }

@@ -151,13 +151,14 @@ impl Scan<'_, '_> {
         None
     }
 
-    /// Lets a large file begin where the last one ended; answers that group.
+    /// Lets a large file begin where it was last, or where the last one ended; answers that group.
     fn follow_stream(&mut self) -> Option<GroupNumber> {
-        let goal = self
-            .plan
-            .is_stream
-            .then(|| self.groups.stream_goal(self.plan.inode))
-            .flatten();
+        let plan = self.plan;
+        let goal = plan.is_stream.then(|| {
+            plan.own_goal
+                .or_else(|| self.groups.stream_goal(plan.inode))
+        });
+        let goal = goal.flatten();
         if let Some(goal) = goal.filter(|&goal| goal != self.first) {
             (self.first, self.offset) = (goal, 0);
         }
@@ -174,7 +175,10 @@ impl Scan<'_, '_> {
         if stream == Some(group) {
             self.groups.count_event(Event::StreamGoalHits);
         }
-        self.groups.set_stream_goal(self.plan.inode, group);
+        // A file that stays where it was tells nobody.
+        if self.plan.own_goal != Some(group) {
+            self.groups.set_stream_goal(self.plan.inode, group);
+        }
     }
 
     fn power_of_two(&mut self) -> Option<Found> {

@@ -11,7 +11,7 @@ use super::{Preallocation, Purpose, Request, Run};
 use crate::error::Refusal;
 use crate::groups::index::{By, orders};
 use crate::groups::testing::{Ground, Random, image, settings};
-use crate::options::MountOptions;
+use crate::options::{MountOptions, Scaling};
 
 const GROUPS_OF_16_MIB: &[&str] = &["-b", "4096", "-g", "4096", "-m", "0"];
 
@@ -25,6 +25,7 @@ fn data(inode: u32, logical: u32, length: u32, goal: BlockNumber) -> Request {
         goal,
         purpose,
         size,
+        stream_goal: None,
     }
 }
 
@@ -423,6 +424,37 @@ fn files_that_grow_side_by_side_get_long_runs() {
     );
     free_all(&ground, &runs);
     assert_eq!(ground.complaints_of_e2fsck(), "");
+}
+
+/// Files that are not small, with one common goal, each from a thread that never waits.
+#[test]
+fn a_file_that_was_turned_away_stays_where_it_went() {
+    let arguments = ["-b", "4096", "-g", "4096", "-m", "0"];
+    let Some(ground) = Ground::set(&arguments, "64M", Scaling::FULL) else {
+        return;
+    };
+    let groups = &ground.groups;
+    // The goal is taken, so that what is remembered decides.
+    let grow = |inode: u32, stream_goal: Option<GroupNumber>| {
+        let request = Request {
+            stream_goal,
+            ..data(inode, 100, 8, BlockNumber(1))
+        };
+        let run = groups
+            .allocate_for_file(&mut ground.handle(), &request, &mut None)
+            .expect("space");
+        groups.own_stream_goal(&request, run).expect("not small")
+    };
+    let first = grow(20, Some(GroupNumber(2)));
+    let held = groups.hold(first);
+    let second = std::thread::scope(|scope| scope.spawn(|| grow(21, Some(first))).join())
+        .expect("it does not wait");
+    drop(held);
+    assert_ne!(second, first, "the group was held");
+    assert_eq!(grow(22, None), second, "new files begin where others were");
+    assert_eq!(grow(20, Some(first)), first);
+    assert_eq!(grow(21, Some(second)), second);
+    assert_eq!(grow(23, None), second, "who stays tells nobody");
 }
 
 #[test]

@@ -468,7 +468,7 @@ impl Volume {
         if inode.file_type() == FileType::Regular {
             self.cut_to_size(&inode)?;
         }
-        let mut handle = self.inodes.start_step()?;
+        let mut handle = self.inodes.start_step(&inode)?;
         self.inodes.remove_orphan(&mut handle, &inode)
     }
 
@@ -476,7 +476,7 @@ impl Volume {
         let first = inode
             .size()
             .div_ceil(u64::from(self.inodes.store.block_size()));
-        let handle = self.inodes.start_step()?;
+        let handle = self.inodes.start_step(inode)?;
         self.inodes.cut(handle, inode, first)
     }
 }

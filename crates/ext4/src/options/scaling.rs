@@ -35,7 +35,8 @@ pub enum StreamGoals {
     /// Goals chosen by inode number, read and written without order: the smaller of the cores and
     /// a quarter of the groups, or so many.
     Slots(Width),
-    /// More goals than cores, chosen by a hash of the inode number.
+    /// Each file its own; where it begins is one of more goals than cores, chosen by a hash of the
+    /// inode number.
     Spread,
     /// Each inode its own.
     Inode,
