@@ -446,6 +446,7 @@ fn a_file_that_was_turned_away_stays_where_it_went() {
         groups.own_stream_goal(&request, run).expect("not small")
     };
     let first = grow(20, Some(GroupNumber(2)));
+    assert_eq!(first, GroupNumber(2));
     let held = groups.hold(first);
     let second = std::thread::scope(|scope| scope.spawn(|| grow(21, Some(first))).join())
         .expect("it does not wait");
