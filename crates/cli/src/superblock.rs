@@ -1,10 +1,11 @@
 //! The superblock of an image that is not opened, only looked at.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::superblock::{self, Superblock};
 
@@ -17,7 +18,10 @@ pub fn read(image: &Path) -> Result<Superblock> {
     let file = File::open(image).with_context(name)?;
     let mut bytes = [0; superblock::SIZE];
     file.read_exact_at(&mut bytes, superblock::OFFSET)
-        .context("it is too short for a superblock")
+        .map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => anyhow!("it is too short for an ext4 file system"),
+            _ => error.into(),
+        })
         .with_context(name)?;
     Superblock::decode(&bytes).with_context(name)
 }

@@ -115,6 +115,15 @@ fn an_image_is_made_where_there_is_none_and_only_then() {
     };
     let said = fail(pext4(["mount"]).arg(&place.image).arg(&place.point), 1);
     assert!(said.contains("--create SIZE makes one"), "{said}");
+    fs::write(&place.image, b"").unwrap();
+    for more in [&[][..], &["--create", "16M"]] {
+        let mut mount = pext4(["mount"]);
+        let said = fail(mount.arg(&place.image).arg(&place.point).args(more), 1);
+        assert!(said.contains("the file is empty; remove it"), "{said}");
+    }
+    let said = fail(pext4(["info"]).arg(&place.image), 1);
+    assert!(said.contains("too short for an ext4 file system"), "{said}");
+    fs::remove_file(&place.image).unwrap();
     let mount = place.mount(&["--create", "32M"]);
     fs::write(mount.path("kept"), b"1").unwrap();
     mount.unmount();
@@ -292,6 +301,8 @@ fn what_was_synced_survives_the_death_of_the_server() {
     kill_process(place.server(), Signal::KILL).unwrap();
     drop((file, nameless));
     place.wait_until_closed();
+    let said = fail(pext4(["mount"]).arg(&place.image).arg(&place.point), 1);
+    assert!(said.contains("whose server is gone"), "{said}");
     run(Command::new("umount").arg("-l").arg(&place.point));
     mount.forget();
 

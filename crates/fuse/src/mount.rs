@@ -55,6 +55,9 @@ pub enum MountError {
     /// A path that cannot be put into the options of a mount.
     #[error("{0}: a path with a zero byte cannot be mounted")]
     Path(PathBuf),
+    /// What is mounted there has no server any more.
+    #[error("{0}: a mount whose server is gone is still there; `pext4 umount {0}` takes it away")]
+    Dead(PathBuf),
     /// The system call failed otherwise.
     #[error("{0}: {1}")]
     System(PathBuf, io::Error),
@@ -68,7 +71,10 @@ pub enum MountError {
 /// # Errors
 /// What is missing.
 pub fn check(directory: &Path) -> Result<PathBuf, MountError> {
-    let at = |error| MountError::Directory(directory.to_owned(), error);
+    let at = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotConnected => MountError::Dead(directory.to_owned()),
+        _ => MountError::Directory(directory.to_owned(), error),
+    };
     let path = directory.canonicalize().map_err(at)?;
     if !path.metadata().map_err(at)?.is_dir() {
         return Err(at(io::ErrorKind::NotADirectory.into()));

@@ -189,7 +189,17 @@ fn existing_image(arguments: &Arguments) -> Result<PathBuf> {
                 name()
             )
         }
-        path => path.with_context(name),
+        path => {
+            let path = path.with_context(name)?;
+            let facts = path.metadata().with_context(name)?;
+            if facts.is_file() && facts.len() == 0 {
+                bail!(
+                    "{}: the file is empty; remove it, and --create SIZE makes an image",
+                    name()
+                );
+            }
+            Ok(path)
+        }
     }
 }
 
