@@ -80,7 +80,7 @@ pub struct Counted {
     pub elapsed: Duration,
     /// Transactions committed in it.
     pub commits: u64,
-    /// Blocks logged in it.
+    /// Blocks of the log taken in it.
     pub logged: u64,
     /// Checkpoints made in it.
     pub checkpoints: u64,
@@ -197,6 +197,11 @@ pub fn measure<O: Observer>(setup: &Setup, mut observer: O) -> Result<(Counted, 
     Ok((counted, observer))
 }
 
+/// Blocks of a journal that the log goes around in: all but the journal's superblock.
+fn lap_length(journal_blocks: u32) -> u64 {
+    u64::from(journal_blocks).saturating_sub(1).max(1)
+}
+
 /// Commits until so much of the log is left before it begins again as is said to be enough, given
 /// what is left and what the last commit took, in blocks.
 fn fill_log(
@@ -208,8 +213,11 @@ fn fill_log(
     let Node::Held(home) = *library.root() else {
         return Ok(());
     };
-    let logged = || volume.report().get("journal", "blocks").unwrap_or(0);
-    let length = u64::from(journal_blocks);
+    let logged = || {
+        let report = volume.report();
+        report.get("journal", "blocks of the log").unwrap_or(0)
+    };
+    let length = lap_length(journal_blocks);
     let mut before = logged();
     for permissions in [0o700, 0o750]
         .into_iter()
@@ -266,7 +274,7 @@ impl Crew {
         Mark {
             time: time::now(),
             commits: value("commits"),
-            logged: value("blocks"),
+            logged: value("blocks of the log"),
             checkpoints: value("checkpoints"),
         }
     }
@@ -280,7 +288,7 @@ impl Crew {
     }
 
     fn lap(&self, mark: Mark) -> u64 {
-        mark.logged / u64::from(self.setup.journal_blocks)
+        mark.logged / lap_length(self.setup.journal_blocks)
     }
 
     /// Commits until the log is about to begin again, so that a window need not last a lap of it.

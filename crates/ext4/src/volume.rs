@@ -104,6 +104,7 @@ fn journal_section(journal: &pext4_jbd2::Statistics) -> Section {
             ("handles short of credits", journal.shortfalls),
             ("commits", journal.commits),
             ("blocks", journal.blocks),
+            ("blocks of the log", journal.log_blocks),
             ("revokes", journal.revokes),
             ("checkpoints", journal.checkpoints),
             ("blocks written home", journal.blocks_home),

@@ -148,6 +148,7 @@ fn write_to_log(
     log.superblock.begin(writer.head(), tid)?;
     writer.write_body(tid, &versions, revoked)?;
     let logged = writer.write_commit(tid, &versions, revoked)?;
+    count(&core.statistics.log_blocks, logged.blocks as usize);
     log.checkpoint.add(tid, logged, versions);
     // Design rule 6: before anyone hears that the transaction is durable.
     log.checkpoint.cancel(revoked);

@@ -16,6 +16,8 @@ pub struct Statistics {
     pub commits: u64,
     /// Blocks committed (to the log, or home where there is none).
     pub blocks: u64,
+    /// Blocks of the log that were taken: those, and the records that describe them.
+    pub log_blocks: u64,
     /// Revokes recorded.
     pub revokes: u64,
     /// Times that blocks were written home from the log.
@@ -34,6 +36,7 @@ pub(crate) struct Counts {
     pub(crate) shortfalls: AtomicU64,
     pub(crate) commits: AtomicU64,
     pub(crate) blocks: AtomicU64,
+    pub(crate) log_blocks: AtomicU64,
     pub(crate) revokes: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
     pub(crate) blocks_home: AtomicU64,
@@ -48,6 +51,7 @@ impl Counts {
             shortfalls: self.shortfalls.load(Ordering::Relaxed),
             commits: self.commits.load(Ordering::Relaxed),
             blocks: self.blocks.load(Ordering::Relaxed),
+            log_blocks: self.log_blocks.load(Ordering::Relaxed),
             revokes: self.revokes.load(Ordering::Relaxed),
             checkpoints: self.checkpoints.load(Ordering::Relaxed),
             blocks_home: self.blocks_home.load(Ordering::Relaxed),
