@@ -41,8 +41,8 @@ const FULL_RETRIES: u32 = 3;
 /// Metadata blocks that a change of one directory may dirty: leaf splits and the index path, for
 /// each new block its bitmap, descriptor and way through the extent tree, the directory's inode.
 const DIRECTORY_CREDITS: u32 = dir::MOST_BLOCKS_CHANGED + 12 * dir::MOST_BLOCKS_ADDED + 1;
-/// Metadata blocks that taking a name out of a directory may dirty: its leaf and the directory's inode.
-const REMOVAL_CREDITS: u32 = 2;
+/// Metadata blocks that changing one name in its leaf may dirty: the leaf and the directory's inode.
+const ENTRY_CREDITS: u32 = 2;
 /// Metadata blocks that claiming or freeing an inode may dirty, its orphan entry included.
 const INODE_CREDITS: u32 = 10;
 

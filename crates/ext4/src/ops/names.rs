@@ -12,7 +12,7 @@ use std::sync::Arc;
 use pext4_jbd2::Handle;
 use pext4_sync::{BiasedReadGuard, BiasedWriteGuard, Near};
 
-use super::{check_directory, lock_exclusive, lock_shared};
+use super::{DIRECTORY_CREDITS, ENTRY_CREDITS, check_directory, lock_exclusive, lock_shared};
 use crate::dir::{self, DirectoryFile, Found, Spot, Vacancy};
 use crate::error::Result;
 use crate::inode::leaves::LeafGuard;
@@ -55,6 +55,17 @@ enum Locks<'a> {
         leaf: LeafGuard<'a>,
         _directory: BiasedReadGuard<'a, ()>,
     },
+}
+
+impl LockedName<'_> {
+    /// Metadata blocks that entering the name may dirty: where its leaf has room, that and the
+    /// directory's inode.
+    pub(super) fn entering_credits(&self) -> u32 {
+        match self.place {
+            Place::Vacant(_) => ENTRY_CREDITS,
+            Place::Anywhere | Place::There(_) => DIRECTORY_CREDITS,
+        }
+    }
 }
 
 impl Volume {

@@ -16,6 +16,17 @@ use crate::error::{Refusal, Result};
 use crate::inode::{Inode, Reach, present};
 use crate::types::{DeviceNumber, Entry, FileType, InodeNumber, New};
 use crate::volume::Volume;
+use crate::xattr;
+
+/// Metadata blocks that a new inode may dirty before it has a name: its own, its attributes', and
+/// the first block of a directory or of a long link.
+fn birth_credits(kind: FileType) -> u32 {
+    let first_block = match kind {
+        FileType::Directory | FileType::Symlink => DIRECTORY_CREDITS,
+        _ => 0,
+    };
+    2 * INODE_CREDITS + xattr::CREDITS + first_block
+}
 
 impl Volume {
     /// Looks a name up, `.` and `..` included.
@@ -108,7 +119,7 @@ impl Volume {
             if birth.kind == FileType::Directory {
                 self.check_room_for_subdirectory(&directory)?;
             }
-            let credits = 2 * DIRECTORY_CREDITS + 2 * INODE_CREDITS;
+            let credits = locked.entering_credits() + birth_credits(birth.kind);
             let mut handle = self.inodes.store.start(credits)?;
             let inode = self.bear(&mut handle, &directory, birth)?;
             let named = self.name(&mut handle, &locked, (&directory, name), &inode, birth);
@@ -233,7 +244,8 @@ impl Volume {
             if locked.found.is_some() {
                 return Err(Refusal::Exists.into());
             }
-            let mut handle = self.inodes.store.start(DIRECTORY_CREDITS + INODE_CREDITS)?;
+            let credits = locked.entering_credits() + INODE_CREDITS;
+            let mut handle = self.inodes.store.start(credits)?;
             let linked = self.add_name(&mut handle, &locked, (&directory, name), &inode);
             self.settle(&handle, 0, linked)?;
             Ok(self.hand_out(&inode))

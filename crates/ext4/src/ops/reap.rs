@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use pext4_jbd2::Handle;
 
-use super::{INODE_CREDITS, REMOVAL_CREDITS, lock_key};
+use super::{ENTRY_CREDITS, INODE_CREDITS, lock_key};
 use crate::error::Result;
 use crate::inode::{Inode, Reach};
 use crate::store::now;
@@ -50,7 +50,7 @@ impl Volume {
     /// A handle for the removal of one name of an inode, whose lock the caller holds, with all that
     /// may follow at once; a directory's blocks are freed later.
     pub(super) fn start_removal(&self, inode: &Inode) -> Result<Handle<'_>> {
-        let credits = REMOVAL_CREDITS + 2 * INODE_CREDITS + self.reaping_credits(inode);
+        let credits = ENTRY_CREDITS + 2 * INODE_CREDITS + self.reaping_credits(inode);
         self.inodes.store.start(credits)
     }
 

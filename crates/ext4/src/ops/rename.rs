@@ -16,8 +16,8 @@ use pext4_sync::{BiasedWriteGuard, Near};
 use super::birth::Birth;
 use super::patience::Patience;
 use super::{
-    DIRECTORY_CREDITS, INODE_CREDITS, REMOVAL_CREDITS, check_changeable, check_directory,
-    check_name, check_not_removed, lock_exclusive, lock_shared,
+    DIRECTORY_CREDITS, ENTRY_CREDITS, INODE_CREDITS, check_changeable, check_directory, check_name,
+    check_not_removed, lock_exclusive, lock_shared,
 };
 use crate::dir::{self, DirectoryFile};
 use crate::error::{Refusal, Result};
@@ -385,7 +385,7 @@ impl Volume {
     fn start_move(&self, other: Option<&Inode>) -> Result<Handle<'_>> {
         let blocks = other.map_or(0, |other| self.reaping_credits(other));
         // What is moved may be a directory, whose own block tells its parent.
-        let names = DIRECTORY_CREDITS + 2 * REMOVAL_CREDITS;
+        let names = DIRECTORY_CREDITS + 2 * ENTRY_CREDITS;
         self.inodes.store.start(names + 4 * INODE_CREDITS + blocks)
     }
 

@@ -222,6 +222,10 @@ fn figures(name: &str, part: &str, own: &[(&String, &Results)]) -> Vec<(&'static
     let mut settings = Vec::new();
     let mut compared = Vec::new();
     for (_, results) in own {
+        // Its `full` is the reference of its own table; the figure has one already.
+        if markdown::ablation(results, part).is_some() {
+            continue;
+        }
         let is_comparison = results
             .series
             .iter()
