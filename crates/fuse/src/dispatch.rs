@@ -4,7 +4,8 @@
 //! `forget` has given it back as often as it was answered. Names, permissions and open files are
 //! the kernel's: it checks access by the modes and lists it is told (`default_permissions`), so
 //! nothing here does, but for what it leaves to servers: that an append-only file keeps what it has,
-//! and that a list set by a stranger to the group takes the set-group-id bit. There are no file handles; open and close send no request.
+//! and that a list set by a stranger to the group takes the set-group-id bit. There are no file
+//! handles; open and close send no request.
 //!
 //! Nothing here keeps state of its own: all calls take `&self` and may run at once.
 

@@ -157,9 +157,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, interrupt.flag()).context("cannot catch signals")?;
     }
+    // Asked once: later the load is that of the workload before.
+    let busy = Machine::here().busy();
     let mut all = Vec::new();
     for workload in found {
-        let results = run_one(arguments, workload, &interrupt)?;
+        let mut results = run_one(arguments, workload, &interrupt)?;
+        results.notes.extend(busy.clone());
         keep(arguments, &results)?;
         if !arguments.json {
             print!("{}", show::print(&results));
@@ -262,7 +265,6 @@ fn run_one(
         interrupt: interrupt.clone(),
         settings: said(arguments),
     };
-    field.notes.extend(Machine::here().busy());
     let bar = Bar::new();
     let mut results = experiment
         .run(&mut field.entrants, &mut |progress| {
