@@ -270,6 +270,13 @@ impl Session {
                  checkpoint; give a longer one"
             ));
         }
+        if counted.credit_waits + counted.log_waits > 0 {
+            notes.push(format!(
+                "{name}, {tasks} tasks: {} handles waited for credits of the next transaction, {} \
+                 commits for room in the log",
+                counted.credit_waits, counted.log_waits
+            ));
+        }
         if self.arguments.stations {
             for station in analysis.stations.iter().take(12) {
                 notes.push(format!(

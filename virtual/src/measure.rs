@@ -84,6 +84,10 @@ pub struct Counted {
     pub logged: u64,
     /// Checkpoints made in it.
     pub checkpoints: u64,
+    /// Handles that waited in it for the next transaction, as this one had no credits left.
+    pub credit_waits: u64,
+    /// Commits that waited in it for room in the log.
+    pub log_waits: u64,
     /// Whether the log came to its end and began again.
     pub wrapped: bool,
     /// Operations of the tasks from their start to their end.
@@ -265,6 +269,8 @@ struct Mark {
     commits: u64,
     logged: u64,
     checkpoints: u64,
+    credit_waits: u64,
+    log_waits: u64,
 }
 
 impl Crew {
@@ -276,6 +282,8 @@ impl Crew {
             commits: value("commits"),
             logged: value("blocks of the log"),
             checkpoints: value("checkpoints"),
+            credit_waits: value("waits for credits"),
+            log_waits: value("waits for the log"),
         }
     }
 
@@ -390,6 +398,8 @@ impl Crew {
             commits: end.commits - begin.commits,
             logged: end.logged - begin.logged,
             checkpoints: end.checkpoints - begin.checkpoints,
+            credit_waits: end.credit_waits - begin.credit_waits,
+            log_waits: end.log_waits - begin.log_waits,
             wrapped: self.lap(end) > self.lap(begin),
             all_operations: 0,
             cpu: Duration::ZERO,

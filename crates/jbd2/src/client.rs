@@ -63,6 +63,16 @@ pub enum Capture {
     },
 }
 
+/// Where an object's bytes go, which is what changing it costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// So many blocks of its own; a credit each.
+    Blocks(u32),
+    /// A part of this block; a credit for all the parts that a transaction changes, as far as the
+    /// journal remembers that it was paid.
+    PartOf(BlockNumber),
+}
+
 /// To which transaction an object owes its bytes; lives beside the object's state, under its lock.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Owed(pub(crate) Option<Tid>);

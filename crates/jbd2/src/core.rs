@@ -16,12 +16,13 @@ use pext4_sync::{Class, Condvar, Mutex, MutexGuard, time, topology};
 
 use crate::checkpoint::Checkpoint;
 use crate::client::Client;
-use crate::credits::{Credits, limit_of_log, limit_of_memory};
+use crate::credits::{Credits, Taken, limit_of_log, limit_of_memory};
 use crate::epoch::{self, Epoch, Place};
 use crate::error::JournalError;
 use crate::journal::{Config, Log};
 use crate::log_area::LogArea;
 use crate::log_writer::{LogWriter, Ring};
+use crate::paid::PaidBlocks;
 use crate::statistics::{Counts, count};
 use crate::superblock::SuperblockFile;
 use crate::transaction::Transactions;
@@ -34,6 +35,7 @@ pub(crate) struct Core {
     pub(crate) log: Option<LogCore>,
     pub(crate) epoch: Epoch,
     pub(crate) credits: Credits,
+    pub(crate) paid: PaidBlocks,
     pub(crate) transactions: Transactions,
     pub(crate) statistics: Counts,
     /// [immutable] Threads that make the bytes of a large commit.
@@ -136,6 +138,7 @@ impl Core {
                 .commit_threads
                 .unwrap_or(MOST_THREADS.min(topology::shard_count())),
             credits: Credits::new(limit),
+            paid: PaidBlocks::new(),
             transactions: Transactions::new(),
             statistics: Counts::default(),
             commit_interval: commit_interval.max(SHORTEST_INTERVAL),
@@ -165,10 +168,14 @@ impl Core {
                 self.epoch.leave(place);
                 return Err(error);
             }
-            if self.credits.take(place.tid, place.shard, credits) {
-                return Ok(place);
+            match self.credits.take(place.tid, place.shard, credits) {
+                Taken::All => return Ok(place),
+                Taken::AllOfFew => {
+                    self.request(place.tid);
+                    return Ok(place);
+                }
+                Taken::Nothing => self.epoch.leave(place),
             }
-            self.epoch.leave(place);
             count(&self.statistics.waits, 1);
             self.request(place.tid);
             if !self.epoch.wait_for_next(place.tid) {

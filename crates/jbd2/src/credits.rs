@@ -3,9 +3,10 @@
 //! A credit stands for one block in the log or one revoke record. A transaction has a fixed number
 //! of them, small enough that it fits half of the log with everything that describes it. Shards
 //! lease them from the transaction's pool in chunks, so that a start usually takes from its own
-//! line. When the pool runs low the accounts become exact: under a mutex the leases of the other
-//! shards are taken back, and only what is nowhere to be found makes a start wait for the next
-//! transaction.
+//! line. When the pool is empty the accounts become exact: under a mutex the leases of all shards
+//! are gathered in the pool again, and only what is nowhere to be found makes a start wait for the
+//! next transaction. As each gathering looks at every shard, and there is less to gather each time,
+//! a transaction whose credits come to an end is committed before they have.
 //!
 //! Accounts are kept in two slots by the parity of the transaction: handles of the running one are
 //! the only users, and a slot is filled again before its transaction opens.
@@ -19,6 +20,28 @@ use pext4_sync::{Class, Mutex, Sharded};
 const LARGEST_CHUNK: i64 = 256;
 /// Credits a transaction has at least where memory alone is the limit.
 const LEAST_IN_MEMORY: u32 = 1024;
+
+/// The part of a transaction's credits below which it is better to begin the next one than to
+/// gather what is left again and again.
+const LOW_SHARE: i64 = 4;
+
+/// What came of an attempt to take credits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// They were there.
+    All,
+    /// They were there, but few others are: it is time to commit.
+    AllOfFew,
+    /// They were not, and none was taken.
+    Nothing,
+}
+
+impl Taken {
+    /// Whether the credits were there.
+    pub(crate) fn is_granted(self) -> bool {
+        self != Self::Nothing
+    }
+}
 
 /// The credits of one journal's transactions.
 pub(crate) struct Credits {
@@ -74,9 +97,12 @@ impl Credits {
     }
 
     /// Takes `count` credits for a handle of this shard, all or none.
-    pub(crate) fn take(&self, tid: Tid, shard: usize, count: u32) -> bool {
+    pub(crate) fn take(&self, tid: Tid, shard: usize, count: u32) -> Taken {
         let lease = self.slot(tid).leases.get(shard);
-        take_exactly(lease, i64::from(count)) || self.take_from_all(tid, shard, count)
+        if take_exactly(lease, i64::from(count)) {
+            return Taken::All;
+        }
+        self.take_from_pool(tid, shard, i64::from(count))
     }
 
     /// Gives back what a handle did not use.
@@ -95,27 +121,35 @@ impl Credits {
             .fetch_sub(i64::from(count), Ordering::Relaxed);
     }
 
-    fn take_from_all(&self, tid: Tid, shard: usize, count: u32) -> bool {
+    fn take_from_pool(&self, tid: Tid, shard: usize, count: i64) -> Taken {
         let _moving = self.moving.lock();
         let slot = self.slot(tid);
-        let count = i64::from(count);
         let own = slot.leases.get(shard);
         let mut found = own.swap(0, Ordering::Relaxed);
         if found < count {
             found += take_at_most(&slot.pool, count - found + self.chunk);
         }
-        for lease in slot.leases.iter() {
-            if found >= count {
-                break;
-            }
-            found += lease.swap(0, Ordering::Relaxed);
-        }
         if found >= count {
             own.fetch_add(found - count, Ordering::Relaxed);
-            return true;
+            return Taken::All;
         }
-        slot.pool.fetch_add(found, Ordering::Relaxed);
-        false
+        let leased = slot.leases.iter();
+        found += leased
+            .map(|lease| lease.swap(0, Ordering::Relaxed))
+            .sum::<i64>();
+        if found < count {
+            slot.pool.fetch_add(found, Ordering::Relaxed);
+            return Taken::Nothing;
+        }
+        let left = found - count;
+        let lease = left.min(self.chunk);
+        own.fetch_add(lease, Ordering::Relaxed);
+        slot.pool.fetch_add(left - lease, Ordering::Relaxed);
+        if left < i64::from(self.limit) / LOW_SHARE {
+            Taken::AllOfFew
+        } else {
+            Taken::All
+        }
     }
 
     fn slot(&self, tid: Tid) -> &Slot {
@@ -166,33 +200,50 @@ mod tests {
     use pext4_ondisk::journal::RecordChecksum;
     use pext4_sync::{thread, topology};
 
-    use super::{Credits, RecordFormat, Tid, limit_of_log};
+    use super::{Credits, RecordFormat, Taken, Tid, limit_of_log};
+
+    fn took(credits: &Credits, tid: u32, shard: usize, count: u32) -> bool {
+        credits.take(Tid(tid), shard, count).is_granted()
+    }
+
+    #[test]
+    fn it_is_told_when_little_is_left() {
+        let credits = Credits::new(100);
+        let last = credits.slots[0].leases.count() - 1;
+        assert_eq!(credits.take(Tid(0), last, 60), Taken::All);
+        credits.put(Tid(0), last, 30);
+        assert_eq!(credits.take(Tid(0), 0, 34), Taken::All, "the pool has them");
+        if last > 0 {
+            assert_eq!(credits.take(Tid(0), 0, 20), Taken::AllOfFew, "a lease has");
+        }
+        assert_eq!(credits.take(Tid(0), 0, 30), Taken::Nothing);
+    }
 
     #[test]
     fn the_last_credit_is_found_wherever_it_was_leased() {
         let credits = Credits::new(100);
         let shards = credits.slots[0].leases.count();
         for shard in 0..shards {
-            assert!(credits.take(Tid(4), shard, 1));
+            assert!(took(&credits, 4, shard, 1));
             credits.put(Tid(4), shard, 1);
         }
-        assert!(credits.take(Tid(4), 0, 100), "leases are taken back");
-        assert!(!credits.take(Tid(4), 1, 1));
+        assert!(took(&credits, 4, 0, 100), "leases are taken back");
+        assert!(!took(&credits, 4, 1, 1));
         credits.put(Tid(4), 1, 3);
-        assert!(!credits.take(Tid(4), 0, 4));
-        assert!(credits.take(Tid(4), 0, 3), "a failed attempt loses nothing");
-        assert!(credits.take(Tid(5), 0, 100), "the other slot is its own");
+        assert!(!took(&credits, 4, 0, 4));
+        assert!(took(&credits, 4, 0, 3), "a failed attempt loses nothing");
+        assert!(took(&credits, 5, 0, 100), "the other slot is its own");
         credits.refill(Tid(6));
-        assert!(credits.take(Tid(6), 2, 100));
+        assert!(took(&credits, 6, 2, 100));
     }
 
     #[test]
     fn an_overdraft_is_paid_by_those_who_come_later() {
         let credits = Credits::new(50);
         credits.overdraw(Tid(1), 60);
-        assert!(!credits.take(Tid(1), 0, 1));
+        assert!(!took(&credits, 1, 0, 1));
         credits.put(Tid(1), 0, 2);
-        assert!(credits.take(Tid(1), 3, 2), "what was returned is there");
+        assert!(took(&credits, 1, 3, 2), "what was returned is there");
     }
 
     #[test]
@@ -208,7 +259,7 @@ mod tests {
                     let _pin = topology::pin(shard);
                     for round in 0..5000 {
                         let count = 1 + (round * 7 + number) % 20;
-                        if credits.take(Tid(0), shard, count) {
+                        if took(credits, 0, shard, count) {
                             let before = held.fetch_add(count, std::sync::atomic::Ordering::SeqCst);
                             assert!(before + count <= LIMIT);
                             held.fetch_sub(count, std::sync::atomic::Ordering::SeqCst);
@@ -218,7 +269,7 @@ mod tests {
                 });
             }
         });
-        assert!(credits.take(Tid(0), 0, LIMIT), "nothing is lost");
+        assert!(took(&credits, 0, 0, LIMIT), "nothing is lost");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use pext4_block::{Buffer, BufferState, Page, Stamp};
 use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::order;
 
-use crate::client::{Capture, Owed, Owing};
+use crate::client::{Capture, Home, Owed, Owing};
 use crate::core::Core;
 use crate::epoch::Place;
 use crate::error::JournalError;
@@ -85,7 +85,8 @@ impl<'a> Handle<'a> {
     /// operation must [`Handle::restart`] at a point where what it has done may stand alone.
     #[must_use]
     pub fn extend(&mut self, count: u32) -> bool {
-        let granted = self.core.credits.take(self.tid, self.shard, count);
+        let taken = self.core.credits.take(self.tid, self.shard, count);
+        let granted = taken.is_granted();
         if granted {
             self.credits += count;
         }
@@ -116,12 +117,12 @@ impl<'a> Handle<'a> {
     ///
     /// If the object still owes its bytes to the committing transaction, `capture_older` must
     /// append that version, which is saved for the committer (design rules 2 and 3). The first
-    /// time in this transaction, `home_blocks` credits are charged, the object is put on the
+    /// time in this transaction, credits are charged for its `home`, the object is put on the
     /// transaction's list and owes it its bytes.
     pub fn touch(
         &mut self,
         owed: &mut Owed,
-        home_blocks: u32,
+        home: Home,
         object: impl FnOnce() -> Arc<dyn Owing>,
         capture_older: impl FnOnce(&mut Vec<Capture>),
     ) {
@@ -132,7 +133,7 @@ impl<'a> Handle<'a> {
         if let Some(older) = owed.0 {
             self.save_older(older, capture_older);
         }
-        self.charge(home_blocks);
+        self.charge_for(home);
         owed.0 = Some(self.tid);
         self.core
             .transactions
@@ -214,7 +215,7 @@ impl<'a> Handle<'a> {
         let mut owed = Owed(state.dirty_in);
         self.touch(
             &mut owed,
-            1,
+            Home::Blocks(1),
             || Arc::new(DirtyBuffer(Arc::clone(buffer))),
             |captures| captures.push(capture_of(buffer, state)),
         );
@@ -234,6 +235,17 @@ impl<'a> Handle<'a> {
         }
     }
 
+    fn charge_for(&mut self, home: Home) {
+        match home {
+            Home::Blocks(count) => self.charge(count),
+            Home::PartOf(block) => {
+                if self.core.paid.is_due(self.tid, self.shard, block) {
+                    self.charge(1);
+                }
+            }
+        }
+    }
+
     fn charge(&mut self, count: u32) {
         debug_assert!(self.place.is_some(), "a stopped handle touches nothing");
         if let Some(left) = self.credits.checked_sub(count) {
@@ -243,7 +255,8 @@ impl<'a> Handle<'a> {
         // More than the operation said it would need: from whoever has some, else from nobody.
         let lacking = count - std::mem::take(&mut self.credits);
         statistics::count(&self.core.statistics.shortfalls, 1);
-        if !self.core.credits.take(self.tid, self.shard, lacking) {
+        let taken = self.core.credits.take(self.tid, self.shard, lacking);
+        if !taken.is_granted() {
             self.core.credits.overdraw(self.tid, lacking);
         }
     }

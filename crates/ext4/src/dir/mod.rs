@@ -40,7 +40,7 @@ use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
 pub use blocks::{BlockKind, DirectoryBlocks, DirectorySettings, kind_of};
 pub use file::{DirectoryFile, check_form, is_indexed};
 pub use listing::list;
-pub use spot::{Spot, Vacancy, spot};
+pub use spot::{Spot, Vacancy, spot, vacancy};
 
 use crate::error::{Error, Refusal, Result};
 use crate::types::FileType;

@@ -1,4 +1,5 @@
-//! The one leaf that has a name, or would have it: what a change of a single name needs to lock.
+//! The one leaf that has a name, or would have it: what a change of a single name needs to lock,
+//! and what it changes.
 //!
 //! In an indexed directory a name belongs into the leaf of its hash, unless names of that very hash
 //! go on in the next leaf; then there is no single leaf, and no [`Spot`]. A spot stays right while
@@ -21,7 +22,7 @@ pub struct Spot {
     leaf: LogicalBlock,
 }
 
-/// The leaf of a name, with room for it.
+/// A leaf with room for a name that belongs there.
 #[derive(Clone, Copy)]
 pub struct Vacancy {
     leaf: LogicalBlock,
@@ -40,6 +41,36 @@ pub fn spot<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<Spot>>
     let path = Path::descend(blocks, Seek::Name(name))?;
     let path = path.filter(|path| !path.goes_on());
     Ok(path.map(|path| Spot { leaf: path.leaf() }))
+}
+
+/// The room that the directory as it is has for a name, which is not in it; `None` if it has to
+/// grow first, or cannot take names. It stays while the directory's lock is held exclusively.
+///
+/// # Errors
+///
+/// As [`super::insert`] refuses names; `Corrupt`; those of the blocks.
+pub fn vacancy<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<Vacancy>> {
+    check_name(name)?;
+    if blocks.is_indexed() {
+        let path = Path::descend(blocks, Seek::Name(name))?;
+        return path.map_or(Ok(None), |path| in_leaf(blocks, path.leaf(), name));
+    }
+    for block in (0..blocks.count()).map(LogicalBlock) {
+        let vacancy = in_leaf(blocks, block, name)?;
+        if vacancy.is_some() {
+            return Ok(vacancy);
+        }
+    }
+    Ok(None)
+}
+
+fn in_leaf<B: DirectoryBlocks>(
+    blocks: &B,
+    leaf: LogicalBlock,
+    name: &[u8],
+) -> Result<Option<Vacancy>> {
+    let room = leaf::room_in(blocks, leaf, name)?;
+    Ok(room.map(|room| Vacancy { leaf, room }))
 }
 
 impl Spot {
@@ -65,9 +96,7 @@ impl Spot {
     /// As [`super::insert`] refuses names; `Corrupt`.
     pub fn vacancy<B: DirectoryBlocks>(&self, blocks: &B, name: &[u8]) -> Result<Option<Vacancy>> {
         check_name(name)?;
-        let leaf = self.leaf;
-        let room = leaf::room_in(blocks, leaf, name)?;
-        Ok(room.map(|room| Vacancy { leaf, room }))
+        in_leaf(blocks, self.leaf, name)
     }
 
     /// Removes the name, which was found there.

@@ -27,7 +27,7 @@ pub mod truncate;
 
 use std::sync::{Arc, OnceLock};
 
-use pext4_jbd2::{Capture, Handle, Owed, Owing};
+use pext4_jbd2::{Capture, Handle, Home, Owed, Owing};
 use pext4_ondisk::inode::{Inode as Slot, InodeFlags};
 use pext4_ondisk::time::Time;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, Tid};
@@ -218,7 +218,7 @@ impl Inode {
     ) -> R {
         handle.touch(
             &mut state.owed,
-            1,
+            Home::PartOf(self.home),
             || Arc::clone(self) as Arc<dyn Owing>,
             |captures| captures.push(self.capture_of(&state.slot)),
         );
@@ -243,7 +243,7 @@ impl Inode {
         let state = &mut *guard;
         handle.touch(
             &mut state.owed,
-            0,
+            Home::Blocks(0),
             || Arc::clone(self) as Arc<dyn Owing>,
             |captures| captures.push(self.capture_of(&state.slot)),
         );

@@ -26,6 +26,8 @@ use crate::types::FileType;
 
 /// Inodes that each core remembers at most.
 const MOST_NEAR: usize = 32;
+/// How often its share a shard may hold before a commit is asked for.
+const MOST_SHARES: usize = 2;
 /// Memory that one inode takes, roughly: the object, its slot's tail, and its place in the table.
 const INODE_MEMORY: u64 = 1024;
 
@@ -239,6 +241,10 @@ impl Inodes {
         self.table
             .retain_shard(shard, |_, inode| !self.may_leave(inode));
         let left = self.table.shard_len(shard);
+        if left >= MOST_SHARES * self.shard_share {
+            // Most of them wait for their transaction, which is to end then.
+            self.store.journal().request_commit();
+        }
         let next = self.shard_share.max(left + self.shard_share / 8 + 1);
         evict_at.store(next, Ordering::Relaxed);
     }

@@ -58,7 +58,7 @@ enum Locks<'a> {
 }
 
 impl LockedName<'_> {
-    /// Metadata blocks that entering the name may dirty: where its leaf has room, that and the
+    /// Metadata blocks that entering the name may dirty: where a leaf has room, that and the
     /// directory's inode.
     pub(super) fn entering_credits(&self) -> u32 {
         match self.place {
@@ -89,9 +89,15 @@ impl Volume {
         tally.count(Event::NamesInWhole);
         let guard = lock_exclusive(directory)?;
         check_directory(directory, change == Change::Remove)?;
+        let names = self.names(directory);
+        let found = dir::find(&names, name)?;
+        let vacancy = match (change, &found) {
+            (Change::Enter, None) => dir::vacancy(&names, name)?,
+            _ => None,
+        };
         Ok(LockedName {
-            found: dir::find(&self.names(directory), name)?,
-            place: Place::Anywhere,
+            found,
+            place: vacancy.map_or(Place::Anywhere, Place::Vacant),
             _locks: Locks::Whole { _directory: guard },
         })
     }

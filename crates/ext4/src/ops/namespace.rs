@@ -16,16 +16,15 @@ use crate::error::{Refusal, Result};
 use crate::inode::{Inode, Reach, present};
 use crate::types::{DeviceNumber, Entry, FileType, InodeNumber, New};
 use crate::volume::Volume;
-use crate::xattr;
 
-/// Metadata blocks that a new inode may dirty before it has a name: its own, its attributes', and
-/// the first block of a directory or of a long link.
+/// Metadata blocks that a new inode may dirty before it has a name: its own, and the first block of
+/// a directory or of a long link.
 fn birth_credits(kind: FileType) -> u32 {
     let first_block = match kind {
         FileType::Directory | FileType::Symlink => DIRECTORY_CREDITS,
         _ => 0,
     };
-    2 * INODE_CREDITS + xattr::CREDITS + first_block
+    INODE_CREDITS + first_block
 }
 
 impl Volume {

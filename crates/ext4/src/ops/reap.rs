@@ -50,16 +50,21 @@ impl Volume {
     /// A handle for the removal of one name of an inode, whose lock the caller holds, with all that
     /// may follow at once; a directory's blocks are freed later.
     pub(super) fn start_removal(&self, inode: &Inode) -> Result<Handle<'_>> {
-        let credits = ENTRY_CREDITS + 2 * INODE_CREDITS + self.reaping_credits(inode);
+        let credits = ENTRY_CREDITS + self.reaping_credits(inode);
         self.inodes.store.start(credits)
     }
 
-    /// Metadata blocks that freeing an inode's blocks may dirty where that is done at once.
+    /// Metadata blocks that an inode may dirty that loses a name: itself as an orphan, or all that
+    /// ends with it where that is done at once.
     pub(super) fn reaping_credits(&self, inode: &Inode) -> u32 {
-        if inode.is_directory() {
-            return 0;
-        }
-        self.inodes.cut_credits(inode)
+        let for_blocks = if inode.is_directory() {
+            0
+        } else {
+            self.inodes.cut_credits(inode)
+        };
+        let has_block = inode.state(|state| state.slot.file_acl.get() != 0);
+        let for_attributes = if has_block { xattr::CREDITS } else { 0 };
+        INODE_CREDITS + for_blocks + for_attributes
     }
 
     /// Ends an inode within the handle that took its last name, if nobody holds it and one step
@@ -91,7 +96,7 @@ impl Volume {
             let handle = self.inodes.store.start(self.inodes.cut_credits(inode))?;
             self.inodes.cut(handle, inode, 0)?;
         }
-        let mut handle = self.inodes.store.start(2 * INODE_CREDITS)?;
+        let mut handle = self.inodes.store.start(INODE_CREDITS + xattr::CREDITS)?;
         self.finish_reaping(&mut handle, inode)
     }
 

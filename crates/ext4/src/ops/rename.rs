@@ -383,10 +383,11 @@ impl Volume {
 
     /// A handle for a name that goes from one place to another, where it may replace `other`.
     fn start_move(&self, other: Option<&Inode>) -> Result<Handle<'_>> {
-        let blocks = other.map_or(0, |other| self.reaping_credits(other));
-        // What is moved may be a directory, whose own block tells its parent.
+        let ending = other.map_or(0, |other| self.reaping_credits(other));
+        // What is moved may be a directory, whose own block tells its parent; what it leaves behind
+        // may be an inode of its own.
         let names = DIRECTORY_CREDITS + 2 * ENTRY_CREDITS;
-        self.inodes.store.start(names + 4 * INODE_CREDITS + blocks)
+        self.inodes.store.start(names + 2 * INODE_CREDITS + ending)
     }
 
     /// Lets a name that exists lead to `inode`.

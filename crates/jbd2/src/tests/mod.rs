@@ -20,7 +20,9 @@ use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::{Class, Mutex};
 
 use crate::recovery::{self, Recovered};
-use crate::{Capture, Client, Config, Handle, Journal, JournalError, Log, LogArea, Owed, Owing};
+use crate::{
+    Capture, Client, Config, Handle, Home, Journal, JournalError, Log, LogArea, Owed, Owing,
+};
 
 pub(super) const BLOCK: usize = 1024;
 pub(super) const DEVICE_BLOCKS: u64 = 512;
@@ -50,9 +52,13 @@ struct CellState {
 }
 
 impl Cell {
+    fn home(&self) -> BlockNumber {
+        BlockNumber(TABLE + (self.index / CELLS_PER_BLOCK) as u64)
+    }
+
     fn capture_of(&self, value: u64) -> Capture {
         Capture::Piece {
-            block: BlockNumber(TABLE + (self.index / CELLS_PER_BLOCK) as u64),
+            block: self.home(),
             offset: (self.index % CELLS_PER_BLOCK * 8) as u32,
             bytes: Box::from(value.to_le_bytes()),
         }
@@ -67,7 +73,7 @@ impl Cell {
         let CellState { value, owed } = &mut *guard;
         handle.touch(
             owed,
-            1,
+            Home::PartOf(self.home()),
             || Arc::clone(self) as Arc<dyn Owing>,
             |captures| captures.push(self.capture_of(*value)),
         );
