@@ -32,7 +32,7 @@ use crate::dir::DirectorySettings;
 use crate::error::{Error, Result};
 use crate::groups::Groups;
 use crate::inode::present;
-use crate::inode::table::Inodes;
+use crate::inode::table::{self, Inodes};
 use crate::options::MountOptions;
 use crate::orphan::Orphans;
 use crate::store::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Store, now};
@@ -69,28 +69,24 @@ impl Volume {
         protect_system_files(&groups, recovered.journal_blocks, &found)?;
         let orphans = Orphans::open(Arc::clone(&store), found.file, found.chain)?;
         recovery::check_root(&store)?;
+        let table = table::empty_table();
         if !store.options.read_only {
-            journal::begin(&store, &groups, recovered.log)?;
+            journal::begin(&store, &groups, &table, recovered.log)?;
         }
-        let volume = Self::assemble(store, groups, orphans, overhead_blocks, notes);
+        let inodes = Inodes::new(store, groups, orphans, table);
+        let volume = Self::assemble(inodes, overhead_blocks, notes);
         volume.finish_orphans()
     }
 
-    fn assemble(
-        store: Arc<Store>,
-        groups: Arc<Groups>,
-        orphans: Orphans,
-        overhead_blocks: u64,
-        notes: Vec<String>,
-    ) -> Self {
-        let directory_settings = directory_settings(&store);
+    fn assemble(inodes: Inodes, overhead_blocks: u64, notes: Vec<String>) -> Self {
+        let store = &inodes.store;
+        let directory_settings = directory_settings(store);
         let many_subdirectories = store
             .features
             .read_only_compat
             .contains(ReadOnlyCompat::DIR_NLINK);
-        let new_inode_extra_size = new_inode_extra_size(&store);
+        let new_inode_extra_size = new_inode_extra_size(store);
         let counted_generation = store.options.repeatable.map(AtomicU32::new);
-        let inodes = Inodes::new(store, groups, orphans);
         Self {
             inodes,
             directory_settings,

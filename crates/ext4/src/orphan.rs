@@ -32,7 +32,7 @@
 use std::sync::Arc;
 
 use pext4_block::{Page, Stamp};
-use pext4_jbd2::{Capture, Handle, Home, Opened, Owed, Owing};
+use pext4_jbd2::{Capture, Handle, Opened, Owed, Owing};
 use pext4_ondisk::orphan_file::{self, OrphanBlock};
 use pext4_ondisk::{BlockNumber, InodeNumber, Tid};
 use pext4_sync::order::Class;
@@ -360,7 +360,7 @@ impl SlotBlock {
         let mut owed = self.owed.lock_keyed(ONE_BLOCK);
         handle.touch(
             &mut owed,
-            Home::Blocks(1),
+            1,
             || Arc::clone(self) as Arc<dyn Owing>,
             |captures| captures.push(self.version()),
         );

@@ -13,7 +13,7 @@ use std::io::{self, IoSlice};
 use std::sync::{Arc, OnceLock};
 
 use pext4_block::{Buffer, Cache, Device};
-use pext4_jbd2::{Capture, Handle, Home, Journal, Owed, Owing};
+use pext4_jbd2::{Capture, Handle, Journal, Owed, Owing};
 use pext4_ondisk::extent::Bounds;
 use pext4_ondisk::feature::{Compat, Features, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
@@ -255,7 +255,7 @@ impl Store {
         let inner = &mut *inner;
         handle.touch(
             &mut inner.owed,
-            Home::Blocks(1),
+            1,
             || Arc::clone(state) as Arc<dyn Owing>,
             |captures| captures.push(state.capture_of(&inner.superblock)),
         );

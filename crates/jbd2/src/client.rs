@@ -4,20 +4,30 @@
 //! object for the first time in a transaction it *touches* it ([`Handle::touch`]), which puts the
 //! object on that transaction's list: from then on the object *owes* the transaction its bytes.
 //! The debt is paid once, by a *capture*, either by the committer or, before the next transaction
-//! changes the object, by whoever makes that change.
+//! changes the object, by whoever makes that change. Objects that share a block are not listed one
+//! by one: the block is, as their *host* ([`Handle::touch_part`]), under a number that the layer
+//! above chooses.
 //!
 //! [`Handle::touch`]: crate::Handle::touch
+//! [`Handle::touch_part`]: crate::Handle::touch_part
 
 use pext4_block::{Page, Stamp};
 use pext4_ondisk::{BlockNumber, Tid};
 
 use crate::error::JournalError;
 
-/// What the layer above does for the journal. All calls come from the committer's thread, which
-/// holds no lock then.
+/// What the layer above does for the journal. All calls come from the committer's threads, which
+/// hold no lock then.
 ///
 /// A client must not keep the journal alive (hold it weakly), since the journal keeps its client.
 pub trait Client: Send + Sync {
+    /// Lets each object of `host` that still owes `tid` its bytes append them and clear the debt, as
+    /// [`Owing::capture`] does. Every object that was touched as part of this host in `tid`
+    /// ([`Handle::touch_part`]) must be found, or have paid before.
+    ///
+    /// [`Handle::touch_part`]: crate::Handle::touch_part
+    fn capture_parts(&self, host: u64, tid: Tid, captures: &mut Vec<Capture>);
+
     /// Puts the checksum that `stamp` asks for into `page`, the copy of `block` that will be
     /// written. The live page is never touched.
     fn seal(&self, block: BlockNumber, stamp: Stamp, page: &mut [u8]);
@@ -61,16 +71,6 @@ pub enum Capture {
         /// The bytes.
         bytes: Box<[u8]>,
     },
-}
-
-/// Where an object's bytes go, which is what changing it costs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Home {
-    /// So many blocks of its own; a credit each.
-    Blocks(u32),
-    /// A part of this block; a credit for all the parts that a transaction changes, as far as the
-    /// journal remembers that it was paid.
-    PartOf(BlockNumber),
 }
 
 /// To which transaction an object owes its bytes; lives beside the object's state, under its lock.

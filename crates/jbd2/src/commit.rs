@@ -58,7 +58,10 @@ impl<'a> Committer<'a> {
     fn commit(&mut self) -> Result<(), JournalError> {
         let tid = self.switch();
         let width = self.core.commit_threads;
-        let gathered = self.core.transactions.gather(tid, width);
+        let gathered = self
+            .core
+            .transactions
+            .gather(&*self.core.client, tid, width);
         let versions = merge(
             &self.core.cache,
             &*self.core.client,

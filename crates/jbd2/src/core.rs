@@ -19,10 +19,10 @@ use crate::client::Client;
 use crate::credits::{Credits, Taken, limit_of_log, limit_of_memory};
 use crate::epoch::{self, Epoch, Place};
 use crate::error::JournalError;
+use crate::hosts::Hosts;
 use crate::journal::{Config, Log};
 use crate::log_area::LogArea;
 use crate::log_writer::{LogWriter, Ring};
-use crate::paid::PaidBlocks;
 use crate::statistics::{Counts, count};
 use crate::superblock::SuperblockFile;
 use crate::transaction::Transactions;
@@ -35,7 +35,7 @@ pub(crate) struct Core {
     pub(crate) log: Option<LogCore>,
     pub(crate) epoch: Epoch,
     pub(crate) credits: Credits,
-    pub(crate) paid: PaidBlocks,
+    pub(crate) hosts: Hosts,
     pub(crate) transactions: Transactions,
     pub(crate) statistics: Counts,
     /// [immutable] Threads that make the bytes of a large commit.
@@ -138,7 +138,7 @@ impl Core {
                 .commit_threads
                 .unwrap_or(MOST_THREADS.min(topology::shard_count())),
             credits: Credits::new(limit),
-            paid: PaidBlocks::new(),
+            hosts: Hosts::new(),
             transactions: Transactions::new(),
             statistics: Counts::default(),
             commit_interval: commit_interval.max(SHORTEST_INTERVAL),

@@ -16,7 +16,7 @@ use pext4_block::{Buffer, BufferState, Page, Stamp};
 use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::order;
 
-use crate::client::{Capture, Home, Owed, Owing};
+use crate::client::{Capture, Owed, Owing};
 use crate::core::Core;
 use crate::epoch::Place;
 use crate::error::JournalError;
@@ -117,12 +117,12 @@ impl<'a> Handle<'a> {
     ///
     /// If the object still owes its bytes to the committing transaction, `capture_older` must
     /// append that version, which is saved for the committer (design rules 2 and 3). The first
-    /// time in this transaction, credits are charged for its `home`, the object is put on the
+    /// time in this transaction, `home_blocks` credits are charged, the object is put on the
     /// transaction's list and owes it its bytes.
     pub fn touch(
         &mut self,
         owed: &mut Owed,
-        home: Home,
+        home_blocks: u32,
         object: impl FnOnce() -> Arc<dyn Owing>,
         capture_older: impl FnOnce(&mut Vec<Capture>),
     ) {
@@ -133,11 +133,42 @@ impl<'a> Handle<'a> {
         if let Some(older) = owed.0 {
             self.save_older(older, capture_older);
         }
-        self.charge_for(home);
+        self.charge(home_blocks);
         owed.0 = Some(self.tid);
         self.core
             .transactions
             .note_dirty(self.tid, self.shard, object());
+    }
+
+    /// As [`Handle::touch`], for an object that shares the block `host` with others: the host is
+    /// charged, one credit, and listed, if that was not done yet.
+    pub fn touch_part(
+        &mut self,
+        owed: &mut Owed,
+        host: u64,
+        capture_older: impl FnOnce(&mut Vec<Capture>),
+    ) {
+        self.changes += 1;
+        if owed.0 == Some(self.tid) {
+            return;
+        }
+        if let Some(older) = owed.0 {
+            self.save_older(older, capture_older);
+        }
+        owed.0 = Some(self.tid);
+        if self.core.hosts.note(self.tid, self.shard, host) {
+            self.charge(1);
+            let transactions = &self.core.transactions;
+            transactions.note_host(self.tid, self.shard, host);
+        }
+    }
+
+    /// Ends the debt of an object that another takes the place of: an older version is captured,
+    /// that of this transaction is dropped.
+    pub fn retire(&mut self, owed: &mut Owed, capture_older: impl FnOnce(&mut Vec<Capture>)) {
+        if let Some(older) = owed.0.take().filter(|tid| *tid != self.tid) {
+            self.save_older(older, capture_older);
+        }
     }
 
     /// Whether an object may be changed without its lock now, because this transaction opened it
@@ -215,7 +246,7 @@ impl<'a> Handle<'a> {
         let mut owed = Owed(state.dirty_in);
         self.touch(
             &mut owed,
-            Home::Blocks(1),
+            1,
             || Arc::new(DirtyBuffer(Arc::clone(buffer))),
             |captures| captures.push(capture_of(buffer, state)),
         );
@@ -232,17 +263,6 @@ impl<'a> Handle<'a> {
                 self.core.has_stopped(),
                 "a debt to {older:?} outlived its commit"
             );
-        }
-    }
-
-    fn charge_for(&mut self, home: Home) {
-        match home {
-            Home::Blocks(count) => self.charge(count),
-            Home::PartOf(block) => {
-                if self.core.paid.is_due(self.tid, self.shard, block) {
-                    self.charge(1);
-                }
-            }
         }
     }
 

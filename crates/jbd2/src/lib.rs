@@ -39,16 +39,16 @@ mod core;
 mod credits;
 mod epoch;
 mod home;
+mod hosts;
 mod log_writer;
 mod merge;
 mod opened;
-mod paid;
 mod spread;
 mod statistics;
 mod superblock;
 mod transaction;
 
-pub use client::{Capture, Client, Home, Owed, Owing};
+pub use client::{Capture, Client, Owed, Owing};
 pub use error::JournalError;
 pub use handle::Handle;
 pub use journal::{Config, Journal, Log, Width};

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::{Sharded, Stack};
 
-use crate::client::{Capture, Owing};
+use crate::client::{Capture, Client, Owing};
 use crate::spread::in_parts;
 
 /// The slots of the running and the committing transaction.
@@ -26,6 +26,8 @@ pub(crate) struct Transactions {
 struct Lists {
     /// Objects that owe the transaction their bytes, unless they were captured early.
     dirty: Stack<Arc<dyn Owing>>,
+    /// Blocks some of whose objects do.
+    hosts: Stack<u64>,
     /// Versions captured by handles of the next transaction.
     early: Stack<Vec<Capture>>,
     /// Metadata blocks freed.
@@ -34,13 +36,13 @@ struct Lists {
 
 impl Lists {
     fn is_empty(&self) -> bool {
-        self.dirty.is_empty() && self.revoked.is_empty()
+        self.dirty.is_empty() && self.hosts.is_empty() && self.revoked.is_empty()
     }
 }
 
 /// All that a closed transaction consists of.
 pub(crate) struct Gathered {
-    /// The objects are kept until their versions are where a reader finds them (design rule 4).
+    /// Those listed themselves. They are kept until their versions are where a reader finds them (design rule 4).
     pub(crate) objects: Vec<Arc<dyn Owing>>,
     pub(crate) captures: Vec<Capture>,
     pub(crate) revoked: Vec<BlockNumber>,
@@ -56,6 +58,11 @@ impl Transactions {
     /// Puts an object on the list of `tid`.
     pub(crate) fn note_dirty(&self, tid: Tid, shard: usize, object: Arc<dyn Owing>) {
         self.slot(tid).get(shard).dirty.push(object);
+    }
+
+    /// Puts a block that objects share on the list of `tid`.
+    pub(crate) fn note_host(&self, tid: Tid, shard: usize, host: u64) {
+        self.slot(tid).get(shard).hosts.push(host);
     }
 
     /// Saves versions that belong to the committing transaction.
@@ -80,6 +87,7 @@ impl Transactions {
     pub(crate) fn clear(&self) {
         for lists in self.slots.iter().flat_map(|slot| slot.iter()) {
             drop(lists.dirty.take_all());
+            drop(lists.hosts.take_all());
             drop(lists.early.take_all());
             drop(lists.revoked.take_all());
         }
@@ -87,7 +95,7 @@ impl Transactions {
 
     /// Captures the closed transaction `tid`, by up to `width` threads, and takes it out of its
     /// slot.
-    pub(crate) fn gather(&self, tid: Tid, width: usize) -> Gathered {
+    pub(crate) fn gather(&self, client: &dyn Client, tid: Tid, width: usize) -> Gathered {
         let slot = self.slot(tid);
         let objects: Vec<_> = slot
             .iter()
@@ -102,6 +110,7 @@ impl Transactions {
         });
         let (objects, captures): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         let (objects, mut captures) = (flat(objects), flat(captures));
+        captures.extend(gather_hosts(slot, client, tid, width));
         // Only now: see the top of this file.
         captures.extend(
             slot.iter()
@@ -124,6 +133,28 @@ impl Transactions {
     }
 }
 
+/// What the objects of the listed hosts owe.
+fn gather_hosts(
+    slot: &Sharded<Lists>,
+    client: &dyn Client,
+    tid: Tid,
+    width: usize,
+) -> impl Iterator<Item = Capture> + use<> {
+    let listed = slot.iter().flat_map(|lists| lists.hosts.take_all());
+    let mut hosts: Vec<_> = listed.collect();
+    // Several shards may have listed one.
+    hosts.sort_unstable();
+    hosts.dedup();
+    let parts = in_parts(hosts, width, |hosts| {
+        let mut captures = Vec::with_capacity(hosts.len());
+        for host in hosts {
+            client.capture_parts(host, tid, &mut captures);
+        }
+        captures
+    });
+    parts.into_iter().flatten()
+}
+
 /// Several lists as one; a single one stays where it is.
 fn flat<T>(lists: Vec<Vec<T>>) -> Vec<T> {
     let mut lists = lists.into_iter();
@@ -136,7 +167,10 @@ fn flat<T>(lists: Vec<Vec<T>>) -> Vec<T> {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use super::{Arc, BlockNumber, Capture, Owing, Tid, Transactions};
+    use pext4_block::Stamp;
+
+    use super::{Arc, BlockNumber, Capture, Client, Owing, Tid, Transactions};
+    use crate::error::JournalError;
 
     /// An object that a handle of the next transaction touches just before it is asked.
     struct Touched {
@@ -157,6 +191,36 @@ mod tests {
         }
     }
 
+    /// A client whose odd hosts owe a piece.
+    struct Odd;
+
+    impl Client for Odd {
+        fn capture_parts(&self, host: u64, _: Tid, captures: &mut Vec<Capture>) {
+            captures.extend((host % 2 == 1).then(|| Capture::Piece {
+                block: BlockNumber(host),
+                offset: 0,
+                bytes: Box::default(),
+            }));
+        }
+
+        fn seal(&self, _: BlockNumber, _: Stamp, _: &mut [u8]) {}
+        fn committed(&self, _: Tid) {}
+        fn aborted(&self, _: &JournalError) {}
+    }
+
+    #[test]
+    fn each_host_is_asked_once_whoever_listed_it() {
+        let transactions = Transactions::new();
+        for (shard, host) in [(0, 5), (0, 4), (1, 5), (0, 7)] {
+            let shard = shard % transactions.slot(Tid(3)).count();
+            transactions.note_host(Tid(3), shard, host);
+        }
+        assert!(!transactions.is_clean(Tid(3)));
+        let captures = transactions.gather(&Odd, Tid(3), 1).captures;
+        assert_eq!(captures.len(), 2);
+        assert!(transactions.is_clean(Tid(3)));
+    }
+
     #[test]
     fn versions_saved_while_objects_are_asked_are_gathered() {
         let transactions = Arc::new(Transactions::new());
@@ -167,7 +231,7 @@ mod tests {
         assert!(transactions.is_clean(Tid(3)));
         transactions.note_dirty(Tid(3), 0, object);
         assert!(!transactions.is_clean(Tid(3)) && transactions.is_clean(Tid(4)));
-        assert_eq!(transactions.gather(Tid(3), 1).captures.len(), 1);
-        assert!(transactions.gather(Tid(3), 1).objects.is_empty());
+        assert_eq!(transactions.gather(&Odd, Tid(3), 1).captures.len(), 1);
+        assert!(transactions.gather(&Odd, Tid(3), 1).objects.is_empty());
     }
 }

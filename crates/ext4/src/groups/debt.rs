@@ -6,7 +6,7 @@
 //! Frees of a later transaction than the one that is captured stay out of its version (rule 5).
 
 use pext4_block::Stamp;
-use pext4_jbd2::{Capture, Handle, Home};
+use pext4_jbd2::{Capture, Handle};
 use pext4_ondisk::bitmap;
 use pext4_ondisk::group_descriptor::GroupDescriptor;
 use pext4_ondisk::{Corrupt, GroupNumber, Tid};
@@ -47,7 +47,7 @@ impl Held<'_> {
         };
         handle.touch(
             owed,
-            Home::Blocks(credits),
+            credits,
             || groups.owing(number),
             |captures| version.capture(captures),
         );

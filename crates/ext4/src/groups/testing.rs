@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use pext4_block::{Cache, Device, RamDevice, Stamp};
-use pext4_jbd2::{Client, Config, Handle, Journal, JournalError, Width};
+use pext4_jbd2::{Capture, Client, Config, Handle, Journal, JournalError, Width};
 use pext4_ondisk::bitmap;
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
@@ -30,6 +30,8 @@ pub struct Ground {
 struct Listener(OnceLock<Weak<Groups>>);
 
 impl Client for Listener {
+    fn capture_parts(&self, _: u64, _: Tid, _: &mut Vec<Capture>) {}
+
     fn seal(&self, _: BlockNumber, _: Stamp, _: &mut [u8]) {}
 
     fn committed(&self, tid: Tid) {

@@ -27,7 +27,7 @@ pub mod truncate;
 
 use std::sync::{Arc, OnceLock};
 
-use pext4_jbd2::{Capture, Handle, Home, Owed, Owing};
+use pext4_jbd2::{Capture, Handle, Owed};
 use pext4_ondisk::inode::{Inode as Slot, InodeFlags};
 use pext4_ondisk::time::Time;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, Tid};
@@ -49,6 +49,8 @@ pub struct Inode {
     file_type: FileType,
     home: BlockNumber,
     offset: u32,
+    /// The block as the journal knows it; see [`table::capture_block`].
+    host: u64,
     checksum_seed: Option<u32>,
     block_size: u32,
     /// What operations exclude each other by; see the head of the file.
@@ -138,6 +140,7 @@ impl Inode {
             file_type,
             home: place.block,
             offset: place.offset,
+            host: table::host_of(number, place, store.geometry.inode_size),
             checksum_seed: store.metadata_csum.then_some(store.checksum_seed),
             block_size: store.block_size(),
             lock: BiasedLock::new(class, ()),
@@ -185,9 +188,9 @@ impl Inode {
         result
     }
 
-    /// Changes the slot within a handle (one credit the first time in a transaction).
+    /// Changes the slot within a handle (one credit at most, the first time in a transaction).
     pub fn edit<R>(
-        self: &Arc<Self>,
+        &self,
         handle: &mut Handle<'_>,
         reach: Reach,
         change: impl FnOnce(&mut State) -> R,
@@ -197,7 +200,7 @@ impl Inode {
 
     /// Notes that names of this directory were changed at `time`. All that happen within one tick
     /// of the clock and one transaction are noted by the first of them; the others write nothing.
-    pub(crate) fn note_names_changed(self: &Arc<Self>, handle: &mut Handle<'_>, time: Time) {
+    pub(crate) fn note_names_changed(&self, handle: &mut Handle<'_>, time: Time) {
         if self.glance.has_noted_names(handle.tid(), time) {
             return;
         }
@@ -210,18 +213,15 @@ impl Inode {
     }
 
     fn edit_state<R>(
-        self: &Arc<Self>,
+        &self,
         handle: &mut Handle<'_>,
         reach: Reach,
         state: &mut State,
         change: impl FnOnce(&mut State) -> R,
     ) -> R {
-        handle.touch(
-            &mut state.owed,
-            Home::PartOf(self.home),
-            || Arc::clone(self) as Arc<dyn Owing>,
-            |captures| captures.push(self.capture_of(&state.slot)),
-        );
+        handle.touch_part(&mut state.owed, self.host, |captures| {
+            captures.push(self.capture_of(&state.slot));
+        });
         let tid = handle.tid();
         state.last_tid = Some(tid);
         state.sync_tid = Some(tid);
@@ -238,16 +238,12 @@ impl Inode {
     /// Hands the debt of a dead inode to the transaction it belongs to, so that a new life of the
     /// same number can begin: an older version is captured, a version of this handle's own
     /// transaction is dropped because the new life's replaces it.
-    pub(crate) fn bury(self: &Arc<Self>, handle: &mut Handle<'_>) {
+    pub(crate) fn bury(&self, handle: &mut Handle<'_>) {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        handle.touch(
-            &mut state.owed,
-            Home::Blocks(0),
-            || Arc::clone(self) as Arc<dyn Owing>,
-            |captures| captures.push(self.capture_of(&state.slot)),
-        );
-        state.owed.settle(handle.tid());
+        handle.retire(&mut state.owed, |captures| {
+            captures.push(self.capture_of(&state.slot));
+        });
         // Whoever still remembers this life looks again.
         state.dead = true;
         self.glance.note(state);
@@ -363,6 +359,18 @@ impl Inode {
         due
     }
 
+    /// The slot as transaction `tid` is owed it, if it still is.
+    fn capture(&self, tid: Tid) -> Option<Capture> {
+        let slot = {
+            let mut state = self.state.lock();
+            if !state.owed.settle(tid) {
+                return None;
+            }
+            state.slot.clone()
+        };
+        Some(self.capture_of(&slot))
+    }
+
     fn capture_of(&self, slot: &Slot) -> Capture {
         let mut bytes = vec![0; slot.slot_size()].into_boxed_slice();
         slot.encode(&mut bytes, self.number, self.checksum_seed);
@@ -371,19 +379,6 @@ impl Inode {
             offset: self.offset,
             bytes,
         }
-    }
-}
-
-impl Owing for Inode {
-    fn capture(&self, tid: Tid, captures: &mut Vec<Capture>) {
-        let slot = {
-            let mut state = self.state.lock();
-            if !state.owed.settle(tid) {
-                return;
-            }
-            state.slot.clone()
-        };
-        captures.push(self.capture_of(&slot));
     }
 }
 

@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use pext4_jbd2::Handle;
+use pext4_jbd2::{Capture, Handle};
 use pext4_ondisk::inode::Inode as Slot;
-use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
+use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, Tid};
 use pext4_sync::atomic::{AtomicUsize, Ordering};
 use pext4_sync::order::Class;
 use pext4_sync::{Front, Map, Near, Sharded};
@@ -31,6 +31,31 @@ const MOST_SHARES: usize = 2;
 /// Memory that one inode takes, roughly: the object, its slot's tail, and its place in the table.
 const INODE_MEMORY: u64 = 1024;
 
+/// The inodes in memory.
+pub type Table = Map<InodeNumber, Arc<Inode>>;
+
+/// A table without inodes.
+pub fn empty_table() -> Arc<Table> {
+    Arc::new(Map::new(Class::InodeTable))
+}
+
+/// The number under which the journal knows the block of an inode: the first inode in it.
+pub(super) fn host_of(number: InodeNumber, place: SlotPlace, inode_size: u16) -> u64 {
+    let before = place.offset / u32::from(inode_size);
+    u64::from(number.get().saturating_sub(before))
+}
+
+/// What the inodes of one block of the inode table owe to transaction `tid`; `host` is the first of
+/// them, and there are `count` at most. One that owes is in the table: it may leave when the
+/// transaction is durable, and what takes its place has retired it before.
+pub fn capture_block(table: &Table, host: u64, count: u32, tid: Tid, captures: &mut Vec<Capture>) {
+    let first = u32::try_from(host).expect("the number of an inode");
+    for number in first..first.saturating_add(count) {
+        let inode = table.get(&InodeNumber(number));
+        captures.extend(inode.and_then(|inode| inode.capture(tid)));
+    }
+}
+
 /// Everything that operations on inodes stand on.
 pub struct Inodes {
     /// The ground.
@@ -45,7 +70,7 @@ pub struct Inodes {
     pub attribute_blocks: SharedBlocks,
     /// Files with old bytes behind their end.
     pub tails: Tails,
-    table: Map<InodeNumber, Arc<Inode>>,
+    table: Arc<Table>,
     /// What each core asks for again and again: directories, mostly.
     front: Front<Inode>,
     /// Inodes in one shard of the table before it evicts.
@@ -56,12 +81,16 @@ pub struct Inodes {
 }
 
 impl Inodes {
-    /// An empty table over `store`.
+    /// Those of `table`, over `store`.
     #[must_use]
-    pub fn new(store: Arc<Store>, groups: Arc<Groups>, orphans: Orphans) -> Self {
+    pub fn new(
+        store: Arc<Store>,
+        groups: Arc<Groups>,
+        orphans: Orphans,
+        table: Arc<Table>,
+    ) -> Self {
         let holds = Holds::new(store.geometry.inodes_count);
         let most = (store.options.cache_size / 4 / INODE_MEMORY).clamp(1024, 1 << 20);
-        let table = Map::new(Class::InodeTable);
         let shard_share = usize::try_from(most).unwrap_or(usize::MAX) / table.shard_count();
         let shard_share = shard_share.max(1);
         let options = &store.options;
@@ -224,9 +253,11 @@ impl Inodes {
         let inode = Arc::new(Inode::new(&self.store, number, slot, file_type, place));
         self.hold(&inode);
         inode.edit(handle, Reach::Data, |_| ());
-        if let Some(earlier) = self.table.insert(number, Arc::clone(&inode)) {
+        // Before it is gone from the table, where the committer looks for what it owes.
+        if let Some(earlier) = self.table.get(&number) {
             earlier.bury(handle);
         }
+        self.table.insert(number, Arc::clone(&inode));
         Ok(inode)
     }
 

@@ -7,7 +7,7 @@
 //! bits it clears, and whether they were set, turns out when it is folded. Otherwise it waits for
 //! the group and clears the bits itself.
 
-use pext4_jbd2::{Handle, Home, Owed};
+use pext4_jbd2::{Handle, Owed};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber};
 
 use crate::error::Result;
@@ -102,12 +102,7 @@ impl Groups {
     fn note_free(&self, handle: &mut Handle<'_>, group: GroupNumber) {
         if self.slot(group).note(handle.tid()) {
             let mut unowed = Owed::default();
-            handle.touch(
-                &mut unowed,
-                Home::Blocks(CREDITS_PER_GROUP),
-                || self.owing(group),
-                |_| (),
-            );
+            handle.touch(&mut unowed, CREDITS_PER_GROUP, || self.owing(group), |_| ());
         }
     }
 }

@@ -3,13 +3,14 @@
 use std::sync::{Arc, Weak};
 
 use pext4_block::Stamp;
-use pext4_jbd2::{Client, Config, Journal, JournalError, Log, Width, recovery};
+use pext4_jbd2::{Capture, Client, Config, Journal, JournalError, Log, Width, recovery};
 use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
 use pext4_ondisk::superblock::{Flags, State};
 use pext4_ondisk::{BlockNumber, Tid};
 
 use crate::error::Result;
 use crate::groups::Groups;
+use crate::inode::table::{self, Table};
 use crate::options::{self, Scaling};
 use crate::seal;
 use crate::store::{Store, now};
@@ -18,11 +19,18 @@ use crate::store::{Store, now};
 struct FileSystem {
     store: Weak<Store>,
     groups: Weak<Groups>,
+    /// The inodes in memory, which keep nothing else alive.
+    inodes: Arc<Table>,
+    inodes_per_block: u32,
     /// Seed of the checksums, where metadata carries them.
     seed: Option<u32>,
 }
 
 impl Client for FileSystem {
+    fn capture_parts(&self, host: u64, tid: Tid, captures: &mut Vec<Capture>) {
+        table::capture_block(&self.inodes, host, self.inodes_per_block, tid, captures);
+    }
+
     fn seal(&self, block: BlockNumber, stamp: Stamp, page: &mut [u8]) {
         if let Some(seed) = self.seed {
             seal::seal(seed, block, stamp, page);
@@ -43,7 +51,12 @@ impl Client for FileSystem {
 }
 
 /// Marks the image as mounted, durably, and only then opens the journal (rule 11).
-pub(super) fn begin(store: &Arc<Store>, groups: &Arc<Groups>, log: Option<Log>) -> Result<()> {
+pub(super) fn begin(
+    store: &Arc<Store>,
+    groups: &Arc<Groups>,
+    inodes: &Arc<Table>,
+    log: Option<Log>,
+) -> Result<()> {
     mark_mounted(store, log.is_some())?;
     let mut log = log;
     if let Some(log) = &mut log {
@@ -53,6 +66,8 @@ pub(super) fn begin(store: &Arc<Store>, groups: &Arc<Groups>, log: Option<Log>) 
     let client = FileSystem {
         store: Arc::downgrade(store),
         groups: Arc::downgrade(groups),
+        inodes: Arc::clone(inodes),
+        inodes_per_block: store.geometry.inodes_per_block(),
         seed: store.metadata_csum.then_some(store.checksum_seed),
     };
     let journal = Journal::open(Config {

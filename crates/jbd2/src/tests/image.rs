@@ -43,6 +43,7 @@ fn journal_area(image: &Path) -> Option<LogArea> {
 struct Plain;
 
 impl Client for Plain {
+    fn capture_parts(&self, _: u64, _: Tid, _: &mut Vec<Capture>) {}
     fn seal(&self, _: BlockNumber, _: Stamp, _: &mut [u8]) {}
     fn committed(&self, _: Tid) {}
     fn aborted(&self, error: &JournalError) {

@@ -310,6 +310,7 @@ fn an_unrecovered_log_is_not_opened() {
         }),
         client: Arc::new(ToyClient {
             told: Mutex::new(Class::Leaf, Told::default()),
+            cells: Vec::new(),
         }),
         commit_interval: NEVER,
         width: crate::Width::default(),

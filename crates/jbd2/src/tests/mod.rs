@@ -20,9 +20,7 @@ use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::{Class, Mutex};
 
 use crate::recovery::{self, Recovered};
-use crate::{
-    Capture, Client, Config, Handle, Home, Journal, JournalError, Log, LogArea, Owed, Owing,
-};
+use crate::{Capture, Client, Config, Handle, Journal, JournalError, Log, LogArea, Owed};
 
 pub(super) const BLOCK: usize = 1024;
 pub(super) const DEVICE_BLOCKS: u64 = 512;
@@ -52,37 +50,29 @@ struct CellState {
 }
 
 impl Cell {
-    fn home(&self) -> BlockNumber {
-        BlockNumber(TABLE + (self.index / CELLS_PER_BLOCK) as u64)
+    /// The table's block that it lies in.
+    fn host(&self) -> u64 {
+        (self.index / CELLS_PER_BLOCK) as u64
     }
 
     fn capture_of(&self, value: u64) -> Capture {
         Capture::Piece {
-            block: self.home(),
+            block: BlockNumber(TABLE + self.host()),
             offset: (self.index % CELLS_PER_BLOCK * 8) as u32,
             bytes: Box::from(value.to_le_bytes()),
         }
     }
 
-    pub(super) fn change(
-        self: &Arc<Self>,
-        handle: &mut Handle<'_>,
-        change: impl FnOnce(u64) -> u64,
-    ) -> u64 {
+    pub(super) fn change(&self, handle: &mut Handle<'_>, change: impl FnOnce(u64) -> u64) -> u64 {
         let mut guard = self.state.lock();
         let CellState { value, owed } = &mut *guard;
-        handle.touch(
-            owed,
-            Home::PartOf(self.home()),
-            || Arc::clone(self) as Arc<dyn Owing>,
-            |captures| captures.push(self.capture_of(*value)),
-        );
+        handle.touch_part(owed, self.host(), |captures| {
+            captures.push(self.capture_of(*value));
+        });
         *value = change(*value);
         *value
     }
-}
 
-impl Owing for Cell {
     fn capture(&self, tid: Tid, captures: &mut Vec<Capture>) {
         let mut state = self.state.lock();
         if state.owed.settle(tid) {
@@ -100,9 +90,16 @@ pub(super) struct Told {
 
 struct ToyClient {
     told: Mutex<Told>,
+    cells: Vec<Arc<Cell>>,
 }
 
 impl Client for ToyClient {
+    fn capture_parts(&self, host: u64, tid: Tid, captures: &mut Vec<Capture>) {
+        for cell in self.cells.iter().filter(|cell| cell.host() == host) {
+            cell.capture(tid, captures);
+        }
+    }
+
     fn seal(&self, block: BlockNumber, stamp: Stamp, page: &mut [u8]) {
         if stamp == SEALED {
             let sum = seal_of(block, page);
@@ -197,7 +194,7 @@ impl Toy {
             let superblock = recovery::read_superblock(&device, &area).expect("it is there");
             Log { area, superblock }
         });
-        let cells = (0..CELLS)
+        let cells: Vec<_> = (0..CELLS)
             .map(|index| Arc::new(load_cell(&*device, index)))
             .collect();
         let cache = Arc::new(Cache::new(
@@ -207,6 +204,7 @@ impl Toy {
         ));
         let client = Arc::new(ToyClient {
             told: Mutex::new(Class::Leaf, Told::default()),
+            cells: cells.clone(),
         });
         let journal = Journal::open(Config {
             cache: Arc::clone(&cache),
