@@ -284,6 +284,11 @@ impl Session {
                     station.name, station.demand, station.utilisation
                 ));
             }
+            for (place, time) in analysis.transfers.iter().take(12) {
+                notes.push(format!(
+                    "{name}, {tasks} tasks: {place}: {time:.1} ns an operation in all"
+                ));
+            }
         }
         notes
     }

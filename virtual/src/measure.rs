@@ -29,8 +29,6 @@ use crate::barrier::Barrier;
 
 /// Bytes of a group.
 const GROUP: u64 = 128 << 20;
-/// Inodes of a group: enough, and a small table.
-const INODES_IN_GROUP: u64 = 2048;
 
 /// The part of the log that is filled with the tasks at work; nobody else is there before.
 const LEFT_TO_TASKS: u64 = 8;
@@ -246,7 +244,6 @@ fn fill_log(
 fn open(setup: &Setup) -> Result<Volume> {
     let device = Arc::new(RamDevice::new(u64::from(setup.groups) * GROUP));
     let options = mkfs::Options {
-        inodes: Some(u64::from(setup.groups) * INODES_IN_GROUP),
         journal_blocks: Some(setup.journal_blocks),
         uuid: Some([7; 16]),
         hash_seed: Some([1, 2, 3, 4]),

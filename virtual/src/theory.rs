@@ -8,6 +8,8 @@
 //! times are drawn from an exponential distribution; ours vary less, so the simulated value lies
 //! between that and the bounds, and where it does not, one of the two is wrong.
 
+use std::collections::BTreeMap;
+
 use pext4_sync::virtual_cores::Usage;
 
 /// One thing that serves one core at a time.
@@ -34,6 +36,8 @@ pub struct Analysis {
     pub waiting: f64,
     /// The busiest first.
     pub stations: Vec<Station>,
+    /// Nanoseconds an operation for the lines of each place in the code together, most first.
+    pub transfers: Vec<(String, f64)>,
     /// Share of all stretches' time that was never measured.
     pub unknown: f64,
 }
@@ -69,7 +73,13 @@ impl Analysis {
             }
             waited += lock.waited.as_nanos() as f64;
         }
+        let mut transfers: BTreeMap<String, f64> = BTreeMap::new();
         for line in &usage.lines {
+            let site = match line.class {
+                Some(class) => format!("lines of {class:?} locks"),
+                None => format!("lines at {}", place(&line.site)),
+            };
+            *transfers.entry(site).or_default() += line.served.as_nanos() as f64 / operations;
             let name = match line.class {
                 Some(class) => format!("a line of a {class:?} lock, {} cores", line.cores),
                 None => format!("the line at {}, {} cores", place(&line.site), line.cores),
@@ -79,6 +89,8 @@ impl Analysis {
         }
         stations.sort_by(|one, other| other.demand.total_cmp(&one.demand));
         stations.truncate(STATIONS);
+        let mut transfers: Vec<_> = transfers.into_iter().collect();
+        transfers.sort_by(|one, other| other.1.total_cmp(&one.1));
         let waiting = waited / operations;
         let response = f64::from(tasks) * 1e9 / rate;
         let stretches = usage.stretches.as_nanos().max(1) as f64;
@@ -88,6 +100,7 @@ impl Analysis {
             alone: (response - waiting).max(1.0),
             waiting,
             stations,
+            transfers,
             unknown: usage.unknown_stretches.as_nanos() as f64 / stretches,
         }
     }

@@ -27,11 +27,23 @@ pub type NumberMap<K, V> = HashMap<K, V, NumberHash>;
 #[derive(Clone, Copy, Debug)]
 pub struct NumberHash {
     start: u64,
+    neighbour_bits: u32,
 }
 
 impl Default for NumberHash {
     fn default() -> Self {
-        Self { start: *START }
+        Self::of_neighbours(0)
+    }
+}
+
+impl NumberHash {
+    /// Numbers that differ in nothing but their lowest `bits` bits, fewer than 64, have one hash.
+    #[must_use]
+    pub fn of_neighbours(bits: u32) -> Self {
+        Self {
+            start: *START,
+            neighbour_bits: bits,
+        }
     }
 }
 
@@ -40,7 +52,10 @@ impl BuildHasher for NumberHash {
 
     #[inline]
     fn build_hasher(&self) -> NumberHasher {
-        NumberHasher { state: self.start }
+        NumberHasher {
+            state: self.start,
+            neighbour_bits: self.neighbour_bits,
+        }
     }
 }
 
@@ -48,11 +63,13 @@ impl BuildHasher for NumberHash {
 #[derive(Clone, Copy, Debug)]
 pub struct NumberHasher {
     state: u64,
+    neighbour_bits: u32,
 }
 
 impl Hasher for NumberHasher {
     #[inline]
     fn write_u64(&mut self, number: u64) {
+        let number = number >> self.neighbour_bits;
         let product = u128::from(self.state ^ number) * u128::from(MULTIPLIER);
         // Both halves: the upper one depends on all bits, the lower one keeps numbers apart.
         self.state = (product as u64) ^ ((product >> 64) as u64).rotate_left(32);
@@ -125,6 +142,14 @@ mod tests {
         assert_spread(0..64 * 256);
         assert_spread((0..64 * 256).map(|number| number << 15));
         assert_spread((0..64 * 256).map(|number| number << 45));
+    }
+
+    #[test]
+    fn neighbours_have_one_hash_and_others_spread() {
+        let hash = NumberHash::of_neighbours(4);
+        assert_eq!(hash.hash_one(32u32), hash.hash_one(47u32));
+        assert_ne!(hash.hash_one(31u32), hash.hash_one(32u32));
+        assert_ne!(hash.hash_one(47u32), hash.hash_one(48u32));
     }
 
     #[test]

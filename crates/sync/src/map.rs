@@ -30,6 +30,16 @@ impl<K: Eq + Hash, V> Map<K, V> {
         Self::with_shards(class, 4 * topology::shard_count())
     }
 
+    /// As [`Map::new`], for keys that are numbers: those that differ in nothing but their lowest
+    /// `bits` bits live in one shard. A core that works on neighbours stays on its own lines.
+    #[must_use]
+    pub fn of_neighbours(class: Class, bits: u32) -> Self {
+        Self {
+            hash: NumberHash::of_neighbours(bits),
+            ..Self::new(class)
+        }
+    }
+
     /// An empty map with at least this many shards; one makes it a plain locked table.
     #[must_use]
     pub fn with_shards(class: Class, count: usize) -> Self {

@@ -109,8 +109,8 @@ impl Hints {
 
     /// A number that differs from call to call and from shard to shard.
     pub fn next_spread(&self) -> u32 {
-        let step = u32::try_from(self.spread.count()).unwrap_or(1);
-        let step = step.min(self.shards);
-        self.spread.local().fetch_add(step, Ordering::Relaxed)
+        let (shard, shards) = self.locality_shard();
+        let spread = self.spread.get(shard as usize);
+        spread.fetch_add(shards, Ordering::Relaxed)
     }
 }

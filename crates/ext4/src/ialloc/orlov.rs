@@ -1,7 +1,8 @@
 //! Where a new inode would be best, after Grigory Orlov's idea for directories.
 //!
 //! What is used together should lie together, and what is not should leave room for growth. A
-//! directory at the top begins a new region: it goes to a flexible group with more free inodes
+//! directory at the top (below the root, or below one with the flag for it, `chattr +T`) begins a new
+//! region: it goes to a flexible group with more free inodes
 //! and blocks than the average, and few directories. Any other directory stays in its parent's
 //! flexible group while that is not worse than the average by too much, and takes the member with
 //! the fewest directories there: files follow their directory, so makers of files in different
@@ -170,12 +171,19 @@ impl Groups {
         }
     }
 
-    /// The member of a flexible group with room and the fewest directories.
+    /// The member of a flexible group with room and the fewest directories. Of several each shard
+    /// begins with another: those who make their directories at the same moment part here.
     fn best_member(&self, region: u32) -> GroupNumber {
         let first = self.members(region).next().unwrap_or(GroupNumber(0));
+        let size = self.store.geometry.groups_per_flex.max(1);
+        let own = self.hints.locality_shard().0 % size;
+        let behind_own = |group: GroupNumber| (group.get() - first.get() + size - own) % size;
         self.members(region)
             .filter(|&group| self.has_room(group))
-            .min_by_key(|&group| self.slot(group).directories.load(Ordering::Relaxed))
+            .min_by_key(|&group| {
+                let directories = self.slot(group).directories.load(Ordering::Relaxed);
+                (directories, behind_own(group))
+            })
             .unwrap_or(first)
     }
 }

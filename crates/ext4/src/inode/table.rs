@@ -26,6 +26,9 @@ use crate::types::FileType;
 
 /// Inodes that each core remembers at most.
 const MOST_NEAR: usize = 32;
+/// Inodes of one block of the inode table, mostly, live in one shard: a core that makes files takes
+/// one number after the other.
+const NEIGHBOUR_BITS: u32 = 4;
 /// How often its share a shard may hold before a commit is asked for.
 const MOST_SHARES: usize = 2;
 /// Memory that one inode takes, roughly: the object, its slot's tail, and its place in the table.
@@ -36,7 +39,7 @@ pub type Table = Map<InodeNumber, Arc<Inode>>;
 
 /// A table without inodes.
 pub fn empty_table() -> Arc<Table> {
-    Arc::new(Map::new(Class::InodeTable))
+    Arc::new(Map::of_neighbours(Class::InodeTable, NEIGHBOUR_BITS))
 }
 
 /// The number under which the journal knows the block of an inode: the first inode in it.

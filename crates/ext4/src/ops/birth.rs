@@ -65,7 +65,8 @@ impl Volume {
         birth: &Birth<'_>,
     ) -> Result<Arc<Inode>> {
         let is_directory = birth.kind == FileType::Directory;
-        let is_top = directory.number() == InodeNumber::ROOT;
+        let is_top = directory.number() == InodeNumber::ROOT
+            || directory.flags().contains(InodeFlags::TOPDIR);
         let number =
             self.inodes
                 .groups

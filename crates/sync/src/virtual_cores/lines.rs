@@ -110,6 +110,14 @@ impl Lines {
         line.touch(visit)
     }
 
+    /// Nobody has a copy any more; what was used stays counted.
+    pub(crate) fn forget(&mut self, number: usize) {
+        if let Some(line) = self.lines.get_mut(&number) {
+            line.copies = Cores::default();
+            line.free_at = 0;
+        }
+    }
+
     /// Forgets what has been used, not who has what.
     pub(crate) fn open_window(&mut self) {
         for line in self.lines.values_mut() {

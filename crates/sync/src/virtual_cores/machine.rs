@@ -18,10 +18,13 @@ use super::locks::{Lock, Waiter};
 use super::model::Model;
 use crate::calibration::{Step, Stretches};
 use crate::hash::NumberHash;
+use crate::order::Class;
 use crate::watch::{Place, Site};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
+/// Bytes of an object in which locks are looked for when it is given back.
+const MOST_OF_LOCKS: usize = 4096;
 
 /// The least a step takes, so that whoever asks again and again gets older by it.
 const LEAST: u64 = 100;
@@ -228,10 +231,25 @@ impl Machine {
         for number in place.address / LINE + 1..=last {
             self.touch(core, number, label, place.exclusive);
         }
-        for number in 0..behind(place.class) {
-            // No address of this program is that large, so these are lines of their own.
-            let number = usize::MAX - place.address * 8 - number;
+        for number in lines_behind(place.address, place.class) {
             self.touch(core, number, label, place.exclusive);
+        }
+    }
+
+    /// Memory that was given back has no copies of its lines anywhere: a real allocator keeps it
+    /// for the core that gave it back, whose cache has it, while here all cores share one.
+    pub(crate) fn forget(&mut self, address: usize, bytes: usize) {
+        let end = address + bytes;
+        for number in address / LINE..end.div_ceil(LINE) {
+            self.lines.forget(number);
+        }
+        if bytes > MOST_OF_LOCKS {
+            return;
+        }
+        for address in (address..end).step_by(align_of::<u64>()) {
+            if let Some(lock) = self.locks.get(&address) {
+                lines_behind(address, lock.class).for_each(|number| self.lines.forget(number));
+            }
         }
     }
 
@@ -384,4 +402,10 @@ impl Machine {
         let names: Vec<&str> = names.map(|core| core.name.as_str()).collect();
         names.join(", ")
     }
+}
+
+/// The lines that a lock's critical section changes behind a pointer.
+fn lines_behind(address: usize, class: Class) -> impl Iterator<Item = usize> {
+    // No address of this program is that large, so these are lines of their own.
+    (0..behind(class)).map(move |number| usize::MAX - address * 8 - number)
 }

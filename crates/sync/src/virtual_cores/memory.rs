@@ -4,7 +4,8 @@
 //! repeat. A program with virtual cores makes [`Lines`] its allocator: sizes are rounded up so that
 //! the objects of the system's allocator, which keeps eight bytes of its own before each, begin at
 //! the same place of a line, always. So two objects never share a line by accident; that real
-//! programs may is a thing the virtual cores do not see.
+//! programs may is a thing the virtual cores do not see. Memory that is given back is told to the
+//! machine, which forgets whose its lines were.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
@@ -46,6 +47,7 @@ unsafe impl GlobalAlloc for Lines {
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         if let Some(layout) = whole_lines(layout) {
+            super::forget(pointer.addr(), layout.size());
             // SAFETY: the pointer came from `alloc` with this layout.
             unsafe { System.dealloc(pointer, layout) };
         }

@@ -65,6 +65,21 @@ fn with<R>(body: impl FnOnce(&mut Machine) -> R) -> R {
     })
 }
 
+/// Notes that memory was given back. The machine's own may be, while it is at work; nobody looks for
+/// lines there.
+fn forget(address: usize, bytes: usize) {
+    if !is_inside() {
+        return;
+    }
+    let _ = MACHINE.try_with(|machine| {
+        if let Ok(mut machine) = machine.try_borrow_mut()
+            && let Some(machine) = machine.as_mut()
+        {
+            machine.forget(address, bytes);
+        }
+    });
+}
+
 /// Lets others run until it is this core's turn again.
 #[allow(unsafe_code)]
 fn suspend() {

@@ -149,6 +149,28 @@ fn a_line_serves_one_transfer_at_a_time() {
 }
 
 #[test]
+fn memory_that_was_given_back_is_in_no_cache() {
+    let costs = run(Model::uniform(2, 50 * NANOSECOND), &free(), 1, || {
+        let number = Arc::new(AtomicU64::new(0));
+        let write = |number: &AtomicU64| {
+            let start = time::now();
+            number.store(1, Ordering::Relaxed);
+            (time::now() - start).as_nanos()
+        };
+        write(&number);
+        let shared = Arc::clone(&number);
+        let other = thread::spawn("other", move || {
+            move_to(1);
+            write(&shared)
+        });
+        let dear = other.join().expect("it does not panic");
+        super::forget(std::ptr::from_ref(&*number).addr(), size_of::<AtomicU64>());
+        (dear, write(&number))
+    });
+    assert_eq!(costs, (50, 0));
+}
+
+#[test]
 fn readers_of_a_line_pay_once() {
     let (first, second) = run(Model::uniform(2, 50 * NANOSECOND), &free(), 1, || {
         let number = Arc::new(AtomicU64::new(0));
