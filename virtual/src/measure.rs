@@ -209,7 +209,7 @@ fn lap_length(journal_blocks: u32) -> u64 {
 fn fill_log(
     library: &Library,
     journal_blocks: u32,
-    is_enough: impl Fn(u64, u64) -> bool,
+    mut is_enough: impl FnMut(u64, u64) -> bool,
 ) -> Result<()> {
     let volume = library.volume();
     let Node::Held(home) = *library.root() else {
@@ -298,8 +298,10 @@ impl Crew {
 
     /// Commits until the log is about to begin again, so that a window need not last a lap of it.
     fn bring_log_to_its_end(&self) -> Result<()> {
+        let mut largest = 0;
         fill_log(&self.library, self.setup.journal_blocks, |left, last| {
-            left < 3 * last
+            largest = last.max(largest);
+            left < 3 * largest
         })
     }
 

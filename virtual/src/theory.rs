@@ -38,6 +38,10 @@ pub struct Analysis {
     pub stations: Vec<Station>,
     /// Nanoseconds an operation for the lines of each place in the code together, most first.
     pub transfers: Vec<(String, f64)>,
+    /// Nanoseconds an operation in which cores, the journal's too, worked.
+    pub working: f64,
+    /// Nanoseconds an operation in which lines were under way.
+    pub transferring: f64,
     /// Share of all stretches' time that was never measured.
     pub unknown: f64,
 }
@@ -100,6 +104,8 @@ impl Analysis {
             alone: (response - waiting).max(1.0),
             waiting,
             stations,
+            working: usage.stretches.as_nanos() as f64 / operations,
+            transferring: transfers.iter().map(|(_, time)| time).sum(),
             transfers,
             unknown: usage.unknown_stretches.as_nanos() as f64 / stretches,
         }

@@ -106,21 +106,24 @@ impl InodeBits {
     }
 
     /// Claims a free inode at or behind `least`, and the number of those that others took first.
-    /// Who met others here goes on at a place of its shard's own, as `apart` says.
+    /// Who loses to others here goes on at a place of its shard's own, as `apart` says, and at another
+    /// one when it loses there.
     pub fn claim(&self, least: u32, apart: &AtomicU64, group: GroupNumber, shard: u32) -> Claimed {
         let own = self.own_place(apart, group);
         let mut races = 0;
         loop {
-            let chosen = match own {
-                Some(own) => self.bits.next_clear(own).or_else(|| self.choose(least)),
-                None => self.choose(least),
-            };
-            let Some(index) = chosen else {
+            let at_own = own.and_then(|own| self.bits.next_clear(own));
+            let Some(index) = at_own.or_else(|| self.choose(least)) else {
                 return Claimed { index: None, races };
             };
-            if self.take(index) {
-                if races > 0 && own.is_none() && self.is_zeroed {
-                    let place = shard.wrapping_mul(APART) % self.bits.count().max(1);
+            // At a place of one's own nothing is learned of the inodes before it.
+            let taken = match at_own {
+                Some(index) => self.bits.set(index),
+                None => self.take(index),
+            };
+            if taken {
+                if races > 0 && self.is_zeroed {
+                    let place = self.next_place(own, shard);
                     apart.store(pack(group, place.max(least)), Ordering::Relaxed);
                 }
                 return Claimed {
@@ -130,6 +133,17 @@ impl InodeBits {
             }
             races += 1;
         }
+    }
+
+    /// Where a shard goes on that lost at `own`, or before it had a place. The first place depends on
+    /// the shard, and not on its lowest bits alone, which those who meet in a group may share.
+    fn next_place(&self, own: Option<u32>, shard: u32) -> u32 {
+        let places = self.bits.count().div_ceil(APART).max(1);
+        let place = match own {
+            Some(own) => own / APART + 1,
+            None => shard ^ (shard >> 4),
+        };
+        place % places * APART
     }
 
     fn own_place(&self, apart: &AtomicU64, group: GroupNumber) -> Option<u32> {
