@@ -68,6 +68,9 @@ struct Arguments {
     /// Files of a task, for workloads that make many.
     #[arg(long, default_value_t = 100)]
     files: u32,
+    /// Distinct values, for `xattr-share`.
+    #[arg(long, default_value_t = 100)]
+    values: u32,
     /// Compares up to so many tasks with real threads (as many as there are processors if not said).
     #[arg(long, num_args = 0..=1, default_missing_value = "0")]
     validate: Option<u32>,
@@ -208,6 +211,7 @@ impl Session {
                 tasks,
                 seed: arguments.seed,
                 files: arguments.files,
+                values: arguments.values,
                 ..Plan::default()
             },
             scaling: setting.scaling,
@@ -367,6 +371,7 @@ impl Session {
             self.groups,
             arguments.journal_blocks,
             arguments.files,
+            arguments.values,
             arguments.calibration_ms,
         ];
         let mut runs: Vec<Counted> = Vec::new();
@@ -416,6 +421,7 @@ impl Session {
             ("journal", format!("{} blocks", arguments.journal_blocks)),
             ("commits every", format!("{} ms", arguments.commit_ms)),
             ("files", arguments.files.to_string()),
+            ("values", arguments.values.to_string()),
         ];
         Results {
             format: FORMAT,

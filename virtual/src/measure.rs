@@ -243,7 +243,9 @@ fn fill_log(
 
 fn open(setup: &Setup) -> Result<Volume> {
     let device = Arc::new(RamDevice::new(u64::from(setup.groups) * GROUP));
+    let needs = setup.workload.needs(&setup.plan);
     let options = mkfs::Options {
+        inode_size: if needs.small_inodes { 128 } else { 256 },
         journal_blocks: Some(setup.journal_blocks),
         uuid: Some([7; 16]),
         hash_seed: Some([1, 2, 3, 4]),

@@ -1,6 +1,6 @@
 //! Measures real threads with the locks that everybody gets, for the comparison that
 //! `pext4-virtual --validate` prints: `pext4-real WORKLOAD SCALING TASKS COMMIT-MS GROUPS
-//! JOURNAL-BLOCKS FILES MILLISECONDS`, and the outcome in JSON.
+//! JOURNAL-BLOCKS FILES VALUES MILLISECONDS`, and the outcome in JSON.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn main() -> Result<()> {
         .iter()
         .map(|word| word.parse().with_context(|| word.clone()))
         .collect::<Result<_>>()?;
-    let [tasks, commit, groups, journal_blocks, files, milliseconds] = numbers[..] else {
+    let [tasks, commit, groups, journal_blocks, files, values, milliseconds] = numbers[..] else {
         anyhow::bail!("see the head of the source");
     };
     let window = Duration::from_millis(u64::from(milliseconds));
@@ -29,6 +29,7 @@ fn main() -> Result<()> {
         plan: Plan {
             tasks,
             files,
+            values,
             ..Plan::default()
         },
         scaling: Scaling::parse(scaling)?,
