@@ -19,7 +19,7 @@ use pext4_sync::Sharded;
 use pext4_sync::atomic::{AtomicU64, Ordering};
 
 /// Hosts that a shard remembers.
-const PLACES: usize = 512;
+const PLACES: usize = if cfg!(loom) { 2 } else { 512 };
 /// Marks a transaction number as present.
 const PRESENT: u64 = 1 << 32;
 
@@ -95,5 +95,31 @@ mod tests {
         if last > 0 {
             assert!(hosts.note(Tid(8), last, one), "another shard");
         }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use std::sync::Arc;
+
+    use pext4_sync::thread;
+
+    use super::{Hosts, Tid};
+
+    /// A place was filled in an earlier transaction. The handle that touches that host now lists it,
+    /// while another of the same shard empties the places.
+    #[test]
+    fn a_host_of_an_earlier_transaction_is_listed_again() {
+        pext4_sync::model(|| {
+            let hosts = Arc::new(Hosts::new());
+            assert!(hosts.note(Tid(1), 0, 0));
+            let other = {
+                let hosts = Arc::clone(&hosts);
+                thread::spawn("other", move || hosts.note(Tid(2), 0, 0))
+            };
+            assert!(hosts.note(Tid(2), 0, 1));
+            let is_listed = other.join().expect("a worker does not panic");
+            assert!(is_listed, "it was taken for one of this transaction");
+        });
     }
 }
