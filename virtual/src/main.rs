@@ -255,8 +255,8 @@ impl Session {
         let name = &setting.name;
         let mut notes = vec![format!(
             "{name}, {tasks} tasks: {:.3} of the bound, {:.3} of mean value analysis; waiting {:.0} of \
-             {:.0} ns, working {:.0}, lines under way {:.0}; {} commits of {} blocks, {} of the log, {} checkpoints in {:.0} ms; {:.1} % of the \
-             stretches' time never measured",
+             {:.0} ns, working {:.0}, lines under way {:.0}; {} commits of {} blocks, {} of the log, {} \
+             checkpoints in {:.0} ms; {:.1} % of the stretches' time never measured",
             analysis.rate / analysis.bound(),
             analysis.rate / analysis.mean_value(),
             analysis.waiting,
