@@ -14,9 +14,12 @@
 //! fills a place also lists the host, and the transaction waits for it; so whoever finds the place
 //! filled need not.
 
+use std::hash::BuildHasher;
+
 use pext4_ondisk::Tid;
 use pext4_sync::Sharded;
 use pext4_sync::atomic::{AtomicU64, Ordering};
+use pext4_sync::hash::NumberHash;
 
 /// Hosts that a shard remembers.
 const PLACES: usize = if cfg!(loom) { 2 } else { 512 };
@@ -25,6 +28,7 @@ const PRESENT: u64 = 1 << 32;
 
 /// The hosts that the running transaction has listed.
 pub(crate) struct Hosts {
+    hash: NumberHash,
     shards: Sharded<Remembered>,
 }
 
@@ -58,6 +62,7 @@ impl Remembered {
 impl Hosts {
     pub(crate) fn new() -> Self {
         Self {
+            hash: NumberHash::default(),
             shards: Sharded::new(|_| Remembered::new()),
         }
     }
@@ -67,13 +72,18 @@ impl Hosts {
     pub(crate) fn note(&self, tid: Tid, shard: usize, host: u64) -> bool {
         let remembered = self.shards.get(shard);
         remembered.begin(tid);
-        let place = &remembered.places[(host % PLACES as u64) as usize];
+        let place = &remembered.places[self.place_of(host)];
         let mark = host + 1;
         let is_new = place.load(Ordering::Relaxed) != mark;
         if is_new {
             place.store(mark, Ordering::Relaxed);
         }
         is_new
+    }
+
+    /// The place for a host. Clients number theirs as they like, in steps too.
+    fn place_of(&self, host: u64) -> usize {
+        (self.hash.hash_one(host) >> 32) as usize % PLACES
     }
 }
 
@@ -84,7 +94,9 @@ mod tests {
     #[test]
     fn a_host_is_new_once_to_a_shard_and_transaction() {
         let hosts = Hosts::new();
-        let (one, other) = (0, PLACES as u64);
+        let one = 0;
+        let has_its_place = |other: &u64| hosts.place_of(*other) == hosts.place_of(one);
+        let other = (1..).find(has_its_place).expect("there are few places");
         assert!(hosts.note(Tid(7), 0, one));
         assert!(!hosts.note(Tid(7), 0, one));
         assert!(hosts.note(Tid(7), 0, other), "they have one place");
@@ -95,6 +107,16 @@ mod tests {
         if last > 0 {
             assert!(hosts.note(Tid(8), last, one), "another shard");
         }
+    }
+
+    #[test]
+    fn hosts_in_steps_do_not_meet() {
+        let hosts = Hosts::new();
+        let some = (0..PLACES as u64 / 8).map(|step| step * PLACES as u64);
+        let listed = some.clone().filter(|&host| hosts.note(Tid(1), 0, host));
+        assert_eq!(listed.count(), PLACES / 8);
+        let again = some.filter(|&host| hosts.note(Tid(1), 0, host)).count();
+        assert!(again < PLACES / 16, "{again} had lost their places");
     }
 }
 
@@ -117,7 +139,8 @@ mod models {
                 let hosts = Arc::clone(&hosts);
                 thread::spawn("other", move || hosts.note(Tid(2), 0, 0))
             };
-            assert!(hosts.note(Tid(2), 0, 1));
+            let another = (1..).find(|&host| hosts.place_of(host) != hosts.place_of(0));
+            assert!(hosts.note(Tid(2), 0, another.expect("there are two places")));
             let is_listed = other.join().expect("a worker does not panic");
             assert!(is_listed, "it was taken for one of this transaction");
         });

@@ -8,8 +8,8 @@
 //!
 //! When to be biased: a lock begins without bias, as a plain [`RwLock`]. Every reader that has to
 //! take the lock underneath counts down, and the last one biases it. Each end of a bias doubles the
-//! count for the next time, so a lock that is written often stays plain, and what a writer pays for
-//! looking through all shards is spread over many reads.
+//! count for the next time, up to a bound, so a lock that is written often is plain for most of the time,
+//! and what a writer pays for looking through all shards is spread over many reads.
 //!
 //! Invariants: the bias is set only by a holder of the read lock and ended only by the holder of
 //! the write lock, so it cannot appear while there is a writer; and of a reader's two steps (enter,
@@ -35,8 +35,9 @@ use crate::thread;
 const SLOTS: usize = 64;
 /// Reads underneath before the first bias.
 const FIRST_PATIENCE: u32 = 16;
-/// Reads underneath before a bias, at most.
-const MOST_PATIENCE: u32 = 1 << 14;
+/// Reads underneath before a bias, at most. Each costs a transfer or two where there is company, and the
+/// end of a bias one a shard; this many pay for the end on hundreds of cores.
+const MOST_PATIENCE: u32 = 1 << 9;
 /// The countdown of a lock that is biased.
 const BIASED: u32 = 0;
 /// Looks at a slot before a writer lets others run.

@@ -12,8 +12,10 @@ use pext4_sync::atomic::{AtomicU64, Ordering};
 use pext4_sync::order::Class;
 use pext4_sync::{Mutex, MutexGuard, Sharded, topology};
 
-/// Locks at most.
-const MOST: usize = 64;
+/// Locks for each shard: makers of files in one directory meet where two leaves have one lock.
+const FOR_EACH_SHARD: usize = 8;
+/// Locks at most; a directory that is changed leaf by leaf has them in memory.
+const MOST: usize = 512;
 
 /// The locks.
 pub struct Leaves {
@@ -33,7 +35,7 @@ pub struct LeafGuard<'a> {
 
 impl Leaves {
     pub fn new() -> Self {
-        let count = (2 * topology::shard_count()).min(MOST);
+        let count = (FOR_EACH_SHARD * topology::shard_count()).min(MOST);
         let stripe = |_| Stripe {
             lock: Mutex::new(Class::DirectoryLeaf, ()),
             removals: AtomicU64::new(0),
