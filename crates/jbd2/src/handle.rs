@@ -126,18 +126,11 @@ impl<'a> Handle<'a> {
         object: impl FnOnce() -> Arc<dyn Owing>,
         capture_older: impl FnOnce(&mut Vec<Capture>),
     ) {
-        self.changes += 1;
-        if owed.0 == Some(self.tid) {
-            return;
+        if self.owes_from_now(owed, capture_older) {
+            self.charge(home_blocks);
+            let transactions = &self.core.transactions;
+            transactions.note_dirty(self.tid, self.shard, object());
         }
-        if let Some(older) = owed.0 {
-            self.save_older(older, capture_older);
-        }
-        self.charge(home_blocks);
-        owed.0 = Some(self.tid);
-        self.core
-            .transactions
-            .note_dirty(self.tid, self.shard, object());
     }
 
     /// As [`Handle::touch`], for an object that shares the block `host` with others: the host is
@@ -148,19 +141,29 @@ impl<'a> Handle<'a> {
         host: u64,
         capture_older: impl FnOnce(&mut Vec<Capture>),
     ) {
-        self.changes += 1;
-        if owed.0 == Some(self.tid) {
-            return;
-        }
-        if let Some(older) = owed.0 {
-            self.save_older(older, capture_older);
-        }
-        owed.0 = Some(self.tid);
-        if self.core.hosts.note(self.tid, self.shard, host) {
+        if self.owes_from_now(owed, capture_older)
+            && self.core.hosts.note(self.tid, self.shard, host)
+        {
             self.charge(1);
             let transactions = &self.core.transactions;
             transactions.note_host(self.tid, self.shard, host);
         }
+    }
+
+    /// The debt of an object that changes now; true if this transaction is owed it anew.
+    fn owes_from_now(
+        &mut self,
+        owed: &mut Owed,
+        capture_older: impl FnOnce(&mut Vec<Capture>),
+    ) -> bool {
+        self.changes += 1;
+        if owed.0 == Some(self.tid) {
+            return false;
+        }
+        if let Some(older) = owed.0.replace(self.tid) {
+            self.save_older(older, capture_older);
+        }
+        true
     }
 
     /// Ends the debt of an object that another takes the place of: an older version is captured,
