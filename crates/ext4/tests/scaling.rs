@@ -6,6 +6,7 @@ mod images;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use images::{Image, Random};
 use pext4_block::{Device, RamDevice};
@@ -61,6 +62,35 @@ fn scatter(volume: &Volume, file: InodeNumber, blocks: u64) {
     for block in 0..blocks {
         let written = volume.write(file, 2 * block * BLOCK, &[7; 512]);
         written.expect("room for a block");
+    }
+}
+
+/// Born and removed in one transaction, many more files than it has credits are one block of it.
+#[test]
+fn files_that_come_and_go_fill_no_transaction() {
+    const FILES: u64 = 50_000;
+    for scaling in settings() {
+        let Some(image) = Image::make(&["-b", "4096"]) else {
+            return;
+        };
+        let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
+        let options = MountOptions {
+            scaling,
+            commit_interval: Duration::from_secs(1000),
+            ..MountOptions::default()
+        };
+        let volume = Volume::open(Arc::clone(&device) as Arc<dyn Device>, options);
+        let volume = volume.expect("a mount");
+        let commits = || volume.report().get("journal", "commits");
+        let before = commits();
+        for _ in 0..FILES {
+            let file = new_file(&volume, "file");
+            volume.forget(file, 1);
+            volume.unlink(ROOT, b"file").expect("it is there");
+        }
+        assert_eq!(commits(), before, "{scaling}");
+        volume.close().expect("a clean end");
+        assert_clean(&image, &device);
     }
 }
 
