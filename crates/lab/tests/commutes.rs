@@ -527,14 +527,14 @@ const EXCEPTIONS: &[Exception] = &[
         reason: "as above: neighbours' holds lie side by side",
     },
     Exception {
-        operations: ["unlink in one directory", "in one directory"],
+        operations: ["unlink in one directory", "unlink in one directory"],
         kind: Kind::ReadLock(Class::InodeTable),
         place: "sync/src/map.rs",
         always: false,
         reason: "as above: neighbours may share a shard of the table",
     },
     Exception {
-        operations: ["in one directory", "in one directory"],
+        operations: ["unlink in one directory", "create in one directory"],
         kind: Kind::Lock(Class::InodeTable),
         place: "sync/src/map.rs",
         always: false,
