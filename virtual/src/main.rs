@@ -170,7 +170,12 @@ impl Session {
     /// What stretches cost, and how that was found.
     fn calibrate(&self, setting: &Setting) -> Result<(Arc<Stretches>, String)> {
         let setup = self.setup(setting, 1, self.real_window());
-        let (recording, operations) = calibration(&setup)?;
+        let (mut recording, operations) = calibration(&setup)?;
+        // One task never sees what files of many make: directories with an index of two levels.
+        let mut many = setup;
+        let most = self.arguments.tasks.iter().copied().max().unwrap_or(1);
+        many.plan.files = many.plan.files.saturating_mul(most);
+        recording.learn(calibration(&many)?.0);
         let Some(real) = &self.arguments.real else {
             let told = "calibrated without a program for real threads: a look at the clock is taken to \
                         cost what it costs between nothing and nothing, which is too much";
@@ -181,7 +186,8 @@ impl Session {
         let alone = Duration::from_nanos((one * operations as f64) as u64);
         let told = format!(
             "{}: calibrated with {operations} operations of one real thread, {:.0} ns each when nobody \
-             looks on, in {:.1} stretches; a look cost {:.1} ns",
+             looks on, in {:.1} stretches; a look cost {:.1} ns; stretches that were not seen then, with the files \
+             of all tasks",
             setting.name,
             one,
             recording.reference_stretches() as f64 / operations as f64,
@@ -288,6 +294,16 @@ impl Session {
                 notes.push(format!(
                     "{name}, {tasks} tasks: {}: {:.1} ns an operation, busy {:.2}",
                     station.name, station.demand, station.utilisation
+                ));
+            }
+            for (class, time) in analysis.waits.iter().take(6) {
+                notes.push(format!(
+                    "{name}, {tasks} tasks: waiting for {class} locks: {time:.1} ns an operation in all"
+                ));
+            }
+            for (place, time) in analysis.asleep.iter().take(6) {
+                notes.push(format!(
+                    "{name}, {tasks} tasks: asleep at {place}: {time:.1} ns an operation in all"
                 ));
             }
             for (place, time) in analysis.transfers.iter().take(12) {

@@ -38,6 +38,11 @@ pub struct Analysis {
     pub stations: Vec<Station>,
     /// Nanoseconds an operation for the lines of each place in the code together, most first.
     pub transfers: Vec<(String, f64)>,
+    /// Nanoseconds an operation that was waited for the locks of each class, most first.
+    pub waits: Vec<(String, f64)>,
+    /// Nanoseconds an operation that was waited on conditions at each place, by the journal's cores
+    /// too, most first.
+    pub asleep: Vec<(String, f64)>,
     /// Nanoseconds an operation in which cores, the journal's too, worked.
     pub working: f64,
     /// Nanoseconds an operation in which lines were under way.
@@ -58,6 +63,7 @@ impl Analysis {
         let rate = operations / usage.elapsed.as_secs_f64();
         let mut stations: Vec<Station> = Vec::new();
         let mut waited = 0.0;
+        let mut waits: BTreeMap<String, f64> = BTreeMap::new();
         let mut add = |name: String, busy: f64| {
             stations.push(Station {
                 name,
@@ -75,7 +81,9 @@ impl Analysis {
                 );
                 add(name, held);
             }
-            waited += lock.waited.as_nanos() as f64;
+            let waited_here = lock.waited.as_nanos() as f64;
+            *waits.entry(format!("{:?}", lock.class)).or_default() += waited_here / operations;
+            waited += waited_here;
         }
         let mut transfers: BTreeMap<String, f64> = BTreeMap::new();
         for line in &usage.lines {
@@ -93,8 +101,12 @@ impl Analysis {
         }
         stations.sort_by(|one, other| other.demand.total_cmp(&one.demand));
         stations.truncate(STATIONS);
-        let mut transfers: Vec<_> = transfers.into_iter().collect();
-        transfers.sort_by(|one, other| other.1.total_cmp(&one.1));
+        let asleep = usage.asleep.iter();
+        let asleep = asleep.map(|(site, time)| {
+            let site = place(site).to_owned();
+            (site, time.as_nanos() as f64 / operations)
+        });
+        let transfers = most_first(transfers);
         let waiting = waited / operations;
         let response = f64::from(tasks) * 1e9 / rate;
         let stretches = usage.stretches.as_nanos().max(1) as f64;
@@ -107,6 +119,8 @@ impl Analysis {
             working: usage.stretches.as_nanos() as f64 / operations,
             transferring: transfers.iter().map(|(_, time)| time).sum(),
             transfers,
+            waits: most_first(waits),
+            asleep: most_first(asleep.collect()),
             unknown: usage.unknown_stretches.as_nanos() as f64 / stretches,
         }
     }
@@ -157,6 +171,12 @@ pub fn mean_value(customers: u32, think: f64, demands: &[f64]) -> f64 {
         }
     }
     rate
+}
+
+fn most_first(times: BTreeMap<String, f64>) -> Vec<(String, f64)> {
+    let mut times: Vec<_> = times.into_iter().filter(|(_, time)| *time > 0.0).collect();
+    times.sort_by(|one, other| other.1.total_cmp(&one.1));
+    times
 }
 
 /// A place in the source, from the folder of the crates on: where the source lies is nobody's matter.

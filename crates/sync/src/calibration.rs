@@ -181,6 +181,14 @@ impl Recording {
         Stretches::from_costs(costs.collect())
     }
 
+    /// Takes over pairs of steps that only `other` saw, as nobody's.
+    pub fn learn(&mut self, other: Self) {
+        for (pair, mut samples) in other.pairs {
+            samples.reference = 0;
+            self.pairs.entry(pair).or_insert(samples);
+        }
+    }
+
     /// Stretches that the reference took.
     #[must_use]
     pub fn reference_stretches(&self) -> u64 {

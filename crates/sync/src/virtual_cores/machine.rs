@@ -7,7 +7,7 @@
 //! generation and skipped.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
@@ -45,6 +45,8 @@ pub(crate) struct Core {
     last: Step,
     generation: u64,
     waiting: Waiting,
+    /// Since when it waits on a condition.
+    asleep_since: u64,
     finished: bool,
     joiners: Vec<usize>,
     /// The way out of the core's coroutine; set when it starts.
@@ -80,6 +82,8 @@ pub(crate) struct Machine {
     stretches: Arc<Stretches>,
     seed: u64,
     pub(crate) spent: Spent,
+    /// Picoseconds that cores waited on conditions, by place.
+    pub(crate) asleep: BTreeMap<(&'static str, u32), u64>,
     pub(crate) window: u64,
 }
 
@@ -97,6 +101,7 @@ impl Machine {
             stretches,
             seed,
             spent: Spent::default(),
+            asleep: BTreeMap::new(),
             window: 0,
         }
     }
@@ -114,6 +119,7 @@ impl Machine {
             last: Step::START,
             generation: 0,
             waiting: Waiting::No,
+            asleep_since: 0,
             finished: false,
             joiners: Vec::new(),
             yielder: std::ptr::null(),
@@ -327,6 +333,8 @@ impl Machine {
             .entry(condition)
             .or_default()
             .push_back(core);
+        let clock = self.me().clock;
+        self.me().asleep_since = clock;
         self.me().waiting = Waiting::Condition(condition);
         // Whatever else is in the heap for this core is of the past.
         self.me().generation += 1;
@@ -336,8 +344,11 @@ impl Machine {
         }
     }
 
-    /// How the last wait of the running core ended.
-    pub(crate) fn end_wait(&mut self) -> bool {
+    /// How the last wait of the running core, at `site`, ended.
+    pub(crate) fn end_wait(&mut self, site: Site) -> bool {
+        let (window, me) = (self.window, self.me());
+        let asleep = me.clock.saturating_sub(me.asleep_since.max(window));
+        *self.asleep.entry((site.file(), site.line())).or_default() += asleep;
         let me = self.me();
         let timed_out = me.waiting == Waiting::TimedOut;
         me.waiting = Waiting::No;
@@ -393,6 +404,7 @@ impl Machine {
             lock.counts = super::locks::LockCounts::default();
         }
         self.spent = Spent::default();
+        self.asleep.clear();
         self.window = self.me().clock;
     }
 

@@ -133,7 +133,7 @@ pub(crate) fn wait(condition: usize, place: &Place, timeout: Option<Duration>) -
     arrive(place.site, Action::Release);
     with(|machine| machine.wait(condition, place, timeout.map(picoseconds)));
     suspend();
-    let timed_out = with(Machine::end_wait);
+    let timed_out = with(|machine| machine.end_wait(place.site));
     take_again(place);
     timed_out
 }
