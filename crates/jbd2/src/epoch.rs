@@ -16,7 +16,7 @@
 
 use pext4_ondisk::Tid;
 use pext4_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use pext4_sync::{Class, Condvar, Mutex, Sharded, topology};
+use pext4_sync::{CachePadded, Class, Condvar, Mutex, Sharded, topology};
 
 const CLOSED: u64 = 1 << 63;
 const COUNT: u64 = CLOSED - 1;
@@ -25,8 +25,9 @@ const COUNT: u64 = CLOSED - 1;
 pub(crate) struct Epoch {
     /// [atomic]
     words: Sharded<AtomicU64>,
+    /// On a line of its own: every start reads it, and those who wait write what lies around it.
     /// [atomic; changes only while all shards are closed and drained]
-    running: AtomicU32,
+    running: CachePadded<AtomicU32>,
     /// [atomic] Nobody waits at the gate any more.
     stopped: AtomicBool,
     gate: Mutex<()>,
@@ -45,7 +46,7 @@ impl Epoch {
     pub(crate) fn new(shards: Sharded<AtomicU64>, running: Tid) -> Self {
         Self {
             words: shards,
-            running: AtomicU32::new(running.0),
+            running: CachePadded::new(AtomicU32::new(running.0)),
             stopped: AtomicBool::new(false),
             gate: Mutex::new(Class::Journal, ()),
             opened: Condvar::new(),
@@ -73,7 +74,12 @@ impl Epoch {
     }
 
     fn try_enter(&self, shard: usize) -> Option<Place> {
-        let before = self.words.get(shard).fetch_add(1, Ordering::AcqRel);
+        let word = self.words.get(shard);
+        // Who sees that it is closed need not come in to learn it, and wake the committer on leaving.
+        if word.load(Ordering::Relaxed) & CLOSED != 0 {
+            return None;
+        }
+        let before = word.fetch_add(1, Ordering::AcqRel);
         let place = Place {
             shard,
             tid: self.running(),
