@@ -48,11 +48,12 @@ pub struct BufferState {
     pub stamp: Stamp,
 }
 
-/// One block of the device, in memory.
+/// One block of the device, in memory. Its lock comes first, on the line of what counts references.
+#[repr(C)]
 pub struct Buffer {
+    state: BiasedLock<BufferState>,
     /// [immutable]
     block: BlockNumber,
-    state: BiasedLock<BufferState>,
     /// [atomic] Reasons to stay in memory.
     pins: AtomicU32,
     /// [atomic; set once, under the state's lock] The bytes are there.

@@ -47,6 +47,9 @@ const SPINS: u32 = 64;
 static READERS: LazyLock<Readers> = LazyLock::new(Readers::new);
 
 /// Protects a `T` that is mostly read; its [`Class`] says when it may be taken.
+///
+/// The lock and its bias lie side by side, so that where both are written one line moves.
+#[repr(C)]
 pub struct BiasedLock<T> {
     lock: RwLock<()>,
     bias: Bias,

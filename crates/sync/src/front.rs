@@ -27,6 +27,8 @@ use crate::sharded::Sharded;
 const PATIENCE: u8 = 3;
 /// Requests for other keys that a remembered one outlasts, at most.
 const MOST_CREDIT: u8 = 15;
+/// Places that a key may have: two that are asked for all the time do not drive each other out.
+const WAYS: usize = 2;
 
 /// Remembers, by shard, what is asked for often.
 pub struct Front<V> {
@@ -38,7 +40,7 @@ type Places<V> = Box<[Place<V>]>;
 /// One value of a shard's memory, or a key on its way into it.
 struct Place<V> {
     key: Option<u64>,
-    /// How often it was asked for, less how often another key was.
+    /// How often it was asked for, less how often keys were that have no place here; free at 0.
     credit: u8,
     value: Option<Arc<CachePadded<Arc<V>>>>,
 }
@@ -85,7 +87,7 @@ impl<V> Front<V> {
     /// A front of `places` values a shard, rounded up to a power of two.
     #[must_use]
     pub fn new(places: usize) -> Self {
-        let places = places.max(1).next_power_of_two();
+        let places = places.max(WAYS).next_power_of_two();
         let empty = || Place {
             key: None,
             credit: 0,
@@ -127,22 +129,24 @@ impl<V> Front<V> {
         let Some(mut places) = self.shards.local().try_lock() else {
             return Seen::Absent(false);
         };
-        let place = at(&mut places, key);
-        if place.key == Some(key) {
+        let ways = at(&mut places, key);
+        if let Some(place) = ways.iter_mut().find(|place| place.key == Some(key)) {
             place.credit = (place.credit + 1).min(MOST_CREDIT);
             return match &place.value {
                 Some(value) => Seen::Remembered(Near::Shard(Arc::clone(value))),
-                None => Seen::Absent(place.credit >= PATIENCE),
+                None => Seen::Absent(place.credit > PATIENCE),
             };
         }
-        place.credit = place.credit.saturating_sub(1);
-        if place.credit == 0 {
-            place.key = Some(key);
-            let gone = place.value.take();
-            // The last holder of a value may have more to do than fits under this lock.
-            drop(places);
-            drop(gone);
-        }
+        let Some(place) = ways.iter_mut().find(|place| place.credit == 0) else {
+            ways.iter_mut().for_each(|place| place.credit -= 1);
+            return Seen::Absent(false);
+        };
+        place.key = Some(key);
+        place.credit = 1;
+        let gone = place.value.take();
+        // The last holder of a value may have more to do than fits under this lock.
+        drop(places);
+        drop(gone);
         Seen::Absent(false)
     }
 
@@ -151,8 +155,8 @@ impl<V> Front<V> {
         let value = Arc::new(CachePadded::new(value));
         let mut before = None;
         if let Some(mut places) = self.shards.local().try_lock() {
-            let place = at(&mut places, key);
-            if place.key == Some(key) {
+            let mut ways = at(&mut places, key).iter_mut();
+            if let Some(place) = ways.find(|place| place.key == Some(key)) {
                 before = place.value.replace(Arc::clone(&value));
             }
         }
@@ -172,9 +176,10 @@ impl<V> Front<V> {
     }
 }
 
-fn at<V>(places: &mut [Place<V>], key: u64) -> &mut Place<V> {
-    let mask = places.len() - 1;
-    &mut places[(key ^ (key >> 17)) as usize & mask]
+fn at<V>(places: &mut [Place<V>], key: u64) -> &mut [Place<V>] {
+    let mask = places.len() / WAYS - 1;
+    let set = (key ^ (key >> 17)) as usize & mask;
+    &mut places[set * WAYS..][..WAYS]
 }
 
 #[cfg(all(test, not(loom)))]
@@ -234,6 +239,17 @@ mod tests {
         assert!(Arc::ptr_eq(&found.expect("it cannot fail"), &new));
         assert!(Arc::ptr_eq(&ask(&front, &old), &new), "and remembered");
         assert_eq!(Arc::strong_count(&old), 1);
+    }
+
+    #[test]
+    fn two_keys_of_one_place_are_both_remembered() {
+        let front = Front::new(1);
+        let _pin = topology::pin(0);
+        let values = [5, 6].map(Arc::new);
+        for _ in 0..=4 * PATIENCE {
+            values.iter().for_each(|value| drop(ask(&front, value)));
+        }
+        assert_eq!(values.each_ref().map(Arc::strong_count), [2, 2]);
     }
 
     #[test]
