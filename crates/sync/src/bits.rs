@@ -7,14 +7,19 @@
 
 use crate::atomic::{AtomicU64, Ordering};
 
-/// Bits of a word.
-const WORD: u32 = u64::BITS;
+/// Words of a line.
+const WORDS: usize = (Bits::LINE / Bits::WORD) as usize;
 
 /// A bitmap of fixed length.
 pub struct Bits {
     count: u32,
-    words: Box<[AtomicU64]>,
+    /// What lies behind the last bit is set.
+    lines: Box<[Line]>,
 }
+
+/// A cache line of bits.
+#[repr(align(64))]
+struct Line([AtomicU64; WORDS]);
 
 /// A bit that was claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,32 +31,42 @@ pub struct Claim {
 }
 
 impl Bits {
+    /// Bits of a word.
+    const WORD: u32 = u64::BITS;
+    /// Bits of a cache line: who claims in one line writes none of those who claim in another.
+    pub const LINE: u32 = 64 * u8::BITS;
+
     /// The first `count` bits of bytes, the lowest bit of each first. What the bytes lack is set.
     #[must_use]
     pub fn from_bytes(bytes: &[u8], count: u32) -> Self {
-        let words = (0..count.div_ceil(WORD)).map(|word| {
-            let start = word as usize * 8;
+        let word = |index: u32| {
+            let start = index as usize * 8;
             let mut padded = [0xFF; 8];
             let there = bytes.get(start..).unwrap_or_default();
             let length = there.len().min(8);
             padded[..length].copy_from_slice(&there[..length]);
-            u64::from_le_bytes(padded)
-        });
-        let bits = Self {
-            count,
-            words: words.map(AtomicU64::new).collect(),
+            let beyond = match count.saturating_sub(index * Self::WORD) {
+                left if left < Self::WORD => u64::MAX << left,
+                _ => 0,
+            };
+            u64::from_le_bytes(padded) | beyond
         };
-        if !count.is_multiple_of(WORD) {
-            let last = bits.words.len() - 1;
-            bits.words[last].fetch_or(u64::MAX << (count % WORD), Ordering::Relaxed);
-        }
-        bits
+        let lines = (0..count.div_ceil(Self::LINE)).map(|line| {
+            let first = line * (Self::LINE / Self::WORD);
+            Line(std::array::from_fn(|at| {
+                let at = u32::try_from(at).expect("a few words");
+                AtomicU64::new(word(first + at))
+            }))
+        });
+        let lines = lines.collect();
+        Self { count, lines }
     }
 
     /// Writes the bits over the first bytes; those beside the last bit stay as they are.
     pub fn write_to(&self, bytes: &mut [u8]) {
         let whole = self.count as usize / 8;
-        for (word, bytes) in self.words.iter().zip(bytes[..whole].chunks_mut(8)) {
+        let words = self.lines.iter().flat_map(|line| &line.0);
+        for (word, bytes) in words.zip(bytes[..whole].chunks_mut(8)) {
             let value = word.load(Ordering::Acquire).to_le_bytes();
             bytes.copy_from_slice(&value[..bytes.len()]);
         }
@@ -71,17 +86,13 @@ impl Bits {
     /// How many are clear.
     #[must_use]
     pub fn count_clear(&self) -> u32 {
-        let clear = self
-            .words
-            .iter()
-            .map(|word| word.load(Ordering::Relaxed).count_zeros());
-        clear.sum()
+        self.lines.iter().map(Line::count_clear).sum()
     }
 
     /// Whether a bit is set.
     #[must_use]
     pub fn is_set(&self, bit: u32) -> bool {
-        self.word(bit).load(Ordering::Acquire) >> (bit % WORD) & 1 == 1
+        self.word_of(bit).load(Ordering::Acquire) >> (bit % Self::WORD) & 1 == 1
     }
 
     /// The first clear bit at or behind `from`, at a look.
@@ -90,12 +101,11 @@ impl Bits {
         if from >= self.count {
             return None;
         }
-        let mut mask = u64::MAX << (from % WORD);
-        for index in from / WORD..self.length() {
-            let word = self.words[index as usize].load(Ordering::Relaxed);
-            let clear = !word & mask;
+        let mut mask = u64::MAX << (from % Self::WORD);
+        for index in from / Self::WORD..self.count.div_ceil(Self::WORD) {
+            let clear = !self.word(index).load(Ordering::Relaxed) & mask;
             if clear != 0 {
-                return Some(index * WORD + clear.trailing_zeros());
+                return Some(index * Self::WORD + clear.trailing_zeros());
             }
             mask = u64::MAX;
         }
@@ -104,14 +114,14 @@ impl Bits {
 
     /// Sets a bit; whether it was clear, and so belongs to the caller now.
     pub fn set(&self, bit: u32) -> bool {
-        let mask = 1 << (bit % WORD);
-        self.word(bit).fetch_or(mask, Ordering::AcqRel) & mask == 0
+        let mask = 1 << (bit % Self::WORD);
+        self.word_of(bit).fetch_or(mask, Ordering::AcqRel) & mask == 0
     }
 
     /// Clears a bit; whether it was set.
     pub fn clear(&self, bit: u32) -> bool {
-        let mask = 1 << (bit % WORD);
-        self.word(bit).fetch_and(!mask, Ordering::AcqRel) & mask != 0
+        let mask = 1 << (bit % Self::WORD);
+        self.word_of(bit).fetch_and(!mask, Ordering::AcqRel) & mask != 0
     }
 
     /// Claims a clear bit at or behind `from`.
@@ -129,13 +139,59 @@ impl Bits {
         }
     }
 
-    fn length(&self) -> u32 {
-        u32::try_from(self.words.len()).expect("as many as its bits fill")
+    /// Claims a clear bit of one line of [`Bits::LINE`].
+    #[must_use]
+    pub fn claim_in_line(&self, line: u32) -> Option<Claim> {
+        let first = line.checked_mul(Self::LINE)?;
+        let mut races = 0;
+        loop {
+            let bit = self.next_clear(first)?;
+            if bit / Self::LINE != line {
+                return None;
+            }
+            if self.set(bit) {
+                return Some(Claim { bit, races });
+            }
+            races += 1;
+        }
     }
 
-    fn word(&self, bit: u32) -> &AtomicU64 {
+    /// The line with the most clear bits, the first of such from `first` on and around, and how many
+    /// it has, at a look. `first` may be any number.
+    #[must_use]
+    pub fn roomiest_line(&self, first: u32) -> Option<(u32, u32)> {
+        let count = u32::try_from(self.lines.len()).expect("fewer than its bits");
+        let first = first.checked_rem(count)?;
+        let mut best = None;
+        for line in (first..count).chain(0..first) {
+            let clear = self.lines[line as usize].count_clear();
+            if best.is_none_or(|(_, most)| clear > most) {
+                best = Some((line, clear));
+            }
+            if clear == Self::LINE {
+                break;
+            }
+        }
+        best
+    }
+
+    fn word_of(&self, bit: u32) -> &AtomicU64 {
         assert!(bit < self.count, "bit {bit} of {}", self.count);
-        &self.words[(bit / WORD) as usize]
+        self.word(bit / Self::WORD)
+    }
+
+    fn word(&self, index: u32) -> &AtomicU64 {
+        let index = index as usize;
+        &self.lines[index / WORDS].0[index % WORDS]
+    }
+}
+
+impl Line {
+    fn count_clear(&self) -> u32 {
+        let words = self.0.iter();
+        words
+            .map(|word| word.load(Ordering::Relaxed).count_zeros())
+            .sum()
     }
 }
 
@@ -159,6 +215,26 @@ mod tests {
             let clear = (0..count).filter(|&at| bit(&bytes, at) == 0).count();
             assert_eq!(bits.count_clear() as usize, clear);
         }
+    }
+
+    #[test]
+    fn the_roomiest_line_is_the_first_from_a_place_on_and_around() {
+        let bits = Bits::from_bytes(&[0; 400], 5 * 512 - 20);
+        assert_eq!(bits.roomiest_line(0), Some((0, 512)));
+        assert_eq!(bits.roomiest_line(5 + 2), Some((2, 512)), "five lines");
+        for line in 0..4 {
+            let claim = bits.claim_in_line(line).map(|claim| claim.bit);
+            assert_eq!(claim, Some(line * 512));
+        }
+        assert!(bits.set(570));
+        assert_eq!(bits.roomiest_line(1), Some((2, 511)));
+        assert_eq!(bits.roomiest_line(4), Some((0, 511)), "the last has 492");
+        (2049..2540).for_each(|bit| assert!(bits.set(bit)));
+        assert_eq!(bits.claim_in_line(4).map(|claim| claim.bit), Some(2048));
+        assert_eq!(bits.claim_in_line(4), None);
+        assert_eq!(bits.claim_in_line(5), None, "there is none");
+        assert_eq!(bits.claim_in_line(u32::MAX), None);
+        assert_eq!(Bits::from_bytes(&[], 0).roomiest_line(3), None);
     }
 
     #[test]

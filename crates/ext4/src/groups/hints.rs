@@ -8,6 +8,7 @@ use pext4_sync::order::Class;
 use pext4_sync::{Mutex, Sharded};
 
 use super::Preallocation;
+use super::lane::Lane;
 
 /// Sums that a shard remembers serve this many questions.
 const QUESTIONS_PER_SUM: u64 = 64;
@@ -46,8 +47,8 @@ pub struct Hints {
     shards: u32,
     /// The blocks from which the small files of a shard are served.
     localities: Sharded<Mutex<Option<Arc<Preallocation>>>>,
-    /// Where a shard claims inodes since it met others: one more than the group, and the index.
-    apart: Sharded<AtomicU64>,
+    /// Where a shard claims inodes since it met others.
+    lanes: Sharded<Lane>,
     /// Where the next top-level directory begins to look, as a count.
     spread: Sharded<AtomicU32>,
     /// Free inodes, free blocks, directories: what Orlov's limits are made from.
@@ -64,7 +65,7 @@ impl Hints {
         Self {
             shards: if alone { 1 } else { shards },
             localities,
-            apart: Sharded::new(|_| AtomicU64::new(0)),
+            lanes: Sharded::new(|_| Lane::default()),
             orlov: Sharded::new(|_| Seen::new()),
             free: Sharded::new(|_| Seen::new()),
             spread: Sharded::new(|shard| AtomicU32::new(u32::try_from(shard).unwrap_or(0))),
@@ -102,9 +103,9 @@ impl Hints {
     }
 
     /// The caller's shard, and where it claims inodes since it met others.
-    pub fn apart(&self) -> (u32, &AtomicU64) {
-        let shard = self.apart.local_index();
-        (u32::try_from(shard).unwrap_or(0), self.apart.get(shard))
+    pub fn lane(&self) -> (u32, &Lane) {
+        let shard = self.lanes.local_index();
+        (u32::try_from(shard).unwrap_or(0), self.lanes.get(shard))
     }
 
     /// A number that differs from call to call and from shard to shard.

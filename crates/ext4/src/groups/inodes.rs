@@ -31,8 +31,6 @@ use crate::store::Store;
 
 /// How long a freed number is left alone without a journal, at least; twice as long at most.
 const RECENT: Duration = Duration::from_secs(5);
-/// Inodes between the places where cores that met in a group go on: a cache line of bits.
-const APART: u32 = 512;
 
 /// Which inodes of a group are used.
 pub struct InodeBits {
@@ -105,51 +103,48 @@ impl InodeBits {
         taken
     }
 
-    /// Claims a free inode at or behind `least`, and the number of those that others took first.
-    /// Who loses to others here goes on at a place of its shard's own, as `apart` says, and at another
-    /// one when it loses there.
-    pub fn claim(&self, least: u32, apart: &AtomicU64, group: GroupNumber, shard: u32) -> Claimed {
-        let own = self.own_place(apart, group);
+    /// Claims a free inode at or behind `least`: the one that looks best, or the next one if others
+    /// took it first.
+    pub fn claim(&self, least: u32) -> Claimed {
         let mut races = 0;
         loop {
-            let at_own = own.and_then(|own| self.bits.next_clear(own));
-            let Some(index) = at_own.or_else(|| self.choose(least)) else {
-                return Claimed { index: None, races };
-            };
-            // At a place of one's own nothing is learned of the inodes before it.
-            let taken = match at_own {
-                Some(index) => self.bits.set(index),
-                None => self.take(index),
-            };
-            if taken {
-                if races > 0 && self.is_zeroed {
-                    let place = self.next_place(own, shard);
-                    apart.store(pack(group, place.max(least)), Ordering::Relaxed);
-                }
-                return Claimed {
-                    index: Some(index),
-                    races,
-                };
+            let index = self.choose(least);
+            if index.is_none_or(|index| self.take(index)) {
+                return Claimed { index, races };
             }
             races += 1;
         }
     }
 
-    /// Where a shard goes on that lost at `own`, or before it had a place. The first place depends on
-    /// the shard, and not on its lowest bits alone, which those who meet in a group may share.
-    fn next_place(&self, own: Option<u32>, shard: u32) -> u32 {
-        let places = self.bits.count().div_ceil(APART).max(1);
-        let place = match own {
-            Some(own) => own / APART + 1,
-            None => shard ^ (shard >> 4),
-        };
-        place % places * APART
+    /// Claims a free inode of one line of [`Bits::LINE`].
+    pub fn claim_in_line(&self, line: u32) -> Option<Claimed> {
+        let claim = self.bits.claim_in_line(line)?;
+        Some(Claimed {
+            index: Some(claim.bit),
+            races: claim.races,
+        })
     }
 
-    fn own_place(&self, apart: &AtomicU64, group: GroupNumber) -> Option<u32> {
-        let packed = apart.load(Ordering::Relaxed);
-        let place = u32::try_from(packed & u64::from(u32::MAX)).expect("masked to 32 bits");
-        (packed >> 32 == u64::from(group.get()) + 1).then_some(place)
+    /// Claims the first inode of a whole line, and none of its others.
+    pub fn claim_start(&self, line: u32) -> Option<Claimed> {
+        let index = line * Bits::LINE;
+        let taken = self.gives_any() && self.bits.set(index);
+        let index = taken.then_some(index)?;
+        Some(Claimed {
+            index: Some(index),
+            races: 0,
+        })
+    }
+
+    /// Whether inodes may be taken in any order.
+    fn gives_any(&self) -> bool {
+        self.is_zeroed && self.recent.is_none()
+    }
+
+    /// The line with the most free inodes and how many it has, the first of such from `first` on and
+    /// around; none where it matters which inodes are taken.
+    pub fn roomiest_line(&self, first: u32) -> Option<(u32, u32)> {
+        self.gives_any().then(|| self.bits.roomiest_line(first))?
     }
 
     /// Gives an inode back; whether it was used.
@@ -199,10 +194,6 @@ pub struct Claimed {
     pub index: Option<u32>,
     /// How many others took first.
     pub races: u32,
-}
-
-fn pack(group: GroupNumber, place: u32) -> u64 {
-    (u64::from(group.get()) + 1) << 32 | u64::from(place)
 }
 
 impl Recent {

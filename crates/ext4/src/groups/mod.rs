@@ -23,6 +23,7 @@ mod held;
 pub(crate) mod hints;
 pub(crate) mod index;
 pub(crate) mod inodes;
+pub(crate) mod lane;
 mod loaded;
 mod metadata;
 mod open;

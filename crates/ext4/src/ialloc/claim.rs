@@ -5,8 +5,8 @@
 //! - *Find under lock* (ext4 since): after the first lost race the bit is looked for and taken under
 //!   the lock, which cannot be lost.
 //! - *Atomic*: the bit is claimed by one operation, without the lock, once the transaction has
-//!   opened the group's inodes. Who loses a race goes on with the next bit, and where the table
-//!   allows it begins at a place of its shard's own from then on.
+//!   opened the group's inodes. Who loses a race goes on with the next bit, and in a lane of its own
+//!   from then on ([`super::lanes`]).
 //!
 //! The lock is that of the whole group, which the allocation of blocks takes too.
 
@@ -29,11 +29,12 @@ pub(super) enum Patience {
 }
 
 impl Groups {
-    /// Claims an inode of one group; `None` if it has none, or is busy.
+    /// Claims an inode of one group for a file whose directory lies in `home`; `None` if it has none,
+    /// or is busy.
     pub(super) fn claim_in(
         &self,
         handle: &mut Handle<'_>,
-        group: GroupNumber,
+        (home, group): (GroupNumber, GroupNumber),
         patience: Patience,
         is_directory: bool,
     ) -> Option<InodeNumber> {
@@ -48,18 +49,33 @@ impl Groups {
         }
         let design = self.store.options.scaling.inode_bits;
         let claimed = match design {
-            options::InodeBits::Atomic => self.claim_at_once(handle, group, least, patience)?,
+            options::InodeBits::Atomic => {
+                self.open_for_claim(handle, group, patience)?.claim(least)
+            }
             options::InodeBits::TestThenLock => self.claim_tested(handle, group, least, false)?,
             options::InodeBits::FindUnderLock => self.claim_tested(handle, group, least, true)?,
         };
+        if claimed.index.is_none() {
+            slot.free_inodes.store(0, Ordering::Relaxed);
+        }
+        if claimed.races > 0 && design == options::InodeBits::Atomic && !is_directory {
+            self.hints.lane().1.seek(home, handle.tid());
+        }
+        self.note_claim(group, &claimed, is_directory)
+    }
+
+    /// Counts what a claim in `group` found; the inode's number.
+    pub(super) fn note_claim(
+        &self,
+        group: GroupNumber,
+        claimed: &Claimed,
+        is_directory: bool,
+    ) -> Option<InodeNumber> {
         if claimed.races > 0 {
             let races = u64::from(claimed.races);
             self.store.tally.add([(Event::InodeRaces, races)]);
         }
-        let Some(index) = claimed.index else {
-            slot.free_inodes.store(0, Ordering::Relaxed);
-            return None;
-        };
+        let index = claimed.index?;
         self.count_claimed(group, index, is_directory);
         self.store.geometry.inode_at(group, index)
     }
@@ -72,22 +88,20 @@ impl Groups {
         }
     }
 
-    fn claim_at_once(
+    /// The bits of a group, which may be claimed without its lock within this handle.
+    pub(super) fn open_for_claim(
         &self,
         handle: &mut Handle<'_>,
         group: GroupNumber,
-        least: u32,
         patience: Patience,
-    ) -> Option<Claimed> {
-        let bits = self.open_inodes(handle, group, || match patience {
+    ) -> Option<&InodeBits> {
+        self.open_inodes(handle, group, || match patience {
             Patience::Waits => Some(self.hold(group)),
             Patience::Tries => self.try_hold(group).or_else(|| {
                 self.count_event(Event::InodeGroupsBusy);
                 None
             }),
-        })?;
-        let (shard, apart) = self.hints.apart();
-        Some(bits.claim(least, apart, group, shard))
+        })
     }
 
     /// Looks without the lock and takes under it; after a lost race `again_under_lock`, or anew.

@@ -1,7 +1,7 @@
 //! Which inode number a new file gets.
 //!
 //! [`orlov`] says in which order groups are tried; [`claim`] how one gives a number, as the switch
-//! `inode-bits` says. Groups that somebody else holds are passed by at first and waited for in a
+//! `inode-bits` says; [`lanes`] how makers of files who meet part again. Groups that somebody else holds are passed by at first and waited for in a
 //! second round, so makers of many files do not queue at one bitmap. A third round asks every
 //! group, whatever the hints say, so that no free inode is missed.
 //!
@@ -11,6 +11,7 @@
 //! Credits: one group, [`CREDITS_PER_GROUP`](crate::groups::CREDITS_PER_GROUP) blocks.
 
 mod claim;
+mod lanes;
 mod orlov;
 
 use pext4_jbd2::Handle;
@@ -35,24 +36,29 @@ impl Groups {
         is_top: bool,
     ) -> Result<InodeNumber> {
         self.make_room();
-        let start = self.group_for(parent, is_directory, is_top);
-        let found = self.claim_around(handle, start, is_directory);
+        let home = self.home_of(parent);
+        let in_lane = (!is_directory).then(|| self.claim_in_lane(handle, home));
+        let found = in_lane.flatten().or_else(|| {
+            let start = self.group_for(parent, is_directory, is_top);
+            self.claim_around(handle, (home, start), is_directory)
+        });
         self.report();
         found.ok_or_else(|| Refusal::NoSpace.into())
     }
 
-    /// Tries the groups from `start` on.
+    /// Tries the groups from `start` on, for a directory in `home`.
     fn claim_around(
         &self,
         handle: &mut Handle<'_>,
-        start: GroupNumber,
+        (home, start): (GroupNumber, GroupNumber),
         is_directory: bool,
     ) -> Option<InodeNumber> {
         let candidates = || {
             self.order_from(start)
                 .filter(|&group| self.slot(group).free_inodes_hint() > 0)
         };
-        let mut claim = |group, patience| self.claim_in(handle, group, patience, is_directory);
+        let mut claim =
+            |group, patience| self.claim_in(handle, (home, group), patience, is_directory);
         let near = candidates()
             .take(self.near() as usize)
             .find_map(|group| claim(group, Patience::Tries));

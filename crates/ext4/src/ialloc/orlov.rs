@@ -45,16 +45,18 @@ impl Groups {
         is_directory: bool,
         is_top: bool,
     ) -> GroupNumber {
-        let home = self
-            .store
-            .geometry
-            .inode_group(parent)
-            .map_or(GroupNumber(0), |(group, _)| group);
+        let home = self.home_of(parent);
         match (is_directory, is_top) {
             (false, _) => self.for_file(parent, home),
             (true, true) => self.for_top_directory(),
             (true, false) => self.for_directory(home),
         }
+    }
+
+    /// The group that an inode lies in.
+    pub(super) fn home_of(&self, inode: InodeNumber) -> GroupNumber {
+        let place = self.store.geometry.inode_group(inode);
+        place.map_or(GroupNumber(0), |(group, _)| group)
     }
 
     /// All groups, from `start` on and around.

@@ -305,3 +305,45 @@ fn a_number_freed_a_moment_ago_is_taken_last() {
         assert!(all.contains(&file), "nothing else was left");
     }
 }
+
+/// Whoever lost a race goes on in a line of numbers that nobody else uses, and comes back to the lowest
+/// number when it has met nobody for a while.
+#[test]
+fn makers_who_met_go_on_in_lanes_of_their_own() {
+    let shape = [
+        &FOUR_GROUPS[..4],
+        &["-N", "8192", "-E", "lazy_itable_init=0"],
+    ]
+    .concat();
+    let Some(ground) = Ground::make(&shape, "64M") else {
+        return;
+    };
+    let parent = make(&ground, InodeNumber::ROOT, true);
+    let home = group(&ground, parent);
+    let meet = |shard| {
+        let _pin = topology::pin(shard);
+        let (_, lane) = ground.groups.hints.lane();
+        lane.seek(home, ground.handle().tid());
+    };
+    let lines = |shard, count: u32| -> BTreeSet<u32> {
+        let _pin = topology::pin(shard);
+        let numbers = (0..count).map(|_| make(&ground, parent, false));
+        let places = numbers.map(|file| ground.store.geometry.inode_group(file));
+        let places = places.map(|place| place.expect("allocated"));
+        places
+            .map(|(group, index)| group.get() * 2048 / 512 + index / 512)
+            .collect()
+    };
+    let dense = lines(0, 8);
+    assert_eq!(dense.len(), 1, "nobody was met: the lowest numbers");
+    meet(1);
+    let others = lines(1, 512 + 512);
+    assert_eq!(others.len(), 2, "two lines are filled one after the other");
+    assert!(others.is_disjoint(&dense));
+    assert_eq!(lines(0, 8), dense, "the first goes on where it was");
+    for _ in 0..2 {
+        lines(0, 1);
+        ground.commit();
+    }
+    assert_eq!(lines(1, 8), dense, "nobody was met in two transactions");
+}
