@@ -361,3 +361,28 @@ fn live_in(volume: &Volume, directory: InodeNumber, number: u64) {
         }
     }
 }
+
+/// Whichever cores make a directory grow, its blocks lie in one piece.
+#[test]
+fn a_directory_that_grows_on_many_shards_lies_in_one_piece() {
+    for scaling in settings() {
+        let Some(image) = Image::make(&["-b", "4096"]) else {
+            return;
+        };
+        let (volume, device) = open(&image, scaling);
+        let directory = volume.make_directory(ROOT, b"many", &New::default());
+        let directory = directory.expect("room for a directory").inode;
+        for number in 0..2000 {
+            let _pin = topology::pin(number % 4);
+            let name = format!("a name of some length, number {number}");
+            let made = volume.create(directory, name.as_bytes(), &New::default());
+            volume.forget(made.expect("room for a file").inode, 1);
+        }
+        let size = volume.attributes(directory).expect("it is there").size;
+        let extents = volume.extents(directory, 0, 100).expect("its blocks");
+        assert!(size > 20 * BLOCK, "{size}");
+        assert_eq!(extents.len(), 1, "{extents:?}");
+        volume.close().expect("a clean end");
+        assert_clean(&image, &device);
+    }
+}

@@ -464,7 +464,10 @@ impl Inodes {
             logical,
             length,
             goal: self.goal(inode, logical)?,
-            purpose: Purpose::Data,
+            purpose: match inode.is_directory() {
+                true => Purpose::Entries,
+                false => Purpose::Data,
+            },
             size: inode.size(),
             stream_goal: map.stream_goal,
         };

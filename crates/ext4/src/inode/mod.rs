@@ -205,6 +205,10 @@ impl Inode {
             return;
         }
         let mut state = self.state.lock();
+        // All who came at the turn of a tick waited for the one who noted it.
+        if self.glance.has_noted_names(handle.tid(), time) {
+            return;
+        }
         self.edit_state(handle, Reach::Attributes, &mut state, |state| {
             state.slot.modified = time;
             state.slot.changed = time;
@@ -343,7 +347,7 @@ impl Inode {
 
     /// Whether it was used since the last round; forgets it.
     pub(crate) fn take_used(&self) -> bool {
-        self.referenced.swap(false, Ordering::Relaxed)
+        self.referenced.load(Ordering::Relaxed) && self.referenced.swap(false, Ordering::Relaxed)
     }
 
     /// Claims the reaping of an inode without names and holds. True once.

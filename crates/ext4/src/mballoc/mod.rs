@@ -102,10 +102,9 @@ impl Groups {
     /// How much of what is asked for the reserve allows.
     fn granted(&self, request: &Request) -> Result<u32> {
         let wanted = request.length.max(1);
-        let granted = if request.purpose == Purpose::Data {
-            self.counts.grant(wanted)
-        } else {
-            wanted
+        let granted = match request.purpose {
+            Purpose::Data | Purpose::Entries => self.counts.grant(wanted),
+            Purpose::Metadata => wanted,
         };
         if granted == 0 {
             return Err(Refusal::NoSpace.into());

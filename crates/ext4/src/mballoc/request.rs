@@ -24,7 +24,10 @@ const SURPLUS_PART: u64 = 64;
 pub enum Purpose {
     /// The contents of a file: the reserve is not touched.
     Data,
-    /// Directories, tree nodes, attributes: what must not fail half way, and may use the reserve.
+    /// The entries of a directory: one that grows is to lie in one piece, whichever cores make it
+    /// grow, and never where large files are.
+    Entries,
+    /// Tree nodes, attributes: what must not fail half way, and may use the reserve.
     Metadata,
 }
 
@@ -74,7 +77,7 @@ impl Request {
 
     /// Whether the file is small even afterwards.
     pub(super) fn is_small(&self, block_size: u32) -> bool {
-        self.purpose != Purpose::Metadata
+        self.purpose == Purpose::Data
             && self.blocks_after(block_size) * u64::from(block_size) <= SMALL
     }
 
@@ -142,11 +145,13 @@ impl Plan {
 
     /// For a file that is not small: with room for growth, if it grows.
     pub fn growing(request: &Request, length: u32, geometry: &Geometry, free: u64) -> Self {
+        let is_directory = request.purpose == Purpose::Entries;
         let exactly = Self {
-            is_stream: true,
+            is_stream: !is_directory,
             ..Self::exactly(request, length)
         };
-        if request.is_inside(geometry.block_size) || length < request.length {
+        let is_new = is_directory && request.logical.get() == 0;
+        if request.is_inside(geometry.block_size) || length < request.length || is_new {
             return exactly;
         }
         let after = request.blocks_after(geometry.block_size);
