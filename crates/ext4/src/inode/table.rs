@@ -12,7 +12,7 @@ use pext4_ondisk::inode::Inode as Slot;
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, Tid};
 use pext4_sync::atomic::{AtomicUsize, Ordering};
 use pext4_sync::order::Class;
-use pext4_sync::{Front, Map, Near, Sharded};
+use pext4_sync::{Estimate, Front, Map, Near, Sharded};
 
 use crate::error::{Refusal, Result};
 use crate::groups::Groups;
@@ -76,9 +76,12 @@ pub struct Inodes {
     table: Arc<Table>,
     /// What each core asks for again and again: directories, mostly.
     front: Front<Inode>,
-    /// Inodes in one shard of the table before it evicts.
+    /// Inodes in memory before shards evict that have more than their share, and that share.
+    most: i64,
     shard_share: usize,
-    /// By shard of the table, at how many inodes it evicts next: a shard whose inodes are all in
+    /// Inodes in memory, about.
+    resident: Estimate,
+    /// By shard of the table, at how many inodes it may evict next: a shard whose inodes are all in
     /// use is not walked through again for each that comes.
     evict_at: Sharded<AtomicUsize>,
 }
@@ -107,7 +110,9 @@ impl Inodes {
             attribute_blocks,
             tails: Tails::new(),
             front: Front::new((shard_share / 8).min(MOST_NEAR)),
+            most: i64::try_from(most).unwrap_or(i64::MAX),
             shard_share,
+            resident: Estimate::new(most / 8),
             evict_at: Sharded::with_count(table.shard_count(), |_| AtomicUsize::new(shard_share)),
             table,
         }
@@ -137,8 +142,11 @@ impl Inodes {
 
     fn load(&self, number: InodeNumber) -> Result<Arc<Inode>> {
         self.make_room(number);
-        self.table
-            .get_or_try_insert_with(number, || self.read(number))
+        self.table.get_or_try_insert_with(number, || {
+            let inode = self.read(number)?;
+            self.resident.add(1);
+            Ok(inode)
+        })
     }
 
     fn read(&self, number: InodeNumber) -> Result<Arc<Inode>> {
@@ -260,33 +268,47 @@ impl Inodes {
         if let Some(earlier) = self.table.get(&number) {
             earlier.bury(handle);
         }
-        self.table.insert(number, Arc::clone(&inode));
+        if self.table.insert(number, Arc::clone(&inode)).is_none() {
+            self.resident.add(1);
+        }
         Ok(inode)
     }
 
-    /// Drops inodes nobody needs from the shard that another one is going into, once that has
-    /// outgrown its share of memory.
+    /// Drops inodes nobody needs from the shard that another one is going into, once that and all shards
+    /// together have outgrown their share of memory: where many cores make many shards, some have
+    /// twice their share long before.
     fn make_room(&self, number: InodeNumber) {
         let shard = self.table.shard_of(&number);
         let evict_at = self.evict_at.get(shard);
-        if self.table.shard_len(shard) < evict_at.load(Ordering::Relaxed) {
+        let length = self.table.shard_len(shard);
+        if length < evict_at.load(Ordering::Relaxed) {
             return;
         }
-        self.table
-            .retain_shard(shard, |_, inode| !self.may_leave(inode));
+        if self.resident.get() < self.most {
+            evict_at.store(length + (1 << NEIGHBOUR_BITS), Ordering::Relaxed);
+            return;
+        }
+        let mut gone = 0;
+        self.table.retain_shard(shard, |_, inode| {
+            let may_leave = self.may_leave(inode);
+            gone += i64::from(may_leave);
+            !may_leave
+        });
+        self.resident.add(-gone);
         let left = self.table.shard_len(shard);
         if left >= MOST_SHARES * self.shard_share {
             // Most of them wait for their transaction, which is to end then.
             self.store.journal().request_commit();
         }
-        let next = self.shard_share.max(left + self.shard_share / 8 + 1);
+        // Walking costs a few looks for each that comes, however many are in use.
+        let next = self.shard_share.max(left + left / 4 + 1);
         evict_at.store(next, Ordering::Relaxed);
     }
 
     /// Whether an inode may leave memory. A held one may: its count stays. One without a name may
     /// not while it is held, and neither may an orphan, whose place is known only here.
     fn may_leave(&self, inode: &Arc<Inode>) -> bool {
-        if Arc::strong_count(inode) != 1 || inode.take_used() {
+        if Arc::strong_count(inode) != 1 || (!inode.is_dead() && inode.take_used()) {
             return false;
         }
         let is_needed = inode.state(|state| {
