@@ -44,6 +44,10 @@ pub struct BufferState {
     pub page: Page,
     /// The transaction that this buffer still owes its bytes to.
     pub dirty_in: Option<Tid>,
+    /// The last transaction on whose list it was put.
+    pub listed_in: Option<Tid>,
+    /// The transaction in which this life of the block began, if it began in memory.
+    pub born_in: Option<Tid>,
     /// Which checksum the bytes get.
     pub stamp: Stamp,
 }
@@ -81,6 +85,8 @@ impl Buffer {
         let state = BufferState {
             page,
             dirty_in: None,
+            listed_in: None,
+            born_in: None,
             stamp: Stamp::NONE,
         };
         Self {

@@ -11,7 +11,9 @@ use std::time::Duration;
 use images::{Image, Random};
 use pext4_block::{Device, RamDevice};
 use pext4_fs::options::Scaling;
-use pext4_fs::{AllocateMode, InodeNumber, MountOptions, New, Refusal, SetAttributes, Volume};
+use pext4_fs::{
+    AllocateMode, InodeNumber, MountOptions, New, Refusal, SetAttributes, SetXattrMode, Volume,
+};
 use pext4_sync::topology;
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -89,6 +91,48 @@ fn files_that_come_and_go_fill_no_transaction() {
             volume.unlink(ROOT, b"file").expect("it is there");
         }
         assert_eq!(commits(), before, "{scaling}");
+        volume.close().expect("a clean end");
+        assert_clean(&image, &device);
+    }
+}
+
+/// Blocks of attributes that begin and end in one transaction are used again in it, and are no revokes.
+#[test]
+fn attribute_blocks_that_come_and_go_fill_no_transaction() {
+    const SETS: u64 = 20_000;
+    for scaling in settings() {
+        let Some(image) = Image::make(&["-b", "4096", "-I", "128"]) else {
+            return;
+        };
+        let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
+        let options = MountOptions {
+            scaling,
+            commit_interval: Duration::from_secs(1000),
+            ..MountOptions::default()
+        };
+        let volume = Volume::open(Arc::clone(&device) as Arc<dyn Device>, options);
+        let volume = volume.expect("a mount");
+        let files: Vec<_> = (0..20)
+            .map(|number| new_file(&volume, &format!("file{number}")))
+            .collect();
+        let commits = || volume.report().get("journal", "commits");
+        let before = commits();
+        let mut random = Random(11);
+        for _ in 0..SETS {
+            let file = files[random.below(20) as usize];
+            let value = random.below(20).to_le_bytes();
+            let set = volume.set_xattr(file, b"user.value", &value, SetXattrMode::Any);
+            set.expect("room for a value");
+        }
+        assert_eq!(commits(), before, "{scaling}");
+        assert_eq!(
+            volume.report().get("journal", "revokes"),
+            Some(0),
+            "{scaling}"
+        );
+        for file in files {
+            volume.forget(file, 1);
+        }
         volume.close().expect("a clean end");
         assert_clean(&image, &device);
     }

@@ -220,6 +220,7 @@ impl<'a> Handle<'a> {
             let mut state = buffer.write();
             // Before the zeroes: the block may still owe its last life to the committing one.
             self.touch_buffer(&buffer, &mut state);
+            state.born_in = Some(self.tid);
             state.stamp = stamp;
             if used {
                 state.page = Page::zeroed(state.page.len());
@@ -231,8 +232,8 @@ impl<'a> Handle<'a> {
 
     /// Ends the life of a metadata block: this transaction writes it no more, earlier versions
     /// are not replayed, and none is written home once this transaction is durable (design rule
-    /// 6). One credit. The block may be used again once the transaction is durable.
-    pub fn forget(&mut self, block: BlockNumber) {
+    /// 6). One credit, but none if the answer is that it left no trace.
+    pub fn forget(&mut self, block: BlockNumber) -> Forgotten {
         self.changes += 1;
         if let Some(buffer) = self.core.cache.peek(block) {
             let mut state = buffer.write();
@@ -240,20 +241,28 @@ impl<'a> Handle<'a> {
                 self.save_older(older, |captures| captures.push(capture_of(&buffer, &state)));
             }
             state.dirty_in = None;
+            if state.born_in.take() == Some(self.tid) {
+                return Forgotten::WithoutTrace;
+            }
         }
         self.charge(1);
         self.core.transactions.revoke(self.tid, self.shard, block);
+        Forgotten::Revoked
     }
 
     fn touch_buffer(&mut self, buffer: &Arc<Buffer>, state: &mut BufferState) {
         let mut owed = Owed(state.dirty_in);
-        self.touch(
-            &mut owed,
-            1,
-            || Arc::new(DirtyBuffer(Arc::clone(buffer))),
-            |captures| captures.push(capture_of(buffer, state)),
-        );
+        let is_new = self.owes_from_now(&mut owed, |captures| {
+            captures.push(capture_of(buffer, state));
+        });
         state.dirty_in = owed.0;
+        // One that was forgotten in this transaction and lives again is on the list still.
+        if is_new && state.listed_in.replace(self.tid) != Some(self.tid) {
+            self.charge(1);
+            let object = Arc::new(DirtyBuffer(Arc::clone(buffer)));
+            let transactions = &self.core.transactions;
+            transactions.note_dirty(self.tid, self.shard, object);
+        }
     }
 
     fn save_older(&self, older: Tid, capture_older: impl FnOnce(&mut Vec<Capture>)) {
@@ -299,6 +308,16 @@ impl Drop for Handle<'_> {
         self.leave();
         order::handle_stopped();
     }
+}
+
+/// What a forgotten block left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forgotten {
+    /// It may be in the log: it must not be used again before the transaction is durable.
+    Revoked,
+    /// Its life began in this transaction, so nobody else can have seen it: no version is in the log, none
+    /// is on its way home, and its last life was revoked when that ended. It may be used again at once.
+    WithoutTrace,
 }
 
 /// A buffer on a transaction's list.

@@ -50,7 +50,7 @@ mod transaction;
 
 pub use client::{Capture, Client, Owed, Owing};
 pub use error::JournalError;
-pub use handle::Handle;
+pub use handle::{Forgotten, Handle};
 pub use journal::{Config, Journal, Log, Width};
 pub use log_area::LogArea;
 pub use opened::Opened;

@@ -12,7 +12,7 @@ use pext4_ondisk::group_descriptor::GroupDescriptor;
 use pext4_ondisk::{Corrupt, GroupNumber, Tid};
 
 use super::buddy::Span;
-use super::freed::FreedExtent;
+use super::freed::{FreedExtent, Reuse};
 use super::held::Held;
 use super::loaded::{BlockSide, InodeSide, Loaded};
 use super::slot::mark;
@@ -114,7 +114,12 @@ impl Held<'_> {
         }
         bitmap::clear_range(blocks.bitmap.make_mut(), span.start..span.end());
         blocks.is_changed = true;
-        blocks.pending.add(freed, number, waiting);
+        if freed.reuse == Reuse::OnceDurable {
+            blocks.pending.add(freed, number, waiting);
+        } else {
+            self.release(span);
+            self.groups.counts.pending.add(-i64::from(span.length));
+        }
         self.present().descriptor.free_clusters += span.length;
     }
 

@@ -3,7 +3,8 @@
 //! A free is first a note on its group's lock-free stack. Whoever next holds the group, or the
 //! committer, *folds* it: the bits of the bitmap that goes to disk are cleared. It then waits,
 //! still used in the buddy, until its transaction is durable; only then may the blocks be
-//! allocated again, or a replay could write old metadata over new data (rule D1).
+//! allocated again, or a replay could write old metadata over new data (rule D1). A metadata block that
+//! the transaction itself took and gave up is in no log, and is free as soon as it is folded.
 
 use std::collections::BTreeMap;
 
@@ -19,6 +20,17 @@ pub struct FreedExtent {
     pub tid: Tid,
     /// The blocks, relative to their group.
     pub span: Span,
+    /// When they may be used again.
+    pub reuse: Reuse,
+}
+
+/// When freed blocks may be allocated again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reuse {
+    /// Once the transaction is durable: until then a crash brings back who had them.
+    OnceDurable,
+    /// As soon as they are folded: this transaction took them, wrote nothing there, and gave them up.
+    AtOnce,
 }
 
 /// Freed extents of one group whose transactions are not durable yet, by their first block. What
@@ -45,7 +57,7 @@ impl Pending {
     /// Adds an extent, merged with what the same transaction freed beside it, and sees to it that
     /// the group is visited when the transaction is durable.
     pub fn add(&mut self, freed: FreedExtent, group: GroupNumber, waiting: &Waiting) {
-        let FreedExtent { tid, span } = freed;
+        let FreedExtent { tid, span, .. } = freed;
         let left = self.extents.range(..span.start).next_back();
         let left = left
             .map(|(&start, &extent)| (start, extent))
@@ -98,7 +110,7 @@ impl Pending {
 mod tests {
     use pext4_ondisk::{GroupNumber, Tid};
 
-    use super::{FreedExtent, Pending, Span, Waiting};
+    use super::{FreedExtent, Pending, Reuse, Span, Waiting};
     use crate::options::Frees;
 
     const DESIGNS: [Frees; 3] = [Frees::Listed, Frees::Merged, Frees::Deferred];
@@ -107,6 +119,7 @@ mod tests {
         FreedExtent {
             tid: Tid(tid),
             span: Span { start, length },
+            reuse: Reuse::OnceDurable,
         }
     }
 

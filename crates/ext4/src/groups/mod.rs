@@ -10,7 +10,8 @@
 //!
 //! Life of a block: *free* in bitmap and buddy; *taken* from the buddy, and used in the bitmap or
 //! set aside; *freed*: on the group's stack, then folded (clear in the bitmap, still used in the
-//! buddy), then free again once the transaction is durable.
+//! buddy), then free again once the transaction is durable, or at once where it was taken in the same
+//! one and never written.
 
 mod bits;
 pub mod buddy;
@@ -58,7 +59,7 @@ use slot::{Slot, mark};
 use stream_goals::StreamGoals;
 use waiting::Waiting;
 
-pub(crate) use freed::FreedExtent;
+pub(crate) use freed::{FreedExtent, Reuse};
 pub(crate) use held::Held;
 pub(crate) use preallocation::Aside;
 pub use preallocation::Preallocation;

@@ -9,7 +9,7 @@ use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, bitmap};
 
 use super::buddy::Span;
-use super::freed::FreedExtent;
+use super::freed::{FreedExtent, Reuse};
 use super::testing::{Ground, image};
 use crate::mballoc::Request;
 use crate::options::MountOptions;
@@ -213,10 +213,11 @@ fn frees_of_an_older_transaction_stay_out_of_the_next_and_the_next_out_of_them()
         start: first,
         length: 4,
     };
-    groups
-        .slot(group)
-        .freed
-        .push(FreedExtent { tid: older, span });
+    groups.slot(group).freed.push(FreedExtent {
+        tid: older,
+        span,
+        reuse: Reuse::OnceDurable,
+    });
     let next = Request {
         length: 8,
         ..Request::one(InodeNumber(12), BlockNumber(run.start.get() + 8))

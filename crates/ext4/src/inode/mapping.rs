@@ -163,10 +163,9 @@ impl NodeStore for Nodes<'_, '_> {
     fn free(&mut self, block: BlockNumber) -> Result<()> {
         let inodes = self.inodes;
         let change = self.changing();
-        change.handle.forget(block);
+        inodes.groups.free_metadata(change.handle, block)?;
         change.has_begun = true;
         change.blocks -= 1;
-        inodes.groups.free(change.handle, block, 1)?;
         Ok(())
     }
 }
@@ -401,12 +400,13 @@ impl Inodes {
             Ok(left.or((start > range.start).then_some(start)))
         })?;
         for (start, length) in freed {
-            if is_metadata {
-                (0..length)
-                    .filter_map(|step| start.checked_add(step))
-                    .for_each(|block| handle.forget(block));
+            if !is_metadata {
+                self.groups.free(handle, start, length)?;
+                continue;
             }
-            self.groups.free(handle, start, length)?;
+            for block in (0..length).filter_map(|step| start.checked_add(step)) {
+                self.groups.free_metadata(handle, block)?;
+            }
         }
         Ok(left)
     }

@@ -7,12 +7,12 @@
 //! bits it clears, and whether they were set, turns out when it is folded. Otherwise it waits for
 //! the group and clears the bits itself.
 
-use pext4_jbd2::{Handle, Owed};
+use pext4_jbd2::{Forgotten, Handle, Owed};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber};
 
 use crate::error::Result;
 use crate::groups::buddy::Span;
-use crate::groups::{CREDITS_PER_GROUP, FreedExtent, Groups};
+use crate::groups::{CREDITS_PER_GROUP, FreedExtent, Groups, Reuse};
 use crate::options::Frees;
 use crate::statistics::Event;
 
@@ -26,6 +26,28 @@ impl Groups {
     /// `Corrupt` if they lie outside the file system or hold its own structures; nothing is freed
     /// then.
     pub fn free(&self, handle: &mut Handle<'_>, start: BlockNumber, length: u32) -> Result<()> {
+        self.check_freeable(start, length)?;
+        self.free_run(handle, (start, length), Reuse::OnceDurable);
+        Ok(())
+    }
+
+    /// Ends the life of a metadata block and frees it. One that this transaction made and nobody else
+    /// has seen can be allocated again at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Groups::free`].
+    pub fn free_metadata(&self, handle: &mut Handle<'_>, block: BlockNumber) -> Result<()> {
+        self.check_freeable(block, 1)?;
+        let reuse = match handle.forget(block) {
+            Forgotten::Revoked => Reuse::OnceDurable,
+            Forgotten::WithoutTrace => Reuse::AtOnce,
+        };
+        self.free_run(handle, (block, 1), reuse);
+        Ok(())
+    }
+
+    fn check_freeable(&self, start: BlockNumber, length: u32) -> Result<()> {
         let geometry = &self.store.geometry;
         if !geometry.contains(start, u64::from(length)) {
             let problem = format!("{length} blocks to be freed lie outside the file system");
@@ -40,6 +62,14 @@ impl Groups {
                 .in_block(start)
                 .into());
         }
+        Ok(())
+    }
+
+    /// Frees a run that was checked.
+    fn free_run(&self, handle: &mut Handle<'_>, run: (BlockNumber, u32), reuse: Reuse) {
+        let geometry = &self.store.geometry;
+        let (start, length) = run;
+        let end = start.get() + u64::from(length);
         let mut at = start;
         while at.get() < end {
             let (group, offset) = geometry
@@ -48,45 +78,40 @@ impl Groups {
                 .expect("the range lies inside the file system");
             let left = u32::try_from(end - at.get()).unwrap_or(u32::MAX);
             let here = left.min(geometry.blocks_in(group) - offset);
-            self.free_in_group(
-                handle,
-                group,
-                Span {
-                    start: offset,
-                    length: here,
-                },
-            );
+            let span = Span {
+                start: offset,
+                length: here,
+            };
+            let tid = handle.tid();
+            self.free_in_group(handle, group, FreedExtent { tid, span, reuse });
             at = BlockNumber(at.get() + u64::from(here));
         }
         self.report();
-        Ok(())
     }
 
-    fn free_in_group(&self, handle: &mut Handle<'_>, group: GroupNumber, span: Span) {
+    fn free_in_group(&self, handle: &mut Handle<'_>, group: GroupNumber, freed: FreedExtent) {
         self.count_event(Event::Freed);
         match self.waiting.design {
-            Frees::Deferred => self.leave_freed(handle, group, span),
-            Frees::Listed | Frees::Merged => self.clear_freed(handle, group, span),
+            Frees::Deferred => self.leave_freed(handle, group, freed),
+            Frees::Listed | Frees::Merged => self.clear_freed(handle, group, freed),
         }
     }
 
-    fn leave_freed(&self, handle: &mut Handle<'_>, group: GroupNumber, span: Span) {
-        let tid = handle.tid();
+    fn leave_freed(&self, handle: &mut Handle<'_>, group: GroupNumber, freed: FreedExtent) {
         self.note_free(handle, group);
         if self.keep_blocks(group) {
-            self.count_free(span);
-            self.slot(group).freed.push(FreedExtent { tid, span });
+            self.count_free(freed.span);
+            self.slot(group).freed.push(freed);
         }
     }
 
-    fn clear_freed(&self, handle: &mut Handle<'_>, group: GroupNumber, span: Span) {
+    fn clear_freed(&self, handle: &mut Handle<'_>, group: GroupNumber, freed: FreedExtent) {
         self.make_room_for(group);
-        let tid = handle.tid();
         let mut held = self.hold(group);
         if held.load_blocks() {
             held.touch(handle);
-            self.count_free(span);
-            held.fold_one(FreedExtent { tid, span });
+            self.count_free(freed.span);
+            held.fold_one(freed);
         }
     }
 

@@ -259,8 +259,7 @@ fn change(
 /// Takes one inode's use off a block and frees it if that was the last.
 fn turn_away(inodes: &Inodes, handle: &mut Handle<'_>, buffer: &Arc<Buffer>) -> Result<()> {
     if leave(inodes, handle, buffer)? == Turn::Unused {
-        inodes.groups.free(handle, buffer.block(), 1)?;
-        handle.forget(buffer.block());
+        inodes.groups.free_metadata(handle, buffer.block())?;
     }
     Ok(())
 }

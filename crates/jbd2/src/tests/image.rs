@@ -78,9 +78,9 @@ fn commit(journal: &Journal, blocks: &[(u64, u8)], freed: &[u64]) {
         let buffer = handle.create(BlockNumber(block), Stamp::NONE);
         handle.edit(&buffer, Stamp::NONE, |page| page.fill(byte));
     }
-    freed
-        .iter()
-        .for_each(|&block| handle.forget(BlockNumber(block)));
+    freed.iter().for_each(|&block| {
+        handle.forget(BlockNumber(block));
+    });
     let tid = handle.tid();
     drop(handle);
     journal.commit(tid).expect("the device works");

@@ -5,6 +5,7 @@ use pext4_ondisk::journal::JournalIncompat;
 use pext4_sync::thread;
 
 use super::*;
+use crate::Forgotten;
 
 const LOG: u32 = 60;
 
@@ -226,19 +227,52 @@ fn a_block_freed_and_begun_again_in_one_transaction_is_not_revoked() {
     let toy = Toy::open(Arc::clone(&device), Some(LOG));
     let mut handle = toy.journal.start(9).expect("the journal runs");
     toy.create(&mut handle, 21, 1);
-    handle.forget(BlockNumber(21));
-    toy.create(&mut handle, 21, 2);
-    toy.create(&mut handle, 22, 2);
-    handle.forget(BlockNumber(22));
-    let tid = handle.tid();
+    toy.create(&mut handle, 22, 1);
     drop(handle);
-    toy.journal.commit(tid).expect("the journal runs");
+    toy.journal.commit_running().expect("the journal runs");
+    let mut handle = toy.journal.start(9).expect("the journal runs");
+    assert_eq!(handle.forget(BlockNumber(21)), Forgotten::Revoked);
+    toy.create(&mut handle, 21, 2);
+    assert_eq!(handle.forget(BlockNumber(22)), Forgotten::Revoked);
+    drop(handle);
+    toy.journal.commit_running().expect("the journal runs");
     assert_eq!(toy.journal.statistics().revokes, 1);
     drop(toy);
     let recovered = recover(&device, LOG);
-    assert_eq!(recovered.transactions, 1);
+    assert_eq!(recovered.transactions, 2);
     assert_metadata(&*device, 21, 2);
-    assert_eq!(read_block(&*device, 22), [0; BLOCK], "never written");
+}
+
+/// It needs no revoke, and its next life needs no credit: it is on the list still.
+#[test]
+fn a_block_that_began_and_ended_in_one_transaction_leaves_no_trace() {
+    let device: Arc<dyn Device> = Arc::new(blank(LOG));
+    let toy = Toy::open(Arc::clone(&device), Some(LOG));
+    let mut handle = toy.journal.start(9).expect("the journal runs");
+    for value in 1..=3 {
+        toy.create(&mut handle, 21, value);
+        assert_eq!(handle.credits(), 8);
+        assert_eq!(handle.forget(BlockNumber(21)), Forgotten::WithoutTrace);
+    }
+    toy.create(&mut handle, 22, 5);
+    assert_eq!(handle.forget(BlockNumber(22)), Forgotten::WithoutTrace);
+    toy.create(&mut handle, 22, 6);
+    assert_eq!(handle.credits(), 7);
+    drop(handle);
+    toy.journal.commit_running().expect("the journal runs");
+    assert_eq!(toy.journal.statistics().revokes, 0);
+    let mut handle = toy.journal.start(9).expect("the journal runs");
+    assert_eq!(
+        handle.forget(BlockNumber(22)),
+        Forgotten::Revoked,
+        "it is in the log"
+    );
+    drop(handle);
+    drop(toy);
+    let recovered = recover(&device, LOG);
+    assert_eq!(recovered.transactions, 1);
+    assert_eq!(read_block(&*device, 21), [0; BLOCK], "never written");
+    assert_metadata(&*device, 22, 6);
 }
 
 #[test]
