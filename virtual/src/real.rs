@@ -20,7 +20,16 @@ fn main() -> Result<()> {
         .iter()
         .map(|word| word.parse().with_context(|| word.clone()))
         .collect::<Result<_>>()?;
-    let [tasks, commit, groups, journal_blocks, files, values, milliseconds] = numbers[..] else {
+    let [
+        tasks,
+        commit,
+        groups,
+        journal_blocks,
+        files,
+        values,
+        milliseconds,
+    ] = numbers[..]
+    else {
         anyhow::bail!("see the head of the source");
     };
     let window = Duration::from_millis(u64::from(milliseconds));

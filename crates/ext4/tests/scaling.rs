@@ -3,6 +3,7 @@
 
 mod images;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -18,6 +19,8 @@ use pext4_sync::topology;
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const BLOCK: u64 = 4096;
+/// The flag of `chattr +T`.
+const TOPDIR: u32 = 0x2_0000;
 
 /// Settings that between them have every value of every switch.
 fn settings() -> Vec<Scaling> {
@@ -404,6 +407,40 @@ fn live_in(volume: &Volume, directory: InodeNumber, number: u64) {
             volume.unlink(directory, own.as_bytes()).expect("mine");
         }
     }
+}
+
+/// The directories below one with the flag (`chattr +T`) begin regions of their own, as those below the
+/// root do; below any other they stay near it.
+#[test]
+fn a_top_directory_spreads_those_below_it() {
+    let shape = ["-b", "1024", "-g", "1024", "-N", "8192", "-G", "4"];
+    let Some(image) = Image::make(&shape) else {
+        return;
+    };
+    let (volume, device) = open(&image, Scaling::FULL);
+    let new_directory = |parent, name: &str| {
+        let made = volume.make_directory(parent, name.as_bytes(), &New::default());
+        made.expect("room for a directory").inode
+    };
+    let regions_below = |parent: InodeNumber| {
+        let below = (0..12).map(|number| new_directory(parent, &format!("below{number}")));
+        // 64 groups of 128 inodes, four a region.
+        let regions = below.map(|inode| (inode.get() - 1) / 128 / 4);
+        regions.collect::<BTreeSet<u32>>().len()
+    };
+    let (plain, top) = (new_directory(ROOT, "plain"), new_directory(ROOT, "top"));
+    let flags = volume.attributes(top).expect("it is there").flags;
+    let flag = SetAttributes {
+        flags: Some(flags | TOPDIR),
+        ..SetAttributes::default()
+    };
+    volume
+        .set_attributes(top, &flag)
+        .expect("a flag of its own");
+    assert_eq!(regions_below(plain), 1);
+    assert!(regions_below(top) >= 8);
+    volume.close().expect("a clean end");
+    assert_clean(&image, &device);
 }
 
 /// Whichever cores make a directory grow, its blocks lie in one piece.

@@ -25,6 +25,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::LazyLock;
 
 use crate::atomic::{AtomicU32, AtomicUsize, Ordering};
+use crate::hash::spread;
 use crate::held::Held;
 use crate::order::Class;
 use crate::rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -404,9 +405,8 @@ impl Readers {
 /// The slot of a lock, the same in each shard.
 #[inline]
 fn index(address: usize) -> usize {
-    // The upper bits of Fibonacci hashing: addresses are multiples of something.
-    let mixed = (address as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    (mixed >> (u64::BITS - SLOTS.ilog2())) as usize
+    // The upper bits: addresses are multiples of something.
+    (spread(address as u64) >> (u32::BITS - SLOTS.ilog2())) as usize
 }
 
 #[cfg(all(test, not(loom)))]

@@ -12,6 +12,13 @@ use std::sync::LazyLock;
 /// The bits of the golden ratio: odd, and without a pattern.
 const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
 
+/// A number from `0` to `2^32 - 1` that lies far from those of its neighbours, the same in every process:
+/// Fibonacci hashing. Taken modulo a power of two, or scaled, it is as well spread as before.
+#[must_use]
+pub const fn spread(number: u64) -> u32 {
+    (number.wrapping_mul(MULTIPLIER) >> 32) as u32
+}
+
 static START: LazyLock<u64> = LazyLock::new(|| {
     if cfg!(any(debug_assertions, feature = "virtual")) {
         0x243F_6A88_85A3_08D3

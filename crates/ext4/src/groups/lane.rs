@@ -2,9 +2,10 @@
 //!
 //! A lane is 512 numbers of one group: a cache line of the bitmap in memory, and many whole blocks of the
 //! inode table. Cores with lanes of their own share neither that line, nor the blocks of their inodes,
-//! nor what a transaction and the table of inodes in memory keep by block. It is advice of a shard to itself. Nobody else is told, so two shards
-//! may have one lane, and values that were stored by two threads of a shard may be mixed: then
-//! a claim meets others again, which costs a race.
+//! nor what a transaction and the table of inodes in memory keep by block.
+//!
+//! It is advice of a shard to itself. Nobody else is told, so two shards may have one lane, and values that
+//! were stored by two threads of a shard may be mixed: then a claim meets others again, which costs a race.
 
 use pext4_ondisk::{GroupNumber, Tid};
 use pext4_sync::atomic::{AtomicU32, AtomicU64, Ordering};

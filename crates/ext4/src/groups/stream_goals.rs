@@ -19,6 +19,7 @@
 
 use pext4_ondisk::GroupNumber;
 use pext4_sync::atomic::{AtomicU32, Ordering};
+use pext4_sync::hash::spread;
 use pext4_sync::topology;
 
 use super::waiting::GlobalLists;
@@ -27,8 +28,6 @@ use crate::store::Store;
 
 /// "No goal yet."
 const NONE: u32 = u32::MAX;
-/// The bits of the golden ratio: odd, and without a pattern.
-const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Goals for each core, where there are more of them than cores.
 const SPREAD: u32 = 16;
 /// Goals if each inode has its own.
@@ -73,7 +72,7 @@ impl StreamGoals {
             Self::Locked => None,
             Self::Slots(slots) => Some(&slots[inode as usize % slots.len()]),
             Self::Spread(slots) => {
-                let spread = u64::from(inode).wrapping_mul(MULTIPLIER) >> 32;
+                let spread = spread(u64::from(inode));
                 Some(&slots[spread as usize % slots.len()])
             }
         }

@@ -15,6 +15,7 @@
 use pext4_jbd2::Handle;
 use pext4_ondisk::{GroupNumber, InodeNumber};
 use pext4_sync::Bits;
+use pext4_sync::hash::spread;
 
 use super::claim::Patience;
 use crate::groups::Groups;
@@ -56,7 +57,8 @@ impl Groups {
             lane.leave();
             return None;
         }
-        let (at, claimed) = self.claim_new_lane(handle, home, spread(shard))?;
+        // Neighbours look first in places that lie far apart.
+        let (at, claimed) = self.claim_new_lane(handle, home, spread(u64::from(shard)))?;
         lane.enter(home, at.group, at.line);
         self.note_claim(at.group, &claimed, false)
     }
@@ -114,9 +116,4 @@ impl Groups {
         };
         Some(Line { group, line, room })
     }
-}
-
-/// Where a shard looks first: neighbours lie far apart.
-fn spread(shard: u32) -> u32 {
-    shard.wrapping_mul(0x9E37_79B1) >> 8
 }

@@ -1,9 +1,10 @@
 //! Which inode number a new file gets.
 //!
 //! [`orlov`] says in which order groups are tried; [`claim`] how one gives a number, as the switch
-//! `inode-bits` says; [`lanes`] how makers of files who meet part again. Groups that somebody else holds are passed by at first and waited for in a
-//! second round, so makers of many files do not queue at one bitmap. A third round asks every
-//! group, whatever the hints say, so that no free inode is missed.
+//! `inode-bits` says; [`lanes`] how makers of files who meet part again. Groups that somebody else
+//! holds are passed by at first and waited for in a second round, so makers of many files do not queue
+//! at one bitmap. A third round asks every group, whatever the hints say, so that no free inode is
+//! missed.
 //!
 //! The lowest free inode is taken where cores do not meet, so the never used part of a table only
 //! shrinks from its front.

@@ -13,6 +13,7 @@
 
 use pext4_ondisk::{GroupNumber, InodeNumber};
 use pext4_sync::atomic::Ordering;
+use pext4_sync::hash::spread;
 
 use crate::groups::Groups;
 
@@ -101,8 +102,8 @@ impl Groups {
     fn for_top_directory(&self) -> GroupNumber {
         let regions = self.regions();
         let limits = self.limits();
-        // Shards and calls begin in different places; a multiplication spreads their numbers.
-        let first = self.hints.next_spread().wrapping_mul(0x9E37_79B1) % regions;
+        // Shards and calls begin in different places.
+        let first = spread(u64::from(self.hints.next_spread())) % regions;
         let fewest = (0..regions.min(MOST_REGIONS))
             .map(|step| (first + step) % regions)
             .map(|region| (region, self.region(region)))
