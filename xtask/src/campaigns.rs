@@ -133,6 +133,23 @@ pub fn loom() -> Result<()> {
     execute(command.args(["--", "models::"]))
 }
 
+/// The engine's tests, watched by ThreadSanitizer; the standard library is built with it, or each
+/// `Arc` would be reported. Wants nightly with `rust-src`.
+pub fn thread_sanitizer() -> Result<()> {
+    const TARGET: &str = "x86_64-unknown-linux-gnu";
+    let mut command = Command::new("cargo");
+    command.args(["+nightly", "test", "-Zbuild-std", "--target", TARGET]);
+    for package in ["pext4-sync", "pext4-block", "pext4-jbd2", "pext4-fs"] {
+        command.args(["-p", package]);
+    }
+    command
+        .args(["--lib", "--test", "scaling"])
+        .env("RUSTFLAGS", "-Zsanitizer=thread")
+        .env("CARGO_TARGET_DIR", "target/tsan")
+        .current_dir(workspace());
+    execute(&mut command)
+}
+
 /// A workload on virtual cores. Two programs are built: one whose locks and atomics know virtual
 /// time, and one with everybody's, which measures real threads to calibrate and compare.
 pub fn virtual_cores(options: &[&str]) -> Result<()> {

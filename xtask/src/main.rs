@@ -26,6 +26,8 @@ Chores of the pext4 workspace.
   cargo xtask fuzz [TARGET [SECONDS]]
                                 coverage-guided; wants nightly and cargo-fuzz
   cargo xtask loom              exhaustive interleavings of the lock-free pieces
+  cargo xtask tsan              the engine's tests, watched by ThreadSanitizer; wants nightly with
+                                rust-src
   cargo xtask bench build       images of the same trees by pext4 and by other tools
   cargo xtask virtual WORKLOAD [OPTIONS]
                                 a workload's curve on virtual cores; --help lists the options
@@ -66,6 +68,7 @@ fn run(words: &[&str]) -> Result<()> {
         ["fuzz", target] => campaigns::fuzz(Some(target), 600),
         ["fuzz", target, seconds] => campaigns::fuzz(Some(target), number(seconds)?),
         ["loom"] => campaigns::loom(),
+        ["tsan"] => campaigns::thread_sanitizer(),
         ["bench", rest @ ..] => bench::run(rest),
         ["virtual", options @ ..] => campaigns::virtual_cores(options),
         ["virtual-test"] => campaigns::virtual_test(),
