@@ -35,10 +35,15 @@ fn settings() -> Vec<Scaling> {
 }
 
 fn open(image: &Image, scaling: Scaling) -> (Volume, Arc<RamDevice>) {
+    open_for(image, scaling, MountOptions::default().commit_interval)
+}
+
+fn open_for(image: &Image, scaling: Scaling, interval: Duration) -> (Volume, Arc<RamDevice>) {
     println!("setting {scaling}");
     let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
     let options = MountOptions {
         scaling,
+        commit_interval: interval,
         ..MountOptions::default()
     };
     let volume = Volume::open(Arc::clone(&device) as Arc<dyn Device>, options);
@@ -78,14 +83,7 @@ fn files_that_come_and_go_fill_no_transaction() {
         let Some(image) = Image::make(&["-b", "4096"]) else {
             return;
         };
-        let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
-        let options = MountOptions {
-            scaling,
-            commit_interval: Duration::from_secs(1000),
-            ..MountOptions::default()
-        };
-        let volume = Volume::open(Arc::clone(&device) as Arc<dyn Device>, options);
-        let volume = volume.expect("a mount");
+        let (volume, device) = open_for(&image, scaling, Duration::from_secs(1000));
         let commits = || volume.report().get("journal", "commits");
         let before = commits();
         for _ in 0..FILES {
@@ -107,14 +105,7 @@ fn attribute_blocks_that_come_and_go_fill_no_transaction() {
         let Some(image) = Image::make(&["-b", "4096", "-I", "128"]) else {
             return;
         };
-        let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
-        let options = MountOptions {
-            scaling,
-            commit_interval: Duration::from_secs(1000),
-            ..MountOptions::default()
-        };
-        let volume = Volume::open(Arc::clone(&device) as Arc<dyn Device>, options);
-        let volume = volume.expect("a mount");
+        let (volume, device) = open_for(&image, scaling, Duration::from_secs(1000));
         let files: Vec<_> = (0..20)
             .map(|number| new_file(&volume, &format!("file{number}")))
             .collect();
