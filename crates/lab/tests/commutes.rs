@@ -566,10 +566,19 @@ fn check(first: &str, second: &str, found: &Found, used: &mut BTreeSet<usize>) -
     wrong
 }
 
-#[test]
-fn what_commutes_shares_nothing() {
-    topology::imitate(PROCESSORS);
+/// Each pair that shares what no exception names, and what that is. `moved` files with attributes come first,
+/// so that numbers and blocks fall otherwise.
+fn shared_things(moved: u32) -> BTreeMap<String, String> {
     let volume = volume();
+    for number in 0..moved {
+        let name = format!("moved{number}");
+        let made = volume.create(InodeNumber::ROOT, name.as_bytes(), &NEW);
+        let inode = made.expect("there is room").inode;
+        let value = number.to_le_bytes().repeat(100);
+        let set = volume.set_xattr(inode, b"user.large", &value, SetXattrMode::Any);
+        set.expect("there is room");
+        volume.forget(inode, 1);
+    }
     let common = common(&volume);
     let [left, right] = [0, 1].map(|number| Worker::start(&volume, common, number));
     let all = |operations: &'static [Operation]| -> Vec<(&str, Vec<Trace>, Vec<Trace>)> {
@@ -602,10 +611,24 @@ fn what_commutes_shares_nothing() {
             ));
         }
     }
+    let short = |line: &String| line.split(" in ").next().unwrap_or_default().to_owned();
+    wrong.into_iter().map(|line| (short(&line), line)).collect()
+}
+
+#[test]
+fn what_commutes_shares_nothing() {
+    topology::imitate(PROCESSORS);
+    let mut wrong = shared_things(0);
+    if !wrong.is_empty() {
+        // Two blocks may fall to one shard by chance, and then do so in every round.
+        let again = shared_things(41);
+        wrong.retain(|thing, _| again.contains_key(thing));
+    }
+    let lines: Vec<String> = wrong.into_values().collect();
     assert!(
-        wrong.is_empty(),
+        lines.is_empty(),
         "{} things are shared:\n{}",
-        wrong.len(),
-        wrong.join("\n")
+        lines.len(),
+        lines.join("\n")
     );
 }
