@@ -1,7 +1,7 @@
 //! Chores of the pext4 workspace: `cargo xtask COMMAND`.
 //!
 //! `test` is what the README promises and continuous integration runs. The campaigns (`crash`,
-//! `soak`, `fuzz`, `loom`) are the same tests with more patience; each prints the seed of what it
+//! `soak`, `fuzz`, `loom`, `tsan`) are the same tests with more patience; each prints the seed of what it
 //! finds.
 
 mod bench;

@@ -124,21 +124,6 @@ impl Bits {
         self.word_of(bit).fetch_and(!mask, Ordering::AcqRel) & mask != 0
     }
 
-    /// Claims a clear bit at or behind `from`.
-    #[must_use]
-    pub fn claim(&self, from: u32) -> Option<Claim> {
-        let mut races = 0;
-        let mut from = from;
-        loop {
-            let bit = self.next_clear(from)?;
-            if self.set(bit) {
-                return Some(Claim { bit, races });
-            }
-            races += 1;
-            from = bit + 1;
-        }
-    }
-
     /// Claims a clear bit of one line of [`Bits::LINE`].
     #[must_use]
     pub fn claim_in_line(&self, line: u32) -> Option<Claim> {
@@ -240,13 +225,14 @@ mod tests {
     #[test]
     fn every_bit_is_claimed_once() {
         let bits = Bits::from_bytes(&[0; 100], 777);
+        let claim = || (0..2).find_map(|line| bits.claim_in_line(line));
         let mut claimed = thread::scope(|scope| {
             let workers: Vec<_> = (0..4)
                 .map(|_| {
                     scope.spawn(|| {
                         let mut mine = Vec::new();
                         let mut steps = 0;
-                        while let Some(claim) = bits.claim(0) {
+                        while let Some(claim) = claim() {
                             mine.push(claim.bit);
                             steps += 1;
                             if steps % 5 == 0 {
@@ -263,7 +249,7 @@ mod tests {
             }
             claimed
         });
-        while let Some(claim) = bits.claim(0) {
+        while let Some(claim) = claim() {
             claimed.push(claim.bit);
         }
         claimed.sort_unstable();
@@ -287,12 +273,12 @@ mod models {
             let other = {
                 let bits = Arc::clone(&bits);
                 thread::spawn("other", move || {
-                    let mine = bits.claim(0).map(|claim| claim.bit);
+                    let mine = bits.claim_in_line(0).map(|claim| claim.bit);
                     bits.clear(0);
                     mine
                 })
             };
-            let mine = bits.claim(0).map(|claim| claim.bit);
+            let mine = bits.claim_in_line(0).map(|claim| claim.bit);
             let others = other.join().expect("no panic");
             assert!(mine.is_some() && others.is_some());
             assert_ne!(mine, others);

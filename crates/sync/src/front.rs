@@ -23,9 +23,9 @@ use crate::lock::Mutex;
 use crate::order::Class;
 use crate::sharded::Sharded;
 
-/// Requests for one key, unbroken by others, before it is remembered.
+/// Requests for one key, beyond those for keys that found no place beside it, before it is remembered.
 const PATIENCE: u8 = 3;
-/// Requests for other keys that a remembered one outlasts, at most.
+/// Requests for keys without a place that a remembered one outlasts, at most.
 const MOST_CREDIT: u8 = 15;
 /// Places that a key may have: two that are asked for all the time do not drive each other out.
 const WAYS: usize = 2;
