@@ -4,9 +4,9 @@
 //! directory at the top (below the root, or below one with the flag for it, `chattr +T`) begins a new
 //! region: it goes to a flexible group with more free inodes and blocks than the average, and few
 //! directories. Any other directory stays in its parent's flexible group while that is not worse than
-//! the average by too much, and takes the member with the fewest directories there: files
-//! follow their directory, so makers of files in different directories work on different groups. A file goes to its parent's group or, if that is full,
-//! to one that depends on the parent, by quadratic steps.
+//! the average by too much, and takes the member with the fewest directories there: files follow their
+//! directory, so makers of files in different directories work on different groups. A file goes to its
+//! parent's group or, if that is full, to one that depends on the parent, by quadratic steps.
 //!
 //! All of it is read from hints; a stale one costs distance, never correctness.
 
