@@ -48,6 +48,10 @@ pub struct BufferState {
     pub listed_in: Option<Tid>,
     /// The transaction in which this life of the block began, if it began in memory.
     pub born_in: Option<Tid>,
+    /// The transaction in which its users are counted core by core, if that is done in the one that runs.
+    pub counted_apart_in: Option<Tid>,
+    /// The core that last counted a user, if one has.
+    pub counted_by: Option<usize>,
     /// Which checksum the bytes get.
     pub stamp: Stamp,
 }
@@ -87,6 +91,8 @@ impl Buffer {
             dirty_in: None,
             listed_in: None,
             born_in: None,
+            counted_apart_in: None,
+            counted_by: None,
             stamp: Stamp::NONE,
         };
         Self {

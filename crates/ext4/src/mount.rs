@@ -33,6 +33,7 @@ use crate::error::{Error, Result};
 use crate::groups::Groups;
 use crate::inode::present;
 use crate::inode::table::{self, Inodes};
+use crate::mbcache::{Counting, SharedBlocks};
 use crate::options::MountOptions;
 use crate::orphan::Orphans;
 use crate::store::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Store, now};
@@ -70,10 +71,17 @@ impl Volume {
         let orphans = Orphans::open(Arc::clone(&store), found.file, found.chain)?;
         recovery::check_root(&store)?;
         let table = table::empty_table();
+        let attribute_blocks = Arc::new(shared_blocks(&store));
         if !store.options.read_only {
-            journal::begin(&store, &groups, &table, recovered.log)?;
+            let lent = journal::Lent {
+                store: &store,
+                groups: &groups,
+                inodes: &table,
+                attribute_blocks: &attribute_blocks,
+            };
+            journal::begin(&lent, recovered.log)?;
         }
-        let inodes = Inodes::new(store, groups, orphans, table);
+        let inodes = Inodes::new(store, groups, orphans, table, attribute_blocks);
         let volume = Self::assemble(inodes, overhead_blocks, notes);
         volume.finish_orphans()
     }
@@ -287,6 +295,21 @@ fn ground(
         options.cache_size / 2,
     ));
     Store::new(device, cache, geometry, superblock, options)
+}
+
+/// What counts references core by core frees some of them at another time, so whoever wants the same bytes
+/// again does without.
+fn shared_blocks(store: &Store) -> SharedBlocks {
+    let options = &store.options;
+    let counting = match options.repeatable {
+        Some(_) => Counting::InBlock,
+        None => Counting::WhereMet,
+    };
+    SharedBlocks::new(
+        options.scaling.attribute_cache,
+        options.cache_size,
+        counting,
+    )
 }
 
 fn directory_settings(store: &Store) -> DirectorySettings {

@@ -11,6 +11,7 @@ use images::{Image, Random};
 use pext4_block::{Access, FileDevice};
 use pext4_fs::options::{AttributeCache, Scaling};
 use pext4_fs::{InodeNumber, MountOptions, New, Refusal, SetXattrMode, Volume};
+use pext4_sync::topology;
 
 const SETTINGS: [AttributeCache; 5] = [
     AttributeCache::Off,
@@ -143,6 +144,8 @@ fn a_block_serves_1024_inodes() {
             continue;
         }
         let volume = open(&image, setting);
+        // Cores that meet leave room in it for what each may count for itself.
+        let _pin = topology::pin(0);
         let files: Vec<_> = (0..1030)
             .map(|n| create(&volume, &format!("f{n}")))
             .collect();
@@ -272,7 +275,7 @@ fn many_threads_share_few_values() {
             for thread in 0..4 {
                 let volume = &volume;
                 scope.spawn(move || {
-                    let _pin = pext4_sync::topology::pin(thread as usize);
+                    let _pin = topology::pin(thread as usize);
                     work(volume, thread, seed);
                 });
             }
@@ -284,8 +287,99 @@ fn many_threads_share_few_values() {
                 "{setting:?}: {seen:?}"
             );
         }
+        assert_eq!(seen.apart > 0, setting == AttributeCache::Sharded);
         assert!(before - free_blocks(&volume) < 40, "{setting:?}");
         volume.close().expect("a clean close");
         image.assert_clean();
     }
+}
+
+/// Sets a value from the core of this number.
+fn set_on(core: usize, volume: &Volume, inode: InodeNumber, value: &[u8]) {
+    let _pin = topology::pin(core);
+    set(volume, inode, value);
+}
+
+/// From when cores meet at a block to the end of the transaction it stays, and each core's users are
+/// counted by itself; then it has the sum, or is free.
+#[test]
+fn cores_that_meet_count_for_themselves() {
+    let Some(image) = Image::make(&["-b", "1024", "-I", "128", "-N", "4000"]) else {
+        return;
+    };
+    let volume = open(&image, AttributeCache::Sharded);
+    let files: Vec<_> = (0..1200)
+        .map(|n| create(&volume, &format!("f{n}")))
+        .collect();
+    let before = free_blocks(&volume);
+    let apart = || volume.attribute_cache_statistics().apart;
+    set_on(0, &volume, files[0], &[7; 300]);
+    set_on(0, &volume, files[1], &[7; 300]);
+    assert_eq!(apart(), 0, "one core counts in the block");
+    set_on(1, &volume, files[2], &[7; 300]);
+    assert_eq!(apart(), 1);
+    // All three leave, each from another core than it came.
+    for (core, file) in [(1, 0), (2, 1), (0, 2)] {
+        set_on(core, &volume, files[file], &[8; 300]);
+    }
+    let found = volume.attribute_cache_statistics().hits;
+    set_on(2, &volume, files[3], &[7; 300]);
+    assert_eq!(
+        volume.attribute_cache_statistics().hits,
+        found + 1,
+        "it is still there"
+    );
+    set_on(1, &volume, files[3], &[8; 300]);
+    assert_eq!(before - free_blocks(&volume), 1, "the first is free");
+
+    // More than the cores may note, all of which the blocks must tell.
+    for (number, &file) in files.iter().enumerate() {
+        set_on(number % 3, &volume, file, &[9; 300]);
+    }
+    let taken = before - free_blocks(&volume);
+    assert!((2..=3).contains(&taken), "{taken} blocks");
+    for (number, &file) in files.iter().enumerate() {
+        let _pin = topology::pin(number % 2);
+        volume.remove_xattr(file, NAME).expect("there");
+    }
+    assert_eq!(before, free_blocks(&volume));
+    for (number, &file) in files.iter().enumerate().take(50) {
+        set_on(number % 3, &volume, file, &[9; 300]);
+    }
+    volume.close().expect("a clean close");
+    image.assert_clean();
+}
+
+/// Whoever finds no block while some may turn out to be unused waits for that.
+#[test]
+fn a_full_disk_has_what_nobody_turns_out_to_use() {
+    let Some(image) = Image::make(&["-b", "1024", "-I", "128", "-m", "0"]) else {
+        return;
+    };
+    let volume = open(&image, AttributeCache::Sharded);
+    let [first, second, filler] = ["a", "b", "filler"].map(|name| create(&volume, name));
+    let lasts = (0..60).map(|n| create(&volume, &format!("last{n}")));
+    let lasts: Vec<_> = lasts.collect();
+    let _ = free_blocks(&volume);
+    set_on(0, &volume, first, &[7; 300]);
+    set_on(1, &volume, second, &[7; 300]);
+    for inode in [first, second] {
+        let _pin = topology::pin(1);
+        volume.remove_xattr(inode, NAME).expect("there");
+    }
+    let mut at = 0;
+    while let Ok(count @ 1..) = volume.write(filler, at, &[1; 1024]) {
+        at += count as u64;
+    }
+    for (number, &last) in (0u32..).zip(&lasts) {
+        let unique = [&[1; 296][..], &number.to_le_bytes()].concat();
+        let set = volume.set_xattr(last, NAME, &unique, SetXattrMode::Any);
+        if let Err(error) = set {
+            assert!(error.is(Refusal::NoSpace));
+            break;
+        }
+    }
+    assert_eq!(free_blocks(&volume), 0, "the last block can be used");
+    volume.close().expect("a clean close");
+    image.assert_clean();
 }

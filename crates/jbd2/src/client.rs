@@ -15,12 +15,22 @@ use pext4_block::{Page, Stamp};
 use pext4_ondisk::{BlockNumber, Tid};
 
 use crate::error::JournalError;
+use crate::handle::Handle;
 
 /// What the layer above does for the journal. All calls come from the committer's threads, which
 /// hold no lock then.
 ///
 /// A client must not keep the journal alive (hold it weakly), since the journal keeps its client.
 pub trait Client: Send + Sync {
+    /// The transaction of `handle` is closed and all its other handles have stopped; nobody can start one in
+    /// the next before this returns, so it should be short. What is changed under `handle` belongs to the
+    /// transaction. Called if a handle of it has set credits aside ([`Handle::set_aside`]), which `handle` has.
+    ///
+    /// [`Handle::set_aside`]: crate::Handle::set_aside
+    fn closing(&self, handle: &mut Handle<'_>) {
+        let _ = handle;
+    }
+
     /// Lets each object of `host` that still owes `tid` its bytes append them and clear the debt, as
     /// [`Owing::capture`] does. Every object that was touched as part of this host in `tid`
     /// ([`Handle::touch_part`]) must be found, or have paid before.

@@ -1,7 +1,8 @@
 //! The committer: one thread that turns the running transaction into a durable one.
 //!
-//! In steps: close and drain the epoch, open the next, capture, merge and seal, write, settle.
-//! Until the next transaction is open nobody can start; from then on the commit runs beside it.
+//! In steps: close and drain the epoch, let the client end what it left for then, open the next,
+//! capture, merge and seal, write, settle. Until the next transaction is open nobody can start; from
+//! then on the commit runs beside it.
 //! Capturing and sealing a large one is spread over threads ([`crate::spread`]). A
 //! transaction is not closed before the one before it is durable and settled, since there is one
 //! committer and it does one after the other.
@@ -14,6 +15,7 @@ use pext4_sync::time;
 
 use crate::core::{Core, LogCore, Wish};
 use crate::error::JournalError;
+use crate::handle::Handle;
 use crate::home;
 use crate::log_writer::LogWriter;
 use crate::merge::{Version, merge};
@@ -90,9 +92,20 @@ impl<'a> Committer<'a> {
         let core = self.core;
         let tid = core.epoch.running();
         core.epoch.close_and_drain();
+        self.close(tid);
         core.credits.refill(tid.next());
         core.epoch.open(tid.next());
         tid
+    }
+
+    /// Lets the client put in order what it left for now.
+    fn close(&self, tid: Tid) {
+        let aside = self.core.credits.take_aside(tid);
+        if aside > 0 {
+            self.core
+                .client
+                .closing(&mut Handle::last(self.core, aside));
+        }
     }
 
     fn write(

@@ -13,7 +13,7 @@
 
 use pext4_ondisk::Tid;
 use pext4_ondisk::journal::RecordFormat;
-use pext4_sync::atomic::{AtomicI64, Ordering};
+use pext4_sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use pext4_sync::{Class, Mutex, Sharded};
 
 /// What a shard leases at a time at most.
@@ -59,6 +59,8 @@ struct Slot {
     pool: AtomicI64,
     /// [atomic; never below zero]
     leases: Sharded<AtomicI64>,
+    /// [atomic] For what is done when the transaction closes.
+    aside: AtomicU32,
 }
 
 impl Slot {
@@ -66,6 +68,7 @@ impl Slot {
         Self {
             pool: AtomicI64::new(i64::from(limit)),
             leases: Sharded::new(|_| AtomicI64::new(0)),
+            aside: AtomicU32::new(0),
         }
     }
 }
@@ -111,6 +114,16 @@ impl Credits {
             let lease = self.slot(tid).leases.get(shard);
             lease.fetch_add(i64::from(count), Ordering::Relaxed);
         }
+    }
+
+    /// Sets aside what a handle took, for when the transaction closes.
+    pub(crate) fn set_aside(&self, tid: Tid, count: u32) {
+        self.slot(tid).aside.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Takes what was set aside. All handles of the transaction have stopped.
+    pub(crate) fn take_aside(&self, tid: Tid) -> u32 {
+        self.slot(tid).aside.swap(0, Ordering::Relaxed)
     }
 
     /// Takes `count` credits that nobody has: the handle needs more than it said. The transaction

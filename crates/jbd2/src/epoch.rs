@@ -91,6 +91,17 @@ impl Epoch {
         None
     }
 
+    /// Enters the running transaction though it is closed. Only the committer may, between
+    /// [`Epoch::close_and_drain`] and [`Epoch::open`].
+    pub(crate) fn enter_closed(&self) -> Place {
+        let shard = self.words.local_index();
+        self.words.get(shard).fetch_add(1, Ordering::AcqRel);
+        Place {
+            shard,
+            tid: self.running(),
+        }
+    }
+
     /// Leaves; the last one out of a closed shard wakes the committer.
     pub(crate) fn leave(&self, place: Place) {
         let before = self.words.get(place.shard).fetch_sub(1, Ordering::AcqRel);

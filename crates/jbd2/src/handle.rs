@@ -62,6 +62,21 @@ impl<'a> Handle<'a> {
         }
     }
 
+    /// The last handle of a transaction that is closed and drained, with what was set aside for it.
+    pub(crate) fn last(core: &'a Core, credits: u32) -> Self {
+        order::handle_started();
+        let place = core.epoch.enter_closed();
+        Self {
+            core,
+            place: Some(place),
+            tid: place.tid,
+            shard: place.shard,
+            credits,
+            changes: 0,
+            stays: PhantomData,
+        }
+    }
+
     /// The transaction that this handle is part of.
     #[must_use]
     pub fn tid(&self) -> Tid {
@@ -79,6 +94,25 @@ impl<'a> Handle<'a> {
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.changes
+    }
+
+    /// Sets `count` of its credits aside for the handle under which the client puts in order what it left for the
+    /// end of the transaction ([`Client::closing`](crate::Client::closing)).
+    pub fn set_aside(&mut self, count: u32) {
+        self.charge(count);
+        self.core.credits.set_aside(self.tid, count);
+    }
+
+    /// Notes a change that the transaction learns of when it closes, of something that owes it its bytes
+    /// already.
+    pub fn note_change(&mut self) {
+        self.changes += 1;
+    }
+
+    /// By how many threads large work is done while the transaction closes.
+    #[must_use]
+    pub fn commit_threads(&self) -> usize {
+        self.core.commit_threads
     }
 
     /// Tries to get `count` more credits without waiting; answers whether it did. If not, the

@@ -9,7 +9,7 @@
 //!
 //! ```text
 //! running      handles come and go                             epoch, handle, credits, transaction
-//! closed       no new handles; the last one stops; T+1 opens    epoch
+//! closed       no new handles; the last one stops; T+1 opens    epoch, commit
 //! captured     every object's version of T is written down      transaction
 //! sealed       versions become blocks with checksums            merge
 //! logged       descriptors, blocks, revokes; flush              log_writer
@@ -54,6 +54,7 @@ pub use handle::{Forgotten, Handle};
 pub use journal::{Config, Journal, Log, Width};
 pub use log_area::LogArea;
 pub use opened::Opened;
+pub use spread::in_parts;
 pub use statistics::Statistics;
 pub use whole::Whole;
 

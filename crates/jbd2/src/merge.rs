@@ -13,7 +13,7 @@ use pext4_ondisk::BlockNumber;
 
 use crate::client::{Capture, Client};
 use crate::error::JournalError;
-use crate::spread::in_parts;
+use crate::spread::{LEAST_PART, in_parts};
 
 /// One block as a transaction writes it.
 pub(crate) struct Version {
@@ -62,13 +62,18 @@ pub(crate) fn merge(
             }
         }
     }
-    let sealed = in_parts(blocks.into_iter().collect(), width, |part: Vec<_>| {
-        let versions = part.into_iter().map(|(block, parts)| match parts.whole {
-            Some(whole) => Ok(seal_block(cache, client, block, whole, &parts.pieces)),
-            None => seal_pieces(cache, client, block, &parts.pieces),
-        });
-        versions.collect::<Result<Vec<_>, _>>()
-    });
+    let sealed = in_parts(
+        blocks.into_iter().collect(),
+        LEAST_PART,
+        width,
+        |part: Vec<_>| {
+            let versions = part.into_iter().map(|(block, parts)| match parts.whole {
+                Some(whole) => Ok(seal_block(cache, client, block, whole, &parts.pieces)),
+                None => seal_pieces(cache, client, block, &parts.pieces),
+            });
+            versions.collect::<Result<Vec<_>, _>>()
+        },
+    );
     let mut versions = Vec::new();
     for part in sealed {
         versions.append(&mut part?);

@@ -7,17 +7,18 @@
 
 use pext4_sync::thread;
 
-/// Items that are worth a thread of their own.
-const LEAST_PART: usize = 512;
+/// Objects, captures or blocks that are worth a thread of their own.
+pub(crate) const LEAST_PART: usize = 512;
 
-/// Runs `work` on the items in parts, by at most `width` threads; answers what it made of each
-/// part, in their order.
-pub(crate) fn in_parts<T: Send, R: Send>(
+/// Runs `work` on the items in parts of at least `least`, by at most `width` threads; answers what it made of
+/// each part, in their order.
+pub fn in_parts<T: Send, R: Send>(
     items: Vec<T>,
+    least: usize,
     width: usize,
     work: impl Fn(Vec<T>) -> R + Sync,
 ) -> Vec<R> {
-    let parts = (items.len() / LEAST_PART).clamp(1, width.max(1));
+    let parts = (items.len() / least.max(1)).clamp(1, width.max(1));
     if parts == 1 || !thread::LENDS {
         return vec![work(items)];
     }
@@ -73,7 +74,12 @@ mod tests {
             (9 * LEAST_PART + 7, 4, 4),
             (9 * LEAST_PART, 1, 1),
         ] {
-            let made = in_parts((0..count).collect(), width, |part: Vec<usize>| part);
+            let made = in_parts(
+                (0..count).collect(),
+                LEAST_PART,
+                width,
+                |part: Vec<usize>| part,
+            );
             assert_eq!(made.len(), lent(parts));
             assert_eq!(made.concat(), (0..count).collect::<Vec<_>>());
         }

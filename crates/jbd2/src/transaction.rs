@@ -14,7 +14,7 @@ use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::{Sharded, Stack};
 
 use crate::client::{Capture, Client, Owing};
-use crate::spread::in_parts;
+use crate::spread::{LEAST_PART, in_parts};
 
 /// The slots of the running and the committing transaction.
 pub(crate) struct Transactions {
@@ -101,7 +101,7 @@ impl Transactions {
             .iter()
             .flat_map(|lists| lists.dirty.take_all())
             .collect();
-        let parts = in_parts(objects, width, |objects| {
+        let parts = in_parts(objects, LEAST_PART, width, |objects| {
             let mut captures = Vec::with_capacity(objects.len());
             for object in &objects {
                 object.capture(tid, &mut captures);
@@ -145,7 +145,7 @@ fn gather_hosts(
     // Several shards may have listed one.
     hosts.sort_unstable();
     hosts.dedup();
-    let parts = in_parts(hosts, width, |hosts| {
+    let parts = in_parts(hosts, LEAST_PART, width, |hosts| {
         let mut captures = Vec::with_capacity(hosts.len());
         for host in hosts {
             client.capture_parts(host, tid, &mut captures);

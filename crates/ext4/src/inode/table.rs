@@ -70,7 +70,7 @@ pub struct Inodes {
     /// How often each inode is held, in memory or not.
     pub holds: Holds,
     /// Attribute blocks that can be shared.
-    pub attribute_blocks: SharedBlocks,
+    pub attribute_blocks: Arc<SharedBlocks>,
     /// Files with old bytes behind their end.
     pub tails: Tails,
     table: Arc<Table>,
@@ -94,14 +94,12 @@ impl Inodes {
         groups: Arc<Groups>,
         orphans: Orphans,
         table: Arc<Table>,
+        attribute_blocks: Arc<SharedBlocks>,
     ) -> Self {
         let holds = Holds::new(store.geometry.inodes_count);
         let most = (store.options.cache_size / 4 / INODE_MEMORY).clamp(1024, 1 << 20);
         let shard_share = usize::try_from(most).unwrap_or(usize::MAX) / table.shard_count();
         let shard_share = shard_share.max(1);
-        let options = &store.options;
-        let attribute_blocks =
-            SharedBlocks::new(options.scaling.attribute_cache, options.cache_size);
         Self {
             store,
             groups,
@@ -116,6 +114,12 @@ impl Inodes {
             evict_at: Sharded::with_count(table.shard_count(), |_| AtomicUsize::new(shard_share)),
             table,
         }
+    }
+
+    /// Whether a commit would make blocks free, or could.
+    #[must_use]
+    pub fn may_free_by_commit(&self) -> bool {
+        self.groups.has_pending_frees() || self.attribute_blocks.own_counts().any()
     }
 
     /// The inode of a number that a directory entry or a caller gave.

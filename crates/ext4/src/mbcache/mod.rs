@@ -9,7 +9,7 @@
 //! life (the journal would take that for a revoke cancelled):
 //!
 //! > An entry that is still there while its block's buffer is locked for writing is that of a block
-//! > that is in use as an attribute block.
+//! > that is in use as an attribute block, or may be until the running transaction closes.
 //!
 //! It holds because an entry is put in only by somebody who owns a reference and holds the buffer's
 //! lock, and because who drops the last reference, or changes the only owner's block in place,
@@ -25,7 +25,7 @@
 //! - `buckets`: a lock a bucket; a hit sets a bit, recency is a clock; blocks that serve all they may
 //!   are passed over;
 //! - `sharded`: words in a table of fixed size without any lock; a hit that has been hit before
-//!   writes nothing.
+//!   writes nothing. References are counted core by core where cores meet ([`OwnCounts`]).
 //!
 //! In the first three a candidate is *held* between its being found and its being judged, and an
 //! entry that is held cannot be withdrawn: who drops the last reference waits, who would change in
@@ -36,6 +36,7 @@
 mod buckets;
 mod entry;
 mod global;
+mod own_counts;
 mod recency;
 mod sharded;
 mod split;
@@ -53,6 +54,7 @@ use pext4_sync::Counter;
 
 use crate::options::AttributeCache;
 use entry::{Found, Withdrawal};
+pub use own_counts::{OwnCounts, Sum};
 
 /// Bytes of the volume's cache for which one entry is kept.
 const CACHE_PER_ENTRY: u64 = 4096;
@@ -101,6 +103,8 @@ pub struct AttributeCacheStatistics {
     pub capped: u64,
     /// Times that somebody waited for a holder or gave way to one.
     pub held: u64,
+    /// Blocks at which cores met, and that were counted core by core to the end of a transaction.
+    pub apart: u64,
 }
 
 #[derive(Default)]
@@ -112,12 +116,14 @@ struct Counts {
     dropped: Counter,
     capped: Counter,
     held: Counter,
+    apart: Counter,
 }
 
 /// The attribute blocks of one volume, by content.
 pub struct SharedBlocks {
     /// None if nothing is shared. [immutable]
     table: Option<Box<dyn Table>>,
+    own: OwnCounts,
     counts: Counts,
 }
 
@@ -125,6 +131,15 @@ pub struct SharedBlocks {
 pub struct Candidate<'a> {
     table: &'a dyn Table,
     found: Found,
+}
+
+/// Where references are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counting {
+    /// In the block, always: what becomes of a block depends on no core.
+    InBlock,
+    /// Core by core, if the setting has that, once two cores have met at a block.
+    WhereMet,
 }
 
 /// What a finder may do with a candidate.
@@ -163,12 +178,13 @@ impl Drop for Candidate<'_> {
 impl SharedBlocks {
     /// An empty cache for a volume that keeps `cache_size` bytes in memory.
     #[must_use]
-    pub fn new(setting: AttributeCache, cache_size: u64) -> Self {
+    pub fn new(setting: AttributeCache, cache_size: u64, counting: Counting) -> Self {
         let most = (cache_size / CACHE_PER_ENTRY).clamp(LEAST_ENTRIES, 1 << 24);
-        Self::with_room(setting, usize::try_from(most).expect("at most 2^24"))
+        let most = usize::try_from(most).expect("at most 2^24");
+        Self::with_room(setting, most, counting)
     }
 
-    fn with_room(setting: AttributeCache, most: usize) -> Self {
+    fn with_room(setting: AttributeCache, most: usize, counting: Counting) -> Self {
         let table: Option<Box<dyn Table>> = match setting {
             AttributeCache::Off => None,
             AttributeCache::Global => Some(Box::new(global::Volume::join(most))),
@@ -176,12 +192,17 @@ impl SharedBlocks {
             AttributeCache::Buckets => Some(Box::new(buckets::Buckets::new(most))),
             AttributeCache::Sharded => Some(Box::new(sharded::Words::new(most))),
         };
-        Self::over(table)
+        let counting = match setting {
+            AttributeCache::Sharded => counting,
+            _ => Counting::InBlock,
+        };
+        Self::over(table, counting)
     }
 
-    fn over(table: Option<Box<dyn Table>>) -> Self {
+    fn over(table: Option<Box<dyn Table>>, counting: Counting) -> Self {
         Self {
             table,
+            own: OwnCounts::new(counting == Counting::WhereMet),
             counts: Counts::default(),
         }
     }
@@ -199,6 +220,7 @@ impl SharedBlocks {
             dropped: sum(&counts.dropped),
             capped: sum(&counts.capped),
             held: sum(&counts.held),
+            apart: sum(&counts.apart),
         }
     }
 
@@ -335,7 +357,26 @@ impl SharedBlocks {
         withdrawal
     }
 
-    fn set_reusable(&self, block: BlockNumber, bytes: &[u8], reusable: bool) {
+    /// Takes the entry of a block out that nobody uses, and whose buffer is locked for writing. Only where no
+    /// entry is held.
+    pub fn forget(&self, block: BlockNumber, bytes: &[u8]) {
+        let withdrawal = self.withdraw(block, bytes);
+        debug_assert_eq!(withdrawal, Withdrawal::Gone, "nobody holds an entry here");
+    }
+
+    /// What each core has counted for itself.
+    #[must_use]
+    pub fn own_counts(&self) -> &OwnCounts {
+        &self.own
+    }
+
+    /// Notes that cores met at a block.
+    pub fn note_apart(&self) {
+        self.counts.apart.add(1);
+    }
+
+    /// Says whether a block can serve one inode more, whose buffer is locked for writing.
+    pub fn set_reusable(&self, block: BlockNumber, bytes: &[u8], reusable: bool) {
         if let (Some(table), Some(key)) = (&self.table, sharing_key(bytes)) {
             table.set_reusable(key, block.get(), reusable);
         }

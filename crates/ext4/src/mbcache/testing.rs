@@ -7,7 +7,7 @@ use pext4_ondisk::BlockNumber;
 use pext4_ondisk::xattr::{self, Attribute, Block};
 use pext4_sync::{Class, Mutex, thread};
 
-use super::{Leaving, SharedBlocks, Table, Taking, buckets, global, sharded, split};
+use super::{Counting, Leaving, SharedBlocks, Table, Taking, buckets, global, sharded, split};
 use crate::options::AttributeCache;
 
 /// Every setting with a table.
@@ -30,7 +30,7 @@ pub(super) fn tiny(setting: AttributeCache) -> SharedBlocks {
         AttributeCache::Buckets => Box::new(buckets::Buckets::with_buckets(4, 1)),
         AttributeCache::Sharded => Box::new(sharded::Words::new(8)),
     };
-    SharedBlocks::over(Some(table))
+    SharedBlocks::over(Some(table), Counting::InBlock)
 }
 
 /// A block with one attribute, which serves one inode.

@@ -8,7 +8,7 @@ use pext4_sync::atomic::{AtomicU64, Ordering};
 use pext4_sync::{thread, topology};
 
 use super::testing::{Disk, SETTINGS, content, tiny};
-use super::{AttributeCacheStatistics, SharedBlocks};
+use super::{AttributeCacheStatistics, Counting, SharedBlocks};
 use crate::options::AttributeCache;
 
 #[test]
@@ -69,7 +69,7 @@ fn a_content_without_a_hash_is_not_shared() {
         cache.insert(BlockNumber(1), &unhashed);
         assert!(cache.first(&unhashed).is_none());
     }
-    let off = SharedBlocks::new(AttributeCache::Off, 1 << 20);
+    let off = SharedBlocks::new(AttributeCache::Off, 1 << 20, Counting::InBlock);
     off.insert(BlockNumber(1), &content(1));
     assert!(off.first(&content(1)).is_none());
     assert!(
@@ -82,7 +82,7 @@ fn a_content_without_a_hash_is_not_shared() {
 #[test]
 fn tables_stay_within_their_room_and_keep_what_is_in_use() {
     for setting in SETTINGS {
-        let cache = SharedBlocks::with_room(setting, 64);
+        let cache = SharedBlocks::with_room(setting, 64, Counting::InBlock);
         let mut bytes = content(1);
         for number in 0..2000u64 {
             // The hash in the header is the key.
@@ -129,7 +129,8 @@ fn what_is_held_is_not_withdrawn() {
 
 #[test]
 fn volumes_in_the_cache_of_all_do_not_see_each_other() {
-    let [one, other] = [(); 2].map(|()| SharedBlocks::new(AttributeCache::Global, 1 << 20));
+    let [one, other] =
+        [(); 2].map(|()| SharedBlocks::new(AttributeCache::Global, 1 << 20, Counting::InBlock));
     one.insert(BlockNumber(7), &content(1));
     assert!(other.first(&content(1)).is_none());
     other.insert(BlockNumber(7), &content(1));

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use pext4_block::Stamp;
-use pext4_jbd2::{Capture, Client, Config, Journal, JournalError, Log, Width, recovery};
+use pext4_jbd2::{Capture, Client, Config, Handle, Journal, JournalError, Log, Width, recovery};
 use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
 use pext4_ondisk::superblock::{Flags, State};
 use pext4_ondisk::{BlockNumber, Tid};
@@ -11,9 +11,11 @@ use pext4_ondisk::{BlockNumber, Tid};
 use crate::error::Result;
 use crate::groups::Groups;
 use crate::inode::table::{self, Table};
+use crate::mbcache::SharedBlocks;
 use crate::options::{self, Scaling};
 use crate::seal;
 use crate::store::{Store, now};
+use crate::xattr;
 
 /// What the journal asks of the file system.
 struct FileSystem {
@@ -21,12 +23,20 @@ struct FileSystem {
     groups: Weak<Groups>,
     /// The inodes in memory, which keep nothing else alive.
     inodes: Arc<Table>,
+    /// They keep buffers alone.
+    attribute_blocks: Arc<SharedBlocks>,
     inodes_per_block: u32,
     /// Seed of the checksums, where metadata carries them.
     seed: Option<u32>,
 }
 
 impl Client for FileSystem {
+    fn closing(&self, handle: &mut Handle<'_>) {
+        if let Some(groups) = self.groups.upgrade() {
+            xattr::settle(&self.attribute_blocks, &groups, handle);
+        }
+    }
+
     fn capture_parts(&self, host: u64, tid: Tid, captures: &mut Vec<Capture>) {
         table::capture_block(&self.inodes, host, self.inodes_per_block, tid, captures);
     }
@@ -50,13 +60,17 @@ impl Client for FileSystem {
     }
 }
 
+/// What a file system lends its journal.
+pub(super) struct Lent<'a> {
+    pub store: &'a Arc<Store>,
+    pub groups: &'a Arc<Groups>,
+    pub inodes: &'a Arc<Table>,
+    pub attribute_blocks: &'a Arc<SharedBlocks>,
+}
+
 /// Marks the image as mounted, durably, and only then opens the journal (rule 11).
-pub(super) fn begin(
-    store: &Arc<Store>,
-    groups: &Arc<Groups>,
-    inodes: &Arc<Table>,
-    log: Option<Log>,
-) -> Result<()> {
+pub(super) fn begin(lent: &Lent<'_>, log: Option<Log>) -> Result<()> {
+    let store = lent.store;
     mark_mounted(store, log.is_some())?;
     let mut log = log;
     if let Some(log) = &mut log {
@@ -65,8 +79,9 @@ pub(super) fn begin(
     }
     let client = FileSystem {
         store: Arc::downgrade(store),
-        groups: Arc::downgrade(groups),
-        inodes: Arc::clone(inodes),
+        groups: Arc::downgrade(lent.groups),
+        inodes: Arc::clone(lent.inodes),
+        attribute_blocks: Arc::clone(lent.attribute_blocks),
         inodes_per_block: store.geometry.inodes_per_block(),
         seed: store.metadata_csum.then_some(store.checksum_seed),
     };

@@ -56,7 +56,7 @@ impl Volume {
                 Err(error)
                     if error.is(Refusal::NoSpace)
                         && tries < FULL_RETRIES
-                        && self.inodes.groups.has_pending_frees() =>
+                        && self.inodes.may_free_by_commit() =>
                 {
                     tries += 1;
                     self.inodes.store.tally.count(Event::FullWaits);

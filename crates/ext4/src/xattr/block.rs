@@ -11,12 +11,13 @@ use pext4_block::Buffer;
 use pext4_jbd2::Handle;
 use pext4_ondisk::xattr::{self, Attribute};
 use pext4_ondisk::{BlockNumber, InodeNumber};
-use pext4_sync::thread;
+use pext4_sync::{Near, topology};
 
-use crate::error::{Error, Refusal, Result};
+use super::counting::{self, Turn};
+use crate::error::{Refusal, Result};
 use crate::inode::table::Inodes;
 use crate::mballoc::Request;
-use crate::mbcache::{Candidate, Leaving, Taking};
+use crate::mbcache::{Candidate, Taking};
 use crate::seal;
 
 /// Where an inode's block of attributes is after a change.
@@ -26,15 +27,6 @@ pub(super) enum Outcome {
     Same,
     /// There, or nowhere if that is 0.
     Moved(BlockNumber),
-}
-
-/// What became of a block that an inode turned away from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
-    /// Others use it; it counts one less.
-    Left,
-    /// Nobody uses it, and nobody can find it any more.
-    Unused,
 }
 
 /// How a search for a block to share ended.
@@ -76,7 +68,10 @@ pub(super) fn attributes(inodes: &Inodes, block: BlockNumber) -> Result<Vec<Attr
 }
 
 /// The buffer of an attribute block, its checksum verified.
-fn read(inodes: &Inodes, block: BlockNumber) -> Result<Arc<Buffer>> {
+fn read(inodes: &Inodes, block: BlockNumber) -> Result<Near<Buffer>> {
+    if let Some(buffer) = inodes.attribute_blocks.own_counts().buffer(block) {
+        return Ok(buffer);
+    }
     let store = &inodes.store;
     inodes.check_not_metadata(block, 1)?;
     let buffer = store.read_block(block)?;
@@ -86,7 +81,7 @@ fn read(inodes: &Inodes, block: BlockNumber) -> Result<Arc<Buffer>> {
         buffer.set_verified();
         drop(state);
     }
-    Ok(buffer)
+    Ok(Near::Own(buffer))
 }
 
 /// Gives an inode the content of its block: a block that has it already, or `old` if no other inode
@@ -102,22 +97,23 @@ pub(super) fn write(
         0 => None,
         _ => Some(read_sound(inodes, old)?),
     };
+    let old = old.as_deref();
     let busy = match search(inodes, handle, content) {
-        Search::Shared(block) => return move_to(inodes, handle, old.as_ref(), block),
+        Search::Shared(block) => return move_to(inodes, handle, old, block),
         Search::None { busy } => busy > 0,
     };
     inodes.attribute_blocks.note_search(false, busy);
-    if let Some(buffer) = &old
+    if let Some(buffer) = old
         && change(inodes, handle, buffer, content)?
     {
         return Ok(Outcome::Same);
     }
     match allocate(inodes, handle, inode) {
-        Ok(block) => make(inodes, handle, old.as_ref(), block, content),
+        Ok(block) => make(inodes, handle, old, block, content),
         // A full disk has no room for copies.
         Err(error) if busy && error.is(Refusal::NoSpace) => {
             match share(inodes, handle, content, Patience::Wait) {
-                Search::Shared(block) => move_to(inodes, handle, old.as_ref(), block),
+                Search::Shared(block) => move_to(inodes, handle, old, block),
                 Search::None { .. } => Err(error),
             }
         }
@@ -132,7 +128,7 @@ pub(super) fn release(inodes: &Inodes, handle: &mut Handle<'_>, block: BlockNumb
 }
 
 /// The buffer of a block that an inode has, its header sound.
-fn read_sound(inodes: &Inodes, block: BlockNumber) -> Result<Arc<Buffer>> {
+fn read_sound(inodes: &Inodes, block: BlockNumber) -> Result<Near<Buffer>> {
     let buffer = read(inodes, block)?;
     xattr::references(&buffer.read().page).map_err(|corrupt| corrupt.in_block(block))?;
     Ok(buffer)
@@ -158,6 +154,9 @@ fn share(inodes: &Inodes, handle: &mut Handle<'_>, content: &[u8], patience: Pat
     let mut busy = 0;
     let mut next = blocks.first(content);
     while let Some(candidate) = next {
+        if counting::take_noted(inodes, handle, candidate.block(), content) {
+            return Search::Shared(candidate.block());
+        }
         // One that cannot be read is its owners' trouble.
         if let Ok(buffer) = read(inodes, candidate.block()) {
             match take(inodes, handle, &candidate, &buffer, content, patience) {
@@ -195,9 +194,11 @@ fn take(
     if buffer.is_discarded() {
         return Attempt::Unfit;
     }
-    let bytes = handle.edit_locked(buffer, &mut state, seal::xattr_block());
-    blocks.take(candidate, bytes);
-    Attempt::Shared
+    if counting::take(blocks, handle, candidate, buffer, &mut state) {
+        Attempt::Shared
+    } else {
+        Attempt::Unfit
+    }
 }
 
 /// Ends the change of an inode that counts in another block now.
@@ -233,6 +234,7 @@ fn make(
     let bytes = handle.edit_locked(&buffer, &mut state, seal::xattr_block());
     bytes.copy_from_slice(content);
     inodes.attribute_blocks.insert(block, bytes);
+    state.counted_by = Some(topology::current());
     Ok(Outcome::Moved(block))
 }
 
@@ -245,6 +247,9 @@ fn change(
 ) -> Result<bool> {
     let blocks = &inodes.attribute_blocks;
     let mut state = buffer.write();
+    if counting::is_apart(handle, &state) {
+        return Ok(false);
+    }
     let is_own = blocks
         .judge_change(buffer.block(), &state.page)
         .map_err(|corrupt| corrupt.in_block(buffer.block()))?;
@@ -258,33 +263,10 @@ fn change(
 
 /// Takes one inode's use off a block and frees it if that was the last.
 fn turn_away(inodes: &Inodes, handle: &mut Handle<'_>, buffer: &Arc<Buffer>) -> Result<()> {
-    if leave(inodes, handle, buffer)? == Turn::Unused {
+    if counting::leave(inodes, handle, buffer)? == Turn::Unused {
         inodes.groups.free_metadata(handle, buffer.block())?;
     }
     Ok(())
-}
-
-/// Counts one inode less, unless it is the only one: then nobody finds the block any more, and the
-/// caller frees it.
-fn leave(inodes: &Inodes, handle: &mut Handle<'_>, buffer: &Arc<Buffer>) -> Result<Turn> {
-    let (blocks, block) = (&inodes.attribute_blocks, buffer.block());
-    loop {
-        let mut state = buffer.write();
-        let leaving = blocks.judge_leaving(block, &state.page);
-        match leaving.map_err(|corrupt| Error::Corrupt(corrupt.in_block(block)))? {
-            Leaving::Left => {
-                let bytes = handle.edit_locked(buffer, &mut state, seal::xattr_block());
-                blocks.leave(block, bytes);
-                return Ok(Turn::Left);
-            }
-            Leaving::Last => return Ok(Turn::Unused),
-            // Its finder waits for nothing but this lock.
-            Leaving::Held => {
-                drop(state);
-                thread::yield_now();
-            }
-        }
-    }
 }
 
 fn allocate(inodes: &Inodes, handle: &mut Handle<'_>, inode: InodeNumber) -> Result<BlockNumber> {

@@ -13,6 +13,7 @@
 //! may share the block, or come to, its count is looked at and changed under the buffer's lock.
 
 mod block;
+mod counting;
 mod plan;
 
 #[cfg(test)]
@@ -33,11 +34,12 @@ use crate::inode::table::Inodes;
 use crate::inode::{Inode, Reach, present};
 use crate::types::{FileType, SetXattrMode};
 use block::Outcome;
+pub use counting::settle;
 use plan::{BlockPlan, Places, Plan, Room};
 
-/// Metadata blocks that a change of one attribute may dirty: the inode, the old block and a new
-/// or shared one, bitmap and descriptor of both their groups, a revoke, the superblock.
-pub const CREDITS: u32 = 10;
+/// Metadata blocks that a change of one attribute may dirty: the inode, the superblock, the old block and a
+/// new or shared one, and what the end of each of these may.
+pub const CREDITS: u32 = 4 + 2 * counting::CREDITS_AT_END;
 
 /// Longest full name in bytes.
 const MAX_FULL_NAME: usize = 255;

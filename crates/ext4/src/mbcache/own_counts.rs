@@ -1,0 +1,210 @@
+//! References that each core counts for itself.
+//!
+//! A block that inodes on many cores take and leave is written by all of them, if only to count, and
+//! where values come and go each is made and freed again and again. So once two cores have met at a
+//! block it is *counted apart* until the transaction closes: a core that takes or leaves it notes
+//! that in a place of its own, and what it has noted once it changes without a look at the block. When
+//! the transaction closes, the committer adds up what all cores noted, stores the sum in the block, and
+//! frees the block if nobody is left (`xattr::settle`). At that moment no handle is open and
+//! none can start, so what is stored is what the transaction's inodes say.
+//!
+//! Invariants, of a block that is counted apart in a transaction (`BufferState::counted_apart_in`):
+//!
+//! - It began to be under its buffer's lock for writing, by a handle that made it owe the transaction
+//!   its bytes and set credits aside for its end. It ends when the transaction closes, and not before.
+//! - Until then it is in use, whatever its count: it is not freed, and nothing in it changes but the
+//!   count. So whoever has noted it, under a handle of the transaction, may look at it without asking.
+//! - Its users are the count in the block and what the cores noted, added up. No core notes more
+//!   than `most` takings over what it left; who wants to first adds them to the block, which is
+//!   only counted apart, or taken, while there is room in it for what all cores may note.
+//!
+//! Memory: an entry for each block and core that met in one transaction. Each such block has cost the
+//! transaction a credit, and credits are bounded.
+//!
+//! Locking: a core's notes are under a lock of class `AttributeCache`, which comes after the buffer's.
+//! Threads of one core and the committer are all that take it.
+
+use std::sync::Arc;
+
+use pext4_block::Buffer;
+use pext4_jbd2::in_parts;
+use pext4_ondisk::BlockNumber;
+use pext4_ondisk::xattr::MAX_REFERENCES;
+use pext4_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use pext4_sync::hash::NumberMap;
+use pext4_sync::{CachePadded, Class, Mutex, Near, Sharded};
+
+/// Takings that a core notes before it adds them to the block, at most.
+const MOST_TAKINGS: u32 = 16;
+/// Cores whose notes are worth a thread of their own.
+const LEAST_PART: usize = 8;
+/// Blocks for which a core keeps memory from one transaction to the next.
+const KEPT_ROOM: usize = 1024;
+
+/// What the cores have noted in the running transaction.
+pub struct OwnCounts {
+    shards: Sharded<Notes>,
+    /// Takings that a core notes over what it left, at most; 0 if nothing is counted apart.
+    /// [immutable]
+    most: u32,
+    /// [atomic] Blocks that are counted apart.
+    blocks: AtomicU64,
+}
+
+/// One core's.
+struct Notes {
+    /// [atomic; a hint] Whether there are any.
+    any: AtomicBool,
+    blocks: Mutex<NumberMap<BlockNumber, Note>>,
+}
+
+struct Note {
+    /// A holder of this core's own, so that no count is shared.
+    buffer: Arc<CachePadded<Arc<Buffer>>>,
+    /// Taken, less left.
+    change: i64,
+}
+
+/// What all cores together have noted of a block.
+pub struct Sum {
+    /// The block.
+    pub buffer: Arc<Buffer>,
+    /// Taken, less left.
+    pub change: i64,
+}
+
+impl OwnCounts {
+    /// Nothing noted yet; if not `enabled`, nothing ever.
+    pub(super) fn new(enabled: bool) -> Self {
+        let shards = Sharded::new(|_| Notes {
+            any: AtomicBool::new(false),
+            blocks: Mutex::new(Class::AttributeCache, NumberMap::default()),
+        });
+        let cores = u32::try_from(shards.count()).unwrap_or(u32::MAX - 1);
+        // Half of the references are for what is in the block.
+        let most = (MAX_REFERENCES / 2 / (cores + 1)).min(MOST_TAKINGS);
+        Self {
+            shards,
+            most: if enabled { most } else { 0 },
+            blocks: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether a block whose count is this may be counted apart, and taken while it is.
+    pub fn has_room(&self, count: u32) -> bool {
+        let cores = u32::try_from(self.shards.count()).unwrap_or(u32::MAX);
+        let noted = cores.saturating_add(1).saturating_mul(self.most);
+        self.most > 0 && count.saturating_add(noted) <= MAX_REFERENCES
+    }
+
+    /// Whether blocks are counted apart, some of which may turn out to be free.
+    #[must_use]
+    pub fn any(&self) -> bool {
+        self.blocks.load(Ordering::Relaxed) > 0
+    }
+
+    /// Notes that a block is counted apart from now on.
+    pub fn begin(&self) {
+        self.blocks.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The buffer of a block that this core has met.
+    pub fn buffer(&self, block: BlockNumber) -> Option<Near<Buffer>> {
+        self.here(block, |note| Near::Shard(Arc::clone(&note.buffer)))
+    }
+
+    /// Notes a taking, under a handle; false if this core has not met the block, or notes as many as it may.
+    pub fn take(&self, block: BlockNumber) -> bool {
+        let most = i64::from(self.most);
+        let noted = self.here(block, |note| {
+            let may = note.change < most;
+            note.change += i64::from(may);
+            may
+        });
+        noted == Some(true)
+    }
+
+    /// Notes a leaving, under a handle; false if this core has not met the block.
+    pub fn leave(&self, block: BlockNumber) -> bool {
+        self.here(block, |note| note.change -= 1).is_some()
+    }
+
+    /// Notes a taking of a block that is counted apart, has room, and is locked by the caller. Answers how
+    /// many takings that were noted before are now to be added to its count.
+    pub fn meet_taking(&self, buffer: &Arc<Buffer>) -> u32 {
+        self.meet(buffer, |note| {
+            let full = note.change >= i64::from(self.most);
+            note.change = if full { 1 } else { note.change + 1 };
+            if full { self.most } else { 0 }
+        })
+    }
+
+    /// Notes a leaving of a block that is counted apart and locked by the caller.
+    pub fn meet_leaving(&self, buffer: &Arc<Buffer>) {
+        self.meet(buffer, |note| note.change -= 1);
+    }
+
+    /// Everything that was noted, and forgets it. The transaction is closed.
+    pub fn take_all(&self, width: usize) -> Vec<Sum> {
+        let cores = (0..self.shards.count()).collect();
+        let parts = in_parts(cores, LEAST_PART, width, |cores: Vec<usize>| {
+            let mut sums = NumberMap::default();
+            for core in cores {
+                self.shards.get(core).take_into(&mut sums);
+            }
+            sums
+        });
+        self.blocks.store(0, Ordering::Relaxed);
+        let mut parts = parts.into_iter();
+        let mut sums = parts.next().unwrap_or_default();
+        for (block, sum) in parts.flatten() {
+            add(&mut sums, block, sum.change, || sum.buffer);
+        }
+        sums.into_values().collect()
+    }
+
+    fn here<R>(&self, block: BlockNumber, change: impl FnOnce(&mut Note) -> R) -> Option<R> {
+        let notes = self.shards.local();
+        if !notes.any.load(Ordering::Relaxed) {
+            return None;
+        }
+        notes.blocks.lock().get_mut(&block).map(change)
+    }
+
+    fn meet<R>(&self, buffer: &Arc<Buffer>, change: impl FnOnce(&mut Note) -> R) -> R {
+        let notes = self.shards.local();
+        let mut blocks = notes.blocks.lock();
+        notes.any.store(true, Ordering::Relaxed);
+        change(blocks.entry(buffer.block()).or_insert_with(|| Note {
+            buffer: Arc::new(CachePadded::new(Arc::clone(buffer))),
+            change: 0,
+        }))
+    }
+}
+
+impl Notes {
+    fn take_into(&self, sums: &mut NumberMap<BlockNumber, Sum>) {
+        if !self.any.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut blocks = self.blocks.lock();
+        for (block, note) in blocks.drain() {
+            add(sums, block, note.change, || Arc::clone(&note.buffer));
+        }
+        blocks.shrink_to(KEPT_ROOM);
+        self.any.store(false, Ordering::Relaxed);
+    }
+}
+
+fn add(
+    sums: &mut NumberMap<BlockNumber, Sum>,
+    block: BlockNumber,
+    change: i64,
+    buffer: impl FnOnce() -> Arc<Buffer>,
+) {
+    let none = || Sum {
+        buffer: buffer(),
+        change: 0,
+    };
+    sums.entry(block).or_insert_with(none).change += change;
+}

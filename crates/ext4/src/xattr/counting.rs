@@ -1,0 +1,210 @@
+//! Counting inodes in and out of a block of attributes.
+//!
+//! A block's users are counted in the block, under its buffer's lock, until two cores have met at it.
+//! From then to the end of the transaction each core counts for itself
+//! ([`OwnCounts`](crate::mbcache::OwnCounts)), and [`settle`] stores the sum when the transaction closes.
+
+use std::sync::Arc;
+
+use pext4_block::{Buffer, BufferState};
+use pext4_jbd2::{Handle, in_parts};
+use pext4_ondisk::BlockNumber;
+use pext4_ondisk::xattr;
+use pext4_sync::{thread, topology};
+
+use crate::error::{Error, Result};
+use crate::groups::{CREDITS_PER_GROUP, Groups};
+use crate::inode::table::Inodes;
+use crate::mbcache::{Candidate, Leaving, SharedBlocks, Sum};
+use crate::seal;
+
+/// What the end of a block that is counted apart may dirty: its group, and a revoke.
+pub(super) const CREDITS_AT_END: u32 = CREDITS_PER_GROUP + 1;
+/// Blocks whose sums are worth a thread of their own.
+const LEAST_PART: usize = 64;
+
+/// What became of a block that an inode turned away from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Others use it, or it is found out later whether they do; it counts one less.
+    Left,
+    /// Nobody uses it, and nobody can find it any more.
+    Unused,
+}
+
+/// Counts an inode in, if this core has met the block in this transaction and its content is this.
+pub(super) fn take_noted(
+    inodes: &Inodes,
+    handle: &mut Handle<'_>,
+    block: BlockNumber,
+    content: &[u8],
+) -> bool {
+    let counts = inodes.attribute_blocks.own_counts();
+    let Some(buffer) = counts.buffer(block) else {
+        return false;
+    };
+    let taken = xattr::is_same_content(&buffer.read().page, content) && counts.take(block);
+    if taken {
+        handle.note_change();
+    }
+    taken
+}
+
+/// Counts an inode in at a candidate that may be taken, whose state is locked; false if it serves all it
+/// may for now.
+pub(super) fn take(
+    blocks: &SharedBlocks,
+    handle: &mut Handle<'_>,
+    candidate: &Candidate<'_>,
+    buffer: &Arc<Buffer>,
+    state: &mut BufferState,
+) -> bool {
+    let counts = blocks.own_counts();
+    let has_room = xattr::references(&state.page).is_ok_and(|count| counts.has_room(count));
+    if has_room && is_met(state) {
+        count_apart(blocks, handle, buffer, state);
+    }
+    if !is_apart(handle, state) {
+        let bytes = handle.edit_locked(buffer, state, seal::xattr_block());
+        blocks.take(candidate, bytes);
+        state.counted_by = Some(topology::current());
+        return true;
+    }
+    if !has_room {
+        blocks.set_reusable(candidate.block(), &state.page, false);
+        return false;
+    }
+    let noted_before = counts.meet_taking(buffer);
+    if noted_before > 0 {
+        let bytes = handle.edit_locked(buffer, state, seal::xattr_block());
+        add_references(bytes, i64::from(noted_before));
+    }
+    handle.note_change();
+    true
+}
+
+/// Counts one inode out, unless it is the only one: then nobody finds the block any more, and the
+/// caller frees it.
+pub(super) fn leave(
+    inodes: &Inodes,
+    handle: &mut Handle<'_>,
+    buffer: &Arc<Buffer>,
+) -> Result<Turn> {
+    let (blocks, block) = (&inodes.attribute_blocks, buffer.block());
+    if blocks.own_counts().leave(block) {
+        handle.note_change();
+        return Ok(Turn::Left);
+    }
+    loop {
+        let mut state = buffer.write();
+        if is_apart(handle, &state) {
+            blocks.own_counts().meet_leaving(buffer);
+            handle.note_change();
+            return Ok(Turn::Left);
+        }
+        let leaving = blocks.judge_leaving(block, &state.page);
+        match leaving.map_err(|corrupt| Error::Corrupt(corrupt.in_block(block)))? {
+            Leaving::Left => {
+                leave_to_others(blocks, handle, buffer, &mut state);
+                return Ok(Turn::Left);
+            }
+            Leaving::Last => return Ok(Turn::Unused),
+            // Its finder waits for nothing but this lock.
+            Leaving::Held => {
+                drop(state);
+                thread::yield_now();
+            }
+        }
+    }
+}
+
+fn leave_to_others(
+    blocks: &SharedBlocks,
+    handle: &mut Handle<'_>,
+    buffer: &Arc<Buffer>,
+    state: &mut BufferState,
+) {
+    let counts = blocks.own_counts();
+    let has_room = xattr::references(&state.page).is_ok_and(|count| counts.has_room(count));
+    if has_room && is_met(state) {
+        count_apart(blocks, handle, buffer, state);
+        counts.meet_leaving(buffer);
+        return;
+    }
+    let bytes = handle.edit_locked(buffer, state, seal::xattr_block());
+    blocks.leave(buffer.block(), bytes);
+    state.counted_by = Some(topology::current());
+}
+
+/// Whether cores count for themselves what uses the block. It may serve nobody then, and is not to be
+/// changed in place.
+pub(super) fn is_apart(handle: &Handle<'_>, state: &BufferState) -> bool {
+    state.counted_apart_in == Some(handle.tid())
+}
+
+/// Whether another core was the last that counted here.
+fn is_met(state: &BufferState) -> bool {
+    state
+        .counted_by
+        .is_some_and(|core| core != topology::current())
+}
+
+fn count_apart(
+    blocks: &SharedBlocks,
+    handle: &mut Handle<'_>,
+    buffer: &Arc<Buffer>,
+    state: &mut BufferState,
+) {
+    if is_apart(handle, state) {
+        return;
+    }
+    handle.edit_locked(buffer, state, seal::xattr_block());
+    handle.set_aside(CREDITS_AT_END);
+    state.counted_apart_in = Some(handle.tid());
+    blocks.own_counts().begin();
+    blocks.note_apart();
+}
+
+/// Stores what the cores counted, and frees the blocks that nobody uses. `handle` is the last one of its
+/// transaction.
+pub fn settle(blocks: &SharedBlocks, groups: &Groups, handle: &mut Handle<'_>) {
+    let width = handle.commit_threads();
+    let sums = blocks.own_counts().take_all(width);
+    let parts = in_parts(sums, LEAST_PART, width, |sums: Vec<Sum>| {
+        let unused = sums.iter().filter_map(|sum| store(blocks, sum));
+        unused.collect::<Vec<_>>()
+    });
+    let mut unused = parts.concat();
+    unused.sort_unstable();
+    for block in unused {
+        if let Err(error) = groups.free_metadata(handle, block) {
+            groups.store.judge(error);
+        }
+    }
+}
+
+/// Stores one sum; the block, if it serves nobody.
+fn store(blocks: &SharedBlocks, sum: &Sum) -> Option<BlockNumber> {
+    let mut state = sum.buffer.write();
+    state.counted_apart_in = None;
+    let block = sum.buffer.block();
+    if add_references(state.page.make_mut(), sum.change) {
+        let may_be_found =
+            xattr::references(&state.page).is_ok_and(|count| count < xattr::MAX_REFERENCES);
+        blocks.set_reusable(block, &state.page, may_be_found);
+        return None;
+    }
+    blocks.forget(block, &state.page);
+    Some(block)
+}
+
+/// Adds to a block's count; false, and nothing is changed, if none would be left.
+fn add_references(bytes: &mut [u8], change: i64) -> bool {
+    // Sound when the counting began, and only the count has changed since.
+    let count = xattr::references(bytes).map_or(0, i64::from);
+    let sum = u32::try_from(count.saturating_add(change)).unwrap_or(0);
+    if sum > 0 {
+        xattr::set_references(bytes, sum);
+    }
+    sum > 0
+}
