@@ -5,9 +5,12 @@
 
 use std::sync::Arc;
 
+use pext4_block::{Cache, RamDevice};
+use pext4_ondisk::BlockNumber;
 use pext4_ondisk::xattr::MAX_REFERENCES;
 use pext4_sync::{thread, topology};
 
+use super::OwnCounts;
 use super::testing::{Disk, SETTINGS, content, tiny};
 
 /// Runs a scenario over every table, from a disk with one block that one inode has.
@@ -117,5 +120,40 @@ fn the_last_reference_is_given_once_and_a_place_that_comes_free_is_seen() {
         assert_eq!(left, MAX_REFERENCES - u32::from(found.is_none()));
         // Neither mark has swallowed the other.
         assert_eq!(disk.share(&content(1)).is_some(), found.is_none());
+    });
+}
+
+#[test]
+fn what_cores_counted_for_themselves_adds_up() {
+    pext4_sync::model(|| {
+        let cache = Cache::new(Arc::new(RamDevice::new(1 << 16)), 4096, 1 << 16);
+        let buffer = cache.get_zeroed(BlockNumber(3));
+        let counts = Arc::new(OwnCounts::new(true));
+        counts.begin();
+        let use_it = |counts: &OwnCounts| {
+            if !counts.take(buffer.block()) {
+                let _locked = buffer.write();
+                assert_eq!(counts.meet_taking(&buffer), 0);
+            }
+            let here = counts.buffer(buffer.block()).expect("this core has met it");
+            assert!(Arc::ptr_eq(&here, &buffer));
+        };
+        let other = {
+            let (counts, buffer) = (Arc::clone(&counts), Arc::clone(&buffer));
+            thread::spawn("other", move || {
+                let _pin = topology::pin(1);
+                let _locked = buffer.write();
+                counts.meet_leaving(&buffer);
+            })
+        };
+        let _pin = topology::pin(0);
+        use_it(&counts);
+        use_it(&counts);
+        other.join().expect("it does not panic");
+        let sums = counts.take_all(2);
+        assert_eq!(sums.len(), 1);
+        assert_eq!(sums[0].change, 1);
+        assert!(!counts.any() && counts.take_all(2).is_empty());
+        assert!(counts.buffer(buffer.block()).is_none());
     });
 }

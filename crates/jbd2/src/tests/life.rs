@@ -88,6 +88,40 @@ fn without_a_log_a_commit_writes_home() {
 }
 
 #[test]
+fn what_is_done_when_a_transaction_closes_is_part_of_it() {
+    let toy = Toy::open(Arc::new(blank(LOG)), Some(LOG));
+    let value = |handle: &mut Handle<'_>| toy.cells[CLOSING].change(handle, |value| value);
+    let first = one_operation(&toy, 1);
+    toy.journal.commit(first).expect("the journal runs");
+    let mut handle = toy.journal.start(10).expect("the journal runs");
+    assert_eq!(value(&mut handle), 0, "nobody had set credits aside");
+    handle.set_aside(3);
+    let second = handle.tid();
+    drop(handle);
+    let mut handle = toy.journal.start(10).expect("the journal runs");
+    assert_eq!(handle.tid(), second);
+    handle.set_aside(2);
+    toy.journal.request_commit();
+    thread::scope(|scope| {
+        let next = scope.spawn(|| {
+            let mut handle = toy.journal.start(10).expect("the journal runs");
+            (value(&mut handle), handle.tid())
+        });
+        drop(handle);
+        // Whoever sees the next transaction finds it done, whichever of the two this one got.
+        let (value, tid) = next.join().expect("it does not panic");
+        assert_eq!(value, if tid == second { 0 } else { 5 });
+    });
+    toy.journal.commit(second).expect("the journal runs");
+    let replica = Arc::new(RamDevice::new(DEVICE_BLOCKS * BLOCK as u64));
+    let mut bytes = vec![0; (DEVICE_BLOCKS * BLOCK as u64) as usize];
+    toy.device.read_at(0, &mut bytes).expect("it reads");
+    replica.write_at(0, &bytes).expect("it takes writes");
+    recover(&*replica, LOG);
+    assert_eq!(read_cell(&*replica, CLOSING), 5);
+}
+
+#[test]
 fn the_interval_commits_unasked_and_only_what_is_dirty() {
     let interval = Duration::from_millis(2);
     let toy = Toy::open_with(Arc::new(blank(LOG)), Some(LOG), interval);

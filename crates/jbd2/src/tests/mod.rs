@@ -93,7 +93,15 @@ struct ToyClient {
     cells: Vec<Arc<Cell>>,
 }
 
+/// The cell in which a closing transaction leaves how many credits were set aside for that.
+pub(super) const CLOSING: usize = 7;
+
 impl Client for ToyClient {
+    fn closing(&self, handle: &mut Handle<'_>) {
+        let credits = u64::from(handle.credits());
+        self.cells[CLOSING].change(handle, |_| credits);
+    }
+
     fn capture_parts(&self, host: u64, tid: Tid, captures: &mut Vec<Capture>) {
         for cell in self.cells.iter().filter(|cell| cell.host() == host) {
             cell.capture(tid, captures);
