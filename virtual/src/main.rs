@@ -23,6 +23,8 @@ use pext4_virtual::run::{Outcome, calibration, point};
 
 /// How many times as many files the second calibration has, for stretches that the first never sees.
 const LENT_FILES: u32 = 16;
+/// Cores that one thread is in turn, in the third.
+const LENT_TASKS: u32 = 16;
 
 #[global_allocator]
 static MEMORY: LineAllocator = LineAllocator;
@@ -176,9 +178,14 @@ impl Session {
         let setup = self.setup(setting, 1, self.real_window());
         let (mut recording, operations) = calibration(&setup)?;
         // One task with its own files never sees what those of many make: an index, once and more.
-        let mut many = setup;
+        let mut many = setup.clone();
         many.plan.files = many.plan.files.saturating_mul(LENT_FILES);
         recording.learn(calibration(&many)?.0);
+        // Nor what is done where another core was before.
+        let mut crowd = setup;
+        crowd.plan.tasks = LENT_TASKS;
+        crowd.in_turn = true;
+        recording.learn(calibration(&crowd)?.0);
         let Some(real) = &self.arguments.real else {
             let told = "calibrated without a program for real threads: a look at the clock is taken to \
                         cost what it costs between nothing and nothing, which is too much";
@@ -190,7 +197,7 @@ impl Session {
         let told = format!(
             "{}: calibrated with {operations} operations of one real thread, {:.0} ns each when nobody \
              looks on, in {:.1} stretches; a look cost {:.1} ns; stretches that were not seen then, with \
-             {LENT_FILES} times as many files",
+             {LENT_FILES} times as many files, or as {LENT_TASKS} cores in turn",
             setting.name,
             one,
             recording.reference_stretches() as f64 / operations as f64,
@@ -230,6 +237,7 @@ impl Session {
             warm_up: window / 4,
             window,
             longest: window,
+            in_turn: false,
         }
     }
 

@@ -8,6 +8,7 @@
 //! Counters and flags here are the standard library's: what drives the engine is not part of it and
 //! costs no virtual time.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -22,6 +23,7 @@ use pext4_lab::target::{Library, Node, Target};
 use pext4_lab::workloads::{Pace, Plan, Task, Workload};
 use pext4_sync::thread::{self, JoinHandle};
 use pext4_sync::time;
+use pext4_sync::topology::{self, PinGuard};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +56,21 @@ pub struct Setup {
     pub window: Duration,
     /// Longest window.
     pub longest: Duration,
+    /// One thread is all tasks in turn, each on a core of its own: what cores do to each other can be seen
+    /// without any that is in another's way.
+    pub in_turn: bool,
+}
+
+impl Setup {
+    /// The threads, each with the numbers of its tasks.
+    fn hands(&self) -> Vec<Range<u32>> {
+        if self.in_turn {
+            return std::iter::once(0..self.plan.tasks).collect();
+        }
+        (0..self.plan.tasks)
+            .map(|number| number..number + 1)
+            .collect()
+    }
 }
 
 /// One part's outcome.
@@ -129,6 +146,9 @@ struct Done {
     end: Duration,
 }
 
+/// A task, and which one it is.
+type Numbered = (usize, Box<dyn Task>);
+
 /// What the tasks share.
 struct Crew {
     library: Library,
@@ -148,6 +168,7 @@ struct Crew {
 /// The image's, the volume's, a task's.
 pub fn measure<O: Observer>(setup: &Setup, mut observer: O) -> Result<(Counted, O)> {
     let tasks = setup.plan.tasks as usize;
+    let hands = setup.hands();
     let library = Library::new(open(setup)?)?;
     setup.workload.prepare(&library, &setup.plan)?;
     fill_log(&library, setup.journal_blocks, |left, _| {
@@ -156,19 +177,20 @@ pub fn measure<O: Observer>(setup: &Setup, mut observer: O) -> Result<(Counted, 
     let crew = Arc::new(Crew {
         library,
         setup: setup.clone(),
-        barrier: Barrier::new(tasks + 1),
+        barrier: Barrier::new(hands.len() + 1),
         over: AtomicBool::new(false),
         counters: (0..tasks).map(|_| CachePadded::default()).collect(),
         cpu: AtomicU64::new(0),
         done: (0..tasks).map(|_| Mutex::default()).collect(),
         failure: Mutex::new(None),
     });
-    let threads: Vec<JoinHandle<()>> = (0..setup.plan.tasks)
-        .map(|number| {
+    let threads: Vec<JoinHandle<()>> = hands
+        .into_iter()
+        .map(|numbers| {
             let crew = Arc::clone(&crew);
             thread::spawn("task", move || {
-                O::task(number);
-                crew.work(number);
+                O::task(numbers.start);
+                crew.work(numbers);
             })
         })
         .collect();
@@ -406,32 +428,39 @@ impl Crew {
         }
     }
 
-    /// One task's life.
-    fn work(&self, number: u32) {
-        let mut task = match self
-            .setup
-            .workload
-            .task(&self.library, &self.setup.plan, number)
-        {
-            Ok(task) => Some(task),
-            Err(error) => {
-                self.fail(error);
-                None
+    /// The life of a thread's tasks.
+    fn work(&self, numbers: Range<u32>) {
+        let mut tasks = Vec::new();
+        for number in numbers {
+            let _pin = self.pin(number as usize);
+            let plan = &self.setup.plan;
+            match self.setup.workload.task(&self.library, plan, number) {
+                Ok(task) => tasks.push((number as usize, task)),
+                Err(error) => self.fail(error),
             }
-        };
+        }
         self.barrier.wait();
         let start = thread_cpu();
         let outcome = match self.setup.workload.pace() {
-            Pace::Rounds => self.work_in_rounds(&mut task, number as usize),
-            Pace::Timed | Pace::Once => self.work_on(&mut task, number as usize),
+            Pace::Rounds => self.work_in_rounds(&mut tasks),
+            Pace::Timed | Pace::Once => self.work_on(&mut tasks),
         };
         let cpu = thread_cpu().saturating_sub(start).as_nanos();
         let cpu = u64::try_from(cpu).unwrap_or(u64::MAX);
         self.cpu.fetch_add(cpu, Ordering::Relaxed);
-        let finished = task.map_or(Ok(()), |task| task.finish(&self.library));
-        if let Err(error) = outcome.and(finished) {
+        if let Err(error) = outcome {
             self.fail(error);
         }
+        for (_, task) in tasks {
+            if let Err(error) = task.finish(&self.library) {
+                self.fail(error);
+            }
+        }
+    }
+
+    /// Where a task's turn is done.
+    fn pin(&self, number: usize) -> Option<PinGuard> {
+        self.setup.in_turn.then(|| topology::pin(number))
     }
 
     fn fail(&self, error: anyhow::Error) {
@@ -439,41 +468,48 @@ impl Crew {
         failure.get_or_insert(error);
     }
 
-    fn work_on(&self, task: &mut Option<Box<dyn Task>>, number: usize) -> Result<()> {
-        let Some(task) = task else {
-            return Ok(());
-        };
-        let mut operations = 0;
-        while !self.over.load(Ordering::Relaxed) {
-            operations += u64::from(task.step(&self.library)?.operations);
-            self.counters[number].store(operations, Ordering::Relaxed);
+    fn work_on(&self, tasks: &mut [Numbered]) -> Result<()> {
+        while !tasks.is_empty() && !self.over.load(Ordering::Relaxed) {
+            for (number, task) in &mut *tasks {
+                let _pin = self.pin(*number);
+                let operations = u64::from(task.step(&self.library)?.operations);
+                // Nobody else writes it.
+                let counter = &self.counters[*number];
+                counter.store(
+                    counter.load(Ordering::Relaxed) + operations,
+                    Ordering::Relaxed,
+                );
+            }
         }
         Ok(())
     }
 
     /// A task that has failed goes on meeting the others, who do not know yet.
-    fn work_in_rounds(&self, task: &mut Option<Box<dyn Task>>, number: usize) -> Result<()> {
+    fn work_in_rounds(&self, tasks: &mut [Numbered]) -> Result<()> {
         let mut outcome = Ok(());
         loop {
             self.barrier.wait();
             if self.over.load(Ordering::Relaxed) {
                 return outcome;
             }
-            let mut done = Done {
-                start: time::now(),
-                ..Done::default()
-            };
-            if let (Some(task), Ok(())) = (task.as_mut(), &outcome) {
-                outcome = part(task.as_mut(), &self.library, &mut done.operations);
-                if outcome.is_err() {
-                    self.fail(anyhow!("a task failed"));
+            for (number, task) in &mut *tasks {
+                let _pin = self.pin(*number);
+                let mut done = Done {
+                    start: time::now(),
+                    ..Done::default()
+                };
+                if outcome.is_ok() {
+                    outcome = part(task.as_mut(), &self.library, &mut done.operations);
+                    if outcome.is_err() {
+                        self.fail(anyhow!("a task failed"));
+                    }
                 }
+                done.end = time::now();
+                self.counters[*number].fetch_add(done.operations, Ordering::Relaxed);
+                *self.done[*number]
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner) = done;
             }
-            done.end = time::now();
-            self.counters[number].fetch_add(done.operations, Ordering::Relaxed);
-            *self.done[number]
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner) = done;
             self.barrier.wait();
         }
     }

@@ -48,6 +48,7 @@ fn main() -> Result<()> {
         warm_up: window / 4,
         window,
         longest: window,
+        in_turn: false,
     };
     let (counted, Nobody) = measure(&setup, Nobody)?;
     println!("{}", serde_json::to_string(&counted)?);

@@ -71,14 +71,11 @@ impl Observer for Reference {
     }
 }
 
-/// What real threads were seen to do, one task and the journal's, and how many operations that was.
+/// What a real thread and the journal's were seen to do, and how many operations that was.
 ///
 /// # Errors
 /// The measurement's.
 pub fn calibration(setup: &Setup) -> Result<(Recording, u64)> {
-    let mut setup = setup.clone();
-    setup.plan.tasks = 1;
-    let (measured, recording) =
-        calibrate(|| measure(&setup, Reference).map(|(counted, _)| counted));
+    let (measured, recording) = calibrate(|| measure(setup, Reference).map(|(counted, _)| counted));
     Ok((recording, measured?.all_operations))
 }

@@ -54,7 +54,7 @@ use pext4_sync::Counter;
 
 use crate::options::AttributeCache;
 use entry::{Found, Withdrawal};
-pub use own_counts::{OwnCounts, Sum};
+pub use own_counts::{Met, OwnCounts, Sum};
 
 /// Bytes of the volume's cache for which one entry is kept.
 const CACHE_PER_ENTRY: u64 = 4096;

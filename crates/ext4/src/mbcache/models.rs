@@ -132,18 +132,18 @@ fn what_cores_counted_for_themselves_adds_up() {
         counts.begin();
         let use_it = |counts: &OwnCounts| {
             if !counts.take(buffer.block()) {
-                let _locked = buffer.write();
-                assert_eq!(counts.meet_taking(&buffer), 0);
+                let state = buffer.write();
+                assert_eq!(counts.meet_taking(&buffer, &state), 0);
             }
-            let here = counts.buffer(buffer.block()).expect("this core has met it");
-            assert!(Arc::ptr_eq(&here, &buffer));
+            let met = counts.met(buffer.block()).expect("this core has");
+            assert!(Arc::ptr_eq(&met.buffer, &buffer));
         };
         let other = {
             let (counts, buffer) = (Arc::clone(&counts), Arc::clone(&buffer));
             thread::spawn("other", move || {
                 let _pin = topology::pin(1);
-                let _locked = buffer.write();
-                counts.meet_leaving(&buffer);
+                let state = buffer.write();
+                counts.meet_leaving(&buffer, &state);
             })
         };
         let _pin = topology::pin(0);
@@ -154,6 +154,6 @@ fn what_cores_counted_for_themselves_adds_up() {
         assert_eq!(sums.len(), 1);
         assert_eq!(sums[0].change, 1);
         assert!(!counts.any() && counts.take_all(2).is_empty());
-        assert!(counts.buffer(buffer.block()).is_none());
+        assert!(counts.met(buffer.block()).is_none());
     });
 }

@@ -26,13 +26,13 @@
 
 use std::sync::Arc;
 
-use pext4_block::Buffer;
+use pext4_block::{Buffer, BufferState, Page};
 use pext4_jbd2::in_parts;
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::xattr::MAX_REFERENCES;
 use pext4_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use pext4_sync::hash::NumberMap;
-use pext4_sync::{CachePadded, Class, Mutex, Near, Sharded};
+use pext4_sync::{CachePadded, Class, Mutex, Sharded};
 
 /// Takings that a core notes before it adds them to the block, at most.
 const MOST_TAKINGS: u32 = 16;
@@ -59,10 +59,18 @@ struct Notes {
 }
 
 struct Note {
-    /// A holder of this core's own, so that no count is shared.
-    buffer: Arc<CachePadded<Arc<Buffer>>>,
+    met: Arc<CachePadded<Met>>,
     /// Taken, less left.
     change: i64,
+}
+
+/// A block that this core has met. Its core alone holds this, so that no count is shared, and reads the bytes
+/// without a lock, as nothing in them changes but how many use them.
+pub struct Met {
+    /// The block.
+    pub buffer: Arc<Buffer>,
+    /// Its bytes, with the count they had.
+    pub page: Page,
 }
 
 /// What all cores together have noted of a block.
@@ -108,9 +116,9 @@ impl OwnCounts {
         self.blocks.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The buffer of a block that this core has met.
-    pub fn buffer(&self, block: BlockNumber) -> Option<Near<Buffer>> {
-        self.here(block, |note| Near::Shard(Arc::clone(&note.buffer)))
+    /// A block that this core has met.
+    pub fn met(&self, block: BlockNumber) -> Option<Arc<CachePadded<Met>>> {
+        self.here(block, |note| Arc::clone(&note.met))
     }
 
     /// Notes a taking, under a handle; false if this core has not met the block, or notes as many as it may.
@@ -131,8 +139,8 @@ impl OwnCounts {
 
     /// Notes a taking of a block that is counted apart, has room, and is locked by the caller. Answers how
     /// many takings that were noted before are now to be added to its count.
-    pub fn meet_taking(&self, buffer: &Arc<Buffer>) -> u32 {
-        self.meet(buffer, |note| {
+    pub fn meet_taking(&self, buffer: &Arc<Buffer>, state: &BufferState) -> u32 {
+        self.meet(buffer, state, |note| {
             let full = note.change >= i64::from(self.most);
             note.change = if full { 1 } else { note.change + 1 };
             if full { self.most } else { 0 }
@@ -140,8 +148,8 @@ impl OwnCounts {
     }
 
     /// Notes a leaving of a block that is counted apart and locked by the caller.
-    pub fn meet_leaving(&self, buffer: &Arc<Buffer>) {
-        self.meet(buffer, |note| note.change -= 1);
+    pub fn meet_leaving(&self, buffer: &Arc<Buffer>, state: &BufferState) {
+        self.meet(buffer, state, |note| note.change -= 1);
     }
 
     /// Everything that was noted, and forgets it. The transaction is closed.
@@ -171,12 +179,20 @@ impl OwnCounts {
         notes.blocks.lock().get_mut(&block).map(change)
     }
 
-    fn meet<R>(&self, buffer: &Arc<Buffer>, change: impl FnOnce(&mut Note) -> R) -> R {
+    fn meet<R>(
+        &self,
+        buffer: &Arc<Buffer>,
+        state: &BufferState,
+        change: impl FnOnce(&mut Note) -> R,
+    ) -> R {
         let notes = self.shards.local();
         let mut blocks = notes.blocks.lock();
         notes.any.store(true, Ordering::Relaxed);
         change(blocks.entry(buffer.block()).or_insert_with(|| Note {
-            buffer: Arc::new(CachePadded::new(Arc::clone(buffer))),
+            met: Arc::new(CachePadded::new(Met {
+                buffer: Arc::clone(buffer),
+                page: state.page.clone(),
+            })),
             change: 0,
         }))
     }
@@ -189,7 +205,7 @@ impl Notes {
         }
         let mut blocks = self.blocks.lock();
         for (block, note) in blocks.drain() {
-            add(sums, block, note.change, || Arc::clone(&note.buffer));
+            add(sums, block, note.change, || Arc::clone(&note.met.buffer));
         }
         blocks.shrink_to(KEPT_ROOM);
         self.any.store(false, Ordering::Relaxed);

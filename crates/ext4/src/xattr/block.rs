@@ -11,13 +11,13 @@ use pext4_block::Buffer;
 use pext4_jbd2::Handle;
 use pext4_ondisk::xattr::{self, Attribute};
 use pext4_ondisk::{BlockNumber, InodeNumber};
-use pext4_sync::{Near, topology};
+use pext4_sync::{CachePadded, topology};
 
 use super::counting::{self, Turn};
 use crate::error::{Refusal, Result};
 use crate::inode::table::Inodes;
 use crate::mballoc::Request;
-use crate::mbcache::{Candidate, Taking};
+use crate::mbcache::{Candidate, Met, Taking};
 use crate::seal;
 
 /// Where an inode's block of attributes is after a change.
@@ -56,11 +56,31 @@ enum Patience {
     GoOn,
 }
 
+/// A block that an inode has, its header sound.
+enum Known {
+    Met(Arc<CachePadded<Met>>),
+    Read(Arc<Buffer>),
+}
+
+impl Known {
+    fn buffer(&self) -> &Arc<Buffer> {
+        match self {
+            Self::Met(met) => &met.buffer,
+            Self::Read(buffer) => buffer,
+        }
+    }
+}
+
 /// The attributes in a block.
 pub(super) fn attributes(inodes: &Inodes, block: BlockNumber) -> Result<Vec<Attribute>> {
+    let decode =
+        |bytes: &[u8]| xattr::Block::decode(bytes).map_err(|corrupt| corrupt.in_block(block));
+    if let Some(met) = inodes.attribute_blocks.own_counts().met(block) {
+        return Ok(decode(&met.page)?.attributes);
+    }
     let buffer = read(inodes, block)?;
     let state = buffer.read();
-    let decoded = xattr::Block::decode(&state.page).map_err(|corrupt| corrupt.in_block(block))?;
+    let decoded = decode(&state.page)?;
     if !inodes.store.is_read_only() {
         inodes.attribute_blocks.insert(block, &state.page);
     }
@@ -68,10 +88,7 @@ pub(super) fn attributes(inodes: &Inodes, block: BlockNumber) -> Result<Vec<Attr
 }
 
 /// The buffer of an attribute block, its checksum verified.
-fn read(inodes: &Inodes, block: BlockNumber) -> Result<Near<Buffer>> {
-    if let Some(buffer) = inodes.attribute_blocks.own_counts().buffer(block) {
-        return Ok(buffer);
-    }
+fn read(inodes: &Inodes, block: BlockNumber) -> Result<Arc<Buffer>> {
     let store = &inodes.store;
     inodes.check_not_metadata(block, 1)?;
     let buffer = store.read_block(block)?;
@@ -81,7 +98,7 @@ fn read(inodes: &Inodes, block: BlockNumber) -> Result<Near<Buffer>> {
         buffer.set_verified();
         drop(state);
     }
-    Ok(Near::Own(buffer))
+    Ok(buffer)
 }
 
 /// Gives an inode the content of its block: a block that has it already, or `old` if no other inode
@@ -97,7 +114,7 @@ pub(super) fn write(
         0 => None,
         _ => Some(read_sound(inodes, old)?),
     };
-    let old = old.as_deref();
+    let old = old.as_ref().map(Known::buffer);
     let busy = match search(inodes, handle, content) {
         Search::Shared(block) => return move_to(inodes, handle, old, block),
         Search::None { busy } => busy > 0,
@@ -123,15 +140,17 @@ pub(super) fn write(
 
 /// Gives up one inode's use of a block, which is freed if that was the last.
 pub(super) fn release(inodes: &Inodes, handle: &mut Handle<'_>, block: BlockNumber) -> Result<()> {
-    let buffer = read_sound(inodes, block)?;
-    turn_away(inodes, handle, &buffer)
+    let known = read_sound(inodes, block)?;
+    turn_away(inodes, handle, known.buffer())
 }
 
-/// The buffer of a block that an inode has, its header sound.
-fn read_sound(inodes: &Inodes, block: BlockNumber) -> Result<Near<Buffer>> {
+fn read_sound(inodes: &Inodes, block: BlockNumber) -> Result<Known> {
+    if let Some(met) = inodes.attribute_blocks.own_counts().met(block) {
+        return Ok(Known::Met(met));
+    }
     let buffer = read(inodes, block)?;
     xattr::references(&buffer.read().page).map_err(|corrupt| corrupt.in_block(block))?;
-    Ok(buffer)
+    Ok(Known::Read(buffer))
 }
 
 /// Looks for a block to share, and waits for a busy one only if copies enough are made already.

@@ -40,10 +40,10 @@ pub(super) fn take_noted(
     content: &[u8],
 ) -> bool {
     let counts = inodes.attribute_blocks.own_counts();
-    let Some(buffer) = counts.buffer(block) else {
+    let Some(met) = counts.met(block) else {
         return false;
     };
-    let taken = xattr::is_same_content(&buffer.read().page, content) && counts.take(block);
+    let taken = xattr::is_same_content(&met.page, content) && counts.take(block);
     if taken {
         handle.note_change();
     }
@@ -74,7 +74,7 @@ pub(super) fn take(
         blocks.set_reusable(candidate.block(), &state.page, false);
         return false;
     }
-    let noted_before = counts.meet_taking(buffer);
+    let noted_before = counts.meet_taking(buffer, state);
     if noted_before > 0 {
         let bytes = handle.edit_locked(buffer, state, seal::xattr_block());
         add_references(bytes, i64::from(noted_before));
@@ -98,7 +98,7 @@ pub(super) fn leave(
     loop {
         let mut state = buffer.write();
         if is_apart(handle, &state) {
-            blocks.own_counts().meet_leaving(buffer);
+            blocks.own_counts().meet_leaving(buffer, &state);
             handle.note_change();
             return Ok(Turn::Left);
         }
@@ -128,7 +128,7 @@ fn leave_to_others(
     let has_room = xattr::references(&state.page).is_ok_and(|count| counts.has_room(count));
     if has_room && is_met(state) {
         count_apart(blocks, handle, buffer, state);
-        counts.meet_leaving(buffer);
+        counts.meet_leaving(buffer, state);
         return;
     }
     let bytes = handle.edit_locked(buffer, state, seal::xattr_block());
