@@ -209,12 +209,53 @@ fn of_file(file: &str, results: &Results) -> String {
         .collect();
     checks.sort_unstable();
     checks.dedup();
-    text.push_str(&format!("Afterwards: {}.", checks.join("; ")));
-    for note in &results.notes {
-        text.push_str(&format!(" {note}."));
+    checks.retain(|check| !check.is_empty());
+    if !checks.is_empty() {
+        text.push_str(&format!("Afterwards: {}.\n\n", checks.join("; ")));
     }
-    text.push_str("\n\n");
+    text.push_str(&notes(&results.notes));
     text
+}
+
+/// What was noted of the run. Of its points only those are named whose windows lacked something; what else
+/// was noted of them is in the file.
+fn notes(notes: &[String]) -> String {
+    let mut lines = Vec::new();
+    let mut short: Vec<(&str, Vec<&str>)> = Vec::new();
+    for note in notes {
+        let Some((label, tasks, said)) = of_point(note) else {
+            lines.push(format!("- {note}"));
+            continue;
+        };
+        if said.contains("does NOT hold") {
+            match short.last_mut() {
+                Some((last, points)) if *last == label => points.push(tasks),
+                _ => short.push((label, vec![tasks])),
+            }
+        }
+    }
+    let short = short.iter();
+    let short: Vec<String> = short
+        .map(|(label, points)| format!("{label} at {}", points.join(", ")))
+        .collect();
+    if !short.is_empty() {
+        lines.push(format!(
+            "- windows without three commits, a wrap of the log and a checkpoint: {}",
+            short.join("; ")
+        ));
+    }
+    if lines.is_empty() {
+        return String::new();
+    }
+    format!("{}\n\n", lines.join("\n"))
+}
+
+/// A note `SETTING, NUMBER tasks: ...` in its pieces.
+fn of_point(note: &str) -> Option<(&str, &str, &str)> {
+    let (point, said) = note.split_once(" tasks: ")?;
+    let (label, tasks) = point.rsplit_once(", ")?;
+    tasks.parse::<u32>().ok()?;
+    Some((label, tasks, said))
 }
 
 /// The settings in one figure, other file systems in another.
