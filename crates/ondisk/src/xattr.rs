@@ -298,21 +298,44 @@ pub fn content_hash(bytes: &[u8]) -> u32 {
     RawHeader::ref_from_prefix(bytes).map_or(0, |(raw, _)| raw.h_hash.get())
 }
 
-/// Whether two attribute blocks are equal but for how many inodes they serve and their checksums.
+/// Whether a block holds the attributes of `content`, a block as well: how many inodes they serve, their
+/// checksums, and what lies between entries and values does not count. That gap is most of a block, and not
+/// looked at.
 #[must_use]
-pub fn is_same_content(left: &[u8], right: &[u8]) -> bool {
+pub fn is_same_content(block: &[u8], content: &[u8]) -> bool {
     let pair = (
-        RawHeader::ref_from_prefix(left),
-        RawHeader::ref_from_prefix(right),
+        RawHeader::ref_from_prefix(block),
+        RawHeader::ref_from_prefix(content),
     );
-    let (Ok((one, left)), Ok((other, right))) = pair else {
+    let (Ok((one, _)), Ok((other, _))) = pair else {
         return false;
     };
+    let (front, back) = used(content).unwrap_or((content.len(), content.len()));
     one.h_magic.get() == MAGIC
         && one.h_magic == other.h_magic
         && one.h_blocks == other.h_blocks
         && one.h_hash == other.h_hash
-        && left == right
+        && block.len() == content.len()
+        && block[BLOCK_HEADER_SIZE..front] == content[BLOCK_HEADER_SIZE..front]
+        && block[back..] == content[back..]
+}
+
+/// Where the entries of a block end, their terminator included, and where its values begin; none if it is
+/// not sound.
+fn used(bytes: &[u8]) -> Option<(usize, usize)> {
+    let (mut front, mut back) = (BLOCK_HEADER_SIZE, bytes.len());
+    // An entry has a size, so this ends.
+    loop {
+        let rest = bytes.get(front..back)?;
+        if *rest.first_chunk::<TERMINATOR_SIZE>()? == [0; TERMINATOR_SIZE] {
+            return Some((front + TERMINATOR_SIZE, back));
+        }
+        let (entry, _) = RawEntry::ref_from_prefix(rest).ok()?;
+        if entry.e_value_inum.get() == 0 && entry.e_value_size.get() > 0 {
+            back = back.min(usize::from(entry.e_value_offs.get()));
+        }
+        front += ENTRY_SIZE + padded(usize::from(entry.e_name_len));
+    }
 }
 
 fn block_checksum(seed: u32, block: BlockNumber, bytes: &[u8]) -> u32 {

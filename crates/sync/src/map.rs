@@ -30,13 +30,14 @@ impl<K: Eq + Hash, V> Map<K, V> {
         Self::with_shards(class, 4 * topology::shard_count())
     }
 
-    /// As [`Map::new`], for keys that are numbers: those that differ in nothing but their lowest
-    /// `bits` bits live in one shard. A core that works on neighbours stays on its own lines.
+    /// An empty map for keys that are numbers: those that differ in nothing but their lowest `bits` bits live
+    /// in one shard. A core that works on neighbours stays on its own lines; there are eight shards a core, as a
+    /// few neighbourhoods each should rarely meet.
     #[must_use]
     pub fn of_neighbours(class: Class, bits: u32) -> Self {
         Self {
             hash: NumberHash::of_neighbours(bits),
-            ..Self::new(class)
+            ..Self::with_shards(class, 8 * topology::shard_count())
         }
     }
 

@@ -26,9 +26,11 @@ use crate::types::FileType;
 
 /// Inodes that each core remembers at most.
 const MOST_NEAR: usize = 32;
-/// Inodes of one block of the inode table, mostly, live in one shard: a core that makes files takes
-/// one number after the other.
-const NEIGHBOUR_BITS: u32 = 4;
+/// So many neighbours live in one shard, as a logarithm: a core that makes files takes one number after
+/// the other, and those of a block of the inode table should lie together.
+const NEIGHBOUR_BITS: u32 = 6;
+/// Inodes that a shard may grow by before it is looked at again.
+const LOOK_AGAIN: usize = 16;
 /// How often its share a shard may hold before a commit is asked for.
 const MOST_SHARES: usize = 2;
 /// Memory that one inode takes, roughly: the object, its slot's tail, and its place in the table.
@@ -289,7 +291,7 @@ impl Inodes {
             return;
         }
         if self.resident.get() < self.most {
-            evict_at.store(length + (1 << NEIGHBOUR_BITS), Ordering::Relaxed);
+            evict_at.store(length + LOOK_AGAIN, Ordering::Relaxed);
             return;
         }
         let mut gone = 0;

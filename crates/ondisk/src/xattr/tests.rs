@@ -202,3 +202,20 @@ fn names_split_and_join() {
     }
     assert_eq!(full_name(99, b"x"), None);
 }
+
+#[test]
+fn every_byte_of_a_block_counts_but_its_users_its_checksum_and_the_gap() {
+    let mut content = vec![0; 1024];
+    block(list()).encode(&mut content).expect("it fits");
+    let (front, back) = used(&content).expect("sound");
+    assert!(front + 500 < back, "most of it is gap");
+    for at in 0..content.len() {
+        let mut other = content.clone();
+        other[at] ^= 0x40;
+        let is_header = matches!(at, 0..4 | 8..16);
+        let counts = is_header || (BLOCK_HEADER_SIZE..front).contains(&at) || at >= back;
+        assert_eq!(is_same_content(&other, &content), !counts, "byte {at}");
+    }
+    assert!(!is_same_content(&content[..512], &content));
+    assert!(!is_same_content(&content, &[0; 16]));
+}
