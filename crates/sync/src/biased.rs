@@ -16,8 +16,9 @@
 //! then look at the bias) and a writer's (end the bias, then look at the slots) one side always sees
 //! the other, since all four are sequentially consistent.
 //!
-//! A slot serves one reader: a second thread of the same shard, or another lock that falls on the
-//! same slot, takes the lock underneath. A guard is given back on the thread that got it.
+//! A slot serves one reader, and a lock has two in each shard: a third reader of the same shard, or third
+//! lock that falls on the same slots, takes the lock underneath. A guard is given back on the thread that
+//! got it.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -199,8 +200,10 @@ impl<T> BiasedLock<T> {
         if !self.bias.is_set() {
             return None;
         }
-        let slot = READERS.local(self.address());
-        self.bias.enter(slot, self.address()).then(|| Entry {
+        let address = self.address();
+        let mut slots = READERS.local(address).into_iter();
+        let slot = slots.find(|slot| self.bias.enter(slot, address))?;
+        Some(Entry {
             slot,
             _held: note(),
         })
@@ -371,26 +374,31 @@ impl Readers {
         }
     }
 
-    /// The caller's slot for the lock at `address`.
+    /// The caller's slots for the lock at `address`.
     #[inline]
-    fn local(&self, address: usize) -> &AtomicUsize {
-        &self.shards.local()[index(address)]
+    fn local(&self, address: usize) -> [&AtomicUsize; 2] {
+        let slots = self.shards.local();
+        places(address).map(|place| &slots[place])
+    }
+
+    /// The slots of all shards for the lock at `address`.
+    fn all(&self, address: usize) -> impl Iterator<Item = &AtomicUsize> {
+        let places = places(address);
+        let shards = self.shards.iter();
+        shards.flat_map(move |slots| places.map(|place| &slots[place]))
     }
 
     /// Whether some shard's slot names the lock.
     fn is_in(&self, address: usize) -> bool {
-        let index = index(address);
-        self.shards
-            .iter()
-            .any(|slots| slots[index].load(Ordering::SeqCst) == address)
+        self.all(address)
+            .any(|slot| slot.load(Ordering::SeqCst) == address)
     }
 
     /// A writer's second step.
     fn wait_until_out(&self, address: usize) {
-        let index = index(address);
-        for slots in self.shards.iter() {
+        for slot in self.all(address) {
             let mut spins = 0;
-            while slots[index].load(Ordering::SeqCst) == address {
+            while slot.load(Ordering::SeqCst) == address {
                 spins += 1;
                 if spins < SPINS {
                     std::hint::spin_loop();
@@ -402,11 +410,13 @@ impl Readers {
     }
 }
 
-/// The slot of a lock, the same in each shard.
+/// The slots of a lock, the same in each shard: two on one line, so that of the few locks that a thread holds
+/// at once no two drive each other out.
 #[inline]
-fn index(address: usize) -> usize {
+fn places(address: usize) -> [usize; 2] {
     // The upper bits: addresses are multiples of something.
-    (spread(address as u64) >> (u32::BITS - SLOTS.ilog2())) as usize
+    let place = (spread(address as u64) >> (u32::BITS - SLOTS.ilog2())) as usize;
+    [place, place ^ 1]
 }
 
 #[cfg(all(test, not(loom)))]

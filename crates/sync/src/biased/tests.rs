@@ -95,3 +95,21 @@ fn readers_never_see_half_a_change() {
         }
     });
 }
+
+#[test]
+fn locks_that_fall_on_one_slot_are_both_biased() {
+    let locks: Vec<_> = (0..2 * super::SLOTS).map(|_| biased(0)).collect();
+    let place = |lock: &BiasedLock<i32>| super::places(lock.address())[0];
+    let (one, other) = locks
+        .iter()
+        .enumerate()
+        .find_map(|(at, one)| {
+            let mut others = locks[at + 1..].iter();
+            Some((one, others.find(|other| place(other) == place(one))?))
+        })
+        .expect("more locks than slots");
+    let _pin = topology::pin(1);
+    let _first = one.try_read();
+    let _second = other.try_read();
+    assert!(READERS.is_in(one.address()) && READERS.is_in(other.address()));
+}
