@@ -82,6 +82,7 @@ impl Volume {
         scaling.optimize_scan = self.optimizes_scan();
         let mut sections = store.tally.sections();
         sections.push(self.inodes.groups.section());
+        sections.push(attributes_section(&self.attribute_cache_statistics()));
         if let Some(journal) = store.try_journal() {
             sections.push(journal_section(&journal.statistics()));
         }
@@ -93,6 +94,22 @@ impl Volume {
             sections,
         }
     }
+}
+
+fn attributes_section(cache: &AttributeCacheStatistics) -> Section {
+    Section::new(
+        "attribute blocks",
+        [
+            ("found and shared", cache.hits),
+            ("not found", cache.misses),
+            ("copied, as all were busy", cache.copied),
+            ("made known", cache.inserted),
+            ("given up or changed", cache.dropped),
+            ("full", cache.capped),
+            ("waits for a holder", cache.held),
+            ("counted core by core", cache.apart),
+        ],
+    )
 }
 
 fn journal_section(journal: &pext4_jbd2::Statistics) -> Section {

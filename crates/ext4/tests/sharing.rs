@@ -318,6 +318,11 @@ fn cores_that_meet_count_for_themselves() {
     assert_eq!(apart(), 0, "one core counts in the block");
     set_on(1, &volume, files[2], &[7; 300]);
     assert_eq!(apart(), 1);
+    let report = volume.report();
+    assert_eq!(
+        report.get("attribute blocks", "counted core by core"),
+        Some(1)
+    );
     // All three leave, each from another core than it came.
     for (core, file) in [(1, 0), (2, 1), (0, 2)] {
         set_on(core, &volume, files[file], &[8; 300]);
