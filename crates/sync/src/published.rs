@@ -43,11 +43,22 @@ impl<const N: usize> Published<N> {
     #[inline]
     #[must_use]
     pub fn read(&self) -> Option<[u64; N]> {
+        self.read_part(0)
+    }
+
+    /// As [`Published::read`], of so many words from `first` on.
+    ///
+    /// # Panics
+    ///
+    /// If there are not as many.
+    #[inline]
+    #[must_use]
+    pub fn read_part<const M: usize>(&self, first: usize) -> Option<[u64; M]> {
         let version = self.version.load(Ordering::Acquire);
         if self.shown.load(Ordering::Acquire) != version {
             return None;
         }
-        let words = std::array::from_fn(|word| self.words[word].load(Ordering::Relaxed));
+        let words = std::array::from_fn(|word| self.words[first + word].load(Ordering::Relaxed));
         fence(Ordering::Acquire);
         let still = self.shown.load(Ordering::Relaxed) == version;
         still.then_some(words)

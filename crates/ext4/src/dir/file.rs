@@ -5,7 +5,7 @@
 //! only moves the end: after the first change of an operation nothing is left that could fail for
 //! want of space.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 
 use pext4_block::{Buffer, Stamp};
@@ -30,6 +30,8 @@ pub struct DirectoryFile<'a, 'h> {
     handle: Option<&'a mut Handle<'h>>,
     /// The mapping found last: most operations stay within one run.
     last: Cell<Option<Extent>>,
+    /// The root of the map, once it was asked for; forgotten when the map changes.
+    root: OnceCell<[u8; 60]>,
 }
 
 impl<'a, 'h> DirectoryFile<'a, 'h> {
@@ -47,6 +49,7 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
             generation: inode.generation(),
             handle: None,
             last: Cell::new(None),
+            root: OnceCell::new(),
         }
     }
 
@@ -79,7 +82,9 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
     }
 
     fn look_up(&self, block: LogicalBlock) -> Result<Extent> {
-        match self.inodes.lookup(self.inode, block)? {
+        // The directory's lock keeps its map as it is.
+        let root = self.root.get_or_init(|| self.inode.root());
+        match self.inodes.lookup_settled(self.inode, root, block)? {
             Mapping::Mapped(extent) if !extent.unwritten => Ok(extent),
             Mapping::Mapped(_) => Err(self.corrupt(block, "block was never written")),
             Mapping::Hole { .. } => Err(self.corrupt(block, "block is missing")),
@@ -176,6 +181,7 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
         let first = u64::from(self.count());
         let end = first + u64::from(blocks);
         let mut next = first;
+        self.root.take();
         while next < end {
             match inodes.fill_hole(self.handle(), inode, next..end, false, |_| Ok(())) {
                 Ok(extent) => next += u64::from(extent.length),

@@ -15,7 +15,8 @@ use crate::types::{Attributes, DeviceNumber, FileType};
 
 /// Words of [`Attributes`]; behind them lie those of the root.
 const ATTRIBUTE_WORDS: usize = 13;
-const WORDS: usize = ATTRIBUTE_WORDS + 8;
+const ROOT_WORDS: usize = ROOT_BYTES.div_ceil(8);
+const WORDS: usize = ATTRIBUTE_WORDS + ROOT_WORDS;
 const ROOT_BYTES: usize = 60;
 /// Says that a time of creation is kept.
 const HAS_CREATED: u64 = 1 << 32;
@@ -114,15 +115,15 @@ impl Glance {
 
     /// The published attributes of this inode.
     pub(super) fn attributes(&self, inode: InodeNumber, file_type: FileType) -> Option<Attributes> {
-        let words = self.whole.read()?;
+        let words = self.whole.read_part(0)?;
         Some(unpack(&words, inode, file_type))
     }
 
     /// The published root of the map.
     pub(super) fn root(&self) -> Option<[u8; ROOT_BYTES]> {
-        let words = self.whole.read()?;
+        let words: [u64; ROOT_WORDS] = self.whole.read_part(ATTRIBUTE_WORDS)?;
         let mut root = [0; ROOT_BYTES];
-        for (bytes, word) in root.chunks_mut(8).zip(&words[ATTRIBUTE_WORDS..]) {
+        for (bytes, word) in root.chunks_mut(8).zip(words) {
             bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
         }
         Some(root)
@@ -173,7 +174,7 @@ fn pack(attributes: &Attributes, root: &[u8; ROOT_BYTES]) -> [u64; WORDS] {
     words
 }
 
-fn unpack(words: &[u64; WORDS], inode: InodeNumber, file_type: FileType) -> Attributes {
+fn unpack(words: &[u64; ATTRIBUTE_WORDS], inode: InodeNumber, file_type: FileType) -> Attributes {
     let low = |word: u64| u32::try_from(word & u64::from(u32::MAX)).expect("masked");
     let high = |word: u64| low(word >> 32);
     let time = |seconds: usize, nanoseconds: u32| Time {
@@ -241,7 +242,11 @@ mod tests {
         let root = std::array::from_fn(|index| u8::try_from(index).expect("small"));
         let through = |attributes: &Attributes| {
             let words = pack(attributes, &root);
-            unpack(&words, attributes.inode, attributes.file_type)
+            unpack(
+                words.first_chunk().expect("they come first"),
+                attributes.inode,
+                attributes.file_type,
+            )
         };
         assert_eq!(through(&attributes), attributes);
         let young = Attributes {

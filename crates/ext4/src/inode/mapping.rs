@@ -235,7 +235,22 @@ impl Inodes {
     }
 
     fn lookup_locked(&self, inode: &Inode, logical: LogicalBlock) -> Result<Mapping> {
-        let mapping = self.lookup_any(inode, logical)?;
+        self.lookup_settled(inode, &inode.root(), logical)
+    }
+
+    /// As [`Self::lookup`], while nobody changes the map: that of a directory whose lock the caller holds.
+    /// `root` is its root, as read since.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::lookup`].
+    pub fn lookup_settled(
+        &self,
+        inode: &Inode,
+        root: &[u8; 60],
+        logical: LogicalBlock,
+    ) -> Result<Mapping> {
+        let mapping = self.lookup_any(inode, root, logical)?;
         if let Mapping::Mapped(extent) = &mapping {
             self.check_not_metadata(extent.start, extent.length)
                 .map_err(|error| placed(error, inode))?;
@@ -243,13 +258,12 @@ impl Inodes {
         Ok(mapping)
     }
 
-    fn lookup_any(&self, inode: &Inode, logical: LogicalBlock) -> Result<Mapping> {
-        let root = inode.root();
+    fn lookup_any(&self, inode: &Inode, root: &[u8; 60], logical: LogicalBlock) -> Result<Mapping> {
         if !Self::is_extent_mapped(inode) {
-            return self.lookup_indirect(inode, &root, logical);
+            return self.lookup_indirect(inode, root, logical);
         }
         let nodes = self.nodes(inode, None, BlockNumber::default());
-        extents::lookup(&root, &nodes, logical).map_err(|error| placed(error, inode))
+        extents::lookup(root, &nodes, logical).map_err(|error| placed(error, inode))
     }
 
     fn lookup_indirect(
