@@ -238,6 +238,7 @@ impl Session {
             window,
             longest: window,
             in_turn: false,
+            together: false,
         }
     }
 

@@ -59,6 +59,8 @@ pub struct Setup {
     /// One thread is all tasks in turn, each on a core of its own: what cores do to each other can be seen
     /// without any that is in another's way.
     pub in_turn: bool,
+    /// Tasks begin a part at one moment. Real threads begin it as they come: a sleep would part them further.
+    pub together: bool,
 }
 
 impl Setup {
@@ -488,7 +490,11 @@ impl Crew {
     fn work_in_rounds(&self, tasks: &mut [Numbered]) -> Result<()> {
         let mut outcome = Ok(());
         loop {
-            self.barrier.wait();
+            if self.setup.together {
+                self.barrier.wait_and_begin_together();
+            } else {
+                self.barrier.wait();
+            }
             if self.over.load(Ordering::Relaxed) {
                 return outcome;
             }

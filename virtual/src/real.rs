@@ -49,6 +49,7 @@ fn main() -> Result<()> {
         window,
         longest: window,
         in_turn: false,
+        together: false,
     };
     let (counted, Nobody) = measure(&setup, Nobody)?;
     println!("{}", serde_json::to_string(&counted)?);

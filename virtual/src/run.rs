@@ -48,7 +48,8 @@ pub fn point(
     setup: &Setup,
 ) -> Result<Outcome> {
     let tasks = setup.plan.tasks;
-    let setup = setup.clone();
+    let mut setup = setup.clone();
+    setup.together = true;
     let measured = run(model.clone(), stretches, seed, move || {
         measure(&setup, Watcher::default())
     });
