@@ -13,11 +13,13 @@ use pext4_sync::atomic::{AtomicU32, Ordering};
 
 const PER_PAGE: usize = 1024;
 
-type Page = Box<[AtomicU32]>;
+/// Nothing else lies on its lines: what is looked at by all would move with every hold.
+#[repr(align(64))]
+struct Page([AtomicU32; PER_PAGE]);
 
 /// The holds on all inodes of a volume.
 pub struct Holds {
-    pages: Box<[OnceLock<Page>]>,
+    pages: Box<[OnceLock<Box<Page>>]>,
 }
 
 impl Holds {
@@ -32,8 +34,8 @@ impl Holds {
     fn count(&self, inode: InodeNumber) -> &AtomicU32 {
         let index = inode.get() as usize;
         let page = self.pages[index / PER_PAGE]
-            .get_or_init(|| (0..PER_PAGE).map(|_| AtomicU32::new(0)).collect());
-        &page[index % PER_PAGE]
+            .get_or_init(|| Box::new(Page(std::array::from_fn(|_| AtomicU32::new(0)))));
+        &page.0[index % PER_PAGE]
     }
 
     /// Takes one hold. A count that reached its end stays there for good.
@@ -64,7 +66,7 @@ impl Holds {
     pub(crate) fn all(&self) -> Vec<InodeNumber> {
         let mut held = Vec::new();
         for (page, first) in self.pages.iter().zip((0u32..).step_by(PER_PAGE)) {
-            let counts = page.get().into_iter().flatten();
+            let counts = page.get().into_iter().flat_map(|page| &page.0);
             for (count, number) in counts.zip(first..) {
                 if count.load(Ordering::SeqCst) > 0 {
                     held.push(InodeNumber(number));
@@ -77,7 +79,7 @@ impl Holds {
     /// Whether nobody holds the inode.
     pub(crate) fn is_free(&self, inode: InodeNumber) -> bool {
         let page = self.pages[inode.get() as usize / PER_PAGE].get();
-        page.is_none_or(|page| page[inode.get() as usize % PER_PAGE].load(Ordering::SeqCst) == 0)
+        page.is_none_or(|page| page.0[inode.get() as usize % PER_PAGE].load(Ordering::SeqCst) == 0)
     }
 }
 
