@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use pext4_ondisk::BlockNumber;
 use pext4_sync::hash::NumberMap;
-use pext4_sync::{Class, Counter, Front, Near, RwLock, Sharded, topology};
+use pext4_sync::{BiasedLock, Class, Counter, Front, Near, Sharded, topology};
 
 use crate::buffer::Buffer;
 use crate::device::Device;
@@ -47,7 +47,7 @@ pub struct Cache {
     block_size: usize,
     /// [immutable] Buffers in a shard before it evicts.
     shard_capacity: usize,
-    shards: Sharded<RwLock<Shard>>,
+    shards: Sharded<BiasedLock<Shard>>,
     /// What each core asks for again and again: roots and upper nodes of trees.
     front: Front<Buffer>,
     /// Blocks asked of the device.
@@ -89,7 +89,7 @@ impl Cache {
             block_size: block_size as usize,
             shard_capacity: (blocks / count).max(1),
             shards: Sharded::with_count(count, |_| {
-                RwLock::new(Class::BufferShard, Shard::default())
+                BiasedLock::new(Class::BufferShard, Shard::default())
             }),
             front: Front::new((blocks / topology::shard_count() / 8).min(MOST_NEAR)),
             reads: Counter::new(),
@@ -224,7 +224,7 @@ impl Cache {
     /// Bytes of blocks that are pinned now. It walks through all buffers.
     #[must_use]
     pub fn pinned(&self) -> u64 {
-        let pinned = |shard: &RwLock<Shard>| {
+        let pinned = |shard: &BiasedLock<Shard>| {
             shard
                 .read()
                 .ring
@@ -243,7 +243,7 @@ impl Cache {
     }
 
     /// Neighbours lie in different shards.
-    fn shard(&self, block: BlockNumber) -> &RwLock<Shard> {
+    fn shard(&self, block: BlockNumber) -> &BiasedLock<Shard> {
         let number = block.get() ^ (block.get() >> 15);
         self.shards.get(number as usize & (self.shards.count() - 1))
     }
