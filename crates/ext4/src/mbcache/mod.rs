@@ -370,8 +370,9 @@ impl SharedBlocks {
         &self.own
     }
 
-    /// Notes that cores met at a block.
+    /// Notes that cores met at a block, and that it is counted apart from now on.
     pub fn note_apart(&self) {
+        self.own.begin();
         self.counts.apart.add(1);
     }
 

@@ -131,7 +131,7 @@ fn what_cores_counted_for_themselves_adds_up() {
         let counts = Arc::new(OwnCounts::new(true));
         counts.begin();
         let use_it = |counts: &OwnCounts| {
-            if !counts.take(buffer.block()) {
+            if !counts.take(buffer.block(), |_| true) {
                 let state = buffer.write();
                 assert_eq!(counts.meet_taking(&buffer, &state), 0);
             }

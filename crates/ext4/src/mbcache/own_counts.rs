@@ -112,7 +112,7 @@ impl OwnCounts {
     }
 
     /// Notes that a block is counted apart from now on.
-    pub fn begin(&self) {
+    pub(super) fn begin(&self) {
         self.blocks.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -121,11 +121,12 @@ impl OwnCounts {
         self.here(block, |note| Arc::clone(&note.met))
     }
 
-    /// Notes a taking, under a handle; false if this core has not met the block, or notes as many as it may.
-    pub fn take(&self, block: BlockNumber) -> bool {
+    /// Notes a taking, under a handle, of a block whose bytes are what is wanted; false if they are not, if this
+    /// core has not met the block, or notes as many as it may.
+    pub fn take(&self, block: BlockNumber, is_wanted: impl FnOnce(&[u8]) -> bool) -> bool {
         let most = i64::from(self.most);
         let noted = self.here(block, |note| {
-            let may = note.change < most;
+            let may = note.change < most && is_wanted(&note.met.page);
             note.change += i64::from(may);
             may
         });

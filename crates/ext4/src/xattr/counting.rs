@@ -40,10 +40,7 @@ pub(super) fn take_noted(
     content: &[u8],
 ) -> bool {
     let counts = inodes.attribute_blocks.own_counts();
-    let Some(met) = counts.met(block) else {
-        return false;
-    };
-    let taken = xattr::is_same_content(&met.page, content) && counts.take(block);
+    let taken = counts.take(block, |bytes| xattr::is_same_content(bytes, content));
     if taken {
         handle.note_change();
     }
@@ -59,9 +56,8 @@ pub(super) fn take(
     buffer: &Arc<Buffer>,
     state: &mut BufferState,
 ) -> bool {
-    let counts = blocks.own_counts();
-    let has_room = xattr::references(&state.page).is_ok_and(|count| counts.has_room(count));
-    if has_room && is_met(state) {
+    let has_room = has_room(blocks, state);
+    if has_room && another_counted(state) {
         count_apart(blocks, handle, buffer, state);
     }
     if !is_apart(handle, state) {
@@ -74,7 +70,7 @@ pub(super) fn take(
         blocks.set_reusable(candidate.block(), &state.page, false);
         return false;
     }
-    let noted_before = counts.meet_taking(buffer, state);
+    let noted_before = blocks.own_counts().meet_taking(buffer, state);
     if noted_before > 0 {
         let bytes = handle.edit_locked(buffer, state, seal::xattr_block());
         add_references(bytes, i64::from(noted_before));
@@ -124,11 +120,9 @@ fn leave_to_others(
     buffer: &Arc<Buffer>,
     state: &mut BufferState,
 ) {
-    let counts = blocks.own_counts();
-    let has_room = xattr::references(&state.page).is_ok_and(|count| counts.has_room(count));
-    if has_room && is_met(state) {
+    if has_room(blocks, state) && another_counted(state) {
         count_apart(blocks, handle, buffer, state);
-        counts.meet_leaving(buffer, state);
+        blocks.own_counts().meet_leaving(buffer, state);
         return;
     }
     let bytes = handle.edit_locked(buffer, state, seal::xattr_block());
@@ -142,8 +136,14 @@ pub(super) fn is_apart(handle: &Handle<'_>, state: &BufferState) -> bool {
     state.counted_apart_in == Some(handle.tid())
 }
 
+/// Whether the block may be counted apart, and taken while it is.
+fn has_room(blocks: &SharedBlocks, state: &BufferState) -> bool {
+    let counts = blocks.own_counts();
+    xattr::references(&state.page).is_ok_and(|count| counts.has_room(count))
+}
+
 /// Whether another core was the last that counted here.
-fn is_met(state: &BufferState) -> bool {
+fn another_counted(state: &BufferState) -> bool {
     state
         .counted_by
         .is_some_and(|core| core != topology::current())
@@ -161,7 +161,6 @@ fn count_apart(
     handle.edit_locked(buffer, state, seal::xattr_block());
     handle.set_aside(CREDITS_AT_END);
     state.counted_apart_in = Some(handle.tid());
-    blocks.own_counts().begin();
     blocks.note_apart();
 }
 

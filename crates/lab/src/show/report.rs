@@ -424,3 +424,28 @@ fn published_curves(name: &str, part: &str) -> Vec<Curve> {
     });
     curves.collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::notes;
+
+    #[test]
+    fn notes_of_points_are_told_where_a_window_lacked_something() {
+        let lacks = "the window does NOT hold three commits, a wrap of the log and a checkpoint";
+        let all = [
+            "machine here: 40 ns".to_owned(),
+            "full,-frees, 1 tasks: 1.000 of the bound".to_owned(),
+            format!("full,-frees, 1 tasks: {lacks}"),
+            format!("full,-frees, 96 tasks: {lacks}; give a longer one"),
+            "seeds, 4 tasks: 1.000 of the bound".to_owned(),
+            format!("seeds, 4 tasks: {lacks}"),
+            "full, 96 tasks, other costs of a transfer: 50 %: 1.03-fold".to_owned(),
+        ];
+        let expected = "- machine here: 40 ns\n\
+             - full, 96 tasks, other costs of a transfer: 50 %: 1.03-fold\n\
+             - windows without three commits, a wrap of the log and a checkpoint: full,-frees at 1, 96; \
+             seeds at 4\n\n";
+        assert_eq!(notes(&all), expected);
+        assert_eq!(notes(&[]), "");
+    }
+}
