@@ -94,6 +94,7 @@ impl Volume {
             .read_only_compat
             .contains(ReadOnlyCompat::DIR_NLINK);
         let new_inode_extra_size = new_inode_extra_size(store);
+        let begins_inline = store.features.has_incompat(Incompat::INLINE_DATA);
         let counted_generation = store.options.repeatable.map(AtomicU32::new);
         Self {
             inodes,
@@ -103,6 +104,7 @@ impl Volume {
             generation_seed: random_seed(),
             counted_generation,
             new_inode_extra_size,
+            begins_inline,
             overhead_blocks,
             notes,
             is_open: true,

@@ -30,6 +30,8 @@ pub struct Volume {
     pub(crate) counted_generation: Option<AtomicU32>,
     /// Bytes of the extra part of new inodes. [immutable after mount]
     pub(crate) new_inode_extra_size: u16,
+    /// Whether new files, directories and links begin in their inodes.
+    pub(crate) begins_inline: bool,
     /// Blocks that the file system's own structures take. [immutable after mount]
     pub(crate) overhead_blocks: u64,
     /// What a person should know about this mount. [immutable after mount]

@@ -89,6 +89,7 @@ fn features_can_be_switched_one_by_one() {
         "^extra_isize",
         "^large_file",
         "large_dir",
+        "inline_data",
         "stable_inodes",
     ];
     for name in names {
@@ -124,6 +125,19 @@ fn inodes_can_be_many_few_and_small() {
             },
         );
     }
+}
+
+#[test]
+fn inodes_of_128_bytes_hold_no_content() {
+    let options = Options {
+        inode_size: 128,
+        features: vec!["inline_data".to_owned()],
+        ..Options::default()
+    };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let refused = make(&folder.path().join("image"), 16 * MIB, &options);
+    let refused = refused.expect_err("there is no room");
+    assert!(refused.to_string().contains("inline_data"), "{refused}");
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //! whatever the kind of file. The `block` area is 60 raw bytes: an extent root, a block map, a
 //! symbolic link's target, a device number or inline data.
 
+pub mod inline;
 mod raw;
 mod special;
 

@@ -398,6 +398,15 @@ pub fn encode_inode_area(attributes: &[Attribute], area: &mut [u8]) -> Result<()
     Ok(())
 }
 
+/// Bytes that these attributes need in an inode's tail, as a list that is not empty.
+#[must_use]
+pub fn inode_area_used(attributes: &[Attribute]) -> usize {
+    let each = attributes
+        .iter()
+        .map(|attribute| attribute.entry_space() + attribute.value_space());
+    INODE_HEADER_SIZE + each.sum::<usize>() + TERMINATOR_SIZE
+}
+
 /// Reads the list whose entries begin at `start` and whose values are placed relative to the start
 /// of `region`.
 fn decode_list(

@@ -97,6 +97,7 @@ impl Stage {
     pub fn model(&self) -> Model {
         let mut model = Model::fresh(self.format.block_size);
         model.may_fill = self.may_fill;
+        model.inline_room = self.format.features.inline_room();
         model
     }
 }

@@ -440,10 +440,22 @@ fn allocate_flags(mode: AllocateMode) -> FallocateFlags {
     }
 }
 
+/// Seeks. Linux finds no place in a file that has just left its inode (`inline_data`) while its
+/// new blocks are not chosen yet.
+fn seek_settled(file: &OwnedFd, to: SeekFrom) -> rustix::io::Result<u64> {
+    match rustix::fs::seek(file, to) {
+        Err(Errno::NOENT) => {
+            rustix::fs::fsync(file)?;
+            rustix::fs::seek(file, to)
+        }
+        found => found,
+    }
+}
+
 fn seek(file: &OwnedFd, to: SeekFrom) -> Outcome {
     let size = stat(file)?.size;
     let file = reopen(file, OFlags::RDONLY)?;
-    let found = rustix::fs::seek(&file, to)?;
+    let found = seek_settled(&file, to)?;
     // Linux finds "data" at the very end where a page of the cache holds more than the file.
     let beyond = matches!(to, SeekFrom::Data(_)) && found >= size;
     if beyond {
@@ -598,12 +610,12 @@ fn content(file: &OwnedFd, size: u64) -> Result<Content> {
     content.resize(size);
     let mut at = 0;
     while at < size {
-        let data = match rustix::fs::seek(&file, SeekFrom::Data(at)) {
+        let data = match seek_settled(&file, SeekFrom::Data(at)) {
             Err(Errno::NXIO) => break,
             Ok(data) if data >= size => break,
             other => other?,
         };
-        let hole = rustix::fs::seek(&file, SeekFrom::Hole(data)).map_err(|error| {
+        let hole = seek_settled(&file, SeekFrom::Hole(data)).map_err(|error| {
             let text = format!("{error} when seeking a hole from {data} of {size}");
             Failure {
                 text,

@@ -243,7 +243,11 @@ fn xattr_block(image: &Path) -> Result<Option<u64>> {
 pub fn write_journal(image: &Path, version: u8) -> Result<()> {
     let scratch = scratch();
     let data = scratch.path().join("data");
-    let blocks = blocks_of(image, "/dir")?;
+    let mut blocks = blocks_of(image, "/dir")?;
+    if blocks.is_empty() {
+        // It lies in its inode.
+        blocks = blocks_of(image, "/lost+found")?;
+    }
     let block = *blocks.first().context("a directory has a block")?;
     let mut bytes = vec![0; 1024];
     RamDevice::load(image)?.read_at(block * 1024, &mut bytes)?;

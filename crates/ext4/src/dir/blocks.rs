@@ -77,6 +77,45 @@ pub trait DirectoryBlocks {
 
     /// How this volume writes directories.
     fn settings(&self) -> &DirectorySettings;
+
+    /// How this directory's leaves are laid out.
+    fn format(&self) -> Format {
+        if self.is_inline() {
+            self.settings().format.inline()
+        } else {
+            self.settings().format
+        }
+    }
+
+    /// Whether the directory lies in its inode. Then its blocks are regions of the inode, one or
+    /// two leaves without `.` and `..`; the following methods are for such directories alone.
+    fn is_inline(&self) -> bool;
+
+    /// The parent that a directory in its inode names.
+    fn inline_parent(&self) -> InodeNumber;
+
+    /// Lets a directory in its inode name another parent.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::read`].
+    fn set_inline_parent(&mut self, parent: InodeNumber) -> Result<()>;
+
+    /// Gives the second region that many bytes more, free; false, and nothing changed, where the
+    /// inode lacks the room.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::read`].
+    fn widen_inline(&mut self, bytes: usize) -> Result<bool>;
+
+    /// Takes all names out of the inode: the directory has no block then, and space for one is
+    /// reserved.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::reserve`]; the directory is as it was then.
+    fn end_inline(&mut self) -> Result<()>;
 }
 
 /// How a volume writes directories. The same for all of them and for the whole mount, except that

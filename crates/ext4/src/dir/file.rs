@@ -4,18 +4,22 @@
 //! lends a handle. Reserved blocks are mapped at once, behind the end of the file, and `append`
 //! only moves the end: after the first change of an operation nothing is left that could fail for
 //! want of space.
+//!
+//! Of a directory that lies in its inode the regions are shown as if they were blocks; a change
+//! puts the whole content back into the slot.
 
 use std::cell::{Cell, OnceCell};
+use std::ops::Range;
 use std::sync::Arc;
 
 use pext4_block::{Buffer, Stamp};
 use pext4_jbd2::Handle;
-use pext4_ondisk::inode::InodeFlags;
+use pext4_ondisk::inode::{BLOCK_AREA, InodeFlags, inline};
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock, directory, htree};
 use pext4_sync::Near;
 
 use super::blocks::{BlockKind, DirectoryBlocks, DirectorySettings, kind_of};
-use crate::error::{Error, Refusal, Result};
+use crate::error::{Error, Result};
 use crate::inode::extents::{Extent, Mapping};
 use crate::inode::table::Inodes;
 use crate::inode::{Inode, Reach};
@@ -27,6 +31,7 @@ pub struct DirectoryFile<'a, 'h> {
     inode: &'a Arc<Inode>,
     settings: &'a DirectorySettings,
     generation: u32,
+    is_inline: bool,
     handle: Option<&'a mut Handle<'h>>,
     /// The mapping found last: most operations stay within one run.
     last: Cell<Option<Extent>>,
@@ -47,6 +52,7 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
             inode,
             settings,
             generation: inode.generation(),
+            is_inline: inode.is_inline(),
             handle: None,
             last: Cell::new(None),
             root: OnceCell::new(),
@@ -135,6 +141,43 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
         }
     }
 
+    /// Shows a region of a directory that lies in its inode. The first is published.
+    fn read_region<R>(
+        &self,
+        block: LogicalBlock,
+        look: impl FnOnce(&[u8]) -> Result<R>,
+    ) -> Result<R> {
+        if block.get() == 0 {
+            let root = self.root.get_or_init(|| self.inode.root());
+            return look(&root[self.region(root, block)?]);
+        }
+        let area = self.inode.inline_area()?;
+        look(&area[self.region(&area, block)?])
+    }
+
+    fn edit_region<R>(
+        &mut self,
+        block: LogicalBlock,
+        change: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R> {
+        let mut area = self.inode.inline_area()?;
+        let region = self.region(&area, block)?;
+        let result = change(&mut area[region]);
+        self.put_area(&area)?;
+        Ok(result)
+    }
+
+    fn region(&self, area: &[u8], block: LogicalBlock) -> Result<Range<usize>> {
+        inline::region(area, block.get())
+            .map_err(|corrupt| corrupt.in_inode(self.inode.number()).into())
+    }
+
+    fn put_area(&mut self, area: &[u8]) -> Result<()> {
+        self.root.take();
+        let inode = self.inode;
+        inode.put_inline(self.handle(), area)
+    }
+
     fn handle(&mut self) -> &mut Handle<'h> {
         self.handle
             .as_mut()
@@ -148,6 +191,9 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
     }
 
     fn count(&self) -> u32 {
+        if self.is_inline {
+            return 1 + u32::from(self.inode.size() > BLOCK_AREA as u64);
+        }
         let blocks = self.inode.size() / u64::from(self.inodes.store.block_size());
         u32::try_from(blocks).unwrap_or(u32::MAX)
     }
@@ -158,6 +204,9 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
         kind: BlockKind,
         look: impl FnOnce(&[u8]) -> Result<R>,
     ) -> Result<R> {
+        if self.is_inline {
+            return self.read_region(block, look);
+        }
         let buffer = self.buffer(block, kind)?;
         let state = buffer.read();
         look(&state.page)
@@ -169,6 +218,9 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
         kind: BlockKind,
         change: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R> {
+        if self.is_inline {
+            return self.edit_region(block, change);
+        }
         // Also here: the block may have left memory since it was read, and once it is edited its
         // bytes wait for their checksum until the commit.
         let buffer = self.buffer(block, kind)?;
@@ -224,22 +276,49 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
     fn settings(&self) -> &DirectorySettings {
         self.settings
     }
+
+    fn is_inline(&self) -> bool {
+        self.is_inline
+    }
+
+    fn inline_parent(&self) -> InodeNumber {
+        inline::parent(self.root.get_or_init(|| self.inode.root()))
+    }
+
+    fn set_inline_parent(&mut self, parent: InodeNumber) -> Result<()> {
+        let mut area = self.inode.inline_area()?;
+        inline::set_parent(&mut area, parent);
+        self.put_area(&area)
+    }
+
+    fn widen_inline(&mut self, bytes: usize) -> Result<bool> {
+        let mut area = self.inode.inline_area()?;
+        let length = area.len();
+        if (length + bytes) as u64 > self.inode.inline_room()? {
+            return Ok(false);
+        }
+        area.resize(length + bytes, 0);
+        directory::init_empty(&mut area[length..], self.format());
+        self.put_area(&area)?;
+        Ok(true)
+    }
+
+    fn end_inline(&mut self) -> Result<()> {
+        let (inodes, inode) = (self.inodes, self.inode);
+        let stayed = inode.end_inline(self.handle(), inodes.maps_by_extents())?;
+        self.is_inline = false;
+        let reserved = self.reserve(1);
+        if reserved.is_err() {
+            inode.stay_inline(self.handle(), stayed);
+            self.is_inline = true;
+            self.root.take();
+        }
+        reserved
+    }
 }
 
 /// Whether a directory has an index.
 #[must_use]
 pub fn is_indexed(inode: &Inode) -> bool {
     inode.flags().contains(InodeFlags::INDEX)
-}
-
-/// Refuses directories of a form that is not handled.
-///
-/// # Errors
-///
-/// `Refused(NotSupported)`.
-pub fn check_form(inode: &Inode) -> Result<()> {
-    if inode.flags().contains(InodeFlags::INLINE_DATA) {
-        return Err(Refusal::NotSupported.into());
-    }
-    Ok(())
 }

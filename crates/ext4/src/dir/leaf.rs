@@ -15,7 +15,7 @@ pub(super) fn init_first<B: DirectoryBlocks>(
     block: LogicalBlock,
     parent: InodeNumber,
 ) -> Result<()> {
-    let (format, inode) = (blocks.settings().format, blocks.inode());
+    let (format, inode) = (blocks.format(), blocks.inode());
     blocks.edit(block, BlockKind::Leaf, |bytes| {
         directory::init_first_block(bytes, format, inode, parent);
     })
@@ -28,7 +28,7 @@ pub(super) fn find<B: DirectoryBlocks>(
     kind: BlockKind,
     name: &[u8],
 ) -> Result<Option<Found>> {
-    let format = blocks.settings().format;
+    let format = blocks.format();
     look(blocks, block, kind, |bytes| {
         if is_node(bytes, kind) {
             return Ok(None);
@@ -53,7 +53,7 @@ pub(super) fn for_each<B: DirectoryBlocks>(
     kind: BlockKind,
     mut visit: impl FnMut(&Entry<'_>),
 ) -> Result<()> {
-    let format = blocks.settings().format;
+    let format = blocks.format();
     look(blocks, block, kind, |bytes| {
         if is_node(bytes, kind) {
             return Ok(());
@@ -101,7 +101,7 @@ pub(super) fn room_in<B: DirectoryBlocks>(
     block: LogicalBlock,
     name: &[u8],
 ) -> Result<Option<Room>> {
-    let format = blocks.settings().format;
+    let format = blocks.format();
     look(blocks, block, BlockKind::Leaf, |bytes| {
         room(bytes, format, name)
     })
@@ -126,7 +126,7 @@ pub(super) fn insert_into<B: DirectoryBlocks>(
     room: Room,
     new: &Entry<'_>,
 ) -> Result<()> {
-    let format = blocks.settings().format;
+    let format = blocks.format();
     match room {
         Room::Gap => blocks::change(blocks, block, BlockKind::Leaf, |bytes| {
             directory::insert(bytes, format, new)
@@ -147,7 +147,7 @@ pub(super) fn remove<B: DirectoryBlocks>(
     block: LogicalBlock,
     name: &[u8],
 ) -> Result<()> {
-    let format = blocks.settings().format;
+    let format = blocks.format();
     blocks::change(blocks, block, BlockKind::Leaf, |bytes| {
         directory::remove(bytes, format, name)
     })
@@ -160,7 +160,7 @@ pub(super) fn replace<B: DirectoryBlocks>(
     block: LogicalBlock,
     entry: &Entry<'_>,
 ) -> Result<()> {
-    let format = blocks.settings().format;
+    let format = blocks.format();
     blocks::change(blocks, block, BlockKind::Leaf, |bytes| {
         directory::set_inode_of(bytes, format, entry.name, entry.inode, entry.file_type)
     })
@@ -178,7 +178,7 @@ pub(super) fn unpack<'a, B: DirectoryBlocks>(
     block: LogicalBlock,
     content: &'a [u8],
 ) -> Result<Vec<Entry<'a>>> {
-    directory::entries(content, blocks.settings().format)
+    directory::entries(content, blocks.format())
         .collect::<Decoded<_>>()
         .map_err(|corrupt| blocks::place(blocks.inode(), block, corrupt))
 }
@@ -189,7 +189,7 @@ pub(super) fn write<B: DirectoryBlocks>(
     block: LogicalBlock,
     entries: &[Entry<'_>],
 ) -> Result<()> {
-    let format = blocks.settings().format;
+    let format = blocks.format();
     blocks.edit(block, BlockKind::Leaf, |bytes| {
         let fits = directory::write_leaf(bytes, format, entries.iter().copied());
         assert!(fits, "callers divide what does not fit in one leaf");

@@ -5,7 +5,7 @@ use pext4_ondisk::LogicalBlock;
 use pext4_ondisk::directory::Entry;
 
 use super::blocks::{BlockKind, DirectoryBlocks};
-use super::{Found, corrupt_in, grow, is_dot, leaf};
+use super::{Found, corrupt_in, grow, inline, is_dot, leaf};
 use crate::error::{Refusal, Result};
 
 /// Looks for a name in every leaf.
@@ -48,12 +48,15 @@ pub(super) fn for_each<B: DirectoryBlocks>(
 }
 
 /// Enters a name in the first block with room. Without one the directory gets another block, or an
-/// index if it had a single block.
+/// index if it had a single block; one that lies in its inode grows there first.
 pub(super) fn insert<B: DirectoryBlocks>(blocks: &mut B, new: &Entry<'_>) -> Result<()> {
     for block in 0..blocks.count() {
         if leaf::insert(blocks, LogicalBlock(block), new)? {
             return Ok(());
         }
+    }
+    if blocks.is_inline() {
+        return inline::grow_and_insert(blocks, new);
     }
     let hasher_of_new = blocks.settings().hasher_of_new();
     match (blocks.count(), hasher_of_new) {

@@ -9,7 +9,8 @@
 //! Life cycle: [`init`] writes the first block with `.` and `..`; [`insert`] fills it; when it
 //! overflows it becomes the root of an index over two leaves, leaves split in two by hash, full
 //! index nodes split likewise, and a full root moves its entries one level down. Blocks are never
-//! given back: a directory only grows.
+//! given back: a directory only grows. One that begins in its inode leaves it for a first block
+//! when it is full (`inline`).
 //!
 //! Locking: the caller holds the directory's lock, exclusive for what takes `&mut`, shared for the
 //! rest. A single name of an indexed directory can be changed with the lock held shared and that of
@@ -27,6 +28,7 @@ mod blocks;
 mod file;
 mod grow;
 mod index;
+mod inline;
 mod leaf;
 mod linear;
 mod listing;
@@ -38,7 +40,7 @@ use pext4_ondisk::directory::{self, Entry};
 use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
 
 pub use blocks::{BlockKind, DirectoryBlocks, DirectorySettings, kind_of};
-pub use file::{DirectoryFile, check_form, is_indexed};
+pub use file::{DirectoryFile, is_indexed};
 pub use listing::list;
 pub use spot::{Spot, Vacancy, spot, vacancy};
 
@@ -173,6 +175,9 @@ pub fn replace<B: DirectoryBlocks>(
 /// `Corrupt` if there is no such entry; those of the blocks.
 pub fn set_parent<B: DirectoryBlocks>(blocks: &mut B, inode: InodeNumber) -> Result<()> {
     parent(blocks)?;
+    if blocks.is_inline() {
+        return blocks.set_inline_parent(inode);
+    }
     let kind = first_kind(blocks);
     blocks::change(blocks, LogicalBlock(0), kind, |bytes| {
         directory::set_parent(bytes, inode)
@@ -197,9 +202,14 @@ fn find_changeable<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Found>
 }
 
 /// `.` or `..`, which begin the first block, be it a leaf or an index's root.
+/// A directory in its inode names its parent alone.
 fn find_dot<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Found> {
     let block = LogicalBlock(0);
-    let (own, parent) = blocks::look(blocks, block, first_kind(blocks), directory::dots)?;
+    let (own, parent) = if blocks.is_inline() {
+        (blocks.inode(), blocks.inline_parent())
+    } else {
+        blocks::look(blocks, block, first_kind(blocks), directory::dots)?
+    };
     let inode = if name == b"." { own } else { parent };
     if inode.get() == 0 {
         return Err(corrupt_in(blocks, block, "'.' or '..' leads nowhere"));

@@ -71,6 +71,9 @@ impl Inodes {
     ///
     /// `Corrupt` or `Io`.
     pub fn read_data(&self, inode: &Inode, offset: u64, into: &mut [u8]) -> Result<usize> {
+        if inode.is_inline() {
+            return self.read_inline(inode, offset, into);
+        }
         let size = inode.size();
         let wanted = u64::try_from(into.len()).unwrap_or(u64::MAX);
         let end = size.min(offset.saturating_add(wanted));
@@ -119,6 +122,9 @@ impl Inodes {
             return Ok(0);
         }
         self.store.check_writable()?;
+        if inode.is_inline() && self.write_inline(inode, offset, from)? {
+            return Ok(from.len());
+        }
         if end > inode.size() {
             self.zero_tail(inode)?;
         }
@@ -291,7 +297,7 @@ impl Inodes {
         let (size, known_zero, cut) =
             inode.state(|state| (state.slot.size, state.tail_is_zero, state.cut_tid));
         let into = size % self.block_bytes();
-        if into == 0 || known_zero {
+        if into == 0 || known_zero || inode.is_inline() {
             return Ok(());
         }
         if let Some(tid) = cut {
@@ -339,6 +345,13 @@ impl Inodes {
             .filter(|&end| end <= self.largest_size())
             .ok_or(Refusal::FileTooLarge)?;
         self.store.check_writable()?;
+        if inode.is_inline() && end <= inode.inline_room()? {
+            let reached = if keep_size { 0 } else { end };
+            return self.extend_inline(inode, reached).map(|_| ());
+        }
+        if inode.is_inline() {
+            self.move_out(inode)?;
+        }
         if !keep_size && end > inode.size() {
             self.zero_tail(inode)?;
         }
@@ -384,6 +397,9 @@ impl Inodes {
             .checked_add(length)
             .ok_or(Refusal::FileTooLarge)?
             .min(self.largest_size());
+        if inode.is_inline() {
+            return self.punch_inline(inode, offset, end);
+        }
         let first = offset.div_ceil(block_bytes);
         let last = end / block_bytes;
         if first > last {
@@ -408,6 +424,9 @@ impl Inodes {
         let size = inode.size();
         if offset >= size {
             return Err(Refusal::NoSuchOffset.into());
+        }
+        if inode.is_inline() {
+            return Ok(if data { offset } else { size });
         }
         let mut position = offset;
         while position < size {

@@ -260,6 +260,10 @@ impl Inodes {
 
     fn lookup_any(&self, inode: &Inode, root: &[u8; 60], logical: LogicalBlock) -> Result<Mapping> {
         if !Self::is_extent_mapped(inode) {
+            if inode.is_inline() {
+                let corrupt = Corrupt::new("inode", "its content is not in blocks");
+                return Err(corrupt.in_inode(inode.number()).into());
+            }
             return self.lookup_indirect(inode, root, logical);
         }
         let nodes = self.nodes(inode, None, BlockNumber::default());

@@ -218,10 +218,10 @@ impl Inodes {
                 format!("size {} is beyond what the format can map", slot.size),
             ));
         }
-        if file_type == FileType::Directory
-            && !slot.size.is_multiple_of(block_size)
-            && !slot.has_inline_data()
-        {
+        if slot.has_inline_data() {
+            return self.check_inline(slot, file_type);
+        }
+        if file_type == FileType::Directory && !slot.size.is_multiple_of(block_size) {
             return Err(Corrupt::new(
                 "inode",
                 format!(

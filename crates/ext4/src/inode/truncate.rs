@@ -91,6 +91,9 @@ impl Inodes {
             return Err(Refusal::FileTooLarge.into());
         }
         self.store.check_writable()?;
+        if inode.is_inline() && self.resize_inline(inode, size)? {
+            return Ok(());
+        }
         let before = inode.size();
         if size > before {
             self.zero_tail(inode)?;

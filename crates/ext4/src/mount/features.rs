@@ -14,6 +14,7 @@ const WRITTEN: Incompat = Incompat::FILETYPE
     .union(Incompat::FLEX_BG)
     .union(Incompat::CSUM_SEED)
     .union(Incompat::META_BG)
+    .union(Incompat::INLINE_DATA)
     .union(Incompat::LARGEDIR);
 
 /// Incompatible features that are read, or can be left alone by a reader.

@@ -465,7 +465,7 @@ impl Volume {
         if inode.state(|state| state.slot.links == 0) {
             return self.reap_if_due(&inode);
         }
-        if inode.file_type() == FileType::Regular {
+        if inode.file_type() == FileType::Regular && !inode.is_inline() {
             self.cut_to_size(&inode)?;
         }
         let mut handle = self.inodes.start_step(&inode)?;

@@ -78,7 +78,6 @@ impl Volume {
         if !inode.is_directory() {
             return Err(Refusal::NotADirectory.into());
         }
-        dir::check_form(&inode)?;
         Ok(inode)
     }
 

@@ -143,6 +143,7 @@ impl Volume {
         birth: &Birth<'_>,
     ) -> Result<()> {
         match birth.kind {
+            _ if inode.is_inline() => {}
             FileType::Directory => {
                 let mut names =
                     DirectoryFile::changing(&self.inodes, &self.directory_settings, inode, handle);
@@ -343,7 +344,6 @@ impl Volume {
         }
         let _lock = patience.lock(&inode, 1)?;
         check_changeable(&inode)?;
-        dir::check_form(&inode)?;
         if !dir::is_empty(&self.names(&inode))? {
             return Err(Refusal::NotEmpty.into());
         }

@@ -323,11 +323,8 @@ impl Volume {
 
     /// Whether what has the target's name can give way: files, and empty directories.
     fn check_replaceable(&self, other: &Arc<Inode>) -> Result<()> {
-        if other.is_directory() {
-            dir::check_form(other)?;
-            if !dir::is_empty(&self.names(other))? {
-                return Err(Refusal::NotEmpty.into());
-            }
+        if other.is_directory() && !dir::is_empty(&self.names(other))? {
+            return Err(Refusal::NotEmpty.into());
         }
         self.inodes.check_removable(other)
     }

@@ -1,5 +1,5 @@
-//! Symbolic links: short targets in the inode, long ones in a block of their own, which is
-//! journalled like other metadata.
+//! Symbolic links: short targets in the inode, where the map would be, or beside its attributes
+//! (`inline_data`); long ones in a block of their own, which is journalled like other metadata.
 
 use std::sync::Arc;
 
@@ -9,6 +9,7 @@ use pext4_ondisk::{Corrupt, LogicalBlock};
 
 use super::birth::{Birth, FAST_SYMLINK_END};
 use crate::error::{Refusal, Result};
+use crate::inode::data::MAP_CREDITS;
 use crate::inode::extents::{Extent, Mapping};
 use crate::inode::{Inode, Reach};
 use crate::types::{Entry, FileType, InodeNumber, New};
@@ -80,6 +81,20 @@ impl Volume {
         Ok(())
     }
 
+    /// Moves a target that lies beside the attributes out into a block, before the link gets an
+    /// attribute: one that went to a block would be lost on e2fsck 1.47, which looks no further at
+    /// such a link.
+    pub(super) fn move_target_out(&self, inode: &Arc<Inode>) -> Result<()> {
+        let target = inode.inline_content()?;
+        let mut handle = self.inodes.store.start(MAP_CREDITS)?;
+        let stayed = inode.end_inline(&mut handle, self.inodes.maps_by_extents())?;
+        let written = self.write_target(&mut handle, inode, &target);
+        if written.is_err() {
+            inode.stay_inline(&mut handle, stayed);
+        }
+        written
+    }
+
     /// The target of a symbolic link.
     ///
     /// # Errors
@@ -103,6 +118,9 @@ impl Volume {
                 .is_fast_symlink()
                 .then(|| state.slot.fast_symlink_target().map(<[u8]>::to_vec))
         });
+        if inode.is_inline() {
+            return inode.inline_content();
+        }
         if let Some(target) = in_place {
             return Ok(target.map_err(|corrupt| corrupt.in_inode(inode.number()))?);
         }

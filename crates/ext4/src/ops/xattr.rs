@@ -1,7 +1,7 @@
 //! Extended attributes by name.
 
-use crate::error::Result;
-use crate::types::{InodeNumber, SetXattrMode};
+use crate::error::{Refusal, Result};
+use crate::types::{FileType, InodeNumber, SetXattrMode};
 use crate::volume::Volume;
 use crate::xattr;
 
@@ -50,10 +50,27 @@ impl Volume {
             let inode = self.inodes.get(inode)?;
             let _lock = super::lock_exclusive(&inode)?;
             super::check_changeable(&inode)?;
-            let mut handle = self.inodes.store.start(xattr::CREDITS)?;
-            let before = handle.changes();
-            let result = xattr::set(&self.inodes, &mut handle, &inode, name, value, mode);
-            self.settle(&handle, before, result)
+            if inode.is_inline() && inode.file_type() == FileType::Symlink {
+                self.move_target_out(&inode)?;
+            }
+            let set = || {
+                let mut handle = self.inodes.store.start(xattr::CREDITS)?;
+                let before = handle.changes();
+                let result = xattr::set(&self.inodes, &mut handle, &inode, name, value, mode);
+                self.settle(&handle, before, result)
+            };
+            match set() {
+                // The file's content may be what takes the room.
+                Err(error)
+                    if error.is(Refusal::AttributesFull)
+                        && inode.is_inline()
+                        && inode.file_type() == FileType::Regular =>
+                {
+                    self.inodes.move_out(&inode)?;
+                    set()
+                }
+                result => result,
+            }
         })
     }
 

@@ -82,6 +82,11 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
             "block size {block_size}: 1024, 2048 or 4096 bytes are possible"
         )));
     }
+    if features.incompat.contains(Incompat::INLINE_DATA) && options.inode_size < 256 {
+        return Err(impossible(
+            "inline_data needs inodes of 256 bytes or more, to hold the data",
+        ));
+    }
     let mut blocks = size / u64::from(block_size);
     if blocks < LEAST_BLOCKS {
         return Err(impossible(format!(
@@ -150,6 +155,10 @@ fn settle(features: &mut Features) -> Result<()> {
         // Its inode claims more than 2 GiB.
         features.read_only_compat.insert(ReadOnlyCompat::LARGE_FILE);
     }
+    if features.incompat.contains(Incompat::INLINE_DATA) {
+        // Content lies among the attributes.
+        features.compat.insert(Compat::EXT_ATTR);
+    }
     if !features.compat.contains(Compat::HAS_JOURNAL) {
         features.compat.remove(Compat::ORPHAN_FILE);
     }
@@ -165,6 +174,7 @@ fn settle(features: &mut Features) -> Result<()> {
             | Incompat::SIXTY_FOUR_BIT
             | Incompat::FLEX_BG
             | Incompat::CSUM_SEED
+            | Incompat::INLINE_DATA
             | Incompat::LARGEDIR,
         read_only_compat: ReadOnlyCompat::SPARSE_SUPER
             | ReadOnlyCompat::LARGE_FILE

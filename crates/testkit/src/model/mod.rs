@@ -196,6 +196,8 @@ pub struct Model {
     step: u64,
     /// Whether the volume may run out of space or inodes.
     pub may_fill: bool,
+    /// Most bytes of content that may lie in an inode instead of blocks.
+    pub inline_room: u64,
     /// Inodes without names live on as if somebody held them (concurrent histories).
     pub keeps_unnamed: bool,
     /// Seconds since 1970 when the run began.
@@ -214,6 +216,7 @@ impl Model {
             next: 12,
             step: 0,
             may_fill: false,
+            inline_room: 0,
             keeps_unnamed: false,
             started: now(),
         };

@@ -21,17 +21,32 @@ pub enum Features {
     NoChecksums,
     /// As Debian 12, with 32-bit block numbers and descriptors of 32 bytes.
     Narrow,
+    /// As upstream, with small files and directories in their inodes.
+    Inline,
+    /// The same without checksums.
+    InlineNoChecksums,
 }
 
 impl Features {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 7] = [
         Self::Debian12,
         Self::Upstream,
         Self::NoJournal,
         Self::NoChecksums,
         Self::Narrow,
+        Self::Inline,
+        Self::InlineNoChecksums,
     ];
+
+    /// Most bytes of content that an inode of 256 bytes holds.
+    #[must_use]
+    pub fn inline_room(self) -> u64 {
+        match self {
+            Self::Inline | Self::InlineNoChecksums => 128,
+            _ => 0,
+        }
+    }
 
     fn list(self) -> String {
         let common = "none,ext_attr,resize_inode,dir_index,filetype,extent,flex_bg,sparse_super,\
@@ -42,6 +57,10 @@ impl Features {
             Self::NoJournal => ",64bit,metadata_csum",
             Self::NoChecksums => ",has_journal,64bit",
             Self::Narrow => ",has_journal,metadata_csum",
+            Self::Inline => {
+                ",has_journal,64bit,metadata_csum,metadata_csum_seed,orphan_file,inline_data"
+            }
+            Self::InlineNoChecksums => ",has_journal,64bit,inline_data",
         };
         format!("{common}{more}")
     }
@@ -158,5 +177,7 @@ pub fn everyday(size: u64) -> Vec<Format> {
         format(1024, Features::Debian12),
         format(1024, Features::Narrow),
         format(4096, Features::NoJournal),
+        format(1024, Features::Inline),
+        format(4096, Features::Inline),
     ]
 }

@@ -57,6 +57,22 @@ fn random_runs_with_an_orphan_list() {
     }
 }
 
+/// Content that lies in inodes, and moves out of them.
+#[test]
+fn random_runs_with_inline_content() {
+    for seed in seeds(2) {
+        let stage = stage(1024, Features::Inline);
+        crash::run(
+            &stage,
+            "crashinline",
+            Taste::crashes(),
+            seed,
+            150,
+            budget(120),
+        );
+    }
+}
+
 #[test]
 fn random_runs_of_names() {
     let taste = Taste {

@@ -38,6 +38,7 @@ fn specimens() -> Vec<(Features, Specimen)> {
         Features::NoChecksums,
         Features::Upstream,
         Features::Debian12,
+        Features::InlineNoChecksums,
     ];
     all.into_iter()
         .map(|features| (features, Specimen::with_journal(features).expect("made")))

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::BlockKind;
+use super::super::{BlockKind, DirectoryBlocks};
 use super::memory::{Memory, PARENT, SELF};
 
 /// Name, inode and type byte of every entry but `.` and `..`.
@@ -34,7 +34,7 @@ pub(super) fn check(directory: &Memory) -> Names {
     } else {
         for block in 0..directory.blocks.len() {
             let entries = check.leaf(block as u32);
-            check.enter(block == 0, entries);
+            check.enter(block == 0 && !directory.is_inline(), entries);
         }
     }
     check.names
@@ -69,7 +69,7 @@ impl Check<'_> {
         assert!(self.seen.insert(block), "block {block} is referenced once");
         let bytes = self.bytes(block, BlockKind::Leaf);
         let mut end = bytes.len();
-        if self.directory.settings.format.has_tail {
+        if self.directory.format().has_tail {
             end -= 12;
             assert_eq!(
                 &bytes[end..end + 8],

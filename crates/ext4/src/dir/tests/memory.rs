@@ -3,8 +3,9 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 
-use pext4_ondisk::directory::Format;
+use pext4_ondisk::directory::{self, Format};
 use pext4_ondisk::dirhash::{HashVersion, Hasher, Signedness};
+use pext4_ondisk::inode::inline;
 use pext4_ondisk::{InodeNumber, LogicalBlock};
 
 use super::super::{BlockKind, DirectoryBlocks, DirectorySettings, init, kind_of};
@@ -25,6 +26,8 @@ pub(super) struct Memory {
     /// failed in the middle may leave a reservation.
     pub(super) strict: bool,
     pub(super) reads: Cell<u64>,
+    /// The parent that it names, and the bytes its regions may have, while it lies in its inode.
+    pub(super) inline: Option<(InodeNumber, usize)>,
     reserved: u32,
     changed: BTreeSet<u32>,
     added: u32,
@@ -64,12 +67,23 @@ impl Memory {
             space: u32::MAX,
             strict: true,
             reads: Cell::new(0),
+            inline: None,
             reserved: 0,
             changed: BTreeSet::new(),
             added: 0,
         };
         init(&mut directory, PARENT).expect("there is space");
         directory.cost();
+        directory
+    }
+
+    /// A directory in an inode with room for so many bytes of names.
+    pub(super) fn inline(settings: DirectorySettings, most: usize) -> Self {
+        let mut directory = Self::new(settings);
+        let area = inline::empty_directory(PARENT, settings.format);
+        let region = inline::region(&area, 0).expect("the first");
+        directory.blocks = vec![(area[region].to_vec(), BlockKind::Leaf)];
+        directory.inline = Some((PARENT, most));
         directory
     }
 
@@ -108,7 +122,7 @@ impl DirectoryBlocks for Memory {
         } else if self.strict {
             assert_eq!(kind, *stored, "block {block} is read as what it is");
         }
-        if self.strict && self.settings.format.has_tail && block.get() != 0 {
+        if self.strict && self.format().has_tail && block.get() != 0 {
             assert_eq!(
                 kind_of(bytes),
                 *stored,
@@ -171,5 +185,44 @@ impl DirectoryBlocks for Memory {
 
     fn settings(&self) -> &DirectorySettings {
         &self.settings
+    }
+
+    fn is_inline(&self) -> bool {
+        self.inline.is_some()
+    }
+
+    fn inline_parent(&self) -> InodeNumber {
+        self.inline.expect("it is inline").0
+    }
+
+    fn set_inline_parent(&mut self, parent: InodeNumber) -> Result<()> {
+        self.inline.as_mut().expect("it is inline").0 = parent;
+        Ok(())
+    }
+
+    fn widen_inline(&mut self, bytes: usize) -> Result<bool> {
+        let used: usize = self.blocks.iter().map(|(region, _)| region.len()).sum();
+        if used + bytes > self.inline.expect("it is inline").1 {
+            return Ok(false);
+        }
+        let format = self.format();
+        if self.blocks.len() == 1 {
+            self.blocks.push((Vec::new(), BlockKind::Leaf));
+        }
+        let region = &mut self.blocks[1].0;
+        let start = region.len();
+        region.resize(start + bytes, 0);
+        directory::init_empty(&mut region[start..], format);
+        self.changed.insert(1);
+        Ok(true)
+    }
+
+    fn end_inline(&mut self) -> Result<()> {
+        // A directory that has left its inode has changed nothing else before.
+        self.changed.clear();
+        self.reserve(1)?;
+        self.inline = None;
+        self.blocks.clear();
+        Ok(())
     }
 }

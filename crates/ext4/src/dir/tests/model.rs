@@ -8,12 +8,12 @@ use pext4_ondisk::dirhash::{HashVersion, Hasher, Signedness};
 
 use super::super::listing::Listed;
 use super::super::{
-    DirectorySettings, MOST_BLOCKS_ADDED, MOST_BLOCKS_CHANGED, find, insert, is_empty, list,
-    remove, replace,
+    DirectoryBlocks, DirectorySettings, MOST_BLOCKS_ADDED, MOST_BLOCKS_CHANGED, find, insert,
+    is_empty, list, parent, remove, replace, set_parent,
 };
 use super::Random;
 use super::check::check;
-use super::memory::{Memory, settings};
+use super::memory::{Memory, PARENT, settings};
 use crate::error::Refusal;
 use crate::types::FileType;
 
@@ -109,6 +109,60 @@ fn step(directory: &mut Memory, model: &mut Model, random: &mut Random, grows: b
         cost.added <= MOST_BLOCKS_ADDED && cost.changed <= MOST_BLOCKS_CHANGED,
         "{cost:?}"
     );
+}
+
+/// Many short lives of directories that begin in an inode: names come and go there, then it fills.
+#[test]
+fn directories_in_inodes() {
+    let mut moved_out = 0;
+    for seed in 1..=60 {
+        println!("seed {seed}");
+        let mut random = Random(seed);
+        let mut directory = Memory::inline(settings(1024), 56 + random.below(200) / 4 * 4);
+        let mut model = Model::new();
+        for index in 0..4 + random.below(70) {
+            let grows = (index / 10_usize).is_multiple_of(2);
+            step(&mut directory, &mut model, &mut random, grows);
+            compare(&directory, &model);
+        }
+        let parent = parent(&directory).expect("sound");
+        assert_eq!(parent, PARENT);
+        moved_out += usize::from(!directory.is_inline());
+    }
+    assert!((10..60).contains(&moved_out), "{moved_out} of 60 moved out");
+}
+
+#[test]
+fn a_directory_without_space_stays_in_its_inode() {
+    let mut directory = Memory::inline(settings(1024), 56 + 24);
+    directory.space = 0;
+    let mut names = 0..;
+    let mut enter = |directory: &mut Memory| {
+        let name = format!("name-{:07}", names.next().expect("endless"));
+        insert(
+            directory,
+            name.as_bytes(),
+            InodeNumber(99),
+            FileType::Regular,
+        )
+    };
+    // Two in the first region, one in the second.
+    (0..3).for_each(|_| enter(&mut directory).expect("there is room"));
+    assert!(
+        enter(&mut directory)
+            .expect_err("it is full")
+            .is(Refusal::NoSpace)
+    );
+    assert!(directory.is_inline());
+    assert_eq!(check(&directory).len(), 3);
+    set_parent(&mut directory, InodeNumber(77)).expect("sound");
+    directory.cost();
+    directory.space = 1;
+    enter(&mut directory).expect("there is a block");
+    assert!(!directory.is_inline());
+    assert_eq!(parent(&directory).expect("sound"), InodeNumber(77));
+    set_parent(&mut directory, PARENT).expect("sound");
+    assert_eq!(check(&directory).len(), 4);
 }
 
 fn run(settings: DirectorySettings, seed: u64, steps: usize) {

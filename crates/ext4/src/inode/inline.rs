@@ -1,0 +1,275 @@
+//! Content that lies in the inode itself (`inline_data`).
+//!
+//! A file begins there and stays while its content fits beside its other attributes. What does not
+//! fit moves the whole content out into a block, in one transaction: the bytes are on the device's
+//! queue before the handle that maps the block stops (ordered data), and the slot changes from one
+//! form to the other as a whole. It does not move back. As the content is in the slot, it is
+//! journalled, `fdatasync` waits for the transaction that changed it, and there is no tail behind
+//! the end of the file: what is set aside beyond the size is not trusted to be zero.
+//!
+//! Locking: as in `data`; the content changes under the inode's lock held for writing. Up to 60
+//! bytes are read from what is published of the inode, without a lock; the rest under the state's.
+
+use std::io::IoSlice;
+use std::ops::Range;
+use std::sync::Arc;
+
+use pext4_jbd2::Handle;
+use pext4_ondisk::extent;
+use pext4_ondisk::feature::Incompat;
+use pext4_ondisk::inode::{Inode as Slot, InodeFlags};
+use pext4_ondisk::{BlockNumber, Corrupt};
+
+use crate::error::{Error, Result};
+use crate::inode::data::{MAP_CREDITS, SLOT_CREDITS};
+use crate::inode::table::Inodes;
+use crate::inode::{Inode, Reach, present};
+use crate::types::FileType;
+
+const STRUCTURE: &str = "inline data";
+
+/// What a slot held before its content moved out, for when it cannot.
+pub(crate) struct Stayed {
+    slot: Slot,
+}
+
+impl Inode {
+    /// Whether the content lies in the inode itself.
+    pub(crate) fn is_inline(&self) -> bool {
+        self.flags().contains(InodeFlags::INLINE_DATA)
+    }
+
+    /// The content that lies in the inode, with what is set aside behind its end.
+    pub(crate) fn inline_area(&self) -> Result<Vec<u8>> {
+        self.state(|state| state.slot.inline_content())
+            .map_err(|corrupt| corrupt.in_inode(self.number()).into())
+    }
+
+    /// The content that lies in the inode, up to its size.
+    pub(crate) fn inline_content(&self) -> Result<Vec<u8>> {
+        let size = usize::try_from(self.size()).unwrap_or(usize::MAX);
+        let root = self.root();
+        if let Some(content) = root.get(..size) {
+            return Ok(content.to_vec());
+        }
+        let mut content = self.inline_area()?;
+        if size > content.len() {
+            let problem = format!("size is {size}, there are {} bytes", content.len());
+            return Err(Corrupt::new(STRUCTURE, problem)
+                .in_inode(self.number())
+                .into());
+        }
+        content.truncate(size);
+        Ok(content)
+    }
+
+    /// Most bytes that the content could have in the inode.
+    pub(crate) fn inline_room(&self) -> Result<u64> {
+        let room = self.state(|state| state.slot.inline_room());
+        let room = room.map_err(|corrupt| Error::from(corrupt.in_inode(self.number())))?;
+        Ok(room as u64)
+    }
+
+    /// Replaces the content, which fits; it is the inode's size then.
+    pub(crate) fn put_inline(&self, handle: &mut Handle<'_>, content: &[u8]) -> Result<()> {
+        let put = self.edit(handle, Reach::Data, |state| {
+            let put = state.slot.set_inline_content(content);
+            if put.is_ok() {
+                state.slot.size = content.len() as u64;
+            }
+            put
+        });
+        put.map_err(|full| {
+            Corrupt::new(STRUCTURE, full.to_string())
+                .in_inode(self.number())
+                .into()
+        })
+    }
+
+    /// Takes the content out of the slot, which has an empty map and no size afterwards.
+    pub(crate) fn end_inline(&self, handle: &mut Handle<'_>, has_extents: bool) -> Result<Stayed> {
+        let before = self.state(|state| state.slot.clone());
+        let ended = self.edit(handle, Reach::Data, |state| {
+            let slot = &mut state.slot;
+            if has_extents {
+                slot.end_inline(extent::empty_root())?;
+                slot.flags.insert(InodeFlags::EXTENTS);
+            } else {
+                slot.end_inline([0; 60])?;
+            }
+            slot.size = 0;
+            Ok::<(), Corrupt>(())
+        });
+        ended.map_err(|corrupt| corrupt.in_inode(self.number()))?;
+        Ok(Stayed { slot: before })
+    }
+
+    /// Puts back what [`Inode::end_inline`] took out, in the same handle.
+    pub(crate) fn stay_inline(&self, handle: &mut Handle<'_>, stayed: Stayed) {
+        self.edit(handle, Reach::Data, |state| {
+            let (slot, before) = (&mut state.slot, stayed.slot);
+            slot.flags = before.flags;
+            slot.size = before.size;
+            slot.block = before.block;
+            slot.tail = before.tail;
+        });
+    }
+}
+
+impl Inodes {
+    /// Whether new files are mapped by extents.
+    pub(crate) fn maps_by_extents(&self) -> bool {
+        let features = &self.store.features;
+        features.incompat.contains(Incompat::EXTENTS)
+    }
+
+    /// Refuses a slot that says its content lies in it, where that cannot be true.
+    pub(super) fn check_inline(
+        &self,
+        slot: &Slot,
+        file_type: FileType,
+    ) -> std::result::Result<(), Corrupt> {
+        let corrupt = |problem: &'static str| Err(Corrupt::new(STRUCTURE, problem));
+        if !self.store.features.has_incompat(Incompat::INLINE_DATA) {
+            return corrupt("the file system does not have that feature");
+        }
+        if slot.has_extents() {
+            return corrupt("is mapped by extents as well");
+        }
+        // One that was removed has no content any more.
+        if slot.links == 0 {
+            return Ok(());
+        }
+        let (size, most) = (slot.size, slot.inline_content()?.len() as u64);
+        let is_sound = match file_type {
+            FileType::Regular | FileType::Symlink => size <= most,
+            FileType::Directory if slot.flags.contains(InodeFlags::INDEX) => {
+                return corrupt("is a directory with an index");
+            }
+            FileType::Directory => size == most,
+            _ => return corrupt("is in a file without content"),
+        };
+        if is_sound {
+            return Ok(());
+        }
+        let problem = format!("size is {size}, there is room for {most}");
+        Err(Corrupt::new(STRUCTURE, problem))
+    }
+
+    /// Reads from content in the inode.
+    pub(super) fn read_inline(&self, inode: &Inode, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let content = inode.inline_content()?;
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let Some(rest) = content.get(start..) else {
+            return Ok(0);
+        };
+        let count = rest.len().min(into.len());
+        into[..count].copy_from_slice(&rest[..count]);
+        Ok(count)
+    }
+
+    /// Writes into content in the inode, if it ends where there is room. If not, the content has
+    /// moved out and nothing is written: false.
+    pub(super) fn write_inline(
+        &self,
+        inode: &Arc<Inode>,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<bool> {
+        let end = offset.saturating_add(from.len() as u64);
+        let write = |content: &mut Vec<u8>| {
+            let range = within(offset, end);
+            content.resize(content.len().max(range.end), 0);
+            content[range].copy_from_slice(from);
+        };
+        self.change_inline(inode, end, write)
+    }
+
+    /// Gives content in the inode another size, if there is room. If not, the content has moved out
+    /// and has its old size: false.
+    pub(super) fn resize_inline(&self, inode: &Arc<Inode>, size: u64) -> Result<bool> {
+        self.change_inline(inode, size, |content| {
+            content.resize(within(0, size).end, 0);
+        })
+    }
+
+    /// Makes content in the inode at least so long, if there is room. If not, it has moved out:
+    /// false.
+    pub(super) fn extend_inline(&self, inode: &Arc<Inode>, size: u64) -> Result<bool> {
+        self.change_inline(inode, size, |content| {
+            content.resize(content.len().max(within(0, size).end), 0);
+        })
+    }
+
+    /// Makes a range of content in the inode zero.
+    pub(super) fn punch_inline(&self, inode: &Arc<Inode>, start: u64, end: u64) -> Result<()> {
+        self.change_inline(inode, 0, |content| {
+            let length = content.len() as u64;
+            let (start, end) = (start.min(length), end.min(length));
+            content[within(start, end)].fill(0);
+        })
+        .map(|_| ())
+    }
+
+    fn change_inline(
+        &self,
+        inode: &Arc<Inode>,
+        end: u64,
+        change: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<bool> {
+        if end > inode.inline_room()? {
+            self.move_out(inode)?;
+            return Ok(false);
+        }
+        let mut content = inode.inline_content()?;
+        change(&mut content);
+        let mut handle = self.store.start(SLOT_CREDITS)?;
+        inode.put_inline(&mut handle, &content)?;
+        let time = present();
+        inode.edit(&mut handle, Reach::Attributes, |state| {
+            state.slot.modified = time;
+            state.slot.changed = time;
+        });
+        Ok(true)
+    }
+
+    /// Moves content that lies in the inode of a file out into a block of its own.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NoSpace)`; the content is where it was then.
+    pub(crate) fn move_out(&self, inode: &Arc<Inode>) -> Result<()> {
+        let content = inode.inline_content()?;
+        let mut handle = self.store.start(MAP_CREDITS)?;
+        let stayed = inode.end_inline(&mut handle, self.maps_by_extents())?;
+        if content.is_empty() {
+            return Ok(());
+        }
+        let filled = self.fill_hole(&mut handle, inode, 0..1, false, |extent| {
+            self.write_block(extent.start, &content)
+        });
+        if let Err(error) = filled {
+            inode.stay_inline(&mut handle, stayed);
+            return Err(error);
+        }
+        inode.edit(&mut handle, Reach::Data, |state| {
+            state.slot.size = content.len() as u64;
+            state.tail_is_zero = true;
+        });
+        Ok(())
+    }
+
+    /// Writes a whole block: this, and zeroes behind it.
+    fn write_block(&self, block: BlockNumber, content: &[u8]) -> Result<()> {
+        let size = self.store.block_size();
+        let zeroes = vec![0; size as usize - content.len()];
+        let parts = [IoSlice::new(content), IoSlice::new(&zeroes)];
+        self.store.write_data(block.get() * u64::from(size), &parts)
+    }
+}
+
+/// A range in memory, of bytes that lie in an inode.
+fn within(start: u64, end: u64) -> Range<usize> {
+    let index = |byte| usize::try_from(byte).expect("the room of an inode bounds it");
+    index(start)..index(end)
+}

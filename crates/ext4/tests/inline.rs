@@ -1,0 +1,331 @@
+//! Content that lies in inodes (`inline_data`): where it stays, where it moves out, what damage
+//! does.
+
+mod images;
+
+use images::Image;
+use pext4_fs::{
+    AllocateMode, Error, FileType, InodeNumber, New, Refusal, RenameMode, SetAttributes,
+    SetXattrMode, Volume,
+};
+
+const ROOT: InodeNumber = InodeNumber::ROOT;
+/// Bytes that an inode of 256 bytes holds.
+const ROOM: usize = 128;
+const INLINE: u32 = 0x1000_0000;
+
+/// An image whose inodes can hold content; none, and told, without the tools.
+fn image(arguments: &[&str]) -> Option<Image> {
+    let mut all = vec!["-I", "256", "-O", "inline_data"];
+    all.extend(arguments);
+    Image::make(&all)
+}
+
+fn checked(volume: Volume, image: &Image) {
+    volume.close().expect("it closes");
+    image.assert_clean();
+}
+
+fn is_inline(volume: &Volume, inode: InodeNumber) -> bool {
+    // Users do not see the flag; a file without extents that has bytes shows it.
+    let attributes = volume.attributes(inode).expect("it is there");
+    let ranges = volume.extents(inode, 0, 8).expect("sound");
+    ranges.is_empty() && attributes.sectors <= 8 && attributes.size > 0
+}
+
+fn content(volume: &Volume, inode: InodeNumber) -> Vec<u8> {
+    let size = volume.attributes(inode).expect("it is there").size;
+    let mut bytes = vec![0xEE; usize::try_from(size).expect("small") + 10];
+    let count = volume.read(inode, 0, &mut bytes).expect("readable");
+    bytes.truncate(count);
+    bytes
+}
+
+fn file(volume: &Volume, name: &[u8], bytes: &[u8]) -> InodeNumber {
+    let inode = volume
+        .create(ROOT, name, &New::default())
+        .expect("a file")
+        .inode;
+    assert_eq!(volume.write(inode, 0, bytes).expect("written"), bytes.len());
+    inode
+}
+
+fn resize(volume: &Volume, inode: InodeNumber, size: u64) {
+    let change = SetAttributes {
+        size: Some(size),
+        ..SetAttributes::default()
+    };
+    volume.set_attributes(inode, &change).expect("resized");
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (1..=250).cycle().take(length).collect()
+}
+
+#[test]
+fn files_stay_while_they_fit_and_move_out_whole() {
+    for block_size in ["1024", "4096"] {
+        let Some(image) = image(&["-b", block_size]) else {
+            return;
+        };
+        let volume = image.open();
+        let before = volume.statistics().expect("counted").free_blocks;
+        for length in [1, 59, 60, 61, ROOM - 1, ROOM] {
+            let inode = file(&volume, format!("f{length}").as_bytes(), &pattern(length));
+            assert!(is_inline(&volume, inode), "{length} bytes");
+            assert_eq!(content(&volume, inode), pattern(length));
+            assert_eq!(volume.attributes(inode).expect("there").sectors, 1);
+            assert_eq!(volume.seek_data(inode, 0).expect("data"), 0);
+            assert_eq!(volume.seek_hole(inode, 0).expect("the end"), length as u64);
+        }
+        let free = volume.statistics().expect("counted").free_blocks;
+        assert_eq!(free, before, "none of them took a block");
+        let inode = file(&volume, b"grows", &pattern(100));
+        volume.write(inode, 100, &pattern(50)).expect("written");
+        assert!(!is_inline(&volume, inode));
+        assert_eq!(
+            content(&volume, inode),
+            [pattern(100), pattern(50)].concat()
+        );
+        checked(volume, &image);
+        let volume = image.open();
+        let found = volume.lookup(ROOT, b"f128").expect("it is there").inode;
+        assert_eq!(content(&volume, found), pattern(ROOM));
+        checked(volume, &image);
+    }
+}
+
+#[test]
+fn what_was_cut_off_does_not_come_back() {
+    let Some(image) = image(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    for cut in [0, 5, 60, 90] {
+        let inode = file(&volume, format!("cut{cut}").as_bytes(), &pattern(ROOM));
+        resize(&volume, inode, cut);
+        resize(&volume, inode, 120);
+        let mut right = pattern(ROOM);
+        right.truncate(usize::try_from(cut).expect("small"));
+        right.resize(120, 0);
+        assert_eq!(content(&volume, inode), right);
+        assert!(is_inline(&volume, inode));
+        resize(&volume, inode, 5000);
+        right.resize(5000, 0);
+        assert_eq!(content(&volume, inode), right);
+        assert!(!is_inline(&volume, inode));
+    }
+    let inode = file(&volume, b"gap", b"start");
+    volume.write(inode, 100, b"end").expect("written");
+    let mut right = b"start".to_vec();
+    right.resize(100, 0);
+    right.extend(b"end");
+    assert_eq!(content(&volume, inode), right);
+    assert!(is_inline(&volume, inode));
+    checked(volume, &image);
+}
+
+#[test]
+fn holes_and_space_that_is_asked_for() {
+    let Some(image) = image(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let inode = file(&volume, b"punched", &pattern(100));
+    volume
+        .allocate(inode, AllocateMode::PunchHole, 10, 40)
+        .expect("punched");
+    let mut right = pattern(100);
+    right[10..50].fill(0);
+    assert_eq!(content(&volume, inode), right);
+    volume
+        .allocate(inode, AllocateMode::ZeroRange { keep_size: false }, 90, 30)
+        .expect("zeroed");
+    right.truncate(90);
+    right.resize(120, 0);
+    assert_eq!(content(&volume, inode), right);
+    assert!(is_inline(&volume, inode));
+    volume
+        .allocate(inode, AllocateMode::KeepSize, 0, 100_000)
+        .expect("allocated");
+    assert_eq!(content(&volume, inode), right);
+    assert!(!is_inline(&volume, inode));
+    checked(volume, &image);
+}
+
+#[test]
+fn attributes_go_to_a_block_and_content_makes_way() {
+    let Some(image) = image(&["-b", "1024"]) else {
+        return;
+    };
+    let volume = image.open();
+    let inode = file(&volume, b"file", &pattern(ROOM));
+    let set = |inode, name: &[u8], length| {
+        volume.set_xattr(inode, name, &pattern(length), SetXattrMode::Any)
+    };
+    set(inode, b"user.one", 40).expect("in a block");
+    assert!(is_inline(&volume, inode));
+    let names = volume.xattr_names(inode).expect("listed");
+    assert_eq!(names, [b"user.one".to_vec()], "the content is no attribute");
+    set(inode, b"user.large", 850).expect("in the block as well");
+    assert!(is_inline(&volume, inode));
+    set(inode, b"user.more", 60).expect("where the content was");
+    assert!(!is_inline(&volume, inode));
+    assert_eq!(content(&volume, inode), pattern(ROOM));
+    assert_eq!(volume.xattr(inode, b"user.more").expect("set"), pattern(60));
+    // An attribute in the inode leaves less room for content.
+    let small = file(&volume, b"small", b"x");
+    set(small, b"user.own", 20).expect("in the inode");
+    volume.write(small, 0, &pattern(ROOM)).expect("written");
+    assert!(!is_inline(&volume, small));
+    checked(volume, &image);
+}
+
+#[test]
+fn directories_grow_move_out_and_move_about() {
+    let Some(image) = image(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let make = |parent, name: &[u8]| {
+        let entry = volume.make_directory(parent, name, &New::default());
+        entry.expect("a directory").inode
+    };
+    let (one, two) = (make(ROOT, b"one"), make(ROOT, b"two"));
+    let inner = make(one, b"inner");
+    assert_eq!(volume.attributes(one).expect("there").size, 60);
+    volume
+        .rename(one, b"inner", two, b"moved", RenameMode::Replace)
+        .expect("moved");
+    assert_eq!(volume.lookup(inner, b"..").expect("the parent").inode, two);
+    for number in 0..5 {
+        let name = format!("name{number}");
+        volume
+            .create(two, name.as_bytes(), &New::default())
+            .expect("a file");
+    }
+    let size = volume.attributes(two).expect("there").size;
+    assert!((61..=128).contains(&size), "{size}");
+    let mut cookies = Vec::new();
+    let list = |cookies: &mut Vec<(Vec<u8>, u64)>| {
+        cookies.clear();
+        let listed = volume.read_directory(two, 0, &mut |entry| {
+            cookies.push((entry.name.to_vec(), entry.next_cookie));
+            true
+        });
+        listed.expect("sound");
+    };
+    list(&mut cookies);
+    assert_eq!(cookies.len(), 8);
+    assert_eq!((&*cookies[0].0, &*cookies[1].0), (&b"."[..], &b".."[..]));
+    for number in 5..300 {
+        let name = format!("name{number}");
+        volume
+            .create(two, name.as_bytes(), &New::default())
+            .expect("a file");
+    }
+    assert!(volume.attributes(two).expect("there").size > 4096);
+    let mut later = Vec::new();
+    list(&mut later);
+    assert!(
+        cookies
+            .iter()
+            .skip(2)
+            .all(|(name, _)| later.iter().any(|(other, _)| other == name)),
+        "no name was lost"
+    );
+    let place = |list: &[(Vec<u8>, u64)], name: &[u8]| {
+        let found = list.iter().find(|(other, _)| other == name);
+        found.expect("listed").1
+    };
+    assert_eq!(place(&cookies, b"name3"), place(&later, b"name3"));
+    let full = volume
+        .remove_directory(ROOT, b"two")
+        .expect_err("not empty");
+    assert!(full.is(Refusal::NotEmpty));
+    for number in 0..300 {
+        let name = format!("name{number}");
+        volume.unlink(two, name.as_bytes()).expect("removed");
+    }
+    volume.remove_directory(two, b"moved").expect("empty");
+    volume.remove_directory(ROOT, b"two").expect("empty");
+    volume.remove_directory(ROOT, b"one").expect("empty");
+    checked(volume, &image);
+}
+
+/// Links whose target lies beside the attributes, as mke2fs and debugfs make them.
+#[test]
+fn long_links() {
+    let Some(image) = image(&[]) else {
+        return;
+    };
+    let target = "t".repeat(100);
+    image.debugfs_write(&format!("symlink /link {target}"));
+    let volume = image.open();
+    let link = volume.lookup(ROOT, b"link").expect("it is there");
+    assert_eq!(link.attributes.file_type, FileType::Symlink);
+    assert_eq!(link.attributes.sectors, 0, "it is in the inode");
+    let read = || volume.read_link(link.inode).expect("readable");
+    assert_eq!(read(), target.as_bytes());
+    volume
+        .set_xattr(link.inode, b"trusted.a", &pattern(200), SetXattrMode::Any)
+        .expect("set");
+    assert_eq!(read(), target.as_bytes());
+    checked(volume, &image);
+}
+
+#[test]
+fn a_full_disk_leaves_content_where_it_is() {
+    let Some(image) = image(&["-m", "0", "-N", "64"]) else {
+        return;
+    };
+    let volume = image.open();
+    let inode = file(&volume, b"small", &pattern(100));
+    let filler = file(&volume, b"filler", b"");
+    let free = volume.statistics().expect("counted").free_blocks;
+    let size = free * u64::from(volume.statistics().expect("counted").block_size);
+    volume
+        .allocate(filler, AllocateMode::Extend, 0, size)
+        .map_or_else(|error| assert!(error.is(Refusal::NoSpace)), |()| ());
+    let full = volume.write(inode, 100, &pattern(100)).expect_err("full");
+    assert!(full.is(Refusal::NoSpace), "{full}");
+    assert_eq!(content(&volume, inode), pattern(100));
+    assert!(is_inline(&volume, inode));
+    checked(volume, &image);
+}
+
+/// Slots that say their content lies in them and cannot: an error that names the inode.
+#[test]
+fn damaged_content_is_told() {
+    for (name, request) in [
+        ("file", "sif /file size 500".to_owned()),
+        ("file", "ea_rm /file system.data".to_owned()),
+        ("file", format!("sif /file flags {:#x}", INLINE | 0x8_0000)),
+        ("folder", "sif /folder size 64".to_owned()),
+        (
+            "folder",
+            format!("sif /folder flags {:#x}", INLINE | 0x1000),
+        ),
+    ] {
+        let Some(image) = image(&[]) else {
+            return;
+        };
+        let volume = image.open();
+        file(&volume, b"file", &pattern(100));
+        volume
+            .make_directory(ROOT, b"folder", &New::default())
+            .expect("a directory");
+        volume.close().expect("it closes");
+        image.debugfs_write(&request);
+        let volume = image.open();
+        match volume.lookup(ROOT, name.as_bytes()) {
+            Err(Error::Corrupt(corrupt)) => {
+                assert!(
+                    corrupt.to_string().contains("inode"),
+                    "{request}: {corrupt}"
+                );
+            }
+            other => panic!("{request}: {other:?}"),
+        }
+    }
+}
