@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use images::Image;
 use pext4_block::{Device, RamDevice};
-use pext4_fs::{Error, InodeNumber, MountOptions, New, Refusal, RenameMode, SetAttributes, Volume};
+use pext4_fs::{
+    AllocateMode, Error, InodeNumber, MountOptions, New, Refusal, RenameMode, SetAttributes, Volume,
+};
 
 /// Made by mke2fs and changed by debugfs, in this order; `content` becomes the file `/file`.
 fn image(arguments: &[&str], content: &[u8], requests: &[&str]) -> Option<Image> {
@@ -199,7 +201,7 @@ fn an_absurdly_long_journal_is_refused_at_once() {
 }
 
 #[test]
-fn files_of_indirect_blocks_are_left_whole() {
+fn files_of_indirect_blocks_live_beside_others() {
     let Some(image) = image(
         &["-b", "1024", "-O", "^extents,^64bit"],
         &[7; 300_000],
@@ -214,46 +216,43 @@ fn files_of_indirect_blocks_are_left_whole() {
     assert!(tuned.expect("tune2fs").status.success());
     let (device, volume) = mount(&image);
     let file = inode(&volume, "/file");
-    let cut = SetAttributes {
-        size: Some(100),
+    let resize = |size| SetAttributes {
+        size: Some(size),
         ..SetAttributes::default()
     };
-    let grow = SetAttributes {
-        size: Some(400_000),
-        ..SetAttributes::default()
-    };
-    let unsupported = |error: &Error| matches!(error, Error::Unsupported(_));
-    assert!(
-        volume
-            .set_attributes(file, &cut)
-            .is_err_and(|error| unsupported(&error))
-    );
-    assert!(
-        volume
-            .unlink(InodeNumber::ROOT, b"file")
-            .is_err_and(|error| unsupported(&error))
-    );
+    let free = || volume.statistics().expect("counts").free_blocks;
+    let before = free();
+    volume.set_attributes(file, &resize(280_100)).expect("cut");
+    volume
+        .set_attributes(file, &resize(400_000))
+        .expect("grown");
+    volume.write(file, 5000, &[9; 3000]).expect("in place");
+    volume.write(file, 399_000, &[8; 1000]).expect("in a hole");
+    volume.sync().expect("a commit");
+    assert_eq!(free() - before, 19 - 2, "two blocks were mapped again");
+    let content = volume.paths().read("/file").expect("readable");
+    assert_eq!(content[4999..5001], [7, 9]);
+    assert_eq!(content[280_099..280_101], [7, 0]);
+    assert_eq!(content[399_000..], [8; 1000]);
+    let ahead = volume.allocate(file, AllocateMode::Extend, 0, 500_000);
+    let ahead = ahead.expect_err("a block map has no unwritten blocks");
+    assert!(ahead.is(Refusal::NotSupported));
+    volume
+        .allocate(file, AllocateMode::PunchHole, 20_000, 200_000)
+        .expect("a hole");
     volume
         .paths()
         .write("/new", vec![1; 5000])
         .expect("new files have extents");
-    let replaced = volume.rename(
-        InodeNumber::ROOT,
-        b"new",
-        InodeNumber::ROOT,
-        b"file",
-        RenameMode::Replace,
-    );
-    assert!(replaced.is_err_and(|error| unsupported(&error)));
     volume
-        .set_attributes(file, &grow)
-        .expect("no block is needed");
-    assert_eq!(
-        volume
-            .write(file, 5000, &[9; 3000])
-            .expect("its blocks are there"),
-        3000
-    );
+        .rename(
+            InodeNumber::ROOT,
+            b"new",
+            InodeNumber::ROOT,
+            b"file",
+            RenameMode::Replace,
+        )
+        .expect("the old file ends");
     volume
         .unlink(InodeNumber::ROOT, b"empty")
         .expect("it has no blocks");

@@ -95,8 +95,20 @@ impl Stage {
     /// The model of the fresh image.
     #[must_use]
     pub fn model(&self) -> Model {
-        let mut model = Model::fresh(self.format.block_size);
+        let mut model = self.shaped(Model::fresh(self.format.block_size));
         model.may_fill = self.may_fill;
+        model
+    }
+
+    /// The model of an empty directory of this number, and of what will be below it.
+    #[must_use]
+    pub fn model_below(&self, root: u32) -> Model {
+        self.shaped(Model::rooted(self.format.block_size, root, 0o755))
+    }
+
+    fn shaped(&self, mut model: Model) -> Model {
+        model.has_extents = self.format.features.has_extents();
+        model.has_types = self.format.features.has_types();
         model.inline_room = self.format.features.inline_room();
         model
     }

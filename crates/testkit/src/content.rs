@@ -5,6 +5,7 @@
 //! values however they came about.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::random::mix;
@@ -230,6 +231,21 @@ impl Ranges {
         }
     }
 
+    /// How many of the cells of `size` numbers each that `whole` is cut into hold some of the set.
+    #[must_use]
+    pub fn cells(&self, whole: &Range<u64>, size: u64) -> u64 {
+        let (mut cells, mut next) = (0, 0);
+        for (&start, &end) in &self.runs {
+            let (start, end) = (start.max(whole.start), end.min(whole.end));
+            if start < end {
+                let first = ((start - whole.start) / size).max(next);
+                next = (end - whole.start).div_ceil(size);
+                cells += next.saturating_sub(first);
+            }
+        }
+        cells
+    }
+
     /// How many numbers are in the set.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -241,6 +257,18 @@ impl Ranges {
 mod tests {
     use super::*;
     use crate::Random;
+
+    #[test]
+    fn cells_that_a_set_meets_are_counted_once() {
+        let mut set = Ranges::default();
+        for (start, end) in [(0, 3), (9, 14), (15, 16), (35, 60)] {
+            set.add(start, end);
+        }
+        // Cells of 4 from 2 on: 2, 6 and 10, 14, then 34 and, cut off by the end, 38.
+        assert_eq!(set.cells(&(2..40), 4), 6);
+        assert_eq!(set.cells(&(16..35), 4), 0);
+        assert_eq!(set.cells(&(0..100), 100), 1);
+    }
 
     #[test]
     fn content_is_what_a_plain_vector_holds() {

@@ -454,7 +454,7 @@ fn seek_settled(file: &OwnedFd, to: SeekFrom) -> rustix::io::Result<u64> {
 
 fn seek(file: &OwnedFd, to: SeekFrom) -> Outcome {
     let size = stat(file)?.size;
-    let file = reopen(file, OFlags::RDONLY)?;
+    let file = seekable(file)?;
     let found = seek_settled(&file, to)?;
     // Linux finds "data" at the very end where a page of the cache holds more than the file.
     let beyond = matches!(to, SeekFrom::Data(_)) && found >= size;
@@ -514,7 +514,10 @@ fn list(directory: &OwnedFd, at_once: usize) -> Result<Vec<Listed>> {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
         if name != b"." && name != b".." {
-            let kind = Some(kind_of(entry.file_type())?);
+            let kind = match entry.file_type() {
+                rustix::fs::FileType::Unknown => None,
+                known => Some(kind_of(known)?),
+            };
             entries.push(Listed {
                 name: name.to_vec(),
                 inode: entry.ino() as u32,
@@ -574,7 +577,7 @@ pub fn walk(directory: &Path) -> Result<Tree> {
                     .push_str(&format!(" at {}", crate::tree::show(&at)));
             }
             let found = found?;
-            if found.facts.inode != listed.inode || Some(found.facts.kind) != listed.kind {
+            if !listed.agrees(&found.facts) {
                 let text = format!("{listed:?} is listed, {:?} is there", found.facts);
                 return Err(Failure { errno: EIO, text });
             }
@@ -604,8 +607,22 @@ fn item(file: &OwnedFd) -> Result<Item> {
     })
 }
 
-fn content(file: &OwnedFd, size: u64) -> Result<Content> {
+/// A regular file in which data can be sought. In one with a block map Linux finds no data that still
+/// waits for its place in the page cache: `SEEK_DATA` passes over it, though a read gives it. So it is
+/// given its place first.
+fn seekable(file: &OwnedFd) -> Result<OwnedFd> {
+    const EXTENTS_OR_INLINE: u32 = 0x1008_0000;
     let file = reopen(file, OFlags::RDONLY)?;
+    let flags = rustix::fs::ioctl_getflags(&file);
+    let has_block_map = flags.is_ok_and(|flags| flags.bits() & EXTENTS_OR_INLINE == 0);
+    if has_block_map {
+        rustix::fs::fdatasync(&file)?;
+    }
+    Ok(file)
+}
+
+fn content(file: &OwnedFd, size: u64) -> Result<Content> {
+    let file = seekable(file)?;
     let mut content = Content::default();
     content.resize(size);
     let mut at = 0;

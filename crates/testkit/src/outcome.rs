@@ -42,8 +42,16 @@ pub struct Listed {
     pub name: Name,
     /// The inode it leads to.
     pub inode: u32,
-    /// What the directory says it is, which it does on every image the tests use.
+    /// What the directory says it is, where it does.
     pub kind: Option<FileType>,
+}
+
+impl Listed {
+    /// Whether what is found under the name is what is listed.
+    #[must_use]
+    pub fn agrees(&self, facts: &Facts) -> bool {
+        self.inode == facts.inode && self.kind.is_none_or(|kind| kind == facts.kind)
+    }
 }
 
 /// What `stat` tells.

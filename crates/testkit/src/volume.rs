@@ -513,7 +513,7 @@ pub fn walk(volume: &Volume, root: InodeNumber) -> Result<Tree, Failure> {
 }
 
 fn check_entry(listed: &Listed, entry: &pext4_fs::Entry) -> Result<(), Failure> {
-    if listed.inode == entry.inode.get() && listed.kind == Some(entry.attributes.file_type) {
+    if listed.agrees(&Facts::from(&entry.attributes)) {
         return Ok(());
     }
     let text = format!("{listed:?} is listed, {:?} is looked up", entry.attributes);

@@ -21,6 +21,7 @@ use pext4_ondisk::{LogicalBlock, extent};
 
 use crate::error::{Refusal, Result};
 use crate::inode::extents::{Extent, Mapping};
+use crate::inode::indirect;
 use crate::inode::table::Inodes;
 use crate::inode::{Inode, Reach, State, present};
 use crate::types::MappedRange;
@@ -49,10 +50,15 @@ impl Inodes {
         u64::from(self.store.block_size())
     }
 
-    /// Largest size of a file: 2^32 - 1 blocks.
+    /// Largest size of a file: 2^32 - 1 blocks, or what a block map can do.
     #[must_use]
-    pub fn largest_size(&self) -> u64 {
-        self.block_bytes() * u64::from(u32::MAX)
+    pub fn largest_size(&self, inode: &Inode) -> u64 {
+        if !self.maps_by_pointers(inode) {
+            return self.block_bytes() * u64::from(u32::MAX);
+        }
+        let features = &self.store.features.read_only_compat;
+        let huge = features.contains(ReadOnlyCompat::HUGE_FILE);
+        indirect::largest_size(self.store.block_size(), huge)
     }
 
     fn device_offset(&self, extent: &Extent, byte: u64) -> u64 {
@@ -115,7 +121,7 @@ impl Inodes {
         let end = offset
             .checked_add(from.len() as u64)
             .ok_or(Refusal::FileTooLarge)?;
-        if end > self.largest_size() {
+        if end > self.largest_size(inode) {
             return Err(Refusal::FileTooLarge.into());
         }
         if from.is_empty() {
@@ -342,7 +348,7 @@ impl Inodes {
     ) -> Result<()> {
         let end = offset
             .checked_add(length)
-            .filter(|&end| end <= self.largest_size())
+            .filter(|&end| end <= self.largest_size(inode))
             .ok_or(Refusal::FileTooLarge)?;
         self.store.check_writable()?;
         if inode.is_inline() && end <= inode.inline_room()? {
@@ -396,7 +402,7 @@ impl Inodes {
         let end = offset
             .checked_add(length)
             .ok_or(Refusal::FileTooLarge)?
-            .min(self.largest_size());
+            .min(self.largest_size(inode));
         if inode.is_inline() {
             return self.punch_inline(inode, offset, end);
         }

@@ -1,4 +1,4 @@
-//! From a file's blocks to the device's: the extent tree joined with the journal, the buffers and
+//! From a file's blocks to the device's: extent tree or block map joined with the journal, the buffers and
 //! the allocator.
 //!
 //! The tree's root lies in the inode's slot. A change copies the root, runs the tree operation
@@ -6,20 +6,22 @@
 //! committer sees it whole. Tree nodes are edited in place as shared pages; an operation reserves
 //! the nodes it may need before its first change (there is no undo).
 //!
-//! Files of the older block-mapped form are read; they are not changed.
+//! Files of the older form have a block map in the place of the tree (`indirect`), on the same store
+//! of nodes: its pointer blocks are nodes without checksums.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use pext4_block::Stamp;
+use pext4_block::{Buffer, Stamp};
 use pext4_jbd2::Handle;
 use pext4_ondisk::extent::Bounds;
 use pext4_ondisk::feature::ReadOnlyCompat;
 use pext4_ondisk::inode::InodeFlags;
-use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock, extent, indirect};
+use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock, extent};
 
 use crate::error::{Error, Refusal, Result};
 use crate::inode::extents::{self, Extent, Mapping, NodeStore};
+use crate::inode::indirect::{self, Limit};
 use crate::inode::table::Inodes;
 use crate::inode::{Inode, Map, Reach};
 use crate::mballoc::{Purpose, Request};
@@ -39,6 +41,8 @@ struct Nodes<'a, 'h> {
     inodes: &'a Inodes,
     inode: &'a Inode,
     generation: u32,
+    /// Whether the nodes are pointer blocks, which carry no checksum.
+    are_pointers: bool,
     change: Option<Change<'a, 'h>>,
 }
 
@@ -83,7 +87,16 @@ impl<'a, 'h> Nodes<'a, 'h> {
         Ok(())
     }
 
+    /// Whether a node has still to be verified. There is nothing to verify about pointers as such: each
+    /// is judged when it is used.
+    fn is_unverified(&self, buffer: &Buffer) -> bool {
+        !self.are_pointers && !buffer.is_verified()
+    }
+
     fn stamp(&self) -> Stamp {
+        if self.are_pointers {
+            return Stamp::NONE;
+        }
         seal::extent_node(self.inode.number(), self.generation)
     }
 }
@@ -107,7 +120,7 @@ impl NodeStore for Nodes<'_, '_> {
         self.inodes.check_not_metadata(block, 1)?;
         let buffer = store.near_block(block)?;
         let state = buffer.read();
-        if !buffer.is_verified() {
+        if self.is_unverified(&buffer) {
             self.verify(&state.page, depth)
                 .map_err(|corrupt| corrupt.in_block(block).in_inode(self.inode.number()))?;
             buffer.set_verified();
@@ -120,7 +133,7 @@ impl NodeStore for Nodes<'_, '_> {
         let buffer = self.inodes.store.near_block(block)?;
         // The node may have left memory since it was read, and once it is edited its bytes wait for
         // their checksum until the commit.
-        if !buffer.is_verified() {
+        if self.is_unverified(&buffer) {
             self.verify_sum(&buffer.read().page)
                 .map_err(|corrupt| corrupt.in_block(block).in_inode(self.inode.number()))?;
             buffer.set_verified();
@@ -132,6 +145,7 @@ impl NodeStore for Nodes<'_, '_> {
 
     fn reserve(&mut self, nodes: u32) -> Result<()> {
         let (inodes, number) = (self.inodes, self.inode.number());
+        let are_pointers = self.are_pointers;
         let change = self.changing();
         while change.reserved.len() < nodes as usize {
             let request = Request {
@@ -140,6 +154,10 @@ impl NodeStore for Nodes<'_, '_> {
             };
             let run = inodes.groups.allocate(change.handle, &request)?;
             change.reserved.push(run.start);
+            // A pointer has 32 bits. What is reserved and not used is freed.
+            if are_pointers && run.start.get() > u64::from(u32::MAX) {
+                return Err(Refusal::NoSpace.into());
+            }
         }
         Ok(())
     }
@@ -171,23 +189,17 @@ impl NodeStore for Nodes<'_, '_> {
 }
 
 impl Inodes {
-    fn is_extent_mapped(inode: &Inode) -> bool {
+    /// Whether a file is mapped by extents, which may be unwritten, and not by a block map.
+    pub(crate) fn is_extent_mapped(inode: &Inode) -> bool {
         inode.flags().contains(InodeFlags::EXTENTS)
     }
 
-    /// Refuses files of the older block-mapped form, whose map is not changed.
-    ///
-    /// # Errors
-    ///
-    /// `Unsupported`.
-    pub(crate) fn check_extent_mapped(&self, inode: &Inode) -> Result<()> {
-        if Self::is_extent_mapped(inode) {
-            return Ok(());
+    /// Whether a file has a block map, or will have one when its content leaves the inode.
+    pub(crate) fn maps_by_pointers(&self, inode: &Inode) -> bool {
+        match inode.is_inline() {
+            true => !self.maps_by_extents(),
+            false => !Self::is_extent_mapped(inode),
         }
-        Err(Error::Unsupported(format!(
-            "inode {}: changing a file that is mapped by indirect blocks; copy it to convert it",
-            inode.number()
-        )))
     }
 
     /// Refuses blocks of files that hold structures of the file system itself: only an image that
@@ -214,6 +226,7 @@ impl Inodes {
             inodes: self,
             inode,
             generation: inode.generation(),
+            are_pointers: !Self::is_extent_mapped(inode),
             change: handle.map(|handle| Change {
                 handle,
                 goal,
@@ -259,43 +272,17 @@ impl Inodes {
     }
 
     fn lookup_any(&self, inode: &Inode, root: &[u8; 60], logical: LogicalBlock) -> Result<Mapping> {
-        if !Self::is_extent_mapped(inode) {
-            if inode.is_inline() {
-                let corrupt = Corrupt::new("inode", "its content is not in blocks");
-                return Err(corrupt.in_inode(inode.number()).into());
-            }
-            return self.lookup_indirect(inode, root, logical);
+        if inode.is_inline() {
+            let corrupt = Corrupt::new("inode", "its content is not in blocks");
+            return Err(corrupt.in_inode(inode.number()).into());
         }
         let nodes = self.nodes(inode, None, BlockNumber::default());
-        extents::lookup(root, &nodes, logical).map_err(|error| placed(error, inode))
-    }
-
-    fn lookup_indirect(
-        &self,
-        inode: &Inode,
-        root: &[u8; 60],
-        logical: LogicalBlock,
-    ) -> Result<Mapping> {
-        let read = |block: BlockNumber, index: usize| -> Result<u32> {
-            let buffer = self.store.near_block(block)?;
-            let state = buffer.read();
-            Ok(indirect::entry(&state.page, index))
+        let mapping = if nodes.are_pointers {
+            indirect::lookup(root, &nodes, logical)
+        } else {
+            extents::lookup(root, &nodes, logical)
         };
-        let mapped = indirect::lookup(root, self.store.block_size(), logical, read)
-            .map_err(|error| placed(error, inode))?;
-        Ok(match mapped {
-            Some(start) if self.store.contains(start, 1) => Mapping::Mapped(Extent {
-                logical,
-                start,
-                length: 1,
-                unwritten: false,
-            }),
-            Some(start) => {
-                let corrupt = Corrupt::new("block map", "points outside the file system");
-                return Err(corrupt.in_block(start).in_inode(inode.number()).into());
-            }
-            None => Mapping::Hole { logical, length: 1 },
-        })
+        mapping.map_err(|error| placed(error, inode))
     }
 
     /// Runs a tree operation that changes the map, and puts root and block count back.
@@ -307,7 +294,6 @@ impl Inodes {
         goal: BlockNumber,
         operation: impl FnOnce(&mut [u8; 60], &mut Nodes<'_, '_>) -> Result<R>,
     ) -> Result<R> {
-        self.check_extent_mapped(inode)?;
         let mut root = inode.root();
         let mut nodes = self.nodes(inode, Some(handle), goal);
         let result = operation(&mut root, &mut nodes);
@@ -317,7 +303,7 @@ impl Inodes {
         {
             self.store
                 .journal()
-                .abort(&format!("an extent tree was left half changed: {error}"));
+                .abort(&format!("the map of a file was left half changed: {error}"));
             return result;
         }
         for block in change.reserved {
@@ -373,7 +359,11 @@ impl Inodes {
         extent: Extent,
     ) -> Result<()> {
         self.change_tree(handle, inode, extent.start, |root, nodes| {
-            extents::insert(root, nodes, extent)?;
+            if nodes.are_pointers {
+                indirect::insert(root, nodes, extent)?;
+            } else {
+                extents::insert(root, nodes, extent)?;
+            }
             nodes.count(i64::from(extent.length));
             Ok(())
         })
@@ -396,16 +386,17 @@ impl Inodes {
         let is_metadata = inode.file_type() != crate::types::FileType::Regular;
         let mut freed = Vec::new();
         let left = self.change_tree(handle, inode, self.home_goal(inode), |root, nodes| {
-            let start = match extents::last_end(root, nodes, &range)? {
-                Some(end) if is_metadata => range
-                    .start
-                    .max(end.saturating_sub(u64::from(MOST_FORGOTTEN))),
-                _ => range.start,
+            let left = if nodes.are_pointers {
+                let blocks = if is_metadata {
+                    u64::from(MOST_FORGOTTEN)
+                } else {
+                    u64::MAX
+                };
+                let entries = budget;
+                indirect::remove(root, nodes, range, Limit { entries, blocks }, &mut freed)?
+            } else {
+                remove_extents(root, nodes, range, budget, is_metadata, &mut freed)?
             };
-            let step = start..range.end;
-            let left = extents::remove(root, nodes, step, budget, &mut |start, length| {
-                freed.push((start, length))
-            })?;
             for &(start, length) in &freed {
                 self.check_not_metadata(start, length)?;
             }
@@ -415,7 +406,7 @@ impl Inodes {
                     .map(|&(_, length)| i64::from(length))
                     .sum::<i64>(),
             );
-            Ok(left.or((start > range.start).then_some(start)))
+            Ok(left)
         })?;
         for (start, length) in freed {
             if !is_metadata {
@@ -474,9 +465,14 @@ impl Inodes {
         } else {
             extent::MAX_WRITTEN_LENGTH
         };
-        let length = u32::try_from(hole.end - hole.start)
+        let mut length = u32::try_from(hole.end - hole.start)
             .unwrap_or(u32::MAX)
             .min(most);
+        if !Self::is_extent_mapped(inode) {
+            let room = indirect::room(logical, self.store.block_size());
+            length = length.min(room.ok_or(Refusal::FileTooLarge)?);
+            debug_assert!(!unwritten, "refused before: a block map cannot say that");
+        }
         let request = Request {
             inode: inode.number(),
             logical,
@@ -530,6 +526,28 @@ impl Inodes {
             self.groups.release(&preallocation);
         }
     }
+}
+
+/// Takes a range out of an extent tree, as [`Inodes::unmap`] says it.
+fn remove_extents(
+    root: &mut [u8; 60],
+    nodes: &mut Nodes<'_, '_>,
+    range: Range<u64>,
+    budget: u32,
+    is_metadata: bool,
+    freed: &mut Vec<(BlockNumber, u32)>,
+) -> Result<Option<u64>> {
+    let start = match extents::last_end(root, nodes, &range)? {
+        Some(end) if is_metadata => range
+            .start
+            .max(end.saturating_sub(u64::from(MOST_FORGOTTEN))),
+        _ => range.start,
+    };
+    let step = start..range.end;
+    let left = extents::remove(root, nodes, step, budget, &mut |start, length| {
+        freed.push((start, length))
+    })?;
+    Ok(left.or((start > range.start).then_some(start)))
 }
 
 fn placed(error: Error, inode: &Inode) -> Error {

@@ -19,6 +19,7 @@ pub mod data;
 pub mod extents;
 mod glance;
 pub mod holds;
+mod indirect;
 mod inline;
 pub mod leaves;
 pub mod mapping;

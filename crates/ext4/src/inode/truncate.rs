@@ -15,6 +15,7 @@ use pext4_ondisk::{Corrupt, extent};
 use crate::error::{Refusal, Result};
 use crate::groups::CREDITS_PER_GROUP;
 use crate::inode::data::SLOT_CREDITS;
+use crate::inode::indirect;
 use crate::inode::mapping::MOST_FORGOTTEN;
 use crate::inode::table::Inodes;
 use crate::inode::{Inode, Reach, present};
@@ -65,10 +66,13 @@ impl Inodes {
         }
     }
 
-    /// How many extents map an inode whose tree is the inode's own root.
+    /// How many extents, or runs of blocks, map an inode whose map is all in the inode.
     fn root_extents(&self, inode: &Inode) -> Option<u32> {
         let (has_extents, root) = inode.state(|state| (state.slot.has_extents(), state.slot.block));
-        let node = extent::Node::parse(&root).ok().filter(|_| has_extents)?;
+        if !has_extents {
+            return indirect::root_runs(&root);
+        }
+        let node = extent::Node::parse(&root).ok()?;
         let count = u32::try_from(node.len()).ok()?;
         (node.depth() == 0).then_some(count)
     }
@@ -87,7 +91,7 @@ impl Inodes {
     ///
     /// `Refused(FileTooLarge | ReadOnly)`, `Corrupt`, `Io`.
     pub fn set_size(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
-        if size > self.largest_size() {
+        if size > self.largest_size(inode) {
             return Err(Refusal::FileTooLarge.into());
         }
         self.store.check_writable()?;
@@ -102,13 +106,10 @@ impl Inodes {
             self.note_size(&mut handle, inode, size);
             return Ok(());
         }
-        if self.has_block_map(inode) && size < before {
-            self.check_extent_mapped(inode)?;
-        }
         self.drop_preallocation(inode);
         let mut handle = self.store.start(self.cut_credits(inode))?;
         self.note_size(&mut handle, inode, size);
-        if !inode.state(|state| state.slot.has_extents()) {
+        if !self.has_block_map(inode) {
             return Ok(());
         }
         let first = size.div_ceil(u64::from(self.store.block_size()));
@@ -231,20 +232,6 @@ impl Inodes {
         }
     }
 
-    /// Refuses, before anything is changed, to take the last name of an inode whose blocks could
-    /// not be freed then.
-    ///
-    /// # Errors
-    ///
-    /// `Unsupported` for files that are mapped by indirect blocks.
-    pub(crate) fn check_removable(&self, inode: &Inode) -> Result<()> {
-        let is_last = inode.is_directory() || inode.state(|state| state.slot.links <= 1);
-        if is_last && self.has_block_map(inode) {
-            self.check_extent_mapped(inode)?;
-        }
-        Ok(())
-    }
-
     /// Whether [`Inodes::free_all_blocks`] will do: the map fits the inode itself, and one step.
     pub(crate) fn is_freed_in_one_step(&self, inode: &Inode) -> Result<bool> {
         if !self.has_block_map(inode) {
@@ -252,7 +239,8 @@ impl Inodes {
         }
         let (extents, root) = inode.state(|state| (state.slot.has_extents(), state.slot.block));
         if !extents {
-            return Ok(false);
+            let runs = indirect::root_runs(&root);
+            return Ok(runs.is_some_and(|runs| runs <= self.step_entries(inode)));
         }
         let is_short = || -> std::result::Result<bool, Corrupt> {
             let node = extent::Node::parse(&root)?;

@@ -66,17 +66,6 @@ pub(super) fn check(
             unreadable.names().join(", ")
         )));
     }
-    if !features
-        .incompat
-        .contains(Incompat::FILETYPE | Incompat::EXTENTS)
-        && !options.read_only
-    {
-        options.read_only = true;
-        notes.push(
-            "mounted read-only: files without extents (ext2, ext3) are read but not written"
-                .to_owned(),
-        );
-    }
     let mut unwritten = features.incompat.difference(WRITTEN).names();
     unwritten.extend(
         features

@@ -107,12 +107,16 @@ impl Volume {
             return Err(Refusal::Invalid.into());
         }
         let end = offset.checked_add(length);
-        if mode != AllocateMode::PunchHole && end.is_none_or(|end| end > self.inodes.largest_size())
-        {
-            return Err(Refusal::FileTooLarge.into());
-        }
+        let is_punching = mode == AllocateMode::PunchHole;
         self.run(|| {
             let inode = self.regular(inode)?;
+            if !is_punching && end.is_none_or(|end| end > self.inodes.largest_size(&inode)) {
+                return Err(Refusal::FileTooLarge.into());
+            }
+            // A block map has no way to say that a block is there and unwritten.
+            if !is_punching && self.inodes.maps_by_pointers(&inode) {
+                return Err(Refusal::NotSupported.into());
+            }
             let _lock = super::lock_exclusive(&inode)?;
             check_not_immutable(&inode)?;
             if matches!(

@@ -294,7 +294,6 @@ impl Volume {
             }
             let lock = lock_exclusive(&inode)?;
             check_changeable(&inode)?;
-            self.inodes.check_removable(&inode)?;
             let mut handle = self.start_removal(&inode)?;
             let removed = self.remove_locked(&mut handle, &locked, &directory, name);
             let removed = removed.and_then(|()| self.drop_link(&mut handle, &inode));
@@ -347,7 +346,6 @@ impl Volume {
         if !dir::is_empty(&self.names(&inode))? {
             return Err(Refusal::NotEmpty.into());
         }
-        self.inodes.check_removable(&inode)?;
         let mut handle = self.start_removal(&inode)?;
         let removed = self.remove_name(&mut handle, &directory, name);
         let removed = removed.and_then(|()| self.drop_directory(&mut handle, &directory, &inode));

@@ -326,7 +326,7 @@ impl Volume {
         if other.is_directory() && !dir::is_empty(&self.names(other))? {
             return Err(Refusal::NotEmpty.into());
         }
-        self.inodes.check_removable(other)
+        Ok(())
     }
 
     /// What is to be left under the old name, without a name yet.

@@ -130,7 +130,7 @@ impl Recording {
                 },
             )?;
             let root = model.resolve(&at).map_err(|_| "just made".to_owned())?;
-            let model = Model::rooted(stage.format.block_size, root, 0o755);
+            let model = stage.model_below(root);
             histories.push(History::from(name.as_bytes(), model));
         }
         step(&mut subject, &mut model, &Op::Sync)?;

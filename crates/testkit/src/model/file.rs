@@ -152,6 +152,11 @@ impl Model {
         {
             return Err([EINVAL, EFBIG].into());
         }
+        if !self.has_extents && mode != AllocateMode::PunchHole {
+            // Linux sets the time all the same.
+            self.change(inode).modified = Moment::Unknown;
+            return Err([EOPNOTSUPP, EFBIG].into());
+        }
         if offset + length > self.largest_file() && mode != AllocateMode::PunchHole {
             return Err(EFBIG.into());
         }

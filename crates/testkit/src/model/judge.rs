@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use pext4_fs::{AllocateMode, FileType, Time};
 
 use super::{Body, Expected, Model, Moment, Node, Refusals, now};
+use crate::content::Ranges;
 use crate::errno::{self, E2BIG, EDQUOT, EFBIG, ENOENT, ENOSPC, ENXIO, ESTALE};
 use crate::op::Op;
 use crate::outcome::{Answer, Facts, Listed, Outcome, Space};
@@ -250,18 +251,19 @@ impl Model {
         }
     }
 
-    /// Space taken lies between what must and what may be allocated, plus the blocks that a tree
-    /// of extents and one attribute block can take.
+    /// Space taken lies between what must and what may be allocated, with the blocks that a tree
+    /// of extents and one attribute block can take, or those of pointers.
     fn judge_sectors(&self, node: &Node, facts: &Facts) -> Result<(), String> {
         let sectors = |blocks: u64| blocks * self.block_size / 512;
         let may_be_inline = facts.size <= self.inline_room;
         let (least, most) = match &node.body {
             Body::Regular(file) => {
-                let blocks = file.perhaps.count();
-                (
-                    sectors(file.surely.count()),
-                    sectors(blocks + blocks / 20 + 12),
-                )
+                let most = file.perhaps.count();
+                let nodes = match self.has_extents {
+                    true => most / 20,
+                    false => self.pointer_blocks(&file.perhaps),
+                };
+                (sectors(file.surely.count()), sectors(most + nodes + 12))
             }
             Body::Symlink(to) if to.len() < 60 => (0, sectors(1)),
             Body::Symlink(_) => (sectors(1), sectors(2)),
@@ -290,6 +292,21 @@ impl Model {
                 facts.sectors
             )),
         }
+    }
+}
+
+impl Model {
+    /// Blocks of pointers above these blocks of a file without extents.
+    fn pointer_blocks(&self, blocks: &Ranges) -> u64 {
+        let fan_out = self.block_size / 4;
+        let (mut start, mut count) = (12, 0);
+        for levels in 1..=3 {
+            let whole = start..start + fan_out.pow(levels);
+            let sizes = (1..=levels).map(|level| fan_out.pow(level));
+            count += sizes.map(|size| blocks.cells(&whole, size)).sum::<u64>();
+            start = whole.end;
+        }
+        count
     }
 }
 

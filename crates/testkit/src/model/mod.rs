@@ -198,6 +198,10 @@ pub struct Model {
     pub may_fill: bool,
     /// Most bytes of content that may lie in an inode instead of blocks.
     pub inline_room: u64,
+    /// Whether files have extents; without them space cannot be allocated ahead.
+    pub has_extents: bool,
+    /// Whether directories say what kind of file a name is.
+    pub has_types: bool,
     /// Inodes without names live on as if somebody held them (concurrent histories).
     pub keeps_unnamed: bool,
     /// Seconds since 1970 when the run began.
@@ -217,6 +221,8 @@ impl Model {
             step: 0,
             may_fill: false,
             inline_room: 0,
+            has_extents: true,
+            has_types: true,
             keeps_unnamed: false,
             started: now(),
         };
@@ -269,10 +275,16 @@ impl Model {
         self.root
     }
 
-    /// The largest size a file can have.
+    /// The largest size a file can have. Without extents it is what Linux says it is, where inodes
+    /// count in units of 512 bytes (no `huge_file`).
     #[must_use]
     pub fn largest_file(&self) -> u64 {
-        u64::from(u32::MAX) * self.block_size
+        match self.block_size {
+            size if self.has_extents => u64::from(u32::MAX) * size,
+            1024 => 17_247_252_480,
+            2048 => 275_415_851_008,
+            _ => 2_196_873_666_560,
+        }
     }
 
     /// An inode.
@@ -429,7 +441,7 @@ impl Model {
         let listed = entries.iter().map(|(name, &inode)| Listed {
             name: name.clone(),
             inode,
-            kind: Some(self.existing(inode).kind()),
+            kind: self.has_types.then(|| self.existing(inode).kind()),
         });
         let listed = listed.collect();
         self.forget_access(inode);

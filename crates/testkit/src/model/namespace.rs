@@ -200,7 +200,7 @@ impl Model {
             return Err(ENOTDIR.into());
         }
         if node.links == 0 {
-            return Err([ENOENT, ESTALE].into());
+            return Err([ENOENT, ESTALE, EPERM].into());
         }
         let inode = self.insert(directory, new, Body::Regular(File::default()), number)?;
         self.change(inode).links = 0;

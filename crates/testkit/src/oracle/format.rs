@@ -25,11 +25,17 @@ pub enum Features {
     Inline,
     /// The same without checksums.
     InlineNoChecksums,
+    /// ext3: a journal, and files with block maps.
+    Ext3,
+    /// ext2: block maps, and no journal.
+    Ext2,
+    /// ext2 as it began: no types in directories, no index of them, no large files.
+    FirstExt2,
 }
 
 impl Features {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 10] = [
         Self::Debian12,
         Self::Upstream,
         Self::NoJournal,
@@ -37,6 +43,9 @@ impl Features {
         Self::Narrow,
         Self::Inline,
         Self::InlineNoChecksums,
+        Self::Ext3,
+        Self::Ext2,
+        Self::FirstExt2,
     ];
 
     /// Most bytes of content that an inode of 256 bytes holds.
@@ -48,7 +57,20 @@ impl Features {
         }
     }
 
+    /// Whether files have extents, not block maps.
+    #[must_use]
+    pub fn has_extents(self) -> bool {
+        !matches!(self, Self::Ext3 | Self::Ext2 | Self::FirstExt2)
+    }
+
+    /// Whether directories say what kind of file a name is.
+    #[must_use]
+    pub fn has_types(self) -> bool {
+        self != Self::FirstExt2
+    }
+
     fn list(self) -> String {
+        let old = "none,ext_attr,resize_inode,dir_index,filetype,sparse_super,large_file";
         let common = "none,ext_attr,resize_inode,dir_index,filetype,extent,flex_bg,sparse_super,\
                       large_file,huge_file,dir_nlink,extra_isize";
         let more = match self {
@@ -61,6 +83,9 @@ impl Features {
                 ",has_journal,64bit,metadata_csum,metadata_csum_seed,orphan_file,inline_data"
             }
             Self::InlineNoChecksums => ",has_journal,64bit,inline_data",
+            Self::Ext3 => return format!("{old},has_journal"),
+            Self::Ext2 => return old.to_owned(),
+            Self::FirstExt2 => return "none,ext_attr".to_owned(),
         };
         format!("{common}{more}")
     }

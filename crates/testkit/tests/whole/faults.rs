@@ -118,7 +118,11 @@ fn becomes_read_only(subject: &VolumeSubject) -> bool {
 
 #[test]
 fn a_failed_write_or_flush_stops_writing_and_loses_nothing() {
-    for (block_size, features) in [(1024, Features::Upstream), (4096, Features::Debian12)] {
+    for (block_size, features) in [
+        (1024, Features::Upstream),
+        (4096, Features::Debian12),
+        (1024, Features::Ext3),
+    ] {
         let stage = stage(block_size, features);
         for seed in seeds(8) {
             fail_once(&stage, seed);

@@ -35,7 +35,8 @@ fn random_operations_on_a_volume_that_is_too_small() {
 /// the same space must be there.
 #[test]
 fn what_was_deleted_can_be_written_again() {
-    for format in everyday(16 << 20) {
+    let ext3 = Format::new(16 << 20, 1024, Features::Ext3).inodes(2048);
+    for format in everyday(16 << 20).into_iter().chain([ext3]) {
         let stage = Stage::new(format).expect("mke2fs makes it").filling();
         let device = stage.device();
         let mut subject =

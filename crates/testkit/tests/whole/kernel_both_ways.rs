@@ -104,6 +104,7 @@ fn journals_that_the_kernel_left_dirty() {
         (1024, Features::Upstream),
         (4096, Features::Debian12),
         (1024, Features::Narrow),
+        (1024, Features::Ext3),
     ] {
         for seed in seeds(2) {
             let context = format!("seed {seed}, {block_size} {features:?}");
@@ -187,6 +188,7 @@ fn journals_that_we_left_dirty() {
         (1024, Features::Upstream),
         (4096, Features::Debian12),
         (1024, Features::Narrow),
+        (1024, Features::Ext3),
     ] {
         let stage =
             Stage::new(Format::new(32 << 20, block_size, features)).expect("mke2fs makes it");

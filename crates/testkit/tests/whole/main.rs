@@ -4,6 +4,7 @@
 //! default run tries the same everywhere. See `pext4_testkit::effort` for how to try more.
 
 mod big_directory;
+mod block_maps;
 mod corpus;
 mod crash;
 mod edges;

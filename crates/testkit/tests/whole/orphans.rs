@@ -69,7 +69,12 @@ fn stage(features: Features, inodes: u32) -> Stage {
 /// Released at last, they go at once, and their names' space can be used again.
 #[test]
 fn released_files_give_their_space_back() {
-    for features in [Features::Upstream, Features::Debian12, Features::NoJournal] {
+    for features in [
+        Features::Upstream,
+        Features::Debian12,
+        Features::NoJournal,
+        Features::Ext3,
+    ] {
         let stage = stage(features, 2048);
         let device = stage.device();
         let below: Arc<dyn Device> = device.clone();

@@ -7,7 +7,6 @@ use pext4_testkit::Random;
 use pext4_testkit::campaign::{self, Stage, check_device, compare, guarded};
 use pext4_testkit::effort::{effort, seeds};
 use pext4_testkit::linear::{self, Plan, Verdict};
-use pext4_testkit::model::Model;
 use pext4_testkit::op::generate::Taste;
 use pext4_testkit::op::{Fresh, Op, Target};
 use pext4_testkit::oracle::format::{Features, Format};
@@ -44,7 +43,7 @@ pub(super) fn apart(stage: &Stage, taste: Taste, seed: u64, operations: usize) {
         campaign::step(&mut subject, &mut model, &make).expect("there is room");
         let root = model.resolve(&at).expect("just made");
         let mut own = subject.beside(root);
-        let mut own_model = Model::rooted(stage.format.block_size, root, 0o755);
+        let mut own_model = stage.model_below(root);
         let own_seed = seeds.word();
         workers.push(std::thread::spawn(move || {
             let (ops, result) =
@@ -69,7 +68,11 @@ pub(super) fn apart(stage: &Stage, taste: Taste, seed: u64, operations: usize) {
 
 #[test]
 fn threads_in_directories_of_their_own_do_not_meet() {
-    for (block_size, features) in [(4096, Features::Upstream), (1024, Features::Debian12)] {
+    for (block_size, features) in [
+        (4096, Features::Upstream),
+        (1024, Features::Debian12),
+        (1024, Features::Ext3),
+    ] {
         let stage = stage(block_size, features);
         for seed in seeds(2) {
             apart(&stage, Taste::everything(), seed, 500);

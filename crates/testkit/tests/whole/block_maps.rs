@@ -1,0 +1,264 @@
+//! ext2 and ext3: files with block maps, written by us, judged by the model, e2fsck, power cuts and
+//! the kernel.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pext4_block::RamDevice;
+use pext4_testkit::campaign::{self, Stage, check_device, generate, step};
+use pext4_testkit::crash::recording::Recording;
+use pext4_testkit::crash::{self, window::Budget};
+use pext4_testkit::effort::{effort, scratch, seeds};
+use pext4_testkit::mounted;
+use pext4_testkit::op::generate::Taste;
+use pext4_testkit::op::{Op, text};
+use pext4_testkit::oracle::check::e2fsck;
+use pext4_testkit::oracle::format::{Features, Format};
+use pext4_testkit::oracle::mount::{Access, kernel_mount};
+use pext4_testkit::outcome::{Answer, Subject};
+use pext4_testkit::volume::VolumeSubject;
+
+const KINDS: [(u32, Features); 5] = [
+    (1024, Features::Ext3),
+    (4096, Features::Ext3),
+    (1024, Features::Ext2),
+    (4096, Features::Ext2),
+    (2048, Features::FirstExt2),
+];
+
+fn stage(size: u64, block_size: u32, features: Features) -> Stage {
+    let inodes = u32::try_from(size / 8192).expect("test images are small");
+    let format = Format::new(size, block_size, features).inodes(inodes);
+    Stage::new(format).expect("mke2fs makes it")
+}
+
+/// Files up to 20 MiB, and a few bytes wherever a file can have any: trees of all depths.
+fn contents() -> Taste {
+    Taste {
+        largest: 20 << 20,
+        longest_write: 128 << 10,
+        ..Taste::contents()
+    }
+}
+
+#[test]
+fn one_thread() {
+    for (block_size, features) in KINDS {
+        let stage = stage(48 << 20, block_size, features);
+        for seed in seeds(1) {
+            campaign::run(&stage, "maps", Taste::everything(), seed, 700);
+            campaign::run(&stage, "mapcontents", contents(), seed, 500);
+            campaign::run(&stage, "mapnames", Taste::names(), seed, 1000);
+        }
+    }
+}
+
+#[test]
+fn full_volumes() {
+    for (block_size, features) in KINDS {
+        let stage = stage(8 << 20, block_size, features).filling();
+        for seed in seeds(1) {
+            let taste = Taste {
+                huge: false,
+                ..contents()
+            };
+            campaign::run(&stage, "mapsfull", taste, seed, 600);
+        }
+    }
+}
+
+/// A stage that commits every few milliseconds, with as small a log as there is.
+fn hurried(block_size: u32) -> Stage {
+    let format = Format::new(16 << 20, block_size, Features::Ext3);
+    let format = format.inodes(1024);
+    let format = match block_size {
+        1024 => format.with(&["-J", "size=1"]),
+        _ => format.with(&["-J", "size=4"]),
+    };
+    let mut stage = Stage::new(format).expect("mke2fs makes it");
+    stage.options.commit_interval = Duration::from_millis(20);
+    stage
+}
+
+fn budget(total: usize) -> Budget {
+    let effort = effort() as usize;
+    Budget {
+        exhaust: 5,
+        window: 24 * effort,
+        total: total * effort,
+    }
+}
+
+#[test]
+fn power_cuts() {
+    for block_size in [1024, 4096] {
+        for seed in seeds(1) {
+            let taste = Taste {
+                files: 80,
+                largest: 2 << 20,
+                ..Taste::crashes()
+            };
+            let stage = hurried(block_size);
+            crash::run(&stage, "crashmaps", taste, seed, 150, budget(80));
+        }
+    }
+}
+
+/// Every other block of a file, so that each is a run of its own: cutting it takes many steps and
+/// several transactions. Blocks of the second and third level are there too.
+fn in_pieces(block_size: u64) -> Vec<Op> {
+    let mut lines = String::from("create /a 644 0 0\n");
+    let mut write = |block: u64| {
+        let line = format!("write /a {} 700 {}\n", block * block_size, block + 1);
+        lines.push_str(&line);
+    };
+    let per_block = block_size / 4;
+    (0..180).for_each(|number| write(number * 2));
+    let second = 12 + per_block;
+    let third = second + per_block * per_block;
+    (0..60).for_each(|number| write(second + number * per_block / 2));
+    (0..10).for_each(|number| write(third + number * per_block));
+    let cuts = [third + per_block, second + 3 * per_block / 2, 15, 3];
+    for cut in cuts {
+        lines.push_str("sync\n");
+        lines.push_str(&format!("truncate /a {}\n", cut * block_size - 5));
+        lines.push_str(&format!(
+            "create /after-{cut} 644 0 0\nfsync /after-{cut}\n"
+        ));
+    }
+    lines.push_str("truncate /a 700000\nwrite /a 600000 9000 7\nfsync /a\nunlink /a\nsync\n");
+    text::parse(&lines).expect("operations")
+}
+
+#[test]
+fn power_cuts_while_a_file_is_cut() {
+    for block_size in [1024, 4096] {
+        let stage = hurried(block_size);
+        let recording = Recording::replay(&stage, &in_pieces(block_size.into()));
+        let recording = recording.unwrap_or_else(|text| panic!("{block_size}: {text}"));
+        let report = crash::examine(&recording, "mapcut", 1, budget(120));
+        report.unwrap_or_else(|text| panic!("blocks of {block_size}: {text}"));
+    }
+}
+
+/// What is taken and given back is exact, block by block, at each level of pointers.
+#[test]
+fn what_is_taken_is_counted() {
+    for (block_size, features) in KINDS {
+        let stage = stage(48 << 20, block_size, features);
+        let device = stage.device();
+        let mut subject =
+            VolumeSubject::open(device.clone(), stage.options.clone()).expect("mountable");
+        let mut model = stage.model();
+        let per_block = u64::from(block_size / 4);
+        let second = 12 + per_block;
+        let third = second + per_block * per_block;
+        let ends = [
+            11,
+            12,
+            second - 1,
+            second,
+            third - 1,
+            third,
+            third + per_block,
+        ];
+        // Its own block, and pointer blocks that no block before it needed.
+        let taken = [1, 2, 1, 3, 2, 4, 2];
+        let path = pext4_testkit::op::Target::path("a");
+        let create = text::parse("create /a 644 0 0\n").expect("an operation");
+        step(&mut subject, &mut model, &create[0]).expect("made");
+        let mut sectors = |op: Op| {
+            step(&mut subject, &mut model, &op).unwrap_or_else(|text| panic!("{text}"));
+            match subject.run(&Op::Stat(path.clone())) {
+                Ok(Answer::File(facts)) => facts.sectors * 512 / u64::from(block_size),
+                other => panic!("stat answers {other:?}"),
+            }
+        };
+        let mut blocks = 0;
+        for (end, more) in ends.into_iter().zip(taken) {
+            blocks += more;
+            let write = Op::Write {
+                of: path.clone(),
+                offset: end * u64::from(block_size),
+                length: 9,
+                fill: end,
+            };
+            assert_eq!(
+                sectors(write),
+                blocks,
+                "block {end}, {block_size} {features:?}"
+            );
+        }
+        for (end, less) in ends.into_iter().zip(taken).rev() {
+            blocks -= less;
+            let size = end * u64::from(block_size);
+            let of = path.clone();
+            assert_eq!(sectors(Op::Truncate { of, size }), blocks, "cut to {end}");
+        }
+        subject.close().expect("it closes");
+        check_device(&device).expect("clean");
+    }
+}
+
+/// The two write in turn, with one model between them. Where directories have no types Linux leaves in
+/// that place of `.` and `..` what the block held before, and e2fsck is not content with it: there it
+/// only reads.
+#[test]
+fn in_turns_with_the_kernel() {
+    let folder = scratch();
+    let image = folder.path().join("image");
+    for (block_size, features) in KINDS {
+        let stage = stage(48 << 20, block_size, features);
+        for seed in seeds(2) {
+            stage.device().save(&image).expect("saved");
+            let mut model = stage.model();
+            for round in 0..4 {
+                let what = format!("seed {seed}, round {round}, {features:?} {block_size}");
+                let is_ours = round % 2 == 0 || !features.has_types();
+                let taste = Taste {
+                    remounts: 0,
+                    ..Taste::everything()
+                };
+                let seed = seed * 10 + round;
+                let result = if is_ours {
+                    let device = Arc::new(RamDevice::load(&image).expect("loaded"));
+                    let options = stage.options.clone();
+                    let mut subject =
+                        VolumeSubject::open(device.clone(), options).expect("mountable");
+                    let (_, result) = generate(&mut subject, &mut model, taste, seed, 300);
+                    subject.close().expect("it closes");
+                    device.save(&image).expect("saved");
+                    result
+                } else {
+                    let mount = kernel_mount(&image, Access::ReadWrite, "in_turns_with_the_kernel");
+                    let Some(mount) = mount.expect("sound") else {
+                        return;
+                    };
+                    let mut subject = mount.subject().expect("opened");
+                    let (_, result) = generate(&mut subject, &mut model, taste, seed, 300);
+                    drop(subject);
+                    mount.unmount().expect("nobody uses it");
+                    result
+                };
+                result.unwrap_or_else(|text| panic!("{what}: {text}"));
+                model.release_all();
+                e2fsck(&image).unwrap_or_else(|error| panic!("{what}: {error:#}"));
+            }
+            let ours = {
+                let device = Arc::new(RamDevice::load(&image).expect("loaded"));
+                let mut subject =
+                    VolumeSubject::open(device, stage.options.clone()).expect("mountable");
+                let tree = subject.tree().expect("walkable");
+                subject.close().expect("it closes");
+                tree
+            };
+            let mount = kernel_mount(&image, Access::ReadOnly, "in_turns_with_the_kernel");
+            let Some(mount) = mount.expect("sound") else {
+                return;
+            };
+            let theirs = mounted::walk(mount.path()).expect("walkable");
+            mount.unmount().expect("nobody uses it");
+            ours.assert_same(&theirs, "ours and the kernel's");
+        }
+    }
+}
