@@ -11,10 +11,14 @@
 use std::sync::Arc;
 
 use pext4_ondisk::{BlockNumber, Tid};
+use pext4_sync::hash::spread;
 use pext4_sync::{Sharded, Stack};
 
 use crate::client::{Capture, Client, Owing};
 use crate::spread::{LEAST_PART, in_parts};
+
+/// Hosts that are worth a thread of their own: most have sixteen objects.
+const LEAST_HOSTS: usize = LEAST_PART / 16;
 
 /// The slots of the running and the committing transaction.
 pub(crate) struct Transactions {
@@ -97,10 +101,7 @@ impl Transactions {
     /// slot.
     pub(crate) fn gather(&self, client: &dyn Client, tid: Tid, width: usize) -> Gathered {
         let slot = self.slot(tid);
-        let objects: Vec<_> = slot
-            .iter()
-            .flat_map(|lists| lists.dirty.take_all())
-            .collect();
+        let objects = in_turn(slot.iter().map(|lists| lists.dirty.take_all()));
         let parts = in_parts(objects, LEAST_PART, width, |objects| {
             let mut captures = Vec::with_capacity(objects.len());
             for object in &objects {
@@ -141,18 +142,39 @@ fn gather_hosts(
     width: usize,
 ) -> impl Iterator<Item = Capture> + use<> {
     let listed = slot.iter().flat_map(|lists| lists.hosts.take_all());
-    let mut hosts: Vec<_> = listed.collect();
+    // Those of one shard lie far from each other, as for `in_turn`.
+    let mut hosts: Vec<_> = listed.map(|host| (spread(host), host)).collect();
     // Several shards may have listed one.
     hosts.sort_unstable();
     hosts.dedup();
-    let parts = in_parts(hosts, LEAST_PART, width, |hosts| {
+    let parts = in_parts(hosts, LEAST_HOSTS, width, |hosts| {
         let mut captures = Vec::with_capacity(hosts.len());
-        for host in hosts {
+        for (_, host) in hosts {
             client.capture_parts(host, tid, &mut captures);
         }
         captures
     });
     parts.into_iter().flatten()
+}
+
+/// The items of all lists, one of each list after the other.
+///
+/// A list is what one core touched, and a core waits for the lines of what is captured when it touches that
+/// again. Captured list after list, one core would have all of that at once, and be late where others wait for
+/// it; so they all have a little of it all the time.
+fn in_turn<T>(lists: impl Iterator<Item = impl Iterator<Item = T>>) -> Vec<T> {
+    let mut lists: Vec<_> = lists.collect();
+    let mut items = Vec::new();
+    while !lists.is_empty() {
+        lists.retain_mut(|list| match list.next() {
+            Some(item) => {
+                items.push(item);
+                true
+            }
+            None => false,
+        });
+    }
+    items
 }
 
 /// Several lists as one; a single one stays where it is.
@@ -169,7 +191,7 @@ mod tests {
 
     use pext4_block::Stamp;
 
-    use super::{Arc, BlockNumber, Capture, Client, Owing, Tid, Transactions};
+    use super::{Arc, BlockNumber, Capture, Client, Owing, Tid, Transactions, in_turn};
     use crate::error::JournalError;
 
     /// An object that a handle of the next transaction touches just before it is asked.
@@ -219,6 +241,13 @@ mod tests {
         let captures = transactions.gather(&Odd, Tid(3), 1).captures;
         assert_eq!(captures.len(), 2);
         assert!(transactions.is_clean(Tid(3)));
+    }
+
+    #[test]
+    fn what_one_core_touched_is_not_captured_at_once() {
+        let lists = [vec!["a1", "a2", "a3"], vec![], vec!["c1"], vec!["d1", "d2"]];
+        let items = in_turn(lists.into_iter().map(Vec::into_iter));
+        assert_eq!(items, ["a1", "c1", "d1", "a2", "d2", "a3"]);
     }
 
     #[test]

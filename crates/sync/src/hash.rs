@@ -34,23 +34,11 @@ pub type NumberMap<K, V> = HashMap<K, V, NumberHash>;
 #[derive(Clone, Copy, Debug)]
 pub struct NumberHash {
     start: u64,
-    neighbour_bits: u32,
 }
 
 impl Default for NumberHash {
     fn default() -> Self {
-        Self::of_neighbours(0)
-    }
-}
-
-impl NumberHash {
-    /// Numbers that differ in nothing but their lowest `bits` bits, fewer than 64, have one hash.
-    #[must_use]
-    pub fn of_neighbours(bits: u32) -> Self {
-        Self {
-            start: *START,
-            neighbour_bits: bits,
-        }
+        Self { start: *START }
     }
 }
 
@@ -59,10 +47,7 @@ impl BuildHasher for NumberHash {
 
     #[inline]
     fn build_hasher(&self) -> NumberHasher {
-        NumberHasher {
-            state: self.start,
-            neighbour_bits: self.neighbour_bits,
-        }
+        NumberHasher { state: self.start }
     }
 }
 
@@ -70,13 +55,11 @@ impl BuildHasher for NumberHash {
 #[derive(Clone, Copy, Debug)]
 pub struct NumberHasher {
     state: u64,
-    neighbour_bits: u32,
 }
 
 impl Hasher for NumberHasher {
     #[inline]
     fn write_u64(&mut self, number: u64) {
-        let number = number >> self.neighbour_bits;
         let product = u128::from(self.state ^ number) * u128::from(MULTIPLIER);
         // Both halves: the upper one depends on all bits, the lower one keeps numbers apart.
         self.state = (product as u64) ^ ((product >> 64) as u64).rotate_left(32);
@@ -120,11 +103,75 @@ impl Hasher for NumberHasher {
     }
 }
 
+/// Makes [`NeighbourHasher`]s: numbers that differ in nothing but their lowest `bits` bits have one hash.
+///
+/// Only to choose shards, by the bits from the 32nd on: there numbers of neighbourhoods that follow each other,
+/// or that lie equally far apart, fall into shards as far from each other as can be, and into one shard again
+/// only when there are about as many as shards. By chance, every other one would meet another.
+#[derive(Clone, Copy, Debug)]
+pub struct NeighbourHash {
+    bits: u32,
+}
+
+impl NeighbourHash {
+    /// Neighbourhoods of 2 to the power of `bits`, fewer than 64.
+    #[must_use]
+    pub const fn new(bits: u32) -> Self {
+        Self { bits }
+    }
+}
+
+impl BuildHasher for NeighbourHash {
+    type Hasher = NeighbourHasher;
+
+    #[inline]
+    fn build_hasher(&self) -> NeighbourHasher {
+        NeighbourHasher {
+            state: 0,
+            bits: self.bits,
+        }
+    }
+}
+
+/// Hashes one number by multiplication (Fibonacci hashing).
+#[derive(Clone, Copy, Debug)]
+pub struct NeighbourHasher {
+    state: u64,
+    bits: u32,
+}
+
+impl Hasher for NeighbourHasher {
+    #[inline]
+    fn write_u64(&mut self, number: u64) {
+        self.state = self
+            .state
+            .wrapping_add(number >> self.bits)
+            .wrapping_mul(MULTIPLIER);
+    }
+
+    #[inline]
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(u64::from(number));
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        // The upper bits of the product are the well spread ones, the uppermost most of all.
+        self.state.reverse_bits().rotate_left(32)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::hash::BuildHasher;
 
-    use super::NumberHash;
+    use super::{NeighbourHash, NumberHash};
 
     /// Numbers of `count` keys fall into 64 buckets by each of the bit ranges that maps use; no
     /// bucket may get more than twice its share.
@@ -152,11 +199,32 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_have_one_hash_and_others_spread() {
-        let hash = NumberHash::of_neighbours(4);
+    fn neighbours_have_one_hash() {
+        let hash = NeighbourHash::new(4);
         assert_eq!(hash.hash_one(32u32), hash.hash_one(47u32));
         assert_ne!(hash.hash_one(31u32), hash.hash_one(32u32));
         assert_ne!(hash.hash_one(47u32), hash.hash_one(48u32));
+    }
+
+    /// How many of `count` neighbourhoods, each `apart` from the one before, meet others in 1024 shards.
+    fn meet(count: u32, apart: u32) -> usize {
+        let hash = NeighbourHash::new(6);
+        let shards = (0..count).map(|number| (hash.hash_one(number * apart << 6) >> 32) & 1023);
+        let mut taken = [0; 1024];
+        shards.for_each(|shard| taken[shard as usize] += 1);
+        taken.iter().filter(|&&taken| taken > 1).sum::<usize>()
+    }
+
+    #[test]
+    fn neighbourhoods_in_a_row_or_equally_far_apart_hardly_meet() {
+        for apart in [1, 2, 3, 8, 16, 24, 64, 128, 512, 1000] {
+            assert_eq!(meet(96, apart), 0, "{apart} apart");
+        }
+        for apart in [1, 64, 128, 512] {
+            assert_eq!(meet(400, apart), 0, "{apart} apart");
+        }
+        // By chance it would be every other one.
+        assert!(meet(768, 1) < 100);
     }
 
     #[test]

@@ -11,15 +11,15 @@
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher, Hash};
 
-use crate::hash::{NumberHash, NumberMap};
+use crate::hash::{NeighbourHash, NumberHash, NumberMap};
 use crate::order::Class;
 use crate::rwlock::RwLock;
 use crate::sharded::Sharded;
 use crate::topology;
 
-/// A concurrent map in shards.
-pub struct Map<K, V> {
-    hash: NumberHash,
+/// A concurrent map in shards, which `S` chooses.
+pub struct Map<K, V, S = NumberHash> {
+    hash: S,
     shards: Sharded<RwLock<NumberMap<K, V>>>,
 }
 
@@ -30,25 +30,27 @@ impl<K: Eq + Hash, V> Map<K, V> {
         Self::with_shards(class, 4 * topology::shard_count())
     }
 
-    /// An empty map for keys that are numbers: those that differ in nothing but their lowest `bits` bits live
-    /// in one shard. A core that works on neighbours stays on its own lines; there are eight shards a core, as a
-    /// few neighbourhoods each should rarely meet.
-    #[must_use]
-    pub fn of_neighbours(class: Class, bits: u32) -> Self {
-        Self {
-            hash: NumberHash::of_neighbours(bits),
-            ..Self::with_shards(class, 8 * topology::shard_count())
-        }
-    }
-
     /// An empty map with at least this many shards; one makes it a plain locked table.
     #[must_use]
     pub fn with_shards(class: Class, count: usize) -> Self {
+        Self::sharded_by(NumberHash::default(), class, count)
+    }
+}
+
+impl<K: Eq + Hash, V> Map<K, V, NeighbourHash> {
+    /// An empty map for keys that are numbers: those that differ in nothing but their lowest `bits` bits live
+    /// in one shard. A core that works on neighbours stays on its own lines; there are eight shards a core, so
+    /// that a few neighbourhoods each hardly meet.
+    #[must_use]
+    pub fn of_neighbours(class: Class, bits: u32) -> Self {
+        Self::sharded_by(NeighbourHash::new(bits), class, 8 * topology::shard_count())
+    }
+}
+
+impl<K: Eq + Hash, V, S: BuildHasher> Map<K, V, S> {
+    fn sharded_by(hash: S, class: Class, count: usize) -> Self {
         let shards = Sharded::with_count(count, |_| RwLock::new(class, NumberMap::default()));
-        Self {
-            hash: NumberHash::default(),
-            shards,
-        }
+        Self { hash, shards }
     }
 
     #[inline]
@@ -155,10 +157,24 @@ impl<K: Eq + Hash, V> Map<K, V> {
     }
 }
 
-impl<K: Eq + Hash, V: Clone> Map<K, V> {
+impl<K: Eq + Hash, V: Clone, S: BuildHasher> Map<K, V, S> {
     /// The value, if there is one.
     pub fn get(&self, key: &K) -> Option<V> {
         self.get_with(key, V::clone)
+    }
+
+    /// The values of those keys that have one. Keys in a row that live in one shard cost one visit of it.
+    pub fn get_all(&self, keys: impl IntoIterator<Item = K>) -> Vec<V> {
+        let mut keys = keys.into_iter().peekable();
+        let mut values = Vec::new();
+        while let Some(key) = keys.peek() {
+            let number = self.shard_of(key);
+            let shard = self.shards.get(number).read();
+            while let Some(key) = keys.next_if(|key| self.shard_of(key) == number) {
+                values.extend(shard.get(&key).cloned());
+            }
+        }
+        values
     }
 
     /// Sets the value unless there is one; returns the one that stands now.
@@ -205,6 +221,16 @@ mod tests {
     use crate::atomic::{AtomicU64, Ordering};
     use crate::order::Class;
     use crate::thread;
+
+    #[test]
+    fn many_keys_are_asked_for_at_once() {
+        let map = Map::of_neighbours(Class::Leaf, 2);
+        for key in [3u32, 4, 5, 9] {
+            map.insert(key, key * 10);
+        }
+        assert_eq!(map.get_all(0..=8), [30, 40, 50]);
+        assert_eq!(map.get_all([9, 9, 1]), [90, 90]);
+    }
 
     #[test]
     fn holds_what_was_put() {

@@ -11,6 +11,7 @@ use pext4_jbd2::{Capture, Handle};
 use pext4_ondisk::inode::Inode as Slot;
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, Tid};
 use pext4_sync::atomic::{AtomicUsize, Ordering};
+use pext4_sync::hash::NeighbourHash;
 use pext4_sync::order::Class;
 use pext4_sync::{Estimate, Front, Map, Near, Sharded};
 
@@ -37,7 +38,7 @@ const MOST_SHARES: usize = 2;
 const INODE_MEMORY: u64 = 1024;
 
 /// The inodes in memory.
-pub type Table = Map<InodeNumber, Arc<Inode>>;
+pub type Table = Map<InodeNumber, Arc<Inode>, NeighbourHash>;
 
 /// A table without inodes.
 pub fn empty_table() -> Arc<Table> {
@@ -55,9 +56,9 @@ pub(super) fn host_of(number: InodeNumber, place: SlotPlace, inode_size: u16) ->
 /// transaction is durable, and what takes its place has retired it before.
 pub fn capture_block(table: &Table, host: u64, count: u32, tid: Tid, captures: &mut Vec<Capture>) {
     let first = u32::try_from(host).expect("the number of an inode");
-    for number in first..first.saturating_add(count) {
-        let inode = table.get(&InodeNumber(number));
-        captures.extend(inode.and_then(|inode| inode.capture(tid)));
+    let numbers = first..first.saturating_add(count);
+    for inode in table.get_all(numbers.map(InodeNumber)) {
+        captures.extend(inode.capture(tid));
     }
 }
 
