@@ -90,6 +90,7 @@ fn features_can_be_switched_one_by_one() {
         "^large_file",
         "large_dir",
         "inline_data",
+        "ea_inode",
         "stable_inodes",
     ];
     for name in names {

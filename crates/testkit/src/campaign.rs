@@ -22,7 +22,7 @@ use crate::model::Model;
 use crate::op::generate::{Generator, Taste};
 use crate::op::{Op, text};
 use crate::oracle::check::e2fsck;
-use crate::oracle::format::Format;
+use crate::oracle::format::{Features, Format};
 use crate::outcome::{Answer, Subject};
 use crate::volume::VolumeSubject;
 
@@ -110,6 +110,7 @@ impl Stage {
         model.has_extents = self.format.features.has_extents();
         model.has_types = self.format.features.has_types();
         model.inline_room = self.format.features.inline_room();
+        model.has_value_inodes = self.format.features == Features::Values;
         model
     }
 }

@@ -26,6 +26,7 @@ pub mod mapping;
 pub mod table;
 pub mod tails;
 pub mod truncate;
+pub mod values;
 
 use std::sync::{Arc, OnceLock};
 

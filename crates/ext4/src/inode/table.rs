@@ -19,6 +19,7 @@ use crate::error::{Refusal, Result};
 use crate::groups::Groups;
 use crate::inode::holds::Holds;
 use crate::inode::tails::Tails;
+use crate::inode::values::Values;
 use crate::inode::{Inode, Reach, SlotPlace};
 use crate::mbcache::SharedBlocks;
 use crate::orphan::{Chain, Orphans};
@@ -76,6 +77,8 @@ pub struct Inodes {
     pub attribute_blocks: Arc<SharedBlocks>,
     /// Files with old bytes behind their end.
     pub tails: Tails,
+    /// Values of attributes in inodes of their own.
+    pub values: Values,
     table: Arc<Table>,
     /// What each core asks for again and again: directories, mostly.
     front: Front<Inode>,
@@ -110,6 +113,7 @@ impl Inodes {
             holds,
             attribute_blocks,
             tails: Tails::new(),
+            values: Values::new(),
             front: Front::new((shard_share / 8).min(MOST_NEAR)),
             most: i64::try_from(most).unwrap_or(i64::MAX),
             shard_share,

@@ -15,13 +15,11 @@ const WRITTEN: Incompat = Incompat::FILETYPE
     .union(Incompat::CSUM_SEED)
     .union(Incompat::META_BG)
     .union(Incompat::INLINE_DATA)
+    .union(Incompat::EA_INODE)
     .union(Incompat::LARGEDIR);
 
 /// Incompatible features that are read, or can be left alone by a reader.
-const READ: Incompat = WRITTEN
-    .union(Incompat::MMP)
-    .union(Incompat::EA_INODE)
-    .union(Incompat::ENCRYPT);
+const READ: Incompat = WRITTEN.union(Incompat::MMP).union(Incompat::ENCRYPT);
 
 /// Read-only compatible features that are written; every other one still allows reading.
 const READ_ONLY_WRITTEN: ReadOnlyCompat = ReadOnlyCompat::SPARSE_SUPER

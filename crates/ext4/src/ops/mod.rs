@@ -16,6 +16,7 @@ mod reap;
 mod rename;
 mod symlink;
 mod sync;
+mod values;
 mod xattr;
 
 use std::sync::Arc;
@@ -105,6 +106,9 @@ impl Volume {
         })?;
         if inode.links() == 0 {
             return Err(bad_entry(directory, number, "an inode without links"));
+        }
+        if self.inodes.has_values() && inode.flags().contains(InodeFlags::EA_INODE) {
+            return Err(bad_entry(directory, number, "the value of an attribute"));
         }
         Ok(inode)
     }

@@ -62,9 +62,7 @@ impl Volume {
         } else {
             self.inodes.cut_credits(inode)
         };
-        let has_block = inode.state(|state| state.slot.file_acl.get() != 0);
-        let for_attributes = if has_block { xattr::CREDITS } else { 0 };
-        INODE_CREDITS + for_blocks + for_attributes
+        INODE_CREDITS + for_blocks + xattr::end_credits(&self.inodes, inode)
     }
 
     /// Ends an inode within the handle that took its last name, if nobody holds it and one step
@@ -81,8 +79,25 @@ impl Volume {
         Ok(true)
     }
 
-    /// Ends an inode if its last name and hold are gone and nobody else has begun to.
+    /// Ends an inode if its last name and hold are gone and nobody else has begun to, and what ends
+    /// with it.
     pub(crate) fn reap_if_due(&self, inode: &Arc<Inode>) -> Result<()> {
+        self.reap_one(inode)?;
+        self.reap_values()
+    }
+
+    /// Ends inodes that held values of attributes which are gone. No lock is held.
+    pub(super) fn reap_values(&self) -> Result<()> {
+        if !self.inodes.has_values() {
+            return Ok(());
+        }
+        while let Some(value) = self.inodes.values.take_left() {
+            self.reap_one(&value)?;
+        }
+        Ok(())
+    }
+
+    fn reap_one(&self, inode: &Arc<Inode>) -> Result<()> {
         if self.inodes.store.is_read_only() {
             return Ok(());
         }
@@ -96,13 +111,19 @@ impl Volume {
             let handle = self.inodes.store.start(self.inodes.cut_credits(inode))?;
             self.inodes.cut(handle, inode, 0)?;
         }
-        let mut handle = self.inodes.store.start(INODE_CREDITS + xattr::CREDITS)?;
+        let mut handle = self.start_end(inode)?;
         self.finish_reaping(&mut handle, inode)
+    }
+
+    /// A handle for what is left of an inode without blocks.
+    fn start_end(&self, inode: &Inode) -> Result<Handle<'_>> {
+        let credits = INODE_CREDITS + xattr::end_credits(&self.inodes, inode);
+        self.inodes.store.start(credits)
     }
 
     /// Frees the attributes and the number of an inode without blocks.
     fn finish_reaping(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
-        xattr::release_block(&self.inodes, handle, inode)?;
+        xattr::release(&self.inodes, handle, inode)?;
         self.inodes.remove_orphan(handle, inode)?;
         // Zero would say that it was never deleted.
         let deletion_time = u32::try_from(now().0 & 0xFFFF_FFFF)

@@ -13,7 +13,8 @@ use pext4_ondisk::xattr::{self, Attribute};
 use pext4_ondisk::{BlockNumber, InodeNumber};
 use pext4_sync::{CachePadded, topology};
 
-use super::counting::{self, Turn};
+use super::counting;
+pub(super) use super::counting::Turn;
 use crate::error::{Refusal, Result};
 use crate::inode::table::Inodes;
 use crate::mballoc::Request;
@@ -25,8 +26,23 @@ use crate::seal;
 pub(super) enum Outcome {
     /// Where it was.
     Same,
-    /// There, or nowhere if that is 0.
-    Moved(BlockNumber),
+    /// Elsewhere.
+    Moved {
+        /// There, or nowhere if that is 0.
+        to: BlockNumber,
+        /// What became of the old one, if there was one.
+        turn: Turn,
+    },
+}
+
+/// Which contents lead to values in inodes of their own. Such a block is not offered to other inodes,
+/// and its users are counted in it at once: the end of its last use gives those values up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Leads {
+    /// The block that the inode has.
+    pub old: bool,
+    /// What is written.
+    pub new: bool,
 }
 
 /// How a search for a block to share ended.
@@ -81,7 +97,8 @@ pub(super) fn attributes(inodes: &Inodes, block: BlockNumber) -> Result<Vec<Attr
     let buffer = read(inodes, block)?;
     let state = buffer.read();
     let decoded = decode(&state.page)?;
-    if !inodes.store.is_read_only() {
+    let leads = super::plan::value_inodes(&decoded.attributes).next();
+    if leads.is_none() && !inodes.store.is_read_only() {
         inodes.attribute_blocks.insert(block, &state.page);
     }
     Ok(decoded.attributes)
@@ -109,28 +126,33 @@ pub(super) fn write(
     inode: InodeNumber,
     old: BlockNumber,
     content: &[u8],
+    leads: Leads,
 ) -> Result<Outcome> {
     let old = match old.get() {
         0 => None,
         _ => Some(read_sound(inodes, old)?),
     };
     let old = old.as_ref().map(Known::buffer);
-    let busy = match search(inodes, handle, content) {
-        Search::Shared(block) => return move_to(inodes, handle, old, block),
-        Search::None { busy } => busy > 0,
+    let busy = if leads.new {
+        false
+    } else {
+        match search(inodes, handle, content) {
+            Search::Shared(block) => return move_to(inodes, handle, old, block, leads),
+            Search::None { busy } => busy > 0,
+        }
     };
     inodes.attribute_blocks.note_search(false, busy);
     if let Some(buffer) = old
-        && change(inodes, handle, buffer, content)?
+        && change(inodes, handle, buffer, content, leads)?
     {
         return Ok(Outcome::Same);
     }
     match allocate(inodes, handle, inode) {
-        Ok(block) => make(inodes, handle, old, block, content),
+        Ok(block) => make(inodes, handle, old, block, content, leads),
         // A full disk has no room for copies.
         Err(error) if busy && error.is(Refusal::NoSpace) => {
             match share(inodes, handle, content, Patience::Wait) {
-                Search::Shared(block) => move_to(inodes, handle, old, block),
+                Search::Shared(block) => move_to(inodes, handle, old, block, leads),
                 Search::None { .. } => Err(error),
             }
         }
@@ -139,9 +161,14 @@ pub(super) fn write(
 }
 
 /// Gives up one inode's use of a block, which is freed if that was the last.
-pub(super) fn release(inodes: &Inodes, handle: &mut Handle<'_>, block: BlockNumber) -> Result<()> {
+pub(super) fn release(
+    inodes: &Inodes,
+    handle: &mut Handle<'_>,
+    block: BlockNumber,
+    leads: Leads,
+) -> Result<Turn> {
     let known = read_sound(inodes, block)?;
-    turn_away(inodes, handle, known.buffer())
+    turn_away(inodes, handle, known.buffer(), leads)
 }
 
 fn read_sound(inodes: &Inodes, block: BlockNumber) -> Result<Known> {
@@ -226,12 +253,14 @@ fn move_to(
     handle: &mut Handle<'_>,
     old: Option<&Arc<Buffer>>,
     block: BlockNumber,
+    leads: Leads,
 ) -> Result<Outcome> {
     inodes.attribute_blocks.note_search(true, false);
-    if let Some(buffer) = old {
-        turn_away(inodes, handle, buffer)?;
-    }
-    Ok(Outcome::Moved(block))
+    let turn = match old {
+        Some(buffer) => turn_away(inodes, handle, buffer, leads)?,
+        None => Turn::Left,
+    };
+    Ok(Outcome::Moved { to: block, turn })
 }
 
 /// Gives an inode a block of its own.
@@ -241,20 +270,25 @@ fn make(
     old: Option<&Arc<Buffer>>,
     block: BlockNumber,
     content: &[u8],
+    leads: Leads,
 ) -> Result<Outcome> {
-    if let Some(buffer) = old
-        && let Err(error) = turn_away(inodes, handle, buffer)
-    {
-        inodes.groups.free(handle, block, 1)?;
-        return Err(error);
-    }
+    let left = old.map(|buffer| turn_away(inodes, handle, buffer, leads));
+    let turn = match left.unwrap_or(Ok(Turn::Left)) {
+        Ok(turn) => turn,
+        Err(error) => {
+            inodes.groups.free(handle, block, 1)?;
+            return Err(error);
+        }
+    };
     let buffer = handle.create(block, seal::xattr_block());
     let mut state = buffer.write();
     let bytes = handle.edit_locked(&buffer, &mut state, seal::xattr_block());
     bytes.copy_from_slice(content);
-    inodes.attribute_blocks.insert(block, bytes);
+    if !leads.new {
+        inodes.attribute_blocks.insert(block, bytes);
+    }
     state.counted_by = Some(topology::current());
-    Ok(Outcome::Moved(block))
+    Ok(Outcome::Moved { to: block, turn })
 }
 
 /// Changes a block in place, unless others use it or are about to.
@@ -263,6 +297,7 @@ fn change(
     handle: &mut Handle<'_>,
     buffer: &Arc<Buffer>,
     content: &[u8],
+    leads: Leads,
 ) -> Result<bool> {
     let blocks = &inodes.attribute_blocks;
     let mut state = buffer.write();
@@ -275,17 +310,25 @@ fn change(
     if is_own {
         let bytes = handle.edit_locked(buffer, &mut state, seal::xattr_block());
         bytes.copy_from_slice(content);
-        blocks.insert(buffer.block(), bytes);
+        if !leads.new {
+            blocks.insert(buffer.block(), bytes);
+        }
     }
     Ok(is_own)
 }
 
 /// Takes one inode's use off a block and frees it if that was the last.
-fn turn_away(inodes: &Inodes, handle: &mut Handle<'_>, buffer: &Arc<Buffer>) -> Result<()> {
-    if counting::leave(inodes, handle, buffer)? == Turn::Unused {
+fn turn_away(
+    inodes: &Inodes,
+    handle: &mut Handle<'_>,
+    buffer: &Arc<Buffer>,
+    leads: Leads,
+) -> Result<Turn> {
+    let turn = counting::leave(inodes, handle, buffer, !leads.old)?;
+    if turn == Turn::Unused {
         inodes.groups.free_metadata(handle, buffer.block())?;
     }
-    Ok(())
+    Ok(turn)
 }
 
 fn allocate(inodes: &Inodes, handle: &mut Handle<'_>, inode: InodeNumber) -> Result<BlockNumber> {

@@ -80,11 +80,12 @@ pub(super) fn take(
 }
 
 /// Counts one inode out, unless it is the only one: then nobody finds the block any more, and the
-/// caller frees it.
+/// caller frees it. Who must know at once whether it is lets no core count for itself from now on.
 pub(super) fn leave(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
     buffer: &Arc<Buffer>,
+    may_count_apart: bool,
 ) -> Result<Turn> {
     let (blocks, block) = (&inodes.attribute_blocks, buffer.block());
     if blocks.own_counts().leave(block) {
@@ -101,7 +102,7 @@ pub(super) fn leave(
         let leaving = blocks.judge_leaving(block, &state.page);
         match leaving.map_err(|corrupt| Error::Corrupt(corrupt.in_block(block)))? {
             Leaving::Left => {
-                leave_to_others(blocks, handle, buffer, &mut state);
+                leave_to_others(blocks, handle, buffer, &mut state, may_count_apart);
                 return Ok(Turn::Left);
             }
             Leaving::Last => return Ok(Turn::Unused),
@@ -119,8 +120,9 @@ fn leave_to_others(
     handle: &mut Handle<'_>,
     buffer: &Arc<Buffer>,
     state: &mut BufferState,
+    may_count_apart: bool,
 ) {
-    if has_room(blocks, state) && another_counted(state) {
+    if may_count_apart && has_room(blocks, state) && another_counted(state) {
         count_apart(blocks, handle, buffer, state);
         blocks.own_counts().meet_leaving(buffer, state);
         return;

@@ -7,7 +7,8 @@
 //! one owner, otherwise the inode turns to another block and the shared one counts one inode less.
 //!
 //! Values are those of the image: access control lists in the form that ext4 stores (version 1).
-//! Values in inodes of their own (`ea_inode`) are listed but not read.
+//! Values may lie in inodes of their own (`ea_inode`, `inode/values.rs`): each entry that leads there is a
+//! reference, and a block with such an entry is shared with nobody, though others may have made it so.
 //!
 //! Locking: callers hold the inode's lock, for writing where something changes. Since other inodes
 //! may share the block, or come to, its count is looked at and changed under the buffer's lock.
@@ -24,16 +25,17 @@ use std::sync::Arc;
 use pext4_jbd2::Handle;
 use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
 use pext4_ondisk::xattr::{
-    Attribute, INDEX_SYSTEM, MAX_NAME, Value, decode_inode_area, full_name, is_bare_prefix,
-    split_name,
+    Attribute, INDEX_SYSTEM, MAX_NAME, Value, decode_inode_area, entry_hash_of_value_inode,
+    full_name, is_bare_prefix, split_name,
 };
-use pext4_ondisk::{BlockNumber, Corrupt};
+use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
 
 use crate::error::{Error, Refusal, Result};
 use crate::inode::table::Inodes;
+use crate::inode::values::{self, MAX_VALUE};
 use crate::inode::{Inode, Reach, present};
 use crate::types::{FileType, SetXattrMode};
-use block::Outcome;
+use block::{Leads, Outcome, Turn};
 pub use counting::settle;
 use plan::{BlockPlan, Places, Plan, Room};
 
@@ -43,27 +45,42 @@ pub const CREDITS: u32 = 4 + 2 * counting::CREDITS_AT_END;
 
 /// Longest full name in bytes.
 const MAX_FULL_NAME: usize = 255;
-/// Longest value of a system call in bytes.
-const MAX_VALUE: usize = 65536;
 /// The number of `user.`.
 const INDEX_USER: u8 = 1;
 /// The number of `system.richacl`, which nothing uses.
 const INDEX_RICHACL: u8 = 8;
+
+/// Where the value of an attribute lies that has an inode of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct ValuePlace {
+    /// That inode.
+    pub number: InodeNumber,
+    /// Bytes of the value.
+    pub size: u32,
+    /// The value's hash.
+    pub hash: u32,
+}
 
 /// The value of an attribute, by full name (`user.x`).
 ///
 /// # Errors
 ///
 /// `Refused(NoAttribute)` if there is none, `Refused(NotSupported)` for a prefix that ext4 does not
-/// know, `Unsupported` for a value in an inode of its own, `Corrupt`, `Io`.
+/// know, `Refused(TooBig)` for one that no system call can hand out, `Corrupt`, `Io`.
 pub fn get(inodes: &Inodes, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
     let (index, rest) = parse_name(name)?;
     let places = places_of(inodes, inode)?;
     let found = places.find(index, rest).ok_or(Refusal::NoAttribute)?;
-    match &found.value {
-        Value::Here(value) => Ok(value.to_vec()),
-        Value::Inode { .. } => Err(value_in_inode(inode)),
+    let (number, size) = match &found.value {
+        Value::Here(value) => return Ok(value.to_vec()),
+        Value::Inode { inode, size } => (*inode, *size),
+    };
+    let (value, hash) = inodes.read_value(number, size)?;
+    if found.hash != 0 && found.hash != entry_hash_of_value_inode(rest, hash) {
+        let corrupt = Corrupt::new("attribute", "its hash is not that of name and value");
+        return Err(corrupt.in_inode(inode.number()).into());
     }
+    Ok(value)
 }
 
 /// Full names of all attributes.
@@ -79,7 +96,7 @@ pub fn names(inodes: &Inodes, inode: &Inode) -> Result<Vec<Vec<u8>>> {
         .collect())
 }
 
-/// Sets an attribute; the handle has [`CREDITS`].
+/// Sets an attribute; the handle has [`change_credits`].
 ///
 /// # Errors
 ///
@@ -104,20 +121,62 @@ pub fn set(
     if index == INDEX_USER && !may_have_users {
         return Err(Refusal::NotPermitted.into());
     }
-    let places = changeable_places(inodes, inode, index, rest)?;
-    let new = Attribute::new(index, rest, value);
+    enter(
+        inodes,
+        handle,
+        inode,
+        Attribute::new(index, rest, value),
+        mode,
+    )
+}
+
+/// Sets an attribute whose value lies in an inode of its own, which has a reference of the caller's; the
+/// handle has [`change_credits`].
+///
+/// # Errors
+///
+/// As [`set`].
+pub fn set_elsewhere(
+    inodes: &Inodes,
+    handle: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    name: &[u8],
+    place: ValuePlace,
+    mode: SetXattrMode,
+) -> Result<()> {
+    let (index, rest) = parse_name(name)?;
+    let new = Attribute {
+        index,
+        name: rest.into(),
+        value: Value::Inode {
+            inode: place.number,
+            size: place.size,
+        },
+        hash: entry_hash_of_value_inode(rest, place.hash),
+    };
+    enter(inodes, handle, inode, new, mode)
+}
+
+fn enter(
+    inodes: &Inodes,
+    handle: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    new: Attribute,
+    mode: SetXattrMode,
+) -> Result<()> {
+    let places = places_of(inodes, inode)?;
     let plan = plan::set(places, &room(inodes, inode), new, mode)?;
     carry_out(inodes, handle, inode, &plan)?;
     note_feature(inodes, handle);
     Ok(())
 }
 
-/// Removes an attribute; the handle has [`CREDITS`].
+/// Removes an attribute; the handle has [`change_credits`].
 ///
 /// # Errors
 ///
 /// `Refused(NoAttribute)` if there is none, `Refused(NotSupported)` for a prefix that ext4 does not
-/// know, `Unsupported` for a value in an inode of its own, `Corrupt`, `Io`.
+/// know, `Corrupt`, `Io`.
 pub fn remove(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
@@ -125,29 +184,58 @@ pub fn remove(
     name: &[u8],
 ) -> Result<()> {
     let (index, rest) = parse_name(name)?;
-    let places = changeable_places(inodes, inode, index, rest)?;
+    let places = places_of(inodes, inode)?;
     let plan = plan::remove(places, &room(inodes, inode), index, rest)?;
     carry_out(inodes, handle, inode, &plan)
 }
 
-/// Gives up the block of attributes of an inode that ends; the handle has [`CREDITS`].
+/// Metadata blocks that a change of one attribute of this inode may dirty.
 ///
 /// # Errors
 ///
 /// `Corrupt`, `Io`.
-pub fn release_block(inodes: &Inodes, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+pub fn change_credits(inodes: &Inodes, inode: &Inode) -> Result<u32> {
+    // A reference that goes over to another block is counted there first.
+    let uses = value_count(inodes, inode)?.saturating_add(1);
+    Ok(CREDITS.saturating_add(uses.saturating_mul(2 * values::CREDITS)))
+}
+
+/// Metadata blocks that the end of this inode's attributes may dirty.
+pub fn end_credits(inodes: &Inodes, inode: &Inode) -> u32 {
+    let has_block = inode.state(|state| state.slot.file_acl.get() != 0);
+    // What cannot be read is told when they end.
+    let uses = value_count(inodes, inode).unwrap_or(0);
+    let for_block = if has_block { CREDITS } else { 0 };
+    for_block.saturating_add(uses.saturating_mul(values::CREDITS))
+}
+
+/// How many values of this inode lie in inodes of their own.
+fn value_count(inodes: &Inodes, inode: &Inode) -> Result<u32> {
+    if !inodes.has_values() {
+        return Ok(0);
+    }
+    let places = places_of(inodes, inode)?;
+    let count = plan::value_inodes(&places.inode).chain(plan::value_inodes(&places.block));
+    Ok(u32::try_from(count.count()).unwrap_or(u32::MAX))
+}
+
+/// Gives up the block of attributes of an inode that ends, and its values elsewhere; the handle has
+/// [`end_credits`].
+///
+/// # Errors
+///
+/// `Corrupt`, `Io`.
+pub fn release(inodes: &Inodes, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+    if inodes.has_values() {
+        let places = places_of(inodes, inode)?;
+        let plan = plan::end(&places, &room(inodes, inode));
+        return carry_out(inodes, handle, inode, &plan);
+    }
     if inode.state(|state| state.slot.file_acl).get() == 0 {
         return Ok(());
     }
-    carry_out(
-        inodes,
-        handle,
-        inode,
-        &Plan {
-            area: None,
-            block: BlockPlan::Drop,
-        },
-    )
+    let plan = plan::end(&Places::default(), &room(inodes, inode));
+    carry_out(inodes, handle, inode, &plan)
 }
 
 /// The prefix's number and the rest of a full name that callers may use.
@@ -169,13 +257,6 @@ fn parse_name(full: &[u8]) -> Result<(u8, &[u8])> {
 /// Whether callers see attributes under this number: not those of ext4 itself (inline data, keys).
 fn is_visible(index: u8) -> bool {
     index != INDEX_SYSTEM && index != INDEX_RICHACL
-}
-
-fn value_in_inode(inode: &Inode) -> Error {
-    let number = inode.number();
-    Error::Unsupported(format!(
-        "inode {number}: an attribute's value in an inode of its own"
-    ))
 }
 
 /// The attributes in both places.
@@ -203,18 +284,6 @@ fn places_of(inodes: &Inodes, inode: &Inode) -> Result<Places> {
     read().map_err(|error| placed(error, inode))
 }
 
-/// The attributes in both places, for a change of one of them.
-fn changeable_places(inodes: &Inodes, inode: &Inode, index: u8, name: &[u8]) -> Result<Places> {
-    let places = places_of(inodes, inode)?;
-    match places.find(index, name) {
-        Some(Attribute {
-            value: Value::Inode { .. },
-            ..
-        }) => Err(value_in_inode(inode)),
-        _ => Ok(places),
-    }
-}
-
 fn placed(error: Error, inode: &Inode) -> Error {
     match error {
         Error::Corrupt(corrupt) => Error::Corrupt(corrupt.in_inode(inode.number())),
@@ -233,7 +302,8 @@ fn room(inodes: &Inodes, inode: &Inode) -> Room {
     }
 }
 
-/// Does what the plan says: the block first, since it may lack space, then the inode.
+/// Does what the plan says: references to values first, which their inodes need not outlive else; then the
+/// block, since it may lack space; then the inode.
 fn carry_out(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
@@ -241,26 +311,78 @@ fn carry_out(
     plan: &Plan,
 ) -> Result<()> {
     let old = inode.state(|state| state.slot.file_acl);
-    let outcome = match &plan.block {
-        BlockPlan::Keep => Outcome::Same,
-        BlockPlan::Write(content) => block::write(inodes, handle, inode.number(), old, content)?,
-        BlockPlan::Drop if old.get() == 0 => Outcome::Same,
-        BlockPlan::Drop => {
-            block::release(inodes, handle, old)?;
-            Outcome::Moved(BlockNumber(0))
+    for &number in &plan.values.taken {
+        if !inodes.take_value(handle, number)? {
+            let corrupt = Corrupt::new("attribute", "its value has ended before it");
+            return Err(corrupt.in_inode(inode.number()).into());
+        }
+    }
+    let outcome = match change_block(inodes, handle, inode, old, plan) {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            give_all(inodes, handle, &plan.values.taken)?;
+            return Err(error);
         }
     };
+    give_all(inodes, handle, &plan.values.left_in_inode)?;
+    let is_left = match outcome {
+        Outcome::Same => plan.block != BlockPlan::Keep,
+        Outcome::Moved { turn, .. } => turn == Turn::Unused,
+    };
+    if is_left {
+        give_all(inodes, handle, &plan.values.left_in_block)?;
+    }
+    change_slot(inodes, handle, inode, plan, outcome)
+}
+
+fn give_all(inodes: &Inodes, handle: &mut Handle<'_>, values: &[InodeNumber]) -> Result<()> {
+    values
+        .iter()
+        .try_for_each(|&number| inodes.give_value(handle, number))
+}
+
+fn change_block(
+    inodes: &Inodes,
+    handle: &mut Handle<'_>,
+    inode: &Inode,
+    old: BlockNumber,
+    plan: &Plan,
+) -> Result<Outcome> {
+    let leads = Leads {
+        old: !plan.values.left_in_block.is_empty(),
+        new: !plan.values.taken.is_empty(),
+    };
+    match &plan.block {
+        BlockPlan::Keep => Ok(Outcome::Same),
+        BlockPlan::Write(content) => {
+            block::write(inodes, handle, inode.number(), old, content, leads)
+        }
+        BlockPlan::Drop if old.get() == 0 => Ok(Outcome::Same),
+        BlockPlan::Drop => Ok(Outcome::Moved {
+            turn: block::release(inodes, handle, old, leads)?,
+            to: BlockNumber(0),
+        }),
+    }
+}
+
+fn change_slot(
+    inodes: &Inodes,
+    handle: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    plan: &Plan,
+    outcome: Outcome,
+) -> Result<()> {
     let fits = inode.edit(handle, Reach::Attributes, |state| {
         state.slot.changed = present();
         if let Some(area) = &plan.area {
             state.slot.tail.copy_from_slice(area);
         }
-        let Outcome::Moved(new) = outcome else {
-            return true;
-        };
-        state.slot.file_acl = new;
-        let blocks = i64::from(new.get() != 0) - i64::from(old.get() != 0);
-        count_blocks(inodes, &mut state.slot, blocks)
+        let mut blocks = plan.values.blocks;
+        if let Outcome::Moved { to, .. } = outcome {
+            let old = std::mem::replace(&mut state.slot.file_acl, to);
+            blocks += i64::from(to.get() != 0) - i64::from(old.get() != 0);
+        }
+        blocks == 0 || count_blocks(inodes, &mut state.slot, blocks)
     });
     if !fits {
         return Err(Corrupt::new("inode", "counts impossibly many blocks")

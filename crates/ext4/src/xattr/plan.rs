@@ -1,6 +1,7 @@
 //! What an inode's tail and its block will hold after a change. Pure: lists in, bytes out.
 
-use pext4_ondisk::xattr::{Attribute, Block, Full, encode_inode_area};
+use pext4_ondisk::InodeNumber;
+use pext4_ondisk::xattr::{Attribute, Block, Full, Value, encode_inode_area};
 
 use crate::error::{Refusal, Result};
 use crate::types::SetXattrMode;
@@ -30,6 +31,29 @@ pub(super) struct Plan {
     pub area: Option<Box<[u8]>>,
     /// The block.
     pub block: BlockPlan,
+    /// What becomes of values in inodes of their own.
+    pub values: ValueUses,
+}
+
+/// References to inodes that hold values, each entry one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ValueUses {
+    /// Of what is written.
+    pub taken: Vec<InodeNumber>,
+    /// Of what was in the inode and is replaced.
+    pub left_in_inode: Vec<InodeNumber>,
+    /// Of what is in the block that the inode has, where that changes.
+    pub left_in_block: Vec<InodeNumber>,
+    /// Blocks that the inode's values take more (or fewer): they are on its account.
+    pub blocks: i64,
+}
+
+/// The inodes that hold values of these attributes.
+pub(super) fn value_inodes(list: &[Attribute]) -> impl Iterator<Item = InodeNumber> {
+    list.iter().filter_map(|attribute| match attribute.value {
+        Value::Inode { inode, .. } => Some(inode),
+        Value::Here(_) => None,
+    })
 }
 
 /// What to do with the block.
@@ -49,6 +73,15 @@ impl Places {
         self.inode.iter().chain(&self.block)
     }
 
+    /// Blocks that values in inodes of their own take.
+    fn value_blocks(&self, room: &Room) -> i64 {
+        let blocks = self.all().map(|attribute| match attribute.value {
+            Value::Inode { size, .. } => u64::from(size).div_ceil(room.block as u64),
+            Value::Here(_) => 0,
+        });
+        i64::try_from(blocks.sum::<u64>()).unwrap_or(i64::MAX)
+    }
+
     /// The attribute of this name.
     pub fn find(&self, index: u8, name: &[u8]) -> Option<&Attribute> {
         self.all().find(|attribute| attribute.is_named(index, name))
@@ -64,6 +97,7 @@ pub(super) fn set(places: Places, room: &Room, new: Attribute, mode: SetXattrMod
             return Ok(Plan {
                 area: None,
                 block: BlockPlan::Keep,
+                values: ValueUses::default(),
             });
         }
         _ => {}
@@ -128,5 +162,33 @@ fn difference(before: &Places, after: &Places, room: &Room) -> std::result::Resu
         .encode(&mut content)?;
         BlockPlan::Write(content)
     };
-    Ok(Plan { area, block })
+    let mut values = ValueUses::default();
+    if area.is_some() {
+        values.taken.extend(value_inodes(&after.inode));
+        values.left_in_inode.extend(value_inodes(&before.inode));
+    }
+    if block != BlockPlan::Keep {
+        values.taken.extend(value_inodes(&after.block));
+        values.left_in_block.extend(value_inodes(&before.block));
+    }
+    values.blocks = after.value_blocks(room) - before.value_blocks(room);
+    Ok(Plan {
+        area,
+        block,
+        values,
+    })
+}
+
+/// A plan for the end of an inode with these attributes.
+pub(super) fn end(places: &Places, room: &Room) -> Plan {
+    Plan {
+        area: None,
+        block: BlockPlan::Drop,
+        values: ValueUses {
+            taken: Vec::new(),
+            left_in_inode: value_inodes(&places.inode).collect(),
+            left_in_block: value_inodes(&places.block).collect(),
+            blocks: -places.value_blocks(room),
+        },
+    }
 }

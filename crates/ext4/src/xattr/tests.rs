@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use pext4_ondisk::InodeNumber;
 use pext4_ondisk::xattr::{Attribute, Block, Value, decode_inode_area};
 
-use super::plan::{BlockPlan, Places, Plan, Room, remove, set};
+use super::plan::{BlockPlan, Places, Plan, Room, ValueUses, end, remove, set};
 use crate::error::{Refusal, Result};
 use crate::types::SetXattrMode;
 
@@ -149,7 +150,8 @@ fn an_equal_value_writes_nothing() {
         plan,
         Plan {
             area: None,
-            block: BlockPlan::Keep
+            block: BlockPlan::Keep,
+            values: ValueUses::default(),
         }
     );
 }
@@ -197,4 +199,48 @@ fn agrees_with_a_plain_map() {
         assert_eq!(image.block.is_some(), !places.block.is_empty());
     }
     assert!(refused > 10, "the places were never full");
+}
+
+/// An attribute whose value of so many bytes lies in this inode.
+fn elsewhere(name: &[u8], inode: u32, size: u32) -> Attribute {
+    Attribute {
+        index: 1,
+        name: name.into(),
+        value: Value::Inode {
+            inode: InodeNumber(inode),
+            size,
+        },
+        hash: 1,
+    }
+}
+
+#[test]
+fn values_elsewhere_are_counted_by_entry() {
+    let room = Room {
+        inode: 96,
+        block: 1024,
+    };
+    let numbers = |list: &[u32]| list.iter().map(|&n| InodeNumber(n)).collect::<Vec<_>>();
+    let mut places = Places::default();
+    let first = elsewhere(b"a", 20, 3000);
+    let plan = set(places.clone(), &room, first.clone(), SetXattrMode::Any).expect("it fits");
+    assert_eq!(plan.values.taken, numbers(&[20]));
+    assert_eq!(plan.values.blocks, 3);
+    places.inode.push(first);
+    places.block.push(elsewhere(b"b", 21, 1024));
+    places.block.push(elsewhere(b"c", 20, 3000));
+    // What lies in the inode alone changes there; the block keeps its references.
+    let small = Attribute::new(1, b"a", b"small");
+    let plan = set(places.clone(), &room, small, SetXattrMode::Any).expect("it fits");
+    assert_eq!(plan.values.left_in_inode, numbers(&[20]));
+    assert_eq!(plan.values.left_in_block, numbers(&[]));
+    assert_eq!(plan.values.blocks, -3);
+    let plan = remove(places.clone(), &room, 1, b"b").expect("it is there");
+    assert_eq!(plan.values.taken, numbers(&[20]));
+    assert_eq!(plan.values.left_in_block, numbers(&[21, 20]));
+    assert_eq!(plan.values.blocks, -1);
+    let plan = end(&places, &room);
+    assert_eq!(plan.values.left_in_inode, numbers(&[20]));
+    assert_eq!(plan.values.left_in_block, numbers(&[21, 20]));
+    assert_eq!(plan.values.blocks, -7);
 }

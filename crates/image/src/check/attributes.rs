@@ -83,7 +83,7 @@ impl Counted {
 /// What an inode's attributes came to.
 #[derive(Debug, Default)]
 pub(super) struct Attributes {
-    /// Clusters they take.
+    /// Clusters they take, those of values in inodes of their own included.
     pub(super) clusters: u64,
     /// They could not all be read: counts mean nothing.
     pub(super) is_partial: bool,
@@ -99,6 +99,7 @@ pub(super) fn check(subject: &Subject<'_>) -> Attributes {
     match xattr::decode_inode_area(&subject.inode.tail) {
         Ok(list) => {
             attributes.inline = list.iter().find_map(inline_length);
+            attributes.clusters += value_clusters(examination, &list);
             check_list(examination, &list, &place);
         }
         Err(corrupt) => {
@@ -140,6 +141,27 @@ fn check_reference(subject: &Subject<'_>, block: BlockNumber, attributes: &mut A
         examination.claims.claim(block, 1);
         check_block(examination, subject.number, block);
     }
+    // Each user of a block counts the values of all its entries.
+    if subject.features().has_incompat(Incompat::EA_INODE) {
+        let bytes = examination.volume.block(block).ok();
+        match bytes.and_then(|bytes| xattr::Block::decode(&bytes).ok()) {
+            Some(decoded) => {
+                attributes.clusters += value_clusters(examination, &decoded.attributes);
+            }
+            None => attributes.is_partial = true,
+        }
+    }
+}
+
+/// Clusters that the values in inodes of their own take: they are on the account of each owner.
+fn value_clusters(examination: &Examination, list: &[Attribute]) -> u64 {
+    let geometry = &examination.volume.geometry;
+    let cluster = u64::from(geometry.block_size) << geometry.cluster_bits;
+    let sizes = list.iter().map(|attribute| match attribute.value {
+        Value::Inode { size, .. } => u64::from(size).div_ceil(cluster),
+        Value::Here(_) => 0,
+    });
+    sizes.sum()
 }
 
 /// Judges an attribute block, once.

@@ -155,8 +155,11 @@ fn settle(features: &mut Features) -> Result<()> {
         // Its inode claims more than 2 GiB.
         features.read_only_compat.insert(ReadOnlyCompat::LARGE_FILE);
     }
-    if features.incompat.contains(Incompat::INLINE_DATA) {
-        // Content lies among the attributes.
+    if features
+        .incompat
+        .intersects(Incompat::INLINE_DATA | Incompat::EA_INODE)
+    {
+        // Both are about attributes.
         features.compat.insert(Compat::EXT_ATTR);
     }
     if !features.compat.contains(Compat::HAS_JOURNAL) {
@@ -174,6 +177,7 @@ fn settle(features: &mut Features) -> Result<()> {
             | Incompat::SIXTY_FOUR_BIT
             | Incompat::FLEX_BG
             | Incompat::CSUM_SEED
+            | Incompat::EA_INODE
             | Incompat::INLINE_DATA
             | Incompat::LARGEDIR,
         read_only_compat: ReadOnlyCompat::SPARSE_SUPER

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pext4_block::RamDevice;
 use pext4_image::mkfs;
 
+use super::bases::{Base, base};
 use super::image::{Image, check_device, have_tools, make, make_from, names};
 
 /// Options of mke2fs, each with the size of the image in KiB.
@@ -82,6 +83,14 @@ fn assert_clean(image: &Image, what: &str) {
         "{what}: e2fsck says {text}"
     );
     assert!(report.is_clean() && report.files > 0);
+}
+
+/// The blocks of values in inodes of their own are on the account of each owner.
+#[test]
+fn values_in_inodes_are_clean() {
+    if let Some(image) = base(Base::Values) {
+        assert_clean(&image, "values");
+    }
 }
 
 #[test]

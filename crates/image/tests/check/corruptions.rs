@@ -409,6 +409,21 @@ fn attributes() -> Vec<(Kind, Base, Beside, Edit)> {
             let value = value_inode(image);
             image.edit_inode(value, |inode| inode.set_value_references(5));
         }),
+        (Kind::InodeBlocks, Base::Values, Complains, |image| {
+            let small = image.find("/small");
+            image.edit_inode(small, |inode| {
+                let sectors = inode.sectors(1024);
+                assert!(sectors >= 2, "the block of a value is on its account");
+                assert!(inode.set_sectors(sectors - 2, 1024, true));
+            });
+        }),
+        (Kind::InlineData, Base::Inline, Complains, |image| {
+            let directory = image.find("/dir");
+            image.edit_inode(directory, |inode| {
+                assert!(inode.has_inline_data());
+                inode.size += 4;
+            });
+        }),
         (Kind::InlineData, Base::Inline, Complains, |image| {
             let small = image.find("/small");
             image.edit_inode(small, |inode| inode.tail.fill(0));

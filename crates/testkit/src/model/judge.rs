@@ -270,6 +270,12 @@ impl Model {
             Body::Special(..) => (0, sectors(1)),
             Body::Directory { .. } => (facts.size / 512, facts.size / 512 + sectors(40)),
         };
+        let values = node.xattrs.values().map(|value| value.len() as u64);
+        let most = if self.has_value_inodes {
+            most + sectors(values.map(|length| length.div_ceil(self.block_size)).sum())
+        } else {
+            most
+        };
         // What lies in the inode takes no block.
         let least = if may_be_inline && least <= sectors(1) {
             0

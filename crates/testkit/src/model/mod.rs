@@ -202,6 +202,8 @@ pub struct Model {
     pub has_extents: bool,
     /// Whether directories say what kind of file a name is.
     pub has_types: bool,
+    /// Whether values of attributes may take inodes of their own, on the account of each owner.
+    pub has_value_inodes: bool,
     /// Inodes without names live on as if somebody held them (concurrent histories).
     pub keeps_unnamed: bool,
     /// Seconds since 1970 when the run began.
@@ -223,6 +225,7 @@ impl Model {
             inline_room: 0,
             has_extents: true,
             has_types: true,
+            has_value_inodes: false,
             keeps_unnamed: false,
             started: now(),
         };

@@ -560,6 +560,7 @@ fn xattr(random: &mut Random, model: &Model) -> Op {
                 block / 2,
                 block - 100,
                 block,
+                3 * block,
             ]);
             let modes = [
                 SetXattrMode::Any,

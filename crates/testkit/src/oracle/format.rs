@@ -31,11 +31,13 @@ pub enum Features {
     Ext2,
     /// ext2 as it began: no types in directories, no index of them, no large files.
     FirstExt2,
+    /// As upstream, with large values of attributes in inodes of their own.
+    Values,
 }
 
 impl Features {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Debian12,
         Self::Upstream,
         Self::NoJournal,
@@ -46,6 +48,7 @@ impl Features {
         Self::Ext3,
         Self::Ext2,
         Self::FirstExt2,
+        Self::Values,
     ];
 
     /// Most bytes of content that an inode of 256 bytes holds.
@@ -81,6 +84,9 @@ impl Features {
             Self::Narrow => ",has_journal,metadata_csum",
             Self::Inline => {
                 ",has_journal,64bit,metadata_csum,metadata_csum_seed,orphan_file,inline_data"
+            }
+            Self::Values => {
+                ",has_journal,64bit,metadata_csum,metadata_csum_seed,orphan_file,ea_inode"
             }
             Self::InlineNoChecksums => ",has_journal,64bit,inline_data",
             Self::Ext3 => return format!("{old},has_journal"),
@@ -204,5 +210,6 @@ pub fn everyday(size: u64) -> Vec<Format> {
         format(4096, Features::NoJournal),
         format(1024, Features::Inline),
         format(4096, Features::Inline),
+        format(1024, Features::Values),
     ]
 }

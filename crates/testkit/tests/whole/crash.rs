@@ -73,6 +73,19 @@ fn random_runs_with_inline_content() {
     }
 }
 
+/// Values of attributes that have inodes of their own.
+#[test]
+fn random_runs_with_values_in_inodes() {
+    let taste = Taste {
+        xattrs: 40,
+        ..Taste::crashes()
+    };
+    for seed in seeds(2) {
+        let stage = stage(1024, Features::Values);
+        crash::run(&stage, "crashvalues", taste, seed, 150, budget(120));
+    }
+}
+
 #[test]
 fn random_runs_of_names() {
     let taste = Taste {

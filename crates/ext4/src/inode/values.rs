@@ -1,0 +1,212 @@
+//! Inodes that hold values of attributes (`ea_inode`).
+//!
+//! Life cycle: such an inode is made without a name and a reference, an orphan that a crash ends. When its
+//! content is on the device it *begins*: one transaction gives it its flag, the hash of its content, a
+//! first reference and a link. Each entry of an attribute that leads there counts once, however many
+//! inodes share the block of the entry. The last reference takes the flag and the link away in the
+//! transaction of the entry that goes: an orphan again, like any other nameless file, and whoever took
+//! it reaps it when no lock is held.
+//!
+//! Locking: the content does not change while there is a reference, so it is read without the inode's
+//! lock by whoever has the lock of an owner. References are counted under the lock of the state.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pext4_jbd2::Handle;
+use pext4_ondisk::feature::Incompat;
+use pext4_ondisk::inode::InodeFlags;
+use pext4_ondisk::{Corrupt, InodeNumber, xattr};
+use pext4_sync::order::Class;
+use pext4_sync::{Mutex, Near};
+
+use crate::error::{Error, Refusal, Result};
+use crate::inode::table::Inodes;
+use crate::inode::{Inode, Reach};
+use crate::types::FileType;
+
+/// Longest value of a system call in bytes.
+pub const MAX_VALUE: usize = 65536;
+/// Metadata blocks that one reference more or less may dirty: the inode, its orphan entry.
+pub const CREDITS: u32 = 4;
+/// Values that are remembered to be shared.
+const MOST_REMEMBERED: usize = 4096;
+const STRUCTURE: &str = "inode of an attribute's value";
+
+/// What a volume remembers of its values.
+pub struct Values {
+    /// By hash, where a value was last seen. A hint: the inode may have ended.
+    seen: Mutex<BTreeMap<u32, InodeNumber>>,
+    /// Those that lost their last reference and are to be reaped.
+    ended: Mutex<Vec<Arc<Inode>>>,
+}
+
+impl Values {
+    /// None yet.
+    pub(crate) fn new() -> Self {
+        Self {
+            seen: Mutex::new(Class::Leaf, BTreeMap::new()),
+            ended: Mutex::new(Class::Leaf, Vec::new()),
+        }
+    }
+
+    /// Remembers where a value with this hash lies.
+    pub(crate) fn remember(&self, hash: u32, number: InodeNumber) {
+        let mut seen = self.seen.lock();
+        if seen.len() >= MOST_REMEMBERED {
+            seen.clear();
+        }
+        seen.insert(hash, number);
+    }
+
+    /// Where a value with this hash may lie.
+    pub(crate) fn recall(&self, hash: u32) -> Option<InodeNumber> {
+        self.seen.lock().get(&hash).copied()
+    }
+
+    /// Leaves an inode without name and reference to whoever holds no lock next.
+    pub(crate) fn leave(&self, inode: Arc<Inode>) {
+        self.ended.lock().push(inode);
+    }
+
+    /// One that was left.
+    pub(crate) fn take_left(&self) -> Option<Arc<Inode>> {
+        self.ended.lock().pop()
+    }
+}
+
+impl Inodes {
+    /// Whether attributes may have values in inodes of their own.
+    pub(crate) fn has_values(&self) -> bool {
+        let features = &self.store.features;
+        features.incompat.contains(Incompat::EA_INODE)
+    }
+
+    /// The inode that an attribute's entry names.
+    fn value_inode(&self, number: InodeNumber) -> Result<Near<Inode>> {
+        let bad = |problem: &'static str| -> Error {
+            Corrupt::new(STRUCTURE, problem).in_inode(number).into()
+        };
+        if !self.has_values() {
+            return Err(bad("the file system does not have that feature"));
+        }
+        if number < self.store.geometry.first_inode || self.store.is_system_inode(number) {
+            return Err(bad("is reserved"));
+        }
+        let inode = self.get(number).map_err(|error| {
+            if error.is(Refusal::Stale) {
+                bad("is not in use")
+            } else {
+                error
+            }
+        })?;
+        let is_value = inode.file_type() == FileType::Regular
+            && inode.flags().contains(InodeFlags::EA_INODE)
+            && inode.links() > 0;
+        if is_value {
+            Ok(inode)
+        } else {
+            Err(bad("holds no value"))
+        }
+    }
+
+    /// The value that an inode holds, of so many bytes, and its hash.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` where inode, size or hash are not what the entry says, `Refused(TooBig)` for a
+    /// value that no system call can hand out, `Io`.
+    pub(crate) fn read_value(&self, number: InodeNumber, size: u32) -> Result<(Vec<u8>, u32)> {
+        let inode = self.value_inode(number)?;
+        let length = usize::try_from(size).unwrap_or(usize::MAX);
+        if length > MAX_VALUE {
+            return Err(Refusal::TooBig.into());
+        }
+        if inode.size() != u64::from(size) {
+            let problem = format!("holds {} bytes, not {size}", inode.size());
+            return Err(Corrupt::new(STRUCTURE, problem).in_inode(number).into());
+        }
+        let mut value = vec![0; length];
+        self.read_data(&inode, 0, &mut value)?;
+        let stored = inode.state(|state| state.slot.value_hash());
+        let made = xattr::value_hash(self.store.geometry.value_seed, &value);
+        if stored != made {
+            let problem = format!("hash is {stored:#010X}, its bytes make {made:#010X}");
+            return Err(Corrupt::new(STRUCTURE, problem).in_inode(number).into());
+        }
+        Ok((value, made))
+    }
+
+    /// Makes an orphan with a content an inode that holds a value, with one reference.
+    ///
+    /// # Errors
+    ///
+    /// Those of the orphans.
+    pub(crate) fn begin_value(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+        hash: u32,
+    ) -> Result<()> {
+        inode.edit(handle, Reach::Data, |state| {
+            let slot = &mut state.slot;
+            slot.flags &= InodeFlags::EXTENTS | InodeFlags::HUGE_FILE;
+            slot.flags |= InodeFlags::EA_INODE;
+            slot.links = 1;
+            slot.set_value_references(1);
+            slot.set_value_hash(hash);
+        });
+        self.remove_orphan(handle, inode)
+    }
+
+    /// Counts one reference more; false if the last has gone already.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt`, `Io`.
+    pub(crate) fn take_value(&self, handle: &mut Handle<'_>, number: InodeNumber) -> Result<bool> {
+        let inode = self.value_inode(number)?;
+        Ok(inode.edit(handle, Reach::Attributes, |state| {
+            let slot = &mut state.slot;
+            let more = slot.value_references().checked_add(1);
+            let more = more.filter(|_| slot.links > 0);
+            more.is_some_and(|count| {
+                slot.set_value_references(count);
+                true
+            })
+        }))
+    }
+
+    /// Counts one reference less. The last makes the inode an orphan, to be reaped later.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt`, `Io`.
+    pub(crate) fn give_value(&self, handle: &mut Handle<'_>, number: InodeNumber) -> Result<()> {
+        let inode = self.value_inode(number)?.into_own();
+        let has_ended = inode.edit(handle, Reach::Attributes, |state| {
+            let slot = &mut state.slot;
+            // One that counts too few is kept rather than lost to the others.
+            let left = slot.value_references().checked_sub(1)?;
+            slot.set_value_references(left);
+            if left == 0 {
+                slot.links = 0;
+                slot.flags.remove(InodeFlags::EA_INODE);
+            }
+            Some(left == 0)
+        });
+        match has_ended {
+            None => Err(
+                Corrupt::new(STRUCTURE, "counts fewer references than it has")
+                    .in_inode(number)
+                    .into(),
+            ),
+            Some(false) => Ok(()),
+            Some(true) => {
+                self.add_orphan(handle, &inode)?;
+                self.values.leave(inode);
+                Ok(())
+            }
+        }
+    }
+}
