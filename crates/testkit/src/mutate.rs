@@ -17,7 +17,7 @@ use crate::Random;
 use crate::content::pattern;
 use crate::effort::scratch;
 use crate::oracle::check::e2fsck;
-use crate::oracle::debugfs::{blocks_of, command, extent_nodes_of, regions};
+use crate::oracle::debugfs::{blocks_of, command, extent_nodes_of, pointer_blocks_of, regions};
 use crate::oracle::format::{Features, Format};
 use crate::oracle::{output, run, tool};
 
@@ -221,6 +221,9 @@ fn spots(image: &Path) -> Result<Vec<Spot>> {
     }
     for block in extent_nodes_of(image, "/sparse")? {
         spots.push(spot("Extent node", block));
+    }
+    for block in pointer_blocks_of(image, "/sparse")? {
+        spots.push(spot("Pointer block", block));
     }
     if let Some(block) = xattr_block(image)? {
         spots.push(spot("Attribute block", block));

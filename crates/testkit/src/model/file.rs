@@ -152,7 +152,7 @@ impl Model {
         {
             return Err([EINVAL, EFBIG].into());
         }
-        if !self.has_extents && mode != AllocateMode::PunchHole {
+        if self.file_of(inode).has_block_map && mode != AllocateMode::PunchHole {
             // Linux sets the time all the same.
             self.change(inode).modified = Moment::Unknown;
             return Err([EOPNOTSUPP, EFBIG].into());

@@ -259,9 +259,9 @@ impl Model {
         let (least, most) = match &node.body {
             Body::Regular(file) => {
                 let most = file.perhaps.count();
-                let nodes = match self.has_extents {
-                    true => most / 20,
-                    false => self.pointer_blocks(&file.perhaps),
+                let nodes = match file.has_block_map {
+                    true => self.pointer_blocks(&file.perhaps),
+                    false => most / 20,
                 };
                 (sectors(file.surely.count()), sectors(most + nodes + 12))
             }

@@ -101,6 +101,8 @@ pub struct File {
     pub surely: Ranges,
     /// Blocks that may be.
     pub perhaps: Ranges,
+    /// Whether they are mapped by pointers, not by extents.
+    pub has_block_map: bool,
 }
 
 /// What a node is.
@@ -198,7 +200,7 @@ pub struct Model {
     pub may_fill: bool,
     /// Most bytes of content that may lie in an inode instead of blocks.
     pub inline_room: u64,
-    /// Whether files have extents; without them space cannot be allocated ahead.
+    /// Whether new files have extents; without them space cannot be allocated ahead.
     pub has_extents: bool,
     /// Whether directories say what kind of file a name is.
     pub has_types: bool,

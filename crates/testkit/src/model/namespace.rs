@@ -20,7 +20,7 @@ const LONGEST_TARGET: usize = 4095;
 impl Model {
     pub(super) fn apply_namespace(&mut self, op: &Op, number: Option<u32>) -> Verdict {
         match op {
-            Op::Create { at, new } => self.make(at, *new, Body::Regular(File::default()), number),
+            Op::Create { at, new } => self.make(at, *new, self.empty_file(), number),
             Op::MakeDirectory { at, new } => {
                 let body = Body::Directory {
                     entries: BTreeMap::new(),
@@ -187,6 +187,13 @@ impl Model {
         self.reap(inode);
     }
 
+    fn empty_file(&self) -> Body {
+        Body::Regular(File {
+            has_block_map: !self.has_extents,
+            ..File::default()
+        })
+    }
+
     fn create_unnamed(
         &mut self,
         directory: &Target,
@@ -202,7 +209,7 @@ impl Model {
         if node.links == 0 {
             return Err([ENOENT, ESTALE, EPERM].into());
         }
-        let inode = self.insert(directory, new, Body::Regular(File::default()), number)?;
+        let inode = self.insert(directory, new, self.empty_file(), number)?;
         self.change(inode).links = 0;
         self.release(slot);
         self.slots.insert(slot, inode);

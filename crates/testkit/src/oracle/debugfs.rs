@@ -50,6 +50,15 @@ pub fn extent_nodes_of(image: &Path, file: &str) -> Result<Vec<u64>> {
     Ok(rows.collect())
 }
 
+/// Blocks of pointers of a file's block map.
+pub fn pointer_blocks_of(image: &Path, file: &str) -> Result<Vec<u64>> {
+    let told = ask(image, &format!("stat {file}"))?;
+    // Among the blocks: "(IND):694, (DIND):951".
+    let named = told.split("IND):").skip(1);
+    let numbers = named.filter_map(|rest| rest.split([',', '\n']).next()?.trim().parse().ok());
+    Ok(numbers.collect())
+}
+
 /// Where groups keep their metadata, as dumpe2fs tells it.
 pub fn regions(image: &Path) -> Result<Vec<Region>> {
     let told = run(tool("dumpe2fs").arg(image))?;

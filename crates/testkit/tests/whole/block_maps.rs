@@ -1,6 +1,7 @@
 //! ext2 and ext3: files with block maps, written by us, judged by the model, e2fsck, power cuts and
 //! the kernel.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,12 +10,14 @@ use pext4_testkit::campaign::{self, Stage, check_device, generate, step};
 use pext4_testkit::crash::recording::Recording;
 use pext4_testkit::crash::{self, window::Budget};
 use pext4_testkit::effort::{effort, scratch, seeds};
+use pext4_testkit::model::Model;
 use pext4_testkit::mounted;
 use pext4_testkit::op::generate::Taste;
-use pext4_testkit::op::{Op, text};
+use pext4_testkit::op::{Op, Target, text};
 use pext4_testkit::oracle::check::e2fsck;
 use pext4_testkit::oracle::format::{Features, Format};
 use pext4_testkit::oracle::mount::{Access, kernel_mount};
+use pext4_testkit::oracle::{run, tool};
 use pext4_testkit::outcome::{Answer, Subject};
 use pext4_testkit::volume::VolumeSubject;
 
@@ -164,7 +167,7 @@ fn what_is_taken_is_counted() {
         ];
         // Its own block, and pointer blocks that no block before it needed.
         let taken = [1, 2, 1, 3, 2, 4, 2];
-        let path = pext4_testkit::op::Target::path("a");
+        let path = Target::path("a");
         let create = text::parse("create /a 644 0 0\n").expect("an operation");
         step(&mut subject, &mut model, &create[0]).expect("made");
         let mut sectors = |op: Op| {
@@ -200,9 +203,75 @@ fn what_is_taken_is_counted() {
     }
 }
 
-/// The two write in turn, with one model between them. Where directories have no types Linux leaves in
-/// that place of `.` and `..` what the block held before, and e2fsck is not content with it: there it
-/// only reads.
+/// An image that goes from one to the other, with one model for both.
+struct Turns<'a> {
+    image: &'a Path,
+    stage: &'a Stage,
+    model: Model,
+    taste: Taste,
+}
+
+impl<'a> Turns<'a> {
+    fn new(image: &'a Path, stage: &'a Stage, huge: bool) -> Self {
+        stage.device().save(image).expect("saved");
+        let taste = Taste {
+            remounts: 0,
+            huge,
+            ..Taste::everything()
+        };
+        Self {
+            image,
+            stage,
+            model: stage.model(),
+            taste,
+        }
+    }
+
+    fn ours(&mut self, seed: u64) -> Result<(), String> {
+        let device = Arc::new(RamDevice::load(self.image).expect("loaded"));
+        let options = self.stage.options.clone();
+        let mut subject = VolumeSubject::open(device.clone(), options).expect("mountable");
+        let (_, result) = generate(&mut subject, &mut self.model, self.taste, seed, 300);
+        subject.close().expect("it closes");
+        device.save(self.image).expect("saved");
+        result
+    }
+
+    /// `None` where the kernel cannot be asked.
+    fn theirs(&mut self, seed: u64) -> Option<Result<(), String>> {
+        let mount = kernel_mount(self.image, Access::ReadWrite, "in_turns_with_the_kernel");
+        let mount = mount.expect("sound")?;
+        let mut subject = mount.subject().expect("opened");
+        let (_, result) = generate(&mut subject, &mut self.model, self.taste, seed, 300);
+        drop(subject);
+        mount.unmount().expect("nobody uses it");
+        Some(result)
+    }
+
+    fn check(&mut self, result: Result<(), String>, what: &str) {
+        result.unwrap_or_else(|text| panic!("{what}: {text}"));
+        self.model.release_all();
+        e2fsck(self.image).unwrap_or_else(|error| panic!("{what}: {error:#}"));
+    }
+
+    /// Both look at the whole tree.
+    fn compare(&self, what: &str) {
+        let device = Arc::new(RamDevice::load(self.image).expect("loaded"));
+        let options = self.stage.options.clone();
+        let mut subject = VolumeSubject::open(device, options).expect("mountable");
+        let ours = subject.tree().expect("walkable");
+        subject.close().expect("it closes");
+        let mount = kernel_mount(self.image, Access::ReadOnly, "in_turns_with_the_kernel");
+        if let Some(mount) = mount.expect("sound") {
+            let theirs = mounted::walk(mount.path()).expect("walkable");
+            mount.unmount().expect("nobody uses it");
+            ours.assert_same(&theirs, &format!("{what}: ours and the kernel's"));
+        }
+    }
+}
+
+/// The two write in turn. Where directories have no types Linux leaves in that place of `.` and `..`
+/// what the block held before, and e2fsck is not content with it: there it only reads.
 #[test]
 fn in_turns_with_the_kernel() {
     let folder = scratch();
@@ -210,55 +279,45 @@ fn in_turns_with_the_kernel() {
     for (block_size, features) in KINDS {
         let stage = stage(48 << 20, block_size, features);
         for seed in seeds(2) {
-            stage.device().save(&image).expect("saved");
-            let mut model = stage.model();
+            let mut turns = Turns::new(&image, &stage, true);
             for round in 0..4 {
                 let what = format!("seed {seed}, round {round}, {features:?} {block_size}");
                 let is_ours = round % 2 == 0 || !features.has_types();
-                let taste = Taste {
-                    remounts: 0,
-                    ..Taste::everything()
+                let result = match is_ours {
+                    true => Some(turns.ours(seed * 10 + round)),
+                    false => turns.theirs(seed * 10 + round),
                 };
-                let seed = seed * 10 + round;
-                let result = if is_ours {
-                    let device = Arc::new(RamDevice::load(&image).expect("loaded"));
-                    let options = stage.options.clone();
-                    let mut subject =
-                        VolumeSubject::open(device.clone(), options).expect("mountable");
-                    let (_, result) = generate(&mut subject, &mut model, taste, seed, 300);
-                    subject.close().expect("it closes");
-                    device.save(&image).expect("saved");
-                    result
-                } else {
-                    let mount = kernel_mount(&image, Access::ReadWrite, "in_turns_with_the_kernel");
-                    let Some(mount) = mount.expect("sound") else {
-                        return;
-                    };
-                    let mut subject = mount.subject().expect("opened");
-                    let (_, result) = generate(&mut subject, &mut model, taste, seed, 300);
-                    drop(subject);
-                    mount.unmount().expect("nobody uses it");
-                    result
-                };
-                result.unwrap_or_else(|text| panic!("{what}: {text}"));
-                model.release_all();
-                e2fsck(&image).unwrap_or_else(|error| panic!("{what}: {error:#}"));
+                let Some(result) = result else { return };
+                turns.check(result, &what);
             }
-            let ours = {
-                let device = Arc::new(RamDevice::load(&image).expect("loaded"));
-                let mut subject =
-                    VolumeSubject::open(device, stage.options.clone()).expect("mountable");
-                let tree = subject.tree().expect("walkable");
-                subject.close().expect("it closes");
-                tree
-            };
-            let mount = kernel_mount(&image, Access::ReadOnly, "in_turns_with_the_kernel");
-            let Some(mount) = mount.expect("sound") else {
-                return;
-            };
-            let theirs = mounted::walk(mount.path()).expect("walkable");
-            mount.unmount().expect("nobody uses it");
-            ours.assert_same(&theirs, "ours and the kernel's");
+            turns.compare(&format!("seed {seed}, {features:?} {block_size}"));
+        }
+    }
+}
+
+/// What was made before keeps its block map, what is made later has extents.
+#[test]
+fn an_image_that_was_ext3_once() {
+    let folder = scratch();
+    let image = folder.path().join("image");
+    for block_size in [1024, 4096] {
+        let stage = stage(48 << 20, block_size, Features::Ext3);
+        for seed in seeds(1) {
+            let what = format!("seed {seed}, blocks of {block_size}");
+            let mut turns = Turns::new(&image, &stage, false);
+            let result = turns.ours(seed * 10);
+            turns.check(result, &what);
+            run(tool("tune2fs").args(["-O", "extents"]).arg(&image)).expect("tune2fs");
+            turns.model.has_extents = true;
+            for round in 1..4 {
+                let result = match round {
+                    2 => turns.theirs(seed * 10 + round),
+                    _ => Some(turns.ours(seed * 10 + round)),
+                };
+                let Some(result) = result else { continue };
+                turns.check(result, &format!("{what}, round {round}"));
+            }
+            turns.compare(&what);
         }
     }
 }

@@ -39,6 +39,7 @@ fn specimens() -> Vec<(Features, Specimen)> {
         Features::Upstream,
         Features::Debian12,
         Features::InlineNoChecksums,
+        Features::Ext3,
     ];
     all.into_iter()
         .map(|features| (features, Specimen::with_journal(features).expect("made")))
@@ -71,9 +72,13 @@ fn fields_of_every_structure() {
         "Journal",
         "bitmap",
     ];
-    let (features, specimen) = specimens().swap_remove(0);
+    let [(features, specimen), .., (maps_features, maps)] = &specimens()[..] else {
+        panic!("there are several");
+    };
     let mut random = Random::new(2);
-    for what in whats {
+    let each = whats.map(|what| (what, features, specimen));
+    let pointers = [("Pointer block", maps_features, maps)];
+    for (what, features, specimen) in each.into_iter().chain(pointers) {
         // A prime step through all fields of the kind, from a start that each effort moves.
         let step = (23 / effort()).max(1);
         for index in (0..).map(|index| index * step) {
