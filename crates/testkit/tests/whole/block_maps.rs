@@ -137,7 +137,9 @@ fn in_pieces(block_size: u64) -> Vec<Op> {
 fn power_cuts_while_a_file_is_cut() {
     for block_size in [1024, 4096] {
         let stage = hurried(block_size);
-        let recording = Recording::replay(&stage, &in_pieces(block_size.into()));
+        let ops = in_pieces(block_size.into());
+        campaign::replay(&stage, &ops).unwrap_or_else(|text| panic!("{block_size}: {text}"));
+        let recording = Recording::replay(&stage, &ops);
         let recording = recording.unwrap_or_else(|text| panic!("{block_size}: {text}"));
         let report = crash::examine(&recording, "mapcut", 1, budget(120));
         report.unwrap_or_else(|text| panic!("blocks of {block_size}: {text}"));
@@ -212,11 +214,12 @@ struct Turns<'a> {
 }
 
 impl<'a> Turns<'a> {
-    fn new(image: &'a Path, stage: &'a Stage, huge: bool) -> Self {
+    fn new(image: &'a Path, stage: &'a Stage) -> Self {
         stage.device().save(image).expect("saved");
         let taste = Taste {
             remounts: 0,
-            huge,
+            // Linux leaves the very last block that a map reaches when a hole is punched over it.
+            huge: false,
             ..Taste::everything()
         };
         Self {
@@ -279,7 +282,7 @@ fn in_turns_with_the_kernel() {
     for (block_size, features) in KINDS {
         let stage = stage(48 << 20, block_size, features);
         for seed in seeds(2) {
-            let mut turns = Turns::new(&image, &stage, true);
+            let mut turns = Turns::new(&image, &stage);
             for round in 0..4 {
                 let what = format!("seed {seed}, round {round}, {features:?} {block_size}");
                 let is_ours = round % 2 == 0 || !features.has_types();
@@ -304,7 +307,7 @@ fn an_image_that_was_ext3_once() {
         let stage = stage(48 << 20, block_size, Features::Ext3);
         for seed in seeds(1) {
             let what = format!("seed {seed}, blocks of {block_size}");
-            let mut turns = Turns::new(&image, &stage, false);
+            let mut turns = Turns::new(&image, &stage);
             let result = turns.ours(seed * 10);
             turns.check(result, &what);
             run(tool("tune2fs").args(["-O", "extents"]).arg(&image)).expect("tune2fs");
