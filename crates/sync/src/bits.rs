@@ -160,6 +160,12 @@ impl Bits {
         best
     }
 
+    /// How many bits of a line are clear, at a look; none of a line that is not there.
+    #[must_use]
+    pub fn room_in_line(&self, line: u32) -> u32 {
+        self.lines.get(line as usize).map_or(0, Line::count_clear)
+    }
+
     fn word_of(&self, bit: u32) -> &AtomicU64 {
         assert!(bit < self.count, "bit {bit} of {}", self.count);
         self.word(bit / Self::WORD)

@@ -147,6 +147,11 @@ impl InodeBits {
         self.gives_any().then(|| self.bits.roomiest_line(first))?
     }
 
+    /// How many inodes of a line are free, at a look; none of a line that is not there.
+    pub fn room_in_line(&self, line: u32) -> u32 {
+        self.bits.room_in_line(line)
+    }
+
     /// Gives an inode back; whether it was used.
     pub fn give(&self, index: u32) -> bool {
         if let Some(recent) = &self.recent {

@@ -2,10 +2,10 @@
 //!
 //! Makers of files in one directory all begin at the lowest free number of one group. Who loses a race
 //! for a number there takes a line of 512 free numbers for itself, by taking the first of them, and goes
-//! on in it until it is full, or until somebody else is met there. Then it takes another one, if it met
-//! others in this transaction or the last one, else it begins at the lowest number again: numbers are
-//! dense where nobody else is. Where no line is all free it shares the roomiest. A shard looks for lines
-//! from the same place on each time, so it comes back to numbers that it has freed.
+//! on in it until it is full, or until somebody else is met there. Then it goes back to a line of its own
+//! where it has freed numbers since; or it takes another one, if it met others in this transaction or the
+//! last one; else it begins at the lowest number again: numbers are dense where nobody else is. Where no
+//! line is all free it shares the roomiest. A shard looks for lines from the same place on each time.
 //!
 //! Lanes are for tables whose slots may be used in any order, and where a number freed a moment ago
 //! may be used again. Directories need none, as their makers part by group.
@@ -20,6 +20,7 @@ use pext4_sync::hash::spread;
 use super::claim::Patience;
 use crate::groups::Groups;
 use crate::groups::inodes::Claimed;
+use crate::groups::lane::Lane;
 
 /// Free numbers that a line must have to become a lane: four blocks' worth, at 256 bytes in 4 KiB.
 const LEAST_ROOM: u32 = 64;
@@ -53,14 +54,37 @@ impl Groups {
             }
             return self.note_claim(group, &claimed, false);
         }
-        if !lane.met_lately(handle.tid()) {
-            lane.leave();
-            return None;
-        }
-        // Neighbours look first in places that lie far apart.
-        let (at, claimed) = self.claim_new_lane(handle, home, spread(u64::from(shard)))?;
+        let (at, claimed) = match self.claim_past_lane(handle, lane) {
+            Some(found) => found,
+            None if lane.met_lately(handle.tid()) => {
+                // Neighbours look first in places that lie far apart.
+                self.claim_new_lane(handle, home, spread(u64::from(shard)))?
+            }
+            None => {
+                lane.leave();
+                return None;
+            }
+        };
         lane.enter(home, at.group, at.line);
         self.note_claim(at.group, &claimed, false)
+    }
+
+    /// Claims in a line that the shard had before, and that has room again.
+    fn claim_past_lane(&self, handle: &mut Handle<'_>, lane: &Lane) -> Option<(Line, Claimed)> {
+        let mut past = lane.past().map(|(group, line)| Line {
+            group,
+            line,
+            room: self.room_in(group, line),
+        });
+        let at = past.find(|at| at.room >= LEAST_ROOM)?;
+        let bits = self.open_for_claim(handle, at.group, Patience::Tries)?;
+        Some((at, bits.claim_in_line(at.line)?))
+    }
+
+    /// Numbers that are free in a line, at a look; none if the line is not there.
+    fn room_in(&self, group: GroupNumber, line: u32) -> u32 {
+        let bits = self.slot(group).inodes.get();
+        bits.map_or(0, |bits| bits.room_in_line(line))
     }
 
     fn claim_new_lane(

@@ -347,3 +347,43 @@ fn makers_who_met_go_on_in_lanes_of_their_own() {
     }
     assert_eq!(lines(1, 8), dense, "nobody was met in two transactions");
 }
+
+/// A core that makes and removes more files than a lane has numbers goes round in lanes of its own.
+#[test]
+fn a_shard_comes_back_to_lanes_where_it_has_freed_numbers() {
+    let shape = [
+        &FOUR_GROUPS[..4],
+        &["-N", "8192", "-E", "lazy_itable_init=0"],
+    ]
+    .concat();
+    let Some(ground) = Ground::make(&shape, "64M") else {
+        return;
+    };
+    let parent = make(&ground, InodeNumber::ROOT, true);
+    let home = group(&ground, parent);
+    let _pin = topology::pin(1);
+    let (_, lane) = ground.groups.hints.lane();
+    lane.seek(home, ground.handle().tid());
+    let round = || {
+        let files: Vec<_> = (0..1300).map(|_| make(&ground, parent, false)).collect();
+        let mut handle = ground.handle();
+        for &file in &files {
+            ground
+                .groups
+                .free_inode(&mut handle, file, false)
+                .expect("it was claimed");
+        }
+        drop(handle);
+        ground.commit();
+        files.into_iter().collect::<BTreeSet<_>>()
+    };
+    let first = round();
+    for _ in 0..3 {
+        // Nobody is met any more, and yet others are not gone to.
+        let strange = round().difference(&first).count();
+        assert!(
+            strange <= 3 * 512 - 1300,
+            "{strange} numbers of other lanes"
+        );
+    }
+}
