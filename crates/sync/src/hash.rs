@@ -209,7 +209,7 @@ mod tests {
     /// How many of `count` neighbourhoods, each `apart` from the one before, meet others in 1024 shards.
     fn meet(count: u32, apart: u32) -> usize {
         let hash = NeighbourHash::new(6);
-        let shards = (0..count).map(|number| (hash.hash_one(number * apart << 6) >> 32) & 1023);
+        let shards = (0..count).map(|number| (hash.hash_one((number * apart) << 6) >> 32) & 1023);
         let mut taken = [0; 1024];
         shards.for_each(|shard| taken[shard as usize] += 1);
         taken.iter().filter(|&&taken| taken > 1).sum::<usize>()
