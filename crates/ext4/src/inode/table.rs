@@ -30,7 +30,7 @@ use crate::types::FileType;
 const MOST_NEAR: usize = 32;
 /// So many neighbours live in one shard, as a logarithm: a core that makes files takes one number after
 /// the other, and those of a block of the inode table should lie together.
-const NEIGHBOUR_BITS: u32 = 6;
+const NEIGHBOUR_BITS: u32 = 7;
 /// Inodes that a shard may grow by before it is looked at again.
 const LOOK_AGAIN: usize = 16;
 /// How often its share a shard may hold before a commit is asked for.
