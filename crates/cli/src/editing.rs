@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::failure::Misuse;
 use crate::moment;
 use crate::progress::{self, Look};
+use crate::say::say;
 
 /// One kind of change, as a command of its own and as a line of a script.
 pub trait Verb: Args {
@@ -115,14 +116,15 @@ impl How {
             let report = report(image, changes, prepared.plan(), &notes);
             let text = serde_json::to_string_pretty(&report)?;
             prepared.commit()?;
-            println!("{text}");
+            say(text)?;
             return Ok(());
         }
         if !self.quiet {
             for note in &notes {
                 eprintln!("pext4: {}: {note}", image.display());
             }
-            println!("{}", tell(prepared.plan()));
+            // Whoever has stopped reading wants the change all the same.
+            let _ = say(tell(prepared.plan()));
         }
         progress::watch(is_wanted, || Look::at("writing"), || prepared.commit())?;
         Ok(())

@@ -6,6 +6,8 @@
 //! error.
 
 #![forbid(unsafe_code)]
+// It panics where nobody reads: see `say`.
+#![warn(clippy::print_stdout)]
 
 mod columns;
 mod commands;
@@ -19,6 +21,7 @@ mod names;
 mod owner;
 mod progress;
 mod reader;
+mod say;
 mod script;
 mod size;
 mod superblock;

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -52,6 +53,30 @@ fn a_listing_is_for_people_or_for_programs() {
     assert_eq!(names, ["file", "inner"]);
     assert_eq!(files[0]["size"], 8);
     assert_eq!(files[1]["type"], "directory");
+}
+
+/// As in `pext4 mkfs ... | head -1`: what was asked for is done, and nothing is said about the pipe.
+#[test]
+fn nobody_need_read_what_a_command_says() {
+    let place = Place::empty();
+    let host = place.point.join("host");
+    fs::create_dir_all(&place.point).expect("a fresh place");
+    fs::write(&host, b"content\n").expect("a fresh place");
+    let image = place.image.as_os_str();
+    let make = [OsStr::new("mkfs"), image, "--size".as_ref(), "16M".as_ref()];
+    let put = [OsStr::new("put"), image, host.as_ref(), "/copied".as_ref()];
+    for words in [&make[..], &put[..]] {
+        let (reader, writer) = std::io::pipe().expect("the system has pipes");
+        drop(reader);
+        let output = pext4(words).stdout(writer).output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success() && said.is_empty(),
+            "{words:?}: {said}"
+        );
+    }
+    let copied = succeed(pext4(["cat"]).arg(&place.image).arg("/copied"));
+    assert_eq!(copied, "content\n");
 }
 
 #[test]

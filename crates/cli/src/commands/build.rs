@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 use crate::failure::Misuse;
 use crate::progress::{self, Bar, Look, Measure};
+use crate::say::say;
 use crate::size;
 
 /// Build an ext4 image from directories, tar archives and container images
@@ -169,7 +170,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if arguments.json {
         say_for_programs(&arguments.image, &summary, start.elapsed())?;
     } else if !arguments.quiet {
-        println!("{}", said(&arguments.image, &summary, start.elapsed()));
+        say(said(&arguments.image, &summary, start.elapsed()))?;
     }
     Ok(())
 }
@@ -371,7 +372,7 @@ fn say_for_programs(image: &Path, summary: &Summary, time: Duration) -> Result<(
         features: &summary.features,
         seconds: time.as_secs_f64(),
     };
-    println!("{}", serde_json::to_string_pretty(&told)?);
+    say(serde_json::to_string_pretty(&told)?)?;
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::names;
 use crate::progress::{self, Look};
+use crate::say::say;
 
 /// Copy a file or a tree out of an image
 #[derive(Args)]
@@ -74,7 +75,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             devices_left: got.devices_left,
             attributes_left: got.attributes_left,
         };
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        say(serde_json::to_string_pretty(&report)?)?;
         return Ok(());
     }
     if arguments.quiet {

@@ -13,6 +13,8 @@ use pext4_fs::options::SWITCHES;
 use pext4_lab::workloads;
 use serde_json::json;
 
+use crate::say::say;
+
 /// Measure how operations scale, here and on any file system
 #[derive(Args)]
 pub struct Arguments {
@@ -45,7 +47,7 @@ struct ListArguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.command {
         Command::List(list) => {
-            print!("{}", listed(list.json)?);
+            say(listed(list.json)?.trim_end())?;
             Ok(())
         }
         Command::Run(arguments) => run::run(arguments),

@@ -13,6 +13,7 @@ use pext4_image::mkfs::{Design, Made, Options};
 use uuid::Uuid;
 
 use crate::failure::Misuse;
+use crate::say::say;
 use crate::size;
 
 /// Bytes at the start of a file that are looked at before it is taken for empty.
@@ -77,7 +78,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let target = target(arguments)?;
     let made = make(&arguments.image, target, &options)?;
     if !arguments.quiet {
-        println!("{}", said(&arguments.image, &made));
+        say(said(&arguments.image, &made))?;
     }
     Ok(())
 }

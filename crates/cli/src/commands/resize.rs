@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::record;
 use crate::columns::{self, Side};
 use crate::progress::{self, Look, Measure};
+use crate::say::say;
 use crate::{device, size};
 
 /// Make a file system larger or smaller, without mounting it
@@ -98,7 +99,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         record::write(&mut output, &Done::of(&summary, way, is_idle, done))?;
         output.flush()?;
     } else if done && !arguments.quiet {
-        println!("{}: it is {} now", name(), size::show(summary.bytes()));
+        say(format_args!(
+            "{}: it is {} now",
+            name(),
+            size::show(summary.bytes())
+        ))?;
     }
     Ok(())
 }

@@ -6,6 +6,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_lab::show::{self, Page};
 
+use crate::say::say;
+
 /// Make docs/SCALING.md, its figures and the README's picture from kept results
 #[derive(Args)]
 pub struct Arguments {
@@ -49,7 +51,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     for (path, text) in &changed {
         write(path, text)?;
-        println!("{}", path.display());
+        say(path.display())?;
     }
     Ok(())
 }

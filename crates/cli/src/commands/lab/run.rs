@@ -19,6 +19,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use super::bar::Bar;
 use super::program;
 use crate::failure::Misuse;
+use crate::say::say;
 use crate::size;
 
 /// Tasks that a run may have; each is a thread or a process.
@@ -165,17 +166,17 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         results.notes.extend(busy.clone());
         keep(arguments, &results)?;
         if !arguments.json {
-            print!("{}", show::print(&results));
+            say(show::print(&results).trim_end())?;
             if arguments.ablate {
-                print!("{}", show::print_ablation(&results));
+                say(show::print_ablation(&results).trim_end())?;
             }
         }
         all.push(results);
     }
     if arguments.json {
         match &all[..] {
-            [one] => println!("{}", serde_json::to_string_pretty(one)?),
-            _ => println!("{}", serde_json::to_string_pretty(&all)?),
+            [one] => say(serde_json::to_string_pretty(one)?)?,
+            _ => say(serde_json::to_string_pretty(&all)?)?,
         }
     }
     Ok(())
