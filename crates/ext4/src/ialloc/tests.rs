@@ -306,19 +306,25 @@ fn a_number_freed_a_moment_ago_is_taken_last() {
     }
 }
 
-/// Whoever lost a race goes on in a line of numbers that nobody else uses, and comes back to the lowest
-/// number when it has met nobody for a while.
-#[test]
-fn makers_who_met_go_on_in_lanes_of_their_own() {
+/// A ground whose groups have four lanes each, and a directory in it.
+fn ground_with_lanes() -> Option<(Ground, InodeNumber)> {
     let shape = [
         &FOUR_GROUPS[..4],
         &["-N", "8192", "-E", "lazy_itable_init=0"],
     ]
     .concat();
-    let Some(ground) = Ground::make(&shape, "64M") else {
+    let ground = Ground::make(&shape, "64M")?;
+    let parent = make(&ground, InodeNumber::ROOT, true);
+    Some((ground, parent))
+}
+
+/// Whoever lost a race goes on in a line of numbers that nobody else uses, and comes back to the lowest
+/// number when it has met nobody for a while.
+#[test]
+fn makers_who_met_go_on_in_lanes_of_their_own() {
+    let Some((ground, parent)) = ground_with_lanes() else {
         return;
     };
-    let parent = make(&ground, InodeNumber::ROOT, true);
     let home = group(&ground, parent);
     let meet = |shard| {
         let _pin = topology::pin(shard);
@@ -351,15 +357,9 @@ fn makers_who_met_go_on_in_lanes_of_their_own() {
 /// A core that makes and removes more files than a lane has numbers goes round in lanes of its own.
 #[test]
 fn a_shard_comes_back_to_lanes_where_it_has_freed_numbers() {
-    let shape = [
-        &FOUR_GROUPS[..4],
-        &["-N", "8192", "-E", "lazy_itable_init=0"],
-    ]
-    .concat();
-    let Some(ground) = Ground::make(&shape, "64M") else {
+    let Some((ground, parent)) = ground_with_lanes() else {
         return;
     };
-    let parent = make(&ground, InodeNumber::ROOT, true);
     let home = group(&ground, parent);
     let _pin = topology::pin(1);
     let (_, lane) = ground.groups.hints.lane();

@@ -10,7 +10,6 @@
 //! Locking: the content does not change while there is a reference, so it is read without the inode's
 //! lock by whoever has the lock of an owner. References are counted under the lock of the state.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pext4_jbd2::Handle;
@@ -18,7 +17,7 @@ use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::{Corrupt, InodeNumber, xattr};
 use pext4_sync::order::Class;
-use pext4_sync::{Mutex, Near};
+use pext4_sync::{Map, Mutex, Near};
 
 use crate::error::{Error, Refusal, Result};
 use crate::inode::table::Inodes;
@@ -36,7 +35,7 @@ const STRUCTURE: &str = "inode of an attribute's value";
 /// What a volume remembers of its values.
 pub struct Values {
     /// By hash, where a value was last seen. A hint: the inode may have ended.
-    seen: Mutex<BTreeMap<u32, InodeNumber>>,
+    seen: Map<u32, InodeNumber>,
     /// Those that lost their last reference and are to be reaped.
     ended: Mutex<Vec<Arc<Inode>>>,
 }
@@ -45,23 +44,23 @@ impl Values {
     /// None yet.
     pub(crate) fn new() -> Self {
         Self {
-            seen: Mutex::new(Class::Leaf, BTreeMap::new()),
+            seen: Map::new(Class::Leaf),
             ended: Mutex::new(Class::Leaf, Vec::new()),
         }
     }
 
-    /// Remembers where a value with this hash lies.
+    /// Remembers where a value with this hash lies. A shard of the memory that is full begins anew.
     pub(crate) fn remember(&self, hash: u32, number: InodeNumber) {
-        let mut seen = self.seen.lock();
-        if seen.len() >= MOST_REMEMBERED {
-            seen.clear();
+        let shard = self.seen.shard_of(&hash);
+        if self.seen.shard_len(shard) >= MOST_REMEMBERED.div_ceil(self.seen.shard_count()) {
+            self.seen.retain_shard(shard, |_, _| false);
         }
-        seen.insert(hash, number);
+        self.seen.insert(hash, number);
     }
 
     /// Where a value with this hash may lie.
     pub(crate) fn recall(&self, hash: u32) -> Option<InodeNumber> {
-        self.seen.lock().get(&hash).copied()
+        self.seen.get(&hash)
     }
 
     /// Leaves an inode without name and reference to whoever holds no lock next.
@@ -208,5 +207,22 @@ impl Inodes {
                 Ok(())
             }
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{InodeNumber, MOST_REMEMBERED, Values};
+
+    #[test]
+    fn the_memory_of_values_is_bounded_and_keeps_the_last() {
+        let values = Values::new();
+        let many = u32::try_from(3 * MOST_REMEMBERED).expect("a small number");
+        for hash in 0..many {
+            values.remember(hash, InodeNumber(hash + 12));
+            assert_eq!(values.recall(hash), Some(InodeNumber(hash + 12)));
+        }
+        let kept = (0..many).filter(|&hash| values.recall(hash).is_some());
+        assert!(kept.count() <= 2 * MOST_REMEMBERED);
     }
 }
