@@ -4,6 +4,8 @@
 //! the whole result. An image is made by anyone, so in release builds the start value differs from
 //! process to process, and nobody can prepare numbers that all fall into one bucket; in debug
 //! builds it is fixed, so that a failing run can be repeated.
+//! [`NeighbourHash`] has none: it chooses shards of a map, whose tables are hashed as all others, so whoever
+//! prepares numbers gets one busy shard and no slow table.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};

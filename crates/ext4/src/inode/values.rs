@@ -17,7 +17,7 @@ use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::{Corrupt, InodeNumber, xattr};
 use pext4_sync::order::Class;
-use pext4_sync::{Map, Mutex, Near};
+use pext4_sync::{Map, Near, Stack};
 
 use crate::error::{Error, Refusal, Result};
 use crate::inode::table::Inodes;
@@ -37,7 +37,7 @@ pub struct Values {
     /// By hash, where a value was last seen. A hint: the inode may have ended.
     seen: Map<u32, InodeNumber>,
     /// Those that lost their last reference and are to be reaped.
-    ended: Mutex<Vec<Arc<Inode>>>,
+    ended: Stack<Arc<Inode>>,
 }
 
 impl Values {
@@ -45,7 +45,7 @@ impl Values {
     pub(crate) fn new() -> Self {
         Self {
             seen: Map::new(Class::Leaf),
-            ended: Mutex::new(Class::Leaf, Vec::new()),
+            ended: Stack::new(),
         }
     }
 
@@ -65,12 +65,12 @@ impl Values {
 
     /// Leaves an inode without name and reference to whoever holds no lock next.
     pub(crate) fn leave(&self, inode: Arc<Inode>) {
-        self.ended.lock().push(inode);
+        self.ended.push(inode);
     }
 
-    /// One that was left.
-    pub(crate) fn take_left(&self) -> Option<Arc<Inode>> {
-        self.ended.lock().pop()
+    /// Those that were left. Where there are none, as after almost every operation, this is a look.
+    pub(crate) fn take_left(&self) -> Option<impl Iterator<Item = Arc<Inode>> + use<>> {
+        (!self.ended.is_empty()).then(|| self.ended.take_all())
     }
 }
 

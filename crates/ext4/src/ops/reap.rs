@@ -91,10 +91,14 @@ impl Volume {
         if !self.inodes.has_values() {
             return Ok(());
         }
-        while let Some(value) = self.inodes.values.take_left() {
-            self.reap_one(&value)?;
+        let mut outcome = Ok(());
+        while let Some(values) = self.inodes.values.take_left() {
+            // One that cannot end keeps no other from it.
+            for value in values {
+                outcome = outcome.and(self.reap_one(&value));
+            }
         }
-        Ok(())
+        outcome
     }
 
     fn reap_one(&self, inode: &Arc<Inode>) -> Result<()> {

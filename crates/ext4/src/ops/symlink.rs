@@ -112,15 +112,15 @@ impl Volume {
     }
 
     fn target(&self, inode: &Inode) -> Result<Vec<u8>> {
+        if inode.is_inline() {
+            return inode.inline_content();
+        }
         let in_place = inode.state(|state| {
             state
                 .slot
                 .is_fast_symlink()
                 .then(|| state.slot.fast_symlink_target().map(<[u8]>::to_vec))
         });
-        if inode.is_inline() {
-            return inode.inline_content();
-        }
         if let Some(target) = in_place {
             return Ok(target.map_err(|corrupt| corrupt.in_inode(inode.number()))?);
         }
