@@ -19,13 +19,13 @@ pub enum Class {
     /// The names of a directory. Several: an ancestor before its descendant, else the smaller
     /// inode number first; the key is the caller's way to say so.
     Directory,
-    /// The names in some leaves of a directory that is held shared.
-    DirectoryLeaf,
     /// One inode's contents and attributes as its users see them. Several: by inode number.
     Inode,
     /// A handle of the journal is open. Not a lock, but starting one may wait for a commit, and a
     /// commit waits for every open handle: what comes above is never taken inside a handle.
     HandleStart,
+    /// The names in some leaves of a directory that is held shared.
+    DirectoryLeaf,
     /// The chain of orphans that begins in the superblock; its links lie in inodes.
     OrphanList,
     /// A shard of the table of inodes in memory; an inode is loaded under it.
@@ -70,9 +70,9 @@ impl Class {
     pub const ALL: [Self; Self::COUNT] = [
         Self::Rename,
         Self::Directory,
-        Self::DirectoryLeaf,
         Self::Inode,
         Self::HandleStart,
+        Self::DirectoryLeaf,
         Self::OrphanList,
         Self::InodeTable,
         Self::InodeMap,

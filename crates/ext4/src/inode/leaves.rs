@@ -1,11 +1,16 @@
 //! Locks of the leaves of one directory.
 //!
 //! There is a fixed number of them, chosen by the leaf's block. Whoever changes a name of a leaf
-//! holds the directory's lock shared and the leaf's exclusively. Lookups take no lock of a leaf. A
-//! lookup that finds a name and then takes a hold of its inode must be sure that the name was
-//! still there when it had the hold, or the inode may have ended meanwhile: so every removal is
-//! counted beside the lock before the name goes, and a lookup that sees the count as it was before
-//! it looked is sure.
+//! holds the directory's lock shared and the leaf's exclusively, the latter for the change alone.
+//! What is looked at without the lock is made sure of by a count beside it, which grows under the
+//! lock when the leaf *has been* changed, and before the links of the name's inode do:
+//!
+//! - Who looked at the leaf, then took the lock, and sees the count as it was before it looked, need
+//!   not look again.
+//! - A lookup that finds a name and then takes a hold of its inode must be sure that the name was
+//!   still there when it had the hold, or the inode may have ended meanwhile. If the count of
+//!   removals is as it was before it looked, it is sure. (A count that grew before the change would
+//!   not do: the lookup could begin between the two.)
 
 use pext4_ondisk::LogicalBlock;
 use pext4_sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +19,9 @@ use pext4_sync::{Mutex, MutexGuard, Sharded, topology};
 
 /// Locks for each shard: makers of files in one directory meet where two leaves have one lock.
 const FOR_EACH_SHARD: usize = 8;
+/// One removal, as it is counted; names entered that fill the lower half look like one, which costs
+/// somebody a second look.
+const REMOVAL: u64 = 1 << 32;
 /// Locks at most; a directory that is changed leaf by leaf has them in memory.
 const MOST: usize = 512;
 
@@ -24,7 +32,14 @@ pub struct Leaves {
 
 struct Stripe {
     lock: Mutex<()>,
-    removals: AtomicU64,
+    /// Names entered in the lower half, names removed in the upper.
+    changes: AtomicU64,
+}
+
+/// One leaf, and those that share its lock.
+#[derive(Clone, Copy)]
+pub struct Leaf<'a> {
+    stripe: &'a Stripe,
 }
 
 /// One leaf, locked.
@@ -38,36 +53,133 @@ impl Leaves {
         let count = (FOR_EACH_SHARD * topology::shard_count()).min(MOST);
         let stripe = |_| Stripe {
             lock: Mutex::new(Class::DirectoryLeaf, ()),
-            removals: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
         };
         Self {
             stripes: Sharded::with_count(count, stripe),
         }
     }
 
-    fn stripe(&self, leaf: LogicalBlock) -> &Stripe {
-        self.stripes
-            .get(leaf.get() as usize & (self.stripes.count() - 1))
+    /// A leaf, by its block in the directory.
+    pub fn leaf(&self, block: LogicalBlock) -> Leaf<'_> {
+        let place = block.get() as usize & (self.stripes.count() - 1);
+        Leaf {
+            stripe: self.stripes.get(place),
+        }
     }
+}
 
-    /// Waits for a leaf.
-    pub fn lock(&self, leaf: LogicalBlock) -> LeafGuard<'_> {
-        let stripe = self.stripe(leaf);
+impl<'a> Leaf<'a> {
+    /// Waits for the leaf.
+    pub fn lock(self) -> LeafGuard<'a> {
         LeafGuard {
-            stripe,
-            _guard: stripe.lock.lock(),
+            stripe: self.stripe,
+            _guard: self.stripe.lock.lock(),
         }
     }
 
-    /// How many names were removed from a leaf and those that share its lock, so far.
-    pub fn removals(&self, leaf: LogicalBlock) -> u64 {
-        self.stripe(leaf).removals.load(Ordering::SeqCst)
+    /// How many changes were made so far.
+    pub fn changes(self) -> u64 {
+        self.stripe.changes.load(Ordering::SeqCst)
+    }
+
+    /// How many names were removed so far.
+    pub fn removals(self) -> u64 {
+        self.changes() / REMOVAL
     }
 }
 
 impl LeafGuard<'_> {
-    /// Says that a name is about to be removed.
+    /// Says that a name was entered.
+    pub fn note_entry(&self) {
+        self.stripe.changes.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Says that a name was removed. Its inode has its links still.
     pub fn note_removal(&self) {
-        self.stripe.removals.fetch_add(1, Ordering::SeqCst);
+        // In one order with the count of holds: a lookup sees the one, or the end the other.
+        self.stripe.changes.fetch_add(REMOVAL, Ordering::SeqCst);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    //! A leaf whose content is one number, zero for no name.
+
+    use std::sync::Arc;
+
+    use pext4_ondisk::LogicalBlock;
+    use pext4_sync::atomic::{AtomicU64, Ordering};
+    use pext4_sync::thread;
+
+    use super::Leaves;
+
+    struct Directory {
+        leaves: Leaves,
+        content: AtomicU64,
+    }
+
+    impl Directory {
+        fn new(content: u64) -> Arc<Self> {
+            Arc::new(Self {
+                leaves: Leaves::new(),
+                content: AtomicU64::new(content),
+            })
+        }
+
+        /// Looks, locks, looks again if it has to, and changes `from` to `to`.
+        fn change(&self, from: u64, to: u64) -> bool {
+            let leaf = self.leaves.leaf(LogicalBlock(1));
+            let changes = leaf.changes();
+            let seen = self.content.load(Ordering::Acquire);
+            let guard = leaf.lock();
+            let now = self.content.load(Ordering::Acquire);
+            if leaf.changes() == changes {
+                assert_eq!(now, seen, "what was seen is still so");
+            }
+            if now != from {
+                return false;
+            }
+            self.content.store(to, Ordering::Release);
+            if to == 0 {
+                guard.note_removal();
+            } else {
+                guard.note_entry();
+            }
+            true
+        }
+    }
+
+    #[test]
+    fn an_unchanged_count_means_an_unchanged_leaf() {
+        pext4_sync::model(|| {
+            let directory = Directory::new(0);
+            let beside = Arc::clone(&directory);
+            let other = thread::spawn("other", move || beside.change(0, 2));
+            let mine = directory.change(0, 1);
+            let others = other.join().expect("it does not panic");
+            assert!(mine != others, "one of them enters the name");
+        });
+    }
+
+    #[test]
+    fn a_lookup_that_sees_no_removal_held_a_name_that_was_there() {
+        pext4_sync::model(|| {
+            let directory = Directory::new(1);
+            let ended = Arc::new(AtomicU64::new(0));
+            let (beside, end) = (Arc::clone(&directory), Arc::clone(&ended));
+            let other = thread::spawn("other", move || {
+                assert!(beside.change(1, 0));
+                end.store(1, Ordering::SeqCst);
+            });
+            let leaf = directory.leaves.leaf(LogicalBlock(1));
+            let removals = leaf.removals();
+            let found = directory.content.load(Ordering::Acquire) == 1;
+            let had_ended = ended.load(Ordering::SeqCst) == 1;
+            if found && leaf.removals() == removals {
+                assert!(!had_ended, "the inode was there when it was held");
+            }
+            other.join().expect("it does not panic");
+        });
     }
 }

@@ -1,11 +1,17 @@
 //! Which part of a directory an operation on one name locks.
 //!
 //! - *Whole*: the directory, exclusively.
-//! - *Leaf*: the directory shared, and the leaf that has the name, or would have it. Others make and
-//!   remove names in other leaves meanwhile. It needs an index, a name whose hash does not go on in
-//!   the next leaf, and room in the leaf; who finds that something is missing gives the locks back
-//!   and begins again with the whole directory. Splits, renames and everything else that reaches
-//!   beyond a leaf lock the whole.
+//! - *Leaf*: the directory shared, and the leaf that has the name, or would have it, while it is
+//!   changed. Others make and remove names in other leaves meanwhile. It needs an index, a name
+//!   whose hash does not go on in the next leaf, and room in the leaf. Splits, renames and
+//!   everything else that reaches beyond a leaf lock the whole.
+//!
+//! An operation on a leaf first looks for the name without the leaf's lock, does all that it can do
+//! without it (starts its handle, makes the inode), takes the lock, looks again if others changed
+//! the leaf meanwhile, and changes it. The leaf's lock is thus held for a small part of the
+//! operation. Whoever finds then that the name has come or gone, or that the room is no more, and
+//! whoever cannot do with a leaf from the beginning, takes back what it did and begins again with
+//! the whole directory (`Refused(Busy)`, within this module's callers alone).
 
 use std::sync::Arc;
 
@@ -14,8 +20,8 @@ use pext4_sync::{BiasedReadGuard, BiasedWriteGuard, Near};
 
 use super::{DIRECTORY_CREDITS, ENTRY_CREDITS, check_directory, lock_exclusive, lock_shared};
 use crate::dir::{self, DirectoryFile, Found, Spot, Vacancy};
-use crate::error::Result;
-use crate::inode::leaves::LeafGuard;
+use crate::error::{Refusal, Result};
+use crate::inode::leaves::{Leaf, LeafGuard};
 use crate::inode::{Inode, present};
 use crate::options::DirectoryLocks;
 use crate::statistics::Event;
@@ -30,63 +36,106 @@ pub(super) enum Change {
     Remove,
 }
 
-/// A name that nobody else can change meanwhile.
-pub(super) struct LockedName<'a> {
+/// What of the directory is locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// The leaf of the name, for the change.
+    Leaf,
+    /// All of it, from the look to the end.
+    Whole,
+}
+
+/// A name that was looked for, in a directory that is locked as far as is needed.
+pub(super) struct Located<'a> {
     /// What it leads to.
     pub found: Option<Found>,
-    place: Place,
-    _locks: Locks<'a>,
+    vacancy: Option<Vacancy>,
+    locks: Locks<'a>,
 }
 
-/// Where the name is, or is to be.
-#[derive(Clone, Copy)]
-enum Place {
-    Anywhere,
-    There(Spot),
-    Vacant(Vacancy),
-}
-
-/// What keeps others away. The leaf's lock goes before the directory's.
+/// What keeps others away.
 enum Locks<'a> {
     Whole {
         _directory: BiasedWriteGuard<'a, ()>,
     },
-    Leaf {
-        leaf: LeafGuard<'a>,
-        _directory: BiasedReadGuard<'a, ()>,
-    },
+    Leaf(InLeaf<'a>),
 }
 
-impl LockedName<'_> {
+/// Where a name was located without the lock of its leaf.
+struct InLeaf<'a> {
+    spot: Spot,
+    leaf: Leaf<'a>,
+    /// Of the leaf, before it was looked at.
+    changes: u64,
+    _directory: BiasedReadGuard<'a, ()>,
+}
+
+impl InLeaf<'_> {
+    fn has_changed(&self) -> bool {
+        self.leaf.changes() != self.changes
+    }
+}
+
+impl Located<'_> {
     /// Metadata blocks that entering the name may dirty: where a leaf has room, that and the
     /// directory's inode.
     pub(super) fn entering_credits(&self) -> u32 {
-        match self.place {
-            Place::Vacant(_) => ENTRY_CREDITS,
-            Place::Anywhere | Place::There(_) => DIRECTORY_CREDITS,
+        match self.vacancy {
+            Some(_) => ENTRY_CREDITS,
+            None => DIRECTORY_CREDITS,
+        }
+    }
+
+    /// What was found out about the inode of the name. The name may have gone meanwhile and its
+    /// inode ended, which would explain any refusal: then `Refused(Busy)`.
+    pub(super) fn unless_changed<R>(&self, result: Result<R>) -> Result<R> {
+        match &self.locks {
+            Locks::Leaf(place) if result.is_err() && place.has_changed() => {
+                Err(Refusal::Busy.into())
+            }
+            _ => result,
         }
     }
 }
 
 impl Volume {
-    /// Locks a name of a directory, which must be one that can be changed.
-    pub(super) fn lock_name<'a>(
+    /// Runs an operation on one name: with its leaf, and if that does not do (the operation refuses
+    /// with `Busy`, for no other reason), with the whole directory.
+    pub(super) fn in_leaf_or_whole<R>(
+        &self,
+        directory: &Inode,
+        mut operation: impl FnMut(Part) -> Result<R>,
+    ) -> Result<R> {
+        let tally = &self.inodes.store.tally;
+        if self.has_leaf_locks(directory) {
+            match operation(Part::Leaf) {
+                Err(error) if error.is(Refusal::Busy) => tally.count(Event::LeafRestarts),
+                done => {
+                    tally.count(Event::NamesInLeaf);
+                    return done;
+                }
+            }
+        }
+        tally.count(Event::NamesInWhole);
+        operation(Part::Whole)
+    }
+
+    fn has_leaf_locks(&self, directory: &Inode) -> bool {
+        self.inodes.store.options.scaling.directory == DirectoryLocks::Leaves
+            && dir::is_indexed(directory)
+    }
+
+    /// Locks a directory, which must be one that can be changed, and looks for a name.
+    pub(super) fn locate<'a>(
         &self,
         directory: &'a Arc<Inode>,
         name: &[u8],
         change: Change,
-    ) -> Result<LockedName<'a>> {
-        let tally = &self.inodes.store.tally;
-        if self.inodes.store.options.scaling.directory == DirectoryLocks::Leaves
-            && dir::is_indexed(directory)
-        {
-            if let Some(locked) = self.lock_in_leaf(directory, name, change)? {
-                tally.count(Event::NamesInLeaf);
-                return Ok(locked);
-            }
-            tally.count(Event::LeafRestarts);
+        part: Part,
+    ) -> Result<Located<'a>> {
+        if part == Part::Leaf {
+            return self.locate_in_leaf(directory, name, change);
         }
-        tally.count(Event::NamesInWhole);
         let guard = lock_exclusive(directory)?;
         check_directory(directory, change == Change::Remove)?;
         let names = self.names(directory);
@@ -95,79 +144,97 @@ impl Volume {
             (Change::Enter, None) => dir::vacancy(&names, name)?,
             _ => None,
         };
-        Ok(LockedName {
+        Ok(Located {
             found,
-            place: vacancy.map_or(Place::Anywhere, Place::Vacant),
-            _locks: Locks::Whole { _directory: guard },
+            vacancy,
+            locks: Locks::Whole { _directory: guard },
         })
     }
 
-    fn lock_in_leaf<'a>(
+    fn locate_in_leaf<'a>(
         &self,
         directory: &'a Arc<Inode>,
         name: &[u8],
         change: Change,
-    ) -> Result<Option<LockedName<'a>>> {
+    ) -> Result<Located<'a>> {
         let guard = lock_shared(directory)?;
         check_directory(directory, change == Change::Remove)?;
         let names = self.names(directory);
-        let Some(spot) = dir::spot(&names, name)? else {
-            return Ok(None);
-        };
-        let leaf = directory.leaves().lock(spot.leaf());
+        let spot = dir::spot(&names, name)?.ok_or(Refusal::Busy)?;
+        let leaf = directory.leaves().leaf(spot.leaf());
+        let changes = leaf.changes();
         let found = spot.find(&names, name)?;
-        let place = match (change, &found) {
-            (Change::Enter, None) => match spot.vacancy(&names, name)? {
-                Some(vacancy) => Place::Vacant(vacancy),
-                None => return Ok(None),
-            },
-            _ => Place::There(spot),
+        let vacancy = match (change, &found) {
+            (Change::Enter, None) => Some(spot.vacancy(&names, name)?.ok_or(Refusal::Busy)?),
+            _ => None,
         };
-        let locks = Locks::Leaf {
-            leaf,
-            _directory: guard,
-        };
-        Ok(Some(LockedName {
+        Ok(Located {
             found,
-            place,
-            _locks: locks,
-        }))
+            vacancy,
+            locks: Locks::Leaf(InLeaf {
+                spot,
+                leaf,
+                changes,
+                _directory: guard,
+            }),
+        })
     }
 
-    /// Enters the name, which leads nowhere yet, and notes the directory's times.
-    pub(super) fn enter_locked(
+    /// Enters the name, which led nowhere when it was located, and notes the directory's times.
+    pub(super) fn enter_located(
         &self,
         handle: &mut Handle<'_>,
-        locked: &LockedName<'_>,
+        located: &Located<'_>,
         directory: &Arc<Inode>,
         name: &[u8],
         inode: &Inode,
     ) -> Result<()> {
-        let Place::Vacant(vacancy) = locked.place else {
-            return self.insert_name(handle, directory, name, inode);
+        let place = match (&located.locks, located.vacancy) {
+            (Locks::Whole { .. }, None) => {
+                return self.insert_name(handle, directory, name, inode);
+            }
+            (Locks::Whole { .. }, Some(_)) => None,
+            (Locks::Leaf(place), _) => Some(place),
         };
+        let mut vacancy = located.vacancy;
+        let guard = place.map(|place| place.leaf.lock());
         let mut names =
             DirectoryFile::changing(&self.inodes, &self.directory_settings, directory, handle);
-        vacancy.fill(&mut names, name, inode.number(), inode.file_type())?;
+        if let Some(place) = place.filter(|place| place.has_changed()) {
+            vacancy = match place.spot.find(&names, name)? {
+                Some(_) => None,
+                None => place.spot.vacancy(&names, name)?,
+            };
+        }
+        let vacancy = vacancy.ok_or(Refusal::Busy)?;
+        let filled = vacancy.fill(&mut names, name, inode.number(), inode.file_type());
+        guard.inspect(LeafGuard::note_entry);
+        filled?;
         directory.note_names_changed(handle, present());
         Ok(())
     }
 
     /// Removes the name, which was found, and notes the directory's times.
-    pub(super) fn remove_locked(
+    pub(super) fn remove_located(
         &self,
         handle: &mut Handle<'_>,
-        locked: &LockedName<'_>,
+        located: &Located<'_>,
         directory: &Arc<Inode>,
         name: &[u8],
     ) -> Result<()> {
-        let (Place::There(spot), Locks::Leaf { leaf, .. }) = (locked.place, &locked._locks) else {
+        let Locks::Leaf(place) = &located.locks else {
             return self.remove_name(handle, directory, name);
         };
-        leaf.note_removal();
+        let guard = place.leaf.lock();
         let mut names =
             DirectoryFile::changing(&self.inodes, &self.directory_settings, directory, handle);
-        spot.remove(&mut names, name)?;
+        if place.has_changed() && place.spot.find(&names, name)? != located.found {
+            return Err(Refusal::Busy.into());
+        }
+        let removed = place.spot.remove(&mut names, name);
+        guard.note_removal();
+        drop(guard);
+        removed?;
         directory.note_names_changed(handle, present());
         Ok(())
     }
@@ -181,9 +248,7 @@ impl Volume {
         name: &[u8],
     ) -> Result<Option<Near<Inode>>> {
         let names = self.names(directory);
-        let is_by_leaf = self.inodes.store.options.scaling.directory == DirectoryLocks::Leaves
-            && dir::is_indexed(directory);
-        let spot = if is_by_leaf {
+        let spot = if self.has_leaf_locks(directory) {
             dir::spot(&names, name)?
         } else {
             None
@@ -191,16 +256,16 @@ impl Volume {
         let Some(spot) = spot else {
             return self.hold_found(directory, dir::find(&names, name)?);
         };
-        let leaves = directory.leaves();
-        let before = leaves.removals(spot.leaf());
+        let leaf = directory.leaves().leaf(spot.leaf());
+        let before = leaf.removals();
         let held = self.hold_found(directory, spot.find(&names, name)?);
-        if leaves.removals(spot.leaf()) == before {
+        if leaf.removals() == before {
             return held;
         }
         if let Ok(Some(inode)) = &held {
             self.forget(inode.number(), 1);
         }
-        let _leaf = leaves.lock(spot.leaf());
+        let _leaf = leaf.lock();
         self.hold_found(directory, spot.find(&names, name)?)
     }
 

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use pext4_jbd2::Handle;
+use pext4_sync::Near;
 
 use super::birth::Birth;
-use super::names::{Change, LockedName};
+use super::names::{Change, Located, Part};
 use super::patience::Patience;
 use super::{
     DIRECTORY_CREDITS, INODE_CREDITS, MOST_LINKS, check_changeable, check_directory, check_name,
@@ -111,25 +112,37 @@ impl Volume {
             check_new_name(name)?;
             self.inodes.store.check_writable()?;
             let directory = self.directory(parent)?;
-            let locked = self.lock_name(&directory, name, Change::Enter)?;
-            if locked.found.is_some() {
-                return Err(Refusal::Exists.into());
-            }
-            if birth.kind == FileType::Directory {
-                self.check_room_for_subdirectory(&directory)?;
-            }
-            let credits = locked.entering_credits() + birth_credits(birth.kind);
-            let mut handle = self.inodes.store.start(credits)?;
-            let inode = self.bear(&mut handle, &directory, birth)?;
-            let named = self.name(&mut handle, &locked, (&directory, name), &inode, birth);
-            if let Err(error) = named {
-                self.unbear(&mut handle, &inode)?;
-                return Err(error);
-            }
-            Ok(Entry {
-                inode: inode.number(),
-                attributes: inode.attributes(),
+            self.in_leaf_or_whole(&directory, |part| {
+                self.make_in(&directory, name, birth, part)
             })
+        })
+    }
+
+    fn make_in(
+        &self,
+        directory: &Arc<Inode>,
+        name: &[u8],
+        birth: &Birth<'_>,
+        part: Part,
+    ) -> Result<Entry> {
+        let located = self.locate(directory, name, Change::Enter, part)?;
+        if located.found.is_some() {
+            return Err(Refusal::Exists.into());
+        }
+        if birth.kind == FileType::Directory {
+            self.check_room_for_subdirectory(directory)?;
+        }
+        let credits = located.entering_credits() + birth_credits(birth.kind);
+        let mut handle = self.inodes.store.start(credits)?;
+        let inode = self.bear(&mut handle, directory, birth)?;
+        let named = self.name(&mut handle, &located, (directory, name), &inode, birth);
+        if let Err(error) = named {
+            self.unbear(&mut handle, &inode)?;
+            return Err(error);
+        }
+        Ok(Entry {
+            inode: inode.number(),
+            attributes: inode.attributes(),
         })
     }
 
@@ -137,7 +150,7 @@ impl Volume {
     fn name(
         &self,
         handle: &mut Handle<'_>,
-        locked: &LockedName<'_>,
+        located: &Located<'_>,
         (directory, name): (&Arc<Inode>, &[u8]),
         inode: &Arc<Inode>,
         birth: &Birth<'_>,
@@ -154,7 +167,7 @@ impl Volume {
         }
         // What the inode got so far is taken back with it.
         let before = handle.changes();
-        let inserted = self.enter_locked(handle, locked, directory, name, inode);
+        let inserted = self.enter_located(handle, located, directory, name, inode);
         self.settle(handle, before, inserted)?;
         if birth.kind == FileType::Directory {
             self.add_subdirectory(handle, directory);
@@ -235,32 +248,50 @@ impl Volume {
             if inode.is_directory() {
                 return Err(Refusal::NotPermitted.into());
             }
-            let locked = self.lock_name(&directory, name, Change::Enter)?;
-            let _inode = lock_exclusive(&inode)?;
-            check_changeable(&inode)?;
-            if inode.links() >= u32::from(MOST_LINKS) {
-                return Err(Refusal::TooManyLinks.into());
-            }
-            if locked.found.is_some() {
-                return Err(Refusal::Exists.into());
-            }
-            let credits = locked.entering_credits() + INODE_CREDITS;
-            let mut handle = self.inodes.store.start(credits)?;
-            let linked = self.add_name(&mut handle, &locked, (&directory, name), &inode);
-            self.settle(&handle, 0, linked)?;
-            Ok(self.hand_out(&inode))
+            self.in_leaf_or_whole(&directory, |part| {
+                self.link_in(&inode, &directory, name, part)
+            })
         })
+    }
+
+    fn link_in(
+        &self,
+        inode: &Arc<Inode>,
+        directory: &Arc<Inode>,
+        name: &[u8],
+        part: Part,
+    ) -> Result<Entry> {
+        let located = self.locate(directory, name, Change::Enter, part)?;
+        let _inode = lock_exclusive(inode)?;
+        check_changeable(inode)?;
+        let links = inode.links();
+        if links >= u32::from(MOST_LINKS) {
+            return Err(Refusal::TooManyLinks.into());
+        }
+        if located.found.is_some() {
+            return Err(Refusal::Exists.into());
+        }
+        // A lookup must not meet the name before the count, and no lookup is in a directory that is
+        // locked whole.
+        if links == 0 && part == Part::Leaf {
+            return Err(Refusal::Busy.into());
+        }
+        let credits = located.entering_credits() + INODE_CREDITS;
+        let mut handle = self.inodes.store.start(credits)?;
+        let linked = self.add_name(&mut handle, &located, (directory, name), inode);
+        self.settle(&handle, 0, linked)?;
+        Ok(self.hand_out(inode))
     }
 
     /// One name more. An inode that had none is no orphan any longer.
     fn add_name(
         &self,
         handle: &mut Handle<'_>,
-        locked: &LockedName<'_>,
+        located: &Located<'_>,
         (directory, name): (&Arc<Inode>, &[u8]),
         inode: &Arc<Inode>,
     ) -> Result<()> {
-        self.enter_locked(handle, locked, directory, name, inode)?;
+        self.enter_located(handle, located, directory, name, inode)?;
         let was_unnamed = inode.links() == 0;
         if was_unnamed {
             self.inodes.remove_orphan(handle, inode)?;
@@ -286,24 +317,36 @@ impl Volume {
             }
             self.inodes.store.check_writable()?;
             let directory = self.directory(parent)?;
-            let locked = self.lock_name(&directory, name, Change::Remove)?;
-            let found = locked.found.ok_or(Refusal::NotFound)?;
-            let inode = self.entry_inode(&directory, found.inode)?;
-            if inode.is_directory() {
-                return Err(Refusal::IsADirectory.into());
-            }
-            let lock = lock_exclusive(&inode)?;
-            check_changeable(&inode)?;
-            let mut handle = self.start_removal(&inode)?;
-            let removed = self.remove_locked(&mut handle, &locked, &directory, name);
-            let removed = removed.and_then(|()| self.drop_link(&mut handle, &inode));
-            let is_last = self.settle(&handle, 0, removed)?;
-            drop((handle, lock, locked));
-            if is_last {
-                self.reap_if_due(&inode)?;
-            }
-            Ok(())
+            let unlinked = self.in_leaf_or_whole(&directory, |part| {
+                let located = self.locate(&directory, name, Change::Remove, part)?;
+                let found = located.found.ok_or(Refusal::NotFound)?;
+                let unlinked = self.unlink_located(&directory, name, &located, found.inode);
+                located.unless_changed(unlinked)
+            })?;
+            unlinked.map_or(Ok(()), |inode| self.reap_if_due(&inode))
         })
+    }
+
+    /// Removes a name that was located; the answer is the inode, if that was its last.
+    fn unlink_located(
+        &self,
+        directory: &Arc<Inode>,
+        name: &[u8],
+        located: &Located<'_>,
+        number: InodeNumber,
+    ) -> Result<Option<Near<Inode>>> {
+        let inode = self.entry_inode(directory, number)?;
+        if inode.is_directory() {
+            return Err(Refusal::IsADirectory.into());
+        }
+        let lock = lock_exclusive(&inode)?;
+        check_changeable(&inode)?;
+        let mut handle = self.start_removal(&inode)?;
+        let removed = self.remove_located(&mut handle, located, directory, name);
+        let removed = removed.and_then(|()| self.drop_link(&mut handle, &inode));
+        let is_last = self.settle(&handle, 0, removed)?;
+        drop((handle, lock));
+        Ok(is_last.then_some(inode))
     }
 
     /// Removes an empty directory.

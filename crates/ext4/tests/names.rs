@@ -1,0 +1,124 @@
+//! Threads that fight for one name of a directory with an index: one of them has it.
+
+mod images;
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use images::Image;
+use pext4_fs::{Error, InodeNumber, New, Refusal, Volume};
+
+const ROOT: InodeNumber = InodeNumber::ROOT;
+const THREADS: u32 = 4;
+const ROUNDS: u32 = 2000;
+
+/// A directory of so many names that it has an index.
+fn directory(volume: &Volume) -> InodeNumber {
+    let made = volume.make_directory(ROOT, b"all", &New::default());
+    let directory = made.expect("room for a directory").inode;
+    for number in 0..300 {
+        create(volume, directory, &format!("a name that is there {number}")).expect("a new name");
+    }
+    directory
+}
+
+fn create(volume: &Volume, directory: InodeNumber, name: &str) -> Result<(), Error> {
+    let made = volume.create(directory, name.as_bytes(), &New::default())?;
+    volume.forget(made.inode, 1);
+    Ok(())
+}
+
+/// Lets all threads do the same at the same moment, round by round: in each round one succeeds, and
+/// the others are refused with `refusal`.
+fn one_a_round(act: impl Fn(u32) -> Result<(), Error> + Sync, refusal: Refusal) {
+    let barrier = Barrier::new(THREADS as usize);
+    // Whoever panicked between the barriers would leave the others waiting.
+    let run = || {
+        let mut won = Vec::new();
+        let mut errors = Vec::new();
+        for round in 0..ROUNDS {
+            barrier.wait();
+            match act(round) {
+                Ok(()) => won.push(round),
+                Err(error) if error.is(refusal) => {}
+                Err(error) => errors.push(format!("round {round}: {error}")),
+            }
+        }
+        (won, errors)
+    };
+    let ended: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(run)).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| thread.join().expect("no panic");
+        threads.into_iter().map(join).collect()
+    });
+    let (won, errors): (Vec<Vec<u32>>, Vec<Vec<String>>) = ended.into_iter().unzip();
+    assert_eq!(errors.concat(), Vec::<String>::new());
+    let mut won = won.concat();
+    won.sort_unstable();
+    assert!(won.iter().copied().eq(0..ROUNDS), "{won:?}");
+}
+
+#[test]
+fn of_those_who_make_or_remove_one_name_one_succeeds() {
+    let Some(image) = Image::make(&["-b", "4096", "-N", "16384"]) else {
+        return;
+    };
+    let volume = image.open();
+    let directory = directory(&volume);
+    let before = volume.statistics().expect("counted").free_inodes;
+    let name = |round: u32| format!("fought for {round}");
+    one_a_round(
+        |round| create(&volume, directory, &name(round)),
+        Refusal::Exists,
+    );
+    one_a_round(
+        |round| volume.unlink(directory, name(round).as_bytes()),
+        Refusal::NotFound,
+    );
+    volume.sync().expect("durable");
+    let after = volume.statistics().expect("counted").free_inodes;
+    assert_eq!(after, before, "what lost was taken back");
+    volume.close().expect("it closes");
+    image.assert_clean();
+}
+
+/// A name comes and goes under those who look it up; an inode that had none gets it.
+#[test]
+fn a_file_without_names_gets_one_under_the_eyes_of_others() {
+    let Some(image) = Image::make(&["-b", "4096", "-N", "16384"]) else {
+        return;
+    };
+    let volume = image.open();
+    let directory = directory(&volume);
+    let made = volume.create(directory, b"file", &New::default());
+    let file = made.expect("a new name").inode;
+    volume.unlink(directory, b"file").expect("it is there");
+    let looker = |is_done: &AtomicU32| {
+        while is_done.load(Ordering::Relaxed) == 0 {
+            match volume.lookup(directory, b"file") {
+                Ok(found) => {
+                    assert_eq!(found.inode, file);
+                    volume.forget(found.inode, 1);
+                }
+                Err(error) => assert!(error.is(Refusal::NotFound), "{error}"),
+            }
+        }
+    };
+    let is_done = AtomicU32::new(0);
+    thread::scope(|scope| {
+        for _ in 1..THREADS {
+            scope.spawn(|| looker(&is_done));
+        }
+        for _ in 0..ROUNDS {
+            let linked = volume.link(file, directory, b"file");
+            linked.expect("it is held");
+            volume.forget(file, 1);
+            volume.unlink(directory, b"file").expect("it is there");
+        }
+        is_done.store(1, Ordering::Relaxed);
+    });
+    volume.forget(file, 1);
+    volume.close().expect("it closes");
+    image.assert_clean();
+}
