@@ -285,10 +285,10 @@ fn refuse_fast_commits(
     superblock: &JournalSuperblock,
     next: Tid,
 ) -> Result<(), JournalError> {
-    if superblock.fast_commit_blocks() == 0 {
+    let Some(first) = superblock.first_fast_commit() else {
         return Ok(());
-    }
-    if fast_commit::is_pending(&log.read(superblock.log_end())?, next) {
+    };
+    if fast_commit::is_pending(&log.read(first)?, next) {
         return Err(JournalError::Unsupported(
             "fast commits that wait to be replayed".into(),
         ));

@@ -351,13 +351,13 @@ fn pending_fast_commits_are_refused_by_name_and_old_ones_are_not() {
         rig.superblock.num_fast_commit_blocks = 2;
         rig.log(&[(3, 1)]);
         rig.superblock.start = 20;
-        // The log ends at 22, so that the record wraps there.
+        // The log ends at 22, so that the record wraps there; the block itself is nobody's.
         rig.commit();
         let mut head = vec![0; BLOCK];
         head[..4].copy_from_slice(&[9, 0, 8, 0]);
         head[8..12].copy_from_slice(&tid.0.to_le_bytes());
         rig.area
-            .write(&rig.device, 22, &[&head])
+            .write(&rig.device, 23, &[&head])
             .expect("inside the area");
         if pending {
             rig.refuses("fast commits");

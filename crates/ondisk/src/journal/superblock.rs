@@ -277,6 +277,13 @@ impl JournalSuperblock {
     pub fn log_end(&self) -> u32 {
         self.max_len.saturating_sub(self.fast_commit_blocks())
     }
+
+    /// The first block of the fast-commit area, where there is room for one. Linux leaves the block
+    /// at the log's end unused and begins after it (seen in the journals that it writes).
+    #[must_use]
+    pub fn first_fast_commit(&self) -> Option<u32> {
+        (self.fast_commit_blocks() > 1).then(|| self.log_end().saturating_add(1))
+    }
 }
 
 impl std::fmt::Debug for JournalSuperblock {
@@ -389,5 +396,8 @@ mod tests {
         assert_eq!(superblock.log_end(), 1024 - 256);
         superblock.num_fast_commit_blocks = 100;
         assert_eq!(superblock.log_end(), 924);
+        assert_eq!(superblock.first_fast_commit(), Some(925));
+        superblock.num_fast_commit_blocks = 1;
+        assert_eq!(superblock.first_fast_commit(), None);
     }
 }
