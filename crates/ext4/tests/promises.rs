@@ -189,6 +189,32 @@ fn an_append_only_file_takes_the_times_of_its_writers() {
 }
 
 #[test]
+fn an_append_only_directory_keeps_its_names() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let made = volume.make_directory(ROOT, b"kept", &New::default());
+    let directory = made.expect("room for a directory").inode;
+    for name in [&b"old"[..], b"old2"] {
+        let made = volume.create(directory, name, &New::default());
+        made.expect("room for a file");
+    }
+    for name in [&b"new"[..], b"new2", b"new3"] {
+        file(&volume, name);
+    }
+    set_flags(&volume, directory, EXTENTS | APPEND).expect("append only");
+    let over = |from: &[u8], to: &[u8], mode| volume.rename(ROOT, from, directory, to, mode);
+    for mode in [RenameMode::Replace, RenameMode::Exchange] {
+        let error = over(b"new", b"old", mode).expect_err("append only");
+        assert!(error.is(Refusal::NotPermitted), "{error}");
+    }
+    over(b"new3", b"new3", RenameMode::Replace).expect("it may grow");
+    volume.close().expect("a clean close");
+    image.assert_clean();
+}
+
+#[test]
 fn a_move_may_leave_a_whiteout() {
     let Some(image) = Image::make(&[]) else {
         return;

@@ -188,7 +188,7 @@ impl Volume {
         ways: &Ways,
     ) -> Result<Option<Arc<Inode>>> {
         check_directory(source.directory, true)?;
-        check_directory(target.directory, false)?;
+        check_directory(target.directory, manner.mode == RenameMode::Exchange)?;
         let found =
             dir::find(&self.names(source.directory), source.name)?.ok_or(Refusal::NotFound)?;
         let moved = self.entry_inode(source.directory, found.inode)?;
@@ -218,14 +218,17 @@ impl Volume {
                 Ok(None)
             }
             (_, Some(other)) if other.number() == moved.number() => Ok(None),
-            (_, other) => self.replace(
-                source,
-                target,
-                &moved,
-                other.map(Near::into_own),
-                manner.whiteout,
-                ways.patience,
-            ),
+            (_, other) => {
+                check_directory(target.directory, other.is_some())?;
+                self.replace(
+                    source,
+                    target,
+                    &moved,
+                    other.map(Near::into_own),
+                    manner.whiteout,
+                    ways.patience,
+                )
+            }
         }
     }
 
