@@ -1,4 +1,5 @@
-//! What directories say of when their names were changed, though not every change writes it down.
+//! What directories say of when their names were changed, though not every change writes it down; and
+//! files of when they were written, though not at that time.
 
 mod images;
 
@@ -41,6 +42,33 @@ fn a_change_of_names_after_the_times_were_set_back_is_told() {
     assert_eq!(modified(), past);
     volume.unlink(root, b"b").expect("the file is there");
     assert_eq!(modified(), now);
+    volume.close().expect("a clean end");
+    image.assert_clean();
+}
+
+#[test]
+fn what_a_cache_writes_back_late_leaves_the_times() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let mut clock = Duration::new(1_700_000_000, 0);
+    let made = {
+        let _held = time::hold(clock);
+        volume.create(InodeNumber::ROOT, b"file", &New::default())
+    };
+    let file = made.expect("room for a file").inode;
+    let born = volume.attributes(file).expect("it is held");
+    clock += Duration::from_secs(6);
+    let _held = time::hold(clock);
+    let written = volume.write_back(file, 0, &[7; 10_000]);
+    assert_eq!(written.expect("room for content"), 10_000);
+    let told = volume.attributes(file).expect("it is held");
+    assert_eq!(told.size, 10_000);
+    assert_eq!((told.modified, told.changed), (born.modified, born.changed));
+    volume.write(file, 0, b"now").expect("room for content");
+    let told = volume.attributes(file).expect("it is held");
+    assert_eq!(told.modified.seconds, 1_700_000_006);
     volume.close().expect("a clean end");
     image.assert_clean();
 }

@@ -104,14 +104,18 @@ impl FuserTransport {
     /// that to the server, would remember them. It must forget before the caller goes on; the
     /// caller's open file keeps the node, so the kernel has nothing to wait for.
     fn take_set_id(&self, node: INodeNo, due: bool) -> Answer<()> {
-        if due
-            && self.dispatch.take_set_id(node.0)?
-            && let Some(notifier) = self.notifier.get()
-        {
+        if due && self.dispatch.take_set_id(node.0)? {
+            self.forget_attributes(node);
+        }
+        Ok(())
+    }
+
+    /// Has the kernel ask anew for the attributes of a node that an answer does not tell it of.
+    fn forget_attributes(&self, node: INodeNo) {
+        if let Some(notifier) = self.notifier.get() {
             // Without the node there is nothing to forget.
             let _ = notifier.inval_inode(node, -1, 0);
         }
-        Ok(())
     }
 
     fn sync(&self, node: INodeNo, data_only: bool, reply: ReplyEmpty) {
@@ -458,7 +462,7 @@ impl Filesystem for FuserTransport {
         let is_late = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let written = self
             .take_set_id(node, flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID))
-            .and_then(|()| self.dispatch.write(node.0, offset, data));
+            .and_then(|()| self.dispatch.write(node.0, offset, data, is_late));
         match written {
             // Of what it writes late the kernel takes no count: all or an error.
             Ok(length) if is_late && length < data.len() => {
@@ -555,11 +559,11 @@ impl Filesystem for FuserTransport {
         reply: ReplyEmpty,
     ) {
         placement::serve(request.pid());
-        done(
-            self.dispatch
-                .set_xattr(caller(request), node.0, name.as_bytes(), value, flags),
-            reply,
-        );
+        let set = self
+            .dispatch
+            .set_xattr(caller(request), node.0, name.as_bytes(), value, flags);
+        self.forget_attributes(node);
+        done(set, reply);
     }
 
     fn getxattr(
@@ -584,7 +588,9 @@ impl Filesystem for FuserTransport {
 
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         placement::serve(request.pid());
-        done(self.dispatch.remove_xattr(node.0, name.as_bytes()), reply);
+        let removed = self.dispatch.remove_xattr(node.0, name.as_bytes());
+        self.forget_attributes(node);
+        done(removed, reply);
     }
 
     fn ioctl(
@@ -600,6 +606,7 @@ impl Filesystem for FuserTransport {
     ) {
         match self.dispatch.control(node.0, command, input) {
             Ok(mut bytes) => {
+                self.forget_attributes(node);
                 bytes.truncate(room as usize);
                 reply.ioctl(0, &bytes);
             }

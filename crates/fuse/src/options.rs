@@ -99,7 +99,25 @@ impl Options {
     fn one(&mut self, option: &str) -> Result<(), OptionError> {
         let kernel = &mut self.kernel;
         match option {
-            "defaults" => {}
+            // What holds anyway, and what is said to those who read a table of mounts.
+            "defaults"
+            | "relatime"
+            | "default_permissions"
+            | "acl"
+            | "user_xattr"
+            | "auto"
+            | "noauto"
+            | "nofail"
+            | "user"
+            | "users"
+            | "nouser"
+            | "owner"
+            | "group"
+            | "_netdev"
+            | "data=ordered"
+            | "barrier"
+            | "barrier=1" => {}
+            _ if option.starts_with("x-") => {}
             "ro" | "rw" => {
                 kernel.read_only = option == "ro";
                 self.volume.read_only = kernel.read_only;
@@ -188,6 +206,12 @@ mod tests {
         assert_eq!(later.kernel, KernelOptions::default());
         assert!(!later.volume.read_only);
         assert_eq!(later.volume.commit_interval, Duration::from_secs(5));
+    }
+
+    #[test]
+    fn what_a_table_of_mounts_says_is_taken() {
+        let list = "defaults,relatime,user,noauto,nofail,_netdev,x-systemd.automount,acl";
+        assert_eq!(parsed(list).unwrap().kernel, KernelOptions::default());
     }
 
     #[test]

@@ -6,9 +6,19 @@ use pext4_sync::Near;
 use super::birth::Birth;
 use super::{INODE_CREDITS, check_directory};
 use crate::error::{Refusal, Result};
+use crate::inode::data::SLOT_CREDITS;
 use crate::inode::{Inode, Reach};
 use crate::types::{AllocateMode, Entry, FileType, InodeNumber, MappedRange, New};
 use crate::volume::Volume;
+
+/// Who writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Writer {
+    /// The program whose write it is, now.
+    Caller,
+    /// A cache that kept it for some time.
+    Cache,
+}
 
 impl Volume {
     /// An inode that must be a regular file.
@@ -65,13 +75,33 @@ impl Volume {
     /// `Refused(NoSpace)` if not a byte could be written, `Refused(FileTooLarge | ReadOnly |
     /// NotPermitted | IsADirectory)`, `Corrupt`, `Io`.
     pub fn write(&self, inode: InodeNumber, offset: u64, from: &[u8]) -> Result<usize> {
+        self.write_by(Writer::Caller, inode, offset, from)
+    }
+
+    /// As [`Volume::write`], for a cache above the volume that writes its pages back some time after
+    /// the caller wrote: the times stay, which that cache sets when the caller does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::write`].
+    pub fn write_back(&self, inode: InodeNumber, offset: u64, from: &[u8]) -> Result<usize> {
+        self.write_by(Writer::Cache, inode, offset, from)
+    }
+
+    fn write_by(
+        &self,
+        writer: Writer,
+        inode: InodeNumber,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<usize> {
         let mut done = 0;
         loop {
             let rest = &from[done..];
             let at = offset
                 .checked_add(done as u64)
                 .ok_or(Refusal::FileTooLarge)?;
-            match self.write_some(inode, at, rest) {
+            match self.write_some(writer, inode, at, rest) {
                 Ok(count) if count == rest.len() => return Ok(from.len()),
                 // The next try finds no space, and so waits for what is about to be free.
                 Ok(count) => done += count,
@@ -81,12 +111,27 @@ impl Volume {
         }
     }
 
-    fn write_some(&self, inode: InodeNumber, offset: u64, from: &[u8]) -> Result<usize> {
+    fn write_some(
+        &self,
+        writer: Writer,
+        inode: InodeNumber,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<usize> {
         self.run(|| {
             let inode = self.regular(inode)?;
             let _lock = super::lock_exclusive(&inode)?;
             check_not_immutable(&inode)?;
-            self.inodes.write_data(&inode, offset, from)
+            if writer == Writer::Caller {
+                return self.inodes.write_data(&inode, offset, from);
+            }
+            let times = inode.state(|state| (state.slot.modified, state.slot.changed));
+            let written = self.inodes.write_data(&inode, offset, from)?;
+            let mut handle = self.inodes.store.start(SLOT_CREDITS)?;
+            inode.edit(&mut handle, Reach::Attributes, |state| {
+                (state.slot.modified, state.slot.changed) = times;
+            });
+            Ok(written)
         })
     }
 

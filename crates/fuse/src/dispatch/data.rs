@@ -60,15 +60,16 @@ impl Dispatch {
         self.answer(self.volume.read(Self::inode(node)?, offset, into))
     }
 
-    /// Writes `from`.
+    /// Writes `from`. What the kernel writes late, from its pages, leaves the times as they are: it
+    /// keeps them itself, and has told them to those who asked.
     ///
     /// # Errors
     /// The volume's.
-    pub fn write(&self, node: u64, offset: u64, from: &[u8]) -> Answer<usize> {
+    pub fn write(&self, node: u64, offset: u64, from: &[u8], is_late: bool) -> Answer<usize> {
         let inode = Self::inode(node)?;
         let old = self.old_of_append_only(inode, offset, from)?;
-        let written = self.answer(self.write_all(inode, offset + old as u64, &from[old..]))?;
-        Ok(old + written)
+        let written = self.write_all(inode, offset + old as u64, &from[old..], is_late);
+        Ok(old + self.answer(written)?)
     }
 
     /// How many bytes of `from` are what an append-only file has there already; 0 for other files.
@@ -90,11 +91,24 @@ impl Dispatch {
         Ok(length)
     }
 
-    fn write_all(&self, inode: InodeNumber, offset: u64, from: &[u8]) -> Result<usize, Error> {
+    fn write_all(
+        &self,
+        inode: InodeNumber,
+        offset: u64,
+        from: &[u8],
+        is_late: bool,
+    ) -> Result<usize, Error> {
+        let write = |at, rest: &[u8]| {
+            if is_late {
+                self.volume.write_back(inode, at, rest)
+            } else {
+                self.volume.write(inode, at, rest)
+            }
+        };
         let mut done = 0;
         while done < from.len() {
             let (at, rest) = (offset + done as u64, &from[done..]);
-            match self.with_room(|| self.volume.write(inode, at, rest)) {
+            match self.with_room(|| write(at, rest)) {
                 Ok(count) => done += count,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
