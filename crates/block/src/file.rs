@@ -2,7 +2,8 @@
 //!
 //! Opening takes an advisory lock (`flock`) on it, exclusive for writing and shared for reading, so
 //! that two mounts of one image exclude each other; a block device opened for writing is claimed
-//! as well (`O_EXCL`), which fails while the kernel has it mounted. Errors name the file.
+//! as well (`O_EXCL`), which fails while the kernel has it mounted. A file that the kernel has
+//! mounted by a loop device is refused for writing. Errors name the file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
@@ -16,6 +17,7 @@ use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use crate::device::{Device, check_range, total_length};
+use crate::loops;
 
 /// How often a file that is in use is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
@@ -55,6 +57,15 @@ struct FileError {
     path: PathBuf,
     action: String,
     source: io::Error,
+}
+
+/// Opens a file or block device to look at it, without a lock: it may be in use.
+///
+/// # Errors
+/// It cannot be opened, or is neither a file nor a block device (a pipe would wait for a writer).
+pub fn open_to_look(path: &Path) -> io::Result<File> {
+    Kind::of(path)?;
+    File::open(path).map_err(|source| error(path, "open it", source))
 }
 
 /// An error of the same kind that names the file.
@@ -288,12 +299,33 @@ fn try_open_locked(path: &Path, options: &OpenOptions, access: Access) -> io::Re
         Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
     };
     match rustix::fs::flock(&file, operation) {
-        Ok(()) if is_still_at(&file, path) => Ok(Some(file)),
+        Ok(()) if is_still_at(&file, path) => {
+            refuse_if_looped(&file, path, access)?;
+            Ok(Some(file))
+        }
         // Whoever had it has put another file in its place: that one counts.
         Ok(()) => Ok(None),
         Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(None),
         Err(errno) => Err(error(path, "lock it", errno)),
     }
+}
+
+/// Two that write to one file system each destroy what the other does.
+fn refuse_if_looped(file: &File, path: &Path, access: Access) -> io::Result<()> {
+    let mounted = match file.metadata() {
+        Ok(metadata) if access == Access::ReadWrite && metadata.is_file() => {
+            loops::mounted_on(&metadata)
+        }
+        _ => None,
+    };
+    mounted.map_or(Ok(()), |directory| {
+        let directory = directory.display();
+        let problem = format!(
+            "the kernel has it mounted on {directory} by a loop device; `umount {directory}` ends that"
+        );
+        let refusal = io::Error::new(io::ErrorKind::ResourceBusy, problem);
+        Err(error(path, "write to it", refusal))
+    })
 }
 
 /// Whether a path leads to an open file; what cannot be found out does.

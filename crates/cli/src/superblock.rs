@@ -1,11 +1,11 @@
 //! The superblock of an image that is not opened, only looked at.
 
-use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
+use pext4_block::open_to_look;
 use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::superblock::{self, Superblock};
 
@@ -15,7 +15,7 @@ use pext4_ondisk::superblock::{self, Superblock};
 /// The file cannot be read, or is no ext4.
 pub fn read(image: &Path) -> Result<Superblock> {
     let name = || image.display().to_string();
-    let file = File::open(image).with_context(name)?;
+    let file = open_to_look(image)?;
     let mut bytes = [0; superblock::SIZE];
     file.read_exact_at(&mut bytes, superblock::OFFSET)
         .map_err(|error| match error.kind() {

@@ -386,6 +386,11 @@ fn linux_and_pext4_see_the_same_files() {
         )
         .unwrap();
     }
+    // Two that write to one image would destroy what the other does.
+    for command in ["rm", "mkdir"] {
+        let said = fail(pext4([command]).arg(&place.image).arg("/directory/7"), 1);
+        assert!(said.contains("the kernel has it mounted on"), "{said}");
+    }
     succeed(Command::new("umount").arg(&place.point));
     by_linux.forget();
 

@@ -201,6 +201,17 @@ fn what_is_no_image_is_refused_by_every_command() {
     fail(&mut pext4(["ls"]), 2);
 }
 
+/// A pipe without a writer would keep whoever opens it waiting.
+#[test]
+fn a_pipe_is_no_image() {
+    let place = Place::empty();
+    succeed(Command::new("mkfifo").arg(&place.image));
+    for arguments in [&["info"][..], &["ls"], &["mkfs", "--size", "64M"]] {
+        let said = fail(pext4(arguments).arg(&place.image), 1);
+        assert!(said.contains("neither a regular file"), "{said}");
+    }
+}
+
 #[test]
 fn a_reader_who_has_had_enough_is_no_error() {
     let Some(place) = filled() else { return };

@@ -1,6 +1,6 @@
 //! `pext4 mkfs`: makes an empty file system.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use pext4_block::{Access, Device, FileDevice};
+use pext4_block::{Access, Device, FileDevice, open_to_look};
 use pext4_image::mkfs::{Design, Made, Options};
 use uuid::Uuid;
 
@@ -152,7 +152,7 @@ fn target(arguments: &Arguments) -> Result<Target> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(error).with_context(name),
     };
-    if existing.is_some() && !arguments.force && !is_empty(image).with_context(name)? {
+    if existing.is_some() && !arguments.force && !is_empty(image)? {
         bail!(
             "{}: it holds something already; --force overwrites it",
             name()
@@ -186,9 +186,12 @@ fn cleared(image: &Path, device: FileDevice) -> Result<FileDevice> {
 }
 
 /// Whether the start of a file or device, where every format has its mark, is all zeroes.
-fn is_empty(image: &Path) -> io::Result<bool> {
+fn is_empty(image: &Path) -> Result<bool> {
     let mut start = Vec::new();
-    File::open(image)?.take(LOOKED_AT).read_to_end(&mut start)?;
+    open_to_look(image)?
+        .take(LOOKED_AT)
+        .read_to_end(&mut start)
+        .with_context(|| image.display().to_string())?;
     Ok(start.iter().all(|&byte| byte == 0))
 }
 
