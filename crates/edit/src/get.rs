@@ -309,19 +309,21 @@ impl Extractor<'_> {
         Ok(true)
     }
 
-    /// Attributes of what is open.
+    /// Attributes of what is open. The owner first: a change of owner takes capabilities and
+    /// set-user-ID bits away. The mode after the extended attributes: an ordinary user may give none
+    /// to a file that is not to be written.
     fn dress(&mut self, file: BorrowedFd<'_>, place: &Place, facts: &Facts) -> Result<()> {
+        if self.options.owners {
+            let (uid, gid) = owner(facts);
+            rustix::fs::fchown(file, Some(uid), Some(gid))
+                .on(&shown(place), "give it its owner")?;
+        }
         for (name, value) in &facts.xattrs {
             if let Some(value) = self.wanted(name, value) {
                 let key = OsStr::from_bytes(name);
                 let done = rustix::fs::fsetxattr(file, key, &value, XattrFlags::empty());
                 self.got.attributes_left += u64::from(done.is_err());
             }
-        }
-        if self.options.owners {
-            let (uid, gid) = owner(facts);
-            rustix::fs::fchown(file, Some(uid), Some(gid))
-                .on(&shown(place), "give it its owner")?;
         }
         rustix::fs::fchmod(file, self.mode(facts)).on(&shown(place), "give it its mode")?;
         rustix::fs::futimens(file, &times(facts)).on(&shown(place), "give it its times")

@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 
 use pext4_fs::{
-    Attributes, Entry, FileType, InodeNumber, New, Refusal, SetAttributes, SetTime, SetXattrMode,
-    Time, Volume,
+    Attributes, DeviceNumber, Entry, FileType, InodeNumber, New, Refusal, SetAttributes, SetTime,
+    SetXattrMode, Time, Volume,
 };
 
 use crate::error::{At, Result, refuse};
@@ -19,6 +19,10 @@ use crate::tree::join;
 
 /// Directories in one another at most: a path that Linux takes has no more.
 pub(crate) const MOST_DEPTH: u32 = 1024;
+
+/// The largest numbers of a device.
+const MOST_MAJOR: u32 = 0xFFF;
+const MOST_MINOR: u32 = 0xF_FFFF;
 
 /// What is to be different from the source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -185,6 +189,7 @@ impl<'s> Planter<'s> {
         name: &[u8],
         path: &[u8],
     ) -> Result<Holding<'s>> {
+        check_device(facts, path)?;
         if let Some(there) = find(self.volume(), parent, name, path)? {
             match (there.kind(), facts.kind) {
                 (FileType::Directory, FileType::Directory) => return Ok(there),
@@ -257,6 +262,21 @@ impl<'s> Planter<'s> {
         volume.set_attributes(inode, &change).at(path)?;
         Ok(())
     }
+}
+
+/// ext4 would store other numbers in place of those that it cannot hold.
+fn check_device(facts: &Facts, path: &[u8]) -> Result<()> {
+    let DeviceNumber { major, minor } = facts.device;
+    if major <= MOST_MAJOR && minor <= MOST_MINOR {
+        return Ok(());
+    }
+    refuse(
+        path,
+        format!(
+            "no device can have the numbers {major},{minor}: the major number is {MOST_MAJOR} and \
+             the minor one {MOST_MINOR} at most"
+        ),
+    )
 }
 
 fn earlier(one: Time, two: Time) -> Time {

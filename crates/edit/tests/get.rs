@@ -140,3 +140,65 @@ fn a_link_is_not_a_way_out() {
     assert_eq!(fs::read_dir(&outside).expect("there").count(), 0);
     assert!(!folder.path().join("out").exists());
 }
+
+/// What lets a file's program open raw sockets: revision 2, effective, `cap_net_raw`.
+const CAPABILITY: &[u8] = &[
+    1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+];
+
+/// Whether this process may give a file in `folder` a capability.
+fn may_give_capabilities(folder: &Path) -> bool {
+    let probe = folder.join("probe");
+    fs::write(&probe, b"").expect("there is room");
+    let flags = rustix::fs::XattrFlags::empty();
+    let given = rustix::fs::setxattr(&probe, "security.capability", CAPABILITY, flags).is_ok();
+    if !given {
+        eprintln!("SKIPPED: only root can give a file a capability, and not on every host");
+    }
+    given
+}
+
+#[test]
+fn capabilities_of_files_outlive_the_change_of_owner() {
+    let folder = scratch();
+    if !may_give_capabilities(folder.path()) {
+        return;
+    }
+    let image = image(folder.path());
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+    let path = b"/etc/passwd".to_vec();
+    for change in [
+        Change::SetOwner {
+            path: path.clone(),
+            uid: Some(1234),
+            gid: Some(77),
+            recursive: false,
+            no_follow: false,
+        },
+        Change::SetMode {
+            path: path.clone(),
+            mode: "6755".parse().expect("a mode"),
+            recursive: false,
+        },
+        Change::SetXattr {
+            path,
+            name: b"security.capability".to_vec(),
+            value: CAPABILITY.to_vec(),
+        },
+    ] {
+        session.apply(&change).expect("there is room");
+    }
+    session.finish().expect("there is room");
+    let out = folder.path().join("out");
+    let got = get(&image, "/etc/passwd", &out).expect("there is room");
+    assert_eq!(got.attributes_left, 0);
+    let mut value = [0; 64];
+    let length = rustix::fs::getxattr(&out, "security.capability", value.as_mut_slice());
+    let length = length.expect("it is there");
+    assert_eq!(&value[..length], CAPABILITY);
+    let stat = fs::metadata(&out).expect("there");
+    assert_eq!(
+        (stat.uid(), stat.gid(), stat.mode() & 0o7777),
+        (1234, 77, 0o6755)
+    );
+}

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use common::filled;
 use pext4_edit::{Change, EditOptions, EditSession, Reader};
 use pext4_fs::{DeviceNumber, FileType, InodeNumber};
+use pext4_ondisk::acl;
 use pext4_testkit::Random;
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::check::e2fsck;
@@ -374,6 +375,273 @@ fn hostile_archives_change_nothing() {
         let error = apply(&image, &archive).expect_err(says);
         assert!(error.contains(says), "{error} / {says}");
         assert!(fs::read(&image).expect("readable") == before, "{says}");
+    }
+}
+
+/// A header with other bytes at one place.
+fn changed(mut header: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
+    header[at..at + bytes.len()].copy_from_slice(bytes);
+    header[148..156].fill(b' ');
+    let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+    header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    header
+}
+
+/// An extended header with one record.
+fn record(key: &str, value: &str) -> Vec<u8> {
+    let rest = key.len() + value.len() + 3;
+    let length = rest + if rest + 2 < 100 { 2 } else { 3 };
+    let mut data = format!("{length} {key}={value}\n").into_bytes();
+    assert_eq!(data.len(), length);
+    data.resize(length.next_multiple_of(512), 0);
+    [header("x", b'x', length, ""), data].concat()
+}
+
+#[test]
+fn device_numbers_that_ext4_cannot_hold_are_refused() {
+    let folder = scratch();
+    let image = fresh(folder.path(), "image");
+    let before = fs::read(&image).expect("readable");
+    let device = |kind, major: &[u8], minor: &[u8]| {
+        let header = changed(header("dev/odd", kind, 0, ""), 329, major);
+        archive(&[changed(header, 337, minor)])
+    };
+    for (archive, says) in [
+        (device(b'3', b"0010000\0", b"0000001\0"), "4095"),
+        (device(b'4', b"0000010\0", b"4000000\0"), "1048575"),
+        (device(b'3', b"no digit", b"0000001\0"), "makes no sense"),
+        (
+            device(b'4', b"0000010\0", b"\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFE"),
+            "makes no sense",
+        ),
+    ] {
+        let error = apply(&image, &archive).expect_err(says);
+        assert!(
+            error.contains("dev/odd") && error.contains(says),
+            "{error} / {says}"
+        );
+        assert!(fs::read(&image).expect("readable") == before, "{says}");
+    }
+    // The largest that there are; and what stands there in the header of a file does not matter.
+    let largest = device(b'4', b"0007777\0", b"3777777\0");
+    let file = changed(header("file", b'0', 0, ""), 329, b"no digit");
+    apply(&image, &[file, largest].concat()).expect("it can be held");
+    let reader = Reader::open(&image).expect("sound");
+    let there = reader.volume().paths().metadata("dev/odd").expect("there");
+    let expected = DeviceNumber {
+        major: 4095,
+        minor: 1_048_575,
+    };
+    assert_eq!(there.device, expected);
+}
+
+#[test]
+fn large_device_numbers_in_records_count() {
+    let folder = scratch();
+    let image = fresh(folder.path(), "image");
+    let archive = archive(&[
+        record("SCHILY.devminor", "300000"),
+        header("odd", b'3', 0, ""),
+    ]);
+    apply(&image, &archive).expect("it can be held");
+    let reader = Reader::open(&image).expect("sound");
+    let there = reader.volume().paths().metadata("odd").expect("there");
+    assert_eq!(there.device.minor, 300_000);
+}
+
+#[test]
+fn the_last_entry_of_a_directory_counts() {
+    let folder = scratch();
+    let image = fresh(folder.path(), "image");
+    let entry = |name, mode: &[u8], time: &[u8]| {
+        let header = changed(header(name, b'5', 0, ""), 100, mode);
+        changed(header, 136, time)
+    };
+    let archive = archive(&[
+        entry("both", b"0000700\0", b"00000000100\0"),
+        header("both/file", b'0', 0, ""),
+        entry("way/", b"0000711\0", b"00000000100\0"),
+        header("link", b'2', 0, "way"),
+        entry("both/", b"0000755\0", b"00000000200\0"),
+        entry("link/", b"0000750\0", b"00000000200\0"),
+    ]);
+    apply(&image, &archive).expect("a sound archive");
+    let reader = Reader::open(&image).expect("sound");
+    for (path, mode) in [("both", 0o755), ("way", 0o750)] {
+        let there = reader.volume().paths().metadata(path).expect("there");
+        assert_eq!(there.mode & 0o7777, mode, "{path}");
+        assert_eq!(there.modified.seconds, 0o200, "{path}");
+    }
+}
+
+/// The permission bits of a file, and its list of this name in the form of system calls.
+fn list_of(image: &Path, path: &str, name: &[u8]) -> (u16, Vec<acl::Entry>) {
+    let reader = Reader::open(image).expect("sound");
+    let held = reader.volume().paths().resolve(path).expect("there");
+    let value = reader
+        .volume()
+        .xattr(held.inode(), name)
+        .expect("it has one");
+    let mode = reader.volume().paths().metadata(path).expect("there").mode & 0o7777;
+    (mode, acl::decode(&value).expect("sound"))
+}
+
+fn acl_entry(tag: u16, permissions: u16, id: u32) -> acl::Entry {
+    acl::Entry {
+        tag,
+        permissions,
+        id,
+    }
+}
+
+#[test]
+fn access_control_lists_in_text_come_along() {
+    let folder = scratch();
+    let expected = [
+        acl_entry(acl::USER_OBJECT, 7, acl::NO_ID),
+        acl_entry(acl::USER, 7, 1000),
+        acl_entry(acl::GROUP_OBJECT, 1, acl::NO_ID),
+        acl_entry(acl::MASK, 5, acl::NO_ID),
+        acl_entry(acl::OTHER, 0, acl::NO_ID),
+    ];
+    for (number, text) in [
+        "user::rwx,user:1000:rwx,group::--x,mask::r-x,other::---",
+        "user::rwx\nuser:1000:rwx\t#effective:r-x\ngroup::--x\nmask::r-x\nother::---\n",
+        "other::,user::rwx,user:lisa:rwx:1000,group::x,mask::rx",
+        "u::rwx,u:1000:rwx,g::--x,m::r-x,o::---",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let image = fresh(folder.path(), &format!("image{number}"));
+        let set_user = changed(header("file", b'0', 0, ""), 100, b"0004644\0");
+        let directory = changed(header("dir/", b'5', 0, ""), 100, b"0000700\0");
+        let archive = archive(&[
+            record("SCHILY.acl.access", text),
+            set_user,
+            record("SCHILY.acl.default", text),
+            directory,
+        ]);
+        apply(&image, &archive).expect(text);
+        e2fsck(&image).expect("sound");
+        let (mode, list) = list_of(&image, "file", acl::ACCESS);
+        assert_eq!((mode, &list[..]), (0o4750, &expected[..]), "{text:?}");
+        let (mode, list) = list_of(&image, "dir", acl::DEFAULT);
+        assert_eq!((mode, &list[..]), (0o700, &expected[..]), "{text:?}");
+    }
+    // Without a mask the group's own entry decides.
+    let image = fresh(folder.path(), "plain");
+    let parts = [
+        record("SCHILY.acl.access", "user::rw-,group::-w-,other::r--"),
+        header("file", b'0', 0, ""),
+    ];
+    apply(&image, &archive(&parts)).expect("it makes sense");
+    assert_eq!(list_of(&image, "file", acl::ACCESS).0, 0o624);
+}
+
+#[test]
+fn access_control_lists_that_cannot_be_kept_are_refused() {
+    let folder = scratch();
+    let image = fresh(folder.path(), "image");
+    let before = fs::read(&image).expect("readable");
+    let base = "user::rwx,group::r-x,other::r-x";
+    for (list, kind, says) in [
+        (format!("{base},mask::r-x,user:lisa:rwx"), b'0', "`lisa`"),
+        (
+            format!("{base},mask::r-x,group:\x1b[31m:rwx"),
+            b'0',
+            "`\\u{1b}[31m`",
+        ),
+        (format!("{base},user:1000:rwx"), b'0', "mask"),
+        (format!("{base},other::r--"), b'0', "twice"),
+        (
+            format!("{base},mask::r-x,user:1:r--,user:1:rwx"),
+            b'0',
+            "twice",
+        ),
+        (
+            format!("{base},mask::r-x,user:4294967295:r--"),
+            b'0',
+            "4294967295",
+        ),
+        ("user::rwx,group::r-x".to_owned(), b'0', "other::"),
+        (format!("{base},mask"), b'0', "`mask`"),
+        (format!("{base},mask::rwz"), b'0', "`mask::rwz`"),
+        (format!("{base},nobody::rwx"), b'0', "`nobody::rwx`"),
+        (base.to_owned(), b'2', "symbolic link"),
+    ] {
+        let parts = [
+            record("SCHILY.acl.access", &list),
+            header("dir/odd", kind, 0, "x"),
+        ];
+        let error = apply(&image, &archive(&parts)).expect_err(says);
+        assert!(
+            error.contains("dir/odd") && error.contains(says),
+            "{error} / {says}"
+        );
+        assert!(!error.contains('\x1b'), "{error:?}");
+        assert!(fs::read(&image).expect("readable") == before, "{says}");
+    }
+    let parts = [
+        record("SCHILY.acl.default", base),
+        header("dir/odd", b'0', 0, ""),
+    ];
+    let error = apply(&image, &archive(&parts)).expect_err("it is for directories");
+    assert!(
+        error.contains("dir/odd") && error.contains("directories"),
+        "{error}"
+    );
+}
+
+#[test]
+fn access_control_lists_of_other_programs_come_along() {
+    let folder = scratch();
+    let host = folder.path().join("tree");
+    fs::create_dir(&host).expect("fresh");
+    fs::write(host.join("file"), b"x").expect("fresh");
+    let run = |command: &str, arguments: &[&str]| {
+        let done = Command::new(command)
+            .args(arguments)
+            .current_dir(&host)
+            .output();
+        done.ok()
+            .filter(|done| done.status.success())
+            .map(|done| done.stdout)
+    };
+    let set = run("setfacl", &["-m", "u:1234:rwx,g:77:rx,m::r", "file"])
+        .and_then(|_| run("setfacl", &["-d", "-m", "u:1234:rwx", "."]));
+    if set.is_none() {
+        eprintln!("SKIPPED: setfacl is not installed, or the host keeps no access control lists");
+        return;
+    }
+    let gnu: &[&str] = &["--acls", "--numeric-owner", "-cf", "-", "."];
+    let bsd: &[&str] = &["--acls", "--format=pax", "-cf", "-", "."];
+    for (command, arguments) in [("tar", gnu), ("bsdtar", bsd)] {
+        let Some(archive) = run(command, arguments) else {
+            eprintln!("SKIPPED: {command} is not there or knows no --acls");
+            continue;
+        };
+        let image = fresh(folder.path(), command);
+        apply(&image, &archive).expect(command);
+        e2fsck(&image).expect("sound");
+        let (_, list) = list_of(&image, "file", acl::ACCESS);
+        assert!(
+            list.contains(&acl_entry(acl::USER, 7, 1234)),
+            "{command}: {list:?}"
+        );
+        assert!(
+            list.contains(&acl_entry(acl::GROUP, 5, 77)),
+            "{command}: {list:?}"
+        );
+        assert!(
+            list.contains(&acl_entry(acl::MASK, 4, acl::NO_ID)),
+            "{command}: {list:?}"
+        );
+        let (_, list) = list_of(&image, "/", acl::DEFAULT);
+        assert!(
+            list.contains(&acl_entry(acl::USER, 7, 1234)),
+            "{command}: {list:?}"
+        );
     }
 }
 

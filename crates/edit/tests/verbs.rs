@@ -399,3 +399,25 @@ fn an_edit_of_nothing_changes_no_byte() {
     assert_eq!(session.finish().expect("nothing can fail"), Plan::Nothing);
     assert!(fs::read(&image).expect("readable") == before);
 }
+
+#[test]
+fn device_numbers_that_ext4_cannot_hold_are_refused() {
+    let folder = scratch();
+    let format = format(Features::Upstream);
+    let image = save(&filled(&format, &mut Random::new(1)), folder.path());
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+    let node = |major, minor| Change::MakeNode {
+        path: b"/odd".to_vec(),
+        kind: pext4_fs::FileType::BlockDevice,
+        device: pext4_fs::DeviceNumber { major, minor },
+        permissions: None,
+    };
+    for (major, minor, says) in [(4096, 0, "4095"), (8, 1 << 20, "1048575")] {
+        let error = session.apply(&node(major, minor)).expect_err(says);
+        let error = error.to_string();
+        assert!(error.contains("/odd") && error.contains(says), "{error}");
+    }
+    session
+        .apply(&node(4095, (1 << 20) - 1))
+        .expect("it can be held");
+}

@@ -5,11 +5,13 @@
 //! way to what comes, but no directory to anything else. Names that are absolute or lead upwards are
 //! refused, and so is a link to a file that is not there yet.
 
+use std::collections::HashSet;
 use std::io::Read;
 
 use pext4_fs::{FileType, Refusal};
 use pext4_ondisk::acl;
 
+use super::acl_text::List;
 use super::read::{Archive, Entry};
 use crate::change::{Change, last_name};
 use crate::error::{At, EditError, Result, refuse};
@@ -136,11 +138,16 @@ impl Unpacker<'_> {
         Ok(())
     }
 
-    /// Attributes of directories, children before their parents.
+    /// Attributes of directories, children before their parents. Of one that is there several times,
+    /// by whatever name, the last entry counts.
     fn dress_directories(&mut self) -> Result<()> {
         let planter = Planter::new(self.session, Overrides::default());
+        let mut done = HashSet::new();
         for (path, facts) in self.directories.drain(..).rev() {
             let held = self.session.volume().paths().resolve(&path).at(&path)?;
+            if !done.insert(held.inode()) {
+                continue;
+            }
             planter.dress(&facts, held.inode(), &path)?;
         }
         Ok(())
@@ -218,9 +225,20 @@ impl Unpacker<'_> {
             };
             xattrs.push((name.clone(), value));
         }
+        let mut permissions = entry.permissions;
+        for (name, text) in &entry.lists {
+            let list = List::parse(text).map_err(|problem| bad(entry, problem))?;
+            let Some(list) = list else { continue };
+            check_list(entry, kind, name)?;
+            if *name == acl::ACCESS {
+                permissions = permissions & 0o7000 | list.permissions();
+            }
+            xattrs.retain(|(other, _)| other != name);
+            xattrs.push((name.to_vec(), list.stored()));
+        }
         let facts = Facts {
             kind,
-            permissions: entry.permissions,
+            permissions,
             uid: entry.uid,
             gid: entry.gid,
             accessed: entry.accessed.unwrap_or(entry.modified),
@@ -232,6 +250,22 @@ impl Unpacker<'_> {
             identity: None,
         };
         Ok(Planter::new(self.session, Overrides::default()).adjusted(facts))
+    }
+}
+
+/// Linux keeps no list at a link, and one for what is made inside at directories only.
+fn check_list(entry: &Entry, kind: FileType, name: &[u8]) -> Result<()> {
+    match kind {
+        FileType::Directory => Ok(()),
+        FileType::Symlink => Err(bad(
+            entry,
+            "it is a symbolic link with an access control list",
+        )),
+        _ if name == acl::DEFAULT => {
+            let problem = "it has a default access control list, which only directories can have";
+            Err(bad(entry, problem))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -9,7 +9,7 @@ use std::io::Read;
 
 use pext4_fs::{DeviceNumber, Time};
 
-use super::{BLOCK, XATTR, checksum};
+use super::{BLOCK, LISTS, XATTR, checksum};
 use crate::change::fill;
 use crate::error::{EditError, On, Result};
 
@@ -49,6 +49,8 @@ pub(crate) struct Entry {
     /// Runs of data, by start and length; the rest are holes.
     pub(crate) runs: Vec<(u64, u64)>,
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Access control lists in text, by the attribute that they are to be.
+    pub(crate) lists: Vec<(&'static [u8], Vec<u8>)>,
 }
 
 fn bad<T>(entry: &[u8], problem: impl Into<String>) -> Result<T> {
@@ -207,13 +209,18 @@ impl<'r> Archive<'r> {
                     Some(value) => Some(time(value)?),
                     None => None,
                 },
-                device: DeviceNumber {
-                    major: u32::try_from(number(&header[329..337]).unwrap_or(0)).ok()?,
-                    minor: u32::try_from(number(&header[337..345]).unwrap_or(0)).ok()?,
+                // Old archives have anything there; only of a device it counts.
+                device: match header[156] {
+                    b'3' | b'4' => DeviceNumber {
+                        major: u32::try_from(plain(329..337, b"SCHILY.devmajor")?).ok()?,
+                        minor: u32::try_from(plain(337..345, b"SCHILY.devminor")?).ok()?,
+                    },
+                    _ => DeviceNumber::default(),
                 },
                 size,
                 runs: vec![(0, size)],
                 xattrs: xattrs_of(records),
+                lists: lists_of(records),
                 name: Vec::new(),
             })
         })();
@@ -463,6 +470,14 @@ fn xattrs_of(records: &Records) -> Vec<(Vec<u8>, Vec<u8>)> {
     let own = records.iter().filter_map(|(key, value)| {
         let name = key.strip_prefix(XATTR)?;
         Some((name.to_vec(), value.clone()))
+    });
+    own.collect()
+}
+
+fn lists_of(records: &Records) -> Vec<(&'static [u8], Vec<u8>)> {
+    let own = LISTS.iter().filter_map(|(key, attribute)| {
+        let text = records.get(*key)?;
+        Some((*attribute, text.clone()))
     });
     own.collect()
 }
