@@ -7,6 +7,11 @@ use pext4_ondisk::acl::{
 /// The stored form of a list in the text that archives hold: `user::rw-,user:1000:r--,mask::r--`,
 /// with numbers for names, or with the number as a fourth part. What is wrong with it otherwise.
 pub(super) fn stored(text: &[u8]) -> Result<Vec<u8>, String> {
+    entries(text).map(|entries| encode(&entries))
+}
+
+/// The entries of such a text, in the order in which they are stored.
+fn entries(text: &[u8]) -> Result<Vec<Entry>, String> {
     let text = std::str::from_utf8(text).map_err(|_| "its access list is no text".to_owned())?;
     let mut entries = Vec::new();
     for line in text.split([',', '\n']).map(str::trim) {
@@ -15,7 +20,40 @@ pub(super) fn stored(text: &[u8]) -> Result<Vec<u8>, String> {
         }
     }
     entries.sort_by_key(|entry| (entry.tag, entry.id));
-    Ok(encode(&entries))
+    Ok(entries)
+}
+
+/// Permission bits that a list says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Permissions {
+    said: u16,
+    bits: u16,
+}
+
+impl Permissions {
+    /// Those of the list in a text. The mode of a file with a mask shows the mask where the owning
+    /// group's permissions would be.
+    pub fn of(text: &[u8]) -> Result<Self, String> {
+        let entries = entries(text)?;
+        let find = |tag| entries.iter().find(|entry| entry.tag == tag);
+        let mut permissions = Self::default();
+        for (shift, entry) in [
+            (6, find(USER_OBJECT)),
+            (3, find(MASK).or_else(|| find(GROUP_OBJECT))),
+            (0, find(OTHER)),
+        ] {
+            if let Some(entry) = entry {
+                permissions.said |= 0o7 << shift;
+                permissions.bits |= entry.permissions << shift;
+            }
+        }
+        Ok(permissions)
+    }
+
+    /// A mode with these bits; those that the list says nothing of stay.
+    pub fn in_mode(self, mode: u16) -> u16 {
+        mode & !self.said | self.bits
+    }
 }
 
 fn parse(line: &str) -> Result<Entry, String> {
@@ -60,7 +98,7 @@ fn parse(line: &str) -> Result<Entry, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::stored;
+    use super::{Permissions, stored};
 
     const STORED: &[u8] = &[
         1, 0, 0, 0, 1, 0, 6, 0, 2, 0, 4, 0, 0xE8, 3, 0, 0, 4, 0, 4, 0, 0x10, 0, 4, 0, 0x20, 0, 0, 0,
@@ -75,5 +113,21 @@ mod tests {
         let told = stored(b"user:lisa:r--").unwrap_err();
         assert!(told.contains("lisa"), "{told}");
         assert!(stored(b"nobody").is_err());
+    }
+
+    #[test]
+    fn the_mask_is_what_a_mode_shows_of_the_group() {
+        for (text, mode) in [
+            ("user::rwx,group::r--,other::--x", 0o4741),
+            (
+                "user::rw-,user:1:rwx,group::---,mask::r-x,other::r--",
+                0o4654,
+            ),
+            ("group::r-x", 0o4056),
+            ("", 0o4026),
+        ] {
+            let permissions = Permissions::of(text.as_bytes()).unwrap();
+            assert_eq!(permissions.in_mode(0o4026), mode, "{text}");
+        }
     }
 }

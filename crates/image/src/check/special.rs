@@ -150,9 +150,9 @@ fn check_resize(examination: &Examination) {
         return report(format!("mode {mode:06o} with {links} links"));
     }
     let double = BlockNumber(u64::from(indirect::entry(&inode.block, DOUBLE_INDIRECT)));
-    let is_empty = volume.geometry.reserved_gdt_blocks == 0;
-    if is_empty && double.get() == 0 {
-        return;
+    if double.get() == 0 {
+        // It must be there even where no descriptor blocks are reserved, empty then.
+        return report("it has no double-indirect block".to_owned());
     }
     if !volume.contains(double, 1) {
         return report(format!("its map is block {double}"));

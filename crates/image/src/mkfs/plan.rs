@@ -284,7 +284,8 @@ fn random_seed() -> [u32; 4] {
     std::array::from_fn(|index| u32::from_le_bytes(words[index]))
 }
 
-fn present() -> i64 {
+/// The present, in seconds since 1970.
+pub(crate) fn present() -> i64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

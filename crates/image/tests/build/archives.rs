@@ -184,6 +184,117 @@ pub fn build(bytes: Vec<u8>, image: &Path) -> pext4_image::build::Result<()> {
     Builder::new().source(source).build(image).map(drop)
 }
 
+/// The parts of a stream, each compressed by itself, with a sum at its end.
+fn packed(name: &str, parts: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for part in parts {
+        if name == "gz" {
+            let mut encoder = flate2::write::GzEncoder::new(bytes, flate2::Compression::fast());
+            encoder.write_all(part).unwrap();
+            bytes = encoder.finish().unwrap();
+        } else {
+            let mut encoder = zstd::stream::write::Encoder::new(bytes, 1).unwrap();
+            encoder.include_checksum(true).unwrap();
+            encoder.write_all(part).unwrap();
+            bytes = encoder.finish().unwrap();
+        }
+    }
+    bytes
+}
+
+/// Builds from a stream that comes byte by byte, and from a file.
+fn build_both(bytes: &[u8], image: &Path) -> [pext4_image::build::Result<()>; 2] {
+    struct Slow(std::io::Cursor<Vec<u8>>);
+    impl std::io::Read for Slow {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            let count = buffer.len().min(1);
+            self.0.read(&mut buffer[..count])
+        }
+    }
+    let archive = image.with_extension("archive");
+    fs::write(&archive, bytes).unwrap();
+    let slow = Box::new(Slow(std::io::Cursor::new(bytes.to_vec())));
+    let sources = [
+        Source::Stream("the archive".to_owned(), slow),
+        Source::Archive(archive),
+    ];
+    sources.map(|source| {
+        Builder::new()
+            .source(source)
+            .replace(true)
+            .build(image)
+            .map(drop)
+    })
+}
+
+#[test]
+fn damage_that_only_the_last_sum_tells_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let archive = Packer::new().file("a", b"content").finish();
+    let padded = [&archive[..], &[0; 5 << 20]].concat();
+    for name in ["gz", "zst"] {
+        for bytes in [&archive, &padded] {
+            let sound = packed(name, &[bytes]);
+            for built in build_both(&sound, &image) {
+                built.unwrap();
+            }
+            let mut wrong = sound.clone();
+            // A sum of 4 bytes is the end of a frame, and lies before the size of a member.
+            let sum = wrong.len() - if name == "gz" { 8 } else { 4 };
+            wrong[sum] ^= 1;
+            let cut = &sound[..sound.len() - 2];
+            for damaged in [&wrong[..], cut] {
+                for built in build_both(damaged, &image) {
+                    let error = built.expect_err(name).to_string();
+                    assert!(error.contains("archive: cannot read it: "), "{error}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn streams_may_have_parts_and_padding() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let archive = Packer::new().file("a", b"content").finish();
+    for built in build_both(&archive, &image) {
+        built.unwrap();
+    }
+    let expected = fs::read(&image).unwrap();
+    // A frame of 3 bytes that are no content.
+    let note = [0x50, 0x2A, 0x4D, 0x18, 3, 0, 0, 0, 1, 2, 3];
+    for name in ["gz", "zst"] {
+        let (first, second) = archive.split_at(700);
+        let parts = packed(name, &[first, second, &[0; 3000]]);
+        let mut noted = [
+            packed(name, &[first]),
+            note.to_vec(),
+            packed(name, &[second]),
+        ]
+        .concat();
+        if name == "gz" {
+            noted.clone_from(&parts);
+        }
+        for sound in [&parts, &noted] {
+            for padding in [&b""[..], &[0], &[0; 10_000], b"text"] {
+                for built in build_both(&[sound, padding].concat(), &image) {
+                    built.unwrap();
+                }
+                assert!(fs::read(&image).unwrap() == expected, "{name}");
+            }
+        }
+        // The last part holds nothing of the archive, but was damaged all the same.
+        let mut damaged = parts.clone();
+        let sum = damaged.len() - if name == "gz" { 8 } else { 4 };
+        damaged[sum] ^= 1;
+        for built in build_both(&damaged, &image) {
+            built.expect_err(name);
+        }
+    }
+}
+
 #[test]
 fn entries_find_their_way() {
     let folder = tempfile::tempdir().unwrap();

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pext4_image::build::{Builder, Source};
 use sha2::{Digest, Sha256};
@@ -78,6 +79,33 @@ fn no_time_is_later_than_the_date() {
     let mut start = [0; 1024];
     start.copy_from_slice(&bytes[1024..2048]);
     let superblock = pext4_ondisk::superblock::Superblock::decode(&start).unwrap();
+    assert_eq!(superblock.make_time, 1_000_000_000);
+    assert_eq!(superblock.write_time, 1_000_000_000);
+}
+
+#[test]
+fn times_in_the_future_do_not_date_the_image() {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = folder.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    let past = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let future = SystemTime::now() + Duration::from_secs(10 * 365 * 86_400);
+    for (name, time) in [("old", past), ("new", future), (".", past)] {
+        let path = tree.join(name);
+        if name != "." {
+            fs::write(&path, "x").unwrap();
+        }
+        fs::File::open(&path).unwrap().set_modified(time).unwrap();
+    }
+    let image = folder.path().join("image");
+    Builder::new()
+        .source(Source::Directory(tree.clone()))
+        .build(&image)
+        .unwrap();
+    crate::oracle::compare(&image, &tree);
+    let bytes = fs::read(&image).unwrap();
+    let start = bytes[1024..2048].try_into().unwrap();
+    let superblock = pext4_ondisk::superblock::Superblock::decode(start).unwrap();
     assert_eq!(superblock.make_time, 1_000_000_000);
     assert_eq!(superblock.write_time, 1_000_000_000);
 }

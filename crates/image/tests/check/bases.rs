@@ -20,13 +20,15 @@ pub enum Base {
     Inline,
     Quota,
     Mmp,
+    /// No descriptor blocks are kept for growth, but there is the inode that would keep them.
+    NoneReserved,
     /// Its journal waits for replay.
     Dirty,
 }
 
 /// The image, made once.
 pub fn base(base: Base) -> Option<Image> {
-    const COUNT: usize = 11;
+    const COUNT: usize = 12;
     static MADE: [OnceLock<Option<Image>>; COUNT] = [const { OnceLock::new() }; COUNT];
     MADE[base as usize].get_or_init(|| make_base(base)).clone()
 }
@@ -42,11 +44,12 @@ fn make_base(base: Base) -> Option<Image> {
         Base::Inline => "-O inline_data",
         Base::Quota => "-O quota",
         Base::Mmp => "-O mmp",
+        Base::NoneReserved => "-b 4096",
     };
-    let size = if base == Base::Clusters {
-        64 << 20
-    } else {
-        16 << 20
+    let size = match base {
+        Base::Clusters => 64 << 20,
+        Base::NoneReserved => 8 << 20,
+        _ => 16 << 20,
     };
     let mut words = vec!["-b", "1024", "-N", "2048"];
     words.extend(options.split(' '));

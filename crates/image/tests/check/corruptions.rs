@@ -234,6 +234,13 @@ fn inodes() -> Vec<(Kind, Base, Beside, Edit)> {
                 .expect("it reserves blocks");
             pext4_ondisk::indirect::set_entry(bytes, slot, 5000);
         }),
+        (Kind::ResizeInode, Base::NoneReserved, Complains, |image| {
+            // As if no map were needed where it is empty.
+            image.edit_inode(7, |inode| {
+                pext4_ondisk::indirect::set_entry(&mut inode.block, 13, 0);
+                assert!(inode.set_sectors(0, 4096, true));
+            });
+        }),
         (Kind::QuotaInode, Base::Quota, Complains, |image| {
             let block = image.blocks(3)[0];
             image.block(block)[0] ^= 1;

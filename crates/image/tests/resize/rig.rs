@@ -173,7 +173,10 @@ pub fn scattered_image(folder: &Path, options: &str, size: u64, tree: &Path) -> 
 pub fn assert_clean(path: &Path, when: &str) {
     let output = command("e2fsck", &["-fn"], path);
     let said = text(&output);
-    assert_eq!(output.status.code(), Some(0), "{when}:\n{said}");
+    // What it finds before its first pass it asks about, and forgets in its status. (Totals that a
+    // kernel left behind it asks about as well; the next mount counts them.)
+    let is_clean = output.status.code() == Some(0) && !said.contains("Resize inode not valid");
+    assert!(is_clean, "{when}:\n{said}");
 }
 
 /// The superblock's copy of the journal's map must be its map.

@@ -85,7 +85,10 @@ pub(super) fn describe(
         _ => 0,
     };
     let permissions = u16::try_from(permissions).expect("masked to 12 bits");
-    let permissions = if letter == b'2' { 0o777 } else { permissions };
+    let permissions = match letter {
+        b'2' => 0o777,
+        _ => pax.permissions.in_mode(permissions),
+    };
     Ok(Description {
         kind,
         facts: Facts {
@@ -108,4 +111,41 @@ fn device(header: &tar::Header) -> Result<u64, String> {
         return Err(format!("ext4 holds no device {major}:{minor}"));
     }
     Ok(u64::from(major) << 32 | u64::from(minor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pax::Values;
+    use super::describe;
+    use crate::build::rules::Rules;
+
+    #[test]
+    fn a_list_about_access_makes_the_mode() {
+        for (kind, list, mode) in [
+            (
+                b'0',
+                "user::rwx,user:7:rw-,group::r--,mask::rw-,other::r--",
+                0o100_764,
+            ),
+            (b'5', "user::rwx,group::r-x,other::---", 0o040_750),
+            (b'2', "user::---,group::---,other::---", 0o120_777),
+        ] {
+            // Of the header's mode, the list says nothing about the bit that sets the group.
+            let header_mode = if kind == b'0' { 0o2744 } else { 0o744 };
+            let expected = if kind == b'0' { mode | 0o2000 } else { mode };
+            let mut header = tar::Header::new_gnu();
+            header.as_mut_bytes()[156] = kind;
+            header.set_mode(header_mode);
+            header.set_uid(0);
+            header.set_gid(0);
+            header.set_mtime(0);
+            header.set_size(0);
+            let content = format!(" SCHILY.acl.access={list}\n");
+            let record = format!("{}{content}", content.len() + 2);
+            let mut pax = Values::default();
+            pax.read(record.as_bytes(), &Rules::default()).unwrap();
+            let described = describe(&header, b"name", &pax).unwrap();
+            assert_eq!(described.facts.mode, expected, "{list}");
+        }
+    }
 }

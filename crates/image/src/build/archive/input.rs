@@ -1,7 +1,7 @@
 //! Where an archive's bytes come from: a plain file, or a stream that is read once.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -194,13 +194,23 @@ impl Compression {
             _ => Self::None,
         }
     }
+
+    /// Whether a stream of this kind goes on with such first bytes. Anything else is padding.
+    fn goes_on(self, start: &[u8]) -> bool {
+        // Programs that compress in parallel put frames of notes between the others.
+        let is_note = matches!(start, [0x50..=0x5F, 0x2A, 0x4D, 0x18]);
+        Self::of(start) == self || (self == Self::Zstandard && is_note)
+    }
 }
 
 /// Of what follows an archive in a stream, so much is read that whoever writes it is not surprised.
 pub(in crate::build) const PADDING: u64 = 1 << 20;
 
 /// Reads a stream: a thread of its own reads and decompresses it, `read` gets it as the input of an
-/// archive. What follows a sound archive, up to `behind` bytes, is read but not decompressed.
+/// archive.
+///
+/// A compressed stream is decompressed to its end, since the sums that tell damage come last. What
+/// follows its last part, or the archive in a plain stream, is passed over, up to `behind` bytes.
 pub(in crate::build) fn with_stream(
     raw: &mut (dyn Read + Send),
     path: &Path,
@@ -212,12 +222,13 @@ pub(in crate::build) fn with_stream(
     let is_sound = AtomicBool::new(false);
     thread::scope(|scope| {
         let feeder = scope.spawn(|| {
-            let mut reader = BufReader::with_capacity(CHUNK, raw);
-            feed(&mut reader, &chunks);
-            if is_sound.load(Ordering::Acquire) {
-                io::copy(&mut reader.take(behind), &mut io::sink())?;
-            }
-            Ok(())
+            let reader = BufReader::with_capacity(CHUNK, raw);
+            let mut feeder = Feeder {
+                reader,
+                chunks: &chunks,
+                is_sound: &is_sound,
+            };
+            feeder.feed(behind)
         });
         let input = StreamInput {
             path,
@@ -235,29 +246,90 @@ pub(in crate::build) fn with_stream(
     })
 }
 
-/// Sends a stream, decompressed, until its end or until nobody wants more.
-fn feed(reader: &mut BufReader<&mut (dyn Read + Send)>, chunks: &Queue<io::Result<Vec<u8>>>) {
-    let sent = match reader.fill_buf().map(Compression::of) {
-        Ok(Compression::None) => send(reader, chunks),
-        Ok(Compression::Gzip) => send(&mut flate2::bufread::MultiGzDecoder::new(reader), chunks),
-        Ok(Compression::Zstandard) => zstd::stream::read::Decoder::with_buffer(reader)
-            .and_then(|mut decoder| send(&mut decoder, chunks)),
-        Err(error) => Err(error),
-    };
-    if let Err(error) = sent {
-        chunks.put(Err(error));
-    }
-    chunks.close_and_wait();
+/// The thread that reads a stream.
+struct Feeder<'a, 'raw> {
+    reader: BufReader<&'raw mut (dyn Read + Send)>,
+    chunks: &'a Queue<io::Result<Vec<u8>>>,
+    /// Whether the archive in it was found sound. It is known once nobody wants more.
+    is_sound: &'a AtomicBool,
 }
 
-/// Sends what a reader gives, until its end or until nobody wants more.
-fn send(reader: &mut dyn Read, chunks: &Queue<io::Result<Vec<u8>>>) -> io::Result<()> {
+impl Feeder<'_, '_> {
+    /// Sends the stream, decompressed, until its end or until nobody wants more; then passes over
+    /// what is left of a sound archive's. An error is for whoever takes, or, if that was content
+    /// with what came before, the answer.
+    fn feed(&mut self, behind: u64) -> io::Result<()> {
+        let sent = self.send_all();
+        if let Err(error) = &sent {
+            let copy = io::Error::new(error.kind(), error.to_string());
+            self.chunks.put(Err(copy));
+        }
+        self.chunks.close_and_wait();
+        if self.is_sound.load(Ordering::Acquire) {
+            sent?;
+            io::copy(&mut (&mut self.reader).take(behind), &mut io::sink())?;
+        }
+        Ok(())
+    }
+
+    /// Sends the parts that a stream has.
+    fn send_all(&mut self) -> io::Result<()> {
+        let mut start = self.start()?;
+        let compression = Compression::of(&start);
+        if compression == Compression::None {
+            return send(&mut start.chain(&mut self.reader), self.chunks).map(drop);
+        }
+        loop {
+            if !self.send_part(compression, &start)? {
+                return Ok(());
+            }
+            start = self.start()?;
+            if !compression.goes_on(&start) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The first bytes of what comes next: four, or as many as there are.
+    fn start(&mut self) -> io::Result<Vec<u8>> {
+        let mut start = Vec::with_capacity(4);
+        (&mut self.reader).take(4).read_to_end(&mut start)?;
+        Ok(start)
+    }
+
+    /// Sends one part of a compressed stream, whose first bytes were read already. False where
+    /// nobody wants it.
+    fn send_part(&mut self, compression: Compression, start: &[u8]) -> io::Result<bool> {
+        let part = start.chain(&mut self.reader);
+        let mut decoder: Box<dyn Read> = match compression {
+            Compression::Zstandard => {
+                Box::new(zstd::stream::read::Decoder::with_buffer(part)?.single_frame())
+            }
+            _ => Box::new(flate2::bufread::GzDecoder::new(part)),
+        };
+        if send(&mut decoder, self.chunks)? {
+            return Ok(true);
+        }
+        // Only what judges the sum is left to do.
+        let is_sound = self.is_sound.load(Ordering::Acquire);
+        if is_sound {
+            io::copy(&mut decoder, &mut io::sink())?;
+        }
+        Ok(is_sound)
+    }
+}
+
+/// Sends what a reader gives, until its end or until nobody wants more, which is false.
+fn send(reader: &mut dyn Read, chunks: &Queue<io::Result<Vec<u8>>>) -> io::Result<bool> {
     loop {
         let mut chunk = Vec::with_capacity(CHUNK);
         let read = reader.take(CHUNK as u64).read_to_end(&mut chunk);
         // What came before an error may be all that is needed.
-        if (chunk.is_empty() && read.is_ok()) || (!chunk.is_empty() && !chunks.put(Ok(chunk))) {
-            return Ok(());
+        if chunk.is_empty() && read.is_ok() {
+            return Ok(true);
+        }
+        if !chunk.is_empty() && !chunks.put(Ok(chunk)) {
+            return read.map(|_| false);
         }
         read?;
     }

@@ -4,9 +4,10 @@ use pext4_ondisk::acl;
 use pext4_ondisk::time::Time;
 use pext4_ondisk::xattr::{self, Attribute};
 
+use super::super::acl_text::{self, Permissions};
+use super::super::attributes;
 use super::super::moment;
 use super::super::rules::Rules;
-use super::super::{acl_text, attributes};
 use super::sparse;
 
 /// Before the names of extended attributes.
@@ -22,6 +23,8 @@ pub(super) struct Values {
     pub gid: Option<u32>,
     pub time: Option<Time>,
     pub attributes: Vec<Attribute>,
+    /// What a list about access says about the mode.
+    pub permissions: Permissions,
     pub sparse: sparse::Said,
 }
 
@@ -49,7 +52,11 @@ impl Values {
                 let time = text.and_then(moment::seconds);
                 self.time = Some(time.ok_or_else(|| "its time is no number".to_owned())?);
             }
-            b"SCHILY.acl.access" => self.add_list(acl::ACCESS, value)?,
+            b"SCHILY.acl.access" => {
+                self.add_list(acl::ACCESS, value)?;
+                // Not all archivers write the mode that the list makes into the header.
+                self.permissions = Permissions::of(value)?;
+            }
             b"SCHILY.acl.default" => self.add_list(acl::DEFAULT, value)?,
             _ => {
                 if let Some(name) = key.strip_prefix(ATTRIBUTE) {
