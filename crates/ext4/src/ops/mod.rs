@@ -2,8 +2,9 @@
 //! in one handle where that is possible.
 //!
 //! Locks in every operation: directories first (an ancestor before its descendant; the key of the
-//! lock is the step of the operation), then inodes by number, then the handle is started. Whatever
-//! may wait for a commit (a full disk, the zeroing of a file's tail) happens without a handle.
+//! lock is the step of the operation), then inodes by number, then the handle is started, then a
+//! leaf of a directory that is held shared is locked (`names`). Whatever may wait for a commit (a
+//! full disk, the zeroing of a file's tail) happens without a handle.
 
 mod attributes;
 mod birth;
