@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use crossbeam_utils::CachePadded;
 use pext4_sync::virtual_cores::Model;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -84,6 +85,8 @@ const PRESETS: [Preset; 4] = [
 /// There is none of that name; the text lists what there is.
 pub fn find(name: &str, processors: usize) -> Result<Named> {
     let wake = measured_wake();
+    // One processor says nothing about it: there, lines come one after another.
+    let further = measured_further().ok();
     if let Some(preset) = PRESETS.iter().find(|preset| preset.name == name) {
         let half = |size: usize| {
             if size == 0 {
@@ -106,6 +109,7 @@ pub fn find(name: &str, processors: usize) -> Result<Named> {
                 near: preset.near * NANOSECOND,
                 across: preset.across * NANOSECOND,
                 far: preset.far * NANOSECOND,
+                further: further.unwrap_or(preset.near * NANOSECOND),
                 wake,
             },
         });
@@ -136,6 +140,7 @@ pub fn find(name: &str, processors: usize) -> Result<Named> {
         source,
         model: Model {
             wake,
+            further: further.unwrap_or(transfer),
             ..Model::uniform(processors, transfer)
         },
     })
@@ -149,31 +154,66 @@ fn pin(processor: usize) -> Result<()> {
 }
 
 /// Picoseconds for a line to go from one processor of this machine to another and be written
-/// there: half of what a round trip takes, the best of many batches.
+/// there.
 ///
 /// # Errors
 /// There is one processor.
 pub fn measured_transfer() -> Result<u64> {
+    exchange(0)
+}
+
+/// Picoseconds for each line more of several that one processor of this machine asks another for,
+/// knowing all their addresses: how well a core's misses overlap. The published figures are of one
+/// line at a time, so this is used for all machines.
+///
+/// # Errors
+/// There is one processor.
+pub fn measured_further() -> Result<u64> {
+    const MANY: usize = 16;
+    let (one, many) = (exchange(1)?, exchange(MANY)?);
+    Ok(many.saturating_sub(one) / (MANY as u64 - 1))
+}
+
+/// What two threads hand to and fro: whose turn it is, and what both write in their turn.
+struct Exchanged {
+    turn: CachePadded<AtomicU64>,
+    lines: Vec<CachePadded<AtomicU64>>,
+    is_over: AtomicBool,
+}
+
+impl Exchanged {
+    /// Changes every line, as plain memory is changed.
+    fn write(&self) {
+        for line in &self.lines {
+            line.store(line.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Picoseconds of one way between two processors of the word that says whose turn it is, with so
+/// many lines that change hands with it: half of what a round trip takes, the best of many batches.
+fn exchange(lines: usize) -> Result<u64> {
     const TRIPS: u64 = 2000;
     const BATCHES: usize = 200;
-    let allowed = sched_getaffinity(None)?;
-    let processors: Vec<usize> = (0..CpuSet::MAX_CPU)
-        .filter(|&cpu| allowed.is_set(cpu))
-        .collect();
-    let [first, second, ..] = processors[..] else {
-        bail!("one processor exchanges lines with nobody: give --machine");
-    };
-    let line = Arc::new((AtomicU64::new(0), AtomicBool::new(false)));
-    let other = Arc::clone(&line);
+    let [first, second] = two_processors()?;
+    let exchanged = Arc::new(Exchanged {
+        turn: CachePadded::new(AtomicU64::new(0)),
+        lines: (0..lines).map(|_| CachePadded::default()).collect(),
+        is_over: AtomicBool::new(false),
+    });
+    let other = Arc::clone(&exchanged);
     let partner = std::thread::spawn(move || {
         let _ = pin(second);
-        while !other.1.load(Ordering::Relaxed) {
-            let seen = other.0.load(Ordering::Acquire);
+        while !other.is_over.load(Ordering::Relaxed) {
+            let seen = other.turn.load(Ordering::Acquire);
             if seen % 2 == 1 {
-                let _ =
-                    other
-                        .0
-                        .compare_exchange(seen, seen + 1, Ordering::AcqRel, Ordering::Relaxed);
+                other.write();
+                let _ = other.turn.compare_exchange(
+                    seen,
+                    seen + 1,
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                );
             }
         }
     });
@@ -183,15 +223,16 @@ pub fn measured_transfer() -> Result<u64> {
             .map(|_| {
                 let start = Instant::now();
                 for _ in 0..TRIPS {
-                    let seen = line.0.fetch_add(1, Ordering::AcqRel) + 1;
-                    while line.0.load(Ordering::Acquire) == seen {
+                    exchanged.write();
+                    let seen = exchanged.turn.fetch_add(1, Ordering::AcqRel) + 1;
+                    while exchanged.turn.load(Ordering::Acquire) == seen {
                         std::hint::spin_loop();
                     }
                 }
                 start.elapsed()
             })
             .collect();
-        line.1.store(true, Ordering::Relaxed);
+        exchanged.is_over.store(true, Ordering::Relaxed);
         times.sort();
         // Whoever else is on this machine makes some batches long, none short.
         times[BATCHES / 10]
@@ -200,6 +241,16 @@ pub fn measured_transfer() -> Result<u64> {
     partner.join().ok().context("measuring a transfer")?;
     let picoseconds = time.as_nanos() as u64 * NANOSECOND;
     Ok(picoseconds / (2 * TRIPS))
+}
+
+/// Two processors that this program may run on.
+fn two_processors() -> Result<[usize; 2]> {
+    let allowed = sched_getaffinity(None)?;
+    let mut processors = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
+    let (Some(first), Some(second)) = (processors.next(), processors.next()) else {
+        bail!("one processor exchanges lines with nobody: there must be two");
+    };
+    Ok([first, second])
 }
 
 /// Picoseconds from waking a sleeping thread until it runs, on this machine; the lower quartile of

@@ -135,6 +135,10 @@ impl Session {
                 "waking a thread: {:.1} us, measured on this machine",
                 self.machine.model.wake as f64 / 1e6
             ),
+            format!(
+                "each line more of several that are asked for together: {:.1} ns, measured on this machine",
+                self.machine.model.further as f64 / 1e3
+            ),
         ];
         let settings = settings(&self.arguments.scaling)?;
         // All that looks at real time comes first, so that the machine is left alone only for that.

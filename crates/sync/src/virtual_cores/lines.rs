@@ -2,8 +2,9 @@
 //!
 //! A core that reads a line last written by another, or writes a line of which another has a copy,
 //! waits for a transfer; a line serves one transfer at a time, so a second asker waits for the
-//! first. A core that has the only copy writes for nothing, and one that has a copy reads for
-//! nothing. A line nobody has touched costs nothing: fetching it from memory is part of the stretch
+//! first. Lines that are asked for together are under way together, as a core has several misses
+//! open at a time: the farthest costs its transfer, each other one what follows at its heels. A core
+//! that has the only copy writes for nothing, and one that has a copy reads for nothing. A line nobody has touched costs nothing: fetching it from memory is part of the stretch
 //! that was measured.
 
 use std::collections::HashMap;
@@ -95,11 +96,33 @@ pub(crate) struct Visit<'a> {
     pub(crate) model: &'a Model,
     /// The processor each core runs on.
     pub(crate) processors: &'a [usize],
+    /// The longest transfer, in picoseconds, of those that were asked for together with this one
+    /// and before it; none is 0.
+    pub(crate) ahead: u64,
+}
+
+impl Visit<'_> {
+    /// Picoseconds for a line that is so far away, over what is waited for anyway.
+    fn cost(&self, distance: u64) -> u64 {
+        if self.ahead == 0 {
+            return distance;
+        }
+        distance.saturating_sub(self.ahead) + self.model.further
+    }
+}
+
+/// A line that has come.
+#[derive(Clone, Copy)]
+pub(crate) struct Arrival {
+    /// The core's clock.
+    pub(crate) clock: u64,
+    /// Picoseconds of its way; 0 where it was there already.
+    pub(crate) distance: u64,
 }
 
 impl Lines {
-    /// Touches line `number`; answers the core's clock afterwards.
-    pub(crate) fn touch(&mut self, number: usize, label: Label, visit: Visit<'_>) -> u64 {
+    /// Touches line `number`.
+    pub(crate) fn touch(&mut self, number: usize, label: Label, visit: Visit<'_>) -> Arrival {
         let line = self.lines.entry(number).or_insert_with(|| Line {
             copies: Cores::default(),
             free_at: 0,
@@ -131,41 +154,46 @@ impl Lines {
 }
 
 impl Line {
-    fn touch(&mut self, visit: Visit<'_>) -> u64 {
+    fn touch(&mut self, visit: Visit<'_>) -> Arrival {
         let Visit { core, clock, .. } = visit;
+        let here = Arrival { clock, distance: 0 };
         let copies = self.copies;
         let has_copy = copies.contains(core);
         if has_copy && (!visit.write || copies == Cores::only(core)) {
-            return clock;
+            return here;
         }
         let others = copies.iter().filter(|&other| other != core);
-        let distance = |other| {
+        let way = |other| {
             visit
                 .model
                 .transfer(visit.processors[other], visit.processors[core])
         };
-        let cost = if visit.write {
+        let distance = if visit.write {
             // All other copies must go; the farthest takes longest.
-            others.map(distance).max()
+            others.map(way).max()
         } else {
             // The nearest copy will do.
-            others.map(distance).min()
+            others.map(way).min()
         };
         if visit.write {
             self.copies = Cores::only(core);
         } else {
             self.copies.insert(core);
         }
-        let Some(cost) = cost else {
-            return clock;
+        let Some(distance) = distance else {
+            return here;
         };
+        let cost = visit.cost(distance);
         let start = clock.max(self.free_at);
         self.free_at = start + cost;
         self.usage.transfers += 1;
         self.usage.served += cost;
         self.usage.waited += start - clock;
         self.usage.cores.insert(core);
-        self.free_at
+        Arrival {
+            clock: self.free_at,
+            distance,
+        }
     }
 }
 

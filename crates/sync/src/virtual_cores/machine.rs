@@ -210,14 +210,31 @@ impl Machine {
     }
 
     fn touch(&mut self, core: usize, number: usize, label: Label, write: bool) {
-        let visit = Visit {
-            core,
-            clock: self.cores[core].clock,
-            write,
-            model: &self.model,
-            processors: &self.processors,
-        };
-        self.cores[core].clock = self.lines.touch(number, label, visit);
+        self.touch_together(core, std::iter::once(number), label, write);
+    }
+
+    /// Touches lines whose addresses are known before any of them has come.
+    fn touch_together(
+        &mut self,
+        core: usize,
+        numbers: impl Iterator<Item = usize>,
+        label: Label,
+        write: bool,
+    ) {
+        let mut ahead = 0;
+        for number in numbers {
+            let visit = Visit {
+                core,
+                clock: self.cores[core].clock,
+                write,
+                model: &self.model,
+                processors: &self.processors,
+                ahead,
+            };
+            let arrival = self.lines.touch(number, label, visit);
+            self.cores[core].clock = arrival.clock;
+            ahead = ahead.max(arrival.distance);
+        }
     }
 
     /// Reads or writes an atomic.
@@ -230,16 +247,15 @@ impl Machine {
         self.touch(core, place.address / LINE, Label::Lock(place.class), write);
     }
 
-    /// The other lines of what a lock guards, which move with it.
+    /// The other lines of what a lock guards, which move with it: those of the lock together, then
+    /// those behind its pointers together.
     fn touch_content(&mut self, core: usize, place: &Place) {
         let label = Label::Lock(place.class);
         let last = (place.address + place.bytes.max(1) - 1) / LINE;
-        for number in place.address / LINE + 1..=last {
-            self.touch(core, number, label, place.exclusive);
-        }
-        for number in lines_behind(place.address, place.class) {
-            self.touch(core, number, label, place.exclusive);
-        }
+        let own = place.address / LINE + 1..=last;
+        self.touch_together(core, own, label, place.exclusive);
+        let behind = lines_behind(place.address, place.class);
+        self.touch_together(core, behind, label, place.exclusive);
     }
 
     /// Memory that was given back has no copies of its lines anywhere: a real allocator keeps it

@@ -16,6 +16,8 @@ pub struct Model {
     pub across: u64,
     /// A line from another socket.
     pub far: u64,
+    /// Each line more of several that are asked for together, whatever its way.
+    pub further: u64,
     /// From the call that wakes a sleeping thread until it runs.
     pub wake: u64,
 }
@@ -31,6 +33,7 @@ impl Model {
             near: transfer,
             across: transfer,
             far: transfer,
+            further: 0,
             wake: 0,
         }
     }
@@ -43,6 +46,7 @@ impl Model {
             near: scale(self.near),
             across: scale(self.across),
             far: scale(self.far),
+            further: scale(self.further),
             ..self.clone()
         }
     }
@@ -72,6 +76,7 @@ mod tests {
             near: 1,
             across: 2,
             far: 3,
+            further: 0,
             wake: 0,
         };
         assert_eq!(model.transfer(0, 3), 1);

@@ -121,6 +121,29 @@ fn a_line_written_in_turn_costs_a_transfer_each() {
 }
 
 #[test]
+fn the_lines_of_a_lock_are_under_way_together() {
+    // A word and eight lines of content: 70 ns for the word, 70 for the first of the others, and
+    // 2 for each of the last seven.
+    let model = Model {
+        further: 2 * NANOSECOND,
+        ..Model::uniform(2, 70 * NANOSECOND)
+    };
+    let taken = run(model, &free(), 1, || {
+        let lock = Arc::new(CachePadded::new(Mutex::new(Class::Leaf, [0u64; 8 * 8])));
+        lock.lock()[0] = 1;
+        let other = Arc::clone(&lock);
+        let thread = thread::spawn("taker", move || {
+            move_to(1);
+            let start = time::now();
+            other.lock()[0] = 2;
+            time::now() - start
+        });
+        thread.join().expect("it does not panic").as_nanos()
+    });
+    assert!((154..157).contains(&taken), "{taken} ns");
+}
+
+#[test]
 fn a_line_serves_one_transfer_at_a_time() {
     const CORES: u64 = 10;
     let last = run(Model::uniform(16, 50 * NANOSECOND), &free(), 1, || {
