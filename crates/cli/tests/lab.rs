@@ -82,6 +82,37 @@ fn settings_stand_side_by_side_and_images_are_checked() {
 }
 
 #[test]
+fn a_volume_a_task_stands_beside_one_for_all() {
+    let mut command = lab(&[
+        "mdtest-shared",
+        "--compare",
+        "library,apart",
+        "--files-in-all",
+        "40",
+    ]);
+    let told = json(&mut command);
+    let series = told["series"].as_array().expect("a list");
+    let sides: Vec<_> = series.iter().map(|one| one["side"].as_str()).collect();
+    assert_eq!(sides, [Some("library"), Some("apart")]);
+    for one in series {
+        assert_eq!(one["points"][1]["tasks"], 2);
+        assert!(one["points"][1]["parts"][1]["rate"].as_f64() > Some(0.0));
+        if has("e2fsck") {
+            assert_eq!(one["check"], "e2fsck -fn is content");
+        }
+    }
+    let settings = told["settings"].to_string();
+    assert!(
+        settings.contains(r#"["files of all tasks together","40"]"#),
+        "{settings}"
+    );
+    fail(
+        lab(&["mdtest", "--files-in-all", "40"]).args(["--files", "3"]),
+        2,
+    );
+}
+
+#[test]
 fn the_table_has_what_was_published_and_a_plot() {
     let text = succeed(&mut lab(&["stress-orphan"]));
     for word in [

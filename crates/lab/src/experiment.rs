@@ -31,6 +31,8 @@ pub struct Experiment {
     pub tasks: Vec<u32>,
     /// All but the number of tasks.
     pub plan: Plan,
+    /// Files of all tasks together, instead of the plan's for each: every point has as many.
+    pub files_in_all: Option<u32>,
     /// Time before each window.
     pub warm_up: Duration,
     /// What is counted; if absent, [`LEAST_WINDOW`] and more where many tasks share a processor,
@@ -183,6 +185,9 @@ impl Experiment {
             workload: self.workload,
             plan: Plan {
                 tasks,
+                files: self
+                    .files_in_all
+                    .map_or(self.plan.files, |files| files.div_ceil(tasks)),
                 ..self.plan.clone()
             },
             pinned: self.pinned,

@@ -10,7 +10,9 @@ use pext4_fs::MountOptions;
 use pext4_fs::options::{SWITCHES, Scaling};
 
 use crate::experiment::Entrant;
-use crate::sides::{ControlSide, ImagePlan, Kind, LibrarySide, MountedSide, PathSide, Storage};
+use crate::sides::{
+    ApartSide, ControlSide, ImagePlan, Kind, LibrarySide, MountedSide, PathSide, Side, Storage,
+};
 use crate::workloads::{Plan, Workload};
 
 /// How long an image may be in use by somebody else.
@@ -46,6 +48,8 @@ pub enum Competitor {
     Mounted(Kind),
     /// The library in this process, on a device in memory.
     Library,
+    /// The same with a volume for every task: a control.
+    Apart,
 }
 
 impl Competitor {
@@ -57,9 +61,14 @@ impl Competitor {
         if text == "library" {
             return Ok(Self::Library);
         }
+        if text == "apart" {
+            return Ok(Self::Apart);
+        }
         let kind = Kind::ALL.iter().find(|kind| kind.name() == text);
         let kind = kind.with_context(|| {
-            format!("there is no competitor `{text}`; there are kernel, fuse2fs, pext4, library")
+            format!(
+                "there is no competitor `{text}`; there are kernel, fuse2fs, pext4, library, apart"
+            )
         })?;
         Ok(Self::Mounted(*kind))
     }
@@ -201,7 +210,7 @@ impl Request {
 
     fn on_path(&self, path: &Path) -> Result<Entrant> {
         let side = PathSide::new(path, self.program.clone())?;
-        let kind = crate::sides::Side::label(&side);
+        let kind = side.label();
         Ok(Entrant {
             side: Box::new(side),
             kind,
@@ -237,13 +246,27 @@ impl Request {
     }
 
     fn library(&self, setting: &Setting, label: String) -> Result<Entrant> {
+        let side = self.in_memory(setting, label)?;
+        Ok(entrant(side, "library", setting))
+    }
+
+    /// The library with a volume for each of the most tasks.
+    fn apart(&self, setting: &Setting) -> Result<Entrant> {
+        let label = format!("a volume a task, {}", setting.name);
+        let volumes = (0..self.plan.tasks).map(|_| self.in_memory(setting, label.clone()));
+        let volumes: Result<Vec<_>> = volumes.collect();
+        let side = ApartSide::new(label.clone(), volumes?);
+        Ok(entrant(side, "apart", setting))
+    }
+
+    fn in_memory(&self, setting: &Setting, label: String) -> Result<LibrarySide> {
         let (plan, options) = (self.image_plan()?, self.options(setting));
         let slow = self.device == DeviceKind::Slow;
         let mut side = LibrarySide::in_memory(label, plan, options, slow)?;
         if !self.checked {
             side = side.unchecked();
         }
-        Ok(entrant(side, setting))
+        Ok(side)
     }
 
     /// All settings take turns on one image.
@@ -269,7 +292,7 @@ impl Request {
             if !self.checked {
                 side = side.unchecked();
             }
-            field.entrants.push(entrant(side, setting));
+            field.entrants.push(entrant(side, "library", setting));
         }
         Ok(())
     }
@@ -282,6 +305,11 @@ impl Request {
                     for setting in &self.settings {
                         let label = format!("library {}", setting.name);
                         field.entrants.push(self.library(setting, label)?);
+                    }
+                }
+                Competitor::Apart => {
+                    for setting in &self.settings {
+                        field.entrants.push(self.apart(setting)?);
                     }
                 }
                 Competitor::Mounted(kind) => self.mounted(*kind, field)?,
@@ -324,10 +352,10 @@ impl Request {
     }
 }
 
-fn entrant(side: LibrarySide, setting: &Setting) -> Entrant {
+fn entrant(side: impl Side + 'static, kind: &str, setting: &Setting) -> Entrant {
     Entrant {
         side: Box::new(side),
-        kind: "library".to_owned(),
+        kind: kind.to_owned(),
         scaling: Some(setting.name.clone()),
     }
 }

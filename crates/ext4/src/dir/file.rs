@@ -33,6 +33,8 @@ pub struct DirectoryFile<'a, 'h> {
     generation: u32,
     is_inline: bool,
     handle: Option<&'a mut Handle<'h>>,
+    /// A leaf that is looked at now is changed next.
+    changes_next: bool,
     /// The mapping found last: most operations stay within one run.
     last: Cell<Option<Extent>>,
     /// The root of the map, once it was asked for; forgotten when the map changes.
@@ -54,8 +56,19 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
             generation: inode.generation(),
             is_inline: inode.is_inline(),
             handle: None,
+            changes_next: false,
             last: Cell::new(None),
             root: OnceCell::new(),
+        }
+    }
+
+    /// The same for who will change the leaf that is looked at. Its lock is taken for writing even to
+    /// look: a core that had read the lines of a leaf would have to ask for all of them once more.
+    #[must_use]
+    pub fn before_a_change(self) -> Self {
+        Self {
+            changes_next: true,
+            ..self
         }
     }
 
@@ -208,8 +221,10 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
             return self.read_region(block, look);
         }
         let buffer = self.buffer(block, kind)?;
-        let state = buffer.read();
-        look(&state.page)
+        if self.changes_next && kind == BlockKind::Leaf {
+            return look(&buffer.write().page);
+        }
+        look(&buffer.read().page)
     }
 
     fn edit<R>(

@@ -83,6 +83,12 @@ impl<'a> Leaf<'a> {
         self.stripe.changes.load(Ordering::SeqCst)
     }
 
+    /// The same for who will change the leaf: as a write, so that the line is its core's own when the
+    /// lock is taken. To read it and then to write it is two ways.
+    pub fn changes_before_one(self) -> u64 {
+        self.stripe.changes.fetch_add(0, Ordering::SeqCst)
+    }
+
     /// How many names were removed so far.
     pub fn removals(self) -> u64 {
         self.changes() / REMOVAL
@@ -130,7 +136,7 @@ mod models {
         /// Looks, locks, looks again if it has to, and changes `from` to `to`.
         fn change(&self, from: u64, to: u64) -> bool {
             let leaf = self.leaves.leaf(LogicalBlock(1));
-            let changes = leaf.changes();
+            let changes = leaf.changes_before_one();
             let seen = self.content.load(Ordering::Acquire);
             let guard = leaf.lock();
             let now = self.content.load(Ordering::Acquire);

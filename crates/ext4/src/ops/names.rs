@@ -162,7 +162,8 @@ impl Volume {
         let names = self.names(directory);
         let spot = dir::spot(&names, name)?.ok_or(Refusal::Busy)?;
         let leaf = directory.leaves().leaf(spot.leaf());
-        let changes = leaf.changes();
+        let changes = leaf.changes_before_one();
+        let names = names.before_a_change();
         let found = spot.find(&names, name)?;
         let vacancy = match (change, &found) {
             (Change::Enter, None) => Some(spot.vacancy(&names, name)?.ok_or(Refusal::Busy)?),

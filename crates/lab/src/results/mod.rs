@@ -67,7 +67,8 @@ pub struct Results {
 pub struct Series {
     /// What it is called.
     pub label: String,
-    /// What ran: `library`, `kernel`, `fuse2fs`, `pext4`, a type of file system, or `control`.
+    /// What ran: `library`, `kernel`, `fuse2fs`, `pext4`, a type of file system, or a control:
+    /// `control` enters no file system, `apart` is the library with a volume a task.
     pub side: String,
     /// The setting of the scaling mechanisms, where there is one: its name as given.
     pub scaling: Option<String>,
@@ -75,6 +76,14 @@ pub struct Series {
     pub points: Vec<Point>,
     /// What the check of the image said afterwards.
     pub check: String,
+}
+
+impl Series {
+    /// Whether it only shows what company costs on this machine.
+    #[must_use]
+    pub fn is_control(&self) -> bool {
+        matches!(&*self.side, "control" | "apart")
+    }
 }
 
 /// One number of tasks.

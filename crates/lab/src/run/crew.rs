@@ -59,13 +59,13 @@ pub enum Crew {
 }
 
 impl Crew {
-    /// Starts threads in this process.
+    /// Starts threads in this process. All work on one target, or on several in turn.
     ///
     /// # Errors
     /// A task could not be made.
-    pub fn of_threads(target: &Arc<dyn Target>, tasks: &Tasks) -> Result<Self> {
+    pub fn of_threads(targets: &[Arc<dyn Target>], tasks: &Tasks) -> Result<Self> {
         let numbers = 0..tasks.plan.tasks;
-        Threads::start(target, tasks, numbers).map(Self::Threads)
+        Threads::start(targets, tasks, numbers).map(Self::Threads)
     }
 
     /// Starts processes that work in the directory `home`; `program` with the arguments `lab

@@ -55,8 +55,9 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Starts tasks of these numbers and waits until all are made.
-    pub fn start(target: &Arc<dyn Target>, tasks: &Tasks, numbers: Range<u32>) -> Result<Self> {
+    /// Starts tasks of these numbers and waits until all are made. The targets, at least one, go
+    /// round among them.
+    pub fn start(targets: &[Arc<dyn Target>], tasks: &Tasks, numbers: Range<u32>) -> Result<Self> {
         let (sender, replies) = channel();
         let crew_first = numbers.start;
         let mut crew = Self {
@@ -68,7 +69,7 @@ impl Threads {
             interrupt: tasks.interrupt.clone(),
             first: numbers.start,
         };
-        for number in numbers {
+        for (number, target) in numbers.zip(targets.iter().cycle()) {
             let (orders, inbox) = channel();
             let outbox = sender.clone();
             let (target, tasks) = (Arc::clone(target), tasks.clone());

@@ -95,7 +95,7 @@ fn start(hello: &Hello) -> Result<Threads> {
         pinned: hello.pinned,
         interrupt: Interrupt::default(),
     };
-    Threads::start(&target, &tasks, hello.number..hello.number + 1)
+    Threads::start(&[target], &tasks, hello.number..hello.number + 1)
 }
 
 fn tell(reply: &Reply) -> Result<()> {

@@ -270,7 +270,7 @@ fn figures(name: &str, part: &str, own: &[(&String, &Results)]) -> Vec<(&'static
         let is_comparison = results
             .series
             .iter()
-            .any(|series| !matches!(&*series.side, "library" | "control"));
+            .any(|series| series.side != "library" && !series.is_control());
         for series in &results.series {
             let of_setting = !is_comparison && look_of_setting(series).is_some();
             let into = if of_setting {
@@ -278,7 +278,7 @@ fn figures(name: &str, part: &str, own: &[(&String, &Results)]) -> Vec<(&'static
             } else {
                 &mut compared
             };
-            if of_setting || (is_comparison && series.side != "control") {
+            if of_setting || (is_comparison && !series.is_control()) {
                 into.extend(curve(results, series, part));
             }
         }

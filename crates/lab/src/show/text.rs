@@ -213,10 +213,7 @@ fn published_rows(curve: &Curve) -> Vec<Vec<String>> {
 
 /// The rate of each task over their number.
 fn drawn(results: &Results, part: &str) -> String {
-    let series = results
-        .series
-        .iter()
-        .filter(|series| series.side != "control");
+    let series = results.series.iter().filter(|series| !series.is_control());
     let curves: Vec<plot::Curve> = series
         .zip(MARKS.iter().cycle())
         .map(|(series, &mark)| {

@@ -51,7 +51,7 @@ impl Side for ControlSide {
             workload: self.workload,
             ..tasks.clone()
         };
-        Crew::of_threads(&self.target, &tasks)
+        Crew::of_threads(&[Arc::clone(&self.target)], &tasks)
     }
 
     fn settle(&mut self, _tasks: &Tasks) -> Result<()> {

@@ -121,6 +121,14 @@ impl LibrarySide {
         Ok(library)
     }
 
+    /// Opens it where it is not and makes what the tasks share.
+    pub(super) fn prepared(&mut self, tasks: &Tasks) -> Result<Arc<dyn Target>> {
+        let library = self.opened()?;
+        check_room(&*library, tasks.workload, &tasks.plan)?;
+        tasks.workload.prepare(&*library, &tasks.plan)?;
+        Ok(library)
+    }
+
     fn shut(&mut self, emptied: bool) -> Result<()> {
         let Some(open) = self.open.take() else {
             return Ok(());
@@ -150,11 +158,8 @@ impl Side for LibrarySide {
     }
 
     fn crew(&mut self, tasks: &Tasks) -> Result<Crew> {
-        let library = self.opened()?;
-        check_room(&*library, tasks.workload, &tasks.plan)?;
-        tasks.workload.prepare(&*library, &tasks.plan)?;
-        let target = library as Arc<dyn Target>;
-        Crew::of_threads(&target, tasks)
+        let target = self.prepared(tasks)?;
+        Crew::of_threads(&[target], tasks)
     }
 
     fn settle(&mut self, tasks: &Tasks) -> Result<()> {

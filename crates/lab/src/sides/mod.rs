@@ -4,6 +4,7 @@
 //! workload wants a file system of its own each time or two sides share one image. Dropping a side
 //! takes everything down that it made: mounts, images, folders.
 
+mod apart;
 mod check;
 mod control;
 mod image;
@@ -18,6 +19,7 @@ use crate::results::Fragmentation;
 use crate::run::{Crew, Tasks};
 use crate::workloads::Workload;
 
+pub use apart::ApartSide;
 pub use check::{Verdict, e2fsck, tool};
 pub use control::ControlSide;
 pub use image::{ImagePlan, Storage};

@@ -47,7 +47,8 @@ pub struct Arguments {
     /// Processes in this directory, of any file system
     #[arg(long, value_name = "DIR", conflicts_with_all = ["compare", "scaling", "ablate"])]
     path: Option<PathBuf>,
-    /// In turn on new images in memory: kernel, fuse2fs, pext4 (mounts), library (in process)
+    /// In turn on new images in memory: kernel, fuse2fs, pext4 (mounts), library (in process), apart
+    /// (the library with a volume a task: a control that shares nothing)
     #[arg(long, value_name = "WHAT,...", value_delimiter = ',')]
     compare: Vec<String>,
     /// Settings: base, seeds, full; switches after one change it, as in full,-try-lock
@@ -77,6 +78,9 @@ pub struct Arguments {
     /// Files of a task, where it has many
     #[arg(long, value_name = "N", default_value_t = Plan::default().files)]
     files: u32,
+    /// Files of all tasks together, divided among them, so that as many are in memory at every point
+    #[arg(long, value_name = "N", conflicts_with = "files", value_parser = clap::value_parser!(u32).range(1..))]
+    files_in_all: Option<u32>,
     /// Size to which a file grows
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "64M")]
     file_size: u64,
@@ -211,10 +215,12 @@ fn chosen(arguments: &Arguments) -> Result<Vec<Setting>> {
 }
 
 fn plan(arguments: &Arguments) -> Plan {
+    let tasks = arguments.tasks.iter().copied().max().unwrap_or(1);
+    let share = arguments.files_in_all.map(|files| files.div_ceil(tasks));
     Plan {
-        tasks: arguments.tasks.iter().copied().max().unwrap_or(1),
+        tasks,
         seed: arguments.seed,
-        files: arguments.files,
+        files: share.unwrap_or(arguments.files),
         file_size: arguments.file_size,
         values: arguments.values,
         users: arguments.users,
@@ -258,6 +264,7 @@ fn run_one(
         workload,
         tasks: arguments.tasks.clone(),
         plan: request.plan.clone(),
+        files_in_all: arguments.files_in_all,
         warm_up: Duration::from_secs_f64(arguments.warm_up),
         counted: arguments.seconds.map(Duration::from_secs_f64),
         steps: arguments.steps,
@@ -302,7 +309,10 @@ fn said(arguments: &Arguments) -> Vec<(String, String)> {
     say("repeat", arguments.repeat.to_string());
     say("commit", format!("{} s", arguments.commit));
     say("seed", arguments.seed.to_string());
-    say("files", arguments.files.to_string());
+    match arguments.files_in_all {
+        Some(files) => say("files of all tasks together", files.to_string()),
+        None => say("files", arguments.files.to_string()),
+    }
     say("file size", size::show(arguments.file_size));
     say("values", arguments.values.to_string());
     let named = Mix::ALL.iter().find(|(_, mix)| *mix == arguments.mix);
