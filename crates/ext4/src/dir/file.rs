@@ -25,6 +25,13 @@ use crate::inode::table::Inodes;
 use crate::inode::{Inode, Reach};
 use crate::seal;
 
+/// A leaf that was looked at, held: what is changed next need not be found again. It stays what it
+/// is while the directory's lock is held.
+pub struct SeenLeaf {
+    block: LogicalBlock,
+    buffer: Near<Buffer>,
+}
+
 /// A directory, its file and, for changes, a handle.
 pub struct DirectoryFile<'a, 'h> {
     inodes: &'a Inodes,
@@ -35,6 +42,8 @@ pub struct DirectoryFile<'a, 'h> {
     handle: Option<&'a mut Handle<'h>>,
     /// A leaf that is looked at now is changed next.
     changes_next: bool,
+    /// The leaf that was looked at last, where one is changed.
+    seen: Cell<Option<SeenLeaf>>,
     /// The mapping found last: most operations stay within one run.
     last: Cell<Option<Extent>>,
     /// The root of the map, once it was asked for; forgotten when the map changes.
@@ -57,6 +66,7 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
             is_inline: inode.is_inline(),
             handle: None,
             changes_next: false,
+            seen: Cell::new(None),
             last: Cell::new(None),
             root: OnceCell::new(),
         }
@@ -84,6 +94,19 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
             handle: Some(handle),
             ..Self::reading(inodes, settings, inode)
         }
+    }
+
+    /// The leaf that was looked at last before a change.
+    #[must_use]
+    pub fn into_seen(self) -> Option<SeenLeaf> {
+        self.seen.into_inner()
+    }
+
+    /// The same directory for who has looked at a leaf before.
+    #[must_use]
+    pub fn having_seen(self, leaf: Option<SeenLeaf>) -> Self {
+        self.seen.set(leaf);
+        self
     }
 
     fn locate(&self, block: LogicalBlock) -> Result<BlockNumber> {
@@ -120,10 +143,23 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
     }
 
     fn buffer(&self, block: LogicalBlock, kind: BlockKind) -> Result<Near<Buffer>> {
+        if kind == BlockKind::Leaf
+            && let Some(seen) = self.seen.take()
+            && seen.block == block
+        {
+            return Ok(seen.buffer);
+        }
         let home = self.locate(block)?;
         let buffer = self.inodes.store.near_block(home)?;
         self.verify(&buffer, home, kind)?;
         Ok(buffer)
+    }
+
+    /// Keeps a leaf at hand that may be changed.
+    fn keep(&self, block: LogicalBlock, kind: BlockKind, buffer: Near<Buffer>) {
+        if kind == BlockKind::Leaf && (self.changes_next || self.handle.is_some()) {
+            self.seen.set(Some(SeenLeaf { block, buffer }));
+        }
     }
 
     fn verify(&self, buffer: &Buffer, home: BlockNumber, kind: BlockKind) -> Result<()> {
@@ -221,10 +257,13 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
             return self.read_region(block, look);
         }
         let buffer = self.buffer(block, kind)?;
-        if self.changes_next && kind == BlockKind::Leaf {
-            return look(&buffer.write().page);
-        }
-        look(&buffer.read().page)
+        let answer = if self.changes_next && kind == BlockKind::Leaf {
+            look(&buffer.write().page)
+        } else {
+            look(&buffer.read().page)
+        };
+        self.keep(block, kind, buffer);
+        answer
     }
 
     fn edit<R>(
@@ -236,11 +275,13 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
         if self.is_inline {
             return self.edit_region(block, change);
         }
-        // Also here: the block may have left memory since it was read, and once it is edited its
-        // bytes wait for their checksum until the commit.
+        // Verified here as well: the block may have left memory since it was read, and once it is
+        // edited its bytes wait for their checksum until the commit.
         let buffer = self.buffer(block, kind)?;
         let stamp = self.stamp(kind);
-        Ok(self.handle().edit(&buffer, stamp, change))
+        let answer = self.handle().edit(&buffer, stamp, change);
+        self.keep(block, kind, buffer);
+        Ok(answer)
     }
 
     fn reserve(&mut self, blocks: u32) -> Result<()> {

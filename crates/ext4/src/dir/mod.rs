@@ -40,7 +40,7 @@ use pext4_ondisk::directory::{self, Entry};
 use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
 
 pub use blocks::{BlockKind, DirectoryBlocks, DirectorySettings, kind_of};
-pub use file::{DirectoryFile, is_indexed};
+pub use file::{DirectoryFile, SeenLeaf, is_indexed};
 pub use listing::list;
 pub use spot::{Spot, Vacancy, spot, vacancy};
 

@@ -140,6 +140,15 @@ impl Volume {
         DirectoryFile::reading(&self.inodes, &self.directory_settings, directory)
     }
 
+    /// The names of a directory, to change.
+    pub(crate) fn names_to_change<'a, 'h>(
+        &'a self,
+        directory: &'a Arc<Inode>,
+        handle: &'a mut Handle<'h>,
+    ) -> DirectoryFile<'a, 'h> {
+        DirectoryFile::changing(&self.inodes, &self.directory_settings, directory, handle)
+    }
+
     /// An entry to give out, its inode held.
     pub(crate) fn hand_out(&self, inode: &Inode) -> Entry {
         self.inodes.hold(inode);

@@ -13,13 +13,14 @@
 //! whoever cannot do with a leaf from the beginning, takes back what it did and begins again with
 //! the whole directory (`Refused(Busy)`, within this module's callers alone).
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use pext4_jbd2::Handle;
 use pext4_sync::{BiasedReadGuard, BiasedWriteGuard, Near};
 
 use super::{DIRECTORY_CREDITS, ENTRY_CREDITS, check_directory, lock_exclusive, lock_shared};
-use crate::dir::{self, DirectoryFile, Found, Spot, Vacancy};
+use crate::dir::{self, Found, SeenLeaf, Spot, Vacancy};
 use crate::error::{Refusal, Result};
 use crate::inode::leaves::{Leaf, LeafGuard};
 use crate::inode::{Inode, present};
@@ -67,6 +68,8 @@ struct InLeaf<'a> {
     leaf: Leaf<'a>,
     /// Of the leaf, before it was looked at.
     changes: u64,
+    /// The leaf itself, for who changes it.
+    seen: Cell<Option<SeenLeaf>>,
     _directory: BiasedReadGuard<'a, ()>,
 }
 
@@ -176,6 +179,7 @@ impl Volume {
                 spot,
                 leaf,
                 changes,
+                seen: Cell::new(names.into_seen()),
                 _directory: guard,
             }),
         })
@@ -199,8 +203,9 @@ impl Volume {
         };
         let mut vacancy = located.vacancy;
         let guard = place.map(|place| place.leaf.lock());
-        let mut names =
-            DirectoryFile::changing(&self.inodes, &self.directory_settings, directory, handle);
+        let mut names = self
+            .names_to_change(directory, handle)
+            .having_seen(place.and_then(|place| place.seen.take()));
         if let Some(place) = place.filter(|place| place.has_changed()) {
             vacancy = match place.spot.find(&names, name)? {
                 Some(_) => None,
@@ -227,8 +232,9 @@ impl Volume {
             return self.remove_name(handle, directory, name);
         };
         let guard = place.leaf.lock();
-        let mut names =
-            DirectoryFile::changing(&self.inodes, &self.directory_settings, directory, handle);
+        let mut names = self
+            .names_to_change(directory, handle)
+            .having_seen(place.seen.take());
         if place.has_changed() && place.spot.find(&names, name)? != located.found {
             return Err(Refusal::Busy.into());
         }

@@ -12,7 +12,7 @@ use super::{
     DIRECTORY_CREDITS, INODE_CREDITS, MOST_LINKS, check_changeable, check_directory, check_name,
     check_new_name, check_not_removed, lock_exclusive, lock_shared,
 };
-use crate::dir::{self, DirectoryFile};
+use crate::dir;
 use crate::error::{Refusal, Result};
 use crate::inode::{Inode, Reach, present};
 use crate::types::{DeviceNumber, Entry, FileType, InodeNumber, New};
@@ -158,8 +158,7 @@ impl Volume {
         match birth.kind {
             _ if inode.is_inline() => {}
             FileType::Directory => {
-                let mut names =
-                    DirectoryFile::changing(&self.inodes, &self.directory_settings, inode, handle);
+                let mut names = self.names_to_change(inode, handle);
                 dir::init(&mut names, directory.number())?;
             }
             FileType::Symlink => self.write_target(handle, inode, birth.target)?,
@@ -183,8 +182,7 @@ impl Volume {
         name: &[u8],
         inode: &Inode,
     ) -> Result<()> {
-        let mut names =
-            DirectoryFile::changing(&self.inodes, &self.directory_settings, directory, handle);
+        let mut names = self.names_to_change(directory, handle);
         dir::insert(&mut names, name, inode.number(), inode.file_type())?;
         directory.note_names_changed(handle, present());
         Ok(())
@@ -197,8 +195,7 @@ impl Volume {
         directory: &Arc<Inode>,
         name: &[u8],
     ) -> Result<()> {
-        let mut names =
-            DirectoryFile::changing(&self.inodes, &self.directory_settings, directory, handle);
+        let mut names = self.names_to_change(directory, handle);
         dir::remove(&mut names, name)?;
         directory.note_names_changed(handle, present());
         Ok(())

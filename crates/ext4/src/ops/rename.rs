@@ -19,7 +19,7 @@ use super::{
     DIRECTORY_CREDITS, ENTRY_CREDITS, INODE_CREDITS, check_changeable, check_directory, check_name,
     check_not_removed, lock_exclusive, lock_shared,
 };
-use crate::dir::{self, DirectoryFile};
+use crate::dir;
 use crate::error::{Refusal, Result};
 use crate::inode::{Inode, Reach, present};
 use crate::types::{FileType, InodeNumber, New, RenameMode};
@@ -392,12 +392,7 @@ impl Volume {
 
     /// Lets a name that exists lead to `inode`.
     fn point(&self, handle: &mut Handle<'_>, end: &End<'_>, inode: &Inode) -> Result<()> {
-        let mut names = DirectoryFile::changing(
-            &self.inodes,
-            &self.directory_settings,
-            end.directory,
-            handle,
-        );
+        let mut names = self.names_to_change(end.directory, handle);
         dir::replace(&mut names, end.name, inode.number(), inode.file_type())?;
         end.directory.note_names_changed(handle, present());
         Ok(())
@@ -414,8 +409,7 @@ impl Volume {
         if !moved.is_directory() {
             return Ok(());
         }
-        let mut names =
-            DirectoryFile::changing(&self.inodes, &self.directory_settings, moved, handle);
+        let mut names = self.names_to_change(moved, handle);
         dir::set_parent(&mut names, to.number())?;
         self.drop_subdirectory(handle, from);
         self.add_subdirectory(handle, to);
