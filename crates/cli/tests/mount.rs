@@ -195,6 +195,31 @@ fn a_directory_in_use_is_not_unmounted() {
 }
 
 #[test]
+fn a_mount_that_was_detached_in_use_is_named() {
+    if !is_root() {
+        return;
+    }
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let mut file = File::create(mount.path("file")).unwrap();
+    let server = place.server();
+    succeed(Command::new("umount").arg("-l").arg(&place.point));
+    let said = fail(pext4(["mount"]).arg(&place.image).arg(&place.point), 1);
+    let named = format!("process {} serves a mount of it", server.as_raw_nonzero());
+    assert!(
+        said.contains(&named) && said.contains("umount -l"),
+        "{said}"
+    );
+    mount.forget();
+    file.write_all(b"content").unwrap();
+    drop(file);
+    place.wait_until_closed();
+    place.check();
+}
+
+#[test]
 fn an_image_names_its_mount_too() {
     let Some(place) = Place::new("16M") else {
         return;

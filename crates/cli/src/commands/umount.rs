@@ -67,12 +67,12 @@ fn find(path: &Path) -> Result<Mount> {
 /// The latest mount on the path if that is ours, else the latest of ours whose image it is.
 fn choose(mounts: Vec<Mount>, path: &Path) -> Option<Mount> {
     let on_path = mounts.iter().rfind(|mount| mount.directory == path);
-    if let Some(mount) = on_path {
-        return mount.is_ours().then(|| mount.clone());
+    if let Some(top) = on_path {
+        return mount::is_ours(top).then(|| top.clone());
     }
     mounts
         .into_iter()
-        .rfind(|mount| mount.is_ours() && mount.source == path)
+        .rfind(|mount| mount::is_ours(mount) && mount.source == path)
 }
 
 fn wait_until_closed(image: &Path) -> Result<()> {
@@ -109,7 +109,7 @@ mod tests {
 
     fn mount(directory: &str, file_system_type: &str, source: &str) -> Mount {
         Mount {
-            device_minor: 1,
+            device: (0, 1),
             directory: PathBuf::from(directory),
             file_system_type: file_system_type.to_owned(),
             source: PathBuf::from(source),

@@ -38,7 +38,7 @@ impl Unmounter {
         let mount = table::ours_on(directory).ok().flatten();
         Self {
             directory: directory.to_owned(),
-            device_minor: mount.map(|mount| mount.device_minor),
+            device_minor: mount.map(|mount| mount.device.1),
             write_out,
         }
     }
