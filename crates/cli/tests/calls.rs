@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Place, is_root};
+use common::{Place, has, is_root, pext4, succeed};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, IFlags, Mode, RenameFlags, SeekFrom, Timespec,
     Timestamps, XattrFlags, fallocate, ioctl_getflags, ioctl_setflags, mknodat, renameat_with,
@@ -366,6 +366,30 @@ fn a_change_of_attributes_or_flags_is_seen_in_the_time_of_the_change() {
     }));
     drop(directory);
     mount.unmount();
+}
+
+#[test]
+fn the_label_can_be_read_and_changed() {
+    if !is_root() || !has("xfs_io") {
+        return;
+    }
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let label = |words: &str| {
+        let mut command = Command::new("xfs_io");
+        succeed(command.args(["-c", words]).arg(&place.point))
+    };
+    assert_eq!(label("label"), "label = \"\"\n");
+    assert_eq!(
+        label("label -s sixteen-letters!"),
+        "label = \"sixteen-letters!\"\n"
+    );
+    assert_eq!(label("label"), "label = \"sixteen-letters!\"\n");
+    mount.unmount();
+    let info = succeed(pext4(["info"]).arg(&place.image));
+    assert!(info.contains("sixteen-letters!"), "{info}");
 }
 
 #[test]
