@@ -46,7 +46,7 @@ struct KernelMount(PathBuf);
 
 impl KernelMount {
     fn of(arguments: &[&str], source: &Path, directory: PathBuf) -> Option<Self> {
-        fs::create_dir_all(&directory).unwrap();
+        fs::create_dir_all(&directory).expect("a directory");
         let mut mount = Command::new("mount");
         let output = run(mount.args(arguments).arg(source).arg(&directory));
         if !output.status.success() {
@@ -74,7 +74,7 @@ struct Refused(PathBuf);
 impl Refused {
     fn beside(place: &Place) -> Self {
         let directory = place.point.with_file_name("other");
-        fs::create_dir(&directory).unwrap();
+        fs::create_dir(&directory).expect("it is new");
         Self(directory)
     }
 }
@@ -210,18 +210,18 @@ fn with_fast_commits(place: &Place) -> bool {
     let Some(kernel) = KernelMount::of(&["-o", "commit=300"], &device.0, directory) else {
         return false;
     };
-    fs::write(kernel.0.join("old"), b"old").unwrap();
+    fs::write(kernel.0.join("old"), b"old").expect("there is room");
     succeed(Command::new("sync").arg("-f").arg(&kernel.0));
-    let mut file = File::create(kernel.0.join("new")).unwrap();
-    file.write_all(&[7; 5000]).unwrap();
-    file.sync_all().unwrap();
+    let mut file = File::create(kernel.0.join("new")).expect("it is new");
+    file.write_all(&[7; 5000]).expect("there is room");
+    file.sync_all().expect("a healthy device");
     let crashed = place.image.with_file_name("crashed");
-    fs::copy(&place.image, &crashed).unwrap();
-    let name = device.0.file_name().unwrap();
+    fs::copy(&place.image, &crashed).expect("there is room");
+    let name = device.0.file_name().expect("a device has a name");
     let told = Path::new("/proc/fs/ext4").join(name).join("fc_info");
     let told = fs::read_to_string(told).unwrap_or_default();
     drop((file, kernel, device));
-    fs::rename(crashed, &place.image).unwrap();
+    fs::rename(crashed, &place.image).expect("they are neighbours");
     let is_fast = told
         .lines()
         .any(|line| line.ends_with(" commits") && !line.starts_with('0'));

@@ -14,9 +14,9 @@ use common::{Place, fail, has, is_root, run, succeed};
 /// A directory with a link to the program under the name of a helper.
 fn link(place: &Place, name: &str) -> PathBuf {
     let directory = place.point.with_file_name("sbin");
-    fs::create_dir_all(&directory).unwrap();
+    fs::create_dir_all(&directory).expect("a directory");
     let link = directory.join(name);
-    symlink(env!("CARGO_BIN_EXE_pext4"), &link).unwrap();
+    symlink(env!("CARGO_BIN_EXE_pext4"), &link).expect("it is new");
     link
 }
 
@@ -31,8 +31,8 @@ fn helper(link: &Path, place: &Place) -> Command {
 
 /// The line of the table of mounts, or nothing.
 fn line(place: &Place) -> Option<String> {
-    let path = place.point.to_str().unwrap().replace(' ', "\\040");
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let path = place.point.to_str().expect("text").replace(' ', "\\040");
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("/proc is there");
     table
         .lines()
         .find(|line| line.contains(&path))
@@ -109,7 +109,7 @@ fn with_link_in_sbin(place: &Place, script: &str) -> Option<String> {
         return None;
     }
     let links = link(place, "mount.pext4");
-    let links = links.parent().unwrap();
+    let links = links.parent().expect("it is in a directory");
     let prepare = r#"mount -t overlay -o "lowerdir=$LINKS:/usr/sbin" none /usr/sbin || exit 77
         set -e
     "#;
@@ -131,9 +131,9 @@ fn with_link_in_sbin(place: &Place, script: &str) -> Option<String> {
 
 fn write_table(place: &Place, source: &str, kind: &str, options: &str) {
     let escape = |text: &str| text.replace(' ', "\\040");
-    let (source, point) = (escape(source), escape(place.point.to_str().unwrap()));
+    let (source, point) = (escape(source), escape(place.point.to_str().expect("text")));
     let line = format!("{source} {point} {kind} {options} 0 0\n");
-    fs::write(place.point.with_file_name("fstab"), line).unwrap();
+    fs::write(place.point.with_file_name("fstab"), line).expect("there is room");
 }
 
 #[test]

@@ -253,7 +253,7 @@ fn existing_image(arguments: &Arguments) -> Result<PathBuf> {
     match image.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             bail!(
-                "{}: there is no such image; --create SIZE makes one",
+                "{}: there is no such image; `pext4 mkfs` makes one, or `pext4 mount --create SIZE`",
                 name()
             )
         }

@@ -18,8 +18,14 @@ pub fn is_ours(mount: &Mount) -> bool {
 /// # Errors
 /// The table cannot be read.
 pub(super) fn ours_on(directory: &Path) -> io::Result<Option<Mount>> {
-    let top = mounts()?
-        .into_iter()
-        .rfind(|mount| mount.directory == directory);
-    Ok(top.filter(is_ours))
+    Ok(top_of(directory)?.filter(is_ours))
+}
+
+/// The mount that is on top of `directory`, a path without links.
+///
+/// # Errors
+/// The table cannot be read.
+pub(super) fn top_of(directory: &Path) -> io::Result<Option<Mount>> {
+    let mut mounts = mounts()?.into_iter();
+    Ok(mounts.rfind(|mount| mount.directory == directory))
 }
