@@ -5,7 +5,7 @@ use crate::error::{Refusal, Result};
 use crate::volume::Volume;
 
 /// Longest label in bytes.
-pub const LABEL_LENGTH: usize = 16;
+const LABEL_LENGTH: usize = 16;
 
 impl Volume {
     /// The label, without the zeroes that fill its field.
@@ -18,7 +18,7 @@ impl Volume {
         field.into_iter().take_while(|&byte| byte != 0).collect()
     }
 
-    /// Gives the volume another label, of at most [`LABEL_LENGTH`] bytes without a zero. Copies of the
+    /// Gives the volume another label, of at most 16 bytes, none of them zero. Copies of the
     /// superblock keep the old one.
     ///
     /// # Errors
