@@ -27,6 +27,19 @@ pub fn open(image: &Path, access: Access) -> Result<FileDevice> {
     })
 }
 
+/// Claims a file whose name another one is about to take: whoever has it mounted would go on writing to
+/// what no name leads to any more. What cannot be opened for another reason is not used through us.
+///
+/// # Errors
+/// It is in use.
+pub fn claim_to_replace(image: &Path) -> Result<Option<FileDevice>> {
+    match FileDevice::open(image, Access::ReadWrite, Duration::ZERO) {
+        Ok(device) => Ok(Some(device)),
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Err(naming_user(image, error)),
+        Err(_) => Ok(None),
+    }
+}
+
 /// The error; if the image is in use, with who uses it, where that can be found out.
 pub fn naming_user(image: &Path, error: io::Error) -> Error {
     if error.kind() != io::ErrorKind::ResourceBusy {

@@ -91,6 +91,10 @@ fn refused(command: &str, image: &Path, place: &Place, reason: &str) {
     match command {
         "mount" => pext4.arg(image).arg(place.point.with_file_name("other")),
         "mkfs" => pext4.arg("--force").arg(image),
+        "build" => pext4
+            .arg("--force")
+            .arg(image)
+            .arg(env!("CARGO_MANIFEST_DIR")),
         _ => pext4.arg(image).arg("/name"),
     };
     let said = fail(&mut pext4, 1);
@@ -112,6 +116,7 @@ fn a_file_and_its_loop_device_are_one_image() {
     refused("mount", &device.0, &place, "the file behind it");
     refused("mkfs", &device.0, &place, &ends);
     refused("mkfs", &place.image, &place, &ends);
+    refused("build", &place.image, &place, &ends);
     refused("mkdir", &device.0, &place, "the file behind it");
     mount.unmount();
 
@@ -121,6 +126,7 @@ fn a_file_and_its_loop_device_are_one_image() {
     let same = format!("{}, which has the same bytes, {ends}", device.0.display());
     refused("mount", &place.image, &place, &same);
     refused("mkfs", &place.image, &place, &same);
+    refused("build", &place.image, &place, &same);
     refused(
         "rm",
         &place.image,
@@ -170,6 +176,8 @@ fn what_the_kernel_has_mounted_is_refused_under_every_name() {
     };
     let _other = Refused::beside(&place);
     let on = format!("mounted on {}", directory.display());
+    let by_loop = format!("the kernel has it {on} by a loop device");
+    refused("build", &place.image, &place, &by_loop);
     for command in ["mount", "mkfs", "mkdir"] {
         refused(
             command,

@@ -248,6 +248,23 @@ fn a_server_that_is_told_to_end_leaves_the_mounts_of_others() {
 }
 
 #[test]
+fn an_image_is_free_when_its_unmounting_returns() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    for options in [&[][..], &["-o", "ro"]] {
+        for _ in 0..5 {
+            let mount = place.mount(options);
+            succeed(pext4(["umount"]).arg(&place.point));
+            let file = File::open(&place.image).unwrap();
+            let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+            rustix::fs::flock(&file, lock).expect("nobody has it any more");
+            mount.forget();
+        }
+    }
+}
+
+#[test]
 fn an_image_names_its_mount_too() {
     let Some(place) = Place::new("16M") else {
         return;
