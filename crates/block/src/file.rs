@@ -1,26 +1,20 @@
 //! A regular file or a block device of the system.
 //!
-//! Opening takes an advisory lock (`flock`) on it, exclusive for writing and shared for reading, so
-//! that two mounts of one image exclude each other; a block device opened for writing is claimed
-//! as well (`O_EXCL`), which fails while the kernel has it mounted. A file that the kernel has
-//! mounted by a loop device is refused for writing. Errors name the file.
+//! Opening claims it, exclusively for writing and with others for reading, so that two mounts of one
+//! image exclude each other (`claim`). Errors name the file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
 use std::num::NonZeroU64;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pext4_sync::{thread, time};
-use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags, SeekFrom};
+use rustix::fs::{Advice, FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
 
+use crate::claim::{Claim, claim};
 use crate::device::{Device, check_range, total_length};
-use crate::loops;
-
-/// How often a file that is in use is tried again.
-const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Pieces the system takes in one write (`IOV_MAX`).
 const MOST_PIECES: usize = 1024;
@@ -38,6 +32,8 @@ pub enum Access {
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
+    /// Locked files behind a loop device.
+    _behind: Vec<File>,
     path: PathBuf,
     size: u64,
     access: Access,
@@ -69,7 +65,11 @@ pub fn open_to_look(path: &Path) -> io::Result<File> {
 }
 
 /// An error of the same kind that names the file.
-fn error(path: &Path, action: impl Into<String>, source: impl Into<io::Error>) -> io::Error {
+pub(crate) fn error(
+    path: &Path,
+    action: impl Into<String>,
+    source: impl Into<io::Error>,
+) -> io::Error {
     let source = source.into();
     let kind = source.kind();
     io::Error::new(
@@ -79,13 +79,6 @@ fn error(path: &Path, action: impl Into<String>, source: impl Into<io::Error>) -
             action: action.into(),
             source,
         },
-    )
-}
-
-fn in_use() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::ResourceBusy,
-        "another process or mount uses it",
     )
 }
 
@@ -102,11 +95,12 @@ impl FileDevice {
         if kind == Kind::Block && access == Access::ReadWrite {
             options.custom_flags(OFlags::EXCL.bits().cast_signed());
         }
-        let file = open_locked(path, &options, access, wait)?;
+        let Claim { file, behind } = claim(path, &options, access, wait)?;
         let size = rustix::fs::seek(&file, SeekFrom::End(0))
             .map_err(|errno| error(path, "find its size", errno))?;
         Ok(Self {
             file,
+            _behind: behind,
             path: path.to_owned(),
             size,
             access,
@@ -122,7 +116,7 @@ impl FileDevice {
         let mut options = OpenOptions::new();
         // It is emptied only once it is locked.
         options.read(true).write(true).create(true).truncate(false);
-        let file = open_locked(path, &options, Access::ReadWrite, Duration::ZERO)?;
+        let Claim { file, behind } = claim(path, &options, Access::ReadWrite, Duration::ZERO)?;
         if Kind::of(path)? != Kind::Regular {
             let refusal = io::Error::new(io::ErrorKind::InvalidInput, "it is a block device");
             return Err(error(path, "make it anew", refusal));
@@ -131,6 +125,7 @@ impl FileDevice {
         sized.map_err(|source| error(path, format!("make it {size} bytes long"), source))?;
         Ok(Self {
             file,
+            _behind: behind,
             path: path.to_owned(),
             size,
             access: Access::ReadWrite,
@@ -266,74 +261,6 @@ impl Kind {
             ))
         }
     }
-}
-
-/// Opens and locks a file, trying again until `wait` is over while it is in use.
-fn open_locked(
-    path: &Path,
-    options: &OpenOptions,
-    access: Access,
-    wait: Duration,
-) -> io::Result<File> {
-    let deadline = time::now().saturating_add(wait);
-    loop {
-        if let Some(file) = try_open_locked(path, options, access)? {
-            return Ok(file);
-        }
-        if time::now() >= deadline {
-            return Err(error(path, "open it", in_use()));
-        }
-        thread::sleep(RETRY_INTERVAL);
-    }
-}
-
-/// As [`open_locked`], once; `None` while the file is in use.
-fn try_open_locked(path: &Path, options: &OpenOptions, access: Access) -> io::Result<Option<File>> {
-    let file = match options.open(path) {
-        Ok(file) => file,
-        Err(source) if source.kind() == io::ErrorKind::ResourceBusy => return Ok(None),
-        Err(source) => return Err(error(path, "open it", source)),
-    };
-    let operation = match access {
-        Access::ReadOnly => FlockOperation::NonBlockingLockShared,
-        Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
-    };
-    match rustix::fs::flock(&file, operation) {
-        Ok(()) if is_still_at(&file, path) => {
-            refuse_if_looped(&file, path, access)?;
-            Ok(Some(file))
-        }
-        // Whoever had it has put another file in its place: that one counts.
-        Ok(()) => Ok(None),
-        Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(None),
-        Err(errno) => Err(error(path, "lock it", errno)),
-    }
-}
-
-/// Two that write to one file system each destroy what the other does.
-fn refuse_if_looped(file: &File, path: &Path, access: Access) -> io::Result<()> {
-    let mounted = match file.metadata() {
-        Ok(metadata) if access == Access::ReadWrite && metadata.is_file() => {
-            loops::mounted_on(&metadata)
-        }
-        _ => None,
-    };
-    mounted.map_or(Ok(()), |directory| {
-        let directory = directory.display();
-        let problem = format!(
-            "the kernel has it mounted on {directory} by a loop device; `umount {directory}` ends that"
-        );
-        let refusal = io::Error::new(io::ErrorKind::ResourceBusy, problem);
-        Err(error(path, "write to it", refusal))
-    })
-}
-
-/// Whether a path leads to an open file; what cannot be found out does.
-fn is_still_at(file: &File, path: &Path) -> bool {
-    let (Ok(open), Ok(there)) = (file.metadata(), fs::metadata(path)) else {
-        return path.exists();
-    };
-    open.dev() == there.dev() && open.ino() == there.ino()
 }
 
 impl Device for FileDevice {

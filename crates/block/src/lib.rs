@@ -13,10 +13,13 @@
 
 pub mod buffer;
 pub mod cache;
+mod claim;
 pub mod device;
 pub mod fault;
 pub mod file;
-mod loops;
+pub mod holders;
+pub mod loops;
+pub mod mountinfo;
 pub mod overlay;
 pub mod page;
 pub mod ram;

@@ -1,12 +1,13 @@
 //! Opening an image, and saying what may help where that fails.
 
+use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Error, Result};
-use pext4_block::{Access, FileDevice};
-use pext4_fuse::mount;
+use pext4_block::{Access, FileDevice, holders, loops};
+use pext4_fuse::mount::{self, Mount};
 
 /// How long to wait for a mount that is just closing.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -16,36 +17,76 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// # Errors
 /// It cannot be opened, or stays in use.
 pub fn open(image: &Path, access: Access) -> Result<FileDevice> {
-    FileDevice::open(image, access, PATIENCE).map_err(|error| {
-        let help = help(image, access, error.kind());
-        match help {
-            Some(help) => Error::msg(format!("{error}; {help}")),
-            None => error.into(),
-        }
-    })
-}
-
-fn help(image: &Path, access: Access, kind: io::ErrorKind) -> Option<String> {
-    match kind {
+    FileDevice::open(image, access, PATIENCE).map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
             if access == Access::ReadWrite =>
         {
-            Some("`-o ro` mounts it read-only".to_owned())
+            Error::msg(format!("{error}; `-o ro` mounts it read-only"))
         }
-        io::ErrorKind::ResourceBusy => mounted_on(image).map(|directory| {
-            let directory = directory.display();
-            format!("it is mounted on {directory}, `pext4 umount {directory}` ends that")
-        }),
-        _ => None,
+        _ => naming_user(image, error),
+    })
+}
+
+/// Claims a file whose name another one is about to take: whoever has it mounted would go on writing to
+/// what no name leads to any more. What cannot be opened for another reason is not used through us.
+///
+/// # Errors
+/// It is in use.
+pub fn claim_to_replace(image: &Path) -> Result<Option<FileDevice>> {
+    match FileDevice::open(image, Access::ReadWrite, Duration::ZERO) {
+        Ok(device) => Ok(Some(device)),
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Err(naming_user(image, error)),
+        Err(_) => Ok(None),
     }
 }
 
-/// The directory on which a server of ours has mounted an image.
-fn mounted_on(image: &Path) -> Option<PathBuf> {
+/// The error; if the image is in use, with who uses it, where that can be found out.
+pub fn naming_user(image: &Path, error: io::Error) -> Error {
+    if error.kind() != io::ErrorKind::ResourceBusy {
+        return error.into();
+    }
+    let mount = mount_of(image).map(|mount| ending(image, &mount));
+    let user = mount.or_else(|| holders::holders(image).into_iter().find_map(holder));
+    match user {
+        Some(user) => Error::msg(format!("{error}; {user}")),
+        None => error.into(),
+    }
+}
+
+fn ending(image: &Path, mount: &Mount) -> String {
+    let directory = mount.directory.display();
+    let is_it = image
+        .canonicalize()
+        .is_ok_and(|image| image == mount.source);
+    let it = if is_it {
+        "it".to_owned()
+    } else {
+        format!("{}, which has the same bytes,", mount.source.display())
+    };
+    format!("{it} is mounted on {directory}, `pext4 umount {directory}` ends that")
+}
+
+/// The mount of an image, or of a loop device that has it, by a server of ours.
+fn mount_of(image: &Path) -> Option<Mount> {
     let image = image.canonicalize().ok()?;
     let mounts = mount::mounts().ok()?;
-    let mount = mounts
+    mounts
         .into_iter()
-        .rfind(|mount| mount.is_ours() && mount.source == image);
-    mount.map(|mount| mount.directory)
+        .rfind(|mount| mount::is_ours(mount) && loops::are_same(&mount.source, &image))
+}
+
+/// What a process is that has an image and is no mount that can be seen.
+fn holder(process: u32) -> Option<String> {
+    let words = fs::read(format!("/proc/{process}/cmdline")).ok()?;
+    let mut words = words.split(|&byte| byte == 0).map(String::from_utf8_lossy);
+    let (program, command) = (words.next()?, words.next().unwrap_or_default());
+    let program = program.rsplit('/').next()?;
+    Some(if (program, command.as_ref()) == ("pext4", "mount") {
+        format!(
+            "process {process} serves a mount of it that is in no directory any more, or in another \
+             namespace: one that was detached (`umount -l`) lasts until the last file in it is closed"
+        )
+    } else {
+        format!("it is process {process}, `{program} {command}`")
+    })
 }

@@ -6,7 +6,10 @@ use std::process::ExitCode;
 
 use anyhow::Error;
 
-/// The command line asks for something that makes no sense: status 2.
+/// The status of a command line that makes no sense.
+pub const MISUSE: u8 = 2;
+
+/// The command line asks for something that makes no sense: status [`MISUSE`].
 #[derive(Debug)]
 pub struct Misuse(pub String);
 
@@ -32,8 +35,8 @@ impl std::error::Error for Told {}
 
 /// Says what was wrong and gives the exit status.
 pub fn report(error: &Error) -> ExitCode {
-    if let Some(Told(status)) = error.downcast_ref() {
-        return ExitCode::from(*status);
+    if error.is::<Told>() {
+        return ExitCode::from(status(error));
     }
     let pipe = error.downcast_ref::<io::Error>().map(io::Error::kind);
     if pipe == Some(io::ErrorKind::BrokenPipe) {
@@ -56,8 +59,13 @@ fn line(error: &Error) -> String {
         })
 }
 
-fn status(error: &Error) -> u8 {
-    if error.is::<Misuse>() { 2 } else { 1 }
+/// The exit status that an error means.
+pub fn status(error: &Error) -> u8 {
+    match error.downcast_ref() {
+        Some(Told(status)) => *status,
+        None if error.is::<Misuse>() => MISUSE,
+        None => 1,
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! The `pext4` command: mounts, makes, reads and edits ext4 images.
 //!
 //! One file a command: parse, call the library, say what happened. The exit status is 0 when all
-//! went well, 1 after an error, 2 when the command line was not understood. Errors read "pext4:
+//! went well, 1 after an error, 2 when the command line was not understood; called by `mount(8)` it is
+//! what that expects (`helper`). Errors read "pext4:
 //! what: why; what may help"; what the machine reads goes to standard output, all else to standard
 //! error.
 
@@ -14,6 +15,7 @@ mod commands;
 mod device;
 mod editing;
 mod failure;
+mod helper;
 mod log;
 mod mode;
 mod moment;
@@ -26,6 +28,7 @@ mod script;
 mod size;
 mod superblock;
 
+use std::env;
 use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -93,6 +96,10 @@ fn main() -> ExitCode {
     if let Err(error) = outlive_file_limits() {
         eprintln!("pext4: cannot prepare for limits of file sizes: {error}");
     }
+    let words: Vec<_> = env::args_os().collect();
+    if let Some(status) = helper::run(&words) {
+        return status;
+    }
     let done = match parsed().command {
         Command::Mount(arguments) => mount::run(&arguments),
         Command::Umount(arguments) => umount::run(&arguments),
@@ -138,9 +145,7 @@ fn outlive_file_limits() -> io::Result<()> {
 /// The command line; a wrong one of `check` ends with the status that e2fsck has for it.
 fn parsed() -> CommandLine {
     CommandLine::try_parse().unwrap_or_else(|error| {
-        let is_check = std::env::args_os()
-            .nth(1)
-            .is_some_and(|name| name == "check");
+        let is_check = env::args_os().nth(1).is_some_and(|name| name == "check");
         if is_check && error.use_stderr() {
             // Nothing more can be said where standard error is closed.
             let _ = error.print();

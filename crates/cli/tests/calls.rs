@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Place, is_root};
+use common::{Place, has, is_root, pext4, succeed};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, IFlags, Mode, RenameFlags, SeekFrom, Timespec,
     Timestamps, XattrFlags, fallocate, ioctl_getflags, ioctl_setflags, mknodat, renameat_with,
@@ -294,6 +294,104 @@ fn times_reach_before_1970_and_past_2038() {
     mount.unmount();
 }
 
+/// As with Linux. The kernel itself remembers what was asked for as the change of a regular file, while
+/// it remembers the file.
+#[test]
+fn times_beyond_the_format_become_its_ends() {
+    const FIRST: i64 = -(1 << 31);
+    const LAST: i64 = (1 << 34) - (1 << 31) - 1;
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let (file, directory) = (mount.path("file"), mount.path("directory"));
+    fs::write(&file, b"").unwrap();
+    fs::create_dir(&directory).unwrap();
+    let beyond = |tv_sec| Timespec { tv_sec, tv_nsec: 7 };
+    let times = Timestamps {
+        last_access: beyond(-5_364_662_400),
+        last_modification: beyond(16_725_225_600),
+    };
+    for path in [&file, &directory] {
+        utimensat(CWD, path, &times, AtFlags::empty()).unwrap();
+        let told = fs::metadata(path).unwrap();
+        assert_eq!((told.atime(), told.atime_nsec()), (FIRST, 0));
+    }
+    let check = |path: &Path| {
+        let told = fs::metadata(path).unwrap();
+        assert_eq!((told.mtime(), told.mtime_nsec()), (LAST, 0), "{path:?}");
+    };
+    check(&directory);
+    mount.unmount();
+    let mount = place.mount(&[]);
+    check(&file);
+    check(&directory);
+    mount.unmount();
+}
+
+#[test]
+fn a_change_of_attributes_or_flags_is_seen_in_the_time_of_the_change() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    // Of a regular file the kernel itself keeps the time, and does not count a change of flags.
+    let path = mount.path("directory");
+    fs::create_dir(&path).unwrap();
+    let directory = File::open(&path).unwrap();
+    let changed = || {
+        let told = fs::metadata(&path).unwrap();
+        (told.ctime(), told.ctime_nsec())
+    };
+    // Again and again, since a clock that ticks slowly may show the same time.
+    let is_seen = |change: &dyn Fn()| {
+        let before = changed();
+        (0..500).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            change();
+            changed() > before
+        })
+    };
+    let name = "user.name";
+    assert!(is_seen(&|| {
+        rustix::fs::setxattr(&path, name, b"value", XattrFlags::empty()).unwrap();
+    }));
+    assert!(is_seen(&|| {
+        let flags = ioctl_getflags(&directory).unwrap();
+        ioctl_setflags(&directory, flags ^ IFlags::NODUMP).unwrap();
+    }));
+    assert!(is_seen(&|| {
+        rustix::fs::setxattr(&path, name, b"value", XattrFlags::empty()).unwrap();
+        rustix::fs::removexattr(&path, name).unwrap();
+    }));
+    drop(directory);
+    mount.unmount();
+}
+
+#[test]
+fn the_label_can_be_read_and_changed() {
+    if !is_root() || !has("xfs_io") {
+        return;
+    }
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let label = |words: &str| {
+        let mut command = Command::new("xfs_io");
+        succeed(command.args(["-c", words]).arg(&place.point))
+    };
+    assert_eq!(label("label"), "label = \"\"\n");
+    assert_eq!(
+        label("label -s sixteen-letters!"),
+        "label = \"sixteen-letters!\"\n"
+    );
+    assert_eq!(label("label"), "label = \"sixteen-letters!\"\n");
+    mount.unmount();
+    let info = succeed(pext4(["info"]).arg(&place.image));
+    assert!(info.contains("sixteen-letters!"), "{info}");
+}
+
 #[test]
 fn extended_attributes_follow_the_rules_of_their_calls() {
     let Some(place) = Place::new("16M") else {
@@ -411,6 +509,14 @@ fn access_control_lists_and_modes_follow_each_other() {
         list_of(&directory.join("inner"), DEFAULT),
         Some(list(7, 6, 5, 7, 0))
     );
+    let (from, to) = (directory.join("file"), directory.join("moved"));
+    renameat_with(CWD, &from, CWD, &to, RenameFlags::WHITEOUT).unwrap();
+    assert_eq!(mode(&from), 0);
+    assert_eq!(
+        list_of(&from, ACCESS),
+        Some(list(0, 6, 5, 0, 0)),
+        "a whiteout inherits as every file does"
+    );
     mount.unmount();
 }
 
@@ -437,12 +543,15 @@ fn permissions_are_checked_and_set_id_bits_go() {
         assert!(as_user(line, &place.point));
         assert_eq!(mode(&path), after, "{line}");
     }
-    allow_all(&path, 0o6755);
-    std::os::unix::fs::chown(&path, Some(1000), None).unwrap();
-    assert_eq!(mode(&path), 0o755, "a new owner");
+    for owner in [Some(1000), None] {
+        allow_all(&path, 0o6755);
+        std::os::unix::fs::chown(&path, owner, None).unwrap();
+        assert_eq!(mode(&path), 0o755, "owner {owner:?}");
+    }
     allow_all(&place.point, 0o2777);
     std::os::unix::fs::chown(&place.point, None, Some(1234)).unwrap();
     allow_all(&place.point, 0o2777);
+    std::os::unix::fs::chown(&place.point, None, None).unwrap();
     assert!(as_user("umask 027; mkdir inner; touch made", &place.point));
     assert_eq!(fs::metadata(mount.path("inner")).unwrap().gid(), 1234);
     assert_eq!(mode(&mount.path("inner")), 0o2750);

@@ -114,7 +114,7 @@ fn an_image_is_made_where_there_is_none_and_only_then() {
         return;
     };
     let said = fail(pext4(["mount"]).arg(&place.image).arg(&place.point), 1);
-    assert!(said.contains("--create SIZE makes one"), "{said}");
+    assert!(said.contains("`pext4 mount --create SIZE`"), "{said}");
     fs::write(&place.image, b"").unwrap();
     for more in [&[][..], &["--create", "16M"]] {
         let mut mount = pext4(["mount"]);
@@ -192,6 +192,76 @@ fn a_directory_in_use_is_not_unmounted() {
     assert!(said.contains("is in use"), "{said}");
     drop(file);
     mount.unmount();
+}
+
+#[test]
+fn a_mount_that_was_detached_in_use_is_named() {
+    if !is_root() {
+        return;
+    }
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let mut file = File::create(mount.path("file")).unwrap();
+    let server = place.server();
+    succeed(Command::new("umount").arg("-l").arg(&place.point));
+    let said = fail(pext4(["mount"]).arg(&place.image).arg(&place.point), 1);
+    let named = format!("process {} serves a mount of it", server.as_raw_nonzero());
+    assert!(
+        said.contains(&named) && said.contains("umount -l"),
+        "{said}"
+    );
+    mount.forget();
+    file.write_all(b"content").unwrap();
+    drop(file);
+    place.wait_until_closed();
+    place.check();
+}
+
+#[test]
+fn a_server_that_is_told_to_end_leaves_the_mounts_of_others() {
+    if !is_root() {
+        return;
+    }
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let file = File::create(mount.path("file")).unwrap();
+    let server = place.server();
+    succeed(Command::new("umount").arg("-l").arg(&place.point));
+    succeed(
+        Command::new("mount")
+            .args(["-t", "tmpfs", "none"])
+            .arg(&place.point),
+    );
+    fs::write(mount.path("in memory"), b"").unwrap();
+    kill_process(server, Signal::TERM).unwrap();
+    // It ends now, or when the file is closed.
+    drop(file);
+    place.wait_until_closed();
+    assert!(mount.path("in memory").exists(), "it was somebody else's");
+    succeed(Command::new("umount").arg(&place.point));
+    mount.forget();
+    place.check();
+}
+
+#[test]
+fn an_image_is_free_when_its_unmounting_returns() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    for options in [&[][..], &["-o", "ro"]] {
+        for _ in 0..5 {
+            let mount = place.mount(options);
+            succeed(pext4(["umount"]).arg(&place.point));
+            let file = File::open(&place.image).unwrap();
+            let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+            rustix::fs::flock(&file, lock).expect("nobody has it any more");
+            mount.forget();
+        }
+    }
 }
 
 #[test]

@@ -595,7 +595,7 @@ impl Filesystem for FuserTransport {
 
     fn ioctl(
         &self,
-        _: &Request,
+        request: &Request,
         node: INodeNo,
         _: FileHandle,
         _: IoctlFlags,
@@ -604,7 +604,10 @@ impl Filesystem for FuserTransport {
         room: u32,
         reply: ReplyIoctl,
     ) {
-        match self.dispatch.control(node.0, command, input) {
+        match self
+            .dispatch
+            .control(caller(request), node.0, command, input)
+        {
             Ok(mut bytes) => {
                 self.forget_attributes(node);
                 bytes.truncate(room as usize);

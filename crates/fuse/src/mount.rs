@@ -18,7 +18,7 @@ use thiserror::Error;
 
 use crate::options::KernelOptions;
 
-pub use table::{Mount, mounts};
+pub use table::{Mount, is_ours, mounts};
 pub use unmount::{Unmounter, unmount};
 
 /// The type that `mount` shows for our mounts.

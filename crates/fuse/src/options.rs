@@ -17,6 +17,11 @@ pub enum OptionError {
     /// There is no such option.
     #[error("option `{0}` is not known; known are {KNOWN}")]
     Unknown(String),
+    /// A mount is to change while it lasts.
+    #[error(
+        "option `remount`: a mount keeps the options that it began with; unmount, and mount again with others"
+    )]
+    Remount,
     /// Its value makes no sense.
     #[error("option `{option}` wants {wants}")]
     Value {
@@ -116,8 +121,19 @@ impl Options {
             | "_netdev"
             | "data=ordered"
             | "barrier"
-            | "barrier=1" => {}
-            _ if option.starts_with("x-") => {}
+            | "barrier=1"
+            | "loop"
+            | "norelatime"
+            | "strictatime"
+            | "nostrictatime"
+            | "diratime"
+            | "nodiratime"
+            | "lazytime"
+            | "nolazytime"
+            | "silent"
+            | "loud" => {}
+            _ if option.starts_with("x-") || option.starts_with("comment=") => {}
+            "remount" => return Err(OptionError::Remount),
             "ro" | "rw" => {
                 kernel.read_only = option == "ro";
                 self.volume.read_only = kernel.read_only;
@@ -210,8 +226,14 @@ mod tests {
 
     #[test]
     fn what_a_table_of_mounts_says_is_taken() {
-        let list = "defaults,relatime,user,noauto,nofail,_netdev,x-systemd.automount,acl";
+        let list =
+            "defaults,relatime,user,noauto,nofail,_netdev,x-systemd.automount,acl,comment=a b,loop";
         assert_eq!(parsed(list).unwrap().kernel, KernelOptions::default());
+        let text = parsed("remount,ro").unwrap_err().to_string();
+        assert!(
+            text.starts_with("option `remount`: a mount keeps"),
+            "{text}"
+        );
     }
 
     #[test]

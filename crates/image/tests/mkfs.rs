@@ -62,6 +62,38 @@ fn every_size_class_is_clean() {
     }
 }
 
+/// As upstream's tool: below 2048 blocks no journal, unless it is asked for.
+#[test]
+fn where_no_journal_fits_there_is_none() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("image");
+    for size in [
+        128 << 10,
+        256 << 10,
+        512 << 10,
+        MIB,
+        2 * MIB - 1024,
+        2 * MIB,
+        4 * MIB,
+    ] {
+        check(size, &Options::default());
+        let made = make(&path, size, &Options::default()).expect("an image");
+        let expected = if size < 2 * MIB { 0 } else { 1024 };
+        assert_eq!(made.journal_blocks, expected, "{size} bytes");
+        let features = made
+            .features
+            .iter()
+            .any(|name| name == "has_journal" || name == "orphan_file");
+        assert_eq!(features, size >= 2 * MIB, "{:?}", made.features);
+    }
+    let asked = Options {
+        features: vec!["has_journal".to_owned()],
+        ..Options::default()
+    };
+    let error = make(&path, MIB, &asked).expect_err("it does not fit");
+    assert!(error.to_string().contains("-O ^has_journal"), "{error}");
+}
+
 /// Where one descriptor block lasts for all the growth that is planned for, none are reserved:
 /// the inode that would keep them is there nevertheless.
 #[test]

@@ -9,6 +9,7 @@
 
 /// Largest time that fits: 2^34 - 2^31 - 1.
 const MAX_SECONDS: i64 = (1 << 34) - (1 << 31) - 1;
+const AFTER_MAX: i64 = MAX_SECONDS + 1;
 /// Smallest time that fits: -2^31.
 const MIN_SECONDS: i64 = -(1 << 31);
 /// Where the special pattern would begin, and where it would end.
@@ -75,8 +76,9 @@ impl Time {
     pub fn clamp_wide(self) -> Self {
         let seconds = match self.seconds {
             ..MIN_SECONDS => return Self::from_seconds(MIN_SECONDS),
+            AFTER_MAX.. => return Self::from_seconds(MAX_SECONDS),
             seconds if AMBIGUOUS.contains(&seconds) => AMBIGUOUS.start - 1,
-            seconds => seconds.min(MAX_SECONDS),
+            seconds => seconds,
         };
         Self {
             seconds,
@@ -135,9 +137,14 @@ mod tests {
 
     #[test]
     fn out_of_range_becomes_the_nearest_end() {
+        let last = Time {
+            seconds: i64::MAX,
+            nanoseconds: 7,
+        };
         assert_eq!(
-            Time::from_seconds(i64::MAX).clamp_wide().seconds,
-            MAX_SECONDS
+            last.clamp_wide(),
+            Time::from_seconds(MAX_SECONDS),
+            "as Linux has it"
         );
         assert_eq!(Time::from_seconds(i64::MIN).encode(), (0x8000_0000, 0));
         assert_eq!(Time::from_seconds(1 << 40).encode_narrow(), 0x7FFF_FFFF);

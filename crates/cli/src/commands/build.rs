@@ -16,6 +16,7 @@ use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use uuid::Uuid;
 
+use crate::device::claim_to_replace;
 use crate::failure::Misuse;
 use crate::progress::{self, Bar, Look, Measure};
 use crate::say::say;
@@ -149,9 +150,13 @@ fn tenth_length(percent: &str) -> usize {
 /// Runs the command.
 ///
 /// # Errors
-/// A source cannot be read, makes no sense or does not fit; the image cannot be written.
+/// A source cannot be read, makes no sense or does not fit; the image cannot be written, or is in use.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let start = Instant::now();
+    let _replaced = match arguments.force {
+        true => claim_to_replace(&arguments.image)?,
+        false => None,
+    };
     let builder = builder(arguments)?;
     let progress = builder.progress();
     let is_interrupted = interruption()?;

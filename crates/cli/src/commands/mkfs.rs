@@ -12,6 +12,7 @@ use pext4_block::{Access, Device, FileDevice, open_to_look};
 use pext4_image::mkfs::{Design, Made, Options};
 use uuid::Uuid;
 
+use crate::device::naming_user;
 use crate::failure::Misuse;
 use crate::say::say;
 use crate::size;
@@ -87,12 +88,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 ///
 /// # Errors
 /// It is there, or cannot be made.
-pub fn create(image: &Path, size: u64) -> Result<()> {
+pub fn create(image: &Path, size: u64) -> Result<Made> {
     let options = Options {
         root_owner: caller(),
         ..Options::default()
     };
-    make(image, Target::File(size), &options).map(drop)
+    make(image, Target::File(size), &options)
 }
 
 /// What the file system goes into, as it was found.
@@ -106,13 +107,14 @@ enum Target {
 /// Makes the file system; what the target holds is safe until it is known to be possible.
 fn make(image: &Path, target: Target, options: &Options) -> Result<Made> {
     let name = || image.display().to_string();
+    let named = |error| naming_user(image, error);
     let size = match &target {
         Target::File(size) => *size,
         Target::Device(device) => device.size(),
     };
     let design = Design::of(size, options).with_context(name)?;
     let device = match target {
-        Target::File(size) => FileDevice::create(image, size)?,
+        Target::File(size) => FileDevice::create(image, size).map_err(named)?,
         Target::Device(device) => cleared(image, device)?,
     };
     let made = design.write(&device).with_context(name)?;
@@ -163,7 +165,8 @@ fn target(arguments: &Arguments) -> Result<Target> {
             if arguments.size.is_some() {
                 return Err(Misuse("--size: a block device has its size".to_owned()).into());
             }
-            let device = FileDevice::open(image, Access::ReadWrite, Duration::ZERO)?;
+            let device = FileDevice::open(image, Access::ReadWrite, Duration::ZERO)
+                .map_err(|error| naming_user(image, error))?;
             Ok(Target::Device(device))
         }
         Some(existing) => Ok(Target::File(arguments.size.unwrap_or(existing.len()))),

@@ -7,8 +7,10 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -16,8 +18,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_block::Access;
-use pext4_fs::Volume;
+use pext4_fs::{MountOptions, Volume};
 use pext4_fuse::{Complaints, Options, Server, end_on_signals, mount};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::mkfs;
 use crate::failure::{Misuse, Told};
@@ -31,7 +34,7 @@ const READY: &str = "ready";
 const SERVE: &str = "--serve-in-background";
 
 /// Mount an image on a directory
-#[derive(Args)]
+#[derive(Args, Debug)]
 pub struct Arguments {
     /// The image or block device
     image: PathBuf,
@@ -51,6 +54,49 @@ pub struct Arguments {
     foreground: bool,
     #[arg(long = "serve-in-background", hide = true)]
     serve_in_background: bool,
+    /// The mount namespace in which image and directory are
+    #[arg(long, hide = true, value_name = "FILE")]
+    namespace: Option<PathBuf>,
+}
+
+impl Arguments {
+    /// A mount in the background with these options, and all else as it is when nothing is said.
+    pub fn of(
+        image: PathBuf,
+        directory: PathBuf,
+        options: Vec<String>,
+        namespace: Option<PathBuf>,
+    ) -> Self {
+        Self {
+            image,
+            directory,
+            options,
+            create: None,
+            cache_size: MountOptions::default().cache_size,
+            foreground: false,
+            serve_in_background: false,
+            namespace,
+        }
+    }
+
+    /// The words that have this program serve the same mount.
+    fn for_server(&self) -> Vec<OsString> {
+        let mut words = vec!["mount".into(), SERVE.into()];
+        for list in &self.options {
+            words.push(format!("-o{list}").into());
+        }
+        for (name, size) in [
+            ("create", self.create),
+            ("cache-size", Some(self.cache_size)),
+        ] {
+            words.extend(size.map(|size| format!("--{name}={size}").into()));
+        }
+        if let Some(namespace) = &self.namespace {
+            words.extend(["--namespace".into(), namespace.into()]);
+        }
+        words.extend(["--".into(), (&self.image).into(), (&self.directory).into()]);
+        words
+    }
 }
 
 /// Runs the command.
@@ -62,6 +108,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if arguments.serve_in_background {
         // Fails only for the leader of a session, which is apart already.
         let _ = rustix::process::setsid();
+        enter_namespace(arguments)?;
         serve(arguments, options, leave_terminal)
     } else if arguments.foreground {
         let (image, directory) = (arguments.image.display(), arguments.directory.display());
@@ -70,8 +117,27 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             Ok(())
         })
     } else {
-        start_in_background()
+        start_in_background(&arguments.for_server())
     }
+}
+
+/// As [`run`], but for the mount.
+///
+/// # Errors
+/// The options make no sense.
+pub fn check(arguments: &Arguments) -> Result<()> {
+    options(arguments).map(drop)
+}
+
+fn enter_namespace(arguments: &Arguments) -> Result<()> {
+    let Some(path) = &arguments.namespace else {
+        return Ok(());
+    };
+    let enter = || {
+        let kind = Some(LinkNameSpaceType::Mount);
+        move_into_link_name_space(File::open(path)?.as_fd(), kind).map_err(io::Error::from)
+    };
+    enter().with_context(|| format!("cannot enter the mount namespace {}", path.display()))
 }
 
 fn options(arguments: &Arguments) -> Result<Options> {
@@ -93,15 +159,13 @@ fn options(arguments: &Arguments) -> Result<Options> {
 }
 
 /// Starts the server and waits until its mount answers.
-fn start_in_background() -> Result<()> {
+fn start_in_background(words: &[OsString]) -> Result<()> {
     // By its own path, so that the process has its name; that path fails if the file was replaced.
     let program = env::current_exe().ok().filter(|program| program.exists());
     let mut server = Command::new(program.unwrap_or_else(|| PathBuf::from("/proc/self/exe")));
-    let mut words = env::args_os();
-    let name = words.next().unwrap_or_else(|| OsString::from("pext4"));
-    std::os::unix::process::CommandExt::arg0(&mut server, name);
-    server.args(words.next()).arg(SERVE).args(words);
     let mut server = server
+        .arg0("pext4")
+        .args(words)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -179,13 +243,17 @@ fn existing_image(arguments: &Arguments) -> Result<PathBuf> {
     let image = &arguments.image;
     let name = || image.display().to_string();
     if let (Some(size), false) = (arguments.create, image.exists()) {
-        mkfs::create(image, size).with_context(|| format!("cannot make {}", name()))?;
-        eprintln!("pext4: {} is new, {}", name(), size::show(size));
+        let made = mkfs::create(image, size).with_context(|| format!("cannot make {}", name()))?;
+        let journal = match made.journal_blocks {
+            0 => ", too small for a journal",
+            _ => "",
+        };
+        eprintln!("pext4: {} is new, {}{journal}", name(), size::show(size));
     }
     match image.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             bail!(
-                "{}: there is no such image; --create SIZE makes one",
+                "{}: there is no such image; `pext4 mkfs` makes one, or `pext4 mount --create SIZE`",
                 name()
             )
         }

@@ -39,7 +39,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mount = find(&arguments.directory)?;
     let image = mount.source.clone();
     mount::unmount(&mount.directory).context("cannot unmount")?;
-    wait_until_closed(&image)?;
+    wait_until_closed(&image, mount.read_only)?;
     if !mount.read_only && superblock::needs_replay(&superblock::read(&image)?) {
         bail!(
             "{}: it is unmounted, but was not closed cleanly; the next mount replays its journal",
@@ -67,15 +67,22 @@ fn find(path: &Path) -> Result<Mount> {
 /// The latest mount on the path if that is ours, else the latest of ours whose image it is.
 fn choose(mounts: Vec<Mount>, path: &Path) -> Option<Mount> {
     let on_path = mounts.iter().rfind(|mount| mount.directory == path);
-    if let Some(mount) = on_path {
-        return mount.is_ours().then(|| mount.clone());
+    if let Some(top) = on_path {
+        return mount::is_ours(top).then(|| top.clone());
     }
     mounts
         .into_iter()
-        .rfind(|mount| mount.is_ours() && mount.source == path)
+        .rfind(|mount| mount::is_ours(mount) && mount.source == path)
 }
 
-fn wait_until_closed(image: &Path) -> Result<()> {
+/// Waits for the lock of the server. A read-only one shares it with other readers, so that only a lock
+/// without any tells its end, and readers that stay are not waited for.
+fn wait_until_closed(image: &Path, is_shared: bool) -> Result<()> {
+    let operation = if is_shared {
+        FlockOperation::NonBlockingLockExclusive
+    } else {
+        FlockOperation::NonBlockingLockShared
+    };
     let name = || image.display().to_string();
     let file = File::open(image).with_context(|| {
         format!(
@@ -86,12 +93,15 @@ fn wait_until_closed(image: &Path) -> Result<()> {
     let start = time::now();
     let mut said = false;
     loop {
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+        match rustix::fs::flock(&file, operation) {
             Ok(()) => return Ok(()),
             Err(Errno::WOULDBLOCK | Errno::INTR) => {}
             Err(error) => return Err(io::Error::from(error)).with_context(name),
         }
         let waited = time::now().saturating_sub(start);
+        if waited > SILENT && is_shared {
+            return Ok(());
+        }
         if waited > PATIENCE {
             bail!("{}: it is unmounted, but still not closed", name());
         }
@@ -109,7 +119,7 @@ mod tests {
 
     fn mount(directory: &str, file_system_type: &str, source: &str) -> Mount {
         Mount {
-            device_minor: 1,
+            device: (0, 1),
             directory: PathBuf::from(directory),
             file_system_type: file_system_type.to_owned(),
             source: PathBuf::from(source),

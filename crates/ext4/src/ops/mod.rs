@@ -9,6 +9,7 @@
 mod attributes;
 mod birth;
 mod file;
+mod label;
 mod listing;
 mod names;
 mod namespace;

@@ -10,7 +10,7 @@ const SET_GROUP_ID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o0010;
 
 /// What `SETATTR` asks for; `None` leaves a thing as it is.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// New mode; type bits are ignored.
     pub mode: Option<u32>,
@@ -47,8 +47,18 @@ impl Change {
     /// Whether set-id bits of the file go away: always with a new owner, and with a new size unless
     /// root makes it.
     fn takes_set_id(&self, caller: Caller) -> bool {
-        let owner = self.uid.is_some() || self.gid.is_some();
+        let owner = self.uid.is_some() || self.gid.is_some() || self.is_same_owner();
         self.mode.is_none() && (owner || (self.size.is_some() && !caller.is_root()))
+    }
+
+    /// Whether a new owner was asked for who is the old one: `chown` with twice -1 names nothing but,
+    /// at most, the time of the change, and no other call does.
+    fn is_same_owner(&self) -> bool {
+        let nothing = Self {
+            changed: self.changed,
+            ..Self::default()
+        };
+        *self == nothing
     }
 }
 
@@ -217,7 +227,17 @@ mod tests {
             !mode.takes_set_id(root),
             "a mode that is asked for is what it gets"
         );
-        assert!(!Change::default().takes_set_id(user));
+        let nobody = Change {
+            changed: Some(SetTime::Now),
+            ..Change::default()
+        };
+        assert!(nobody.takes_set_id(root) && Change::default().takes_set_id(user));
+        let times = Change {
+            accessed: Some(SetTime::Now),
+            modified: Some(SetTime::Now),
+            ..nobody
+        };
+        assert!(!times.takes_set_id(user));
     }
 
     #[test]

@@ -1,19 +1,24 @@
-//! The few commands of `ioctl(2)` that ext4 files answer: flags and generation.
+//! The few commands of `ioctl(2)` that ext4 files answer: flags, generation, and the volume's label.
 //!
 //! The kernel passes the sizes that a command's number names and copies back what it gets.
 
 use pext4_fs::{Attributes, InodeNumber, SetAttributes};
 
-use super::{Answer, Dispatch, Errno};
+use super::{Answer, Caller, Dispatch, Errno};
 
 const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
 const GET_VERSION: u32 = 0x8008_7601;
 const GET_EXTENDED: u32 = 0x801c_581f;
 const SET_EXTENDED: u32 = 0x401c_5820;
+const GET_LABEL: u32 = 0x8100_9431;
+const SET_LABEL: u32 = 0x4100_9432;
 
 /// The file's map is a tree of extents.
 const EXTENTS: u32 = 0x0008_0000;
+
+/// Length of the field that the commands for labels carry.
+const LABEL_FIELD: usize = 256;
 
 /// Length of the structure that the extended commands carry.
 const EXTENDED_LENGTH: usize = 28;
@@ -61,8 +66,14 @@ impl Dispatch {
     /// Answers a command with the bytes for the caller.
     ///
     /// # Errors
-    /// `ENOTTY` for a command that is not known; the volume's.
-    pub fn control(&self, node: u64, command: u32, input: &[u8]) -> Answer<Vec<u8>> {
+    /// `ENOTTY` for a command that is not known; `EPERM` where only root may; the volume's.
+    pub fn control(
+        &self,
+        caller: Caller,
+        node: u64,
+        command: u32,
+        input: &[u8],
+    ) -> Answer<Vec<u8>> {
         let inode = Self::inode(node)?;
         match command {
             GET_FLAGS => Ok(self.present(inode)?.flags.to_le_bytes().to_vec()),
@@ -85,6 +96,17 @@ impl Dispatch {
                 let flags = from_extended(self.present(inode)?.flags, word(input)?)?;
                 self.set_flags(inode, flags)
             }
+            GET_LABEL => {
+                let mut field = self.volume.label();
+                field.resize(LABEL_FIELD, 0);
+                Ok(field)
+            }
+            SET_LABEL if caller.is_root() => {
+                let label = input.split(|&byte| byte == 0).next().unwrap_or_default();
+                self.answer(self.volume.set_label(label))?;
+                Ok(Vec::new())
+            }
+            SET_LABEL => Err(Errno::NOT_PERMITTED),
             _ => Err(Errno::NO_SUCH_COMMAND),
         }
     }

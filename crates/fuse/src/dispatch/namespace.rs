@@ -146,14 +146,36 @@ impl Dispatch {
             _ => return Err(Errno::INVALID),
         };
         let (from, to) = (Self::inode(parent)?, Self::inode(new_parent)?);
-        let renamed = if flags & RENAME_WHITEOUT == 0 {
-            self.volume.rename(from, name, to, new_name, mode)
-        } else {
-            let owner = caller.owner();
+        if flags & RENAME_WHITEOUT == 0 {
+            return self.answer(self.volume.rename(from, name, to, new_name, mode));
+        }
+        let beginning = self.beginning(caller, from, 0, 0, false)?;
+        let renamed =
             self.volume
-                .rename_leaving_whiteout(from, name, to, new_name, mode, &owner)
+                .rename_leaving_whiteout(from, name, to, new_name, mode, &beginning.new);
+        self.answer(renamed)?;
+        self.list_of_whiteout(from, name, beginning.access)
+    }
+
+    /// A whiteout, too, inherits its directory's default list.
+    fn list_of_whiteout(
+        &self,
+        parent: InodeNumber,
+        name: &[u8],
+        access: Option<Acl>,
+    ) -> Answer<()> {
+        let Some(list) = access else {
+            return Ok(());
         };
-        self.answer(renamed)
+        let whiteout = self.answer(self.volume.lookup(parent, name))?;
+        let set = self.volume.set_xattr(
+            whiteout.inode,
+            acl::ACCESS,
+            &list.to_disk(),
+            SetXattrMode::Any,
+        );
+        self.forget(node_of(whiteout.inode), 1);
+        self.answer(set)
     }
 
     /// The target of a symbolic link.

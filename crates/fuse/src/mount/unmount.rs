@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
-use super::{MountError, fusermount, table};
+use super::{MountError, fusermount, is_ours, table};
 
 /// Unmounts `directory`, by the system call or, without the right, through the helper. Returns
 /// when the directory is free; the server may still be closing its volume.
@@ -38,7 +38,7 @@ impl Unmounter {
         let mount = table::ours_on(directory).ok().flatten();
         Self {
             directory: directory.to_owned(),
-            device_minor: mount.map(|mount| mount.device_minor),
+            device_minor: mount.map(|mount| mount.device.1),
             write_out,
         }
     }
@@ -49,6 +49,9 @@ impl Unmounter {
     /// # Errors
     /// The mount could be made to disappear, but not to end: it does when the last file is closed.
     pub fn end(&self) -> Result<(), MountError> {
+        if self.is_elsewhere() {
+            return self.end_elsewhere();
+        }
         match unmount(&self.directory) {
             Err(MountError::Busy(_)) => {}
             // Not mounted any more: somebody else was faster.
@@ -68,6 +71,27 @@ impl Unmounter {
         }
     }
 
+    /// Whether something else is mounted on the directory now: it is not ours to take away.
+    fn is_elsewhere(&self) -> bool {
+        let top = table::top_of(&self.directory).ok().flatten();
+        match (top, self.device_minor) {
+            (Some(top), Some(minor)) => !is_ours(&top) || top.device.1 != minor,
+            _ => false,
+        }
+    }
+
+    /// Ends a mount that was covered, or detached while files were open. Where the kernel does not
+    /// show the connection, it ends by itself with the last file.
+    fn end_elsewhere(&self) -> Result<(), MountError> {
+        match self.connection() {
+            Some(connection) if connection.exists() => {
+                (self.write_out)();
+                self.abort()
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn is_gone(&self) -> bool {
         table::ours_on(&self.directory).is_ok_and(|mount| mount.is_none())
     }
@@ -84,10 +108,14 @@ impl Unmounter {
 
     /// Tears the connection down; its owner may, where the kernel shows its connections.
     fn abort(&self) -> Result<(), MountError> {
-        let Some(minor) = self.device_minor else {
-            return Err(MountError::Busy(self.directory.clone()));
-        };
-        std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1")
-            .map_err(|_| MountError::Busy(self.directory.clone()))
+        self.connection()
+            .and_then(|connection| std::fs::write(connection.join("abort"), "1").ok())
+            .ok_or_else(|| MountError::Busy(self.directory.clone()))
+    }
+
+    /// Where the kernel shows the connection, if it shows any.
+    fn connection(&self) -> Option<PathBuf> {
+        let minor = self.device_minor?;
+        Some(PathBuf::from(format!("/sys/fs/fuse/connections/{minor}")))
     }
 }

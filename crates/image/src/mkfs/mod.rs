@@ -58,6 +58,7 @@ impl Design {
     ///
     /// `Impossible` if the options contradict each other or the size is too small.
     pub fn of(size: u64, options: &Options) -> Result<Self> {
+        let options = &plan::without_journal_that_does_not_fit(size, options);
         let (mut superblock, geometry) = plan::plan(size, options)?;
         let mut layout = Layout::place(geometry)?;
         let files = contents::place(&mut layout, &mut superblock, options)?;

@@ -10,6 +10,7 @@ use pext4_ondisk::superblock::{ErrorPolicy, Flags, State, Superblock};
 use pext4_ondisk::{InodeNumber, checksum};
 use uuid::Uuid;
 
+use super::contents::default_journal_blocks;
 use crate::error::{Error, Result};
 
 /// Groups whose metadata lies together.
@@ -108,6 +109,22 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
             }
         }
     }
+}
+
+/// The options without a journal where the device is too small for one, unless one was asked for: as
+/// upstream does it.
+pub(crate) fn without_journal_that_does_not_fit(size: u64, options: &Options) -> Options {
+    let block_size = options
+        .block_size
+        .unwrap_or_else(|| default_block_size(size));
+    let blocks = size / u64::from(block_size.max(1));
+    let is_asked_for = options.journal_blocks.is_some()
+        || options.features.iter().any(|name| name == "has_journal");
+    let mut options = options.clone();
+    if default_journal_blocks(blocks) == 0 && !is_asked_for {
+        options.features.push("^has_journal".to_owned());
+    }
+    options
 }
 
 /// Upstream's defaults, changed as `names` say.

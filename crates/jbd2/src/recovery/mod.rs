@@ -290,7 +290,7 @@ fn refuse_fast_commits(
     };
     if fast_commit::is_pending(&log.read(first)?, next) {
         return Err(JournalError::Unsupported(
-            "fast commits that wait to be replayed".into(),
+            "fast commits that wait to be replayed (by Linux, mounting the image once, or by `e2fsck`)".into(),
         ));
     }
     Ok(())

@@ -1,0 +1,77 @@
+//! Who has locked a file, by `/proc/locks`: to tell a person whom to wait for. A process in another
+//! namespace is not shown, nor is one on a file system that numbers its files anew.
+
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::fs::{major, minor};
+
+use crate::loops;
+
+/// Numbers of the processes that have locked the file at a path, or the one behind a loop device.
+#[must_use]
+pub fn holders(path: &Path) -> Vec<u32> {
+    let Ok(table) = fs::read_to_string("/proc/locks") else {
+        return Vec::new();
+    };
+    let files = [fs::metadata(path).ok(), loops::ground(path)];
+    let names: Vec<_> = files.iter().flatten().map(name).collect();
+    table
+        .lines()
+        .filter_map(parse)
+        .filter(|(_, locked)| names.iter().any(|name| name == locked))
+        .map(|(process, _)| process)
+        .collect()
+}
+
+/// A file as the table names it: its device's numbers, and its own.
+fn name(file: &Metadata) -> String {
+    let (device, inode) = (file.dev(), file.ino());
+    format!("{:02x}:{:02x}:{inode}", major(device), minor(device))
+}
+
+/// The process and the file of a lock that is held: number, kind, strictness, mode, process, file,
+/// start, end. What waits for a lock has an arrow behind its number.
+fn parse(line: &str) -> Option<(u32, &str)> {
+    let mut words = line.split_ascii_whitespace().skip(1);
+    let kind = words.next()?;
+    let process = words.nth(2)?.parse().ok()?;
+    (kind == "FLOCK" && process > 0).then_some((process, words.next()?))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{holders, parse};
+    use crate::{Access, FileDevice};
+
+    #[test]
+    fn a_lock_that_is_held_is_told_from_others() {
+        let line = "1: FLOCK  ADVISORY  WRITE 1234 fe:00:131 0 EOF";
+        assert_eq!(parse(line), Some((1234, "fe:00:131")));
+        for other in [
+            "1: -> FLOCK  ADVISORY  WRITE 1235 fe:00:131 0 EOF",
+            "2: POSIX  ADVISORY  READ 7 fe:00:131 0 EOF",
+            "3: FLOCK  ADVISORY  WRITE 0 fe:00:131 0 EOF",
+            "4: OFDLCK ADVISORY  READ -1 fe:00:131 0 EOF",
+            "",
+        ] {
+            assert_eq!(parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn whoever_has_a_file_is_found() {
+        let directory = tempfile::tempdir().expect("there is room for a directory");
+        let path = directory.path().join("image");
+        let device = FileDevice::create(&path, 4096).expect("it is made");
+        let found = holders(&path);
+        drop(device);
+        // Some file systems number their files differently for the table.
+        assert!(
+            found.is_empty() || found == [std::process::id()],
+            "{found:?}"
+        );
+        assert!(FileDevice::open(&path, Access::ReadOnly, std::time::Duration::ZERO).is_ok());
+    }
+}

@@ -1,0 +1,279 @@
+//! The kernel beside us: its loop devices, which are other names of an image, its mounts, and what only
+//! it replays.
+
+mod common;
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{Place, fail, has, is_root, pext4, run, succeed};
+
+/// A loop device; let go on drop.
+struct Loop(PathBuf);
+
+impl Loop {
+    /// Over the place's image, or `None` where there are none.
+    fn of(place: &Place, options: &[&str]) -> Option<Self> {
+        if !is_root() || !has("losetup") {
+            return None;
+        }
+        let mut losetup = Command::new("losetup");
+        let output = run(losetup
+            .args(["--find", "--show"])
+            .args(options)
+            .arg(&place.image));
+        if !output.status.success() {
+            eprintln!("SKIPPED: {}", String::from_utf8_lossy(&output.stderr));
+            return None;
+        }
+        let name = String::from_utf8_lossy(&output.stdout);
+        Some(Self(PathBuf::from(name.trim_end())))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        run(Command::new("losetup").arg("--detach").arg(&self.0));
+    }
+}
+
+/// A mount by the kernel; undone on drop.
+struct KernelMount(PathBuf);
+
+impl KernelMount {
+    fn of(arguments: &[&str], source: &Path, directory: PathBuf) -> Option<Self> {
+        fs::create_dir_all(&directory).expect("a directory");
+        let mut mount = Command::new("mount");
+        let output = run(mount.args(arguments).arg(source).arg(&directory));
+        if !output.status.success() {
+            eprintln!(
+                "SKIPPED: mount: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            return None;
+        }
+        Some(Self(directory))
+    }
+}
+
+impl Drop for KernelMount {
+    fn drop(&mut self) {
+        if !run(Command::new("umount").arg(&self.0)).status.success() {
+            run(Command::new("umount").arg("-l").arg(&self.0));
+        }
+    }
+}
+
+/// A directory for a mount that is to be refused; should it be mounted, it is not for long.
+struct Refused(PathBuf);
+
+impl Refused {
+    fn beside(place: &Place) -> Self {
+        let directory = place.point.with_file_name("other");
+        fs::create_dir(&directory).expect("it is new");
+        Self(directory)
+    }
+}
+
+impl Drop for Refused {
+    fn drop(&mut self) {
+        // As a rule nothing is there.
+        run(Command::new("umount").args(["-q", "-l"]).arg(&self.0));
+    }
+}
+
+fn refused(command: &str, image: &Path, place: &Place, reason: &str) {
+    let mut pext4 = pext4([command]);
+    match command {
+        "mount" => pext4.arg(image).arg(place.point.with_file_name("other")),
+        "mkfs" => pext4.arg("--force").arg(image),
+        "build" => pext4
+            .arg("--force")
+            .arg(image)
+            .arg(env!("CARGO_MANIFEST_DIR")),
+        _ => pext4.arg(image).arg("/name"),
+    };
+    let said = fail(&mut pext4, 1);
+    assert!(said.contains(reason), "{command}: {said}");
+}
+
+#[test]
+fn a_file_and_its_loop_device_are_one_image() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let Some(device) = Loop::of(&place, &[]) else {
+        return;
+    };
+    let other = Refused::beside(&place);
+    let mount = place.mount(&[]);
+    let ends = format!("is mounted on {}, `pext4 umount", place.point.display());
+    refused("mount", &device.0, &place, &ends);
+    refused("mount", &device.0, &place, "the file behind it");
+    refused("mkfs", &device.0, &place, &ends);
+    refused("mkfs", &place.image, &place, &ends);
+    refused("build", &place.image, &place, &ends);
+    refused("mkdir", &device.0, &place, "the file behind it");
+    mount.unmount();
+
+    succeed(pext4(["mount"]).arg(&device.0).arg(&place.point));
+    let mount = place.guard();
+    fs::write(mount.path("file"), b"content").unwrap();
+    let same = format!("{}, which has the same bytes, {ends}", device.0.display());
+    refused("mount", &place.image, &place, &same);
+    refused("mkfs", &place.image, &place, &same);
+    refused("build", &place.image, &place, &same);
+    refused(
+        "rm",
+        &place.image,
+        &place,
+        "another process or mount uses it",
+    );
+    mount.unmount();
+
+    let mount = place.mount(&["-o", "ro"]);
+    succeed(pext4(["mount", "-o", "ro"]).arg(&device.0).arg(&other.0));
+    assert_eq!(fs::read(other.0.join("file")).unwrap(), b"content");
+    succeed(pext4(["umount"]).arg(&other.0));
+    mount.unmount();
+}
+
+#[test]
+fn a_read_only_loop_device_says_what_it_is() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let Some(device) = Loop::of(&place, &["--read-only"]) else {
+        return;
+    };
+    let mount = || pext4(["mount"]);
+    let guard = place.guard();
+    let said = fail(mount().arg(&device.0).arg(&place.point), 1);
+    assert!(said.contains("it is a read-only device; `-o ro`"), "{said}");
+    succeed(mount().args(["-o", "ro"]).arg(&device.0).arg(&place.point));
+    guard.unmount();
+}
+
+#[test]
+fn what_the_kernel_has_mounted_is_refused_under_every_name() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let (Some(device), Some(second)) = (Loop::of(&place, &[]), Loop::of(&place, &[])) else {
+        return;
+    };
+    // Neither the bytes of this name nor the blank in that of the other one may hide anything.
+    let strange = place.point.with_file_name(OsStr::from_bytes(b"caf\xe9"));
+    let none = Path::new("none");
+    let _strange = KernelMount::of(&["-t", "tmpfs"], none, strange);
+    let directory = place.point.with_file_name("by the kernel");
+    let Some(kernel) = KernelMount::of(&[], &device.0, directory.clone()) else {
+        return;
+    };
+    let _other = Refused::beside(&place);
+    let on = format!("mounted on {}", directory.display());
+    let by_loop = format!("the kernel has it {on} by a loop device");
+    refused("build", &place.image, &place, &by_loop);
+    for command in ["mount", "mkfs", "mkdir"] {
+        refused(
+            command,
+            &place.image,
+            &place,
+            &format!("the kernel has it {on} by a loop device"),
+        );
+        refused(
+            command,
+            &device.0,
+            &place,
+            &format!("the kernel has it {on};"),
+        );
+        refused(
+            command,
+            &second.0,
+            &place,
+            &format!("the file behind it, {on}"),
+        );
+    }
+    drop(kernel);
+    succeed(pext4(["mkdir"]).arg(&second.0).arg("/name"));
+    place.check();
+}
+
+/// An image as a power cut leaves it that meets the kernel between two full commits.
+fn with_fast_commits(place: &Place) -> bool {
+    if !is_root() || !has("mke2fs") {
+        return false;
+    }
+    let mut mke2fs = Command::new("mke2fs");
+    mke2fs.args(["-q", "-F", "-t", "ext4", "-O", "fast_commit"]);
+    succeed(mke2fs.arg(&place.image).arg("32M"));
+    let Some(device) = Loop::of(place, &[]) else {
+        return false;
+    };
+    let directory = place.point.with_file_name("by the kernel");
+    let Some(kernel) = KernelMount::of(&["-o", "commit=300"], &device.0, directory) else {
+        return false;
+    };
+    fs::write(kernel.0.join("old"), b"old").expect("there is room");
+    succeed(Command::new("sync").arg("-f").arg(&kernel.0));
+    let mut file = File::create(kernel.0.join("new")).expect("it is new");
+    file.write_all(&[7; 5000]).expect("there is room");
+    file.sync_all().expect("a healthy device");
+    let crashed = place.image.with_file_name("crashed");
+    fs::copy(&place.image, &crashed).expect("there is room");
+    let name = device.0.file_name().expect("a device has a name");
+    let told = Path::new("/proc/fs/ext4").join(name).join("fc_info");
+    let told = fs::read_to_string(told).unwrap_or_default();
+    drop((file, kernel, device));
+    fs::rename(crashed, &place.image).expect("they are neighbours");
+    let is_fast = told
+        .lines()
+        .any(|line| line.ends_with(" commits") && !line.starts_with('0'));
+    if !is_fast {
+        eprintln!("SKIPPED: this kernel makes no fast commits: {told}");
+    }
+    is_fast
+}
+
+#[test]
+fn fast_commits_that_wait_are_never_passed_over() {
+    let Some(place) = Place::empty_if_mountable() else {
+        return;
+    };
+    if !with_fast_commits(&place) {
+        return;
+    }
+    let before = fs::read(&place.image).unwrap();
+    let image = &place.image;
+    let _other = Refused::beside(&place);
+    for command in ["mount", "mkdir", "ls", "cat"] {
+        refused(
+            command,
+            image,
+            &place,
+            "fast commits that wait to be replayed (by Linux",
+        );
+    }
+    let mut mount = pext4(["mount", "-o", "ro"]);
+    let guard = place.guard();
+    let said = fail(mount.arg(image).arg(&place.point), 1);
+    guard.forget();
+    assert!(said.contains("fast commits"), "{said}");
+    let mut put = pext4(["put"]);
+    let said = fail(put.arg(image).arg("/etc/passwd").arg("/"), 1);
+    assert!(said.contains("fast commits"), "{said}");
+    let checked = run(pext4(["check"]).arg(image));
+    let said = String::from_utf8_lossy(&checked.stdout);
+    assert_eq!(checked.status.code(), Some(4), "{said}");
+    assert!(said.contains("serious  journal-unreplayable"), "{said}");
+    assert!(fs::read(image).unwrap() == before, "nothing was written");
+    // Linux, or its tools, replay them, and then all is there.
+    let repaired = run(Command::new("e2fsck").arg("-fy").arg(image));
+    assert!(repaired.status.code() < Some(4), "{repaired:?}");
+    let read = succeed(pext4(["cat"]).arg(image).arg("/new"));
+    assert_eq!(read.len(), 5000);
+}

@@ -1,0 +1,226 @@
+//! `pext4` as `mount(8)` calls it: as `/sbin/mount.pext4`, through `/sbin/mount.fuse`, for a line of a
+//! table of mounts. The links are in temporary directories; what must be in `/sbin` is laid over it in
+//! a mount namespace that is gone with the test.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::{Place, fail, has, is_root, run, succeed};
+
+/// A directory with a link to the program under the name of a helper.
+fn link(place: &Place, name: &str) -> PathBuf {
+    let directory = place.point.with_file_name("sbin");
+    fs::create_dir_all(&directory).expect("a directory");
+    let link = directory.join(name);
+    symlink(env!("CARGO_BIN_EXE_pext4"), &link).expect("it is new");
+    link
+}
+
+fn helper(link: &Path, place: &Place) -> Command {
+    let mut command = Command::new(link);
+    command
+        .arg(&place.image)
+        .arg(&place.point)
+        .stdin(Stdio::null());
+    command
+}
+
+/// The line of the table of mounts, or nothing.
+fn line(place: &Place) -> Option<String> {
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("/proc is there");
+    line_of(&table, place)
+}
+
+/// Other tests have their lines in the table too.
+fn line_of(table: &str, place: &Place) -> Option<String> {
+    let path = place.point.to_str().expect("text").replace(' ', "\\040");
+    table
+        .lines()
+        .find(|line| line.contains(&path))
+        .map(str::to_owned)
+}
+
+#[test]
+fn a_link_named_as_a_helper_is_one() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let link = link(&place, "mount.pext4");
+    let words = [
+        "-o",
+        "rw,noatime,user,nofail,_netdev",
+        "-n",
+        "-v",
+        "-t",
+        "fuse.pext4",
+    ];
+    let said = succeed(helper(&link, &place).args(words));
+    let mount = place.guard();
+    assert!(said.contains(" mounted on "), "{said}");
+    let line = line(&place).expect("it is mounted");
+    assert!(
+        line.contains(" - fuse.pext4 ") && line.contains("noatime"),
+        "{line}"
+    );
+    if is_root() {
+        let restricts = line.contains("nosuid") || line.contains("nodev");
+        assert!(!restricts, "mount(8) would have said so: {line}");
+    }
+    fs::write(mount.path("file"), b"content").unwrap();
+    mount.unmount();
+    succeed(helper(&link, &place).args(["-o", "ro,nosuid,nodev"]));
+    let mount = place.guard();
+    assert_eq!(fs::read(mount.path("file")).unwrap(), b"content");
+    mount.unmount();
+}
+
+#[test]
+fn a_helper_ends_with_the_statuses_of_mount() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let link = link(&place, "mount.fuse.pext4");
+    let guard = place.guard();
+    let said = fail(helper(&link, &place).args(["-o", "bogus"]), 1);
+    assert!(said.contains("option `bogus` is not known"), "{said}");
+    let said = fail(helper(&link, &place).args(["-o", "remount,ro"]), 1);
+    assert!(said.contains("unmount, and mount again"), "{said}");
+    fail(helper(&link, &place).arg("--create"), 1);
+    let missing = place.image.with_file_name("missing");
+    let mount_missing = |options: &str| {
+        let mut command = Command::new(&link);
+        command
+            .arg(&missing)
+            .arg(&place.point)
+            .args(["-o", options]);
+        command
+    };
+    let said = fail(&mut mount_missing("rw"), 32);
+    assert!(said.contains("there is no such image"), "{said}");
+    assert_eq!(succeed(&mut mount_missing("rw,nofail")), "");
+    assert_eq!(succeed(helper(&link, &place).arg("-f")), "");
+    assert_eq!(line(&place), None, "nothing was mounted");
+    succeed(helper(&link, &place).args(["-s", "-o", "bogus,ro"]));
+    guard.unmount();
+}
+
+/// Runs a script in which `pext4` has its link in `/sbin`, or `None` where that cannot be had.
+fn with_link_in_sbin(place: &Place, script: &str) -> Option<String> {
+    if !is_root() || !has("unshare") {
+        return None;
+    }
+    let links = link(place, "mount.pext4");
+    let links = links.parent().expect("it is in a directory");
+    let prepare = r#"mount -t overlay -o "lowerdir=$LINKS:/usr/sbin" none /usr/sbin || exit 77
+        set -e
+    "#;
+    let output = run(Command::new("unshare")
+        .args(["--mount", "--propagation", "slave"])
+        .args(["sh", "-c", &format!("{prepare}{script}")])
+        .env("LINKS", links)
+        .env("IMAGE", &place.image)
+        .env("POINT", &place.point)
+        .env("PEXT4", env!("CARGO_BIN_EXE_pext4"))
+        .env("LIBMOUNT_FSTAB", place.point.with_file_name("fstab")));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(77) || errors.contains("unshare failed") {
+        eprintln!("SKIPPED: no directory can be laid over /usr/sbin: {errors}");
+        return None;
+    }
+    assert!(output.status.success(), "{script}: {errors}");
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn write_table(place: &Place, source: &str, kind: &str, options: &str) {
+    let escape = |text: &str| text.replace(' ', "\\040");
+    let (source, point) = (escape(source), escape(place.point.to_str().expect("text")));
+    let line = format!("{source} {point} {kind} {options} 0 0\n");
+    fs::write(place.point.with_file_name("fstab"), line).expect("there is room");
+}
+
+#[test]
+fn mount_finds_its_helper() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let script = r#"mount -t pext4 -o allow_other,commit=9,noexec "$IMAGE" "$POINT"
+        echo one > "$POINT/file"
+        cat /proc/self/mountinfo
+        "$PEXT4" umount "$POINT"
+    "#;
+    let Some(table) = with_link_in_sbin(&place, script) else {
+        return;
+    };
+    let line = line_of(&table, &place).expect("it is mounted");
+    for word in [" - fuse.pext4 ", "allow_other", "noexec"] {
+        assert!(line.contains(word), "{line}");
+    }
+    place.check();
+    assert_eq!(place.state(), "clean");
+}
+
+#[test]
+fn a_line_of_a_table_of_mounts_is_enough() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let image = place.image.to_str().unwrap().to_owned();
+    let options = "allow_other,nosuid,nodev,nofail,comment=mine,x-systemd.automount,_netdev";
+    write_table(&place, &image, "pext4", options);
+    let script = r#"mount -a
+        echo one > "$POINT/file"
+        umount "$POINT"
+        mount -o ro "$POINT"
+        cat "$POINT/file"
+        "$PEXT4" umount "$POINT"
+        mv "$IMAGE" "$IMAGE.away"
+        mount -a
+        mv "$IMAGE.away" "$IMAGE"
+    "#;
+    if let Some(said) = with_link_in_sbin(&place, script) {
+        assert_eq!(said, "one\n");
+        place.check();
+    }
+}
+
+#[test]
+fn the_helper_of_fuse_runs_the_program() {
+    if !is_root() || !Path::new("/sbin/mount.fuse").exists() {
+        eprintln!("SKIPPED: needs root and /sbin/mount.fuse");
+        return;
+    }
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let source = format!("{}#{}", env!("CARGO_BIN_EXE_pext4"), place.image.display());
+    write_table(
+        &place,
+        &source,
+        "fuse",
+        "noauto,commit=30,nofail,_netdev,allow_other",
+    );
+    let mut mount = Command::new("mount");
+    mount
+        .env("LIBMOUNT_FSTAB", place.point.with_file_name("fstab"))
+        .arg(&place.point);
+    let guard = place.guard();
+    succeed(&mut mount);
+    let line = line(&place).expect("it is mounted");
+    assert!(
+        line.contains(" - fuse.pext4 ") && line.contains("allow_other"),
+        "{line}"
+    );
+    fs::write(guard.path("file"), b"content").unwrap();
+    succeed(Command::new("umount").arg(&place.point));
+    place.wait_until_closed();
+    write_table(&place, &source, "fuse", "bogus");
+    fail(&mut mount, 1);
+    fs::write(&place.image, b"no image").unwrap();
+    write_table(&place, &source, "fuse", "rw");
+    fail(&mut mount, 32);
+    guard.forget();
+}
