@@ -34,7 +34,6 @@
 //! # }
 //! ```
 
-mod acl_text;
 mod archive;
 mod attributes;
 mod error;
