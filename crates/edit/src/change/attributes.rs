@@ -138,3 +138,10 @@ impl EditSession {
         Ok(())
     }
 }
+
+fn is_missing(error: &EditError) -> bool {
+    match error {
+        EditError::Inside { source, .. } => source.is(Refusal::NotFound),
+        _ => false,
+    }
+}

@@ -22,6 +22,9 @@ const ENCODED: &[u8] = b"LIBARCHIVE.xattr.";
 #[error("a value in a LIBARCHIVE.xattr record is no base64")]
 pub struct NoBase64;
 
+/// An attribute's full name, and its value if that makes sense.
+pub type Named = (Vec<u8>, Result<Vec<u8>, NoBase64>);
+
 /// The records about attributes that an entry of an archive has.
 #[derive(Clone, Debug, Default)]
 pub struct Records {
@@ -46,7 +49,7 @@ impl Records {
 
     /// The attributes that the records say, by full name. An attribute that is there in both forms
     /// comes once.
-    pub fn attributes(&self) -> impl Iterator<Item = (Vec<u8>, Result<Vec<u8>, NoBase64>)> {
+    pub fn attributes(&self) -> impl Iterator<Item = Named> {
         let encoded = self.encoded.iter().map(|(name, value)| {
             let value = decode_base64(value).ok_or(NoBase64);
             (decode_percent(name, |_| true), value)
@@ -139,9 +142,9 @@ fn sextet(digit: u8) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{NoBase64, Records, decode_base64, key};
+    use super::{Named, Records, decode_base64, key};
 
-    fn attributes(records: &[(&[u8], &[u8])]) -> Vec<(Vec<u8>, Result<Vec<u8>, NoBase64>)> {
+    fn attributes(records: &[(&[u8], &[u8])]) -> Vec<Named> {
         let mut taken = Records::default();
         for (key, value) in records {
             assert!(taken.take(key, value));

@@ -1,7 +1,7 @@
 //! The extensions of POSIX archives: keys and values before an entry.
 
 use pext4_ondisk::acl;
-use pext4_ondisk::acl::text::List;
+use pext4_ondisk::acl::text::{List, Problem};
 use pext4_ondisk::time::Time;
 use pext4_ondisk::xattr::{self, Attribute};
 
@@ -88,7 +88,12 @@ impl Values {
         }
         let list = |name, text: &[u8]| match rules.excludes_attribute(name) {
             true => Ok(None),
-            false => List::parse(text).map_err(|problem| problem.to_string()),
+            false => List::parse(text).map_err(|problem| match problem {
+                Problem::Named(_) => {
+                    format!("{problem}; --exclude-xattr 'system.posix_acl_*' leaves lists out")
+                }
+                problem => problem.to_string(),
+            }),
         };
         found.access = list(acl::ACCESS, &self.access)?;
         if let Some(list) = &found.access {

@@ -2,7 +2,6 @@
 
 use pext4_image::check::Kind;
 use pext4_ondisk::BlockNumber;
-use pext4_ondisk::directory;
 use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::xattr;
 
