@@ -88,7 +88,6 @@ impl EditSession {
 
     pub(super) fn touch(&self, path: &[u8], time: Option<Time>, no_create: bool) -> Result<()> {
         let time = time.map_or(SetTime::Now, SetTime::To);
-        let is_missing = |error: &EditError| matches!(error, EditError::Inside { source, .. } if source.is(Refusal::NotFound));
         let found = match self.at(path) {
             Ok(found) => found,
             Err(error) if is_missing(&error) && no_create => return Ok(()),
