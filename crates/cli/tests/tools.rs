@@ -88,6 +88,10 @@ fn content_comes_out_as_it_is() {
             .args(["absolute", "/directory/file"]),
     );
     assert_eq!(read, "content\ncontent\n");
+    let said = fail(pext4(["cat"]).arg(&place.image).arg("directory/file/"), 1);
+    assert!(said.contains("directory/file/: not a directory"), "{said}");
+    let said = fail(pext4(["cat"]).arg(&place.image).arg("/"), 1);
+    assert!(said.contains("/: it is a directory"), "{said}");
     let said = fail(pext4(["cat"]).arg(&place.image).arg("directory"), 1);
     assert!(said.contains("it is a directory"), "{said}");
     let said = fail(pext4(["cat"]).arg(&place.image).arg("missing"), 1);

@@ -95,6 +95,8 @@ impl Reader {
             progress: self.progress(),
             options,
             top: parent.join(&temporary),
+            target: &target,
+            from: path.as_ref(),
             links: HashMap::new(),
             got: Got::default(),
         };
@@ -107,9 +109,10 @@ impl Reader {
             let _ = fs::remove_dir_all(&left).or_else(|_| fs::remove_file(&left));
             return Err(error);
         }
+        let got = extractor.got;
         Ok(Got {
             path: target,
-            ..extractor.got
+            ..got
         })
     }
 }
@@ -179,8 +182,11 @@ struct Extractor<'r> {
     image: Image<'r>,
     progress: Arc<Progress>,
     options: &'r GetOptions,
-    /// The temporary path, for errors and hard links.
+    /// The temporary path, for hard links.
     top: PathBuf,
+    /// The path that the copy will have, for errors, and the path of what is copied.
+    target: &'r Path,
+    from: &'r [u8],
     /// The first name of files with several, below the top.
     links: HashMap<(u64, u64), PathBuf>,
     got: Got,
@@ -206,7 +212,7 @@ impl Extractor<'_> {
                 name,
                 flags,
             )
-            .on(&shown(place), "make its other name");
+            .on(&self.shown(place), "make its other name");
         }
         self.got.files += 1;
         self.progress.add_file();
@@ -215,7 +221,7 @@ impl Extractor<'_> {
             FileType::Regular => self.file(directory, name, place, &facts)?,
             FileType::Symlink => {
                 let target = OsStr::from_bytes(&facts.target);
-                rustix::fs::symlinkat(target, directory, name).on(&shown(place), "make it")?;
+                rustix::fs::symlinkat(target, directory, name).on(&self.shown(place), "make it")?;
                 self.dress_by_name(directory, name, place, &facts)?;
                 true
             }
@@ -238,10 +244,10 @@ impl Extractor<'_> {
     ) -> Result<bool> {
         check_depth(depth, &place.path)?;
         let private = Mode::RWXU;
-        rustix::fs::mkdirat(parent, name, private).on(&shown(place), "make it")?;
+        rustix::fs::mkdirat(parent, name, private).on(&self.shown(place), "make it")?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let here = rustix::fs::openat(parent, name, flags, Mode::empty());
-        let here = here.on(&shown(place), "open it")?;
+        let here = here.on(&self.shown(place), "open it")?;
         for (name, child) in self.image.children(place)? {
             let name = OsString::from_vec(name);
             let path = path.join(&name);
@@ -261,17 +267,17 @@ impl Extractor<'_> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(parent, name, flags, Mode::RUSR | Mode::WUSR);
-        let file = File::from(file.on(&shown(place), "make it")?);
+        let file = File::from(file.on(&self.shown(place), "make it")?);
         let mut bytes = 0;
         self.image.content(place, &mut |offset, piece| {
             bytes += piece.len() as u64;
             self.progress.add_bytes(piece.len());
             file.write_all_at(piece, offset)
-                .on(&shown(place), "write it")
+                .on(&self.shown(place), "write it")
         })?;
         self.got.bytes += bytes;
         file.set_len(facts.size)
-            .on(&shown(place), "give it its size")?;
+            .on(&self.shown(place), "give it its size")?;
         self.dress(file.as_fd(), place, facts)?;
         Ok(true)
     }
@@ -303,7 +309,7 @@ impl Extractor<'_> {
                 problem: "only root can make a device here; --skip-devices leaves devices out"
                     .to_owned(),
             }),
-            done => done.on(&shown(place), "make it"),
+            done => done.on(&self.shown(place), "make it"),
         }?;
         self.dress_by_name(parent, name, place, facts)?;
         Ok(true)
@@ -316,7 +322,7 @@ impl Extractor<'_> {
         if self.options.owners {
             let (uid, gid) = owner(facts);
             rustix::fs::fchown(file, Some(uid), Some(gid))
-                .on(&shown(place), "give it its owner")?;
+                .on(&self.shown(place), "give it its owner")?;
         }
         for (name, value) in &facts.xattrs {
             if let Some(value) = self.wanted(name, value) {
@@ -325,8 +331,8 @@ impl Extractor<'_> {
                 self.got.attributes_left += u64::from(done.is_err());
             }
         }
-        rustix::fs::fchmod(file, self.mode(facts)).on(&shown(place), "give it its mode")?;
-        rustix::fs::futimens(file, &times(facts)).on(&shown(place), "give it its times")
+        rustix::fs::fchmod(file, self.mode(facts)).on(&self.shown(place), "give it its mode")?;
+        rustix::fs::futimens(file, &times(facts)).on(&self.shown(place), "give it its times")
     }
 
     /// Attributes of what cannot be opened without harm.
@@ -341,15 +347,15 @@ impl Extractor<'_> {
         if self.options.owners {
             let (uid, gid) = owner(facts);
             rustix::fs::chownat(parent, name, Some(uid), Some(gid), flags)
-                .on(&shown(place), "give it its owner")?;
+                .on(&self.shown(place), "give it its owner")?;
         }
         if facts.kind != FileType::Symlink {
             rustix::fs::chmodat(parent, name, self.mode(facts), AtFlags::empty())
-                .on(&shown(place), "give it its mode")?;
+                .on(&self.shown(place), "give it its mode")?;
         }
         self.got.attributes_left += facts.xattrs.len() as u64;
         rustix::fs::utimensat(parent, name, &times(facts), flags)
-            .on(&shown(place), "give it its times")
+            .on(&self.shown(place), "give it its times")
     }
 
     /// The value to be set on the host, if this attribute comes along.
@@ -367,14 +373,20 @@ impl Extractor<'_> {
         Some(value.to_vec())
     }
 
+    /// Where on the host a file goes, as an error says it.
+    fn shown(&self, place: &Place) -> PathBuf {
+        let below = place.path.strip_prefix(self.from).unwrap_or_default();
+        let below = below.strip_prefix(b"/").unwrap_or(below);
+        match below {
+            b"" => self.target.to_owned(),
+            below => self.target.join(OsStr::from_bytes(below)),
+        }
+    }
+
     fn mode(&self, facts: &Facts) -> Mode {
         let kept = if self.options.owners { 0o7777 } else { 0o1777 };
         Mode::from_raw_mode(u32::from(facts.permissions & kept))
     }
-}
-
-fn shown(place: &Place) -> PathBuf {
-    PathBuf::from(OsStr::from_bytes(&place.path))
 }
 
 fn owner(facts: &Facts) -> (Uid, Gid) {

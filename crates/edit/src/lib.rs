@@ -70,5 +70,5 @@ pub use progress::Progress;
 pub use reader::{Reader, Visited};
 pub use session::{EditOptions, EditSession, Plan, Prepared, Way};
 pub use tar::apply::Unpacked;
-pub use tar::write::Exported;
+pub use tar::write::{Exported, Leave};
 pub use twin::Made;

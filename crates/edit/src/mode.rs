@@ -1,6 +1,14 @@
-//! Permissions as `chmod` takes them: octal, or symbolic like `u+x,go-w`.
+//! Permissions as `chmod` takes them: octal, or symbolic like `u+x,go-w`, `g=u` and `=755`.
+//!
+//! As with coreutils' `chmod`, the bits that set owner and group of what is run stay as they are on a
+//! directory, unless the change names them: by `s`, by an octal digit that sets them, by an octal
+//! number of five digits or more (`00755`), or by one behind an operator (`=755`). Classes that are
+//! not named are all of them, whatever the caller's umask.
 
 use std::str::FromStr;
+
+/// The bits that a directory keeps.
+const KEPT: u16 = 0o6000;
 
 /// How permissions change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,12 +19,11 @@ pub struct ModeChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Clause {
     operation: Operation,
-    /// The bits, of all classes that are meant.
-    bits: u16,
-    /// The execute bits, where directories or files that somebody may execute get them (`X`).
-    conditional: u16,
-    /// The bits that `=` replaces.
+    /// The bits of the classes that are meant; others do not change.
     scope: u16,
+    value: Value,
+    /// Those bits that are named, so that they change on directories too.
+    named: u16,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,15 +33,31 @@ enum Operation {
     Set,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value {
+    /// These bits, and the execute bits where directories or files that somebody may execute get them
+    /// (`X`).
+    Bits { always: u16, conditional: u16 },
+    /// What the class has whose permissions are so far from the right.
+    Class(u16),
+}
+
 impl ModeChange {
     /// Exactly these bits.
     #[must_use]
     pub fn exactly(permissions: u16) -> Self {
+        Self::octal(Operation::Set, permissions & 0o7777, 0o7777)
+    }
+
+    fn octal(operation: Operation, bits: u16, named: u16) -> Self {
         let clause = Clause {
-            operation: Operation::Set,
-            bits: permissions & 0o7777,
-            conditional: 0,
+            operation,
             scope: 0o7777,
+            value: Value::Bits {
+                always: bits,
+                conditional: 0,
+            },
+            named,
         };
         Self {
             clauses: vec![clause],
@@ -44,16 +67,28 @@ impl ModeChange {
     /// The permissions after the change.
     #[must_use]
     pub fn apply(&self, permissions: u16, is_directory: bool) -> u16 {
-        self.clauses.iter().fold(permissions, |before, clause| {
-            let executable = is_directory || before & 0o111 != 0;
-            let conditional = if executable { clause.conditional } else { 0 };
-            let bits = clause.bits | conditional;
-            match clause.operation {
-                Operation::Add => before | bits,
-                Operation::Remove => before & !bits,
-                Operation::Set => (before & !clause.scope) | bits,
-            }
-        })
+        let change = |before, clause: &Clause| clause.apply(before, is_directory);
+        self.clauses.iter().fold(permissions, change)
+    }
+}
+
+impl Clause {
+    fn apply(&self, before: u16, is_directory: bool) -> u16 {
+        let bits = match self.value {
+            Value::Class(shift) => (before >> shift & 7) * 0o111,
+            Value::Bits {
+                always,
+                conditional,
+            } if is_directory || before & 0o111 != 0 => always | conditional,
+            Value::Bits { always, .. } => always,
+        };
+        let kept = if is_directory { KEPT & !self.named } else { 0 };
+        let scope = self.scope & !kept;
+        match self.operation {
+            Operation::Add => before | bits & scope,
+            Operation::Remove => before & !(bits & scope),
+            Operation::Set => before & !scope | bits & scope,
+        }
     }
 }
 
@@ -61,13 +96,12 @@ impl FromStr for ModeChange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let problem = || format!("`{text}` is no mode: it is octal (0755) or like u+x,go-w");
+        let problem =
+            || format!("`{text}` is no mode: it is octal (0755, =755) or like u+x,go-w,g=u");
         if text.starts_with(|first: char| first.is_ascii_digit()) {
-            let bits = u16::from_str_radix(text, 8).map_err(|_| problem())?;
-            if bits > 0o7777 {
-                return Err(problem());
-            }
-            return Ok(Self::exactly(bits));
+            let bits = octal(text).ok_or_else(problem)?;
+            let named = if text.len() > 4 { 0o7777 } else { bits };
+            return Ok(Self::octal(Operation::Set, bits, named));
         }
         let mut clauses = Vec::new();
         for clause in text.split(',') {
@@ -77,22 +111,25 @@ impl FromStr for ModeChange {
     }
 }
 
+fn octal(digits: &str) -> Option<u16> {
+    let is_octal = digits.bytes().all(|digit| (b'0'..=b'7').contains(&digit));
+    let bits = u16::from_str_radix(digits, 8).ok();
+    bits.filter(|bits| is_octal && *bits <= 0o7777)
+}
+
 /// One class list with its operations: `ug+rw-x`.
 fn parse_clause(text: &str, clauses: &mut Vec<Clause>) -> Option<()> {
     let start = text.find(['+', '-', '='])?;
     let (who, mut rest) = text.split_at(start);
-    let mut classes = 0;
+    let mut scope = if who.is_empty() { 0o7777 } else { 0 };
     for letter in who.chars() {
-        classes |= match letter {
+        scope |= match letter {
             'u' => 0o4700,
             'g' => 0o2070,
             'o' => 0o1007,
             'a' => 0o7777,
             _ => return None,
         };
-    }
-    if who.is_empty() {
-        classes = 0o7777;
     }
     while let Some(sign) = rest.chars().next() {
         let operation = match sign {
@@ -104,27 +141,51 @@ fn parse_clause(text: &str, clauses: &mut Vec<Clause>) -> Option<()> {
         let end = rest[1..]
             .find(['+', '-', '='])
             .map_or(rest.len(), |at| at + 1);
-        let mut clause = Clause {
+        let (value, named) = parse_value(&rest[1..end], who.is_empty())?;
+        clauses.push(Clause {
             operation,
-            bits: 0,
-            conditional: 0,
-            scope: classes & !0o1000,
-        };
-        for letter in rest[1..end].chars() {
-            match letter {
-                'r' => clause.bits |= 0o444 & classes,
-                'w' => clause.bits |= 0o222 & classes,
-                'x' => clause.bits |= 0o111 & classes,
-                'X' => clause.conditional |= 0o111 & classes,
-                's' => clause.bits |= 0o6000 & classes,
-                't' => clause.bits |= 0o1000,
-                _ => return None,
-            }
-        }
-        clauses.push(clause);
+            scope,
+            value,
+            named,
+        });
         rest = &rest[end..];
     }
     Some(())
+}
+
+/// What stands behind an operator, and the special bits that it names.
+fn parse_value(text: &str, may_be_octal: bool) -> Option<(Value, u16)> {
+    let (mut always, mut conditional) = (0, 0);
+    match text {
+        "u" => return Some((Value::Class(6), 0)),
+        "g" => return Some((Value::Class(3), 0)),
+        "o" => return Some((Value::Class(0), 0)),
+        digits if digits.starts_with(|first: char| first.is_ascii_digit()) => {
+            let bits = octal(digits).filter(|_| may_be_octal)?;
+            let value = Value::Bits {
+                always: bits,
+                conditional,
+            };
+            return Some((value, 0o7777));
+        }
+        _ => {}
+    }
+    for letter in text.chars() {
+        match letter {
+            'r' => always |= 0o444,
+            'w' => always |= 0o222,
+            'x' => always |= 0o111,
+            'X' => conditional |= 0o111,
+            's' => always |= 0o6000,
+            't' => always |= 0o1000,
+            _ => return None,
+        }
+    }
+    let value = Value::Bits {
+        always,
+        conditional,
+    };
+    Some((value, always & KEPT))
 }
 
 #[cfg(test)]
@@ -163,9 +224,55 @@ mod tests {
         assert_eq!(after("u=rwx", 0o4644, false), 0o744);
     }
 
+    /// Each with a mode before, and after for a file and a directory, as chmod of coreutils 9.1 makes
+    /// them.
+    #[test]
+    fn modes_are_what_coreutils_makes_them() {
+        for (text, before, file, directory) in [
+            ("755", 0o6711, 0o755, 0o6755),
+            ("00755", 0o6711, 0o755, 0o755),
+            ("=755", 0o6711, 0o755, 0o755),
+            ("==755", 0o700, 0o755, 0o755),
+            ("=4755", 0o2711, 0o4755, 0o4755),
+            ("+4000", 0o711, 0o4711, 0o4711),
+            ("-6000", 0o6755, 0o755, 0o755),
+            ("2755", 0o4711, 0o2755, 0o6755),
+            ("u=st", 0o755, 0o4055, 0o4055),
+            ("u+t", 0o755, 0o755, 0o755),
+            ("g=u", 0o741, 0o771, 0o771),
+            ("o=g", 0o741, 0o744, 0o744),
+            ("u=g", 0o4750, 0o550, 0o4550),
+            ("u=u", 0o4711, 0o711, 0o4711),
+            ("g-u", 0o774, 0o704, 0o704),
+            ("o+u", 0o700, 0o707, 0o707),
+            ("g=u-w", 0o740, 0o750, 0o750),
+            ("u=rwx", 0o7644, 0o3744, 0o7744),
+            ("g=rx", 0o2755, 0o755, 0o2755),
+            ("g=s", 0o755, 0o2705, 0o2705),
+            ("a=rx", 0o6755, 0o555, 0o6555),
+            ("=t", 0o6755, 0o1000, 0o7000),
+            ("o=t", 0o755, 0o1750, 0o1750),
+            ("ug-s", 0o6755, 0o755, 0o755),
+            ("u=rwx,g=s", 0o4755, 0o2705, 0o6705),
+            ("=755,u+w", 0o500, 0o755, 0o755),
+            ("u+rwx-w=x", 0o200, 0o100, 0o100),
+            ("=", 0o6755, 0, 0o6000),
+            ("u=", 0o6755, 0o2055, 0o6055),
+        ] {
+            assert_eq!(after(text, before, false), file, "{text} of a file");
+            assert_eq!(
+                after(text, before, true),
+                directory,
+                "{text} of a directory"
+            );
+        }
+    }
+
     #[test]
     fn what_is_no_mode_is_refused() {
-        for text in ["", "8", "77777", "u", "u*x", "z+x", "u+q", "+x,"] {
+        for text in [
+            "", "8", "77777", "u", "u*x", "z+x", "u+q", "+x,", "u=gx", "u+4000", "=8", "7+7",
+        ] {
             assert!(text.parse::<ModeChange>().is_err(), "{text}");
         }
     }

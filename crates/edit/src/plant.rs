@@ -12,7 +12,7 @@ use pext4_fs::{
     SetXattrMode, Time, Volume,
 };
 
-use crate::error::{At, Result, refuse};
+use crate::error::{At, Result, Shown, refuse};
 use crate::session::EditSession;
 use crate::source::{Facts, Source};
 use crate::tree::join;
@@ -246,9 +246,14 @@ impl<'s> Planter<'s> {
     pub(crate) fn dress(&self, facts: &Facts, inode: InodeNumber, path: &[u8]) -> Result<()> {
         let volume = self.volume();
         for (name, value) in &facts.xattrs {
-            volume
-                .set_xattr(inode, name, value, SetXattrMode::Any)
-                .at(path)?;
+            let set = volume.set_xattr(inode, name, value, SetXattrMode::Any);
+            if matches!(&set, Err(error) if error.is(Refusal::NotSupported)) {
+                let name = Shown(name);
+                let problem =
+                    format!("its attribute {name} has a kind of name that ext4 cannot hold");
+                return refuse(path, problem);
+            }
+            set.at(path)?;
         }
         let is_link = facts.kind == FileType::Symlink;
         let change = SetAttributes {

@@ -202,3 +202,14 @@ fn capabilities_of_files_outlive_the_change_of_owner() {
         (1234, 77, 0o6755)
     );
 }
+
+#[test]
+fn what_the_host_refuses_is_named_as_the_host_names_it() {
+    let folder = scratch();
+    let image = image(folder.path());
+    // Nothing can be made there, by root neither.
+    let error = get(&image, "/etc/passwd", Path::new("/proc/copy")).expect_err("it is no place");
+    assert!(error.starts_with("/proc/copy: "), "{error}");
+    let error = get(&image, "/etc", Path::new("/proc/")).expect_err("it is no place");
+    assert!(error.starts_with("/proc/etc: "), "{error}");
+}

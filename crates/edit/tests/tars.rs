@@ -8,16 +8,15 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use common::archives::{apply, archive, changed, export, fresh, header, record, tree};
 use common::filled;
 use pext4_edit::{Change, EditOptions, EditSession, Reader};
-use pext4_fs::{DeviceNumber, FileType, InodeNumber};
-use pext4_ondisk::acl;
+use pext4_fs::{DeviceNumber, FileType};
 use pext4_testkit::Random;
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::check::e2fsck;
 use pext4_testkit::oracle::format::{Features, Format};
 use pext4_testkit::tree::Tree;
-use pext4_testkit::volume::walk;
 
 fn has_tar() -> bool {
     let found = Command::new("tar")
@@ -29,20 +28,6 @@ fn has_tar() -> bool {
         eprintln!("SKIPPED: tar is not installed");
     }
     found
-}
-
-fn fresh(folder: &Path, name: &str) -> std::path::PathBuf {
-    let image = folder.join(name);
-    Format::new(16 << 20, 1024, Features::Upstream)
-        .inodes(2048)
-        .make(&image)
-        .expect("made");
-    image
-}
-
-fn tree(image: &Path) -> Tree {
-    let reader = Reader::open(image).expect("a sound image");
-    walk(reader.volume(), InodeNumber::ROOT).expect("a sound image")
 }
 
 /// An image with everything that a tar can hold.
@@ -121,24 +106,6 @@ fn rich(folder: &Path) -> std::path::PathBuf {
     session.finish().expect("there is room");
     e2fsck(&image).expect("sound");
     image
-}
-
-fn export(image: &Path) -> Vec<u8> {
-    let mut archive = Vec::new();
-    let reader = Reader::open(image).expect("sound");
-    reader.export("/", &mut archive).expect("memory");
-    archive
-}
-
-fn apply(image: &Path, archive: &[u8]) -> Result<(), String> {
-    let mut session = EditSession::open(image, &EditOptions::default()).expect("it opens");
-    session
-        .apply_tar(&mut &archive[..], b"/")
-        .map_err(|error| error.to_string())?;
-    session
-        .finish()
-        .map(|_| ())
-        .map_err(|error| error.to_string())
 }
 
 /// Two trees but for what a new image has of its own: inode numbers, space, change times.
@@ -318,27 +285,6 @@ fn archives_of_gnu_tar_are_read_in_all_their_forms() {
     assert_eq!(trees[0].items[&b"file"[..]].facts.links, 2);
 }
 
-/// A header for `name`; data must follow.
-fn header(name: &str, kind: u8, size: usize, link: &str) -> Vec<u8> {
-    let mut header = vec![0; 512];
-    header[..name.len()].copy_from_slice(name.as_bytes());
-    header[100..107].copy_from_slice(b"0000644");
-    header[124..135].copy_from_slice(format!("{size:011o}").as_bytes());
-    header[156] = kind;
-    header[157..157 + link.len()].copy_from_slice(link.as_bytes());
-    header[257..265].copy_from_slice(b"ustar\x0000");
-    header[148..156].fill(b' ');
-    let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
-    header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-    header
-}
-
-fn archive(parts: &[Vec<u8>]) -> Vec<u8> {
-    let mut archive = parts.concat();
-    archive.extend_from_slice(&[0; 1024]);
-    archive
-}
-
 #[test]
 fn hostile_archives_change_nothing() {
     let folder = scratch();
@@ -376,25 +322,6 @@ fn hostile_archives_change_nothing() {
         assert!(error.contains(says), "{error} / {says}");
         assert!(fs::read(&image).expect("readable") == before, "{says}");
     }
-}
-
-/// A header with other bytes at one place.
-fn changed(mut header: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
-    header[at..at + bytes.len()].copy_from_slice(bytes);
-    header[148..156].fill(b' ');
-    let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
-    header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-    header
-}
-
-/// An extended header with one record.
-fn record(key: &str, value: &str) -> Vec<u8> {
-    let rest = key.len() + value.len() + 3;
-    let length = rest + if rest + 2 < 100 { 2 } else { 3 };
-    let mut data = format!("{length} {key}={value}\n").into_bytes();
-    assert_eq!(data.len(), length);
-    data.resize(length.next_multiple_of(512), 0);
-    [header("x", b'x', length, ""), data].concat()
 }
 
 #[test]
@@ -471,177 +398,6 @@ fn the_last_entry_of_a_directory_counts() {
         let there = reader.volume().paths().metadata(path).expect("there");
         assert_eq!(there.mode & 0o7777, mode, "{path}");
         assert_eq!(there.modified.seconds, 0o200, "{path}");
-    }
-}
-
-/// The permission bits of a file, and its list of this name in the form of system calls.
-fn list_of(image: &Path, path: &str, name: &[u8]) -> (u16, Vec<acl::Entry>) {
-    let reader = Reader::open(image).expect("sound");
-    let held = reader.volume().paths().resolve(path).expect("there");
-    let value = reader
-        .volume()
-        .xattr(held.inode(), name)
-        .expect("it has one");
-    let mode = reader.volume().paths().metadata(path).expect("there").mode & 0o7777;
-    (mode, acl::decode(&value).expect("sound"))
-}
-
-fn acl_entry(tag: u16, permissions: u16, id: u32) -> acl::Entry {
-    acl::Entry {
-        tag,
-        permissions,
-        id,
-    }
-}
-
-#[test]
-fn access_control_lists_in_text_come_along() {
-    let folder = scratch();
-    let expected = [
-        acl_entry(acl::USER_OBJECT, 7, acl::NO_ID),
-        acl_entry(acl::USER, 7, 1000),
-        acl_entry(acl::GROUP_OBJECT, 1, acl::NO_ID),
-        acl_entry(acl::MASK, 5, acl::NO_ID),
-        acl_entry(acl::OTHER, 0, acl::NO_ID),
-    ];
-    for (number, text) in [
-        "user::rwx,user:1000:rwx,group::--x,mask::r-x,other::---",
-        "user::rwx\nuser:1000:rwx\t#effective:r-x\ngroup::--x\nmask::r-x\nother::---\n",
-        "other::,user::rwx,user:lisa:rwx:1000,group::x,mask::rx",
-        "u::rwx,u:1000:rwx,g::--x,m::r-x,o::---",
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let image = fresh(folder.path(), &format!("image{number}"));
-        let set_user = changed(header("file", b'0', 0, ""), 100, b"0004644\0");
-        let directory = changed(header("dir/", b'5', 0, ""), 100, b"0000700\0");
-        let archive = archive(&[
-            record("SCHILY.acl.access", text),
-            set_user,
-            record("SCHILY.acl.default", text),
-            directory,
-        ]);
-        apply(&image, &archive).expect(text);
-        e2fsck(&image).expect("sound");
-        let (mode, list) = list_of(&image, "file", acl::ACCESS);
-        assert_eq!((mode, &list[..]), (0o4750, &expected[..]), "{text:?}");
-        let (mode, list) = list_of(&image, "dir", acl::DEFAULT);
-        assert_eq!((mode, &list[..]), (0o700, &expected[..]), "{text:?}");
-    }
-    // Without a mask the group's own entry decides.
-    let image = fresh(folder.path(), "plain");
-    let parts = [
-        record("SCHILY.acl.access", "user::rw-,group::-w-,other::r--"),
-        header("file", b'0', 0, ""),
-    ];
-    apply(&image, &archive(&parts)).expect("it makes sense");
-    assert_eq!(list_of(&image, "file", acl::ACCESS).0, 0o624);
-}
-
-#[test]
-fn access_control_lists_that_cannot_be_kept_are_refused() {
-    let folder = scratch();
-    let image = fresh(folder.path(), "image");
-    let before = fs::read(&image).expect("readable");
-    let base = "user::rwx,group::r-x,other::r-x";
-    for (list, kind, says) in [
-        (format!("{base},mask::r-x,user:lisa:rwx"), b'0', "`lisa`"),
-        (
-            format!("{base},mask::r-x,group:\x1b[31m:rwx"),
-            b'0',
-            "`\\u{1b}[31m`",
-        ),
-        (format!("{base},user:1000:rwx"), b'0', "mask"),
-        (format!("{base},other::r--"), b'0', "twice"),
-        (
-            format!("{base},mask::r-x,user:1:r--,user:1:rwx"),
-            b'0',
-            "twice",
-        ),
-        (
-            format!("{base},mask::r-x,user:4294967295:r--"),
-            b'0',
-            "4294967295",
-        ),
-        ("user::rwx,group::r-x".to_owned(), b'0', "other::"),
-        (format!("{base},mask"), b'0', "`mask`"),
-        (format!("{base},mask::rwz"), b'0', "`mask::rwz`"),
-        (format!("{base},nobody::rwx"), b'0', "`nobody::rwx`"),
-        (base.to_owned(), b'2', "symbolic link"),
-    ] {
-        let parts = [
-            record("SCHILY.acl.access", &list),
-            header("dir/odd", kind, 0, "x"),
-        ];
-        let error = apply(&image, &archive(&parts)).expect_err(says);
-        assert!(
-            error.contains("dir/odd") && error.contains(says),
-            "{error} / {says}"
-        );
-        assert!(!error.contains('\x1b'), "{error:?}");
-        assert!(fs::read(&image).expect("readable") == before, "{says}");
-    }
-    let parts = [
-        record("SCHILY.acl.default", base),
-        header("dir/odd", b'0', 0, ""),
-    ];
-    let error = apply(&image, &archive(&parts)).expect_err("it is for directories");
-    assert!(
-        error.contains("dir/odd") && error.contains("directories"),
-        "{error}"
-    );
-}
-
-#[test]
-fn access_control_lists_of_other_programs_come_along() {
-    let folder = scratch();
-    let host = folder.path().join("tree");
-    fs::create_dir(&host).expect("fresh");
-    fs::write(host.join("file"), b"x").expect("fresh");
-    let run = |command: &str, arguments: &[&str]| {
-        let done = Command::new(command)
-            .args(arguments)
-            .current_dir(&host)
-            .output();
-        done.ok()
-            .filter(|done| done.status.success())
-            .map(|done| done.stdout)
-    };
-    let set = run("setfacl", &["-m", "u:1234:rwx,g:77:rx,m::r", "file"])
-        .and_then(|_| run("setfacl", &["-d", "-m", "u:1234:rwx", "."]));
-    if set.is_none() {
-        eprintln!("SKIPPED: setfacl is not installed, or the host keeps no access control lists");
-        return;
-    }
-    let gnu: &[&str] = &["--acls", "--numeric-owner", "-cf", "-", "."];
-    let bsd: &[&str] = &["--acls", "--format=pax", "-cf", "-", "."];
-    for (command, arguments) in [("tar", gnu), ("bsdtar", bsd)] {
-        let Some(archive) = run(command, arguments) else {
-            eprintln!("SKIPPED: {command} is not there or knows no --acls");
-            continue;
-        };
-        let image = fresh(folder.path(), command);
-        apply(&image, &archive).expect(command);
-        e2fsck(&image).expect("sound");
-        let (_, list) = list_of(&image, "file", acl::ACCESS);
-        assert!(
-            list.contains(&acl_entry(acl::USER, 7, 1234)),
-            "{command}: {list:?}"
-        );
-        assert!(
-            list.contains(&acl_entry(acl::GROUP, 5, 77)),
-            "{command}: {list:?}"
-        );
-        assert!(
-            list.contains(&acl_entry(acl::MASK, 4, acl::NO_ID)),
-            "{command}: {list:?}"
-        );
-        let (_, list) = list_of(&image, "/", acl::DEFAULT);
-        assert!(
-            list.contains(&acl_entry(acl::USER, 7, 1234)),
-            "{command}: {list:?}"
-        );
     }
 }
 

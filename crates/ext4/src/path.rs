@@ -3,7 +3,7 @@
 //! Paths are bytes, `/` separates, a leading `/` changes nothing: every path begins at the root.
 //! Symbolic links are followed where the function of the same name in `std::fs` follows them;
 //! absolute targets begin at the volume's root. An inode is held while a [`File`] or an operation
-//! uses it.
+//! uses it. A path that ends in a slash leads to a directory or to nothing.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
@@ -104,6 +104,8 @@ impl<'v> Paths<'v> {
     fn walk(&self, path: &[u8], follow_last: bool) -> Result<Held<'v>> {
         let mut rest = components(path);
         rest.reverse();
+        let wants_directory = path.ends_with(b"/");
+        let follow_last = follow_last || wants_directory;
         let mut here = self.root()?;
         let mut links = 0;
         while let Some(name) = rest.pop() {
@@ -124,6 +126,9 @@ impl<'v> Paths<'v> {
             if target.first() == Some(&b'/') {
                 here = self.root()?;
             }
+        }
+        if wants_directory && here.attributes()?.file_type != FileType::Directory {
+            return Err(Refusal::NotADirectory.into());
         }
         Ok(here)
     }

@@ -9,7 +9,9 @@
 //! forms, as otherwise one would take what the other cannot.
 //!
 //! What a list *means* is not looked at here: whether an entry is missing or there twice, and what
-//! the list does to permission bits, is for whoever uses it. Each form keeps the order of entries.
+//! the list does to permission bits, is for [`text`]. Each form keeps the order of entries.
+
+pub mod text;
 
 use crate::corrupt::Corrupt;
 

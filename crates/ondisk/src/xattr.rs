@@ -12,6 +12,7 @@
 //! Names are stored as a prefix number and the rest: see [`split_name`].
 
 mod name;
+pub mod pax;
 
 use std::cmp::Ordering;
 
@@ -22,7 +23,7 @@ use crate::checksum::crc32c;
 use crate::corrupt::Corrupt;
 use crate::number::{BlockNumber, InodeNumber};
 
-pub use name::{INDEX_SYSTEM, full_name, is_bare_prefix, split_name};
+pub use name::{INDEX_SYSTEM, full_name, is_bare_prefix, is_visible, split_name};
 
 /// First word of a block and of an inode's list.
 pub const MAGIC: u32 = 0xEA02_0000;

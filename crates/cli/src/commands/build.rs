@@ -93,6 +93,9 @@ pub struct Arguments {
     /// Which of several images an OCI layout holds, like linux/amd64
     #[arg(long, value_name = "OS/ARCH", value_parser = Platform::parse)]
     platform: Option<Platform>,
+    /// The name of the one of several images of an OCI layout, like latest
+    #[arg(long, value_name = "NAME")]
+    tag: Option<String>,
     /// Threads; one a core if absent
     #[arg(long, value_name = "COUNT")]
     threads: Option<usize>,
@@ -259,6 +262,9 @@ fn with_wishes(mut builder: Builder, arguments: &Arguments) -> Result<Builder> {
     }
     if let Some(platform) = &arguments.platform {
         builder = builder.platform(platform.clone());
+    }
+    if let Some(tag) = &arguments.tag {
+        builder = builder.tag(tag);
     }
     if let Some(threads) = arguments.threads {
         builder = builder.threads(threads);

@@ -1,15 +1,16 @@
 //! `pext4 cat`: the content of files of an image.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_fs::{Attributes, FileType};
 
-use crate::mode;
 use crate::reader::Reader;
+use crate::{mode, names};
 
 /// Bytes read at once.
 const PIECE: usize = 1 << 20;
@@ -33,20 +34,23 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut output = io::stdout().lock();
     for path in &arguments.paths {
         reader.with(path, true, |attributes| {
-            copy(&reader, attributes, &mut output)
+            copy(&reader, path, attributes, &mut output)
         })?;
     }
     Ok(output.flush()?)
 }
 
-fn copy(reader: &Reader, attributes: &Attributes, to: &mut dyn Write) -> Result<()> {
+fn copy(reader: &Reader, path: &OsStr, attributes: &Attributes, to: &mut dyn Write) -> Result<()> {
+    let shown = || names::show(path.as_bytes());
     if attributes.file_type != FileType::Regular {
-        bail!("it is a {}, not a file", mode::word(attributes.file_type));
+        let word = mode::word(attributes.file_type);
+        bail!("{}: it is a {word}, not a file", shown());
     }
     let mut piece = vec![0; PIECE];
     let mut offset = 0;
     loop {
-        let length = reader.volume.read(attributes.inode, offset, &mut piece)?;
+        let read = reader.volume.read(attributes.inode, offset, &mut piece);
+        let length = read.with_context(shown)?;
         if length == 0 {
             return Ok(());
         }

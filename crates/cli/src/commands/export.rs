@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use pext4_edit::{Exported, Reader};
+use pext4_edit::{EditError, Exported, Reader};
 
 use crate::progress::{self, Look};
 
@@ -26,6 +26,9 @@ pub struct Arguments {
     /// The archive; else standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Leave out what cannot be read, and say so
+    #[arg(long)]
+    skip_unreadable: bool,
     /// Say nothing but errors
     #[arg(short, long)]
     quiet: bool,
@@ -51,22 +54,30 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn exported(arguments: &Arguments, reader: &Reader) -> Result<Exported> {
-    let path = arguments.path.as_bytes();
     if let Some(output) = &arguments.output
         && output != Path::new("-")
     {
-        return to_file(reader, path, output);
+        return to_file(arguments, reader, output);
     }
     let output = io::stdout().lock();
     if output.is_terminal() {
         bail!("a tar archive is not for a terminal: give -o FILE or a pipe");
     }
     let mut output = BufWriter::with_capacity(BUFFER, output);
-    Ok(reader.export(path, &mut output)?)
+    write(arguments, reader, &mut output)
+}
+
+fn write(arguments: &Arguments, reader: &Reader, output: &mut dyn Write) -> Result<Exported> {
+    let path = arguments.path.as_bytes();
+    if !arguments.skip_unreadable {
+        return Ok(reader.export(path, output)?);
+    }
+    let mut leave = |error: &EditError| progress::say(&format!("pext4: left out: {error}"));
+    Ok(reader.export_readable(path, output, &mut leave)?)
 }
 
 /// Writes beside, and renames at the end.
-fn to_file(reader: &Reader, path: &[u8], output: &Path) -> Result<Exported> {
+fn to_file(arguments: &Arguments, reader: &Reader, output: &Path) -> Result<Exported> {
     let shown = || format!("{}: cannot write it", output.display());
     let mut name = OsString::from(".");
     name.push(output.file_name().unwrap_or_default());
@@ -76,7 +87,7 @@ fn to_file(reader: &Reader, path: &[u8], output: &Path) -> Result<Exported> {
         let mut options = OpenOptions::new();
         let file = options.write(true).create_new(true).open(&temporary);
         let mut file = BufWriter::with_capacity(BUFFER, file.with_context(shown)?);
-        let exported = reader.export(path, &mut file)?;
+        let exported = self::write(arguments, reader, &mut file)?;
         file.flush().with_context(shown)?;
         fs::rename(&temporary, output).with_context(shown)?;
         Ok(exported)

@@ -90,14 +90,14 @@ impl EditSession {
         let time = time.map_or(SetTime::Now, SetTime::To);
         let found = match self.at(path) {
             Ok(found) => found,
-            Err(EditError::Inside { source, .. }) if source.is(Refusal::NotFound) && no_create => {
-                return Ok(());
-            }
-            Err(EditError::Inside { source, .. }) if source.is(Refusal::NotFound) => {
-                let spot = self.spot(path)?;
+            Err(error) if is_missing(&error) && no_create => return Ok(()),
+            // A file's name does not end in a slash.
+            Err(error) if is_missing(&error) && !path.ends_with(b"/") => {
+                let end = self.end_of_links(path)?;
+                let spot = self.spot_of_file(&end)?;
                 let facts = self.plain(FileType::Regular, Overrides::default());
                 let planter = Planter::new(self, Overrides::default());
-                planter.make(&facts, spot.directory.inode(), &spot.name, path)?
+                planter.make(&facts, spot.directory.inode(), &spot.name, &end)?
             }
             Err(error) => return Err(error),
         };
@@ -135,5 +135,12 @@ impl EditSession {
             }
         }
         Ok(())
+    }
+}
+
+fn is_missing(error: &EditError) -> bool {
+    match error {
+        EditError::Inside { source, .. } => source.is(Refusal::NotFound),
+        _ => false,
     }
 }

@@ -31,6 +31,7 @@ impl EditSession {
                 Err(pext4_fs::Error::from(Refusal::NotFound)).at(path)
             };
         };
+        check_slash(path, kind)?;
         if kind == FileType::Directory && !recursive {
             return refuse(path, "is a directory; -r removes it with what is in it");
         }
@@ -44,6 +45,10 @@ impl EditSession {
 
     pub(super) fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
         let old = self.spot(from)?;
+        if from.ends_with(b"/") {
+            let there = find(self.volume(), old.directory.inode(), &old.name, from)?;
+            there.map_or(Ok(()), |there| check_slash(from, there.kind()))?;
+        }
         let new = self.destination(to, false, || Ok(old.name.clone()))?;
         let (parent, new_parent) = (old.directory.inode(), new.directory.inode());
         self.volume()
@@ -150,7 +155,7 @@ impl EditSession {
                 };
                 let mut facts = self.plain(*kind, overrides);
                 facts.device = *device;
-                self.make_at(&self.spot(path)?, &facts, false)
+                self.make_at(&self.spot_of_file(path)?, &facts, false)
             }
             _ => Ok(()),
         }
@@ -172,6 +177,14 @@ impl EditSession {
             _ => Ok(()),
         }
     }
+}
+
+/// Refuses a path that ends in a slash, as a directory's may, where something else is.
+fn check_slash(path: &[u8], kind: FileType) -> Result<()> {
+    if path.ends_with(b"/") && kind != FileType::Directory {
+        return Err(pext4_fs::Error::from(Refusal::NotADirectory)).at(path);
+    }
+    Ok(())
 }
 
 /// Removes trees.

@@ -4,10 +4,13 @@ use pext4_fs::{DeviceNumber, FileType, InodeNumber, Refusal, Time};
 
 use super::last_name;
 use crate::error::{At, EditError, Result, refuse};
-use crate::plant::{Holding, Overrides};
+use crate::plant::{Holding, Overrides, find};
 use crate::session::EditSession;
 use crate::source::Facts;
 use crate::tree::join;
+
+/// Symbolic links that are followed at the end of one path.
+const MOST_LINKS: u32 = 40;
 
 /// A directory, held, and a name in it that may not be there.
 pub(super) struct Spot<'v> {
@@ -60,6 +63,36 @@ impl EditSession {
             name: name.to_vec(),
             path: path.to_vec(),
         })
+    }
+
+    /// The same for what is no directory, whose path does not end in a slash.
+    pub(super) fn spot_of_file(&self, path: &[u8]) -> Result<Spot<'_>> {
+        if path.ends_with(b"/") {
+            return Err(pext4_fs::Error::from(Refusal::NotADirectory)).at(path);
+        }
+        self.spot(path)
+    }
+
+    /// The path at the end of the symbolic links that a path leads to, whose last one may lead to what
+    /// is not there.
+    pub(super) fn end_of_links(&self, path: &[u8]) -> Result<Vec<u8>> {
+        let mut end = path.to_vec();
+        for _ in 0..=MOST_LINKS {
+            let spot = self.spot(&end)?;
+            let there = find(self.volume(), spot.directory.inode(), &spot.name, &end)?;
+            let Some(link) = there.filter(|there| there.kind() == FileType::Symlink) else {
+                return Ok(end);
+            };
+            let target = self.volume().read_link(link.inode()).at(&end)?;
+            let directory = end.iter().rposition(|&byte| byte == b'/');
+            let directory = &end[..directory.map_or(0, |slash| slash + 1)];
+            end = if target.starts_with(b"/") {
+                target
+            } else {
+                [directory, &target].concat()
+            };
+        }
+        Err(pext4_fs::Error::from(Refusal::TooManySymlinks)).at(path)
     }
 
     /// Where something goes: into a directory that is there, or to the path itself.

@@ -10,8 +10,8 @@ use std::io::Read;
 
 use pext4_fs::{FileType, Refusal};
 use pext4_ondisk::acl;
+use pext4_ondisk::acl::text::List;
 
-use super::acl_text::List;
 use super::read::{Archive, Entry};
 use crate::change::{Change, last_name};
 use crate::error::{At, EditError, Result, refuse};
@@ -227,7 +227,7 @@ impl Unpacker<'_> {
         }
         let mut permissions = entry.permissions;
         for (name, text) in &entry.lists {
-            let list = List::parse(text).map_err(|problem| bad(entry, problem))?;
+            let list = List::parse(text).map_err(|problem| bad(entry, problem.to_string()))?;
             let Some(list) = list else { continue };
             check_list(entry, kind, name)?;
             if *name == acl::ACCESS {

@@ -1,6 +1,5 @@
 //! Tar archives, in and out: POSIX pax with GNU's sparse files.
 
-mod acl_text;
 pub(crate) mod apply;
 pub(crate) mod read;
 pub(crate) mod write;
@@ -9,9 +8,6 @@ use pext4_ondisk::acl;
 
 /// Bytes of a header, and what everything is padded to.
 pub(crate) const BLOCK: usize = 512;
-
-/// Extended attributes in pax records bear this prefix.
-pub(crate) const XATTR: &[u8] = b"SCHILY.xattr.";
 
 /// Pax records with access control lists in text, and the attribute that each one is.
 pub(crate) const LISTS: [(&[u8], &[u8]); 2] = [

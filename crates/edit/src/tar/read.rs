@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::io::Read;
 
 use pext4_fs::{DeviceNumber, Time};
+use pext4_ondisk::xattr::pax;
 
-use super::{BLOCK, LISTS, XATTR, checksum};
+use super::{BLOCK, LISTS, checksum};
 use crate::change::fill;
-use crate::error::{EditError, On, Result};
+use crate::error::{EditError, On, Result, Shown};
 
 /// Bytes of extended headers and long names at most.
 const MOST_EXTENDED: u64 = 8 << 20;
@@ -26,10 +27,36 @@ pub(crate) struct Archive<'r> {
     /// Bytes of the present entry that were not read, with its padding.
     left: u64,
     padding: u64,
+    /// It had a header of POSIX' own format.
+    is_posix: bool,
+    /// A header that was read when data might have followed.
+    peeked: Option<[u8; BLOCK]>,
 }
 
 /// Pax records.
-type Records = BTreeMap<Vec<u8>, Vec<u8>>;
+#[derive(Clone, Default)]
+struct Records {
+    plain: BTreeMap<Vec<u8>, Vec<u8>>,
+    attributes: pax::Records,
+}
+
+impl Records {
+    fn get(&self, key: &[u8]) -> Option<&Vec<u8>> {
+        self.plain.get(key)
+    }
+
+    /// Takes a record; an empty value takes the key back.
+    fn take(&mut self, key: &[u8], value: &[u8]) {
+        if self.attributes.take(key, value) {
+            return;
+        }
+        if value.is_empty() {
+            self.plain.remove(key);
+        } else {
+            self.plain.insert(key.to_vec(), value.to_vec());
+        }
+    }
+}
 
 /// One entry; its data is read with [`Archive::read`].
 #[derive(Clone, Debug)]
@@ -66,9 +93,11 @@ impl<'r> Archive<'r> {
     pub(crate) fn new(input: &'r mut dyn Read) -> Self {
         Self {
             input,
-            global: Records::new(),
+            global: Records::default(),
             left: 0,
             padding: 0,
+            is_posix: false,
+            peeked: None,
         }
     }
 
@@ -81,6 +110,7 @@ impl<'r> Archive<'r> {
             let Some(header) = self.header()? else {
                 return Ok(None);
             };
+            self.is_posix |= matches!(header[156], b'x' | b'X' | b'g');
             match header[156] {
                 b'x' | b'X' => parse_records(&self.extended(&header)?, &mut records)?,
                 b'g' => {
@@ -135,12 +165,14 @@ impl<'r> Archive<'r> {
     /// The next header; `None` at the end mark.
     fn header(&mut self) -> Result<Option<[u8; BLOCK]>> {
         let mut header = [0; BLOCK];
-        self.exactly(b"", BLOCK, &mut header)?;
+        match self.peeked.take() {
+            Some(peeked) => header = peeked,
+            None => self.exactly(b"", BLOCK, &mut header)?,
+        }
         if header == [0; BLOCK] {
             return Ok(None);
         }
-        let sum = number(&header[148..156]);
-        if sum == Some(checksum(&header).into()) {
+        if has_sum(&header) {
             return Ok(Some(header));
         }
         let compressed = [
@@ -179,8 +211,8 @@ impl<'r> Archive<'r> {
 
     fn entry(&mut self, header: &[u8; BLOCK], records: &Records) -> Result<Entry> {
         let name = records
-            .get(b"GNU.sparse.name".as_slice())
-            .or_else(|| records.get(b"path".as_slice()))
+            .get(b"GNU.sparse.name")
+            .or_else(|| records.get(b"path"))
             .cloned()
             .unwrap_or_else(|| plain_name(header));
         let plain = |range: std::ops::Range<usize>, key: &[u8]| {
@@ -191,21 +223,21 @@ impl<'r> Archive<'r> {
             let size = plain(124..136, b"size")?;
             Some(Entry {
                 link: records
-                    .get(b"linkpath".as_slice())
+                    .get(b"linkpath")
                     .cloned()
                     .unwrap_or_else(|| text(&header[157..257])),
                 kind: kind_of(header[156], &name),
                 permissions: u16::try_from(number(&header[100..108])? & 0o7777).ok()?,
                 uid: u32::try_from(plain(108..116, b"uid")?).ok()?,
                 gid: u32::try_from(plain(116..124, b"gid")?).ok()?,
-                modified: match records.get(b"mtime".as_slice()) {
+                modified: match records.get(b"mtime") {
                     Some(value) => time(value)?,
                     None => Time {
                         seconds: signed(&header[136..148])?,
                         nanoseconds: 0,
                     },
                 },
-                accessed: match records.get(b"atime".as_slice()) {
+                accessed: match records.get(b"atime") {
                     Some(value) => Some(time(value)?),
                     None => None,
                 },
@@ -219,13 +251,17 @@ impl<'r> Archive<'r> {
                 },
                 size,
                 runs: vec![(0, size)],
-                xattrs: xattrs_of(records),
+                xattrs: Vec::new(),
                 lists: lists_of(records),
                 name: Vec::new(),
             })
         })();
         match known {
-            Some(entry) => Ok(Entry { name, ..entry }),
+            Some(entry) => Ok(Entry {
+                xattrs: xattrs_of(records, &name)?,
+                name,
+                ..entry
+            }),
             None => bad(&name, "a number in its header makes no sense"),
         }
     }
@@ -237,14 +273,12 @@ impl<'r> Archive<'r> {
         records: &Records,
         entry: &mut Entry,
     ) -> Result<()> {
-        // Only files have data, whatever the header of another says.
-        let stored = if entry.kind == b'0' || header[156] == b'S' {
-            entry.size
-        } else {
-            0
-        };
-        self.left = stored;
-        self.padding = padding(stored);
+        if entry.kind != b'0' {
+            self.padding = self.behind(header, entry)?;
+            return Ok(());
+        }
+        self.left = entry.size;
+        self.padding = padding(entry.size);
         let sparse = |key: &str| records.get(format!("GNU.sparse.{key}").as_bytes());
         let runs = if header[156] == b'S' {
             let size = number(&header[483..495]);
@@ -269,6 +303,29 @@ impl<'r> Archive<'r> {
         entry.runs = runs;
         entry.runs.retain(|(_, length)| *length > 0);
         self.check_runs(entry)
+    }
+
+    /// Bytes to pass over behind the header of an entry that has no data of its own. Of hard links
+    /// many archivers state the size of the file, and nothing follows. But in POSIX' own format the
+    /// file's data may follow (pax(1), `-o linkdata`), and there it cannot be told by the header
+    /// alone; no more can it of a directory that is one by the slash behind its name.
+    fn behind(&mut self, header: &[u8; BLOCK], entry: &Entry) -> Result<u64> {
+        let may_follow = match header[156] {
+            b'1' => self.is_posix,
+            0 | b'0' | b'7' => true,
+            _ => false,
+        };
+        if !may_follow || entry.size == 0 {
+            return Ok(0);
+        }
+        let mut block = [0; BLOCK];
+        self.exactly(&entry.name, BLOCK, &mut block)?;
+        if has_sum(&block) {
+            self.peeked = Some(block);
+            return Ok(0);
+        }
+        let left = entry.size.saturating_sub(BLOCK as u64);
+        Ok(left.saturating_add(padding(left)))
     }
 
     fn check_runs(&self, entry: &Entry) -> Result<()> {
@@ -347,6 +404,11 @@ impl<'r> Archive<'r> {
         }
         Ok(pairs(lines[1..].iter().map(Vec::as_slice)))
     }
+}
+
+/// Whether a block is a header, by its sum.
+fn has_sum(block: &[u8; BLOCK]) -> bool {
+    number(&block[148..156]) == Some(checksum(block).into())
 }
 
 fn padding(size: u64) -> u64 {
@@ -450,33 +512,31 @@ fn parse_records(mut bytes: &[u8], into: &mut Records) -> Result<()> {
             let (record, rest) = bytes.split_at_checked(length)?;
             let body = record.get(space + 1..)?.strip_suffix(b"\n")?;
             let equals = body.iter().position(|&byte| byte == b'=')?;
-            Some((body[..equals].to_vec(), body[equals + 1..].to_vec(), rest))
+            Some((&body[..equals], &body[equals + 1..], rest))
         })();
         let Some((key, value, rest)) = record else {
             return bad(b"", "an extended header is damaged");
         };
-        // An empty value takes the key back.
-        if value.is_empty() && !key.starts_with(XATTR) {
-            into.remove(&key);
-        } else {
-            into.insert(key, value);
-        }
+        into.take(key, value);
         bytes = rest;
     }
     Ok(())
 }
 
-fn xattrs_of(records: &Records) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let own = records.iter().filter_map(|(key, value)| {
-        let name = key.strip_prefix(XATTR)?;
-        Some((name.to_vec(), value.clone()))
+fn xattrs_of(records: &Records, entry: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let own = records.attributes.attributes().map(|(name, value)| {
+        let value = value.or_else(|problem| {
+            let problem = format!("its attribute {}: {problem}", Shown(&name));
+            bad(entry, problem)
+        });
+        Ok((name, value?))
     });
     own.collect()
 }
 
 fn lists_of(records: &Records) -> Vec<(&'static [u8], Vec<u8>)> {
     let own = LISTS.iter().filter_map(|(key, attribute)| {
-        let text = records.get(*key)?;
+        let text = records.get(key)?;
         Some((*attribute, text.clone()))
     });
     own.collect()

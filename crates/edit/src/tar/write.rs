@@ -2,8 +2,9 @@
 //!
 //! Every file in the order of a walk: a directory before what is in it, names sorted, so the same
 //! image gives the same archive. What a plain header cannot say stands in pax records: long names,
-//! nanoseconds, large numbers, extended attributes (`SCHILY.xattr.`, access control lists in the form
-//! of system calls). Files with holes are written in GNU's sparse form, which every reader of tar
+//! nanoseconds, large numbers, extended attributes (`SCHILY.xattr.`). Access control lists stand there
+//! twice: in the form of system calls, and as text with numbers (`SCHILY.acl.`), which `tar --acls`
+//! reads. Files with holes are written in GNU's sparse form, which every reader of tar
 //! knows; a file with several names is written once, then as links. Sockets have no form in tar and
 //! are left out, counted.
 
@@ -13,9 +14,11 @@ use std::sync::Arc;
 
 use pext4_fs::{FileType, Time};
 use pext4_ondisk::acl;
+use pext4_ondisk::acl::text::List;
+use pext4_ondisk::xattr::pax;
 
-use super::{BLOCK, XATTR, checksum};
-use crate::error::{On, Result};
+use super::{BLOCK, LISTS, checksum};
+use crate::error::{EditError, On, Result};
 use crate::progress::Progress;
 use crate::reader::{Reader, check_depth};
 use crate::source::{Facts, Source};
@@ -37,7 +40,12 @@ pub struct Exported {
     pub bytes: u64,
     /// Sockets, which have no form in tar.
     pub sockets_left: u64,
+    /// What could not be read.
+    pub unreadable_left: u64,
 }
+
+/// Is told why something is left out; the error names the path.
+pub type Leave<'l> = dyn FnMut(&EditError) + 'l;
 
 impl Reader {
     /// Writes a directory of the image, and all that is in it, as a tar archive whose names are
@@ -47,15 +55,41 @@ impl Reader {
     ///
     /// What cannot be read in the image; `Host` errors of `output` where it is written.
     pub fn export(&self, path: impl AsRef<[u8]>, output: &mut dyn Write) -> Result<Exported> {
+        self.export_with(path.as_ref(), output, None)
+    }
+
+    /// The same without what cannot be read in the image, which `leave` is told of. To know that before
+    /// it is named in the archive, each file is read twice.
+    ///
+    /// # Errors
+    ///
+    /// There is no such path; `Host` errors of `output` where it is written; a file that is read the
+    /// first time and not the second.
+    pub fn export_readable(
+        &self,
+        path: impl AsRef<[u8]>,
+        output: &mut dyn Write,
+        leave: &mut Leave<'_>,
+    ) -> Result<Exported> {
+        self.export_with(path.as_ref(), output, Some(leave))
+    }
+
+    fn export_with(
+        &self,
+        path: &[u8],
+        output: &mut dyn Write,
+        leave: Option<&mut Leave<'_>>,
+    ) -> Result<Exported> {
         let mut exporter = Exporter {
             image: Image::new(self.volume()),
             progress: self.progress(),
             reader: self,
             output,
+            leave,
             links: HashMap::new(),
             exported: Exported::default(),
         };
-        let top = self.place(path.as_ref())?;
+        let top = self.place(path)?;
         exporter.write_tree(&top)?;
         // Two blocks of zeroes end an archive.
         exporter.put(&[0; 2 * BLOCK])?;
@@ -64,11 +98,13 @@ impl Reader {
     }
 }
 
-struct Exporter<'r> {
+struct Exporter<'r, 'l> {
     image: Image<'r>,
     progress: Arc<Progress>,
     reader: &'r Reader,
     output: &'r mut dyn Write,
+    /// Is told of what cannot be read; without it that is an error.
+    leave: Option<&'r mut Leave<'l>>,
     /// The first name of files with several.
     links: HashMap<(u64, u64), Vec<u8>>,
     exported: Exported,
@@ -80,27 +116,54 @@ struct Header {
     records: Vec<u8>,
 }
 
-impl Exporter<'_> {
+impl Exporter<'_, '_> {
     fn write_tree(&mut self, top: &Place) -> Result<()> {
         let mut rest = vec![(b"./".to_vec(), top.clone(), 0)];
         while let Some((name, place, depth)) = rest.pop() {
-            let facts = self.image.facts(&place)?;
+            let facts = self.readable(&place);
+            let Some(facts) = self.or_leave(facts)? else {
+                continue;
+            };
             self.write_one(&name, &place, &facts)?;
             if facts.kind != FileType::Directory {
                 continue;
             }
             check_depth(depth, &place.path)?;
             let prefix: &[u8] = if depth == 0 { b"" } else { &name };
-            let children = self.image.children(&place)?.into_iter().rev();
-            for (child, place) in children {
+            let children = self.image.children(&place);
+            let children = self.or_leave(children)?.unwrap_or_default();
+            for (child, place) in children.into_iter().rev() {
                 let mut name = [prefix, &child].concat();
-                if self.image.attributes(&place)?.file_type == FileType::Directory {
+                // What has no attributes is told about where it is written.
+                let attributes = self.image.attributes(&place);
+                if attributes.is_ok_and(|found| found.file_type == FileType::Directory) {
                     name.push(b'/');
                 }
                 rest.push((name, place, depth + 1));
             }
         }
         Ok(())
+    }
+
+    /// What is to be known of a file, and, where it might be left out, that its content can be read.
+    fn readable(&self, place: &Place) -> Result<Facts> {
+        let facts = self.image.facts(place)?;
+        if self.leave.is_some() && facts.kind == FileType::Regular {
+            self.image.content(place, &mut |_, _| Ok(()))?;
+        }
+        Ok(facts)
+    }
+
+    /// What was read; `None` if it was not, and is to be left out then.
+    fn or_leave<T>(&mut self, read: Result<T>) -> Result<Option<T>> {
+        match (read, &mut self.leave) {
+            (Err(error @ EditError::Inside { .. }), Some(leave)) => {
+                leave(&error);
+                self.exported.unreadable_left += 1;
+                Ok(None)
+            }
+            (read, _) => read.map(Some),
+        }
     }
 
     fn write_one(&mut self, name: &[u8], place: &Place, facts: &Facts) -> Result<()> {
@@ -268,8 +331,15 @@ impl Header {
             } else {
                 None
             };
-            let key = [XATTR, name].concat();
-            self.record(&key, system.as_ref().unwrap_or(value));
+            self.record(&pax::key(name), system.as_ref().unwrap_or(value));
+        }
+        for (key, attribute) in LISTS {
+            let stored = facts.xattrs.iter().find(|(name, _)| name == attribute);
+            if let Some((_, stored)) = stored
+                && let Some(text) = list_text(attribute, stored, facts)
+            {
+                self.record(key, text.as_bytes());
+            }
         }
     }
 
@@ -351,6 +421,22 @@ impl Header {
         self.bytes[148..156].copy_from_slice(text.as_bytes());
         self.bytes
     }
+}
+
+/// The text of a stored list; `None` where the text would say something else than what is there: for a
+/// list that makes no sense, or one that the permission bits contradict.
+fn list_text(attribute: &[u8], stored: &[u8], facts: &Facts) -> Option<String> {
+    let list = List::of(acl::decode(stored).ok()?).ok()?;
+    let text = list.text();
+    let is_whole = List::parse(text.as_bytes()).is_ok_and(|list| {
+        let list = list.as_ref().map(List::stored);
+        list.as_deref() == Some(stored)
+    });
+    let is_in_place = match attribute == acl::ACCESS {
+        true => facts.kind != FileType::Symlink && facts.permissions & 0o777 == list.permissions(),
+        false => facts.kind == FileType::Directory,
+    };
+    (is_whole && is_in_place).then_some(text)
 }
 
 fn digits(number: usize) -> usize {

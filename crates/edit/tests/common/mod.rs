@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses its share")]
 
+pub mod archives;
+
 use std::sync::Arc;
 
 use pext4_block::{Device, RamDevice};

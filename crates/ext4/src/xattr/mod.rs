@@ -25,8 +25,8 @@ use std::sync::Arc;
 use pext4_jbd2::Handle;
 use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
 use pext4_ondisk::xattr::{
-    Attribute, INDEX_SYSTEM, MAX_NAME, Value, decode_inode_area, entry_hash_of_value_inode,
-    full_name, is_bare_prefix, split_name,
+    Attribute, MAX_NAME, Value, decode_inode_area, entry_hash_of_value_inode, full_name,
+    is_bare_prefix, is_visible, split_name,
 };
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber};
 
@@ -47,8 +47,6 @@ pub const CREDITS: u32 = 4 + 2 * counting::CREDITS_AT_END;
 const MAX_FULL_NAME: usize = 255;
 /// The number of `user.`.
 const INDEX_USER: u8 = 1;
-/// The number of `system.richacl`, which nothing uses.
-const INDEX_RICHACL: u8 = 8;
 
 /// Where the value of an attribute lies that has an inode of its own.
 #[derive(Clone, Copy, Debug)]
@@ -252,11 +250,6 @@ fn parse_name(full: &[u8]) -> Result<(u8, &[u8])> {
     }
     debug_assert!(rest.len() <= MAX_NAME);
     Ok((index, rest))
-}
-
-/// Whether callers see attributes under this number: not those of ext4 itself (inline data, keys).
-fn is_visible(index: u8) -> bool {
-    index != INDEX_SYSTEM && index != INDEX_RICHACL
 }
 
 /// The attributes in both places.

@@ -83,9 +83,12 @@ fn value_of(attribute: &Attribute) -> &[u8] {
 /// An attribute as it is stored; what keeps it from being stored otherwise.
 pub(super) fn stored(name: &[u8], value: &[u8]) -> Result<Attribute, String> {
     let shown = String::from_utf8_lossy(name);
-    let Some((index, rest)) = xattr::split_name(name) else {
+    // What ext4 keeps for itself nobody would see, and `system.data` would be taken for content.
+    let kept = xattr::split_name(name).filter(|(index, _)| xattr::is_visible(*index));
+    let Some((index, rest)) = kept else {
         return Err(format!(
-            "its attribute {shown} has a kind of name that ext4 cannot hold; --exclude-xattr leaves it out"
+            "its attribute {shown} has a kind of name that ext4 cannot hold; \
+             --exclude-xattr '{shown}' leaves it out"
         ));
     };
     if rest.len() > xattr::MAX_NAME {
@@ -166,7 +169,18 @@ mod tests {
 
     #[test]
     fn names_without_a_place_are_refused() {
-        assert!(stored(b"btrfs.compression", b"zstd").is_err());
+        for name in [
+            "btrfs.compression",
+            "system.data",
+            "system.nfs4_acl",
+            "system.richacl",
+        ] {
+            let told = stored(name.as_bytes(), b"value").unwrap_err();
+            assert!(
+                told.contains(&format!("--exclude-xattr '{name}'")),
+                "{told}"
+            );
+        }
         assert!(stored(b"system.posix_acl_access", b"no list").is_err());
     }
 }

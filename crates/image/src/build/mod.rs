@@ -34,7 +34,6 @@
 //! # }
 //! ```
 
-mod acl_text;
 mod archive;
 mod attributes;
 mod error;
@@ -132,6 +131,7 @@ pub struct Builder {
     date: Option<i64>,
     limit: Option<u64>,
     platform: Option<Platform>,
+    tag: Option<String>,
     threads: usize,
     skip_unreadable: bool,
     one_file_system: bool,
@@ -165,6 +165,7 @@ impl Builder {
             date: None,
             limit: None,
             platform: None,
+            tag: None,
             threads: std::thread::available_parallelism().map_or(1, Into::into),
             skip_unreadable: false,
             one_file_system: false,
@@ -323,6 +324,13 @@ impl Builder {
         self
     }
 
+    /// The name of the image of an OCI layout that is meant, if it has several.
+    #[must_use]
+    pub fn tag(mut self, tag: &str) -> Self {
+        self.tag = Some(tag.to_owned());
+        self
+    }
+
     /// How many threads work; at least one. The image is the same with any number.
     #[must_use]
     pub fn threads(mut self, count: usize) -> Self {
@@ -438,7 +446,10 @@ impl Builder {
             threads: self.threads,
             skip_unreadable: self.skip_unreadable,
             one_file_system: self.one_file_system,
-            platform: self.platform.as_ref(),
+            wanted: oci::Wanted {
+                platform: self.platform.as_ref(),
+                tag: self.tag.as_deref(),
+            },
             progress: &self.progress,
         };
         self.progress.enter(Phase::Reading, 0, 0);

@@ -4,6 +4,7 @@
 //! Nothing in it is trusted: a blob's name is made from a digest that was judged, so that it cannot
 //! lead elsewhere, and every blob that is used must have the stated size and digest.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read};
@@ -54,6 +55,13 @@ impl Platform {
     }
 }
 
+/// Which image of a layout is meant.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wanted<'a> {
+    pub platform: Option<&'a Platform>,
+    pub tag: Option<&'a str>,
+}
+
 #[derive(Deserialize)]
 struct Index {
     #[serde(default)]
@@ -74,6 +82,15 @@ struct Descriptor {
     digest: String,
     size: u64,
     platform: Option<PlatformOf>,
+    #[serde(default)]
+    annotations: Annotations,
+}
+
+#[derive(Clone, Default, Deserialize)]
+struct Annotations {
+    /// The image's name or tag.
+    #[serde(rename = "org.opencontainers.image.ref.name")]
+    name: Option<String>,
 }
 
 #[derive(Clone, Deserialize)]
@@ -135,7 +152,7 @@ pub(super) fn is_layout(folder: &Path) -> bool {
 }
 
 /// The layers of the image in a layout, from the lowest; manifests are verified, layers are to be.
-pub(super) fn layers(layout: &Path, platform: Option<&Platform>) -> Result<Vec<Blob>> {
+pub(super) fn layers(layout: &Path, wanted: Wanted<'_>) -> Result<Vec<Blob>> {
     let path = layout.join("index.json");
     let mut text = Vec::new();
     File::open(&path)
@@ -143,8 +160,8 @@ pub(super) fn layers(layout: &Path, platform: Option<&Platform>) -> Result<Vec<B
         .map_err(|cause| Error::source(&path, "read it", cause))?;
     let index: Index = parse(&path, &text)?;
     let mut found = Vec::new();
-    collect(layout, &path, index, DEEPEST_INDEX, &mut found)?;
-    let manifest = choose(&path, found, platform)?;
+    collect(layout, &path, index, DEEPEST_INDEX, None, &mut found)?;
+    let manifest = choose(&path, found, wanted)?;
     let blob = blob(layout, &path, &manifest)?;
     let manifest: Manifest = parse(&blob.path, &blob.read_document()?)?;
     if manifest.layers.is_empty() {
@@ -186,9 +203,14 @@ fn collect(
     path: &Path,
     index: Index,
     depth: u32,
+    name: Option<&str>,
     found: &mut Vec<Descriptor>,
 ) -> Result<()> {
-    for descriptor in index.manifests {
+    for mut descriptor in index.manifests {
+        // An index's name is that of all images in it.
+        if descriptor.annotations.name.is_none() {
+            descriptor.annotations.name = name.map(str::to_owned);
+        }
         let is_index = descriptor.media_type.contains("index")
             || descriptor.media_type.contains("manifest.list");
         if is_index {
@@ -197,7 +219,8 @@ fn collect(
             }
             let blob = blob(layout, path, &descriptor)?;
             let inner = parse(&blob.path, &blob.read_document()?)?;
-            collect(layout, &blob.path, inner, depth - 1, found)?;
+            let name = descriptor.annotations.name.as_deref();
+            collect(layout, &blob.path, inner, depth - 1, name, found)?;
         } else if descriptor
             .platform
             .as_ref()
@@ -209,40 +232,90 @@ fn collect(
     Ok(())
 }
 
-fn choose(path: &Path, found: Vec<Descriptor>, wanted: Option<&Platform>) -> Result<Descriptor> {
-    let fits = |descriptor: &&Descriptor| match (wanted, &descriptor.platform) {
-        (None, _) => true,
-        (Some(wanted), Some(platform)) => {
-            wanted.os == platform.os
-                && wanted.architecture == platform.architecture
-                && (wanted.variant.is_none() || wanted.variant == platform.variant)
-        }
-        (Some(_), None) => false,
+fn choose(path: &Path, found: Vec<Descriptor>, wanted: Wanted<'_>) -> Result<Descriptor> {
+    let unsound = |problem: String| Err(Error::unsound(path, problem));
+    if found.is_empty() {
+        return unsound("it names no image".to_owned());
+    }
+    let has_tag = |descriptor: &&Descriptor| {
+        wanted.tag.is_none() || descriptor.annotations.name.as_deref() == wanted.tag
     };
-    let fitting: Vec<&Descriptor> = found.iter().filter(fits).collect();
+    let tagged: Vec<&Descriptor> = found.iter().filter(has_tag).collect();
+    if tagged.is_empty() {
+        let names = tags(&found.iter().collect::<Vec<_>>());
+        return unsound(format!("it has no image of that tag, but:{names}"));
+    }
+    let fits = |descriptor: &&&Descriptor| wanted.fits(descriptor);
+    let fitting: Vec<&Descriptor> = tagged.iter().filter(fits).copied().collect();
     // The same image may bear several names.
     match fitting.as_slice() {
         [first, rest @ ..] if rest.iter().all(|other| other.digest == first.digest) => {
             return Ok((*first).clone());
         }
-        [] if found.len() == 1 && found[0].platform.is_none() => return Ok(found[0].clone()),
+        [] if tagged.len() == 1 && tagged[0].platform.is_none() => return Ok(tagged[0].clone()),
+        [] => {
+            let names = platforms(&tagged);
+            return unsound(format!(
+                "it has no image for that platform, but for:{names}"
+            ));
+        }
         _ => {}
     }
-    let mut names = String::new();
-    for descriptor in &found {
-        if let Some(platform) = &descriptor.platform {
-            let _ = write!(names, " {}/{}", platform.os, platform.architecture);
-            if let Some(variant) = &platform.variant {
-                let _ = write!(names, "/{variant}");
+    let choices = [
+        ("--tag", tags(&fitting)),
+        ("--platform", platforms(&fitting)),
+    ];
+    // What is the same of all tells none apart.
+    let choices = choices
+        .into_iter()
+        .filter(|(_, names)| names.matches(' ').count() > 1);
+    let choices: Vec<String> = choices
+        .map(|(option, names)| format!("choose one with {option}:{names}"))
+        .collect();
+    match choices.is_empty() {
+        true => unsound("it has several images, and nothing that tells them apart".to_owned()),
+        false => unsound(format!("it has several images; {}", choices.join(", or "))),
+    }
+}
+
+/// The names of images, each once, after a blank.
+fn tags(images: &[&Descriptor]) -> String {
+    let names = images
+        .iter()
+        .filter_map(|image| image.annotations.name.as_ref());
+    listed(names.map(|name| name.escape_default().to_string()))
+}
+
+/// The platforms of images, in the same form.
+fn platforms(images: &[&Descriptor]) -> String {
+    let platforms = images.iter().filter_map(|image| image.platform.as_ref());
+    listed(platforms.map(|platform| {
+        let mut name = format!("{}/{}", platform.os, platform.architecture);
+        if let Some(variant) = &platform.variant {
+            let _ = write!(name, "/{variant}");
+        }
+        name.escape_default().to_string()
+    }))
+}
+
+fn listed(names: impl Iterator<Item = String>) -> String {
+    let names: BTreeSet<String> = names.collect();
+    names.iter().map(|name| format!(" {name}")).collect()
+}
+
+impl Wanted<'_> {
+    /// Whether an image is for the platform that is wanted.
+    fn fits(&self, image: &Descriptor) -> bool {
+        match (self.platform, &image.platform) {
+            (None, _) => true,
+            (Some(wanted), Some(platform)) => {
+                wanted.os == platform.os
+                    && wanted.architecture == platform.architecture
+                    && (wanted.variant.is_none() || wanted.variant == platform.variant)
             }
+            (Some(_), None) => false,
         }
     }
-    let problem = match (found.is_empty(), fitting.is_empty()) {
-        (true, _) => "it names no image".to_owned(),
-        (false, true) => format!("it has no image for that platform, but for:{names}"),
-        (false, false) => format!("it has several images; choose one with --platform:{names}"),
-    };
-    Err(Error::unsound(path, problem))
 }
 
 impl Blob {

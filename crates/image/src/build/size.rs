@@ -109,18 +109,24 @@ fn fixed(need: &Need, bytes: u64, options: &Options) -> Result<Frame> {
         // More than the need is a wish, not a must.
         None => vec![usual.max(some_more), some_more, need.inodes],
     };
+    let mut impossible = None;
     for count in counts {
         let options = Options {
             inodes: Some(count),
             ..options.clone()
         };
-        if let Ok(frame) = Frame::of(bytes, &options)
-            && frame.holds(need, 0)
-        {
-            return Ok(frame);
+        match Frame::of(bytes, &options) {
+            Ok(frame) if frame.holds(need, 0) => return Ok(frame),
+            Ok(_) => {}
+            Err(error) => impossible = Some(error),
         }
     }
     let least = smallest(need, Free::Bytes(0), options)?;
+    if let Some(error) = impossible.filter(|_| least.size <= bytes) {
+        return Err(Error::impossible(format!(
+            "an image of {bytes} bytes cannot be made: {error}"
+        )));
+    }
     Err(Error::impossible(format!(
         "{bytes} bytes are too small: with these options at least {} are needed",
         least.size

@@ -15,7 +15,7 @@ use super::archive::spool::Spool;
 use super::archive::{Limits, Reader, Record};
 use super::attributes::stored;
 use super::error::{Error, Result};
-use super::oci::{self, Platform};
+use super::oci;
 use super::output::{Output, scratch};
 use super::progress::{Progress, Verdict};
 use super::queue::Queue;
@@ -108,7 +108,7 @@ pub(super) struct Options<'a> {
     pub threads: usize,
     pub skip_unreadable: bool,
     pub one_file_system: bool,
-    pub platform: Option<&'a Platform>,
+    pub wanted: oci::Wanted<'a>,
     pub progress: &'a Progress,
 }
 
@@ -283,7 +283,7 @@ impl<'a> Sources<'a> {
     }
 
     fn add_layers(&mut self, path: &Path) -> Result<()> {
-        let blobs = oci::layers(path, self.options.platform)?;
+        let blobs = oci::layers(path, self.options.wanted)?;
         self.tree.make_index();
         self.make_spool()?;
         let archives = blobs

@@ -4,7 +4,9 @@ use std::io;
 
 use pext4_ondisk::directory::FileType;
 use pext4_ondisk::feature::Compat;
-use pext4_ondisk::inode::{BLOCK_AREA, InodeFlags};
+use pext4_ondisk::geometry::Geometry;
+use pext4_ondisk::indirect;
+use pext4_ondisk::inode::{BLOCK_AREA, Inode, InodeFlags};
 use pext4_ondisk::xattr;
 
 use super::attributes::Attributes;
@@ -12,6 +14,8 @@ use super::catalogue::Kind;
 use super::inode::{Mapped, Subject, check_large};
 use super::mapping::Collector;
 
+/// Logical blocks of a file: their numbers have 32 bits.
+const MOST_BLOCKS: u64 = 1 << 32;
 /// Largest attribute value whose bytes are read to check its hash.
 const LARGEST_VALUE: u64 = 16 << 20;
 
@@ -36,8 +40,26 @@ fn block_size(subject: &Subject<'_>) -> u64 {
     u64::from(subject.examination.volume.geometry.block_size)
 }
 
+/// Bytes of the largest file that an inode's map can tell the places of.
+pub(super) fn most_size(inode: &Inode, geometry: &Geometry) -> u64 {
+    let pointers = u64::from(geometry.block_size / 4);
+    let by_map = indirect::DIRECT as u64 + pointers + pointers.pow(2) + pointers.pow(3);
+    let blocks = match inode.has_extents() {
+        true => MOST_BLOCKS,
+        false => by_map.min(MOST_BLOCKS),
+    };
+    blocks * u64::from(geometry.block_size)
+}
+
 fn check_regular(subject: &Subject<'_>, mapped: &Mapped) {
     check_large(subject);
+    let most = most_size(subject.inode, &subject.examination.volume.geometry);
+    if subject.inode.size > most {
+        let size = subject.inode.size;
+        return subject.report(Kind::InodeSize, || {
+            format!("{size} bytes, of which no more than {most} can have a place")
+        });
+    }
     if subject.inode.flags.contains(InodeFlags::VERITY) {
         return;
     }

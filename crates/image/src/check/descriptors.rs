@@ -244,9 +244,17 @@ fn copies(geometry: &Geometry, backups: &[GroupNumber], index: u32) -> Vec<Block
     if geometry.has_meta_bg() && index >= geometry.first_meta_bg {
         return geometry.descriptor_block_copies(index);
     }
+    // In groups whose own descriptors lie among them, no others do.
+    let end = match geometry.has_meta_bg() {
+        true => geometry
+            .first_meta_bg
+            .saturating_mul(geometry.descriptors_per_block),
+        false => u32::MAX,
+    };
     let behind_superblock =
         |group: &GroupNumber| geometry.first_block(*group).checked_add(1 + index);
-    backups.iter().filter_map(behind_superblock).collect()
+    let backups = backups.iter().filter(|group| group.get() < end);
+    backups.filter_map(behind_superblock).collect()
 }
 
 fn check_copy(

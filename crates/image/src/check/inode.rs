@@ -138,9 +138,9 @@ fn unused(examination: &Examination, number: InodeNumber, inode: &Inode) {
     let first = examination.volume.geometry.first_inode;
     if number == InodeNumber::ROOT {
         special::root_is_missing(examination, "it has no links");
-    } else if number.get() == special::BAD_BLOCKS {
-        special::claim_bad_blocks(examination, inode);
-    } else if number >= first && inode.mode != 0 && inode.deletion_time == 0 {
+    } else if number < first {
+        special::check_unused(examination, number, inode);
+    } else if inode.mode != 0 && inode.deletion_time == 0 {
         let place = Place::inode(number);
         examination.findings.add(Kind::InodeNotDeleted, place, || {
             format!("mode {:06o}, no links, no time of deletion", inode.mode)
@@ -198,6 +198,21 @@ fn check_flags(subject: &Subject<'_>) {
         (
             subject.kind.is_some() && !has_map && subject.has(InodeFlags::EXTENTS),
             "extents, and it has no content",
+        ),
+        (
+            !is(FileType::Directory) && subject.has(InodeFlags::CASEFOLD),
+            "names whose case does not matter, and it is no directory",
+        ),
+        (
+            subject.has(InodeFlags::CASEFOLD) && !incompat(Incompat::CASEFOLD),
+            "names whose case does not matter, without the feature",
+        ),
+        (
+            !is(FileType::Regular)
+                && !is(FileType::Directory)
+                && subject.kind.is_some()
+                && (subject.has(InodeFlags::IMMUTABLE) || subject.has(InodeFlags::APPEND)),
+            "it may not be changed, which is for files and directories only",
         ),
         (
             uses_block_map(subject) && subject.examination.volume.geometry.has_bigalloc(),
@@ -426,7 +441,14 @@ fn check_contents(subject: &Subject<'_>, mapped: &Mapped) {
     let sectors_per_cluster =
         u64::from(volume.geometry.block_size / 512) * u64::from(volume.geometry.blocks_per_cluster);
     let expected = clusters.saturating_mul(sectors_per_cluster);
-    let counted = subject.inode.sectors(volume.geometry.block_size);
+    // Without the feature the flag that makes the unit coarser says nothing.
+    let has_units = subject
+        .features()
+        .has_read_only_compat(ReadOnlyCompat::HUGE_FILE);
+    let counted = match has_units {
+        true => subject.inode.sectors(volume.geometry.block_size),
+        false => subject.inode.blocks,
+    };
     if counted != expected {
         subject.report(Kind::InodeBlocks, || {
             format!("counts {counted} sectors, has {expected}")

@@ -100,7 +100,7 @@ fn find(
     }
     let collected = Collector::collect(volume, number, &inode);
     let runs = match without_holes(&collected.runs, blocks) {
-        Some(runs) if collected.is_sound => runs,
+        Some(runs) if collected.is_sound() => runs,
         _ => {
             report(format!("its {blocks} blocks are not all there"));
             return None;

@@ -327,24 +327,37 @@ impl<V: Visitor> Map<'_, V> {
 /// Collects the runs of a file and nothing else; goes into at most so many blocks of its map.
 pub(super) struct Collector {
     pub(super) runs: Vec<Run>,
-    /// Nothing was wrong.
-    pub(super) is_sound: bool,
+    /// What was wrong.
+    pub(super) faults: Vec<(Kind, Option<BlockNumber>)>,
     nodes: std::collections::HashSet<BlockNumber>,
 }
 
 /// Blocks of a map that a [`Collector`] goes into at most.
 const MOST_NODES: usize = 1 << 16;
+/// Faults that it remembers at most.
+const MOST_FAULTS: usize = 1 << 10;
 
 impl Collector {
     /// The runs of an inode's data, in order.
     pub(super) fn collect(volume: &Volume, number: InodeNumber, inode: &Inode) -> Self {
         let mut collector = Self {
             runs: Vec::new(),
-            is_sound: true,
+            faults: Vec::new(),
             nodes: std::collections::HashSet::new(),
         };
         walk(volume, number, inode, &mut collector);
         collector
+    }
+
+    /// Whether nothing was wrong.
+    pub(super) fn is_sound(&self) -> bool {
+        self.faults.is_empty()
+    }
+
+    fn note(&mut self, kind: Kind, block: Option<BlockNumber>) {
+        if self.faults.len() < MOST_FAULTS {
+            self.faults.push((kind, block));
+        }
     }
 
     /// The blocks of the map.
@@ -365,7 +378,9 @@ impl Collector {
 impl Visitor for Collector {
     fn node(&mut self, block: BlockNumber) -> bool {
         let goes_in = self.nodes.len() < MOST_NODES && self.nodes.insert(block);
-        self.is_sound &= goes_in;
+        if !goes_in {
+            self.note(Kind::BlockShared, Some(block));
+        }
         goes_in
     }
 
@@ -373,12 +388,12 @@ impl Visitor for Collector {
         self.runs.push(run);
     }
 
-    fn fault(&mut self, _: Kind, _: Option<BlockNumber>, _: String) {
-        self.is_sound = false;
+    fn fault(&mut self, kind: Kind, block: Option<BlockNumber>, _: String) {
+        self.note(kind, block);
     }
 
-    fn flaw(&mut self, _: Kind, _: Option<BlockNumber>, _: String) {
-        self.is_sound = false;
+    fn flaw(&mut self, kind: Kind, block: Option<BlockNumber>, _: String) {
+        self.note(kind, block);
     }
 }
 

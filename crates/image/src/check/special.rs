@@ -8,19 +8,24 @@ use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
 
 use super::Examination;
 use super::catalogue::Kind;
+use super::content::most_size;
 use super::findings::Place;
 use super::inode::Subject;
 use super::mapping::Collector;
 use super::volume::Volume;
 
 /// The inode that collects blocks the device cannot hold.
-pub(super) const BAD_BLOCKS: u32 = 1;
+const BAD_BLOCKS: u32 = 1;
 /// Reserved inodes that have a use.
 const USER_QUOTA: u32 = 3;
 const GROUP_QUOTA: u32 = 4;
 const BOOT_LOADER: u32 = 5;
+const JOURNAL: u32 = 8;
 /// Place of the double-indirect pointer in a block map.
 const DOUBLE_INDIRECT: usize = 13;
+
+/// All places of a block map.
+const SLOTS: [usize; 15] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
 
 /// First words of quota files: user, group, project.
 const QUOTA_MAGIC: [u32; 3] = [0xD9C0_1F11, 0xD9C0_1927, 0xD9C0_3F14];
@@ -61,20 +66,63 @@ pub(super) fn check(subject: &Subject<'_>) {
         && number != InodeNumber::RESIZE
         && number.get() != BOOT_LOADER
         && !hidden(volume).contains(&number);
-    if is_reserved && subject.inode.mode != 0 {
-        let kind = match number.get() {
-            USER_QUOTA | GROUP_QUOTA => Kind::QuotaInode,
-            8 => Kind::JournalInode,
-            _ => Kind::ReservedInode,
+    let (kind, needs_mode) = unwanted(number);
+    let (mode, links) = (subject.inode.mode, subject.inode.links);
+    if is_reserved && (mode != 0 || !needs_mode) {
+        subject.report(kind, || {
+            format!("in use, with mode {mode:06o} and {links} links")
+        });
+    }
+}
+
+/// What it is if a reserved inode is in use that nothing uses, and whether one without a mode is not.
+fn unwanted(number: InodeNumber) -> (Kind, bool) {
+    match number.get() {
+        USER_QUOTA | GROUP_QUOTA => (Kind::QuotaInode, false),
+        JOURNAL => (Kind::JournalInode, false),
+        number => (Kind::ReservedInode, number != BAD_BLOCKS),
+    }
+}
+
+/// A reserved inode without links: what nothing uses has no content. Of what the superblock or a
+/// feature knows more is said elsewhere.
+pub(super) fn check_unused(examination: &Examination, number: InodeNumber, inode: &Inode) {
+    if number.get() == BAD_BLOCKS {
+        claim_bad_blocks(examination, inode);
+    }
+    if number == InodeNumber::RESIZE || hidden(&examination.volume).contains(&number) {
+        return;
+    }
+    let (has_mode, has_xattrs) = (inode.mode != 0, inode.file_acl.get() != 0);
+    let has_blocks = inode.blocks != 0;
+    let is_wrong = match number.get() {
+        BAD_BLOCKS => has_mode || has_xattrs,
+        USER_QUOTA | GROUP_QUOTA | JOURNAL => has_blocks,
+        BOOT_LOADER => !has_mode && (has_blocks || has_xattrs),
+        _ => has_mode || has_blocks || has_xattrs,
+    };
+    if is_wrong {
+        let text = || {
+            let (mode, sectors, block) = (inode.mode, inode.blocks, inode.file_acl);
+            format!("mode {mode:06o}, {sectors} sectors, attributes in block {block}, and unused")
         };
-        let mode = subject.inode.mode;
-        subject.report(kind, || format!("in use, with mode {mode:06o}"));
+        let place = Place::inode(number);
+        examination.findings.add(unwanted(number).0, place, text);
     }
 }
 
 /// Bad blocks are nobody's, whatever they hold.
-pub(super) fn claim_bad_blocks(examination: &Examination, inode: &Inode) {
-    let collected = Collector::collect(&examination.volume, InodeNumber(BAD_BLOCKS), inode);
+fn claim_bad_blocks(examination: &Examination, inode: &Inode) {
+    let number = InodeNumber(BAD_BLOCKS);
+    let collected = Collector::collect(&examination.volume, number, inode);
+    for (kind, block) in &collected.faults {
+        let place = Place {
+            block: block.map(BlockNumber::get),
+            ..Place::inode(number)
+        };
+        let text = || "in the list of bad blocks".to_owned();
+        examination.findings.add(*kind, place, text);
+    }
     for run in &collected.runs {
         examination
             .claims
@@ -95,8 +143,9 @@ pub(super) fn check_all(examination: &Examination) {
         superblock.project_quota_inode,
     ];
     let features = &superblock.features;
-    if features.has_read_only_compat(ReadOnlyCompat::QUOTA) {
-        for (number, magic) in quotas.into_iter().zip(QUOTA_MAGIC) {
+    let has_quota = features.has_read_only_compat(ReadOnlyCompat::QUOTA);
+    for (number, magic) in quotas.into_iter().zip(QUOTA_MAGIC) {
+        if has_quota || number.get() > superblock.inodes_count {
             check_quota(examination, number, magic);
         }
     }
@@ -139,11 +188,20 @@ fn check_resize(examination: &Examination) {
     let Ok(inode) = volume.inode(&examination.groups, InodeNumber::RESIZE) else {
         return;
     };
+    let is_mapped = |slots: &[usize]| {
+        let mut slots = slots.iter();
+        slots.any(|&slot| indirect::entry(&inode.block, slot) != 0)
+    };
     if !volume.geometry.features.has_compat(Compat::RESIZE_INODE) {
-        if inode.links != 0 || inode.mode != 0 {
+        let has_content = inode.blocks != 0 || inode.file_acl.get() != 0 || is_mapped(&SLOTS);
+        if inode.links != 0 || inode.mode != 0 || has_content {
             report("in use, without the feature".to_owned());
         }
         return;
+    }
+    let others = SLOTS.map(|slot| if slot == DOUBLE_INDIRECT { 0 } else { slot });
+    if is_mapped(&others) || inode.file_acl.get() != 0 {
+        report("it maps more than its double-indirect block".to_owned());
     }
     if inode.file_type() != Some(FileType::Regular) || inode.links != 1 || inode.has_extents() {
         let (mode, links) = (inode.mode, inode.links);
@@ -170,6 +228,7 @@ fn check_reserved(volume: &Volume, inode: &Inode, double: BlockNumber) -> Result
     let unreadable = |error: std::io::Error| error.to_string();
     let map = volume.block(double).map_err(unreadable)?;
     let pointers = volume.block_size() / 4;
+    let mut last = 0;
     let backups: Vec<u64> = (1..geometry.group_count)
         .map(GroupNumber)
         .filter(|&group| geometry.has_superblock(group))
@@ -189,6 +248,8 @@ fn check_reserved(volume: &Volume, inode: &Inode, double: BlockNumber) -> Result
         if found == 0 {
             continue;
         }
+        let before = indirect::DIRECT + pointers + slot * pointers;
+        last = (before + backups.len()).saturating_sub(1) as u64;
         let copies = volume.block(BlockNumber(found)).map_err(unreadable)?;
         for slot in 0..pointers {
             let expected = backups.get(slot).map_or(0, |backup| found + backup);
@@ -199,6 +260,12 @@ fn check_reserved(volume: &Volume, inode: &Inode, double: BlockNumber) -> Result
                 ));
             }
         }
+    }
+    let size = inode.size;
+    if size < last * u64::from(geometry.block_size) || size > most_size(inode, geometry) {
+        return Err(format!(
+            "{size} bytes, but logical block {last} is its last"
+        ));
     }
     // Each counts as a cluster.
     let sectors_each =

@@ -194,6 +194,15 @@ pub(super) fn check_fields(superblock: &Superblock, findings: &Findings) {
         let (reserved, all) = (superblock.reserved_blocks, superblock.blocks_count);
         field(format!("{reserved} of {all} blocks are reserved"));
     }
+    let has_clusters = superblock
+        .features
+        .has_read_only_compat(ReadOnlyCompat::BIGALLOC);
+    let (clusters, blocks) = (superblock.clusters_per_group, superblock.blocks_per_group);
+    if !has_clusters && clusters != blocks {
+        field(format!(
+            "{clusters} clusters in a group of {blocks} blocks, without bigalloc"
+        ));
+    }
     if let ErrorPolicy::Unknown(policy) = superblock.errors {
         field(format!("the policy for errors is {policy}"));
     }

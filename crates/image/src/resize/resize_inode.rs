@@ -3,7 +3,8 @@
 //! It is mapped by its double-indirect block alone. That block names the reserved blocks of group
 //! 0, each at the place of its number among all descriptor blocks; each of these, read as a block of
 //! pointers, names its own copies in the groups with a copy of the superblock. All of it follows
-//! from the geometry, so it is written anew rather than edited. Where descriptors grow the `meta_bg`
+//! from the geometry, so it is written anew rather than edited; a double-indirect block that is
+//! missing, as early versions left it out where nothing is reserved, is made. Where descriptors grow the `meta_bg`
 //! way from now on, the inode goes.
 
 use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
@@ -69,9 +70,6 @@ fn refill(
     let mut inode = image.inode(InodeNumber::RESIZE)?;
     let reserved = geometry.reserved_gdt_blocks;
     let old = double_block(image, &inode.block)?;
-    if old.is_none() && reserved == 0 {
-        return Ok(());
-    }
     let double = match old.filter(|block| !is_vacated(block.get())) {
         Some(block) => block,
         None => low_block(image, geometry, cursor)?,

@@ -295,6 +295,52 @@ fn streams_may_have_parts_and_padding() {
     }
 }
 
+/// A compressed archive, and behind it one part after the other without end.
+struct Endless {
+    rest: Vec<u8>,
+    part: Vec<u8>,
+    /// Bytes that are given, so that a test ends in any case.
+    left: usize,
+}
+
+impl std::io::Read for Endless {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if self.left == 0 {
+            return Err(std::io::Error::other("far too much was read"));
+        }
+        if self.rest.is_empty() {
+            self.rest.clone_from(&self.part);
+        }
+        let count = buffer.len().min(self.rest.len()).min(self.left);
+        buffer[..count].copy_from_slice(&self.rest[..count]);
+        self.rest.drain(..count);
+        self.left -= count;
+        Ok(count)
+    }
+}
+
+#[test]
+fn what_goes_on_behind_the_end_mark_is_not_read_for_ever() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let archive = Packer::new().file("a", b"content").finish();
+    for name in ["gz", "zst"] {
+        for content in [&[0; 8 << 20][..], b""] {
+            let part = packed(name, &[content]);
+            let stream = Endless {
+                rest: packed(name, &[&archive]),
+                left: (512 << 20) / content.len().max(2048) * part.len(),
+                part,
+            };
+            let source = Source::Stream("a pipe".to_owned(), Box::new(stream));
+            let built = Builder::new().source(source).build(&image).map(drop);
+            let error = built.unwrap_err().to_string();
+            assert!(error.contains("behind its end mark"), "{name}: {error}");
+            assert!(!image.exists());
+        }
+    }
+}
+
 #[test]
 fn entries_find_their_way() {
     let folder = tempfile::tempdir().unwrap();

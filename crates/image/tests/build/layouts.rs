@@ -191,6 +191,51 @@ fn one_of_several_images_is_chosen() {
 }
 
 #[test]
+fn one_of_several_tags_is_chosen() {
+    let folder = tempfile::tempdir().unwrap();
+    let layout = Layout::new(folder.path().join("layout"));
+    let manifests: Vec<Value> = ["latest", "v1", "v2"]
+        .into_iter()
+        .map(|tag| {
+            // Two of them are one image.
+            let name = if tag == "latest" { "v2" } else { tag };
+            let bytes = Packer::new().file(name, b"x").file("y", b"").finish();
+            let mut image = layout.image(&[layout.blob(&bytes, LAYER)]);
+            image["platform"] = json!({"os": "linux", "architecture": "amd64"});
+            image["annotations"] = json!({"org.opencontainers.image.ref.name": tag});
+            image
+        })
+        .collect();
+    layout.index(&manifests);
+    let image = folder.path().join("image");
+    let error = build(&layout.path, &image).unwrap_err().to_string();
+    assert!(
+        error.ends_with("choose one with --tag: latest v1 v2"),
+        "{error}"
+    );
+    let with = |tag: &str| {
+        Builder::new()
+            .source(Source::OciLayout(layout.path.clone()))
+            .tag(tag)
+            .replace(true)
+            .build(&image)
+    };
+    let error = with("v3").unwrap_err().to_string();
+    assert!(
+        error.ends_with("no image of that tag, but: latest v1 v2"),
+        "{error}"
+    );
+    let (one, two, latest) = (with("v1"), with("v2"), with("latest"));
+    assert_eq!(two.unwrap().uuid, latest.unwrap().uuid);
+    assert_eq!(one.unwrap().names, 2);
+    // What is the same under all its names needs no choice.
+    layout.index(&[manifests[0].clone(), manifests[2].clone()]);
+    fs::remove_file(&image).unwrap();
+    build(&layout.path, &image).unwrap();
+    check(&image);
+}
+
+#[test]
 fn blobs_lie_nowhere_else() {
     let folder = tempfile::tempdir().unwrap();
     let layout = Layout::new(folder.path().join("layout"));

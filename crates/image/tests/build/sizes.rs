@@ -102,3 +102,17 @@ fn a_third_level_of_the_index_is_turned_on_where_it_is_needed() {
     assert!(summary.features.iter().any(|name| name == "large_dir"));
     check(&image);
 }
+
+#[test]
+fn a_size_beyond_the_format_is_not_called_too_small() {
+    let folder = tree(1, 10);
+    let image = folder.path().join("image");
+    let built = Builder::new()
+        .source(Source::Directory(folder.path().join("tree")))
+        .size(Size::Bytes(1 << 60))
+        .build(&image);
+    let error = built.unwrap_err().to_string();
+    assert!(error.contains("cannot be made: "), "{error}");
+    assert!(!error.contains("too small"), "{error}");
+    assert!(!image.exists());
+}

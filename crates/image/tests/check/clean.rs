@@ -147,6 +147,42 @@ fn our_own_images_are_clean() {
     }
 }
 
+/// An image whose first descriptors lie as they did before `meta_bg`, grown by resize2fs: in the
+/// groups of the other kind, copies of the superblock have no descriptors behind them.
+#[test]
+fn descriptors_of_both_kinds_are_clean() {
+    if !have_tools() {
+        return;
+    }
+    let options = ["-b", "1024", "-O", "^resize_inode,^has_journal"];
+    let Some(mut image) = make(100 << 20, &options) else {
+        return;
+    };
+    image.debugfs(&["feature meta_bg", "ssv first_meta_bg 1"]);
+    image.resize2fs("300M");
+    let superblock = image.superblock();
+    assert_eq!(
+        (superblock.first_meta_bg, superblock.blocks_count),
+        (1, 300 << 10)
+    );
+    assert_clean(&image, "descriptors of both kinds");
+}
+
+/// Without the feature, the flag that makes the unit of an inode's space a block says nothing.
+#[test]
+fn a_flag_without_its_feature_is_clean() {
+    if !have_tools() {
+        return;
+    }
+    if let Some(mut image) = make(8 << 20, &["-b", "1024", "-O", "^huge_file"]) {
+        let large = image.find("/large");
+        image.edit_inode(large, |inode| {
+            inode.flags |= pext4_ondisk::inode::InodeFlags::HUGE_FILE;
+        });
+        assert_clean(&image, "a coarse unit without the feature");
+    }
+}
+
 #[test]
 fn bad_blocks_are_nobodys() {
     if !have_tools() {

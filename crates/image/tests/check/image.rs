@@ -151,6 +151,14 @@ impl Image {
         self.bytes = std::fs::read(&path).expect("the image");
     }
 
+    /// Lets resize2fs give it another size.
+    pub fn resize2fs(&mut self, size: &str) {
+        let scratch = scratch();
+        let path = self.save(scratch.path());
+        run(tool("resize2fs").arg("-f").arg(&path).arg(size)).expect("it can be that large");
+        self.bytes = std::fs::read(&path).expect("the image");
+    }
+
     fn save(&self, folder: &Path) -> PathBuf {
         let path = folder.join("image");
         std::fs::write(&path, &self.bytes).expect("room for an image");

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::rig::{
-    KIB, MIB, assert_clean, assert_holds, field, image, resize, scratch, source, tools,
+    KIB, MIB, assert_clean, assert_holds, field, image, resize, scratch, source, text, tools,
 };
 use pext4_image::resize::{Target, Way};
 
@@ -120,4 +120,46 @@ fn descriptors_outgrow_what_is_reserved() {
             assert!(!features.contains("resize_inode"), "{options}: {features}");
         });
     }
+}
+
+/// Early versions left the block of the resize inode out where nothing is reserved; it comes back.
+#[test]
+fn a_missing_block_of_the_resize_inode_is_made() {
+    if !tools() {
+        return;
+    }
+    let folder = scratch();
+    let tree = source(folder.path(), 1 << 20);
+    let path = image(
+        folder.path(),
+        "-t ext4 -b 4096 -O ^metadata_csum",
+        8 * MIB,
+        &tree,
+    );
+    assert_eq!(field(&path, "Reserved GDT blocks:"), "");
+    let ask = |request: &str| {
+        let done = std::process::Command::new("debugfs")
+            .args(["-w", "-R", request])
+            .arg(&path)
+            .output();
+        text(&done.expect("debugfs is beside mke2fs"))
+    };
+    let told = ask("stat <7>");
+    let block = told.split("(DIND):").nth(1).expect("it has one");
+    let block: u64 = block
+        .split([',', '\n'])
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .parse()
+        .expect("a number");
+    let free: u64 = field(&path, "Free blocks:").parse().expect("a number");
+    ask(&format!("freeb {block}"));
+    ask("set_inode_field <7> block[DIND] 0");
+    ask("set_inode_field <7> blocks 0");
+    ask(&format!("ssv free_blocks_count {}", free + 1));
+    ask(&format!("set_bg 0 free_blocks_count {}", free + 1));
+    resize(&path, Target::Bytes(12 * MIB), false).expect("there is room");
+    assert_clean(&path, "the resize inode has its block");
+    assert_holds(&path, &tree, "the resize inode has its block");
 }

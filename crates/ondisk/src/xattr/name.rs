@@ -3,11 +3,14 @@
 /// The number of `system.`, under which inline data lies as `system.data`.
 pub const INDEX_SYSTEM: u8 = 7;
 
+/// The number of `system.richacl`, which nothing uses.
+const INDEX_RICHACL: u8 = 8;
+
 /// Names that are a prefix and nothing else.
 const WHOLE: [(u8, &[u8]); 3] = [
     (2, b"system.posix_acl_access"),
     (3, b"system.posix_acl_default"),
-    (8, b"system.richacl"),
+    (INDEX_RICHACL, b"system.richacl"),
 ];
 
 /// Prefixes that a name follows.
@@ -30,6 +33,12 @@ pub fn split_name(full: &[u8]) -> Option<(u8, &[u8])> {
         let rest = full.strip_prefix(*prefix)?;
         (!rest.is_empty()).then_some((*index, rest))
     })
+}
+
+/// Whether callers see attributes under this number: not those of ext4 itself (inline data, keys).
+#[must_use]
+pub fn is_visible(index: u8) -> bool {
+    index != INDEX_SYSTEM && index != INDEX_RICHACL
 }
 
 /// Whether a full name is the prefix of names, with nothing behind it.

@@ -3,17 +3,42 @@
 use super::super::tree::Facts;
 use super::pax;
 
-/// What follows a header.
+/// What a header is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Described {
-    /// A file's content.
+    /// A file.
     File,
-    /// A file's content without its holes, which the header describes.
+    /// A file without its holes, which the header describes.
     Sparse,
-    /// Nothing that is kept: a directory, a device, a fifo.
+    /// What has no content: a directory, a device, a fifo.
     Other,
     Symlink,
     HardLink,
+}
+
+/// What follows the header of an entry that keeps no content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Behind {
+    /// The next header, whatever the size says.
+    Header,
+    /// As many bytes as the size says.
+    Content,
+    /// The same, or the next header.
+    Either,
+}
+
+/// What the type in a header says follows it. Of hard links many archivers state the size of the
+/// file, and nothing follows. But in POSIX' own format the file's content may follow (pax(1), `-o
+/// linkdata`), and there it cannot be told by the header alone; no more can it of a directory that is
+/// one by the slash behind its name.
+pub(super) fn behind(header: &tar::Header, is_posix: bool) -> Behind {
+    match header.as_bytes()[156] {
+        b'1' if is_posix => Behind::Either,
+        b'1'..=b'6' => Behind::Header,
+        // A dumped directory lists its names.
+        b'D' => Behind::Content,
+        _ => Behind::Either,
+    }
 }
 
 /// A header's kind and what it says of the file.
@@ -85,10 +110,7 @@ pub(super) fn describe(
         _ => 0,
     };
     let permissions = u16::try_from(permissions).expect("masked to 12 bits");
-    let permissions = match letter {
-        b'2' => 0o777,
-        _ => pax.permissions.in_mode(permissions),
-    };
+    let permissions = if letter == b'2' { 0o777 } else { permissions };
     Ok(Description {
         kind,
         facts: Facts {
@@ -111,41 +133,4 @@ fn device(header: &tar::Header) -> Result<u64, String> {
         return Err(format!("ext4 holds no device {major}:{minor}"));
     }
     Ok(u64::from(major) << 32 | u64::from(minor))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::pax::Values;
-    use super::describe;
-    use crate::build::rules::Rules;
-
-    #[test]
-    fn a_list_about_access_makes_the_mode() {
-        for (kind, list, mode) in [
-            (
-                b'0',
-                "user::rwx,user:7:rw-,group::r--,mask::rw-,other::r--",
-                0o100_764,
-            ),
-            (b'5', "user::rwx,group::r-x,other::---", 0o040_750),
-            (b'2', "user::---,group::---,other::---", 0o120_777),
-        ] {
-            // Of the header's mode, the list says nothing about the bit that sets the group.
-            let header_mode = if kind == b'0' { 0o2744 } else { 0o744 };
-            let expected = if kind == b'0' { mode | 0o2000 } else { mode };
-            let mut header = tar::Header::new_gnu();
-            header.as_mut_bytes()[156] = kind;
-            header.set_mode(header_mode);
-            header.set_uid(0);
-            header.set_gid(0);
-            header.set_mtime(0);
-            header.set_size(0);
-            let content = format!(" SCHILY.acl.access={list}\n");
-            let record = format!("{}{content}", content.len() + 2);
-            let mut pax = Values::default();
-            pax.read(record.as_bytes(), &Rules::default()).unwrap();
-            let described = describe(&header, b"name", &pax).unwrap();
-            assert_eq!(described.facts.mode, expected, "{list}");
-        }
-    }
 }

@@ -30,6 +30,10 @@ pub(in crate::build) trait Input {
     /// Passes over a content of this many bytes and the padding behind it; where it can be read
     /// later. `None` where the archive ends before it does.
     fn take_content(&mut self, length: u64) -> Result<Option<u64>>;
+
+    /// Passes over a content that nobody wants and the padding behind it; false where the archive
+    /// ends before it does.
+    fn skip(&mut self, length: u64) -> Result<bool>;
 }
 
 /// A plain file.
@@ -107,6 +111,10 @@ impl Input for FileInput<'_> {
         self.width = if length > WIDE as u64 { NARROW } else { WIDE };
         Ok(Some(place))
     }
+
+    fn skip(&mut self, length: u64) -> Result<bool> {
+        self.take_content(length).map(|place| place.is_some())
+    }
 }
 
 /// A stream whose contents go into the spool.
@@ -152,6 +160,11 @@ impl StreamInput<'_> {
         Ok(true)
     }
 
+    fn pass_padding(&mut self, length: u64) -> Result<bool> {
+        let padding = length.next_multiple_of(BLOCK as u64) - length;
+        self.pass(padding, |_, _| Ok(()))
+    }
+
     fn finish(self) -> Result<()> {
         self.spool.finish()
     }
@@ -172,8 +185,11 @@ impl Input for StreamInput<'_> {
         if !self.pass(length, |spool, piece| spool.write(piece))? {
             return Ok(None);
         }
-        let padding = length.next_multiple_of(BLOCK as u64) - length;
-        Ok(self.pass(padding, |_, _| Ok(()))?.then_some(place))
+        Ok(self.pass_padding(length)?.then_some(place))
+    }
+
+    fn skip(&mut self, length: u64) -> Result<bool> {
+        Ok(self.pass(length, |_, _| Ok(()))? && self.pass_padding(length)?)
     }
 }
 
@@ -203,13 +219,20 @@ impl Compression {
     }
 }
 
+/// Of what follows an archive in what was compressed, so much is decompressed to come to the sum that
+/// tells damage. It is far more than any archiver pads with.
+const MOST_BEHIND: u64 = 256 << 20;
+/// So much each part counts besides.
+const LEAST_PART: u64 = 4096;
+
 /// Of what follows an archive in a stream, so much is read that whoever writes it is not surprised.
 pub(in crate::build) const PADDING: u64 = 1 << 20;
 
 /// Reads a stream: a thread of its own reads and decompresses it, `read` gets it as the input of an
 /// archive.
 ///
-/// A compressed stream is decompressed to its end, since the sums that tell damage come last. What
+/// A compressed stream is decompressed to its end, since the sums that tell damage come last; one that
+/// goes on for too long behind the archive's end mark is an error. What
 /// follows its last part, or the archive in a plain stream, is passed over, up to `behind` bytes.
 pub(in crate::build) fn with_stream(
     raw: &mut (dyn Read + Send),
@@ -227,6 +250,7 @@ pub(in crate::build) fn with_stream(
                 reader,
                 chunks: &chunks,
                 is_sound: &is_sound,
+                left_behind: MOST_BEHIND,
             };
             feeder.feed(behind)
         });
@@ -252,6 +276,8 @@ struct Feeder<'a, 'raw> {
     chunks: &'a Queue<io::Result<Vec<u8>>>,
     /// Whether the archive in it was found sound. It is known once nobody wants more.
     is_sound: &'a AtomicBool,
+    /// Bytes behind the archive that may still be decompressed.
+    left_behind: u64,
 }
 
 impl Feeder<'_, '_> {
@@ -283,11 +309,27 @@ impl Feeder<'_, '_> {
             if !self.send_part(compression, &start)? {
                 return Ok(());
             }
+            // An empty part is sent without asking whether anybody wants it.
+            if self.is_sound.load(Ordering::Acquire) {
+                self.count_behind(LEAST_PART)?;
+            }
             start = self.start()?;
             if !compression.goes_on(&start) {
                 return Ok(());
             }
         }
+    }
+
+    /// Counts what lies behind the archive.
+    fn count_behind(&mut self, bytes: u64) -> io::Result<()> {
+        let left = self.left_behind.checked_sub(bytes);
+        self.left_behind = left.ok_or_else(|| {
+            let most = MOST_BEHIND >> 20;
+            io::Error::other(format!(
+                "it goes on for over {most} MiB behind its end mark"
+            ))
+        })?;
+        Ok(())
     }
 
     /// The first bytes of what comes next: four, or as many as there are.
@@ -313,7 +355,8 @@ impl Feeder<'_, '_> {
         // Only what judges the sum is left to do.
         let is_sound = self.is_sound.load(Ordering::Acquire);
         if is_sound {
-            io::copy(&mut decoder, &mut io::sink())?;
+            let passed = io::copy(&mut decoder.take(self.left_behind + 1), &mut io::sink())?;
+            self.count_behind(passed)?;
         }
         Ok(is_sound)
     }

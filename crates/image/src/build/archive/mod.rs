@@ -4,7 +4,8 @@
 //! the archive holds of a file stays where it is (in a plain file) or goes into the spool (from a
 //! stream), and the record says where. The `tar` crate knows the bytes of a header; what is believed
 //! is decided here: nothing about sizes is taken on trust, every stated length has a bound, and a
-//! content that is shorter than stated is an error.
+//! content that is shorter than stated is an error. What states a size and has no content is passed
+//! over, so that the next entry is found.
 //!
 //! A record's name is a list of sound names below the root: absolute names and `..` are refused.
 
@@ -25,7 +26,7 @@ use pext4_ondisk::xattr::Attribute;
 use super::error::{Error, Result};
 use super::rules::Rules;
 use super::tree::{Facts, judge_name};
-use header::Described;
+use header::{Behind, Described};
 use input::Input;
 
 /// Bytes of a tar block.
@@ -67,6 +68,10 @@ pub(super) struct Reader<'a, I> {
     files: u64,
     /// What `g` headers said, to hold for all entries that follow.
     global: Vec<u8>,
+    /// It had a header of POSIX' own format.
+    is_posix: bool,
+    /// A header that was read when a content might have followed.
+    peeked: Option<[u8; BLOCK]>,
 }
 
 /// Extensions that the next entry has.
@@ -87,6 +92,8 @@ impl<'a, I: Input> Reader<'a, I> {
             bytes: 0,
             files: 0,
             global: Vec::new(),
+            is_posix: false,
+            peeked: None,
         }
     }
 
@@ -95,7 +102,9 @@ impl<'a, I: Input> Reader<'a, I> {
         let mut extensions = Extensions::default();
         let mut block = [0; BLOCK];
         loop {
-            if !self.input.read_block(&mut block)? {
+            if let Some(peeked) = self.peeked.take() {
+                block = peeked;
+            } else if !self.input.read_block(&mut block)? {
                 return Err(self.unsound("it ends without an end mark, so it has been cut off"));
             }
             if block == [0; BLOCK] {
@@ -142,6 +151,7 @@ impl<'a, I: Input> Reader<'a, I> {
             let end = content.iter().position(|&byte| byte == 0);
             content[..end.unwrap_or(content.len())].to_vec()
         };
+        self.is_posix |= matches!(kind, b'x' | b'X' | b'g');
         match kind {
             b'x' | b'X' => extensions.pax = content,
             b'g' => self.global = content,
@@ -169,7 +179,7 @@ impl<'a, I: Input> Reader<'a, I> {
     fn record(&mut self, header: &tar::Header, extensions: Extensions) -> Result<Option<Record>> {
         let mut pax = pax::Values::default();
         for said in [&self.global, &extensions.pax] {
-            pax.read(said, self.rules)
+            pax.read(said)
                 .map_err(|problem| self.unsound_entry(&header.path_bytes(), problem))?;
         }
         let name = (pax.sparse.name.take())
@@ -192,8 +202,12 @@ impl<'a, I: Input> Reader<'a, I> {
             link: None,
             target: None,
             segments: None,
-            attributes: std::mem::take(&mut pax.attributes),
+            attributes: Vec::new(),
         };
+        let is_left_out = self.rules.want_paths() && is_left_out(self.rules, &record.path);
+        if !is_left_out && described.kind != Described::HardLink {
+            dress(&pax, self.rules, described.kind, &mut record).map_err(failed)?;
+        }
         match described.kind {
             Described::Symlink => {
                 record.facts.size = 0;
@@ -213,9 +227,8 @@ impl<'a, I: Input> Reader<'a, I> {
         if holds_file {
             self.take_content(header, &name, &pax, stated, &described.kind, &mut record)?;
         } else {
-            self.pass(&name, stated)?;
+            self.pass(&name, header::behind(header, self.is_posix), stated)?;
         }
-        let is_left_out = self.rules.want_paths() && is_left_out(self.rules, &record.path);
         Ok((!is_left_out).then_some(record))
     }
 
@@ -270,8 +283,21 @@ impl<'a, I: Input> Reader<'a, I> {
         Ok(())
     }
 
-    fn pass(&mut self, name: &[u8], length: u64) -> Result<()> {
-        if length > 0 && self.input.take_content(length)?.is_none() {
+    /// Passes over what follows an entry that keeps no content.
+    fn pass(&mut self, name: &[u8], behind: Behind, stated: u64) -> Result<()> {
+        let mut left = stated;
+        if behind == Behind::Either && left > 0 {
+            let mut block = [0; BLOCK];
+            if !self.input.read_block(&mut block)? {
+                return Err(self.unsound_entry(name, "the archive ends inside it"));
+            }
+            if header::check_sum(tar::Header::from_byte_slice(&block)).is_ok() {
+                self.peeked = Some(block);
+                return Ok(());
+            }
+            left = left.saturating_sub(BLOCK as u64);
+        }
+        if behind != Behind::Header && !self.input.skip(left)? {
             return Err(self.unsound_entry(name, "the archive ends inside it"));
         }
         Ok(())
@@ -310,6 +336,31 @@ impl<'a, I: Input> Reader<'a, I> {
             }
         }
     }
+}
+
+/// Gives a record its extended attributes, and the mode that an access control list makes. Linux keeps
+/// no list at a link, and one for what is made inside at directories only.
+fn dress(
+    pax: &pax::Values,
+    rules: &Rules,
+    kind: Described,
+    record: &mut Record,
+) -> std::result::Result<(), String> {
+    let found = pax.attributes(rules)?;
+    let is_link = kind == Described::Symlink;
+    let is_directory = record.facts.mode & 0o170_000 == 0o040_000;
+    if is_link && (found.access.is_some() || found.has_default) {
+        return Err("it is a symbolic link with an access control list".to_owned());
+    }
+    if found.has_default && !is_directory {
+        let problem = "it has a default access control list, which only directories can have";
+        return Err(problem.to_owned());
+    }
+    if let Some(list) = &found.access {
+        record.facts.mode = record.facts.mode & !0o777 | list.permissions();
+    }
+    record.attributes = found.all;
+    Ok(())
 }
 
 /// Whether a path or a directory above it is left out.

@@ -1,0 +1,320 @@
+//! Access control lists in archives: as text and as system calls carry them, ours and other programs'.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::archives::{apply, archive, build, changed, export, fresh, header, record, tree};
+use pext4_edit::Reader;
+use pext4_ondisk::acl;
+use pext4_testkit::effort::scratch;
+use pext4_testkit::oracle::check::e2fsck;
+
+/// The permission bits of a file, and its list of this name in the form of system calls.
+fn list_of(image: &Path, path: &str, name: &[u8]) -> (u16, Vec<acl::Entry>) {
+    let reader = Reader::open(image).expect("sound");
+    let held = reader.volume().paths().resolve(path).expect("there");
+    let value = reader
+        .volume()
+        .xattr(held.inode(), name)
+        .expect("it has one");
+    let mode = reader.volume().paths().metadata(path).expect("there").mode & 0o7777;
+    (mode, acl::decode(&value).expect("sound"))
+}
+
+fn acl_entry(tag: u16, permissions: u16, id: u32) -> acl::Entry {
+    acl::Entry {
+        tag,
+        permissions,
+        id,
+    }
+}
+
+#[test]
+fn access_control_lists_in_text_come_along() {
+    let folder = scratch();
+    let expected = [
+        acl_entry(acl::USER_OBJECT, 7, acl::NO_ID),
+        acl_entry(acl::USER, 7, 1000),
+        acl_entry(acl::GROUP_OBJECT, 1, acl::NO_ID),
+        acl_entry(acl::MASK, 5, acl::NO_ID),
+        acl_entry(acl::OTHER, 0, acl::NO_ID),
+    ];
+    for (number, text) in [
+        "user::rwx,user:1000:rwx,group::--x,mask::r-x,other::---",
+        "user::rwx\nuser:1000:rwx\t#effective:r-x\ngroup::--x\nmask::r-x\nother::---\n",
+        "other::,user::rwx,user:lisa:rwx:1000,group::x,mask::rx",
+        "u::rwx,u:1000:rwx,g::--x,m::r-x,o::---",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let image = fresh(folder.path(), &format!("image{number}"));
+        let set_user = changed(header("file", b'0', 0, ""), 100, b"0004644\0");
+        let directory = changed(header("dir/", b'5', 0, ""), 100, b"0000700\0");
+        let archive = archive(&[
+            record("SCHILY.acl.access", text),
+            set_user,
+            record("SCHILY.acl.default", text),
+            directory,
+        ]);
+        apply(&image, &archive).expect(text);
+        let built = folder.path().join(format!("built{number}"));
+        build(&built, &archive).expect(text);
+        for image in [&image, &built] {
+            e2fsck(image).expect("sound");
+            let (mode, list) = list_of(image, "file", acl::ACCESS);
+            assert_eq!((mode, &list[..]), (0o4750, &expected[..]), "{text:?}");
+            let (mode, list) = list_of(image, "dir", acl::DEFAULT);
+            assert_eq!((mode, &list[..]), (0o700, &expected[..]), "{text:?}");
+        }
+    }
+    // Without a mask the group's own entry decides.
+    let image = fresh(folder.path(), "plain");
+    let parts = [
+        record("SCHILY.acl.access", "user::rw-,group::-w-,other::r--"),
+        header("file", b'0', 0, ""),
+    ];
+    apply(&image, &archive(&parts)).expect("it makes sense");
+    assert_eq!(list_of(&image, "file", acl::ACCESS).0, 0o624);
+}
+
+#[test]
+fn access_control_lists_that_cannot_be_kept_are_refused() {
+    let folder = scratch();
+    let image = fresh(folder.path(), "image");
+    let before = fs::read(&image).expect("readable");
+    let base = "user::rwx,group::r-x,other::r-x";
+    for (list, kind, says) in [
+        (format!("{base},mask::r-x,user:lisa:rwx"), b'0', "`lisa`"),
+        (
+            format!("{base},mask::r-x,group:\x1b[31m:rwx"),
+            b'0',
+            "`\\u{1b}[31m`",
+        ),
+        (format!("{base},user:1000:rwx"), b'0', "mask"),
+        (format!("{base},other::r--"), b'0', "twice"),
+        (
+            format!("{base},mask::r-x,user:1:r--,user:1:rwx"),
+            b'0',
+            "twice",
+        ),
+        (
+            format!("{base},mask::r-x,user:4294967295:r--"),
+            b'0',
+            "4294967295",
+        ),
+        ("user::rwx,group::r-x".to_owned(), b'0', "other::"),
+        (format!("{base},mask"), b'0', "`mask`"),
+        (format!("{base},mask::rwz"), b'0', "`mask::rwz`"),
+        (format!("{base},nobody::rwx"), b'0', "`nobody::rwx`"),
+        (base.to_owned(), b'2', "symbolic link"),
+    ] {
+        let parts = [
+            record("SCHILY.acl.access", &list),
+            header("dir/odd", kind, 0, "x"),
+        ];
+        let built = build(&folder.path().join("built"), &archive(&parts));
+        for told in [apply(&image, &archive(&parts)), built] {
+            let error = told.expect_err(says);
+            assert!(
+                error.contains("dir/odd") && error.contains(says),
+                "{error} / {says}"
+            );
+            assert!(!error.contains('\x1b'), "{error:?}");
+        }
+        assert!(fs::read(&image).expect("readable") == before, "{says}");
+    }
+    let parts = [
+        record("SCHILY.acl.default", base),
+        header("dir/odd", b'0', 0, ""),
+    ];
+    let built = build(&folder.path().join("built"), &archive(&parts));
+    for told in [apply(&image, &archive(&parts)), built] {
+        let error = told.expect_err("it is for directories");
+        assert!(
+            error.contains("dir/odd") && error.contains("directories"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn access_control_lists_of_other_programs_come_along() {
+    let folder = scratch();
+    let host = folder.path().join("tree");
+    fs::create_dir(&host).expect("fresh");
+    fs::write(host.join("file"), b"x").expect("fresh");
+    let run = |command: &str, arguments: &[&str]| {
+        let done = Command::new(command)
+            .args(arguments)
+            .current_dir(&host)
+            .output();
+        done.ok()
+            .filter(|done| done.status.success())
+            .map(|done| done.stdout)
+    };
+    let set = run("setfacl", &["-m", "u:1234:rwx,g:77:rx,m::r", "file"])
+        .and_then(|_| run("setfacl", &["-d", "-m", "u:1234:rwx", "."]));
+    if set.is_none() {
+        eprintln!("SKIPPED: setfacl is not installed, or the host keeps no access control lists");
+        return;
+    }
+    let gnu: &[&str] = &["--acls", "--numeric-owner", "-cf", "-", "."];
+    let bsd: &[&str] = &["--acls", "--format=pax", "-cf", "-", "."];
+    for (command, arguments) in [("tar", gnu), ("bsdtar", bsd)] {
+        let Some(archive) = run(command, arguments) else {
+            eprintln!("SKIPPED: {command} is not there or knows no --acls");
+            continue;
+        };
+        let image = fresh(folder.path(), command);
+        apply(&image, &archive).expect(command);
+        e2fsck(&image).expect("sound");
+        let (_, list) = list_of(&image, "file", acl::ACCESS);
+        assert!(
+            list.contains(&acl_entry(acl::USER, 7, 1234)),
+            "{command}: {list:?}"
+        );
+        assert!(
+            list.contains(&acl_entry(acl::GROUP, 5, 77)),
+            "{command}: {list:?}"
+        );
+        assert!(
+            list.contains(&acl_entry(acl::MASK, 4, acl::NO_ID)),
+            "{command}: {list:?}"
+        );
+        let (_, list) = list_of(&image, "/", acl::DEFAULT);
+        assert!(
+            list.contains(&acl_entry(acl::USER, 7, 1234)),
+            "{command}: {list:?}"
+        );
+    }
+}
+
+/// An image with a list at a file and two at a directory.
+fn listed(folder: &Path) -> PathBuf {
+    let image = fresh(folder, "listed");
+    let parts = [
+        record(
+            "SCHILY.acl.access",
+            "user::rw-,user:1234:rwx,group::r--,group:77:r-x,mask::r-x,other::---",
+        ),
+        header("file", b'0', 0, ""),
+        record("SCHILY.acl.access", "user::rwx,group::r-x,other::---"),
+        header("plain", b'0', 0, ""),
+        record(
+            "SCHILY.acl.default",
+            "user::rwx,user:1234:rwx,group::r-x,mask::rwx,other::r-x",
+        ),
+        changed(header("dir/", b'5', 0, ""), 100, b"0000755\0"),
+    ];
+    apply(&image, &archive(&parts)).expect("they make sense");
+    image
+}
+
+/// A run of a program that ends well; `None`, loudly, if it does not.
+fn run(command: &str, arguments: &[&str], folder: &Path) -> Option<String> {
+    let done = Command::new(command)
+        .args(arguments)
+        .current_dir(folder)
+        .output();
+    match done {
+        Ok(done) if done.status.success() => {
+            Some(String::from_utf8_lossy(&done.stdout).into_owned())
+        }
+        other => {
+            eprintln!("SKIPPED: {command} {arguments:?}: {other:?}");
+            None
+        }
+    }
+}
+
+#[test]
+fn exported_lists_come_back_once() {
+    let folder = scratch();
+    let image = listed(folder.path());
+    let bytes = export(&image);
+    let again = fresh(folder.path(), "again");
+    apply(&again, &bytes).expect("it is our own");
+    assert!(
+        export(&again) == bytes,
+        "the archive of the copy is the same"
+    );
+    let built = folder.path().join("built");
+    build(&built, &bytes).expect("it is our own");
+    for copy in [&again, &built] {
+        e2fsck(copy).expect("sound");
+        let (one, two) = (tree(&image), tree(copy));
+        for (path, item) in &one.items {
+            let other = &two.items[path];
+            assert_eq!(item.xattrs, other.xattrs, "{}", path.escape_ascii());
+            assert_eq!(
+                item.facts.permissions,
+                other.facts.permissions,
+                "{}",
+                path.escape_ascii()
+            );
+        }
+    }
+}
+
+#[test]
+fn other_programs_restore_exported_lists() {
+    let folder = scratch();
+    let archive = folder.path().join("archive");
+    fs::write(&archive, export(&listed(folder.path()))).expect("room");
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: needs root");
+        return;
+    }
+    for program in ["tar", "bsdtar"] {
+        let out = folder.path().join(program);
+        fs::create_dir(&out).expect("fresh");
+        let words = ["--acls", "--numeric-owner", "-xpf", "../archive"];
+        if run(program, &words, &out).is_none() {
+            continue;
+        }
+        for (file, expected) in [
+            (
+                "file",
+                "user::rw- user:1234:rwx group::r-- group:77:r-x mask::r-x other::---",
+            ),
+            ("plain", "user::rwx group::r-x other::---"),
+            (
+                "dir",
+                "user::rwx group::r-x other::r-x default:user::rwx default:user:1234:rwx \
+                 default:group::r-x default:mask::rwx default:other::r-x",
+            ),
+        ] {
+            let Some(told) = run("getfacl", &["-ncE", file], &out) else {
+                return;
+            };
+            let told: Vec<&str> = told.split_whitespace().collect();
+            assert_eq!(told.join(" "), expected, "{program}: {file}");
+        }
+    }
+}
+
+#[test]
+fn a_list_that_contradicts_the_mode_is_exported_as_it_is() {
+    let folder = scratch();
+    let image = fresh(folder.path(), "image");
+    let text = "user::rw-,group::r--,other::---";
+    let parts = [
+        record("SCHILY.acl.access", text),
+        header("file", b'0', 0, ""),
+    ];
+    apply(&image, &archive(&parts)).expect("it makes sense");
+    let is_text = |bytes: &[u8]| bytes.windows(17).any(|part| part == b"SCHILY.acl.access");
+    assert!(is_text(&export(&image)));
+    let request = "set_inode_field file mode 0100777".to_owned();
+    let told = pext4_testkit::oracle::debugfs::command(&image, &[request]);
+    told.expect("debugfs is beside mke2fs");
+    let bytes = export(&image);
+    assert!(!is_text(&bytes));
+    let again = fresh(folder.path(), "again");
+    apply(&again, &bytes).expect("it is our own");
+    assert_eq!(list_of(&again, "file", acl::ACCESS).0, 0o777);
+}

@@ -1,0 +1,103 @@
+//! Corruptions of extended attributes and of data in inodes.
+
+use pext4_image::check::Kind;
+use pext4_ondisk::BlockNumber;
+use pext4_ondisk::inode::InodeFlags;
+use pext4_ondisk::xattr;
+
+use super::Beside::{Complains, Silent};
+use super::Corruption;
+use crate::bases::Base;
+use crate::image::Image;
+
+/// The attribute block of `/large`.
+fn attribute_block(image: &mut Image) -> u64 {
+    let large = image.find("/large");
+    image.inode(large).file_acl.get()
+}
+
+fn edit_attributes(image: &mut Image, edit: impl FnOnce(&mut [u8])) {
+    let (block, seed) = (attribute_block(image), image.seed().expect("it has sums"));
+    let bytes = image.block(block);
+    edit(bytes);
+    xattr::stamp_block(seed, BlockNumber(block), bytes);
+}
+
+/// The inode that holds the value of the long attribute of `/small`.
+fn value_inode(image: &mut Image) -> u32 {
+    let count = image.superblock().inodes_count;
+    (11..count)
+        .find(|&number| image.inode(number).flags.contains(InodeFlags::EA_INODE))
+        .expect("debugfs made one")
+}
+
+pub fn attributes() -> Vec<Corruption> {
+    vec![
+        (Kind::XattrHeader, Base::Plain, Complains, |image| {
+            edit_attributes(image, |bytes| bytes[8] = 2);
+        }),
+        (Kind::XattrChecksum, Base::Plain, Complains, |image| {
+            let block = attribute_block(image);
+            image.block(block)[16] ^= 1;
+        }),
+        (Kind::XattrEntry, Base::Plain, Complains, |image| {
+            edit_attributes(image, |bytes| bytes[34..36].fill(0xFF));
+        }),
+        (Kind::XattrHash, Base::Plain, Complains, |image| {
+            edit_attributes(image, |bytes| bytes[1000] ^= 1);
+        }),
+        (
+            Kind::XattrDuplicate,
+            Base::Plain,
+            Silent("it does not compare names of attributes"),
+            |image| {
+                edit_attributes(image, |bytes| {
+                    let mut block = xattr::Block::decode(bytes).expect("sound");
+                    let twice = xattr::Attribute::new(1, b"twice", b"value");
+                    block.attributes.extend([twice.clone(), twice]);
+                    block.encode(bytes).expect("it fits");
+                });
+            },
+        ),
+        (Kind::XattrReferences, Base::Plain, Complains, |image| {
+            edit_attributes(image, |bytes| xattr::set_references(bytes, 2));
+        }),
+        (Kind::XattrValueInode, Base::Values, Complains, |image| {
+            let value = value_inode(image);
+            image.edit_inode(value, |inode| inode.flags.remove(InodeFlags::EA_INODE));
+        }),
+        (
+            Kind::ValueInode,
+            Base::Values,
+            Silent("it reads no attribute's value"),
+            |image| {
+                let value = value_inode(image);
+                let block = image.blocks(value)[0];
+                image.block(block)[0] ^= 1;
+            },
+        ),
+        (Kind::ValueReferences, Base::Values, Complains, |image| {
+            let value = value_inode(image);
+            image.edit_inode(value, |inode| inode.set_value_references(5));
+        }),
+        (Kind::InodeBlocks, Base::Values, Complains, |image| {
+            let small = image.find("/small");
+            image.edit_inode(small, |inode| {
+                let sectors = inode.sectors(1024);
+                assert!(sectors >= 2, "the block of a value is on its account");
+                assert!(inode.set_sectors(sectors - 2, 1024, true));
+            });
+        }),
+        (Kind::InlineData, Base::Inline, Complains, |image| {
+            let directory = image.find("/dir");
+            image.edit_inode(directory, |inode| {
+                assert!(inode.has_inline_data());
+                inode.size += 4;
+            });
+        }),
+        (Kind::InlineData, Base::Inline, Complains, |image| {
+            let small = image.find("/small");
+            image.edit_inode(small, |inode| inode.tail.fill(0));
+        }),
+    ]
+}

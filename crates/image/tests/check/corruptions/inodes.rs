@@ -1,0 +1,193 @@
+//! Corruptions of inodes, those of the system among them.
+
+use pext4_image::check::Kind;
+use pext4_ondisk::feature::ReadOnlyCompat;
+use pext4_ondisk::indirect::set_entry;
+use pext4_ondisk::inode::{Inode, InodeFlags};
+use pext4_ondisk::{BlockNumber, InodeNumber};
+
+use super::Beside::{Complains, Silent};
+use super::{Corruption, NOTE};
+use crate::bases::Base;
+
+pub fn inodes() -> Vec<Corruption> {
+    vec![
+        (Kind::InodeChecksum, Base::Plain, Complains, |image| {
+            let small = image.find("/small");
+            let range = image.slot_range(small);
+            image.bytes[range][0x7C] ^= 1;
+        }),
+        (Kind::InodeExtraSize, Base::NoSums, Complains, |image| {
+            let small = image.find("/small");
+            let range = image.slot_range(small);
+            image.bytes[range][0x80] = 30;
+        }),
+        (Kind::InodeMode, Base::Plain, Complains, |image| {
+            let small = image.find("/small");
+            image.edit_inode(small, |inode| inode.mode = 0o110_644);
+        }),
+        (Kind::InodeDeletionTime, Base::Plain, Complains, |image| {
+            let small = image.find("/small");
+            image.edit_inode(small, |inode| inode.deletion_time = 1_000_000_000);
+        }),
+        (Kind::InodeNotDeleted, Base::Plain, Complains, |image| {
+            let sparse = image.find("/sparse");
+            let mut inode = Inode::new(256, 32);
+            inode.mode = 0o100_644;
+            // In the part of the table that is in use, so that it is looked at.
+            image.set_inode(sparse, &inode);
+        }),
+        (Kind::InodeFlags, Base::Plain, Complains, |image| {
+            let small = image.find("/small");
+            image.edit_inode(small, |inode| inode.flags |= InodeFlags::INDEX);
+        }),
+        (Kind::InodeField, Base::Plain, Complains, |image| {
+            let small = image.find("/small");
+            image.edit_slot(small, |slot| slot[0x70] = 1);
+        }),
+        (Kind::InodeTime, Base::NoSums, Complains, |image| {
+            let large = image.find("/large");
+            let range = image.slot_range(large);
+            let slot = &mut image.bytes[range];
+            slot[0x13] = 0xF0;
+            slot[0x88] = 3;
+        }),
+        (Kind::InodeSize, Base::Plain, Complains, |image| {
+            let large = image.find("/large");
+            image.edit_inode(large, |inode| inode.size = 5000);
+        }),
+        (Kind::InodeBlocks, Base::Plain, Complains, |image| {
+            let large = image.find("/large");
+            image.edit_inode(large, |inode| inode.blocks += 8);
+        }),
+        (Kind::SpecialFile, Base::Plain, Complains, |image| {
+            let pipe = image.find("/pipe");
+            image.edit_inode(pipe, |inode| inode.size = 77);
+        }),
+        (Kind::Symlink, Base::Plain, Complains, |image| {
+            let fast = image.find("/fast");
+            image.edit_inode(fast, |inode| inode.size += 1);
+        }),
+        (Kind::InodeSize, Base::Plain, Complains, |image| {
+            let large = image.find("/large");
+            image.edit_inode(large, |inode| inode.size = 1 << 52);
+        }),
+        (Kind::InodeSize, Base::Plain, Complains, |image| {
+            // Numbers of blocks have 32 bits, and a block here a KiB.
+            let large = image.find("/large");
+            image.edit_inode(large, |inode| inode.size = (1 << 42) + 1);
+        }),
+        (Kind::InodeFlags, Base::Plain, Complains, |image| {
+            let pipe = image.find("/pipe");
+            image.edit_inode(pipe, |inode| inode.flags |= InodeFlags::IMMUTABLE);
+        }),
+        (Kind::InodeFlags, Base::Plain, Complains, |image| {
+            let fast = image.find("/fast");
+            image.edit_inode(fast, |inode| inode.flags |= InodeFlags::APPEND);
+        }),
+        (Kind::InodeFlags, Base::Plain, Complains, |image| {
+            let small = image.find("/small");
+            image.edit_inode(small, |inode| inode.flags |= InodeFlags::CASEFOLD);
+        }),
+    ]
+}
+
+/// Those of inodes that are no users' files.
+pub fn reserved() -> Vec<Corruption> {
+    vec![
+        (Kind::ReservedInode, Base::Plain, Complains, |image| {
+            image.edit_inode(1, |inode| inode.mode = 0o100_644);
+        }),
+        (Kind::ReservedInode, Base::Plain, Complains, |image| {
+            image.edit_inode(1, |inode| inode.links = 1);
+        }),
+        (Kind::BlockOutside, Base::Plain, Complains, |image| {
+            image.edit_inode(1, |inode| set_entry(&mut inode.block, 3, 9_999_999));
+        }),
+        (Kind::QuotaInode, Base::Plain, Complains, |image| {
+            image.edit_inode(3, |inode| inode.links = 1);
+        }),
+        (Kind::QuotaInode, Base::Plain, Complains, |image| {
+            image.edit_inode(4, |inode| inode.blocks = 8);
+        }),
+        (Kind::QuotaInode, Base::Plain, Complains, |image| {
+            image.edit_superblock(|superblock| superblock.user_quota_inode = InodeNumber(99_999));
+        }),
+        (Kind::JournalInode, Base::NoJournal, Complains, |image| {
+            image.edit_inode(8, |inode| inode.blocks = 8);
+        }),
+        (Kind::ReservedInode, Base::Plain, Complains, |image| {
+            image.edit_inode(6, |inode| inode.mode = 0o040_755);
+        }),
+        (Kind::ReservedInode, Base::Plain, Complains, |image| {
+            image.edit_inode(10, |inode| inode.blocks = 8);
+        }),
+        (Kind::ReservedInode, Base::Plain, Complains, |image| {
+            image.edit_inode(5, |inode| inode.file_acl = BlockNumber(5000));
+        }),
+        (Kind::ResizeInode, Base::Plain, Complains, |image| {
+            image.edit_inode(7, |inode| set_entry(&mut inode.block, 2, 5000));
+        }),
+        (Kind::ResizeInode, Base::Plain, Complains, |image| {
+            image.edit_inode(7, |inode| set_entry(&mut inode.block, 14, 5000));
+        }),
+        (Kind::ResizeInode, Base::Plain, Complains, |image| {
+            image.edit_inode(7, |inode| inode.size = 4096);
+        }),
+        (Kind::ResizeInode, Base::Plain, Complains, |image| {
+            image.edit_inode(7, |inode| inode.size = 1 << 52);
+        }),
+        (Kind::ReservedInode, Base::Plain, Complains, |image| {
+            let mut inode = Inode::new(256, 32);
+            inode.mode = 0o100_644;
+            inode.links = 1;
+            image.set_inode(9, &inode);
+        }),
+        (Kind::RootMissing, Base::Plain, Complains, |image| {
+            image.edit_inode(2, |inode| inode.mode = 0o100_755);
+        }),
+        (Kind::JournalInode, Base::Plain, Complains, |image| {
+            image.edit_inode(8, |inode| inode.mode = 0o040_600);
+        }),
+        (Kind::ResizeInode, Base::Plain, Complains, |image| {
+            let inode = image.inode(7);
+            let map = u64::from(pext4_ondisk::indirect::entry(&inode.block, 13));
+            let bytes = image.block(map);
+            let slot = (0..256)
+                .find(|&slot| pext4_ondisk::indirect::entry(bytes, slot) != 0)
+                .expect("it reserves blocks");
+            set_entry(bytes, slot, 5000);
+        }),
+        (Kind::ResizeInode, Base::NoneReserved, Complains, |image| {
+            // As if no map were needed where it is empty.
+            image.edit_inode(7, |inode| {
+                set_entry(&mut inode.block, 13, 0);
+                assert!(inode.set_sectors(0, 4096, true));
+            });
+        }),
+        (Kind::QuotaInode, Base::Quota, Complains, |image| {
+            let block = image.blocks(3)[0];
+            image.block(block)[0] ^= 1;
+        }),
+        (Kind::OrphanFile, Base::Plain, Complains, |image| {
+            let number = image.superblock().orphan_file_inode.get();
+            let block = image.blocks(number)[0];
+            image.block(block)[1016] ^= 1;
+        }),
+        (Kind::OrphanFlag, Base::Plain, Complains, |image| {
+            image.edit_superblock(|superblock| {
+                superblock.features.read_only_compat |= ReadOnlyCompat::ORPHAN_PRESENT;
+            });
+        }),
+        (
+            Kind::OrphanEntry,
+            Base::Plain,
+            Silent("with -n it does not follow the list"),
+            |image| image.edit_superblock(|superblock| superblock.last_orphan = InodeNumber(5)),
+        ),
+        (Kind::OrphansPending, Base::Plain, Silent(NOTE), |image| {
+            let small = image.find("/small");
+            image.edit_superblock(|superblock| superblock.last_orphan = InodeNumber(small));
+        }),
+    ]
+}

@@ -1,0 +1,203 @@
+//! Corruptions of directories, their indexes, and of links.
+
+use pext4_image::check::Kind;
+use pext4_ondisk::directory;
+use pext4_ondisk::directory::{Entry, FileType, Format};
+use pext4_ondisk::extent;
+use pext4_ondisk::extent::Extent;
+use pext4_ondisk::htree;
+use pext4_ondisk::{BlockNumber, InodeNumber, LogicalBlock};
+
+use super::Beside::Complains;
+use super::Corruption;
+use crate::bases::Base;
+use crate::image::Image;
+
+fn format(image: &Image) -> Format {
+    Format::of(&image.superblock().features)
+}
+
+/// Changes the first block of a linear directory.
+fn edit_directory(image: &mut Image, path: &str, edit: impl FnOnce(&mut [u8], Format)) {
+    let (number, format) = (image.find(path), format(image));
+    let block = image.blocks(number)[0];
+    image.edit_leaf(number, block, |bytes| edit(bytes, format));
+}
+
+fn add(image: &mut Image, path: &str, name: &[u8], inode: u32, file_type: FileType) {
+    edit_directory(image, path, |bytes, format| {
+        let entry = Entry {
+            inode: InodeNumber(inode),
+            file_type: Some(file_type),
+            name,
+        };
+        let added = directory::insert(bytes, format, &entry).expect("a sound block");
+        assert!(matches!(added, directory::Inserted::At(_)), "there is room");
+    });
+}
+
+fn remove(image: &mut Image, path: &str, name: &[u8]) {
+    edit_directory(image, path, |bytes, format| {
+        directory::remove(bytes, format, name)
+            .expect("a sound block")
+            .expect("it is there");
+    });
+}
+
+fn retarget(image: &mut Image, path: &str, name: &[u8], inode: u32, file_type: FileType) {
+    edit_directory(image, path, |bytes, format| {
+        let (inode, kind) = (InodeNumber(inode), Some(file_type));
+        let is_there = directory::set_inode_of(bytes, format, name, inode, kind);
+        assert!(is_there.expect("a sound block"));
+    });
+}
+
+pub fn names_of() -> Vec<Corruption> {
+    vec![
+        (Kind::DirectoryTail, Base::Plain, Complains, |image| {
+            let directory = image.find("/dir");
+            let block = image.blocks(directory)[0];
+            image.block(block)[1019] = 0;
+        }),
+        (Kind::DirectoryChecksum, Base::Plain, Complains, |image| {
+            let directory = image.find("/dir");
+            let block = image.blocks(directory)[0];
+            image.block(block)[1020] ^= 1;
+        }),
+        (Kind::DirectoryRecord, Base::Plain, Complains, |image| {
+            edit_directory(image, "/dir", |bytes, _| bytes[28] = 6);
+        }),
+        (Kind::DirectoryHole, Base::Plain, Complains, |image| {
+            let many = image.find("/many");
+            image.edit_inode(many, |inode| {
+                let entry = inode.block[12..24].try_into().expect("12 bytes");
+                let mut extent = Extent::decode(&entry).expect("a sound extent");
+                extent.logical = LogicalBlock(1);
+                extent.start = BlockNumber(extent.start.get() + 1);
+                extent.length -= 1;
+                let mut first = extent;
+                first.logical = LogicalBlock(0);
+                first.start = BlockNumber(extent.start.get() - 1);
+                first.length = 1;
+                extent.logical = LogicalBlock(2);
+                inode.size += 1024;
+                let entries = [first.encode(), extent.encode()];
+                extent::write_node(&mut inode.block, 0, &entries);
+            });
+        }),
+        (Kind::DirectoryDot, Base::Plain, Complains, |image| {
+            retarget(image, "/dir", b".", 2, FileType::Directory);
+        }),
+        (Kind::DirectoryDotDot, Base::Plain, Complains, |image| {
+            let deeper = image.find("/dir/deeper");
+            retarget(image, "/dir", b"..", deeper, FileType::Directory);
+        }),
+        (Kind::NameBad, Base::Plain, Complains, |image| {
+            let small = image.find("/small");
+            add(image, "/dir", b"a/b", small, FileType::Regular);
+        }),
+        (Kind::NameDuplicate, Base::Plain, Complains, |image| {
+            let small = image.find("/small");
+            add(image, "/dir", b"inner", small, FileType::Regular);
+        }),
+        (Kind::EntryInode, Base::Plain, Complains, |image| {
+            add(image, "/dir", b"journal", 8, FileType::Regular);
+        }),
+        (Kind::EntryUnused, Base::Plain, Complains, |image| {
+            let (small, sparse) = (image.find("/small"), image.find("/sparse"));
+            assert_ne!(small, sparse);
+            image.edit_inode(sparse, |inode| {
+                inode.links = 0;
+                inode.deletion_time = 1_000_000_000;
+            });
+        }),
+        (Kind::EntryUninitialised, Base::Plain, Complains, |image| {
+            let last = image.superblock().inodes_count;
+            add(image, "/dir", b"nowhere", last, FileType::Regular);
+        }),
+        (Kind::EntryFileType, Base::Plain, Complains, |image| {
+            let small = image.find("/small");
+            retarget(image, "/dir", b"linked", small, FileType::Fifo);
+        }),
+        (
+            Kind::DirectoryLinkedTwice,
+            Base::Plain,
+            Complains,
+            |image| {
+                let deeper = image.find("/dir/deeper");
+                add(image, "/", b"again", deeper, FileType::Directory);
+            },
+        ),
+    ]
+}
+
+/// Changes the index root of `/many` and makes its checksum anew.
+fn edit_root(image: &mut Image, edit: impl FnOnce(&mut [u8])) {
+    let many = image.find("/many");
+    let (block, seed) = (image.blocks(many)[0], image.seed().expect("it has sums"));
+    let generation = image.inode(many).generation;
+    let bytes = image.block(block);
+    edit(bytes);
+    htree::stamp(seed, InodeNumber(many), generation, bytes);
+}
+
+pub fn indexes() -> Vec<Corruption> {
+    vec![
+        (Kind::HtreeRoot, Base::Indexed, Complains, |image| {
+            edit_root(image, |bytes| bytes[0x1C] = 4);
+        }),
+        (Kind::HtreeNode, Base::Deep, Complains, |image| {
+            let many = image.find("/many");
+            let blocks = image.blocks(many);
+            let node = blocks[1..]
+                .iter()
+                .copied()
+                .find(|&block| htree::looks_like_node(image.block(block)))
+                .expect("two levels");
+            image.block(node)[8] = 1;
+        }),
+        (Kind::HtreeChecksum, Base::Indexed, Complains, |image| {
+            let many = image.find("/many");
+            let block = image.blocks(many)[0];
+            let last = image.block(block).len() - 1;
+            image.block(block)[last] ^= 1;
+        }),
+        (Kind::HtreeOrder, Base::Indexed, Complains, |image| {
+            edit_root(image, |bytes| bytes[0x2B] = 0xFF);
+        }),
+        (Kind::HtreeBlock, Base::Indexed, Complains, |image| {
+            edit_root(image, |bytes| bytes[0x2C] = 1);
+        }),
+        (Kind::HtreeHash, Base::Indexed, Complains, |image| {
+            let many = image.find("/many");
+            let block = image.blocks(many)[2];
+            image.edit_leaf(many, block, |bytes| {
+                // Other letters, another hash.
+                bytes[20..50].reverse();
+            });
+        }),
+    ]
+}
+
+pub fn links() -> Vec<Corruption> {
+    vec![
+        (Kind::DirectoryUnattached, Base::Plain, Complains, |image| {
+            remove(image, "/dir", b"deeper");
+        }),
+        (Kind::DirectoryLoop, Base::Plain, Complains, |image| {
+            let directory = image.find("/dir");
+            add(image, "/dir/deeper", b"up", directory, FileType::Directory);
+            remove(image, "/", b"dir");
+        }),
+        (Kind::LostFound, Base::Plain, Complains, |image| {
+            let large = image.find("/large");
+            retarget(image, "/", b"lost+found", large, FileType::Regular);
+        }),
+        (Kind::InodeUnattached, Base::Plain, Complains, |image| {
+            remove(image, "/dir", b"inner");
+        }),
+        (Kind::LinkCount, Base::Plain, Complains, |image| {
+            remove(image, "/dir", b"linked");
+        }),
+    ]
+}

@@ -1,0 +1,123 @@
+//! Corruptions of the superblock, the descriptors, the journal and what protects mounts.
+
+use pext4_image::check::Kind;
+use pext4_ondisk::BlockNumber;
+use pext4_ondisk::feature::{Incompat, ReadOnlyCompat};
+use pext4_ondisk::group_descriptor::GroupFlags;
+use pext4_ondisk::superblock::State;
+
+use super::Beside::{Complains, NotAsked, Silent};
+use super::{Corruption, NOTE};
+use crate::bases::Base;
+
+pub fn volume() -> Vec<Corruption> {
+    vec![
+        (Kind::SuperblockLost, Base::Plain, Complains, |image| {
+            image.bytes[1024 + 0x38] ^= 0xFF;
+        }),
+        (Kind::SuperblockChecksum, Base::Plain, Complains, |image| {
+            image.bytes[1024 + 0x3FC] ^= 1;
+        }),
+        (Kind::DeviceTooSmall, Base::Plain, Complains, |image| {
+            image.bytes.truncate(12 << 20);
+        }),
+        (Kind::FeaturesConflict, Base::NoSums, Complains, |image| {
+            image.edit_superblock(|superblock| {
+                superblock.features.incompat |= Incompat::CSUM_SEED;
+            });
+        }),
+        (Kind::FeatureMissing, Base::Plain, Complains, |image| {
+            let sparse = image.find("/sparse");
+            image.edit_inode(sparse, |inode| inode.size = 3 << 30);
+            image.edit_superblock(|superblock| {
+                superblock
+                    .features
+                    .read_only_compat
+                    .remove(ReadOnlyCompat::LARGE_FILE);
+            });
+        }),
+        (Kind::SuperblockField, Base::Plain, Complains, |image| {
+            image.edit_superblock(|superblock| superblock.reserved_blocks = 1 << 20);
+        }),
+        (Kind::SuperblockField, Base::Plain, Complains, |image| {
+            image.edit_superblock(|superblock| superblock.clusters_per_group = 4096);
+        }),
+        (Kind::StateUnclean, Base::NoJournal, Silent(NOTE), |image| {
+            image.edit_superblock(|superblock| superblock.state.remove(State::CLEAN));
+        }),
+        (Kind::StateErrors, Base::Plain, Silent(NOTE), |image| {
+            image.edit_superblock(|superblock| superblock.state.insert(State::ERRORS));
+        }),
+        (Kind::ErrorRecord, Base::Plain, Silent(NOTE), |image| {
+            image.edit_superblock(|superblock| superblock.error_count = 3);
+        }),
+        (Kind::JournalPending, Base::Dirty, Silent(NOTE), |_| {}),
+        (Kind::JournalUnflagged, Base::Dirty, Complains, |image| {
+            image.edit_superblock(|superblock| {
+                superblock.features.incompat.remove(Incompat::RECOVER);
+            });
+        }),
+        (
+            Kind::JournalUnreplayable,
+            Base::Dirty,
+            Silent("with -n it replays nothing, and so does not see it"),
+            |image| {
+                let log = image.blocks(8);
+                // The logged block behind the descriptor.
+                image.block(log[2])[100] ^= 1;
+            },
+        ),
+        (Kind::JournalSuperblock, Base::Plain, Complains, |image| {
+            let log = image.blocks(8);
+            image.block(log[0])[0] ^= 0xFF;
+        }),
+        (Kind::JournalBackup, Base::Plain, Silent(NOTE), |image| {
+            image.edit_superblock(|superblock| superblock.journal_backup[5] ^= 1);
+        }),
+        (
+            Kind::BackupSuperblock,
+            Base::Plain,
+            Silent("what it thinks of backups it tells only by mending them"),
+            |image| image.block(8193)[0x68] ^= 1,
+        ),
+        (
+            Kind::BackupDescriptors,
+            Base::Plain,
+            Silent("it does not compare descriptors with their backups"),
+            |image| image.block(8194)[0] ^= 1,
+        ),
+        (Kind::MmpBlock, Base::Mmp, Complains, |image| {
+            let block = image.superblock().mmp_block.get();
+            image.block(block)[0] ^= 1;
+        }),
+        (
+            Kind::MmpInUse,
+            Base::Mmp,
+            NotAsked("it waits for many seconds"),
+            |image| {
+                let (block, seed) = (image.superblock().mmp_block.get(), image.seed());
+                let mut mmp = pext4_ondisk::mmp::Mmp::clean(5);
+                mmp.sequence = 7;
+                mmp.encode(image.block(block), seed);
+            },
+        ),
+        (Kind::DescriptorChecksum, Base::Plain, Complains, |image| {
+            let range = image.descriptor_range(1);
+            image.bytes[range][0x1E] ^= 1;
+        }),
+        (Kind::DescriptorPlace, Base::Plain, Complains, |image| {
+            image.edit_descriptor(1, |descriptor| {
+                descriptor.block_bitmap = BlockNumber(1 << 20);
+            });
+        }),
+        (Kind::DescriptorFlags, Base::NoSums, Complains, |image| {
+            image.edit_descriptor(1, |descriptor| {
+                descriptor.flags |= GroupFlags::INODE_UNINIT;
+            });
+        }),
+        (Kind::MetadataOverlap, Base::Plain, Complains, |image| {
+            let table = image.descriptor(0).inode_table;
+            image.edit_descriptor(1, |descriptor| descriptor.block_bitmap = table);
+        }),
+    ]
+}

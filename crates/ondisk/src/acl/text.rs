@@ -1,0 +1,270 @@
+//! Access control lists as text, which archives hold: `user::rw-,user:1000:r--,mask::r--`.
+//!
+//! Archives keep them in the records `SCHILY.acl.access` and `SCHILY.acl.default` (star's manual,
+//! libarchive's tar(5); the long and the short form of acl(5)). Entries end at a comma or a line's end,
+//! a `#` begins a comment that ends with its line (`#effective:r--`, which getfacl writes, is one),
+//! and a fourth part, which star and bsdtar write, is the number of who is named. An image knows
+//! numbers only, so a name without one is refused, and so is a list that Linux would not take: one
+//! in which an entry is missing or there twice.
+
+use std::fmt::Write as _;
+
+use super::{Entry, GROUP, GROUP_OBJECT, MASK, NO_ID, OTHER, USER, USER_OBJECT, encode};
+
+/// What is wrong with a list. What the text says is shown so that no terminal obeys it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// It holds bytes that are no text.
+    #[error("its access control list is no text")]
+    NoText,
+    /// An entry that cannot be read.
+    #[error("its access control list has the entry `{}`, which makes no sense", .0.escape_debug())]
+    Entry(String),
+    /// Who is named without a number.
+    #[error(
+        "its access control list names `{}` without a number, and only numbers can be kept; bsdtar \
+         writes them (--acls --format pax), GNU tar does not",
+        .0.escape_debug()
+    )]
+    Named(String),
+    /// Two entries for the same.
+    #[error("its access control list has an entry twice")]
+    Twice,
+    /// An entry that every such list has.
+    #[error("its access control list lacks the entry `{0}`")]
+    Missing(&'static str),
+}
+
+/// A list that makes sense, its entries in the order in which they are stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct List(Vec<Entry>);
+
+impl List {
+    /// The list that a text says; `None` if it says none.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &[u8]) -> Result<Option<Self>, Problem> {
+        let text = std::str::from_utf8(text).map_err(|_| Problem::NoText)?;
+        let mut entries = Vec::new();
+        for line in text.split('\n') {
+            let line = line.split('#').next().unwrap_or_default();
+            for part in line.split(',').map(str::trim) {
+                if !part.is_empty() {
+                    entries.push(entry(part)?);
+                }
+            }
+        }
+        if entries.is_empty() {
+            return Ok(None);
+        }
+        Self::of(entries).map(Some)
+    }
+
+    /// The list of these entries, in any order.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn of(mut entries: Vec<Entry>) -> Result<Self, Problem> {
+        entries.sort_unstable_by_key(|entry| (entry.tag, entry.id));
+        let list = Self(entries);
+        list.check()?;
+        Ok(list)
+    }
+
+    /// The form that ext4 stores.
+    #[must_use]
+    pub fn stored(&self) -> Vec<u8> {
+        encode(&self.0)
+    }
+
+    /// The text, with numbers: one that every reader of such texts understands.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for entry in &self.0 {
+            let kind = match entry.tag {
+                USER_OBJECT | USER => "user",
+                GROUP_OBJECT | GROUP => "group",
+                MASK => "mask",
+                _ => "other",
+            };
+            let comma = if text.is_empty() { "" } else { "," };
+            let letters = letters(entry.permissions);
+            // A string takes everything.
+            let _ = match entry.is_named() {
+                true => write!(text, "{comma}{kind}:{}:{letters}", entry.id),
+                false => write!(text, "{comma}{kind}::{letters}"),
+            };
+        }
+        text
+    }
+
+    /// The permission bits of a file with this list; the group's are what the mask allows.
+    #[must_use]
+    pub fn permissions(&self) -> u16 {
+        let of = |tag| self.find(tag).unwrap_or(0);
+        let group = self.find(MASK).unwrap_or_else(|| of(GROUP_OBJECT));
+        of(USER_OBJECT) << 6 | group << 3 | of(OTHER)
+    }
+
+    fn find(&self, tag: u16) -> Option<u16> {
+        let found = self.0.iter().find(|entry| entry.tag == tag);
+        found.map(|entry| entry.permissions)
+    }
+
+    fn check(&self) -> Result<(), Problem> {
+        let same = |pair: &[Entry]| pair[0].tag == pair[1].tag && pair[0].id == pair[1].id;
+        if self.0.windows(2).any(same) {
+            return Err(Problem::Twice);
+        }
+        let is_named = self.0.iter().any(|entry| entry.is_named());
+        for (tag, name, is_needed) in [
+            (USER_OBJECT, "user::", true),
+            (GROUP_OBJECT, "group::", true),
+            (MASK, "mask::", is_named),
+            (OTHER, "other::", true),
+        ] {
+            if is_needed && self.find(tag).is_none() {
+                return Err(Problem::Missing(name));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn entry(text: &str) -> Result<Entry, Problem> {
+    let unsound = || Problem::Entry(text.to_owned());
+    let parts: Vec<&str> = text.split(':').map(str::trim).collect();
+    let (kind, name, letters, number) = match parts[..] {
+        [kind, name, letters] => (kind, name, letters, ""),
+        [kind, name, letters, number] => (kind, name, letters, number),
+        _ => return Err(unsound()),
+    };
+    let tag = match (kind, name.is_empty()) {
+        ("user" | "u", true) => USER_OBJECT,
+        ("user" | "u", false) => USER,
+        ("group" | "g", true) => GROUP_OBJECT,
+        ("group" | "g", false) => GROUP,
+        ("mask" | "m", true) => MASK,
+        ("other" | "o", true) => OTHER,
+        _ => return Err(unsound()),
+    };
+    let id = match (tag, number) {
+        (USER | GROUP, "") => id(name).ok_or_else(|| Problem::Named(name.to_owned()))?,
+        (USER | GROUP, number) => id(number).ok_or_else(unsound)?,
+        (_, "") => NO_ID,
+        _ => return Err(unsound()),
+    };
+    Ok(Entry {
+        tag,
+        permissions: permissions(letters).ok_or_else(unsound)?,
+        id,
+    })
+}
+
+fn id(number: &str) -> Option<u32> {
+    number.parse().ok().filter(|id| *id != NO_ID)
+}
+
+fn permissions(letters: &str) -> Option<u16> {
+    letters.chars().try_fold(0, |permissions, letter| {
+        let bit = match letter {
+            'r' => 4,
+            'w' => 2,
+            'x' => 1,
+            '-' => 0,
+            _ => return None,
+        };
+        Some(permissions | bit)
+    })
+}
+
+fn letters(permissions: u16) -> String {
+    let letter = |(bit, letter)| if permissions & bit != 0 { letter } else { '-' };
+    [(4, 'r'), (2, 'w'), (1, 'x')].map(letter).iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{List, Problem};
+
+    const STORED: [u8; 28] = [
+        1, 0, 0, 0, 1, 0, 6, 0, 2, 0, 4, 0, 0xE8, 3, 0, 0, 4, 0, 4, 0, 0x10, 0, 4, 0, 0x20, 0, 0, 0,
+    ];
+
+    #[test]
+    fn text_says_what_is_stored() {
+        let plain = "user::rw-,user:1000:r--,group::r--,mask::r--,other::---";
+        for text in [
+            plain,
+            "mask::r\nother::\nuser:lisa:r--:1000 # a comment, with: all\n\nuser::rw-\ngroup::r--",
+            "u::rw-\nu:1000:r--\t#effective:---\ng::r--\nm::r--\no::---\n",
+            // The number counts where there is one, whatever the name looks like.
+            "user::rw-,user:77:r--:1000,group::r--,mask::r--,other::---",
+        ] {
+            let list = List::parse(text.as_bytes()).expect(text).expect(text);
+            assert_eq!(list.stored(), STORED, "{text}");
+            assert_eq!(list.permissions(), 0o640, "{text}");
+            assert_eq!(list.text(), plain);
+        }
+    }
+
+    #[test]
+    fn the_mask_is_what_a_mode_shows_of_the_group() {
+        for (text, mode) in [
+            ("user::rwx,group::r--,other::--x", 0o741),
+            (
+                "user::rw-,user:1:rwx,group::---,mask::r-x,other::r--",
+                0o654,
+            ),
+            (
+                "user::rw-,group:1:rwx,group::rwx,mask::---,other::r--",
+                0o604,
+            ),
+        ] {
+            let list = List::parse(text.as_bytes()).expect(text).expect(text);
+            assert_eq!(list.permissions(), mode, "{text}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_no_list_and_nonsense_is_refused() {
+        for text in [&b""[..], b"\n,\n", b"# nothing"] {
+            assert_eq!(List::parse(text), Ok(None));
+        }
+        for text in [
+            &b"\xFF"[..],
+            b":",
+            b"::::",
+            b"user::rwx:1:2",
+            b"user::rwx:1",
+            b"user",
+            b"mask:1:r",
+            b"user:-1:r",
+            b"user:99999999999:r",
+            b"user:lisa:r:4294967295",
+        ] {
+            assert!(List::parse(text).is_err(), "{}", text.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn a_list_that_linux_would_not_take_is_refused() {
+        let base = "user::rwx,group::r-x,other::r-x";
+        for (more, problem) in [
+            (",other::r--", Problem::Twice),
+            (",mask::r-x,user:1:r--,user:1:rwx", Problem::Twice),
+            (",mask::r-x,user:1:r--,user:lisa:rwx:1", Problem::Twice),
+            (",user:1000:rwx", Problem::Missing("mask::")),
+            (",group:wheel:rwx", Problem::Named("wheel".to_owned())),
+        ] {
+            let text = format!("{base}{more}");
+            assert_eq!(List::parse(text.as_bytes()), Err(problem), "{text}");
+        }
+        let told = List::parse(b"user::rwx,group::r-x");
+        assert_eq!(told, Err(Problem::Missing("other::")));
+        let told = List::parse(b"user:\x1b[31m:rwx").unwrap_err().to_string();
+        assert!(told.contains("`\\u{1b}[31m`"), "{told}");
+    }
+}
