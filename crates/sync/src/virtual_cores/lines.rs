@@ -4,8 +4,9 @@
 //! waits for a transfer; a line serves one transfer at a time, so a second asker waits for the
 //! first. Lines that are asked for together are under way together, as a core has several misses
 //! open at a time: the farthest costs its transfer, each other one what follows at its heels. A core
-//! that has the only copy writes for nothing, and one that has a copy reads for nothing. A line nobody has touched costs nothing: fetching it from memory is part of the stretch
-//! that was measured.
+//! that has the only copy writes for nothing, and one that has a copy reads for nothing. A line
+//! nobody has touched costs nothing: fetching it from memory is part of the stretch that was
+//! measured.
 
 use std::collections::HashMap;
 
