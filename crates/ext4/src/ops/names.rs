@@ -10,9 +10,10 @@
 //! without it (starts its handle, makes the inode), takes the lock, looks again if others changed
 //! the leaf meanwhile, and changes it. The leaf's lock is thus held for a small part of the
 //! operation. It looks as the leaf's writer and keeps hold of its buffer until the change, so that
-//! the lines of the leaf come to its core once and the cache is asked for it once. Whoever finds then that the name has come or gone, or that the room is no more, and
-//! whoever cannot do with a leaf from the beginning, takes back what it did and begins again with
-//! the whole directory (`Refused(Busy)`, within this module's callers alone).
+//! the lines of the leaf come to its core once and the cache is asked for it once. Whoever finds
+//! under the lock that the name has come or gone, or that the room is no more, and whoever cannot do
+//! with a leaf from the beginning, takes back what it did and begins again with the whole directory
+//! (`Refused(Busy)`, within this module's callers alone).
 
 use std::cell::Cell;
 use std::sync::Arc;
