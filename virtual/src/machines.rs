@@ -19,6 +19,8 @@ pub struct Named {
     pub name: String,
     /// Where its figures are from.
     pub source: String,
+    /// Where the figure of lines that are asked for together is from.
+    pub further_source: &'static str,
     /// The figures.
     pub model: Model,
 }
@@ -85,8 +87,11 @@ const PRESETS: [Preset; 4] = [
 /// There is none of that name; the text lists what there is.
 pub fn find(name: &str, processors: usize) -> Result<Named> {
     let wake = measured_wake();
-    // One processor says nothing about it: there, lines come one after another.
     let further = measured_further().ok();
+    let further_source = match further {
+        Some(_) => "measured on this machine",
+        None => "a whole transfer: one processor says nothing about it",
+    };
     if let Some(preset) = PRESETS.iter().find(|preset| preset.name == name) {
         let half = |size: usize| {
             if size == 0 {
@@ -102,6 +107,7 @@ pub fn find(name: &str, processors: usize) -> Result<Named> {
                 .split_whitespace()
                 .collect::<Vec<_>>()
                 .join(" "),
+            further_source,
             model: Model {
                 processors,
                 cluster: half(preset.cluster),
@@ -138,6 +144,7 @@ pub fn find(name: &str, processors: usize) -> Result<Named> {
     Ok(Named {
         name: name.to_owned(),
         source,
+        further_source,
         model: Model {
             wake,
             further: further.unwrap_or(transfer),
@@ -248,7 +255,7 @@ fn two_processors() -> Result<[usize; 2]> {
     let allowed = sched_getaffinity(None)?;
     let mut processors = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
     let (Some(first), Some(second)) = (processors.next(), processors.next()) else {
-        bail!("one processor exchanges lines with nobody: there must be two");
+        bail!("one processor exchanges lines with nobody: give --machine");
     };
     Ok([first, second])
 }

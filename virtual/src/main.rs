@@ -136,8 +136,9 @@ impl Session {
                 self.machine.model.wake as f64 / 1e6
             ),
             format!(
-                "each line more of several that are asked for together: {:.1} ns, measured on this machine",
-                self.machine.model.further as f64 / 1e3
+                "each line more of several that are asked for together: {:.1} ns, {}",
+                self.machine.model.further as f64 / 1e3,
+                self.machine.further_source
             ),
         ];
         let settings = settings(&self.arguments.scaling)?;

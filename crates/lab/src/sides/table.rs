@@ -1,54 +1,56 @@
-//! What is mounted where, by `/proc/self/mountinfo`.
+//! What is mounted where.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use pext4_block::mountinfo::{self, Mount};
 
 /// The type of the file system a path without links is on.
 pub fn type_of(path: &Path) -> Option<String> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    type_in(&table, path)
+    nearest(mountinfo::mounts().ok()?, path)
 }
 
 /// Whether a mount is on this directory.
 pub fn is_mounted(directory: &Path) -> bool {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    mounts(&table).any(|(at, _)| at == directory)
+    let mounts = mountinfo::mounts().unwrap_or_default();
+    mounts.iter().any(|mount| mount.directory == directory)
 }
 
 /// The longest directory above the path counts, of several on it the latest.
-fn type_in(table: &str, path: &Path) -> Option<String> {
-    mounts(table)
-        .filter(|(at, _)| path.starts_with(at))
-        .max_by_key(|(at, _)| at.components().count())
-        .map(|(_, kind)| kind)
-}
-
-/// Directories and types. Blanks in names stay as the table writes them: ours have none.
-fn mounts(table: &str) -> impl Iterator<Item = (PathBuf, String)> + '_ {
-    table.lines().filter_map(|line| {
-        let (fields, rest) = line.split_once(" - ")?;
-        let directory = fields.split(' ').nth(4)?;
-        Some((PathBuf::from(directory), rest.split(' ').next()?.to_owned()))
-    })
+fn nearest(mounts: Vec<Mount>, path: &Path) -> Option<String> {
+    let above = mounts
+        .into_iter()
+        .filter(|mount| path.starts_with(&mount.directory));
+    let nearest = above.max_by_key(|mount| mount.directory.components().count());
+    nearest.map(|mount| mount.file_system_type)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Path, type_in};
+    use super::{Mount, Path, nearest};
 
-    const TABLE: &str = "\
-21 1 254:0 / / rw - ext4 /dev/vda rw
-22 21 0:5 / /dev/shm rw,nosuid shared:2 - tmpfs tmpfs rw
-23 21 7:0 / /mnt rw - xfs /dev/loop0 rw
-24 21 7:1 / /mnt rw - fuse.pext4 /images/a rw
-";
+    fn mount((directory, kind): (&str, &str)) -> Mount {
+        Mount {
+            device: (0, 1),
+            directory: directory.into(),
+            file_system_type: kind.to_owned(),
+            source: "somewhere".into(),
+            read_only: false,
+        }
+    }
 
     #[test]
     fn the_nearest_and_latest_mount_counts() {
-        let kind = |path| type_in(TABLE, Path::new(path));
+        let mounts = [
+            ("/", "ext4"),
+            ("/dev/shm", "tmpfs"),
+            ("/mnt", "xfs"),
+            ("/mnt", "fuse.pext4"),
+        ];
+        let kind = |path| nearest(mounts.map(mount).to_vec(), Path::new(path));
         assert_eq!(kind("/home/me").as_deref(), Some("ext4"));
         assert_eq!(kind("/dev/shm/x").as_deref(), Some("tmpfs"));
         assert_eq!(kind("/mnt/a/b").as_deref(), Some("fuse.pext4"));
         assert_eq!(kind("/mntx").as_deref(), Some("ext4"));
-        assert_eq!(type_in("", Path::new("/")), None);
+        assert_eq!(nearest(Vec::new(), Path::new("/")), None);
     }
 }
