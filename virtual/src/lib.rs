@@ -5,6 +5,7 @@
 
 pub mod barrier;
 pub mod measure;
+pub mod parts;
 
 #[cfg(feature = "cores")]
 pub mod machines;

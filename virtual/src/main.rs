@@ -2,9 +2,10 @@
 
 #![forbid(unsafe_code)]
 
+mod real_threads;
+
 use std::fmt::Write as _;
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,8 +19,10 @@ use pext4_lab::workloads::{Plan, Workload, find};
 use pext4_sync::topology;
 use pext4_sync::virtual_cores::{LineAllocator, Stretches};
 use pext4_virtual::machines::{self, Named};
-use pext4_virtual::measure::{Counted, Setup};
+use pext4_virtual::measure::Setup;
 use pext4_virtual::run::{Outcome, calibration, point};
+
+use crate::real_threads::RealThreads;
 
 /// How many times as many files the second calibration has, for stretches that the first never sees.
 const LENT_FILES: u32 = 16;
@@ -76,6 +79,9 @@ struct Arguments {
     /// Distinct values, for `xattr-share`.
     #[arg(long, default_value_t = 100)]
     values: u32,
+    /// Percent of the image that is filled first; what is free is left in pieces.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..100))]
+    fill: u32,
     /// Compares up to so many tasks with real threads (as many as there are processors if not said).
     #[arg(long, num_args = 0..=1, default_missing_value = "0")]
     validate: Option<u32>,
@@ -194,21 +200,27 @@ impl Session {
         let Some(real) = &self.arguments.real else {
             let told = "calibrated without a program for real threads: a look at the clock is taken to \
                         cost what it costs between nothing and nothing, which is too much";
-            return Ok((Arc::new(recording.stretches(None)), told.to_owned()));
+            return Ok((Arc::new(recording.stretches(&[])), told.to_owned()));
         };
-        let measured = self.measure_real(real, setting, 1)?;
-        let one = measured.cpu.as_nanos() as f64 / measured.all_operations.max(1) as f64;
-        let alone = Duration::from_nanos((one * operations as f64) as u64);
+        let measured = self.measure_real(real, setting, 1, false)?;
+        let times = measured.processor_times();
+        let of_each = operations as f64 / times.len().max(1) as f64;
+        let alone: Vec<Duration> = times
+            .iter()
+            .map(|time| Duration::from_nanos((time * of_each) as u64))
+            .collect();
+        let looks = (0..).zip(&alone);
+        let looks = looks.map(|(part, &alone)| recording.look_nanoseconds(part, alone));
         let told = format!(
-            "{}: calibrated with {operations} operations of one real thread, {:.0} ns each when nobody \
-             looks on, in {:.1} stretches; a look cost {:.1} ns; stretches that were not seen then, with \
+            "{}: calibrated with {operations} operations of one real thread, {} ns each when nobody \
+             looks on, in {:.1} stretches; a look cost {} ns; stretches that were not seen then, with \
              {LENT_FILES} times as many files, or as {LENT_TASKS} cores in turn",
             setting.name,
-            one,
+            listed(times.iter().copied(), 0),
             recording.reference_stretches() as f64 / operations as f64,
-            recording.look_nanoseconds(alone),
+            listed(looks, 1),
         );
-        Ok((Arc::new(recording.stretches(Some(alone))), told))
+        Ok((Arc::new(recording.stretches(&alone)), told))
     }
 
     fn bar(&self, setting: &Setting) -> ProgressBar {
@@ -233,6 +245,7 @@ impl Session {
                 seed: arguments.seed,
                 files: arguments.files,
                 values: arguments.values,
+                fill: (arguments.fill > 0).then_some(arguments.fill),
                 ..Plan::default()
             },
             scaling: setting.scaling,
@@ -243,7 +256,7 @@ impl Session {
             window,
             longest: window,
             in_turn: false,
-            together: false,
+            imitated: false,
         }
     }
 
@@ -369,34 +382,38 @@ impl Session {
             Some(0) | None => u32::try_from(processors)?,
             Some(most) => most,
         };
-        let here = machines::find("here", most.max(2) as usize)?;
-        let mut notes = vec![format!("validation, {}: {}", setting.name, here.source)];
+        let mut notes = Vec::new();
         let mut tasks = 1;
         while tasks <= most {
-            let measured = self.measure_real(real, setting, tasks)?;
+            let measured = self.measure_real(real, setting, tasks, true)?;
             let window = Duration::from_millis(u64::from(self.arguments.longest_ms));
             let setup = self.setup(setting, tasks, window);
-            let predicted = point(&here.model, stretches, self.arguments.seed, &setup)?;
-            for (real, part) in measured.parts.iter().zip(&predicted.counted.parts) {
-                let off = part.rate / real.rate - 1.0;
-                notes.push(format!(
-                    "validation, {}, {tasks} real threads, {}: predicted {:.0}, measured {:.0} a second, \
-                     {:+.1} %{}",
-                    setting.name,
-                    part.name,
-                    part.rate,
-                    real.rate,
-                    off * 100.0,
-                    if off.abs() <= 0.2 { "" } else { ": NOT within 20 %" }
-                ));
-            }
+            let (transfer, [least, longest]) = measured.transfer().context("it was asked for")?;
+            let here = self.machine.model.with_equal_transfers(transfer);
+            let predicted = point(&here, stretches, self.arguments.seed, &setup)?;
+            let name = &setting.name;
+            let [transfer, least, longest] =
+                [transfer, least, longest].map(|time| time as f64 / 1e3);
+            notes.push(format!(
+                "validation, {name}, {tasks} real threads: a transfer took {transfer:.0} ns beside them \
+                 ({least:.0} to {longest:.0})"
+            ));
+            let told = measured.compare(&predicted.counted.parts);
+            notes.extend(
+                told.map(|told| format!("validation, {name}, {tasks} real threads, {told}")),
+            );
             tasks *= 2;
         }
         Ok(notes)
     }
 
-    /// The median of three runs of real threads, part by part.
-    fn measure_real(&self, real: &PathBuf, setting: &Setting, tasks: u32) -> Result<Counted> {
+    fn measure_real(
+        &self,
+        real: &Path,
+        setting: &Setting,
+        tasks: u32,
+        with_transfers: bool,
+    ) -> Result<RealThreads> {
         let arguments = &self.arguments;
         let numbers = [
             tasks,
@@ -406,38 +423,17 @@ impl Session {
             arguments.files,
             arguments.values,
             arguments.calibration_ms,
+            arguments.fill,
         ];
-        let mut runs: Vec<Counted> = Vec::new();
-        for _ in 0..3 {
-            let mut command = Command::new(real);
-            command
-                .arg(self.workload.name())
-                .arg(setting.scaling.to_string());
-            command.args(numbers.map(|number| number.to_string()));
-            let output = command
-                .output()
-                .with_context(|| real.display().to_string())?;
-            if !output.status.success() {
-                bail!(
-                    "{}: {}",
-                    real.display(),
-                    String::from_utf8_lossy(&output.stderr).trim()
-                );
-            }
-            runs.push(serde_json::from_slice(&output.stdout)?);
-        }
-        let mut median = runs.first().context("there were runs")?.clone();
-        for (index, part) in median.parts.iter_mut().enumerate() {
-            let rates: Vec<f64> = runs.iter().map(|run| run.parts[index].rate).collect();
-            part.rate = pext4_lab::results::median(&rates);
-        }
-        Ok(median)
+        let mut words = vec![self.workload.name().to_owned(), setting.scaling.to_string()];
+        words.extend(numbers.map(|number| number.to_string()));
+        RealThreads::measure(real, &words, with_transfers)
     }
 
     fn results(&self, series: Vec<Series>, notes: Vec<String>) -> Results {
         let arguments = &self.arguments;
         let model = &self.machine.model;
-        let settings = [
+        let mut settings = vec![
             ("machine", self.machine.name.clone()),
             ("processors", model.processors.to_string()),
             (
@@ -456,19 +452,29 @@ impl Session {
             ("files", arguments.files.to_string()),
             ("values", arguments.values.to_string()),
         ];
+        if arguments.fill > 0 {
+            settings.push(("filled before", format!("{} %", arguments.fill)));
+        }
         Results {
             format: FORMAT,
             evidence: Evidence::Virtual,
             workload: self.workload.name().to_owned(),
             machine: Machine::here(),
             settings: settings
+                .into_iter()
                 .map(|(name, value)| (name.to_owned(), value))
-                .to_vec(),
+                .collect(),
             overhead: 0.0,
             series,
             notes,
         }
     }
+}
+
+/// Numbers of the parts of a workload, in their order.
+fn listed(numbers: impl Iterator<Item = f64>, digits: usize) -> String {
+    let numbers: Vec<String> = numbers.map(|number| format!("{number:.digits$}")).collect();
+    numbers.join(" and ")
 }
 
 fn as_point(tasks: u32, outcome: &Outcome) -> Point {

@@ -19,15 +19,17 @@ use pext4_block::RamDevice;
 use pext4_fs::options::Scaling;
 use pext4_fs::{MountOptions, SetAttributes, Volume};
 use pext4_image::mkfs;
+use pext4_lab::fill::make_ready;
 use pext4_lab::target::{Library, Node, Target};
 use pext4_lab::workloads::{Pace, Plan, Task, Workload};
 use pext4_sync::thread::{self, JoinHandle};
 use pext4_sync::time;
 use pext4_sync::topology::{self, PinGuard};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::thread::{Pid, gettid};
 use serde::{Deserialize, Serialize};
 
 use crate::barrier::Barrier;
+use crate::parts::{Done, PartRate, Sum, queued, thread_cpu};
 
 /// Bytes of a group.
 const GROUP: u64 = 128 << 20;
@@ -59,8 +61,9 @@ pub struct Setup {
     /// One thread is all tasks in turn, each on a core of its own: what cores do to each other can be seen
     /// without any that is in another's way.
     pub in_turn: bool,
-    /// Tasks begin a part at one moment. Real threads begin it as they come: a sleep would part them further.
-    pub together: bool,
+    /// Tasks are virtual cores: they begin a part at one moment, where real threads begin it as they come
+    /// (a sleep would part them further), and none is ever without a processor.
+    pub imitated: bool,
 }
 
 impl Setup {
@@ -73,17 +76,6 @@ impl Setup {
             .map(|number| number..number + 1)
             .collect()
     }
-}
-
-/// One part's outcome.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct PartRate {
-    /// Its name.
-    pub name: String,
-    /// Operations a second, all tasks together.
-    pub rate: f64,
-    /// The slowest task's rate as a share of the fastest's.
-    pub fairness: f64,
 }
 
 /// What a measurement came to.
@@ -114,6 +106,16 @@ pub struct Counted {
 }
 
 impl Counted {
+    /// Nanoseconds on a processor of an operation of a part.
+    #[must_use]
+    pub fn processor_time(&self, part: usize) -> f64 {
+        if let [_] = self.parts[..] {
+            self.cpu.as_nanos() as f64 / self.all_operations.max(1) as f64
+        } else {
+            self.parts[part].processor_time
+        }
+    }
+
     /// Whether the window held what a window has to.
     #[must_use]
     pub fn is_whole(&self) -> bool {
@@ -128,25 +130,23 @@ pub trait Observer: Send {
     /// The window is over.
     fn close(&mut self) {}
     /// A task has begun, on the thread that calls.
-    fn task(number: u32)
+    fn task(_number: u32)
     where
-        Self: Sized;
+        Self: Sized,
+    {
+    }
+    /// The thread that calls begins a part of the workload.
+    fn part(_number: usize)
+    where
+        Self: Sized,
+    {
+    }
 }
 
 /// Sees nothing.
 pub struct Nobody;
 
-impl Observer for Nobody {
-    fn task(_number: u32) {}
-}
-
-/// What one task did in one part.
-#[derive(Clone, Copy, Default)]
-struct Done {
-    operations: u64,
-    start: Duration,
-    end: Duration,
-}
+impl Observer for Nobody {}
 
 /// A task, and which one it is.
 type Numbered = (usize, Box<dyn Task>);
@@ -161,6 +161,8 @@ struct Crew {
     /// Nanoseconds.
     cpu: AtomicU64,
     done: Vec<Mutex<Done>>,
+    /// The threads of the tasks, where these are real.
+    threads: Vec<Mutex<Option<Pid>>>,
     failure: Mutex<Option<anyhow::Error>>,
 }
 
@@ -172,7 +174,7 @@ pub fn measure<O: Observer>(setup: &Setup, mut observer: O) -> Result<(Counted, 
     let tasks = setup.plan.tasks as usize;
     let hands = setup.hands();
     let library = Library::new(open(setup)?)?;
-    setup.workload.prepare(&library, &setup.plan)?;
+    make_ready(&library, setup.workload, &setup.plan)?;
     fill_log(&library, setup.journal_blocks, |left, _| {
         left <= u64::from(setup.journal_blocks) / LEFT_TO_TASKS
     })?;
@@ -184,6 +186,7 @@ pub fn measure<O: Observer>(setup: &Setup, mut observer: O) -> Result<(Counted, 
         counters: (0..tasks).map(|_| CachePadded::default()).collect(),
         cpu: AtomicU64::new(0),
         done: (0..tasks).map(|_| Mutex::default()).collect(),
+        threads: (0..tasks).map(|_| Mutex::default()).collect(),
         failure: Mutex::new(None),
     });
     let threads: Vec<JoinHandle<()>> = hands
@@ -192,7 +195,7 @@ pub fn measure<O: Observer>(setup: &Setup, mut observer: O) -> Result<(Counted, 
             let crew = Arc::clone(&crew);
             thread::spawn("task", move || {
                 O::task(numbers.start);
-                crew.work(numbers);
+                crew.work::<O>(numbers);
             })
         })
         .collect();
@@ -271,6 +274,7 @@ fn open(setup: &Setup) -> Result<Volume> {
     let options = mkfs::Options {
         inode_size: if needs.small_inodes { 128 } else { 256 },
         journal_blocks: Some(setup.journal_blocks),
+        reserved_percent: 0.0,
         uuid: Some([7; 16]),
         hash_seed: Some([1, 2, 3, 4]),
         time: Some(1_700_000_000),
@@ -335,10 +339,15 @@ impl Crew {
         failure.is_some()
     }
 
-    fn operations(&self) -> Vec<u64> {
-        let counters = self.counters.iter();
-        counters
-            .map(|counter| counter.load(Ordering::Relaxed))
+    /// What each task has done since it began.
+    fn so_far(&self) -> Vec<Done> {
+        let tasks = self.counters.iter().zip(&self.threads);
+        tasks
+            .map(|(counter, thread)| Done {
+                operations: counter.load(Ordering::Relaxed),
+                queued: queued(*thread.lock().unwrap_or_else(PoisonError::into_inner)),
+                ..Done::default()
+            })
             .collect()
     }
 
@@ -348,7 +357,7 @@ impl Crew {
         if let Err(error) = self.bring_log_to_its_end() {
             self.fail(error);
         }
-        let (begin, before) = (self.mark(), self.operations());
+        let (begin, before) = (self.mark(), self.so_far());
         observer.open();
         let mut now = begin;
         while !self.is_enough(begin, now) && !self.failed() {
@@ -356,21 +365,19 @@ impl Crew {
             now = self.mark();
         }
         observer.close();
-        let after = self.operations();
+        let after = self.so_far();
         self.over.store(true, Ordering::Relaxed);
-        let each: Vec<u64> = after
-            .iter()
-            .zip(&before)
-            .map(|(after, before)| after - before)
-            .collect();
-        let operations = each.iter().sum();
-        let elapsed = now.time - begin.time;
-        let part = PartRate {
-            name: self.setup.workload.parts()[0].to_owned(),
-            rate: operations as f64 / elapsed.as_secs_f64(),
-            fairness: fairness(each.iter().map(|&count| count as f64)),
-        };
-        self.counted(vec![part], operations, begin, now)
+        let done = after.iter().zip(&before).map(|(after, before)| Done {
+            operations: after.operations - before.operations,
+            start: begin.time,
+            end: now.time,
+            queued: after.queued.saturating_sub(before.queued),
+            cpu: Duration::ZERO,
+        });
+        let mut sum = Sum::default();
+        sum.add(&done.collect::<Vec<Done>>());
+        let part = sum.rate(self.setup.workload.parts()[0]);
+        self.counted(vec![part], sum.operations(), begin, now)
     }
 
     /// Lets the tasks go through rounds of parts until the window is over.
@@ -431,7 +438,7 @@ impl Crew {
     }
 
     /// The life of a thread's tasks.
-    fn work(&self, numbers: Range<u32>) {
+    fn work<O: Observer>(&self, numbers: Range<u32>) {
         let mut tasks = Vec::new();
         for number in numbers {
             let _pin = self.pin(number as usize);
@@ -441,10 +448,16 @@ impl Crew {
                 Err(error) => self.fail(error),
             }
         }
+        let thread = self.thread();
+        for (number, _) in &tasks {
+            *self.threads[*number]
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = thread;
+        }
         self.barrier.wait();
         let start = thread_cpu();
         let outcome = match self.setup.workload.pace() {
-            Pace::Rounds => self.work_in_rounds(&mut tasks),
+            Pace::Rounds => self.work_in_rounds::<O>(&mut tasks),
             Pace::Timed | Pace::Once => self.work_on(&mut tasks),
         };
         let cpu = thread_cpu().saturating_sub(start).as_nanos();
@@ -458,6 +471,11 @@ impl Crew {
                 self.fail(error);
             }
         }
+    }
+
+    /// The calling thread, if it is one that may have to wait for a processor.
+    fn thread(&self) -> Option<Pid> {
+        (!self.setup.imitated).then(gettid)
     }
 
     /// Where a task's turn is done.
@@ -487,19 +505,21 @@ impl Crew {
     }
 
     /// A task that has failed goes on meeting the others, who do not know yet.
-    fn work_in_rounds(&self, tasks: &mut [Numbered]) -> Result<()> {
-        let mut outcome = Ok(());
-        loop {
-            if self.setup.together {
+    fn work_in_rounds<O: Observer>(&self, tasks: &mut [Numbered]) -> Result<()> {
+        let (mut outcome, thread) = (Ok(()), self.thread());
+        for at in (0..self.setup.workload.parts().len()).cycle() {
+            if self.setup.imitated {
                 self.barrier.wait_and_begin_together();
             } else {
                 self.barrier.wait();
             }
             if self.over.load(Ordering::Relaxed) {
-                return outcome;
+                break;
             }
+            O::part(at);
             for (number, task) in &mut *tasks {
                 let _pin = self.pin(*number);
+                let (before, cpu) = (queued(thread), thread_cpu());
                 let mut done = Done {
                     start: time::now(),
                     ..Done::default()
@@ -511,6 +531,8 @@ impl Crew {
                     }
                 }
                 done.end = time::now();
+                done.cpu = thread_cpu().saturating_sub(cpu);
+                done.queued = queued(thread).saturating_sub(before);
                 self.counters[*number].fetch_add(done.operations, Ordering::Relaxed);
                 *self.done[*number]
                     .lock()
@@ -518,6 +540,7 @@ impl Crew {
             }
             self.barrier.wait();
         }
+        outcome
     }
 }
 
@@ -528,59 +551,5 @@ fn part(task: &mut dyn Task, library: &Library, operations: &mut u64) -> Result<
         if step.ends_part {
             return Ok(());
         }
-    }
-}
-
-/// What all tasks did in one part, over the rounds.
-#[derive(Default)]
-struct Sum {
-    operations: u64,
-    time: Duration,
-    /// Of each task.
-    own: Vec<Duration>,
-}
-
-impl Sum {
-    fn add(&mut self, round: &[Done]) {
-        let start = round
-            .iter()
-            .map(|done| done.start)
-            .min()
-            .unwrap_or_default();
-        let end = round.iter().map(|done| done.end).max().unwrap_or_default();
-        self.operations += round.iter().map(|done| done.operations).sum::<u64>();
-        self.time += end.saturating_sub(start);
-        self.own.resize(round.len(), Duration::ZERO);
-        for (own, done) in self.own.iter_mut().zip(round) {
-            *own += done.end.saturating_sub(done.start);
-        }
-    }
-
-    fn operations(&self) -> u64 {
-        self.operations
-    }
-
-    fn rate(&self, name: &str) -> PartRate {
-        PartRate {
-            name: name.to_owned(),
-            rate: self.operations as f64 / self.time.as_secs_f64().max(1e-9),
-            fairness: fairness(self.own.iter().map(|own| 1.0 / own.as_secs_f64().max(1e-9))),
-        }
-    }
-}
-
-/// Time on a processor of the calling thread.
-fn thread_cpu() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
-}
-
-fn fairness(rates: impl Iterator<Item = f64> + Clone) -> f64 {
-    let most = rates.clone().fold(0.0, f64::max);
-    if most > 0.0 {
-        rates.fold(f64::INFINITY, f64::min) / most
-    } else {
-        0.0
     }
 }

@@ -1,6 +1,6 @@
 //! Measures real threads with the locks that everybody gets, for the comparison that
 //! `pext4-virtual --validate` prints: `pext4-real WORKLOAD SCALING TASKS COMMIT-MS GROUPS
-//! JOURNAL-BLOCKS FILES VALUES MILLISECONDS`, and the outcome in JSON.
+//! JOURNAL-BLOCKS FILES VALUES MILLISECONDS FILLED`, and the outcome in JSON.
 
 use std::time::Duration;
 
@@ -28,6 +28,7 @@ fn main() -> Result<()> {
         files,
         values,
         milliseconds,
+        filled,
     ] = numbers[..]
     else {
         anyhow::bail!("see the head of the source");
@@ -39,6 +40,7 @@ fn main() -> Result<()> {
             tasks,
             files,
             values,
+            fill: (filled > 0).then_some(filled),
             ..Plan::default()
         },
         scaling: Scaling::parse(scaling)?,
@@ -49,7 +51,7 @@ fn main() -> Result<()> {
         window,
         longest: window,
         in_turn: false,
-        together: false,
+        imitated: false,
     };
     let (counted, Nobody) = measure(&setup, Nobody)?;
     println!("{}", serde_json::to_string(&counted)?);

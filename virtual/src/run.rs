@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use pext4_sync::virtual_cores::{Model, Recording, Stretches, Usage};
-use pext4_sync::virtual_cores::{calibrate, close_window, move_to, open_window, reference, run};
+use pext4_sync::virtual_cores::{begin_part, calibrate, close_window, move_to, open_window};
+use pext4_sync::virtual_cores::{reference, run};
 
 use crate::measure::{Counted, Observer, Setup, measure};
 use crate::theory::Analysis;
@@ -35,6 +36,10 @@ impl Observer for Watcher {
     fn task(number: u32) {
         move_to(number as usize);
     }
+
+    fn part(number: usize) {
+        begin(number);
+    }
 }
 
 /// Runs a point.
@@ -49,7 +54,7 @@ pub fn point(
 ) -> Result<Outcome> {
     let tasks = setup.plan.tasks;
     let mut setup = setup.clone();
-    setup.together = true;
+    setup.imitated = true;
     let measured = run(model.clone(), stretches, seed, move || {
         measure(&setup, Watcher::default())
     });
@@ -63,12 +68,21 @@ pub fn point(
     })
 }
 
+/// No workload has so many parts that the last ones would be taken for one.
+fn begin(part: usize) {
+    begin_part(u8::try_from(part).unwrap_or(u8::MAX));
+}
+
 /// Makes the task the reference of the calibration.
 struct Reference;
 
 impl Observer for Reference {
     fn task(_number: u32) {
         reference();
+    }
+
+    fn part(number: usize) {
+        begin(number);
     }
 }
 

@@ -11,6 +11,7 @@
 
 pub mod clock;
 pub mod experiment;
+pub mod fill;
 pub mod fragmentation;
 pub mod instructions;
 pub mod published;

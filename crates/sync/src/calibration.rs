@@ -2,7 +2,9 @@
 //!
 //! While [`record`] runs, every real thread writes down, for each pair of steps that follow one
 //! another on it, how long it took from one to the other. A step is a place in the source and what
-//! it does there (take a lock, give it back, read or write an atomic). The work of a step that
+//! it does there (take a lock, give it back, read or write an atomic). The part of its work that the
+//! thread is in belongs to the pair: the same lines of code take another time for what is made than
+//! for what is removed. The work of a step that
 //! needs nobody else (an atomic that is in the core's own cache, a free lock) counts with the
 //! stretch behind it; waiting counts nowhere. A stretch costs the mean of its samples without those
 //! beyond ten times the median, in which somebody else had the processor: a median alone would
@@ -12,13 +14,15 @@
 //! a processor overlaps it with what comes before and after. So it is found from the whole. The
 //! thread that called [`reference`] did some operations; how long they take when nobody looks on
 //! is measured apart, with the locks that everybody gets; the difference, over the number of
-//! stretches, is what one look costs ([`Recording::stretches`]).
+//! stretches, is what one look costs ([`Recording::stretches`]). Each part has a look of its own: where
+//! a step follows the other at once, in a loop over words, more of it is overlapped.
 //!
 //! Each thread keeps a log of its own and adds it to the common [`Recording`] when it ends, or when
 //! its log is full, between two stretches.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -45,6 +49,12 @@ impl Step {
         Self(((std::ptr::from_ref(site).addr() as u64) << 3) | action as u64)
     }
 }
+
+/// The part of a thread's work: a workload's parts are numbered from zero, and whoever has none is in the first.
+pub(crate) type Part = u8;
+
+/// Two steps that follow one another in a part.
+type Pair = (Part, Step, Step);
 
 /// What was seen of one pair of steps.
 #[derive(Clone, Debug)]
@@ -98,14 +108,17 @@ impl Samples {
     }
 }
 
-type Pairs = HashMap<(Step, Step), Samples, NumberHash>;
+type Pairs = HashMap<Pair, Samples, NumberHash>;
+type Costs<Key> = HashMap<Key, u64, NumberHash>;
 
 /// What every pair of steps costs.
 #[derive(Clone, Debug, Default)]
 pub struct Stretches {
-    pairs: HashMap<(Step, Step), u64, NumberHash>,
+    pairs: Costs<Pair>,
+    /// For pairs that were never seen in their part: the median of the others.
+    elsewhere: Costs<(Step, Step)>,
     /// For pairs that were never seen: the median of what ends at a step.
-    ends: HashMap<Step, u64, NumberHash>,
+    ends: Costs<Step>,
     /// For steps that were never seen.
     any: u64,
 }
@@ -132,29 +145,36 @@ impl Stretches {
         self.pairs.is_empty()
     }
 
-    /// Picoseconds from one step to another, and whether just this pair was seen.
-    pub(crate) fn cost(&self, from: Step, to: Step) -> (u64, bool) {
-        match self.pairs.get(&(from, to)) {
+    /// Picoseconds from one step to another, and whether just this pair was seen, if in another part.
+    pub(crate) fn cost(&self, part: Part, from: Step, to: Step) -> (u64, bool) {
+        let seen = self.pairs.get(&(part, from, to));
+        match seen.or_else(|| self.elsewhere.get(&(from, to))) {
             Some(&cost) => (cost, true),
             None => (self.ends.get(&to).copied().unwrap_or(self.any), false),
         }
     }
 
-    fn from_costs(pairs: HashMap<(Step, Step), u64, NumberHash>) -> Self {
-        let mut ends: HashMap<Step, Vec<u64>, NumberHash> = HashMap::default();
-        for (&(_, to), &cost) in &pairs {
-            ends.entry(to).or_default().push(cost);
-        }
+    fn from_costs(pairs: Costs<Pair>) -> Self {
         let mut all: Vec<u64> = pairs.values().copied().collect();
-        let ends = ends.into_iter();
         Self {
             any: middle(&mut all),
-            ends: ends
-                .map(|(step, mut costs)| (step, middle(&mut costs)))
-                .collect(),
+            elsewhere: middles(&pairs, |(_, from, to)| (from, to)),
+            ends: middles(&pairs, |(_, _, to)| to),
             pairs,
         }
     }
+}
+
+/// The median of the costs that have a key in common.
+fn middles<Key: Eq + Hash>(pairs: &Costs<Pair>, key: impl Fn(Pair) -> Key) -> Costs<Key> {
+    let mut groups: HashMap<Key, Vec<u64>, NumberHash> = HashMap::default();
+    for (&pair, &cost) in pairs {
+        groups.entry(key(pair)).or_default().push(cost);
+    }
+    let groups = groups.into_iter();
+    groups
+        .map(|(key, mut costs)| (key, middle(&mut costs)))
+        .collect()
 }
 
 /// What real threads were seen to do.
@@ -166,16 +186,17 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// What stretches cost, if all that the reference did takes so long when nobody looks on;
-    /// without that, a look is taken to cost as much as one with nothing before and after it.
+    /// What stretches cost, if all that the reference did in each part takes so long when nobody looks
+    /// on; where that is not known, a look is taken to cost as much as one with nothing before and after it.
     #[must_use]
-    pub fn stretches(&self, alone: Option<Duration>) -> Stretches {
-        let look = match alone {
-            Some(alone) => self.look(alone),
-            None => self.empty,
-        };
+    pub fn stretches(&self, alone: &[Duration]) -> Stretches {
+        let looks: Vec<f64> = (0..)
+            .zip(alone)
+            .map(|(part, &alone)| self.look(part, alone))
+            .collect();
         let costs = self.pairs.iter().map(|(&pair, samples)| {
-            let ticks = (samples.typical() - look).max(LEAST);
+            let look = looks.get(usize::from(pair.0)).copied();
+            let ticks = (samples.typical() - look.unwrap_or(self.empty)).max(LEAST);
             (pair, picoseconds(ticks))
         });
         Stretches::from_costs(costs.collect())
@@ -195,20 +216,20 @@ impl Recording {
         self.pairs.values().map(|samples| samples.reference).sum()
     }
 
-    /// Nanoseconds that one look costs, as [`Recording::stretches`] finds it.
+    /// Nanoseconds that one look costs in a part, as [`Recording::stretches`] finds it.
     #[must_use]
-    pub fn look_nanoseconds(&self, alone: Duration) -> f64 {
-        picoseconds(self.look(alone)) as f64 / 1000.0
+    pub fn look_nanoseconds(&self, part: u8, alone: Duration) -> f64 {
+        picoseconds(self.look(part, alone)) as f64 / 1000.0
     }
 
-    /// Ticks of one look such that the reference's stretches sum up to `alone`.
-    fn look(&self, alone: Duration) -> f64 {
+    /// Ticks of one look such that the reference's stretches of a part sum up to `alone`.
+    fn look(&self, part: Part, alone: Duration) -> f64 {
         let wanted = alone.as_nanos() as f64 * 1000.0;
         let own: Vec<(f64, f64)> = self
             .pairs
-            .values()
-            .filter(|samples| samples.reference > 0)
-            .map(|samples| (samples.typical(), samples.reference as f64))
+            .iter()
+            .filter(|(pair, samples)| pair.0 == part && samples.reference > 0)
+            .map(|(_, samples)| (samples.typical(), samples.reference as f64))
             .collect();
         let sum = |look: f64| {
             let ticks: f64 = own
@@ -242,11 +263,12 @@ fn middle(costs: &mut [u64]) -> u64 {
 
 /// One thread's log.
 struct Log {
+    part: Part,
     last: Step,
     /// Ticks when the stretch that runs began.
     since: u64,
     is_reference: bool,
-    entries: Vec<(Step, Step, u32)>,
+    entries: Vec<(Pair, u32)>,
 }
 
 static COMMON: Mutex<Option<Pairs>> = Mutex::new(None);
@@ -254,6 +276,7 @@ static COMMON: Mutex<Option<Pairs>> = Mutex::new(None);
 impl Log {
     const fn new() -> Self {
         Self {
+            part: 0,
             last: Step::START,
             since: 0,
             is_reference: false,
@@ -264,8 +287,8 @@ impl Log {
     fn fold(&mut self) {
         let mut common = COMMON.lock().unwrap_or_else(PoisonError::into_inner);
         let pairs = common.get_or_insert_default();
-        for (from, to, ticks) in self.entries.drain(..) {
-            let samples = pairs.entry((from, to)).or_insert(Samples::new());
+        for (pair, ticks) in self.entries.drain(..) {
+            let samples = pairs.entry(pair).or_insert(Samples::new());
             samples.add(ticks);
             samples.reference += u64::from(self.is_reference);
         }
@@ -297,7 +320,7 @@ pub(crate) fn arrive(site: Site, action: Action) {
         let to = Step::new(site, action);
         if log.since != 0 {
             let ticks = u32::try_from(now.saturating_sub(log.since)).unwrap_or(u32::MAX);
-            log.entries.push((log.last, to, ticks));
+            log.entries.push(((log.part, log.last, to), ticks));
             if log.entries.len() >= LOG {
                 log.fold();
             }
@@ -309,6 +332,11 @@ pub(crate) fn arrive(site: Site, action: Action) {
 /// The calling thread leaves the step it is at.
 pub(crate) fn leave() {
     with_log(|log| log.since = ticks::now());
+}
+
+/// The calling thread is in this part of its work from now on.
+pub(crate) fn part(number: Part) {
+    with_log(|log| log.part = number);
 }
 
 /// The calling thread is the one whose operations are measured apart as well, from now on.
@@ -327,7 +355,7 @@ fn empty() -> f64 {
         leave();
         arrive(site, Action::Other);
         with_log(|log| {
-            if let Some((_, _, ticks)) = log.entries.pop() {
+            if let Some((_, ticks)) = log.entries.pop() {
                 samples.add(ticks);
             }
         });
@@ -358,6 +386,7 @@ fn forget() {
     with_log(|log| {
         log.entries.clear();
         log.since = 0;
+        log.part = 0;
         log.last = Step::START;
         log.is_reference = false;
     });
@@ -404,13 +433,42 @@ mod tests {
         assert_eq!(recording.reference_stretches(), u64::from(2 * TURNS - 1));
         // Other tests are at work on other threads and seen as well.
         let near = |time: u64| (25_000_000..200_000_000).contains(&time);
-        let stretches = recording.stretches(None);
+        let stretches = recording.stretches(&[]);
         assert!(stretches.pairs.values().copied().any(near));
         // If the whole takes ten microseconds less, a look took a twentieth of one.
-        let all = recording.stretches(Some(Duration::ZERO)).len();
+        let all = recording.stretches(&[Duration::ZERO]).len();
         assert!(all >= 2);
-        let look = |alone| recording.look_nanoseconds(alone);
+        let look = |alone| recording.look_nanoseconds(0, alone);
         let exact = Duration::from_micros(30 * u64::from(TURNS));
         assert!(look(exact - Duration::from_micros(100)) > look(exact));
+    }
+
+    #[test]
+    fn a_stretch_costs_in_each_part_what_it_took_there() {
+        let [short, long] = [10_u64, 60].map(Duration::from_micros);
+        let lock = Mutex::new(Class::Leaf, ());
+        let ((), recording) = record(|| {
+            reference();
+            for turn in 0..200 {
+                super::part(3 + turn % 2);
+                let _guard = lock.lock();
+                let start = Instant::now();
+                while start.elapsed() < if turn % 2 == 0 { short } else { long } {}
+            }
+        });
+        let stretches = recording.stretches(&[]);
+        let longest = |part| {
+            let own = stretches.pairs.iter().filter(|(pair, _)| pair.0 == part);
+            own.map(|(_, &cost)| cost).max().unwrap_or(0)
+        };
+        assert!(longest(3) < longest(4), "{} {}", longest(3), longest(4));
+        // Of a part in which nobody saw it, the middle of the two is taken, and it counts as known.
+        let (pair, &cost) = stretches
+            .pairs
+            .iter()
+            .max_by_key(|(_, cost)| **cost)
+            .expect("some were seen");
+        assert_eq!(stretches.cost(4, pair.1, pair.2), (cost, true));
+        assert!(stretches.cost(5, pair.1, pair.2).1);
     }
 }

@@ -10,10 +10,11 @@ use pext4_fs::{MountOptions, Volume};
 
 use super::check::{e2fsck, e2fsck_of_memory};
 use super::{ImagePlan, Side, Verdict};
+use crate::fill::make_ready;
 use crate::fragmentation;
 use crate::results::Fragmentation;
 use crate::run::{Crew, Tasks};
-use crate::target::{Library, Target, check_room};
+use crate::target::{Library, Target};
 
 /// A disk as the slow device pretends to be: an SSD with a gigabyte a second.
 pub const SLOW: Latency = Latency {
@@ -124,8 +125,7 @@ impl LibrarySide {
     /// Opens it where it is not and makes what the tasks share.
     pub(super) fn prepared(&mut self, tasks: &Tasks) -> Result<Arc<dyn Target>> {
         let library = self.opened()?;
-        check_room(&*library, tasks.workload, &tasks.plan)?;
-        tasks.workload.prepare(&*library, &tasks.plan)?;
+        make_ready(&*library, tasks.workload, &tasks.plan)?;
         Ok(library)
     }
 

@@ -7,10 +7,11 @@ use anyhow::{Context, Result};
 
 use super::table;
 use super::{Side, Verdict};
+use crate::fill::make_ready;
 use crate::fragmentation;
 use crate::results::Fragmentation;
 use crate::run::{Crew, Tasks};
-use crate::target::{MountedPath, Target, check_room};
+use crate::target::{MountedPath, Target};
 
 /// A folder of ours in a directory; it goes when this is dropped.
 pub struct Home {
@@ -46,9 +47,8 @@ impl Home {
     /// # Errors
     /// There is no room, or they cannot start.
     pub fn crew(&self, program: &Path, tasks: &Tasks) -> Result<Crew> {
-        check_room(&*self.target, tasks.workload, &tasks.plan)
+        make_ready(&*self.target, tasks.workload, &tasks.plan)
             .with_context(|| self.path.display().to_string())?;
-        tasks.workload.prepare(&*self.target, &tasks.plan)?;
         Crew::of_processes(program, &self.path, tasks)
     }
 

@@ -159,6 +159,13 @@ impl Target for Library {
             .allocate(file, AllocateMode::Extend, offset, length)?)
     }
 
+    fn punch(&self, file: &Node, offset: u64, length: u64) -> Result<()> {
+        let file = inode(file)?;
+        Ok(self
+            .volume
+            .allocate(file, AllocateMode::PunchHole, offset, length)?)
+    }
+
     fn write(&self, file: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
         let written = self.volume.write(inode(file)?, offset, bytes)?;
         if written < bytes.len() {
@@ -177,7 +184,9 @@ impl Target for Library {
     fn room(&self) -> Result<Room> {
         let told = self.volume.statistics()?;
         Ok(Room {
-            bytes: told.free_blocks.saturating_mul(u64::from(told.block_size)),
+            bytes: told
+                .available_blocks
+                .saturating_mul(u64::from(told.block_size)),
             inodes: Some(told.free_inodes),
         })
     }

@@ -109,6 +109,12 @@ pub trait Target: Send + Sync {
     /// As above.
     fn allocate(&self, file: &Node, offset: u64, length: u64) -> Result<()>;
 
+    /// Makes a hole in a file, which stays as long as it is (`fallocate` with `PUNCH_HOLE`).
+    ///
+    /// # Errors
+    /// As above.
+    fn punch(&self, file: &Node, offset: u64, length: u64) -> Result<()>;
+
     /// Writes all bytes.
     ///
     /// # Errors

@@ -107,13 +107,12 @@ impl Target for MountedPath {
     }
 
     fn allocate(&self, file: &Node, offset: u64, length: u64) -> Result<()> {
-        let flags = FallocateFlags::empty();
-        loop {
-            match rustix::fs::fallocate(descriptor(file)?, flags, offset, length) {
-                Err(Errno::INTR) => {}
-                done => return Ok(done?),
-            }
-        }
+        fallocate(file, FallocateFlags::empty(), offset, length)
+    }
+
+    fn punch(&self, file: &Node, offset: u64, length: u64) -> Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(file, flags, offset, length)
     }
 
     fn write(&self, file: &Node, offset: u64, bytes: &[u8]) -> Result<()> {
@@ -169,5 +168,14 @@ impl Target for MountedPath {
             value,
             XattrFlags::empty(),
         )?)
+    }
+}
+
+fn fallocate(file: &Node, flags: FallocateFlags, offset: u64, length: u64) -> Result<()> {
+    loop {
+        match rustix::fs::fallocate(descriptor(file)?, flags, offset, length) {
+            Err(Errno::INTR) => {}
+            done => return Ok(done?),
+        }
     }
 }

@@ -68,6 +68,8 @@ pub struct Plan {
     pub users: u32,
     /// What those do.
     pub mix: Mix,
+    /// Percent of the room that is taken before, and what is left in pieces.
+    pub fill: Option<u32>,
 }
 
 impl Default for Plan {
@@ -80,6 +82,7 @@ impl Default for Plan {
             values: 100,
             users: 200,
             mix: Mix::Alltests,
+            fill: None,
         }
     }
 }

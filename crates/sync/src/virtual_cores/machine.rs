@@ -16,7 +16,7 @@ use corosensei::Yielder;
 use super::lines::{Label, Lines, MOST_CORES, Visit, behind};
 use super::locks::{Lock, Waiter};
 use super::model::Model;
-use crate::calibration::{Step, Stretches};
+use crate::calibration::{Part, Step, Stretches};
 use crate::hash::NumberHash;
 use crate::order::Class;
 use crate::watch::{Place, Site};
@@ -42,6 +42,8 @@ pub(crate) struct Core {
     name: String,
     /// Equal clocks are told apart by it.
     tie: u64,
+    /// The part of its work it is in, which its stretches are looked up by.
+    pub(crate) part: Part,
     last: Step,
     generation: u64,
     waiting: Waiting,
@@ -116,6 +118,7 @@ impl Machine {
             clock,
             name: name.to_owned(),
             tie: NumberHash::default().hash_one(self.seed ^ ((number as u64) << 32)),
+            part: 0,
             last: Step::START,
             generation: 0,
             waiting: Waiting::No,
@@ -177,8 +180,8 @@ impl Machine {
 
     /// The running core has come to a step; answers whether somebody else goes first.
     pub(crate) fn arrive(&mut self, step: Step) -> bool {
-        let last = self.me().last;
-        let (cost, known) = self.stretches.cost(last, step);
+        let (part, last) = (self.me().part, self.me().last);
+        let (cost, known) = self.stretches.cost(part, last, step);
         self.spent.steps += 1;
         self.spent.stretches += cost;
         if !known {

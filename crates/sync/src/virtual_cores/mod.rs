@@ -219,6 +219,16 @@ pub fn move_to(number: usize) {
     with(|machine| machine.processors[machine.current] = number % machine.model.processors);
 }
 
+/// The caller, a virtual core or a thread of a calibration, begins a part of its work: a stretch of code
+/// costs in each what it cost there.
+pub fn begin_part(number: u8) {
+    if is_inside() {
+        with(|machine| machine.cores[machine.current].part = number);
+    } else {
+        crate::calibration::part(number);
+    }
+}
+
 /// Begins the window that counts.
 pub fn open_window() {
     with(Machine::open_window);

@@ -51,6 +51,17 @@ impl Model {
         }
     }
 
+    /// The same machine, all of its processors equally far apart.
+    #[must_use]
+    pub fn with_equal_transfers(&self, transfer: u64) -> Self {
+        Self {
+            near: transfer,
+            across: transfer,
+            far: transfer,
+            ..self.clone()
+        }
+    }
+
     /// Picoseconds for a line to go from one processor to another.
     pub(crate) fn transfer(&self, from: usize, to: usize) -> u64 {
         if from / self.cluster == to / self.cluster {
@@ -83,5 +94,6 @@ mod tests {
         assert_eq!(model.transfer(3, 4), 2);
         assert_eq!(model.transfer(7, 8), 3);
         assert_eq!(model.with_transfers(200).transfer(8, 0), 6);
+        assert_eq!(model.with_equal_transfers(5).transfer(8, 0), 5);
     }
 }

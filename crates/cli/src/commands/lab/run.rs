@@ -93,6 +93,9 @@ pub struct Arguments {
     /// What they do: alltests, custom, disk, fserver, new_fserver, new_dbase, shared
     #[arg(long, value_name = "NAME", default_value = "alltests", value_parser = mix)]
     mix: Mix,
+    /// Fill the image to so many percent first, and leave what is free in pieces
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..100))]
+    fill: Option<u32>,
     /// Size of the images that are made; without it four groups a task, at least 8 GiB
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
@@ -225,6 +228,7 @@ fn plan(arguments: &Arguments) -> Plan {
         values: arguments.values,
         users: arguments.users,
         mix: arguments.mix,
+        fill: arguments.fill,
     }
 }
 
@@ -318,6 +322,9 @@ fn said(arguments: &Arguments) -> Vec<(String, String)> {
     let named = Mix::ALL.iter().find(|(_, mix)| *mix == arguments.mix);
     let mix = named.map_or("unknown", |(name, _)| name);
     say("users", format!("{} ({mix})", arguments.users));
+    if let Some(percent) = arguments.fill {
+        say("filled before", format!("{percent} %"));
+    }
     if let Some(size) = arguments.size {
         say("image", size::show(size));
     }

@@ -1,0 +1,165 @@
+//! What should commute shares nothing: the structural evidence, on one core.
+//!
+//! Two sides, pinned to different shards, do operations that have nothing to do with each other, or
+//! meet only in one directory. Every lock instance and every line with an atomic that an operation
+//! touches is written down (`pext4_sync::trace`); two operations that commute may have none in
+//! common that either of them changes, but for the exceptions in [`exceptions`], each with its
+//! reason. An exception that no longer occurs fails the test as well, unless it depends on chance.
+//!
+//! An operation is done many times. Something that is shared once in many times (a shard fetches
+//! another chunk of credits, a hint is renewed) is no hand-over per operation, so what counts is
+//! what is shared in at least [`OFTEN`] of [`ROUNDS`] rounds. `docs/VIRTUAL.md` says what a trace
+//! does not see.
+
+mod exceptions;
+mod operations;
+mod side;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pext4_sync::topology;
+use pext4_sync::trace::{Kind, Trace};
+
+use exceptions::{EXCEPTIONS, Exception};
+use operations::{COMMON, Operation, PRIVATE};
+use side::{Maps, Worker, common, volume};
+
+/// As many shards as on a machine with so many processors: with few, what is spread by hash meets by
+/// accident.
+const PROCESSORS: usize = 256;
+const ROUNDS: usize = 12;
+const OFTEN: usize = 4;
+
+/// What is shared, and where.
+type Found = BTreeMap<(Kind, String), usize>;
+
+/// The file of a place in the source, without the folders that differ between machines.
+fn file(site: &std::panic::Location<'_>) -> String {
+    let path = site.file();
+    let names: Vec<&str> = path.rsplitn(4, '/').collect();
+    let last: Vec<&str> = names.into_iter().take(3).rev().collect();
+    format!("{}:{}", last.join("/"), site.line())
+}
+
+fn shared(first: &[Trace], second: &[Trace]) -> Found {
+    let mut found = Found::new();
+    for (one, other) in first.iter().zip(second) {
+        let common = one.common(other).into_iter();
+        let places: BTreeSet<(Kind, String)> = common
+            .map(|shared| {
+                let (mut one, mut other) = (file(shared.first), file(shared.second));
+                if one > other {
+                    std::mem::swap(&mut one, &mut other);
+                }
+                let places = if one == other {
+                    one
+                } else {
+                    format!("{one} and {other}")
+                };
+                (shared.kind, places)
+            })
+            .collect();
+        for place in places {
+            *found.entry(place).or_default() += 1;
+        }
+    }
+    found.retain(|_, times| *times >= OFTEN);
+    found
+}
+
+fn check(first: &str, second: &str, found: &Found, used: &mut BTreeSet<usize>) -> Vec<String> {
+    let fits = |exception: &Exception, kind: Kind, place: &str| {
+        let [one, other] = exception.operations;
+        let names = (first.contains(one) && second.contains(other))
+            || (first.contains(other) && second.contains(one));
+        names && exception.kind == kind && place.contains(exception.place)
+    };
+    let mut wrong = Vec::new();
+    for ((kind, place), times) in found {
+        let exceptions = EXCEPTIONS.iter().enumerate();
+        let fitting: Vec<usize> = exceptions
+            .filter(|(_, exception)| fits(exception, *kind, place))
+            .map(|(number, _)| number)
+            .collect();
+        if fitting.is_empty() {
+            wrong.push(format!(
+                "`{first}` and `{second}` share {kind:?} in {times} of {ROUNDS} rounds, at {place}"
+            ));
+        }
+        used.extend(fitting);
+    }
+    wrong
+}
+
+/// Each pair that shares what no exception names, and what that is. Each side makes so many directories
+/// before its own, so that its numbers and blocks fall otherwise.
+fn shared_things(maps: Maps, moved: usize) -> BTreeMap<String, String> {
+    let volume = volume(maps);
+    let common = common(&volume);
+    let [left, right] = [0, 1].map(|number| Worker::start(&volume, common, number, moved));
+    let all = |operations: &'static [Operation]| -> Vec<(&str, Vec<Trace>, Vec<Trace>)> {
+        let each = operations.iter().filter(|operation| {
+            // A block map has no unwritten blocks.
+            maps == Maps::Extents || operation.name != "allocate"
+        });
+        each.map(|operation| {
+            let first = left.traces(operation);
+            (operation.name, first, right.traces(operation))
+        })
+        .collect()
+    };
+    let private = all(PRIVATE);
+    let common = all(COMMON);
+    let mut used = BTreeSet::new();
+    let mut wrong = Vec::new();
+    for (first, traces, _) in private.iter().chain(&common) {
+        for (second, _, others) in &private {
+            wrong.extend(check(first, second, &shared(traces, others), &mut used));
+        }
+    }
+    for (first, traces, _) in &common {
+        for (second, _, others) in &common {
+            wrong.extend(check(first, second, &shared(traces, others), &mut used));
+        }
+    }
+    for (number, exception) in EXCEPTIONS.iter().enumerate() {
+        if exception.always && !used.contains(&number) {
+            let operations = exception.operations;
+            wrong.push(format!(
+                "exception {number} ({operations:?}) does not occur any more"
+            ));
+        }
+    }
+    let short = |line: &String| line.split(" in ").next().unwrap_or_default().to_owned();
+    wrong.into_iter().map(|line| (short(&line), line)).collect()
+}
+
+#[test]
+fn what_commutes_shares_nothing() {
+    nothing_is_shared(Maps::Extents);
+}
+
+#[test]
+fn what_commutes_shares_nothing_where_files_have_block_maps() {
+    nothing_is_shared(Maps::Pointers);
+}
+
+fn nothing_is_shared(maps: Maps) {
+    topology::imitate(PROCESSORS);
+    let mut wrong = shared_things(maps, 0);
+    // Two blocks may fall to one shard by chance, and then do so in every round, but not again and
+    // again where they are others.
+    for moved in [3, 7] {
+        if !wrong.is_empty() {
+            let again = shared_things(maps, moved);
+            wrong.retain(|thing, _| again.contains_key(thing));
+        }
+    }
+    let lines: Vec<String> = wrong.into_values().collect();
+    assert!(
+        lines.is_empty(),
+        "{} things are shared:\n{}",
+        lines.len(),
+        lines.join("\n")
+    );
+}

@@ -1,0 +1,64 @@
+//! An image that is nearly full before a run begins.
+
+use std::sync::Arc;
+
+use pext4_block::RamDevice;
+use pext4_fs::{MountOptions, Volume};
+use pext4_image::mkfs;
+use pext4_lab::fill::make_ready;
+use pext4_lab::fragmentation;
+use pext4_lab::target::{Library, Target};
+use pext4_lab::workloads::{Plan, find};
+
+const BLOCK: u64 = 4096;
+
+/// Nothing is kept back for root: that would lie in one piece.
+fn options() -> mkfs::Options {
+    mkfs::Options {
+        reserved_percent: 0.0,
+        ..mkfs::Options::default()
+    }
+}
+
+#[test]
+fn what_is_free_lies_in_pieces_all_over_the_image() {
+    let device = Arc::new(RamDevice::new(1 << 30));
+    mkfs::mkfs(&*device, &options()).expect("made");
+    let volume = Volume::open(device.clone(), MountOptions::default()).expect("opened");
+    let target = Library::new(volume).expect("a directory");
+    let before = target.room().expect("room").bytes;
+    let workload = find("fallocate2").expect("there");
+    let plan = Plan {
+        fill: Some(90),
+        ..Plan::default()
+    };
+    make_ready(&target, workload, &plan).expect("filled");
+    let after = target.room().expect("room").bytes;
+    let share = after as f64 / before as f64;
+    assert!((0.08..0.12).contains(&share), "{share} is free");
+    make_ready(&target, workload, &plan).expect("nothing to do");
+    assert_eq!(target.room().expect("room").bytes, after, "filled once");
+    target.close().expect("closed");
+    let found = fragmentation::of_image(device).expect("counted");
+    // Half of all holes have 8 blocks or fewer, the mean of 1 to 128 is 32.
+    let (runs, average) = (found.free_extents, found.average_free_extent);
+    assert!(runs.expect("counted") > 500, "{runs:?}");
+    let average = average.expect("counted") / BLOCK;
+    assert!((16..64).contains(&average), "{average} blocks");
+}
+
+#[test]
+fn a_task_that_does_not_fit_any_more_is_refused() {
+    let device = Arc::new(RamDevice::new(64 << 20));
+    mkfs::mkfs(&*device, &options()).expect("made");
+    let volume = Volume::open(device, MountOptions::default()).expect("opened");
+    let target = Library::new(volume).expect("a directory");
+    let plan = Plan {
+        fill: Some(99),
+        tasks: 16,
+        ..Plan::default()
+    };
+    let told = make_ready(&target, find("fallocate2").expect("there"), &plan);
+    let told = told.expect_err("there is no room left").to_string();
+    assert!(told.contains("no room"), "{told}");
+}
