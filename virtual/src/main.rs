@@ -5,7 +5,7 @@
 mod real_threads;
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -151,10 +151,11 @@ impl Session {
         // All that looks at real time comes first, so that the machine is left alone only for that.
         let mut costs = Vec::new();
         for setting in &settings {
-            let (stretches, told) = self.calibrate(setting)?;
+            let real = self.real_threads(setting)?;
+            let (stretches, told) = self.calibrate(setting, real.first())?;
             notes.push(told);
             if self.arguments.validate.is_some() {
-                notes.extend(self.validate(setting, &stretches)?);
+                notes.extend(self.validate(setting, &stretches, &real)?);
             }
             costs.push(stretches);
         }
@@ -185,7 +186,11 @@ impl Session {
     }
 
     /// What stretches cost, and how that was found.
-    fn calibrate(&self, setting: &Setting) -> Result<(Arc<Stretches>, String)> {
+    fn calibrate(
+        &self,
+        setting: &Setting,
+        real: Option<&RealThreads>,
+    ) -> Result<(Arc<Stretches>, String)> {
         let setup = self.setup(setting, 1, self.real_window());
         let (mut recording, operations) = calibration(&setup)?;
         // One task with its own files never sees what those of many make: an index, once and more.
@@ -197,13 +202,12 @@ impl Session {
         crowd.plan.tasks = LENT_TASKS;
         crowd.in_turn = true;
         recording.learn(calibration(&crowd)?.0);
-        let Some(real) = &self.arguments.real else {
+        let Some(one) = real else {
             let told = "calibrated without a program for real threads: a look at the clock is taken to \
                         cost what it costs between nothing and nothing, which is too much";
             return Ok((Arc::new(recording.stretches(&[])), told.to_owned()));
         };
-        let measured = self.measure_real(real, setting, 1, false)?;
-        let times = measured.processor_times();
+        let times = one.processor_times();
         let of_each = operations as f64 / times.len().max(1) as f64;
         let alone: Vec<Duration> = times
             .iter()
@@ -373,47 +377,56 @@ impl Session {
     }
 
     /// Compares predictions with real threads, for the machine this is.
-    fn validate(&self, setting: &Setting, stretches: &Arc<Stretches>) -> Result<Vec<String>> {
-        let real = self.arguments.real.as_ref();
-        let real =
-            real.context("--validate wants --real PROGRAM (`cargo xtask virtual` gives it)")?;
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let most = match self.arguments.validate {
-            Some(0) | None => u32::try_from(processors)?,
-            Some(most) => most,
-        };
+    fn validate(
+        &self,
+        setting: &Setting,
+        stretches: &Arc<Stretches>,
+        real: &[RealThreads],
+    ) -> Result<Vec<String>> {
         let mut notes = Vec::new();
-        let mut tasks = 1;
-        while tasks <= most {
-            let measured = self.measure_real(real, setting, tasks, true)?;
+        for measured in real {
+            let tasks = measured.tasks;
             let window = Duration::from_millis(u64::from(self.arguments.longest_ms));
             let setup = self.setup(setting, tasks, window);
-            let (transfer, [least, longest]) = measured.transfer().context("it was asked for")?;
+            let transfer = measured.transfer();
+            let (transfer, [least, most]) = transfer.context("one processor compares nothing")?;
             let here = self.machine.model.with_equal_transfers(transfer);
             let predicted = point(&here, stretches, self.arguments.seed, &setup)?;
             let name = &setting.name;
-            let [transfer, least, longest] =
-                [transfer, least, longest].map(|time| time as f64 / 1e3);
+            let [transfer, least, most] = [transfer, least, most].map(|time| time as f64 / 1e3);
             notes.push(format!(
                 "validation, {name}, {tasks} real threads: a transfer took {transfer:.0} ns beside them \
-                 ({least:.0} to {longest:.0})"
+                 ({least:.0} to {most:.0})"
             ));
             let told = measured.compare(&predicted.counted.parts);
             notes.extend(
                 told.map(|told| format!("validation, {name}, {tasks} real threads, {told}")),
             );
-            tasks *= 2;
         }
         Ok(notes)
     }
 
-    fn measure_real(
-        &self,
-        real: &Path,
-        setting: &Setting,
-        tasks: u32,
-        with_transfers: bool,
-    ) -> Result<RealThreads> {
+    /// One real thread, and as many more as shall be compared; none without the program for them.
+    fn real_threads(&self, setting: &Setting) -> Result<Vec<RealThreads>> {
+        let most = match self.arguments.validate {
+            None => 1,
+            Some(0) => u32::try_from(std::thread::available_parallelism()?.get())?,
+            Some(most) => most,
+        };
+        let tasks: Vec<u32> = std::iter::successors(Some(1), |tasks| Some(tasks * 2))
+            .take_while(|&tasks| tasks <= most)
+            .collect();
+        match &self.arguments.real {
+            Some(real) => RealThreads::measure(real, &tasks, |tasks| self.words(setting, tasks)),
+            None if self.arguments.validate.is_some() => {
+                bail!("--validate wants --real PROGRAM (`cargo xtask virtual` gives it)")
+            }
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// What that program is told.
+    fn words(&self, setting: &Setting, tasks: u32) -> Vec<String> {
         let arguments = &self.arguments;
         let numbers = [
             tasks,
@@ -427,7 +440,7 @@ impl Session {
         ];
         let mut words = vec![self.workload.name().to_owned(), setting.scaling.to_string()];
         words.extend(numbers.map(|number| number.to_string()));
-        RealThreads::measure(real, &words, with_transfers)
+        words
     }
 
     fn results(&self, series: Vec<Series>, notes: Vec<String>) -> Results {

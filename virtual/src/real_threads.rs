@@ -1,9 +1,10 @@
 //! Real threads, as `pext4-real` measures them: what calibrates the virtual cores and what they are held against.
 //!
 //! A machine is noisy, so every measurement is made several times, each in a process of its own, and
-//! the median counts; how far the runs were apart is told with it. A guest's processors move about
-//! under it, from one core's two threads to two sockets and back, so what a line costs between
-//! them is measured before each run as well.
+//! the median counts; how far the runs were apart is told with it. A machine is also fast for minutes and
+//! then slow by a third, so what is compared is measured in turns: one task, two tasks, one task again.
+//! And a guest's processors move about under it, from one core's two threads to two sockets and back, so
+//! what a line costs between them is measured before each run as well.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,32 +20,48 @@ const RUNS: usize = 5;
 
 /// What several runs of the same came to.
 pub struct RealThreads {
+    /// How many.
+    pub tasks: u32,
     runs: Vec<Counted>,
-    /// Picoseconds of a transfer before each run; none if not asked for.
+    /// Picoseconds of a transfer before each run, in ascending order.
     transfers: Vec<u64>,
 }
 
 impl RealThreads {
-    /// Runs `program` with these words, and measures a transfer before each run if `with_transfers`.
+    /// Runs `program` with the words for each number of tasks, all numbers in turn.
     ///
     /// # Errors
-    /// If it cannot be started, fails, or answers what cannot be read; if there is one processor.
-    pub fn measure(program: &Path, words: &[String], with_transfers: bool) -> Result<Self> {
-        let mut measured = Self {
-            runs: Vec::new(),
-            transfers: Vec::new(),
-        };
+    /// If it cannot be started, fails, or answers what cannot be read; if there are several tasks for one
+    /// processor.
+    pub fn measure(
+        program: &Path,
+        tasks: &[u32],
+        words: impl Fn(u32) -> Vec<String>,
+    ) -> Result<Vec<Self>> {
+        let mut measured: Vec<Self> = tasks.iter().map(|&tasks| Self::new(tasks)).collect();
         for _ in 0..RUNS {
-            if with_transfers {
-                measured.transfers.push(measured_transfer()?);
+            for each in &mut measured {
+                if tasks.len() > 1 {
+                    each.transfers.push(measured_transfer()?);
+                }
+                each.runs.push(run(program, &words(each.tasks))?);
             }
-            measured.runs.push(run(program, words)?);
         }
-        measured.transfers.sort_unstable();
+        for each in &mut measured {
+            each.transfers.sort_unstable();
+        }
         Ok(measured)
     }
 
-    /// Picoseconds of a transfer, the median and both ends, if it was asked for.
+    const fn new(tasks: u32) -> Self {
+        Self {
+            tasks,
+            runs: Vec::new(),
+            transfers: Vec::new(),
+        }
+    }
+
+    /// Picoseconds of a transfer, the median and both ends, if there is something to compare.
     #[must_use]
     pub fn transfer(&self) -> Option<(u64, [u64; 2])> {
         let (first, last) = (self.transfers.first()?, self.transfers.last()?);

@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use super::mix::{Job, Mix};
 use super::{About, Needs, Node, Plan, Step, Target, Task, Workload};
-use super::{at_least_one, own_directory, remove_own};
+use super::{OwnDirectory, at_least_one};
 use crate::random::Random;
 
 /// Labels that files have, all users together.
@@ -21,8 +21,7 @@ const BLOCKS: u32 = 16;
 pub struct Aim7Mix;
 
 struct State {
-    number: u32,
-    directory: Node,
+    directory: OwnDirectory,
     users: Vec<Node>,
     turn: usize,
     mix: Mix,
@@ -40,16 +39,12 @@ impl Workload for Aim7Mix {
 
     fn needs(&self, plan: &Plan) -> Needs {
         let users = u64::from(plan.users.max(plan.tasks));
-        Needs {
-            bytes: users * 2 * (64 << 10),
-            inodes: 4 * users,
-            small_inodes: true,
-        }
+        Needs::of(users * 2 * (64 << 10), 4 * users).with_small_inodes()
     }
 
     fn task(&self, target: &dyn Target, plan: &Plan, number: u32) -> Result<Box<dyn Task>> {
         at_least_one("users", plan.users)?;
-        let directory = own_directory(target, number)?;
+        let directory = OwnDirectory::new(target, number)?;
         let mut users = Vec::new();
         for user in 0..plan.users.div_ceil(plan.tasks) {
             let file = target.create(&directory, &format!("user{user}"))?;
@@ -58,7 +53,6 @@ impl Workload for Aim7Mix {
         }
         let random = Random::new(plan.seed, number);
         Ok(Box::new(State {
-            number,
             directory,
             users,
             turn: 0,
@@ -89,7 +83,7 @@ impl Task for State {
 
     fn finish(self: Box<Self>, target: &dyn Target) -> Result<()> {
         self.users.into_iter().for_each(|file| target.close(file));
-        remove_own(target, self.directory, self.number)
+        self.directory.remove(target)
     }
 }
 

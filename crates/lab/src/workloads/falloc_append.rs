@@ -34,11 +34,7 @@ impl Workload for FallocAppend {
 
     fn needs(&self, plan: &Plan) -> Needs {
         let tasks = u64::from(plan.tasks);
-        Needs {
-            bytes: tasks.saturating_mul(plan.file_size),
-            inodes: tasks,
-            small_inodes: false,
-        }
+        Needs::of(tasks.saturating_mul(plan.file_size), tasks)
     }
 
     fn task(&self, target: &dyn Target, plan: &Plan, number: u32) -> Result<Box<dyn Task>> {

@@ -5,7 +5,7 @@
 
 use anyhow::Result;
 
-use super::{About, Needs, Node, Plan, Step, Target, Task, Workload, own_directory, remove_own};
+use super::{About, Needs, Node, OwnDirectory, Plan, Step, Target, Task, Workload};
 
 const PIECE: u64 = 8 << 10;
 const FILE: u64 = 1 << 20;
@@ -13,8 +13,7 @@ const FILE: u64 = 1 << 20;
 pub struct Fallocate2;
 
 struct State {
-    number: u32,
-    directory: Node,
+    directory: OwnDirectory,
     file: Node,
     size: u64,
 }
@@ -29,20 +28,15 @@ impl Workload for Fallocate2 {
     }
 
     fn needs(&self, plan: &Plan) -> Needs {
-        Needs {
-            bytes: u64::from(plan.tasks) * FILE,
-            inodes: 2 * u64::from(plan.tasks),
-            small_inodes: false,
-        }
+        Needs::of(u64::from(plan.tasks) * FILE, 2 * u64::from(plan.tasks))
     }
 
     fn task(&self, target: &dyn Target, _plan: &Plan, number: u32) -> Result<Box<dyn Task>> {
-        let directory = own_directory(target, number)?;
+        let directory = OwnDirectory::new(target, number)?;
         let file = target.create(&directory, "file")?;
         target.unlink(&directory, "file")?;
         let size = 0;
         Ok(Box::new(State {
-            number,
             directory,
             file,
             size,
@@ -63,6 +57,6 @@ impl Task for State {
 
     fn finish(self: Box<Self>, target: &dyn Target) -> Result<()> {
         target.close(self.file);
-        remove_own(target, self.directory, self.number)
+        self.directory.remove(target)
     }
 }

@@ -6,8 +6,8 @@
 
 use anyhow::Result;
 
-use super::{About, Needs, Node, Pace, Plan, Step, Target, Task, Workload};
-use super::{at_least_one, own_directory, remove_own};
+use super::{About, Needs, Pace, Plan, Step, Target, Task, Workload};
+use super::{OwnDirectory, at_least_one};
 
 pub struct Mdtest {
     pub about: About,
@@ -18,7 +18,7 @@ pub struct Mdtest {
 struct State {
     number: u32,
     /// A directory of its own; without one all is done in the target's root.
-    own: Option<Node>,
+    own: Option<OwnDirectory>,
     files: u32,
     done: u32,
     removes: bool,
@@ -48,16 +48,12 @@ impl Workload for Mdtest {
 
     fn task(&self, target: &dyn Target, plan: &Plan, number: u32) -> Result<Box<dyn Task>> {
         at_least_one("files", plan.files)?;
-        let own = if self.shared {
-            None
-        } else {
-            Some(own_directory(target, number)?)
-        };
-        let files = plan.files;
+        let own = (!self.shared).then(|| OwnDirectory::new(target, number));
+        let own = own.transpose()?;
         Ok(Box::new(State {
             number,
             own,
-            files,
+            files: plan.files,
             done: 0,
             removes: false,
         }))
@@ -66,7 +62,7 @@ impl Workload for Mdtest {
 
 impl Task for State {
     fn step(&mut self, target: &dyn Target) -> Result<Step> {
-        let directory = self.own.as_ref().unwrap_or(target.root());
+        let directory = self.own.as_deref().unwrap_or(target.root());
         let name = format!("file.mdtest.{}.{}", self.number, self.done);
         if self.removes {
             target.unlink(directory, &name)?;
@@ -83,9 +79,6 @@ impl Task for State {
     }
 
     fn finish(self: Box<Self>, target: &dyn Target) -> Result<()> {
-        match self.own {
-            Some(own) => remove_own(target, own, self.number),
-            None => Ok(()),
-        }
+        self.own.map_or(Ok(()), |own| own.remove(target))
     }
 }

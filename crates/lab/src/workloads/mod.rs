@@ -20,6 +20,8 @@ mod mix;
 mod stress_orphan;
 mod xattr_share;
 
+use std::ops::Deref;
+
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
@@ -107,6 +109,24 @@ pub struct Needs {
     pub inodes: u64,
     /// Inodes of 128 bytes, which have no room for attributes.
     pub small_inodes: bool,
+}
+
+impl Needs {
+    /// So many bytes and inodes, which are of the usual size.
+    const fn of(bytes: u64, inodes: u64) -> Self {
+        Self {
+            bytes,
+            inodes,
+            small_inodes: false,
+        }
+    }
+
+    const fn with_small_inodes(self) -> Self {
+        Self {
+            small_inodes: true,
+            ..self
+        }
+    }
 }
 
 /// What one step did.
@@ -219,21 +239,34 @@ pub trait Task: Send {
     fn finish(self: Box<Self>, target: &dyn Target) -> Result<()>;
 }
 
-/// A directory of the task's own.
-fn own_directory(target: &dyn Target, number: u32) -> Result<Node> {
-    target.make_directory(target.root(), &directory_name(number))
+/// A directory of a task's own.
+struct OwnDirectory {
+    name: String,
+    node: Node,
 }
 
-fn directory_name(number: u32) -> String {
-    format!("task{number}")
+impl Deref for OwnDirectory {
+    type Target = Node;
+
+    fn deref(&self) -> &Node {
+        &self.node
+    }
 }
 
-/// Empties, closes and removes a directory of a task's own.
-fn remove_own(target: &dyn Target, directory: Node, number: u32) -> Result<()> {
-    let emptied = empty(target, &directory);
-    target.close(directory);
-    emptied?;
-    target.remove_directory(target.root(), &directory_name(number))
+impl OwnDirectory {
+    fn new(target: &dyn Target, number: u32) -> Result<Self> {
+        let name = format!("task{number}");
+        let node = target.make_directory(target.root(), &name)?;
+        Ok(Self { name, node })
+    }
+
+    /// Empties, closes and removes it.
+    fn remove(self, target: &dyn Target) -> Result<()> {
+        let emptied = empty(target, &self.node);
+        target.close(self.node);
+        emptied?;
+        target.remove_directory(target.root(), &self.name)
+    }
 }
 
 /// Refuses a plan with nothing in it.

@@ -6,7 +6,7 @@
 
 use anyhow::Result;
 
-use super::{About, Needs, Node, Plan, Step, Target, Task, Workload, own_directory, remove_own};
+use super::{About, Needs, Node, OwnDirectory, Plan, Step, Target, Task, Workload};
 
 const SIZE: u16 = 4096;
 
@@ -16,8 +16,7 @@ pub struct StressOrphan {
 }
 
 struct State {
-    number: u32,
-    directory: Node,
+    directory: OwnDirectory,
     file: Node,
     size: u16,
 }
@@ -28,22 +27,20 @@ impl Workload for StressOrphan {
     }
 
     fn needs(&self, plan: &Plan) -> Needs {
-        Needs {
-            bytes: u64::from(plan.tasks) * u64::from(SIZE),
-            inodes: 2 * u64::from(plan.tasks),
-            small_inodes: false,
-        }
+        Needs::of(
+            u64::from(plan.tasks) * u64::from(SIZE),
+            2 * u64::from(plan.tasks),
+        )
     }
 
     fn task(&self, target: &dyn Target, _plan: &Plan, number: u32) -> Result<Box<dyn Task>> {
-        let directory = own_directory(target, number)?;
+        let directory = OwnDirectory::new(target, number)?;
         let file = target.create(&directory, "file")?;
         if self.unlinked {
             target.unlink(&directory, "file")?;
         }
         let size = 0;
         Ok(Box::new(State {
-            number,
             directory,
             file,
             size,
@@ -64,6 +61,6 @@ impl Task for State {
 
     fn finish(self: Box<Self>, target: &dyn Target) -> Result<()> {
         target.close(self.file);
-        remove_own(target, self.directory, self.number)
+        self.directory.remove(target)
     }
 }

@@ -7,7 +7,7 @@
 use anyhow::Result;
 
 use super::{About, Needs, Node, Plan, Step, Target, Task, Workload};
-use super::{at_least_one, own_directory, remove_own};
+use super::{OwnDirectory, at_least_one};
 use crate::random::Random;
 
 const FILES: u32 = 10;
@@ -16,8 +16,7 @@ const VALUE: usize = 64;
 pub struct XattrShare;
 
 struct State {
-    number: u32,
-    directory: Node,
+    directory: OwnDirectory,
     files: Vec<Node>,
     values: u32,
     random: Random,
@@ -43,13 +42,12 @@ impl Workload for XattrShare {
 
     fn task(&self, target: &dyn Target, plan: &Plan, number: u32) -> Result<Box<dyn Task>> {
         at_least_one("values", plan.values)?;
-        let directory = own_directory(target, number)?;
+        let directory = OwnDirectory::new(target, number)?;
         let files: Result<Vec<Node>> = (0..FILES)
             .map(|file| target.create(&directory, &format!("file{file}")))
             .collect();
         let random = Random::new(plan.seed, number);
         Ok(Box::new(State {
-            number,
             directory,
             files: files?,
             values: plan.values,
@@ -69,6 +67,6 @@ impl Task for State {
 
     fn finish(self: Box<Self>, target: &dyn Target) -> Result<()> {
         self.files.into_iter().for_each(|file| target.close(file));
-        remove_own(target, self.directory, self.number)
+        self.directory.remove(target)
     }
 }

@@ -3,9 +3,7 @@
 
 use anyhow::Result;
 
-use super::super::{
-    About, Needs, Node, Plan, Step, Target, Task, Workload, own_directory, remove_own,
-};
+use super::super::{About, Needs, Node, OwnDirectory, Plan, Step, Target, Task, Workload};
 use super::{BLOCK, SOURCE};
 
 const FILE: u64 = 4 << 20;
@@ -13,8 +11,7 @@ const FILE: u64 = 4 << 20;
 pub struct Append;
 
 struct State {
-    number: u32,
-    directory: Node,
+    directory: OwnDirectory,
     file: Node,
     size: u64,
 }
@@ -30,18 +27,13 @@ impl Workload for Append {
 
     fn needs(&self, plan: &Plan) -> Needs {
         let tasks = u64::from(plan.tasks);
-        Needs {
-            bytes: 2 * tasks * FILE,
-            inodes: 2 * tasks,
-            small_inodes: false,
-        }
+        Needs::of(2 * tasks * FILE, 2 * tasks)
     }
 
     fn task(&self, target: &dyn Target, _plan: &Plan, number: u32) -> Result<Box<dyn Task>> {
-        let directory = own_directory(target, number)?;
+        let directory = OwnDirectory::new(target, number)?;
         let file = target.create(&directory, "file")?;
         Ok(Box::new(State {
-            number,
             directory,
             file,
             size: 0,
@@ -62,6 +54,6 @@ impl Task for State {
 
     fn finish(self: Box<Self>, target: &dyn Target) -> Result<()> {
         target.close(self.file);
-        remove_own(target, self.directory, self.number)
+        self.directory.remove(target)
     }
 }

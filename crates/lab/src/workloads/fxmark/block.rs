@@ -3,9 +3,7 @@
 
 use anyhow::{Result, bail};
 
-use super::super::{
-    About, Needs, Node, Plan, Step, Target, Task, Workload, own_directory, remove_own,
-};
+use super::super::{About, Needs, Node, OwnDirectory, Plan, Step, Target, Task, Workload};
 use super::{BLOCK, Sharing};
 
 pub struct Block {
@@ -15,9 +13,8 @@ pub struct Block {
 }
 
 struct State {
-    number: u32,
     /// Present for a file of its own.
-    directory: Option<Node>,
+    directory: Option<OwnDirectory>,
     file: Node,
     at: u64,
     writes: bool,
@@ -31,11 +28,7 @@ impl Workload for Block {
 
     fn needs(&self, plan: &Plan) -> Needs {
         let tasks = u64::from(plan.tasks);
-        Needs {
-            bytes: tasks * BLOCK as u64,
-            inodes: 2 * tasks + 1,
-            small_inodes: false,
-        }
+        Needs::of(tasks * BLOCK as u64, 2 * tasks + 1)
     }
 
     fn prepare(&self, target: &dyn Target, plan: &Plan) -> Result<()> {
@@ -52,21 +45,16 @@ impl Workload for Block {
     fn task(&self, target: &dyn Target, _plan: &Plan, number: u32) -> Result<Box<dyn Task>> {
         let (bytes, writes) = (vec![2; BLOCK], self.writes);
         let (directory, file) = if self.sharing == Sharing::Low {
-            let directory = own_directory(target, number)?;
+            let directory = OwnDirectory::new(target, number)?;
             let file = target.create(&directory, "file")?;
             target.write(&file, 0, &bytes)?;
             (Some(directory), file)
         } else {
             (None, target.open(target.root(), "shared")?)
         };
-        let own = if self.sharing == Sharing::Medium {
-            u64::from(number)
-        } else {
-            0
-        };
-        let at = own * BLOCK as u64;
+        let is_own = self.sharing == Sharing::Medium;
+        let at = u64::from(if is_own { number } else { 0 }) * BLOCK as u64;
         Ok(Box::new(State {
-            number,
             directory,
             file,
             at,
@@ -91,9 +79,7 @@ impl Task for State {
 
     fn finish(self: Box<Self>, target: &dyn Target) -> Result<()> {
         target.close(self.file);
-        match self.directory {
-            Some(directory) => remove_own(target, directory, self.number),
-            None => Ok(()),
-        }
+        self.directory
+            .map_or(Ok(()), |directory| directory.remove(target))
     }
 }

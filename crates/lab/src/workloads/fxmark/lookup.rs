@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use super::super::{About, Needs, Node, Plan, Step, Target, Task, Workload, directory_name, empty};
+use super::super::{About, Needs, Node, OwnDirectory, Plan, Step, Target, Task, Workload};
 use super::Sharing;
 use crate::random::Random;
 
@@ -16,15 +16,15 @@ pub struct Lookup {
 }
 
 struct State {
-    own: Option<String>,
+    own: Option<OwnDirectory>,
     trees: u32,
     random: Random,
 }
 
-/// Makes `name/a/b/c/d/file`.
-fn plant(target: &dyn Target, name: &str) -> Result<()> {
-    let mut parent = target.make_directory(target.root(), name)?;
-    for below in ["a", "b", "c", "d"] {
+/// Makes `a/b/c/d/file` in a directory.
+fn plant(target: &dyn Target, directory: &Node) -> Result<()> {
+    let mut parent = target.make_directory(directory, "a")?;
+    for below in ["b", "c", "d"] {
         let next = target.make_directory(&parent, below);
         target.close(std::mem::replace(&mut parent, next?));
     }
@@ -41,33 +41,29 @@ impl Workload for Lookup {
 
     fn needs(&self, plan: &Plan) -> Needs {
         let trees = u64::from(plan.tasks.max(TREES));
-        Needs {
-            bytes: trees * 5 * 4096,
-            inodes: trees * 6,
-            small_inodes: false,
-        }
+        Needs::of(trees * 5 * 4096, trees * 6)
     }
 
     fn prepare(&self, target: &dyn Target, _plan: &Plan) -> Result<()> {
         if self.sharing == Sharing::Low {
             return Ok(());
         }
-        (0..TREES).try_for_each(|tree| plant(target, &format!("tree{tree}")))
+        (0..TREES).try_for_each(|tree| {
+            let top = target.make_directory(target.root(), &format!("tree{tree}"))?;
+            let planted = plant(target, &top);
+            target.close(top);
+            planted
+        })
     }
 
     fn task(&self, target: &dyn Target, plan: &Plan, number: u32) -> Result<Box<dyn Task>> {
-        let own = (self.sharing == Sharing::Low).then(|| directory_name(number));
-        if let Some(own) = &own {
-            plant(target, own)?;
-        }
-        let trees = if self.sharing == Sharing::High {
-            1
-        } else {
-            TREES
-        };
+        let own = (self.sharing == Sharing::Low).then(|| OwnDirectory::new(target, number));
+        let own = own.transpose()?;
+        own.iter().try_for_each(|own| plant(target, own))?;
+        let is_one = self.sharing == Sharing::High;
         Ok(Box::new(State {
             own,
-            trees,
+            trees: if is_one { 1 } else { TREES },
             random: Random::new(plan.seed, number),
         }))
     }
@@ -76,7 +72,7 @@ impl Workload for Lookup {
 impl Task for State {
     fn step(&mut self, target: &dyn Target) -> Result<Step> {
         let path = match &self.own {
-            Some(own) => format!("{own}/a/b/c/d/file"),
+            Some(own) => format!("{}/a/b/c/d/file", own.name),
             None => format!("tree{}/a/b/c/d/file", self.random.below(self.trees)),
         };
         target.stat(target.root(), &path)?;
@@ -84,13 +80,6 @@ impl Task for State {
     }
 
     fn finish(self: Box<Self>, target: &dyn Target) -> Result<()> {
-        let Some(own) = &self.own else {
-            return Ok(());
-        };
-        let directory: Node = target.directory(target.root(), own)?;
-        let emptied = empty(target, &directory);
-        target.close(directory);
-        emptied?;
-        target.remove_directory(target.root(), own)
+        self.own.map_or(Ok(()), |own| own.remove(target))
     }
 }

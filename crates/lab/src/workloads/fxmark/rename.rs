@@ -3,9 +3,7 @@
 
 use anyhow::Result;
 
-use super::super::{
-    About, Needs, Node, Plan, Step, Target, Task, Workload, own_directory, remove_own,
-};
+use super::super::{About, Needs, Node, OwnDirectory, Plan, Step, Target, Task, Workload};
 use super::Sharing;
 
 pub struct Rename {
@@ -14,8 +12,7 @@ pub struct Rename {
 }
 
 struct State {
-    number: u32,
-    own: Node,
+    own: OwnDirectory,
     /// The other directory, where there is one.
     shared: Option<Node>,
     names: [String; 2],
@@ -29,11 +26,7 @@ impl Workload for Rename {
 
     fn needs(&self, plan: &Plan) -> Needs {
         let tasks = u64::from(plan.tasks);
-        Needs {
-            bytes: tasks * 8192,
-            inodes: 2 * tasks + 1,
-            small_inodes: false,
-        }
+        Needs::of(tasks * 8192, 2 * tasks + 1)
     }
 
     fn prepare(&self, target: &dyn Target, _plan: &Plan) -> Result<()> {
@@ -44,7 +37,7 @@ impl Workload for Rename {
     }
 
     fn task(&self, target: &dyn Target, _plan: &Plan, number: u32) -> Result<Box<dyn Task>> {
-        let own = own_directory(target, number)?;
+        let own = OwnDirectory::new(target, number)?;
         target.close(target.create(&own, "here")?);
         let shared = match self.sharing {
             Sharing::Low => None,
@@ -52,7 +45,6 @@ impl Workload for Rename {
         };
         let names = ["here".to_owned(), format!("there{number}")];
         Ok(Box::new(State {
-            number,
             own,
             shared,
             names,
@@ -64,7 +56,7 @@ impl Workload for Rename {
 impl Task for State {
     fn step(&mut self, target: &dyn Target) -> Result<Step> {
         let [here, there] = &self.names;
-        let other = self.shared.as_ref().unwrap_or(&self.own);
+        let other = self.shared.as_ref().unwrap_or(&*self.own);
         if self.is_moved {
             target.rename(other, there, &self.own, here)?;
         } else {
@@ -84,6 +76,6 @@ impl Task for State {
             target.close(shared);
             removed?;
         }
-        remove_own(target, self.own, self.number)
+        self.own.remove(target)
     }
 }

@@ -2,16 +2,13 @@
 
 use anyhow::Result;
 
-use super::super::{
-    About, Needs, Node, Plan, Step, Target, Task, Workload, own_directory, remove_own,
-};
+use super::super::{About, Needs, Node, OwnDirectory, Plan, Step, Target, Task, Workload};
 use super::{BLOCK, SOURCE};
 
 pub struct Sync;
 
 struct State {
-    number: u32,
-    directory: Node,
+    directory: OwnDirectory,
     file: Node,
 }
 
@@ -26,21 +23,13 @@ impl Workload for Sync {
 
     fn needs(&self, plan: &Plan) -> Needs {
         let tasks = u64::from(plan.tasks);
-        Needs {
-            bytes: tasks * BLOCK as u64,
-            inodes: 2 * tasks,
-            small_inodes: false,
-        }
+        Needs::of(tasks * BLOCK as u64, 2 * tasks)
     }
 
     fn task(&self, target: &dyn Target, _plan: &Plan, number: u32) -> Result<Box<dyn Task>> {
-        let directory = own_directory(target, number)?;
+        let directory = OwnDirectory::new(target, number)?;
         let file = target.create(&directory, "file")?;
-        Ok(Box::new(State {
-            number,
-            directory,
-            file,
-        }))
+        Ok(Box::new(State { directory, file }))
     }
 }
 
@@ -53,6 +42,6 @@ impl Task for State {
 
     fn finish(self: Box<Self>, target: &dyn Target) -> Result<()> {
         target.close(self.file);
-        remove_own(target, self.directory, self.number)
+        self.directory.remove(target)
     }
 }
