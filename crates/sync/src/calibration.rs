@@ -36,6 +36,11 @@ const SAMPLES: usize = 1024;
 const LOG: usize = 1 << 14;
 /// Ticks of a stretch, at least.
 const LEAST: f64 = 1.0;
+/// Samples that are too few to tell which of them were disturbed.
+const FEW: usize = 16;
+/// Picoseconds that a stretch of so few samples takes at most: whoever else had the processor had it for
+/// longer, and one such sample would weigh as much as a thousand operations.
+const MOST_OF_FEW: f64 = 100e6;
 
 /// A place in the source and what is done there, in one number: sites lie eight bytes apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -96,15 +101,20 @@ impl Samples {
 
     /// The mean of those that nobody disturbed, in ticks.
     fn typical(&self) -> f64 {
-        let mut ticks = self.ticks.clone();
-        if ticks.is_empty() {
+        let mut seen = self.ticks.clone();
+        if seen.is_empty() {
             return 0.0;
         }
-        let middle = ticks.len() / 2;
-        let median = *ticks.select_nth_unstable(middle).1;
+        let middle = seen.len() / 2;
+        let median = *seen.select_nth_unstable(middle).1;
         let most = median.saturating_mul(10).max(100);
-        ticks.retain(|ticks| *ticks <= most);
-        ticks.iter().copied().map(f64::from).sum::<f64>() / ticks.len() as f64
+        seen.retain(|sample| *sample <= most);
+        let mean = seen.iter().copied().map(f64::from).sum::<f64>() / seen.len() as f64;
+        if self.ticks.len() < FEW {
+            mean.min(MOST_OF_FEW / ticks::picoseconds_per_tick())
+        } else {
+            mean
+        }
     }
 }
 
@@ -414,6 +424,14 @@ mod tests {
         assert!(samples.ticks.len() <= super::SAMPLES);
         let typical = samples.typical();
         assert!((40.0..60.0).contains(&typical), "{typical}");
+    }
+
+    #[test]
+    fn of_few_samples_none_weighs_as_much_as_a_turn_of_somebody_else() {
+        let mut samples = Samples::new();
+        samples.add(u32::MAX);
+        let nanoseconds = super::picoseconds(samples.typical()) / 1000;
+        assert!(nanoseconds <= 100_000, "{nanoseconds}");
     }
 
     #[test]
