@@ -6,8 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 use pext4_block::open_to_look;
-use pext4_ondisk::feature::Incompat;
-use pext4_ondisk::superblock::{self, Superblock};
+use pext4_ondisk::feature::{Compat, Incompat};
+use pext4_ondisk::superblock::{self, State, Superblock};
 
 /// Reads and checks an image's superblock. Takes no lock: the image may be mounted.
 ///
@@ -29,4 +29,16 @@ pub fn read(image: &Path) -> Result<Superblock> {
 /// Whether the journal must be replayed before the image is what it says.
 pub fn needs_replay(superblock: &Superblock) -> bool {
     superblock.features.has_incompat(Incompat::RECOVER)
+}
+
+/// What an image that was not closed cleanly needs next.
+pub fn unfinished(superblock: &Superblock) -> Option<&'static str> {
+    let has_journal = superblock.features.compat.contains(Compat::HAS_JOURNAL);
+    if needs_replay(superblock) {
+        Some("the next mount replays its journal")
+    } else if !has_journal && !superblock.state.contains(State::CLEAN) {
+        Some("it has no journal, so `e2fsck -f` must check it")
+    } else {
+        None
+    }
 }

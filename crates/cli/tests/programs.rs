@@ -4,19 +4,20 @@
 mod common;
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use common::{Place, is_root, run};
+use common::{Place, fail, has, is_root, pext4, run, succeed};
 use rustix::fs::{
     AtFlags, CWD, IFlags, RenameFlags, Timespec, Timestamps, UTIME_NOW, ioctl_getflags,
     ioctl_setflags, renameat_with, utimensat,
 };
+use rustix::io::Errno;
 
 fn modified(path: &Path) -> (i64, i64) {
     let told = fs::metadata(path).expect("it is there");
@@ -249,4 +250,88 @@ fn a_move_leaves_a_whiteout() {
     let left = fs::metadata(&old).unwrap();
     assert!(left.file_type().is_char_device() && left.rdev() == 0);
     mount.unmount();
+}
+
+#[test]
+fn fstrim_gives_back_what_nobody_needs() {
+    if !is_root() || !has("fstrim") {
+        return;
+    }
+    let Some(place) = Place::new("64M") else {
+        return;
+    };
+    let mount = place.mount(&["-o", "allow_other"]);
+    fs::set_permissions(&place.point, fs::Permissions::from_mode(0o777)).unwrap();
+    let file = File::create(mount.path("large")).unwrap();
+    (&file).write_all(&vec![7; 24 << 20]).unwrap();
+    fs::write(mount.path("kept"), vec![8; 1 << 20]).unwrap();
+    rustix::fs::sync();
+    file.sync_all().unwrap();
+    let taken = || fs::metadata(&place.image).unwrap().blocks() * 512;
+    let before = taken();
+    file.set_len(0).unwrap();
+    drop(file);
+    let trim = || {
+        let mut command = Command::new("fstrim");
+        command.arg(&place.point);
+        command
+    };
+    let refused = run(trim().uid(1000).gid(1000));
+    assert!(!refused.status.success());
+    succeed(&mut trim());
+    assert!(
+        taken() + (23 << 20) < before,
+        "{before} bytes, now {}",
+        taken()
+    );
+    assert_eq!(fs::read(mount.path("kept")).unwrap(), vec![8; 1 << 20]);
+    mount.unmount();
+}
+
+/// A mount whose image takes no bytes behind 48 MiB, in the foreground, and what it says.
+fn mount_on_a_small_disk(place: &Place) -> (std::process::Child, BufReader<impl Read>) {
+    const SCRIPT: &str = "trap '' XFSZ; ulimit -f 98304; exec \"$0\" mount -f \"$1\" \"$2\"";
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", SCRIPT, env!("CARGO_BIN_EXE_pext4")])
+        .arg(&place.image)
+        .arg(&place.point);
+    let mut server = shell.stderr(Stdio::piped()).spawn().expect("sh");
+    let mut said = BufReader::new(server.stderr.take().expect("a pipe"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("a line");
+    assert!(line.contains("Ctrl-C ends the mount"), "{line}");
+    (server, said)
+}
+
+#[test]
+fn a_mount_that_had_to_stop_says_why_and_what_to_do() {
+    for (features, next) in [
+        ("has_journal", "the next mount replays its journal"),
+        ("^has_journal", "`e2fsck -f` must check it"),
+    ] {
+        let Some(place) = Place::empty_if_mountable() else {
+            return;
+        };
+        succeed(pext4(["mkfs", "-q", "--size", "64M", "-O", features]).arg(&place.image));
+        let (mut server, mut said) = mount_on_a_small_disk(&place);
+        let mount = place.guard();
+        let mut file = File::create(mount.path("file")).unwrap();
+        let stopped = (0..64).find_map(|_| {
+            let written = file.write_all(&[7; 1 << 20]);
+            written.and_then(|()| file.sync_all()).err()
+        });
+        assert!(stopped.is_some(), "all was written");
+        drop(file);
+        let refused = fs::create_dir(mount.path("later")).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(Errno::ROFS.raw_os_error()));
+        let told = fail(pext4(["umount"]).arg(&place.point), 1);
+        assert!(told.contains(next), "{told}");
+        assert!(!server.wait().unwrap().success());
+        let mut rest = String::new();
+        said.read_to_string(&mut rest).unwrap();
+        assert!(rest.contains("the volume is read-only now"), "{rest}");
+        assert!(rest.contains("cannot write"), "{rest}");
+        mount.forget();
+    }
 }

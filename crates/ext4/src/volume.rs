@@ -9,6 +9,7 @@ use pext4_sync::atomic::AtomicU32;
 use pext4_sync::{Mutex, meter};
 
 use crate::dir::DirectorySettings;
+use crate::error::Error;
 use crate::inode::table::Inodes;
 use crate::mbcache::AttributeCacheStatistics;
 use crate::statistics::{Report, Section};
@@ -44,6 +45,13 @@ impl Volume {
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.inodes.store.is_read_only()
+    }
+
+    /// Why writing has stopped, if an error of the device or the journal stopped it.
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        let journal = self.inodes.store.try_journal()?;
+        journal.failure().map(Error::Journal)
     }
 
     /// The inodes that callers hold at this moment.

@@ -27,10 +27,11 @@ fn checked(volume: Volume, image: &Image) {
 }
 
 fn is_inline(volume: &Volume, inode: InodeNumber) -> bool {
-    // Users do not see the flag; a file without extents that has bytes shows it.
     let attributes = volume.attributes(inode).expect("it is there");
     let ranges = volume.extents(inode, 0, 8).expect("sound");
-    ranges.is_empty() && attributes.sectors <= 8 && attributes.size > 0
+    let without_blocks = ranges.is_empty() && attributes.sectors <= 8 && attributes.size > 0;
+    assert!(!without_blocks || attributes.flags & INLINE != 0, "told");
+    without_blocks
 }
 
 fn content(volume: &Volume, inode: InodeNumber) -> Vec<u8> {
@@ -56,6 +57,14 @@ fn resize(volume: &Volume, inode: InodeNumber, size: u64) {
         ..SetAttributes::default()
     };
     volume.set_attributes(inode, &change).expect("resized");
+}
+
+fn set_flags(volume: &Volume, inode: InodeNumber, flags: u32) -> Result<u32, Error> {
+    let change = SetAttributes {
+        flags: Some(flags),
+        ..SetAttributes::default()
+    };
+    Ok(volume.set_attributes(inode, &change)?.flags)
 }
 
 fn pattern(length: usize) -> Vec<u8> {
@@ -328,4 +337,30 @@ fn damaged_content_is_told() {
             other => panic!("{request}: {other:?}"),
         }
     }
+}
+
+#[test]
+fn flags_are_told_and_set_beside_content() {
+    const NODUMP: u32 = 0x40;
+    const JOURNAL_DATA: u32 = 0x4000;
+    let Some(image) = image(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let made = volume.make_directory(ROOT, b"folder", &New::default());
+    let folder = made.expect("a directory").inode;
+    let file = file(&volume, b"file", b"short");
+    for inode in [folder, file] {
+        let told = volume.attributes(inode).expect("there").flags;
+        assert_eq!(told & INLINE, INLINE, "{told:#x}");
+        // A program hands back what it was told, or only what it knows.
+        for form in [told, told & !INLINE] {
+            let set = set_flags(&volume, inode, form | NODUMP).expect("nodump");
+            assert_eq!(set, told | NODUMP);
+        }
+        let error = set_flags(&volume, inode, told | JOURNAL_DATA).expect_err("not done here");
+        assert!(error.is(Refusal::NotSupported), "{error}");
+    }
+    assert_eq!(content(&volume, file), b"short");
+    checked(volume, &image);
 }

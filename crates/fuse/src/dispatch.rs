@@ -184,14 +184,23 @@ impl Dispatch {
     /// The number for the caller; what the caller cannot be told is complained about.
     fn errno(&self, error: &Error) -> Errno {
         match error {
+            Error::Refused(Refusal::ReadOnly) | Error::Journal(_) => self.tell_failure(error),
             Error::Refused(_) => {}
-            Error::Journal(_) if self.volume.is_read_only() => {
-                self.complaints
-                    .say(&format!("the volume is read-only now: {error}"));
-            }
             _ => self.complaints.say(&error.to_string()),
         }
         Errno(error.errno())
+    }
+
+    /// Says why the volume takes no changes any more. What failed may have been a part of what was
+    /// asked for, and then nobody has heard of it.
+    fn tell_failure(&self, error: &Error) {
+        let failure = self.volume.failure();
+        if let Some(failure) = failure {
+            let text = format!("the volume is read-only now: {failure}");
+            self.complaints.say(&text);
+        } else if matches!(error, Error::Journal(_)) {
+            self.complaints.say(&error.to_string());
+        }
     }
 
     fn answer<T>(&self, result: Result<T, Error>) -> Answer<T> {

@@ -27,8 +27,8 @@ pub enum EndError {
     /// The transport failed before the directory was unmounted.
     #[error("the connection to the kernel failed: {0}")]
     Connection(io::Error),
-    /// The volume was not closed cleanly; its journal is replayed by the next mount.
-    #[error("the image was not closed cleanly, the next mount replays its journal: {0}")]
+    /// The volume was not closed cleanly; the next mount replays its journal, if it has one.
+    #[error("the image was not closed cleanly: {0}")]
     Close(pext4_fs::Error),
     /// A thread kept the volume; what was written so far is durable.
     #[error("a thread of the server failed; the next mount replays the journal")]

@@ -92,7 +92,7 @@ bitflags! {
         const CASEFOLD = 0x4000_0000;
 
         /// What users may see.
-        const USER_VISIBLE = 0x604B_DFFF;
+        const USER_VISIBLE = 0x725B_DFFF;
         /// What users may change.
         const USER_MODIFIABLE = 0x604B_80FF;
     }

@@ -40,9 +40,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let image = mount.source.clone();
     mount::unmount(&mount.directory).context("cannot unmount")?;
     wait_until_closed(&image, mount.read_only)?;
-    if !mount.read_only && superblock::needs_replay(&superblock::read(&image)?) {
+    if !mount.read_only
+        && let Some(next) = superblock::unfinished(&superblock::read(&image)?)
+    {
         bail!(
-            "{}: it is unmounted, but was not closed cleanly; the next mount replays its journal",
+            "{}: it is unmounted, but was not closed cleanly; {next}",
             image.display()
         );
     }

@@ -148,6 +148,15 @@ impl Buddy {
         bits::next_clear(&self.levels[0], start, end).unwrap_or(end) - start
     }
 
+    /// The first free run in `from..end`, cut there.
+    #[must_use]
+    pub fn next_run(&self, from: u32, end: u32) -> Option<Span> {
+        let end = end.min(self.blocks);
+        let start = bits::next_set(&self.levels[0], from, end)?;
+        let length = self.run_at(start, end - start);
+        Some(Span { start, length })
+    }
+
     /// The first aligned free run of 2^order blocks at or behind `from`.
     #[must_use]
     pub fn find_aligned(&self, from: u32, order: u32) -> Option<Span> {

@@ -31,6 +31,7 @@ mod open;
 mod preallocation;
 pub(crate) mod slot;
 mod stream_goals;
+mod trim;
 mod visit;
 mod waiting;
 

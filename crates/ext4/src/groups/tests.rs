@@ -382,3 +382,48 @@ fn with_discard_the_device_forgets_freed_blocks_once_that_is_durable() {
     ground.commit();
     assert_eq!(ground.block(run.start), [0; 4096]);
 }
+
+#[test]
+fn trimming_forgets_free_runs_and_nothing_else() {
+    let Some(ground) = Ground::make(&["-b", "4096"], "64M") else {
+        return;
+    };
+    let mut handle = ground.handle();
+    let taken = |handle: &mut _, goal| {
+        let request = Request::one(InodeNumber(12), BlockNumber(goal));
+        let run = ground.groups.allocate(handle, &request);
+        run.expect("space").start.get()
+    };
+    let own = taken(&mut handle, 9000);
+    let other = taken(&mut handle, own + 3);
+    assert_eq!(other, own + 3, "two blocks between them");
+    let freed = taken(&mut handle, own + 20);
+    drop(handle);
+    ground.commit();
+    let mut handle = ground.handle();
+    let free = ground.groups.free(&mut handle, BlockNumber(freed), 1);
+    free.expect("allocated above");
+    drop(handle);
+    for block in own - 1..own + 22 {
+        let written = ground.device.write_at(block * 4096, &[7; 4096]);
+        written.expect("inside");
+    }
+    let trimmed = ground.groups.trim(&(own - 1..own + 22), 3);
+    let kept = |block: u64| ground.block(BlockNumber(block)) == [7; 4096];
+    let expected = |block: &u64| {
+        let short = own - 1..own + 4;
+        // What was freed is still needed after a power cut.
+        short.contains(block) || *block == freed || *block == freed + 1
+    };
+    for block in own - 1..own + 22 {
+        assert_eq!(kept(block), expected(&block), "block {block}");
+    }
+    assert_eq!(trimmed.expect("the device can"), 16);
+    ground.commit();
+    assert_eq!(ground.groups.trim(&(own..own + 22), 1).expect("it can"), 20);
+    assert!(kept(own) && kept(other) && !kept(freed));
+    assert_eq!(
+        ground.groups.trim(&(0..u64::MAX), 32768).expect("it can"),
+        0
+    );
+}

@@ -104,11 +104,13 @@ fn comes_with_appending(change: &SetAttributes) -> bool {
 /// `EXT4_EOFBLOCKS_FL`, which nobody sets any more and checkers complain of.
 const OBSOLETE: InodeFlags = InodeFlags::from_bits_retain(0x40_0000);
 
-/// Flags that are part of the file's form, or stand for what this version does not do.
+/// Flags that users may change elsewhere, and that here are part of the file's form or stand for
+/// what this version does not do. Others that users see and may not change are passed over, as
+/// Linux does: who sets a flag hands back those that it was told.
 const FIXED: InodeFlags = OBSOLETE
     .union(InodeFlags::EXTENTS)
-    .union(InodeFlags::INLINE_DATA)
     .union(InodeFlags::JOURNAL_DATA)
+    .union(InodeFlags::DAX)
     .union(InodeFlags::PROJINHERIT)
     .union(InodeFlags::CASEFOLD);
 

@@ -18,6 +18,7 @@ mod reap;
 mod rename;
 mod symlink;
 mod sync;
+mod trim;
 mod values;
 mod xattr;
 

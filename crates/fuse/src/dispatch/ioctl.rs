@@ -1,4 +1,5 @@
-//! The few commands of `ioctl(2)` that ext4 files answer: flags, generation, and the volume's label.
+//! The few commands of `ioctl(2)` that ext4 files answer: flags, generation, the volume's label, and
+//! `FITRIM`, by which `fstrim` gives free space back.
 //!
 //! The kernel passes the sizes that a command's number names and copies back what it gets.
 
@@ -13,6 +14,7 @@ const GET_EXTENDED: u32 = 0x801c_581f;
 const SET_EXTENDED: u32 = 0x401c_5820;
 const GET_LABEL: u32 = 0x8100_9431;
 const SET_LABEL: u32 = 0x4100_9432;
+const TRIM: u32 = 0xc018_5879;
 
 /// The file's map is a tree of extents.
 const EXTENTS: u32 = 0x0008_0000;
@@ -106,9 +108,24 @@ impl Dispatch {
                 self.answer(self.volume.set_label(label))?;
                 Ok(Vec::new())
             }
-            SET_LABEL => Err(Errno::NOT_PERMITTED),
+            TRIM if caller.is_root() => self.trim(input),
+            SET_LABEL | TRIM => Err(Errno::NOT_PERMITTED),
             _ => Err(Errno::NO_SUCH_COMMAND),
         }
+    }
+
+    /// Start, length and least length of a run come as three numbers of 64 bits; what was given back
+    /// goes where the length was.
+    fn trim(&self, input: &[u8]) -> Answer<Vec<u8>> {
+        let mut range: [u8; 24] = *input.first_chunk().ok_or(Errno::INVALID)?;
+        let field = |at: usize| {
+            let bytes = range[at..].first_chunk().expect("one of three fields");
+            u64::from_le_bytes(*bytes)
+        };
+        let (start, length, least) = (field(0), field(8), field(16));
+        let trimmed = self.answer(self.volume.trim(start, length, least))?;
+        range[8..16].copy_from_slice(&trimmed.to_le_bytes());
+        Ok(range.to_vec())
     }
 
     fn present(&self, inode: InodeNumber) -> Answer<Attributes> {

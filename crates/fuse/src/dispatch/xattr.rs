@@ -117,12 +117,16 @@ impl Dispatch {
         self.answer(self.volume.set_xattr(inode, name, value, mode))
     }
 
-    /// Removes an extended attribute.
+    /// Removes an extended attribute; a list may be missing.
     ///
     /// # Errors
     /// `ENODATA` if there is none; the volume's.
     pub fn remove_xattr(&self, node: u64, name: &[u8]) -> Answer<()> {
-        self.answer(self.volume.remove_xattr(Self::inode(node)?, name))
+        let removed = self.volume.remove_xattr(Self::inode(node)?, name);
+        if is_list(name) {
+            return self.unless(removed, Refusal::NoAttribute).map(drop);
+        }
+        self.answer(removed)
     }
 
     /// The list of a node, if it has one.

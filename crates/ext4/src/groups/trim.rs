@@ -1,0 +1,73 @@
+//! Telling the device which blocks nobody has.
+//!
+//! What the buddy calls free may be given to somebody at any time, so a group is held while the device
+//! forgets its free runs. Blocks that a transaction freed which is not durable, and those set aside
+//! for a file, are not free there.
+
+use std::ops::Range;
+
+use pext4_ondisk::GroupNumber;
+
+use super::Groups;
+use crate::error::{Error, Refusal, Result};
+
+impl Groups {
+    /// Has the device forget the free blocks of a range that lie in runs of at least `least`; answers
+    /// how many they are.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NotSupported)` where the device cannot forget; `Io`.
+    pub fn trim(&self, range: &Range<u64>, least: u32) -> Result<u64> {
+        let mut trimmed = 0;
+        for number in self.store.geometry.groups() {
+            let part = self.part_of_group(number, range);
+            if !part.is_empty() && self.slot(number).free_hint() > 0 {
+                self.make_room_for(number);
+                trimmed += self.trim_group(number, part, least)?;
+            }
+        }
+        self.report();
+        Ok(trimmed)
+    }
+
+    /// The blocks of a group that lie in a range, counted from the group's first.
+    fn part_of_group(&self, number: GroupNumber, range: &Range<u64>) -> Range<u32> {
+        let geometry = &self.store.geometry;
+        let first = geometry.first_block(number).get();
+        let length = geometry.blocks_in(number);
+        let within = |block: u64| {
+            let at = u32::try_from(block.saturating_sub(first));
+            at.map_or(length, |at| at.min(length))
+        };
+        within(range.start)..within(range.end)
+    }
+
+    fn trim_group(&self, number: GroupNumber, part: Range<u32>, least: u32) -> Result<u64> {
+        let first = self.store.geometry.first_block(number).get();
+        let mut held = self.hold(number);
+        if !held.load_blocks() {
+            return Ok(0);
+        }
+        let buddy = &held.blocks().buddy;
+        let (mut at, mut trimmed) = (part.start, 0);
+        while let Some(run) = buddy.next_run(at, part.end) {
+            at = run.end();
+            if run.length >= least {
+                self.forget(first + u64::from(run.start), u64::from(run.length))?;
+                trimmed += u64::from(run.length);
+            }
+        }
+        Ok(trimmed)
+    }
+
+    fn forget(&self, start: u64, length: u64) -> Result<()> {
+        let block_size = u64::from(self.store.block_size());
+        let device = &self.store.device;
+        match device.discard(start * block_size, length * block_size) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Refusal::NotSupported.into()),
+            Err(error) => Err(Error::Io(error)),
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Giving free space back to the device, on demand.
+
+use crate::error::{Refusal, Result};
+use crate::volume::Volume;
+
+impl Volume {
+    /// Tells the device that nobody needs the free blocks that lie wholly in `length` bytes from
+    /// `start` on, in runs of at least `least` bytes (`FITRIM`); answers how many bytes they are. What
+    /// was removed before the call is free in it.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(Invalid)` for a range behind the end or shorter than a block, and for runs longer than
+    /// a group; `Refused(NotSupported)` where the device cannot forget; `Refused(ReadOnly)`, `Io`.
+    pub fn trim(&self, start: u64, length: u64, least: u64) -> Result<u64> {
+        let store = &self.inodes.store;
+        let block_size = u64::from(store.block_size());
+        let first = start.div_ceil(block_size);
+        let end = start.saturating_add(length) / block_size;
+        let least = least.div_ceil(block_size);
+        if first >= store.geometry.blocks_count || length < block_size {
+            return Err(Refusal::Invalid.into());
+        }
+        let group = u64::from(store.geometry.blocks_per_group);
+        let least = u32::try_from(least).ok().filter(|_| least <= group);
+        let least = least.ok_or(Refusal::Invalid)?;
+        self.run(|| {
+            store.check_writable()?;
+            store.journal().commit_running()?;
+            let trimmed = self.inodes.groups.trim(&(first..end), least)?;
+            Ok(trimmed * block_size)
+        })
+    }
+}
