@@ -133,7 +133,9 @@ impl<'a, I: Input> Reader<'a, I> {
         self.count(&entry.name, entry.stored)?;
         if entry.kind == Kind::File {
             let Some(place) = self.entries.input().take_content(entry.stored)? else {
-                return Err(self.unsound_entry(&entry.name, "the archive ends inside it: it was cut short"));
+                return Err(
+                    self.unsound_entry(&entry.name, "the archive ends inside it: it was cut short")
+                );
             };
             record.facts.content = place;
             record.segments = entry.segments;
