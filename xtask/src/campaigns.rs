@@ -36,12 +36,23 @@ pub fn crash(effort: u64) -> Result<()> {
     whole(&["crash::", "faults::", "orphans::"], effort)
 }
 
-/// Random operations: one thread and many, full volumes, spoilt images, the kernel.
+/// Random operations: one thread and many, full volumes, spoilt images, the kernel; and the checker
+/// beside e2fsck.
 pub fn soak(effort: u64) -> Result<()> {
     whole(
         &["single::", "threads::", "full::", "hostile::", "kernel_"],
         effort,
-    )
+    )?;
+    let arguments = [
+        "test",
+        "--release",
+        "-p",
+        "pext4-image",
+        "--test",
+        "check",
+        "beside::",
+    ];
+    execute(cargo(&arguments).env("PEXT4_TEST_EFFORT", effort.to_string()))
 }
 
 /// Settings of the scaling mechanisms that [`settings`] goes through: the named ones, and those that

@@ -35,6 +35,33 @@ impl Time {
         }
     }
 
+    /// From seconds since 1970 in decimal digits, with a fraction behind a point, of which digits behind
+    /// the ninth do not count; negative before 1970.
+    #[must_use]
+    pub fn from_decimal(text: &str) -> Option<Self> {
+        let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+        let seconds: i64 = match whole {
+            "" | "-" if !fraction.is_empty() => 0,
+            whole => whole.parse().ok()?,
+        };
+        if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        let digits = fraction.bytes().chain(std::iter::repeat(b'0')).take(9);
+        let nanoseconds = digits.fold(0, |number, digit| number * 10 + u32::from(digit - b'0'));
+        if whole.starts_with('-') && nanoseconds > 0 {
+            // -1.25 is a quarter of a second before -1.
+            return Some(Self {
+                seconds: seconds.checked_sub(1)?,
+                nanoseconds: LAST_NANOSECOND + 1 - nanoseconds,
+            });
+        }
+        Some(Self {
+            seconds,
+            nanoseconds,
+        })
+    }
+
     /// From the two words of an inode, or from the first alone.
     #[must_use]
     pub fn decode(seconds: u32, extra: Option<u32>) -> Self {
@@ -133,6 +160,27 @@ mod tests {
         assert_eq!(Time::decode(u32::MAX, Some(3)), Time::from_seconds(-1));
         let (low, extra) = Time::from_seconds(AMBIGUOUS.end - 1).encode();
         assert_eq!(Time::decode(low, Some(extra)).seconds, AMBIGUOUS.start - 1);
+    }
+
+    #[test]
+    fn decimals_have_fractions_and_signs() {
+        let at = |seconds, nanoseconds| {
+            Some(Time {
+                seconds,
+                nanoseconds,
+            })
+        };
+        assert_eq!(Time::from_decimal("12"), at(12, 0));
+        assert_eq!(Time::from_decimal("12.5"), at(12, 500_000_000));
+        assert_eq!(Time::from_decimal("-0.75"), at(-1, 250_000_000));
+        assert_eq!(Time::from_decimal("-.75"), at(-1, 250_000_000));
+        assert_eq!(Time::from_decimal("-3"), at(-3, 0));
+        assert_eq!(Time::from_decimal("1.0000000019"), at(1, 1));
+        for text in ["", "-", ".", "x", "1.-5", "1.5x", "99999999999999999999"] {
+            assert_eq!(Time::from_decimal(text), None, "{text}");
+        }
+        let first = format!("{}.5", i64::MIN);
+        assert_eq!(Time::from_decimal(&first), None);
     }
 
     #[test]

@@ -489,6 +489,7 @@ fn decode_entry(
         },
     };
     let (index, hash) = (raw.e_name_index, raw.e_hash.get());
+    let hash = without_padding(raw, name, region, hash);
     Ok(Attribute {
         index,
         name: name.into(),
@@ -524,6 +525,30 @@ fn encode_list(attributes: &[&Attribute], region: &mut [u8], start: usize) -> Re
         at += attribute.entry_space();
     }
     Ok(())
+}
+
+/// The hash, of which a value that ends inside a word has the bytes behind it up to the word's end.
+/// They are zero but where somebody left others there; they are not kept, so one that is right with
+/// them becomes the one that is right without.
+fn without_padding(raw: &RawEntry, name: &[u8], region: &[u8], hash: u32) -> u32 {
+    let Some((start, end)) = value_range(raw).filter(|_| raw.e_value_inum.get() == 0) else {
+        return hash;
+    };
+    let bytes = region
+        .get(start..)
+        .and_then(|rest| rest.get(..padded(end - start)));
+    match bytes {
+        Some(bytes) if bytes[end - start..].iter().any(|&byte| byte != 0) => {
+            let is_right =
+                hash == entry_hash(name, bytes) || hash == signed_entry_hash(name, bytes);
+            if is_right {
+                entry_hash(name, &bytes[..end - start])
+            } else {
+                hash
+            }
+        }
+        _ => hash,
+    }
 }
 
 fn encode_entry(attribute: &Attribute, value_at: usize) -> RawEntry {

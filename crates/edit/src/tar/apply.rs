@@ -8,13 +8,14 @@
 use std::collections::HashSet;
 use std::io::Read;
 
-use pext4_fs::{FileType, Refusal};
+use pext4_fs::{DeviceNumber, FileType, Refusal};
 use pext4_ondisk::acl;
 use pext4_ondisk::acl::text::List;
+use pext4_tar::{Entry, Kind};
 
-use super::read::{Archive, Entry};
+use super::read::Archive;
 use crate::change::{Change, last_name};
-use crate::error::{At, EditError, Result, refuse};
+use crate::error::{At, EditError, Result, Shown, refuse};
 use crate::plant::{Filler, Overrides, Planter};
 use crate::session::EditSession;
 use crate::source::Facts;
@@ -76,17 +77,13 @@ impl Unpacker<'_> {
     fn unpack(&mut self, archive: &mut Archive<'_>, entry: &Entry) -> Result<()> {
         let path = self.inside(&entry.name, &entry.name)?;
         let kind = match entry.kind {
-            b'0' => FileType::Regular,
-            b'1' => return self.link(entry, &path),
-            b'2' => FileType::Symlink,
-            b'3' => FileType::CharacterDevice,
-            b'4' => FileType::BlockDevice,
-            b'5' => FileType::Directory,
-            b'6' => FileType::Fifo,
-            other => {
-                let problem = format!("its type `{}` is unknown", other.escape_ascii());
-                return Err(bad(entry, problem));
-            }
+            Kind::File => FileType::Regular,
+            Kind::HardLink => return self.link(entry, &path),
+            Kind::Symlink => FileType::Symlink,
+            Kind::CharacterDevice => FileType::CharacterDevice,
+            Kind::BlockDevice => FileType::BlockDevice,
+            Kind::Directory => FileType::Directory,
+            Kind::Fifo => FileType::Fifo,
         };
         self.done.files += 1;
         let facts = self.facts(entry, kind)?;
@@ -110,8 +107,9 @@ impl Unpacker<'_> {
         entry: &Entry,
         filler: &mut Filler<'_>,
     ) -> Result<()> {
-        for (start, length) in &entry.runs {
-            let (mut at, end) = (*start, start + length);
+        let whole = [0..entry.stored];
+        for run in entry.segments.as_deref().unwrap_or(&whole) {
+            let (mut at, end) = (run.start, run.end);
             while at < end {
                 let room = usize::try_from(end - at).map_or(PIECE, |left| left.min(PIECE));
                 let read = archive.read(entry, &mut self.piece[..room])?;
@@ -216,21 +214,28 @@ impl Unpacker<'_> {
 
     fn facts(&self, entry: &Entry, kind: FileType) -> Result<Facts> {
         let mut xattrs = Vec::new();
-        for (name, value) in &entry.xattrs {
-            let value = if acl::is_list(name) {
-                let list = acl::stored(value);
+        for (name, value) in entry.attributes.attributes() {
+            let value = value.map_err(|problem| {
+                bad(entry, format!("its attribute {}: {problem}", Shown(&name)))
+            })?;
+            let value = if acl::is_list(&name) {
+                let list = acl::stored(&value);
                 list.map_err(|_| bad(entry, "its access control list makes no sense"))?
             } else {
-                value.clone()
+                value
             };
-            xattrs.push((name.clone(), value));
+            xattrs.push((name, value));
         }
         let mut permissions = entry.permissions;
-        for (name, text) in &entry.lists {
+        let lists = [
+            (acl::ACCESS, &entry.access_list),
+            (acl::DEFAULT, &entry.default_list),
+        ];
+        for (name, text) in lists {
             let list = List::parse(text).map_err(|problem| bad(entry, problem.to_string()))?;
             let Some(list) = list else { continue };
             check_list(entry, kind, name)?;
-            if *name == acl::ACCESS {
+            if name == acl::ACCESS {
                 permissions = permissions & 0o7000 | list.permissions();
             }
             xattrs.retain(|(other, _)| other != name);
@@ -244,7 +249,10 @@ impl Unpacker<'_> {
             accessed: entry.accessed.unwrap_or(entry.modified),
             modified: entry.modified,
             size: entry.size,
-            device: entry.device,
+            device: DeviceNumber {
+                major: entry.device.0,
+                minor: entry.device.1,
+            },
             target: entry.link.clone(),
             xattrs,
             identity: None,

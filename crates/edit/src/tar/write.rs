@@ -16,8 +16,8 @@ use pext4_fs::{FileType, Time};
 use pext4_ondisk::acl;
 use pext4_ondisk::acl::text::List;
 use pext4_ondisk::xattr::pax;
+use pext4_tar::{BLOCK, checksum};
 
-use super::{BLOCK, LISTS, checksum};
 use crate::error::{EditError, On, Result};
 use crate::progress::Progress;
 use crate::reader::{Reader, check_depth};
@@ -27,6 +27,11 @@ use crate::tree::{Image, Place, next_data};
 /// Largest numbers in the octal fields of 8 and of 12 bytes.
 const MOST_SHORT: u64 = 0o777_7777;
 const MOST_LONG: u64 = 0o777_7777_7777;
+/// Pax records with access control lists in text, and the attribute that each one is.
+const LISTS: [(&[u8], &[u8]); 2] = [
+    (b"SCHILY.acl.access", acl::ACCESS),
+    (b"SCHILY.acl.default", acl::DEFAULT),
+];
 /// Runs of data that a sparse header holds, and that each block behind it holds.
 const RUNS_IN_HEADER: usize = 4;
 const RUNS_IN_BLOCK: usize = 21;

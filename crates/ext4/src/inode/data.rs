@@ -353,7 +353,9 @@ impl Inodes {
         self.store.check_writable()?;
         if inode.is_inline() && end <= inode.inline_room()? {
             let reached = if keep_size { 0 } else { end };
-            return self.extend_inline(inode, reached).map(|_| ());
+            if self.extend_inline(inode, reached)? {
+                return Ok(());
+            }
         }
         if inode.is_inline() {
             self.move_out(inode)?;
@@ -403,8 +405,8 @@ impl Inodes {
             .checked_add(length)
             .ok_or(Refusal::FileTooLarge)?
             .min(self.largest_size(inode));
-        if inode.is_inline() {
-            return self.punch_inline(inode, offset, end);
+        if inode.is_inline() && self.punch_inline(inode, offset, end)? {
+            return Ok(());
         }
         let first = offset.div_ceil(block_bytes);
         let last = end / block_bytes;
@@ -432,7 +434,7 @@ impl Inodes {
             return Err(Refusal::NoSuchOffset.into());
         }
         if inode.is_inline() {
-            return Ok(if data { offset } else { size });
+            return self.seek_inline(inode, offset, data);
         }
         let mut position = offset;
         while position < size {

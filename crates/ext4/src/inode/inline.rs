@@ -7,6 +7,9 @@
 //! journalled, `fdatasync` waits for the transaction that changed it, and there is no tail behind
 //! the end of the file: what is set aside beyond the size is not trusted to be zero.
 //!
+//! A file may be longer than what lies in its inode, even than what could: it ends in zeroes then.
+//! `mke2fs -d` leaves files like that which hold little or nothing but holes.
+//!
 //! Locking: as in `data`; the content changes under the inode's lock held for writing. Up to 60
 //! bytes are read from what is published of the inode, without a lock; the rest under the state's.
 
@@ -20,7 +23,7 @@ use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::inode::{Inode as Slot, InodeFlags};
 use pext4_ondisk::{BlockNumber, Corrupt};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::inode::data::{MAP_CREDITS, SLOT_CREDITS};
 use crate::inode::table::Inodes;
 use crate::inode::{Inode, Reach, present};
@@ -45,7 +48,7 @@ impl Inode {
             .map_err(|corrupt| corrupt.in_inode(self.number()).into())
     }
 
-    /// The content that lies in the inode, up to its size.
+    /// The content that lies in the inode, up to its size; a file that is longer ends in zeroes.
     pub(crate) fn inline_content(&self) -> Result<Vec<u8>> {
         let size = usize::try_from(self.size()).unwrap_or(usize::MAX);
         let root = self.root();
@@ -53,12 +56,6 @@ impl Inode {
             return Ok(content.to_vec());
         }
         let mut content = self.inline_area()?;
-        if size > content.len() {
-            let problem = format!("size is {size}, there are {} bytes", content.len());
-            return Err(Corrupt::new(STRUCTURE, problem)
-                .in_inode(self.number())
-                .into());
-        }
         content.truncate(size);
         Ok(content)
     }
@@ -142,7 +139,8 @@ impl Inodes {
         }
         let (size, most) = (slot.size, slot.inline_content()?.len() as u64);
         let is_sound = match file_type {
-            FileType::Regular | FileType::Symlink => size <= most,
+            FileType::Regular => true,
+            FileType::Symlink => size <= most,
             FileType::Directory if slot.flags.contains(InodeFlags::INDEX) => {
                 return corrupt("is a directory with an index");
             }
@@ -159,17 +157,29 @@ impl Inodes {
     /// Reads from content in the inode.
     pub(super) fn read_inline(&self, inode: &Inode, offset: u64, into: &mut [u8]) -> Result<usize> {
         let content = inode.inline_content()?;
+        let left = usize::try_from(inode.size().saturating_sub(offset)).unwrap_or(usize::MAX);
+        let count = left.min(into.len());
+        let (into, _) = into.split_at_mut(count);
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        let Some(rest) = content.get(start..) else {
-            return Ok(0);
-        };
-        let count = rest.len().min(into.len());
-        into[..count].copy_from_slice(&rest[..count]);
+        let rest = content.get(start..).unwrap_or(&[]);
+        let (here, behind) = into.split_at_mut(rest.len().min(count));
+        here.copy_from_slice(&rest[..here.len()]);
+        behind.fill(0);
         Ok(count)
     }
 
-    /// Writes into content in the inode, if it ends where there is room. If not, the content has
-    /// moved out and nothing is written: false.
+    /// The next offset at or after `offset`, which lies in the file, that holds data (or a hole).
+    pub(super) fn seek_inline(&self, inode: &Inode, offset: u64, data: bool) -> Result<u64> {
+        let end = inode.inline_content()?.len() as u64;
+        match data {
+            true if offset < end => Ok(offset),
+            true => Err(Refusal::NoSuchOffset.into()),
+            false => Ok(offset.max(end)),
+        }
+    }
+
+    /// Writes into content in the inode, if the file fits there. If not, the content has moved out
+    /// and nothing is written: false.
     pub(super) fn write_inline(
         &self,
         inode: &Arc<Inode>,
@@ -177,51 +187,48 @@ impl Inodes {
         from: &[u8],
     ) -> Result<bool> {
         let end = offset.saturating_add(from.len() as u64);
-        let write = |content: &mut Vec<u8>| {
-            let range = within(offset, end);
-            content.resize(content.len().max(range.end), 0);
-            content[range].copy_from_slice(from);
-        };
-        self.change_inline(inode, end, write)
+        let size = inode.size().max(end);
+        self.change_inline(inode, size, |content| {
+            content[within(offset, end)].copy_from_slice(from);
+        })
     }
 
     /// Gives content in the inode another size, if there is room. If not, the content has moved out
     /// and has its old size: false.
     pub(super) fn resize_inline(&self, inode: &Arc<Inode>, size: u64) -> Result<bool> {
-        self.change_inline(inode, size, |content| {
-            content.resize(within(0, size).end, 0);
-        })
+        self.change_inline(inode, size, |_| {})
     }
 
     /// Makes content in the inode at least so long, if there is room. If not, it has moved out:
     /// false.
     pub(super) fn extend_inline(&self, inode: &Arc<Inode>, size: u64) -> Result<bool> {
-        self.change_inline(inode, size, |content| {
-            content.resize(content.len().max(within(0, size).end), 0);
-        })
+        self.resize_inline(inode, inode.size().max(size))
     }
 
-    /// Makes a range of content in the inode zero.
-    pub(super) fn punch_inline(&self, inode: &Arc<Inode>, start: u64, end: u64) -> Result<()> {
-        self.change_inline(inode, 0, |content| {
+    /// Makes a range of content in the inode zero, if the file fits there. If not, the content has
+    /// moved out and is as it was: false.
+    pub(super) fn punch_inline(&self, inode: &Arc<Inode>, start: u64, end: u64) -> Result<bool> {
+        self.change_inline(inode, inode.size(), |content| {
             let length = content.len() as u64;
             let (start, end) = (start.min(length), end.min(length));
             content[within(start, end)].fill(0);
         })
-        .map(|_| ())
     }
 
+    /// Gives content in the inode this size and changes it, if there is room. If not, the content
+    /// has moved out as it was: false.
     fn change_inline(
         &self,
         inode: &Arc<Inode>,
-        end: u64,
-        change: impl FnOnce(&mut Vec<u8>),
+        size: u64,
+        change: impl FnOnce(&mut [u8]),
     ) -> Result<bool> {
-        if end > inode.inline_room()? {
+        if size > inode.inline_room()? {
             self.move_out(inode)?;
             return Ok(false);
         }
         let mut content = inode.inline_content()?;
+        content.resize(within(0, size).end, 0);
         change(&mut content);
         let mut handle = self.store.start(SLOT_CREDITS)?;
         inode.put_inline(&mut handle, &content)?;
@@ -233,13 +240,13 @@ impl Inodes {
         Ok(true)
     }
 
-    /// Moves content that lies in the inode of a file out into a block of its own.
+    /// Moves content that lies in the inode of a file out into a block of its own; the size stays.
     ///
     /// # Errors
     ///
     /// `Refused(NoSpace)`; the content is where it was then.
     pub(crate) fn move_out(&self, inode: &Arc<Inode>) -> Result<()> {
-        let content = inode.inline_content()?;
+        let (content, size) = (inode.inline_content()?, inode.size());
         let mut handle = self.store.start(MAP_CREDITS)?;
         let stayed = inode.end_inline(&mut handle, self.maps_by_extents())?;
         if content.is_empty() {
@@ -253,7 +260,7 @@ impl Inodes {
             return Err(error);
         }
         inode.edit(&mut handle, Reach::Data, |state| {
-            state.slot.size = content.len() as u64;
+            state.slot.size = size;
             state.tail_is_zero = true;
         });
         Ok(())

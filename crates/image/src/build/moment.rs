@@ -9,36 +9,10 @@ use pext4_ondisk::time::Time;
 /// Says what a time looks like.
 pub fn parse_time(text: &str) -> Result<Time, String> {
     let time = match text.strip_prefix('@') {
-        Some(number) => seconds(number),
+        Some(number) => Time::from_decimal(number),
         None => civil(text),
     };
     time.ok_or_else(|| format!("`{text}` is no time; write @SECONDS or 2023-11-14T22:13:20Z"))
-}
-
-/// Seconds since 1970 in decimal digits, with up to nine behind a point; negative before 1970.
-pub(super) fn seconds(text: &str) -> Option<Time> {
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let seconds = whole.parse::<i64>().ok()?;
-    if fraction.chars().any(|digit| !digit.is_ascii_digit()) {
-        return None;
-    }
-    let digits: String = fraction
-        .chars()
-        .chain("000000000".chars())
-        .take(9)
-        .collect();
-    let nanoseconds = digits.parse::<u32>().ok()?;
-    if whole.starts_with('-') && nanoseconds > 0 {
-        // -1.25 is a quarter of a second before -1.
-        return Some(Time {
-            seconds: seconds.checked_sub(1)?,
-            nanoseconds: 1_000_000_000 - nanoseconds,
-        });
-    }
-    Some(Time {
-        seconds,
-        nanoseconds,
-    })
 }
 
 fn civil(text: &str) -> Option<Time> {

@@ -18,6 +18,8 @@ use super::findings::Place;
 use super::inode::Subject;
 use super::volume::NoInode;
 
+/// Number of the prefix of attributes that tell how an inode is encrypted.
+const INDEX_ENCRYPTION: u8 = 9;
 /// Locks that share the counts between them.
 const SHARDS: usize = 16;
 
@@ -96,8 +98,11 @@ pub(super) fn check(subject: &Subject<'_>) -> Attributes {
     let mut attributes = Attributes::default();
     let examination = subject.examination;
     let place = Place::inode(subject.number);
+    let must_be = subject.inode.flags.contains(InodeFlags::ENCRYPT);
+    let mut is_encrypted = false;
     match xattr::decode_inode_area(&subject.inode.tail) {
         Ok(list) => {
+            is_encrypted = list.iter().any(tells_encryption);
             attributes.inline = list.iter().find_map(inline_length);
             attributes.clusters += value_clusters(examination, &list);
             check_list(examination, &list, &place);
@@ -112,8 +117,25 @@ pub(super) fn check(subject: &Subject<'_>) -> Attributes {
     let block = subject.inode.file_acl;
     if block.get() != 0 {
         check_reference(subject, block, &mut attributes);
+        is_encrypted |= must_be && block_tells_encryption(examination, block);
+    }
+    if must_be && !is_encrypted {
+        subject.report(Kind::InodeFlags, || {
+            "encrypted, without the attribute that tells how".to_owned()
+        });
     }
     attributes
+}
+
+/// Whether an attribute tells how an inode is encrypted.
+fn tells_encryption(attribute: &Attribute) -> bool {
+    attribute.index == INDEX_ENCRYPTION
+}
+
+fn block_tells_encryption(examination: &Examination, block: BlockNumber) -> bool {
+    let bytes = examination.volume.block(block).ok();
+    let decoded = bytes.and_then(|bytes| xattr::Block::decode(&bytes).ok());
+    decoded.is_some_and(|decoded| decoded.attributes.iter().any(tells_encryption))
 }
 
 fn inline_length(attribute: &Attribute) -> Option<usize> {

@@ -25,7 +25,7 @@ pub(super) fn check(subject: &Subject<'_>, mapped: &Mapped, attributes: &Attribu
         return;
     }
     if subject.inode.has_inline_data() {
-        return check_inline(subject, attributes);
+        return check_inline(subject, mapped, attributes);
     }
     match subject.kind {
         Some(FileType::Regular) => check_regular(subject, mapped),
@@ -180,22 +180,24 @@ fn check_special(subject: &Subject<'_>) {
     }
 }
 
-fn check_inline(subject: &Subject<'_>, attributes: &Attributes) {
+/// Content in the inode. A file may be longer than that: it ends in zeroes then.
+fn check_inline(subject: &Subject<'_>, mapped: &Mapped, attributes: &Attributes) {
     let size = subject.inode.size;
     let area = BLOCK_AREA as u64;
-    let problem = match attributes.inline {
+    let more = match attributes.inline {
+        Some(more) => more as u64,
         None if attributes.is_partial => return,
-        None => Some("there is no system.data for it".to_owned()),
-        Some(more) => {
-            let room = area + more as u64;
-            let fits = match subject.kind {
-                Some(FileType::Directory) => size == room,
-                _ => size <= room,
-            };
-            (!fits).then(|| format!("{size} bytes, there is room for {room}"))
+        None => {
+            return subject.report(Kind::InlineData, || {
+                "there is no system.data for it".to_owned()
+            });
         }
     };
-    if let Some(problem) = problem {
-        subject.report(Kind::InlineData, || problem);
+    match subject.kind {
+        Some(FileType::Regular) => check_regular(subject, mapped),
+        _ if size == area + more => {}
+        _ => subject.report(Kind::InlineData, || {
+            format!("{size} bytes, there is room for {}", area + more)
+        }),
     }
 }

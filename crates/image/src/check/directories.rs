@@ -316,7 +316,9 @@ impl Subject<'_> {
         };
         self.tree.inodes.link(target);
         let volume = &self.tree.examination.volume;
-        if volume.format.has_file_types && file_type.map_or(0, FileType::to_entry) != state.kind() {
+        let told = file_type.map_or(0, FileType::to_entry);
+        // An entry need not tell.
+        if volume.format.has_file_types && told != 0 && told != state.kind() {
             let (told, is) = (name_of(file_type), name_of(self.tree.kind_of(target)));
             self.report(Kind::EntryFileType, block, || {
                 format!("'{}', inode {target}: {told}, it is {is}", shown())

@@ -12,6 +12,7 @@ use pext4_ondisk::htree::{self, CONTINUED, RootInfo};
 
 use super::catalogue::Kind;
 use super::directories::Subject;
+use super::leaf;
 
 /// The end of all hashes.
 const END: u64 = 1 << 32;
@@ -77,6 +78,11 @@ pub(super) fn walk(subject: &Subject<'_>) -> Index {
     walk.index
 }
 
+/// Whether the second record of an index's root covers the index, so that it is a block of two names.
+fn hides_the_rest(bytes: &[u8]) -> bool {
+    usize::from(u16::from_le_bytes([bytes[16], bytes[17]])) == bytes.len() - 12
+}
+
 impl Walk<'_> {
     fn wrong(&mut self, kind: Kind, block: Option<u64>, text: impl FnOnce() -> String) {
         self.index.is_sound = false;
@@ -92,6 +98,7 @@ impl Walk<'_> {
             Ok((own, parent)) => {
                 self.subject.dot(own, Some(block));
                 self.subject.dot_dot(parent);
+                leaf::dot_names(self.subject, block, &bytes);
             }
             Err(corrupt) => {
                 let problem = corrupt.problem().to_owned();
@@ -99,6 +106,11 @@ impl Walk<'_> {
             }
         }
         self.index.nodes.push(0);
+        if !hides_the_rest(&bytes) {
+            return self.wrong(Kind::HtreeRoot, Some(block), || {
+                "the record of '..' does not reach to the block's end".to_owned()
+            });
+        }
         let most = if volume.geometry.features.has_incompat(Incompat::LARGEDIR) {
             2
         } else {

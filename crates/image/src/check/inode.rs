@@ -125,10 +125,14 @@ fn decode(examination: &Examination, number: InodeNumber, slot: &[u8]) -> Option
             Some(inode)
         }
         Err(corrupt) => {
-            report(Kind::InodeExtraSize, &corrupt);
             let mut slot = slot.to_vec();
             slot.get_mut(EXTRA_SIZE_AT..EXTRA_SIZE_AT + 2)?.fill(0);
-            Inode::decode(&slot, number, None).ok()
+            let inode = Inode::decode(&slot, number, None).ok();
+            // Of one that nobody uses it says nothing.
+            if inode.as_ref().is_none_or(|inode| inode.links != 0) {
+                report(Kind::InodeExtraSize, &corrupt);
+            }
+            inode
         }
     }
 }
@@ -136,16 +140,42 @@ fn decode(examination: &Examination, number: InodeNumber, slot: &[u8]) -> Option
 /// An inode without links that nothing waits to delete.
 fn unused(examination: &Examination, number: InodeNumber, inode: &Inode) {
     let first = examination.volume.geometry.first_inode;
+    let report = |text: String| {
+        let place = Place::inode(number);
+        examination
+            .findings
+            .add(Kind::InodeNotDeleted, place, || text);
+    };
+    if is_inode_number(examination, inode.deletion_time) {
+        let next = inode.deletion_time;
+        report(format!(
+            "instead of a time, number {next} of a list of orphans it is not in"
+        ));
+    }
     if number == InodeNumber::ROOT {
         special::root_is_missing(examination, "it has no links");
     } else if number < first {
         special::check_unused(examination, number, inode);
     } else if inode.mode != 0 && inode.deletion_time == 0 {
-        let place = Place::inode(number);
-        examination.findings.add(Kind::InodeNotDeleted, place, || {
-            format!("mode {:06o}, no links, no time of deletion", inode.mode)
-        });
+        report(format!(
+            "mode {:06o}, no links, no time of deletion",
+            inode.mode
+        ));
     }
+}
+
+/// Whether a time of deletion is the number of the next orphan: no clock shows so small a time, unless
+/// it wrote others as small.
+fn is_inode_number(examination: &Examination, time: u32) -> bool {
+    let superblock = &examination.volume.superblock;
+    let count = superblock.inodes_count;
+    let written = [
+        superblock.mount_time,
+        superblock.write_time,
+        superblock.make_time,
+    ];
+    let mut written = written.into_iter().filter(|&time| time != 0);
+    time != 0 && time < count && written.all(|time| time >= i64::from(count))
 }
 
 fn check_fields(subject: &Subject<'_>, slot: &[u8], is_orphan: bool) {
@@ -190,6 +220,10 @@ fn check_flags(subject: &Subject<'_>) {
         (
             subject.has(InodeFlags::INDEX) && !subject.features().has_compat(Compat::DIR_INDEX),
             "an index without the feature",
+        ),
+        (
+            subject.has(InodeFlags::IMAGIC),
+            "an inode of AFS, which needs a feature that is not known here",
         ),
         (
             subject.has(InodeFlags::EA_INODE) && !incompat(Incompat::EA_INODE),
@@ -250,8 +284,10 @@ fn check_zeroes(subject: &Subject<'_>, slot: &[u8]) {
         .features()
         .has_read_only_compat(ReadOnlyCompat::HUGE_FILE);
     let address = &slot[OBSOLETE_ADDRESS_AT..OBSOLETE_ADDRESS_AT + 4];
+    let is_own = subject.number == InodeNumber::RESIZE
+        || special::hidden(&subject.examination.volume).contains(&subject.number);
     let fields = [
-        (address != [0; 4], "the address of a fragment"),
+        (address != [0; 4] && !is_own, "the address of a fragment"),
         (
             !is_wide && inode.file_acl.get() >> 32 != 0,
             "the upper half of the attribute block",

@@ -56,6 +56,10 @@ pub(super) fn check(
             return None;
         }
     };
+    if let Some(unknown) = unknown_features(&journal) {
+        findings.add(Kind::JournalSuperblock, Place::inode(number), || unknown);
+        return None;
+    }
     if journal.errno != 0 {
         findings.add(Kind::StateErrors, Place::inode(number), || {
             format!("the journal stopped with error {}", journal.errno)
@@ -76,6 +80,14 @@ pub(super) fn check(
             None
         }
     }
+}
+
+/// Features without which the journal can be neither read nor written, empty as it may be.
+fn unknown_features(journal: &JournalSuperblock) -> Option<String> {
+    let to_write = journal.read_only_compat.bits();
+    let to_read = journal.incompat.unknown();
+    to_read
+        .or_else(|| (to_write != 0).then(|| format!("journal features {to_write:#x} (ro_compat)")))
 }
 
 /// Where the log lies.

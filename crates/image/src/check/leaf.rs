@@ -27,6 +27,9 @@ pub(super) fn block(
     expected: Expected<'_>,
 ) {
     let format = check_sum(subject, block, bytes);
+    if logical == 0 {
+        dot_names(subject, block, bytes);
+    }
     let mut position = if logical == 0 { 0 } else { 2 };
     let mut is_whole = true;
     for record in directory::records(bytes, format) {
@@ -76,6 +79,34 @@ fn check_sum(subject: &Subject<'_>, block: u64, bytes: &[u8]) -> Format {
         });
     }
     volume.format
+}
+
+/// What else the first two records of a directory must say: that they lead to directories, if they say
+/// of what kind that is, and a zero behind each name.
+pub(super) fn dot_names(subject: &Subject<'_>, block: u64, bytes: &[u8]) {
+    let has_kinds = subject.tree.examination.volume.format.has_file_types;
+    let names: [(&[u8], usize, _); 2] = [
+        (b".", 0, Kind::DirectoryDot),
+        (b"..", 12, Kind::DirectoryDotDot),
+    ];
+    for (name, at, kind) in names {
+        let Some(record) = bytes.get(at..at + 12) else {
+            return;
+        };
+        // What is no such record is told elsewhere.
+        if usize::from(record[6]) != name.len() || !record[8..].starts_with(name) {
+            return;
+        }
+        if record[8 + name.len()] != 0 {
+            subject.report(kind, Some(block), || "no zero behind its name".to_owned());
+        }
+        if has_kinds && !matches!(record[7], 0 | 2) {
+            subject.report(Kind::EntryFileType, Some(block), || {
+                let name = name.escape_ascii();
+                format!("'{name}': kind {}, it is a directory", record[7])
+            });
+        }
+    }
 }
 
 /// The first two records of a directory.

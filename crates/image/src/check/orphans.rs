@@ -106,9 +106,6 @@ impl Search<'_> {
         let superblock = &self.volume.superblock;
         let number = superblock.orphan_file_inode;
         if !superblock.features.has_compat(Compat::ORPHAN_FILE) {
-            if number.get() != 0 {
-                self.report("named by the superblock, without the feature".to_owned());
-            }
             return;
         }
         let Ok(inode) = self.volume.inode(self.groups, number) else {

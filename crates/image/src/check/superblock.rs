@@ -6,7 +6,7 @@ use pext4_block::Device;
 use pext4_ondisk::feature::{Compat, Features, Incompat, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::inode::BASE_SIZE;
-use pext4_ondisk::superblock::{self, ErrorPolicy, State, Superblock};
+use pext4_ondisk::superblock::{self, State, Superblock};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber};
 
 use super::catalogue::Kind;
@@ -203,8 +203,8 @@ pub(super) fn check_fields(superblock: &Superblock, findings: &Findings) {
             "{clusters} clusters in a group of {blocks} blocks, without bigalloc"
         ));
     }
-    if let ErrorPolicy::Unknown(policy) = superblock.errors {
-        field(format!("the policy for errors is {policy}"));
+    if superblock.journal_uuid != [0; 16] && !has_outer_journal(superblock) {
+        field("the UUID of a journal elsewhere, and there is none".to_owned());
     }
     if superblock
         .features
@@ -221,6 +221,11 @@ pub(super) fn check_fields(superblock: &Superblock, findings: &Findings) {
         }
     }
     check_state(superblock, findings);
+}
+
+/// Whether the journal lies on another device.
+fn has_outer_journal(superblock: &Superblock) -> bool {
+    superblock.features.has_compat(Compat::HAS_JOURNAL) && superblock.journal_inode.get() == 0
 }
 
 fn conflicts(features: &Features) -> [(bool, &'static str); 6] {

@@ -83,7 +83,7 @@ fn make_deep() -> Option<Image> {
 }
 
 /// Gives a file an attribute too long for a block.
-fn set_value(image: &mut Image) {
+pub fn set_value(image: &mut Image) {
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), vec![b'x'; 3000]).expect("a value");
     let request = format!("ea_set -f {} small user.huge", file.path().display());

@@ -183,6 +183,61 @@ fn a_flag_without_its_feature_is_clean() {
     }
 }
 
+/// What e2fsck takes as it comes, and so does Linux.
+#[test]
+fn trifles_are_clean() {
+    const TRIFLES: [(&str, fn(&mut Image)); 8] = [
+        ("a policy for errors of none", |image| {
+            image.bytes[1024 + 0x3C] = 0;
+        }),
+        ("an orphan file without the feature", |image| {
+            image.bytes[1024 + 0x280..][..4].fill(0xFF);
+        }),
+        ("an entry that tells no kind", |image| {
+            let directory = image.find("/dir");
+            let block = image.blocks(directory)[0];
+            image.block(block)[24 + 7] = 0;
+        }),
+        ("'.' that tells no kind", |image| {
+            let directory = image.find("/dir");
+            let block = image.blocks(directory)[0];
+            image.block(block)[7] = 0;
+        }),
+        ("an extra size of what is not in use", |image| {
+            let range = image.slot_range(4);
+            image.bytes[range][0x81] = 0xFF;
+        }),
+        ("the address of a fragment of a journal", |image| {
+            image.edit_slot(8, |slot| slot[0x70] = 1);
+        }),
+        (
+            "attributes nowhere, and in an inode without links",
+            |image| {
+                image.edit_slot(9, |slot| slot[0x68..0x6C].fill(0x7F));
+            },
+        ),
+        ("the bytes behind a value that ends in a word", |image| {
+            // They count for the hash. As many words more of the same are an even number.
+            let large = image.find("/large");
+            let block = image.inode(large).file_acl.get();
+            let bytes = image.block(block);
+            let at = (32..512).find(|&at| bytes[at..at + 4] == 500u32.to_le_bytes());
+            bytes[at.expect("the size of a value")..][..2].copy_from_slice(&[58, 1]);
+        }),
+    ];
+    if !have_tools() {
+        return;
+    }
+    let Some(image) = make(8 << 20, &["-b", "1024", "-O", "^metadata_csum"]) else {
+        return;
+    };
+    for (what, edit) in TRIFLES {
+        let mut image = image.clone();
+        edit(&mut image);
+        assert_clean(&image, what);
+    }
+}
+
 #[test]
 fn bad_blocks_are_nobodys() {
     if !have_tools() {

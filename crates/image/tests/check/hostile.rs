@@ -12,10 +12,10 @@ use pext4_sync::atomic::Ordering;
 use super::image::{Image, check_device, have_tools, make, names};
 
 /// A small generator; the seed of each round is printed where it fails.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn word(&mut self) -> u64 {
+    pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut word = self.0;
         word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -23,7 +23,7 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
+    pub fn below(&mut self, bound: u64) -> u64 {
         self.word() % bound
     }
 }

@@ -65,7 +65,10 @@ pub fn populate(folder: &Path) {
     std::fs::write(at("dir/inner"), [9; 3000]).expect("a file");
     std::fs::hard_link(at("small"), at("dir/linked")).expect("a link");
     symlink("small", at("fast")).expect("a link");
+    symlink("m".repeat(90), at("middling")).expect("a link");
     symlink("s".repeat(200), at("slow")).expect("a link");
+    let hollow = std::fs::File::create(at("hollow")).expect("a file");
+    hollow.set_len(70_000).expect("a hole");
     let sparse = std::fs::File::create(at("sparse")).expect("a file");
     for piece in 0..40 {
         sparse

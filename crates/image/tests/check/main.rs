@@ -1,6 +1,7 @@
 //! The checker against images made by others, against images broken on purpose, and beside e2fsck.
 
 mod bases;
+mod beside;
 mod broken;
 mod clean;
 mod corruptions;

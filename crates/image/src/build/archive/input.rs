@@ -7,10 +7,10 @@ use std::path::Path;
 
 use pext4_sync::atomic::{AtomicBool, Ordering};
 use pext4_sync::thread;
+use pext4_tar::{BLOCK, Blocks};
 
 use super::super::error::{Error, Result};
 use super::super::queue::Queue;
-use super::BLOCK;
 use super::spool::Writer;
 
 /// Bytes of a file that are read at once where small entries follow each other.
@@ -23,17 +23,10 @@ const CHUNK: usize = 1 << 20;
 const CHUNKS: usize = 4;
 
 /// An archive as its reader sees it.
-pub(in crate::build) trait Input {
-    /// The next block; false at the end.
-    fn read_block(&mut self, block: &mut [u8; BLOCK]) -> Result<bool>;
-
+pub(in crate::build) trait Input: Blocks<Error = Error> {
     /// Passes over a content of this many bytes and the padding behind it; where it can be read
     /// later. `None` where the archive ends before it does.
     fn take_content(&mut self, length: u64) -> Result<Option<u64>>;
-
-    /// Passes over a content that nobody wants and the padding behind it; false where the archive
-    /// ends before it does.
-    fn skip(&mut self, length: u64) -> Result<bool>;
 }
 
 /// A plain file.
@@ -88,7 +81,9 @@ impl<'a> FileInput<'a> {
     }
 }
 
-impl Input for FileInput<'_> {
+impl Blocks for FileInput<'_> {
+    type Error = Error;
+
     fn read_block(&mut self, block: &mut [u8; BLOCK]) -> Result<bool> {
         if self.in_window().is_none() {
             self.fill()
@@ -102,6 +97,12 @@ impl Input for FileInput<'_> {
         Ok(true)
     }
 
+    fn skip(&mut self, length: u64) -> Result<bool> {
+        self.take_content(length).map(|place| place.is_some())
+    }
+}
+
+impl Input for FileInput<'_> {
     fn take_content(&mut self, length: u64) -> Result<Option<u64>> {
         let place = self.position;
         let Some(end) = place.checked_add(length).filter(|&end| end <= self.size) else {
@@ -110,10 +111,6 @@ impl Input for FileInput<'_> {
         self.position = end.next_multiple_of(BLOCK as u64);
         self.width = if length > WIDE as u64 { NARROW } else { WIDE };
         Ok(Some(place))
-    }
-
-    fn skip(&mut self, length: u64) -> Result<bool> {
-        self.take_content(length).map(|place| place.is_some())
     }
 }
 
@@ -170,7 +167,9 @@ impl StreamInput<'_> {
     }
 }
 
-impl Input for StreamInput<'_> {
+impl Blocks for StreamInput<'_> {
+    type Error = Error;
+
     fn read_block(&mut self, block: &mut [u8; BLOCK]) -> Result<bool> {
         let mut filled = 0;
         self.pass(BLOCK as u64, |_, piece| {
@@ -180,16 +179,18 @@ impl Input for StreamInput<'_> {
         })
     }
 
+    fn skip(&mut self, length: u64) -> Result<bool> {
+        Ok(self.pass(length, |_, _| Ok(()))? && self.pass_padding(length)?)
+    }
+}
+
+impl Input for StreamInput<'_> {
     fn take_content(&mut self, length: u64) -> Result<Option<u64>> {
         let place = self.spool.begin(length)?;
         if !self.pass(length, |spool, piece| spool.write(piece))? {
             return Ok(None);
         }
         Ok(self.pass_padding(length)?.then_some(place))
-    }
-
-    fn skip(&mut self, length: u64) -> Result<bool> {
-        Ok(self.pass(length, |_, _| Ok(()))? && self.pass_padding(length)?)
     }
 }
 

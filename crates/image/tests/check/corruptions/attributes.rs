@@ -99,5 +99,17 @@ pub fn attributes() -> Vec<Corruption> {
             let small = image.find("/small");
             image.edit_inode(small, |inode| inode.tail.fill(0));
         }),
+        (Kind::InlineData, Base::Inline, Complains, |image| {
+            let link = image.find("/middling");
+            image.edit_inode(link, |inode| {
+                assert!(inode.has_inline_data());
+                inode.size -= 1;
+            });
+        }),
+        (Kind::InodeSize, Base::Inline, Complains, |image| {
+            // More than a block map could have places for; what lies in the inode ends long before.
+            let small = image.find("/small");
+            image.edit_inode(small, |inode| inode.size = (1 << 34) + (1 << 30));
+        }),
     ]
 }

@@ -89,6 +89,24 @@ pub fn inodes() -> Vec<Corruption> {
             let small = image.find("/small");
             image.edit_inode(small, |inode| inode.flags |= InodeFlags::CASEFOLD);
         }),
+        (Kind::InodeFlags, Base::Plain, Complains, |image| {
+            let large = image.find("/large");
+            image.edit_inode(large, |inode| inode.flags |= InodeFlags::ENCRYPT);
+        }),
+        (Kind::InodeFlags, Base::Plain, Complains, |image| {
+            let small = image.find("/small");
+            image.edit_inode(small, |inode| inode.flags |= InodeFlags::IMAGIC);
+        }),
+        (Kind::InodeNotDeleted, Base::Plain, Complains, |image| {
+            // As if it were in a list of orphans.
+            let sparse = image.find("/sparse");
+            let mut inode = Inode::new(256, 32);
+            inode.deletion_time = 5;
+            image.set_inode(sparse, &inode);
+        }),
+        (Kind::InodeNotDeleted, Base::Plain, Complains, |image| {
+            image.edit_inode(4, |inode| inode.deletion_time = 14);
+        }),
     ]
 }
 
@@ -116,8 +134,17 @@ pub fn reserved() -> Vec<Corruption> {
         (Kind::JournalInode, Base::NoJournal, Complains, |image| {
             image.edit_inode(8, |inode| inode.blocks = 8);
         }),
+        (Kind::QuotaInode, Base::Plain, Complains, |image| {
+            image.edit_inode(3, |inode| set_entry(&mut inode.block, 0, 5000));
+        }),
+        (Kind::JournalInode, Base::NoJournal, Complains, |image| {
+            image.edit_inode(8, |inode| set_entry(&mut inode.block, 0, 5000));
+        }),
         (Kind::ReservedInode, Base::Plain, Complains, |image| {
             image.edit_inode(6, |inode| inode.mode = 0o040_755);
+        }),
+        (Kind::ReservedInode, Base::Plain, Complains, |image| {
+            image.edit_inode(10, |inode| inode.size = 1 << 49);
         }),
         (Kind::ReservedInode, Base::Plain, Complains, |image| {
             image.edit_inode(10, |inode| inode.blocks = 8);

@@ -92,6 +92,18 @@ pub fn names_of() -> Vec<Corruption> {
             let deeper = image.find("/dir/deeper");
             retarget(image, "/dir", b"..", deeper, FileType::Directory);
         }),
+        (Kind::DirectoryDot, Base::Plain, Complains, |image| {
+            edit_directory(image, "/dir", |bytes, _| bytes[9] = b'x');
+        }),
+        (Kind::DirectoryDotDot, Base::Plain, Complains, |image| {
+            edit_directory(image, "/dir", |bytes, _| bytes[22] = b'x');
+        }),
+        (Kind::EntryFileType, Base::Plain, Complains, |image| {
+            edit_directory(image, "/dir", |bytes, _| bytes[7] = 6);
+        }),
+        (Kind::EntryFileType, Base::Plain, Complains, |image| {
+            edit_directory(image, "/dir", |bytes, _| bytes[19] = 1);
+        }),
         (Kind::NameBad, Base::Plain, Complains, |image| {
             let small = image.find("/small");
             add(image, "/dir", b"a/b", small, FileType::Regular);

@@ -42,6 +42,20 @@ pub fn volume() -> Vec<Corruption> {
         (Kind::SuperblockField, Base::Plain, Complains, |image| {
             image.edit_superblock(|superblock| superblock.clusters_per_group = 4096);
         }),
+        (Kind::SuperblockField, Base::Plain, Complains, |image| {
+            image.edit_superblock(|superblock| superblock.journal_uuid[4] = 1);
+        }),
+        (Kind::SuperblockField, Base::NoJournal, Complains, |image| {
+            image.edit_superblock(|superblock| superblock.journal_uuid[4] = 1);
+        }),
+        (Kind::JournalSuperblock, Base::Plain, Complains, |image| {
+            let block = image.blocks(8)[0];
+            image.block(block)[0x28] = 1;
+        }),
+        (Kind::JournalSuperblock, Base::Plain, Complains, |image| {
+            let block = image.blocks(8)[0];
+            image.block(block)[0x2C] = 1;
+        }),
         (Kind::StateUnclean, Base::NoJournal, Silent(NOTE), |image| {
             image.edit_superblock(|superblock| superblock.state.remove(State::CLEAN));
         }),

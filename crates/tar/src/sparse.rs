@@ -2,20 +2,22 @@
 
 use std::ops::Range;
 
-use super::{BLOCK, pax};
+use super::BLOCK;
+use super::header;
+use super::records::number;
 
 /// The most pieces of a file that are believed.
 const MOST_SEGMENTS: usize = 1 << 20;
 
 /// What an archive says about a file's pieces, not yet judged.
 #[derive(Debug, Default)]
-pub(super) struct Map {
+pub(crate) struct Map {
     pieces: Vec<(u64, u64)>,
     size: u64,
 }
 
 /// A map that makes sense.
-pub(super) struct Checked {
+pub(crate) struct Checked {
     pub segments: Box<[Range<u64>]>,
     /// Bytes of the file, holes included.
     pub size: u64,
@@ -23,31 +25,33 @@ pub(super) struct Checked {
 
 impl Map {
     /// From the header of an old sparse file; and whether further blocks follow.
-    pub fn of_header(header: &tar::Header) -> Result<(Self, bool), String> {
-        let gnu = header
-            .as_gnu()
-            .ok_or("it has a map of holes in a header that has no room for one")?;
-        let size = gnu.real_size().map_err(|_| "its real size is no number")?;
+    pub fn of_header(header: &[u8; BLOCK]) -> Result<(Self, bool), String> {
+        if &header[header::MAGIC] == b"ustar\0" {
+            return Err("it has a map of holes in a header that has no room for one".to_owned());
+        }
         let mut map = Self {
             pieces: Vec::new(),
-            size,
+            size: header::number(&header[483..495]).ok_or("its real size is no number")?,
         };
-        map.add(&gnu.sparse)?;
-        Ok((map, gnu.is_extended()))
+        map.add(&header[386..482])?;
+        Ok((map, header[482] != 0))
     }
 
     /// Takes over a further block; whether yet another follows.
     pub fn extend(&mut self, block: &[u8; BLOCK]) -> Result<bool, String> {
-        let mut extension = tar::GnuExtSparseHeader::new();
-        extension.as_mut_bytes().copy_from_slice(block);
-        self.add(&extension.sparse)?;
-        Ok(extension.is_extended())
+        self.add(&block[..504])?;
+        Ok(block[504] != 0)
     }
 
-    fn add(&mut self, entries: &[tar::GnuSparseHeader]) -> Result<(), String> {
-        for entry in entries.iter().filter(|entry| !entry.is_empty()) {
-            match (entry.offset(), entry.length()) {
-                (Ok(offset), Ok(length)) => self.push(offset, length)?,
+    /// Pieces of 12 bytes of offset and as many of length; an empty one is none.
+    fn add(&mut self, pieces: &[u8]) -> Result<(), String> {
+        let (pieces, _) = pieces.as_chunks::<24>();
+        for piece in pieces
+            .iter()
+            .filter(|piece| piece[0] != 0 && piece[12] != 0)
+        {
+            match (header::number(&piece[..12]), header::number(&piece[12..])) {
+                (Some(offset), Some(length)) => self.push(offset, length)?,
                 _ => return Err("its map of holes is no list of numbers".to_owned()),
             }
         }
@@ -90,8 +94,8 @@ impl Map {
 }
 
 /// What POSIX extensions say about a file's pieces.
-#[derive(Debug, Default)]
-pub(super) struct Said {
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Said {
     pub name: Option<Vec<u8>>,
     pub real_size: u64,
     is_version_one: bool,
@@ -106,22 +110,22 @@ impl Said {
         match key {
             b"name" => self.name = Some(value.to_vec()),
             b"realsize" | b"size" => {
-                self.real_size = pax::number(key, value)?;
+                self.real_size = number(key, value)?;
                 self.is_sparse = true;
             }
-            b"major" => self.is_version_one = pax::number(key, value)? == 1,
-            b"offset" => self.offset = Some(pax::number(key, value)?),
+            b"major" => self.is_version_one = number(key, value)? == 1,
+            b"offset" => self.offset = Some(number(key, value)?),
             b"numbytes" => {
                 let offset = self
                     .offset
                     .take()
                     .ok_or("its map of holes makes no sense")?;
-                self.pieces.push((offset, pax::number(key, value)?));
+                self.pieces.push((offset, number(key, value)?));
             }
             b"map" => {
                 let numbers = value
                     .split(|&byte| byte == b',')
-                    .map(|number| pax::number(key, number))
+                    .map(|piece| number(key, piece))
                     .collect::<Result<Vec<u64>, String>>()?;
                 let (pairs, rest) = numbers.as_chunks::<2>();
                 if !rest.is_empty() {
@@ -152,7 +156,7 @@ impl Said {
 }
 
 /// A map as text: how many pieces, then offset and length of each, a number a line.
-pub(super) struct Text {
+pub(crate) struct Text {
     map: Map,
     expected: Option<usize>,
     offset: Option<u64>,
