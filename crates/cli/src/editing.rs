@@ -9,10 +9,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use pext4_edit::{EditOptions, EditSession, Made, Plan, Way};
+use pext4_image::build::parse_time;
 use serde::Serialize;
 
 use crate::failure::Misuse;
-use crate::moment;
 use crate::progress::{self, Look};
 use crate::say::say;
 
@@ -41,7 +41,7 @@ pub struct Single<V: Verb> {
 pub struct How {
     /// Stamp with this time (2024-05-01T12:00:00Z or @SECONDS) and give the same bytes for the same
     /// edit of the same image; else SOURCE_DATE_EPOCH does the same
-    #[arg(long, value_name = "TIME", value_parser = moment::parse)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     mtime: Option<pext4_fs::Time>,
     /// How to make all of it true at once
     #[arg(long, value_enum, default_value = "auto", value_name = "WAY")]

@@ -24,72 +24,6 @@ pub fn show_for_programs(time: Time) -> String {
     format!("{whole}.{:09}Z", time.nanoseconds)
 }
 
-/// A time as people write it: `@SECONDS` since 1970, `2024-05-01`, or `2024-05-01T12:00:00Z` (with
-/// a blank for the T, with a fraction), in UTC.
-///
-/// # Errors
-/// Says what a time looks like.
-pub fn parse(text: &str) -> Result<Time, String> {
-    exact(text).ok_or_else(|| {
-        format!("`{text}` is no time; write 2024-05-01T12:00:00Z (UTC) or @SECONDS since 1970")
-    })
-}
-
-fn exact(text: &str) -> Option<Time> {
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
-    let fraction = fraction.trim_end_matches('Z');
-    let digits = fraction.len() <= 9 && fraction.bytes().all(|digit| digit.is_ascii_digit());
-    if !digits || fraction.is_empty() {
-        return None;
-    }
-    let nanoseconds = format!("{fraction:0<9}").parse().ok()?;
-    let seconds = match whole.strip_prefix('@') {
-        Some(seconds) => seconds.parse().ok()?,
-        None => civil(whole.trim_end_matches('Z'))?,
-    };
-    Some(Time {
-        seconds,
-        nanoseconds,
-    })
-}
-
-/// Seconds of a date, with or without the time of the day.
-fn civil(text: &str) -> Option<i64> {
-    let (date, clock) = text.split_once(['T', ' ']).unwrap_or((text, "00:00:00"));
-    let numbers = |text: &str, separator: char| -> Option<[i64; 3]> {
-        let parts: Vec<i64> = text
-            .split(separator)
-            .map(|part| part.parse().ok().filter(|number| *number >= 0))
-            .collect::<Option<_>>()?;
-        parts.try_into().ok()
-    };
-    let [year, month, day] = numbers(date, '-')?;
-    let [hour, minute, second] = numbers(clock, ':')?;
-    let in_range = (1..=9999).contains(&year)
-        && (1..=12).contains(&month)
-        && (1..=31).contains(&day)
-        && hour < 24
-        && minute < 60
-        && second < 60;
-    if !in_range {
-        return None;
-    }
-    let days = day_of(year, month, day);
-    // A day that the month does not have comes back as another one.
-    (self::date(days) == (year, month, day))
-        .then_some(days * 86_400 + hour * 3600 + minute * 60 + second)
-}
-
-/// The number of a day, counted from the start of 1970: the way back from [`date`].
-fn day_of(year: i64, month: i64, day: i64) -> i64 {
-    let march_year = if month > 2 { year } else { year - 1 };
-    let march_month = (month + 9) % 12;
-    let (cycle, of_cycle) = (march_year.div_euclid(400), march_year.rem_euclid(400));
-    let of_year = (153 * march_month + 2) / 5 + day - 1;
-    let of_cycle_days = of_cycle * 365 + of_cycle / 4 - of_cycle / 100 + of_year;
-    cycle * 146_097 + of_cycle_days - 719_468
-}
-
 /// Year, month and day of a day counted from the start of 1970, in the Gregorian calendar.
 ///
 /// Counted in 400-year cycles of 146,097 days from 1 March of the year 0, so that the leap day is
@@ -113,7 +47,8 @@ fn date(day: i64) -> (i64, i64, i64) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Time, parse, show, show_exactly, show_for_programs};
+    use super::{Time, show, show_exactly, show_for_programs};
+    use pext4_image::build::parse_time;
 
     #[test]
     fn days_are_those_of_the_calendar() {
@@ -133,22 +68,7 @@ mod tests {
                 seconds,
                 nanoseconds: 120,
             };
-            assert_eq!(parse(&show_for_programs(time)), Ok(time));
-        }
-        let plain = |text| parse(text).map(|time| time.seconds);
-        assert_eq!(plain("@-5"), Ok(-5));
-        assert_eq!(plain("1970-01-02"), Ok(86_400));
-        assert_eq!(plain("1970-01-01 00:01:00"), Ok(60));
-        for text in [
-            "",
-            "@",
-            "2023-02-29",
-            "2024-13-01",
-            "1970-01-01T24:00:00",
-            "1.",
-            "soon",
-        ] {
-            assert!(parse(text).is_err(), "{text}");
+            assert_eq!(parse_time(&show_for_programs(time)), Ok(time));
         }
     }
 

@@ -203,6 +203,27 @@ fn listing(top: &Path) -> String {
     lines.join("\n")
 }
 
+/// As of `/dev/null`: what is no file is written into, and what a link leads to.
+#[test]
+fn an_export_replaces_no_pipe_and_no_link() {
+    let place = image("16M");
+    let (pipe, link) = (place.point.join("pipe"), place.point.join("link"));
+    succeed(Command::new("mkfifo").arg(&pipe));
+    std::os::unix::fs::symlink("file", &link).expect("a fresh place");
+    fs::write(place.point.join("file"), b"old").expect("a fresh place");
+    // Opened both ways, nobody waits for anybody; the archive fits into the pipe.
+    let both = fs::File::options().read(true).write(true).open(&pipe);
+    let mut both = both.expect("it is there");
+    succeed(on(&place, "export", &["-o"]).arg(&pipe));
+    succeed(on(&place, "export", &["-o"]).arg(&link));
+    let mut start = [0; 512];
+    std::io::Read::read_exact(&mut both, &mut start).expect("the archive went into it");
+    assert_eq!(start[257..262], *b"ustar");
+    assert!(fs::read_link(&link).is_ok(), "the link is still one");
+    let behind = fs::read(place.point.join("file")).expect("there");
+    assert_eq!(behind[..512], start);
+}
+
 #[test]
 fn an_exported_image_is_built_again_from_its_tar() {
     if !has("find") || !has("diff") {

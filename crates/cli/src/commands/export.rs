@@ -57,7 +57,12 @@ fn exported(arguments: &Arguments, reader: &Reader) -> Result<Exported> {
     if let Some(output) = &arguments.output
         && output != Path::new("-")
     {
-        return to_file(arguments, reader, output);
+        // Through a link, which stays.
+        let output = fs::canonicalize(output).unwrap_or_else(|_| output.clone());
+        return match fs::metadata(&output) {
+            Ok(there) if !there.is_file() => to_special(arguments, reader, &output),
+            _ => to_file(arguments, reader, &output),
+        };
     }
     let output = io::stdout().lock();
     if output.is_terminal() {
@@ -74,6 +79,16 @@ fn write(arguments: &Arguments, reader: &Reader, output: &mut dyn Write) -> Resu
     }
     let mut leave = |error: &EditError| progress::say(&format!("pext4: left out: {error}"));
     Ok(reader.export_readable(path, output, &mut leave)?)
+}
+
+/// Writes into what is there: a device or a pipe is not to be replaced by a file.
+fn to_special(arguments: &Arguments, reader: &Reader, output: &Path) -> Result<Exported> {
+    let shown = || format!("{}: cannot write it", output.display());
+    let file = OpenOptions::new().write(true).open(output);
+    let mut file = BufWriter::with_capacity(BUFFER, file.with_context(shown)?);
+    let exported = write(arguments, reader, &mut file)?;
+    file.flush().with_context(shown)?;
+    Ok(exported)
 }
 
 /// Writes beside, and renames at the end.

@@ -6,9 +6,9 @@ use anyhow::Result;
 use clap::Args;
 use pext4_edit::{Change, EditSession};
 use pext4_fs::Time;
+use pext4_image::build::parse_time;
 
 use crate::editing::{Verb, path};
-use crate::moment;
 
 /// The arguments behind the image.
 #[derive(Args)]
@@ -17,7 +17,7 @@ pub struct Arguments {
     #[arg(required = true)]
     paths: Vec<OsString>,
     /// The time, like 2024-05-01T12:00:00Z or @SECONDS; else the present
-    #[arg(short, long, value_name = "TIME", value_parser = moment::parse)]
+    #[arg(short, long, value_name = "TIME", value_parser = parse_time)]
     date: Option<Time>,
     /// Make nothing
     #[arg(short = 'c', long)]

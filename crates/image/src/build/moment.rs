@@ -2,8 +2,8 @@
 
 use pext4_ondisk::time::Time;
 
-/// A time like `@1700000000`, `@1700000000.5`, `2023-11-14`, `2023-11-14T22:13:20Z` or
-/// `2023-11-14 22:13:20`; without a zone it is UTC.
+/// A time like `@1700000000`, `@1700000000.5`, `2023-11-14`, `2023-11-14T22:13:20Z`, with a fraction
+/// or without, or `2023-11-14 22:13:20`; without a zone it is UTC.
 ///
 /// # Errors
 /// Says what a time looks like.
@@ -18,6 +18,10 @@ pub fn parse_time(text: &str) -> Result<Time, String> {
 fn civil(text: &str) -> Option<Time> {
     let text = text.strip_suffix('Z').unwrap_or(text);
     let (date, clock) = text.split_once(['T', ' ']).unwrap_or((text, "00:00:00"));
+    let (clock, fraction) = clock.split_once('.').unwrap_or((clock, "0"));
+    let nanoseconds = Time::from_decimal(&format!("0.{fraction}"))
+        .filter(|_| !fraction.is_empty())?
+        .nanoseconds;
     let numbers = |text: &str, separator: char| {
         let parts: Vec<i64> = text
             .split(separator)
@@ -27,16 +31,21 @@ fn civil(text: &str) -> Option<Time> {
     };
     let [year, month, day] = numbers(date, '-')?;
     let [hour, minute, second] = numbers(clock, ':')?;
+    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let days = match month {
+        2 => 28 + i64::from(is_leap),
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    };
     let is_sound = (1..=12).contains(&month)
-        && (1..=31).contains(&day)
+        && (1..=days).contains(&day)
         && (0..24).contains(&hour)
         && (0..60).contains(&minute)
         && (0..=60).contains(&second)
         && (0..=9999).contains(&year);
-    is_sound.then(|| {
-        Time::from_seconds(
-            day_number(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second,
-        )
+    is_sound.then(|| Time {
+        seconds: day_number(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second,
+        nanoseconds,
     })
 }
 
@@ -64,6 +73,8 @@ mod tests {
             ("1970-01-01", 0, 0),
             ("2023-11-14T22:13:20Z", 1_700_000_000, 0),
             ("2000-02-29 12:34:56", 951_827_696, 0),
+            ("2000-02-29 12:34:56.25", 951_827_696, 250_000_000),
+            ("1969-12-31T23:59:58.5Z", -2, 500_000_000),
             ("1901-12-13T20:45:52", -2_147_483_648, 0),
         ] {
             let time = Time {
@@ -79,6 +90,10 @@ mod tests {
             "2023-13-01",
             "2023-1",
             "@1.x",
+            "2023-02-29",
+            "1900-02-29",
+            "2023-01-01T00:00:00.",
+            "2023-01-01T00:00:00.5x",
             "2023-01-01T25:00:00",
         ] {
             assert!(parse_time(text).is_err(), "{text}");

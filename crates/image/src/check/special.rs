@@ -94,14 +94,15 @@ pub(super) fn check_unused(examination: &Examination, number: InodeNumber, inode
         return;
     }
     let volume = &examination.volume;
-    // What leads nowhere, and the upper half of the count, say nothing of an inode without links.
+    // What leads nowhere says nothing of an inode without links.
     let has_xattrs = inode.file_acl.get() != 0 && volume.contains(inode.file_acl, 1);
-    let (has_mode, has_blocks) = (inode.mode != 0, inode.blocks & 0xFFFF_FFFF != 0);
+    let (has_mode, has_blocks) = (inode.mode != 0, inode.blocks != 0);
     let has_map = indirect::entry(&inode.block, 0) != 0;
     let is_long = inode.size > most_size(inode, &volume.geometry);
     let is_wrong = match number.get() {
         BAD_BLOCKS => has_mode || has_xattrs,
-        USER_QUOTA | GROUP_QUOTA | JOURNAL => has_blocks || has_map,
+        // Of their count only the lower half is looked at.
+        USER_QUOTA | GROUP_QUOTA | JOURNAL => inode.blocks & 0xFFFF_FFFF != 0 || has_map,
         BOOT_LOADER => !has_mode && (has_blocks || has_xattrs || is_long),
         _ => has_mode || has_blocks || has_xattrs || is_long,
     };

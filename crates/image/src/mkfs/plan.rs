@@ -333,6 +333,16 @@ fn count_inodes(superblock: &mut Superblock, options: &Options, size: u64) -> Re
     let step = u64::from(per_block.max(8));
     let most = most / step * step;
     let per_group = (wanted.div_ceil(groups).max(LEAST_INODES).div_ceil(step) * step).min(most);
+    let per_group = match options.inodes {
+        Some(_) => per_group,
+        // Of a very large file system fewer, if nobody asked for so many.
+        None => per_group.min(u64::from(u32::MAX) / groups / step * step),
+    };
+    if per_group == 0 {
+        return Err(impossible(format!(
+            "{size} bytes: a file system of {groups} groups is more than the format can count"
+        )));
+    }
     let all = per_group
         .checked_mul(groups)
         .and_then(|all| u32::try_from(all).ok());
