@@ -107,8 +107,9 @@ impl Unpacker<'_> {
         entry: &Entry,
         filler: &mut Filler<'_>,
     ) -> Result<()> {
-        let whole = [0..entry.stored];
-        for run in entry.segments.as_deref().unwrap_or(&whole) {
+        let whole = 0..entry.stored;
+        let runs = entry.segments.as_deref();
+        for run in runs.unwrap_or(std::slice::from_ref(&whole)) {
             let (mut at, end) = (run.start, run.end);
             while at < end {
                 let room = usize::try_from(end - at).map_or(PIECE, |left| left.min(PIECE));

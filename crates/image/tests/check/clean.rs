@@ -186,7 +186,8 @@ fn a_flag_without_its_feature_is_clean() {
 /// What e2fsck takes as it comes, and so does Linux.
 #[test]
 fn trifles_are_clean() {
-    const TRIFLES: [(&str, fn(&mut Image)); 8] = [
+    type Trifle = (&'static str, fn(&mut Image));
+    const TRIFLES: [Trifle; 8] = [
         ("a policy for errors of none", |image| {
             image.bytes[1024 + 0x3C] = 0;
         }),
