@@ -60,6 +60,12 @@ pub(super) fn check(
         findings.add(Kind::JournalSuperblock, Place::inode(number), || unknown);
         return None;
     }
+    if journal.users() > 1 {
+        findings.add(Kind::JournalSuperblock, Place::inode(number), || {
+            let users = journal.users();
+            format!("{users} file systems use it, which only a journal of its own device may say")
+        });
+    }
     if journal.errno != 0 {
         findings.add(Kind::StateErrors, Place::inode(number), || {
             format!("the journal stopped with error {}", journal.errno)

@@ -104,9 +104,9 @@ fn what_is_cut_off_or_damaged_is_refused() {
         .file("first", b"x")
         .file("second", &[7; 5000])
         .finish();
-    refused(whole[..whole.len() - 1024].to_vec(), &["cut off"]);
+    refused(whole[..whole.len() - 1024].to_vec(), &["cut short"]);
     refused(whole[..2048 + 100].to_vec(), &["second", "ends inside"]);
-    refused(Vec::new(), &["cut off"]);
+    refused(Vec::new(), &["cut short"]);
     let mut damaged = whole.clone();
     damaged[3] ^= 1;
     refused(damaged, &["sum"]);

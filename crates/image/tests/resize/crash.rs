@@ -14,6 +14,9 @@ use pext4_image::resize::{Plan, Target, Way};
 
 use super::rig::{MIB, assert_clean, assert_holds, field, image, scratch, source, text, tools};
 
+/// How often a mount is tried to be ended, and the time between.
+const TRIES: u32 = 50;
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 /// Writes of one window that are lost or kept alone.
 const PICKS: usize = 2;
 
@@ -118,11 +121,16 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let ended = Command::new("umount").arg(&self.point).output();
-        assert!(
-            ended.is_ok_and(|output| output.status.success()),
-            "it stays mounted"
-        );
+        // A process that another test starts has our descriptors until it runs its program.
+        let ended = (0..TRIES).any(|_| {
+            let ended = Command::new("umount").arg(&self.point).output();
+            let is_ended = ended.is_ok_and(|output| output.status.success());
+            if !is_ended {
+                std::thread::sleep(PAUSE);
+            }
+            is_ended
+        });
+        assert!(ended, "it stays mounted");
     }
 }
 

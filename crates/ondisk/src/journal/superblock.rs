@@ -79,6 +79,8 @@ pub struct JournalSuperblock {
     pub read_only_compat: JournalReadOnlyCompat,
     /// Seeds the sums of all records.
     pub uuid: [u8; 16],
+    /// File systems that use it, of which an external journal may have several.
+    users: u32,
     /// Blocks of the fast-commit area; 0 stands for the default.
     pub num_fast_commit_blocks: u32,
     block_type: BlockType,
@@ -102,6 +104,7 @@ impl JournalSuperblock {
             incompat: JournalIncompat::empty(),
             read_only_compat: JournalReadOnlyCompat::empty(),
             uuid,
+            users: 1,
             num_fast_commit_blocks: 0,
             block_type: BlockType::SuperblockV2,
             raw,
@@ -144,6 +147,7 @@ impl JournalSuperblock {
             incompat: JournalIncompat::empty(),
             read_only_compat: JournalReadOnlyCompat::empty(),
             uuid: [0; 16],
+            users: 1,
             num_fast_commit_blocks: 0,
             block_type: BlockType::SuperblockV1,
             raw: *bytes,
@@ -158,6 +162,7 @@ impl JournalSuperblock {
                 raw.s_feature_ro_compat.get(),
             ),
             uuid: raw.s_uuid,
+            users: raw.s_nr_users.get(),
             num_fast_commit_blocks: raw.s_num_fc_blks.get(),
             block_type: BlockType::SuperblockV2,
             ..Self::of_version_1(raw, bytes)
@@ -201,6 +206,12 @@ impl JournalSuperblock {
             )));
         }
         Ok(())
+    }
+
+    /// File systems that use it, of which an external journal may have several.
+    #[must_use]
+    pub const fn users(&self) -> u32 {
+        self.users
     }
 
     /// The bytes, summed if the features ask for it. Version 1 stays version 1 until

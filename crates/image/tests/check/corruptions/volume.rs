@@ -56,6 +56,10 @@ pub fn volume() -> Vec<Corruption> {
             let block = image.blocks(8)[0];
             image.block(block)[0x2C] = 1;
         }),
+        (Kind::JournalSuperblock, Base::Plain, Complains, |image| {
+            let block = image.blocks(8)[0];
+            image.block(block)[0x43] = 2;
+        }),
         (Kind::StateUnclean, Base::NoJournal, Silent(NOTE), |image| {
             image.edit_superblock(|superblock| superblock.state.remove(State::CLEAN));
         }),
