@@ -413,6 +413,13 @@ impl Session {
             Some(0) => u32::try_from(std::thread::available_parallelism()?.get())?,
             Some(most) => most,
         };
+        let imitated = self.arguments.tasks.iter().copied().max();
+        if imitated.is_some_and(|imitated| imitated < most) {
+            bail!(
+                "--validate compares {most} tasks: give as many with --tasks, since the machine has a \
+                 processor, and structures a shard, for each of those"
+            );
+        }
         let tasks: Vec<u32> = std::iter::successors(Some(1), |tasks| Some(tasks * 2))
             .take_while(|&tasks| tasks <= most)
             .collect();
