@@ -11,7 +11,8 @@ use crate::random::Random;
 use crate::target::{Node, Target, check_room};
 use crate::workloads::{Plan, Workload};
 
-/// Where the files are; whoever finds it there has nothing to do.
+/// Where the files are; whoever finds it there has nothing to do. A workload that is cleaned up after takes
+/// it away with its own, and the next one fills anew: so each begins with the same holes.
 const DIRECTORY: &str = "fill";
 /// Bytes that holes are counted in: a block, or several.
 const BLOCK: u64 = 4096;

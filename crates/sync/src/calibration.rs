@@ -4,11 +4,11 @@
 //! another on it, how long it took from one to the other. A step is a place in the source and what
 //! it does there (take a lock, give it back, read or write an atomic). The part of its work that the
 //! thread is in belongs to the pair: the same lines of code take another time for what is made than
-//! for what is removed. The work of a step that
-//! needs nobody else (an atomic that is in the core's own cache, a free lock) counts with the
-//! stretch behind it; waiting counts nowhere. A stretch costs the mean of its samples without those
-//! beyond ten times the median, in which somebody else had the processor: a median alone would
-//! lose the seldom and long turns that a stretch takes by its data.
+//! for what is removed. The work of a step that needs nobody else (an atomic that is in the core's own
+//! cache, a free lock) counts with the stretch behind it; waiting counts nowhere. A stretch costs the
+//! mean of its samples without those beyond ten times the median, in which somebody else had the
+//! processor: a median alone would lose the seldom and long turns that a stretch takes by its data. Of
+//! a few samples none counts for longer than a turn of somebody else.
 //!
 //! Stretches are as short as reading the clock, and what that adds to one cannot be measured alone:
 //! a processor overlaps it with what comes before and after. So it is found from the whole. The
@@ -374,8 +374,10 @@ fn empty() -> f64 {
 }
 
 /// Runs `body` with real threads and answers what its stretches were. Threads that `body` starts
-/// must have ended when it returns. One at a time.
+/// must have ended when it returns. One at a time: who comes second waits.
 pub fn record<R>(body: impl FnOnce() -> R) -> (R, Recording) {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     forget();
     let empty = empty();
     forget();
