@@ -11,18 +11,20 @@
 //!
 //! Names are stored as a prefix number and the rest: see [`split_name`].
 
+mod list;
 mod name;
 pub mod pax;
 
 use std::cmp::Ordering;
 
-use zerocopy::little_endian::{U16, U32};
+use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::checksum::crc32c;
 use crate::corrupt::Corrupt;
 use crate::number::{BlockNumber, InodeNumber};
 
+use list::{ENTRY_SIZE, Encoded, TERMINATOR_SIZE, decode_list};
 pub use name::{INDEX_SYSTEM, full_name, is_bare_prefix, is_visible, split_name};
 
 /// First word of a block and of an inode's list.
@@ -36,9 +38,6 @@ const BLOCK_STRUCTURE: &str = "attribute block";
 const INODE_STRUCTURE: &str = "attributes in the inode";
 const BLOCK_HEADER_SIZE: usize = 32;
 const INODE_HEADER_SIZE: usize = 4;
-const ENTRY_SIZE: usize = 16;
-/// The zero word behind the last entry.
-const TERMINATOR_SIZE: usize = 4;
 const CHECKSUM_AT: usize = 16;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -52,19 +51,7 @@ struct RawHeader {
     h_reserved: [U32; 3],
 }
 
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-struct RawEntry {
-    e_name_len: u8,
-    e_name_index: u8,
-    e_value_offs: U16,
-    e_value_inum: U32,
-    e_value_size: U32,
-    e_hash: U32,
-}
-
 const _: () = assert!(size_of::<RawHeader>() == BLOCK_HEADER_SIZE);
-const _: () = assert!(size_of::<RawEntry>() == ENTRY_SIZE);
 
 /// A list does not fit into its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -129,6 +116,12 @@ impl Attribute {
             }
             Value::Inode { .. } => true,
         }
+    }
+
+    /// Bytes that it takes in a list.
+    #[must_use]
+    pub fn space(&self) -> usize {
+        self.entry_space() + self.value_space()
     }
 
     /// Bytes that name and entry take.
@@ -244,9 +237,19 @@ impl Block {
     ///
     /// If they do not fit; `bytes` is unchanged then.
     pub fn encode(&self, bytes: &mut [u8]) -> Result<(), Full> {
+        self.content(bytes.len())?.put_into(bytes);
+        Ok(())
+    }
+
+    /// What a block of `size` bytes is that holds these attributes; its checksum is zero.
+    ///
+    /// # Errors
+    ///
+    /// If they do not fit.
+    pub fn content(&self, size: usize) -> Result<Content, Full> {
         let mut sorted: Vec<&Attribute> = self.attributes.iter().collect();
         sorted.sort_by(|left, right| left.order(right));
-        encode_list(&sorted, bytes, BLOCK_HEADER_SIZE)?;
+        let mut list = Encoded::new(&sorted, BLOCK_HEADER_SIZE, size)?;
         RawHeader {
             h_magic: U32::new(MAGIC),
             h_refcount: U32::new(self.references),
@@ -255,9 +258,49 @@ impl Block {
             h_checksum: U32::new(0),
             h_reserved: [U32::new(0); 3],
         }
-        .write_to_prefix(bytes)
+        .write_to_prefix(list.front_mut())
         .expect("the list was placed behind a header");
-        Ok(())
+        Ok(Content { list })
+    }
+}
+
+/// What an attribute block is to hold, without the gap between entries and values, which is most of a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Content {
+    list: Encoded,
+}
+
+impl Content {
+    /// The hash that the block carries; 0 if it is not to be shared.
+    #[must_use]
+    pub fn hash(&self) -> u32 {
+        content_hash(self.list.front())
+    }
+
+    /// Whether a block holds these attributes, where they are put by [`Self::put_into`]: how many inodes they
+    /// serve, their checksum, and what lies in the gap does not count.
+    #[must_use]
+    pub fn is_in(&self, block: &[u8]) -> bool {
+        let pair = (
+            RawHeader::ref_from_prefix(block),
+            RawHeader::ref_from_prefix(self.list.front()),
+        );
+        let (Ok((one, _)), Ok((other, _))) = pair else {
+            return false;
+        };
+        one.h_magic == other.h_magic
+            && one.h_blocks == other.h_blocks
+            && one.h_hash == other.h_hash
+            && self.list.is_in(block, BLOCK_HEADER_SIZE)
+    }
+
+    /// Makes a block hold it.
+    ///
+    /// # Panics
+    ///
+    /// If the block has another size than that the content was made for.
+    pub fn put_into(&self, block: &mut [u8]) {
+        self.list.put_into(block);
     }
 }
 
@@ -297,46 +340,6 @@ pub fn set_references(bytes: &mut [u8], references: u32) {
 #[must_use]
 pub fn content_hash(bytes: &[u8]) -> u32 {
     RawHeader::ref_from_prefix(bytes).map_or(0, |(raw, _)| raw.h_hash.get())
-}
-
-/// Whether a block holds the attributes of `content`, a block as well: how many inodes they serve, their
-/// checksums, and what lies between entries and values does not count. That gap is most of a block, and not
-/// looked at.
-#[must_use]
-pub fn is_same_content(block: &[u8], content: &[u8]) -> bool {
-    let pair = (
-        RawHeader::ref_from_prefix(block),
-        RawHeader::ref_from_prefix(content),
-    );
-    let (Ok((one, _)), Ok((other, _))) = pair else {
-        return false;
-    };
-    let (front, back) = used(content).unwrap_or((content.len(), content.len()));
-    one.h_magic.get() == MAGIC
-        && one.h_magic == other.h_magic
-        && one.h_blocks == other.h_blocks
-        && one.h_hash == other.h_hash
-        && block.len() == content.len()
-        && block[BLOCK_HEADER_SIZE..front] == content[BLOCK_HEADER_SIZE..front]
-        && block[back..] == content[back..]
-}
-
-/// Where the entries of a block end, their terminator included, and where its values begin; none if it is
-/// not sound.
-fn used(bytes: &[u8]) -> Option<(usize, usize)> {
-    let (mut front, mut back) = (BLOCK_HEADER_SIZE, bytes.len());
-    // An entry has a size, so this ends.
-    loop {
-        let rest = bytes.get(front..back)?;
-        if *rest.first_chunk::<TERMINATOR_SIZE>()? == [0; TERMINATOR_SIZE] {
-            return Some((front + TERMINATOR_SIZE, back));
-        }
-        let (entry, _) = RawEntry::ref_from_prefix(rest).ok()?;
-        if entry.e_value_inum.get() == 0 && entry.e_value_size.get() > 0 {
-            back = back.min(usize::from(entry.e_value_offs.get()));
-        }
-        front += ENTRY_SIZE + padded(usize::from(entry.e_name_len));
-    }
 }
 
 fn block_checksum(seed: u32, block: BlockNumber, bytes: &[u8]) -> u32 {
@@ -394,181 +397,16 @@ pub fn encode_inode_area(attributes: &[Attribute], area: &mut [u8]) -> Result<()
         return Ok(());
     }
     let (header, list) = area.split_at_mut_checked(INODE_HEADER_SIZE).ok_or(Full)?;
-    encode_list(&attributes.iter().collect::<Vec<_>>(), list, 0)?;
+    Encoded::new(&attributes.iter().collect::<Vec<_>>(), 0, list.len())?.put_into(list);
     header.copy_from_slice(&MAGIC.to_le_bytes());
     Ok(())
 }
 
-/// Bytes that these attributes need in an inode's tail, as a list that is not empty.
+/// Bytes that these attributes need in an inode's tail, if the list is not empty.
 #[must_use]
 pub fn inode_area_used(attributes: &[Attribute]) -> usize {
-    let each = attributes
-        .iter()
-        .map(|attribute| attribute.entry_space() + attribute.value_space());
+    let each = attributes.iter().map(Attribute::space);
     INODE_HEADER_SIZE + each.sum::<usize>() + TERMINATOR_SIZE
-}
-
-/// Reads the list whose entries begin at `start` and whose values are placed relative to the start
-/// of `region`.
-fn decode_list(
-    region: &[u8],
-    start: usize,
-    structure: &'static str,
-) -> Result<Vec<Attribute>, Corrupt> {
-    let mut raws = Vec::new();
-    let mut at = start;
-    loop {
-        let rest = region.get(at..).unwrap_or_default();
-        let Some(word) = rest.first_chunk::<4>() else {
-            return Err(Corrupt::new(structure, "the list of entries has no end"));
-        };
-        if *word == [0; 4] {
-            break;
-        }
-        let entry = RawEntry::read_from_prefix(rest)
-            .ok()
-            .and_then(|(raw, rest)| {
-                let name = rest.get(..usize::from(raw.e_name_len))?;
-                Some((raw, name))
-            });
-        let Some((raw, name)) = entry else {
-            return Err(Corrupt::new(structure, "an entry reaches beyond the end"));
-        };
-        if name.contains(&0) {
-            return Err(Corrupt::new(structure, "a name holds a NUL byte"));
-        }
-        at += ENTRY_SIZE + padded(name.len());
-        raws.push((raw, name));
-    }
-    let values_from = at + TERMINATOR_SIZE;
-    check_disjoint(
-        raws.iter()
-            .filter_map(|(raw, _)| value_range(raw))
-            .collect(),
-        structure,
-    )?;
-    raws.iter()
-        .map(|(raw, name)| decode_entry(raw, name, region, values_from, structure))
-        .collect()
-}
-
-/// Where the value of an entry lies, if it has bytes beside the entry.
-fn value_range(raw: &RawEntry) -> Option<(usize, usize)> {
-    let size = usize::try_from(raw.e_value_size.get()).ok()?;
-    let start = usize::from(raw.e_value_offs.get());
-    (size > 0 && raw.e_value_inum.get() == 0).then_some((start, start.saturating_add(size)))
-}
-
-fn check_disjoint(mut ranges: Vec<(usize, usize)>, structure: &'static str) -> Result<(), Corrupt> {
-    ranges.sort_unstable();
-    if ranges.windows(2).any(|pair| pair[0].1 > pair[1].0) {
-        return Err(Corrupt::new(structure, "values overlap"));
-    }
-    Ok(())
-}
-
-fn decode_entry(
-    raw: &RawEntry,
-    name: &[u8],
-    region: &[u8],
-    values_from: usize,
-    structure: &'static str,
-) -> Result<Attribute, Corrupt> {
-    let value = match (raw.e_value_inum.get(), value_range(raw)) {
-        (0, None) => Value::Here(Box::default()),
-        (0, Some((start, end))) => match region.get(start..end) {
-            Some(bytes) if start >= values_from => Value::Here(bytes.into()),
-            _ => {
-                let problem = format!("a value at {start}..{end} leaves the room for values");
-                return Err(Corrupt::new(structure, problem));
-            }
-        },
-        (inode, _) => Value::Inode {
-            inode: InodeNumber(inode),
-            size: raw.e_value_size.get(),
-        },
-    };
-    let (index, hash) = (raw.e_name_index, raw.e_hash.get());
-    let hash = without_padding(raw, name, region, hash);
-    Ok(Attribute {
-        index,
-        name: name.into(),
-        value,
-        hash,
-    })
-}
-
-/// Writes a list, as [`decode_list`] reads it; bytes between entries and values become zero.
-fn encode_list(attributes: &[&Attribute], region: &mut [u8], start: usize) -> Result<(), Full> {
-    let entries: usize = attributes
-        .iter()
-        .map(|attribute| attribute.entry_space())
-        .sum();
-    let values: usize = attributes
-        .iter()
-        .map(|attribute| attribute.value_space())
-        .sum();
-    if start + entries + TERMINATOR_SIZE + values > region.len() {
-        return Err(Full);
-    }
-    region[start..].fill(0);
-    let (mut at, mut value_at) = (start, region.len());
-    for attribute in attributes {
-        value_at -= attribute.value_space();
-        let raw = encode_entry(attribute, value_at);
-        raw.write_to_prefix(&mut region[at..])
-            .expect("space was counted before");
-        region[at + ENTRY_SIZE..][..attribute.name.len()].copy_from_slice(&attribute.name);
-        if let Value::Here(value) = &attribute.value {
-            region[value_at..][..value.len()].copy_from_slice(value);
-        }
-        at += attribute.entry_space();
-    }
-    Ok(())
-}
-
-/// The hash, of which a value that ends inside a word has the bytes behind it up to the word's end.
-/// They are zero but where somebody left others there; they are not kept, so one that is right with
-/// them becomes the one that is right without.
-fn without_padding(raw: &RawEntry, name: &[u8], region: &[u8], hash: u32) -> u32 {
-    let Some((start, end)) = value_range(raw).filter(|_| raw.e_value_inum.get() == 0) else {
-        return hash;
-    };
-    let bytes = region
-        .get(start..)
-        .and_then(|rest| rest.get(..padded(end - start)));
-    match bytes {
-        Some(bytes) if bytes[end - start..].iter().any(|&byte| byte != 0) => {
-            let is_right =
-                hash == entry_hash(name, bytes) || hash == signed_entry_hash(name, bytes);
-            if is_right {
-                entry_hash(name, &bytes[..end - start])
-            } else {
-                hash
-            }
-        }
-        _ => hash,
-    }
-}
-
-fn encode_entry(attribute: &Attribute, value_at: usize) -> RawEntry {
-    let (place, inode, size) = match &attribute.value {
-        Value::Here(value) if value.is_empty() => (0, 0, 0),
-        Value::Here(value) => (
-            value_at,
-            0,
-            u32::try_from(value.len()).expect("shorter than a block"),
-        ),
-        Value::Inode { inode, size } => (0, inode.get(), *size),
-    };
-    RawEntry {
-        e_name_len: u8::try_from(attribute.name.len()).expect("names have at most 255 bytes"),
-        e_name_index: attribute.index,
-        e_value_offs: U16::new(u16::try_from(place).expect("values begin inside a block")),
-        e_value_inum: U32::new(inode),
-        e_value_size: U32::new(size),
-        e_hash: U32::new(attribute.hash),
-    }
 }
 
 #[cfg(test)]

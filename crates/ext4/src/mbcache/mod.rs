@@ -48,7 +48,7 @@ mod testing;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use pext4_ondisk::xattr::{self, MAX_REFERENCES};
+use pext4_ondisk::xattr::{self, Content, MAX_REFERENCES};
 use pext4_ondisk::{BlockNumber, Corrupt};
 use pext4_sync::Counter;
 
@@ -239,15 +239,15 @@ impl SharedBlocks {
 
     /// The first block that may have this content. No buffer may be locked.
     #[must_use]
-    pub fn first(&self, content: &[u8]) -> Option<Candidate<'_>> {
-        let key = sharing_key(content)?;
+    pub fn first(&self, content: &Content) -> Option<Candidate<'_>> {
+        let key = sharing_key(content.hash())?;
         self.candidate(key, None)
     }
 
     /// The next one.
     #[must_use]
-    pub fn next<'a>(&'a self, content: &[u8], after: Candidate<'a>) -> Option<Candidate<'a>> {
-        let key = sharing_key(content)?;
+    pub fn next<'a>(&'a self, content: &Content, after: Candidate<'a>) -> Option<Candidate<'a>> {
+        let key = sharing_key(content.hash())?;
         // `after` is held until its successor is found.
         self.candidate(key, Some(&after.found))
     }
@@ -274,7 +274,7 @@ impl SharedBlocks {
     /// Makes a block known, whose bytes are these. Its buffer is locked, and the caller's inode owns
     /// a reference.
     pub fn insert(&self, block: BlockNumber, bytes: &[u8]) {
-        if let (Some(table), Some(key)) = (&self.table, sharing_key(bytes)) {
+        if let (Some(table), Some(key)) = (&self.table, sharing_key(xattr::content_hash(bytes))) {
             let reusable = xattr::references(bytes).is_ok_and(|count| count < MAX_REFERENCES);
             table.insert(key, block.get(), reusable);
             self.counts.inserted.add(1);
@@ -283,8 +283,13 @@ impl SharedBlocks {
 
     /// What may be done with a candidate whose buffer is locked for writing and has these bytes.
     #[must_use]
-    pub fn judge_taking(&self, candidate: &Candidate<'_>, bytes: &[u8], content: &[u8]) -> Taking {
-        if !candidate.table.has(&candidate.found) || !xattr::is_same_content(bytes, content) {
+    pub fn judge_taking(
+        &self,
+        candidate: &Candidate<'_>,
+        bytes: &[u8],
+        content: &Content,
+    ) -> Taking {
+        if !candidate.table.has(&candidate.found) || !content.is_in(bytes) {
             return Taking::Pass;
         }
         match xattr::references(bytes) {
@@ -346,7 +351,8 @@ impl SharedBlocks {
     }
 
     fn withdraw(&self, block: BlockNumber, bytes: &[u8]) -> Withdrawal {
-        let (Some(table), Some(key)) = (&self.table, sharing_key(bytes)) else {
+        let (Some(table), Some(key)) = (&self.table, sharing_key(xattr::content_hash(bytes)))
+        else {
             return Withdrawal::Gone;
         };
         let withdrawal = table.withdraw(key, block.get());
@@ -378,16 +384,13 @@ impl SharedBlocks {
 
     /// Says whether a block can serve one inode more, whose buffer is locked for writing.
     pub fn set_reusable(&self, block: BlockNumber, bytes: &[u8], reusable: bool) {
-        if let (Some(table), Some(key)) = (&self.table, sharing_key(bytes)) {
+        if let (Some(table), Some(key)) = (&self.table, sharing_key(xattr::content_hash(bytes))) {
             table.set_reusable(key, block.get(), reusable);
         }
     }
 }
 
-/// What a block is found by: the hash in its header; none if it says that it is not to be shared.
-fn sharing_key(bytes: &[u8]) -> Option<u32> {
-    match xattr::content_hash(bytes) {
-        0 => None,
-        hash => Some(hash),
-    }
+/// What a block is found by that carries this hash; none if it says that it is not to be shared.
+fn sharing_key(hash: u32) -> Option<u32> {
+    (hash != 0).then_some(hash)
 }

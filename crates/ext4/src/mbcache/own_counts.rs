@@ -3,7 +3,7 @@
 //! A block that inodes on many cores take and leave is written by all of them, if only to count, and
 //! where values come and go each is made and freed again and again. So once two cores have met at a
 //! block it is *counted apart* until the transaction closes: a core that takes or leaves it notes
-//! that in a place of its own, and what it has noted once it changes without a look at the block. When
+//! that in a place of its own, and what it has met once it takes and leaves without a look at the block. When
 //! the transaction closes, the committer adds up what all cores noted, stores the sum in the block, and
 //! frees the block if nobody is left (`xattr::settle`). At that moment no handle is open and
 //! none can start, so what is stored is what the transaction's inodes say.
@@ -21,8 +21,10 @@
 //! Memory: an entry for each block and core that met in one transaction. Each such block has cost the
 //! transaction a credit, and credits are bounded.
 //!
-//! Locking: a core's notes are under a lock of class `AttributeCache`, which comes after the buffer's.
-//! Threads of one core and the committer are all that take it.
+//! Locking: which blocks a core has met is under a lock of class `AttributeCache`, which comes after the
+//! buffer's. Threads of one core and the committer are all that take it. Takings are noted under it, so
+//! that no core notes more than it may; who leaves a block that it has looked at as one that its core
+//! has met needs no lock, since its handle keeps the transaction from closing.
 
 use std::sync::Arc;
 
@@ -30,7 +32,7 @@ use pext4_block::{Buffer, BufferState, Page};
 use pext4_jbd2::in_parts;
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::xattr::MAX_REFERENCES;
-use pext4_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use pext4_sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use pext4_sync::hash::NumberMap;
 use pext4_sync::{CachePadded, Class, Mutex, Sharded};
 
@@ -55,13 +57,7 @@ pub struct OwnCounts {
 struct Notes {
     /// [atomic; a hint] Whether there are any.
     any: AtomicBool,
-    blocks: Mutex<NumberMap<BlockNumber, Note>>,
-}
-
-struct Note {
-    met: Arc<CachePadded<Met>>,
-    /// Taken, less left.
-    change: i64,
+    blocks: Mutex<NumberMap<BlockNumber, Arc<CachePadded<Met>>>>,
 }
 
 /// A block that this core has met. Its core alone holds this, so that no count is shared, and reads the bytes
@@ -71,6 +67,8 @@ pub struct Met {
     pub buffer: Arc<Buffer>,
     /// Its bytes, with the count they had.
     pub page: Page,
+    /// [atomic] Taken, less left.
+    change: AtomicI64,
 }
 
 /// What all cores together have noted of a block.
@@ -79,6 +77,13 @@ pub struct Sum {
     pub buffer: Arc<Buffer>,
     /// Taken, less left.
     pub change: i64,
+}
+
+impl Met {
+    /// Notes a leaving, under a handle of the transaction in which the core has met the block.
+    pub fn leave(&self) {
+        self.change.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl OwnCounts {
@@ -118,39 +123,39 @@ impl OwnCounts {
 
     /// A block that this core has met.
     pub fn met(&self, block: BlockNumber) -> Option<Arc<CachePadded<Met>>> {
-        self.here(block, |note| Arc::clone(&note.met))
+        self.here(block, Arc::clone)
     }
 
     /// Notes a taking, under a handle, of a block whose bytes are what is wanted; false if they are not, if this
     /// core has not met the block, or notes as many as it may.
     pub fn take(&self, block: BlockNumber, is_wanted: impl FnOnce(&[u8]) -> bool) -> bool {
         let most = i64::from(self.most);
-        let noted = self.here(block, |note| {
-            let may = note.change < most && is_wanted(&note.met.page);
-            note.change += i64::from(may);
+        let noted = self.here(block, |met| {
+            let may = met.change.load(Ordering::Relaxed) < most && is_wanted(&met.page);
+            if may {
+                met.change.fetch_add(1, Ordering::Relaxed);
+            }
             may
         });
         noted == Some(true)
     }
 
-    /// Notes a leaving, under a handle; false if this core has not met the block.
-    pub fn leave(&self, block: BlockNumber) -> bool {
-        self.here(block, |note| note.change -= 1).is_some()
-    }
-
     /// Notes a taking of a block that is counted apart, has room, and is locked by the caller. Answers how
     /// many takings that were noted before are now to be added to its count.
     pub fn meet_taking(&self, buffer: &Arc<Buffer>, state: &BufferState) -> u32 {
-        self.meet(buffer, state, |note| {
-            let full = note.change >= i64::from(self.most);
-            note.change = if full { 1 } else { note.change + 1 };
-            if full { self.most } else { 0 }
+        let most = i64::from(self.most);
+        self.meet(buffer, state, |met| {
+            // Others can only leave meanwhile.
+            let is_full = met.change.load(Ordering::Relaxed) >= most;
+            let added = if is_full { 1 - most } else { 1 };
+            met.change.fetch_add(added, Ordering::Relaxed);
+            if is_full { self.most } else { 0 }
         })
     }
 
     /// Notes a leaving of a block that is counted apart and locked by the caller.
     pub fn meet_leaving(&self, buffer: &Arc<Buffer>, state: &BufferState) {
-        self.meet(buffer, state, |note| note.change -= 1);
+        self.meet(buffer, state, |met| met.leave());
     }
 
     /// Everything that was noted, and forgets it. The transaction is closed.
@@ -172,29 +177,33 @@ impl OwnCounts {
         sums.into_values().collect()
     }
 
-    fn here<R>(&self, block: BlockNumber, change: impl FnOnce(&mut Note) -> R) -> Option<R> {
+    fn here<R>(
+        &self,
+        block: BlockNumber,
+        change: impl FnOnce(&Arc<CachePadded<Met>>) -> R,
+    ) -> Option<R> {
         let notes = self.shards.local();
         if !notes.any.load(Ordering::Relaxed) {
             return None;
         }
-        notes.blocks.lock().get_mut(&block).map(change)
+        notes.blocks.lock().get(&block).map(change)
     }
 
     fn meet<R>(
         &self,
         buffer: &Arc<Buffer>,
         state: &BufferState,
-        change: impl FnOnce(&mut Note) -> R,
+        change: impl FnOnce(&Met) -> R,
     ) -> R {
         let notes = self.shards.local();
         let mut blocks = notes.blocks.lock();
         notes.any.store(true, Ordering::Relaxed);
-        change(blocks.entry(buffer.block()).or_insert_with(|| Note {
-            met: Arc::new(CachePadded::new(Met {
+        change(blocks.entry(buffer.block()).or_insert_with(|| {
+            Arc::new(CachePadded::new(Met {
                 buffer: Arc::clone(buffer),
                 page: state.page.clone(),
-            })),
-            change: 0,
+                change: AtomicI64::new(0),
+            }))
         }))
     }
 }
@@ -205,8 +214,9 @@ impl Notes {
             return;
         }
         let mut blocks = self.blocks.lock();
-        for (block, note) in blocks.drain() {
-            add(sums, block, note.change, || Arc::clone(&note.met.buffer));
+        for (block, met) in blocks.drain() {
+            let change = met.change.load(Ordering::Relaxed);
+            add(sums, block, change, || Arc::clone(&met.buffer));
         }
         blocks.shrink_to(KEPT_ROOM);
         self.any.store(false, Ordering::Relaxed);

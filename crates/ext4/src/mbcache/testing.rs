@@ -4,7 +4,7 @@
 //! not to be had.
 
 use pext4_ondisk::BlockNumber;
-use pext4_ondisk::xattr::{self, Attribute, Block};
+use pext4_ondisk::xattr::{self, Attribute, Block, Content};
 use pext4_sync::{Class, Mutex, thread};
 
 use super::{Counting, Leaving, SharedBlocks, Table, Taking, buckets, global, sharded, split};
@@ -33,14 +33,24 @@ pub(super) fn tiny(setting: AttributeCache) -> SharedBlocks {
     SharedBlocks::over(Some(table), Counting::InBlock)
 }
 
-/// A block with one attribute, which serves one inode.
-pub(super) fn content(value: u8) -> Vec<u8> {
-    let mut bytes = vec![0; SIZE];
+/// One attribute in a block, which serves one inode.
+pub(super) fn content(value: u8) -> Content {
+    content_of(Attribute::new(1, b"a", &[value; 5]))
+}
+
+/// This attribute in a block.
+pub(super) fn content_of(attribute: Attribute) -> Content {
     let block = Block {
         references: 1,
-        attributes: vec![Attribute::new(1, b"a", &[value; 5])],
+        attributes: vec![attribute],
     };
-    block.encode(&mut bytes).expect("it fits");
+    block.content(SIZE).expect("it fits")
+}
+
+/// The block of a content.
+pub(super) fn bytes_of(content: &Content) -> Vec<u8> {
+    let mut bytes = vec![0; SIZE];
+    content.put_into(&mut bytes);
     bytes
 }
 
@@ -87,11 +97,11 @@ impl Disk {
     }
 
     /// Begins a life of a block.
-    pub fn make(&self, block: usize, content: &[u8]) {
+    pub fn make(&self, block: usize, content: &Content) {
         let mut state = self.blocks[block].lock();
         assert!(!state.in_use, "a block has one life at a time");
         *state = State {
-            bytes: content.to_vec(),
+            bytes: bytes_of(content),
             in_use: true,
         };
         self.cache.insert(Self::number(block), &state.bytes);
@@ -105,7 +115,7 @@ impl Disk {
     }
 
     /// Shares a block of this content, if one is found.
-    pub fn share(&self, content: &[u8]) -> Option<usize> {
+    pub fn share(&self, content: &Content) -> Option<usize> {
         let mut next = self.cache.first(content);
         while let Some(candidate) = next {
             let block = usize::try_from(candidate.block().get() - 1).expect("small");
@@ -148,13 +158,13 @@ impl Disk {
     }
 
     /// Changes a block in place, if its owner may.
-    pub fn change(&self, block: usize, content: &[u8]) -> bool {
+    pub fn change(&self, block: usize, content: &Content) -> bool {
         let mut state = self.blocks[block].lock();
         let number = Self::number(block);
         let may = self.cache.judge_change(number, &state.bytes);
         let may = may.expect("a sound block");
         if may {
-            state.bytes.copy_from_slice(content);
+            content.put_into(&mut state.bytes);
             self.cache.insert(number, &state.bytes);
         }
         may

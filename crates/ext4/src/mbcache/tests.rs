@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use pext4_ondisk::BlockNumber;
-use pext4_ondisk::xattr::MAX_REFERENCES;
+use pext4_ondisk::xattr::{Attribute, MAX_REFERENCES};
 use pext4_sync::atomic::{AtomicU64, Ordering};
 use pext4_sync::{thread, topology};
 
-use super::testing::{Disk, SETTINGS, content, tiny};
+use super::testing::{Disk, SETTINGS, bytes_of, content, content_of, tiny};
 use super::{AttributeCacheStatistics, Counting, SharedBlocks};
 use crate::options::AttributeCache;
 
@@ -64,16 +64,18 @@ fn several_blocks_of_one_content_come_one_after_another() {
 fn a_content_without_a_hash_is_not_shared() {
     for setting in SETTINGS {
         let cache = tiny(setting);
-        let mut unhashed = content(1);
-        unhashed[12..16].fill(0);
-        cache.insert(BlockNumber(1), &unhashed);
+        let unhashed = content_of(Attribute {
+            hash: 0,
+            ..Attribute::new(1, b"a", b"value")
+        });
+        cache.insert(BlockNumber(1), &bytes_of(&unhashed));
         assert!(cache.first(&unhashed).is_none());
     }
     let off = SharedBlocks::new(AttributeCache::Off, 1 << 20, Counting::InBlock);
-    off.insert(BlockNumber(1), &content(1));
+    off.insert(BlockNumber(1), &bytes_of(&content(1)));
     assert!(off.first(&content(1)).is_none());
     assert!(
-        off.judge_change(BlockNumber(1), &content(1))
+        off.judge_change(BlockNumber(1), &bytes_of(&content(1)))
             .expect("sound")
     );
     assert_eq!(off.statistics(), AttributeCacheStatistics::default());
@@ -83,7 +85,7 @@ fn a_content_without_a_hash_is_not_shared() {
 fn tables_stay_within_their_room_and_keep_what_is_in_use() {
     for setting in SETTINGS {
         let cache = SharedBlocks::with_room(setting, 64, Counting::InBlock);
-        let mut bytes = content(1);
+        let mut bytes = bytes_of(&content(1));
         for number in 0..2000u64 {
             // The hash in the header is the key.
             bytes[12..16].copy_from_slice(&(number as u32 + 1).to_le_bytes());
@@ -100,9 +102,9 @@ fn tables_stay_within_their_room_and_keep_what_is_in_use() {
     }
     for setting in [AttributeCache::Split, AttributeCache::Buckets] {
         let cache = tiny(setting);
-        let mut bytes = content(1);
+        let mut bytes = bytes_of(&content(1));
         cache.insert(BlockNumber(1), &bytes);
-        let wanted = bytes.clone();
+        let wanted = content(1);
         let held = cache.first(&wanted).expect("it was put in");
         for number in 2..100u64 {
             bytes[12..16].copy_from_slice(&(number as u32).to_le_bytes());
@@ -131,9 +133,9 @@ fn what_is_held_is_not_withdrawn() {
 fn volumes_in_the_cache_of_all_do_not_see_each_other() {
     let [one, other] =
         [(); 2].map(|()| SharedBlocks::new(AttributeCache::Global, 1 << 20, Counting::InBlock));
-    one.insert(BlockNumber(7), &content(1));
+    one.insert(BlockNumber(7), &bytes_of(&content(1)));
     assert!(other.first(&content(1)).is_none());
-    other.insert(BlockNumber(7), &content(1));
+    other.insert(BlockNumber(7), &bytes_of(&content(1)));
     assert_eq!(other.table.as_ref().expect("it has one").len(), 1);
     drop(other);
     assert!(one.first(&content(1)).is_some());

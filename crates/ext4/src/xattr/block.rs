@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use pext4_block::Buffer;
 use pext4_jbd2::Handle;
-use pext4_ondisk::xattr::{self, Attribute};
+use pext4_ondisk::xattr::{self, Attribute, Content};
 use pext4_ondisk::{BlockNumber, InodeNumber};
 use pext4_sync::{CachePadded, topology};
 
@@ -73,8 +73,10 @@ enum Patience {
 }
 
 /// A block that an inode has, its header sound.
-enum Known {
+pub(super) enum Known {
+    /// This core has met it, in the transaction of the handle under which it was looked up.
     Met(Arc<CachePadded<Met>>),
+    /// It was read.
     Read(Arc<Buffer>),
 }
 
@@ -87,12 +89,13 @@ impl Known {
     }
 }
 
-/// The attributes in a block.
-pub(super) fn attributes(inodes: &Inodes, block: BlockNumber) -> Result<Vec<Attribute>> {
+/// A block that an inode has, and the attributes in it. Who is to change it asks under a handle.
+pub(super) fn attributes(inodes: &Inodes, block: BlockNumber) -> Result<(Known, Vec<Attribute>)> {
     let decode =
         |bytes: &[u8]| xattr::Block::decode(bytes).map_err(|corrupt| corrupt.in_block(block));
     if let Some(met) = inodes.attribute_blocks.own_counts().met(block) {
-        return Ok(decode(&met.page)?.attributes);
+        let decoded = decode(&met.page)?;
+        return Ok((Known::Met(met), decoded.attributes));
     }
     let buffer = read(inodes, block)?;
     let state = buffer.read();
@@ -101,7 +104,8 @@ pub(super) fn attributes(inodes: &Inodes, block: BlockNumber) -> Result<Vec<Attr
     if leads.is_none() && !inodes.store.is_read_only() {
         inodes.attribute_blocks.insert(block, &state.page);
     }
-    Ok(decoded.attributes)
+    drop(state);
+    Ok((Known::Read(buffer), decoded.attributes))
 }
 
 /// The buffer of an attribute block, its checksum verified.
@@ -124,15 +128,10 @@ pub(super) fn write(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
     inode: InodeNumber,
-    old: BlockNumber,
-    content: &[u8],
+    old: Option<&Known>,
+    content: &Content,
     leads: Leads,
 ) -> Result<Outcome> {
-    let old = match old.get() {
-        0 => None,
-        _ => Some(read_sound(inodes, old)?),
-    };
-    let old = old.as_ref().map(Known::buffer);
     let busy = if leads.new {
         false
     } else {
@@ -142,7 +141,7 @@ pub(super) fn write(
         }
     };
     inodes.attribute_blocks.note_search(false, busy);
-    if let Some(buffer) = old
+    if let Some(Known::Read(buffer)) = old
         && change(inodes, handle, buffer, content, leads)?
     {
         return Ok(Outcome::Same);
@@ -160,18 +159,8 @@ pub(super) fn write(
     }
 }
 
-/// Gives up one inode's use of a block, which is freed if that was the last.
-pub(super) fn release(
-    inodes: &Inodes,
-    handle: &mut Handle<'_>,
-    block: BlockNumber,
-    leads: Leads,
-) -> Result<Turn> {
-    let known = read_sound(inodes, block)?;
-    turn_away(inodes, handle, known.buffer(), leads)
-}
-
-fn read_sound(inodes: &Inodes, block: BlockNumber) -> Result<Known> {
+/// A block that an inode has. Who is to change it asks under a handle.
+pub(super) fn known(inodes: &Inodes, block: BlockNumber) -> Result<Known> {
     if let Some(met) = inodes.attribute_blocks.own_counts().met(block) {
         return Ok(Known::Met(met));
     }
@@ -181,7 +170,7 @@ fn read_sound(inodes: &Inodes, block: BlockNumber) -> Result<Known> {
 }
 
 /// Looks for a block to share, and waits for a busy one only if copies enough are made already.
-fn search(inodes: &Inodes, handle: &mut Handle<'_>, content: &[u8]) -> Search {
+fn search(inodes: &Inodes, handle: &mut Handle<'_>, content: &Content) -> Search {
     let blocks = &inodes.attribute_blocks;
     if !blocks.avoids_busy() {
         return share(inodes, handle, content, Patience::Wait);
@@ -195,7 +184,12 @@ fn search(inodes: &Inodes, handle: &mut Handle<'_>, content: &[u8]) -> Search {
 }
 
 /// Takes a reference to a block with this content, if there is one.
-fn share(inodes: &Inodes, handle: &mut Handle<'_>, content: &[u8], patience: Patience) -> Search {
+fn share(
+    inodes: &Inodes,
+    handle: &mut Handle<'_>,
+    content: &Content,
+    patience: Patience,
+) -> Search {
     let blocks = &inodes.attribute_blocks;
     let mut busy = 0;
     let mut next = blocks.first(content);
@@ -221,7 +215,7 @@ fn take(
     handle: &mut Handle<'_>,
     candidate: &Candidate<'_>,
     buffer: &Arc<Buffer>,
-    content: &[u8],
+    content: &Content,
     patience: Patience,
 ) -> Attempt {
     let blocks = &inodes.attribute_blocks;
@@ -251,13 +245,13 @@ fn take(
 fn move_to(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
-    old: Option<&Arc<Buffer>>,
+    old: Option<&Known>,
     block: BlockNumber,
     leads: Leads,
 ) -> Result<Outcome> {
     inodes.attribute_blocks.note_search(true, false);
     let turn = match old {
-        Some(buffer) => turn_away(inodes, handle, buffer, leads)?,
+        Some(known) => turn_away(inodes, handle, known, leads)?,
         None => Turn::Left,
     };
     Ok(Outcome::Moved { to: block, turn })
@@ -267,12 +261,12 @@ fn move_to(
 fn make(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
-    old: Option<&Arc<Buffer>>,
+    old: Option<&Known>,
     block: BlockNumber,
-    content: &[u8],
+    content: &Content,
     leads: Leads,
 ) -> Result<Outcome> {
-    let left = old.map(|buffer| turn_away(inodes, handle, buffer, leads));
+    let left = old.map(|known| turn_away(inodes, handle, known, leads));
     let turn = match left.unwrap_or(Ok(Turn::Left)) {
         Ok(turn) => turn,
         Err(error) => {
@@ -283,7 +277,7 @@ fn make(
     let buffer = handle.create(block, seal::xattr_block());
     let mut state = buffer.write();
     let bytes = handle.edit_locked(&buffer, &mut state, seal::xattr_block());
-    bytes.copy_from_slice(content);
+    content.put_into(bytes);
     if !leads.new {
         inodes.attribute_blocks.insert(block, bytes);
     }
@@ -296,7 +290,7 @@ fn change(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
     buffer: &Arc<Buffer>,
-    content: &[u8],
+    content: &Content,
     leads: Leads,
 ) -> Result<bool> {
     let blocks = &inodes.attribute_blocks;
@@ -309,7 +303,7 @@ fn change(
         .map_err(|corrupt| corrupt.in_block(buffer.block()))?;
     if is_own {
         let bytes = handle.edit_locked(buffer, &mut state, seal::xattr_block());
-        bytes.copy_from_slice(content);
+        content.put_into(bytes);
         if !leads.new {
             blocks.insert(buffer.block(), bytes);
         }
@@ -318,15 +312,17 @@ fn change(
 }
 
 /// Takes one inode's use off a block and frees it if that was the last.
-fn turn_away(
+pub(super) fn turn_away(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
-    buffer: &Arc<Buffer>,
+    known: &Known,
     leads: Leads,
 ) -> Result<Turn> {
-    let turn = counting::leave(inodes, handle, buffer, !leads.old)?;
+    let turn = counting::leave(inodes, handle, known, !leads.old)?;
     if turn == Turn::Unused {
-        inodes.groups.free_metadata(handle, buffer.block())?;
+        inodes
+            .groups
+            .free_metadata(handle, known.buffer().block())?;
     }
     Ok(turn)
 }

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use pext4_block::{Buffer, BufferState};
 use pext4_jbd2::{Handle, in_parts};
 use pext4_ondisk::BlockNumber;
-use pext4_ondisk::xattr;
+use pext4_ondisk::xattr::{self, Content};
 use pext4_sync::{thread, topology};
 
+use super::block::Known;
 use crate::error::{Error, Result};
 use crate::groups::{CREDITS_PER_GROUP, Groups};
 use crate::inode::table::Inodes;
@@ -37,10 +38,10 @@ pub(super) fn take_noted(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
     block: BlockNumber,
-    content: &[u8],
+    content: &Content,
 ) -> bool {
     let counts = inodes.attribute_blocks.own_counts();
-    let taken = counts.take(block, |bytes| xattr::is_same_content(bytes, content));
+    let taken = counts.take(block, |bytes| content.is_in(bytes));
     if taken {
         handle.note_change();
     }
@@ -84,14 +85,18 @@ pub(super) fn take(
 pub(super) fn leave(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
-    buffer: &Arc<Buffer>,
+    known: &Known,
     may_count_apart: bool,
 ) -> Result<Turn> {
+    let buffer = match known {
+        Known::Met(met) => {
+            met.leave();
+            handle.note_change();
+            return Ok(Turn::Left);
+        }
+        Known::Read(buffer) => buffer,
+    };
     let (blocks, block) = (&inodes.attribute_blocks, buffer.block());
-    if blocks.own_counts().leave(block) {
-        handle.note_change();
-        return Ok(Turn::Left);
-    }
     loop {
         let mut state = buffer.write();
         if is_apart(handle, &state) {

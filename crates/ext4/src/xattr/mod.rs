@@ -35,9 +35,12 @@ use crate::inode::table::Inodes;
 use crate::inode::values::{self, MAX_VALUE};
 use crate::inode::{Inode, Reach, present};
 use crate::types::{FileType, SetXattrMode};
-use block::{Leads, Outcome, Turn};
+use block::{Known, Leads, Outcome, Turn};
 pub use counting::settle;
 use plan::{BlockPlan, Places, Plan, Room};
+
+/// What an inode's attributes are, and its block if it has one.
+type Read = (Places, Option<Known>);
 
 /// Metadata blocks that a change of one attribute may dirty: the inode, the superblock, the old block and a
 /// new or shared one, and what the end of each of these may.
@@ -67,7 +70,7 @@ pub struct ValuePlace {
 /// know, `Refused(TooBig)` for one that no system call can hand out, `Corrupt`, `Io`.
 pub fn get(inodes: &Inodes, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
     let (index, rest) = parse_name(name)?;
-    let places = places_of(inodes, inode)?;
+    let (places, _) = read(inodes, inode)?;
     let found = places.find(index, rest).ok_or(Refusal::NoAttribute)?;
     let (number, size) = match &found.value {
         Value::Here(value) => return Ok(value.to_vec()),
@@ -87,7 +90,7 @@ pub fn get(inodes: &Inodes, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
 ///
 /// `Corrupt`, `Io`.
 pub fn names(inodes: &Inodes, inode: &Inode) -> Result<Vec<Vec<u8>>> {
-    let places = places_of(inodes, inode)?;
+    let (places, _) = read(inodes, inode)?;
     let visible = places.all().filter(|attribute| is_visible(attribute.index));
     Ok(visible
         .filter_map(|attribute| full_name(attribute.index, &attribute.name))
@@ -162,9 +165,9 @@ fn enter(
     new: Attribute,
     mode: SetXattrMode,
 ) -> Result<()> {
-    let places = places_of(inodes, inode)?;
+    let (places, known) = read(inodes, inode)?;
     let plan = plan::set(places, &room(inodes, inode), new, mode)?;
-    carry_out(inodes, handle, inode, &plan)?;
+    carry_out(inodes, handle, inode, &plan, known)?;
     note_feature(inodes, handle);
     Ok(())
 }
@@ -182,9 +185,9 @@ pub fn remove(
     name: &[u8],
 ) -> Result<()> {
     let (index, rest) = parse_name(name)?;
-    let places = places_of(inodes, inode)?;
+    let (places, known) = read(inodes, inode)?;
     let plan = plan::remove(places, &room(inodes, inode), index, rest)?;
-    carry_out(inodes, handle, inode, &plan)
+    carry_out(inodes, handle, inode, &plan, known)
 }
 
 /// Metadata blocks that a change of one attribute of this inode may dirty.
@@ -212,7 +215,7 @@ fn value_count(inodes: &Inodes, inode: &Inode) -> Result<u32> {
     if !inodes.has_values() {
         return Ok(0);
     }
-    let places = places_of(inodes, inode)?;
+    let (places, _) = read(inodes, inode)?;
     let count = plan::value_inodes(&places.inode).chain(plan::value_inodes(&places.block));
     Ok(u32::try_from(count.count()).unwrap_or(u32::MAX))
 }
@@ -225,15 +228,15 @@ fn value_count(inodes: &Inodes, inode: &Inode) -> Result<u32> {
 /// `Corrupt`, `Io`.
 pub fn release(inodes: &Inodes, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
     if inodes.has_values() {
-        let places = places_of(inodes, inode)?;
+        let (places, known) = read(inodes, inode)?;
         let plan = plan::end(&places, &room(inodes, inode));
-        return carry_out(inodes, handle, inode, &plan);
+        return carry_out(inodes, handle, inode, &plan, known);
     }
     if inode.state(|state| state.slot.file_acl).get() == 0 {
         return Ok(());
     }
     let plan = plan::end(&Places::default(), &room(inodes, inode));
-    carry_out(inodes, handle, inode, &plan)
+    carry_out(inodes, handle, inode, &plan, None)
 }
 
 /// The prefix's number and the rest of a full name that callers may use.
@@ -252,9 +255,9 @@ fn parse_name(full: &[u8]) -> Result<(u8, &[u8])> {
     Ok((index, rest))
 }
 
-/// The attributes in both places.
-fn places_of(inodes: &Inodes, inode: &Inode) -> Result<Places> {
-    let read = || -> Result<Places> {
+/// The attributes in both places. Who is to change them asks under a handle.
+fn read(inodes: &Inodes, inode: &Inode) -> Result<Read> {
+    let read = || -> Result<Read> {
         let (own, block) = inode.state(|state| {
             let slot = &state.slot;
             // Without an extra part its bytes are no place for attributes.
@@ -265,14 +268,15 @@ fn places_of(inodes: &Inodes, inode: &Inode) -> Result<Places> {
             };
             (decode_inode_area(area), slot.file_acl)
         });
-        let shared = match block.get() {
-            0 => Vec::new(),
-            _ => block::attributes(inodes, block)?,
+        let (known, shared) = match block.get() {
+            0 => (None, Vec::new()),
+            _ => block::attributes(inodes, block).map(|(known, list)| (Some(known), list))?,
         };
-        Ok(Places {
+        let places = Places {
             inode: own?,
             block: shared,
-        })
+        };
+        Ok((places, known))
     };
     read().map_err(|error| placed(error, inode))
 }
@@ -296,21 +300,21 @@ fn room(inodes: &Inodes, inode: &Inode) -> Room {
 }
 
 /// Does what the plan says: references to values first, which their inodes need not outlive else; then the
-/// block, since it may lack space; then the inode.
+/// block, since it may lack space; then the inode. `known` is the inode's block, if it was read.
 fn carry_out(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
     inode: &Arc<Inode>,
     plan: &Plan,
+    known: Option<Known>,
 ) -> Result<()> {
-    let old = inode.state(|state| state.slot.file_acl);
     for &number in &plan.values.taken {
         if !inodes.take_value(handle, number)? {
             let corrupt = Corrupt::new("attribute", "its value has ended before it");
             return Err(corrupt.in_inode(inode.number()).into());
         }
     }
-    let outcome = match change_block(inodes, handle, inode, old, plan) {
+    let outcome = match change_block(inodes, handle, inode, known, plan) {
         Ok(outcome) => outcome,
         Err(error) => {
             give_all(inodes, handle, &plan.values.taken)?;
@@ -338,23 +342,31 @@ fn change_block(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
     inode: &Inode,
-    old: BlockNumber,
+    known: Option<Known>,
     plan: &Plan,
 ) -> Result<Outcome> {
     let leads = Leads {
         old: !plan.values.left_in_block.is_empty(),
         new: !plan.values.taken.is_empty(),
     };
-    match &plan.block {
-        BlockPlan::Keep => Ok(Outcome::Same),
-        BlockPlan::Write(content) => {
-            block::write(inodes, handle, inode.number(), old, content, leads)
+    if plan.block == BlockPlan::Keep {
+        return Ok(Outcome::Same);
+    }
+    let known = match (known, inode.state(|state| state.slot.file_acl)) {
+        (None, BlockNumber(0)) => None,
+        (None, block) => Some(block::known(inodes, block)?),
+        (known, _) => known,
+    };
+    match (&plan.block, known) {
+        (BlockPlan::Write(content), known) => {
+            let number = inode.number();
+            block::write(inodes, handle, number, known.as_ref(), content, leads)
         }
-        BlockPlan::Drop if old.get() == 0 => Ok(Outcome::Same),
-        BlockPlan::Drop => Ok(Outcome::Moved {
-            turn: block::release(inodes, handle, old, leads)?,
+        (_, Some(known)) => Ok(Outcome::Moved {
+            turn: block::turn_away(inodes, handle, &known, leads)?,
             to: BlockNumber(0),
         }),
+        (_, None) => Ok(Outcome::Same),
     }
 }
 

@@ -1,7 +1,9 @@
 //! What an inode's tail and its block will hold after a change. Pure: lists in, bytes out.
 
 use pext4_ondisk::InodeNumber;
-use pext4_ondisk::xattr::{Attribute, Block, Full, Value, encode_inode_area};
+use pext4_ondisk::xattr::{
+    Attribute, Block, Content, Full, Value, encode_inode_area, inode_area_used,
+};
 
 use crate::error::{Refusal, Result};
 use crate::types::SetXattrMode;
@@ -62,7 +64,7 @@ pub(super) enum BlockPlan {
     /// It stays as it is, or there is none.
     Keep,
     /// It gets this content, which says that one inode uses it.
-    Write(Box<[u8]>),
+    Write(Content),
     /// It has no attributes left.
     Drop,
 }
@@ -102,81 +104,141 @@ pub(super) fn set(places: Places, room: &Room, new: Attribute, mode: SetXattrMod
         }
         _ => {}
     }
-    let mut wanted = places.clone();
-    put(&mut wanted.inode, new.clone());
-    take(&mut wanted.block, new.index, &new.name);
-    if let Ok(plan) = difference(&places, &wanted, room) {
-        return Ok(plan);
+    let mut change = Change::of(places, room);
+    let in_inode = change.take_from_inode(new.index, &new.name);
+    let in_block = change.find_in_block(new.index, &new.name);
+    if change.has_room_in_inode(&new) {
+        change.put_into_inode(in_inode, new);
+        if let Some(at) = in_block {
+            change.take_from_block(at);
+        }
+    } else {
+        change.put_into_block(in_block, new);
     }
-    let mut wanted = places.clone();
-    take(&mut wanted.inode, new.index, &new.name);
-    put(&mut wanted.block, new);
-    Ok(difference(&places, &wanted, room).map_err(|Full| Refusal::AttributesFull)?)
+    Ok(change.plan().map_err(|Full| Refusal::AttributesFull)?)
 }
 
 /// Removes an attribute.
 pub(super) fn remove(places: Places, room: &Room, index: u8, name: &[u8]) -> Result<Plan> {
-    if places.find(index, name).is_none() {
+    let mut change = Change::of(places, room);
+    let in_inode = change.take_from_inode(index, name);
+    let in_block = change.find_in_block(index, name);
+    if let Some(at) = in_block {
+        change.take_from_block(at);
+    }
+    if in_inode.or(in_block).is_none() {
         return Err(Refusal::NoAttribute.into());
     }
-    let mut wanted = places.clone();
-    take(&mut wanted.inode, index, name);
-    take(&mut wanted.block, index, name);
-    Ok(difference(&places, &wanted, room).map_err(|Full| Refusal::AttributesFull)?)
+    Ok(change.plan().map_err(|Full| Refusal::AttributesFull)?)
 }
 
-/// Puts an attribute where one of its name is, else behind all others.
-fn put(list: &mut Vec<Attribute>, new: Attribute) {
-    match list
-        .iter_mut()
-        .find(|old| old.is_named(new.index, &new.name))
-    {
-        Some(old) => *old = new,
-        None => list.push(new),
-    }
+/// What the two places are to hold, and what they held that counts beyond them.
+struct Change<'a> {
+    room: &'a Room,
+    wanted: Places,
+    changes_inode: bool,
+    changes_block: bool,
+    /// Inodes that held values of the attributes in the inode.
+    held_in_inode: Vec<InodeNumber>,
+    /// The same of those in the block.
+    held_in_block: Vec<InodeNumber>,
+    value_blocks: i64,
 }
 
-fn take(list: &mut Vec<Attribute>, index: u8, name: &[u8]) {
-    list.retain(|attribute| !attribute.is_named(index, name));
-}
-
-/// What to write so that places that hold `before` hold `after`, if that fits.
-fn difference(before: &Places, after: &Places, room: &Room) -> std::result::Result<Plan, Full> {
-    let area = if before.inode == after.inode {
-        None
-    } else {
-        let mut area = vec![0; room.inode].into_boxed_slice();
-        encode_inode_area(&after.inode, &mut area)?;
-        Some(area)
-    };
-    let block = if before.block == after.block {
-        BlockPlan::Keep
-    } else if after.block.is_empty() {
-        BlockPlan::Drop
-    } else {
-        let mut content = vec![0; room.block].into_boxed_slice();
-        Block {
-            references: 1,
-            attributes: after.block.clone(),
+impl<'a> Change<'a> {
+    /// None so far.
+    fn of(places: Places, room: &'a Room) -> Self {
+        Self {
+            room,
+            changes_inode: false,
+            changes_block: false,
+            held_in_inode: value_inodes(&places.inode).collect(),
+            held_in_block: value_inodes(&places.block).collect(),
+            value_blocks: places.value_blocks(room),
+            wanted: places,
         }
-        .encode(&mut content)?;
-        BlockPlan::Write(content)
+    }
+
+    /// Takes an attribute out of the inode; where it was.
+    fn take_from_inode(&mut self, index: u8, name: &[u8]) -> Option<usize> {
+        let at = position(&self.wanted.inode, index, name)?;
+        self.wanted.inode.remove(at);
+        self.changes_inode = true;
+        Some(at)
+    }
+
+    fn find_in_block(&self, index: u8, name: &[u8]) -> Option<usize> {
+        position(&self.wanted.block, index, name)
+    }
+
+    fn take_from_block(&mut self, at: usize) {
+        self.wanted.block.remove(at);
+        self.changes_block = true;
+    }
+
+    fn has_room_in_inode(&self, new: &Attribute) -> bool {
+        inode_area_used(&self.wanted.inode) + new.space() <= self.room.inode
+    }
+
+    /// Puts an attribute where one of its name was, else behind all others.
+    fn put_into_inode(&mut self, at: Option<usize>, new: Attribute) {
+        let list = &mut self.wanted.inode;
+        list.insert(at.unwrap_or(list.len()), new);
+        self.changes_inode = true;
+    }
+
+    fn put_into_block(&mut self, at: Option<usize>, new: Attribute) {
+        let list = &mut self.wanted.block;
+        match at {
+            Some(at) => list[at] = new,
+            None => list.push(new),
+        }
+        self.changes_block = true;
+    }
+
+    /// What to write, if it fits.
+    fn plan(self) -> std::result::Result<Plan, Full> {
+        let value_blocks = self.wanted.value_blocks(self.room) - self.value_blocks;
+        let Places { inode, block } = self.wanted;
+        let mut values = ValueUses {
+            blocks: value_blocks,
+            ..ValueUses::default()
+        };
+        let mut area = None;
+        if self.changes_inode {
+            let mut bytes = vec![0; self.room.inode].into_boxed_slice();
+            encode_inode_area(&inode, &mut bytes)?;
+            area = Some(bytes);
+            values.taken.extend(value_inodes(&inode));
+            values.left_in_inode = self.held_in_inode;
+        }
+        let mut plan = BlockPlan::Keep;
+        if self.changes_block {
+            values.taken.extend(value_inodes(&block));
+            values.left_in_block = self.held_in_block;
+            plan = write_block(block, self.room)?;
+        }
+        Ok(Plan {
+            area,
+            block: plan,
+            values,
+        })
+    }
+}
+
+fn position(list: &[Attribute], index: u8, name: &[u8]) -> Option<usize> {
+    list.iter().position(|old| old.is_named(index, name))
+}
+
+fn write_block(attributes: Vec<Attribute>, room: &Room) -> std::result::Result<BlockPlan, Full> {
+    if attributes.is_empty() {
+        return Ok(BlockPlan::Drop);
+    }
+    let block = Block {
+        references: 1,
+        attributes,
     };
-    let mut values = ValueUses::default();
-    if area.is_some() {
-        values.taken.extend(value_inodes(&after.inode));
-        values.left_in_inode.extend(value_inodes(&before.inode));
-    }
-    if block != BlockPlan::Keep {
-        values.taken.extend(value_inodes(&after.block));
-        values.left_in_block.extend(value_inodes(&before.block));
-    }
-    values.blocks = after.value_blocks(room) - before.value_blocks(room);
-    Ok(Plan {
-        area,
-        block,
-        values,
-    })
+    Ok(BlockPlan::Write(block.content(room.block)?))
 }
 
 /// A plan for the end of an inode with these attributes.

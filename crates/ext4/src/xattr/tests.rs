@@ -43,7 +43,12 @@ impl Image {
         }
         match plan.block {
             BlockPlan::Keep => {}
-            BlockPlan::Write(content) => self.block = Some(content.into_vec()),
+            BlockPlan::Write(content) => {
+                let block = self
+                    .block
+                    .get_or_insert_with(|| vec![0xFF; self.room.block]);
+                content.put_into(block);
+            }
             BlockPlan::Drop => self.block = None,
         }
     }
