@@ -55,4 +55,9 @@ impl Preallocation {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Option<Aside>> {
         self.state.lock()
     }
+
+    /// As [`Self::lock`], unless somebody is at it.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Option<Aside>>> {
+        self.state.try_lock()
+    }
 }

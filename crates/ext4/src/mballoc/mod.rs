@@ -32,6 +32,7 @@ pub use request::{Purpose, Request, Run};
 use crate::error::{Refusal, Result};
 use crate::groups::Groups;
 use crate::statistics::Event;
+use prealloc::Asked;
 use request::{Plan, Surplus};
 
 /// How often a scan that found nothing is repeated after space has moved.
@@ -112,7 +113,8 @@ impl Groups {
         Ok(granted)
     }
 
-    /// Serves a small file from its shard's blocks; `None` where space is too short for that.
+    /// Serves a small file from its shard's blocks; `None` where space is too short for that, or another
+    /// thread is at them.
     fn allocate_small(
         &self,
         handle: &mut Handle<'_>,
@@ -120,11 +122,14 @@ impl Groups {
         length: u32,
     ) -> Result<Option<Run>> {
         if let Some(held) = self.hints.locality() {
-            if let Some(run) = self.use_small(handle, &held, length) {
-                self.count_event(Event::FromLocality);
-                return Ok(Some(run));
+            match self.use_small(handle, &held, length) {
+                Asked::Taken(run) => {
+                    self.count_event(Event::FromLocality);
+                    return Ok(Some(run));
+                }
+                Asked::Busy => return Ok(None),
+                Asked::Short => self.release(&held),
             }
-            self.release(&held);
         }
         let Some(plan) = self.plan_for_locality(request, length) else {
             return Ok(None);

@@ -10,8 +10,18 @@ use pext4_sync::atomic::Ordering;
 
 use super::request::Run;
 use crate::groups::buddy::Span;
-use crate::groups::{Aside, Groups, Preallocation};
+use crate::groups::{Aside, Groups, Held, Preallocation};
+use crate::options::BusyGroups;
 use crate::statistics::Event;
+
+/// How it ended to ask a shard's run for blocks.
+pub(super) enum Asked {
+    Taken(Run),
+    /// It has fewer.
+    Short,
+    /// Another thread is at it, or at its group.
+    Busy,
+}
 
 impl Groups {
     /// Takes up to `length` blocks for `logical` from a file's preallocation; `None` if it has
@@ -29,21 +39,42 @@ impl Groups {
         if skipped >= aside.span.length {
             return None;
         }
-        Some(self.use_front(handle, preallocation, &mut state, skipped, length))
+        let held = self.hold(preallocation.group());
+        let place = (&mut *state, held);
+        Some(self.use_front(handle, preallocation, place, skipped, length))
     }
 
-    /// Takes `length` blocks from a shard's run for small files, all or none.
+    /// Takes `length` blocks from a shard's run for small files, all or none. Threads of one core are not at
+    /// it at the same time, unless one of them lost its core meanwhile: then the others would wait for that
+    /// one's next turn, and do without instead.
     pub(super) fn use_small(
         &self,
         handle: &mut Handle<'_>,
         preallocation: &Preallocation,
         length: u32,
-    ) -> Option<Run> {
-        let mut state = preallocation.lock();
-        if state.as_ref()?.span.length < length {
-            return None;
+    ) -> Asked {
+        let waits = self.store.options.scaling.busy_groups == BusyGroups::Wait;
+        let locked = if waits {
+            Some(preallocation.lock())
+        } else {
+            preallocation.try_lock()
+        };
+        let Some(mut state) = locked else {
+            return Asked::Busy;
+        };
+        if state.is_none_or(|aside| aside.span.length < length) {
+            return Asked::Short;
         }
-        Some(self.use_front(handle, preallocation, &mut state, 0, length))
+        let group = preallocation.group();
+        let held = if waits {
+            Some(self.hold(group))
+        } else {
+            self.try_hold(group)
+        };
+        let Some(held) = held else {
+            return Asked::Busy;
+        };
+        Asked::Taken(self.use_front(handle, preallocation, (&mut *state, held), 0, length))
     }
 
     /// Gives `skipped` blocks at the front of a run back, of which more are left, and takes up to
@@ -52,7 +83,7 @@ impl Groups {
         &self,
         handle: &mut Handle<'_>,
         preallocation: &Preallocation,
-        state: &mut Option<Aside>,
+        (state, mut held): (&mut Option<Aside>, Held<'_>),
         skipped: u32,
         length: u32,
     ) -> Run {
@@ -62,7 +93,6 @@ impl Groups {
             start: aside.span.start + skipped,
             length: length.min(left),
         };
-        let mut held = self.hold(preallocation.group());
         if skipped > 0 {
             held.release(Span {
                 start: aside.span.start,

@@ -48,6 +48,9 @@ mod testing;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+use std::sync::Arc;
+
+use pext4_block::Buffer;
 use pext4_ondisk::xattr::{self, Content, MAX_REFERENCES};
 use pext4_ondisk::{BlockNumber, Corrupt};
 use pext4_sync::Counter;
@@ -376,9 +379,9 @@ impl SharedBlocks {
         &self.own
     }
 
-    /// Notes that cores met at a block, and that it is counted apart from now on.
-    pub fn note_apart(&self) {
-        self.own.begin();
+    /// Notes that cores met at a block, which the caller has locked, and that it is counted apart from now on.
+    pub fn note_apart(&self, buffer: &Arc<Buffer>) {
+        self.own.begin(buffer);
         self.counts.apart.add(1);
     }
 

@@ -126,14 +126,13 @@ fn what_cores_counted_for_themselves_adds_up() {
         let cache = Cache::new(Arc::new(RamDevice::new(1 << 16)), 4096, 1 << 16);
         let buffer = cache.get_zeroed(BlockNumber(3));
         let counts = Arc::new(OwnCounts::new(true));
-        counts.begin();
+        counts.begin(&buffer);
         let use_it = |counts: &OwnCounts| {
             if !counts.take(buffer.block(), |_| true) {
                 let state = buffer.write();
                 assert_eq!(counts.meet_taking(&buffer, &state), 0);
             }
-            let met = counts.met(buffer.block()).expect("this core has");
-            assert!(Arc::ptr_eq(&met.buffer, &buffer));
+            assert!(counts.met(buffer.block()).is_some(), "this core has");
         };
         let other = {
             let (counts, buffer) = (Arc::clone(&counts), Arc::clone(&buffer));
@@ -152,5 +151,31 @@ fn what_cores_counted_for_themselves_adds_up() {
         assert_eq!(sums[0].change, 1);
         assert!(!counts.any() && counts.take_all(2).is_empty());
         assert!(counts.met(buffer.block()).is_none());
+        // The next transaction knows nothing of this one.
+        counts.begin(&buffer);
+        use_it(&counts);
+        assert_eq!(counts.take_all(2)[0].change, 1);
+    });
+}
+
+#[test]
+fn threads_of_one_core_take_and_leave_a_block_that_it_has_met() {
+    pext4_sync::model(|| {
+        let cache = Cache::new(Arc::new(RamDevice::new(1 << 16)), 4096, 1 << 16);
+        let buffer = cache.get_zeroed(BlockNumber(3));
+        let counts = Arc::new(OwnCounts::new(true));
+        let _pin = topology::pin(0);
+        counts.begin(&buffer);
+        counts.meet_leaving(&buffer, &buffer.write());
+        let other = {
+            let (counts, block) = (Arc::clone(&counts), buffer.block());
+            thread::spawn("other", move || {
+                let _pin = topology::pin(0);
+                counts.met(block).expect("its core has").leave();
+            })
+        };
+        assert!(counts.take(buffer.block(), |_| true));
+        other.join().expect("it does not panic");
+        assert_eq!(counts.take_all(1)[0].change, -1);
     });
 }

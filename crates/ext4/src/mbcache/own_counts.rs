@@ -18,11 +18,16 @@
 //!   than `most` takings over what it left; who wants to first adds them to the block, which is
 //!   only counted apart, or taken, while there is room in it for what all cores may note.
 //!
+//! What a core has met it keeps in memory of its own; what it counts lies in lines apart from that, many
+//! counts in one, so that the committer fetches little from each core and changes nothing there that
+//! the core will touch again. What was met in a closed transaction is dropped by its own core when it meets
+//! something in the next one, or else by that one's committer.
+//!
 //! Memory: an entry for each block and core that met in one transaction. Each such block has cost the
 //! transaction a credit, and credits are bounded.
 //!
-//! Locking: which blocks a core has met is under a lock of class `AttributeCache`, which comes after the
-//! buffer's. Threads of one core and the committer are all that take it. Takings are noted under it, so
+//! Locking: what a core has met is under a lock of class `AttributeCache`, which comes after the
+//! buffer's. Threads of one core and the committer are all that take it. Takings are counted under it, so
 //! that no core notes more than it may; who leaves a block that it has looked at as one that its core
 //! has met needs no lock, since its handle keeps the transaction from closing.
 
@@ -32,7 +37,7 @@ use pext4_block::{Buffer, BufferState, Page};
 use pext4_jbd2::in_parts;
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::xattr::MAX_REFERENCES;
-use pext4_sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use pext4_sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
 use pext4_sync::hash::NumberMap;
 use pext4_sync::{CachePadded, Class, Mutex, Sharded};
 
@@ -42,6 +47,8 @@ const MOST_TAKINGS: u32 = 16;
 const LEAST_PART: usize = 8;
 /// Blocks for which a core keeps memory from one transaction to the next.
 const KEPT_ROOM: usize = 1024;
+/// Counts that lie together, in two lines.
+const COUNTS: usize = 16;
 
 /// What the cores have noted in the running transaction.
 pub struct OwnCounts {
@@ -55,20 +62,41 @@ pub struct OwnCounts {
 
 /// One core's.
 struct Notes {
-    /// [atomic; a hint] Whether there are any.
-    any: AtomicBool,
-    blocks: Mutex<NumberMap<BlockNumber, Arc<CachePadded<Met>>>>,
+    /// [atomic; a hint] An [`Age`].
+    age: AtomicU8,
+    core: Mutex<Core>,
 }
+
+/// Of which transaction a core's notes are.
+enum Age {
+    /// There are none.
+    None = 0,
+    /// Of one that is closed.
+    Past = 1,
+    /// Of the running one.
+    Present = 2,
+}
+
+#[derive(Default)]
+struct Core {
+    met: NumberMap<BlockNumber, Arc<CachePadded<Met>>>,
+    /// The same blocks in the order in which they were met, and their counts in the same places.
+    blocks: Vec<BlockNumber>,
+    counts: Vec<Arc<CachePadded<Counts>>>,
+    /// Blocks that a thread of this core began to count apart.
+    begun: Vec<Arc<Buffer>>,
+}
+
+/// Takings less leavings of some blocks.
+type Counts = [AtomicI64; COUNTS];
 
 /// A block that this core has met. Its core alone holds this, so that no count is shared, and reads the bytes
 /// without a lock, as nothing in them changes but how many use them.
 pub struct Met {
-    /// The block.
-    pub buffer: Arc<Buffer>,
     /// Its bytes, with the count they had.
     pub page: Page,
-    /// [atomic] Taken, less left.
-    change: AtomicI64,
+    counts: Arc<CachePadded<Counts>>,
+    place: usize,
 }
 
 /// What all cores together have noted of a block.
@@ -82,7 +110,11 @@ pub struct Sum {
 impl Met {
     /// Notes a leaving, under a handle of the transaction in which the core has met the block.
     pub fn leave(&self) {
-        self.change.fetch_sub(1, Ordering::Relaxed);
+        self.count().fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn count(&self) -> &AtomicI64 {
+        &self.counts[self.place]
     }
 }
 
@@ -90,8 +122,8 @@ impl OwnCounts {
     /// Nothing noted yet; if not `enabled`, nothing ever.
     pub(super) fn new(enabled: bool) -> Self {
         let shards = Sharded::new(|_| Notes {
-            any: AtomicBool::new(false),
-            blocks: Mutex::new(Class::AttributeCache, NumberMap::default()),
+            age: AtomicU8::new(Age::None as u8),
+            core: Mutex::new(Class::AttributeCache, Core::default()),
         });
         let cores = u32::try_from(shards.count()).unwrap_or(u32::MAX - 1);
         // Half of the references are for what is in the block.
@@ -116,9 +148,10 @@ impl OwnCounts {
         self.blocks.load(Ordering::Relaxed) > 0
     }
 
-    /// Notes that a block is counted apart from now on.
-    pub(super) fn begin(&self) {
+    /// Notes that a block, locked by the caller, is counted apart from now on.
+    pub(super) fn begin(&self, buffer: &Arc<Buffer>) {
         self.blocks.fetch_add(1, Ordering::Relaxed);
+        self.in_present(|core| core.begun.push(Arc::clone(buffer)));
     }
 
     /// A block that this core has met.
@@ -131,9 +164,9 @@ impl OwnCounts {
     pub fn take(&self, block: BlockNumber, is_wanted: impl FnOnce(&[u8]) -> bool) -> bool {
         let most = i64::from(self.most);
         let noted = self.here(block, |met| {
-            let may = met.change.load(Ordering::Relaxed) < most && is_wanted(&met.page);
+            let may = met.count().load(Ordering::Relaxed) < most && is_wanted(&met.page);
             if may {
-                met.change.fetch_add(1, Ordering::Relaxed);
+                met.count().fetch_add(1, Ordering::Relaxed);
             }
             may
         });
@@ -146,9 +179,9 @@ impl OwnCounts {
         let most = i64::from(self.most);
         self.meet(buffer, state, |met| {
             // Others can only leave meanwhile.
-            let is_full = met.change.load(Ordering::Relaxed) >= most;
+            let is_full = met.count().load(Ordering::Relaxed) >= most;
             let added = if is_full { 1 - most } else { 1 };
-            met.change.fetch_add(added, Ordering::Relaxed);
+            met.count().fetch_add(added, Ordering::Relaxed);
             if is_full { self.most } else { 0 }
         })
     }
@@ -162,19 +195,26 @@ impl OwnCounts {
     pub fn take_all(&self, width: usize) -> Vec<Sum> {
         let cores = (0..self.shards.count()).collect();
         let parts = in_parts(cores, LEAST_PART, width, |cores: Vec<usize>| {
-            let mut sums = NumberMap::default();
+            let mut taken = Taken::default();
             for core in cores {
-                self.shards.get(core).take_into(&mut sums);
+                self.shards.get(core).take_into(&mut taken);
             }
-            sums
+            taken
         });
         self.blocks.store(0, Ordering::Relaxed);
         let mut parts = parts.into_iter();
-        let mut sums = parts.next().unwrap_or_default();
-        for (block, sum) in parts.flatten() {
-            add(&mut sums, block, sum.change, || sum.buffer);
+        let mut all = parts.next().unwrap_or_default();
+        for part in parts {
+            all.begun.extend(part.begun);
+            for (block, change) in part.changes {
+                *all.changes.entry(block).or_default() += change;
+            }
         }
-        sums.into_values().collect()
+        let sum = |buffer: Arc<Buffer>| Sum {
+            change: all.changes.get(&buffer.block()).copied().unwrap_or(0),
+            buffer,
+        };
+        all.begun.into_iter().map(sum).collect()
     }
 
     fn here<R>(
@@ -183,10 +223,10 @@ impl OwnCounts {
         change: impl FnOnce(&Arc<CachePadded<Met>>) -> R,
     ) -> Option<R> {
         let notes = self.shards.local();
-        if !notes.any.load(Ordering::Relaxed) {
+        if notes.age.load(Ordering::Relaxed) != Age::Present as u8 {
             return None;
         }
-        notes.blocks.lock().get(&block).map(change)
+        notes.core.lock().met.get(&block).map(change)
     }
 
     fn meet<R>(
@@ -195,43 +235,78 @@ impl OwnCounts {
         state: &BufferState,
         change: impl FnOnce(&Met) -> R,
     ) -> R {
-        let notes = self.shards.local();
-        let mut blocks = notes.blocks.lock();
-        notes.any.store(true, Ordering::Relaxed);
-        change(blocks.entry(buffer.block()).or_insert_with(|| {
-            Arc::new(CachePadded::new(Met {
-                buffer: Arc::clone(buffer),
-                page: state.page.clone(),
-                change: AtomicI64::new(0),
-            }))
-        }))
+        self.in_present(|core| change(core.meet(buffer.block(), &state.page)))
     }
+
+    /// Does something to this core's notes of the running transaction.
+    fn in_present<R>(&self, change: impl FnOnce(&mut Core) -> R) -> R {
+        let notes = self.shards.local();
+        let mut core = notes.core.lock();
+        if notes.age.load(Ordering::Relaxed) == Age::Past as u8 {
+            core.forget_met();
+        }
+        notes.age.store(Age::Present as u8, Ordering::Relaxed);
+        change(&mut core)
+    }
+}
+
+/// What was found noted.
+#[derive(Default)]
+struct Taken {
+    changes: NumberMap<BlockNumber, i64>,
+    begun: Vec<Arc<Buffer>>,
 }
 
 impl Notes {
-    fn take_into(&self, sums: &mut NumberMap<BlockNumber, Sum>) {
-        if !self.any.load(Ordering::Relaxed) {
+    fn take_into(&self, taken: &mut Taken) {
+        let age = self.age.load(Ordering::Relaxed);
+        if age == Age::None as u8 {
             return;
         }
-        let mut blocks = self.blocks.lock();
-        for (block, met) in blocks.drain() {
-            let change = met.change.load(Ordering::Relaxed);
-            add(sums, block, change, || Arc::clone(&met.buffer));
+        let mut core = self.core.lock();
+        if age == Age::Past as u8 {
+            core.forget_met();
+            self.age.store(Age::None as u8, Ordering::Relaxed);
+            return;
         }
-        blocks.shrink_to(KEPT_ROOM);
-        self.any.store(false, Ordering::Relaxed);
+        taken.begun.append(&mut core.begun);
+        core.take_changes(&mut taken.changes);
+        self.age.store(Age::Past as u8, Ordering::Relaxed);
     }
 }
 
-fn add(
-    sums: &mut NumberMap<BlockNumber, Sum>,
-    block: BlockNumber,
-    change: i64,
-    buffer: impl FnOnce() -> Arc<Buffer>,
-) {
-    let none = || Sum {
-        buffer: buffer(),
-        change: 0,
-    };
-    sums.entry(block).or_insert_with(none).change += change;
+impl Core {
+    fn forget_met(&mut self) {
+        self.met.clear();
+        self.met.shrink_to(KEPT_ROOM);
+    }
+
+    /// A block that this core has met now, if not before.
+    fn meet(&mut self, block: BlockNumber, page: &Page) -> &Met {
+        let (blocks, counts) = (&mut self.blocks, &mut self.counts);
+        self.met.entry(block).or_insert_with(|| {
+            let place = blocks.len() % COUNTS;
+            if place == 0 {
+                let zeroes = std::array::from_fn(|_| AtomicI64::new(0));
+                counts.push(Arc::new(CachePadded::new(zeroes)));
+            }
+            blocks.push(block);
+            Arc::new(CachePadded::new(Met {
+                page: page.clone(),
+                counts: Arc::clone(counts.last().expect("one has just been put there")),
+                place,
+            }))
+        })
+    }
+
+    fn take_changes(&mut self, changes: &mut NumberMap<BlockNumber, i64>) {
+        let counts = self.counts.iter().flat_map(|counts| counts.iter());
+        for (&block, count) in self.blocks.iter().zip(counts) {
+            *changes.entry(block).or_default() += count.load(Ordering::Relaxed);
+        }
+        self.blocks.clear();
+        self.blocks.shrink_to(KEPT_ROOM);
+        self.counts.clear();
+        self.counts.shrink_to(KEPT_ROOM / COUNTS);
+    }
 }

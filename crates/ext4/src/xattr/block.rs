@@ -80,15 +80,6 @@ pub(super) enum Known {
     Read(Arc<Buffer>),
 }
 
-impl Known {
-    fn buffer(&self) -> &Arc<Buffer> {
-        match self {
-            Self::Met(met) => &met.buffer,
-            Self::Read(buffer) => buffer,
-        }
-    }
-}
-
 /// A block that an inode has, and the attributes in it. Who is to change it asks under a handle.
 pub(super) fn attributes(inodes: &Inodes, block: BlockNumber) -> Result<(Known, Vec<Attribute>)> {
     let decode =
@@ -318,11 +309,16 @@ pub(super) fn turn_away(
     known: &Known,
     leads: Leads,
 ) -> Result<Turn> {
-    let turn = counting::leave(inodes, handle, known, !leads.old)?;
+    let buffer = match known {
+        Known::Met(met) => {
+            counting::leave_noted(handle, met);
+            return Ok(Turn::Left);
+        }
+        Known::Read(buffer) => buffer,
+    };
+    let turn = counting::leave(inodes, handle, buffer, !leads.old)?;
     if turn == Turn::Unused {
-        inodes
-            .groups
-            .free_metadata(handle, known.buffer().block())?;
+        inodes.groups.free_metadata(handle, buffer.block())?;
     }
     Ok(turn)
 }

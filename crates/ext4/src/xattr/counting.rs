@@ -12,11 +12,10 @@ use pext4_ondisk::BlockNumber;
 use pext4_ondisk::xattr::{self, Content};
 use pext4_sync::{thread, topology};
 
-use super::block::Known;
 use crate::error::{Error, Result};
 use crate::groups::{CREDITS_PER_GROUP, Groups};
 use crate::inode::table::Inodes;
-use crate::mbcache::{Candidate, Leaving, SharedBlocks, Sum};
+use crate::mbcache::{Candidate, Leaving, Met, SharedBlocks, Sum};
 use crate::seal;
 
 /// What the end of a block that is counted apart may dirty: its group, and a revoke.
@@ -80,22 +79,20 @@ pub(super) fn take(
     true
 }
 
+/// Counts one inode out of a block that this core has met, under a handle of that transaction.
+pub(super) fn leave_noted(handle: &mut Handle<'_>, met: &Met) {
+    met.leave();
+    handle.note_change();
+}
+
 /// Counts one inode out, unless it is the only one: then nobody finds the block any more, and the
 /// caller frees it. Who must know at once whether it is lets no core count for itself from now on.
 pub(super) fn leave(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
-    known: &Known,
+    buffer: &Arc<Buffer>,
     may_count_apart: bool,
 ) -> Result<Turn> {
-    let buffer = match known {
-        Known::Met(met) => {
-            met.leave();
-            handle.note_change();
-            return Ok(Turn::Left);
-        }
-        Known::Read(buffer) => buffer,
-    };
     let (blocks, block) = (&inodes.attribute_blocks, buffer.block());
     loop {
         let mut state = buffer.write();
@@ -168,7 +165,7 @@ fn count_apart(
     handle.edit_locked(buffer, state, seal::xattr_block());
     handle.set_aside(CREDITS_AT_END);
     state.counted_apart_in = Some(handle.tid());
-    blocks.note_apart();
+    blocks.note_apart(buffer);
 }
 
 /// Stores what the cores counted, and frees the blocks that nobody uses. `handle` is the last one of its
