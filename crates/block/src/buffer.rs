@@ -37,6 +37,15 @@ impl Stamp {
     };
 }
 
+/// How the users of a block are counted that several cores use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CountedApart {
+    /// In this transaction.
+    pub tid: Tid,
+    /// By this number, of the blocks that are counted so in it.
+    pub number: u32,
+}
+
 /// What a buffer's lock protects.
 #[derive(Debug)]
 pub struct BufferState {
@@ -48,8 +57,8 @@ pub struct BufferState {
     pub listed_in: Option<Tid>,
     /// The transaction in which this life of the block began, if it began in memory.
     pub born_in: Option<Tid>,
-    /// The transaction in which its users are counted core by core, if that is done in the one that runs.
-    pub counted_apart_in: Option<Tid>,
+    /// That its users are counted core by core, if that is done in the transaction that runs.
+    pub counted_apart: Option<CountedApart>,
     /// The core that last counted a user, if one has.
     pub counted_by: Option<usize>,
     /// Which checksum the bytes get.
@@ -91,7 +100,7 @@ impl Buffer {
             dirty_in: None,
             listed_in: None,
             born_in: None,
-            counted_apart_in: None,
+            counted_apart: None,
             counted_by: None,
             stamp: Stamp::NONE,
         };

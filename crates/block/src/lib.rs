@@ -26,7 +26,7 @@ pub mod ram;
 pub mod record;
 pub mod slow;
 
-pub use buffer::{Buffer, BufferState, Stamp};
+pub use buffer::{Buffer, BufferState, CountedApart, Stamp};
 pub use cache::Cache;
 pub use device::Device;
 pub use fault::FaultDevice;

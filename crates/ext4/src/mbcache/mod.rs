@@ -380,9 +380,10 @@ impl SharedBlocks {
     }
 
     /// Notes that cores met at a block, which the caller has locked, and that it is counted apart from now on.
-    pub fn note_apart(&self, buffer: &Arc<Buffer>) {
-        self.own.begin(buffer);
+    /// Answers its number.
+    pub fn note_apart(&self, buffer: &Arc<Buffer>) -> u32 {
         self.counts.apart.add(1);
+        self.own.begin(buffer)
     }
 
     /// Says whether a block can serve one inode more, whose buffer is locked for writing.

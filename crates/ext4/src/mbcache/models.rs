@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use pext4_block::{Cache, RamDevice};
-use pext4_ondisk::BlockNumber;
+use pext4_block::{Buffer, Cache, CountedApart, RamDevice};
 use pext4_ondisk::xattr::MAX_REFERENCES;
+use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::{thread, topology};
 
 use super::OwnCounts;
@@ -120,13 +120,19 @@ fn the_last_reference_is_given_once_and_a_place_that_comes_free_is_seen() {
     });
 }
 
+fn begin(counts: &OwnCounts, buffer: &Arc<Buffer>) {
+    let number = counts.begin(buffer);
+    let tid = Tid(1);
+    buffer.write().counted_apart = Some(CountedApart { tid, number });
+}
+
 #[test]
 fn what_cores_counted_for_themselves_adds_up() {
     pext4_sync::model(|| {
         let cache = Cache::new(Arc::new(RamDevice::new(1 << 16)), 4096, 1 << 16);
         let buffer = cache.get_zeroed(BlockNumber(3));
         let counts = Arc::new(OwnCounts::new(true));
-        counts.begin(&buffer);
+        begin(&counts, &buffer);
         let use_it = |counts: &OwnCounts| {
             if !counts.take(buffer.block(), |_| true) {
                 let state = buffer.write();
@@ -152,7 +158,7 @@ fn what_cores_counted_for_themselves_adds_up() {
         assert!(!counts.any() && counts.take_all(2).is_empty());
         assert!(counts.met(buffer.block()).is_none());
         // The next transaction knows nothing of this one.
-        counts.begin(&buffer);
+        begin(&counts, &buffer);
         use_it(&counts);
         assert_eq!(counts.take_all(2)[0].change, 1);
     });
@@ -165,7 +171,7 @@ fn threads_of_one_core_take_and_leave_a_block_that_it_has_met() {
         let buffer = cache.get_zeroed(BlockNumber(3));
         let counts = Arc::new(OwnCounts::new(true));
         let _pin = topology::pin(0);
-        counts.begin(&buffer);
+        begin(&counts, &buffer);
         counts.meet_leaving(&buffer, &buffer.write());
         let other = {
             let (counts, block) = (Arc::clone(&counts), buffer.block());

@@ -8,7 +8,7 @@
 //! frees the block if nobody is left (`xattr::settle`). At that moment no handle is open and
 //! none can start, so what is stored is what the transaction's inodes say.
 //!
-//! Invariants, of a block that is counted apart in a transaction (`BufferState::counted_apart_in`):
+//! Invariants, of a block that is counted apart in a transaction (`BufferState::counted_apart`):
 //!
 //! - It began to be under its buffer's lock for writing, by a handle that made it owe the transaction
 //!   its bytes and set credits aside for its end. It ends when the transaction closes, and not before.
@@ -37,7 +37,7 @@ use pext4_block::{Buffer, BufferState, Page};
 use pext4_jbd2::in_parts;
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::xattr::MAX_REFERENCES;
-use pext4_sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
+use pext4_sync::atomic::{AtomicI32, AtomicU8, AtomicU32, Ordering};
 use pext4_sync::hash::NumberMap;
 use pext4_sync::{CachePadded, Class, Mutex, Sharded};
 
@@ -48,16 +48,16 @@ const LEAST_PART: usize = 8;
 /// Blocks for which a core keeps memory from one transaction to the next.
 const KEPT_ROOM: usize = 1024;
 /// Counts that lie together, in two lines.
-const COUNTS: usize = 16;
+const COUNTS: usize = 32;
 
 /// What the cores have noted in the running transaction.
 pub struct OwnCounts {
     shards: Sharded<Notes>,
     /// Takings that a core notes over what it left, at most; 0 if nothing is counted apart.
     /// [immutable]
-    most: u32,
-    /// [atomic] Blocks that are counted apart.
-    blocks: AtomicU64,
+    most: i32,
+    /// [atomic] Blocks that are counted apart: the number of the next one.
+    blocks: AtomicU32,
 }
 
 /// One core's.
@@ -80,22 +80,21 @@ enum Age {
 #[derive(Default)]
 struct Core {
     met: NumberMap<BlockNumber, Arc<CachePadded<Met>>>,
-    /// The same blocks in the order in which they were met, and their counts in the same places.
-    blocks: Vec<BlockNumber>,
-    counts: Vec<Arc<CachePadded<Counts>>>,
-    /// Blocks that a thread of this core began to count apart.
-    begun: Vec<Arc<Buffer>>,
+    /// What it counted, by the numbers of the blocks; nothing where it has met none of them.
+    counts: Vec<Option<Arc<Counts>>>,
+    /// Blocks that a thread of this core began to count apart, with their numbers.
+    begun: Vec<(u32, Arc<Buffer>)>,
 }
 
-/// Takings less leavings of some blocks.
-type Counts = [AtomicI64; COUNTS];
+/// Takings less leavings of blocks with numbers side by side.
+type Counts = CachePadded<[AtomicI32; COUNTS]>;
 
 /// A block that this core has met. Its core alone holds this, so that no count is shared, and reads the bytes
 /// without a lock, as nothing in them changes but how many use them.
 pub struct Met {
     /// Its bytes, with the count they had.
     pub page: Page,
-    counts: Arc<CachePadded<Counts>>,
+    counts: Arc<Counts>,
     place: usize,
 }
 
@@ -113,7 +112,7 @@ impl Met {
         self.count().fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn count(&self) -> &AtomicI64 {
+    fn count(&self) -> &AtomicI32 {
         &self.counts[self.place]
     }
 }
@@ -128,17 +127,20 @@ impl OwnCounts {
         let cores = u32::try_from(shards.count()).unwrap_or(u32::MAX - 1);
         // Half of the references are for what is in the block.
         let most = (MAX_REFERENCES / 2 / (cores + 1)).min(MOST_TAKINGS);
+        let most = i32::try_from(most).unwrap_or(0);
         Self {
             shards,
             most: if enabled { most } else { 0 },
-            blocks: AtomicU64::new(0),
+            blocks: AtomicU32::new(0),
         }
     }
 
     /// Whether a block whose count is this may be counted apart, and taken while it is.
     pub fn has_room(&self, count: u32) -> bool {
         let cores = u32::try_from(self.shards.count()).unwrap_or(u32::MAX);
-        let noted = cores.saturating_add(1).saturating_mul(self.most);
+        let noted = cores
+            .saturating_add(1)
+            .saturating_mul(self.most.unsigned_abs());
         self.most > 0 && count.saturating_add(noted) <= MAX_REFERENCES
     }
 
@@ -148,10 +150,12 @@ impl OwnCounts {
         self.blocks.load(Ordering::Relaxed) > 0
     }
 
-    /// Notes that a block, locked by the caller, is counted apart from now on.
-    pub(super) fn begin(&self, buffer: &Arc<Buffer>) {
-        self.blocks.fetch_add(1, Ordering::Relaxed);
-        self.in_present(|core| core.begun.push(Arc::clone(buffer)));
+    /// Notes that a block, locked by the caller, is counted apart from now on. Answers its number, by
+    /// which cores count it.
+    pub(super) fn begin(&self, buffer: &Arc<Buffer>) -> u32 {
+        let number = self.blocks.fetch_add(1, Ordering::Relaxed);
+        self.in_present(|core| core.begun.push((number, Arc::clone(buffer))));
+        number
     }
 
     /// A block that this core has met.
@@ -162,7 +166,7 @@ impl OwnCounts {
     /// Notes a taking, under a handle, of a block whose bytes are what is wanted; false if they are not, if this
     /// core has not met the block, or notes as many as it may.
     pub fn take(&self, block: BlockNumber, is_wanted: impl FnOnce(&[u8]) -> bool) -> bool {
-        let most = i64::from(self.most);
+        let most = self.most;
         let noted = self.here(block, |met| {
             let may = met.count().load(Ordering::Relaxed) < most && is_wanted(&met.page);
             if may {
@@ -176,13 +180,13 @@ impl OwnCounts {
     /// Notes a taking of a block that is counted apart, has room, and is locked by the caller. Answers how
     /// many takings that were noted before are now to be added to its count.
     pub fn meet_taking(&self, buffer: &Arc<Buffer>, state: &BufferState) -> u32 {
-        let most = i64::from(self.most);
+        let most = self.most;
         self.meet(buffer, state, |met| {
             // Others can only leave meanwhile.
             let is_full = met.count().load(Ordering::Relaxed) >= most;
             let added = if is_full { 1 - most } else { 1 };
             met.count().fetch_add(added, Ordering::Relaxed);
-            if is_full { self.most } else { 0 }
+            if is_full { most.unsigned_abs() } else { 0 }
         })
     }
 
@@ -206,13 +210,11 @@ impl OwnCounts {
         let mut all = parts.next().unwrap_or_default();
         for part in parts {
             all.begun.extend(part.begun);
-            for (block, change) in part.changes {
-                *all.changes.entry(block).or_default() += change;
-            }
+            all.add(0, part.changes.into_iter());
         }
-        let sum = |buffer: Arc<Buffer>| Sum {
-            change: all.changes.get(&buffer.block()).copied().unwrap_or(0),
+        let sum = |(number, buffer)| Sum {
             buffer,
+            change: all.changes.get(number as usize).copied().unwrap_or(0),
         };
         all.begun.into_iter().map(sum).collect()
     }
@@ -235,7 +237,9 @@ impl OwnCounts {
         state: &BufferState,
         change: impl FnOnce(&Met) -> R,
     ) -> R {
-        self.in_present(|core| change(core.meet(buffer.block(), &state.page)))
+        let apart = state.counted_apart;
+        let number = apart.expect("who meets here has seen that it is").number;
+        self.in_present(|core| change(core.meet(buffer.block(), &state.page, number as usize)))
     }
 
     /// Does something to this core's notes of the running transaction.
@@ -253,8 +257,21 @@ impl OwnCounts {
 /// What was found noted.
 #[derive(Default)]
 struct Taken {
-    changes: NumberMap<BlockNumber, i64>,
-    begun: Vec<Arc<Buffer>>,
+    /// By the numbers of the blocks.
+    changes: Vec<i64>,
+    begun: Vec<(u32, Arc<Buffer>)>,
+}
+
+impl Taken {
+    fn add(&mut self, first: usize, changes: impl ExactSizeIterator<Item = i64>) {
+        let end = first + changes.len();
+        if self.changes.len() < end {
+            self.changes.resize(end, 0);
+        }
+        for (sum, change) in self.changes[first..].iter_mut().zip(changes) {
+            *sum += change;
+        }
+    }
 }
 
 impl Notes {
@@ -270,7 +287,12 @@ impl Notes {
             return;
         }
         taken.begun.append(&mut core.begun);
-        core.take_changes(&mut taken.changes);
+        for (place, counts) in core.counts.drain(..).enumerate() {
+            if let Some(counts) = counts {
+                let changes = counts.iter().map(|count| count.load(Ordering::Relaxed));
+                taken.add(place * COUNTS, changes.map(i64::from));
+            }
+        }
         self.age.store(Age::Past as u8, Ordering::Relaxed);
     }
 }
@@ -282,31 +304,20 @@ impl Core {
     }
 
     /// A block that this core has met now, if not before.
-    fn meet(&mut self, block: BlockNumber, page: &Page) -> &Met {
-        let (blocks, counts) = (&mut self.blocks, &mut self.counts);
+    fn meet(&mut self, block: BlockNumber, page: &Page, number: usize) -> &Met {
+        let all = &mut self.counts;
         self.met.entry(block).or_insert_with(|| {
-            let place = blocks.len() % COUNTS;
-            if place == 0 {
-                let zeroes = std::array::from_fn(|_| AtomicI64::new(0));
-                counts.push(Arc::new(CachePadded::new(zeroes)));
+            let (at, place) = (number / COUNTS, number % COUNTS);
+            if all.len() <= at {
+                all.resize(at + 1, None);
             }
-            blocks.push(block);
+            let zeroes = || CachePadded::new(std::array::from_fn(|_| AtomicI32::new(0)));
+            let counts = all[at].get_or_insert_with(|| Arc::new(zeroes()));
             Arc::new(CachePadded::new(Met {
                 page: page.clone(),
-                counts: Arc::clone(counts.last().expect("one has just been put there")),
+                counts: Arc::clone(counts),
                 place,
             }))
         })
-    }
-
-    fn take_changes(&mut self, changes: &mut NumberMap<BlockNumber, i64>) {
-        let counts = self.counts.iter().flat_map(|counts| counts.iter());
-        for (&block, count) in self.blocks.iter().zip(counts) {
-            *changes.entry(block).or_default() += count.load(Ordering::Relaxed);
-        }
-        self.blocks.clear();
-        self.blocks.shrink_to(KEPT_ROOM);
-        self.counts.clear();
-        self.counts.shrink_to(KEPT_ROOM / COUNTS);
     }
 }

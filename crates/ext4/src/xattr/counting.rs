@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use pext4_block::{Buffer, BufferState};
+use pext4_block::{Buffer, BufferState, CountedApart};
 use pext4_jbd2::{Handle, in_parts};
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::xattr::{self, Content};
@@ -137,7 +137,9 @@ fn leave_to_others(
 /// Whether cores count for themselves what uses the block. It may serve nobody then, and is not to be
 /// changed in place.
 pub(super) fn is_apart(handle: &Handle<'_>, state: &BufferState) -> bool {
-    state.counted_apart_in == Some(handle.tid())
+    state
+        .counted_apart
+        .is_some_and(|apart| apart.tid == handle.tid())
 }
 
 /// Whether the block may be counted apart, and taken while it is.
@@ -164,8 +166,10 @@ fn count_apart(
     }
     handle.edit_locked(buffer, state, seal::xattr_block());
     handle.set_aside(CREDITS_AT_END);
-    state.counted_apart_in = Some(handle.tid());
-    blocks.note_apart(buffer);
+    state.counted_apart = Some(CountedApart {
+        tid: handle.tid(),
+        number: blocks.note_apart(buffer),
+    });
 }
 
 /// Stores what the cores counted, and frees the blocks that nobody uses. `handle` is the last one of its
@@ -189,7 +193,7 @@ pub fn settle(blocks: &SharedBlocks, groups: &Groups, handle: &mut Handle<'_>) {
 /// Stores one sum; the block, if it serves nobody.
 fn store(blocks: &SharedBlocks, sum: &Sum) -> Option<BlockNumber> {
     let mut state = sum.buffer.write();
-    state.counted_apart_in = None;
+    state.counted_apart = None;
     let block = sum.buffer.block();
     if add_references(state.page.make_mut(), sum.change) {
         let may_be_found =

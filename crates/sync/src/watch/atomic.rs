@@ -149,6 +149,10 @@ macro_rules! updates {
 
 watched!(AtomicBool, real::AtomicBool, bool);
 updates!(AtomicBool, bool, fetch_and, fetch_or, fetch_xor);
+watched!(AtomicI32, real::AtomicI32, i32);
+updates!(
+    AtomicI32, i32, fetch_add, fetch_sub, fetch_and, fetch_or, fetch_max, fetch_min
+);
 watched!(AtomicI64, real::AtomicI64, i64);
 updates!(
     AtomicI64, i64, fetch_add, fetch_sub, fetch_and, fetch_or, fetch_max, fetch_min
