@@ -5,12 +5,14 @@
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{Attribute, Full, Value, entry_hash, padded, signed_entry_hash};
+use super::{Attribute, BLOCK_HEADER_SIZE, Full, Value, entry_hash, padded, signed_entry_hash};
 use crate::corrupt::Corrupt;
 use crate::number::InodeNumber;
 
 /// Bytes of an entry without its name.
 pub(super) const ENTRY_SIZE: usize = 16;
+/// Names and values end at multiples of this.
+const WORD: usize = 4;
 /// The zero word behind the last entry.
 pub(super) const TERMINATOR_SIZE: usize = 4;
 
@@ -31,7 +33,7 @@ const _: () = assert!(size_of::<RawEntry>() == ENTRY_SIZE);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Encoded {
     /// What is before the gap, and what is behind it.
-    bytes: Box<[u8]>,
+    bytes: Vec<u8>,
     /// Bytes before the gap.
     front: usize,
     /// Bytes of the whole, gap included.
@@ -39,7 +41,8 @@ pub(super) struct Encoded {
 }
 
 impl Encoded {
-    /// The list of these attributes in a region of `size` bytes; `start` bytes before the entries are zero.
+    /// The list of these attributes in a region of `size` bytes; `start` bytes before the entries,
+    /// at most those of a block's header, are zero.
     ///
     /// # Errors
     ///
@@ -51,19 +54,20 @@ impl Encoded {
         if front + values > size {
             return Err(Full);
         }
-        let mut bytes = vec![0; front + values].into_boxed_slice();
-        let gap = size - bytes.len();
-        let (mut at, mut value_at) = (start, bytes.len());
+        // Not asked for as zeroes: such memory the C library takes from what all threads share.
+        let mut bytes = Vec::with_capacity(front + values);
+        bytes.extend_from_slice(&[0; BLOCK_HEADER_SIZE][..start]);
+        let mut value_at = size;
         for attribute in attributes {
             value_at -= attribute.value_space();
-            encode_entry(attribute, value_at + gap)
-                .write_to_prefix(&mut bytes[at..])
-                .expect("space was counted before");
-            bytes[at + ENTRY_SIZE..][..attribute.name.len()].copy_from_slice(&attribute.name);
+            bytes.extend_from_slice(encode_entry(attribute, value_at).as_bytes());
+            extend_padded(&mut bytes, &attribute.name);
+        }
+        bytes.extend_from_slice(&[0; TERMINATOR_SIZE]);
+        for attribute in attributes.iter().rev() {
             if let Value::Here(value) = &attribute.value {
-                bytes[value_at..][..value.len()].copy_from_slice(value);
+                extend_padded(&mut bytes, value);
             }
-            at += attribute.entry_space();
         }
         Ok(Self { bytes, front, size })
     }
@@ -100,6 +104,13 @@ impl Encoded {
         gap.fill(0);
         behind.copy_from_slice(back);
     }
+}
+
+/// Adds something, and zeroes up to the end of its last word.
+fn extend_padded(bytes: &mut Vec<u8>, something: &[u8]) {
+    bytes.extend_from_slice(something);
+    let padding = padded(something.len()) - something.len();
+    bytes.extend_from_slice(&[0; WORD][..padding]);
 }
 
 /// The entries of a list, one after the other; it ends with the terminator or the first error.
