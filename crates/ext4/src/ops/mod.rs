@@ -129,10 +129,8 @@ impl Volume {
             && handle.changes() > before
             && matches!(error, Error::Io(_) | Error::Corrupt(_))
         {
-            self.inodes
-                .store
-                .journal()
-                .abort(&format!("an operation was left half done: {error}"));
+            let what = "an operation was left half done";
+            self.inodes.store.stop_half_done(what, error);
         }
         result
     }
