@@ -49,6 +49,8 @@ impl Errno {
     pub const IO: Self = Self(5);
     /// Not permitted.
     pub const NOT_PERMITTED: Self = Self(1);
+    /// There is one already.
+    pub const EXISTS: Self = Self(17);
     /// No space left.
     pub const NO_SPACE: Self = Self(28);
     /// Invalid argument.

@@ -2,7 +2,7 @@
 
 use pext4_fs::{Attributes, FileType, InodeNumber, SetAttributes, SetTime, Time};
 
-use super::{Answer, Caller, Dispatch};
+use super::{Answer, Caller, Dispatch, Errno};
 use crate::acl;
 
 const SET_USER_ID: u16 = 0o4000;
@@ -74,6 +74,14 @@ fn without_set_id(attributes: &Attributes) -> Option<u16> {
     applies.then_some(permissions & !taken)
 }
 
+/// Whether a change of owner that names none may go on: to everyone where no set-id bit would go,
+/// else to the owner alone. The kernel checks who may give a file away, and here nobody does.
+fn may_take_set_id(caller: Caller, attributes: &Attributes) -> bool {
+    let has_bits = attributes.mode & (SET_USER_ID | SET_GROUP_ID) != 0;
+    let goes = has_bits && attributes.file_type != FileType::Directory;
+    !goes || caller.is_root() || caller.uid == attributes.uid
+}
+
 impl Dispatch {
     /// What `stat` tells of a node.
     ///
@@ -87,7 +95,7 @@ impl Dispatch {
     /// set-id bits away, and so does a new size that anyone but root sets.
     ///
     /// # Errors
-    /// The volume's.
+    /// `EPERM` for a stranger whose `chown` names nobody and would take set-id bits; the volume's.
     pub fn set_attributes(&self, caller: Caller, node: u64, change: &Change) -> Answer<Attributes> {
         let inode = Self::inode(node)?;
         if let Some((modified, changed)) = change.times_written_back() {
@@ -105,8 +113,13 @@ impl Dispatch {
             .mode
             .map(|mode| u16::try_from(mode & 0o7777).expect("twelve bits"));
         if change.takes_set_id(caller) {
-            permissions = without_set_id(&self.answer(self.volume.attributes(inode))?);
+            let attributes = self.answer(self.volume.attributes(inode))?;
+            if change.is_same_owner() && !may_take_set_id(caller, &attributes) {
+                return Err(Errno::NOT_PERMITTED);
+            }
+            permissions = without_set_id(&attributes);
         }
+        let same_owner = change.is_same_owner().then_some(SetTime::Now);
         let set = SetAttributes {
             permissions,
             uid: change.uid,
@@ -114,7 +127,7 @@ impl Dispatch {
             size: change.size,
             accessed: change.accessed,
             modified: change.modified,
-            changed: change.changed,
+            changed: change.changed.or(same_owner),
             ..SetAttributes::default()
         };
         let attributes = self.answer(self.volume.set_attributes(inode, &set))?;
@@ -161,7 +174,7 @@ impl Dispatch {
 
 #[cfg(test)]
 mod tests {
-    use super::{Attributes, Caller, Change, FileType, without_set_id};
+    use super::{Attributes, Caller, Change, FileType, may_take_set_id, without_set_id};
     use pext4_fs::{DeviceNumber, InodeNumber, SetTime, Time};
 
     fn file(file_type: FileType, mode: u16) -> Attributes {
@@ -198,6 +211,30 @@ mod tests {
         assert_eq!(regular(0o6744), Some(0o2744));
         assert_eq!(regular(0o1755), None);
         assert_eq!(without_set_id(&file(FileType::Directory, 0o042_775)), None);
+    }
+
+    #[test]
+    fn a_change_of_owner_that_names_none_is_the_owners_where_it_takes_bits() {
+        let caller = |uid| Caller {
+            uid,
+            gid: 0,
+            process: 1,
+        };
+        let owned = |file_type, mode| Attributes {
+            uid: 1000,
+            ..file(file_type, mode)
+        };
+        let set_id = owned(FileType::Regular, 0o104_755);
+        assert!(may_take_set_id(caller(0), &set_id) && may_take_set_id(caller(1000), &set_id));
+        assert!(!may_take_set_id(caller(1001), &set_id));
+        let stays = owned(FileType::Regular, 0o102_745);
+        assert!(!may_take_set_id(caller(1001), &stays), "as on Linux");
+        for other in [
+            owned(FileType::Regular, 0o101_755),
+            owned(FileType::Directory, 0o046_755),
+        ] {
+            assert!(may_take_set_id(caller(1001), &other));
+        }
     }
 
     #[test]
