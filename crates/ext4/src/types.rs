@@ -72,6 +72,15 @@ pub struct New {
     pub gid: u32,
 }
 
+/// What a move leaves under the old name, by which an overlay hides what lies under it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Whiteout<'a> {
+    /// Whose it is; its permissions are none.
+    pub owner: New,
+    /// Its access list, in the form of the image, if it inherits one.
+    pub access_list: Option<&'a [u8]>,
+}
+
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
