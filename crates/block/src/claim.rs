@@ -98,7 +98,9 @@ fn try_claim(path: &Path, options: &OpenOptions, access: Access) -> io::Result<T
         claim.behind.push(file);
     }
     for twin in claim.twins() {
-        let Ok(file) = File::open(&twin) else { continue };
+        let Ok(file) = File::open(&twin) else {
+            continue;
+        };
         if !lock(&file, path, access)? {
             let what = format!("{}, which has the same bytes", twin.display());
             return Ok(Try::Busy(Some(what)));

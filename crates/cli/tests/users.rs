@@ -11,7 +11,9 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use common::{Place, has, is_root, run, succeed};
-use rustix::fs::{FallocateFlags, XattrFlags, fallocate};
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, Timespec, Timestamps, XattrFlags, fallocate, utimensat,
+};
 use rustix::io::Errno;
 
 /// Runs a shell line as the user and group of this number.
@@ -102,6 +104,48 @@ fn what_is_kept_for_root_is_for_roots_files() {
     mount.unmount();
 }
 
+/// Ago, as the times of access and modification.
+fn set_times(path: &Path, accessed: i64, modified: i64) {
+    let time = |seconds| Timespec {
+        tv_sec: seconds,
+        tv_nsec: 0,
+    };
+    let times = Timestamps {
+        last_access: time(accessed),
+        last_modification: time(modified),
+    };
+    utimensat(CWD, path, &times, AtFlags::empty()).expect("it is ours");
+}
+
+#[test]
+fn reading_is_noted_as_relatime_says() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    fs::write(mount.path("file"), b"content").unwrap();
+    fs::create_dir(mount.path("directory")).unwrap();
+    for name in ["file", "directory"] {
+        set_times(&mount.path(name), 5, 6);
+    }
+    mount.unmount();
+    let noted = |option: &str| {
+        // A mount of its own, whose pages are not there yet.
+        let mount = place.mount(&["-o", option]);
+        let (file, directory) = (mount.path("file"), mount.path("directory"));
+        fs::read(&file).unwrap();
+        fs::read_dir(&directory).unwrap().for_each(drop);
+        let times = [&file, &directory].map(|path| fs::metadata(path).unwrap().atime());
+        mount.unmount();
+        times
+    };
+    assert_eq!(noted("noatime"), [5, 5]);
+    let times = noted("nodiratime");
+    assert!(times[0] > 6 && times[1] == 5, "{times:?}");
+    let later = noted("relatime");
+    assert!(later[0] == times[0] && later[1] > 6, "{later:?}");
+}
+
 #[test]
 fn an_attribute_is_not_made_and_replaced_at_once() {
     let Some(place) = Place::new("16M") else {
@@ -146,7 +190,11 @@ fn chattr_changes_the_form_of_a_map() {
     let refused = chattr("-e", "large");
     assert!(!refused.status.success(), "{refused:?}");
     fs::create_dir(mount.path("directory")).unwrap();
-    succeed(Command::new("chattr").arg("+P").arg(mount.path("directory")));
+    succeed(
+        Command::new("chattr")
+            .arg("+P")
+            .arg(mount.path("directory")),
+    );
     assert!(!chattr("+P", "small").status.success());
     succeed(Command::new("chattr").arg("+x").arg(mount.path("small")));
     mount.unmount();

@@ -81,6 +81,19 @@ pub struct Whiteout<'a> {
     pub access_list: Option<&'a [u8]>,
 }
 
+/// When a time of last access is noted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AccessTimes {
+    /// Not at all (`noatime`).
+    Never,
+    /// When the last one is not later than the last change of content or inode, or is a day old
+    /// (`relatime`).
+    #[default]
+    Relative,
+    /// Always (`strictatime`).
+    Strict,
+}
+
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {

@@ -111,7 +111,10 @@ fn runs_of(store: &Store, root: &Root) -> Result<Vec<Extent>> {
             length: 1,
             unwritten: false,
         };
-        match runs.last_mut().and_then(|last| Some((last.joined(&next)?, last))) {
+        match runs
+            .last_mut()
+            .and_then(|last| Some((last.joined(&next)?, last)))
+        {
             Some((joined, last)) => *last = joined,
             None => runs.push(next),
         }

@@ -6,6 +6,7 @@
 //! leaf of a directory that is held shared is locked (`names`). Whatever may wait for a commit (a
 //! full disk, the zeroing of a file's tail) happens without a handle.
 
+mod access;
 mod attributes;
 mod birth;
 mod file;

@@ -67,13 +67,7 @@ impl Volume {
     }
 
     /// Whether the attribute has this value already: then nothing changes, the times included.
-    fn has_value(
-        &self,
-        inode: &Arc<Inode>,
-        name: &[u8],
-        value: &[u8],
-        mode: SetXattrMode,
-    ) -> bool {
+    fn has_value(&self, inode: &Arc<Inode>, name: &[u8], value: &[u8], mode: SetXattrMode) -> bool {
         mode != SetXattrMode::Create
             && xattr::get(&self.inodes, inode, name).is_ok_and(|present| present == value)
     }

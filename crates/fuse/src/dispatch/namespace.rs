@@ -1,7 +1,8 @@
 //! Names: looked up, made, moved and removed.
 
 use pext4_fs::{
-    DeviceNumber, Entry, Error, FileType, InodeNumber, New, Refusal, RenameMode, SetXattrMode, Whiteout,
+    DeviceNumber, Entry, Error, FileType, InodeNumber, New, Refusal, RenameMode, SetXattrMode,
+    Whiteout,
 };
 
 use super::{Answer, Caller, Dispatch, Errno, Found};
@@ -166,7 +167,10 @@ impl Dispatch {
     /// # Errors
     /// The volume's.
     pub fn read_link(&self, node: u64) -> Answer<Vec<u8>> {
-        self.answer(self.volume.read_link(Self::inode(node)?))
+        let inode = Self::inode(node)?;
+        let target = self.answer(self.volume.read_link(inode))?;
+        self.note_access(inode, self.noting.files);
+        Ok(target)
     }
 
     fn special(
