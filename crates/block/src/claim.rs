@@ -2,9 +2,10 @@
 //!
 //! A claim is an advisory lock (`flock`), exclusive for writing and shared for reading, on the file and,
 //! of a loop device, on the file behind it: its bytes have two names. Where it begins inside the file,
-//! its twins that begin there too are locked instead, since others may have other parts of the file. A block device for writing is
-//! opened with `O_EXCL`, which fails while the kernel has it mounted. What the kernel has mounted by
-//! another loop device carries no lock and is refused for writing. Locks end with the open files.
+//! its twins that begin there too are locked instead, since others may have other parts of the file.
+//! A block device for writing is opened with `O_EXCL`, which fails while the kernel has it mounted. What
+//! the kernel has mounted by another loop device carries no lock and is refused for writing. Locks end
+//! with the open files.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;

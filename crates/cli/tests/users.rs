@@ -55,6 +55,11 @@ fn a_stranger_takes_no_set_id_bits() {
         assert!(!refused.status.success(), "{refused:?}");
         assert_eq!(mode(&file), bits);
     }
+    // Who may write takes them with what is written.
+    set_mode(&file, 0o6777);
+    let allowed = as_user(1001, "echo other >> file", &place.point);
+    assert!(allowed.status.success(), "{allowed:?}");
+    assert_eq!(mode(&file), 0o777);
     set_mode(&file, 0o6755);
     let allowed = as_user(1000, "chown : file", &place.point);
     assert!(allowed.status.success(), "{allowed:?}");

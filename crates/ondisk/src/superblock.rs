@@ -457,8 +457,8 @@ impl Superblock {
 #[cfg(test)]
 mod tests {
     use super::{
-        BlockNumber, Corrupt, ErrorPolicy, Incompat, InodeNumber, MAGIC, ReadOnlyCompat, SIZE,
-        State, Superblock,
+        BlockNumber, Corrupt, ERROR_CORRUPTED, ERROR_IO, ErrorPolicy, Incompat, InodeNumber, MAGIC,
+        ReadOnlyCompat, SIZE, State, Superblock,
     };
     use proptest::prelude::*;
 
@@ -515,6 +515,8 @@ mod tests {
             (superblock.first_error.time, superblock.first_error.inode),
             (100, 0)
         );
+        let codes = (superblock.first_error.code, superblock.last_error.code);
+        assert_eq!(codes, (ERROR_CORRUPTED, ERROR_IO));
         assert_eq!(
             (superblock.last_error.time, superblock.last_error.inode),
             (200, 12)

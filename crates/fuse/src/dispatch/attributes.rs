@@ -52,7 +52,7 @@ impl Change {
     }
 
     /// Whether a new owner was asked for who is the old one: `chown` with twice -1 names nothing but,
-    /// at most, the time of the change, and no other call does.
+    /// at most, the time of the change. So does, without a time, a write that takes set-id bits.
     fn is_same_owner(&self) -> bool {
         let nothing = Self {
             changed: self.changed,
@@ -75,11 +75,15 @@ fn without_set_id(attributes: &Attributes) -> Option<u16> {
 }
 
 /// Whether a change of owner that names none may go on: to everyone where no set-id bit would go,
-/// else to the owner alone. The kernel checks who may give a file away, and here nobody does.
-fn may_take_set_id(caller: Caller, attributes: &Attributes) -> bool {
+/// else to the owner alone. The kernel checks who may give a file away, and here nobody does. Of a
+/// regular file it tells the time of that change; what has not even a time comes from a write, which
+/// was allowed.
+fn may_take_set_id(caller: Caller, attributes: &Attributes, change: &Change) -> bool {
+    let is_regular = attributes.file_type == FileType::Regular;
+    let is_write = is_regular && *change == Change::default();
     let has_bits = attributes.mode & (SET_USER_ID | SET_GROUP_ID) != 0;
     let goes = has_bits && attributes.file_type != FileType::Directory;
-    !goes || caller.is_root() || caller.uid == attributes.uid
+    !change.is_same_owner() || is_write || !goes || caller.is_root() || caller.uid == attributes.uid
 }
 
 impl Dispatch {
@@ -114,7 +118,7 @@ impl Dispatch {
             .map(|mode| u16::try_from(mode & 0o7777).expect("twelve bits"));
         if change.takes_set_id(caller) {
             let attributes = self.answer(self.volume.attributes(inode))?;
-            if change.is_same_owner() && !may_take_set_id(caller, &attributes) {
+            if !may_take_set_id(caller, &attributes, change) {
                 return Err(Errno::NOT_PERMITTED);
             }
             permissions = without_set_id(&attributes);
@@ -224,16 +228,25 @@ mod tests {
             uid: 1000,
             ..file(file_type, mode)
         };
+        let chown = Change {
+            changed: Some(SetTime::Now),
+            ..Change::default()
+        };
+        let may = |uid, file| may_take_set_id(caller(uid), file, &chown);
         let set_id = owned(FileType::Regular, 0o104_755);
-        assert!(may_take_set_id(caller(0), &set_id) && may_take_set_id(caller(1000), &set_id));
-        assert!(!may_take_set_id(caller(1001), &set_id));
+        assert!(may(0, &set_id) && may(1000, &set_id));
+        assert!(!may(1001, &set_id));
         let stays = owned(FileType::Regular, 0o102_745);
-        assert!(!may_take_set_id(caller(1001), &stays), "as on Linux");
+        assert!(!may(1001, &stays), "as on Linux");
+        let write = Change::default();
+        assert!(may_take_set_id(caller(1001), &set_id, &write));
+        let pipe = owned(FileType::Fifo, 0o014_755);
+        assert!(!may_take_set_id(caller(1001), &pipe, &write), "no write");
         for other in [
             owned(FileType::Regular, 0o101_755),
             owned(FileType::Directory, 0o046_755),
         ] {
-            assert!(may_take_set_id(caller(1001), &other));
+            assert!(may(1001, &other));
         }
     }
 
