@@ -232,7 +232,7 @@ mod tests {
             changed: Some(SetTime::Now),
             ..Change::default()
         };
-        let may = |uid, file| may_take_set_id(caller(uid), file, &chown);
+        let may = |uid, file: &Attributes| may_take_set_id(caller(uid), file, &chown);
         let set_id = owned(FileType::Regular, 0o104_755);
         assert!(may(0, &set_id) && may(1000, &set_id));
         assert!(!may(1001, &set_id));
