@@ -1,9 +1,11 @@
 //! Having a file or block device for oneself, or with other readers.
 //!
 //! A claim is an advisory lock (`flock`), exclusive for writing and shared for reading, on the file and,
-//! of a loop device, on the file behind it: its bytes have two names. A block device for writing is
-//! opened with `O_EXCL`, which fails while the kernel has it mounted. What the kernel has mounted by
-//! another loop device carries no lock and is refused for writing. Locks end with the open files.
+//! of a loop device, on the file behind it: its bytes have two names. Where it begins inside the file,
+//! its twins that begin there too are locked instead, since others may have other parts of the file.
+//! A block device for writing is opened with `O_EXCL`, which fails while the kernel has it mounted. What
+//! the kernel has mounted by another loop device carries no lock and is refused for writing. Locks end
+//! with the open files.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -25,15 +27,15 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 pub(crate) struct Claim {
     /// The file itself.
     pub(crate) file: File,
-    /// What is behind it, if it is a loop device.
+    /// What is behind it, if it is a loop device, and what else has its bytes.
     pub(crate) behind: Vec<File>,
 }
 
 /// How one try went.
 enum Try {
     Claimed(Claim),
-    /// Somebody has it, or the file at this path behind it.
-    Busy(Option<PathBuf>),
+    /// Somebody has it, or what is named here.
+    Busy(Option<String>),
 }
 
 /// Opens and locks a file, trying again until `wait` is over while it is in use.
@@ -47,19 +49,16 @@ pub(crate) fn claim(
     loop {
         match try_claim(path, options, access)? {
             Try::Claimed(claim) => return Ok(claim),
-            Try::Busy(behind) if time::now() >= deadline => {
-                return Err(error(path, "open it", in_use(behind)));
+            Try::Busy(what) if time::now() >= deadline => {
+                return Err(error(path, "open it", in_use(what)));
             }
             Try::Busy(_) => thread::sleep(RETRY_INTERVAL),
         }
     }
 }
 
-fn in_use(behind: Option<PathBuf>) -> io::Error {
-    let what = behind.map_or_else(
-        || "it".to_owned(),
-        |file| format!("{}, the file behind it", file.display()),
-    );
+fn in_use(what: Option<String>) -> io::Error {
+    let what = what.unwrap_or_else(|| "it".to_owned());
     busy(format!("another process or mount uses {what}"))
 }
 
@@ -93,15 +92,34 @@ fn try_claim(path: &Path, options: &OpenOptions, access: Access) -> io::Result<T
         // What may not be opened cannot be asked.
         let Ok(file) = File::open(&next) else { break };
         if !lock(&file, path, access)? {
-            return Ok(Try::Busy(Some(next)));
+            let what = format!("{}, the file behind it", next.display());
+            return Ok(Try::Busy(Some(what)));
         }
         refuse_if_mounted(path, &next, file.metadata().ok(), access)?;
+        claim.behind.push(file);
+    }
+    for twin in claim.twins() {
+        let Ok(file) = File::open(&twin) else {
+            continue;
+        };
+        if !lock(&file, path, access)? {
+            let what = format!("{}, which has the same bytes", twin.display());
+            return Ok(Try::Busy(Some(what)));
+        }
+        refuse_if_mounted(path, &twin, file.metadata().ok(), access)?;
         claim.behind.push(file);
     }
     Ok(Try::Claimed(claim))
 }
 
 impl Claim {
+    /// The other devices that begin where the last one does.
+    fn twins(&self) -> Vec<PathBuf> {
+        let last = self.behind.last().unwrap_or(&self.file);
+        last.metadata()
+            .map_or_else(|_| Vec::new(), |facts| loops::twins_of(&facts))
+    }
+
     /// The file behind the last one, if that is a loop device.
     fn next_behind(&self) -> Option<PathBuf> {
         let last = self.behind.last().unwrap_or(&self.file);
@@ -147,7 +165,8 @@ fn refuse_if_mounted(
     };
     let it = match what == path {
         true => "it".to_owned(),
-        false => format!("{}, the file behind it,", what.display()),
+        false if facts.is_file() => format!("{}, the file behind it,", what.display()),
+        false => format!("{}, which has the same bytes,", what.display()),
     };
     let way = if facts.is_file() {
         " by a loop device"

@@ -4,7 +4,8 @@
 //! and the kernel takes none on a file that it has mounted. So whoever is about to write asks the
 //! tables of the system: `/sys` says which file a loop device has, and `/proc/self/mountinfo` which
 //! devices are mounted where. What cannot be read says nothing. A loop device that begins inside its
-//! file (a partition, `losetup -o`) is another file system than the file.
+//! file (a partition, `losetup -o`) is another file system than the file, and the same as every other
+//! that begins there: its twins.
 
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
@@ -48,6 +49,32 @@ pub(crate) fn backing_of(device: &Metadata) -> Option<PathBuf> {
     starts_there.then(|| PathBuf::from(OsString::from_vec(path)))
 }
 
+/// Where a loop device begins inside a file: the file's device and number, and the offset as told.
+/// None where it begins with the file.
+fn inner_start(device: &Metadata) -> Option<(u64, u64, Vec<u8>)> {
+    let path = told(device, "loop/backing_file")?;
+    let offset = told(device, "loop/offset").filter(|offset| offset != b"0")?;
+    let backing = fs::metadata(OsString::from_vec(path)).ok()?;
+    Some((backing.dev(), backing.ino(), offset))
+}
+
+/// The other loop devices that begin at the same byte inside the same file.
+pub(crate) fn twins_of(device: &Metadata) -> Vec<PathBuf> {
+    let Some(start) = inner_start(device) else {
+        return Vec::new();
+    };
+    let devices = fs::read_dir("/sys/block").into_iter().flatten();
+    let paths = devices.filter_map(Result::ok);
+    let paths = paths.map(|entry| Path::new("/dev").join(entry.file_name()));
+    let is_twin = |path: &PathBuf| {
+        let facts = fs::metadata(path);
+        facts.is_ok_and(|facts| {
+            facts.rdev() != device.rdev() && inner_start(&facts).as_ref() == Some(&start)
+        })
+    };
+    paths.filter(is_twin).collect()
+}
+
 /// What a path leads to in the end, through loop devices.
 pub(crate) fn ground(path: &Path) -> Option<Metadata> {
     let mut facts = fs::metadata(path).ok()?;
@@ -60,17 +87,18 @@ pub(crate) fn ground(path: &Path) -> Option<Metadata> {
     Some(facts)
 }
 
-/// Whether two paths are names of the same bytes: the same file, or a loop device and its file.
+/// Whether two paths are names of the same bytes: the same file, a loop device and its file, or two
+/// loop devices.
 #[must_use]
 pub fn are_same(one: &Path, other: &Path) -> bool {
     let bytes = |path| {
         let facts = ground(path)?;
         let is_device = facts.file_type().is_block_device();
-        Some(if is_device {
-            (facts.rdev(), 0)
-        } else {
-            (facts.dev(), facts.ino())
-        })
+        let whole = match is_device {
+            true => (facts.rdev(), 0, Vec::new()),
+            false => (facts.dev(), facts.ino(), Vec::new()),
+        };
+        Some(inner_start(&facts).unwrap_or(whole))
     };
     one == other || bytes(one).is_some_and(|of_one| bytes(other) == Some(of_one))
 }

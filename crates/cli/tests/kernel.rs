@@ -102,6 +102,38 @@ fn refused(command: &str, image: &Path, place: &Place, reason: &str) {
 }
 
 #[test]
+fn two_loop_devices_on_one_part_of_a_file_are_one_image() {
+    const START: &str = "1048576";
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let image = fs::read(&place.image).unwrap();
+    fs::write(&place.image, [vec![0; 1 << 20], image].concat()).unwrap();
+    let start = ["--offset", START];
+    let (Some(one), Some(two)) = (Loop::of(&place, &start), Loop::of(&place, &start)) else {
+        return;
+    };
+    let _other = Refused::beside(&place);
+    succeed(pext4(["mount"]).arg(&one.0).arg(&place.point));
+    let mount = place.guard();
+    let ends = format!("is mounted on {}, `pext4 umount", place.point.display());
+    refused("mount", &two.0, &place, &ends);
+    refused("mkfs", &two.0, &place, "which has the same bytes");
+    succeed(pext4(["umount"]).arg(&place.point));
+    mount.forget();
+
+    succeed(pext4(["mount"]).arg(&two.0).arg(&place.point));
+    let mount = place.guard();
+    refused("mkdir", &one.0, &place, "another process or mount uses it");
+    succeed(pext4(["umount"]).arg(&place.point));
+    mount.forget();
+    let directory = place.point.with_file_name("by the kernel");
+    if let Some(_mount) = KernelMount::of(&[], &one.0, directory) {
+        refused("mount", &two.0, &place, "the kernel has");
+    }
+}
+
+#[test]
 fn a_file_and_its_loop_device_are_one_image() {
     let Some(place) = Place::new("16M") else {
         return;

@@ -116,8 +116,7 @@ fn what_is_immutable_or_only_grows_keeps_its_content() {
                 file.sync_all()
             });
         assert_eq!(appended.is_ok(), flag == IFlags::APPEND);
-        // The extents bit is not named, which is no wish to change it.
-        ioctl_setflags(&file, IFlags::empty()).unwrap();
+        ioctl_setflags(&file, before).unwrap();
         assert_eq!(ioctl_getflags(&file).unwrap(), before);
     }
     mount.unmount();
@@ -129,16 +128,23 @@ fn what_is_immutable_or_only_grows_keeps_its_content() {
 }
 
 #[test]
-fn root_fills_the_volume_to_the_last_blocks_where_nobody_else_may_enter() {
+fn root_fills_the_volume_to_the_last_blocks_and_others_where_they_may_not_enter() {
     let Some(place) = Place::new("64M") else {
         return;
     };
     if !is_root() {
         return;
     }
-    for (options, is_kept) in [(&[][..], false), (&["-o", "allow_other"][..], true)] {
+    let for_all = &["-o", "allow_other"][..];
+    for (options, owner, is_kept) in [
+        (&[][..], 0, false),
+        (&[], 1000, false),
+        (for_all, 0, false),
+        (for_all, 1000, true),
+    ] {
         let mount = place.mount(options);
         let file = File::create(mount.path("all")).unwrap();
+        std::os::unix::fs::fchown(&file, Some(owner), None).unwrap();
         let full = (0..100u64).find_map(|piece| {
             let mode = rustix::fs::FallocateFlags::empty();
             rustix::fs::fallocate(&file, mode, piece << 20, 1 << 20).err()

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pext4_block::{Access, Device, FileDevice, Page};
-use pext4_fs::options::{BusyGroups, Scaling, StreamGoals, Width};
+use pext4_fs::options::{BusyGroups, Reserve, Scaling, StreamGoals, Width};
 use pext4_fs::{MountOptions, OfflineJournal, Time, Volume};
 use pext4_ondisk::superblock::{self, State, Superblock};
 use pext4_ondisk::{BlockNumber, checksum};
@@ -493,7 +493,7 @@ fn volume_options(before: &Superblock, options: &EditOptions) -> MountOptions {
     MountOptions {
         commit_interval: NEVER,
         without_log: true,
-        use_reserve: true,
+        reserve: Reserve::Everybody,
         repeatable: Some(first),
         // One thread, whose placement must not depend on where the committer is just now.
         scaling: Scaling {

@@ -18,6 +18,18 @@ pub enum OnError {
     ReadOnly,
 }
 
+/// Who may take the blocks that the image keeps for root.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reserve {
+    /// No file, only what must not fail half way.
+    #[default]
+    Nobody,
+    /// Files of root: who writes late knows of no other user than a file's owner.
+    Owner,
+    /// All files.
+    Everybody,
+}
+
 /// How to mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
@@ -34,8 +46,8 @@ pub struct MountOptions {
     /// Users' extended attributes and ACLs are honoured as the image says; this gives freed blocks
     /// back to the device.
     pub discard: bool,
-    /// Files may also take the blocks that the image keeps for root.
-    pub use_reserve: bool,
+    /// Who may take the blocks that the image keeps for root.
+    pub reserve: Reserve,
     /// Width and setting of each scaling mechanism.
     pub scaling: Scaling,
     /// Leaves the journal's log alone: commits go home at once, as on an image without a journal.
@@ -59,7 +71,7 @@ impl Default for MountOptions {
             on_error: None,
             mounted_on: String::new(),
             discard: false,
-            use_reserve: false,
+            reserve: Reserve::default(),
             scaling: Scaling::default(),
             without_log: false,
             repeatable: None,

@@ -17,7 +17,7 @@ use pext4_jbd2::{Capture, Handle, Journal, Owed, Owing};
 use pext4_ondisk::extent::Bounds;
 use pext4_ondisk::feature::{Compat, Features, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
-use pext4_ondisk::superblock::Superblock;
+use pext4_ondisk::superblock::{ERROR_CORRUPTED, ERROR_IO, Superblock};
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, Tid};
 use pext4_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use pext4_sync::order::Class;
@@ -331,7 +331,7 @@ impl Store {
                 .inner
                 .lock()
                 .superblock
-                .note_error(corrupt, now().0);
+                .note_error(corrupt, ERROR_CORRUPTED, now().0);
             self.has_noted.store(true, Ordering::Relaxed);
             return;
         }
@@ -367,35 +367,44 @@ impl Store {
                 let reason = format!("writing data failed: {error}");
                 match self.try_journal() {
                     // Its abort comes back through `stop`.
-                    Some(journal) => journal.abort(&reason),
-                    None => self.stop(&reason),
+                    Some(journal) => journal.abort_by_device(&reason),
+                    None => self.stop(&reason, ERROR_IO),
                 }
                 Error::Io(error)
             })
     }
 
-    /// Stops writing for good after an error of the journal or the device.
-    pub fn stop(&self, reason: &str) {
+    /// Stops the journal since an operation failed between two changes; `what` names it.
+    pub fn stop_half_done(&self, what: &str, error: &Error) {
+        let reason = format!("{what}: {error}");
+        match error {
+            Error::Io(_) => self.journal().abort_by_device(&reason),
+            _ => self.journal().abort(&reason),
+        }
+    }
+
+    /// Stops writing for good after an error of the journal or the device, of the kind `code`.
+    pub fn stop(&self, reason: &str, code: u8) {
         self.set_read_only();
-        self.note_error(&Corrupt::new("journal", reason.to_owned()));
+        self.note_error(&Corrupt::new("journal", reason.to_owned()), code);
     }
 
     /// Notes an error in the superblock, after the journal has stopped: in memory, and at its home
     /// in the last version that got there. Whatever else memory knows is not committed and stays out
     /// of it. A device that fails here has been complained about already.
-    fn note_error(&self, corrupt: &Corrupt) {
+    fn note_error(&self, corrupt: &Corrupt, code: u8) {
         let time = now().0;
         self.superblock
             .inner
             .lock()
             .superblock
-            .note_error(corrupt, time);
+            .note_error(corrupt, code, time);
         let mut bytes = [0; SUPERBLOCK_SIZE];
         if self.device.read_at(SUPERBLOCK_OFFSET, &mut bytes).is_err() {
             return;
         }
         if let Ok(mut superblock) = Superblock::decode(&bytes) {
-            superblock.note_error(corrupt, time);
+            superblock.note_error(corrupt, code, time);
             let _ = self
                 .device
                 .write_at(SUPERBLOCK_OFFSET, &superblock.encode())

@@ -72,6 +72,28 @@ pub struct New {
     pub gid: u32,
 }
 
+/// What a move leaves under the old name, by which an overlay hides what lies under it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Whiteout<'a> {
+    /// Whose it is; its permissions are none.
+    pub owner: New,
+    /// Its access list, in the form of the image, if it inherits one.
+    pub access_list: Option<&'a [u8]>,
+}
+
+/// When a time of last access is noted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AccessTimes {
+    /// Not at all (`noatime`).
+    Never,
+    /// When the last one is not later than the last change of content or inode, or is a day old
+    /// (`relatime`).
+    #[default]
+    Relative,
+    /// Always (`strictatime`).
+    Strict,
+}
+
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {

@@ -6,7 +6,7 @@ mod images;
 use std::collections::BTreeMap;
 
 use images::{Image, Random};
-use pext4_fs::{InodeNumber, Refusal, SetXattrMode, Volume};
+use pext4_fs::{InodeNumber, Refusal, SetAttributes, SetTime, SetXattrMode, Time, Volume};
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::xattr;
@@ -47,6 +47,42 @@ fn change(random: &mut Random, volume: &Volume, inode: InodeNumber, expected: &m
         Ok(()) => drop(expected.insert(name, value)),
         Err(error) => assert!(error.is(Refusal::AttributesFull), "{error}"),
     }
+}
+
+#[test]
+fn the_value_that_it_has_changes_nothing() {
+    let Some(image) = Image::make(&["-b", "4096"]) else {
+        return;
+    };
+    let volume = image.open();
+    volume.paths().write("/file", b"").expect("room");
+    let inode = inode_of(&volume, "/file");
+    let long_ago = Time {
+        seconds: 5,
+        nanoseconds: 0,
+    };
+    let change = SetAttributes {
+        changed: Some(SetTime::To(long_ago)),
+        ..SetAttributes::default()
+    };
+    let changed = || volume.attributes(inode).expect("it is there").changed;
+    // In the inode, and in a block.
+    for length in [10, 3000] {
+        let value = vec![b'v'; length];
+        let set = |value: &[u8], mode| volume.set_xattr(inode, b"user.name", value, mode);
+        set(&value, SetXattrMode::Any).expect("room");
+        volume.set_attributes(inode, &change).expect("a time");
+        for mode in [SetXattrMode::Any, SetXattrMode::Replace] {
+            set(&value, mode).expect("it has it");
+        }
+        let exists = set(&value, SetXattrMode::Create).expect_err("it is there");
+        assert!(exists.is(Refusal::Exists), "{exists}");
+        assert_eq!(changed(), long_ago);
+        set(b"another", SetXattrMode::Replace).expect("room");
+        assert_ne!(changed(), long_ago);
+    }
+    volume.close().expect("a clean close");
+    image.assert_clean();
 }
 
 #[test]

@@ -12,7 +12,7 @@ use images::Image;
 use pext4_block::fault::{FaultDevice, Operation};
 use pext4_block::{Device, RamDevice};
 use pext4_fs::{Error, InodeNumber, MountOptions, New, Refusal, RenameMode, SetAttributes, Volume};
-use pext4_ondisk::superblock::{State, Superblock};
+use pext4_ondisk::superblock::{ERROR_IO, State, Superblock};
 
 /// No commit comes by itself.
 fn options() -> MountOptions {
@@ -209,6 +209,7 @@ fn the_errors_of_a_stopped_mount_survive_the_replay() {
     drop(volume);
     let noted = superblock(&*below);
     assert!(noted.state.contains(State::ERRORS) && noted.error_count == 1);
+    assert_eq!(noted.last_error.code, ERROR_IO);
     for _ in 0..2 {
         let crashed = Arc::new(below.fork());
         let volume = open(Arc::<RamDevice>::clone(&crashed));

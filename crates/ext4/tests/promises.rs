@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use images::Image;
 use pext4_fs::{
     Error, FileType, InodeNumber, New, Refusal, RenameMode, SetAttributes, SetTime, SetXattrMode,
-    Time, Volume,
+    Time, Volume, Whiteout,
 };
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -22,6 +22,9 @@ const EXTENTS: u32 = 0x8_0000;
 const NOCOW: u32 = 0x80_0000;
 const PROJINHERIT: u32 = 0x2000_0000;
 const EOFBLOCKS: u32 = 0x40_0000;
+const DAX: u32 = 0x200_0000;
+/// A bit that no flag has.
+const NAMELESS: u32 = 0x8000_0000;
 
 fn file(volume: &Volume, name: &[u8]) -> InodeNumber {
     let made = volume.create(ROOT, name, &New::default());
@@ -121,7 +124,7 @@ fn flags_are_heeded_or_refused() {
         EXTENTS | NODUMP
     );
     let refused = [
-        0,
+        EXTENTS | NAMELESS,
         EXTENTS | JOURNAL_DATA,
         EXTENTS | TOPDIR,
         EXTENTS | NOCOW,
@@ -132,9 +135,73 @@ fn flags_are_heeded_or_refused() {
         let error = set_flags(&volume, inode, flags).expect_err("it would not be heeded");
         assert!(error.is(Refusal::NotSupported), "{flags:#x}: {error}");
     }
-    set_flags(&volume, directory, EXTENTS | TOPDIR).expect("a flag of directories");
+    let of_directories = EXTENTS | TOPDIR | PROJINHERIT | DAX;
+    set_flags(&volume, directory, of_directories).expect("flags of directories");
+    let made = volume.create(directory, b"heir", &New::default());
+    let inherited = made.expect("room").attributes.flags;
+    assert_eq!(inherited, EXTENTS | DAX, "as on Linux");
     let told = volume.attributes(inode).expect("it is there").flags;
     assert_eq!(told, EXTENTS | NODUMP, "a refusal changes nothing");
+    volume.close().expect("a clean close");
+    image.assert_clean();
+}
+
+/// What `chattr -e` and `+e` do on Linux: a map that both forms hold in the inode changes its form.
+#[test]
+fn a_small_map_takes_the_other_form_and_a_large_one_does_not() {
+    let Some(image) = Image::make(&["-b", "1024"]) else {
+        return;
+    };
+    let volume = image.open();
+    let written = |name: &[u8], at: &[u64]| {
+        let inode = file(&volume, name);
+        for block in at {
+            let content = [u8::try_from(*block).expect("small"); 1024];
+            volume.write(inode, block * 1024, &content).expect("room");
+        }
+        inode
+    };
+    let changing = [
+        written(b"empty", &[]),
+        written(b"twelve", &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
+        written(b"behind a hole", &[5]),
+    ];
+    let content = |inode| {
+        let mut bytes = vec![0; 12 << 10];
+        let length = volume.read(inode, 0, &mut bytes).expect("it is there");
+        bytes.truncate(length);
+        bytes
+    };
+    for inode in changing {
+        let before = content(inode);
+        assert_eq!(set_flags(&volume, inode, 0).expect("pointers"), 0);
+        assert_eq!(content(inode), before);
+    }
+    let staying = [
+        written(b"thirteen", &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]),
+        written(b"beyond the direct ones", &[12]),
+        written(b"in two runs", &[0, 5]),
+    ];
+    for inode in staying {
+        let error = set_flags(&volume, inode, 0).expect_err("it does not fit");
+        assert!(error.is(Refusal::NotSupported), "{error}");
+    }
+    // With pointers it goes on: in two runs by now, which a tree holds as well.
+    volume.write(changing[2], 0, &[7; 1024]).expect("room");
+    for inode in changing {
+        let before = content(inode);
+        assert_eq!(set_flags(&volume, inode, EXTENTS).expect("a tree"), EXTENTS);
+        assert_eq!(content(inode), before);
+        volume.write(inode, 20 << 10, b"more").expect("room");
+    }
+    let directory = volume.make_directory(ROOT, b"directory", &New::default());
+    let directory = directory.expect("room").inode;
+    set_flags(&volume, directory, 0).expect("pointers");
+    for number in 0..100 {
+        let name = format!("a name of some length, number {number}");
+        let made = volume.create(directory, name.as_bytes(), &New::default());
+        volume.forget(made.expect("room").inode, 1);
+    }
     volume.close().expect("a clean close");
     image.assert_clean();
 }
@@ -220,10 +287,24 @@ fn a_move_may_leave_a_whiteout() {
         return;
     };
     let volume = image.open();
-    let owner = New {
-        permissions: 0o777,
-        uid: 7,
-        gid: 8,
+    // As a default list for owner, group and others gives it, with one user beside.
+    let entry = |tag: u16, user: &[u8]| [&tag.to_le_bytes()[..], &[0, 0], user].concat();
+    let list = [
+        vec![1, 0, 0, 0],
+        entry(0x01, &[]),
+        entry(0x02, &[9, 0, 0, 0]),
+        entry(0x04, &[]),
+        entry(0x10, &[]),
+        entry(0x20, &[]),
+    ]
+    .concat();
+    let owner = Whiteout {
+        owner: New {
+            permissions: 0o777,
+            uid: 7,
+            gid: 8,
+        },
+        access_list: Some(&list),
     };
     let lower = volume
         .make_directory(ROOT, b"lower", &New::default())
@@ -256,6 +337,8 @@ fn a_move_may_leave_a_whiteout() {
             (left.mode & 0o7777, left.uid, left.gid, left.links),
             (0, 7, 8, 1)
         );
+        let kept = volume.xattr(left.inode, b"system.posix_acl_access");
+        assert_eq!(kept.expect("the list that it inherits"), list);
     }
     let found = volume.lookup(lower, b"new").expect("the file");
     assert_eq!(found.inode, moved);

@@ -6,7 +6,7 @@ mod images;
 use std::time::Duration;
 
 use images::Image;
-use pext4_fs::{InodeNumber, New, SetAttributes, SetTime};
+use pext4_fs::{AccessTimes, InodeNumber, New, SetAttributes, SetTime};
 use pext4_ondisk::time::Time;
 use pext4_sync::time;
 
@@ -69,6 +69,53 @@ fn what_a_cache_writes_back_late_leaves_the_times() {
     volume.write(file, 0, b"now").expect("room for content");
     let told = volume.attributes(file).expect("it is held");
     assert_eq!(told.modified.seconds, 1_700_000_006);
+    volume.close().expect("a clean end");
+    image.assert_clean();
+}
+
+#[test]
+fn an_access_is_noted_as_the_policy_wants_it() {
+    const NO_ACCESS_TIMES: u32 = 0x80;
+    const DAY: u64 = 24 * 3600;
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let start = 1_700_000_000;
+    let at = |seconds: u64| Time::from_seconds(i64::try_from(start + seconds).expect("small"));
+    let clock = |seconds: u64| time::hold(Duration::from_secs(start + seconds));
+    let born = clock(0);
+    let made = volume.create(InodeNumber::ROOT, b"file", &New::default());
+    let inode = made.expect("room").inode;
+    drop(born);
+    let noted = |seconds: u64, policy| {
+        let _held = clock(seconds);
+        volume.note_access(inode, policy).expect("a file");
+        volume.attributes(inode).expect("a file").accessed
+    };
+    assert_eq!(noted(10, AccessTimes::Never), at(0));
+    assert_eq!(
+        noted(10, AccessTimes::Relative),
+        at(10),
+        "as old as its content"
+    );
+    assert_eq!(noted(20, AccessTimes::Relative), at(10));
+    assert_eq!(noted(20, AccessTimes::Strict), at(20));
+    assert_eq!(noted(19 + DAY, AccessTimes::Relative), at(20));
+    assert_eq!(
+        noted(20 + DAY, AccessTimes::Relative),
+        at(20 + DAY),
+        "a day old"
+    );
+    let told = volume.attributes(inode).expect("a file");
+    assert_eq!((told.modified, told.changed), (at(0), at(0)));
+    let change = SetAttributes {
+        flags: Some(told.flags | NO_ACCESS_TIMES),
+        changed: Some(SetTime::To(at(3 * DAY))),
+        ..SetAttributes::default()
+    };
+    volume.set_attributes(inode, &change).expect("a flag");
+    assert_eq!(noted(4 * DAY, AccessTimes::Strict), at(20 + DAY));
     volume.close().expect("a clean end");
     image.assert_clean();
 }

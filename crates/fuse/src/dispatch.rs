@@ -22,10 +22,13 @@ use std::time::Duration;
 
 use pext4_sync::thread;
 
-use pext4_fs::{Attributes, Entry, Error, InodeNumber, New, Refusal, Statistics, Volume};
+use pext4_fs::{
+    AccessTimes, Attributes, Entry, Error, InodeNumber, New, Refusal, Statistics, Volume,
+};
 
 use crate::complaints::Complaints;
 use crate::node::{inode_of, node_of};
+use crate::options::KernelOptions;
 
 pub use attributes::Change;
 pub use data::Whence;
@@ -49,6 +52,8 @@ impl Errno {
     pub const IO: Self = Self(5);
     /// Not permitted.
     pub const NOT_PERMITTED: Self = Self(1);
+    /// There is one already.
+    pub const EXISTS: Self = Self(17);
     /// No space left.
     pub const NO_SPACE: Self = Self(28);
     /// Invalid argument.
@@ -130,13 +135,43 @@ impl Found {
 pub struct Dispatch {
     volume: Arc<Volume>,
     complaints: Arc<Complaints>,
+    /// [immutable]
+    noting: Noting,
+}
+
+/// When times of access are noted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Noting {
+    files: AccessTimes,
+    directories: AccessTimes,
+}
+
+impl Noting {
+    /// As the options of a mount say it.
+    pub(crate) fn of(options: &KernelOptions) -> Self {
+        let files = options.access_times;
+        let directories = match options.directory_access_times {
+            true => files,
+            false => AccessTimes::Never,
+        };
+        Self { files, directories }
+    }
 }
 
 impl Dispatch {
     /// Answers requests by `volume`; what went wrong below goes to `complaints`.
-    #[must_use]
-    pub fn new(volume: Arc<Volume>, complaints: Arc<Complaints>) -> Self {
-        Self { volume, complaints }
+    pub(crate) fn new(volume: Arc<Volume>, complaints: Arc<Complaints>, noting: Noting) -> Self {
+        Self {
+            volume,
+            complaints,
+            noting,
+        }
+    }
+
+    /// Notes that something was read. The reader has what it wanted; that the time of it could not be
+    /// noted is complained about.
+    fn note_access(&self, inode: InodeNumber, policy: AccessTimes) {
+        let _ = self.answer(self.volume.note_access(inode, policy));
     }
 
     /// Whether the volume takes no changes.

@@ -431,7 +431,7 @@ impl Filesystem for FuserTransport {
         _: FileHandle,
         offset: u64,
         size: u32,
-        _: OpenFlags,
+        flags: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
@@ -440,7 +440,10 @@ impl Filesystem for FuserTransport {
             if buffer.len() < size {
                 buffer.resize(size, 0);
             }
-            match self.dispatch.read(node.0, offset, &mut buffer[..size]) {
+            let read = self
+                .dispatch
+                .read(node.0, offset, &mut buffer[..size], flags.0);
+            match read {
                 Ok(length) => reply.data(&buffer[..length]),
                 Err(errno) => reply.error(error(errno)),
             }

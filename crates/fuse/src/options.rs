@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use pext4_fs::AccessTimes;
 use pext4_fs::options::{AttributeCache, MountOptions, OnError, Scaling, ScalingError};
 use thiserror::Error;
 
@@ -41,7 +42,8 @@ pub enum OptionError {
 }
 
 const KNOWN: &str = "ro, rw, allow_other, commit=SECONDS, errors=continue|remount-ro, discard, \
-                     nodiscard, suid, nosuid, dev, nodev, exec, noexec, atime, noatime, dirsync, \
+                     nodiscard, suid, nosuid, dev, nodev, exec, noexec, relatime, noatime, strictatime, \
+                     nodiratime, dirsync, \
                      sync, async, defaults, no_mbcache, mb_optimize_scan=0|1, \
                      scaling=SETTING[:SWITCH=VALUE...]";
 
@@ -58,8 +60,10 @@ pub struct KernelOptions {
     pub devices: bool,
     /// Programs may be run.
     pub execute: bool,
-    /// Reading changes access times.
-    pub access_times: bool,
+    /// When reading changes access times.
+    pub access_times: AccessTimes,
+    /// Whether listing a directory does.
+    pub directory_access_times: bool,
     /// Changes of directories are synchronous.
     pub synchronous_directories: bool,
     /// All changes are synchronous.
@@ -74,7 +78,8 @@ impl Default for KernelOptions {
             set_id: false,
             devices: false,
             execute: true,
-            access_times: true,
+            access_times: AccessTimes::default(),
+            directory_access_times: true,
             synchronous_directories: false,
             synchronous: false,
         }
@@ -106,7 +111,6 @@ impl Options {
         match option {
             // What holds anyway, and what is said to those who read a table of mounts.
             "defaults"
-            | "relatime"
             | "default_permissions"
             | "acl"
             | "user_xattr"
@@ -123,11 +127,6 @@ impl Options {
             | "barrier"
             | "barrier=1"
             | "loop"
-            | "norelatime"
-            | "strictatime"
-            | "nostrictatime"
-            | "diratime"
-            | "nodiratime"
             | "lazytime"
             | "nolazytime"
             | "silent"
@@ -142,7 +141,12 @@ impl Options {
             "suid" | "nosuid" => kernel.set_id = option == "suid",
             "dev" | "nodev" => kernel.devices = option == "dev",
             "exec" | "noexec" => kernel.execute = option == "exec",
-            "atime" | "noatime" => kernel.access_times = option == "atime",
+            "noatime" => kernel.access_times = AccessTimes::Never,
+            "strictatime" => kernel.access_times = AccessTimes::Strict,
+            "atime" | "relatime" | "norelatime" | "nostrictatime" => {
+                kernel.access_times = AccessTimes::Relative;
+            }
+            "diratime" | "nodiratime" => kernel.directory_access_times = option == "diratime",
             "dirsync" => kernel.synchronous_directories = true,
             "sync" | "async" => kernel.synchronous = option == "sync",
             // Both are Linux's.
@@ -197,7 +201,7 @@ impl Options {
 
 #[cfg(test)]
 mod tests {
-    use super::{Duration, KernelOptions, OnError, OptionError, Options};
+    use super::{AccessTimes, Duration, KernelOptions, OnError, OptionError, Options};
 
     fn parsed(list: &str) -> Result<Options, OptionError> {
         let mut options = Options::default();
@@ -208,10 +212,29 @@ mod tests {
     fn options_reach_the_volume_and_the_kernel() {
         let options = parsed("ro,allow_other,commit=30,errors=remount-ro,discard,noatime").unwrap();
         assert!(options.volume.read_only && options.kernel.read_only);
-        assert!(options.kernel.allow_other && !options.kernel.access_times);
+        assert!(options.kernel.allow_other);
+        assert_eq!(options.kernel.access_times, AccessTimes::Never);
         assert_eq!(options.volume.commit_interval, Duration::from_secs(30));
         assert_eq!(options.volume.on_error, Some(OnError::ReadOnly));
         assert!(options.volume.discard);
+    }
+
+    #[test]
+    fn access_times_are_relative_unless_asked_otherwise() {
+        let times = |list| {
+            let kernel = parsed(list).unwrap().kernel;
+            (kernel.access_times, kernel.directory_access_times)
+        };
+        assert_eq!(times("lazytime"), (AccessTimes::Relative, true));
+        assert_eq!(times("noatime,norelatime"), (AccessTimes::Relative, true));
+        assert_eq!(
+            times("strictatime,nodiratime"),
+            (AccessTimes::Strict, false)
+        );
+        assert_eq!(
+            times("nodiratime,noatime,diratime"),
+            (AccessTimes::Never, true)
+        );
     }
 
     #[test]

@@ -47,9 +47,12 @@ pub enum JournalError {
         /// Blocks of the whole log.
         log: u32,
     },
-    /// The journal stopped earlier; nothing is written any more.
+    /// The journal was stopped; nothing is written any more.
     #[error("the journal has stopped: {0}")]
     Aborted(Arc<str>),
+    /// The same, because the device failed.
+    #[error("the journal has stopped: {0}")]
+    AbortedByDevice(Arc<str>),
     /// The journal was shut down.
     #[error("the journal is shut down")]
     ShutDown,
@@ -62,6 +65,12 @@ impl JournalError {
             operation,
             cause: Arc::new(cause),
         }
+    }
+
+    /// Whether it is the device that is to blame.
+    #[must_use]
+    pub fn is_of_device(&self) -> bool {
+        matches!(self, Self::Io { .. } | Self::AbortedByDevice(_))
     }
 
     /// The negative errno that the journal's superblock remembers a stop by.

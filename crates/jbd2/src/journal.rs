@@ -188,6 +188,12 @@ impl Journal {
         self.core.abort(JournalError::Aborted(reason.into()));
     }
 
+    /// As [`Self::abort`], where it is the device that failed.
+    pub fn abort_by_device(&self, reason: &str) {
+        self.core
+            .abort(JournalError::AbortedByDevice(reason.into()));
+    }
+
     /// The error that stopped the journal, if one did.
     #[must_use]
     pub fn failure(&self) -> Option<JournalError> {

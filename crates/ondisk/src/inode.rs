@@ -94,7 +94,7 @@ bitflags! {
         /// What users may see.
         const USER_VISIBLE = 0x725B_DFFF;
         /// What users may change.
-        const USER_MODIFIABLE = 0x604B_80FF;
+        const USER_MODIFIABLE = 0x624B_80FF;
     }
 }
 

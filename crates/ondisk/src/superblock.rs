@@ -24,6 +24,8 @@ pub const SIZE: usize = 1024;
 pub const OFFSET: u64 = 1024;
 /// The magic number.
 pub const MAGIC: u16 = 0xEF53;
+/// The error code of a device that failed (`EXT4_ERR_EIO`; the codes are not those of errno).
+pub const ERROR_IO: u8 = 2;
 /// The error code of corrupt metadata (`EXT4_ERR_EFSCORRUPTED`).
 pub const ERROR_CORRUPTED: u8 = 5;
 /// The only checksum type that exists: crc32c.
@@ -384,9 +386,9 @@ impl Superblock {
         self.errors == ErrorPolicy::Continue
     }
 
-    /// Notes a corruption found at `now` (seconds since 1970): in the state, as the latest error,
-    /// and as the first if there was none. The structure's name stands for the function.
-    pub fn note_error(&mut self, corrupt: &Corrupt, now: i64) {
+    /// Notes an error of the kind `code`, found at `now` (seconds since 1970): in the state, as the
+    /// latest error, and as the first if there was none. The structure's name stands for the function.
+    pub fn note_error(&mut self, corrupt: &Corrupt, code: u8, now: i64) {
         let mut function = [0; 32];
         let name = corrupt.structure().as_bytes();
         let length = name.len().min(function.len() - 1);
@@ -397,7 +399,7 @@ impl Superblock {
             block: corrupt.block().map_or(0, BlockNumber::get),
             function,
             line: 0,
-            code: ERROR_CORRUPTED,
+            code,
         };
         if self.error_count == 0 || self.first_error.time == 0 {
             self.first_error = self.last_error.clone();
@@ -455,8 +457,8 @@ impl Superblock {
 #[cfg(test)]
 mod tests {
     use super::{
-        BlockNumber, Corrupt, ErrorPolicy, Incompat, InodeNumber, MAGIC, ReadOnlyCompat, SIZE,
-        State, Superblock,
+        BlockNumber, Corrupt, ERROR_CORRUPTED, ERROR_IO, ErrorPolicy, Incompat, InodeNumber, MAGIC,
+        ReadOnlyCompat, SIZE, State, Superblock,
     };
     use proptest::prelude::*;
 
@@ -506,13 +508,15 @@ mod tests {
     fn the_first_error_stays_and_the_last_moves() {
         let mut superblock = Superblock::blank();
         let corrupt = Corrupt::new("extent node", "bad").in_block(BlockNumber(7));
-        superblock.note_error(&corrupt, 100);
-        superblock.note_error(&corrupt.in_inode(InodeNumber(12)), 200);
+        superblock.note_error(&corrupt, ERROR_CORRUPTED, 100);
+        superblock.note_error(&corrupt.in_inode(InodeNumber(12)), ERROR_IO, 200);
         assert_eq!(superblock.error_count, 2);
         assert_eq!(
             (superblock.first_error.time, superblock.first_error.inode),
             (100, 0)
         );
+        let codes = (superblock.first_error.code, superblock.last_error.code);
+        assert_eq!(codes, (ERROR_CORRUPTED, ERROR_IO));
         assert_eq!(
             (superblock.last_error.time, superblock.last_error.inode),
             (200, 12)

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_block::Access;
+use pext4_fs::options::Reserve;
 use pext4_fs::{MountOptions, Volume};
 use pext4_fuse::{Complaints, Options, Server, end_on_signals, mount};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -153,8 +154,12 @@ fn options(arguments: &Arguments) -> Result<Options> {
     }
     options.volume.cache_size = arguments.cache_size;
     // What the kernel writes late has no user. Where nobody but root may enter, all of it is root's.
-    options.volume.use_reserve =
-        rustix::process::geteuid().is_root() && !options.kernel.allow_other;
+    let is_root = rustix::process::geteuid().is_root();
+    options.volume.reserve = match (is_root, options.kernel.allow_other) {
+        (true, false) => Reserve::Everybody,
+        (true, true) => Reserve::Owner,
+        (false, _) => Reserve::Nobody,
+    };
     Ok(options)
 }
 

@@ -18,6 +18,7 @@ use super::slot::Slot;
 use super::stream_goals::StreamGoals;
 use super::waiting::Waiting;
 use crate::error::Result;
+use crate::options::Reserve;
 use crate::store::Store;
 
 /// Bytes of descriptors read at once.
@@ -32,10 +33,11 @@ impl Groups {
     /// structures overlap; `Io`.
     pub fn open(store: Arc<Store>) -> Result<Arc<Self>> {
         let table = Table::read(&store)?;
-        let reserved = if store.options.use_reserve {
-            0
-        } else {
-            store.superblock(|superblock| superblock.reserved_blocks)
+        let reserved = match store.options.reserve {
+            Reserve::Everybody => 0,
+            Reserve::Nobody | Reserve::Owner => {
+                store.superblock(|superblock| superblock.reserved_blocks)
+            }
         };
         let metadata = MetadataMap::new(table.runs)?;
         let scaling = store.options.scaling;

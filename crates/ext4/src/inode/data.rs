@@ -56,6 +56,11 @@ impl Inodes {
         if !self.maps_by_pointers(inode) {
             return self.block_bytes() * u64::from(u32::MAX);
         }
+        self.largest_size_by_pointers()
+    }
+
+    /// Largest size of a file with a block map.
+    pub(crate) fn largest_size_by_pointers(&self) -> u64 {
         let features = &self.store.features.read_only_compat;
         let huge = features.contains(ReadOnlyCompat::HUGE_FILE);
         indirect::largest_size(self.store.block_size(), huge)

@@ -25,6 +25,7 @@ use crate::inode::indirect::{self, Limit};
 use crate::inode::table::Inodes;
 use crate::inode::{Inode, Map, Reach};
 use crate::mballoc::{Purpose, Request};
+use crate::options::Reserve;
 use crate::seal;
 use crate::store::Store;
 
@@ -301,9 +302,8 @@ impl Inodes {
         if let Err(error) = &result
             && change.has_begun
         {
-            self.store
-                .journal()
-                .abort(&format!("the map of a file was left half changed: {error}"));
+            let what = "the map of a file was left half changed";
+            self.store.stop_half_done(what, error);
             return result;
         }
         for block in change.reserved {
@@ -482,6 +482,7 @@ impl Inodes {
                 true => Purpose::Entries,
                 false => Purpose::Data,
             },
+            may_use_reserve: self.may_use_reserve(inode),
             size: inode.size(),
             stream_goal: map.stream_goal,
         };
@@ -502,6 +503,11 @@ impl Inodes {
             return Err(error);
         }
         Ok(extent)
+    }
+
+    /// Whether what is kept for root is for this file.
+    fn may_use_reserve(&self, inode: &Inode) -> bool {
+        self.store.options.reserve == Reserve::Owner && inode.attributes().uid == 0
     }
 
     /// Behind the block that precedes `logical` in the file, else the inode's group.
@@ -550,7 +556,7 @@ fn remove_extents(
     Ok(left.or((start > range.start).then_some(start)))
 }
 
-fn placed(error: Error, inode: &Inode) -> Error {
+pub(crate) fn placed(error: Error, inode: &Inode) -> Error {
     match error {
         Error::Corrupt(corrupt) => Error::Corrupt(corrupt.in_inode(inode.number())),
         other => other,

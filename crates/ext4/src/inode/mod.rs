@@ -17,6 +17,7 @@
 
 pub mod data;
 pub mod extents;
+pub(crate) mod form;
 mod glance;
 pub mod holds;
 mod indirect;

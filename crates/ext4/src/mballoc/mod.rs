@@ -104,8 +104,9 @@ impl Groups {
     fn granted(&self, request: &Request) -> Result<u32> {
         let wanted = request.length.max(1);
         let granted = match request.purpose {
-            Purpose::Data | Purpose::Entries => self.counts.grant(wanted),
             Purpose::Metadata => wanted,
+            _ if request.may_use_reserve => wanted,
+            Purpose::Data | Purpose::Entries => self.counts.grant(wanted),
         };
         if granted == 0 {
             return Err(Refusal::NoSpace.into());

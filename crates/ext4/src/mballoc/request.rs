@@ -22,7 +22,7 @@ const SURPLUS_PART: u64 = 64;
 /// What blocks are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// The contents of a file: the reserve is not touched.
+    /// The contents of a file.
     Data,
     /// The entries of a directory: one that grows is to lie in one piece, whichever cores make it
     /// grow, and never where large files are.
@@ -44,6 +44,8 @@ pub struct Request {
     pub goal: BlockNumber,
     /// What they are for.
     pub purpose: Purpose,
+    /// Whether they may come from what is kept for root; metadata always may.
+    pub may_use_reserve: bool,
     /// The file's size in bytes as it is now.
     pub size: u64,
     /// Where the file's last large run was found, if the file remembers that.
@@ -61,6 +63,7 @@ impl Request {
             length: 1,
             goal,
             purpose,
+            may_use_reserve: false,
             size: 0,
             stream_goal: None,
         }
@@ -235,6 +238,7 @@ mod tests {
             length,
             goal: BlockNumber(1),
             purpose: Purpose::Data,
+            may_use_reserve: false,
             size,
             stream_goal: None,
         };

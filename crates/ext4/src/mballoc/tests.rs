@@ -24,6 +24,7 @@ fn data(inode: u32, logical: u32, length: u32, goal: BlockNumber) -> Request {
         length,
         goal,
         purpose,
+        may_use_reserve: false,
         size,
         stream_goal: None,
     }
@@ -308,6 +309,15 @@ fn fill_to_the_last_block(ground: &Ground) {
     assert!(reserved > 100);
     let mut runs = fill(ground, Purpose::Data);
     assert_eq!(groups.free_blocks(), reserved);
+    let mut handle = ground.handle();
+    let roots = Request {
+        may_use_reserve: true,
+        ..data(12, 0, 3, BlockNumber(0))
+    };
+    let run = groups.allocate(&mut handle, &roots).expect("it is root's");
+    assert!(groups.free_blocks() < reserved);
+    runs.push(run);
+    drop(handle);
     runs.extend(fill(ground, Purpose::Metadata));
     assert_eq!(groups.free_blocks(), 0);
     assert!(!groups.has_pending_frees());

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use pext4_block::Stamp;
 use pext4_jbd2::{Capture, Client, Config, Handle, Journal, JournalError, Log, Width, recovery};
 use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
-use pext4_ondisk::superblock::{Flags, State};
+use pext4_ondisk::superblock::{ERROR_CORRUPTED, ERROR_IO, Flags, State};
 use pext4_ondisk::{BlockNumber, Tid};
 
 use crate::error::Result;
@@ -55,7 +55,11 @@ impl Client for FileSystem {
 
     fn aborted(&self, error: &JournalError) {
         if let Some(store) = self.store.upgrade() {
-            store.stop(&error.to_string());
+            let code = match error.is_of_device() {
+                true => ERROR_IO,
+                false => ERROR_CORRUPTED,
+            };
+            store.stop(&error.to_string(), code);
         }
     }
 }

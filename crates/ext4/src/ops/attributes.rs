@@ -7,7 +7,7 @@ use pext4_ondisk::time::Time;
 
 use super::INODE_CREDITS;
 use crate::error::{Refusal, Result};
-use crate::inode::{Inode, Reach, present};
+use crate::inode::{Inode, Reach, form, present};
 use crate::types::{Attributes, FileType, InodeNumber, SetAttributes, SetTime};
 use crate::volume::Volume;
 
@@ -55,12 +55,33 @@ impl Volume {
     }
 
     fn change_slot(&self, inode: &Arc<Inode>, change: &SetAttributes) -> Result<()> {
+        let form = self.other_form_if_wanted(inode, change)?;
         let mut handle = self.inodes.store.start(INODE_CREDITS)?;
         let now = present();
         inode.edit(&mut handle, Reach::Attributes, |state| {
             apply(&mut state.slot, change, now)
         });
+        if let Some(root) = form {
+            self.inodes.change_form(&mut handle, inode, root);
+        }
         Ok(())
+    }
+
+    /// The root of the map in its other form, if the flags ask for that. What has no map has no form
+    /// to choose.
+    fn other_form_if_wanted(
+        &self,
+        inode: &Inode,
+        change: &SetAttributes,
+    ) -> Result<Option<form::Root>> {
+        let changes = |wanted: u32| (inode.flags().bits() ^ wanted) & InodeFlags::EXTENTS.bits();
+        let is_mapped = matches!(inode.file_type(), FileType::Regular | FileType::Directory);
+        match change.flags {
+            Some(wanted) if changes(wanted) != 0 && is_mapped && !inode.is_inline() => {
+                self.inodes.other_form(inode).map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 }
 
@@ -108,23 +129,26 @@ const OBSOLETE: InodeFlags = InodeFlags::from_bits_retain(0x40_0000);
 /// what this version does not do. Others that users see and may not change are passed over, as
 /// Linux does: who sets a flag hands back those that it was told.
 const FIXED: InodeFlags = OBSOLETE
-    .union(InodeFlags::EXTENTS)
     .union(InodeFlags::JOURNAL_DATA)
-    .union(InodeFlags::DAX)
-    .union(InodeFlags::PROJINHERIT)
     .union(InodeFlags::CASEFOLD);
+
+/// Flags that mean something for directories alone.
+const OF_DIRECTORIES: InodeFlags = InodeFlags::DIRSYNC
+    .union(InodeFlags::TOPDIR)
+    .union(InodeFlags::PROJINHERIT);
 
 fn check_new_flags(kind: FileType, present: InodeFlags, wanted: u32) -> Result<()> {
     let wanted = InodeFlags::from_bits_retain(wanted);
     let foreign = match kind {
         FileType::Directory => InodeFlags::empty(),
-        FileType::Regular => InodeFlags::DIRSYNC | InodeFlags::TOPDIR,
+        FileType::Regular => OF_DIRECTORIES,
         _ => InodeFlags::USER_MODIFIABLE & !(InodeFlags::NODUMP | InodeFlags::NOATIME),
     };
-    let unknown = wanted & !InodeFlags::USER_VISIBLE;
-    let changes_form = (wanted ^ present) & FIXED;
-    let misplaced = wanted & !present & foreign;
-    if (unknown | changes_form | misplaced).is_empty() {
+    // The operator `!` would pass over bits that have no name.
+    let unknown = wanted.difference(InodeFlags::USER_VISIBLE);
+    let fixed = (wanted ^ present) & FIXED;
+    let misplaced = wanted.difference(present) & foreign;
+    if (unknown | fixed | misplaced).is_empty() {
         Ok(())
     } else {
         Err(Refusal::NotSupported.into())
@@ -146,8 +170,11 @@ fn apply(slot: &mut Slot, change: &SetAttributes, now: Time) {
         slot.gid = gid;
     }
     if let Some(flags) = change.flags {
-        let settable = InodeFlags::USER_MODIFIABLE & !FIXED;
-        slot.flags = (slot.flags & !settable) | (InodeFlags::from_bits_retain(flags) & settable);
+        let settable = InodeFlags::USER_MODIFIABLE
+            .difference(FIXED)
+            .difference(InodeFlags::EXTENTS);
+        let told = InodeFlags::from_bits_retain(flags) & settable;
+        slot.flags = slot.flags.difference(settable) | told;
     }
     if let Some(accessed) = change.accessed {
         slot.accessed = time(accessed);

@@ -159,7 +159,7 @@ fn begin_inline(slot: &mut Slot, birth: &Birth<'_>, parent: InodeNumber, volume:
 
 /// Flags that a directory hands on to what is made in it.
 fn inherited_flags(kind: FileType) -> InodeFlags {
-    let all = InodeFlags::SYNC | InodeFlags::NODUMP | InodeFlags::NOATIME;
+    let all = InodeFlags::SYNC | InodeFlags::NODUMP | InodeFlags::NOATIME | InodeFlags::DAX;
     match kind {
         FileType::Directory => all | InodeFlags::DIRSYNC | InodeFlags::PROJINHERIT,
         FileType::Regular => all,

@@ -1,5 +1,7 @@
 //! The volume's name, while it is mounted.
 
+use pext4_ondisk::superblock::{self, Superblock};
+
 use super::INODE_CREDITS;
 use crate::error::{Refusal, Result};
 use crate::volume::Volume;
@@ -18,12 +20,13 @@ impl Volume {
         field.into_iter().take_while(|&byte| byte != 0).collect()
     }
 
-    /// Gives the volume another label, of at most 16 bytes, none of them zero. Copies of the
-    /// superblock keep the old one.
+    /// Gives the volume another label, of at most 16 bytes, none of them zero. The copies of the
+    /// superblock get it at once, since a label is what they are found by; a power cut may leave them
+    /// with another one than the original.
     ///
     /// # Errors
     ///
-    /// `Refused(Invalid | ReadOnly)`, the journal's once it has stopped.
+    /// `Refused(Invalid | ReadOnly)`, the journal's once it has stopped, `Io`.
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
         if label.len() > LABEL_LENGTH || label.contains(&0) {
             return Err(Refusal::Invalid.into());
@@ -35,7 +38,29 @@ impl Volume {
             self.inodes
                 .store
                 .edit_superblock(&mut handle, |superblock| superblock.volume_name = field);
-            Ok(())
+            drop(handle);
+            self.label_copies(field)
         })
+    }
+
+    /// Nobody else writes to the copies while a volume is mounted, so they are in no transaction. One
+    /// that is spoilt, or of another file system, stays as it is.
+    fn label_copies(&self, field: [u8; LABEL_LENGTH]) -> Result<()> {
+        let store = &self.inodes.store;
+        let uuid = store.superblock(|superblock| superblock.uuid);
+        let groups = store.geometry.groups().skip(1);
+        for block in groups.filter_map(|group| store.geometry.superblock_copy(group)) {
+            let offset = block.get() * u64::from(store.block_size());
+            let mut bytes = [0; superblock::SIZE];
+            store.device.read_at(offset, &mut bytes)?;
+            match Superblock::decode(&bytes) {
+                Ok(mut copy) if copy.uuid == uuid => {
+                    copy.volume_name = field;
+                    store.device.write_at(offset, &copy.encode())?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 }

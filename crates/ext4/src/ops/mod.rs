@@ -6,6 +6,7 @@
 //! leaf of a directory that is held shared is locked (`names`). Whatever may wait for a commit (a
 //! full disk, the zeroing of a file's tail) happens without a handle.
 
+mod access;
 mod attributes;
 mod birth;
 mod file;
@@ -129,10 +130,8 @@ impl Volume {
             && handle.changes() > before
             && matches!(error, Error::Io(_) | Error::Corrupt(_))
         {
-            self.inodes
-                .store
-                .journal()
-                .abort(&format!("an operation was left half done: {error}"));
+            let what = "an operation was left half done";
+            self.inodes.store.stop_half_done(what, error);
         }
         result
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use pext4_jbd2::Handle;
 use pext4_ondisk::Corrupt;
+use pext4_ondisk::acl::ACCESS;
 use pext4_sync::{BiasedWriteGuard, Near};
 
 use super::birth::Birth;
@@ -22,8 +23,9 @@ use super::{
 use crate::dir;
 use crate::error::{Refusal, Result};
 use crate::inode::{Inode, Reach, present};
-use crate::types::{FileType, InodeNumber, New, RenameMode};
+use crate::types::{FileType, InodeNumber, New, RenameMode, SetXattrMode, Whiteout};
 use crate::volume::Volume;
+use crate::xattr;
 
 /// Directories above a directory, at most: more means a loop.
 const DEEPEST: usize = 1 << 16;
@@ -59,7 +61,7 @@ struct End<'a> {
 struct Manner<'a> {
     mode: RenameMode,
     /// Whose whiteout is left under the old name, if one is.
-    whiteout: Option<&'a New>,
+    whiteout: Option<&'a Whiteout<'a>>,
 }
 
 impl Volume {
@@ -88,7 +90,7 @@ impl Volume {
     }
 
     /// Moves a name and leaves a whiteout in its place, by which an overlay hides what lies under
-    /// it (`RENAME_WHITEOUT`): a character device 0:0 without permissions that belongs to `owner`.
+    /// it (`RENAME_WHITEOUT`): a character device 0:0 without permissions.
     ///
     /// # Errors
     ///
@@ -100,21 +102,17 @@ impl Volume {
         new_parent: InodeNumber,
         new_name: &[u8],
         mode: RenameMode,
-        owner: &New,
+        whiteout: &Whiteout<'_>,
     ) -> Result<()> {
         if mode == RenameMode::Exchange {
             return Err(Refusal::Invalid.into());
         }
-        let whiteout = New {
-            permissions: 0,
-            ..*owner
-        };
         self.rename_in_manner(
             (parent, name),
             (new_parent, new_name),
             Manner {
                 mode,
-                whiteout: Some(&whiteout),
+                whiteout: Some(whiteout),
             },
         )
     }
@@ -284,7 +282,7 @@ impl Volume {
         target: &End<'_>,
         moved: &Arc<Inode>,
         other: Option<Arc<Inode>>,
-        whiteout: Option<&New>,
+        whiteout: Option<&Whiteout<'_>>,
         patience: Patience,
     ) -> Result<Option<Arc<Inode>>> {
         check_changeable(moved)?;
@@ -301,7 +299,7 @@ impl Volume {
         if moved.is_directory() && crosses && other.is_none() {
             self.check_room_for_subdirectory(target.directory)?;
         }
-        let mut handle = self.start_move(other.as_deref())?;
+        let mut handle = self.start_move(other.as_deref(), whiteout)?;
         let left = self.bear_whiteout(&mut handle, source, whiteout)?;
         let before = handle.changes();
         let done = self.move_name(
@@ -337,16 +335,27 @@ impl Volume {
         &self,
         handle: &mut Handle<'_>,
         source: &End<'_>,
-        owner: Option<&New>,
+        whiteout: Option<&Whiteout<'_>>,
     ) -> Result<Option<Arc<Inode>>> {
-        let bear = |new| {
-            self.bear(
-                handle,
-                source.directory,
-                &Birth::new(FileType::CharacterDevice, new),
-            )
+        let Some(whiteout) = whiteout else {
+            return Ok(None);
         };
-        owner.map(bear).transpose()
+        let new = New {
+            permissions: 0,
+            ..whiteout.owner
+        };
+        let birth = Birth::new(FileType::CharacterDevice, &new);
+        let left = self.bear(handle, source.directory, &birth)?;
+        if let Some(list) = whiteout.access_list {
+            let mode = SetXattrMode::Create;
+            let before = handle.changes();
+            let set = xattr::set(&self.inodes, handle, &left, ACCESS, list, mode);
+            if let Err(error) = self.settle(handle, before, set) {
+                self.unbear(handle, &left)?;
+                return Err(error);
+            }
+        }
+        Ok(Some(left))
     }
 
     /// The change itself; true if what had the target's name has lost its last one.
@@ -382,12 +391,20 @@ impl Volume {
     }
 
     /// A handle for a name that goes from one place to another, where it may replace `other`.
-    fn start_move(&self, other: Option<&Inode>) -> Result<Handle<'_>> {
+    fn start_move(
+        &self,
+        other: Option<&Inode>,
+        whiteout: Option<&Whiteout<'_>>,
+    ) -> Result<Handle<'_>> {
+        let has_list = whiteout.is_some_and(|whiteout| whiteout.access_list.is_some());
+        let list = if has_list { xattr::CREDITS } else { 0 };
         let ending = other.map_or(0, |other| self.reaping_credits(other));
         // What is moved may be a directory, whose own block tells its parent; what it leaves behind
         // may be an inode of its own.
         let names = DIRECTORY_CREDITS + 2 * ENTRY_CREDITS;
-        self.inodes.store.start(names + 2 * INODE_CREDITS + ending)
+        self.inodes
+            .store
+            .start(names + 2 * INODE_CREDITS + list + ending)
     }
 
     /// Lets a name that exists lead to `inode`.

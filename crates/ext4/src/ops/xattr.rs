@@ -35,7 +35,7 @@ impl Volume {
         })
     }
 
-    /// Sets an extended attribute.
+    /// Sets an extended attribute. The value that it has already changes nothing.
     ///
     /// # Errors
     ///
@@ -53,6 +53,9 @@ impl Volume {
             let inode = self.inodes.get(inode)?;
             let lock = super::lock_exclusive(&inode)?;
             super::check_changeable(&inode)?;
+            if self.has_value(&inode, name, value, mode) {
+                return Ok(());
+            }
             if inode.is_inline() && inode.file_type() == FileType::Symlink {
                 self.move_target_out(&inode)?;
             }
@@ -61,6 +64,12 @@ impl Volume {
             self.reap_values()?;
             set
         })
+    }
+
+    /// Whether the attribute has this value already: then nothing changes, the times included.
+    fn has_value(&self, inode: &Arc<Inode>, name: &[u8], value: &[u8], mode: SetXattrMode) -> bool {
+        mode != SetXattrMode::Create
+            && xattr::get(&self.inodes, inode, name).is_ok_and(|present| present == value)
     }
 
     /// Sets an attribute: beside the inode's content if it can, else in its place, else elsewhere.

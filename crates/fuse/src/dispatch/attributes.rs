@@ -2,7 +2,7 @@
 
 use pext4_fs::{Attributes, FileType, InodeNumber, SetAttributes, SetTime, Time};
 
-use super::{Answer, Caller, Dispatch};
+use super::{Answer, Caller, Dispatch, Errno};
 use crate::acl;
 
 const SET_USER_ID: u16 = 0o4000;
@@ -52,7 +52,7 @@ impl Change {
     }
 
     /// Whether a new owner was asked for who is the old one: `chown` with twice -1 names nothing but,
-    /// at most, the time of the change, and no other call does.
+    /// at most, the time of the change. So does, without a time, a write that takes set-id bits.
     fn is_same_owner(&self) -> bool {
         let nothing = Self {
             changed: self.changed,
@@ -74,6 +74,18 @@ fn without_set_id(attributes: &Attributes) -> Option<u16> {
     applies.then_some(permissions & !taken)
 }
 
+/// Whether a change of owner that names none may go on: to everyone where no set-id bit would go,
+/// else to the owner alone. The kernel checks who may give a file away, and here nobody does. Of a
+/// regular file it tells the time of that change; what has not even a time comes from a write, which
+/// was allowed.
+fn may_take_set_id(caller: Caller, attributes: &Attributes, change: &Change) -> bool {
+    let is_regular = attributes.file_type == FileType::Regular;
+    let is_write = is_regular && *change == Change::default();
+    let has_bits = attributes.mode & (SET_USER_ID | SET_GROUP_ID) != 0;
+    let goes = has_bits && attributes.file_type != FileType::Directory;
+    !change.is_same_owner() || is_write || !goes || caller.is_root() || caller.uid == attributes.uid
+}
+
 impl Dispatch {
     /// What `stat` tells of a node.
     ///
@@ -87,7 +99,7 @@ impl Dispatch {
     /// set-id bits away, and so does a new size that anyone but root sets.
     ///
     /// # Errors
-    /// The volume's.
+    /// `EPERM` for a stranger whose `chown` names nobody and would take set-id bits; the volume's.
     pub fn set_attributes(&self, caller: Caller, node: u64, change: &Change) -> Answer<Attributes> {
         let inode = Self::inode(node)?;
         if let Some((modified, changed)) = change.times_written_back() {
@@ -105,8 +117,13 @@ impl Dispatch {
             .mode
             .map(|mode| u16::try_from(mode & 0o7777).expect("twelve bits"));
         if change.takes_set_id(caller) {
-            permissions = without_set_id(&self.answer(self.volume.attributes(inode))?);
+            let attributes = self.answer(self.volume.attributes(inode))?;
+            if !may_take_set_id(caller, &attributes, change) {
+                return Err(Errno::NOT_PERMITTED);
+            }
+            permissions = without_set_id(&attributes);
         }
+        let same_owner = change.is_same_owner().then_some(SetTime::Now);
         let set = SetAttributes {
             permissions,
             uid: change.uid,
@@ -114,7 +131,7 @@ impl Dispatch {
             size: change.size,
             accessed: change.accessed,
             modified: change.modified,
-            changed: change.changed,
+            changed: change.changed.or(same_owner),
             ..SetAttributes::default()
         };
         let attributes = self.answer(self.volume.set_attributes(inode, &set))?;
@@ -161,7 +178,7 @@ impl Dispatch {
 
 #[cfg(test)]
 mod tests {
-    use super::{Attributes, Caller, Change, FileType, without_set_id};
+    use super::{Attributes, Caller, Change, FileType, may_take_set_id, without_set_id};
     use pext4_fs::{DeviceNumber, InodeNumber, SetTime, Time};
 
     fn file(file_type: FileType, mode: u16) -> Attributes {
@@ -198,6 +215,39 @@ mod tests {
         assert_eq!(regular(0o6744), Some(0o2744));
         assert_eq!(regular(0o1755), None);
         assert_eq!(without_set_id(&file(FileType::Directory, 0o042_775)), None);
+    }
+
+    #[test]
+    fn a_change_of_owner_that_names_none_is_the_owners_where_it_takes_bits() {
+        let caller = |uid| Caller {
+            uid,
+            gid: 0,
+            process: 1,
+        };
+        let owned = |file_type, mode| Attributes {
+            uid: 1000,
+            ..file(file_type, mode)
+        };
+        let chown = Change {
+            changed: Some(SetTime::Now),
+            ..Change::default()
+        };
+        let may = |uid, file: &Attributes| may_take_set_id(caller(uid), file, &chown);
+        let set_id = owned(FileType::Regular, 0o104_755);
+        assert!(may(0, &set_id) && may(1000, &set_id));
+        assert!(!may(1001, &set_id));
+        let stays = owned(FileType::Regular, 0o102_745);
+        assert!(!may(1001, &stays), "as on Linux");
+        let write = Change::default();
+        assert!(may_take_set_id(caller(1001), &set_id, &write));
+        let pipe = owned(FileType::Fifo, 0o014_755);
+        assert!(!may_take_set_id(caller(1001), &pipe, &write), "no write");
+        for other in [
+            owned(FileType::Regular, 0o101_755),
+            owned(FileType::Directory, 0o046_755),
+        ] {
+            assert!(may(1001, &other));
+        }
     }
 
     #[test]

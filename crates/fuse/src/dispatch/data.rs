@@ -37,6 +37,15 @@ impl Whence {
     }
 }
 
+/// Whether reading counts: not where the opener does not want that, nor for the kernel, which reads what
+/// lies around the bytes that are written.
+fn is_access(flags: i32) -> bool {
+    const ACCESS_MODE: i32 = 0o3;
+    const WRITE_ONLY: i32 = 0o1;
+    const NO_ACCESS_TIME: i32 = 0o1_000_000;
+    flags & ACCESS_MODE != WRITE_ONLY && flags & NO_ACCESS_TIME == 0
+}
+
 /// What the flags of `fallocate` ask for.
 fn allocate_mode(flags: u32) -> Answer<AllocateMode> {
     const KEEP_AND_PUNCH: u32 = KEEP_SIZE | PUNCH_HOLE;
@@ -52,12 +61,18 @@ fn allocate_mode(flags: u32) -> Answer<AllocateMode> {
 }
 
 impl Dispatch {
-    /// Reads into `into`; fewer bytes only at the end of the file.
+    /// Reads into `into`; fewer bytes only at the end of the file. `flags` are those with which the
+    /// file was opened.
     ///
     /// # Errors
     /// The volume's.
-    pub fn read(&self, node: u64, offset: u64, into: &mut [u8]) -> Answer<usize> {
-        self.answer(self.volume.read(Self::inode(node)?, offset, into))
+    pub fn read(&self, node: u64, offset: u64, into: &mut [u8], flags: i32) -> Answer<usize> {
+        let inode = Self::inode(node)?;
+        let length = self.answer(self.volume.read(inode, offset, into))?;
+        if is_access(flags) {
+            self.note_access(inode, self.noting.files);
+        }
+        Ok(length)
     }
 
     /// Writes `from`. What the kernel writes late, from its pages, leaves the times as they are: it
@@ -150,7 +165,13 @@ impl Dispatch {
 
 #[cfg(test)]
 mod tests {
-    use super::{AllocateMode, Errno, Whence, allocate_mode};
+    use super::{AllocateMode, Errno, Whence, allocate_mode, is_access};
+
+    #[test]
+    fn a_read_counts_unless_it_is_for_a_write_or_not_wanted() {
+        assert!(is_access(0) && is_access(2 | 0o100_000));
+        assert!(!is_access(1) && !is_access(0o1_000_000));
+    }
 
     #[test]
     fn flags_of_fallocate_say_what_is_asked_or_are_refused() {

@@ -164,6 +164,7 @@ impl Dispatch {
             .volume
             .read_directory(directory, cookie, &mut |entry| gathered.take(&entry));
         self.answer(read)?;
+        self.note_access(directory, self.noting.directories);
         Ok(gathered)
     }
 }

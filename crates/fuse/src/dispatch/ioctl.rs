@@ -16,8 +16,8 @@ const GET_LABEL: u32 = 0x8100_9431;
 const SET_LABEL: u32 = 0x4100_9432;
 const TRIM: u32 = 0xc018_5879;
 
-/// The file's map is a tree of extents.
-const EXTENTS: u32 = 0x0008_0000;
+/// Data goes through the journal: nobody but root may ask for that.
+const JOURNAL_DATA: u32 = 0x4000;
 
 /// Length of the field that the commands for labels carry.
 const LABEL_FIELD: usize = 256;
@@ -28,14 +28,19 @@ const EXTENDED_LENGTH: usize = 28;
 const PROJECT_AT: usize = 12;
 
 /// Flags of ext4 and their bit in the extended structure.
-const EXTENDED_BITS: [(u32, u32); 6] = [
+const EXTENDED_BITS: [(u32, u32); 7] = [
     (0x0000_0010, 0x0000_0008), // immutable
     (0x0000_0020, 0x0000_0010), // append only
     (0x0000_0008, 0x0000_0020), // synchronous
     (0x0000_0080, 0x0000_0040), // no access times
     (0x0000_0040, 0x0000_0080), // no dump
     (0x2000_0000, 0x0000_0200), // children inherit the project
+    (0x0200_0000, 0x0000_8000), // direct access
 ];
+
+/// Bits of the extended structure that Linux passes over on ext4: a place on a real-time device, and
+/// links not to be followed.
+const PASSED_OVER: u32 = 0x0000_0001 | 0x0000_0100;
 
 fn to_extended(flags: u32) -> u32 {
     EXTENDED_BITS
@@ -47,7 +52,7 @@ fn to_extended(flags: u32) -> u32 {
 /// `flags` with those that the extended structure can tell replaced by what it tells.
 fn from_extended(flags: u32, extended: u32) -> Answer<u32> {
     let known = EXTENDED_BITS.iter().fold(0, |bits, (_, bit)| bits | bit);
-    if extended & !known != 0 {
+    if extended & !(known | PASSED_OVER) != 0 {
         return Err(Errno::NOT_SUPPORTED);
     }
     Ok(EXTENDED_BITS.iter().fold(flags, |flags, (ours, bit)| {
@@ -81,9 +86,11 @@ impl Dispatch {
             GET_FLAGS => Ok(self.present(inode)?.flags.to_le_bytes().to_vec()),
             GET_VERSION => Ok(self.present(inode)?.generation.to_le_bytes().to_vec()),
             SET_FLAGS => {
-                // The form of a file's map is not the caller's to change; not naming it is no wish.
-                let form = self.present(inode)?.flags & EXTENTS;
-                self.set_flags(inode, word(input)? | form)
+                let (present, wanted) = (self.present(inode)?.flags, word(input)?);
+                if (present ^ wanted) & JOURNAL_DATA != 0 && !caller.is_root() {
+                    return Err(Errno::NOT_PERMITTED);
+                }
+                self.set_flags(inode, wanted)
             }
             GET_EXTENDED => {
                 let mut structure = vec![0; EXTENDED_LENGTH];
@@ -153,5 +160,7 @@ mod tests {
         assert_eq!(from_extended(immutable_with_extents, 0x10), Ok(0x0008_0020));
         assert_eq!(from_extended(0x0008_0000, 0), Ok(0x0008_0000));
         assert_eq!(from_extended(0, 1 << 31), Err(Errno::NOT_SUPPORTED));
+        assert_eq!(from_extended(0x0008_0000, 0x0101), Ok(0x0008_0000));
+        assert_eq!(from_extended(0, 0x8000), Ok(0x0200_0000));
     }
 }

@@ -2,6 +2,7 @@
 
 use pext4_fs::{
     DeviceNumber, Entry, Error, FileType, InodeNumber, New, Refusal, RenameMode, SetXattrMode,
+    Whiteout,
 };
 
 use super::{Answer, Caller, Dispatch, Errno, Found};
@@ -150,32 +151,15 @@ impl Dispatch {
             return self.answer(self.volume.rename(from, name, to, new_name, mode));
         }
         let beginning = self.beginning(caller, from, 0, 0, false)?;
-        let renamed =
-            self.volume
-                .rename_leaving_whiteout(from, name, to, new_name, mode, &beginning.new);
-        self.answer(renamed)?;
-        self.list_of_whiteout(from, name, beginning.access)
-    }
-
-    /// A whiteout, too, inherits its directory's default list.
-    fn list_of_whiteout(
-        &self,
-        parent: InodeNumber,
-        name: &[u8],
-        access: Option<Acl>,
-    ) -> Answer<()> {
-        let Some(list) = access else {
-            return Ok(());
+        let list = beginning.access.map(|list| list.to_disk());
+        let whiteout = Whiteout {
+            owner: beginning.new,
+            access_list: list.as_deref(),
         };
-        let whiteout = self.answer(self.volume.lookup(parent, name))?;
-        let set = self.volume.set_xattr(
-            whiteout.inode,
-            acl::ACCESS,
-            &list.to_disk(),
-            SetXattrMode::Any,
-        );
-        self.forget(node_of(whiteout.inode), 1);
-        self.answer(set)
+        let renamed = self
+            .volume
+            .rename_leaving_whiteout(from, name, to, new_name, mode, &whiteout);
+        self.answer(renamed)
     }
 
     /// The target of a symbolic link.
@@ -183,7 +167,10 @@ impl Dispatch {
     /// # Errors
     /// The volume's.
     pub fn read_link(&self, node: u64) -> Answer<Vec<u8>> {
-        self.answer(self.volume.read_link(Self::inode(node)?))
+        let inode = Self::inode(node)?;
+        let target = self.answer(self.volume.read_link(inode))?;
+        self.note_access(inode, self.noting.files);
+        Ok(target)
     }
 
     fn special(

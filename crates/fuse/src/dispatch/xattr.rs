@@ -18,6 +18,7 @@ pub const OPTIMIZE_SCAN: &str = "user.pext4.mb_optimize_scan";
 
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
+const XATTR_BOTH: i32 = XATTR_CREATE | XATTR_REPLACE;
 
 /// An answer to a caller that first asks how long it will be.
 #[derive(Debug, PartialEq, Eq)]
@@ -85,7 +86,8 @@ impl Dispatch {
     /// Sets an extended attribute; `flags` are those of `setxattr(2)`.
     ///
     /// # Errors
-    /// `EINVAL` for unknown flags or a list that is none; the volume's.
+    /// `EINVAL` for unknown flags or a list that is none, `EEXIST` or `ENODATA` for both flags at
+    /// once; the volume's.
     pub fn set_xattr(
         &self,
         caller: Caller,
@@ -108,6 +110,7 @@ impl Dispatch {
             0 => SetXattrMode::Any,
             XATTR_CREATE => SetXattrMode::Create,
             XATTR_REPLACE => SetXattrMode::Replace,
+            XATTR_BOTH if !is_list(name) => return self.refuse_both(inode, name),
             _ => return Err(Errno::INVALID),
         };
         if is_list(name) {
@@ -115,6 +118,12 @@ impl Dispatch {
             return self.set_list(caller, inode, name, &list, mode);
         }
         self.answer(self.volume.set_xattr(inode, name, value, mode))
+    }
+
+    /// Whoever wants to make and to replace an attribute at once hears which of the two fails.
+    fn refuse_both(&self, inode: InodeNumber, name: &[u8]) -> Answer<()> {
+        self.answer(self.volume.xattr(inode, name))?;
+        Err(Errno::EXISTS)
     }
 
     /// Removes an extended attribute; a list may be missing.

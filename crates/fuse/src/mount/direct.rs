@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use pext4_fs::AccessTimes;
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
@@ -54,7 +55,10 @@ fn flags(options: &KernelOptions) -> MountFlags {
     flags.set(MountFlags::NOSUID, !options.set_id);
     flags.set(MountFlags::NODEV, !options.devices);
     flags.set(MountFlags::NOEXEC, !options.execute);
-    flags.set(MountFlags::NOATIME, !options.access_times);
+    let times = options.access_times;
+    flags.set(MountFlags::NOATIME, times == AccessTimes::Never);
+    flags.set(MountFlags::STRICTATIME, times == AccessTimes::Strict);
+    flags.set(MountFlags::NODIRATIME, !options.directory_access_times);
     flags.set(MountFlags::DIRSYNC, options.synchronous_directories);
     flags.set(MountFlags::SYNCHRONOUS, options.synchronous);
     flags

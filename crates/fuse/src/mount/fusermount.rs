@@ -12,6 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use pext4_fs::AccessTimes;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use super::{MountError, SUBTYPE};
@@ -137,7 +138,7 @@ fn option_list(source: &Path, options: &KernelOptions) -> OsString {
         (options.set_id, ",suid"),
         (options.devices, ",dev"),
         (!options.execute, ",noexec"),
-        (!options.access_times, ",noatime"),
+        (options.access_times == AccessTimes::Never, ",noatime"),
         (options.synchronous_directories, ",dirsync"),
         (options.synchronous, ",sync"),
     ];

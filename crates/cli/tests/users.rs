@@ -1,0 +1,209 @@
+//! Ordinary users on a mount that root made for all: what one may do to another's files, and what is
+//! kept for root.
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use common::{Place, has, is_root, run, succeed};
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, Timespec, Timestamps, XattrFlags, fallocate, utimensat,
+};
+use rustix::io::Errno;
+
+/// Runs a shell line as the user and group of this number.
+fn as_user(user: u32, line: &str, directory: &Path) -> Output {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", line]).current_dir(directory);
+    run(shell.uid(user).gid(user))
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is ours");
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).expect("it is there").mode() & 0o7777
+}
+
+/// A mount for all, on whose root directory everyone may write.
+fn place() -> Option<Place> {
+    if !is_root() {
+        return None;
+    }
+    Place::new("32M")
+}
+
+#[test]
+fn a_stranger_takes_no_set_id_bits() {
+    let Some(place) = place() else {
+        return;
+    };
+    let mount = place.mount(&["-o", "allow_other"]);
+    let file = mount.path("file");
+    fs::write(&file, b"a program").unwrap();
+    std::os::unix::fs::chown(&file, Some(1000), Some(1000)).unwrap();
+    // What asks for no owner passes the kernel's checks.
+    for bits in [0o6755, 0o2745] {
+        set_mode(&file, bits);
+        let refused = as_user(1001, "chown : file", &place.point);
+        assert!(!refused.status.success(), "{refused:?}");
+        assert_eq!(mode(&file), bits);
+    }
+    // Who may write takes them with what is written.
+    set_mode(&file, 0o6777);
+    let allowed = as_user(1001, "echo other >> file", &place.point);
+    assert!(allowed.status.success(), "{allowed:?}");
+    assert_eq!(mode(&file), 0o777);
+    set_mode(&file, 0o6755);
+    let allowed = as_user(1000, "chown : file", &place.point);
+    assert!(allowed.status.success(), "{allowed:?}");
+    assert_eq!(mode(&file), 0o755);
+    mount.unmount();
+}
+
+#[test]
+fn a_change_of_owner_that_names_none_shows_in_the_time_of_a_directory() {
+    let Some(place) = place() else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let path = mount.path("directory");
+    fs::create_dir(&path).unwrap();
+    let changed = || {
+        let told = fs::metadata(&path).unwrap();
+        (told.ctime(), told.ctime_nsec())
+    };
+    let before = changed();
+    // Again and again, since a clock that ticks slowly may show the same time.
+    let is_seen = (0..500).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        std::os::unix::fs::chown(&path, None, None).unwrap();
+        changed() > before
+    });
+    assert!(is_seen);
+    mount.unmount();
+}
+
+#[test]
+fn what_is_kept_for_root_is_for_roots_files() {
+    let Some(place) = place() else {
+        return;
+    };
+    let mount = place.mount(&["-o", "allow_other"]);
+    set_mode(&place.point, 0o777);
+    let own = mount.path("of root");
+    File::create(&own).unwrap();
+    let filling = "i=0; while fallocate -o ${i}M -l 1M all; do i=$((i+1)); done";
+    as_user(1000, filling, &place.point);
+    let refused = as_user(1000, "fallocate -l 512K more", &place.point);
+    assert!(!refused.status.success(), "{refused:?}");
+    let file = File::options().write(true).open(&own).unwrap();
+    fallocate(&file, FallocateFlags::empty(), 0, 512 << 10).unwrap();
+    drop(file);
+    mount.unmount();
+}
+
+/// Ago, as the times of access and modification.
+fn set_times(path: &Path, accessed: i64, modified: i64) {
+    let time = |seconds| Timespec {
+        tv_sec: seconds,
+        tv_nsec: 0,
+    };
+    let times = Timestamps {
+        last_access: time(accessed),
+        last_modification: time(modified),
+    };
+    utimensat(CWD, path, &times, AtFlags::empty()).expect("it is ours");
+}
+
+#[test]
+fn reading_is_noted_as_relatime_says() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    fs::write(mount.path("file"), b"content").unwrap();
+    fs::create_dir(mount.path("directory")).unwrap();
+    for name in ["file", "directory"] {
+        set_times(&mount.path(name), 5, 6);
+    }
+    mount.unmount();
+    let noted = |option: &str| {
+        // A mount of its own, whose pages are not there yet.
+        let mount = place.mount(&["-o", option]);
+        let (file, directory) = (mount.path("file"), mount.path("directory"));
+        fs::read(&file).unwrap();
+        fs::read_dir(&directory).unwrap().for_each(drop);
+        let times = [&file, &directory].map(|path| fs::metadata(path).unwrap().atime());
+        mount.unmount();
+        times
+    };
+    assert_eq!(noted("noatime"), [5, 5]);
+    let times = noted("nodiratime");
+    assert!(times[0] > 6 && times[1] == 5, "{times:?}");
+    let later = noted("relatime");
+    assert!(later[0] == times[0] && later[1] > 6, "{later:?}");
+}
+
+#[test]
+fn an_attribute_is_not_made_and_replaced_at_once() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let path = mount.path("file");
+    fs::write(&path, b"").unwrap();
+    let both = XattrFlags::CREATE | XattrFlags::REPLACE;
+    let set = |name, flags| rustix::fs::setxattr(&path, name, b"value", flags);
+    assert_eq!(set("user.name", both), Err(Errno::NODATA));
+    set("user.name", XattrFlags::empty()).unwrap();
+    assert_eq!(set("user.name", both), Err(Errno::EXIST));
+    assert_eq!(set("nonsense.x", both), Err(Errno::OPNOTSUPP));
+    mount.unmount();
+}
+
+#[test]
+fn chattr_changes_the_form_of_a_map() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    if !has("chattr") {
+        return;
+    }
+    let mount = place.mount(&[]);
+    let chattr = |change: &str, name: &str| {
+        let mut command = Command::new("chattr");
+        run(command.arg(change).arg(mount.path(name)))
+    };
+    let content: Vec<u8> = (0..200u8).cycle().take(10_000).collect();
+    let write = |name: &str, content: &[u8]| {
+        let mut file = File::create(mount.path(name)).unwrap();
+        file.write_all(content).and_then(|()| file.sync_all())
+    };
+    write("small", &content).unwrap();
+    write("large", &[1; 100_000]).unwrap();
+    for change in ["-e", "+e", "-e"] {
+        assert!(chattr(change, "small").status.success(), "{change}");
+        assert_eq!(fs::read(mount.path("small")).unwrap(), content, "{change}");
+    }
+    let refused = chattr("-e", "large");
+    assert!(!refused.status.success(), "{refused:?}");
+    fs::create_dir(mount.path("directory")).unwrap();
+    succeed(
+        Command::new("chattr")
+            .arg("+P")
+            .arg(mount.path("directory")),
+    );
+    assert!(!chattr("+P", "small").status.success());
+    succeed(Command::new("chattr").arg("+x").arg(mount.path("small")));
+    mount.unmount();
+    let mount = place.mount(&[]);
+    assert_eq!(fs::read(mount.path("small")).unwrap(), content);
+    mount.unmount();
+}

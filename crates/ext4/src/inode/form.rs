@@ -1,0 +1,123 @@
+//! The form of a file's map, changed at its owner's wish (`chattr -e`, `chattr +e`).
+//!
+//! Only maps that both forms keep in the inode itself are changed, so nothing is allocated and one
+//! change of the slot does it: as on Linux, one written run within the twelve direct pointers, and
+//! back as many runs as the root of a tree holds.
+
+use std::sync::Arc;
+
+use pext4_jbd2::Handle;
+use pext4_ondisk::extent::{self, Extent, Node};
+use pext4_ondisk::inode::InodeFlags;
+use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock, indirect};
+
+use crate::error::{Refusal, Result};
+use crate::inode::mapping::placed;
+use crate::inode::table::Inodes;
+use crate::inode::{Inode, Reach};
+use crate::store::Store;
+
+/// The root of a map.
+pub(crate) type Root = [u8; extent::ROOT_SIZE];
+
+/// Pointers that lead to data.
+const DIRECT: usize = 12;
+/// Pointers in a root, those to pointer blocks included.
+const POINTERS: usize = 15;
+
+impl Inodes {
+    /// The root that the file's map would have in the other form. The caller holds the file's lock.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NotSupported)` for what the other form does not hold in the inode, `Corrupt`.
+    pub(crate) fn other_form(&self, inode: &Inode) -> Result<Root> {
+        let root = inode.root();
+        if inode.is_inline() {
+            return Err(Refusal::NotSupported.into());
+        }
+        let other = if Self::is_extent_mapped(inode) {
+            pointers_of(&self.store, &root)
+        } else if self.maps_by_extents() {
+            tree_of(&self.store, &root)
+        } else {
+            Err(Refusal::NotSupported.into())
+        };
+        let other = other.map_err(|error| placed(error, inode))?;
+        if inode.size() > self.largest_size_by_pointers() {
+            return Err(Refusal::NotSupported.into());
+        }
+        Ok(other)
+    }
+
+    /// Gives the file's map the other form, with the root that [`Self::other_form`] told.
+    pub(crate) fn change_form(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>, other: Root) {
+        let _map = inode.map.write();
+        inode.edit(handle, Reach::Data, |state| {
+            state.slot.block = other;
+            state.slot.flags.toggle(InodeFlags::EXTENTS);
+        });
+    }
+}
+
+fn pointers_of(store: &Store, root: &Root) -> Result<Root> {
+    let node = Node::parse(root)?;
+    let mut pointers = [0; extent::ROOT_SIZE];
+    if node.depth() > 0 || node.len() > 1 {
+        return Err(Refusal::NotSupported.into());
+    }
+    if node.is_empty() {
+        return Ok(pointers);
+    }
+    let run = node.extent(0, &store.bounds())?;
+    let end = run.start.get() + u64::from(run.length);
+    if run.unwritten || run.end() > DIRECT as u64 || end > u64::from(u32::MAX) {
+        return Err(Refusal::NotSupported.into());
+    }
+    let blocks = run.start.get()..end;
+    for (place, block) in (run.logical.get() as usize..).zip(blocks) {
+        let pointer = u32::try_from(block).expect("below the end, which has 32 bits");
+        indirect::set_entry(&mut pointers, place, pointer);
+    }
+    Ok(pointers)
+}
+
+fn tree_of(store: &Store, root: &Root) -> Result<Root> {
+    let has_more = (DIRECT..POINTERS).any(|place| indirect::entry(root, place) != 0);
+    let runs = runs_of(store, root)?;
+    if has_more || runs.len() > extent::capacity(extent::ROOT_SIZE) {
+        return Err(Refusal::NotSupported.into());
+    }
+    let entries: Vec<_> = runs.iter().map(Extent::encode).collect();
+    let mut tree = extent::empty_root();
+    extent::splice(&mut tree, 0..0, &entries)?;
+    Ok(tree)
+}
+
+/// The runs that the direct pointers name.
+fn runs_of(store: &Store, root: &Root) -> Result<Vec<Extent>> {
+    let mut runs: Vec<Extent> = Vec::new();
+    for (place, logical) in (0..DIRECT).zip(0u32..) {
+        let pointer = BlockNumber(u64::from(indirect::entry(root, place)));
+        if pointer == BlockNumber(0) {
+            continue;
+        }
+        if !store.bounds().contain(pointer, 1) {
+            return Err(Corrupt::new("block map", "a pointer leads outside").into());
+        }
+        let next = Extent {
+            logical: LogicalBlock(logical),
+            start: pointer,
+            length: 1,
+            unwritten: false,
+        };
+        match runs
+            .last_mut()
+            .and_then(|last| Some((last.joined(&next)?, last)))
+        {
+            Some((joined, last)) => *last = joined,
+            None => runs.push(next),
+        }
+    }
+    Ok(runs)
+}
