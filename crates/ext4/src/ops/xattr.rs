@@ -66,9 +66,11 @@ impl Volume {
         })
     }
 
-    /// Whether the attribute has this value already: then nothing changes, the times included.
+    /// Whether the attribute has this value already, in an inode of its own perhaps: then nothing changes, the
+    /// times included. Where no value has one, that is seen when the change is planned.
     fn has_value(&self, inode: &Arc<Inode>, name: &[u8], value: &[u8], mode: SetXattrMode) -> bool {
-        mode != SetXattrMode::Create
+        self.inodes.has_values()
+            && mode != SetXattrMode::Create
             && xattr::get(&self.inodes, inode, name).is_ok_and(|present| present == value)
     }
 

@@ -167,6 +167,9 @@ fn enter(
 ) -> Result<()> {
     let (places, known) = read(inodes, inode)?;
     let plan = plan::set(places, &room(inodes, inode), new, mode)?;
+    if plan.changes_nothing() {
+        return Ok(());
+    }
     carry_out(inodes, handle, inode, &plan, known)?;
     note_feature(inodes, handle);
     Ok(())

@@ -69,6 +69,13 @@ pub(super) enum BlockPlan {
     Drop,
 }
 
+impl Plan {
+    /// Whether everything is there already.
+    pub fn changes_nothing(&self) -> bool {
+        self.area.is_none() && self.block == BlockPlan::Keep
+    }
+}
+
 impl Places {
     /// All attributes.
     pub fn all(&self) -> impl Iterator<Item = &Attribute> {
