@@ -78,7 +78,7 @@ pub(super) fn examine(
     check_fields(&subject, slot, is_orphan);
     special::check(&subject);
     let mapped = map(&subject, gathered);
-    check_contents(&subject, &mapped);
+    check_contents(&subject, gathered, &mapped);
     note_directory(&subject, gathered, &mapped);
     let mut state = State::used(subject.kind.map_or(0, FileType::to_entry));
     if inode.flags.contains(InodeFlags::EA_INODE) {
@@ -466,9 +466,10 @@ impl Visitor for Claimer<'_, '_> {
 }
 
 /// Attributes, content, size and space, which depend on each other.
-fn check_contents(subject: &Subject<'_>, mapped: &Mapped) {
+fn check_contents(subject: &Subject<'_>, gathered: &mut Gathered, mapped: &Mapped) {
     let attributes = attributes::check(subject);
     content::check(subject, mapped, &attributes);
+    gathered.usage.charge(subject, attributes.values);
     if mapped.is_partial || attributes.is_partial || subject.number == InodeNumber::RESIZE {
         return;
     }

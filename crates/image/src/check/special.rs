@@ -1,7 +1,7 @@
 //! Inodes that are no files of users: kept for later, for growth, for quota.
 
 use pext4_ondisk::directory::FileType;
-use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
+use pext4_ondisk::feature::Compat;
 use pext4_ondisk::indirect;
 use pext4_ondisk::inode::Inode;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
@@ -26,9 +26,6 @@ const DOUBLE_INDIRECT: usize = 13;
 
 /// All places of a block map.
 const SLOTS: [usize; 15] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
-
-/// First words of quota files: user, group, project.
-const QUOTA_MAGIC: [u32; 3] = [0xD9C0_1F11, 0xD9C0_1927, 0xD9C0_3F14];
 
 /// Inodes that the superblock names, which no name may lead to.
 pub(super) fn hidden(volume: &Volume) -> Vec<InodeNumber> {
@@ -138,53 +135,8 @@ fn claim_bad_blocks(examination: &Examination, inode: &Inode) {
     }
 }
 
-/// Judges the inodes that the superblock knows of.
-pub(super) fn check_all(examination: &Examination) {
-    check_resize(examination);
-    let superblock = &examination.volume.superblock;
-    let quotas = [
-        superblock.user_quota_inode,
-        superblock.group_quota_inode,
-        superblock.project_quota_inode,
-    ];
-    let features = &superblock.features;
-    let has_quota = features.has_read_only_compat(ReadOnlyCompat::QUOTA);
-    for (number, magic) in quotas.into_iter().zip(QUOTA_MAGIC) {
-        if has_quota || number.get() > superblock.inodes_count {
-            check_quota(examination, number, magic);
-        }
-    }
-}
-
-fn check_quota(examination: &Examination, number: InodeNumber, magic: u32) {
-    if number.get() == 0 {
-        return;
-    }
-    let volume = &examination.volume;
-    let report = |text: String| {
-        let place = Place::inode(number);
-        examination.findings.add(Kind::QuotaInode, place, || text);
-    };
-    let Ok(inode) = volume.inode(&examination.groups, number) else {
-        return report("there is no such inode".to_owned());
-    };
-    if inode.mode != 0o100_600 || inode.links == 0 {
-        let (mode, links) = (inode.mode, inode.links);
-        return report(format!("mode {mode:06o} with {links} links"));
-    }
-    let first = Collector::collect(volume, number, &inode).place(0);
-    let Some(Ok(bytes)) = first.map(|block| volume.block(block)) else {
-        return report("its header cannot be read".to_owned());
-    };
-    let found = indirect::entry(&bytes, 0);
-    let version = indirect::entry(&bytes, 1);
-    if found != magic || version != 1 {
-        report(format!("magic is {found:#010X}, version {version}"));
-    }
-}
-
 /// The inode that reserves descriptor blocks: its map is a table of where their copies lie.
-fn check_resize(examination: &Examination) {
+pub(super) fn check_resize(examination: &Examination) {
     let volume = &examination.volume;
     let report = |text: String| {
         let place = Place::inode(InodeNumber::RESIZE);

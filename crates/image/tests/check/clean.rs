@@ -94,6 +94,13 @@ fn values_in_inodes_are_clean() {
 }
 
 #[test]
+fn quotas_of_several_owners_are_clean() {
+    if let Some(image) = base(Base::Quota) {
+        assert_clean(&image, "quotas");
+    }
+}
+
+#[test]
 fn images_of_every_kind_are_clean() {
     if !have_tools() {
         return;

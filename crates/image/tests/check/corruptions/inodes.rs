@@ -192,10 +192,6 @@ pub fn reserved() -> Vec<Corruption> {
                 assert!(inode.set_sectors(0, 4096, true));
             });
         }),
-        (Kind::QuotaInode, Base::Quota, Complains, |image| {
-            let block = image.blocks(3)[0];
-            image.block(block)[0] ^= 1;
-        }),
         (Kind::OrphanFile, Base::Plain, Complains, |image| {
             let number = image.superblock().orphan_file_inode.get();
             let block = image.blocks(number)[0];
