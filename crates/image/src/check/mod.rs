@@ -18,6 +18,7 @@
 //! `docs/CHECK.md`.
 
 mod attributes;
+mod bad_blocks;
 mod catalogue;
 mod claims;
 mod connectivity;

@@ -7,15 +7,14 @@ use pext4_ondisk::inode::Inode;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
 
 use super::Examination;
+use super::bad_blocks;
 use super::catalogue::Kind;
 use super::content::most_size;
 use super::findings::Place;
 use super::inode::Subject;
-use super::mapping::Collector;
 use super::volume::Volume;
 
-/// The inode that collects blocks the device cannot hold.
-const BAD_BLOCKS: u32 = 1;
+const BAD_BLOCKS: u32 = bad_blocks::NUMBER.get();
 /// Reserved inodes that have a use.
 const USER_QUOTA: u32 = 3;
 const GROUP_QUOTA: u32 = 4;
@@ -85,7 +84,7 @@ fn unwanted(number: InodeNumber) -> (Kind, bool) {
 /// feature knows more is said elsewhere.
 pub(super) fn check_unused(examination: &Examination, number: InodeNumber, inode: &Inode) {
     if number.get() == BAD_BLOCKS {
-        claim_bad_blocks(examination, inode);
+        bad_blocks::claim(examination, inode);
     }
     if number == InodeNumber::RESIZE || hidden(&examination.volume).contains(&number) {
         return;
@@ -110,28 +109,6 @@ pub(super) fn check_unused(examination: &Examination, number: InodeNumber, inode
         };
         let place = Place::inode(number);
         examination.findings.add(unwanted(number).0, place, text);
-    }
-}
-
-/// Bad blocks are nobody's, whatever they hold.
-fn claim_bad_blocks(examination: &Examination, inode: &Inode) {
-    let number = InodeNumber(BAD_BLOCKS);
-    let collected = Collector::collect(&examination.volume, number, inode);
-    for (kind, block) in &collected.faults {
-        let place = Place {
-            block: block.map(BlockNumber::get),
-            ..Place::inode(number)
-        };
-        let text = || "in the list of bad blocks".to_owned();
-        examination.findings.add(*kind, place, text);
-    }
-    for run in &collected.runs {
-        examination
-            .claims
-            .claim_metadata(run.start, u64::from(run.length));
-    }
-    for node in collected.nodes() {
-        examination.claims.claim_metadata(*node, 1);
     }
 }
 
@@ -160,7 +137,7 @@ pub(super) fn check_resize(examination: &Examination) {
     if is_mapped(&others) || inode.file_acl.get() != 0 {
         report("it maps more than its double-indirect block".to_owned());
     }
-    if inode.file_type() != Some(FileType::Regular) || inode.links != 1 || inode.has_extents() {
+    if inode.file_type() != Some(FileType::Regular) || inode.links == 0 || inode.has_extents() {
         let (mode, links) = (inode.mode, inode.links);
         return report(format!("mode {mode:06o} with {links} links"));
     }

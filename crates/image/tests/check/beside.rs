@@ -372,8 +372,11 @@ fn e2fsck_complains(image: &Image) -> (Option<bool>, String) {
 }
 
 /// What Linux refuses and e2fsck does not look at: where an empty log begins, values of attributes in
-/// inodes and who leads to them, whose a quota file is and where in it somebody would be looked for.
-const OURS_ALONE: [&str; 6] = [
+/// inodes and who leads to them, whose a quota file is and where in it somebody would be looked for, the
+/// size of the extra part of the journal's inode.
+const OURS_ALONE: [&str; 8] = [
+    "inode-extra-size inode 8:",
+    "journal-inode inode 8: it cannot be read",
     "quota-inode inode 3: magic",
     "quota-tree ",
     "log runs from block",

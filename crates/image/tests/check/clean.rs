@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use pext4_block::RamDevice;
 use pext4_image::mkfs;
+use pext4_ondisk::indirect::set_entry;
 
 use super::bases::{Base, base};
+use super::corruptions::Edit;
 use super::image::{Image, check_device, have_tools, make, make_from, names};
 
 /// Options of mke2fs, each with the size of the image in KiB.
@@ -90,6 +92,34 @@ fn assert_clean(image: &Image, what: &str) {
 fn values_in_inodes_are_clean() {
     if let Some(image) = base(Base::Values) {
         assert_clean(&image, "values");
+    }
+}
+
+/// What e2fsck lets pass: an odd count of links, the rights to the users' quota file, bad blocks under
+/// a copy of the superblock and under a part of a table that no inode lies in.
+#[test]
+fn what_does_not_matter_of_special_inodes_is_clean() {
+    let edits: [(Base, Edit); 4] = [
+        (Base::Plain, |image| {
+            image.edit_inode(7, |inode| inode.links = 39_549);
+        }),
+        (Base::Quota, |image| {
+            image.edit_inode(3, |inode| inode.mode = 0o100_644);
+        }),
+        (Base::Plain, |image| {
+            image.edit_inode(1, |inode| set_entry(&mut inode.block, 0, 8193));
+        }),
+        (Base::Plain, |image| {
+            let table = image.descriptor(1).inode_table.get();
+            let table = u32::try_from(table).expect("a small image");
+            image.edit_inode(1, |inode| set_entry(&mut inode.block, 0, table + 9));
+        }),
+    ];
+    for (start, edit) in edits {
+        if let Some(mut image) = base(start) {
+            edit(&mut image);
+            assert_clean(&image, "special inodes");
+        }
     }
 }
 
