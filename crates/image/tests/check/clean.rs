@@ -172,9 +172,18 @@ fn an_image_with_indexes_is_clean() {
 
 #[test]
 fn our_own_images_are_clean() {
-    for (size, block_size) in [(3 << 20, 1024), (300 << 20, 4096), (1 << 30, 1024)] {
+    use mkfs::FileSystem::{Ext2, Ext3, Ext4};
+    for (size, block_size, file_system) in [
+        (3 << 20, 1024, Ext4),
+        (300 << 20, 4096, Ext4),
+        (1 << 30, 1024, Ext4),
+        (3 << 20, 1024, Ext2),
+        (300 << 20, 1024, Ext3),
+        (300 << 20, 4096, Ext3),
+    ] {
         let device = Arc::new(RamDevice::new(size));
         let options = mkfs::Options {
+            file_system,
             block_size: Some(block_size),
             ..mkfs::Options::default()
         };
