@@ -17,7 +17,7 @@ use super::catalogue::Kind;
 use super::findings::Place;
 use super::inode::Subject;
 use super::quota_tree::{self, File};
-use super::special::hidden;
+use super::special::{GROUP_QUOTA, USER_QUOTA, hidden};
 use super::volume::Volume;
 
 /// What somebody takes.
@@ -111,11 +111,24 @@ pub(super) fn check(examination: &Examination, usage: &Usage) {
     let has_quota = has_quota(&volume.geometry.features);
     for (owner, accounts) in Owner::ALL.into_iter().zip(&usage.0) {
         let number = volume.quota_inode(owner);
-        let is_absent = number.get() > volume.superblock.inodes_count;
-        if number.get() != 0 && (has_quota || is_absent) {
+        if number.get() == 0 {
+            continue;
+        }
+        if !may_count(volume, number) {
+            let text = || format!("the superblock names it for {}s", owner.name());
+            let place = Place::inode(number);
+            examination.findings.add(Kind::QuotaInode, place, text);
+        } else if has_quota {
             check_file(examination, owner, number, accounts);
         }
     }
+}
+
+/// Whether an inode can be a quota file: one that is kept for that, or none of the reserved.
+fn may_count(volume: &Volume, number: InodeNumber) -> bool {
+    let is_kept = matches!(number.get(), USER_QUOTA | GROUP_QUOTA);
+    let is_free = number >= volume.geometry.first_inode;
+    is_kept || (is_free && number.get() <= volume.superblock.inodes_count)
 }
 
 fn check_file(

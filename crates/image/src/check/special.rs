@@ -1,9 +1,9 @@
 //! Inodes that are no files of users: kept for later, for growth, for quota.
 
 use pext4_ondisk::directory::FileType;
-use pext4_ondisk::feature::Compat;
+use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
 use pext4_ondisk::indirect;
-use pext4_ondisk::inode::Inode;
+use pext4_ondisk::inode::{Inode, InodeFlags};
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
 
 use super::Examination;
@@ -16,8 +16,8 @@ use super::volume::Volume;
 
 const BAD_BLOCKS: u32 = bad_blocks::NUMBER.get();
 /// Reserved inodes that have a use.
-const USER_QUOTA: u32 = 3;
-const GROUP_QUOTA: u32 = 4;
+pub(super) const USER_QUOTA: u32 = 3;
+pub(super) const GROUP_QUOTA: u32 = 4;
 const BOOT_LOADER: u32 = 5;
 const JOURNAL: u32 = 8;
 /// Place of the double-indirect pointer in a block map.
@@ -86,19 +86,20 @@ pub(super) fn check_unused(examination: &Examination, number: InodeNumber, inode
     if number.get() == BAD_BLOCKS {
         bad_blocks::claim(examination, inode);
     }
+    check_unused_flags(examination, number, inode);
     if number == InodeNumber::RESIZE || hidden(&examination.volume).contains(&number) {
         return;
     }
     let volume = &examination.volume;
     // What leads nowhere says nothing of an inode without links.
     let has_xattrs = inode.file_acl.get() != 0 && volume.contains(inode.file_acl, 1);
-    let (has_mode, has_blocks) = (inode.mode != 0, inode.blocks != 0);
+    let (has_mode, has_blocks) = (inode.mode != 0, has_blocks(volume, number, inode));
+    let is_owned = inode.uid & 0xFFFF != 0 || inode.gid & 0xFFFF != 0;
     let has_map = indirect::entry(&inode.block, 0) != 0;
     let is_long = inode.size > most_size(inode, &volume.geometry);
     let is_wrong = match number.get() {
-        BAD_BLOCKS => has_mode || has_xattrs,
-        // Of their count only the lower half is looked at.
-        USER_QUOTA | GROUP_QUOTA | JOURNAL => inode.blocks & 0xFFFF_FFFF != 0 || has_map,
+        BAD_BLOCKS => has_mode || has_xattrs || is_owned || inode.has_inline_data(),
+        USER_QUOTA | GROUP_QUOTA | JOURNAL => has_blocks || has_map,
         BOOT_LOADER => !has_mode && (has_blocks || has_xattrs || is_long),
         _ => has_mode || has_blocks || has_xattrs || is_long,
     };
@@ -109,6 +110,38 @@ pub(super) fn check_unused(examination: &Examination, number: InodeNumber, inode
         };
         let place = Place::inode(number);
         examination.findings.add(unwanted(number).0, place, text);
+    }
+}
+
+/// Whether an unused inode counts blocks. The upper half of the count is looked at where it has a
+/// meaning, and not of what has a use when it is used.
+fn has_blocks(volume: &Volume, number: InodeNumber, inode: &Inode) -> bool {
+    let features = &volume.geometry.features;
+    let is_wide = features.has_read_only_compat(ReadOnlyCompat::HUGE_FILE)
+        && !matches!(number.get(), USER_QUOTA | GROUP_QUOTA | JOURNAL);
+    match is_wide {
+        true => inode.blocks != 0,
+        false => inode.blocks & 0xFFFF_FFFF != 0,
+    }
+}
+
+/// Flags that no inode without a kind has.
+fn check_unused_flags(examination: &Examination, number: InodeNumber, inode: &Inode) {
+    let has = |flags| inode.flags.contains(flags);
+    // What has a use when it is used is not looked at for an index.
+    let is_kept = matches!(
+        number.get(),
+        BAD_BLOCKS | USER_QUOTA | GROUP_QUOTA | JOURNAL
+    );
+    let is_wrong = has(InodeFlags::CASEFOLD)
+        || (has(InodeFlags::INDEX) && !is_kept)
+        || has(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA);
+    if is_wrong && inode.file_type() != Some(FileType::Directory) {
+        examination
+            .findings
+            .add(Kind::InodeFlags, Place::inode(number), || {
+                format!("{:?}, and it is unused", inode.flags)
+            });
     }
 }
 

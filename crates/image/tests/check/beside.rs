@@ -373,10 +373,19 @@ fn e2fsck_complains(image: &Image) -> (Option<bool>, String) {
 
 /// What Linux refuses and e2fsck does not look at: where an empty log begins, values of attributes in
 /// inodes and who leads to them, whose a quota file is and where in it somebody would be looked for, the
-/// size of the extra part of the journal's inode.
-const OURS_ALONE: [&str; 8] = [
+/// size of the extra part of the file system's own inodes, where their attributes lie, lists of orphans,
+/// files that say they are values, names of attributes with a NUL byte. Names that stand twice in a
+/// directory without an index it finds within a block only.
+const OURS_ALONE: [&str; 15] = [
+    "inode-extra-size inode 7:",
     "inode-extra-size inode 8:",
-    "journal-inode inode 8: it cannot be read",
+    "block-outside inode 3: attributes",
+    "block-outside inode 4: attributes",
+    "block-outside inode 8: attributes",
+    "the orphan list names it",
+    "an attribute's value without the feature",
+    "a name holds a NUL byte",
+    "name-duplicate ",
     "quota-inode inode 3: magic",
     "quota-tree ",
     "log runs from block",

@@ -127,6 +127,22 @@ pub fn reserved() -> Vec<Corruption> {
         (Kind::BlockOutside, Base::Plain, Complains, |image| {
             image.edit_inode(1, |inode| set_entry(&mut inode.block, 3, 9_999_999));
         }),
+        (Kind::ReservedInode, Base::Plain, Complains, |image| {
+            image.edit_inode(1, |inode| inode.uid = 28);
+        }),
+        (Kind::InodeFlags, Base::Plain, Complains, |image| {
+            image.edit_inode(9, |inode| inode.flags |= InodeFlags::CASEFOLD);
+        }),
+        (Kind::InodeFlags, Base::Plain, Complains, |image| {
+            image.edit_inode(6, |inode| inode.flags |= InodeFlags::INDEX);
+        }),
+        (Kind::InodeFlags, Base::Plain, Complains, |image| {
+            let flags = InodeFlags::INLINE_DATA | InodeFlags::EXTENTS;
+            image.edit_inode(10, |inode| inode.flags |= flags);
+        }),
+        (Kind::QuotaInode, Base::Plain, Complains, |image| {
+            image.edit_superblock(|superblock| superblock.project_quota_inode = InodeNumber(1));
+        }),
         // Bad blocks on which metadata lies: a superblock, a bitmap, inodes in use, and pointers on a
         // table that has none.
         (Kind::BlockInMetadata, Base::Plain, Complains, |image| {
