@@ -29,15 +29,17 @@ const SLOTS: [usize; 15] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
 /// Inodes that the superblock names, which no name may lead to.
 pub(super) fn hidden(volume: &Volume) -> Vec<InodeNumber> {
     let superblock = &volume.superblock;
-    let named = [
-        superblock.journal_inode,
-        superblock.orphan_file_inode,
+    let quotas = [
         superblock.user_quota_inode,
         superblock.group_quota_inode,
         superblock.project_quota_inode,
     ];
+    let features = &volume.geometry.features;
+    let has_quota = features.has_read_only_compat(ReadOnlyCompat::QUOTA);
+    let named = [superblock.journal_inode, superblock.orphan_file_inode];
     named
         .into_iter()
+        .chain(quotas.into_iter().filter(|_| has_quota))
         .filter(|number| number.get() != 0)
         .collect()
 }

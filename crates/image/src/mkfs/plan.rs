@@ -189,6 +189,16 @@ fn features(file_system: FileSystem, names: &[String]) -> Result<Features> {
     Ok(features)
 }
 
+/// All features that images can be made with.
+fn made() -> Features {
+    let usual = FileSystem::Ext4.features();
+    Features {
+        compat: usual.compat | Compat::STABLE_INODES,
+        incompat: usual.incompat | Incompat::EA_INODE | Incompat::INLINE_DATA | Incompat::LARGEDIR,
+        ..usual
+    }
+}
+
 /// Features that others need, and those that cannot be made.
 fn settle(features: &mut Features) -> Result<()> {
     if !features
@@ -211,28 +221,7 @@ fn settle(features: &mut Features) -> Result<()> {
     if !features.compat.contains(Compat::HAS_JOURNAL) {
         features.compat.remove(Compat::ORPHAN_FILE);
     }
-    let made = Features {
-        compat: Compat::HAS_JOURNAL
-            | Compat::EXT_ATTR
-            | Compat::RESIZE_INODE
-            | Compat::DIR_INDEX
-            | Compat::ORPHAN_FILE
-            | Compat::STABLE_INODES,
-        incompat: Incompat::FILETYPE
-            | Incompat::EXTENTS
-            | Incompat::SIXTY_FOUR_BIT
-            | Incompat::FLEX_BG
-            | Incompat::CSUM_SEED
-            | Incompat::EA_INODE
-            | Incompat::INLINE_DATA
-            | Incompat::LARGEDIR,
-        read_only_compat: ReadOnlyCompat::SPARSE_SUPER
-            | ReadOnlyCompat::LARGE_FILE
-            | ReadOnlyCompat::HUGE_FILE
-            | ReadOnlyCompat::DIR_NLINK
-            | ReadOnlyCompat::EXTRA_ISIZE
-            | ReadOnlyCompat::METADATA_CSUM,
-    };
+    let made = made();
     let other = Features {
         compat: features.compat.difference(made.compat),
         incompat: features.incompat.difference(made.incompat),

@@ -2,6 +2,7 @@
 //! 66000 have something.
 
 use pext4_image::check::Kind;
+use pext4_ondisk::feature::ReadOnlyCompat;
 
 use super::Beside::{Complains, Silent};
 use super::{Beside, Corruption};
@@ -72,6 +73,13 @@ pub fn headers() -> Vec<Corruption> {
         }),
         (kind, Base::Quota, Complains, |image| {
             image.edit_inode(4, |inode| inode.mode = 0o040_600);
+        }),
+        // The files of a feature that is not there.
+        (kind, Base::Quota, Complains, |image| {
+            image.edit_superblock(|superblock| {
+                let features = &mut superblock.features.read_only_compat;
+                features.remove(ReadOnlyCompat::QUOTA);
+            });
         }),
     ]
 }
