@@ -216,6 +216,9 @@ fn an_export_replaces_no_pipe_and_no_link() {
     let mut both = both.expect("it is there");
     succeed(on(&place, "export", &["-o"]).arg(&pipe));
     succeed(on(&place, "export", &["-o"]).arg(&link));
+    let there = fs::metadata(&pipe).expect("there").file_type();
+    let is_pipe = std::os::unix::fs::FileTypeExt::is_fifo(&there);
+    assert!(is_pipe, "the pipe is still one");
     let mut start = [0; 512];
     std::io::Read::read_exact(&mut both, &mut start).expect("the archive went into it");
     assert_eq!(start[257..262], *b"ustar");

@@ -271,6 +271,31 @@ fn making_an_image_overwrites_nothing_unasked() {
 }
 
 #[test]
+fn the_forerunners_are_made_by_name() {
+    for (name, has_journal) in [("ext2", false), ("ext3", true), ("ext4", true)] {
+        let place = Place::empty();
+        succeed(pext4(["mkfs", "-t", name, "--size", "64M"]).arg(&place.image));
+        place.check();
+        let json = succeed(pext4(["info", "--json"]).arg(&place.image));
+        let info: Value = serde_json::from_str(&json).unwrap();
+        let features = info["features"].to_string();
+        assert_eq!(features.contains("has_journal"), has_journal, "{features}");
+        assert_eq!(features.contains("extent"), name == "ext4", "{features}");
+    }
+    let place = Place::empty();
+    let said = fail(
+        pext4(["mkfs", "-t", "ext5", "--size", "64M"]).arg(&place.image),
+        2,
+    );
+    assert!(said.contains("ext2, ext3, ext4"), "{said}");
+    let said = fail(pext4(["mkfs", "--size", "1K"]).arg(&place.image), 1);
+    assert!(
+        said.contains("1024 bytes are too small: at least 65536"),
+        "{said}"
+    );
+}
+
+#[test]
 fn what_cannot_be_made_overwrites_nothing() {
     let place = Place::empty();
     let mkfs = |options: &[&str]| {

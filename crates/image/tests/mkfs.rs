@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use pext4_block::{Access, FileDevice};
-use pext4_image::mkfs::{Options, mkfs};
+use pext4_image::mkfs::{FileSystem, Options, mkfs};
 
 /// A program that a neighbouring test is just starting holds the image's lock until it is its own:
 /// opening waits that long.
@@ -159,6 +159,75 @@ fn features_can_be_switched_one_by_one() {
     }
 }
 
+/// The words that tell an image's features.
+fn feature_words(path: &Path) -> [u8; 12] {
+    use std::os::unix::fs::FileExt;
+    const FEATURES_AT: u64 = 1024 + 0x5C;
+    let mut words = [0; 12];
+    let file = std::fs::File::open(path).expect("the image");
+    file.read_exact_at(&mut words, FEATURES_AT)
+        .expect("a superblock");
+    words
+}
+
+#[test]
+fn the_forerunners_are_clean_and_have_upstreams_features() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
+    for (file_system, name) in [(FileSystem::Ext2, "ext2"), (FileSystem::Ext3, "ext3")] {
+        let options = Options {
+            file_system,
+            ..Options::default()
+        };
+        for size in [MIB, 2 * MIB, 64 * MIB, 600 * MIB, 40_000 * MIB] {
+            check(size, &options);
+        }
+        for (block_size, journal_blocks) in [(1024, None), (2048, Some(3000)), (4096, None)] {
+            let options = Options {
+                block_size: Some(block_size),
+                journal_blocks: journal_blocks.filter(|_| file_system == FileSystem::Ext3),
+                ..options.clone()
+            };
+            check(1100 * MIB, &options);
+        }
+        make(&ours, 64 * MIB, &options).expect("a plain image");
+        let file = std::fs::File::create(&theirs).expect("a file");
+        file.set_len(64 * MIB).expect("a sparse file");
+        let mut mke2fs = Command::new("mke2fs");
+        let made = mke2fs.args(["-q", "-F", "-t", name]).arg(&theirs).status();
+        if made.is_ok_and(|status| status.success()) {
+            assert_eq!(feature_words(&ours), feature_words(&theirs), "{name}");
+        } else {
+            eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
+        }
+    }
+}
+
+/// Journals whose maps have two and three levels of pointers.
+#[test]
+fn files_without_extents_are_mapped_as_far_as_pointers_reach() {
+    for journal_blocks in [1024, 12 + 256 + 256 * 256 + 1] {
+        let options = Options {
+            file_system: FileSystem::Ext3,
+            block_size: Some(1024),
+            journal_blocks: Some(journal_blocks),
+            ..Options::default()
+        };
+        check(300 * MIB, &options);
+    }
+    for features in [
+        "^extent,^64bit",
+        "^extent,^64bit,^flex_bg",
+        "^extent,^64bit,inline_data",
+    ] {
+        let options = Options {
+            features: features.split(',').map(str::to_owned).collect(),
+            ..Options::default()
+        };
+        check(300 * MIB, &options);
+    }
+}
+
 #[test]
 fn inodes_can_be_many_few_and_small() {
     for (inodes, inode_size) in [
@@ -240,7 +309,29 @@ fn what_cannot_be_made_is_refused_with_a_reason() {
             "{error} does not speak of {word}"
         );
     };
-    refuse(1000, Options::default(), "too small");
+    refuse(
+        1000,
+        Options::default(),
+        "1000 bytes are too small: at least 65536 are needed",
+    );
+    refuse(
+        1000,
+        Options {
+            block_size: Some(4096),
+            ..Options::default()
+        },
+        "at least 262144 are needed",
+    );
+    for features in ["^extent", "^filetype", "^sparse_super"] {
+        refuse(
+            64 * MIB,
+            Options {
+                features: vec![features.to_owned()],
+                ..Options::default()
+            },
+            features.trim_start_matches('^'),
+        );
+    }
     refuse(
         64 * MIB,
         Options {
@@ -287,7 +378,7 @@ fn what_cannot_be_made_is_refused_with_a_reason() {
             inodes: Some(u64::MAX),
             ..Options::default()
         },
-        "inodes",
+        "18446744073709551615 inodes: at most 65536 fit this size",
     );
 }
 

@@ -14,6 +14,8 @@ pub struct Reader<I> {
     input: I,
     /// What `g` headers said, to hold for all entries that follow.
     global: Records,
+    /// A block of it has been read.
+    has_begun: bool,
     /// It had a header of POSIX' own format.
     is_posix: bool,
     /// A header that was read when a content might have followed.
@@ -43,6 +45,7 @@ impl<I: Blocks> Reader<I> {
         Self {
             input,
             global: Records::default(),
+            has_begun: false,
             is_posix: false,
             peeked: None,
         }
@@ -69,8 +72,9 @@ impl<I: Blocks> Reader<I> {
             if let Some(peeked) = self.peeked.take() {
                 block = peeked;
             } else if !self.read(&mut block)? {
-                return unsound(b"", "it ends without an end mark: it was cut short");
+                return unsound(b"", self.without_end_mark());
             }
+            self.has_begun = true;
             if block == [0; BLOCK] {
                 // What nobody follows must make sense all the same.
                 let read = Records::default().read(&extensions.own);
@@ -82,6 +86,13 @@ impl<I: Blocks> Reader<I> {
             if !self.extend(&block, &mut extensions)? {
                 return self.entry(&block, extensions).map(Some);
             }
+        }
+    }
+
+    fn without_end_mark(&self) -> &'static str {
+        match self.has_begun {
+            true => "it ends without an end mark: it was cut short",
+            false => "it has less than a header: it is empty, was cut short, or is no tar archive",
         }
     }
 

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use pext4_block::{Access, Device, FileDevice, open_to_look};
-use pext4_image::mkfs::{Design, Made, Options};
+use pext4_image::mkfs::{Design, FileSystem, Made, Options};
 use uuid::Uuid;
 
 use crate::device::naming_user;
@@ -20,7 +20,7 @@ use crate::size;
 /// Bytes at the start of a file that are looked at before it is taken for empty.
 const LOOKED_AT: u64 = 128 << 10;
 
-/// Make an empty ext4 file system in an image, with upstream's defaults
+/// Make an empty file system in an image, with upstream's defaults
 #[derive(Args)]
 pub struct Arguments {
     /// The image to make, or a block device
@@ -28,6 +28,15 @@ pub struct Arguments {
     /// Its size, like 512M, 10G or 1T; not needed for what exists
     #[arg(long, short = 's', value_parser = size::parse)]
     size: Option<u64>,
+    /// Which file system
+    #[arg(
+        short = 't',
+        long = "type",
+        value_name = "TYPE",
+        value_enum,
+        default_value = "ext4"
+    )]
+    file_system: Type,
     /// Bytes in a block: 1024, 2048 or 4096
     #[arg(short = 'b', value_name = "BYTES", value_parser = size::parse)]
     block_size: Option<u64>,
@@ -58,6 +67,27 @@ pub struct Arguments {
     /// Say nothing
     #[arg(short = 'q', long)]
     quiet: bool,
+}
+
+/// What `-t` takes.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Type {
+    /// Without journal, extents and checksums
+    Ext2,
+    /// The same with a journal
+    Ext3,
+    /// With all that is on by default upstream
+    Ext4,
+}
+
+impl From<Type> for FileSystem {
+    fn from(name: Type) -> Self {
+        match name {
+            Type::Ext2 => Self::Ext2,
+            Type::Ext3 => Self::Ext3,
+            Type::Ext4 => Self::Ext4,
+        }
+    }
 }
 
 fn parse_owner(text: &str) -> Result<(u32, u32), String> {
@@ -133,6 +163,7 @@ fn options(arguments: &Arguments) -> Result<Options> {
     let block_size = arguments.block_size.map(u32::try_from).transpose();
     let block_size = block_size.map_err(|_| Misuse("-b: 1024, 2048 or 4096 bytes".to_owned()))?;
     Ok(Options {
+        file_system: arguments.file_system.into(),
         block_size,
         inodes: arguments.inodes,
         inode_size: arguments.inode_size,

@@ -56,7 +56,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use pext4_ondisk::dirhash::{Hasher, Signedness};
-use pext4_ondisk::feature::Compat;
+use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::time::Time;
 use sha2::{Digest as _, Sha256};
@@ -423,7 +423,13 @@ impl Builder {
         if self.sources.is_empty() {
             return Err(Error::impossible("nothing to build from: name a source"));
         }
-        Ok(plan::plan(TRIAL_SIZE, &options)?.0)
+        let (trial, _) = plan::plan(TRIAL_SIZE, &options)?;
+        if !trial.features.has_incompat(Incompat::EXTENTS) {
+            return Err(Error::impossible(
+                "files are laid out in extents: the feature extent cannot be turned off here",
+            ));
+        }
+        Ok(trial)
     }
 
     fn read(&mut self, output: &Output) -> Result<(Tree, Vec<sources::Contents>, u64)> {

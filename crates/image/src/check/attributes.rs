@@ -87,10 +87,26 @@ impl Counted {
 pub(super) struct Attributes {
     /// Clusters they take, those of values in inodes of their own included.
     pub(super) clusters: u64,
+    /// Values in inodes of their own.
+    pub(super) values: u64,
     /// They could not all be read: counts mean nothing.
     pub(super) is_partial: bool,
     /// Bytes of inline data that lie among them.
     pub(super) inline: Option<usize>,
+}
+
+impl Attributes {
+    /// Counts the values that lie in inodes of their own: they are on the account of each owner.
+    fn count_values(&mut self, examination: &Examination, list: &[Attribute]) {
+        let geometry = &examination.volume.geometry;
+        let cluster = u64::from(geometry.block_size) << geometry.cluster_bits;
+        for attribute in list {
+            if let Value::Inode { size, .. } = attribute.value {
+                self.clusters += u64::from(size).div_ceil(cluster);
+                self.values += 1;
+            }
+        }
+    }
 }
 
 /// Judges an inode's attributes.
@@ -104,7 +120,7 @@ pub(super) fn check(subject: &Subject<'_>) -> Attributes {
         Ok(list) => {
             is_encrypted = list.iter().any(tells_encryption);
             attributes.inline = list.iter().find_map(inline_length);
-            attributes.clusters += value_clusters(examination, &list);
+            attributes.count_values(examination, &list);
             check_list(examination, &list, &place);
         }
         Err(corrupt) => {
@@ -167,23 +183,10 @@ fn check_reference(subject: &Subject<'_>, block: BlockNumber, attributes: &mut A
     if subject.features().has_incompat(Incompat::EA_INODE) {
         let bytes = examination.volume.block(block).ok();
         match bytes.and_then(|bytes| xattr::Block::decode(&bytes).ok()) {
-            Some(decoded) => {
-                attributes.clusters += value_clusters(examination, &decoded.attributes);
-            }
+            Some(decoded) => attributes.count_values(examination, &decoded.attributes),
             None => attributes.is_partial = true,
         }
     }
-}
-
-/// Clusters that the values in inodes of their own take: they are on the account of each owner.
-fn value_clusters(examination: &Examination, list: &[Attribute]) -> u64 {
-    let geometry = &examination.volume.geometry;
-    let cluster = u64::from(geometry.block_size) << geometry.cluster_bits;
-    let sizes = list.iter().map(|attribute| match attribute.value {
-        Value::Inode { size, .. } => u64::from(size).div_ceil(cluster),
-        Value::Here(_) => 0,
-    });
-    sizes.sum()
 }
 
 /// Judges an attribute block, once.

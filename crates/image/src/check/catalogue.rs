@@ -286,6 +286,10 @@ catalogue! {
     FreeBlocksTotal = "free-blocks-total", Note;
     /// The superblock's count of free inodes is stale; it is made anew by the next mount.
     FreeInodesTotal = "free-inodes-total", Note;
+    /// The tree of a quota file is broken.
+    QuotaTree = "quota-tree", Problem;
+    /// A quota file says that somebody takes more or less than is the case.
+    QuotaUsage = "quota-usage", Problem;
 }
 
 impl Kind {

@@ -299,6 +299,11 @@ impl Subject<'_> {
 
     /// Notes where `..` leads; whether it should is known when all names are.
     pub(super) fn dot_dot(&self, target: InodeNumber) {
+        if target.get() == 0 {
+            self.report(Kind::DirectoryDotDot, None, || {
+                "it leads nowhere".to_owned()
+            });
+        }
         self.tree.dot_dots[self.place].store(target.get(), Ordering::Relaxed);
     }
 

@@ -9,6 +9,7 @@ use super::catalogue::Kind;
 use super::findings::Place;
 use super::inodes::{Directory, DirectoryRun, Gathered, State};
 use super::mapping::{self, Run, Visitor};
+use super::volume::decode_leniently;
 use super::{Examination, attributes, content, special};
 
 const EXTRA_SIZE_AT: usize = 0x80;
@@ -78,7 +79,7 @@ pub(super) fn examine(
     check_fields(&subject, slot, is_orphan);
     special::check(&subject);
     let mapped = map(&subject, gathered);
-    check_contents(&subject, &mapped);
+    check_contents(&subject, gathered, &mapped);
     note_directory(&subject, gathered, &mapped);
     let mut state = State::used(subject.kind.map_or(0, FileType::to_entry));
     if inode.flags.contains(InodeFlags::EA_INODE) {
@@ -125,9 +126,7 @@ fn decode(examination: &Examination, number: InodeNumber, slot: &[u8]) -> Option
             Some(inode)
         }
         Err(corrupt) => {
-            let mut slot = slot.to_vec();
-            slot.get_mut(EXTRA_SIZE_AT..EXTRA_SIZE_AT + 2)?.fill(0);
-            let inode = Inode::decode(&slot, number, None).ok();
+            let inode = decode_leniently(slot, number).ok();
             // Of one that nobody uses it says nothing.
             if inode.as_ref().is_none_or(|inode| inode.links != 0) {
                 report(Kind::InodeExtraSize, &corrupt);
@@ -184,7 +183,11 @@ fn check_fields(subject: &Subject<'_>, slot: &[u8], is_orphan: bool) {
     if subject.kind.is_none() && !is_reserved {
         subject.report(Kind::InodeMode, || format!("mode {:06o}", inode.mode));
     }
-    if inode.deletion_time != 0 && !is_orphan {
+    let is_deleted = match is_own(subject) {
+        true => is_inode_number(subject.examination, inode.deletion_time),
+        false => inode.deletion_time != 0,
+    };
+    if is_deleted && !is_orphan {
         let time = inode.deletion_time;
         subject.report(Kind::InodeDeletionTime, || {
             format!("{} links, deleted at {time}", inode.links)
@@ -193,6 +196,12 @@ fn check_fields(subject: &Subject<'_>, slot: &[u8], is_orphan: bool) {
     check_flags(subject);
     check_zeroes(subject, slot);
     check_times(subject, slot);
+}
+
+/// Whether it is the file system's own, of which less is asked.
+fn is_own(subject: &Subject<'_>) -> bool {
+    let first = subject.examination.volume.geometry.first_inode;
+    subject.number < first && subject.number != InodeNumber::ROOT
 }
 
 /// The first rule on flags that the inode breaks.
@@ -222,7 +231,7 @@ fn check_flags(subject: &Subject<'_>) {
             "an index without the feature",
         ),
         (
-            subject.has(InodeFlags::IMAGIC),
+            subject.has(InodeFlags::IMAGIC) && !is_own(subject),
             "an inode of AFS, which needs a feature that is not known here",
         ),
         (
@@ -466,9 +475,10 @@ impl Visitor for Claimer<'_, '_> {
 }
 
 /// Attributes, content, size and space, which depend on each other.
-fn check_contents(subject: &Subject<'_>, mapped: &Mapped) {
+fn check_contents(subject: &Subject<'_>, gathered: &mut Gathered, mapped: &Mapped) {
     let attributes = attributes::check(subject);
     content::check(subject, mapped, &attributes);
+    gathered.usage.charge(subject, attributes.values);
     if mapped.is_partial || attributes.is_partial || subject.number == InodeNumber::RESIZE {
         return;
     }

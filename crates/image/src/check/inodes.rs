@@ -13,6 +13,7 @@ use super::catalogue::Kind;
 use super::findings::Place;
 use super::inode;
 use super::parallel::Workers;
+use super::quota::Usage;
 use super::{Examination, Pass};
 
 /// Bytes of an inode table that are read at once.
@@ -187,13 +188,14 @@ pub(super) struct Gathered {
     groups: Vec<(u32, GroupInodes)>,
     pub(super) directories: Directories,
     pub(super) counts: Counts,
+    pub(super) usage: Usage,
 }
 
 /// Runs the pass.
 pub(super) fn examine(
     examination: &Examination,
     workers: &Workers<'_>,
-) -> (Inodes, Directories, Counts) {
+) -> (Inodes, Directories, Counts, Usage) {
     let geometry = &examination.volume.geometry;
     let gathered = workers.each(
         Pass::Inodes,
@@ -209,6 +211,7 @@ pub(super) fn examine(
     inodes.groups.resize_with(count, GroupInodes::default);
     let mut directories = Directories::default();
     let mut counts = Counts::default();
+    let mut usage = Usage::default();
     for mut one in gathered {
         for (group, found) in one.groups {
             inodes.groups[group as usize] = found;
@@ -223,11 +226,12 @@ pub(super) fn examine(
         counts.files += one.counts.files;
         counts.directories += one.counts.directories;
         counts.inodes += one.counts.inodes;
+        usage.join(one.usage);
     }
     directories
         .list
         .sort_unstable_by_key(|directory| directory.inode);
-    (inodes, directories, counts)
+    (inodes, directories, counts, usage)
 }
 
 fn examine_group(examination: &Examination, gathered: &mut Gathered, number: GroupNumber) {

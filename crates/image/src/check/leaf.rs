@@ -45,7 +45,10 @@ pub(super) fn block(
         };
         match (position, record.entry) {
             (0 | 1, entry) => dots(subject, position, entry.as_ref(), block),
-            (_, Some(entry)) => name(subject, desk, &entry, Some(block), expected),
+            (_, Some(entry)) => {
+                kind_byte(subject, &entry, block, bytes.get(record.offset + 7));
+                name(subject, desk, &entry, Some(block), expected);
+            }
             (_, None) => {}
         }
         position += 1;
@@ -106,6 +109,18 @@ pub(super) fn dot_names(subject: &Subject<'_>, block: u64, bytes: &[u8]) {
                 format!("'{name}': kind {}, it is a directory", record[7])
             });
         }
+    }
+}
+
+/// The byte for a kind of file: one that stands for a kind or for none, and zero where there are none.
+fn kind_byte(subject: &Subject<'_>, entry: &Entry<'_>, block: u64, byte: Option<&u8>) {
+    let has_kinds = subject.tree.examination.volume.format.has_file_types;
+    let byte = byte.copied().unwrap_or(0);
+    if byte != 0 && (!has_kinds || entry.file_type.is_none()) {
+        subject.report(Kind::EntryFileType, Some(block), || {
+            let (name, inode) = (entry.name.escape_ascii(), entry.inode);
+            format!("'{name}', inode {inode}: kind {byte}, which there is not")
+        });
     }
 }
 

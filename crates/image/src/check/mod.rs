@@ -12,12 +12,13 @@
 //! 2. every directory, name by name, and its index;
 //! 3. whether the root leads to every directory;
 //! 4. whether every inode has the names it counts;
-//! 5. bitmaps, counts and flags of every group.
+//! 5. bitmaps, counts and flags of every group; what quota files say of who takes how much.
 //!
 //! What is found has a [`Kind`] with a stable name, a [`Grade`] and a [`Place`]; see
 //! `docs/CHECK.md`.
 
 mod attributes;
+mod bad_blocks;
 mod catalogue;
 mod claims;
 mod connectivity;
@@ -37,6 +38,8 @@ mod names;
 mod orphans;
 mod parallel;
 mod paths;
+mod quota;
+mod quota_tree;
 mod shared;
 mod special;
 mod summary;
@@ -97,7 +100,7 @@ pub enum Pass {
     Directories,
     /// Counts of links.
     Links,
-    /// Bitmaps and counts of groups.
+    /// Bitmaps and counts of groups, and quotas.
     Groups,
     /// Paths to what was found.
     Paths,
@@ -231,14 +234,14 @@ pub fn check(device: Arc<dyn Device>, options: &Options) -> Result<Report> {
         attribute_blocks: Counted::new(),
         values: Counted::new(),
     };
-    special::check_all(&examination);
+    special::check_resize(&examination);
     clock.lap(Pass::Superblock, &workers)?;
     passes(examination, &workers, clock)
 }
 
 /// The passes from 1 on.
 fn passes(examination: Examination, workers: &Workers<'_>, mut clock: Clock) -> Result<Report> {
-    let (inodes, directories, counts) = inodes::examine(&examination, workers);
+    let (inodes, directories, counts, usage) = inodes::examine(&examination, workers);
     attributes::check_counts(&examination);
     clock.lap(Pass::Inodes, workers)?;
     shared::report(&examination, &inodes, workers);
@@ -250,6 +253,7 @@ fn passes(examination: Examination, workers: &Workers<'_>, mut clock: Clock) -> 
     links::check(&tree, workers);
     clock.lap(Pass::Links, workers)?;
     let totals = summary::check(&examination, &inodes, workers);
+    quota::check(&examination, &usage);
     clock.lap(Pass::Groups, workers)?;
     let (mut found, kinds) = examination.findings.take();
     paths::fill_in(&tree, &mut found, workers);

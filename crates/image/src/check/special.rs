@@ -3,22 +3,21 @@
 use pext4_ondisk::directory::FileType;
 use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
 use pext4_ondisk::indirect;
-use pext4_ondisk::inode::Inode;
+use pext4_ondisk::inode::{Inode, InodeFlags};
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
 
 use super::Examination;
+use super::bad_blocks;
 use super::catalogue::Kind;
 use super::content::most_size;
 use super::findings::Place;
 use super::inode::Subject;
-use super::mapping::Collector;
 use super::volume::Volume;
 
-/// The inode that collects blocks the device cannot hold.
-const BAD_BLOCKS: u32 = 1;
+const BAD_BLOCKS: u32 = bad_blocks::NUMBER.get();
 /// Reserved inodes that have a use.
-const USER_QUOTA: u32 = 3;
-const GROUP_QUOTA: u32 = 4;
+pub(super) const USER_QUOTA: u32 = 3;
+pub(super) const GROUP_QUOTA: u32 = 4;
 const BOOT_LOADER: u32 = 5;
 const JOURNAL: u32 = 8;
 /// Place of the double-indirect pointer in a block map.
@@ -27,21 +26,20 @@ const DOUBLE_INDIRECT: usize = 13;
 /// All places of a block map.
 const SLOTS: [usize; 15] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
 
-/// First words of quota files: user, group, project.
-const QUOTA_MAGIC: [u32; 3] = [0xD9C0_1F11, 0xD9C0_1927, 0xD9C0_3F14];
-
 /// Inodes that the superblock names, which no name may lead to.
 pub(super) fn hidden(volume: &Volume) -> Vec<InodeNumber> {
     let superblock = &volume.superblock;
-    let named = [
-        superblock.journal_inode,
-        superblock.orphan_file_inode,
+    let quotas = [
         superblock.user_quota_inode,
         superblock.group_quota_inode,
         superblock.project_quota_inode,
     ];
+    let features = &volume.geometry.features;
+    let has_quota = features.has_read_only_compat(ReadOnlyCompat::QUOTA);
+    let named = [superblock.journal_inode, superblock.orphan_file_inode];
     named
         .into_iter()
+        .chain(quotas.into_iter().filter(|_| has_quota))
         .filter(|number| number.get() != 0)
         .collect()
 }
@@ -88,21 +86,22 @@ fn unwanted(number: InodeNumber) -> (Kind, bool) {
 /// feature knows more is said elsewhere.
 pub(super) fn check_unused(examination: &Examination, number: InodeNumber, inode: &Inode) {
     if number.get() == BAD_BLOCKS {
-        claim_bad_blocks(examination, inode);
+        bad_blocks::claim(examination, inode);
     }
+    check_unused_flags(examination, number, inode);
     if number == InodeNumber::RESIZE || hidden(&examination.volume).contains(&number) {
         return;
     }
     let volume = &examination.volume;
     // What leads nowhere says nothing of an inode without links.
     let has_xattrs = inode.file_acl.get() != 0 && volume.contains(inode.file_acl, 1);
-    let (has_mode, has_blocks) = (inode.mode != 0, inode.blocks != 0);
+    let (has_mode, has_blocks) = (inode.mode != 0, has_blocks(volume, number, inode));
+    let is_owned = inode.uid & 0xFFFF != 0 || inode.gid & 0xFFFF != 0;
     let has_map = indirect::entry(&inode.block, 0) != 0;
     let is_long = inode.size > most_size(inode, &volume.geometry);
     let is_wrong = match number.get() {
-        BAD_BLOCKS => has_mode || has_xattrs,
-        // Of their count only the lower half is looked at.
-        USER_QUOTA | GROUP_QUOTA | JOURNAL => inode.blocks & 0xFFFF_FFFF != 0 || has_map,
+        BAD_BLOCKS => has_mode || has_xattrs || is_owned || inode.has_inline_data(),
+        USER_QUOTA | GROUP_QUOTA | JOURNAL => has_blocks || has_map,
         BOOT_LOADER => !has_mode && (has_blocks || has_xattrs || is_long),
         _ => has_mode || has_blocks || has_xattrs || is_long,
     };
@@ -116,75 +115,40 @@ pub(super) fn check_unused(examination: &Examination, number: InodeNumber, inode
     }
 }
 
-/// Bad blocks are nobody's, whatever they hold.
-fn claim_bad_blocks(examination: &Examination, inode: &Inode) {
-    let number = InodeNumber(BAD_BLOCKS);
-    let collected = Collector::collect(&examination.volume, number, inode);
-    for (kind, block) in &collected.faults {
-        let place = Place {
-            block: block.map(BlockNumber::get),
-            ..Place::inode(number)
-        };
-        let text = || "in the list of bad blocks".to_owned();
-        examination.findings.add(*kind, place, text);
+/// Whether an unused inode counts blocks. The upper half of the count is looked at where it has a
+/// meaning, and not of what has a use when it is used.
+fn has_blocks(volume: &Volume, number: InodeNumber, inode: &Inode) -> bool {
+    let features = &volume.geometry.features;
+    let is_wide = features.has_read_only_compat(ReadOnlyCompat::HUGE_FILE)
+        && !matches!(number.get(), USER_QUOTA | GROUP_QUOTA | JOURNAL);
+    match is_wide {
+        true => inode.blocks != 0,
+        false => inode.blocks & 0xFFFF_FFFF != 0,
     }
-    for run in &collected.runs {
+}
+
+/// Flags that no inode without a kind has.
+fn check_unused_flags(examination: &Examination, number: InodeNumber, inode: &Inode) {
+    let has = |flags| inode.flags.contains(flags);
+    // What has a use when it is used is not looked at for an index.
+    let is_kept = matches!(
+        number.get(),
+        BAD_BLOCKS | USER_QUOTA | GROUP_QUOTA | JOURNAL
+    );
+    let is_wrong = has(InodeFlags::CASEFOLD)
+        || (has(InodeFlags::INDEX) && !is_kept)
+        || has(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA);
+    if is_wrong && inode.file_type() != Some(FileType::Directory) {
         examination
-            .claims
-            .claim_metadata(run.start, u64::from(run.length));
-    }
-    for node in collected.nodes() {
-        examination.claims.claim_metadata(*node, 1);
-    }
-}
-
-/// Judges the inodes that the superblock knows of.
-pub(super) fn check_all(examination: &Examination) {
-    check_resize(examination);
-    let superblock = &examination.volume.superblock;
-    let quotas = [
-        superblock.user_quota_inode,
-        superblock.group_quota_inode,
-        superblock.project_quota_inode,
-    ];
-    let features = &superblock.features;
-    let has_quota = features.has_read_only_compat(ReadOnlyCompat::QUOTA);
-    for (number, magic) in quotas.into_iter().zip(QUOTA_MAGIC) {
-        if has_quota || number.get() > superblock.inodes_count {
-            check_quota(examination, number, magic);
-        }
-    }
-}
-
-fn check_quota(examination: &Examination, number: InodeNumber, magic: u32) {
-    if number.get() == 0 {
-        return;
-    }
-    let volume = &examination.volume;
-    let report = |text: String| {
-        let place = Place::inode(number);
-        examination.findings.add(Kind::QuotaInode, place, || text);
-    };
-    let Ok(inode) = volume.inode(&examination.groups, number) else {
-        return report("there is no such inode".to_owned());
-    };
-    if inode.mode != 0o100_600 || inode.links == 0 {
-        let (mode, links) = (inode.mode, inode.links);
-        return report(format!("mode {mode:06o} with {links} links"));
-    }
-    let first = Collector::collect(volume, number, &inode).place(0);
-    let Some(Ok(bytes)) = first.map(|block| volume.block(block)) else {
-        return report("its header cannot be read".to_owned());
-    };
-    let found = indirect::entry(&bytes, 0);
-    let version = indirect::entry(&bytes, 1);
-    if found != magic || version != 1 {
-        report(format!("magic is {found:#010X}, version {version}"));
+            .findings
+            .add(Kind::InodeFlags, Place::inode(number), || {
+                format!("{:?}, and it is unused", inode.flags)
+            });
     }
 }
 
 /// The inode that reserves descriptor blocks: its map is a table of where their copies lie.
-fn check_resize(examination: &Examination) {
+pub(super) fn check_resize(examination: &Examination) {
     let volume = &examination.volume;
     let report = |text: String| {
         let place = Place::inode(InodeNumber::RESIZE);
@@ -208,7 +172,7 @@ fn check_resize(examination: &Examination) {
     if is_mapped(&others) || inode.file_acl.get() != 0 {
         report("it maps more than its double-indirect block".to_owned());
     }
-    if inode.file_type() != Some(FileType::Regular) || inode.links != 1 || inode.has_extents() {
+    if inode.file_type() != Some(FileType::Regular) || inode.links == 0 || inode.has_extents() {
         let (mode, links) = (inode.mode, inode.links);
         return report(format!("mode {mode:06o} with {links} links"));
     }

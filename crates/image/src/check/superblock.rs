@@ -148,6 +148,9 @@ fn refuse_unknown(features: &Features) -> Result<()> {
     )))
 }
 
+/// The one encoding of names that fold case: UTF-8 as of Unicode 12.1.
+const UTF_8: u16 = 1;
+
 /// Whether the device can hold what the geometry says, and memory what must be kept of it. A
 /// device that cannot ends the check.
 pub(super) fn check_size(
@@ -202,6 +205,11 @@ pub(super) fn check_fields(superblock: &Superblock, findings: &Findings) {
         field(format!(
             "{clusters} clusters in a group of {blocks} blocks, without bigalloc"
         ));
+    }
+    let folds_case = superblock.features.has_incompat(Incompat::CASEFOLD);
+    if folds_case && superblock.encoding != UTF_8 {
+        let encoding = superblock.encoding;
+        field(format!("names fold case by encoding {encoding}"));
     }
     if superblock.journal_uuid != [0; 16] && !has_outer_journal(superblock) {
         field("the UUID of a journal elsewhere, and there is none".to_owned());

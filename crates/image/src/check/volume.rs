@@ -15,6 +15,9 @@ use pext4_ondisk::inode::Inode;
 use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber};
 
+/// Where an inode's slot has the size of its extra part.
+const EXTRA_SIZE_AT: usize = 0x80;
+
 /// What a group's descriptor says, in few bytes: there may be hundreds of thousands.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Group {
@@ -136,10 +139,11 @@ impl Volume {
         Ok(slot)
     }
 
-    /// An inode, whatever its checksum; that is the first pass's to judge.
+    /// An inode, whatever its checksum and, where that cannot be, without its extra part: those are the
+    /// first pass's to judge.
     pub(super) fn inode(&self, groups: &[Group], inode: InodeNumber) -> Result<Inode, NoInode> {
         let slot = self.slot(groups, inode)?;
-        Inode::decode(&slot, inode, None).map_err(NoInode::Corrupt)
+        decode_leniently(&slot, inode).map_err(NoInode::Corrupt)
     }
 
     /// How many of a group's inodes may be in use, by its descriptor.
@@ -168,6 +172,18 @@ impl Volume {
         self.geometry.checksums.protects_descriptors()
             && group.flags.contains(GroupFlags::INODE_UNINIT)
     }
+}
+
+/// An inode as its slot has it, without its extra part if that has an impossible size.
+pub(super) fn decode_leniently(slot: &[u8], inode: InodeNumber) -> Result<Inode, Corrupt> {
+    Inode::decode(slot, inode, None).or_else(|corrupt| {
+        let mut slot = slot.to_vec();
+        let Some(size) = slot.get_mut(EXTRA_SIZE_AT..EXTRA_SIZE_AT + 2) else {
+            return Err(corrupt);
+        };
+        size.fill(0);
+        Inode::decode(&slot, inode, None)
+    })
 }
 
 /// All groups that an index below the group count can name.

@@ -2,17 +2,17 @@
 //! and the inode that reserves descriptor blocks.
 
 use pext4_ondisk::directory::{self, Entry, Format};
-use pext4_ondisk::extent::{self, Extent};
 use pext4_ondisk::feature::Compat;
-use pext4_ondisk::inode::{EXTRA_SIZE, Inode, InodeFlags};
+use pext4_ondisk::inode::{EXTRA_SIZE, Inode};
 use pext4_ondisk::journal::JournalSuperblock;
 use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::time::Time;
-use pext4_ondisk::{BlockNumber, InodeNumber, LogicalBlock, orphan_file};
+use pext4_ondisk::{BlockNumber, InodeNumber, orphan_file};
 
 use super::layout::Layout;
+use super::map::map;
 use super::plan::Options;
-use super::{Run, resize};
+use super::resize;
 use crate::error::{Error, Result};
 use pext4_ondisk::directory::FileType;
 
@@ -84,63 +84,6 @@ pub(super) fn new_inode(superblock: &Superblock, mode: u16, links: u16) -> Inode
     inode.modified = time;
     inode.created = inode.created.map(|_| time);
     inode
-}
-
-/// Space and size of an inode of `blocks` blocks, `extra` more for its map.
-fn set_space(layout: &Layout, inode: &mut Inode, blocks: u64, extra: u64) {
-    let block_size = layout.geometry.block_size;
-    inode.size = blocks * u64::from(block_size);
-    inode.blocks = (blocks + extra) * u64::from(block_size / 512);
-}
-
-/// Maps runs by extents: in the inode, or through one node below it.
-fn map(
-    layout: &mut Layout,
-    number: InodeNumber,
-    inode: &mut Inode,
-    runs: &[Run],
-    files: &mut Files,
-) -> Result<()> {
-    let mut logical = 0;
-    let mut entries = Vec::new();
-    for run in runs {
-        let length = u32::try_from(run.end - run.start).expect("a run fits an extent");
-        let extent = Extent {
-            logical: LogicalBlock(logical),
-            start: BlockNumber(run.start),
-            length,
-            unwritten: false,
-        };
-        entries.push(extent.encode());
-        logical += length;
-    }
-    inode.flags |= InodeFlags::EXTENTS;
-    let mut extra = 0;
-    if entries.len() <= extent::capacity(extent::ROOT_SIZE) {
-        extent::write_node(&mut inode.block, 0, &entries);
-    } else {
-        let block_size = layout.geometry.block_size as usize;
-        if entries.len() > extent::capacity(block_size) {
-            return Err(Error::Impossible(
-                "a file of the system would need too many pieces".to_owned(),
-            ));
-        }
-        let node = layout.allocate(0, 1)?[0].start;
-        let mut bytes = vec![0; block_size];
-        extent::write_node(&mut bytes, 0, &entries);
-        if let Some(seed) = layout.geometry.checksum_seed() {
-            extent::stamp_node(seed, number, inode.generation, &mut bytes);
-        }
-        files.blocks.push((BlockNumber(node), bytes));
-        let index = extent::Index {
-            logical: LogicalBlock(0),
-            child: BlockNumber(node),
-        };
-        extent::write_node(&mut inode.block, 1, &[index.encode()]);
-        extra = 1;
-    }
-    set_space(layout, inode, u64::from(logical), extra);
-    Ok(())
 }
 
 fn stamp_leaf(layout: &Layout, number: InodeNumber, bytes: &mut [u8]) {

@@ -1,4 +1,5 @@
-//! Making an empty file system, as upstream's mke2fs makes one by default.
+//! Making an empty file system, as upstream's mke2fs makes one by default: ext4, or
+//! its forerunners.
 //!
 //! The making has three steps: the *plan* chooses sizes and features and says them as a superblock;
 //! the *layout* places every group's metadata and the special files and keeps account of the
@@ -10,6 +11,7 @@
 
 pub(crate) mod contents;
 pub(crate) mod layout;
+mod map;
 pub(crate) mod plan;
 mod resize;
 pub(crate) mod writer;
@@ -19,7 +21,7 @@ use std::ops::Range;
 use pext4_block::Device;
 use pext4_ondisk::superblock::Superblock;
 
-pub use plan::Options;
+pub use plan::{FileSystem, Options};
 
 use crate::error::Result;
 use contents::Files;

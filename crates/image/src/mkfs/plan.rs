@@ -22,9 +22,23 @@ const LEAST_INODES: u64 = 16;
 /// `user_xattr` and `acl`, which upstream turns on.
 const DEFAULT_MOUNT_OPTIONS: u32 = 0x0C;
 
+/// Which of the three file systems: all are this format, with more and more of its features.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FileSystem {
+    /// Without journal, extents and checksums.
+    Ext2,
+    /// The same with a journal.
+    Ext3,
+    /// With all that upstream turns on.
+    #[default]
+    Ext4,
+}
+
 /// What to make; `Default` is upstream's default for the device's size.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// Whose features it has before [`Self::features`] changes them.
+    pub file_system: FileSystem,
     /// Bytes in a block: 1024, 2048 or 4096.
     pub block_size: Option<u32>,
     /// Inodes, rounded up to whole blocks of every group's table.
@@ -52,6 +66,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            file_system: FileSystem::default(),
             block_size: None,
             inodes: None,
             inode_size: 256,
@@ -74,7 +89,7 @@ fn impossible(text: impl Into<String>) -> Error {
 /// The superblock that the options ask for on a device of `size` bytes, without counts of what is
 /// free, and the geometry it describes.
 pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry)> {
-    let features = features(&options.features)?;
+    let features = features(options.file_system, &options.features)?;
     let block_size = options
         .block_size
         .unwrap_or_else(|| default_block_size(size));
@@ -127,26 +142,40 @@ pub(crate) fn without_journal_that_does_not_fit(size: u64, options: &Options) ->
     options
 }
 
-/// Upstream's defaults, changed as `names` say.
-fn features(names: &[String]) -> Result<Features> {
-    let mut features = Features {
-        compat: Compat::HAS_JOURNAL
-            | Compat::EXT_ATTR
-            | Compat::RESIZE_INODE
-            | Compat::DIR_INDEX
-            | Compat::ORPHAN_FILE,
-        incompat: Incompat::FILETYPE
-            | Incompat::EXTENTS
-            | Incompat::SIXTY_FOUR_BIT
-            | Incompat::FLEX_BG
-            | Incompat::CSUM_SEED,
-        read_only_compat: ReadOnlyCompat::SPARSE_SUPER
-            | ReadOnlyCompat::LARGE_FILE
-            | ReadOnlyCompat::HUGE_FILE
-            | ReadOnlyCompat::DIR_NLINK
-            | ReadOnlyCompat::EXTRA_ISIZE
-            | ReadOnlyCompat::METADATA_CSUM,
-    };
+impl FileSystem {
+    /// Upstream's defaults (`mke2fs.conf(5)`).
+    fn features(self) -> Features {
+        let ext2 = Features {
+            compat: Compat::EXT_ATTR | Compat::RESIZE_INODE | Compat::DIR_INDEX,
+            incompat: Incompat::FILETYPE,
+            read_only_compat: ReadOnlyCompat::SPARSE_SUPER | ReadOnlyCompat::LARGE_FILE,
+        };
+        match self {
+            Self::Ext2 => ext2,
+            Self::Ext3 => Features {
+                compat: ext2.compat | Compat::HAS_JOURNAL,
+                ..ext2
+            },
+            Self::Ext4 => Features {
+                compat: ext2.compat | Compat::HAS_JOURNAL | Compat::ORPHAN_FILE,
+                incompat: ext2.incompat
+                    | Incompat::EXTENTS
+                    | Incompat::SIXTY_FOUR_BIT
+                    | Incompat::FLEX_BG
+                    | Incompat::CSUM_SEED,
+                read_only_compat: ext2.read_only_compat
+                    | ReadOnlyCompat::HUGE_FILE
+                    | ReadOnlyCompat::DIR_NLINK
+                    | ReadOnlyCompat::EXTRA_ISIZE
+                    | ReadOnlyCompat::METADATA_CSUM,
+            },
+        }
+    }
+}
+
+/// A file system's defaults, changed as `names` say.
+fn features(file_system: FileSystem, names: &[String]) -> Result<Features> {
+    let mut features = file_system.features();
     for name in names {
         let (name, on) = match name.strip_prefix('^') {
             Some(name) => (name, false),
@@ -158,6 +187,16 @@ fn features(names: &[String]) -> Result<Features> {
     }
     settle(&mut features)?;
     Ok(features)
+}
+
+/// All features that images can be made with.
+fn made() -> Features {
+    let usual = FileSystem::Ext4.features();
+    Features {
+        compat: usual.compat | Compat::STABLE_INODES,
+        incompat: usual.incompat | Incompat::EA_INODE | Incompat::INLINE_DATA | Incompat::LARGEDIR,
+        ..usual
+    }
 }
 
 /// Features that others need, and those that cannot be made.
@@ -182,28 +221,7 @@ fn settle(features: &mut Features) -> Result<()> {
     if !features.compat.contains(Compat::HAS_JOURNAL) {
         features.compat.remove(Compat::ORPHAN_FILE);
     }
-    let made = Features {
-        compat: Compat::HAS_JOURNAL
-            | Compat::EXT_ATTR
-            | Compat::RESIZE_INODE
-            | Compat::DIR_INDEX
-            | Compat::ORPHAN_FILE
-            | Compat::STABLE_INODES,
-        incompat: Incompat::FILETYPE
-            | Incompat::EXTENTS
-            | Incompat::SIXTY_FOUR_BIT
-            | Incompat::FLEX_BG
-            | Incompat::CSUM_SEED
-            | Incompat::EA_INODE
-            | Incompat::INLINE_DATA
-            | Incompat::LARGEDIR,
-        read_only_compat: ReadOnlyCompat::SPARSE_SUPER
-            | ReadOnlyCompat::LARGE_FILE
-            | ReadOnlyCompat::HUGE_FILE
-            | ReadOnlyCompat::DIR_NLINK
-            | ReadOnlyCompat::EXTRA_ISIZE
-            | ReadOnlyCompat::METADATA_CSUM,
-    };
+    let made = made();
     let other = Features {
         compat: features.compat.difference(made.compat),
         incompat: features.incompat.difference(made.incompat),
@@ -215,14 +233,20 @@ fn settle(features: &mut Features) -> Result<()> {
             other.names().join(", ")
         )));
     }
-    let needed = Incompat::FILETYPE | Incompat::EXTENTS;
-    if !features.incompat.contains(needed)
-        || !features
-            .read_only_compat
-            .contains(ReadOnlyCompat::SPARSE_SUPER)
+    let has_types = features.incompat.contains(Incompat::FILETYPE);
+    let is_sparse = features
+        .read_only_compat
+        .contains(ReadOnlyCompat::SPARSE_SUPER);
+    if !has_types || !is_sparse {
+        return Err(impossible(
+            "the features filetype and sparse_super cannot be turned off",
+        ));
+    }
+    if features.incompat.contains(Incompat::SIXTY_FOUR_BIT)
+        && !features.incompat.contains(Incompat::EXTENTS)
     {
         return Err(impossible(
-            "the features filetype, extent and sparse_super cannot be turned off",
+            "64bit needs extents: turn off both, or none of them",
         ));
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! Sources that mean no good, or change: one error that names the path, and nothing left behind.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 
 use pext4_image::build::{Builder, Error, Size, Source};
@@ -107,6 +108,15 @@ fn what_is_cut_off_or_damaged_is_refused() {
     refused(whole[..whole.len() - 1024].to_vec(), &["cut short"]);
     refused(whole[..2048 + 100].to_vec(), &["second", "ends inside"]);
     refused(Vec::new(), &["cut short"]);
+    // Less than a header is hardly the start of an archive, compressed or not.
+    for length in [0, 5, 511] {
+        let words = vec![b'w'; length];
+        refused(words.clone(), &["less than a header", "no tar archive"]);
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(&words).expect("memory");
+        let gzip = gzip.finish().expect("memory");
+        refused(gzip, &["less than a header", "no tar archive"]);
+    }
     let mut damaged = whole.clone();
     damaged[3] ^= 1;
     refused(damaged, &["sum"]);

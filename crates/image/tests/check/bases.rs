@@ -42,7 +42,7 @@ fn make_base(base: Base) -> Option<Image> {
         Base::Clusters => "-O bigalloc -C 16384",
         Base::Values => "-O ea_inode",
         Base::Inline => "-O inline_data",
-        Base::Quota => "-O quota",
+        Base::Quota => "-O quota,project -E quotatype=usrquota:grpquota:prjquota",
         Base::Mmp => "-O mmp",
         Base::NoneReserved => "-b 4096",
     };
@@ -54,9 +54,10 @@ fn make_base(base: Base) -> Option<Image> {
     let mut words = vec!["-b", "1024", "-N", "2048"];
     words.extend(options.split(' '));
     let mut image = make(size, &words)?;
+    image.debugfs(&["mknod pipe p"]);
     match base {
         Base::Indexed => image.e2fsck_repairs(&["-fyD"]),
-        Base::Quota => image.e2fsck_repairs(&["-fy"]),
+        Base::Quota => share_out(&mut image),
         Base::Values => {
             set_value(&mut image);
             image.e2fsck_repairs(&["-fy"]);
@@ -64,8 +65,19 @@ fn make_base(base: Base) -> Option<Image> {
         Base::Dirty => write_journal(&mut image),
         _ => {}
     }
-    image.debugfs(&["mknod pipe p"]);
     Some(image)
+}
+
+/// Gives files to several owners, and lets e2fsck count what they have.
+pub fn share_out(image: &mut Image) {
+    for (path, owner) in [("small", 300), ("sparse", 1000), ("dir/inner", 66_000)] {
+        let requests = ["uid", "gid", "projid"].map(|field| format!("sif {path} {field} {owner}"));
+        for request in requests {
+            // Not every image has projects.
+            image.debugfs(&[&request]);
+        }
+    }
+    image.e2fsck_repairs(&["-fy"]);
 }
 
 fn make_deep() -> Option<Image> {

@@ -21,8 +21,7 @@ const SEEDS: u64 = 600;
 /// Inodes of which slots are changed at most; the first of users is 11.
 const INODES: u32 = 40;
 
-/// Options of mke2fs, and whether e2fsck makes indexes afterwards. None with quotas: e2fsck compares what they
-/// sum up, check does not (`docs/CHECK.md`).
+/// Options of mke2fs, and whether e2fsck makes indexes afterwards.
 const BASES: &[(&str, bool)] = &[
     ("-O orphan_file,metadata_csum_seed", true),
     ("-O ^metadata_csum,uninit_bg", true),
@@ -43,6 +42,11 @@ const BASES: &[(&str, bool)] = &[
     ("-O ^has_journal -I 128", true),
     ("-O mmp", true),
     ("-O ^flex_bg,^dir_nlink,^huge_file,^extra_isize", true),
+    ("-O quota -E quotatype=usrquota:grpquota", false),
+    (
+        "-O quota,project,ea_inode -E quotatype=usrquota:grpquota:prjquota",
+        true,
+    ),
 ];
 
 /// A structure of an image, whose checksum can be made anew.
@@ -60,6 +64,7 @@ enum Place {
     Attributes(u64),
     Journal(u64),
     OrphanFile(u32, u64),
+    Quota(u64),
 }
 
 impl Place {
@@ -79,6 +84,7 @@ impl Place {
             Self::Attributes(_) => 10,
             Self::Journal(_) => 11,
             Self::OrphanFile(..) => 12,
+            Self::Quota(_) => 13,
         }
     }
 
@@ -99,6 +105,7 @@ impl Place {
             | Self::Pointers(number)
             | Self::Attributes(number)
             | Self::Journal(number)
+            | Self::Quota(number)
             | Self::OrphanFile(_, number) => block(number),
         }
     }
@@ -127,7 +134,7 @@ impl Place {
                 }
             }
             Self::OrphanFile(inode, number) => stamp_orphans(image, inode, number),
-            Self::Pointers(_) | Self::Journal(_) => {}
+            Self::Pointers(_) | Self::Journal(_) | Self::Quota(_) => {}
         }
     }
 }
@@ -204,6 +211,9 @@ fn make_base(index: usize) -> Option<Base> {
         super::bases::set_value(&mut image);
         image.e2fsck_repairs(&["-fy"]);
     }
+    if options.contains("quota") {
+        super::bases::share_out(&mut image);
+    }
     let mut kinds: BTreeMap<u8, Vec<Place>> = BTreeMap::new();
     for place in places(&mut image) {
         kinds.entry(place.kind()).or_default().push(place);
@@ -238,6 +248,14 @@ fn places(image: &mut Image) -> Vec<Place> {
                 .take(2)
                 .map(|block| Place::OrphanFile(orphans, block)),
         );
+    }
+    let quotas = [
+        superblock.user_quota_inode,
+        superblock.group_quota_inode,
+        superblock.project_quota_inode,
+    ];
+    for quota in quotas.into_iter().filter(|number| number.get() != 0) {
+        places.extend(image.blocks(quota.get()).into_iter().map(Place::Quota));
     }
     for number in 2..INODES {
         if number == 2 || number >= 11 {
@@ -354,8 +372,22 @@ fn e2fsck_complains(image: &Image) -> (Option<bool>, String) {
 }
 
 /// What Linux refuses and e2fsck does not look at: where an empty log begins, values of attributes in
-/// inodes and who leads to them.
-const OURS_ALONE: [&str; 4] = [
+/// inodes and who leads to them, whose a quota file is and where in it somebody would be looked for, the
+/// size of the extra part of the file system's own inodes, where their attributes lie, lists of orphans,
+/// files that say they are values, names of attributes with a NUL byte. Names that stand twice in a
+/// directory without an index it finds within a block only.
+const OURS_ALONE: [&str; 15] = [
+    "inode-extra-size inode 7:",
+    "inode-extra-size inode 8:",
+    "block-outside inode 3: attributes",
+    "block-outside inode 4: attributes",
+    "block-outside inode 8: attributes",
+    "the orphan list names it",
+    "an attribute's value without the feature",
+    "a name holds a NUL byte",
+    "name-duplicate ",
+    "quota-inode inode 3: magic",
+    "quota-tree ",
     "log runs from block",
     "value-inode ",
     "value-references ",

@@ -4,8 +4,12 @@ use std::sync::Arc;
 
 use pext4_block::RamDevice;
 use pext4_image::mkfs;
+use pext4_ondisk::feature::ReadOnlyCompat;
+use pext4_ondisk::indirect::set_entry;
+use pext4_ondisk::inode::InodeFlags;
 
 use super::bases::{Base, base};
+use super::corruptions::Edit;
 use super::image::{Image, check_device, have_tools, make, make_from, names};
 
 /// Options of mke2fs, each with the size of the image in KiB.
@@ -93,6 +97,64 @@ fn values_in_inodes_are_clean() {
     }
 }
 
+/// What e2fsck lets pass: a flag of AFS, a time of deletion, an odd count of links, an upper half of a count,
+/// a feature that changes nothing, the rights to the users' quota file, bad blocks under
+/// a copy of the superblock and under a part of a table that no inode lies in.
+#[test]
+fn what_does_not_matter_of_special_inodes_is_clean() {
+    let edits: [(Base, Edit); 8] = [
+        (Base::Plain, |image| {
+            image.edit_inode(8, |inode| inode.flags |= InodeFlags::IMAGIC);
+        }),
+        (Base::Plain, |image| {
+            image.edit_inode(7, |inode| inode.deletion_time = 3_422_552_064);
+        }),
+        (Base::Plain, |image| {
+            image.edit_superblock(|superblock| {
+                let features = &mut superblock.features.read_only_compat;
+                features.remove(ReadOnlyCompat::HUGE_FILE);
+            });
+            image.edit_inode(6, |inode| inode.blocks = 1 << 40);
+        }),
+        (Base::NoJournal, |image| {
+            // Clusters of a block each.
+            image.edit_superblock(|superblock| {
+                superblock.features.read_only_compat |= ReadOnlyCompat::BIGALLOC;
+            });
+        }),
+        (Base::Plain, |image| {
+            image.edit_inode(7, |inode| inode.links = 39_549);
+        }),
+        (Base::Quota, |image| {
+            image.edit_inode(3, |inode| inode.mode = 0o100_644);
+        }),
+        (Base::Plain, |image| {
+            image.edit_inode(1, |inode| set_entry(&mut inode.block, 0, 8193));
+        }),
+        (Base::Plain, |image| {
+            let table = image.descriptor(1).inode_table.get();
+            let table = u32::try_from(table).expect("a small image");
+            image.edit_inode(1, |inode| set_entry(&mut inode.block, 0, table + 9));
+        }),
+    ];
+    for (start, edit) in edits {
+        if let Some(mut image) = base(start) {
+            edit(&mut image);
+            let report = image.check().expect("an ext4");
+            assert!(report.is_clean(), "{:#?}", report.findings);
+            let (code, text) = image.e2fsck();
+            assert!(code == 0 && !text.contains("? no"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn quotas_of_several_owners_are_clean() {
+    if let Some(image) = base(Base::Quota) {
+        assert_clean(&image, "quotas");
+    }
+}
+
 #[test]
 fn images_of_every_kind_are_clean() {
     if !have_tools() {
@@ -135,9 +197,18 @@ fn an_image_with_indexes_is_clean() {
 
 #[test]
 fn our_own_images_are_clean() {
-    for (size, block_size) in [(3 << 20, 1024), (300 << 20, 4096), (1 << 30, 1024)] {
+    use mkfs::FileSystem::{Ext2, Ext3, Ext4};
+    for (size, block_size, file_system) in [
+        (3 << 20, 1024, Ext4),
+        (300 << 20, 4096, Ext4),
+        (1 << 30, 1024, Ext4),
+        (3 << 20, 1024, Ext2),
+        (300 << 20, 1024, Ext3),
+        (300 << 20, 4096, Ext3),
+    ] {
         let device = Arc::new(RamDevice::new(size));
         let options = mkfs::Options {
+            file_system,
             block_size: Some(block_size),
             ..mkfs::Options::default()
         };

@@ -39,7 +39,7 @@ impl BlockSizes {
             1
         };
         let block_size = 1024 << block;
-        let expected = u32::from(block_size == 1024 && !bigalloc);
+        let expected = u32::from(block_size == 1024 && blocks_per_cluster == 1);
         require(superblock.first_data_block == expected, || {
             format!(
                 "first data block is {}, not {expected}",

@@ -10,6 +10,11 @@ use super::Beside::{Complains, Silent};
 use super::{Corruption, NOTE};
 use crate::bases::Base;
 
+/// A block's number, as a map of pointers has it.
+fn block_number(block: BlockNumber) -> u32 {
+    u32::try_from(block.get()).expect("a small image")
+}
+
 pub fn inodes() -> Vec<Corruption> {
     vec![
         (Kind::InodeChecksum, Base::Plain, Complains, |image| {
@@ -122,6 +127,39 @@ pub fn reserved() -> Vec<Corruption> {
         (Kind::BlockOutside, Base::Plain, Complains, |image| {
             image.edit_inode(1, |inode| set_entry(&mut inode.block, 3, 9_999_999));
         }),
+        (Kind::ReservedInode, Base::Plain, Complains, |image| {
+            image.edit_inode(1, |inode| inode.uid = 28);
+        }),
+        (Kind::InodeFlags, Base::Plain, Complains, |image| {
+            image.edit_inode(9, |inode| inode.flags |= InodeFlags::CASEFOLD);
+        }),
+        (Kind::InodeFlags, Base::Plain, Complains, |image| {
+            image.edit_inode(6, |inode| inode.flags |= InodeFlags::INDEX);
+        }),
+        (Kind::InodeFlags, Base::Plain, Complains, |image| {
+            let flags = InodeFlags::INLINE_DATA | InodeFlags::EXTENTS;
+            image.edit_inode(10, |inode| inode.flags |= flags);
+        }),
+        (Kind::QuotaInode, Base::Plain, Complains, |image| {
+            image.edit_superblock(|superblock| superblock.project_quota_inode = InodeNumber(1));
+        }),
+        // Bad blocks on which metadata lies: a superblock, a bitmap, inodes in use, and pointers on a
+        // table that has none.
+        (Kind::BlockInMetadata, Base::Plain, Complains, |image| {
+            image.edit_inode(1, |inode| set_entry(&mut inode.block, 0, 1));
+        }),
+        (Kind::BlockInMetadata, Base::Plain, Complains, |image| {
+            let bitmap = block_number(image.descriptor(1).inode_bitmap);
+            image.edit_inode(1, |inode| set_entry(&mut inode.block, 2, bitmap));
+        }),
+        (Kind::BlockInMetadata, Base::Plain, Complains, |image| {
+            let table = block_number(image.descriptor(0).inode_table);
+            image.edit_inode(1, |inode| set_entry(&mut inode.block, 0, table));
+        }),
+        (Kind::BlockInMetadata, Base::Plain, Complains, |image| {
+            let table = block_number(image.descriptor(1).inode_table);
+            image.edit_inode(1, |inode| set_entry(&mut inode.block, 12, table + 9));
+        }),
         (Kind::QuotaInode, Base::Plain, Complains, |image| {
             image.edit_inode(3, |inode| inode.links = 1);
         }),
@@ -191,10 +229,6 @@ pub fn reserved() -> Vec<Corruption> {
                 set_entry(&mut inode.block, 13, 0);
                 assert!(inode.set_sectors(0, 4096, true));
             });
-        }),
-        (Kind::QuotaInode, Base::Quota, Complains, |image| {
-            let block = image.blocks(3)[0];
-            image.block(block)[0] ^= 1;
         }),
         (Kind::OrphanFile, Base::Plain, Complains, |image| {
             let number = image.superblock().orphan_file_inode.get();

@@ -5,6 +5,7 @@ mod attributes;
 mod inodes;
 mod maps;
 mod names;
+mod quotas;
 mod summaries;
 mod volume;
 
@@ -43,6 +44,9 @@ pub fn corruptions() -> Vec<Corruption> {
         names::indexes(),
         names::links(),
         summaries::summaries(),
+        quotas::headers(),
+        quotas::trees(),
+        quotas::usage(),
     ]
     .concat()
 }

@@ -5,6 +5,7 @@ use pext4_ondisk::directory;
 use pext4_ondisk::directory::{Entry, FileType, Format};
 use pext4_ondisk::extent;
 use pext4_ondisk::extent::Extent;
+use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::htree;
 use pext4_ondisk::{BlockNumber, InodeNumber, LogicalBlock};
 
@@ -157,6 +158,18 @@ pub fn indexes() -> Vec<Corruption> {
     vec![
         (Kind::HtreeRoot, Base::Indexed, Complains, |image| {
             edit_root(image, |bytes| bytes[0x1C] = 4);
+        }),
+        (Kind::DirectoryDotDot, Base::Indexed, Complains, |image| {
+            edit_root(image, |bytes| bytes[12..16].fill(0));
+        }),
+        (Kind::EntryFileType, Base::Plain, Complains, |image| {
+            // The third record, after '.' and '..'.
+            edit_directory(image, "/dir", |bytes, _| bytes[24 + 7] = 255);
+        }),
+        (Kind::EntryFileType, Base::Plain, Complains, |image| {
+            image.edit_superblock(|superblock| {
+                superblock.features.incompat.remove(Incompat::FILETYPE);
+            });
         }),
         (Kind::HtreeNode, Base::Deep, Complains, |image| {
             let many = image.find("/many");

@@ -37,6 +37,12 @@ pub fn volume() -> Vec<Corruption> {
             });
         }),
         (Kind::SuperblockField, Base::Plain, Complains, |image| {
+            image.edit_superblock(|superblock| {
+                superblock.features.incompat |= Incompat::CASEFOLD;
+                superblock.encoding = 2;
+            });
+        }),
+        (Kind::SuperblockField, Base::Plain, Complains, |image| {
             image.edit_superblock(|superblock| superblock.reserved_blocks = 1 << 20);
         }),
         (Kind::SuperblockField, Base::Plain, Complains, |image| {

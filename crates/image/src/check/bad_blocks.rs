@@ -1,0 +1,118 @@
+//! The inode that collects blocks which the device cannot hold.
+//!
+//! Its blocks are nobody's. Where metadata lies on one of them, it lies where it cannot be kept:
+//! of copies, and of parts of tables without inodes in use, that does not matter yet.
+
+use std::ops::Range;
+
+use pext4_ondisk::inode::Inode;
+use pext4_ondisk::{BlockNumber, InodeNumber};
+
+use super::Examination;
+use super::catalogue::Kind;
+use super::descriptors::{Stretch, What, stretches};
+use super::findings::Place;
+use super::mapping::Collector;
+
+/// Its number.
+pub(super) const NUMBER: InodeNumber = InodeNumber(1);
+/// Where an inode's slot has the count of its links, of 16 bits.
+const LINKS_AT: usize = 0x1A;
+
+/// Claims the blocks, and says which of them cannot be bad.
+pub(super) fn claim(examination: &Examination, inode: &Inode) {
+    let collected = Collector::collect(&examination.volume, NUMBER, inode);
+    for (kind, block) in &collected.faults {
+        report(examination, *kind, *block, || {
+            "in the list of bad blocks".to_owned()
+        });
+    }
+    let listed = collected.runs.iter();
+    let listed = listed.map(|run| (run.start, u64::from(run.length)));
+    let listed = merged(listed.collect());
+    let nodes = merged(collected.nodes().map(|&node| (node, 1)).collect());
+    if listed.is_empty() && nodes.is_empty() {
+        return;
+    }
+    for stretch in stretches(&examination.volume, &examination.groups) {
+        let name = || format!("the {} of group {}", stretch.what.name(), stretch.group);
+        for range in overlapping(&nodes, stretch.start..stretch.end()) {
+            let block = Some(BlockNumber(range.start));
+            report(examination, Kind::BlockInMetadata, block, || {
+                format!("the list of bad blocks lies on {}", name())
+            });
+        }
+        for range in overlapping(&listed, needed(examination, &stretch)) {
+            if stretch.what != What::InodeTable || has_inodes(examination, &range) {
+                let block = Some(BlockNumber(range.start));
+                report(examination, Kind::BlockInMetadata, block, || {
+                    format!("in the list of bad blocks, and {} lies on it", name())
+                });
+            }
+        }
+    }
+    for range in listed.iter().chain(&nodes) {
+        let length = range.end - range.start;
+        let start = BlockNumber(range.start);
+        examination.claims.claim_metadata(start, length);
+    }
+}
+
+fn report(
+    examination: &Examination,
+    kind: Kind,
+    block: Option<BlockNumber>,
+    text: impl FnOnce() -> String,
+) {
+    let mut place = Place::inode(NUMBER);
+    place.block = block.map(BlockNumber::get);
+    examination.findings.add(kind, place, text);
+}
+
+/// Runs of blocks, sorted and apart from each other.
+fn merged(mut runs: Vec<(BlockNumber, u64)>) -> Vec<Range<u64>> {
+    runs.sort_unstable();
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for (start, length) in runs {
+        let end = start.get().saturating_add(length);
+        match ranges.last_mut() {
+            Some(last) if last.end >= start.get() => last.end = last.end.max(end),
+            _ => ranges.push(start.get()..end),
+        }
+    }
+    ranges
+}
+
+/// What of sorted ranges lies in another.
+fn overlapping(ranges: &[Range<u64>], within: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let first = ranges.partition_point(|range| range.end <= within.start);
+    let behind = ranges[first..].iter();
+    behind
+        .map(move |range| range.start.max(within.start)..range.end.min(within.end))
+        .take_while(|range| range.start < range.end)
+}
+
+/// The part of a stretch that nothing can replace: of descriptors the first, without their copies
+/// and what is kept for their growth.
+fn needed(examination: &Examination, stretch: &Stretch) -> Range<u64> {
+    let all = stretch.start..stretch.end();
+    if stretch.what != What::Descriptors {
+        return all;
+    }
+    let descriptors = u64::from(examination.volume.geometry.descriptor_blocks);
+    match stretch.group {
+        0 => stretch.start..stretch.end().min(stretch.start + 1 + descriptors),
+        _ => stretch.start..stretch.start,
+    }
+}
+
+/// Whether inodes in use lie in these blocks of a table; in what cannot be read none do.
+fn has_inodes(examination: &Examination, blocks: &Range<u64>) -> bool {
+    let volume = &examination.volume;
+    let inode_size = usize::from(volume.geometry.inode_size);
+    blocks.clone().any(|block| {
+        let bytes = volume.block(BlockNumber(block)).unwrap_or_default();
+        let mut slots = bytes.chunks_exact(inode_size);
+        slots.any(|slot| slot[LINKS_AT..LINKS_AT + 2] != [0; 2])
+    })
+}

@@ -1,0 +1,201 @@
+//! Quotas: what the first pass saw users, groups and projects take, and what quota files say of it.
+//!
+//! Whoever owns an inode takes its blocks and one inode, and another for each value of an attribute
+//! that lies in an inode of its own; the blocks of such values count among the owner's. The inodes
+//! of the file system itself are nobody's, but for the root directory.
+
+use std::collections::BTreeMap;
+
+use pext4_ondisk::directory::FileType;
+use pext4_ondisk::feature::{Features, ReadOnlyCompat};
+use pext4_ondisk::inode::{Inode, InodeFlags};
+use pext4_ondisk::quota::{BLOCK_SIZE, Header, Owner};
+use pext4_ondisk::{BlockNumber, InodeNumber};
+
+use super::Examination;
+use super::catalogue::Kind;
+use super::findings::Place;
+use super::inode::Subject;
+use super::quota_tree::{self, File};
+use super::special::{GROUP_QUOTA, USER_QUOTA, hidden};
+use super::volume::Volume;
+
+/// What somebody takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Taken {
+    /// Bytes of blocks.
+    pub(super) space: u64,
+    pub(super) inodes: u64,
+}
+
+impl Taken {
+    fn add(&mut self, other: Self) {
+        self.space = self.space.saturating_add(other.space);
+        self.inodes = self.inodes.saturating_add(other.inodes);
+    }
+}
+
+/// What everybody takes, by kind of owner and owner. Nothing is kept where nobody compares it.
+#[derive(Debug, Default)]
+pub(super) struct Usage([BTreeMap<u32, Taken>; 3]);
+
+impl Usage {
+    /// Puts an inode on its owners' accounts.
+    pub(super) fn charge(&mut self, subject: &Subject<'_>, values: u64) {
+        let volume = &subject.examination.volume;
+        if !has_quota(&volume.geometry.features) || is_nobodys(volume, subject) {
+            return;
+        }
+        let inode = subject.inode;
+        let sectors = inode.sectors(volume.geometry.block_size);
+        let taken = Taken {
+            space: sectors.saturating_mul(512),
+            inodes: values.saturating_add(1),
+        };
+        for (owner, accounts) in Owner::ALL.into_iter().zip(&mut self.0) {
+            if volume.quota_inode(owner).get() != 0 {
+                accounts
+                    .entry(number_of(owner, inode))
+                    .or_default()
+                    .add(taken);
+            }
+        }
+    }
+
+    /// Adds what another thread saw.
+    pub(super) fn join(&mut self, other: Self) {
+        for (accounts, others) in self.0.iter_mut().zip(other.0) {
+            for (id, taken) in others {
+                accounts.entry(id).or_default().add(taken);
+            }
+        }
+    }
+}
+
+fn has_quota(features: &Features) -> bool {
+    features.has_read_only_compat(ReadOnlyCompat::QUOTA)
+}
+
+/// Whether an inode is on nobody's account: the file system's own, and values of attributes, which
+/// are on that of who has the attribute.
+fn is_nobodys(volume: &Volume, subject: &Subject<'_>) -> bool {
+    let number = subject.number;
+    (number < volume.geometry.first_inode && number != InodeNumber::ROOT)
+        || subject.inode.flags.contains(InodeFlags::EA_INODE)
+        || hidden(volume).contains(&number)
+}
+
+/// Whose an inode is.
+fn number_of(owner: Owner, inode: &Inode) -> u32 {
+    match owner {
+        Owner::User => inode.uid,
+        Owner::Group => inode.gid,
+        Owner::Project => inode.project,
+    }
+}
+
+impl Volume {
+    /// The file that counts what owners of a kind take; 0 for none.
+    fn quota_inode(&self, owner: Owner) -> InodeNumber {
+        match owner {
+            Owner::User => self.superblock.user_quota_inode,
+            Owner::Group => self.superblock.group_quota_inode,
+            Owner::Project => self.superblock.project_quota_inode,
+        }
+    }
+}
+
+/// Judges the quota files.
+pub(super) fn check(examination: &Examination, usage: &Usage) {
+    let volume = &examination.volume;
+    let has_quota = has_quota(&volume.geometry.features);
+    for (owner, accounts) in Owner::ALL.into_iter().zip(&usage.0) {
+        let number = volume.quota_inode(owner);
+        if number.get() == 0 {
+            continue;
+        }
+        if !may_count(volume, number) {
+            let text = || format!("the superblock names it for {}s", owner.name());
+            let place = Place::inode(number);
+            examination.findings.add(Kind::QuotaInode, place, text);
+        } else if has_quota {
+            check_file(examination, owner, number, accounts);
+        }
+    }
+}
+
+/// Whether an inode can be a quota file: one that is kept for that, or none of the reserved.
+fn may_count(volume: &Volume, number: InodeNumber) -> bool {
+    let is_kept = matches!(number.get(), USER_QUOTA | GROUP_QUOTA);
+    let is_free = number >= volume.geometry.first_inode;
+    is_kept || (is_free && number.get() <= volume.superblock.inodes_count)
+}
+
+fn check_file(
+    examination: &Examination,
+    owner: Owner,
+    number: InodeNumber,
+    accounts: &BTreeMap<u32, Taken>,
+) {
+    let (mut file, header) = match open(examination, owner, number) {
+        Ok(opened) => opened,
+        Err((block, problem)) => {
+            let mut place = Place::inode(number);
+            place.block = block.map(BlockNumber::get);
+            return examination
+                .findings
+                .add(Kind::QuotaInode, place, || problem);
+        }
+    };
+    let told = quota_tree::read(examination, &mut file, header.blocks);
+    let report = |block: Option<BlockNumber>, id: u32, problem: String| {
+        let mut place = Place::inode(number);
+        place.block = block.map(BlockNumber::get);
+        let text = || format!("{} {id}: {problem}", owner.name());
+        examination.findings.add(Kind::QuotaUsage, place, text);
+    };
+    for (&id, entry) in &told.entries {
+        let taken = accounts.get(&id).copied().unwrap_or_default();
+        if entry.taken != taken {
+            let (said, is) = (shown(entry.taken), shown(taken));
+            report(entry.block, id, format!("counts {said}, has {is}"));
+        }
+    }
+    // Of a tree that could not be read to its end nothing can be missed.
+    let missing = accounts
+        .iter()
+        .filter(|(id, _)| !told.is_partial && !told.entries.contains_key(id));
+    for (&id, &taken) in missing {
+        report(None, id, format!("has {}, and no entry", shown(taken)));
+    }
+}
+
+fn shown(taken: Taken) -> String {
+    format!("{} bytes and {} inodes", taken.space, taken.inodes)
+}
+
+/// The file and its header, or what is wrong with them and in which block.
+fn open<'a>(
+    examination: &'a Examination,
+    owner: Owner,
+    number: InodeNumber,
+) -> Result<(File<'a>, Header), (Option<BlockNumber>, String)> {
+    let volume = &examination.volume;
+    let nowhere = |problem: &str| (None, problem.to_owned());
+    let inode = volume
+        .inode(&examination.groups, number)
+        .map_err(|_| nowhere("there is no such inode"))?;
+    if inode.file_type() != Some(FileType::Regular) || inode.links == 0 {
+        let (mode, links) = (inode.mode, inode.links);
+        return Err((None, format!("mode {mode:06o} with {links} links")));
+    }
+    let mut file = File::new(volume, number, &inode);
+    let (block, bytes) = file.block(0);
+    if block.is_none() || bytes.len() < BLOCK_SIZE {
+        return Err((block, "its header cannot be read".to_owned()));
+    }
+    match Header::decode(bytes, owner, inode.size) {
+        Ok(header) => Ok((file, header)),
+        Err(corrupt) => Err((block, corrupt.problem().to_owned())),
+    }
+}

@@ -1,0 +1,227 @@
+//! The tree of a quota file.
+//!
+//! Every block of it is gone into once, and of the leaves only so many references are followed as
+//! the image could have entries for, so a walk ends on any bytes.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use pext4_ondisk::inode::Inode;
+use pext4_ondisk::quota::{self, BLOCK_SIZE, DEPTH, ENTRIES, ROOT};
+use pext4_ondisk::{BlockNumber, InodeNumber};
+
+use super::Examination;
+use super::catalogue::Kind;
+use super::findings::Place;
+use super::mapping::{Collector, Run};
+use super::quota::Taken;
+use super::volume::Volume;
+
+/// Blocks of a file that are kept at most.
+const MOST_KEPT: usize = 4096;
+
+/// A quota file, read block by block.
+pub(super) struct File<'a> {
+    volume: &'a Volume,
+    number: InodeNumber,
+    runs: Vec<Run>,
+    kept: HashMap<u32, Vec<u8>>,
+}
+
+impl<'a> File<'a> {
+    pub(super) fn new(volume: &'a Volume, number: InodeNumber, inode: &Inode) -> Self {
+        Self {
+            volume,
+            number,
+            runs: Collector::collect(volume, number, inode).runs,
+            kept: HashMap::new(),
+        }
+    }
+
+    /// A block of 1 KiB, and in which of the file system it lies: zeroes in a hole, nothing where
+    /// the device failed.
+    pub(super) fn block(&mut self, number: u32) -> (Option<BlockNumber>, &[u8]) {
+        let per_block = (self.volume.block_size() / BLOCK_SIZE).max(1);
+        let logical = number / u32::try_from(per_block).unwrap_or(1);
+        let within = number as usize % per_block * BLOCK_SIZE;
+        let run = self.place(logical);
+        let block = run.map(|(block, _)| block);
+        if self.kept.len() >= MOST_KEPT {
+            self.kept.clear();
+        }
+        let volume = self.volume;
+        let bytes = self.kept.entry(number).or_insert_with(|| match run {
+            Some((block, false)) => {
+                let bytes = volume.block(block).unwrap_or_default();
+                let part = bytes.get(within..within + BLOCK_SIZE);
+                part.unwrap_or_default().to_vec()
+            }
+            Some((_, true)) | None => vec![0; BLOCK_SIZE],
+        });
+        (block, bytes)
+    }
+
+    /// Where a logical block lies, and whether it reads as zeroes.
+    fn place(&self, logical: u32) -> Option<(BlockNumber, bool)> {
+        let behind = self.runs.partition_point(|run| run.logical <= logical);
+        let run = self.runs.get(behind.checked_sub(1)?)?;
+        let offset = logical - run.logical;
+        let block = run.start.checked_add(offset)?;
+        (offset < run.length).then_some((block, run.unwritten))
+    }
+}
+
+/// An owner's entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) taken: Taken,
+    /// Where it lies.
+    pub(super) block: Option<BlockNumber>,
+    /// Its leaf's number in the file.
+    leaf: u32,
+    /// The owner's number leads to it.
+    is_found: bool,
+}
+
+/// What a tree says.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// By owner.
+    pub(super) entries: BTreeMap<u32, Entry>,
+    /// Parts of the tree were left out.
+    pub(super) is_partial: bool,
+}
+
+/// Reads the tree of a file that has so many blocks.
+pub(super) fn read(examination: &Examination, file: &mut File<'_>, blocks: u32) -> Told {
+    let kibibytes = examination.volume.device.size() / BLOCK_SIZE as u64;
+    let mut walk = Walk {
+        examination,
+        file,
+        blocks,
+        nodes: HashSet::new(),
+        leaves: HashSet::new(),
+        left: kibibytes.saturating_mul(ENTRIES as u64),
+        told: Told::default(),
+    };
+    walk.node(ROOT, 0, 0);
+    walk.miss_entries();
+    walk.told
+}
+
+struct Walk<'a, 'b> {
+    examination: &'a Examination,
+    file: &'a mut File<'b>,
+    blocks: u32,
+    /// Blocks of the tree that were gone into, and leaves that were.
+    nodes: HashSet<u32>,
+    leaves: HashSet<u32>,
+    /// References to leaves that are still followed.
+    left: u64,
+    told: Told,
+}
+
+impl Walk<'_, '_> {
+    fn report(&self, block: Option<BlockNumber>, text: impl FnOnce() -> String) {
+        let mut place = Place::inode(self.file.number);
+        place.block = block.map(BlockNumber::get);
+        self.examination.findings.add(Kind::QuotaTree, place, text);
+    }
+
+    /// The same, of something that is left out for it.
+    fn leave_out(&mut self, block: Option<BlockNumber>, text: impl FnOnce() -> String) {
+        self.told.is_partial = true;
+        self.report(block, text);
+    }
+
+    /// A block of the tree; `prefix` is what it and its parents make of owners' numbers.
+    fn node(&mut self, number: u32, depth: u32, prefix: u32) {
+        let (block, bytes) = self.file.block(number);
+        let references: Vec<u32> = quota::references(bytes).collect();
+        if references.is_empty() {
+            return self.leave_out(block, || {
+                format!("block {number} of the file cannot be read")
+            });
+        }
+        if self.leaves.contains(&number) || !self.nodes.insert(number) {
+            return self.leave_out(block, || {
+                format!("block {number} of the file has two parents")
+            });
+        }
+        let used = (0..).zip(references).filter(|&(_, child)| child != 0);
+        for (slot, child) in used {
+            let prefix = prefix << 8 | slot;
+            if child >= self.blocks {
+                let all = self.blocks;
+                self.leave_out(block, || {
+                    format!("block {number} of the file leads to block {child} of {all}")
+                });
+            } else if depth + 1 < DEPTH {
+                self.node(child, depth + 1, prefix);
+            } else {
+                self.leaf(child, prefix);
+            }
+        }
+    }
+
+    /// The leaf that an owner's number leads to.
+    fn leaf(&mut self, number: u32, id: u32) {
+        let Some(left) = self.left.checked_sub(1) else {
+            self.told.is_partial = true;
+            return;
+        };
+        self.left = left;
+        let (block, bytes) = self.file.block(number);
+        if self.leaves.insert(number) {
+            let entries: Vec<quota::Entry> = quota::entries(bytes).collect();
+            if bytes.is_empty() {
+                self.leave_out(block, || {
+                    format!("block {number} of the file cannot be read")
+                });
+            }
+            for entry in entries {
+                self.entry(number, block, entry);
+            }
+            if self.nodes.contains(&number) {
+                self.report(block, || {
+                    format!("block {number} of the file has two parents")
+                });
+            }
+        }
+        match self.told.entries.get_mut(&id) {
+            Some(entry) if entry.leaf == number => entry.is_found = true,
+            _ => self.report(block, || {
+                format!("number {id} leads to block {number} of the file, where it has no entry")
+            }),
+        }
+    }
+
+    fn entry(&mut self, leaf: u32, block: Option<BlockNumber>, entry: quota::Entry) {
+        let new = Entry {
+            taken: Taken {
+                space: entry.space,
+                inodes: entry.inodes,
+            },
+            block,
+            leaf,
+            is_found: false,
+        };
+        let id = entry.id;
+        if self.told.entries.insert(id, new).is_some() {
+            self.report(block, || format!("number {id} has two entries"));
+        }
+    }
+
+    /// Says which entries nobody will find.
+    fn miss_entries(&self) {
+        let lost = self
+            .told
+            .entries
+            .iter()
+            .filter(|(_, entry)| !entry.is_found);
+        for (id, entry) in lost.filter(|_| !self.told.is_partial) {
+            self.report(entry.block, || {
+                format!("nothing leads to the entry of number {id}")
+            });
+        }
+    }
+}

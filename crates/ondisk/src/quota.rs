@@ -1,0 +1,247 @@
+//! Quota files: what each user, group or project takes of the space and of the inodes.
+//!
+//! A file of blocks of 1 KiB, whatever the file system's blocks are. Block 0 is the header; block 1
+//! is the root of a tree of four levels, each of 256 numbers of blocks, one level a byte of the
+//! owner's number from the highest down. The last level leads to leaves, that hold up to fourteen
+//! entries of any owners, in no order. What is known of the layout was seen in files that mke2fs
+//! and e2fsck 1.47 wrote (format `vfsv1`, version 1).
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::corrupt::Corrupt;
+
+/// Bytes of a block of a quota file.
+pub const BLOCK_SIZE: usize = 1024;
+/// The block at which the tree begins.
+pub const ROOT: u32 = 1;
+/// Levels of the tree above its leaves.
+pub const DEPTH: u32 = 4;
+/// Numbers of blocks in a block of the tree.
+pub const REFERENCES: usize = BLOCK_SIZE / 4;
+/// Entries of a leaf.
+pub const ENTRIES: usize = (BLOCK_SIZE - LEAF_HEADER) / ENTRY;
+
+const STRUCTURE: &str = "quota file";
+const VERSION: u32 = 1;
+const LEAF_HEADER: usize = 16;
+const ENTRY: usize = 72;
+
+/// Whose usage a file counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// Users.
+    User,
+    /// Groups.
+    Group,
+    /// Projects.
+    Project,
+}
+
+impl Owner {
+    /// All of them, in the order of the format.
+    pub const ALL: [Self; 3] = [Self::User, Self::Group, Self::Project];
+
+    /// The first word of the file.
+    #[must_use]
+    pub const fn magic(self) -> u32 {
+        match self {
+            Self::User => 0xD9C0_1F11,
+            Self::Group => 0xD9C0_1927,
+            Self::Project => 0xD9C0_3F14,
+        }
+    }
+
+    /// The word for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Group => "group",
+            Self::Project => "project",
+        }
+    }
+}
+
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawHeader {
+    dqh_magic: U32,
+    dqh_version: U32,
+    dqi_bgrace: U32,
+    dqi_igrace: U32,
+    dqi_flags: U32,
+    dqi_blocks: U32,
+    dqi_free_blk: U32,
+    dqi_free_entry: U32,
+}
+
+const _: () = assert!(std::mem::size_of::<RawHeader>() == 32);
+
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawLeafHeader {
+    dqdh_next_free: U32,
+    dqdh_prev_free: U32,
+    dqdh_entries: U16,
+    dqdh_pad1: U16,
+    dqdh_pad2: U32,
+}
+
+const _: () = assert!(std::mem::size_of::<RawLeafHeader>() == LEAF_HEADER);
+
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawEntry {
+    dqb_id: U32,
+    dqb_pad: U32,
+    dqb_ihardlimit: U64,
+    dqb_isoftlimit: U64,
+    dqb_curinodes: U64,
+    dqb_bhardlimit: U64,
+    dqb_bsoftlimit: U64,
+    dqb_curspace: U64,
+    dqb_btime: U64,
+    dqb_itime: U64,
+}
+
+const _: () = assert!(std::mem::size_of::<RawEntry>() == ENTRY);
+
+/// What a header says of its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Blocks of the file, this one and the root of the tree included.
+    pub blocks: u32,
+}
+
+impl Header {
+    /// Decodes the first block of a file of `size` bytes.
+    ///
+    /// # Errors
+    /// [`Corrupt`] where magic number or version are others, or where it speaks of blocks that
+    /// the file has not.
+    pub fn decode(block: &[u8], owner: Owner, size: u64) -> Result<Self, Corrupt> {
+        let corrupt = |problem| Err(Corrupt::new(STRUCTURE, problem));
+        let Ok((raw, _)) = RawHeader::read_from_prefix(block) else {
+            return corrupt(format!("{} bytes", block.len()));
+        };
+        let (magic, version) = (raw.dqh_magic.get(), raw.dqh_version.get());
+        if magic != owner.magic() {
+            return corrupt(format!(
+                "magic is {magic:#010X}, not {:#010X}",
+                owner.magic()
+            ));
+        }
+        if version != VERSION {
+            return corrupt(format!("version {version}, not {VERSION}"));
+        }
+        let blocks = raw.dqi_blocks.get();
+        if u64::from(blocks) > size.div_ceil(BLOCK_SIZE as u64) {
+            return corrupt(format!("{blocks} blocks in {size} bytes"));
+        }
+        let free = [raw.dqi_free_blk.get(), raw.dqi_free_entry.get()];
+        if let Some(first) = free.into_iter().find(|&first| first >= blocks) {
+            return corrupt(format!(
+                "block {first} of {blocks} is the first of a free list"
+            ));
+        }
+        Ok(Self { blocks })
+    }
+}
+
+/// The numbers of blocks in a block of the tree; 0 leads nowhere.
+pub fn references(block: &[u8]) -> impl Iterator<Item = u32> {
+    let (words, _) = block.as_chunks::<4>();
+    words
+        .iter()
+        .take(REFERENCES)
+        .map(|word| u32::from_le_bytes(*word))
+}
+
+/// What an owner takes, by an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The owner's number.
+    pub id: u32,
+    /// Bytes of blocks.
+    pub space: u64,
+    /// Inodes.
+    pub inodes: u64,
+}
+
+/// The entries of a leaf. A place of zeroes is empty; an owner 0 without anything has a time there,
+/// so as not to look empty.
+pub fn entries(block: &[u8]) -> impl Iterator<Item = Entry> {
+    let places = block.get(LEAF_HEADER..).unwrap_or_default();
+    places
+        .chunks_exact(ENTRY)
+        .take(ENTRIES)
+        .filter(|place| place.iter().any(|&byte| byte != 0))
+        .filter_map(|place| RawEntry::read_from_bytes(place).ok())
+        .map(|raw| Entry {
+            id: raw.dqb_id.get(),
+            space: raw.dqb_curspace.get(),
+            inodes: raw.dqb_curinodes.get(),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BLOCK_SIZE, ENTRIES, Entry, Header, Owner, entries, references};
+
+    /// The header that mke2fs 1.47 writes into a user's file.
+    const HEADER: [u32; 8] = [0xD9C0_1F11, 1, 604_800, 604_800, 0, 6, 0, 5];
+
+    fn header(words: [u32; 8]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn headers_are_of_their_owner_and_speak_of_their_file() {
+        let decode = |words, size| Header::decode(&header(words), Owner::User, size);
+        assert_eq!(decode(HEADER, 6144).expect("sound").blocks, 6);
+        assert_eq!(decode(HEADER, 5121).expect("begun").blocks, 6);
+        let problem = |words, size| {
+            let corrupt = decode(words, size).expect_err("not sound");
+            corrupt.problem().to_owned()
+        };
+        assert_eq!(problem(HEADER, 5120), "6 blocks in 5120 bytes");
+        for (word, value, says) in [
+            (0, 0xD9C0_1927, "magic is 0xD9C01927, not 0xD9C01F11"),
+            (1, 0, "version 0, not 1"),
+            (6, 6, "block 6 of 6 is the first of a free list"),
+            (7, 77, "block 77 of 6 is the first of a free list"),
+            (5, 0, "block 0 of 0 is the first of a free list"),
+        ] {
+            let mut words = HEADER;
+            words[word] = value;
+            assert_eq!(problem(words, 6144), says);
+        }
+        assert!(Header::decode(&[0; 31], Owner::User, 6144).is_err());
+    }
+
+    #[test]
+    fn leaves_have_fourteen_places_and_zeroes_are_empty_ones() {
+        let mut leaf = vec![0; BLOCK_SIZE];
+        assert_eq!(entries(&leaf).count(), 0);
+        assert_eq!(ENTRIES, 14);
+        let mut put = |place: usize, at: usize, value: u64| {
+            let at = 16 + place * 72 + at;
+            leaf[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        };
+        put(13, 0, 300);
+        put(13, 24, 2);
+        put(13, 48, 12_288);
+        // An owner 0 without anything.
+        put(1, 64, 1);
+        let found: Vec<Entry> = entries(&leaf).collect();
+        let entry = |id, space, inodes| Entry { id, space, inodes };
+        assert_eq!(found, [entry(0, 0, 0), entry(300, 12_288, 2)]);
+        assert_eq!(entries(&leaf[..100]).count(), 0);
+        assert_eq!(references(&leaf).count(), 256);
+        assert_eq!(
+            references(&leaf).position(|number| number == 300),
+            Some(238)
+        );
+    }
+}
