@@ -24,7 +24,7 @@ use crate::checksum::crc32c;
 use crate::corrupt::Corrupt;
 use crate::number::{BlockNumber, InodeNumber};
 
-use list::{ENTRY_SIZE, Encoded, TERMINATOR_SIZE, decode_list};
+use list::{ENTRY_SIZE, Encoded, Region, TERMINATOR_SIZE, decode_list};
 pub use name::{INDEX_SYSTEM, full_name, is_bare_prefix, is_visible, split_name};
 
 /// First word of a block and of an inode's list.
@@ -224,7 +224,7 @@ impl Block {
     /// What is wrong with the header or an entry.
     pub fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
         let references = references(bytes)?;
-        let attributes = decode_list(bytes, BLOCK_HEADER_SIZE, BLOCK_STRUCTURE)?;
+        let attributes = decode_list(Region::whole(bytes), BLOCK_HEADER_SIZE, BLOCK_STRUCTURE)?;
         Ok(Self {
             references,
             attributes,
@@ -275,6 +275,21 @@ impl Content {
     #[must_use]
     pub fn hash(&self) -> u32 {
         content_hash(self.list.front())
+    }
+
+    /// The attributes.
+    ///
+    /// # Errors
+    ///
+    /// None, if the content was made here.
+    pub fn attributes(&self) -> Result<Vec<Attribute>, Corrupt> {
+        decode_list(self.list.region(), BLOCK_HEADER_SIZE, BLOCK_STRUCTURE)
+    }
+
+    /// Whether another content has the same attributes: how many inodes it serves does not count.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.hash() == other.hash() && self.list.is_same(&other.list, BLOCK_HEADER_SIZE)
     }
 
     /// Whether a block holds these attributes, where they are put by [`Self::put_into`]: how many inodes they
@@ -381,7 +396,7 @@ pub fn verify_block(seed: u32, block: BlockNumber, bytes: &[u8]) -> Result<(), C
 /// What is wrong with an entry.
 pub fn decode_inode_area(area: &[u8]) -> Result<Vec<Attribute>, Corrupt> {
     match area.strip_prefix(&MAGIC.to_le_bytes()) {
-        Some(list) => decode_list(list, 0, INODE_STRUCTURE),
+        Some(list) => decode_list(Region::whole(list), 0, INODE_STRUCTURE),
         None => Ok(Vec::new()),
     }
 }

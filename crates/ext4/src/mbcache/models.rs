@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use pext4_block::{Buffer, Cache, CountedApart, RamDevice};
-use pext4_ondisk::xattr::MAX_REFERENCES;
+use pext4_ondisk::xattr::{Attribute, Block, Content, MAX_REFERENCES};
 use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::{thread, topology};
 
@@ -120,10 +120,20 @@ fn the_last_reference_is_given_once_and_a_place_that_comes_free_is_seen() {
     });
 }
 
+fn wanted() -> Content {
+    let block = Block {
+        references: 1,
+        attributes: vec![Attribute::new(1, b"a", b"value")],
+    };
+    block.content(4096).expect("it fits")
+}
+
 fn begin(counts: &OwnCounts, buffer: &Arc<Buffer>) {
     let number = counts.begin(buffer);
     let tid = Tid(1);
-    buffer.write().counted_apart = Some(CountedApart { tid, number });
+    let mut state = buffer.write();
+    wanted().put_into(state.page.make_mut());
+    state.counted_apart = Some(CountedApart { tid, number });
 }
 
 #[test]
@@ -134,7 +144,7 @@ fn what_cores_counted_for_themselves_adds_up() {
         let counts = Arc::new(OwnCounts::new(true));
         begin(&counts, &buffer);
         let use_it = |counts: &OwnCounts| {
-            if !counts.take(buffer.block(), |_| true) {
+            if !counts.take(buffer.block(), &wanted()) {
                 let state = buffer.write();
                 assert_eq!(counts.meet_taking(&buffer, &state), 0);
             }
@@ -180,7 +190,7 @@ fn threads_of_one_core_take_and_leave_a_block_that_it_has_met() {
                 counts.met(block).expect("its core has").leave();
             })
         };
-        assert!(counts.take(buffer.block(), |_| true));
+        assert!(counts.take(buffer.block(), &wanted()));
         other.join().expect("it does not panic");
         assert_eq!(counts.take_all(1)[0].change, -1);
     });

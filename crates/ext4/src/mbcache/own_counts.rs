@@ -33,10 +33,10 @@
 
 use std::sync::Arc;
 
-use pext4_block::{Buffer, BufferState, Page};
+use pext4_block::{Buffer, BufferState};
 use pext4_jbd2::in_parts;
-use pext4_ondisk::BlockNumber;
-use pext4_ondisk::xattr::MAX_REFERENCES;
+use pext4_ondisk::xattr::{Attribute, Block, Content, MAX_REFERENCES};
+use pext4_ondisk::{BlockNumber, Corrupt};
 use pext4_sync::atomic::{AtomicI32, AtomicU8, AtomicU32, Ordering};
 use pext4_sync::hash::NumberMap;
 use pext4_sync::{CachePadded, Class, Mutex, Sharded};
@@ -89,11 +89,13 @@ struct Core {
 /// Takings less leavings of blocks with numbers side by side.
 type Counts = CachePadded<[AtomicI32; COUNTS]>;
 
-/// A block that this core has met. Its core alone holds this, so that no count is shared, and reads the bytes
-/// without a lock, as nothing in them changes but how many use them.
+/// A block that this core has met. Its core alone holds this, so that no count is shared, and reads the content
+/// without a lock, as nothing in the block changes but how many use it. A copy: the bytes themselves begin at
+/// multiples of the block's size, and a cache has few places for what lies so.
 pub struct Met {
-    /// Its bytes, with the count they had.
-    pub page: Page,
+    /// None if it is not sound, or has no room for how it would be written here. Who wants such a block asks
+    /// for the block itself.
+    content: Option<Content>,
     counts: Arc<Counts>,
     place: usize,
 }
@@ -107,6 +109,16 @@ pub struct Sum {
 }
 
 impl Met {
+    /// The attributes in the block.
+    ///
+    /// # Errors
+    ///
+    /// If they are not sound.
+    pub fn attributes(&self) -> Result<Vec<Attribute>, Corrupt> {
+        let content = self.content.as_ref();
+        content.map_or(Ok(Vec::new()), Content::attributes)
+    }
+
     /// Notes a leaving, under a handle of the transaction in which the core has met the block.
     pub fn leave(&self) {
         self.count().fetch_sub(1, Ordering::Relaxed);
@@ -158,17 +170,20 @@ impl OwnCounts {
         number
     }
 
-    /// A block that this core has met.
+    /// A block that this core has met, if its content is known.
     pub fn met(&self, block: BlockNumber) -> Option<Arc<CachePadded<Met>>> {
-        self.here(block, Arc::clone)
+        let met = |met: &Arc<CachePadded<Met>>| met.content.is_some().then(|| Arc::clone(met));
+        self.here(block, met).flatten()
     }
 
-    /// Notes a taking, under a handle, of a block whose bytes are what is wanted; false if they are not, if this
-    /// core has not met the block, or notes as many as it may.
-    pub fn take(&self, block: BlockNumber, is_wanted: impl FnOnce(&[u8]) -> bool) -> bool {
+    /// Notes a taking, under a handle, of a block whose content is this; false if it is not, if this core has
+    /// not met the block, or notes as many as it may.
+    pub fn take(&self, block: BlockNumber, wanted: &Content) -> bool {
         let most = self.most;
         let noted = self.here(block, |met| {
-            let may = met.count().load(Ordering::Relaxed) < most && is_wanted(&met.page);
+            let is_wanted = |content: &Content| content.is_same(wanted);
+            let may = met.count().load(Ordering::Relaxed) < most
+                && met.content.as_ref().is_some_and(is_wanted);
             if may {
                 met.count().fetch_add(1, Ordering::Relaxed);
             }
@@ -304,7 +319,7 @@ impl Core {
     }
 
     /// A block that this core has met now, if not before.
-    fn meet(&mut self, block: BlockNumber, page: &Page, number: usize) -> &Met {
+    fn meet(&mut self, block: BlockNumber, page: &[u8], number: usize) -> &Met {
         let all = &mut self.counts;
         self.met.entry(block).or_insert_with(|| {
             let (at, place) = (number / COUNTS, number % COUNTS);
@@ -314,10 +329,15 @@ impl Core {
             let zeroes = || CachePadded::new(std::array::from_fn(|_| AtomicI32::new(0)));
             let counts = all[at].get_or_insert_with(|| Arc::new(zeroes()));
             Arc::new(CachePadded::new(Met {
-                page: page.clone(),
+                content: content_of(page),
                 counts: Arc::clone(counts),
                 place,
             }))
         })
     }
+}
+
+fn content_of(block: &[u8]) -> Option<Content> {
+    let decoded = Block::decode(block).ok()?;
+    decoded.content(block.len()).ok()
 }

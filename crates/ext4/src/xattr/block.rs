@@ -85,8 +85,9 @@ pub(super) fn attributes(inodes: &Inodes, block: BlockNumber) -> Result<(Known, 
     let decode =
         |bytes: &[u8]| xattr::Block::decode(bytes).map_err(|corrupt| corrupt.in_block(block));
     if let Some(met) = inodes.attribute_blocks.own_counts().met(block) {
-        let decoded = decode(&met.page)?;
-        return Ok((Known::Met(met), decoded.attributes));
+        let attributes = met.attributes();
+        let attributes = attributes.map_err(|corrupt| corrupt.in_block(block))?;
+        return Ok((Known::Met(met), attributes));
     }
     let buffer = read(inodes, block)?;
     let state = buffer.read();

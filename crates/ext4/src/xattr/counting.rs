@@ -40,7 +40,7 @@ pub(super) fn take_noted(
     content: &Content,
 ) -> bool {
     let counts = inodes.attribute_blocks.own_counts();
-    let taken = counts.take(block, |bytes| content.is_in(bytes));
+    let taken = counts.take(block, content);
     if taken {
         handle.note_change();
     }

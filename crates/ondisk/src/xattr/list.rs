@@ -82,6 +82,22 @@ impl Encoded {
         &mut self.bytes[..self.front]
     }
 
+    /// It, to be decoded.
+    pub fn region(&self) -> Region<'_> {
+        Region {
+            bytes: &self.bytes,
+            front: self.front,
+            gap: self.size - self.bytes.len(),
+        }
+    }
+
+    /// Whether this is the same list, but for its first `start` bytes.
+    pub fn is_same(&self, other: &Self, start: usize) -> bool {
+        self.size == other.size
+            && self.front == other.front
+            && self.bytes[start..] == other.bytes[start..]
+    }
+
     /// Whether a region holds this, but for its first `start` bytes and the gap.
     pub fn is_in(&self, region: &[u8], start: usize) -> bool {
         let (front, back) = self.bytes.split_at(self.front);
@@ -113,9 +129,39 @@ fn extend_padded(bytes: &mut Vec<u8>, something: &[u8]) {
     bytes.extend_from_slice(&[0; WORD][..padding]);
 }
 
+/// A list as it is read: whole, or without its gap.
+#[derive(Clone, Copy)]
+pub(super) struct Region<'a> {
+    bytes: &'a [u8],
+    /// Where the gap is, if it is left out.
+    front: usize,
+    /// Bytes of it.
+    gap: usize,
+}
+
+impl<'a> Region<'a> {
+    /// All of its bytes are there.
+    pub fn whole(bytes: &'a [u8]) -> Self {
+        Self {
+            bytes,
+            front: bytes.len(),
+            gap: 0,
+        }
+    }
+
+    fn from(&self, at: usize) -> &'a [u8] {
+        self.bytes[..self.front].get(at..).unwrap_or_default()
+    }
+
+    fn value(&self, start: usize, end: usize) -> Option<&'a [u8]> {
+        let (start, end) = (start.checked_sub(self.gap)?, end.checked_sub(self.gap)?);
+        self.bytes.get(start..end)
+    }
+}
+
 /// The entries of a list, one after the other; it ends with the terminator or the first error.
 struct Entries<'a> {
-    region: &'a [u8],
+    region: Region<'a>,
     at: usize,
     structure: &'static str,
 }
@@ -123,7 +169,7 @@ struct Entries<'a> {
 impl<'a> Entries<'a> {
     /// The next entry and its name.
     fn next(&mut self) -> Result<Option<(RawEntry, &'a [u8])>, Corrupt> {
-        let rest = self.region.get(self.at..).unwrap_or_default();
+        let rest = self.region.from(self.at);
         let Some(word) = rest.first_chunk::<TERMINATOR_SIZE>() else {
             let problem = "the list of entries has no end";
             return Err(Corrupt::new(self.structure, problem));
@@ -153,7 +199,7 @@ impl<'a> Entries<'a> {
 /// Reads the list whose entries begin at `start` and whose values are placed relative to the start
 /// of `region`.
 pub(super) fn decode_list(
-    region: &[u8],
+    region: Region<'_>,
     start: usize,
     structure: &'static str,
 ) -> Result<Vec<Attribute>, Corrupt> {
@@ -199,13 +245,13 @@ fn check_disjoint(mut ranges: Vec<(usize, usize)>, structure: &'static str) -> R
 fn decode_entry(
     raw: &RawEntry,
     name: &[u8],
-    region: &[u8],
+    region: Region<'_>,
     values_from: usize,
     structure: &'static str,
 ) -> Result<Attribute, Corrupt> {
     let value = match (raw.e_value_inum.get(), value_range(raw)) {
         (0, None) => Value::Here(Box::default()),
-        (0, Some((start, end))) => match region.get(start..end) {
+        (0, Some((start, end))) => match region.value(start, end) {
             Some(bytes) if start >= values_from => Value::Here(bytes.into()),
             _ => {
                 let problem = format!("a value at {start}..{end} leaves the room for values");
@@ -230,13 +276,11 @@ fn decode_entry(
 /// The hash, of which a value that ends inside a word has the bytes behind it up to the word's end.
 /// They are zero but where somebody left others there; they are not kept, so one that is right with
 /// them becomes the one that is right without.
-fn without_padding(raw: &RawEntry, name: &[u8], region: &[u8], hash: u32) -> u32 {
+fn without_padding(raw: &RawEntry, name: &[u8], region: Region<'_>, hash: u32) -> u32 {
     let Some((start, end)) = value_range(raw).filter(|_| raw.e_value_inum.get() == 0) else {
         return hash;
     };
-    let bytes = region
-        .get(start..)
-        .and_then(|rest| rest.get(..padded(end - start)));
+    let bytes = region.value(start, start.saturating_add(padded(end - start)));
     match bytes {
         Some(bytes) if bytes[end - start..].iter().any(|&byte| byte != 0) => {
             let is_right =

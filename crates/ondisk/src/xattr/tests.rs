@@ -204,6 +204,27 @@ fn names_split_and_join() {
 }
 
 #[test]
+fn a_content_without_its_gap_holds_what_its_block_does() {
+    for odd in [&b""[..], b"1", b"12345", &[7; 300]] {
+        let mut all = list();
+        all.push(Attribute::new(1, b"odd", odd));
+        let content = block(all.clone()).content(1024).expect("it fits");
+        let mut bytes = vec![0xFF; 1024];
+        content.put_into(&mut bytes);
+        let decoded = Block::decode(&bytes).expect("sound").attributes;
+        assert_eq!(content.attributes().expect("sound"), decoded);
+        let again = Block {
+            references: 77,
+            attributes: decoded,
+        };
+        assert!(content.is_same(&again.content(1024).expect("it fits")));
+        assert!(!content.is_same(&again.content(2048).expect("it fits")));
+        all.pop();
+        assert!(!content.is_same(&block(all).content(1024).expect("it fits")));
+    }
+}
+
+#[test]
 fn every_byte_of_a_block_counts_but_its_users_its_checksum_and_the_gap() {
     let content = block(list()).content(1024).expect("it fits");
     let mut bytes = vec![0xFF; 1024];
