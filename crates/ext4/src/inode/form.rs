@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use pext4_jbd2::Handle;
 use pext4_ondisk::extent::{self, Extent, Node};
+use pext4_ondisk::indirect::{self, DIRECT, MAX_DEPTH};
 use pext4_ondisk::inode::InodeFlags;
-use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock, indirect};
+use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
 
 use crate::error::{Refusal, Result};
 use crate::inode::mapping::placed;
@@ -20,10 +21,8 @@ use crate::store::Store;
 /// The root of a map.
 pub(crate) type Root = [u8; extent::ROOT_SIZE];
 
-/// Pointers that lead to data.
-const DIRECT: usize = 12;
 /// Pointers in a root, those to pointer blocks included.
-const POINTERS: usize = 15;
+const POINTERS: usize = DIRECT + MAX_DEPTH;
 
 impl Inodes {
     /// The root that the file's map would have in the other form. The caller holds the file's lock.

@@ -146,7 +146,7 @@ fn what_cores_counted_for_themselves_adds_up() {
         let use_it = |counts: &OwnCounts| {
             if !counts.take(buffer.block(), &wanted()) {
                 let state = buffer.write();
-                assert_eq!(counts.meet_taking(&buffer, &state), 0);
+                assert_eq!(counts.meet_taking(&buffer, &state, &wanted()), 0);
             }
             assert!(counts.met(buffer.block()).is_some(), "this core has");
         };

@@ -116,7 +116,8 @@ impl Met {
     /// If they are not sound.
     pub fn attributes(&self) -> Result<Vec<Attribute>, Corrupt> {
         let content = self.content.as_ref();
-        content.map_or(Ok(Vec::new()), Content::attributes)
+        let unknown = || Corrupt::new("attribute block", "its content is not known");
+        content.ok_or_else(unknown)?.attributes()
     }
 
     /// Notes a leaving, under a handle of the transaction in which the core has met the block.
@@ -192,11 +193,12 @@ impl OwnCounts {
         noted == Some(true)
     }
 
-    /// Notes a taking of a block that is counted apart, has room, and is locked by the caller. Answers how
-    /// many takings that were noted before are now to be added to its count.
-    pub fn meet_taking(&self, buffer: &Arc<Buffer>, state: &BufferState) -> u32 {
+    /// Notes a taking of a block that is counted apart, has room and this content, and is locked by the
+    /// caller. Answers how many takings that were noted before are now to be added to its count.
+    pub fn meet_taking(&self, buffer: &Arc<Buffer>, state: &BufferState, content: &Content) -> u32 {
         let most = self.most;
-        self.meet(buffer, state, |met| {
+        let content = || Some(content.clone());
+        self.meet(buffer, state, content, |met| {
             // Others can only leave meanwhile.
             let is_full = met.count().load(Ordering::Relaxed) >= most;
             let added = if is_full { 1 - most } else { 1 };
@@ -207,7 +209,7 @@ impl OwnCounts {
 
     /// Notes a leaving of a block that is counted apart and locked by the caller.
     pub fn meet_leaving(&self, buffer: &Arc<Buffer>, state: &BufferState) {
-        self.meet(buffer, state, |met| met.leave());
+        self.meet(buffer, state, || content_of(&state.page), Met::leave);
     }
 
     /// Everything that was noted, and forgets it. The transaction is closed.
@@ -250,11 +252,12 @@ impl OwnCounts {
         &self,
         buffer: &Arc<Buffer>,
         state: &BufferState,
+        content: impl FnOnce() -> Option<Content>,
         change: impl FnOnce(&Met) -> R,
     ) -> R {
         let apart = state.counted_apart;
         let number = apart.expect("who meets here has seen that it is").number;
-        self.in_present(|core| change(core.meet(buffer.block(), &state.page, number as usize)))
+        self.in_present(|core| change(core.meet(buffer.block(), content, number as usize)))
     }
 
     /// Does something to this core's notes of the running transaction.
@@ -319,7 +322,12 @@ impl Core {
     }
 
     /// A block that this core has met now, if not before.
-    fn meet(&mut self, block: BlockNumber, page: &[u8], number: usize) -> &Met {
+    fn meet(
+        &mut self,
+        block: BlockNumber,
+        content: impl FnOnce() -> Option<Content>,
+        number: usize,
+    ) -> &Met {
         let all = &mut self.counts;
         self.met.entry(block).or_insert_with(|| {
             let (at, place) = (number / COUNTS, number % COUNTS);
@@ -329,7 +337,7 @@ impl Core {
             let zeroes = || CachePadded::new(std::array::from_fn(|_| AtomicI32::new(0)));
             let counts = all[at].get_or_insert_with(|| Arc::new(zeroes()));
             Arc::new(CachePadded::new(Met {
-                content: content_of(page),
+                content: content(),
                 counts: Arc::clone(counts),
                 place,
             }))

@@ -226,7 +226,7 @@ fn take(
     if buffer.is_discarded() {
         return Attempt::Unfit;
     }
-    if counting::take(blocks, handle, candidate, buffer, &mut state) {
+    if counting::take(blocks, handle, candidate, buffer, &mut state, content) {
         Attempt::Shared
     } else {
         Attempt::Unfit

@@ -47,7 +47,7 @@ pub(super) fn take_noted(
     taken
 }
 
-/// Counts an inode in at a candidate that may be taken, whose state is locked; false if it serves all it
+/// Counts an inode in at a candidate that may be taken and has this content, whose state is locked; false if it serves all it
 /// may for now.
 pub(super) fn take(
     blocks: &SharedBlocks,
@@ -55,6 +55,7 @@ pub(super) fn take(
     candidate: &Candidate<'_>,
     buffer: &Arc<Buffer>,
     state: &mut BufferState,
+    content: &Content,
 ) -> bool {
     let has_room = has_room(blocks, state);
     if has_room && another_counted(state) {
@@ -70,7 +71,7 @@ pub(super) fn take(
         blocks.set_reusable(candidate.block(), &state.page, false);
         return false;
     }
-    let noted_before = blocks.own_counts().meet_taking(buffer, state);
+    let noted_before = blocks.own_counts().meet_taking(buffer, state, content);
     if noted_before > 0 {
         let bytes = handle.edit_locked(buffer, state, seal::xattr_block());
         add_references(bytes, i64::from(noted_before));

@@ -9,10 +9,9 @@ use super::catalogue::Kind;
 use super::findings::Place;
 use super::inodes::{Directory, DirectoryRun, Gathered, State};
 use super::mapping::{self, Run, Visitor};
-use super::volume::decode_leniently;
+use super::volume::{EXTRA_SIZE_AT, decode_leniently};
 use super::{Examination, attributes, content, special};
 
-const EXTRA_SIZE_AT: usize = 0x80;
 const OBSOLETE_ADDRESS_AT: usize = 0x70;
 /// From this size on a file needs the `large_file` feature.
 const LARGE: u64 = 1 << 31;

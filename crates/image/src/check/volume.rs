@@ -16,7 +16,7 @@ use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber};
 
 /// Where an inode's slot has the size of its extra part.
-const EXTRA_SIZE_AT: usize = 0x80;
+pub(super) const EXTRA_SIZE_AT: usize = 0x80;
 
 /// What a group's descriptor says, in few bytes: there may be hundreds of thousands.
 #[derive(Clone, Copy, Debug, Default)]
