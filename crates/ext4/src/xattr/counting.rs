@@ -47,8 +47,8 @@ pub(super) fn take_noted(
     taken
 }
 
-/// Counts an inode in at a candidate that may be taken and has this content, whose state is locked; false if it serves all it
-/// may for now.
+/// Counts an inode in at a candidate that may be taken and has this content, whose state is locked; false if
+/// it serves all it may for now.
 pub(super) fn take(
     blocks: &SharedBlocks,
     handle: &mut Handle<'_>,
