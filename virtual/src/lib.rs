@@ -8,8 +8,12 @@ pub mod measure;
 pub mod parts;
 
 #[cfg(feature = "cores")]
+pub mod hand_over;
+#[cfg(feature = "cores")]
 pub mod machines;
 #[cfg(feature = "cores")]
 pub mod run;
 #[cfg(feature = "cores")]
 pub mod theory;
+#[cfg(feature = "cores")]
+mod waiting;

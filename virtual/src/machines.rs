@@ -4,14 +4,11 @@
 //! exchange it by compare-and-swap, as `core-to-core-latency` measures them
 //! (<https://github.com/nviennot/core-to-core-latency>, its README unless said otherwise).
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-
-use anyhow::{Context, Result, bail};
-use crossbeam_utils::CachePadded;
+use anyhow::{Result, bail};
 use pext4_sync::virtual_cores::Model;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::hand_over::{measured_further, measured_transfer};
+use crate::waiting::measured_waiting;
 
 /// A machine by name.
 pub struct Named {
@@ -86,7 +83,7 @@ const PRESETS: [Preset; 4] = [
 /// # Errors
 /// There is none of that name; the text lists what there is.
 pub fn find(name: &str, processors: usize) -> Result<Named> {
-    let wake = measured_wake();
+    let waiting = measured_waiting();
     let further = measured_further().ok();
     let further_source = match further {
         Some(_) => "measured on this machine",
@@ -116,7 +113,7 @@ pub fn find(name: &str, processors: usize) -> Result<Named> {
                 across: preset.across * NANOSECOND,
                 far: preset.far * NANOSECOND,
                 further: further.unwrap_or(preset.near * NANOSECOND),
-                wake,
+                waiting,
             },
         });
     }
@@ -146,151 +143,9 @@ pub fn find(name: &str, processors: usize) -> Result<Named> {
         source,
         further_source,
         model: Model {
-            wake,
+            waiting,
             further: further.unwrap_or(transfer),
             ..Model::uniform(processors, transfer)
         },
     })
-}
-
-/// Puts the calling thread on one processor.
-fn pin(processor: usize) -> Result<()> {
-    let mut set = CpuSet::new();
-    set.set(processor);
-    sched_setaffinity(None, &set).context("choosing a processor")
-}
-
-/// Picoseconds for a line to go from one processor of this machine to another and be written
-/// there.
-///
-/// # Errors
-/// There is one processor.
-pub fn measured_transfer() -> Result<u64> {
-    exchange(0)
-}
-
-/// Picoseconds for each line more of several that one processor of this machine asks another for,
-/// knowing all their addresses: how well a core's misses overlap. The published figures are of one
-/// line at a time, so this is used for all machines.
-///
-/// # Errors
-/// There is one processor.
-pub fn measured_further() -> Result<u64> {
-    const MANY: usize = 16;
-    let (one, many) = (exchange(1)?, exchange(MANY)?);
-    Ok(many.saturating_sub(one) / (MANY as u64 - 1))
-}
-
-/// What two threads hand to and fro: whose turn it is, and what both write in their turn.
-struct Exchanged {
-    turn: CachePadded<AtomicU64>,
-    lines: Vec<CachePadded<AtomicU64>>,
-    is_over: AtomicBool,
-}
-
-impl Exchanged {
-    /// Changes every line, as plain memory is changed.
-    fn write(&self) {
-        for line in &self.lines {
-            line.store(line.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Picoseconds of one way between two processors of the word that says whose turn it is, with so
-/// many lines that change hands with it: half of what a round trip takes, the best of many batches.
-fn exchange(lines: usize) -> Result<u64> {
-    const TRIPS: u64 = 2000;
-    const BATCHES: usize = 200;
-    let [first, second] = two_processors()?;
-    let exchanged = Arc::new(Exchanged {
-        turn: CachePadded::new(AtomicU64::new(0)),
-        lines: (0..lines).map(|_| CachePadded::default()).collect(),
-        is_over: AtomicBool::new(false),
-    });
-    let other = Arc::clone(&exchanged);
-    let partner = std::thread::spawn(move || {
-        let _ = pin(second);
-        while !other.is_over.load(Ordering::Relaxed) {
-            let seen = other.turn.load(Ordering::Acquire);
-            if seen % 2 == 1 {
-                other.write();
-                let _ = other.turn.compare_exchange(
-                    seen,
-                    seen + 1,
-                    Ordering::AcqRel,
-                    Ordering::Relaxed,
-                );
-            }
-        }
-    });
-    let player = std::thread::spawn(move || {
-        let _ = pin(first);
-        let mut times: Vec<Duration> = (0..BATCHES)
-            .map(|_| {
-                let start = Instant::now();
-                for _ in 0..TRIPS {
-                    exchanged.write();
-                    let seen = exchanged.turn.fetch_add(1, Ordering::AcqRel) + 1;
-                    while exchanged.turn.load(Ordering::Acquire) == seen {
-                        std::hint::spin_loop();
-                    }
-                }
-                start.elapsed()
-            })
-            .collect();
-        exchanged.is_over.store(true, Ordering::Relaxed);
-        times.sort();
-        // Whoever else is on this machine makes some batches long, none short.
-        times[BATCHES / 10]
-    });
-    let time = player.join().ok().context("measuring a transfer")?;
-    partner.join().ok().context("measuring a transfer")?;
-    let picoseconds = time.as_nanos() as u64 * NANOSECOND;
-    Ok(picoseconds / (2 * TRIPS))
-}
-
-/// Two processors that this program may run on.
-fn two_processors() -> Result<[usize; 2]> {
-    let allowed = sched_getaffinity(None)?;
-    let mut processors = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
-    let (Some(first), Some(second)) = (processors.next(), processors.next()) else {
-        bail!("one processor exchanges lines with nobody: give --machine");
-    };
-    Ok([first, second])
-}
-
-/// Picoseconds from waking a sleeping thread until it runs, on this machine; the lower quartile of
-/// many.
-#[must_use]
-pub fn measured_wake() -> u64 {
-    const TIMES: usize = 200;
-    let pair = Arc::new((
-        std::sync::Mutex::new(None::<Instant>),
-        std::sync::Condvar::new(),
-    ));
-    let sleeper = {
-        let pair = Arc::clone(&pair);
-        std::thread::spawn(move || {
-            let mut delays: Vec<Duration> = Vec::new();
-            while delays.len() < TIMES {
-                let Ok(state) = pair.0.lock() else { break };
-                let Ok(mut state) = pair.1.wait_while(state, |state| state.is_none()) else {
-                    break;
-                };
-                delays.extend(state.take().map(|since| since.elapsed()));
-            }
-            delays.sort();
-            delays.get(delays.len() / 4).copied().unwrap_or_default()
-        })
-    };
-    while !sleeper.is_finished() {
-        std::thread::sleep(Duration::from_micros(100));
-        if let Ok(mut state) = pair.0.lock() {
-            state.get_or_insert_with(Instant::now);
-        }
-        pair.1.notify_one();
-    }
-    let delay = sleeper.join().unwrap_or_default();
-    delay.as_nanos() as u64 * NANOSECOND
 }

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod calibration;
 mod real_threads;
 
 use std::fmt::Write as _;
@@ -17,17 +18,13 @@ use pext4_lab::setup::{Setting, settings};
 use pext4_lab::show;
 use pext4_lab::workloads::{Plan, Workload, find};
 use pext4_sync::topology;
-use pext4_sync::virtual_cores::{LineAllocator, Stretches};
+use pext4_sync::virtual_cores::{LineAllocator, Stretches, Waiting};
 use pext4_virtual::machines::{self, Named};
 use pext4_virtual::measure::Setup;
-use pext4_virtual::run::{Outcome, calibration, point};
+use pext4_virtual::run::{Outcome, point};
 
+use crate::calibration::{Calibration, calibrate};
 use crate::real_threads::RealThreads;
-
-/// How many times as many files the second calibration has, for stretches that the first never sees.
-const LENT_FILES: u32 = 16;
-/// Cores that one thread is in turn, in the third.
-const LENT_TASKS: u32 = 16;
 
 #[global_allocator]
 static MEMORY: LineAllocator = LineAllocator;
@@ -137,10 +134,7 @@ impl Session {
     fn run(&self) -> Result<Results> {
         let mut notes = vec![
             format!("machine {}: {}", self.machine.name, self.machine.source),
-            format!(
-                "waking a thread: {:.1} us, measured on this machine",
-                self.machine.model.wake as f64 / 1e6
-            ),
+            waiting_told(&self.machine.model.waiting),
             format!(
                 "each line more of several that are asked for together: {:.1} ns, {}",
                 self.machine.model.further as f64 / 1e3,
@@ -151,17 +145,18 @@ impl Session {
         // All that looks at real time comes first, so that the machine is left alone only for that.
         let mut costs = Vec::new();
         for setting in &settings {
-            let real = self.real_threads(setting)?;
-            let (stretches, told) = self.calibrate(setting, real.first())?;
+            let mut real = self.real_threads(setting)?;
+            let setup = self.setup(setting, 1, self.real_window());
+            let Calibration { stretches, told } = calibrate(&setting.name, &setup, &mut real)?;
             notes.push(told);
-            if self.arguments.validate.is_some() {
-                notes.extend(self.validate(setting, &stretches, &real)?);
-            }
-            costs.push(stretches);
+            costs.push((Arc::new(stretches), real));
         }
         eprintln!("calibrated: from here on it does not matter what else the machine does");
         let mut series = Vec::new();
-        for (setting, stretches) in settings.iter().zip(&costs) {
+        for (setting, (stretches, real)) in settings.iter().zip(&costs) {
+            if self.arguments.validate.is_some() {
+                notes.extend(self.validate(setting, stretches, real)?);
+            }
             let bar = self.bar(setting);
             let mut points = Vec::new();
             for &tasks in &self.arguments.tasks {
@@ -183,48 +178,6 @@ impl Session {
             });
         }
         Ok(self.results(series, notes))
-    }
-
-    /// What stretches cost, and how that was found.
-    fn calibrate(
-        &self,
-        setting: &Setting,
-        real: Option<&RealThreads>,
-    ) -> Result<(Arc<Stretches>, String)> {
-        let setup = self.setup(setting, 1, self.real_window());
-        let (mut recording, operations) = calibration(&setup)?;
-        // One task with its own files never sees what those of many make: an index, once and more.
-        let mut many = setup.clone();
-        many.plan.files = many.plan.files.saturating_mul(LENT_FILES);
-        recording.learn(calibration(&many)?.0);
-        // Nor what is done where another core was before.
-        let mut crowd = setup;
-        crowd.plan.tasks = LENT_TASKS;
-        crowd.in_turn = true;
-        recording.learn(calibration(&crowd)?.0);
-        let Some(one) = real else {
-            let told = "calibrated without a program for real threads: a look at the clock is taken to \
-                        cost what it costs between nothing and nothing, which is too much";
-            return Ok((Arc::new(recording.stretches(&[])), told.to_owned()));
-        };
-        let times = one.processor_times();
-        let of_each = operations as f64 / times.len().max(1) as f64;
-        let alone: Vec<Duration> = times
-            .iter()
-            .map(|time| Duration::from_nanos((time * of_each) as u64))
-            .collect();
-        let looks = (0..).zip(&alone);
-        let looks = looks.map(|(part, &alone)| recording.look_nanoseconds(part, alone));
-        let told = format!(
-            "{}: calibrated with {operations} operations of one real thread, {} ns each when nobody \
-             looks on, in {:.1} stretches; a look cost {} ns; stretches that were not seen then, with \
-             {LENT_FILES} times as many files, or as {LENT_TASKS} cores in turn",
-            setting.name,
-            listed(times.iter().copied(), 0),
-            recording.reference_stretches() as f64 / operations as f64,
-            listed(looks, 1),
-        );
-        Ok((Arc::new(recording.stretches(&alone)), told))
     }
 
     fn bar(&self, setting: &Setting) -> ProgressBar {
@@ -424,7 +377,12 @@ impl Session {
             .take_while(|&tasks| tasks <= most)
             .collect();
         match &self.arguments.real {
-            Some(real) => RealThreads::measure(real, &tasks, |tasks| self.words(setting, tasks)),
+            Some(real) => {
+                let compared = tasks.len() > 1;
+                let threads =
+                    |tasks| RealThreads::new(real, tasks, self.words(setting, tasks), compared);
+                Ok(tasks.into_iter().map(threads).collect())
+            }
             None if self.arguments.validate.is_some() => {
                 bail!("--validate wants --real PROGRAM (`cargo xtask virtual` gives it)")
             }
@@ -491,10 +449,14 @@ impl Session {
     }
 }
 
-/// Numbers of the parts of a workload, in their order.
-fn listed(numbers: impl Iterator<Item = f64>, digits: usize) -> String {
-    let numbers: Vec<String> = numbers.map(|number| format!("{number:.digits$}")).collect();
-    numbers.join(" and ")
+fn waiting_told(waiting: &Waiting) -> String {
+    format!(
+        "waking a thread: {:.1} us, of which {:.1} for the one that wakes it; who finds a lock held looks for {:.1} us \
+         before it sleeps; all measured on this machine",
+        waiting.wake as f64 / 1e6,
+        waiting.call as f64 / 1e6,
+        waiting.looking() as f64 / 1e6,
+    )
 }
 
 fn as_point(tasks: u32, outcome: &Outcome) -> Point {

@@ -22,11 +22,12 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::hash::NumberHash;
+pub use crate::stretches::Stretches;
+use crate::stretches::{Cost, Pair, Part, Step};
 use crate::watch::{self, Action, CALIBRATION, Site, ticks};
 
 /// Samples of a pair that are kept; when there are more, every second is dropped and from then on
@@ -41,25 +42,6 @@ const FEW: usize = 16;
 /// Picoseconds that a stretch of so few samples takes at most: whoever else had the processor had it for
 /// longer, and one such sample would weigh as much as a thousand operations.
 const MOST_OF_FEW: f64 = 100e6;
-
-/// A place in the source and what is done there, in one number: sites lie eight bytes apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Step(u64);
-
-impl Step {
-    /// Where a thread begins.
-    pub(crate) const START: Self = Self(0);
-
-    pub(crate) fn new(site: Site, action: Action) -> Self {
-        Self(((std::ptr::from_ref(site).addr() as u64) << 3) | action as u64)
-    }
-}
-
-/// The part of a thread's work: a workload's parts are numbered from zero, and whoever has none is in the first.
-pub(crate) type Part = u8;
-
-/// Two steps that follow one another in a part.
-type Pair = (Part, Step, Step);
 
 /// What was seen of one pair of steps.
 #[derive(Clone, Debug)]
@@ -99,16 +81,25 @@ impl Samples {
         }
     }
 
-    /// The mean of those that nobody disturbed, in ticks.
-    fn typical(&self) -> f64 {
+    /// Those that nobody disturbed.
+    fn undisturbed(&self) -> Vec<u32> {
         let mut seen = self.ticks.clone();
         if seen.is_empty() {
-            return 0.0;
+            return seen;
         }
         let middle = seen.len() / 2;
         let median = *seen.select_nth_unstable(middle).1;
         let most = median.saturating_mul(10).max(100);
         seen.retain(|sample| *sample <= most);
+        seen
+    }
+
+    /// Their mean, in ticks.
+    fn typical(&self) -> f64 {
+        let seen = self.undisturbed();
+        if seen.is_empty() {
+            return 0.0;
+        }
         let mean = seen.iter().copied().map(f64::from).sum::<f64>() / seen.len() as f64;
         if self.ticks.len() < FEW {
             mean.min(MOST_OF_FEW / ticks::picoseconds_per_tick())
@@ -116,77 +107,20 @@ impl Samples {
             mean
         }
     }
+
+    /// What it costs without a look of so many ticks.
+    fn cost(&self, look: f64) -> Cost {
+        let mean = picoseconds((self.typical() - look).max(LEAST));
+        let mut seen = self.undisturbed();
+        seen.sort_unstable();
+        for ticks in &mut seen {
+            *ticks = ticks.saturating_sub(look as u32);
+        }
+        Cost::new(mean, &seen)
+    }
 }
 
 type Pairs = HashMap<Pair, Samples, NumberHash>;
-type Costs<Key> = HashMap<Key, u64, NumberHash>;
-
-/// What every pair of steps costs.
-#[derive(Clone, Debug, Default)]
-pub struct Stretches {
-    pairs: Costs<Pair>,
-    /// For pairs that were never seen in their part: the median of the others.
-    elsewhere: Costs<(Step, Step)>,
-    /// For pairs that were never seen: the median of what ends at a step.
-    ends: Costs<Step>,
-    /// For steps that were never seen.
-    any: u64,
-}
-
-impl Stretches {
-    /// One in which every stretch takes so many picoseconds, for tests of the machine itself.
-    #[must_use]
-    pub fn constant(picoseconds: u64) -> Self {
-        Self {
-            any: picoseconds,
-            ..Self::default()
-        }
-    }
-
-    /// How many pairs of steps are known.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.pairs.len()
-    }
-
-    /// Whether none is.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.pairs.is_empty()
-    }
-
-    /// Picoseconds from one step to another, and whether just this pair was seen, if in another part.
-    pub(crate) fn cost(&self, part: Part, from: Step, to: Step) -> (u64, bool) {
-        let seen = self.pairs.get(&(part, from, to));
-        match seen.or_else(|| self.elsewhere.get(&(from, to))) {
-            Some(&cost) => (cost, true),
-            None => (self.ends.get(&to).copied().unwrap_or(self.any), false),
-        }
-    }
-
-    fn from_costs(pairs: Costs<Pair>) -> Self {
-        let mut all: Vec<u64> = pairs.values().copied().collect();
-        Self {
-            any: middle(&mut all),
-            elsewhere: middles(&pairs, |(_, from, to)| (from, to)),
-            ends: middles(&pairs, |(_, _, to)| to),
-            pairs,
-        }
-    }
-}
-
-/// The median of the costs that have a key in common.
-fn middles<Key: Eq + Hash>(pairs: &Costs<Pair>, key: impl Fn(Pair) -> Key) -> Costs<Key> {
-    let mut groups: HashMap<Key, Vec<u64>, NumberHash> = HashMap::default();
-    for (&pair, &cost) in pairs {
-        groups.entry(key(pair)).or_default().push(cost);
-    }
-    let groups = groups.into_iter();
-    groups
-        .map(|(key, mut costs)| (key, middle(&mut costs)))
-        .collect()
-}
-
 /// What real threads were seen to do.
 #[derive(Clone, Debug)]
 pub struct Recording {
@@ -206,17 +140,21 @@ impl Recording {
             .collect();
         let costs = self.pairs.iter().map(|(&pair, samples)| {
             let look = looks.get(usize::from(pair.0)).copied();
-            let ticks = (samples.typical() - look.unwrap_or(self.empty)).max(LEAST);
-            (pair, picoseconds(ticks))
+            (pair, samples.cost(look.unwrap_or(self.empty)))
         });
         Stretches::from_costs(costs.collect())
     }
 
-    /// Takes over pairs of steps that only `other` saw, as nobody's.
+    /// Takes over pairs of steps that only `other` saw, or that were seen too seldom here and not there; they
+    /// are nobody's.
     pub fn learn(&mut self, other: Self) {
         for (pair, mut samples) in other.pairs {
             samples.reference = 0;
-            self.pairs.entry(pair).or_insert(samples);
+            let own = self.pairs.entry(pair).or_insert_with(Samples::new);
+            if own.ticks.len() < FEW && own.ticks.len() < samples.ticks.len() {
+                samples.reference = own.reference;
+                *own = samples;
+            }
         }
     }
 
@@ -264,11 +202,6 @@ impl Recording {
 
 fn picoseconds(ticks: f64) -> u64 {
     (ticks * ticks::picoseconds_per_tick()) as u64
-}
-
-fn middle(costs: &mut [u64]) -> u64 {
-    costs.sort_unstable();
-    costs.get(costs.len() / 2).copied().unwrap_or(0)
 }
 
 /// One thread's log.
@@ -409,7 +342,7 @@ fn forget() {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use super::{Samples, record, reference};
+    use super::{Cost, FEW, Recording, Samples, Step, Stretches, record, reference};
     use crate::Mutex;
     use crate::order::Class;
 
@@ -452,7 +385,7 @@ mod tests {
         // Taken and given back, and from the one back to the other.
         assert_eq!(recording.reference_stretches(), u64::from(2 * TURNS - 1));
         // Other tests are at work on other threads and seen as well.
-        let near = |time: u64| (25_000_000..200_000_000).contains(&time);
+        let near = |cost: Cost| (25_000_000..200_000_000).contains(&cost.mean);
         let stretches = recording.stretches(&[]);
         assert!(stretches.pairs.values().copied().any(near));
         // If the whole takes ten microseconds less, a look took a twentieth of one.
@@ -461,6 +394,45 @@ mod tests {
         let look = |alone| recording.look_nanoseconds(0, alone);
         let exact = Duration::from_micros(30 * u64::from(TURNS));
         assert!(look(exact - Duration::from_micros(100)) > look(exact));
+    }
+
+    /// What was seen of a pair, so many samples of so many ticks.
+    fn seen(pair: u64, count: usize, ticks: u32) -> Recording {
+        let mut samples = Samples::new();
+        (0..count).for_each(|_| samples.add(ticks));
+        samples.reference = count as u64;
+        Recording {
+            pairs: [((0, Step(pair), Step(1)), samples)].into_iter().collect(),
+            empty: 0.0,
+        }
+    }
+
+    #[test]
+    fn what_was_seen_too_seldom_is_learned_from_elsewhere() {
+        for (count, is_learned) in [(FEW - 1, true), (FEW, false)] {
+            let mut recording = seen(1, count, 1000);
+            recording.learn(seen(1, 100, 10));
+            recording.learn(seen(2, 3, 7));
+            let typical = |pair| recording.pairs[&(0, Step(pair), Step(1))].typical();
+            assert_eq!(
+                typical(1),
+                if is_learned { 10.0 } else { 1000.0 },
+                "{count}"
+            );
+            assert_eq!(typical(2), 7.0);
+            assert_eq!(recording.reference_stretches(), count as u64);
+        }
+    }
+
+    #[test]
+    fn of_several_lists_the_middle_counts_where_a_pair_is_known() {
+        let lists = [(1, 5), (1, 9), (1, 100), (2, 40)];
+        let lists = lists.map(|(pair, ticks)| seen(pair, 20, ticks * 1000).stretches(&[]));
+        let middle = Stretches::middle_of(&lists);
+        let cost = |list: &Stretches, pair| list.cost(0, Step(pair), Step(1));
+        assert_eq!(cost(&middle, 1), cost(&lists[1], 1));
+        assert_eq!(cost(&middle, 2), cost(&lists[3], 2));
+        assert_eq!(middle.len(), 2);
     }
 
     #[test]
@@ -479,14 +451,14 @@ mod tests {
         let stretches = recording.stretches(&[]);
         let longest = |part| {
             let own = stretches.pairs.iter().filter(|(pair, _)| pair.0 == part);
-            own.map(|(_, &cost)| cost).max().unwrap_or(0)
+            own.map(|(_, &cost)| cost.mean).max().unwrap_or(0)
         };
         assert!(longest(3) < longest(4), "{} {}", longest(3), longest(4));
         // Of a part in which nobody saw it, the middle of the two is taken, and it counts as known.
         let (pair, &cost) = stretches
             .pairs
             .iter()
-            .max_by_key(|(_, cost)| **cost)
+            .max_by_key(|(_, cost)| cost.mean)
             .expect("some were seen");
         assert_eq!(stretches.cost(4, pair.1, pair.2), (cost, true));
         assert!(stretches.cost(5, pair.1, pair.2).1);

@@ -21,6 +21,8 @@ mod condvar;
 mod held;
 mod lock;
 mod rwlock;
+#[cfg(all(feature = "virtual", not(loom)))]
+mod stretches;
 
 pub mod atomic;
 pub mod bits;

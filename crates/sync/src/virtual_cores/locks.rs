@@ -1,14 +1,27 @@
-//! Locks in virtual time: who holds one, and who waits in which order.
+//! Locks in virtual time: who holds one, who waits, and how.
 //!
-//! Waiters are served in the order in which they came; a reader does not pass a waiting writer.
+//! A lock is `parking_lot`'s here as it is there (its `raw_mutex.rs` and `spinwait.rs`, 0.12), for that is
+//! what decides how two threads share one that both want all the time. Who finds it held looks again ten
+//! times, after 2, 4 and 8 pauses and then after giving way to others seven times; then it sleeps, and it
+//! does not look at all while others sleep. A lock that is given back is free: it is had by whoever comes
+//! first, be it the one that gave it back. Who gives it back calls one sleeper, which takes the caller
+//! some time and the sleeper more, and asks again when it is awake. Only once in half a millisecond a
+//! sleeper is handed the lock itself, so that none sleeps for ever (there it is a random time up to one).
+//! Readers are called together; one does not pass a waiting writer unless the lock is free.
+//!
+//! While a lock is free and somebody waits, somebody has been called: a call is made whenever the last
+//! holder gives it back, and who was called and finds it held is in the queue as before.
+//!
 //! This file knows nobody's clock and no lines: the machine asks who comes next and makes it cost
 //! something.
 
-use std::collections::VecDeque;
-
 use super::lines::Cores;
+use super::model::Waiting;
 use crate::order::Class;
 use crate::watch::Place;
+
+/// Picoseconds after which a sleeper is handed the lock.
+const FAIR: u64 = 500_000_000;
 
 /// How much a lock was used since the window was opened. Times are in picoseconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,10 +38,33 @@ pub(crate) struct LockCounts {
 }
 
 /// Somebody who waits.
-pub(crate) struct Waiter {
+struct Waiter {
+    core: usize,
+    place: Place,
+    since: u64,
+    /// Since when it looks again and again.
+    looks_from: u64,
+    /// Until when, for it sleeps from then on.
+    sleeps_from: u64,
+    call: Option<Called>,
+}
+
+/// How a waiter was called that has not looked yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Called {
+    /// It will see by itself that the lock was given back.
+    Looking,
+    /// It was woken.
+    Asleep,
+}
+
+/// Somebody to whom a release matters.
+pub(crate) struct Call {
     pub(crate) core: usize,
-    pub(crate) place: Place,
-    pub(crate) since: u64,
+    /// When it goes on.
+    pub(crate) at: u64,
+    /// Whether it had to be woken.
+    pub(crate) slept: bool,
 }
 
 /// One lock.
@@ -37,7 +73,9 @@ pub(crate) struct Lock {
     /// Holders, and since when.
     holders: Vec<(usize, u64)>,
     exclusive: bool,
-    pub(crate) queue: VecDeque<Waiter>,
+    queue: Vec<Waiter>,
+    /// When a sleeper was last handed it.
+    fair: u64,
     pub(crate) counts: LockCounts,
 }
 
@@ -47,14 +85,16 @@ impl Lock {
             class,
             holders: Vec::new(),
             exclusive: false,
-            queue: VecDeque::new(),
+            queue: Vec::new(),
+            fair: 0,
             counts: LockCounts::default(),
         }
     }
 
-    /// Whether it could be had now by somebody who does not queue.
+    /// Whether it could be had now.
     pub(crate) fn admits(&self, exclusive: bool) -> bool {
-        self.holders.is_empty() || (!exclusive && !self.exclusive && self.queue.is_empty())
+        let writes = |waiter: &Waiter| waiter.place.exclusive;
+        self.holders.is_empty() || (!exclusive && !self.exclusive && !self.queue.iter().any(writes))
     }
 
     /// Gives it to `core`, who may have it.
@@ -78,10 +118,126 @@ impl Lock {
         }
     }
 
-    /// The next waiter, if the lock can be given to it now.
-    pub(crate) fn next(&mut self) -> Option<Waiter> {
-        let exclusive = self.queue.front()?.place.exclusive;
-        let fits = self.holders.is_empty() || (!exclusive && !self.exclusive);
-        if fits { self.queue.pop_front() } else { None }
+    /// `core` waits from now on.
+    pub(crate) fn queue(&mut self, core: usize, place: Place, clock: u64, waiting: &Waiting) {
+        let waiter = Waiter {
+            core,
+            place,
+            since: clock,
+            looks_from: clock,
+            sleeps_from: self.end_of_looking(clock, waiting),
+            call: None,
+        };
+        self.queue.push(waiter);
     }
+
+    /// Until when somebody looks who begins now: nobody does while others sleep.
+    fn end_of_looking(&self, clock: u64, waiting: &Waiting) -> u64 {
+        let others = self.queue.iter().filter(|waiter| waiter.call.is_none());
+        let first = others.map(|waiter| waiter.sleeps_from).min();
+        let own = clock + waiting.looking();
+        first.map_or(own, |first| first.clamp(clock, own))
+    }
+
+    /// `core`, which was called, looks; answers whether the lock is its own already, or it may take it.
+    pub(crate) fn answer(&mut self, core: usize, clock: u64, waiting: &Waiting) -> Answer {
+        let Some(position) = self.queue.iter().position(|waiter| waiter.core == core) else {
+            return Answer::Given;
+        };
+        // It is out of the queue while it asks.
+        let mut waiter = self.queue.remove(position);
+        if self.admits(waiter.place.exclusive) {
+            self.count(&waiter, clock);
+            return Answer::Free;
+        }
+        if waiter.call.take() == Some(Called::Asleep) {
+            waiter.looks_from = clock;
+            waiter.sleeps_from = self.end_of_looking(clock, waiting);
+        }
+        self.queue.insert(position, waiter);
+        Answer::Held
+    }
+
+    fn count(&mut self, waiter: &Waiter, clock: u64) {
+        self.counts.contended += 1;
+        self.counts.waited += clock.saturating_sub(waiter.since);
+    }
+
+    /// Whom the release at `clock` concerns: nobody, if others still hold it.
+    pub(crate) fn call(&mut self, clock: u64, waiting: &Waiting) -> Vec<Call> {
+        if !self.holders.is_empty() || self.queue.is_empty() {
+            return Vec::new();
+        }
+        let sleeps = |waiter: &Waiter| waiter.call.is_none() && waiter.sleeps_from <= clock;
+        match self.queue.iter().position(sleeps) {
+            Some(first) if clock.saturating_sub(self.fair) >= FAIR => {
+                vec![self.hand(first, clock, waiting)]
+            }
+            Some(first) => self.call_from(first, clock, waiting),
+            None => self.call_looking(clock, waiting),
+        }
+    }
+
+    /// Gives it to a sleeper.
+    fn hand(&mut self, position: usize, clock: u64, waiting: &Waiting) -> Call {
+        let waiter = self.queue.remove(position);
+        let at = clock + waiting.wake;
+        self.fair = clock;
+        self.count(&waiter, at);
+        self.give(waiter.core, waiter.place.exclusive, clock);
+        Call {
+            core: waiter.core,
+            at,
+            slept: true,
+        }
+    }
+
+    /// Calls the waiter that looks next, and if it is a reader all that look.
+    fn call_looking(&mut self, clock: u64, waiting: &Waiting) -> Vec<Call> {
+        let looking = self.queue.iter().enumerate();
+        let next = looking
+            .filter(|(_, waiter)| waiter.call.is_none())
+            .min_by_key(|(_, waiter)| waiting.next_look(waiter.looks_from, clock))
+            .map(|(position, _)| position);
+        next.map_or_else(Vec::new, |next| self.call_from(next, clock, waiting))
+    }
+
+    /// Calls a waiter, and if it is a reader the others.
+    fn call_from(&mut self, position: usize, clock: u64, waiting: &Waiting) -> Vec<Call> {
+        let exclusive = self.queue[position].place.exclusive;
+        let mut calls = Vec::new();
+        for (number, waiter) in self.queue.iter_mut().enumerate() {
+            let joins = !exclusive && !waiter.place.exclusive && waiter.call.is_none();
+            if number != position && !joins {
+                continue;
+            }
+            let slept = waiter.sleeps_from <= clock;
+            waiter.call = Some(if slept {
+                Called::Asleep
+            } else {
+                Called::Looking
+            });
+            calls.push(Call {
+                core: waiter.core,
+                at: if slept {
+                    clock + waiting.wake
+                } else {
+                    waiting.next_look(waiter.looks_from, clock)
+                },
+                slept,
+            });
+        }
+        calls
+    }
+}
+
+/// What somebody who was called finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// It has the lock: it was handed over.
+    Given,
+    /// It may take it.
+    Free,
+    /// It waits on.
+    Held,
 }

@@ -14,11 +14,11 @@ use std::sync::Arc;
 use corosensei::Yielder;
 
 use super::lines::{Label, Lines, MOST_CORES, Visit, behind};
-use super::locks::{Lock, Waiter};
+use super::locks::{Answer, Lock};
 use super::model::Model;
-use crate::calibration::{Part, Step, Stretches};
 use crate::hash::NumberHash;
 use crate::order::Class;
+use crate::stretches::{Part, Step, Stretches};
 use crate::watch::{Place, Site};
 
 /// Bytes of a cache line.
@@ -83,6 +83,8 @@ pub(crate) struct Machine {
     pub(crate) model: Model,
     stretches: Arc<Stretches>,
     seed: u64,
+    /// The number that was drawn last; never zero.
+    drawn: u64,
     pub(crate) spent: Spent,
     /// Picoseconds that cores waited on conditions, by place.
     pub(crate) asleep: BTreeMap<(&'static str, u32), u64>,
@@ -102,6 +104,7 @@ impl Machine {
             model,
             stretches,
             seed,
+            drawn: NumberHash::default().hash_one(seed) | 1,
             spent: Spent::default(),
             asleep: BTreeMap::new(),
             window: 0,
@@ -182,6 +185,7 @@ impl Machine {
     pub(crate) fn arrive(&mut self, step: Step) -> bool {
         let (part, last) = (self.me().part, self.me().last);
         let (cost, known) = self.stretches.cost(part, last, step);
+        let cost = cost.draw(self.draw());
         self.spent.steps += 1;
         self.spent.stretches += cost;
         if !known {
@@ -192,6 +196,14 @@ impl Machine {
         me.last = step;
         me.clock += cost.max(LEAST);
         self.gives_way()
+    }
+
+    /// The next of the numbers that the seed stands for (by xorshift).
+    fn draw(&mut self) -> u64 {
+        self.drawn ^= self.drawn << 13;
+        self.drawn ^= self.drawn >> 7;
+        self.drawn ^= self.drawn << 17;
+        self.drawn >> 32
     }
 
     /// Whether a ready core is behind the running one, which is made ready if so.
@@ -212,19 +224,21 @@ impl Machine {
         self.make_ready(self.current);
     }
 
-    fn touch(&mut self, core: usize, number: usize, label: Label, write: bool) {
-        self.touch_together(core, std::iter::once(number), label, write);
+    /// Touches a line; answers how far it was away.
+    fn touch(&mut self, core: usize, number: usize, label: Label, write: bool) -> u64 {
+        self.touch_together(core, std::iter::once(number), label, write, 0)
     }
 
-    /// Touches lines whose addresses are known before any of them has come.
+    /// Touches lines whose addresses are known before any of them has come, and before one has that is so far
+    /// ahead; answers how far the farthest was away.
     fn touch_together(
         &mut self,
         core: usize,
         numbers: impl Iterator<Item = usize>,
         label: Label,
         write: bool,
-    ) {
-        let mut ahead = 0;
+        mut ahead: u64,
+    ) -> u64 {
         for number in numbers {
             let visit = Visit {
                 core,
@@ -238,6 +252,7 @@ impl Machine {
             self.cores[core].clock = arrival.clock;
             ahead = ahead.max(arrival.distance);
         }
+        ahead
     }
 
     /// Reads or writes an atomic.
@@ -245,20 +260,20 @@ impl Machine {
         self.touch(self.current, address / LINE, Label::At(site), write);
     }
 
-    /// The line that the word of a lock lies on.
-    fn touch_word(&mut self, core: usize, place: &Place, write: bool) {
-        self.touch(core, place.address / LINE, Label::Lock(place.class), write);
+    /// The line that the word of a lock lies on; answers how far it was away.
+    fn touch_word(&mut self, core: usize, place: &Place, write: bool) -> u64 {
+        self.touch(core, place.address / LINE, Label::Lock(place.class), write)
     }
 
-    /// The other lines of what a lock guards, which move with it: those of the lock together, then
-    /// those behind its pointers together.
-    fn touch_content(&mut self, core: usize, place: &Place) {
+    /// The other lines of what a lock guards, which move with it: those of the lock together with its word, which was
+    /// so far away, then those behind its pointers together.
+    fn touch_content(&mut self, core: usize, place: &Place, word: u64) {
         let label = Label::Lock(place.class);
         let last = (place.address + place.bytes.max(1) - 1) / LINE;
         let own = place.address / LINE + 1..=last;
-        self.touch_together(core, own, label, place.exclusive);
+        self.touch_together(core, own, label, place.exclusive, word);
         let behind = lines_behind(place.address, place.class);
-        self.touch_together(core, behind, label, place.exclusive);
+        self.touch_together(core, behind, label, place.exclusive, 0);
     }
 
     /// Memory that was given back has no copies of its lines anywhere: a real allocator keeps it
@@ -288,27 +303,36 @@ impl Machine {
 
     /// Takes a lock or queues for it; answers whether it was had at once.
     pub(crate) fn take(&mut self, place: &Place) -> bool {
-        let core = self.current;
-        self.touch_word(core, place, true);
+        let (core, waiting) = (self.current, self.model.waiting);
+        let word = self.touch_word(core, place, true);
         if self.lock(place).admits(place.exclusive) {
-            self.grant(core, place);
+            self.grant(core, place, word);
             return true;
         }
-        let since = self.me().clock;
-        self.lock(place).queue.push_back(Waiter {
-            core,
-            place: *place,
-            since,
-        });
+        let clock = self.me().clock;
+        self.lock(place).queue(core, *place, clock, &waiting);
         false
+    }
+
+    /// The running core was called to a lock that it waits for; answers whether it has it now.
+    pub(crate) fn take_when_called(&mut self, place: &Place) -> bool {
+        let (core, waiting) = (self.current, self.model.waiting);
+        let word = self.touch_word(core, place, true);
+        let clock = self.me().clock;
+        match self.lock(place).answer(core, clock, &waiting) {
+            Answer::Given => self.touch_content(core, place, word),
+            Answer::Free => self.grant(core, place, word),
+            Answer::Held => return false,
+        }
+        true
     }
 
     /// Takes a lock if nobody is in the way by this core's clock.
     pub(crate) fn try_take(&mut self, place: &Place) -> bool {
         let core = self.current;
         if self.lock(place).admits(place.exclusive) {
-            self.touch_word(core, place, true);
-            self.grant(core, place);
+            let word = self.touch_word(core, place, true);
+            self.grant(core, place, word);
             return true;
         }
         // A look at the word is enough to see that it is held.
@@ -317,30 +341,24 @@ impl Machine {
         false
     }
 
-    fn grant(&mut self, core: usize, place: &Place) {
+    fn grant(&mut self, core: usize, place: &Place, word: u64) {
         let clock = self.cores[core].clock;
         self.lock(place).give(core, place.exclusive, clock);
-        self.touch_content(core, place);
+        self.touch_content(core, place, word);
     }
 
-    /// Gives a lock back and hands it to whoever is next.
+    /// Gives a lock back and calls whoever is next.
     pub(crate) fn release(&mut self, place: &Place) {
-        let core = self.current;
+        let (core, waiting) = (self.current, self.model.waiting);
         self.touch_word(core, place, true);
         let clock = self.me().clock;
-        self.lock(place).take_back(core, clock);
-        while let Some(waiter) = self.lock(place).next() {
-            let other = &mut self.cores[waiter.core];
-            other.clock = other.clock.max(clock);
-            let begins = other.clock;
-            let counts = &mut self.lock(place).counts;
-            counts.contended += 1;
-            counts.waited += begins.saturating_sub(waiter.since);
-            self.lock(place)
-                .give(waiter.core, waiter.place.exclusive, begins);
-            self.touch_word(waiter.core, &waiter.place, true);
-            self.touch_content(waiter.core, &waiter.place);
-            self.make_ready(waiter.core);
+        let lock = self.lock(place);
+        lock.take_back(core, clock);
+        for call in lock.call(clock, &waiting) {
+            if call.slept {
+                self.me().clock += waiting.call;
+            }
+            self.make_ready_at(call.core, call.at);
         }
     }
 
@@ -376,7 +394,7 @@ impl Machine {
 
     /// Wakes up to `count` waiters of a condition.
     pub(crate) fn notify(&mut self, condition: usize, count: usize) {
-        let clock = self.me().clock + self.model.wake;
+        let clock = self.me().clock + self.model.waiting.wake;
         for _ in 0..count {
             let queue = self.conditions.get_mut(&condition);
             let Some(core) = queue.and_then(VecDeque::pop_front) else {

@@ -21,6 +21,8 @@ mod model;
 mod usage;
 
 #[cfg(test)]
+mod lock_tests;
+#[cfg(test)]
 mod tests;
 
 use std::cell::{Cell, RefCell};
@@ -33,12 +35,12 @@ use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
 
 pub use self::memory::Lines as LineAllocator;
-pub use self::model::Model;
+pub use self::model::{Model, Waiting};
 pub use self::usage::{LineUsage, LockUsage, Usage};
 pub use crate::calibration::{Recording, Stretches, record as calibrate, reference};
 
 use self::machine::Machine;
-use crate::calibration::Step;
+use crate::stretches::Step;
 use crate::watch::{Action, Place, Site};
 
 /// Bytes of a core's stack; only what is used takes memory.
@@ -104,8 +106,10 @@ pub(crate) fn take(place: &Place) {
 }
 
 fn take_again(place: &Place) {
-    if !with(|machine| machine.take(place)) {
+    let mut has_it = with(|machine| machine.take(place));
+    while !has_it {
         suspend();
+        has_it = with(|machine| machine.take_when_called(place));
     }
 }
 

@@ -18,8 +18,51 @@ pub struct Model {
     pub far: u64,
     /// Each line more of several that are asked for together, whatever its way.
     pub further: u64,
-    /// From the call that wakes a sleeping thread until it runs.
+    /// What waiting takes.
+    pub waiting: Waiting,
+}
+
+/// How long those take who wait for a lock or a condition. Times are in picoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// A pause of a processor that looks again and again.
+    pub pause: u64,
+    /// To give way to whoever else wants the processor, where nobody does.
+    pub give_way: u64,
+    /// To call a sleeping thread, for the caller.
+    pub call: u64,
+    /// From that call until it runs.
     pub wake: u64,
+}
+
+impl Waiting {
+    /// Pauses before the first looks.
+    const PAUSES: [u64; 3] = [2, 4, 8];
+    /// Looks after those, before each of which it gives way.
+    const GIVING_WAY: u64 = 7;
+
+    /// Time after which who has looked in vain goes to sleep.
+    #[must_use]
+    pub fn looking(&self) -> u64 {
+        self.pauses() + Self::GIVING_WAY * self.give_way
+    }
+
+    fn pauses(&self) -> u64 {
+        Self::PAUSES.iter().sum::<u64>() * self.pause
+    }
+
+    /// The first look at or after `clock` of somebody who began at `since`.
+    pub(crate) fn next_look(&self, since: u64, clock: u64) -> u64 {
+        let mut look = since;
+        for pauses in Self::PAUSES {
+            look += pauses * self.pause;
+            if look >= clock {
+                return look;
+            }
+        }
+        let times = (clock - look).div_ceil(self.give_way.max(1));
+        (look + times * self.give_way).max(clock)
+    }
 }
 
 impl Model {
@@ -34,7 +77,7 @@ impl Model {
             across: transfer,
             far: transfer,
             further: 0,
-            wake: 0,
+            waiting: Waiting::default(),
         }
     }
 
@@ -76,7 +119,7 @@ impl Model {
 
 #[cfg(test)]
 mod tests {
-    use super::Model;
+    use super::{Model, Waiting};
 
     #[test]
     fn distance_is_by_cluster_and_socket() {
@@ -88,12 +131,30 @@ mod tests {
             across: 2,
             far: 3,
             further: 0,
-            wake: 0,
+            waiting: Waiting::default(),
         };
         assert_eq!(model.transfer(0, 3), 1);
         assert_eq!(model.transfer(3, 4), 2);
         assert_eq!(model.transfer(7, 8), 3);
         assert_eq!(model.with_transfers(200).transfer(8, 0), 6);
         assert_eq!(model.with_equal_transfers(5).transfer(8, 0), 5);
+    }
+
+    #[test]
+    fn who_waits_looks_ten_times() {
+        let waiting = Waiting {
+            pause: 10,
+            give_way: 100,
+            call: 0,
+            wake: 0,
+        };
+        assert_eq!(waiting.looking(), 840);
+        let looks = [0, 20, 21, 60, 61, 140, 141, 240, 241, 840];
+        let seen = [20, 20, 60, 60, 140, 140, 240, 240, 340, 840];
+        assert_eq!(
+            looks.map(|after| waiting.next_look(1000, 1000 + after) - 1000),
+            seen
+        );
+        assert_eq!(Waiting::default().next_look(5, 9), 9);
     }
 }

@@ -1,0 +1,148 @@
+//! Waiting for a lock: what can be worked out by hand comes out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Model, Stretches, Waiting, move_to, run};
+use crate::order::Class;
+use crate::{Mutex, RwLock, thread, time};
+
+const NANOSECOND: u64 = 1000;
+const MICROSECOND: u64 = 1000 * NANOSECOND;
+
+/// It looks after 20, 60, 140 and every further 100 ns, and sleeps after 840.
+const WAITING: Waiting = Waiting {
+    pause: 10 * NANOSECOND,
+    give_way: 100 * NANOSECOND,
+    call: 2 * MICROSECOND,
+    wake: 5 * MICROSECOND,
+};
+
+fn spend_until(nanoseconds: u64) {
+    let now = time::now().as_nanos() as u64;
+    thread::sleep(Duration::from_nanos(nanoseconds.saturating_sub(now)));
+}
+
+fn imitate<R: 'static>(body: impl FnOnce() -> R + 'static) -> R {
+    let model = Model {
+        waiting: WAITING,
+        ..Model::uniform(8, 0)
+    };
+    run(model, &Arc::new(Stretches::constant(0)), 1, body)
+}
+
+/// When a second core gets a lock that it asks for at 1000, if a first one holds it from 0 until `end`.
+fn had_after(end: u64) -> (u64, u64) {
+    imitate(move || {
+        let lock = Arc::new(Mutex::new(Class::Leaf, ()));
+        let other = Arc::clone(&lock);
+        let waiter = thread::spawn("waiter", move || {
+            move_to(1);
+            spend_until(1000);
+            drop(other.lock());
+            time::now().as_nanos() as u64
+        });
+        let guard = lock.lock();
+        spend_until(end);
+        drop(guard);
+        let released = time::now().as_nanos() as u64;
+        (waiter.join().expect("it does not panic"), released)
+    })
+}
+
+/// Steps take a little time.
+fn near(time: u64, wanted: u64) -> bool {
+    (wanted..wanted + 10).contains(&time)
+}
+
+#[test]
+fn who_looks_has_it_at_the_next_look() {
+    for (end, look) in [(1010, 1020), (1030, 1060), (1300, 1340)] {
+        let (had, released) = had_after(end);
+        assert!(near(had, look), "given back at {end}, had at {had}");
+        assert!(near(released, end), "nobody had to be called: {released}");
+    }
+}
+
+#[test]
+fn who_sleeps_is_called_and_wakes() {
+    let (had, released) = had_after(3000);
+    assert!(near(had, 8000), "{had}");
+    assert!(near(released, 5000), "the caller pays for it: {released}");
+}
+
+#[test]
+fn who_gave_it_back_has_it_again_while_the_sleeper_wakes() {
+    let turns = imitate(|| {
+        let lock = Arc::new(Mutex::new(Class::Leaf, ()));
+        let other = Arc::clone(&lock);
+        let sleeper = thread::spawn("sleeper", move || {
+            move_to(1);
+            spend_until(1000);
+            drop(other.lock());
+            time::now()
+        });
+        let first = lock.lock();
+        spend_until(3000);
+        drop(first);
+        let mut turns = 0;
+        while !sleeper.is_finished() {
+            let guard = lock.lock();
+            thread::sleep(Duration::from_nanos(50));
+            drop(guard);
+            thread::sleep(Duration::from_nanos(100));
+            turns += 1;
+        }
+        turns
+    });
+    // From 5000, when the call is over, until 8000: twenty, and a few until it is told that the sleeper ended.
+    assert!((20..30).contains(&turns), "{turns}");
+}
+
+#[test]
+fn nobody_sleeps_for_ever() {
+    let (waited, turns) = imitate(|| {
+        let lock = Arc::new(Mutex::new(Class::Leaf, ()));
+        let other = Arc::clone(&lock);
+        let sleeper = thread::spawn("sleeper", move || {
+            move_to(1);
+            spend_until(1000);
+            drop(other.lock());
+            time::now()
+        });
+        // Held all the time but for a moment, in which nobody who must wake comes in between.
+        let mut turns = 0_u64;
+        while !sleeper.is_finished() {
+            let _guard = lock.lock();
+            thread::sleep(Duration::from_micros(20));
+            turns += 1;
+        }
+        (sleeper.join().expect("it does not panic"), turns)
+    });
+    assert!((500..600).contains(&waited.as_micros()), "{waited:?}");
+    assert!(turns > 20, "{turns}");
+}
+
+#[test]
+fn readers_are_called_together() {
+    let ends = imitate(|| {
+        let lock = Arc::new(RwLock::new(Class::Leaf, ()));
+        let readers = (1..5).map(|number| {
+            let lock = Arc::clone(&lock);
+            thread::spawn("reader", move || {
+                move_to(number);
+                spend_until(1000);
+                let _guard = lock.read();
+                thread::sleep(Duration::from_micros(50));
+                time::now().as_nanos() as u64
+            })
+        });
+        let readers: Vec<_> = readers.collect();
+        let guard = lock.write();
+        spend_until(3000);
+        drop(guard);
+        let ends = readers.into_iter().map(thread::JoinHandle::join);
+        ends.collect::<Result<Vec<u64>, _>>().expect("none panics")
+    });
+    assert!(ends.iter().all(|&end| near(end, 58_000)), "{ends:?}");
+}

@@ -1,0 +1,137 @@
+//! What stretches of code cost on this machine, found in rounds.
+//!
+//! A machine is fast for minutes and then slow by a third. What one task does, and what it takes when
+//! nobody looks on, and what only many files or many cores make a task do, go into one price list; found a
+//! minute apart, they would be of different machines, and a curve would bend where the second list begins.
+//! So all of it is measured in every round, one after another, each round makes a price list of its own,
+//! and a stretch costs the median of the rounds.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use pext4_sync::virtual_cores::{Recording, Stretches};
+use pext4_virtual::measure::Setup;
+use pext4_virtual::run::calibration;
+
+use crate::real_threads::RealThreads;
+
+/// Rounds of a calibration.
+const ROUNDS: usize = 5;
+/// How many times as many files a round's second recording has, for stretches that the first never sees.
+const LENT_FILES: u32 = 16;
+/// Cores that one thread is in turn, in the third.
+const LENT_TASKS: u32 = 16;
+
+/// What the rounds came to.
+pub struct Calibration {
+    /// What stretches cost.
+    pub stretches: Stretches,
+    /// How that was found, for people.
+    pub told: String,
+}
+
+/// One round.
+struct Round {
+    stretches: Stretches,
+    operations: u64,
+    /// Stretches of the reference.
+    stretched: u64,
+    /// Nanoseconds of a look, in each part.
+    looks: Vec<f64>,
+}
+
+/// Calibrates with one task of `setup`, and measures real threads meanwhile.
+///
+/// # Errors
+/// The measurements'.
+pub fn calibrate(name: &str, setup: &Setup, real: &mut [RealThreads]) -> Result<Calibration> {
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        for threads in &mut *real {
+            threads.run_once()?;
+        }
+        rounds.push(round(setup, real.first())?);
+    }
+    let told = tell(name, &rounds, real.first());
+    let lists: Vec<Stretches> = rounds.into_iter().map(|round| round.stretches).collect();
+    ensure!(!lists.is_empty(), "no round, nothing found");
+    Ok(Calibration {
+        stretches: Stretches::middle_of(&lists),
+        told,
+    })
+}
+
+fn round(setup: &Setup, one: Option<&RealThreads>) -> Result<Round> {
+    let (mut recording, operations) = calibration(setup)?;
+    // One task with its own files never sees what those of many make: an index, once and more.
+    let mut many = setup.clone();
+    many.plan.files = many.plan.files.saturating_mul(LENT_FILES);
+    recording.learn(calibration(&many)?.0);
+    // Nor what is done where another core was before.
+    let mut crowd = setup.clone();
+    crowd.plan.tasks = LENT_TASKS;
+    crowd.in_turn = true;
+    recording.learn(calibration(&crowd)?.0);
+    let alone = alone(one, operations);
+    Ok(Round {
+        stretches: recording.stretches(&alone),
+        operations,
+        stretched: recording.reference_stretches(),
+        looks: looks(&recording, &alone),
+    })
+}
+
+/// What the reference's operations of each part take when nobody looks on, by the latest run of a real thread.
+fn alone(one: Option<&RealThreads>, operations: u64) -> Vec<Duration> {
+    let times = one.map(RealThreads::latest_times).unwrap_or_default();
+    let of_each = operations as f64 / times.len().max(1) as f64;
+    let times = times.iter();
+    times
+        .map(|time| Duration::from_nanos((time * of_each) as u64))
+        .collect()
+}
+
+fn looks(recording: &Recording, alone: &[Duration]) -> Vec<f64> {
+    (0..)
+        .zip(alone)
+        .map(|(part, &alone)| recording.look_nanoseconds(part, alone))
+        .collect()
+}
+
+fn tell(name: &str, rounds: &[Round], one: Option<&RealThreads>) -> String {
+    let Some(one) = one else {
+        return format!(
+            "{name}: calibrated in {ROUNDS} rounds without a program for real threads: a look at the clock is \
+             taken to cost what it costs between nothing and nothing, which is too much"
+        );
+    };
+    let operations: u64 = rounds.iter().map(|round| round.operations).sum();
+    let stretched: u64 = rounds.iter().map(|round| round.stretched).sum();
+    let times: Vec<String> = (0..one.parts())
+        .map(|part| ranged(one.processor_times(part), 0))
+        .collect();
+    let looks: Vec<String> = (0..one.parts())
+        .map(|part| ranged(rounds.iter().map(|round| round.looks[part]).collect(), 1))
+        .collect();
+    format!(
+        "{name}: calibrated in {ROUNDS} rounds with {operations} operations of one real thread, {} ns each when \
+         nobody looks on, in {:.1} stretches; a look cost {} ns; stretches that were not seen then, in the same \
+         rounds with {LENT_FILES} times as many files, or as {LENT_TASKS} cores in turn",
+        times.join(" and "),
+        stretched as f64 / operations.max(1) as f64,
+        looks.join(" and "),
+    )
+}
+
+/// The median and both ends.
+fn ranged(mut numbers: Vec<f64>, digits: usize) -> String {
+    numbers.sort_by(f64::total_cmp);
+    match numbers[..] {
+        [] => "no".to_owned(),
+        [only] => format!("{only:.digits$}"),
+        [least, .., most] => {
+            let median = numbers[numbers.len() / 2];
+            format!("{median:.digits$} ({least:.digits$} to {most:.digits$})")
+        }
+    }
+}
