@@ -7,22 +7,17 @@
 
 use anyhow::Result;
 
-use super::mix::{Job, Mix};
-use super::{About, Needs, Node, Plan, Step, Target, Task, Workload};
+use super::mix::Mix;
+use super::user::User;
+use super::{About, Needs, Plan, Step, Target, Task, Workload};
 use super::{OwnDirectory, at_least_one};
 use crate::random::Random;
-
-/// Labels that files have, all users together.
-const LABELS: u32 = 20;
-const BLOCK: usize = 4096;
-/// Blocks of a user's file.
-const BLOCKS: u32 = 16;
 
 pub struct Aim7Mix;
 
 struct State {
     directory: OwnDirectory,
-    users: Vec<Node>,
+    users: Vec<User>,
     turn: usize,
     mix: Mix,
     random: Random,
@@ -45,19 +40,14 @@ impl Workload for Aim7Mix {
     fn task(&self, target: &dyn Target, plan: &Plan, number: u32) -> Result<Box<dyn Task>> {
         at_least_one("users", plan.users)?;
         let directory = OwnDirectory::new(target, number)?;
-        let mut users = Vec::new();
-        for user in 0..plan.users.div_ceil(plan.tasks) {
-            let file = target.create(&directory, &format!("user{user}"))?;
-            target.write(&file, 0, &[7; BLOCK * BLOCKS as usize])?;
-            users.push(file);
-        }
-        let random = Random::new(plan.seed, number);
+        let users = 0..plan.users.div_ceil(plan.tasks);
+        let users = users.map(|user| User::new(target, &directory, user));
         Ok(Box::new(State {
+            users: users.collect::<Result<_>>()?,
             directory,
-            users,
             turn: 0,
             mix: plan.mix,
-            random,
+            random: Random::new(plan.seed, number),
         }))
     }
 }
@@ -65,36 +55,13 @@ impl Workload for Aim7Mix {
 impl Task for State {
     fn step(&mut self, target: &dyn Target) -> Result<Step> {
         self.turn = (self.turn + 1) % self.users.len();
-        let at = u64::from(self.random.below(BLOCKS)) * BLOCK as u64;
-        let file = &self.users[self.turn];
-        match self.mix.draw(&mut self.random) {
-            Job::Read => target.read(file, at, &mut [0; BLOCK])?,
-            Job::Write => target.write(file, at, &[3; BLOCK])?,
-            Job::Sync => target.sync(file)?,
-            Job::Cut => {
-                target.truncate(file, 0)?;
-                target.write(file, 0, &[7; BLOCK * BLOCKS as usize])?;
-            }
-            Job::Look => drop(target.stat(&self.directory, &format!("user{}", self.turn))?),
-            Job::Create => self.create_and_remove(target)?,
-        }
+        let job = self.mix.draw(&mut self.random);
+        self.users[self.turn].work(target, &self.directory, job, &mut self.random)?;
         Ok(Step::ONE)
     }
 
     fn finish(self: Box<Self>, target: &dyn Target) -> Result<()> {
-        self.users.into_iter().for_each(|file| target.close(file));
+        self.users.into_iter().for_each(|user| user.leave(target));
         self.directory.remove(target)
-    }
-}
-
-impl State {
-    fn create_and_remove(&mut self, target: &dyn Target) -> Result<()> {
-        let file = target.create(&self.directory, "new")?;
-        let mut label = [b'l'; 32];
-        label[..4].copy_from_slice(&self.random.below(LABELS).to_le_bytes());
-        let done = target.set_attribute(&file, "label", &label);
-        target.close(file);
-        done?;
-        target.unlink(&self.directory, "new")
     }
 }

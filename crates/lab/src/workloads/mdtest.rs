@@ -39,11 +39,7 @@ impl Workload for Mdtest {
 
     fn needs(&self, plan: &Plan) -> Needs {
         let inodes = u64::from(plan.tasks) * (u64::from(plan.files) + 1);
-        Needs {
-            bytes: inodes * 64,
-            inodes,
-            small_inodes: false,
-        }
+        Needs::of(inodes * 64, inodes)
     }
 
     fn task(&self, target: &dyn Target, plan: &Plan, number: u32) -> Result<Box<dyn Task>> {

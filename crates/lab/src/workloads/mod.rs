@@ -18,6 +18,7 @@ mod list;
 mod mdtest;
 mod mix;
 mod stress_orphan;
+mod user;
 mod xattr_share;
 
 use std::ops::Deref;

@@ -1,7 +1,7 @@
 //! `DRBL`, `DRBM`, `DRBH`, `DWOL`, `DWOM`: read or overwrite a block of a file of the task's own, a
 //! block of its own in a file that all share, or the same block of that file as all.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 
 use super::super::{About, Needs, Node, OwnDirectory, Plan, Step, Target, Task, Workload};
 use super::{BLOCK, Sharing};
@@ -13,8 +13,8 @@ pub struct Block {
 }
 
 struct State {
-    /// Present for a file of its own.
-    directory: Option<OwnDirectory>,
+    /// Where the file is, unless it is shared.
+    own: Option<OwnDirectory>,
     file: Node,
     at: u64,
     writes: bool,
@@ -36,28 +36,26 @@ impl Workload for Block {
             return Ok(());
         }
         let file = target.create(target.root(), "shared")?;
-        let bytes = vec![1; BLOCK * plan.tasks as usize];
-        let done = target.write(&file, 0, &bytes);
+        let done = target.write(&file, 0, &vec![1; BLOCK * plan.tasks as usize]);
         target.close(file);
         done
     }
 
     fn task(&self, target: &dyn Target, _plan: &Plan, number: u32) -> Result<Box<dyn Task>> {
         let (bytes, writes) = (vec![2; BLOCK], self.writes);
-        let (directory, file) = if self.sharing == Sharing::Low {
-            let directory = OwnDirectory::new(target, number)?;
-            let file = target.create(&directory, "file")?;
+        let (own, file) = if self.sharing == Sharing::Low {
+            let own = OwnDirectory::new(target, number)?;
+            let file = target.create(&own, "file")?;
             target.write(&file, 0, &bytes)?;
-            (Some(directory), file)
+            (Some(own), file)
         } else {
             (None, target.open(target.root(), "shared")?)
         };
-        let is_own = self.sharing == Sharing::Medium;
-        let at = u64::from(if is_own { number } else { 0 }) * BLOCK as u64;
+        let block = u64::from(self.sharing == Sharing::Medium) * u64::from(number);
         Ok(Box::new(State {
-            directory,
+            own,
             file,
-            at,
+            at: block * BLOCK as u64,
             writes,
             bytes,
         }))
@@ -70,16 +68,13 @@ impl Task for State {
             target.write(&self.file, self.at, &self.bytes)?;
         } else {
             target.read(&self.file, self.at, &mut self.bytes)?;
-            if self.bytes[0] == 0 {
-                bail!("a block came back empty");
-            }
+            ensure!(self.bytes[0] != 0, "a block came back empty");
         }
         Ok(Step::ONE)
     }
 
     fn finish(self: Box<Self>, target: &dyn Target) -> Result<()> {
         target.close(self.file);
-        self.directory
-            .map_or(Ok(()), |directory| directory.remove(target))
+        self.own.map_or(Ok(()), |own| own.remove(target))
     }
 }

@@ -4,7 +4,7 @@
 use anyhow::Result;
 
 use super::super::{About, Needs, Node, OwnDirectory, Plan, Step, Target, Task, Workload};
-use super::Sharing;
+use super::{Sharing, plant};
 use crate::random::Random;
 
 /// Trees that are shared.
@@ -19,19 +19,6 @@ struct State {
     own: Option<OwnDirectory>,
     trees: u32,
     random: Random,
-}
-
-/// Makes `a/b/c/d/file` in a directory.
-fn plant(target: &dyn Target, directory: &Node) -> Result<()> {
-    let mut parent = target.make_directory(directory, "a")?;
-    for below in ["b", "c", "d"] {
-        let next = target.make_directory(&parent, below);
-        target.close(std::mem::replace(&mut parent, next?));
-    }
-    let file = target.create(&parent, "file");
-    target.close(parent);
-    target.close(file?);
-    Ok(())
 }
 
 impl Workload for Lookup {

@@ -8,6 +8,10 @@ pub mod lookup;
 pub mod rename;
 pub mod sync;
 
+use anyhow::Result;
+
+use super::{Node, Target};
+
 /// Where they come from.
 pub const SOURCE: &str = "FxMark, 2016";
 /// What is read and written at once.
@@ -22,4 +26,17 @@ pub enum Sharing {
     Medium,
     /// What they touch in it, too.
     High,
+}
+
+/// Makes `a/b/c/d/file` in a directory.
+fn plant(target: &dyn Target, directory: &Node) -> Result<()> {
+    let mut parent = target.make_directory(directory, "a")?;
+    for below in ["b", "c", "d"] {
+        let next = target.make_directory(&parent, below);
+        target.close(std::mem::replace(&mut parent, next?));
+    }
+    let file = target.create(&parent, "file");
+    target.close(parent);
+    target.close(file?);
+    Ok(())
 }

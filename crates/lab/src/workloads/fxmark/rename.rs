@@ -68,11 +68,8 @@ impl Task for State {
 
     fn finish(self: Box<Self>, target: &dyn Target) -> Result<()> {
         if let Some(shared) = self.shared {
-            let removed = if self.is_moved {
-                target.unlink(&shared, &self.names[1])
-            } else {
-                Ok(())
-            };
+            let unlink = || target.unlink(&shared, &self.names[1]);
+            let removed = self.is_moved.then(unlink).transpose();
             target.close(shared);
             removed?;
         }
