@@ -11,7 +11,7 @@ use pext4_sync::atomic::Ordering;
 use super::buddy::Span;
 use super::held::Held;
 use super::loaded;
-use super::preallocation::{Aside, Preallocation};
+use super::preallocation::{Aside, Listed, Preallocation};
 
 impl Held<'_> {
     /// Takes a run out of the buddy and marks its first `used` blocks used on disk. The rest is
@@ -31,11 +31,16 @@ impl Held<'_> {
     /// Marks blocks used on disk that are used in the buddy already.
     pub fn mark_used(&mut self, handle: &mut Handle<'_>, span: Span) {
         self.touch(handle);
+        self.groups.counts.free_blocks.add(-i64::from(span.length));
+        self.set_used(span);
+    }
+
+    /// Sets the bits of blocks that are counted as used already.
+    pub(super) fn set_used(&mut self, span: Span) {
         self.write_block_bitmap();
         let blocks = self.blocks();
         bitmap::set_range(blocks.bitmap.make_mut(), span.start..span.end());
         self.present().descriptor.free_clusters -= span.length;
-        self.groups.counts.free_blocks.add(-i64::from(span.length));
     }
 
     /// Sees to it that the block bitmap goes to disk; it begins to exist there if it did not.
@@ -50,19 +55,31 @@ impl Held<'_> {
     /// Puts blocks that were taken from the buddy onto the group's list of preallocations.
     pub fn set_aside(&mut self, span: Span, logical: u32) -> Arc<Preallocation> {
         let preallocation = Arc::new(Preallocation::new(self.number, Aside { logical, span }));
-        self.present()
-            .preallocations
-            .insert(span.end(), Arc::clone(&preallocation));
+        let listed = Listed::new(&preallocation);
+        self.present().preallocations.insert(span.end(), listed);
         self.slot.aside.fetch_add(span.length, Ordering::Relaxed);
         preallocation
     }
 
-    /// Notes that blocks left their preallocation, which is used up if `is_empty`.
-    pub fn leave_aside(&mut self, preallocation: &Preallocation, length: u32, is_empty: bool) {
-        self.slot.aside.fetch_sub(length, Ordering::Relaxed);
-        if is_empty {
-            self.present().preallocations.remove(&preallocation.end());
-        }
+    /// Blocks of a preallocation up to `end` have been used and folded, or left out.
+    pub fn leave_front(&mut self, preallocation: &Preallocation, end: u32) {
+        let listed = self.present().preallocations.get_mut(&preallocation.end());
+        let listed = listed.expect("one that has blocks is on its group's list");
+        let before = listed.unfolded();
+        listed.fold_up_to(end);
+        let left = before - listed.unfolded();
+        self.slot.aside.fetch_sub(left, Ordering::Relaxed);
+    }
+
+    /// Takes a preallocation off the group's list.
+    pub fn unlist(&mut self, preallocation: &Preallocation) {
+        let loaded = self.present();
+        let listed = loaded.preallocations.remove(&preallocation.end());
+        let listed = listed.expect("one that has blocks is on its group's list");
+        loaded.leftovers.extend(listed.leftover());
+        self.slot
+            .aside
+            .fetch_sub(listed.unfolded(), Ordering::Relaxed);
     }
 
     /// Makes blocks allocatable that are free on disk.
@@ -74,7 +91,8 @@ impl Held<'_> {
 
     /// A preallocation of this group, if there is one.
     pub fn any_preallocation(&mut self) -> Option<Arc<Preallocation>> {
-        self.loaded()?.preallocations.values().next().cloned()
+        let listed = self.loaded()?.preallocations.values().next()?;
+        Some(Arc::clone(&listed.preallocation))
     }
 
     /// Whether the block bitmap does not exist on disk yet; it is to be loaded before an inode is

@@ -3,13 +3,15 @@
 //! Every change of what goes to disk begins with [`Held::touch`], which keeps two promises. A
 //! version still owed to an older transaction is captured before the change (rule 3), frees of
 //! that transaction folded into it first. And the committer of this transaction will come by.
-//! Frees of a later transaction than the one that is captured stay out of its version (rule 5).
+//! Frees of a later transaction than the one that is captured stay out of its version (rule 5), and so do
+//! uses of what was set aside, which are folded first: a transaction may free what it used.
 
 use pext4_block::Stamp;
-use pext4_jbd2::{Capture, Handle};
+use pext4_jbd2::{Capture, Handle, Owed};
 use pext4_ondisk::bitmap;
 use pext4_ondisk::group_descriptor::GroupDescriptor;
 use pext4_ondisk::{Corrupt, GroupNumber, Tid};
+use pext4_sync::atomic::Ordering;
 
 use super::buddy::Span;
 use super::freed::{FreedExtent, Reuse};
@@ -18,13 +20,24 @@ use super::loaded::{BlockSide, InodeSide, Loaded};
 use super::slot::mark;
 use super::{CREDITS_PER_GROUP, Groups};
 
+impl Groups {
+    /// Puts a group on the list of what the transaction dirtied, the first time, for what will be folded there.
+    /// Nothing that an older transaction is owed changes by that, so no lock is needed.
+    pub(crate) fn note_unowed(&self, handle: &mut Handle<'_>, group: GroupNumber) {
+        if self.slot(group).note(handle.tid()) {
+            let mut unowed = Owed::default();
+            handle.touch(&mut unowed, CREDITS_PER_GROUP, || self.owing(group), |_| ());
+        }
+    }
+}
+
 impl Held<'_> {
     /// Prepares a change of what goes to disk within `handle`; the blocks or the inodes are
     /// loaded.
     pub fn touch(&mut self, handle: &mut Handle<'_>) {
         let tid = handle.tid();
         self.drain();
-        self.settle_older_frees(tid);
+        self.settle_older(tid);
         let credits = if self.slot.note(tid) {
             CREDITS_PER_GROUP
         } else {
@@ -54,16 +67,14 @@ impl Held<'_> {
         self.fold(tid);
     }
 
-    /// Frees of the transaction before belong to its version. If nothing but frees happened here
-    /// the group owes it nothing yet, so the version is kept until the committer asks.
-    fn settle_older_frees(&mut self, tid: Tid) {
+    /// Frees and uses of the transaction before belong to its version. If nothing but these happened
+    /// here the group owes it nothing yet, so the version is kept until the committer asks.
+    fn settle_older(&mut self, tid: Tid) {
         let loaded = self.present();
-        let older = loaded
-            .unfolded
-            .iter()
-            .map(|freed| freed.tid)
-            .find(|&freed| tid.is_after(freed));
-        let Some(older) = older else {
+        let freed = loaded.unfolded.iter().map(|freed| freed.tid);
+        let older_free = freed.into_iter().find(|&freed| tid.is_after(freed));
+        let older_use = || loaded.has_older_uses(tid).then(|| tid.previous());
+        let Some(older) = older_free.or_else(older_use) else {
             return;
         };
         self.fold(older);
@@ -74,16 +85,43 @@ impl Held<'_> {
         }
     }
 
-    /// Moves what is on the stack of frees under the lock.
+    /// Moves what is on the stacks of frees and uses under the lock: frees first, since what was used before
+    /// it was freed is then seen, too.
     pub(super) fn drain(&mut self) {
         if !self.slot.freed.is_empty() {
             let freed = self.slot.freed.take_all();
             self.present().unfolded.extend(freed);
         }
+        if !self.slot.used.is_empty() {
+            let used = self.slot.used.take_all();
+            self.present().in_use.extend(used);
+        }
     }
 
-    /// Clears the bits of blocks freed by transactions up to `tid`.
+    /// Carries out what transactions up to `tid` used and freed without the group's lock; answers whether that was
+    /// anything.
     pub(super) fn fold(&mut self, tid: Tid) -> bool {
+        let used = self.fold_uses(tid);
+        self.fold_frees(tid) || used
+    }
+
+    /// Sets the bits of what they used of preallocations.
+    fn fold_uses(&mut self, tid: Tid) -> bool {
+        let [used, left] = self.present().take_uses(tid);
+        let aside: u32 = used.iter().map(|span| span.length).sum();
+        if aside > 0 {
+            self.slot.aside.fetch_sub(aside, Ordering::Relaxed);
+        }
+        let mut is_any = false;
+        for span in used.into_iter().chain(left).filter(|span| span.length > 0) {
+            self.set_used(span);
+            is_any = true;
+        }
+        is_any
+    }
+
+    /// Clears the bits of what they freed.
+    fn fold_frees(&mut self, tid: Tid) -> bool {
         let unfolded = &mut self.present().unfolded;
         if unfolded.is_empty() {
             return false;

@@ -37,6 +37,11 @@ impl Groups {
         }
     }
 
+    /// The block of the device that a bit of a group stands for.
+    pub(crate) fn block_at(&self, group: GroupNumber, bit: u32) -> BlockNumber {
+        BlockNumber(self.store.geometry.first_block(group).get() + u64::from(bit))
+    }
+
     /// A group, unless somebody else has it.
     pub(crate) fn try_hold(&self, number: GroupNumber) -> Option<Held<'_>> {
         let slot = self.slot(number);
@@ -160,9 +165,9 @@ impl Held<'_> {
         self.groups.complaints.push(error);
     }
 
-    /// The block of the device that a bit stands for.
+    /// The block of the device that a bit of this group stands for.
     pub fn block_at(&self, bit: u32) -> BlockNumber {
-        BlockNumber(self.groups.store.geometry.first_block(self.number).get() + u64::from(bit))
+        self.groups.block_at(self.number, bit)
     }
 
     fn publish(&mut self) {

@@ -6,9 +6,8 @@
 //! home block is older than both. A group whose bitmap fails its checksum or contradicts the
 //! descriptor is corrupt: it is left alone, and no other group suffers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::Arc;
 
 use pext4_block::Page;
 use pext4_jbd2::{Capture, Owed};
@@ -16,11 +15,11 @@ use pext4_ondisk::bitmap;
 use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, Tid};
 
-use super::buddy::Buddy;
+use super::buddy::{Buddy, Span};
 use super::freed::{FreedExtent, Pending};
 use super::inodes::InodeBits;
 use super::metadata::MetadataMap;
-use super::preallocation::Preallocation;
+use super::preallocation::{Leftover, Listed};
 use crate::error::Result;
 use crate::store::Store;
 
@@ -40,7 +39,11 @@ pub struct Loaded {
     /// Frees taken from the stack whose transaction may not be folded yet.
     pub unfolded: Vec<FreedExtent>,
     /// Preallocations in this group, by the block behind them.
-    pub preallocations: BTreeMap<u32, Arc<Preallocation>>,
+    pub preallocations: BTreeMap<u32, Listed>,
+    /// Those of which something was used that is not folded, and perhaps others.
+    pub in_use: BTreeSet<u32>,
+    /// What is to be folded of preallocations that were here.
+    pub leftovers: Vec<Leftover>,
 }
 
 /// The blocks of a group. [group]
@@ -73,7 +76,43 @@ impl Loaded {
             early: None,
             unfolded: Vec::new(),
             preallocations: BTreeMap::new(),
+            in_use: BTreeSet::new(),
+            leftovers: Vec::new(),
         }
+    }
+
+    /// Whether transactions before `tid`, which runs, used blocks of preallocations that are not folded.
+    pub fn has_older_uses(&self, tid: Tid) -> bool {
+        let listed = |end| self.preallocations.get(end);
+        self.in_use
+            .iter()
+            .filter_map(listed)
+            .any(|listed| listed.owes_before(tid))
+            || self
+                .leftovers
+                .iter()
+                .any(|leftover| leftover.owes_before(tid))
+    }
+
+    /// Takes what transactions up to `tid` used of preallocations and nobody has folded: of those that are on the
+    /// list, and of those that were.
+    pub fn take_uses(&mut self, tid: Tid) -> [Vec<Span>; 2] {
+        let mut used = Vec::new();
+        self.in_use.retain(|end| {
+            let Some(listed) = self.preallocations.get_mut(end) else {
+                return false;
+            };
+            let (span, is_more) = listed.take_used(tid);
+            used.push(span);
+            is_more
+        });
+        let left = self
+            .leftovers
+            .iter_mut()
+            .map(|leftover| leftover.take_used(tid));
+        let left = left.collect();
+        self.leftovers.retain(|leftover| !leftover.is_folded());
+        [used, left]
     }
 
     /// Whether nothing but memory would be lost by forgetting it, provided that the last
@@ -83,7 +122,10 @@ impl Loaded {
             .blocks
             .as_ref()
             .is_some_and(|blocks| !blocks.pending.is_empty());
-        self.unfolded.is_empty() && self.preallocations.is_empty() && !pending
+        self.unfolded.is_empty()
+            && self.preallocations.is_empty()
+            && self.leftovers.is_empty()
+            && !pending
     }
 }
 

@@ -6,19 +6,29 @@
 //! it. Whichever comes first empties `state`; an empty preallocation is no longer on the list and
 //! its owner drops it. On disk the blocks are free until they are used.
 //!
+//! Where frees wait for nobody, uses do not either: the owner moves the *front* and notes the group with the
+//! transaction. Whoever next changes the group, or the committer, *folds* what lies before the front into the bitmap,
+//! and into no version of an earlier transaction than the one that used it. A use that empties the
+//! preallocation or leaves blocks out is made under the group's lock, and folded at once.
+//!
 //! Locks: `state` [Preallocation] is taken before the group.
 
-use pext4_ondisk::GroupNumber;
+use std::sync::Arc;
+
+use pext4_ondisk::{GroupNumber, Tid};
 use pext4_sync::order::Class;
 use pext4_sync::{Mutex, MutexGuard};
 
 use super::buddy::Span;
+use super::front::{Front, Used};
 
 /// A run of blocks of one group, allocatable only through this value.
 pub struct Preallocation {
     group: GroupNumber,
     /// The block behind the run: unlike its start it never changes, and tells runs of a group apart.
     end: u32,
+    /// How far it is used, for whoever holds the group.
+    pub(crate) front: Front,
     state: Mutex<Option<Aside>>,
 }
 
@@ -37,6 +47,7 @@ impl Preallocation {
         Self {
             group,
             end: aside.span.end(),
+            front: Front::new(aside.span.start),
             state: Mutex::new(Class::Preallocation, Some(aside)),
         }
     }
@@ -59,5 +70,170 @@ impl Preallocation {
     /// As [`Self::lock`], unless somebody is at it.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Option<Aside>>> {
         self.state.try_lock()
+    }
+}
+
+/// A preallocation on its group's list. [group]
+pub struct Listed {
+    pub preallocation: Arc<Preallocation>,
+    folded: u32,
+}
+
+/// What was used of one that is no longer on the list, and not folded yet. [group]
+pub struct Leftover {
+    used: Used,
+    folded: u32,
+}
+
+impl Listed {
+    pub fn new(preallocation: &Arc<Preallocation>) -> Self {
+        Self {
+            preallocation: Arc::clone(preallocation),
+            folded: preallocation.front.used().now(),
+        }
+    }
+
+    /// Whether transactions before `tid`, which runs, used blocks that are not folded.
+    pub fn owes_before(&self, tid: Tid) -> bool {
+        self.preallocation.front.used().before(tid) > self.folded
+    }
+
+    /// What `tid` and earlier ones used since this was asked last, and whether later ones used more.
+    pub fn take_used(&mut self, tid: Tid) -> (Span, bool) {
+        let used = self.preallocation.front.visit();
+        let span = take_used(&mut self.folded, used, tid);
+        let is_more = used.now() > self.folded;
+        if is_more {
+            self.preallocation.front.will_visit();
+        }
+        (span, is_more)
+    }
+
+    /// Blocks up to `end` have been folded, or left out.
+    pub fn fold_up_to(&mut self, end: u32) {
+        self.folded = end;
+    }
+
+    /// Blocks that are not folded; those that nobody used are among them.
+    pub fn unfolded(&self) -> u32 {
+        self.preallocation.end - self.folded
+    }
+
+    /// What is to be folded of it when it has left the list.
+    pub fn leftover(&self) -> Option<Leftover> {
+        let used = self.preallocation.front.used();
+        (used.now() > self.folded).then_some(Leftover {
+            used,
+            folded: self.folded,
+        })
+    }
+}
+
+impl Leftover {
+    /// As [`Listed::owes_before`].
+    pub fn owes_before(&self, tid: Tid) -> bool {
+        self.used.before(tid) > self.folded
+    }
+
+    /// What `tid` and earlier ones used since this was asked last.
+    pub fn take_used(&mut self, tid: Tid) -> Span {
+        take_used(&mut self.folded, self.used, tid)
+    }
+
+    /// Whether there is nothing more.
+    pub fn is_folded(&self) -> bool {
+        self.folded >= self.used.now()
+    }
+}
+
+fn take_used(folded: &mut u32, used: Used, tid: Tid) -> Span {
+    let end = used.through(tid).max(*folded);
+    let start = std::mem::replace(folded, end);
+    Span {
+        start,
+        length: end - start,
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    //! One run of blocks from 100 on, of which 105 blocks are used by one thread and folded by another.
+
+    use std::sync::Arc;
+
+    use pext4_ondisk::{GroupNumber, Tid};
+    use pext4_sync::{Stack, thread};
+
+    use super::{Aside, Listed, Preallocation, Span};
+
+    const FIRST: Tid = Tid(6);
+
+    struct Run {
+        preallocation: Arc<Preallocation>,
+        requests: Stack<u32>,
+    }
+
+    impl Run {
+        fn new() -> (Arc<Self>, Listed) {
+            let span = Span {
+                start: 100,
+                length: 200,
+            };
+            let aside = Aside { logical: 0, span };
+            let preallocation = Arc::new(Preallocation::new(GroupNumber(0), aside));
+            let listed = Listed::new(&preallocation);
+            let requests = Stack::new();
+            (
+                Arc::new(Self {
+                    preallocation,
+                    requests,
+                }),
+                listed,
+            )
+        }
+
+        fn use_up_to(&self, tid: Tid, end: u32) {
+            self.preallocation.front.advance(tid, end);
+            if self.preallocation.front.asks() {
+                self.requests.push(end);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_folded_is_asked_for() {
+        pext4_sync::model(|| {
+            let (run, mut listed) = Run::new();
+            let beside = Arc::clone(&run);
+            let other = thread::spawn("other", move || {
+                beside.use_up_to(FIRST, 110);
+                beside.use_up_to(FIRST, 120);
+            });
+            let mut is_more = false;
+            if run.requests.take_all().count() > 0 {
+                is_more = listed.take_used(FIRST).1;
+            }
+            other.join().expect("it does not panic");
+            assert!(!is_more, "there is no later transaction");
+            let is_folded = listed.leftover().is_none();
+            assert!(is_folded || !run.requests.is_empty());
+        });
+    }
+
+    #[test]
+    fn a_version_has_what_its_transaction_used_and_no_more() {
+        pext4_sync::model(|| {
+            let (run, mut listed) = Run::new();
+            run.use_up_to(FIRST, 110);
+            let beside = Arc::clone(&run);
+            let second = FIRST.next();
+            let other = thread::spawn("other", move || beside.use_up_to(second, 120));
+            let (span, is_more) = listed.take_used(FIRST);
+            assert_eq!((span.start, span.end()), (100, 110));
+            other.join().expect("it does not panic");
+            assert!(is_more || run.requests.take_all().count() > 1);
+            let (span, is_more) = listed.take_used(second);
+            assert_eq!((span.start, span.end(), is_more), (110, 120, false));
+        });
     }
 }

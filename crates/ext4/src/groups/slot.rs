@@ -65,6 +65,8 @@ pub struct Slot {
     noted: AtomicU64,
     /// Frees that nobody has folded yet. [lock-free]
     pub freed: Stack<FreedExtent>,
+    /// Preallocations of which something was used that nobody has folded yet, by the block behind them. [lock-free]
+    pub used: Stack<u32>,
     /// The group in memory; `None` until first needed and after eviction.
     pub state: Mutex<Option<Box<Loaded>>>,
 }
@@ -91,6 +93,7 @@ impl Slot {
             marks: AtomicU32::new(0),
             noted: AtomicU64::new(0),
             freed: Stack::new(),
+            used: Stack::new(),
             state: Mutex::new(Class::Group, None),
         }
     }

@@ -4,14 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pext4_block::Device;
-use pext4_jbd2::{Capture, Owing};
+use pext4_jbd2::{Capture, Handle, Owing};
 use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
-use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, bitmap};
+use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, LogicalBlock, bitmap};
+use pext4_sync::atomic::Ordering;
 
+use super::Preallocation;
 use super::buddy::Span;
 use super::freed::{FreedExtent, Reuse};
 use super::testing::{Ground, image};
-use crate::mballoc::Request;
+use crate::mballoc::{Purpose, Request};
 use crate::options::MountOptions;
 
 /// Shapes of images that people have.
@@ -245,6 +247,148 @@ fn frees_of_an_older_transaction_stay_out_of_the_next_and_the_next_out_of_them()
     );
     let newer_bytes = bitmap_of(&*groups.owing(group), handle.tid());
     assert_eq!(bits(&newer_bytes, first, 16), "0000110011111111");
+}
+
+/// A file of 20 blocks, committed, whose preallocation has more, and where it begins in its group.
+fn file_with_preallocation(ground: &Ground) -> (Arc<Preallocation>, GroupNumber, u32) {
+    let mut preallocation = None;
+    let mut handle = ground.handle();
+    let request = Request {
+        length: 20,
+        size: 20 << 12,
+        purpose: Purpose::Data,
+        ..Request::one(InodeNumber(12), BlockNumber(2000))
+    };
+    let groups = &ground.groups;
+    let run = groups.allocate_for_file(&mut handle, &request, &mut preallocation);
+    let start = run.expect("space").start;
+    drop(handle);
+    ground.commit();
+    let geometry = &ground.store.geometry;
+    let place = geometry
+        .group_of(start)
+        .zip(geometry.offset_in_group(start));
+    let (group, first) = place.expect("inside");
+    (preallocation.expect("it grows"), group, first)
+}
+
+/// Uses blocks of the preallocation at a place in the file; answers where they are in the group.
+fn use_up(
+    ground: &Ground,
+    handle: &mut Handle<'_>,
+    of: &Preallocation,
+    at: u32,
+    length: u32,
+) -> u32 {
+    let run = ground
+        .groups
+        .use_preallocation(handle, of, LogicalBlock(at), length);
+    let run = run.expect("it has more");
+    assert_eq!(run.length, length);
+    ground
+        .store
+        .geometry
+        .offset_in_group(run.start)
+        .expect("inside")
+}
+
+#[test]
+fn uses_of_an_older_transaction_stay_out_of_the_next_and_the_next_out_of_them() {
+    let Some(ground) = Ground::make(&["-b", "4096", "-g", "4096"], "64M") else {
+        return;
+    };
+    let (preallocation, group, first) = file_with_preallocation(&ground);
+    let groups = &ground.groups;
+    let free = groups.free_blocks();
+    let mut handle = ground.handle();
+    let tid = handle.tid();
+
+    // As if the transaction before had used two and its committer not come by yet.
+    assert_eq!(
+        use_up(&ground, &mut handle, &preallocation, 20, 2),
+        first + 20
+    );
+    preallocation.front.advance(tid.previous(), first + 22);
+    assert_eq!(
+        use_up(&ground, &mut handle, &preallocation, 22, 3),
+        first + 22
+    );
+    assert_eq!(groups.free_blocks(), free - 5, "counted at once");
+
+    let older = bitmap_of(&*groups.owing(group), tid.previous());
+    assert_eq!(
+        bits(&older, first + 18, 8),
+        "11110000",
+        "uses of the older alone"
+    );
+    let again = bitmap_of(&*groups.owing(group), tid.previous());
+    assert_eq!(again, Vec::<u8>::new(), "the debt is paid once");
+
+    // The next change of the group sees them, and so does the version of their own transaction.
+    let beside = Request::one(InodeNumber(13), BlockNumber(3000));
+    groups.allocate(&mut handle, &beside).expect("space");
+    assert_eq!(
+        use_up(&ground, &mut handle, &preallocation, 25, 1),
+        first + 25
+    );
+    let newer = bitmap_of(&*groups.owing(group), tid);
+    assert_eq!(bits(&newer, first + 18, 10), "1111111100");
+}
+
+#[test]
+fn a_change_of_the_group_keeps_a_version_with_the_uses_of_the_transaction_before() {
+    let Some(ground) = Ground::make(&["-b", "4096", "-g", "4096"], "64M") else {
+        return;
+    };
+    let (preallocation, group, first) = file_with_preallocation(&ground);
+    let groups = &ground.groups;
+    let aside = || groups.slot(group).aside.load(Ordering::Relaxed);
+    let aside_at_first = aside();
+    let mut handle = ground.handle();
+    let tid = handle.tid();
+    use_up(&ground, &mut handle, &preallocation, 20, 2);
+    preallocation.front.advance(tid.previous(), first + 22);
+
+    let beside = Request::one(InodeNumber(13), BlockNumber(3000));
+    let beside = groups.allocate(&mut handle, &beside).expect("space");
+    assert_eq!(aside(), aside_at_first - 2, "what is folded is not aside");
+    let geometry = &ground.store.geometry;
+    let beside = geometry.offset_in_group(beside.start).expect("inside");
+
+    let older = bitmap_of(&*groups.owing(group), tid.previous());
+    assert_eq!(bits(&older, first + 18, 6), "111100");
+    assert_eq!(bits(&older, beside, 1), "0");
+    let newer = bitmap_of(&*groups.owing(group), tid);
+    assert_eq!(bits(&newer, first + 18, 6), "111100");
+    assert_eq!(bits(&newer, beside, 1), "1");
+}
+
+#[test]
+fn what_a_transaction_used_it_may_free_and_others_may_discard() {
+    let Some(ground) = Ground::make(&["-b", "4096", "-g", "4096"], "64M") else {
+        return;
+    };
+    let groups = &ground.groups;
+    let at_first = groups.free_blocks();
+    let (preallocation, group, first) = file_with_preallocation(&ground);
+    let mut handle = ground.handle();
+    use_up(&ground, &mut handle, &preallocation, 20, 4);
+    let start = groups.block_at(group, first);
+    groups
+        .free(&mut handle, start, 24)
+        .expect("all are the file's");
+    drop(handle);
+    groups.release(&preallocation);
+    ground.commit();
+    assert_eq!(groups.free_blocks(), at_first);
+    assert_eq!(
+        ground.store.superblock(|superblock| superblock.error_count),
+        0
+    );
+    assert_eq!(groups.slot(group).aside.load(Ordering::Relaxed), 0);
+    let free = groups.hold(group).blocks().buddy.free();
+    let on_disk = ground.on_disk();
+    assert_eq!(free, on_disk[group.get() as usize].descriptor.free_clusters);
 }
 
 fn bitmap_of(debtor: &dyn Owing, tid: pext4_ondisk::Tid) -> Vec<u8> {

@@ -7,12 +7,12 @@
 //! bits it clears, and whether they were set, turns out when it is folded. Otherwise it waits for
 //! the group and clears the bits itself.
 
-use pext4_jbd2::{Forgotten, Handle, Owed};
+use pext4_jbd2::{Forgotten, Handle};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber};
 
 use crate::error::Result;
 use crate::groups::buddy::Span;
-use crate::groups::{CREDITS_PER_GROUP, FreedExtent, Groups, Reuse};
+use crate::groups::{FreedExtent, Groups, Reuse};
 use crate::options::Frees;
 use crate::statistics::Event;
 
@@ -98,7 +98,7 @@ impl Groups {
     }
 
     fn leave_freed(&self, handle: &mut Handle<'_>, group: GroupNumber, freed: FreedExtent) {
-        self.note_free(handle, group);
+        self.note_unowed(handle, group);
         if self.keep_blocks(group) {
             self.count_free(freed.span);
             self.slot(group).freed.push(freed);
@@ -120,14 +120,5 @@ impl Groups {
     fn count_free(&self, span: Span) {
         self.counts.pending.add(i64::from(span.length));
         self.counts.free_blocks.add(i64::from(span.length));
-    }
-
-    /// Puts the group on the list of what the transaction dirtied, the first time. Nothing that an
-    /// older transaction is owed changes by that, so no lock is needed.
-    fn note_free(&self, handle: &mut Handle<'_>, group: GroupNumber) {
-        if self.slot(group).note(handle.tid()) {
-            let mut unowed = Owed::default();
-            handle.touch(&mut unowed, CREDITS_PER_GROUP, || self.owing(group), |_| ());
-        }
     }
 }

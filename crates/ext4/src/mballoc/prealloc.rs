@@ -1,8 +1,12 @@
 //! Using, releasing and discarding preallocations.
 //!
 //! A file's run is used from its front, where the file's growth needs it; if the file jumps ahead
-//! inside it, the blocks jumped over are given back. Using and discarding change the
-//! preallocation and its group in one go, both locks held, so blocks are never between the two.
+//! inside it, the blocks jumped over are given back. Discarding changes the preallocation and its group in one go, both
+//! locks held, so blocks are never between the two.
+//!
+//! *Deferred* (the setting of `frees`) a use notes the group with the transaction and moves the run's front, and waits
+//! for nobody; its bits are set when it is folded. Otherwise, and when nothing is left or blocks are left
+//! out, it holds the group and sets them itself.
 
 use pext4_jbd2::Handle;
 use pext4_ondisk::{GroupNumber, LogicalBlock};
@@ -11,7 +15,7 @@ use pext4_sync::atomic::Ordering;
 use super::request::Run;
 use crate::groups::buddy::Span;
 use crate::groups::{Aside, Groups, Held, Preallocation};
-use crate::options::BusyGroups;
+use crate::options::{BusyGroups, Frees};
 use crate::statistics::Event;
 
 /// How it ended to ask a shard's run for blocks.
@@ -39,6 +43,9 @@ impl Groups {
         if skipped >= aside.span.length {
             return None;
         }
+        if let Some(run) = self.move_front(handle, preallocation, &mut state, skipped, length) {
+            return Some(run);
+        }
         let held = self.hold(preallocation.group());
         let place = (&mut *state, held);
         Some(self.use_front(handle, preallocation, place, skipped, length))
@@ -65,6 +72,9 @@ impl Groups {
         if state.is_none_or(|aside| aside.span.length < length) {
             return Asked::Short;
         }
+        if let Some(run) = self.move_front(handle, preallocation, &mut state, 0, length) {
+            return Asked::Taken(run);
+        }
         let group = preallocation.group();
         let held = if waits {
             Some(self.hold(group))
@@ -75,6 +85,40 @@ impl Groups {
             return Asked::Busy;
         };
         Asked::Taken(self.use_front(handle, preallocation, (&mut *state, held), 0, length))
+    }
+
+    /// Takes `length` blocks from the front of a run without its group's lock, where that may be and something is left
+    /// of the run.
+    fn move_front(
+        &self,
+        handle: &mut Handle<'_>,
+        preallocation: &Preallocation,
+        state: &mut Option<Aside>,
+        skipped: u32,
+        length: u32,
+    ) -> Option<Run> {
+        let aside = state.as_mut()?;
+        let is_deferred = self.waiting.design == Frees::Deferred;
+        if !is_deferred || skipped > 0 || length >= aside.span.length {
+            return None;
+        }
+        let group = preallocation.group();
+        self.note_unowed(handle, group);
+        self.counts.free_blocks.add(-i64::from(length));
+        let start = aside.span.start;
+        aside.logical += length;
+        aside.span = Span {
+            start: start + length,
+            length: aside.span.length - length,
+        };
+        preallocation.front.advance(handle.tid(), aside.span.start);
+        if preallocation.front.asks() {
+            self.slot(group).used.push(preallocation.end());
+        }
+        Some(Run {
+            start: self.block_at(group, start),
+            length,
+        })
     }
 
     /// Gives `skipped` blocks at the front of a run back, of which more are left, and takes up to
@@ -105,9 +149,10 @@ impl Groups {
             start: used.end(),
             length: left - used.length,
         };
-        let is_empty = aside.span.length == 0;
-        held.leave_aside(preallocation, skipped + used.length, is_empty);
-        if is_empty {
+        preallocation.front.advance(handle.tid(), used.end());
+        held.leave_front(preallocation, used.end());
+        if aside.span.length == 0 {
+            held.unlist(preallocation);
             *state = None;
         }
         Run {
@@ -134,7 +179,7 @@ impl Groups {
         };
         let mut held = self.hold(preallocation.group());
         held.release(aside.span);
-        held.leave_aside(preallocation, aside.span.length, true);
+        held.unlist(preallocation);
         aside.span.length
     }
 

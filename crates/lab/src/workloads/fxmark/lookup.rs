@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use super::super::{About, Needs, Node, OwnDirectory, Plan, Step, Target, Task, Workload};
+use super::super::{About, Needs, OwnDirectory, Plan, Step, Target, Task, Workload};
 use super::{Sharing, plant};
 use crate::random::Random;
 
