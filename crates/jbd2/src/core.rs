@@ -378,6 +378,17 @@ impl Core {
         }
     }
 
+    /// Brings transactions up to `tid` home, as far as they are durable.
+    pub(crate) fn bring_home(&self, tid: Tid) -> Result<(), JournalError> {
+        match &self.log {
+            Some(log) => log
+                .checkpoint
+                .bring_home(tid)
+                .map_err(|error| self.blame(error)),
+            None => Ok(()),
+        }
+    }
+
     /// The reason behind an error of someone who was sent away.
     fn blame(&self, error: JournalError) -> JournalError {
         self.failure.get().cloned().unwrap_or(error)

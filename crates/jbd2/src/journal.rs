@@ -149,6 +149,18 @@ impl Journal {
         self.core.commit(tid)
     }
 
+    /// Makes everything durable that handles stopped before this call have done, writes it home, and waits until
+    /// the log does not hold it any more. Does nothing more than to commit where there is no log. Never inside a handle.
+    ///
+    /// # Errors
+    ///
+    /// As [`Journal::commit`].
+    pub fn checkpoint(&self) -> Result<(), JournalError> {
+        self.commit_running()?;
+        let last = self.core.epoch.running().previous();
+        self.core.bring_home(last)
+    }
+
     /// Asks for a commit of what is running, without waiting.
     pub fn request_commit(&self) {
         self.core.request(self.core.epoch.running());

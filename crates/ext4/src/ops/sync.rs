@@ -61,6 +61,20 @@ impl Volume {
         })
     }
 
+    /// Makes everything durable and brings it home from the journal, of which nothing is left then but what comes
+    /// meanwhile: the image can be read where it lies, also by those who do not know journals.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::sync_file`].
+    pub fn checkpoint(&self) -> Result<()> {
+        self.sync()?;
+        self.run(|| match self.inodes.store.try_journal() {
+            Some(journal) if !self.inodes.store.is_read_only() => Ok(journal.checkpoint()?),
+            _ => Ok(()),
+        })
+    }
+
     /// `statfs`.
     ///
     /// # Errors

@@ -20,8 +20,8 @@ pub(super) struct Homes {
     free: u32,
     /// Log blocks that the committer waits for; 0 if it does not.
     pub(super) wanted: u32,
-    /// Everything is to go home.
-    pub(super) everything: bool,
+    /// The last transaction that somebody asked to go home.
+    asked: Option<Tid>,
     /// Nothing more is to be done.
     pub(super) stopped: bool,
 }
@@ -62,7 +62,7 @@ impl Homes {
             transactions: VecDeque::new(),
             free: ring.blocks(),
             wanted: 0,
-            everything: false,
+            asked: None,
             stopped: false,
         }
     }
@@ -75,9 +75,18 @@ impl Homes {
         self.free
     }
 
-    /// Whether everything is home and the log holds nothing.
-    pub(super) fn is_empty(&self) -> bool {
-        self.transactions.is_empty()
+    /// Asks for everything up to `tid` to go home.
+    pub(super) fn ask(&mut self, tid: Tid) {
+        let is_later = self.asked.is_none_or(|asked| tid.is_after(asked));
+        if is_later {
+            self.asked = Some(tid);
+        }
+    }
+
+    /// Whether the log still holds `tid` or a durable transaction before it.
+    pub(super) fn holds(&self, tid: Tid) -> bool {
+        let oldest = self.transactions.front();
+        oldest.is_some_and(|oldest| tid.is_at_or_after(oldest.tid))
     }
 
     pub(super) fn is_flying(&self, block: BlockNumber) -> bool {
@@ -206,9 +215,9 @@ impl Homes {
 
     /// Up to which transaction versions should go home now, if any should.
     pub(super) fn target(&self, most_pinned: usize) -> Option<Tid> {
-        let newest = self.transactions.back()?.tid;
-        if self.everything {
-            return Some(newest);
+        self.transactions.back()?;
+        if let Some(asked) = self.asked.filter(|&asked| self.holds(asked)) {
+            return Some(asked);
         }
         let used = self.capacity() - self.free;
         if self.wanted > self.free {
@@ -298,7 +307,7 @@ mod tests {
         assert_eq!(homes.target(1), Some(Tid(0)), "too many are pinned");
 
         homes.cancel(BlockNumber(7));
-        homes.everything = true;
+        homes.ask(last.next());
         homes.strike_off(&[(BlockNumber(6), last)]);
         assert_eq!(
             homes.tail(),
@@ -309,7 +318,7 @@ mod tests {
         let tail = homes.tail().expect("all is home");
         assert_eq!((tail.start, tail.tid), (17, Tid(1)));
         homes.free_before(tail);
-        assert!(homes.is_empty());
+        assert!(!homes.holds(Tid(1)));
         assert_eq!((homes.free(), cache.pinned()), (20, 0));
     }
 

@@ -7,8 +7,8 @@
 //! holds its whole new version.
 //!
 //! The checkpointer's thread makes passes when the log is more than half full, when the versions
-//! take too much of the cache, when the committer needs space, and at shutdown. It waits for
-//! nobody, so whoever waits for it goes on (design rule 2: the committer may).
+//! take too much of the cache, when the committer needs space, and when somebody asks, as at shutdown. It waits
+//! for nobody, so whoever waits for it goes on (design rule 2: the committer may).
 //!
 //! Locking: [`Homes`] is under one lock of class `Checkpoint`, not held during input and output;
 //! versions being written are marked as flying instead.
@@ -109,19 +109,23 @@ impl Checkpoint {
         self.changed.notify_all();
     }
 
-    /// Brings everything home and declares the log empty; `next` comes next.
-    pub(crate) fn finish(&self, next: Tid) -> Result<(), JournalError> {
+    /// Brings transactions up to `tid` home, and waits until the log does not hold them any more.
+    pub(crate) fn bring_home(&self, tid: Tid) -> Result<(), JournalError> {
         let mut homes = self.homes.lock();
-        homes.everything = true;
+        homes.ask(tid);
         self.changed.notify_all();
-        while !homes.is_empty() {
+        while homes.holds(tid) {
             if homes.stopped {
                 return Err(JournalError::ShutDown);
             }
             self.changed.wait(&mut homes);
         }
-        homes.everything = false;
-        drop(homes);
+        Ok(())
+    }
+
+    /// Brings everything home and declares the log empty; `next` comes next.
+    pub(crate) fn finish(&self, next: Tid) -> Result<(), JournalError> {
+        self.bring_home(next.previous())?;
         self.superblock.finish(next)
     }
 

@@ -38,6 +38,31 @@ fn a_shutdown_brings_everything_home_and_leaves_an_empty_log() {
 }
 
 #[test]
+fn a_checkpoint_leaves_nothing_in_the_log_and_the_journal_goes_on() {
+    let device: Arc<dyn Device> = Arc::new(blank(LOG));
+    let toy = Toy::open(Arc::clone(&device), Some(LOG));
+    for number in 1..4 {
+        one_operation(&toy, number);
+        toy.journal.checkpoint().expect("the device works");
+        assert_eq!(read_cell(&*device, 5), number, "home while it runs");
+        assert_metadata(&*device, 21, number);
+        assert_eq!(toy.cache.pinned(), 0);
+    }
+    let before = toy.journal.statistics().checkpoints;
+    toy.journal.checkpoint().expect("nothing to do");
+    assert_eq!(toy.journal.statistics().checkpoints, before);
+    one_operation(&toy, 4);
+    toy.journal.commit_running().expect("the journal runs");
+    drop(toy);
+
+    let mut superblock = recovery::read_superblock(&device, &area(LOG)).expect("it is there");
+    let blocks = device.size() / BLOCK as u64;
+    let recovered = recovery::recover(&device, &area(LOG), &mut superblock, blocks);
+    recovered.expect("the log begins where the checkpoint left it");
+    assert_eq!(read_cell(&*device, 5), 4);
+}
+
+#[test]
 fn opening_and_shutting_down_writes_nothing() {
     let recorder = Arc::new(RecordDevice::new(Arc::new(blank(LOG))));
     let toy = Toy::open(Arc::clone(&recorder) as Arc<dyn Device>, Some(LOG));
