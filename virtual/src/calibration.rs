@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use pext4_sync::virtual_cores::{Recording, Stretches};
-use pext4_virtual::measure::Setup;
 use pext4_virtual::run::calibration;
+use pext4_virtual::setup::Setup;
 
 use crate::real_threads::RealThreads;
 

@@ -4,8 +4,10 @@
 #![forbid(unsafe_code)]
 
 pub mod barrier;
+mod journal;
 pub mod measure;
 pub mod parts;
+pub mod setup;
 
 #[cfg(feature = "cores")]
 pub mod hand_over;

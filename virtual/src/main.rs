@@ -20,8 +20,8 @@ use pext4_lab::workloads::{Plan, Workload, find};
 use pext4_sync::topology;
 use pext4_sync::virtual_cores::{LineAllocator, Stretches, Waiting};
 use pext4_virtual::machines::{self, Named};
-use pext4_virtual::measure::Setup;
 use pext4_virtual::run::{Outcome, point};
+use pext4_virtual::setup::Setup;
 
 use crate::calibration::{Calibration, calibrate};
 use crate::real_threads::RealThreads;

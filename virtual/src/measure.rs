@@ -16,137 +16,23 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use crossbeam_utils::CachePadded;
 use pext4_block::RamDevice;
-use pext4_fs::options::Scaling;
-use pext4_fs::{MountOptions, SetAttributes, Volume};
+use pext4_fs::{MountOptions, Volume};
 use pext4_image::mkfs;
 use pext4_lab::fill::make_ready;
-use pext4_lab::target::{Library, Node, Target};
-use pext4_lab::workloads::{Pace, Plan, Task, Workload};
+use pext4_lab::target::Library;
+use pext4_lab::workloads::{Pace, Task};
 use pext4_sync::thread::{self, JoinHandle};
 use pext4_sync::time;
 use pext4_sync::topology::{self, PinGuard};
 use rustix::thread::{Pid, gettid};
-use serde::{Deserialize, Serialize};
 
 use crate::barrier::Barrier;
-use crate::parts::{Done, PartRate, Sum, queued, thread_cpu};
+use crate::journal::{Mark, fill_log, make_due};
+use crate::parts::{Done, Sum, queued, thread_cpu};
+use crate::setup::{Counted, Observer, Setup};
 
 /// Bytes of a group.
 const GROUP: u64 = 128 << 20;
-
-/// The part of the log that is filled with the tasks at work; nobody else is there before.
-const LEFT_TO_TASKS: u64 = 8;
-
-/// What is measured, and how.
-#[derive(Clone)]
-pub struct Setup {
-    /// What the tasks do.
-    pub workload: &'static dyn Workload,
-    /// How many and how much.
-    pub plan: Plan,
-    /// The setting of the mechanisms.
-    pub scaling: Scaling,
-    /// Groups of the image.
-    pub groups: u32,
-    /// Blocks of the journal.
-    pub journal_blocks: u32,
-    /// Longest time between commits.
-    pub commit_interval: Duration,
-    /// What comes before the window.
-    pub warm_up: Duration,
-    /// Shortest window.
-    pub window: Duration,
-    /// Longest window.
-    pub longest: Duration,
-    /// One thread is all tasks in turn, each on a core of its own: what cores do to each other can be seen
-    /// without any that is in another's way.
-    pub in_turn: bool,
-    /// Tasks are virtual cores: they begin a part at one moment, where real threads begin it as they come
-    /// (a sleep would part them further), and none is ever without a processor.
-    pub imitated: bool,
-}
-
-impl Setup {
-    /// The threads, each with the numbers of its tasks.
-    fn hands(&self) -> Vec<Range<u32>> {
-        if self.in_turn {
-            return std::iter::once(0..self.plan.tasks).collect();
-        }
-        (0..self.plan.tasks)
-            .map(|number| number..number + 1)
-            .collect()
-    }
-}
-
-/// What a measurement came to.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Counted {
-    /// In the order of the workload's parts.
-    pub parts: Vec<PartRate>,
-    /// Operations in the window.
-    pub operations: u64,
-    /// Length of the window.
-    pub elapsed: Duration,
-    /// Transactions committed in it.
-    pub commits: u64,
-    /// Blocks of the log taken in it.
-    pub logged: u64,
-    /// Checkpoints made in it.
-    pub checkpoints: u64,
-    /// Handles that waited in it for the next transaction, as this one had no credits left.
-    pub credit_waits: u64,
-    /// Commits that waited in it for room in the log.
-    pub log_waits: u64,
-    /// Whether the log came to its end and began again.
-    pub wrapped: bool,
-    /// Operations of the tasks from their start to their end.
-    pub all_operations: u64,
-    /// Time on a processor that those took.
-    pub cpu: Duration,
-}
-
-impl Counted {
-    /// Nanoseconds on a processor of an operation of a part.
-    #[must_use]
-    pub fn processor_time(&self, part: usize) -> f64 {
-        if let [_] = self.parts[..] {
-            self.cpu.as_nanos() as f64 / self.all_operations.max(1) as f64
-        } else {
-            self.parts[part].processor_time
-        }
-    }
-
-    /// Whether the window held what a window has to.
-    #[must_use]
-    pub fn is_whole(&self) -> bool {
-        self.commits >= 3 && self.checkpoints >= 1 && self.wrapped
-    }
-}
-
-/// Looks on at the ends of the window.
-pub trait Observer: Send {
-    /// The window begins.
-    fn open(&mut self) {}
-    /// The window is over.
-    fn close(&mut self) {}
-    /// A task has begun, on the thread that calls.
-    fn task(_number: u32)
-    where
-        Self: Sized,
-    {
-    }
-    /// The thread that calls begins a part of the workload.
-    fn part(_number: usize)
-    where
-        Self: Sized,
-    {
-    }
-}
-
-/// Sees nothing.
-pub struct Nobody;
-
-impl Observer for Nobody {}
 
 /// A task, and which one it is.
 type Numbered = (usize, Box<dyn Task>);
@@ -175,9 +61,7 @@ pub fn measure<O: Observer>(setup: &Setup, mut observer: O) -> Result<(Counted, 
     let hands = setup.hands();
     let library = Library::new(open(setup)?)?;
     make_ready(&library, setup.workload, &setup.plan)?;
-    fill_log(&library, setup.journal_blocks, |left, _| {
-        left <= u64::from(setup.journal_blocks) / LEFT_TO_TASKS
-    })?;
+    make_due(&library, setup.journal_blocks)?;
     let crew = Arc::new(Crew {
         library,
         setup: setup.clone(),
@@ -226,48 +110,6 @@ pub fn measure<O: Observer>(setup: &Setup, mut observer: O) -> Result<(Counted, 
     Ok((counted, observer))
 }
 
-/// Blocks of a journal that the log goes around in: all but the journal's superblock.
-fn lap_length(journal_blocks: u32) -> u64 {
-    u64::from(journal_blocks).saturating_sub(1).max(1)
-}
-
-/// Commits until so much of the log is left before it begins again as is said to be enough, given
-/// what is left and what the last commit took, in blocks.
-fn fill_log(
-    library: &Library,
-    journal_blocks: u32,
-    mut is_enough: impl FnMut(u64, u64) -> bool,
-) -> Result<()> {
-    let volume = library.volume();
-    let Node::Held(home) = *library.root() else {
-        return Ok(());
-    };
-    let logged = || {
-        let report = volume.report();
-        report.get("journal", "blocks of the log").unwrap_or(0)
-    };
-    let length = lap_length(journal_blocks);
-    let mut before = logged();
-    for permissions in [0o700, 0o750]
-        .into_iter()
-        .cycle()
-        .take(journal_blocks as usize)
-    {
-        let change = SetAttributes {
-            permissions: Some(permissions),
-            ..SetAttributes::default()
-        };
-        volume.set_attributes(home, &change)?;
-        volume.sync()?;
-        let now = logged();
-        if is_enough(length - now % length, now - before) {
-            break;
-        }
-        before = now;
-    }
-    Ok(())
-}
-
 fn open(setup: &Setup) -> Result<Volume> {
     let device = Arc::new(RamDevice::new(u64::from(setup.groups) * GROUP));
     let needs = setup.workload.needs(&setup.plan);
@@ -289,48 +131,17 @@ fn open(setup: &Setup) -> Result<Volume> {
     Ok(Volume::open(device, options)?)
 }
 
-/// The journal's numbers at one moment.
-#[derive(Clone, Copy)]
-struct Mark {
-    time: Duration,
-    commits: u64,
-    logged: u64,
-    checkpoints: u64,
-    credit_waits: u64,
-    log_waits: u64,
-}
-
 impl Crew {
     fn mark(&self) -> Mark {
-        let report = self.library.volume().report();
-        let value = |name: &str| report.get("journal", name).unwrap_or(0);
-        Mark {
-            time: time::now(),
-            commits: value("commits"),
-            logged: value("blocks of the log"),
-            checkpoints: value("checkpoints"),
-            credit_waits: value("waits for credits"),
-            log_waits: value("waits for the log"),
-        }
-    }
-
-    fn is_enough(&self, begin: Mark, now: Mark) -> bool {
-        let elapsed = now.time - begin.time;
-        let whole = now.commits >= begin.commits + 3
-            && now.checkpoints > begin.checkpoints
-            && self.lap(now) > self.lap(begin);
-        elapsed >= self.setup.longest || (elapsed >= self.setup.window && whole)
-    }
-
-    fn lap(&self, mark: Mark) -> u64 {
-        mark.logged / lap_length(self.setup.journal_blocks)
+        Mark::now(self.library.volume())
     }
 
     /// Commits until the log is about to begin again, so that a window need not last a lap of it.
     fn bring_log_to_its_end(&self) -> Result<()> {
-        // A sync may take several commits, where each cut file waits for its own.
+        // A sync may take several commits, where each cut file waits for its own, and none is quite as long as the
+        // last: the end must not be passed unseen.
         fill_log(&self.library, self.setup.journal_blocks, |left, last| {
-            left < last
+            left < 2 * last
         })
     }
 
@@ -360,7 +171,7 @@ impl Crew {
         let (begin, before) = (self.mark(), self.so_far());
         observer.open();
         let mut now = begin;
-        while !self.is_enough(begin, now) && !self.failed() {
+        while !begin.is_enough(now, &self.setup) && !self.failed() {
             thread::sleep(self.setup.window / 8);
             now = self.mark();
         }
@@ -377,7 +188,7 @@ impl Crew {
         let mut sum = Sum::default();
         sum.add(&done.collect::<Vec<Done>>());
         let part = sum.rate(self.setup.workload.parts()[0]);
-        self.counted(vec![part], sum.operations(), begin, now)
+        begin.counted(now, &self.setup, vec![part], sum.operations())
     }
 
     /// Lets the tasks go through rounds of parts until the window is over.
@@ -395,7 +206,7 @@ impl Crew {
         observer.open();
         let mut sums: Vec<Sum> = parts.iter().map(|_| Sum::default()).collect();
         let mut now = begin;
-        while !self.is_enough(begin, now) && !self.failed() {
+        while !begin.is_enough(now, &self.setup) && !self.failed() {
             for (sum, round) in sums.iter_mut().zip(self.round(parts.len())) {
                 sum.add(&round);
             }
@@ -406,7 +217,7 @@ impl Crew {
         self.barrier.wait();
         let operations = sums.iter().map(Sum::operations).sum();
         let rates = parts.iter().zip(&sums).map(|(name, sum)| sum.rate(name));
-        self.counted(rates.collect(), operations, begin, now)
+        begin.counted(now, &self.setup, rates.collect(), operations)
     }
 
     /// One round: what each task did in each part.
@@ -419,22 +230,6 @@ impl Crew {
                 .collect()
         };
         (0..parts).map(part).collect()
-    }
-
-    fn counted(&self, parts: Vec<PartRate>, operations: u64, begin: Mark, end: Mark) -> Counted {
-        Counted {
-            parts,
-            operations,
-            elapsed: end.time - begin.time,
-            commits: end.commits - begin.commits,
-            logged: end.logged - begin.logged,
-            checkpoints: end.checkpoints - begin.checkpoints,
-            credit_waits: end.credit_waits - begin.credit_waits,
-            log_waits: end.log_waits - begin.log_waits,
-            wrapped: self.lap(end) > self.lap(begin),
-            all_operations: 0,
-            cpu: Duration::ZERO,
-        }
     }
 
     /// The life of a thread's tasks.

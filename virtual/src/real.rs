@@ -8,7 +8,8 @@ use anyhow::{Context, Result, ensure};
 use pext4_fs::options::Scaling;
 use pext4_lab::workloads::{Plan, find};
 use pext4_sync::meter;
-use pext4_virtual::measure::{Nobody, Setup, measure};
+use pext4_virtual::measure::measure;
+use pext4_virtual::setup::{Nobody, Setup};
 
 fn main() -> Result<()> {
     ensure!(!meter::is_built_in(), "build it without default features");

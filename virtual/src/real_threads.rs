@@ -12,8 +12,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use pext4_lab::results::median;
 use pext4_virtual::hand_over::measured_transfer;
-use pext4_virtual::measure::Counted;
 use pext4_virtual::parts::PartRate;
+use pext4_virtual::setup::Counted;
 
 /// What several runs of the same came to.
 pub struct RealThreads {

@@ -7,7 +7,8 @@ use pext4_sync::virtual_cores::{Model, Recording, Stretches, Usage};
 use pext4_sync::virtual_cores::{begin_part, calibrate, close_window, move_to, open_window};
 use pext4_sync::virtual_cores::{reference, run};
 
-use crate::measure::{Counted, Observer, Setup, measure};
+use crate::measure::measure;
+use crate::setup::{Counted, Observer, Setup};
 use crate::theory::Analysis;
 
 /// A point.
