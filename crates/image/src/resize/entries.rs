@@ -1,8 +1,10 @@
 //! Directories, after inodes got other numbers: entries that name one are rewritten, `.` and `..`
-//! among them, and blocks of directories that have another number themselves are stamped anew.
+//! among them, in blocks and in inodes, and blocks of directories that have another number themselves are
+//! stamped anew.
 
 use pext4_ondisk::directory::{self, FileType, Format};
-use pext4_ondisk::inode::{Inode, InodeFlags};
+use pext4_ondisk::inode::{Inode, InodeFlags, inline};
+use pext4_ondisk::xattr::Full;
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, htree};
 
 use super::image::Image;
@@ -59,6 +61,9 @@ impl Rewriter<'_> {
         number: InodeNumber,
         inode: &Inode,
     ) -> Result<()> {
+        if inode.has_inline_data() {
+            return self.inline(image, number, inode);
+        }
         let directory = Directory {
             number,
             old_number: self.origins.get(&number).copied().unwrap_or(number),
@@ -77,6 +82,51 @@ impl Rewriter<'_> {
         Ok(())
     }
 
+    /// A directory that lies in its inode, whose checksum is the only one.
+    fn inline(&self, image: &mut Image<'_>, number: InodeNumber, inode: &Inode) -> Result<()> {
+        let wrong = |corrupt: Corrupt| Error::from(corrupt.in_inode(number));
+        let mut content = inode.inline_content().map_err(wrong)?;
+        let mut is_changed = false;
+        if let Some(new) = self.renumbered.get(&inline::parent(&inode.block)) {
+            inline::set_parent(&mut content, *new);
+            is_changed = true;
+        }
+        for part in 0..2 {
+            let Ok(region) = inline::region(&content, part) else {
+                break;
+            };
+            let records = &mut content[region];
+            let hits = self.hits(records, self.format.inline()).map_err(wrong)?;
+            is_changed |= !hits.is_empty();
+            rename(records, &hits);
+        }
+        if !is_changed {
+            return Ok(());
+        }
+        let mut inode = inode.clone();
+        inode
+            .set_inline_content(&content)
+            .map_err(|Full| wrong(Corrupt::new("inline data", "does not fit where it was")))?;
+        image.put_inode(number, &inode)
+    }
+
+    /// Where records name inodes that have other numbers now, and these.
+    fn hits(
+        &self,
+        bytes: &[u8],
+        format: Format,
+    ) -> std::result::Result<Vec<(usize, InodeNumber)>, Corrupt> {
+        let mut hits = Vec::new();
+        for record in directory::records(bytes, format) {
+            let record = record?;
+            let named = record.entry.map(|entry| entry.inode);
+            if let Some(new) = named.and_then(|inode| self.renumbered.get(&inode)) {
+                hits.push((record.offset, *new));
+            }
+        }
+        Ok(hits)
+    }
+
     fn block(
         &self,
         image: &mut Image<'_>,
@@ -92,16 +142,7 @@ impl Rewriter<'_> {
         } else {
             self.format
         };
-        let mut hits = Vec::new();
-        for record in directory::records(&bytes, format) {
-            let record = record?;
-            let new = record
-                .entry
-                .and_then(|entry| self.renumbered.get(&entry.inode));
-            if let Some(new) = new {
-                hits.push((record.offset, *new));
-            }
-        }
+        let hits = self.hits(&bytes, format)?;
         if hits.is_empty() && directory.number == directory.old_number {
             return Ok(());
         }
@@ -110,13 +151,18 @@ impl Rewriter<'_> {
             directory.verify(seed, is_index, &bytes)?;
         }
         image.edit(block, |bytes| {
-            for (offset, new) in hits {
-                bytes[offset..offset + 4].copy_from_slice(&new.get().to_le_bytes());
-            }
+            rename(bytes, &hits);
             if let Some(seed) = seed {
                 directory.stamp(seed, is_index, bytes);
             }
         })
+    }
+}
+
+/// Lets the records at these places name these inodes.
+fn rename(bytes: &mut [u8], hits: &[(usize, InodeNumber)]) {
+    for &(offset, new) in hits {
+        bytes[offset..offset + 4].copy_from_slice(&new.get().to_le_bytes());
     }
 }
 

@@ -33,6 +33,7 @@ mod smallest;
 mod space;
 mod tables;
 mod vacate;
+mod values;
 
 pub use make::Target;
 pub use path::{Options, Resize};

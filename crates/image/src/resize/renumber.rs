@@ -2,11 +2,11 @@
 //!
 //! An inode's number is part of its own checksum and of those of its tree nodes and directory
 //! blocks. The nodes are stamped here; directories, and the names that lead to inodes, are the
-//! matter of [`super::entries`].
+//! matter of [`super::entries`], attributes whose values are inodes that of [`super::values`].
 
 use pext4_ondisk::directory::FileType;
-use pext4_ondisk::feature::{Compat, Incompat};
-use pext4_ondisk::inode::{Inode, InodeFlags};
+use pext4_ondisk::feature::Compat;
+use pext4_ondisk::inode::Inode;
 use pext4_ondisk::{GroupNumber, InodeNumber, bitmap, extent};
 
 use super::image::Image;
@@ -23,7 +23,7 @@ pub(super) fn plan(image: &mut Image<'_>, shape: &Shape) -> Result<Renumbered> {
         let group = GroupNumber(group);
         for number in image.used_inodes(group)? {
             let inode = image.inode(number)?;
-            check_movable(image, number, &inode)?;
+            check_movable(image, number)?;
             let new = allocate(image, shape, &mut from, &inode)?;
             image.put_inode(new, &inode)?;
             stamp_nodes(image, number, new, &inode)?;
@@ -33,19 +33,12 @@ pub(super) fn plan(image: &mut Image<'_>, shape: &Shape) -> Result<Renumbered> {
     Ok(renumbered)
 }
 
-fn check_movable(image: &Image<'_>, number: InodeNumber, inode: &Inode) -> Result<()> {
-    let features = &image.superblock.features;
-    let reason = if features.has_compat(Compat::STABLE_INODES) {
-        "the feature stable_inodes forbids that"
-    } else if inode.flags.contains(InodeFlags::EA_INODE) {
-        "it holds the value of an attribute (ea_inode), which this version does not move"
-    } else if features.has_incompat(Incompat::INLINE_DATA) {
-        "directories may lie inside inodes (inline_data), which this version does not rewrite"
-    } else {
+fn check_movable(image: &Image<'_>, number: InodeNumber) -> Result<()> {
+    if !image.superblock.features.has_compat(Compat::STABLE_INODES) {
         return Ok(());
-    };
+    }
     Err(Error::Impossible(format!(
-        "inode {number} needs another number at this size, but {reason}"
+        "inode {number} needs another number at this size, but the feature stable_inodes forbids that"
     )))
 }
 

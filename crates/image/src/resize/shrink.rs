@@ -1,7 +1,7 @@
 //! Shrinking: what stands behind the new end goes elsewhere, then the end moves.
 //!
 //! In this order: inodes of the groups that go get numbers in those that stay, while their tables can
-//! still be read ([`super::renumber`], [`super::entries`]); the metadata of the groups that go is given
+//! still be read ([`super::renumber`], [`super::entries`], [`super::values`]); the metadata of the groups that go is given
 //! up; metadata of the others that stands in the way moves ([`super::tables`]); then blocks of files
 //! ([`super::files`]). All of it in memory: data is only noted as moves.
 //!
@@ -20,7 +20,7 @@ use super::shape::Shape;
 use super::smallest::Needs;
 use super::space::{Cursor, Run, metadata_runs};
 use super::vacate::Vacated;
-use super::{entries, orphans, renumber, resize_inode, tables};
+use super::{entries, orphans, renumber, resize_inode, tables, values};
 use crate::error::{Error, Result};
 
 /// Inodes with another number: from the old to the new one.
@@ -38,6 +38,7 @@ pub(super) fn plan(mut image: Image<'_>, mut shape: Shape) -> Result<Plan> {
     }
     let renumbered = renumber::plan(&mut image, &shape)?;
     entries::rewrite(&mut image, &shape, &renumbered)?;
+    values::rewrite(&mut image, &shape, &renumbered)?;
     drop_groups(&mut image, &shape, &vacated)?;
     tables::plan(&mut image, &shape, &vacated)?;
     give_back_overhead(&mut image, &shape)?;

@@ -152,12 +152,18 @@ pub fn scattered_image(folder: &Path, options: &str, size: u64, tree: &Path) -> 
         assert!(output.status.success(), "{}", text(&output));
     }
     let value = folder.join(VALUE);
-    fs::write(&value, bytes(1, 500)).expect("a file");
+    // With what stands beside it more than a block: an inode of its own. (debugfs takes no more.)
+    let is_large = options.contains("ea_inode");
+    let length = if is_large { 1024 } else { 500 };
+    fs::write(&value, bytes(1, length)).expect("a file");
     // Before the room that the fillers leave is free, so that attributes get blocks further on.
     let mut script: String = ATTRIBUTED
         .iter()
         .map(|name| format!("ea_set -f {} \"{name}\" user.large\n", value.display()))
         .collect();
+    if options.contains("inline_data") {
+        script += &made_late(tree);
+    }
     script.extend(names.iter().map(|name| format!("rm \"filler/{name}\"\n")));
     script += "rmdir filler\n";
     let requests = folder.join("requests");
@@ -165,8 +171,29 @@ pub fn scattered_image(folder: &Path, options: &str, size: u64, tree: &Path) -> 
     let requests = requests.to_str().expect("a plain path");
     let output = command("debugfs", &["-w", "-f", requests], &path);
     assert!(output.status.success(), "{}", text(&output));
+    if options.contains("ea_inode") {
+        // debugfs does not count the blocks of values with those of the inode.
+        command("e2fsck", &["-fy"], &path);
+    }
     assert_clean(&path, "the image before anything");
     path
+}
+
+/// Requests that put directories small enough for an inode in the place of others of the tree, with numbers behind those
+/// of the fillers.
+fn made_late(tree: &Path) -> String {
+    let leaf = tree.join("deep/er/and/deeper/leaf");
+    let requests = [
+        "mkdir deep/er/late",
+        "mkdir deep/er/late/deeper",
+        &format!("write {} deep/er/late/deeper/leaf", leaf.display()),
+        "rm deep/er/and/deeper/leaf",
+        "rmdir deep/er/and/deeper",
+        "rmdir deep/er/and",
+        "ln deep/er/late deep/er/and",
+        "unlink deep/er/late",
+    ];
+    requests.map(|request| format!("{request}\n")).concat()
 }
 
 /// e2fsck must find nothing.

@@ -80,6 +80,16 @@ fn checksums_and_inodes() {
 }
 
 #[test]
+fn contents_and_values_in_inodes() {
+    check_all(&[
+        "-t ext4 -g 2048 -O inline_data",
+        "-t ext4 -g 2048 -O ea_inode",
+        "-t ext4 -g 2048 -O ea_inode -I 128",
+        "-t ext4 -g 2048 -O inline_data,ea_inode,^metadata_csum",
+    ]);
+}
+
+#[test]
 fn layouts_and_maps() {
     check_all(&[
         "-t ext4 -g 2048 -O ^flex_bg",

@@ -1,0 +1,98 @@
+//! Attributes, after inodes got other numbers: entries whose value is one of these inodes are rewritten,
+//! beside the inode that has the attribute and in blocks.
+//!
+//! Neither the hash of an entry nor its place depends on that number, so a block that several inodes
+//! share stays shared. What holds the entry is stamped anew.
+
+use std::collections::BTreeSet;
+
+use pext4_ondisk::feature::Incompat;
+use pext4_ondisk::inode::Inode;
+use pext4_ondisk::xattr::{self, Attribute, Block, Full, Value};
+use pext4_ondisk::{BlockNumber, Corrupt};
+
+use super::image::Image;
+use super::shape::Shape;
+use super::shrink::Renumbered;
+use crate::error::{Error, Result};
+
+const STRUCTURE: &str = "extended attributes";
+
+/// Rewrites all attributes that need it.
+pub(super) fn rewrite(image: &mut Image<'_>, shape: &Shape, renumbered: &Renumbered) -> Result<()> {
+    let may_have = image.superblock.features.has_incompat(Incompat::EA_INODE);
+    if renumbered.is_empty() || !may_have {
+        return Ok(());
+    }
+    let mut seen = BTreeSet::new();
+    for group in shape.geometry.groups() {
+        for number in image.used_inodes(group)? {
+            let mut inode = image.inode(number)?;
+            let block = inode.file_acl;
+            if block.get() != 0 && seen.insert(block) {
+                in_block(image, block, renumbered).map_err(|error| match error {
+                    Error::Corrupt(corrupt) => corrupt.in_inode(number).in_block(block).into(),
+                    other => other,
+                })?;
+            }
+            let changed = in_inode(&mut inode, renumbered);
+            if changed.map_err(|corrupt| corrupt.in_inode(number))? {
+                image.put_inode(number, &inode)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Those beside the inode; answers whether one changed.
+fn in_inode(inode: &mut Inode, renumbered: &Renumbered) -> std::result::Result<bool, Corrupt> {
+    if inode.extra_isize == 0 {
+        return Ok(false);
+    }
+    let mut attributes = xattr::decode_inode_area(&inode.tail)?;
+    if !rename(&mut attributes, renumbered) {
+        return Ok(false);
+    }
+    let encoded = xattr::encode_inode_area(&attributes, &mut inode.tail);
+    encoded.map_err(no_room)?;
+    Ok(true)
+}
+
+fn in_block(image: &mut Image<'_>, block: BlockNumber, renumbered: &Renumbered) -> Result<()> {
+    if !image.geometry.contains(block, 1) {
+        return Err(Corrupt::new(STRUCTURE, "lie outside the file system").into());
+    }
+    let mut bytes = image.read(block)?;
+    let mut decoded = Block::decode(&bytes)?;
+    if !rename(&mut decoded.attributes, renumbered) {
+        return Ok(());
+    }
+    let seed = image.geometry.checksum_seed();
+    if let Some(seed) = seed {
+        xattr::verify_block(seed, block, &bytes)?;
+    }
+    decoded.encode(&mut bytes).map_err(no_room)?;
+    if let Some(seed) = seed {
+        xattr::stamp_block(seed, block, &mut bytes);
+    }
+    image.put(block, bytes);
+    Ok(())
+}
+
+/// Gives values their new numbers; answers whether one has another.
+fn rename(attributes: &mut [Attribute], renumbered: &Renumbered) -> bool {
+    let mut is_changed = false;
+    for attribute in attributes {
+        if let Value::Inode { inode, .. } = &mut attribute.value
+            && let Some(&new) = renumbered.get(inode)
+        {
+            *inode = new;
+            is_changed = true;
+        }
+    }
+    is_changed
+}
+
+fn no_room(Full: Full) -> Corrupt {
+    Corrupt::new(STRUCTURE, "do not fit where they were")
+}
