@@ -1,5 +1,6 @@
 //! e2fsck: the judge of every image we leave behind.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -30,7 +31,20 @@ pub fn repair(image: &Path) -> Result<String> {
 /// Lets e2fsck replay the journal and clear orphans, and fails if it had anything else to mend.
 pub fn recover(image: &Path) -> Result<()> {
     let words = repair(image)?;
-    let mended = repairs(&words);
+    let mut mended = repairs(&words);
+    if words.contains("Clearing orphaned inode") {
+        let mut values = BTreeSet::new();
+        mended.retain(|repair| match value_without_name(image, repair) {
+            Some(number) => {
+                values.insert(number.to_owned());
+                false
+            }
+            None => true,
+        });
+        for number in values {
+            remove_found(image, &number)?;
+        }
+    }
     if !mended.is_empty() {
         bail!(
             "e2fsck found more to mend than a journal:\n  {}\n{words}",
@@ -48,6 +62,34 @@ const BELONGS_TO_RECOVERY: [&str; 4] = [
     "Feature orphan_present is set but orphan file is clean.",
     "Orphan file (inode ",
 ];
+
+/// The inode that a repair brings to light, if it holds the value of an attribute (`ea_inode`; seen by its flag).
+/// e2fsck 1.47 clears an orphan without giving up the references of its attributes, and finds such
+/// inodes without a name then.
+fn value_without_name<'a>(image: &Path, repair: &'a str) -> Option<&'a str> {
+    const VALUE: u32 = 0x20_0000;
+    if !repair.starts_with("Unattached inode ") && !repair.contains(" ref count is 2, ") {
+        return None;
+    }
+    let mut words = repair.split_whitespace();
+    words.find(|word| word.eq_ignore_ascii_case("inode"))?;
+    let number = words.next()?;
+    let told = debugfs(image, &format!("stat <{number}>")).ok()?;
+    let (_, flags) = told.split_once("Flags: 0x")?;
+    let flags = u32::from_str_radix(flags.split_whitespace().next()?, 16).ok()?;
+    (flags & VALUE != 0).then_some(number)
+}
+
+/// Removes what e2fsck put into `lost+found`, where no file system lets it stay.
+fn remove_found(image: &Path, number: &str) -> Result<()> {
+    debugfs(image, &format!("rm \"/lost+found/#{number}\""))?;
+    e2fsck(image).context("after removing the value of an attribute")
+}
+
+fn debugfs(image: &Path, request: &str) -> Result<String> {
+    let told = output(tool("debugfs").args(["-w", "-R", request]).arg(image))?;
+    Ok(text(&told))
+}
 
 /// The repairs that e2fsck tells of: its questions, with what they are about. What belongs to
 /// recovery otherwise (the journal, orphans) asks nothing.
