@@ -11,8 +11,10 @@
 //! A handle that is in reads the running transaction without a lock: it cannot change while the
 //! handle counts.
 //!
-//! Locking: the gate's mutex (class `Journal`) protects nothing but sleep. Who changes what a
-//! sleeper waits for does so before taking it, and then wakes.
+//! Each shard has a gate of its own, or all that wait for a transaction would queue for one mutex when they wake.
+//!
+//! Locking: a gate's mutex (class `Journal`) protects nothing but sleep. Who changes what a
+//! sleeper waits for does so before taking it, and then wakes. Nobody holds two.
 
 use pext4_ondisk::Tid;
 use pext4_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -30,9 +32,43 @@ pub(crate) struct Epoch {
     running: CachePadded<AtomicU32>,
     /// [atomic] Nobody waits at the gate any more.
     stopped: AtomicBool,
-    gate: Mutex<()>,
+    /// Where starts of each shard wait.
+    gates: Sharded<Gate>,
+    /// Where the committer waits until all shards are drained.
+    drained: Gate,
+}
+
+/// A place to wait at.
+struct Gate {
+    mutex: Mutex<()>,
     opened: Condvar,
-    drained: Condvar,
+}
+
+impl Gate {
+    fn new() -> Self {
+        Self {
+            mutex: Mutex::new(Class::Journal, ()),
+            opened: Condvar::new(),
+        }
+    }
+
+    /// Waits while `must_wait` says so; false if it did when `stopped` was set.
+    fn wait(&self, stopped: &AtomicBool, must_wait: impl Fn() -> bool) -> bool {
+        let mut held = self.mutex.lock();
+        while must_wait() {
+            if stopped.load(Ordering::Acquire) {
+                return false;
+            }
+            self.opened.wait(&mut held);
+        }
+        true
+    }
+
+    /// Wakes those who wait. What they wait for has changed before.
+    fn wake(&self) {
+        drop(self.mutex.lock());
+        self.opened.notify_all();
+    }
 }
 
 /// A place in the running transaction, to be left exactly once.
@@ -44,13 +80,13 @@ pub(crate) struct Place {
 
 impl Epoch {
     pub(crate) fn new(shards: Sharded<AtomicU64>, running: Tid) -> Self {
+        let gates = Sharded::with_count(shards.count(), |_| Gate::new());
         Self {
             words: shards,
             running: CachePadded::new(AtomicU32::new(running.0)),
             stopped: AtomicBool::new(false),
-            gate: Mutex::new(Class::Journal, ()),
-            opened: Condvar::new(),
-            drained: Condvar::new(),
+            gates,
+            drained: Gate::new(),
         }
     }
 
@@ -107,32 +143,20 @@ impl Epoch {
         let before = self.words.get(place.shard).fetch_sub(1, Ordering::AcqRel);
         debug_assert_ne!(before & COUNT, 0, "a handle stops once");
         if before == CLOSED | 1 {
-            drop(self.gate.lock());
-            self.drained.notify_all();
+            self.drained.wake();
         }
     }
 
     fn wait_at_gate(&self, shard: usize) -> bool {
-        let mut gate = self.gate.lock();
-        while self.words.get(shard).load(Ordering::Acquire) & CLOSED != 0 {
-            if self.stopped.load(Ordering::Acquire) {
-                return false;
-            }
-            self.opened.wait(&mut gate);
-        }
-        true
+        let word = self.words.get(shard);
+        let is_closed = || word.load(Ordering::Acquire) & CLOSED != 0;
+        self.gates.get(shard).wait(&self.stopped, is_closed)
     }
 
     /// Waits until `tid` is no longer the running transaction; false if the epochs have stopped.
     pub(crate) fn wait_for_next(&self, tid: Tid) -> bool {
-        let mut gate = self.gate.lock();
-        while self.running() == tid {
-            if self.stopped.load(Ordering::Acquire) {
-                return false;
-            }
-            self.opened.wait(&mut gate);
-        }
-        true
+        let gate = self.gates.get(self.gates.local_index());
+        gate.wait(&self.stopped, || self.running() == tid)
     }
 
     /// Closes every shard and waits until all handles have stopped. Only the committer calls this.
@@ -140,10 +164,10 @@ impl Epoch {
         for word in self.words.iter() {
             word.fetch_or(CLOSED, Ordering::AcqRel);
         }
-        let mut gate = self.gate.lock();
+        let mut held = self.drained.mutex.lock();
         for word in self.words.iter() {
             while word.load(Ordering::Acquire) & COUNT != 0 {
-                self.drained.wait(&mut gate);
+                self.drained.opened.wait(&mut held);
             }
         }
     }
@@ -154,15 +178,13 @@ impl Epoch {
         for word in self.words.iter() {
             word.fetch_and(!CLOSED, Ordering::AcqRel);
         }
-        drop(self.gate.lock());
-        self.opened.notify_all();
+        self.gates.iter().for_each(Gate::wake);
     }
 
     /// Lets everyone who waits go, and nobody wait any more.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
-        drop(self.gate.lock());
-        self.opened.notify_all();
+        self.gates.iter().for_each(Gate::wake);
     }
 }
 
