@@ -72,6 +72,15 @@ pub struct New {
     pub gid: u32,
 }
 
+/// Access lists that a new inode begins with, in the form of the image.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AccessLists<'a> {
+    /// What decides about access, where the permission bits do not say it all.
+    pub access: Option<&'a [u8]>,
+    /// What that inherits which is made in it, if it is a directory.
+    pub default: Option<&'a [u8]>,
+}
+
 /// What a move leaves under the old name, by which an overlay hides what lies under it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Whiteout<'a> {

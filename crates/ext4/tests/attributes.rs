@@ -6,8 +6,12 @@ mod images;
 use std::collections::BTreeMap;
 
 use images::{Image, Random};
-use pext4_fs::{InodeNumber, Refusal, SetAttributes, SetTime, SetXattrMode, Time, Volume};
+use pext4_fs::{
+    AccessLists, DeviceNumber, FileType, InodeNumber, New, Refusal, SetAttributes, SetTime,
+    SetXattrMode, Time, Volume,
+};
 use pext4_ondisk::BlockNumber;
+use pext4_ondisk::acl::{self, Entry};
 use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::xattr;
 
@@ -46,6 +50,83 @@ fn change(random: &mut Random, volume: &Volume, inode: InodeNumber, expected: &m
     match volume.set_xattr(inode, &name, &value, SetXattrMode::Any) {
         Ok(()) => drop(expected.insert(name, value)),
         Err(error) => assert!(error.is(Refusal::AttributesFull), "{error}"),
+    }
+}
+
+/// A list with as many named users, in the form of the image.
+fn list_of(users: u32) -> Vec<u8> {
+    let entry = |tag, id| Entry {
+        tag,
+        permissions: 5,
+        id,
+    };
+    let named = (0..users).map(|user| entry(acl::USER, 1000 + user));
+    let others = [acl::GROUP_OBJECT, acl::MASK, acl::OTHER].map(|tag| entry(tag, acl::NO_ID));
+    let entries: Vec<Entry> = std::iter::once(entry(acl::USER_OBJECT, acl::NO_ID))
+        .chain(named)
+        .chain(others)
+        .collect();
+    acl::encode(&entries)
+}
+
+#[test]
+fn access_lists_come_with_the_name_or_not_at_all() {
+    for arguments in KINDS {
+        let Some(image) = Image::make(arguments) else {
+            return;
+        };
+        let volume = image.open();
+        let root = InodeNumber::ROOT;
+        let handles = || volume.report().get("journal", "handles").unwrap_or(0);
+        let (access, default) = (list_of(1), list_of(8));
+        let lists = AccessLists {
+            access: Some(&access),
+            default: Some(&default),
+        };
+        let make = |name: &[u8], kind, lists: &AccessLists<'_>| {
+            let new = New::default();
+            volume.make_with_lists(root, name, &new, kind, DeviceNumber::default(), lists)
+        };
+        let before = handles();
+        let made = make(b"directory", FileType::Directory, &lists).expect("room");
+        assert!(handles() <= before + 1, "one transaction");
+        let list = |name| volume.xattr(made.inode, name).expect("it has it");
+        assert_eq!(
+            (list(acl::ACCESS), list(acl::DEFAULT)),
+            (access.clone(), default.clone())
+        );
+        make(
+            b"fifo",
+            FileType::Fifo,
+            &AccessLists {
+                default: None,
+                ..lists
+            },
+        )
+        .expect("room");
+
+        let free = || {
+            let told = volume.statistics().expect("told");
+            (told.free_blocks, told.free_inodes)
+        };
+        let free_before = free();
+        let too_long = list_of(4096 / 8);
+        for kind in [FileType::Directory, FileType::Regular] {
+            let lists = AccessLists {
+                default: Some(&too_long),
+                ..lists
+            };
+            let refused = make(b"refused", kind, &lists).expect_err("it fits nowhere");
+            assert!(refused.is(Refusal::AttributesFull), "{refused}");
+            let found = volume.lookup(root, b"refused");
+            assert!(found.expect_err("it is not there").is(Refusal::NotFound));
+        }
+        volume.sync().expect("the device works");
+        assert_eq!(free(), free_before);
+        let linked = make(b"link", FileType::Symlink, &lists);
+        assert!(linked.expect_err("a link has none").is(Refusal::Invalid));
+        volume.close().expect("a clean close");
+        image.assert_clean();
     }
 }
 

@@ -1,8 +1,9 @@
-//! New inodes: number, owner, mode, times, an empty map.
+//! New inodes: number, owner, mode, times, an empty map, the access lists that they inherit.
 
 use std::sync::Arc;
 
 use pext4_jbd2::Handle;
+use pext4_ondisk::acl::{ACCESS, DEFAULT};
 use pext4_ondisk::extent;
 use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::inode::{Inode as Slot, InodeFlags, inline};
@@ -11,8 +12,9 @@ use pext4_sync::time;
 
 use crate::error::Result;
 use crate::inode::{Inode, present};
-use crate::types::{DeviceNumber, FileType, InodeNumber, New};
+use crate::types::{AccessLists, DeviceNumber, FileType, InodeNumber, New, SetXattrMode};
 use crate::volume::Volume;
+use crate::xattr;
 
 /// Permission bit that hands a directory's group to what is made in it.
 const SET_GROUP_ID: u16 = 0o2000;
@@ -25,6 +27,7 @@ pub(super) struct Birth<'a> {
     pub new: &'a New,
     pub device: DeviceNumber,
     pub target: &'a [u8],
+    pub lists: AccessLists<'a>,
 }
 
 impl<'a> Birth<'a> {
@@ -34,7 +37,21 @@ impl<'a> Birth<'a> {
             new,
             device: DeviceNumber::default(),
             target: &[],
+            lists: AccessLists::default(),
         }
+    }
+
+    /// The attributes that the lists are.
+    fn list_attributes(&self) -> impl Iterator<Item = (&'static [u8], &'a [u8])> {
+        let lists = [(ACCESS, self.lists.access), (DEFAULT, self.lists.default)];
+        lists
+            .into_iter()
+            .filter_map(|(name, list)| Some((name, list?)))
+    }
+
+    /// Metadata blocks that they may dirty.
+    pub fn list_credits(&self) -> u32 {
+        self.list_attributes().map(|_| xattr::CREDITS).sum()
     }
 
     fn permissions(&self, inherits_group: bool) -> u16 {
@@ -57,7 +74,7 @@ impl<'a> Birth<'a> {
 }
 
 impl Volume {
-    /// Claims a number and puts a new inode, held once, into the table.
+    /// Claims a number and puts a new inode, held once, with its lists into the table.
     pub(super) fn bear(
         &self,
         handle: &mut Handle<'_>,
@@ -73,12 +90,35 @@ impl Volume {
                 .allocate_inode(handle, directory.number(), is_directory, is_top)?;
         let slot = self.first_slot(directory, birth, number);
         let born = self.inodes.bear(handle, number, slot, birth.kind);
-        if born.is_err() {
-            self.inodes
-                .groups
-                .free_inode(handle, number, is_directory)?;
+        let inode = match born {
+            Ok(inode) => inode,
+            Err(error) => {
+                self.inodes
+                    .groups
+                    .free_inode(handle, number, is_directory)?;
+                return Err(error);
+            }
+        };
+        if let Err(error) = self.give_lists(handle, &inode, birth) {
+            self.unbear(handle, &inode)?;
+            return Err(error);
         }
-        born
+        Ok(inode)
+    }
+
+    fn give_lists(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+        birth: &Birth<'_>,
+    ) -> Result<()> {
+        for (name, list) in birth.list_attributes() {
+            let before = handle.changes();
+            let mode = SetXattrMode::Create;
+            let set = xattr::set(&self.inodes, handle, inode, name, list, mode);
+            self.settle(handle, before, set)?;
+        }
+        Ok(())
     }
 
     fn first_slot(&self, directory: &Inode, birth: &Birth<'_>, number: InodeNumber) -> Slot {

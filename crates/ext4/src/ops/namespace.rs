@@ -15,7 +15,7 @@ use super::{
 use crate::dir;
 use crate::error::{Refusal, Result};
 use crate::inode::{Inode, Reach, present};
-use crate::types::{DeviceNumber, Entry, FileType, InodeNumber, New};
+use crate::types::{AccessLists, DeviceNumber, Entry, FileType, InodeNumber, New};
 use crate::volume::Volume;
 
 /// Metadata blocks that a new inode may dirty before it has a name: its own, and the first block of
@@ -101,6 +101,33 @@ impl Volume {
         self.make(parent, name, &Birth::new(FileType::Directory, new))
     }
 
+    /// Makes a file of any kind but a symbolic link that begins with access lists, in one transaction: after a
+    /// crash it has them, or is not there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::make_node`] and [`Volume::make_directory`]; `Refused(AttributesFull)` for lists that together do not
+    /// fit into a block.
+    pub fn make_with_lists(
+        &self,
+        parent: InodeNumber,
+        name: &[u8],
+        new: &New,
+        kind: FileType,
+        device: DeviceNumber,
+        lists: &AccessLists<'_>,
+    ) -> Result<Entry> {
+        if kind == FileType::Symlink {
+            return Err(Refusal::Invalid.into());
+        }
+        let birth = Birth {
+            device,
+            lists: *lists,
+            ..Birth::new(kind, new)
+        };
+        self.make(parent, name, &birth)
+    }
+
     /// Makes an inode and gives it its first name.
     pub(super) fn make(
         &self,
@@ -132,7 +159,7 @@ impl Volume {
         if birth.kind == FileType::Directory {
             self.check_room_for_subdirectory(directory)?;
         }
-        let credits = located.entering_credits() + birth_credits(birth.kind);
+        let credits = located.entering_credits() + birth_credits(birth.kind) + birth.list_credits();
         let mut handle = self.inodes.store.start(credits)?;
         let inode = self.bear(&mut handle, directory, birth)?;
         let named = self.name(&mut handle, &located, (directory, name), &inode, birth);

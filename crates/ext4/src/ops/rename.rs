@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use pext4_jbd2::Handle;
 use pext4_ondisk::Corrupt;
-use pext4_ondisk::acl::ACCESS;
 use pext4_sync::{BiasedWriteGuard, Near};
 
 use super::birth::Birth;
@@ -23,7 +22,7 @@ use super::{
 use crate::dir;
 use crate::error::{Refusal, Result};
 use crate::inode::{Inode, Reach, present};
-use crate::types::{FileType, InodeNumber, New, RenameMode, SetXattrMode, Whiteout};
+use crate::types::{AccessLists, FileType, InodeNumber, New, RenameMode, Whiteout};
 use crate::volume::Volume;
 use crate::xattr;
 
@@ -344,18 +343,14 @@ impl Volume {
             permissions: 0,
             ..whiteout.owner
         };
-        let birth = Birth::new(FileType::CharacterDevice, &new);
-        let left = self.bear(handle, source.directory, &birth)?;
-        if let Some(list) = whiteout.access_list {
-            let mode = SetXattrMode::Create;
-            let before = handle.changes();
-            let set = xattr::set(&self.inodes, handle, &left, ACCESS, list, mode);
-            if let Err(error) = self.settle(handle, before, set) {
-                self.unbear(handle, &left)?;
-                return Err(error);
-            }
-        }
-        Ok(Some(left))
+        let birth = Birth {
+            lists: AccessLists {
+                access: whiteout.access_list,
+                default: None,
+            },
+            ..Birth::new(FileType::CharacterDevice, &new)
+        };
+        self.bear(handle, source.directory, &birth).map(Some)
     }
 
     /// The change itself; true if what had the target's name has lost its last one.

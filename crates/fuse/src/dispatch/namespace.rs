@@ -1,13 +1,11 @@
 //! Names: looked up, made, moved and removed.
 
 use pext4_fs::{
-    DeviceNumber, Entry, Error, FileType, InodeNumber, New, Refusal, RenameMode, SetXattrMode,
-    Whiteout,
+    AccessLists, DeviceNumber, FileType, InodeNumber, New, Refusal, RenameMode, Whiteout,
 };
 
 use super::{Answer, Caller, Dispatch, Errno, Found};
 use crate::acl::{self, Acl};
-use crate::node::node_of;
 
 const TYPE_MASK: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
@@ -51,18 +49,17 @@ impl Dispatch {
         umask: u32,
         device: u32,
     ) -> Answer<Found> {
-        let parent = Self::inode(parent)?;
-        let beginning = self.beginning(caller, parent, mode, umask, false)?;
-        let new = &beginning.new;
-        let made = match mode & TYPE_MASK {
-            0 | REGULAR => self.with_room(|| self.volume.create(parent, name, new)),
-            CHARACTER_DEVICE => self.special(parent, name, new, FileType::CharacterDevice, device),
-            BLOCK_DEVICE => self.special(parent, name, new, FileType::BlockDevice, device),
-            FIFO => self.special(parent, name, new, FileType::Fifo, 0),
-            SOCKET => self.special(parent, name, new, FileType::Socket, 0),
+        let (kind, device) = match mode & TYPE_MASK {
+            0 | REGULAR => (FileType::Regular, 0),
+            CHARACTER_DEVICE => (FileType::CharacterDevice, device),
+            BLOCK_DEVICE => (FileType::BlockDevice, device),
+            FIFO => (FileType::Fifo, 0),
+            SOCKET => (FileType::Socket, 0),
             _ => return Err(Errno::INVALID),
         };
-        self.begun(parent, name, made, &beginning)
+        let parent = Self::inode(parent)?;
+        let beginning = self.beginning(caller, parent, mode, umask, false)?;
+        self.make(parent, name, &beginning, kind, device)
     }
 
     /// Makes a directory.
@@ -79,8 +76,7 @@ impl Dispatch {
     ) -> Answer<Found> {
         let parent = Self::inode(parent)?;
         let beginning = self.beginning(caller, parent, mode, umask, true)?;
-        let made = self.with_room(|| self.volume.make_directory(parent, name, &beginning.new));
-        self.begun(parent, name, made, &beginning)
+        self.make(parent, name, &beginning, FileType::Directory, 0)
     }
 
     /// Makes a symbolic link.
@@ -173,16 +169,26 @@ impl Dispatch {
         Ok(target)
     }
 
-    fn special(
+    fn make(
         &self,
         parent: InodeNumber,
         name: &[u8],
-        new: &New,
+        beginning: &Beginning,
         kind: FileType,
         device: u32,
-    ) -> Result<Entry, Error> {
-        self.volume
-            .make_node(parent, name, new, kind, decode_device(device))
+    ) -> Answer<Found> {
+        let lists = [&beginning.access, &beginning.default];
+        let [access, default] = lists.map(|list| list.as_ref().map(Acl::to_disk));
+        let lists = AccessLists {
+            access: access.as_deref(),
+            default: default.as_deref(),
+        };
+        let (new, device) = (&beginning.new, decode_device(device));
+        let made = self.with_room(|| {
+            self.volume
+                .make_with_lists(parent, name, new, kind, device, &lists)
+        });
+        self.answer(made).map(Found::of)
     }
 
     fn beginning(
@@ -211,40 +217,6 @@ impl Dispatch {
             access,
             default: default.filter(|_| directory),
         })
-    }
-
-    /// Gives the new node its lists; if that fails the name is taken away again.
-    fn begun(
-        &self,
-        parent: InodeNumber,
-        name: &[u8],
-        made: Result<Entry, Error>,
-        beginning: &Beginning,
-    ) -> Answer<Found> {
-        let entry = self.answer(made)?;
-        let lists = [
-            (acl::ACCESS, &beginning.access),
-            (acl::DEFAULT, &beginning.default),
-        ];
-        for (attribute, list) in lists {
-            let Some(list) = list else { continue };
-            let set =
-                self.volume
-                    .set_xattr(entry.inode, attribute, &list.to_disk(), SetXattrMode::Any);
-            if let Err(error) = set {
-                let is_directory = entry.attributes.file_type == FileType::Directory;
-                let removed = if is_directory {
-                    self.volume.remove_directory(parent, name)
-                } else {
-                    self.volume.unlink(parent, name)
-                };
-                self.forget(node_of(entry.inode), 1);
-                // The first error is the one to tell; the second is complained about.
-                let _ = self.answer(removed);
-                return Err(self.errno(&error));
-            }
-        }
-        Ok(Found::of(entry))
     }
 }
 
