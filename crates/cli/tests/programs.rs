@@ -294,6 +294,60 @@ fn fstrim_gives_back_what_nobody_needs() {
     mount.unmount();
 }
 
+/// Asks for a checkpoint with these flags, by `EXT4_IOC_CHECKPOINT`.
+fn checkpoint(file: &Path, flags: u32) -> Command {
+    const SCRIPT: &str = "open(my $file, '<', $ARGV[0]) or die; my $flags = pack('L', $ARGV[1]); \
+         ioctl($file, 0x4004662b, $flags) or die qq($!\n);";
+    let mut command = Command::new("perl");
+    command
+        .args(["-e", SCRIPT])
+        .arg(file)
+        .arg(flags.to_string());
+    command
+}
+
+#[test]
+fn a_checkpoint_brings_home_what_the_journal_holds() {
+    if !is_root() || !has("perl") || !has("debugfs") {
+        return;
+    }
+    let Some(place) = Place::new("64M") else {
+        return;
+    };
+    let mount = place.mount(&["-o", "allow_other"]);
+    let name = mount.path("new");
+    let file = File::create(&name).unwrap();
+    (&file).write_all(b"content").unwrap();
+    file.sync_all().unwrap();
+    let at_home = || {
+        let mut command = Command::new("debugfs");
+        command.args(["-R", "cat /new"]).arg(&place.image);
+        run(&mut command).stdout
+    };
+    assert_eq!(at_home(), b"", "it is in the journal alone");
+    succeed(&mut checkpoint(&name, 4));
+    for (flags, why) in [
+        (1, "not supported"),
+        (2, "not supported"),
+        (3, "Invalid"),
+        (8, "Invalid"),
+    ] {
+        let refused = run(&mut checkpoint(&name, flags));
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && said.contains(why), "{said}");
+    }
+    assert!(
+        !run(checkpoint(&name, 0).uid(1000).gid(1000))
+            .status
+            .success()
+    );
+    assert_eq!(at_home(), b"", "nothing was done yet");
+    succeed(&mut checkpoint(&name, 0));
+    assert_eq!(at_home(), b"content");
+    drop(file);
+    mount.unmount();
+}
+
 /// A mount whose image takes no bytes behind 48 MiB, in the foreground, and what it says.
 fn mount_on_a_small_disk(place: &Place) -> (std::process::Child, BufReader<impl Read>) {
     const SCRIPT: &str = "trap '' XFSZ; ulimit -f 98304; exec \"$0\" mount -f \"$1\" \"$2\"";

@@ -438,3 +438,23 @@ fn a_mount_says_what_the_image_says_of_itself() {
     image.debugfs_write("set_super_value state 2");
     assert!(says(&load(&image), "having errors"));
 }
+
+#[test]
+fn a_checkpoint_leaves_the_image_as_it_is_without_its_journal() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    volume
+        .paths()
+        .write("/new", b"what it holds")
+        .expect("room");
+    volume.sync().expect("the device works");
+    let reads = || image.debugfs("cat /new").contains("what it holds");
+    assert!(!reads(), "the name is in the journal alone");
+    volume.checkpoint().expect("the device works");
+    assert!(reads());
+    volume.paths().remove_file("/new").expect("it goes on");
+    volume.close().expect("a clean close");
+    image.assert_clean();
+}

@@ -1,5 +1,6 @@
-//! The few commands of `ioctl(2)` that ext4 files answer: flags, generation, the volume's label, and
-//! `FITRIM`, by which `fstrim` gives free space back.
+//! The few commands of `ioctl(2)` that ext4 files answer: flags, generation, the volume's label,
+//! `FITRIM`, by which `fstrim` gives free space back, and `EXT4_IOC_CHECKPOINT`, which empties the journal
+//! (`Documentation/filesystems/ext4/journal.rst` of Linux).
 //!
 //! The kernel passes the sizes that a command's number names and copies back what it gets.
 
@@ -15,6 +16,12 @@ const SET_EXTENDED: u32 = 0x401c_5820;
 const GET_LABEL: u32 = 0x8100_9431;
 const SET_LABEL: u32 = 0x4100_9432;
 const TRIM: u32 = 0xc018_5879;
+const CHECKPOINT: u32 = 0x4004_662b;
+
+/// The journal's blocks are to be discarded or overwritten as well.
+const CHECKPOINT_AND_ERASE: u32 = 0x1 | 0x2;
+/// Nothing is to be done but to look at the flags.
+const CHECKPOINT_DRY_RUN: u32 = 0x4;
 
 /// Data goes through the journal: nobody but root may ask for that.
 const JOURNAL_DATA: u32 = 0x4000;
@@ -116,9 +123,27 @@ impl Dispatch {
                 Ok(Vec::new())
             }
             TRIM if caller.is_root() => self.trim(input),
-            SET_LABEL | TRIM => Err(Errno::NOT_PERMITTED),
+            CHECKPOINT if caller.is_root() => self.checkpoint(word(input)?),
+            SET_LABEL | TRIM | CHECKPOINT => Err(Errno::NOT_PERMITTED),
             _ => Err(Errno::NO_SUCH_COMMAND),
         }
+    }
+
+    /// The log is not erased: what it held may be read off the device until it is written over.
+    fn checkpoint(&self, flags: u32) -> Answer<Vec<u8>> {
+        let erase = flags & CHECKPOINT_AND_ERASE;
+        if flags & !(CHECKPOINT_AND_ERASE | CHECKPOINT_DRY_RUN) != 0
+            || erase == CHECKPOINT_AND_ERASE
+        {
+            return Err(Errno::INVALID);
+        }
+        if erase != 0 {
+            return Err(Errno::NOT_SUPPORTED);
+        }
+        if flags & CHECKPOINT_DRY_RUN == 0 {
+            self.answer(self.volume.checkpoint())?;
+        }
+        Ok(Vec::new())
     }
 
     /// Start, length and least length of a run come as three numbers of 64 bits; what was given back
