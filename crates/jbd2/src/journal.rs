@@ -149,8 +149,9 @@ impl Journal {
         self.core.commit(tid)
     }
 
-    /// Makes everything durable that handles stopped before this call have done, writes it home, and waits until
-    /// the log does not hold it any more. Does nothing more than to commit where there is no log. Never inside a handle.
+    /// Makes everything durable that handles stopped before this call have done, writes it home, and
+    /// waits until the log does not hold it any more. Where there is no log it is a commit. Never
+    /// inside a handle.
     ///
     /// # Errors
     ///

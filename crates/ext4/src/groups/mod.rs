@@ -9,9 +9,9 @@
 //! who gets which inode in `ialloc`; both add their operations to [`Groups`].
 //!
 //! Life of a block: *free* in bitmap and buddy; *taken* from the buddy, and used in the bitmap or
-//! set aside, used by its file later and in the bitmap once that is folded; *freed*: on the group's stack, then folded (clear in the bitmap, still used in the
-//! buddy), then free again once the transaction is durable, or at once where it was taken in the same
-//! one and never written.
+//! set aside, used by its file later and in the bitmap once that is folded; *freed*: on the group's
+//! stack, then folded (clear in the bitmap, still used in the buddy), then free again once the
+//! transaction is durable, or at once where it was taken in the same one and never written.
 
 mod bits;
 pub mod buddy;

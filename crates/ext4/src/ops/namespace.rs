@@ -106,8 +106,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::make_node`] and [`Volume::make_directory`]; `Refused(AttributesFull)` for lists that together do not
-    /// fit into a block.
+    /// As [`Volume::make_node`] and [`Volume::make_directory`]; `Refused(AttributesFull)` for lists that
+    /// together do not fit into a block.
     pub fn make_with_lists(
         &self,
         parent: InodeNumber,

@@ -1,8 +1,8 @@
 //! Shrinking: what stands behind the new end goes elsewhere, then the end moves.
 //!
 //! In this order: inodes of the groups that go get numbers in those that stay, while their tables can
-//! still be read ([`super::renumber`], [`super::entries`], [`super::values`]); the metadata of the groups that go is given
-//! up; metadata of the others that stands in the way moves ([`super::tables`]); then blocks of files
+//! still be read ([`super::renumber`], [`super::entries`], [`super::values`]); the metadata of the groups that
+//! go is given up; metadata of the others that stands in the way moves ([`super::tables`]); then blocks of files
 //! ([`super::files`]). All of it in memory: data is only noted as moves.
 //!
 //! Blocks of metadata that is given up are used again at once, so a shrink cannot be laid out beside

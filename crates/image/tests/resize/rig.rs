@@ -179,8 +179,8 @@ pub fn scattered_image(folder: &Path, options: &str, size: u64, tree: &Path) -> 
     path
 }
 
-/// Requests that put directories small enough for an inode in the place of others of the tree, with numbers behind those
-/// of the fillers.
+/// Requests that put directories small enough for an inode in the place of others of the tree, with
+/// numbers behind those of the fillers.
 fn made_late(tree: &Path) -> String {
     let leaf = tree.join("deep/er/and/deeper/leaf");
     let requests = [
