@@ -188,8 +188,8 @@ impl Mounted<'_> {
 
     /// Unmounts, and has the image checked.
     pub fn unmount(mut self) {
-        self.done = true;
         self.end();
+        self.done = true;
         assert_eq!(self.place.state(), "clean");
         self.place.check();
     }
