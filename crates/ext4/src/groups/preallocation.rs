@@ -157,7 +157,7 @@ fn take_used(folded: &mut u32, used: Used, tid: Tid) -> Span {
 
 #[cfg(all(test, loom))]
 mod models {
-    //! One run of blocks from 100 on, of which 105 blocks are used by one thread and folded by another.
+    //! One run of blocks from 100 on, of which one thread uses some and another folds them.
 
     use std::sync::Arc;
 

@@ -80,15 +80,7 @@ impl Volume {
     ) -> Result<Entry> {
         match kind {
             FileType::Directory | FileType::Symlink => Err(Refusal::Invalid.into()),
-            FileType::Regular => self.create(parent, name, new),
-            _ => self.make(
-                parent,
-                name,
-                &Birth {
-                    device,
-                    ..Birth::new(kind, new)
-                },
-            ),
+            _ => self.make_with_lists(parent, name, new, kind, device, &AccessLists::default()),
         }
     }
 

@@ -35,18 +35,24 @@ fn imitate<R: 'static>(body: impl FnOnce() -> R + 'static) -> R {
 fn had_after(end: u64) -> (u64, u64) {
     imitate(move || {
         let lock = Arc::new(Mutex::new(Class::Leaf, ()));
-        let other = Arc::clone(&lock);
-        let waiter = thread::spawn("waiter", move || {
-            move_to(1);
-            spend_until(1000);
-            drop(other.lock());
-            time::now().as_nanos() as u64
-        });
+        let sleeper = other_asker(&lock);
         let guard = lock.lock();
         spend_until(end);
         drop(guard);
         let released = time::now().as_nanos() as u64;
-        (waiter.join().expect("it does not panic"), released)
+        let had = sleeper.join().expect("it does not panic");
+        (had.as_nanos() as u64, released)
+    })
+}
+
+/// Another core that wants the lock from 1000 on; it tells when it had it.
+fn other_asker(lock: &Arc<Mutex<()>>) -> thread::JoinHandle<Duration> {
+    let lock = Arc::clone(lock);
+    thread::spawn("asker", move || {
+        move_to(1);
+        spend_until(1000);
+        drop(lock.lock());
+        time::now()
     })
 }
 
@@ -75,13 +81,7 @@ fn who_sleeps_is_called_and_wakes() {
 fn who_gave_it_back_has_it_again_while_the_sleeper_wakes() {
     let turns = imitate(|| {
         let lock = Arc::new(Mutex::new(Class::Leaf, ()));
-        let other = Arc::clone(&lock);
-        let sleeper = thread::spawn("sleeper", move || {
-            move_to(1);
-            spend_until(1000);
-            drop(other.lock());
-            time::now()
-        });
+        let sleeper = other_asker(&lock);
         let first = lock.lock();
         spend_until(3000);
         drop(first);
@@ -103,13 +103,7 @@ fn who_gave_it_back_has_it_again_while_the_sleeper_wakes() {
 fn nobody_sleeps_for_ever() {
     let (waited, turns) = imitate(|| {
         let lock = Arc::new(Mutex::new(Class::Leaf, ()));
-        let other = Arc::clone(&lock);
-        let sleeper = thread::spawn("sleeper", move || {
-            move_to(1);
-            spend_until(1000);
-            drop(other.lock());
-            time::now()
-        });
+        let sleeper = other_asker(&lock);
         // Held all the time but for a moment, in which nobody who must wake comes in between.
         let mut turns = 0_u64;
         while !sleeper.is_finished() {
