@@ -18,7 +18,7 @@ use pext4_lab::setup::{Setting, settings};
 use pext4_lab::show;
 use pext4_lab::workloads::{Plan, Workload, find};
 use pext4_sync::topology;
-use pext4_sync::virtual_cores::{LineAllocator, Stretches, Waiting};
+use pext4_sync::virtual_cores::{LineAllocator, Model, Stretches, Waiting};
 use pext4_virtual::machines::{self, Named};
 use pext4_virtual::run::{Outcome, point};
 use pext4_virtual::setup::Setup;
@@ -160,7 +160,7 @@ impl Session {
             let bar = self.bar(setting);
             let mut points = Vec::new();
             for &tasks in &self.arguments.tasks {
-                let outcome = self.point(setting, tasks, 100, stretches)?;
+                let outcome = self.point(setting, tasks, &self.machine.model, stretches)?;
                 notes.extend(self.remarks(setting, tasks, &outcome));
                 points.push(as_point(tasks, &outcome));
                 bar.inc(1);
@@ -217,12 +217,12 @@ impl Session {
         }
     }
 
-    /// Runs a point with transfers at so many percent of their cost.
+    /// Runs a point on a machine.
     fn point(
         &self,
         setting: &Setting,
         tasks: u32,
-        percent: u64,
+        model: &Model,
         stretches: &Arc<Stretches>,
     ) -> Result<Outcome> {
         let arguments = &self.arguments;
@@ -230,8 +230,7 @@ impl Session {
         let mut setup = self.setup(setting, tasks, window);
         setup.warm_up = setup.commit_interval;
         setup.longest = Duration::from_millis(u64::from(arguments.longest_ms)).max(window);
-        let model = self.machine.model.with_transfers(percent);
-        point(&model, stretches, arguments.seed, &setup).with_context(|| {
+        point(model, stretches, arguments.seed, &setup).with_context(|| {
             format!(
                 "{} with {tasks} tasks, {}",
                 self.workload.name(),
@@ -311,16 +310,18 @@ impl Session {
         let Some(last) = points.last() else {
             return Ok(Vec::new());
         };
-        let mut text = format!(
-            "{}, {} tasks, other costs of a transfer:",
-            setting.name, last.tasks
-        );
-        for percent in [50, 200] {
-            let outcome = self.point(setting, last.tasks, percent, stretches)?;
+        let mut text = format!("{}, {} tasks, other costs:", setting.name, last.tasks);
+        let model = &self.machine.model;
+        for (what, model) in [
+            ("half a transfer", model.with_transfers(50)),
+            ("two transfers", model.with_transfers(200)),
+            ("waking in 25 us", model.with_slow_waking()),
+        ] {
+            let outcome = self.point(setting, last.tasks, &model, stretches)?;
             for (part, reference) in outcome.counted.parts.iter().zip(&last.parts) {
                 write!(
                     text,
-                    " {percent} %: {} {:.2}-fold;",
+                    " {what}: {} {:.2}-fold;",
                     part.name,
                     part.rate / reference.rate
                 )?;
@@ -451,10 +452,11 @@ impl Session {
 
 fn waiting_told(waiting: &Waiting) -> String {
     format!(
-        "waking a thread: {:.1} us, of which {:.1} for the one that wakes it; who finds a lock held looks for {:.1} us \
-         before it sleeps; all measured on this machine",
+        "waking a thread: {:.1} us, of which {:.1} for the one that wakes it; making one: {:.1} us more; who finds a \
+         lock held looks for {:.1} us before it sleeps; all measured on this machine",
         waiting.wake as f64 / 1e6,
         waiting.call as f64 / 1e6,
+        waiting.start as f64 / 1e6,
         waiting.looking() as f64 / 1e6,
     )
 }

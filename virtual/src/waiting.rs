@@ -20,6 +20,7 @@ pub fn measured_waiting() -> Waiting {
         give_way: repeated(std::thread::yield_now),
         call,
         wake,
+        start: measured_start(),
     }
 }
 
@@ -42,6 +43,19 @@ fn low(mut times: Vec<Duration>) -> u64 {
     u64::try_from(time.as_nanos())
         .unwrap_or(u64::MAX)
         .saturating_mul(NANOSECOND)
+}
+
+/// Picoseconds that it takes to make a thread, for the one that makes it.
+fn measured_start() -> u64 {
+    let times = (0..SLEEPS).map(|_| {
+        let start = Instant::now();
+        let thread = std::thread::spawn(|| {});
+        let time = start.elapsed();
+        // It does nothing that could fail.
+        let _ = thread.join();
+        time
+    });
+    low(times.collect())
 }
 
 /// Picoseconds that the call takes which wakes a sleeping thread, and from its beginning until that thread runs.

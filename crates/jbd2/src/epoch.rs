@@ -1,24 +1,28 @@
 //! Epochs: which transaction is running, and the promise that two never overlap (design rule 1).
 //!
 //! Every shard has one word: a count of its open handles and a bit that says *closed*. A start
-//! adds one to the caller's word and is in if the bit was clear; that one read-modify-write is all
+//! adds one to the caller's word unless the bit is set; that one read-modify-write is all
 //! that starts and stops of different shards share with the committer, and nothing with each
 //! other. To end the transaction the committer sets every bit by a read-modify-write on the very
 //! same words, so each start is ordered before the closing of its shard (and is waited for) or
 //! after it (and waits at the gate). When all counts are zero it sets the running transaction one
 //! further and clears the bits.
 //!
+//! The count of a closed shard only falls, so it comes to zero once. Whoever brings it there takes the
+//! shard off the number that the committer waits for, and only the last of these wakes it.
+//!
 //! A handle that is in reads the running transaction without a lock: it cannot change while the
 //! handle counts.
 //!
-//! Each shard has a gate of its own, or all that wait for a transaction would queue for one mutex when they wake.
-//!
-//! Locking: a gate's mutex (class `Journal`) protects nothing but sleep. Who changes what a
-//! sleeper waits for does so before taking it, and then wakes. Nobody holds two.
+//! Locking: where the committer sleeps there is a mutex (class `Journal`) that protects nothing but sleep.
+//! Who changes what it waits for does so before taking it, and then wakes. For the gates see
+//! [`Gates`].
 
 use pext4_ondisk::Tid;
-use pext4_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use pext4_sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use pext4_sync::{CachePadded, Class, Condvar, Mutex, Sharded, topology};
+
+use crate::gates::Gates;
 
 const CLOSED: u64 = 1 << 63;
 const COUNT: u64 = CLOSED - 1;
@@ -30,45 +34,13 @@ pub(crate) struct Epoch {
     /// On a line of its own: every start reads it, and those who wait write what lies around it.
     /// [atomic; changes only while all shards are closed and drained]
     running: CachePadded<AtomicU32>,
-    /// [atomic] Nobody waits at the gate any more.
-    stopped: AtomicBool,
-    /// Where starts of each shard wait.
-    gates: Sharded<Gate>,
-    /// Where the committer waits until all shards are drained.
-    drained: Gate,
-}
-
-/// A place to wait at.
-struct Gate {
-    mutex: Mutex<()>,
-    opened: Condvar,
-}
-
-impl Gate {
-    fn new() -> Self {
-        Self {
-            mutex: Mutex::new(Class::Journal, ()),
-            opened: Condvar::new(),
-        }
-    }
-
-    /// Waits while `must_wait` says so; false if it did when `stopped` was set.
-    fn wait(&self, stopped: &AtomicBool, must_wait: impl Fn() -> bool) -> bool {
-        let mut held = self.mutex.lock();
-        while must_wait() {
-            if stopped.load(Ordering::Acquire) {
-                return false;
-            }
-            self.opened.wait(&mut held);
-        }
-        true
-    }
-
-    /// Wakes those who wait. What they wait for has changed before.
-    fn wake(&self) {
-        drop(self.mutex.lock());
-        self.opened.notify_all();
-    }
+    /// Where starts wait.
+    gates: Gates,
+    /// Closed shards that have handles: below zero while they are being closed, as handles stop before they
+    /// are counted. [atomic]
+    undrained: CachePadded<AtomicI64>,
+    /// Where the committer waits until there are none.
+    drained: (Mutex<()>, Condvar),
 }
 
 /// A place in the running transaction, to be left exactly once.
@@ -80,13 +52,13 @@ pub(crate) struct Place {
 
 impl Epoch {
     pub(crate) fn new(shards: Sharded<AtomicU64>, running: Tid) -> Self {
-        let gates = Sharded::with_count(shards.count(), |_| Gate::new());
+        let gates = Gates::new(shards.count());
         Self {
             words: shards,
             running: CachePadded::new(AtomicU32::new(running.0)),
-            stopped: AtomicBool::new(false),
             gates,
-            drained: Gate::new(),
+            undrained: CachePadded::new(AtomicI64::new(0)),
+            drained: (Mutex::new(Class::Journal, ()), Condvar::new()),
         }
     }
 
@@ -110,21 +82,14 @@ impl Epoch {
     }
 
     fn try_enter(&self, shard: usize) -> Option<Place> {
+        let one_more = |word: u64| (word & CLOSED == 0).then_some(word + 1);
         let word = self.words.get(shard);
-        // Who sees that it is closed need not come in to learn it, and wake the committer on leaving.
-        if word.load(Ordering::Relaxed) & CLOSED != 0 {
-            return None;
-        }
-        let before = word.fetch_add(1, Ordering::AcqRel);
-        let place = Place {
+        word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more)
+            .ok()?;
+        Some(Place {
             shard,
             tid: self.running(),
-        };
-        if before & CLOSED == 0 {
-            return Some(place);
-        }
-        self.leave(place);
-        None
+        })
     }
 
     /// Enters the running transaction though it is closed. Only the committer may, between
@@ -138,53 +103,56 @@ impl Epoch {
         }
     }
 
-    /// Leaves; the last one out of a closed shard wakes the committer.
+    /// Leaves; the last one out of the last closed shard wakes the committer.
     pub(crate) fn leave(&self, place: Place) {
         let before = self.words.get(place.shard).fetch_sub(1, Ordering::AcqRel);
         debug_assert_ne!(before & COUNT, 0, "a handle stops once");
-        if before == CLOSED | 1 {
-            self.drained.wake();
+        if before == CLOSED | 1 && self.undrained.fetch_sub(1, Ordering::AcqRel) == 1 {
+            drop(self.drained.0.lock());
+            self.drained.1.notify_all();
         }
     }
 
     fn wait_at_gate(&self, shard: usize) -> bool {
         let word = self.words.get(shard);
         let is_closed = || word.load(Ordering::Acquire) & CLOSED != 0;
-        self.gates.get(shard).wait(&self.stopped, is_closed)
+        self.gates.wait(is_closed)
     }
 
     /// Waits until `tid` is no longer the running transaction; false if the epochs have stopped.
     pub(crate) fn wait_for_next(&self, tid: Tid) -> bool {
-        let gate = self.gates.get(self.gates.local_index());
-        gate.wait(&self.stopped, || self.running() == tid)
+        self.gates.wait(|| self.running() == tid)
     }
 
     /// Closes every shard and waits until all handles have stopped. Only the committer calls this.
     pub(crate) fn close_and_drain(&self) {
+        let mut open = 0;
         for word in self.words.iter() {
-            word.fetch_or(CLOSED, Ordering::AcqRel);
+            open += i64::from(word.fetch_or(CLOSED, Ordering::AcqRel) & COUNT != 0);
         }
-        let mut held = self.drained.mutex.lock();
-        for word in self.words.iter() {
-            while word.load(Ordering::Acquire) & COUNT != 0 {
-                self.drained.opened.wait(&mut held);
-            }
+        if self.undrained.fetch_add(open, Ordering::AcqRel) + open == 0 {
+            return;
+        }
+        let mut held = self.drained.0.lock();
+        while self.undrained.load(Ordering::Acquire) != 0 {
+            self.drained.1.wait(&mut held);
         }
     }
 
     /// Opens transaction `next` to everyone who waits. Only after [`Epoch::close_and_drain`].
     pub(crate) fn open(&self, next: Tid) {
         self.running.store(next.0, Ordering::Release);
+        // The committer's own handle came and went in a closed shard.
+        self.undrained.store(0, Ordering::Relaxed);
         for word in self.words.iter() {
             word.fetch_and(!CLOSED, Ordering::AcqRel);
         }
-        self.gates.iter().for_each(Gate::wake);
+        self.gates.open();
     }
 
     /// Lets everyone who waits go, and nobody wait any more.
     pub(crate) fn stop(&self) {
-        self.stopped.store(true, Ordering::Release);
-        self.gates.iter().for_each(Gate::wake);
+        self.gates.stop();
     }
 }
 
@@ -265,32 +233,44 @@ mod models {
 
     use super::{Epoch, Tid};
 
-    #[test]
-    fn a_handle_is_drained_or_belongs_to_the_next_transaction() {
-        pext4_sync::model(|| {
-            let words = Sharded::with_count(2, |_| AtomicU64::new(0));
-            let epoch = Arc::new(Epoch::new(words, Tid(7)));
-            let done = Arc::new(AtomicU64::new(0));
-            let worker = {
+    /// Workers of shards of their own, each with one handle, against one commit.
+    fn one_commit(workers: usize) {
+        let words = Sharded::with_count(2, |_| AtomicU64::new(0));
+        let epoch = Arc::new(Epoch::new(words, Tid(7)));
+        let done = Arc::new(AtomicU64::new(0));
+        let workers: Vec<_> = (0..workers)
+            .map(|number| {
                 let (epoch, done) = (Arc::clone(&epoch), Arc::clone(&done));
                 thread::spawn("worker", move || {
-                    let _pin = topology::pin(1);
+                    let _pin = topology::pin(1 - number);
                     let place = epoch.enter().expect("nobody stops the epochs");
                     if place.tid == Tid(7) {
                         done.fetch_add(1, Ordering::Relaxed);
                     }
                     epoch.leave(place);
                 })
-            };
-            epoch.close_and_drain();
-            let drained = done.load(Ordering::Relaxed);
-            epoch.open(Tid(8));
+            })
+            .collect();
+        epoch.close_and_drain();
+        let drained = done.load(Ordering::Relaxed);
+        epoch.open(Tid(8));
+        for worker in workers {
             worker.join().expect("a worker does not panic");
-            assert_eq!(
-                done.load(Ordering::Relaxed),
-                drained,
-                "nobody was left in 7"
-            );
-        });
+        }
+        assert_eq!(
+            done.load(Ordering::Relaxed),
+            drained,
+            "nobody was left in 7"
+        );
+    }
+
+    #[test]
+    fn a_handle_is_drained_or_belongs_to_the_next_transaction() {
+        pext4_sync::model(|| one_commit(1));
+    }
+
+    #[test]
+    fn the_last_of_two_shards_wakes_the_committer() {
+        pext4_sync::model(|| one_commit(2));
     }
 }

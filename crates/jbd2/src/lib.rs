@@ -38,6 +38,7 @@ mod commit;
 mod core;
 mod credits;
 mod epoch;
+mod gates;
 mod home;
 mod hosts;
 mod log_writer;

@@ -19,7 +19,7 @@ pub fn in_parts<T: Send, R: Send>(
     work: impl Fn(Vec<T>) -> R + Sync,
 ) -> Vec<R> {
     let parts = (items.len() / least.max(1)).clamp(1, width.max(1));
-    if parts == 1 || !thread::LENDS {
+    if parts == 1 {
         return vec![work(items)];
     }
     let length = items.len().div_ceil(parts);
@@ -30,43 +30,15 @@ pub fn in_parts<T: Send, R: Send>(
         cut.push(std::mem::replace(&mut rest, behind));
     }
     cut.push(rest);
-    at_once(cut, &work)
-}
-
-#[cfg(not(loom))]
-fn at_once<T: Send, R: Send>(
-    mut parts: Vec<Vec<T>>,
-    work: &(impl Fn(Vec<T>) -> R + Sync),
-) -> Vec<R> {
-    let own = parts.remove(0);
-    thread::scope(|scope| {
-        let others: Vec<_> = parts
-            .into_iter()
-            .map(|part| scope.spawn(move || work(part)))
-            .collect();
-        let mut made = vec![work(own)];
-        made.extend(others.into_iter().map(|other| {
-            other
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        }));
-        made
-    })
-}
-
-/// A model has no threads to lend, and no large commits.
-#[cfg(loom)]
-fn at_once<T, R>(parts: Vec<Vec<T>>, work: &impl Fn(Vec<T>) -> R) -> Vec<R> {
-    parts.into_iter().map(work).collect()
+    thread::at_once(cut, &work)
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{LEAST_PART, in_parts, thread};
+    use super::{LEAST_PART, in_parts};
 
     #[test]
     fn parts_are_whole_and_in_order() {
-        let lent = |parts| if thread::LENDS { parts } else { 1 };
         for (count, width, parts) in [
             (0, 4, 1),
             (LEAST_PART, 4, 1),
@@ -80,7 +52,7 @@ mod tests {
                 width,
                 |part: Vec<usize>| part,
             );
-            assert_eq!(made.len(), lent(parts));
+            assert_eq!(made.len(), parts);
             assert_eq!(made.concat(), (0..count).collect::<Vec<_>>());
         }
     }

@@ -19,8 +19,37 @@ pub use backend::{JoinHandle, yield_now};
 #[cfg(not(loom))]
 pub use std::thread::scope;
 
-/// Whether work may be lent to such threads: a model and virtual cores know nothing of them.
-pub const LENDS: bool = cfg!(not(any(loom, feature = "virtual")));
+/// Does `work` on every part at once, the first on the calling thread and each other on one of its own; answers
+/// what it made of each, in their order. A model, and a calibration of virtual cores, do one after another.
+///
+/// # Panics
+/// With the panic of a part, when all have ended.
+pub fn at_once<T: Send, R: Send>(parts: Vec<T>, work: &(impl Fn(T) -> R + Sync)) -> Vec<R> {
+    #[cfg(all(feature = "virtual", not(loom)))]
+    if crate::virtual_cores::is_inside() {
+        return crate::virtual_cores::at_once(parts, work);
+    }
+    #[cfg(any(loom, feature = "virtual"))]
+    return parts.into_iter().map(work).collect();
+    #[cfg(not(any(loom, feature = "virtual")))]
+    on_threads(parts, work)
+}
+
+#[cfg(not(any(loom, feature = "virtual")))]
+fn on_threads<T: Send, R: Send>(parts: Vec<T>, work: &(impl Fn(T) -> R + Sync)) -> Vec<R> {
+    let mut parts = parts.into_iter();
+    let own = parts.next();
+    scope(|scope| {
+        let others: Vec<_> = parts.map(|part| scope.spawn(move || work(part))).collect();
+        let own = own.map(work);
+        let joined = others.into_iter().map(|other| {
+            other
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        own.into_iter().chain(joined).collect()
+    })
+}
 
 /// Starts a thread; the first 15 bytes of `name` are what the system's tools show.
 ///

@@ -16,6 +16,7 @@ const WAITING: Waiting = Waiting {
     give_way: 100 * NANOSECOND,
     call: 2 * MICROSECOND,
     wake: 5 * MICROSECOND,
+    start: 0,
 };
 
 fn spend_until(nanoseconds: u64) {

@@ -75,6 +75,8 @@ pub(crate) struct Spent {
 pub(crate) struct Machine {
     pub(crate) cores: Vec<Core>,
     pub(crate) processors: Vec<usize>,
+    /// Cores whose work was lent to them and has ended.
+    spare: Vec<usize>,
     pub(crate) current: usize,
     ready: BinaryHeap<Reverse<Ready>>,
     pub(crate) lines: Lines,
@@ -96,6 +98,7 @@ impl Machine {
         Self {
             cores: Vec::new(),
             processors: Vec::new(),
+            spare: Vec::new(),
             current: 0,
             ready: BinaryHeap::new(),
             lines: Lines::default(),
@@ -134,6 +137,31 @@ impl Machine {
         self.processors.push(last - number % self.model.processors);
         self.make_ready(number);
         number
+    }
+
+    /// Makes a core for a part of the running one's work, in the middle of which it begins. Its number is the
+    /// larger of the two.
+    pub(crate) fn lend(&mut self) -> usize {
+        let me = self.current;
+        let spare = self.spare.iter().position(|&core| core > me);
+        let core = match spare {
+            Some(position) => self.spare.swap_remove(position),
+            None => self.add_core("lent"),
+        };
+        let waiting = self.model.waiting;
+        let called = self.me().clock;
+        self.me().clock += waiting.start;
+        let (part, last) = (self.me().part, self.me().last);
+        let lent = &mut self.cores[core];
+        lent.clock = called + waiting.start + waiting.wake;
+        (lent.part, lent.last, lent.finished) = (part, last, false);
+        self.make_ready(core);
+        core
+    }
+
+    /// A core that was lent has ended, and who lent it knows.
+    pub(crate) fn spare(&mut self, core: usize) {
+        self.spare.push(core);
     }
 
     fn me(&mut self) -> &mut Core {
@@ -392,17 +420,19 @@ impl Machine {
         timed_out
     }
 
-    /// Wakes up to `count` waiters of a condition.
+    /// Wakes up to `count` waiters of a condition, one after another.
     pub(crate) fn notify(&mut self, condition: usize, count: usize) {
-        let clock = self.me().clock + self.model.waiting.wake;
+        let waiting = self.model.waiting;
         for _ in 0..count {
             let queue = self.conditions.get_mut(&condition);
             let Some(core) = queue.and_then(VecDeque::pop_front) else {
                 return;
             };
+            let awake = self.me().clock + waiting.wake;
+            self.me().clock += waiting.call;
             let other = &mut self.cores[core];
             other.waiting = Waiting::No;
-            other.clock = other.clock.max(clock);
+            other.clock = other.clock.max(awake);
             self.make_ready(core);
         }
     }
@@ -425,7 +455,7 @@ impl Machine {
 
     /// The running core's body has returned.
     pub(crate) fn finish(&mut self) {
-        let clock = self.me().clock;
+        let clock = self.me().clock + self.model.waiting.wake;
         self.me().finished = true;
         for joiner in std::mem::take(&mut self.me().joiners) {
             let other = &mut self.cores[joiner];

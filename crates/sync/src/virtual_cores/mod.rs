@@ -13,6 +13,7 @@
 //! A core's body runs on a stack of its own inside one real thread, so thread-locals are shared by
 //! all cores; this crate's own ask here first.
 
+mod lend;
 mod lines;
 mod locks;
 mod machine;
@@ -34,6 +35,7 @@ use std::time::Duration;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
 
+pub(crate) use self::lend::at_once;
 pub use self::memory::Lines as LineAllocator;
 pub use self::model::{Model, Waiting};
 pub use self::usage::{LineUsage, LockUsage, Usage};
@@ -52,7 +54,7 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
     static MACHINE: RefCell<Option<Machine>> = const { RefCell::new(None) };
     /// Cores that were made and have not run yet.
-    static NEWBORN: RefCell<Vec<Body>> = const { RefCell::new(Vec::new()) };
+    static NEWBORN: RefCell<Vec<(usize, Body)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Whether the caller runs on a virtual core.
@@ -178,14 +180,10 @@ pub(crate) struct Thread<T> {
 /// Makes another virtual core run `body`.
 pub(crate) fn spawn<T: 'static>(name: &str, body: impl FnOnce() -> T + 'static) -> Thread<T> {
     let core = with(|machine| machine.add_core(name));
-    let result = Arc::new(Mutex::new(None));
-    let place = Arc::clone(&result);
-    let body = new_body(core, move || {
-        let outcome = catch_unwind(AssertUnwindSafe(body));
-        *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
-    });
-    NEWBORN.with_borrow_mut(|newborn| newborn.push(body));
-    Thread { core, result }
+    let (thread, body) = Thread::of(core, body);
+    let body = new_body(core, body);
+    NEWBORN.with_borrow_mut(|newborn| newborn.push((core, body)));
+    thread
 }
 
 fn new_body(core: usize, body: impl FnOnce() + 'static) -> Body {
@@ -197,6 +195,17 @@ fn new_body(core: usize, body: impl FnOnce() + 'static) -> Body {
 }
 
 impl<T> Thread<T> {
+    /// What `core` leaves behind when it runs `body` as it is answered.
+    fn of(core: usize, body: impl FnOnce() -> T) -> (Self, impl FnOnce()) {
+        let result = Arc::new(Mutex::new(None));
+        let place = Arc::clone(&result);
+        let body = move || {
+            let outcome = catch_unwind(AssertUnwindSafe(body));
+            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+        };
+        (Self { core, result }, body)
+    }
+
     /// Waits until it has ended.
     pub(crate) fn join(self) -> std::thread::Result<T> {
         if !with(|machine| machine.join(self.core)) {
@@ -268,15 +277,16 @@ pub fn run<R: 'static>(
     assert!(!is_inside(), "a virtual core has no machine of its own");
     let machine = Machine::new(model, Arc::clone(stretches), seed);
     MACHINE.with_borrow_mut(|place| *place = Some(machine));
-    let mut bodies: Vec<Option<Body>> = Vec::new();
+    let mut bodies = Bodies::default();
     let switch = Switch;
     INSIDE.set(true);
     let result = Rc::new(RefCell::new(None));
     let place = Rc::clone(&result);
     let core = with(|machine| machine.add_core("main"));
-    bodies.push(Some(new_body(core, move || {
-        *place.borrow_mut() = Some(main())
-    })));
+    bodies.insert(
+        core,
+        new_body(core, move || *place.borrow_mut() = Some(main())),
+    );
     drive(&mut bodies);
     drop(switch);
     drop(bodies);
@@ -284,21 +294,41 @@ pub fn run<R: 'static>(
     result.expect("the machine runs until its main body has ended")
 }
 
+/// What the cores run, by their numbers. The last goes first when all are dropped: what was lent to a core lies on
+/// the stack of one with a smaller number.
+#[derive(Default)]
+struct Bodies(Vec<Option<Body>>);
+
+impl Bodies {
+    fn insert(&mut self, core: usize, body: Body) {
+        let least = self.0.len().max(core + 1);
+        self.0.resize_with(least, || None);
+        self.0[core] = Some(body);
+    }
+}
+
+impl Drop for Bodies {
+    fn drop(&mut self) {
+        while self.0.pop().is_some() {}
+    }
+}
+
 /// Lets cores run, always the one that is furthest behind, until the first one has ended.
-fn drive(bodies: &mut Vec<Option<Body>>) {
+fn drive(bodies: &mut Bodies) {
     loop {
         let Some(core) = with(Machine::next) else {
             let stuck = with(|machine| machine.stuck());
             panic!("no virtual core can go on: {stuck}");
         };
-        let body = bodies[core]
-            .as_mut()
-            .expect("a core that has ended is not ready");
+        let body = bodies.0[core].as_mut();
+        let body = body.expect("a core that has ended is not ready");
         let outcome = body.resume(());
-        NEWBORN.with_borrow_mut(|newborn| bodies.extend(newborn.drain(..).map(Some)));
+        for (number, body) in NEWBORN.take() {
+            bodies.insert(number, body);
+        }
         if let CoroutineResult::Return(()) = outcome {
             with(Machine::finish);
-            bodies[core] = None;
+            bodies.0[core] = None;
             if core == 0 {
                 return;
             }

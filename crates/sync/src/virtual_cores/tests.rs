@@ -312,6 +312,44 @@ fn conditions_wake_and_run_out_in_virtual_time() {
 }
 
 #[test]
+fn who_wakes_many_pays_for_each_and_they_go_on_one_after_another() {
+    let mut model = Model::uniform(8, 0);
+    model.waiting.call = 9000 * NANOSECOND;
+    model.waiting.wake = 20_000 * NANOSECOND;
+    let (paid, woken) = run(model, &free(), 1, || {
+        let ready = Arc::new(CachePadded::new(AtomicU64::new(0)));
+        // Each has a condition of its own, so none waits for another's lock.
+        let gates: Vec<_> = (0..3)
+            .map(|_| Arc::new((Mutex::new(Class::Leaf, ()), Condvar::new())))
+            .collect();
+        let sleeper = |gate: &Arc<(Mutex<()>, Condvar)>| {
+            let (gate, ready) = (Arc::clone(gate), Arc::clone(&ready));
+            thread::spawn("sleeper", move || {
+                let mut held = gate.0.lock();
+                while ready.load(Ordering::Acquire) == 0 {
+                    gate.1.wait(&mut held);
+                }
+                time::now()
+            })
+        };
+        let sleepers: Vec<_> = gates.iter().map(sleeper).collect();
+        spend(100_000);
+        ready.store(1, Ordering::Release);
+        let start = time::now();
+        gates.iter().for_each(|gate| gate.1.notify_all());
+        let paid = time::now() - start;
+        let woken = sleepers.into_iter().map(JoinHandle::join);
+        let woken: Vec<_> = woken
+            .map(|at| at.expect("it does not panic") - start)
+            .collect();
+        (paid, woken)
+    });
+    assert_eq!(paid, Duration::from_micros(27));
+    let woken: Vec<_> = woken.iter().map(Duration::as_micros).collect();
+    assert_eq!(woken, [20, 29, 38]);
+}
+
+#[test]
 fn stretches_take_what_they_are_said_to_take() {
     let elapsed = run(
         Model::uniform(4, 0),
@@ -400,4 +438,42 @@ fn who_waits_for_ever_is_named() {
         });
         join_all(vec![thread]);
     });
+}
+
+#[test]
+fn work_that_is_lent_is_done_at_once_and_borrows() {
+    let mut model = Model::uniform(8, 0);
+    model.waiting.start = 10_000 * NANOSECOND;
+    model.waiting.wake = 5_000 * NANOSECOND;
+    let times = run(model, &free(), 1, || {
+        let factor = [3_u64];
+        // Twice, and so the second time by cores that were lent before.
+        [(); 2].map(|()| {
+            let start = time::now();
+            let made = thread::at_once((0..4).collect(), &|part: u64| {
+                spend(100_000);
+                part * factor[0]
+            });
+            assert_eq!(made, [0, 3, 6, 9]);
+            time::now() - start
+        })
+    });
+    // The third is made after 30 us and runs 5 later; who waits for it runs 5 after it has ended.
+    for time in times {
+        assert!((140_000..140_010).contains(&time.as_nanos()), "{time:?}");
+    }
+}
+
+#[test]
+fn a_part_that_panics_is_what_lending_it_gives() {
+    let message = run(Model::uniform(8, 0), &free(), 1, || {
+        let lent = std::panic::catch_unwind(|| {
+            thread::at_once(vec![0, 1, 2], &|part: u32| {
+                spend(10);
+                assert_ne!(part, 1, "as it should");
+            })
+        });
+        lent.expect_err("a part panicked").downcast::<String>()
+    });
+    assert!(message.expect("a message").contains("as it should"));
 }
