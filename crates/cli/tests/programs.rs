@@ -395,3 +395,66 @@ fn a_mount_that_had_to_stop_says_why_and_what_to_do() {
         mount.forget();
     }
 }
+
+#[test]
+fn what_was_written_before_a_file_became_immutable_is_kept() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    if !is_root() {
+        return;
+    }
+    let mount = place.mount(&[]);
+    for (flag, name) in [(IFlags::IMMUTABLE, "immutable"), (IFlags::APPEND, "append")] {
+        let mut file = File::create(mount.path(name)).unwrap();
+        // Nobody has asked the kernel to write this.
+        file.write_all(b"first").unwrap();
+        let before = ioctl_getflags(&file).unwrap();
+        ioctl_setflags(&file, before | flag).unwrap();
+        // What the kernel tells of the times then is no error.
+        file.sync_all().unwrap();
+    }
+    mount.unmount();
+    let mount = place.mount(&[]);
+    for name in ["immutable", "append"] {
+        assert_eq!(fs::read(mount.path(name)).unwrap(), b"first", "{name}");
+        let file = File::open(mount.path(name)).unwrap();
+        ioctl_setflags(&file, IFlags::empty()).unwrap();
+    }
+    mount.unmount();
+}
+
+#[test]
+fn names_are_on_the_device_where_that_was_asked_for() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&["-o", "commit=300"]);
+    fs::create_dir(mount.path("often")).unwrap();
+    if has("chattr") {
+        succeed(Command::new("chattr").arg("+D").arg(mount.path("often")));
+    }
+    mount.unmount();
+    let copy = place.image.with_file_name("copy");
+    // What a power cut would leave.
+    let listed = |directory: &str| {
+        fs::copy(&place.image, &copy).unwrap();
+        succeed(pext4(["ls"]).arg(&copy).arg(directory))
+    };
+    if has("chattr") {
+        let mount = place.mount(&["-o", "commit=300"]);
+        fs::create_dir(mount.path("seldom")).unwrap();
+        assert!(!listed("/").contains("seldom"));
+        File::create(mount.path("often/now")).unwrap();
+        assert!(listed("/often").contains("now"));
+        mount.unmount();
+    }
+    let mount = place.mount(&["-o", "commit=300,dirsync"]);
+    fs::create_dir(mount.path("directory")).unwrap();
+    assert!(listed("/").contains("directory"));
+    fs::rename(mount.path("directory"), mount.path("moved")).unwrap();
+    assert!(listed("/").contains("moved"));
+    fs::remove_dir(mount.path("moved")).unwrap();
+    assert!(!listed("/").contains("moved"));
+    mount.unmount();
+}

@@ -207,3 +207,24 @@ fn chattr_changes_the_form_of_a_map() {
     assert_eq!(fs::read(mount.path("small")).unwrap(), content);
     mount.unmount();
 }
+
+#[test]
+fn an_append_only_program_takes_what_is_appended_and_loses_its_bits() {
+    let Some(place) = place() else {
+        return;
+    };
+    if !has("chattr") {
+        return;
+    }
+    let mount = place.mount(&["-o", "allow_other"]);
+    let file = mount.path("file");
+    fs::write(&file, b"a program").unwrap();
+    set_mode(&file, 0o4777);
+    succeed(Command::new("chattr").arg("+a").arg(&file));
+    let appended = as_user(1000, "echo more >> file", &place.point);
+    assert!(appended.status.success(), "{appended:?}");
+    assert_eq!(mode(&file), 0o777);
+    assert_eq!(fs::read(&file).unwrap(), b"a programmore\n");
+    succeed(Command::new("chattr").arg("-a").arg(&file));
+    mount.unmount();
+}

@@ -344,3 +344,44 @@ fn names_that_cannot_be_are_refused() {
     volume.close().expect("a clean close");
     image.assert_clean();
 }
+
+#[test]
+fn a_list_without_room_leaves_the_permissions() {
+    let Some(image) = Image::make(&["-b", "4096", "-I", "256"]) else {
+        return;
+    };
+    let volume = image.open();
+    let new = New {
+        permissions: 0o600,
+        ..New::default()
+    };
+    let made = volume.create(InodeNumber::ROOT, b"file", &new);
+    let file = made.expect("a file").inode;
+    let mode = || volume.attributes(file).expect("there").mode & 0o7777;
+    let set = |name: &[u8], length| {
+        let value = vec![7; length];
+        volume.set_xattr(file, name, &value, SetXattrMode::Any)
+    };
+    set(b"user.b", 60).expect("room in the inode");
+    set(b"user.a", 3980).expect("room in the block");
+    let list = list_of(20);
+    let full = volume
+        .set_access_list(file, &list, SetXattrMode::Any, 0o670)
+        .expect_err("no room anywhere");
+    assert!(full.is(Refusal::AttributesFull), "{full}");
+    assert_eq!(mode(), 0o600);
+    volume.remove_xattr(file, b"user.a").expect("removed");
+    volume
+        .set_access_list(file, &list, SetXattrMode::Any, 0o670)
+        .expect("room");
+    assert_eq!(volume.xattr(file, acl::ACCESS).expect("a list"), list);
+    assert_eq!(mode(), 0o670);
+    for _ in 0..2 {
+        // The second time there is none to remove.
+        volume.remove_access_list(file, 0o640).expect("removed");
+        assert_eq!(mode(), 0o640);
+        assert!(volume.xattr(file, acl::ACCESS).is_err());
+    }
+    volume.close().expect("it closes");
+    image.assert_clean();
+}

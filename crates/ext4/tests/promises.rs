@@ -7,8 +7,8 @@ use std::collections::HashSet;
 
 use images::Image;
 use pext4_fs::{
-    Error, FileType, InodeNumber, New, Refusal, RenameMode, SetAttributes, SetTime, SetXattrMode,
-    Time, Volume, Whiteout,
+    AllocateMode, Error, FileType, InodeNumber, New, Refusal, RenameMode, SetAttributes, SetTime,
+    SetXattrMode, Time, Volume, Whiteout,
 };
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -382,4 +382,23 @@ fn a_name_without_its_end_is_no_attribute() {
         assert!(error.is(Refusal::Invalid), "{error}");
     }
     volume.close().expect("a clean close");
+}
+
+#[test]
+fn a_file_that_could_not_be_allocated_has_the_size_that_it_had() {
+    let Some(image) = Image::make(&["-m", "0"]) else {
+        return;
+    };
+    let volume = image.open();
+    let made = volume.create(InodeNumber::ROOT, b"file", &New::default());
+    let file = made.expect("a file").inode;
+    let statistics = volume.statistics().expect("counted");
+    let twice = 2 * statistics.free_blocks * u64::from(statistics.block_size);
+    let full = volume
+        .allocate(file, AllocateMode::Extend, 0, twice)
+        .expect_err("twice what there is");
+    assert!(full.is(Refusal::NoSpace), "{full}");
+    assert_eq!(volume.attributes(file).expect("there").size, 0);
+    volume.close().expect("it closes");
+    image.assert_clean();
 }

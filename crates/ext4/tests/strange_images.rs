@@ -321,3 +321,47 @@ fn a_large_directory_is_freed_in_the_smallest_journal() {
     device.save(&image.path).expect("saved");
     image.assert_clean();
 }
+
+#[test]
+fn a_directory_in_anothers_place_changes_no_count_at_the_limit() {
+    let requests = ["mkdir p", "mkdir p/d", "mkdir q", "mkdir q/x", "mkdir q/y"];
+    let counts = ["sif p links_count 65000", "sif q links_count 4"];
+    let Some(image) = image(&[], b"x", &[&requests[..], &counts].concat()) else {
+        return;
+    };
+    let (_, volume) = mount(&image);
+    let [p, q] = ["/p", "/q"].map(|path| inode(&volume, path));
+    let links = |directory| volume.attributes(directory).expect("there").links;
+    volume
+        .rename(q, b"x", p, b"d", RenameMode::Replace)
+        .expect("one empty directory replaces another");
+    assert_eq!((links(p), links(q)), (65_000, 3));
+    volume
+        .rename(q, b"y", p, b"d", RenameMode::Exchange)
+        .expect("two directories change places");
+    assert_eq!((links(p), links(q)), (65_000, 3));
+    // Within one directory there is one less.
+    volume
+        .make_directory(q, b"z", &New::default())
+        .and_then(|_| volume.rename(q, b"z", q, b"y", RenameMode::Replace))
+        .expect("moved");
+    assert_eq!(links(q), 3);
+    // A directory for a file is one more here and one less there.
+    volume.create(q, b"f", &New::default()).expect("a file");
+    volume
+        .rename(p, b"d", q, b"f", RenameMode::Exchange)
+        .expect("a directory and a file change places");
+    assert_eq!((links(p), links(q)), (64_999, 4));
+}
+
+#[test]
+fn a_directory_that_claims_more_than_it_can_have_is_corrupt() {
+    // 16 TiB of one block that repeats would be looked through for an hour.
+    let requests = ["mkdir d", "sif d size 17592186040320"];
+    let Some(image) = image(&["-b", "4096"], b"x", &requests) else {
+        return;
+    };
+    let (_, volume) = mount(&image);
+    let found = volume.lookup(InodeNumber::ROOT, b"d");
+    assert!(matches!(found, Err(Error::Corrupt(_))), "{found:?}");
+}

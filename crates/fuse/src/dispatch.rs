@@ -7,7 +7,8 @@
 //! and that a list set by a stranger to the group takes the set-group-id bit. There are no file
 //! handles; open and close send no request.
 //!
-//! Nothing here keeps state of its own: all calls take `&self` and may run at once.
+//! Nothing here keeps state of its own, but for the few files whose times the kernel will tell though they may no
+//! longer change: all calls take `&self` and may run at once.
 
 mod attributes;
 mod data;
@@ -16,11 +17,13 @@ mod ioctl;
 mod namespace;
 mod xattr;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pext4_sync::thread;
+use pext4_sync::order::Class;
+use pext4_sync::{Mutex, thread};
 
 use pext4_fs::{
     AccessTimes, Attributes, Entry, Error, InodeNumber, New, Refusal, Statistics, Volume,
@@ -137,18 +140,22 @@ pub struct Dispatch {
     complaints: Arc<Complaints>,
     /// [immutable]
     noting: Noting,
+    /// [immutable] Whether changes of names are committed before they are answered.
+    synchronous_names: bool,
+    /// Files that became immutable while the kernel had times of them that it has not told yet.
+    late_times: Mutex<BTreeSet<InodeNumber>>,
 }
 
 /// When times of access are noted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Noting {
+struct Noting {
     files: AccessTimes,
     directories: AccessTimes,
 }
 
 impl Noting {
     /// As the options of a mount say it.
-    pub(crate) fn of(options: &KernelOptions) -> Self {
+    fn of(options: &KernelOptions) -> Self {
         let files = options.access_times;
         let directories = match options.directory_access_times {
             true => files,
@@ -160,11 +167,17 @@ impl Noting {
 
 impl Dispatch {
     /// Answers requests by `volume`; what went wrong below goes to `complaints`.
-    pub(crate) fn new(volume: Arc<Volume>, complaints: Arc<Complaints>, noting: Noting) -> Self {
+    pub(crate) fn new(
+        volume: Arc<Volume>,
+        complaints: Arc<Complaints>,
+        options: &KernelOptions,
+    ) -> Self {
         Self {
             volume,
             complaints,
-            noting,
+            noting: Noting::of(options),
+            synchronous_names: options.synchronous || options.synchronous_directories,
+            late_times: Mutex::new(Class::Leaf, BTreeSet::new()),
         }
     }
 

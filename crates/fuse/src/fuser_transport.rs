@@ -607,16 +607,35 @@ impl Filesystem for FuserTransport {
         room: u32,
         reply: ReplyIoctl,
     ) {
-        match self
-            .dispatch
-            .control(caller(request), node.0, command, input)
-        {
-            Ok(mut bytes) => {
-                self.forget_attributes(node);
-                bytes.truncate(room as usize);
-                reply.ioctl(0, &bytes);
+        let caller = caller(request);
+        let (dispatch, notifier) = (Arc::clone(&self.dispatch), self.notifier.get().cloned());
+        let (input, room) = (input.to_vec(), room as usize);
+        let work = move || {
+            let invalidate = |offset| {
+                if let Some(notifier) = &notifier {
+                    // Without the node there is nothing to forget.
+                    let _ = notifier.inval_inode(node, offset, 0);
+                }
+            };
+            let answer = if Dispatch::changes_flags(command) && !dispatch.is_read_only() {
+                dispatch.control_flags(caller, node.0, command, &input, || invalidate(0))
+            } else {
+                dispatch.control(caller, node.0, command, &input)
+            };
+            match answer {
+                Ok(mut bytes) => {
+                    invalidate(-1);
+                    bytes.truncate(room);
+                    reply.ioctl(0, &bytes);
+                }
+                Err(errno) => reply.error(error(errno)),
             }
-            Err(errno) => reply.error(error(errno)),
+        };
+        // The kernel's pages come in through the transport's threads, so none may wait for them.
+        if Dispatch::changes_flags(command) {
+            self.waiting.run(work);
+        } else {
+            work();
         }
     }
 

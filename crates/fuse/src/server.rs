@@ -11,7 +11,7 @@ use pext4_sync::thread;
 use thiserror::Error;
 
 use crate::complaints::Complaints;
-use crate::dispatch::{Dispatch, Noting};
+use crate::dispatch::Dispatch;
 use crate::fuser_transport::FuserTransport;
 use crate::mount::{self, MountError, Unmounter};
 use crate::options::KernelOptions;
@@ -83,11 +83,7 @@ impl Server {
             ..options.clone()
         };
         let device = mount::attach(directory, source, &options)?;
-        let dispatch = Arc::new(Dispatch::new(
-            Arc::clone(volume),
-            complaints,
-            Noting::of(&options),
-        ));
+        let dispatch = Arc::new(Dispatch::new(Arc::clone(volume), complaints, &options));
         let transport = FuserTransport::new(dispatch);
         let notifier = transport.notifier();
         // The kernel checks who may enter; a second check would turn away the kernel's own

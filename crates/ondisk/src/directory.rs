@@ -500,5 +500,17 @@ pub fn is_empty(block: &[u8], format: Format) -> Result<bool, Corrupt> {
     Ok(true)
 }
 
+/// The most blocks a directory may have: 2 GiB unless it may be large, and what an index can address.
+#[must_use]
+pub fn most_blocks(large: bool, block_size: u32) -> u32 {
+    const ADDRESSABLE: u32 = 1 << 28;
+    const SMALL: u32 = 1 << 31;
+    if large {
+        ADDRESSABLE
+    } else {
+        ADDRESSABLE.min(SMALL / block_size)
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! What a directory needs from its file, and from the volume.
 
-use pext4_ondisk::directory::Format;
+use pext4_ondisk::directory::{self, Format};
 use pext4_ondisk::dirhash::{HashVersion, Hasher};
 use pext4_ondisk::htree;
 use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
@@ -138,15 +138,9 @@ pub struct DirectorySettings {
 }
 
 impl DirectorySettings {
-    /// The most blocks a directory may have: 2 GiB, or what an index can address.
+    /// The most blocks a directory may have.
     pub(super) fn most_blocks(&self) -> u32 {
-        const ADDRESSABLE: u32 = 1 << 28;
-        const SMALL: u32 = 1 << 31;
-        if self.large {
-            ADDRESSABLE
-        } else {
-            ADDRESSABLE.min(SMALL / self.block_size)
-        }
+        directory::most_blocks(self.large, self.block_size)
     }
 
     /// The most levels of nodes between an index's root and its leaves.

@@ -343,7 +343,8 @@ impl Inodes {
     ///
     /// # Errors
     ///
-    /// As [`Inodes::write_data`]. What was allocated before an error stays.
+    /// As [`Inodes::write_data`]. What was allocated before an error stays, and the size what it was: who caches it
+    /// would not learn of another from an error.
     pub fn allocate_data(
         &self,
         inode: &Arc<Inode>,
@@ -381,11 +382,8 @@ impl Inodes {
                     let mut handle = self.store.start(MAP_CREDITS)?;
                     let extent = self.fill_hole(&mut handle, inode, hole, true, |_| Ok(()))?;
                     block = u64::from(extent.logical.get()) + u64::from(extent.length);
-                    let reached = if keep_size {
-                        0
-                    } else {
-                        end.min(block * self.block_bytes())
-                    };
+                    let is_last = block >= blocks.end;
+                    let reached = if keep_size || !is_last { 0 } else { end };
                     self.note_written(&mut handle, inode, reached)?;
                     noted = true;
                 }

@@ -8,6 +8,8 @@
 use std::sync::Arc;
 
 use pext4_jbd2::{Capture, Handle};
+use pext4_ondisk::directory::most_blocks;
+use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::inode::Inode as Slot;
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, Tid};
 use pext4_sync::atomic::{AtomicUsize, Ordering};
@@ -213,7 +215,16 @@ impl Inodes {
         let block_size = u64::from(self.store.block_size());
         let most = match file_type {
             FileType::Regular => block_size << 32,
-            FileType::Directory => block_size << 32,
+            // A smaller bound than the format's, as a name may be looked for in all of it.
+            FileType::Directory => {
+                let blocks = self.store.geometry.blocks_count;
+                let large = self
+                    .store
+                    .geometry
+                    .features
+                    .has_incompat(Incompat::LARGEDIR);
+                block_size * blocks.min(most_blocks(large, self.store.block_size()).into())
+            }
             FileType::Symlink => block_size,
             _ => u64::MAX,
         };

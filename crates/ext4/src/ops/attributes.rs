@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use pext4_jbd2::Handle;
 use pext4_ondisk::inode::{Inode as Slot, InodeFlags};
 use pext4_ondisk::time::Time;
 
@@ -54,6 +55,25 @@ impl Volume {
         })
     }
 
+    /// Takes bits of the permissions away that a write takes, which may also append to a file that is
+    /// otherwise left alone.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(NotPermitted)` for immutable files, `Refused(ReadOnly)`.
+    pub fn take_permissions(&self, inode: InodeNumber, taken: u16) -> Result<()> {
+        self.run(|| {
+            self.inodes.store.check_writable()?;
+            let inode = self.inodes.get(inode)?;
+            let _lock = super::lock_exclusive(&inode)?;
+            super::file::check_not_immutable(&inode)?;
+            let left = inode.attributes().mode & 0o7777 & !taken;
+            let mut handle = self.inodes.store.start(INODE_CREDITS)?;
+            set_permissions(&mut handle, &inode, Some(left));
+            Ok(())
+        })
+    }
+
     fn change_slot(&self, inode: &Arc<Inode>, change: &SetAttributes) -> Result<()> {
         let form = self.other_form_if_wanted(inode, change)?;
         let mut handle = self.inodes.store.start(INODE_CREDITS)?;
@@ -82,6 +102,24 @@ impl Volume {
             }
             _ => Ok(None),
         }
+    }
+}
+
+/// Sets the permissions, if they are given.
+pub(super) fn set_permissions(
+    handle: &mut Handle<'_>,
+    inode: &Arc<Inode>,
+    permissions: Option<u16>,
+) {
+    let change = SetAttributes {
+        permissions,
+        ..SetAttributes::default()
+    };
+    if permissions.is_some() {
+        let now = present();
+        inode.edit(handle, Reach::Attributes, |state| {
+            apply(&mut state.slot, &change, now)
+        });
     }
 }
 

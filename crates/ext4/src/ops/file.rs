@@ -233,7 +233,7 @@ impl Volume {
 }
 
 /// Data of an immutable file does not change; append-only is for the opener to obey.
-fn check_not_immutable(inode: &Inode) -> Result<()> {
+pub(super) fn check_not_immutable(inode: &Inode) -> Result<()> {
     if inode.flags().contains(InodeFlags::IMMUTABLE) {
         return Err(Refusal::NotPermitted.into());
     }

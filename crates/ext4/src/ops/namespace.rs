@@ -407,25 +407,22 @@ impl Volume {
         }
         let mut handle = self.start_removal(&inode)?;
         let removed = self.remove_name(&mut handle, &directory, name);
-        let removed = removed.and_then(|()| self.drop_directory(&mut handle, &directory, &inode));
+        let removed = removed.and_then(|()| {
+            self.drop_subdirectory(&mut handle, &directory);
+            self.drop_directory(&mut handle, &inode)
+        });
         self.settle(&handle, 0, removed)?;
         Ok(Arc::clone(&inode))
     }
 
-    /// The links of a directory that lost its name, and of its parent.
-    pub(super) fn drop_directory(
-        &self,
-        handle: &mut Handle<'_>,
-        parent: &Arc<Inode>,
-        inode: &Arc<Inode>,
-    ) -> Result<()> {
+    /// The links of a directory that lost its name; those of its parent are the caller's.
+    pub(super) fn drop_directory(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
         let time = present();
         inode.edit(handle, Reach::Attributes, |state| {
             state.slot.links = 0;
             state.slot.size = 0;
             state.slot.changed = time;
         });
-        self.drop_subdirectory(handle, parent);
         self.inodes.add_orphan(handle, inode)
     }
 

@@ -267,8 +267,16 @@ impl Volume {
         self.point(handle, source, other)?;
         self.point(handle, target, moved)?;
         if source.directory.number() != target.directory.number() {
-            self.adopt(handle, source.directory, target.directory, moved)?;
-            self.adopt(handle, target.directory, source.directory, other)?;
+            self.adopt(handle, target.directory, moved)?;
+            self.adopt(handle, source.directory, other)?;
+            if moved.is_directory() && !other.is_directory() {
+                self.drop_subdirectory(handle, source.directory);
+                self.add_subdirectory(handle, target.directory);
+            }
+            if other.is_directory() && !moved.is_directory() {
+                self.drop_subdirectory(handle, target.directory);
+                self.add_subdirectory(handle, source.directory);
+            }
         }
         self.note_moved(handle, moved);
         self.note_moved(handle, other);
@@ -371,13 +379,22 @@ impl Volume {
             Some(left) => self.point(handle, source, left)?,
             None => self.remove_name(handle, source.directory, source.name)?,
         }
-        if source.directory.number() != target.directory.number() {
-            self.adopt(handle, source.directory, target.directory, moved)?;
+        let crosses = source.directory.number() != target.directory.number();
+        if crosses {
+            self.adopt(handle, target.directory, moved)?;
+        }
+        // Where a directory takes another's place, that one's parent has as many as before: no more than can be
+        // counted.
+        if moved.is_directory() && (crosses || other.is_some()) {
+            self.drop_subdirectory(handle, source.directory);
+        }
+        if moved.is_directory() && crosses && other.is_none() {
+            self.add_subdirectory(handle, target.directory);
         }
         self.note_moved(handle, moved);
         match other {
             Some(other) if other.is_directory() => {
-                self.drop_directory(handle, target.directory, other)?;
+                self.drop_directory(handle, other)?;
                 Ok(true)
             }
             Some(other) => self.drop_link(handle, other),
@@ -410,22 +427,13 @@ impl Volume {
         Ok(())
     }
 
-    /// A directory that moved gets its new parent's `..`, and the parents their counts.
-    fn adopt(
-        &self,
-        handle: &mut Handle<'_>,
-        from: &Arc<Inode>,
-        to: &Arc<Inode>,
-        moved: &Arc<Inode>,
-    ) -> Result<()> {
+    /// A directory that moved gets its new parent's `..`.
+    fn adopt(&self, handle: &mut Handle<'_>, to: &Arc<Inode>, moved: &Arc<Inode>) -> Result<()> {
         if !moved.is_directory() {
             return Ok(());
         }
         let mut names = self.names_to_change(moved, handle);
-        dir::set_parent(&mut names, to.number())?;
-        self.drop_subdirectory(handle, from);
-        self.add_subdirectory(handle, to);
-        Ok(())
+        dir::set_parent(&mut names, to.number())
     }
 
     fn note_moved(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) {

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use pext4_ondisk::acl;
+
 use crate::error::{Refusal, Result};
 use crate::inode::Inode;
-use crate::types::{FileType, InodeNumber, SetXattrMode};
+use crate::types::{FileType, InodeNumber, SetAttributes, SetXattrMode};
 use crate::volume::Volume;
 use crate::xattr;
 
@@ -48,22 +50,77 @@ impl Volume {
         value: &[u8],
         mode: SetXattrMode,
     ) -> Result<()> {
+        self.run(|| self.set_xattr_and_permissions(inode, name, value, mode, None))
+    }
+
+    /// Sets the list for access, in the form of the disk, and the permissions that show it, in one transaction:
+    /// if the list finds no room the permissions are what they were.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::set_xattr`].
+    pub fn set_access_list(
+        &self,
+        inode: InodeNumber,
+        list: &[u8],
+        mode: SetXattrMode,
+        permissions: u16,
+    ) -> Result<()> {
         self.run(|| {
-            self.inodes.store.check_writable()?;
-            let inode = self.inodes.get(inode)?;
-            let lock = super::lock_exclusive(&inode)?;
-            super::check_changeable(&inode)?;
-            if self.has_value(&inode, name, value, mode) {
-                return Ok(());
-            }
-            if inode.is_inline() && inode.file_type() == FileType::Symlink {
-                self.move_target_out(&inode)?;
-            }
-            let set = self.set_in_some_place(&inode, name, value, mode);
-            drop(lock);
-            self.reap_values()?;
-            set
+            self.set_xattr_and_permissions(inode, acl::ACCESS, list, mode, Some(permissions))
         })
+    }
+
+    /// Takes the list for access away, if there is one, and sets the permissions that say as much as it did, in one
+    /// transaction.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::remove_xattr`], but that there need be no list.
+    pub fn remove_access_list(&self, inode: InodeNumber, permissions: u16) -> Result<()> {
+        self.run(
+            || match self.remove_xattr_and_set(inode, acl::ACCESS, Some(permissions)) {
+                Err(error) if error.is(Refusal::NoAttribute) => {
+                    let set = SetAttributes {
+                        permissions: Some(permissions),
+                        ..SetAttributes::default()
+                    };
+                    let stands = self.inodes.get(inode)?.attributes().mode & 0o7777 == permissions;
+                    if stands {
+                        Ok(())
+                    } else {
+                        self.set_attributes(inode, &set).map(drop)
+                    }
+                }
+                removed => removed,
+            },
+        )
+    }
+
+    fn set_xattr_and_permissions(
+        &self,
+        inode: InodeNumber,
+        name: &[u8],
+        value: &[u8],
+        mode: SetXattrMode,
+        permissions: Option<u16>,
+    ) -> Result<()> {
+        self.inodes.store.check_writable()?;
+        let inode = self.inodes.get(inode)?;
+        let lock = super::lock_exclusive(&inode)?;
+        super::check_changeable(&inode)?;
+        let stands = permissions.is_none_or(|new| inode.attributes().mode & 0o7777 == new);
+        if stands && self.has_value(&inode, name, value, mode) {
+            return Ok(());
+        }
+        if inode.is_inline() && inode.file_type() == FileType::Symlink {
+            self.move_target_out(&inode)?;
+        }
+        let new = permissions.filter(|_| !stands);
+        let set = self.set_in_some_place(&inode, name, value, mode, new);
+        drop(lock);
+        self.reap_values()?;
+        set
     }
 
     /// Whether the attribute has this value already, in an inode of its own perhaps: then nothing changes, the
@@ -81,12 +138,15 @@ impl Volume {
         name: &[u8],
         value: &[u8],
         mode: SetXattrMode,
+        permissions: Option<u16>,
     ) -> Result<()> {
         let set = || {
             let credits = xattr::change_credits(&self.inodes, inode)?;
             let mut handle = self.inodes.store.start(credits)?;
             let before = handle.changes();
             let result = xattr::set(&self.inodes, &mut handle, inode, name, value, mode);
+            let result = result
+                .map(|()| super::attributes::set_permissions(&mut handle, inode, permissions));
             self.settle(&handle, before, result)
         };
         let is_full = |result: &Result<()>| {
@@ -102,6 +162,10 @@ impl Volume {
         let may_lie_elsewhere = inode.file_type() != FileType::Symlink;
         if is_full(&result) && may_lie_elsewhere && self.inodes.has_values() {
             result = self.set_large_xattr(inode, name, value, mode);
+            if result.is_ok() && permissions.is_some() {
+                let mut handle = self.inodes.store.start(super::INODE_CREDITS)?;
+                super::attributes::set_permissions(&mut handle, inode, permissions);
+            }
         }
         result
     }
@@ -112,19 +176,28 @@ impl Volume {
     ///
     /// `Refused(NoAttribute | ReadOnly)`, `Corrupt`, `Io`.
     pub fn remove_xattr(&self, inode: InodeNumber, name: &[u8]) -> Result<()> {
-        self.run(|| {
-            self.inodes.store.check_writable()?;
-            let inode = self.inodes.get(inode)?;
-            let lock = super::lock_exclusive(&inode)?;
-            super::check_changeable(&inode)?;
-            let credits = xattr::change_credits(&self.inodes, &inode)?;
-            let mut handle = self.inodes.store.start(credits)?;
-            let before = handle.changes();
-            let result = xattr::remove(&self.inodes, &mut handle, &inode, name);
-            let result = self.settle(&handle, before, result);
-            drop((handle, lock));
-            self.reap_values()?;
-            result
-        })
+        self.run(|| self.remove_xattr_and_set(inode, name, None))
+    }
+
+    fn remove_xattr_and_set(
+        &self,
+        inode: InodeNumber,
+        name: &[u8],
+        permissions: Option<u16>,
+    ) -> Result<()> {
+        self.inodes.store.check_writable()?;
+        let inode = self.inodes.get(inode)?;
+        let lock = super::lock_exclusive(&inode)?;
+        super::check_changeable(&inode)?;
+        let credits = xattr::change_credits(&self.inodes, &inode)?;
+        let mut handle = self.inodes.store.start(credits)?;
+        let before = handle.changes();
+        let result = xattr::remove(&self.inodes, &mut handle, &inode, name);
+        let result =
+            result.map(|()| super::attributes::set_permissions(&mut handle, &inode, permissions));
+        let result = self.settle(&handle, before, result);
+        drop((handle, lock));
+        self.reap_values()?;
+        result
     }
 }

@@ -79,11 +79,15 @@ fn without_set_id(attributes: &Attributes) -> Option<u16> {
 /// regular file it tells the time of that change; what has not even a time comes from a write, which
 /// was allowed.
 fn may_take_set_id(caller: Caller, attributes: &Attributes, change: &Change) -> bool {
-    let is_regular = attributes.file_type == FileType::Regular;
-    let is_write = is_regular && *change == Change::default();
+    let is_write = is_of_a_write(attributes, change);
     let has_bits = attributes.mode & (SET_USER_ID | SET_GROUP_ID) != 0;
     let goes = has_bits && attributes.file_type != FileType::Directory;
     !change.is_same_owner() || is_write || !goes || caller.is_root() || caller.uid == attributes.uid
+}
+
+/// Whether the kernel asks for nothing but what a write takes.
+fn is_of_a_write(attributes: &Attributes, change: &Change) -> bool {
+    attributes.file_type == FileType::Regular && *change == Change::default()
 }
 
 impl Dispatch {
@@ -104,8 +108,9 @@ impl Dispatch {
         let inode = Self::inode(node)?;
         if let Some((modified, changed)) = change.times_written_back() {
             let attributes = self.answer(self.volume.attributes(inode))?;
-            // The kernel does this after every unlink, and nobody will ever read these times.
-            if attributes.links == 0 {
+            // The kernel does this after every unlink, and nobody will ever read these times; of an immutable file
+            // it tells when it was written before.
+            if attributes.links == 0 || self.late_times.lock().remove(&inode) {
                 return Ok(Attributes {
                     modified,
                     changed,
@@ -120,6 +125,10 @@ impl Dispatch {
             let attributes = self.answer(self.volume.attributes(inode))?;
             if !may_take_set_id(caller, &attributes, change) {
                 return Err(Errno::NOT_PERMITTED);
+            }
+            if is_of_a_write(&attributes, change) {
+                self.take_set_id(node)?;
+                return self.attributes(node);
             }
             permissions = without_set_id(&attributes);
         }
@@ -150,12 +159,9 @@ impl Dispatch {
         let inode = Self::inode(node)?;
         let attributes = self.answer(self.volume.attributes(inode))?;
         let permissions = without_set_id(&attributes);
-        if permissions.is_some() {
-            let set = SetAttributes {
-                permissions,
-                ..SetAttributes::default()
-            };
-            self.answer(self.volume.set_attributes(inode, &set))?;
+        if let Some(left) = permissions {
+            let taken = attributes.mode & 0o7777 & !left;
+            self.answer(self.volume.take_permissions(inode, taken))?;
         }
         Ok(permissions.is_some())
     }

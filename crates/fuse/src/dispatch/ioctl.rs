@@ -23,6 +23,9 @@ const CHECKPOINT_AND_ERASE: u32 = 0x1 | 0x2;
 /// Nothing is to be done but to look at the flags.
 const CHECKPOINT_DRY_RUN: u32 = 0x4;
 
+/// The file may not change at all, or only grow.
+const IMMUTABLE: u32 = 0x10;
+const APPEND: u32 = 0x20;
 /// Data goes through the journal: nobody but root may ask for that.
 const JOURNAL_DATA: u32 = 0x4000;
 
@@ -77,6 +80,37 @@ fn word(bytes: &[u8]) -> Answer<u32> {
 }
 
 impl Dispatch {
+    /// Whether a command changes flags, before which the kernel must have written what it holds of the file:
+    /// an immutable or append-only file would not take it afterwards.
+    #[must_use]
+    pub fn changes_flags(command: u32) -> bool {
+        matches!(command, SET_FLAGS | SET_EXTENDED)
+    }
+
+    /// Answers a command that [changes flags](Dispatch::changes_flags); `write_pages` has the kernel write what it holds
+    /// of the file. It tells the times of such writes later, when they may no longer change.
+    ///
+    /// # Errors
+    /// As [`Dispatch::control`].
+    pub fn control_flags(
+        &self,
+        caller: Caller,
+        node: u64,
+        command: u32,
+        input: &[u8],
+        write_pages: impl FnOnce(),
+    ) -> Answer<Vec<u8>> {
+        let inode = Self::inode(node)?;
+        let before = self.present(inode)?.modified;
+        write_pages();
+        let answer = self.control(caller, node, command, input)?;
+        let after = self.present(inode)?;
+        if is_immutable(after.flags) && after.modified != before {
+            self.late_times.lock().insert(inode);
+        }
+        Ok(answer)
+    }
+
     /// Answers a command with the bytes for the caller.
     ///
     /// # Errors
@@ -93,10 +127,8 @@ impl Dispatch {
             GET_FLAGS => Ok(self.present(inode)?.flags.to_le_bytes().to_vec()),
             GET_VERSION => Ok(self.present(inode)?.generation.to_le_bytes().to_vec()),
             SET_FLAGS => {
-                let (present, wanted) = (self.present(inode)?.flags, word(input)?);
-                if (present ^ wanted) & JOURNAL_DATA != 0 && !caller.is_root() {
-                    return Err(Errno::NOT_PERMITTED);
-                }
+                let (present, wanted) = (self.present(inode)?, word(input)?);
+                check_may_change_flags(caller, present.uid, present.flags ^ wanted)?;
                 self.set_flags(inode, wanted)
             }
             GET_EXTENDED => {
@@ -109,8 +141,10 @@ impl Dispatch {
                 if word(&input[PROJECT_AT..])? != 0 {
                     return Err(Errno::NOT_SUPPORTED);
                 }
-                let flags = from_extended(self.present(inode)?.flags, word(input)?)?;
-                self.set_flags(inode, flags)
+                let present = self.present(inode)?;
+                let wanted = from_extended(present.flags, word(input)?)?;
+                check_may_change_flags(caller, present.uid, present.flags ^ wanted)?;
+                self.set_flags(inode, wanted)
             }
             GET_LABEL => {
                 let mut field = self.volume.label();
@@ -165,6 +199,9 @@ impl Dispatch {
     }
 
     fn set_flags(&self, inode: InodeNumber, flags: u32) -> Answer<Vec<u8>> {
+        if !is_immutable(flags) {
+            self.late_times.lock().remove(&inode);
+        }
         let set = SetAttributes {
             flags: Some(flags),
             ..SetAttributes::default()
@@ -174,9 +211,46 @@ impl Dispatch {
     }
 }
 
+fn is_immutable(flags: u32) -> bool {
+    flags & IMMUTABLE != 0
+}
+
+/// Kernels before 5.13 ask nobody whether the caller may: flags are the owner's to change, and some root's alone.
+fn check_may_change_flags(caller: Caller, owner: u32, changed: u32) -> Answer<()> {
+    let is_owner = caller.is_root() || caller.uid == owner;
+    if is_owner && (changed & (IMMUTABLE | APPEND | JOURNAL_DATA) == 0 || caller.is_root()) {
+        Ok(())
+    } else {
+        Err(Errno::NOT_PERMITTED)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Errno, from_extended, to_extended};
+    use super::{
+        APPEND, Caller, Errno, IMMUTABLE, JOURNAL_DATA, check_may_change_flags, from_extended,
+        to_extended,
+    };
+
+    #[test]
+    fn flags_are_the_owners_to_change_and_some_are_roots() {
+        let may = |uid, changed| {
+            let caller = Caller {
+                uid,
+                gid: 0,
+                process: 1,
+            };
+            check_may_change_flags(caller, 1000, changed).is_ok()
+        };
+        assert!(may(0, 0) && may(0, IMMUTABLE | APPEND | JOURNAL_DATA));
+        assert!(may(1000, 0) && may(1000, 0x80));
+        assert!(
+            ![IMMUTABLE, APPEND, JOURNAL_DATA]
+                .iter()
+                .any(|&flag| may(1000, flag))
+        );
+        assert!(!may(1001, 0) && !may(1001, 0x80));
+    }
 
     #[test]
     fn extended_bits_change_only_what_they_can_tell() {

@@ -14,6 +14,9 @@ const BLOCK_DEVICE: u32 = 0o060_000;
 const FIFO: u32 = 0o010_000;
 const SOCKET: u32 = 0o140_000;
 
+/// Flags of a directory whose changes are to be on the device before they are answered: `S` and `D` of `chattr`.
+const SYNCHRONOUS: u32 = 0x8 | 0x1_0000;
+
 const RENAME_NO_REPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
 const RENAME_WHITEOUT: u32 = 4;
@@ -90,10 +93,13 @@ impl Dispatch {
         name: &[u8],
         target: &[u8],
     ) -> Answer<Found> {
+        let parent = Self::inode(parent)?;
         let made = self
             .volume
-            .make_symlink(Self::inode(parent)?, name, target, &caller.owner());
-        self.answer(made).map(Found::of)
+            .make_symlink(parent, name, target, &caller.owner());
+        let found = self.answer(made).map(Found::of)?;
+        self.commit_names(&[parent])?;
+        Ok(found)
     }
 
     /// Gives a node another name.
@@ -101,10 +107,11 @@ impl Dispatch {
     /// # Errors
     /// The volume's.
     pub fn link(&self, node: u64, parent: u64, name: &[u8]) -> Answer<Found> {
-        let linked = self
-            .volume
-            .link(Self::inode(node)?, Self::inode(parent)?, name);
-        self.answer(linked).map(Found::of)
+        let parent = Self::inode(parent)?;
+        let linked = self.volume.link(Self::inode(node)?, parent, name);
+        let found = self.answer(linked).map(Found::of)?;
+        self.commit_names(&[parent])?;
+        Ok(found)
     }
 
     /// Removes a name of anything but a directory.
@@ -112,7 +119,9 @@ impl Dispatch {
     /// # Errors
     /// The volume's.
     pub fn unlink(&self, parent: u64, name: &[u8]) -> Answer<()> {
-        self.answer(self.volume.unlink(Self::inode(parent)?, name))
+        let parent = Self::inode(parent)?;
+        self.answer(self.volume.unlink(parent, name))?;
+        self.commit_names(&[parent])
     }
 
     /// Removes an empty directory.
@@ -120,7 +129,9 @@ impl Dispatch {
     /// # Errors
     /// The volume's.
     pub fn remove_directory(&self, parent: u64, name: &[u8]) -> Answer<()> {
-        self.answer(self.volume.remove_directory(Self::inode(parent)?, name))
+        let parent = Self::inode(parent)?;
+        self.answer(self.volume.remove_directory(parent, name))?;
+        self.commit_names(&[parent])
     }
 
     /// Moves a name; `flags` are those of `renameat2`.
@@ -144,7 +155,8 @@ impl Dispatch {
         };
         let (from, to) = (Self::inode(parent)?, Self::inode(new_parent)?);
         if flags & RENAME_WHITEOUT == 0 {
-            return self.answer(self.volume.rename(from, name, to, new_name, mode));
+            self.answer(self.volume.rename(from, name, to, new_name, mode))?;
+            return self.commit_names(&[from, to]);
         }
         let beginning = self.beginning(caller, from, 0, 0, false)?;
         let list = beginning.access.map(|list| list.to_disk());
@@ -155,7 +167,21 @@ impl Dispatch {
         let renamed = self
             .volume
             .rename_leaving_whiteout(from, name, to, new_name, mode, &whiteout);
-        self.answer(renamed)
+        self.answer(renamed)?;
+        self.commit_names(&[from, to])
+    }
+
+    /// Waits until a change of names is on the device, where the mount or the flags of a directory want that. The
+    /// kernel does this for the content of files only.
+    fn commit_names(&self, directories: &[InodeNumber]) -> Answer<()> {
+        let wants = |&directory: &InodeNumber| {
+            let attributes = self.volume.attributes(directory);
+            attributes.is_ok_and(|attributes| attributes.flags & SYNCHRONOUS != 0)
+        };
+        if self.synchronous_names || directories.iter().any(wants) {
+            self.answer(self.volume.sync())?;
+        }
+        Ok(())
     }
 
     /// The target of a symbolic link.
@@ -188,7 +214,9 @@ impl Dispatch {
             self.volume
                 .make_with_lists(parent, name, new, kind, device, &lists)
         });
-        self.answer(made).map(Found::of)
+        let found = self.answer(made).map(Found::of)?;
+        self.commit_names(&[parent])?;
+        Ok(found)
     }
 
     fn beginning(

@@ -2,7 +2,7 @@
 //!
 //! Lists change form on the way ([`crate::acl`]), and a list that is set changes the mode.
 
-use pext4_fs::{InodeNumber, Refusal, SetAttributes, SetXattrMode};
+use pext4_fs::{InodeNumber, Refusal, SetXattrMode};
 
 use super::{Answer, Caller, Dispatch, Errno};
 use crate::acl::{self, Acl, is_list};
@@ -167,17 +167,12 @@ impl Dispatch {
             let may_keep = caller.is_root() || caller.is_in_group(attributes.gid);
             let kept = if may_keep { 0o7000 } else { 0o5000 };
             let new = old & kept | list.mode_bits();
-            let set = SetAttributes {
-                permissions: Some(new),
-                ..SetAttributes::default()
-            };
-            if new != old {
-                self.answer(self.volume.set_attributes(inode, &set))?;
-            }
-            if list.is_mode_only() {
-                let removed = self.volume.remove_xattr(inode, name);
-                return self.unless(removed, Refusal::NoAttribute).map(drop);
-            }
+            return self.answer(if list.is_mode_only() {
+                self.volume.remove_access_list(inode, new)
+            } else {
+                let stored = list.to_disk();
+                self.volume.set_access_list(inode, &stored, mode, new)
+            });
         }
         self.answer(self.volume.set_xattr(inode, name, &list.to_disk(), mode))
     }
