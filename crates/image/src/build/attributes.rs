@@ -22,6 +22,8 @@ pub(super) struct Split {
     pub tail: Vec<u8>,
     /// The attributes that the block holds; empty without a block.
     pub block: Vec<Attribute>,
+    /// Bytes of content that the inode holds besides; 0 if it may hold none.
+    pub room: usize,
 }
 
 impl Sets {
@@ -114,6 +116,7 @@ pub(super) fn split(
     let mut split = Split {
         tail: vec![0; tail_size],
         block: Vec::new(),
+        room: 0,
     };
     let mut inside: Vec<Attribute> = Vec::new();
     for attribute in set {

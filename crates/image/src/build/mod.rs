@@ -495,7 +495,7 @@ impl Builder {
             may_grow_levels: !self.format.features.iter().any(|name| name == "^large_dir"),
             threads: self.threads,
         };
-        let shape = Shape::of(&tree, &order, &terms)?;
+        let shape = Shape::of(&mut tree, &order, &terms)?;
         if shape.needs_large_dir {
             options.features.push("large_dir".to_owned());
         }

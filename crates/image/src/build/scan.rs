@@ -81,8 +81,28 @@ enum Job {
     },
     Ask {
         directory: Arc<Open>,
-        names: Vec<CString>,
+        names: Names,
     },
+}
+
+/// Names of one directory, one behind the other.
+#[derive(Default)]
+struct Names {
+    /// Each with the zero behind it.
+    bytes: Vec<u8>,
+    count: usize,
+}
+
+impl Names {
+    fn push(&mut self, name: &CStr) {
+        self.bytes.extend_from_slice(name.to_bytes_with_nul());
+        self.count += 1;
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &CStr> {
+        let names = self.bytes.split_inclusive(|&byte| byte == 0);
+        names.filter_map(|name| CStr::from_bytes_with_nul(name).ok())
+    }
 }
 
 /// Jobs, and how many are being done.
@@ -266,7 +286,7 @@ impl Scan<'_> {
             }
             Err(error) => return Err(error),
         };
-        let mut names: Vec<CString> = Vec::new();
+        let mut names = Names::default();
         let mut entries = RawDir::new(&open.fd, listing);
         while let Some(entry) = entries.next() {
             let entry = entry.map_err(|errno| {
@@ -276,13 +296,13 @@ impl Scan<'_> {
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
-            if names.len() == NAMES_PER_JOB {
+            if names.count == NAMES_PER_JOB {
                 self.stack.push([Job::Ask {
                     directory: Arc::clone(&open),
                     names: std::mem::take(&mut names),
                 }]);
             }
-            names.push(name.to_owned());
+            names.push(name);
         }
         self.ask(&open, &names, buffers)
     }
@@ -318,15 +338,15 @@ impl Scan<'_> {
     }
 
     /// Asks what each name is, hands that on, and leaves the directories among them as jobs.
-    fn ask(&self, open: &Arc<Open>, names: &[CString], buffers: &mut entry::Buffers) -> Result<()> {
+    fn ask(&self, open: &Arc<Open>, names: &Names, buffers: &mut entry::Buffers) -> Result<()> {
         let mut batch = Batch {
             directory: open.number,
             names: Vec::new(),
-            found: Vec::with_capacity(names.len()),
+            found: Vec::with_capacity(names.count),
             skipped: 0,
         };
         let mut jobs = Vec::new();
-        for name in names {
+        for name in names.iter() {
             match self.find(open, name, buffers) {
                 Ok(None) => {}
                 Ok(Some(found)) => self.enter(open, name, found, &mut batch, &mut jobs),

@@ -8,13 +8,14 @@ use pext4_ondisk::dirhash::Hasher;
 use pext4_ondisk::extent;
 use pext4_ondisk::feature::{Compat, Features, Incompat, ReadOnlyCompat};
 use pext4_ondisk::htree::{Plan, TooMany};
+use pext4_ondisk::inode::{Inode, inline};
 use pext4_sync::atomic::{AtomicUsize, Ordering};
 use pext4_sync::{Class, Mutex, thread};
 
 use super::attributes::{self, Split};
 use super::error::{Error, Result};
 use super::order::Order;
-use super::tree::{Id, Tree};
+use super::tree::{INSIDE, Id, ROOT, Tree};
 use crate::mkfs::contents::{LOST_FOUND_BYTES, LOST_FOUND_MOST_BLOCKS};
 
 /// Directories that a thread takes at a time.
@@ -26,6 +27,7 @@ pub(super) const IN_INODE: usize = 4;
 
 /// A directory's blocks.
 pub(super) struct DirectoryShape {
+    /// None if it lies in its inode.
     pub blocks: u32,
     /// Its index, if it has one.
     pub plan: Option<Box<Plan>>,
@@ -57,8 +59,8 @@ pub(super) struct Terms<'a> {
 }
 
 impl Shape {
-    /// Finds out what everything takes.
-    pub fn of(tree: &Tree, order: &Order, terms: &Terms<'_>) -> Result<Self> {
+    /// Finds out what everything takes, and marks the files whose content lies in their inodes.
+    pub fn of(tree: &mut Tree, order: &Order, terms: &Terms<'_>) -> Result<Self> {
         let mut shape = Self {
             block_size: u64::from(terms.block_size),
             format: Format::of(terms.features),
@@ -68,6 +70,9 @@ impl Shape {
             needs_large_dir: false,
         };
         shape.splits = split_sets(tree, order, terms)?;
+        if terms.features.has_incompat(Incompat::INLINE_DATA) {
+            shape.find_room_inside(tree, order, terms);
+        }
         shape.plan_directories(tree, order, terms)?;
         shape.blocks = shape.count(tree, order)?;
         Ok(shape)
@@ -85,6 +90,7 @@ impl Shape {
         match node.mode & 0o170_000 {
             0o040_000 => u64::from(self.directory(tree, id).blocks),
             0o120_000 => u64::from(node.size >= pext4_ondisk::inode::BLOCK_AREA as u64),
+            0o100_000 if node.place == INSIDE => 0,
             0o100_000 => match tree.segments.get(&id) {
                 None => node.size.div_ceil(self.block_size),
                 Some(segments) => block_ranges(segments, self.block_size)
@@ -93,6 +99,22 @@ impl Shape {
                     .sum(),
             },
             _ => 0,
+        }
+    }
+
+    /// Marks the files that fit into their inodes; one with holes has its blocks.
+    fn find_room_inside(&mut self, tree: &mut Tree, order: &Order, terms: &Terms<'_>) {
+        let mut inode = Inode::new(terms.inode_size, extra_size(terms.inode_size));
+        for split in &mut self.splits {
+            inode.tail.copy_from_slice(&split.tail);
+            split.room = inode.inline_room().unwrap_or(0);
+        }
+        for &id in &order.inodes {
+            let node = tree.node(id);
+            let room = self.splits[node.attributes as usize].room as u64;
+            if node.is_regular() && node.size <= room && !tree.segments.contains_key(&id) {
+                tree.node_mut(id).place = INSIDE;
+            }
         }
     }
 
@@ -128,6 +150,7 @@ impl Shape {
             order,
             terms,
             format: self.format,
+            splits: &self.splits,
             next: AtomicUsize::new(0),
             done: Mutex::new(Class::Leaf, Vec::with_capacity(order.directories.len())),
         };
@@ -160,6 +183,7 @@ struct Planning<'a> {
     order: &'a Order,
     terms: &'a Terms<'a>,
     format: Format,
+    splits: &'a [Split],
     next: AtomicUsize,
     done: Mutex<Vec<(usize, Planned)>>,
 }
@@ -182,12 +206,24 @@ impl Planning<'_> {
         }
     }
 
+    /// Whether a directory lies in its inode. The root and `lost+found` do not.
+    fn fits_inside<'b>(&self, id: Id, names: impl Iterator<Item = &'b [u8]>) -> bool {
+        let node = self.tree.node(id);
+        let room = self.splits[node.attributes as usize].room;
+        let is_lost_found = node.inode == super::order::LOST_FOUND;
+        room > 0 && id != ROOT && !is_lost_found && regions_inside(names, room).is_some()
+    }
+
     fn plan(&self, place: usize) -> Planned {
         let directory = &self.order.directories[place];
         let names = || {
             let children = self.order.children(directory).iter();
             children.map(|&id| self.tree.name(id))
         };
+        if self.fits_inside(directory.node, names()) {
+            let (blocks, plan) = (0, None);
+            return Ok((DirectoryShape { blocks, plan }, false));
+        }
         let block_size = self.terms.block_size as usize;
         let linear = linear_blocks(names(), block_size, self.format);
         let has_index = self.terms.features.has_compat(Compat::DIR_INDEX);
@@ -213,6 +249,25 @@ impl Planning<'_> {
         let plan = Some(Box::new(plan));
         Ok((DirectoryShape { blocks, plan }, is_large))
     }
+}
+
+/// How many of these names, in their order, go into each region of a directory that lies in its inode and has so
+/// many bytes there; `None` if they do not fit.
+pub(super) fn regions_inside<'a>(
+    names: impl Iterator<Item = &'a [u8]>,
+    bytes: usize,
+) -> Option<[usize; 2]> {
+    let content = vec![0; bytes];
+    let mut counts = [0; 2];
+    let mut names = names.map(|name| record_length(name.len())).peekable();
+    for (count, number) in counts.iter_mut().zip(0..) {
+        let mut left = inline::region(&content, number).map_or(0, |region| region.len());
+        while let Some(length) = names.next_if(|&length| length <= left) {
+            left -= length;
+            *count += 1;
+        }
+    }
+    names.peek().is_none().then_some(counts)
 }
 
 fn lost_found_blocks(block_size: usize) -> u32 {
@@ -241,7 +296,7 @@ fn linear_blocks<'a>(
 
 /// What of each set of attributes lies where; who has a set that cannot be stored is named.
 fn split_sets(tree: &Tree, order: &Order, terms: &Terms<'_>) -> Result<Vec<Split>> {
-    let inode = pext4_ondisk::inode::Inode::new(terms.inode_size, extra_size(terms.inode_size));
+    let inode = Inode::new(terms.inode_size, extra_size(terms.inode_size));
     (0..tree.sets.len())
         .map(|set| {
             let number = u32::try_from(set).expect("sets are counted in 32 bits");
@@ -328,7 +383,21 @@ fn judge(tree: &Tree, id: Id, features: &Features, block_size: u64) -> Option<St
 
 #[cfg(test)]
 mod tests {
-    use super::block_ranges;
+    use super::{block_ranges, regions_inside};
+
+    #[test]
+    fn names_that_fit_an_inode_fill_its_regions_in_turn() {
+        let regions = |lengths: &[usize], bytes| {
+            let names: Vec<Vec<u8>> = lengths.iter().map(|&length| vec![b'a'; length]).collect();
+            regions_inside(names.iter().map(Vec::as_slice), bytes)
+        };
+        assert_eq!(regions(&[], 60), Some([0, 0]));
+        // 56 bytes hold a record of 36 and one of 20, and what comes then goes behind.
+        assert_eq!(regions(&[28, 12], 60), Some([2, 0]));
+        assert_eq!(regions(&[28, 13], 60), None);
+        assert_eq!(regions(&[28, 13, 1], 100), Some([1, 2]));
+        assert_eq!(regions(&[28, 13, 20], 100), None);
+    }
 
     #[test]
     fn pieces_that_share_a_block_are_one() {

@@ -29,6 +29,8 @@ pub(super) type Id = u32;
 pub(super) const ROOT: Id = 0;
 /// No record.
 pub(super) const NONE: u32 = u32::MAX;
+/// The place of a file whose content lies in its inode.
+pub(super) const INSIDE: u64 = u64::MAX;
 
 /// What a source says about a file.
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,7 +58,8 @@ pub(super) struct Node {
     pub size: u64,
     pub seconds: i64,
     pub content: u64,
-    /// The first block of the content, once it was placed; see `shape::Map` for what lies in pieces.
+    /// The first block of the content, once it was placed, or [`INSIDE`]; see `place::Map` for what lies in
+    /// pieces.
     pub place: u64,
     pub nanoseconds: u32,
     pub uid: u32,

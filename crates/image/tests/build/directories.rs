@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
-use pext4_image::build::{Builder, Error, Map, Source};
+use pext4_image::build::{Builder, Error, Map, Size, Source};
 use rustix::fs::{CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
 
 use crate::oracle::{Mounted, check, compare, describe, is_root};
@@ -175,6 +175,38 @@ fn every_feature_can_be_switched() {
         check(&image);
         fs::remove_file(&image).unwrap();
     }
+}
+
+#[test]
+fn contents_lie_in_inodes_where_they_may() {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = folder.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    everything(&tree);
+    for size in [1, 59, 60, 61, 100, 160, 161, 200] {
+        fs::write(tree.join(format!("of {size} bytes")), vec![b'x'; size]).unwrap();
+    }
+    for names in 0..12 {
+        let directory = tree.join(format!("with {names} names"));
+        fs::create_dir(&directory).unwrap();
+        (0..names).for_each(|name| fs::write(directory.join(format!("name-{name}")), "").unwrap());
+    }
+    let build = |features: &[&str], name: &str| {
+        let image = folder.path().join(name);
+        let features = features.iter().map(|&feature| feature.to_owned());
+        let summary = Builder::new()
+            .source(Source::Directory(tree.clone()))
+            .size(Size::Bytes(64 << 20))
+            .features(features)
+            .build(&image)
+            .unwrap();
+        compare(&image, &tree);
+        summary.blocks - summary.free_blocks
+    };
+    let inside = build(&["inline_data"], "inside");
+    let outside = build(&[], "outside");
+    // Four files of up to 100 bytes and 9 directories at least, a block each.
+    assert!(inside + 13 <= outside, "{inside} {outside}");
 }
 
 #[test]

@@ -89,6 +89,18 @@ impl<'a> Reader<'a> {
         self.check(id, &opened)
     }
 
+    /// Reads what lies in a file's inode.
+    pub fn read_inside(&mut self, id: Id) -> Result<Vec<u8>> {
+        let node = self.image.tree.node(id);
+        let mut content = vec![0; usize::try_from(node.size).expect("less than an inode")];
+        if !content.is_empty() {
+            let opened = self.open(id)?;
+            self.read(id, &opened, node.content, &mut content)?;
+            self.check(id, &opened)?;
+        }
+        Ok(content)
+    }
+
     /// Copies a piece of a large file.
     pub fn copy(&mut self, piece: &Piece) -> Result<()> {
         let opened = self.open(piece.id)?;

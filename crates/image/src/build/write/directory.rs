@@ -3,23 +3,61 @@
 use pext4_ondisk::InodeNumber;
 use pext4_ondisk::directory::{self, Entry, FileType};
 use pext4_ondisk::htree::{BuiltBlock, Plan};
+use pext4_ondisk::inode::{BLOCK_AREA, inline};
 
 use super::super::error::Result;
+use super::super::shape::regions_inside;
 use super::super::tree::{Id, ROOT, Tree};
 use super::{Image, Stretch};
+
+/// What is in a directory.
+fn children<'a>(image: &Image<'a>, id: Id) -> &'a [Id] {
+    let place = usize::try_from(image.tree.node(id).content).expect("a place among directories");
+    image.order.children(&image.order.directories[place])
+}
+
+fn parent(tree: &Tree, id: Id) -> InodeNumber {
+    let above = if id == ROOT { id } else { tree.node(id).parent };
+    InodeNumber(tree.node(above).inode)
+}
+
+/// The content of a directory that lies in its inode and may have so many bytes there: as short as can be or as
+/// long, since others who let it grow take all the room as well.
+pub(super) fn inside(image: &Image<'_>, id: Id, room: usize) -> Vec<u8> {
+    let tree = image.tree;
+    let children = children(image, id);
+    let names = || children.iter().map(|&id| tree.name(id));
+    let (bytes, counts) = [BLOCK_AREA, room]
+        .into_iter()
+        .find_map(|bytes| Some((bytes, regions_inside(names(), bytes)?)))
+        .expect("the shape says that it fits");
+    let format = image.shape.format.inline();
+    let mut content = vec![0; bytes];
+    inline::set_parent(&mut content, parent(tree, id));
+    let mut rest = children;
+    for (count, number) in counts.into_iter().zip(0..) {
+        let (here, behind) = rest.split_at(count);
+        rest = behind;
+        let Ok(region) = inline::region(&content, number) else {
+            break;
+        };
+        if here.is_empty() {
+            directory::init_empty(&mut content[region], format);
+        } else {
+            let entries = here.iter().map(|&id| entry(tree, id));
+            let fits = directory::write_leaf(&mut content[region], format, entries);
+            assert!(fits, "the entries of a region were cut to fit");
+        }
+    }
+    content
+}
 
 /// Makes the blocks of a directory in the stretch where they belong.
 pub(super) fn write(image: &Image<'_>, id: Id, data: &mut Stretch) -> Result<()> {
     let tree = image.tree;
-    let node = tree.node(id);
-    let own = InodeNumber(node.inode);
-    let parent = InodeNumber(if id == ROOT {
-        node.inode
-    } else {
-        tree.node(node.parent).inode
-    });
-    let place = usize::try_from(node.content).expect("a place among directories");
-    let children = image.order.children(&image.order.directories[place]);
+    let own = InodeNumber(tree.node(id).inode);
+    let parent = parent(tree, id);
+    let children = children(image, id);
     let shape = image.shape.directory(tree, id);
     let mut writer = Writer {
         image,

@@ -31,8 +31,14 @@ impl<'a> Maker<'a> {
         }
     }
 
-    /// Makes the inode of a record in its slot.
-    pub fn make(&mut self, id: Id, number: InodeNumber, slot: &mut [u8]) -> Result<()> {
+    /// Makes the inode of a record in its slot; `inside` is its content, if that lies there.
+    pub fn make(
+        &mut self,
+        id: Id,
+        number: InodeNumber,
+        inside: Option<&[u8]>,
+        slot: &mut [u8],
+    ) -> Result<()> {
         let image = self.image;
         let node = image.tree.node(id);
         let spot = &image.places.spots[node.attributes as usize];
@@ -61,7 +67,14 @@ impl<'a> Maker<'a> {
                 inode.set_device(high, low);
             }
             0o010_000 | 0o140_000 => {}
-            _ => self.map(id),
+            _ => match inside {
+                Some(content) => {
+                    inode.size = content.len() as u64;
+                    let fits = inode.set_inline_content(content);
+                    fits.expect("the shape says that there is room");
+                }
+                None => self.map(id),
+            },
         }
         self.count(id)?;
         self.inode.encode(slot, number, self.seed);

@@ -26,7 +26,7 @@ use super::rules::Rules;
 use super::shape::Shape;
 use super::size::Frame;
 use super::sources::Contents;
-use super::tree::{Id, Tree};
+use super::tree::{INSIDE, Id, Tree};
 use crate::mkfs::writer::write_frame;
 use data::Reader;
 
@@ -224,16 +224,34 @@ impl Worker<'_> {
         for place in batch {
             let id = image.order.inodes[place];
             let number = InodeNumber(image.order.inode(place));
-            bytes += self.write_content(id)?;
+            let inside = self.inside(id)?;
+            bytes += match &inside {
+                Some(content) if image.tree.node(id).is_regular() => content.len() as u64,
+                Some(_) => 0,
+                None => self.write_content(id)?,
+            };
             self.write_nodes(id, number)?;
             let slot = usize::from(image.geometry().inode_size);
             let slot = self.table.room(image.output, image.slot_at(number), slot)?;
-            self.inode.make(id, number, slot)?;
+            self.inode.make(id, number, inside.as_deref(), slot)?;
         }
         self.table.flush(image.output)?;
         self.data.flush(image.output)?;
         image.progress.add(files, bytes);
         Ok(())
+    }
+
+    /// What lies in the inode of a file or a directory.
+    fn inside(&mut self, id: Id) -> Result<Option<Vec<u8>>> {
+        let image = self.image;
+        let node = image.tree.node(id);
+        if node.is_regular() && node.place == INSIDE {
+            return self.reader.read_inside(id).map(Some);
+        }
+        let is_inside = node.is_directory() && image.shape.directory(image.tree, id).blocks == 0;
+        let set = image.places.spots[node.attributes as usize].set;
+        let room = image.shape.splits[set as usize].room;
+        Ok(is_inside.then(|| directory::inside(image, id, room)))
     }
 
     /// Writes what a file holds, if that is not done by pieces; how much it was.
