@@ -261,8 +261,11 @@ impl Scan<'_> {
     ) -> Result<()> {
         let open = match self.open(parent, name, number) {
             Ok(open) => open,
-            Err(error) if self.options.skip_unreadable && number > 0 => {
-                return self.note_skipped(number, &error);
+            Err(Error::Source { cause, .. })
+                if self.options.skip_unreadable && number > 0 && is_unreadable(&cause) =>
+            {
+                self.note_skipped(number);
+                return Ok(());
             }
             Err(error) => return Err(error),
         };
@@ -303,18 +306,13 @@ impl Scan<'_> {
     }
 
     /// A directory that cannot be listed stays, empty.
-    fn note_skipped(&self, number: u32, error: &Error) -> Result<()> {
-        let is_about_access = matches!(error, Error::Source { cause, .. } if is_unreadable(cause));
-        if !is_about_access {
-            return Ok(());
-        }
+    fn note_skipped(&self, number: u32) {
         self.batches.put(Batch {
             directory: number,
             names: Vec::new(),
             found: Vec::new(),
             skipped: 1,
         });
-        Ok(())
     }
 
     /// Asks what each name is, hands that on, and leaves the directories among them as jobs.
