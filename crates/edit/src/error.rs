@@ -1,6 +1,5 @@
 //! Why an edit is refused: one line that says where, what, and what may help.
 
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -60,26 +59,7 @@ pub enum EditError {
     Whole(String),
 }
 
-/// A path for people: a terminal must not obey it.
-pub(crate) struct Shown<'a>(pub(crate) &'a [u8]);
-
-impl fmt::Display for Shown<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for chunk in self.0.utf8_chunks() {
-            for letter in chunk.valid().chars() {
-                if letter.is_control() || matches!(letter, '\u{202a}'..='\u{202e}') {
-                    write!(formatter, "{}", letter.escape_default())?;
-                } else {
-                    write!(formatter, "{letter}")?;
-                }
-            }
-            for byte in chunk.invalid() {
-                write!(formatter, "\\x{byte:02x}")?;
-            }
-        }
-        Ok(())
-    }
-}
+pub(crate) use pext4_ondisk::shown::Shown;
 
 fn place(entry: &[u8]) -> String {
     match entry {
