@@ -50,8 +50,8 @@ pub(super) struct Options<'a> {
     pub skip_unreadable: bool,
     /// Stay on the file system of the root.
     pub one_file_system: bool,
-    /// A file that is left out, by device and number: the image that is about to be replaced.
-    pub leave_out: Option<(u64, u64)>,
+    /// Files that are left out, by device and number: the image itself, old and new.
+    pub leave_out: Vec<(u64, u64)>,
     pub progress: &'a Progress,
 }
 
@@ -388,7 +388,8 @@ impl Scan<'_> {
         let stat = rustix::fs::statx(&open.fd, name, flags, StatxFlags::BASIC_STATS)
             .map_err(failed("read its attributes"))?;
         let mut found = Found::of(&stat);
-        if self.options.leave_out == Some((found.device, stat.stx_ino)) {
+        let own = (found.device, stat.stx_ino);
+        if self.options.leave_out.contains(&own) {
             return Ok(None);
         }
         match FileType::from_raw_mode(u32::from(stat.stx_mode)) {

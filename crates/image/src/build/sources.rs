@@ -178,7 +178,7 @@ impl<'a> Sources<'a> {
             threads: self.options.threads,
             skip_unreadable: self.options.skip_unreadable,
             one_file_system: self.options.one_file_system,
-            leave_out: self.output.replaced(),
+            leave_out: self.output.own_files(),
             progress: self.options.progress,
         };
         let (tree, rules, skipped) = (&mut self.tree, self.options.rules, &mut self.skipped);
