@@ -156,3 +156,19 @@ fn a_terminal_is_not_told_what_to_do() {
     let told = complaint(&run(&mut workshop.build(["no\x1b[2J"])));
     assert!(!told.contains('\x1b'), "{told}");
 }
+
+/// Every entry gets a copy of what holds for all.
+#[test]
+fn headers_for_all_entries_have_an_end() {
+    let many = |count| {
+        let packer = (0..count).fold(Packer::new(), |packer, number| {
+            let key = format!("SCHILY.xattr.user.{number}");
+            packer.extension(b'g', &key, &[b'x'; 100])
+        });
+        packer.file("file", b"x").finish()
+    };
+    let workshop = Workshop::new();
+    built(&workshop, &[], &many(10));
+    let told = complaint(&build(&workshop, &[], &many(1000)));
+    assert!(told.contains("headers for all entries"), "{told}");
+}
