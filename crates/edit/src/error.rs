@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub(crate) use pext4_ondisk::shown::Shown;
 use thiserror::Error;
 
 /// The result of an edit.
@@ -58,8 +59,6 @@ pub enum EditError {
     #[error("{0}")]
     Whole(String),
 }
-
-pub(crate) use pext4_ondisk::shown::Shown;
 
 fn place(entry: &[u8]) -> String {
     match entry {

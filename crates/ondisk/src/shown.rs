@@ -31,7 +31,7 @@ mod tests {
     fn a_terminal_is_not_told_what_to_do() {
         for (bytes, shown) in [
             (&b"plain"[..], "plain"),
-            ("zwölf".as_bytes(), "zwölf"),
+            ("zw\u{f6}lf".as_bytes(), "zw\u{f6}lf"),
             (b"a\x1b[2J", "a\\u{1b}[2J"),
             (b"a\nb\xff", "a\\nb\\xff"),
             ("a\u{202e}b".as_bytes(), "a\\u{202e}b"),
