@@ -60,3 +60,23 @@ fn the_status_tells_why_nothing_was_checked() {
     assert_eq!(status(&["--no-such-option"]), Some(16));
     assert_eq!(status(&["--help"]), Some(0));
 }
+
+/// A pipe whose reader is gone.
+fn ended() -> std::io::PipeWriter {
+    std::io::pipe().expect("a pipe").1
+}
+
+#[test]
+fn who_reads_no_further_changes_no_status() {
+    let place = made();
+    let export = run(pext4(["export"]).arg(&place.image).stdout(ended()));
+    assert_eq!(export.status.code(), Some(0));
+    assert!(export.stderr.is_empty(), "{export:?}");
+    let status = |place: &Place| {
+        let mut check = pext4(["check"]);
+        run(check.arg(&place.image).stdout(ended())).status.code()
+    };
+    assert_eq!(status(&place), Some(0));
+    spoil(&place);
+    assert_eq!(status(&place), Some(4));
+}

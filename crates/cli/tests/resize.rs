@@ -69,3 +69,40 @@ fn what_is_no_size_or_no_image_is_refused() {
     assert!(told.contains("corrupt superblock"), "{told}");
     assert_eq!(length(&place), 1 << 20, "it is as it was");
 }
+
+/// Neither a plan nor a refusal replays the journal on the image.
+#[test]
+fn a_journal_is_replayed_only_for_what_will_be_done() {
+    use std::os::unix::fs::FileExt;
+
+    let place = Place::empty();
+    succeed(pext4(["mkfs", "-q", "--size", "64M", "-O", "^metadata_csum"]).arg(&place.image));
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(&place.image);
+    let file = file.expect("an image");
+    let mut incompat = [0];
+    file.read_exact_at(&mut incompat, 1024 + 0x60)
+        .expect("a superblock");
+    file.write_all_at(&[incompat[0] | 4], 1024 + 0x60)
+        .expect("it is ours");
+    // The log begins at its first block, where there is nothing: replaying it will empty it.
+    let image = fs::read(&place.image).expect("an image");
+    let journal = [0xC0, 0x3B, 0x39, 0x98, 0, 0, 0, 4];
+    let block = image
+        .chunks(1024)
+        .position(|block| block.starts_with(&journal));
+    let start = block.expect("a journal") as u64 * 1024 + 0x1C;
+    file.write_all_at(&[0, 0, 0, 1], start).expect("it is ours");
+    let before = fs::read(&place.image).expect("an image");
+    let said = succeed(pext4(["resize", "--dry-run"]).arg(&place.image).arg("96M"));
+    assert!(said.contains("64 MiB -> 96 MiB"), "{said}");
+    fail(pext4(["resize"]).arg(&place.image).arg("1M"), 1);
+    assert!(
+        fs::read(&place.image).expect("an image") == before,
+        "it was written"
+    );
+    succeed(pext4(["resize"]).arg(&place.image).arg("96M"));
+    assert_eq!(length(&place), 96 << 20);
+}

@@ -1,9 +1,9 @@
 //! Why an edit is refused: one line that says where, what, and what may help.
 
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub(crate) use pext4_ondisk::shown::Shown;
 use thiserror::Error;
 
 /// The result of an edit.
@@ -58,27 +58,6 @@ pub enum EditError {
     /// Something that is refused as a whole.
     #[error("{0}")]
     Whole(String),
-}
-
-/// A path for people: a terminal must not obey it.
-pub(crate) struct Shown<'a>(pub(crate) &'a [u8]);
-
-impl fmt::Display for Shown<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for chunk in self.0.utf8_chunks() {
-            for letter in chunk.valid().chars() {
-                if letter.is_control() || matches!(letter, '\u{202a}'..='\u{202e}') {
-                    write!(formatter, "{}", letter.escape_default())?;
-                } else {
-                    write!(formatter, "{letter}")?;
-                }
-            }
-            for byte in chunk.invalid() {
-                write!(formatter, "\\x{byte:02x}")?;
-            }
-        }
-        Ok(())
-    }
 }
 
 fn place(entry: &[u8]) -> String {

@@ -94,7 +94,8 @@ impl Reader {
             image: Image::new(self.volume()),
             progress: self.progress(),
             options,
-            top: parent.join(&temporary),
+            base: directory.as_fd(),
+            temporary: &temporary,
             target: &target,
             from: path.as_ref(),
             links: HashMap::new(),
@@ -182,8 +183,9 @@ struct Extractor<'r> {
     image: Image<'r>,
     progress: Arc<Progress>,
     options: &'r GetOptions,
-    /// The temporary path, for hard links.
-    top: PathBuf,
+    /// The copy's directory and its name there, for hard links.
+    base: BorrowedFd<'r>,
+    temporary: &'r OsStr,
     /// The path that the copy will have, for errors, and the path of what is copied.
     target: &'r Path,
     from: &'r [u8],
@@ -205,14 +207,11 @@ impl Extractor<'_> {
         let facts = self.image.facts(place)?;
         if let Some(first) = facts.identity.and_then(|key| self.links.get(&key)) {
             let flags = AtFlags::empty();
-            return rustix::fs::linkat(
-                rustix::fs::CWD,
-                self.top.join(first),
-                directory,
-                name,
-                flags,
-            )
-            .on(&self.shown(place), "make its other name");
+            let old = first.file_name().unwrap_or_default();
+            return self
+                .open_above(first)
+                .and_then(|above| rustix::fs::linkat(&above, old, directory, name, flags))
+                .on(&self.shown(place), "make its other name");
         }
         self.got.files += 1;
         self.progress.add_file();
@@ -231,6 +230,17 @@ impl Extractor<'_> {
             self.links.insert(key, path.to_owned());
         }
         Ok(())
+    }
+
+    /// The directory of what was made, one name after the other: the path as a whole may be longer
+    /// than the system takes.
+    fn open_above(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut at = rustix::fs::openat(self.base, self.temporary, flags, Mode::empty())?;
+        for name in path.parent().into_iter().flatten() {
+            at = rustix::fs::openat(&at, name, flags, Mode::empty())?;
+        }
+        Ok(at)
     }
 
     fn directory(
@@ -269,7 +279,7 @@ impl Extractor<'_> {
         let file = rustix::fs::openat(parent, name, flags, Mode::RUSR | Mode::WUSR);
         let file = File::from(file.on(&self.shown(place), "make it")?);
         let mut bytes = 0;
-        self.image.content(place, &mut |offset, piece| {
+        self.image.content(place, facts, &mut |offset, piece| {
             bytes += piece.len() as u64;
             self.progress.add_bytes(piece.len());
             file.write_all_at(piece, offset)

@@ -79,7 +79,7 @@ impl Source for Host {
         Ok(children)
     }
 
-    fn content(&self, path: &PathBuf, sink: Sink<'_>) -> Result<()> {
+    fn content(&self, path: &PathBuf, facts: &Facts, sink: Sink<'_>) -> Result<()> {
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = OpenOptions::new()
             .read(true)
@@ -87,7 +87,9 @@ impl Source for Host {
             .open(path)
             .on(path, "open it")?;
         let before = file.metadata().on(path, "look at it")?;
-        if !before.is_file() {
+        let modified = time(before.mtime(), before.mtime_nsec());
+        let is_same = before.len() == facts.size && modified == facts.modified;
+        if !before.is_file() || !is_same {
             return Err(changed(path));
         }
         let mut piece = vec![0; PIECE];
@@ -210,4 +212,25 @@ pub(crate) fn name_of(path: &Path) -> Result<Vec<u8>> {
     let whole = fs::canonicalize(path).on(path, "find it")?;
     let name = whole.file_name().map(OsString::from).unwrap_or_default();
     Ok(name.into_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Host, Source};
+
+    #[test]
+    fn a_file_that_grows_or_shrinks_before_it_is_opened_is_told() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("file");
+        let host = Host { xattrs: false };
+        for later in [&b"longer than before"[..], b"less"] {
+            std::fs::write(&path, b"as it was").expect("it is ours");
+            let facts = host.facts(&path).expect("it is there");
+            let read = || host.content(&path, &facts, &mut |_, _| Ok(()));
+            read().expect("it is as it was");
+            std::fs::write(&path, later).expect("it is ours");
+            let told = read().expect_err("it is another one").to_string();
+            assert!(told.contains("it changed while it was read"), "{told}");
+        }
+    }
 }

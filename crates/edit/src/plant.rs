@@ -122,7 +122,8 @@ impl<'s> Planter<'s> {
         name: &[u8],
         path: &[u8],
     ) -> Result<()> {
-        let facts = self.adjusted(source.facts(node)?);
+        let found = source.facts(node)?;
+        let facts = self.adjusted(found.clone());
         let first = facts.identity.and_then(|key| self.links.get(&key)).copied();
         if let Some(first) = first {
             return self.link(first, parent, name, path);
@@ -135,7 +136,9 @@ impl<'s> Planter<'s> {
             FileType::Directory => self.plant_children(source, node, held.inode(), path)?,
             FileType::Regular => {
                 let mut filler = Filler::new(self.session, held.inode(), path);
-                source.content(node, &mut |offset, bytes| filler.write(offset, bytes))?;
+                source.content(node, &found, &mut |offset, bytes| {
+                    filler.write(offset, bytes)
+                })?;
                 filler.finish(facts.size)?;
             }
             _ => {}

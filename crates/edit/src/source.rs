@@ -38,6 +38,7 @@ pub(crate) trait Source {
     /// The names of a directory, sorted.
     fn children(&self, node: &Self::Node) -> Result<Vec<(Vec<u8>, Self::Node)>>;
 
-    /// The data of a regular file in order; holes are left out.
-    fn content(&self, node: &Self::Node, sink: Sink<'_>) -> Result<()>;
+    /// The data of a regular file in order; holes are left out. An error where it is not what `facts`
+    /// said any more.
+    fn content(&self, node: &Self::Node, facts: &Facts, sink: Sink<'_>) -> Result<()>;
 }

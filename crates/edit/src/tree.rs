@@ -84,7 +84,7 @@ impl Source for Image<'_> {
         names.into_iter().map(child).collect()
     }
 
-    fn content(&self, place: &Place, sink: Sink<'_>) -> Result<()> {
+    fn content(&self, place: &Place, _: &Facts, sink: Sink<'_>) -> Result<()> {
         let mut piece = vec![0; PIECE];
         let mut at = 0;
         while let Some((start, end)) = next_data(self.volume, place, at)? {

@@ -213,3 +213,25 @@ fn what_the_host_refuses_is_named_as_the_host_names_it() {
     let error = get(&image, "/etc", Path::new("/proc/")).expect_err("it is no place");
     assert!(error.starts_with("/proc/etc: "), "{error}");
 }
+
+/// The path of such a name as a whole is longer than the system takes.
+#[test]
+fn other_names_of_a_file_come_out_of_deep_trees() {
+    use common::archives::{archive, build, header, records};
+
+    let folder = scratch();
+    let image = folder.path().join("image");
+    let deep = format!("{}/", "d".repeat(200)).repeat(30);
+    let (first, other) = (format!("{deep}first"), format!("{deep}other"));
+    let parts = [
+        records(&[("path", &first)]),
+        header("x", b'0', 0, ""),
+        records(&[("path", &other), ("linkpath", &first)]),
+        header("x", b'1', 0, "x"),
+    ];
+    build(&image, &archive(&parts)).expect("a sound archive");
+    let out = folder.path().join("out");
+    let got = get(&image, "/", &out).expect("there is room");
+    // Besides the directories: the file, lost+found and the root.
+    assert_eq!(got.files, 30 + 3);
+}

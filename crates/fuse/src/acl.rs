@@ -8,6 +8,7 @@
 pub(crate) use pext4_ondisk::acl::{ACCESS, DEFAULT, is_list};
 use pext4_ondisk::acl::{
     Entry, GROUP_OBJECT, MASK, OTHER, USER_OBJECT, decode, decode_call, encode, encode_call,
+    follow_mode,
 };
 
 /// An access control list.
@@ -64,12 +65,6 @@ impl Acl {
             .map(|entry| entry.permissions)
     }
 
-    fn set(&mut self, tag: u16, permissions: u16) {
-        for entry in self.entries.iter_mut().filter(|entry| entry.tag == tag) {
-            entry.permissions = permissions & 7;
-        }
-    }
-
     /// The tag whose permissions the mode's group bits show.
     fn group_class(&self) -> u16 {
         if self.get(MASK).is_some() {
@@ -92,9 +87,7 @@ impl Acl {
 
     /// The list after `chmod` to these bits.
     pub(crate) fn with_mode(mut self, mode: u16) -> Self {
-        self.set(USER_OBJECT, mode >> 6);
-        self.set(self.group_class(), mode >> 3);
-        self.set(OTHER, mode);
+        follow_mode(&mut self.entries, mode);
         self
     }
 

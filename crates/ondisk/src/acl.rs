@@ -70,6 +70,22 @@ pub fn is_list(name: &[u8]) -> bool {
     name == ACCESS || name == DEFAULT
 }
 
+/// Has the entries of a list about access follow a mode that is set, as `chmod` does: the owner's,
+/// the others', and the mask or, where there is none, the owning group's.
+pub fn follow_mode(entries: &mut [Entry], mode: u16) {
+    let has_mask = entries.iter().any(|entry| entry.tag == MASK);
+    for entry in entries {
+        let bits = match entry.tag {
+            USER_OBJECT => mode >> 6,
+            MASK => mode >> 3,
+            GROUP_OBJECT if !has_mask => mode >> 3,
+            OTHER => mode,
+            _ => continue,
+        };
+        entry.permissions = bits & 7;
+    }
+}
+
 /// Reads the stored form.
 ///
 /// # Errors

@@ -26,6 +26,7 @@ pub mod mmp;
 pub mod number;
 pub mod orphan_file;
 pub mod quota;
+pub mod shown;
 pub mod superblock;
 pub mod time;
 pub mod xattr;

@@ -9,6 +9,9 @@ use super::{BLOCK, Blocks, Entry, Fault, Kind, sparse};
 /// The longest extension header that is believed. A map of very many pieces may stand in one.
 const LONGEST_EXTENSION: u64 = 8 << 20;
 
+/// Bytes that headers for all entries may say together: each entry gets a copy.
+const MOST_GLOBAL: usize = 64 << 10;
+
 /// Passes over an archive.
 pub struct Reader<I> {
     input: I,
@@ -124,6 +127,12 @@ impl<I: Blocks> Reader<I> {
             b'g' => {
                 let read = self.global.read(&content);
                 read.or_else(|problem| unsound(b"", problem))?;
+                if self.global.size() > MOST_GLOBAL {
+                    let problem = format!(
+                        "its extension headers for all entries say more than {MOST_GLOBAL} bytes"
+                    );
+                    return unsound(b"", problem);
+                }
             }
             b'L' => extensions.name = Some(header::text(&content).to_vec()),
             b'K' => extensions.link = Some(header::text(&content).to_vec()),

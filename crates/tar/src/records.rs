@@ -5,6 +5,9 @@ use pext4_ondisk::xattr::pax;
 
 use super::sparse;
 
+/// Memory that a record of an attribute takes besides its bytes, about.
+const RECORD: usize = 64;
+
 /// What the extensions say of an entry.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Records {
@@ -34,6 +37,15 @@ impl Records {
             rest = behind;
         }
         Ok(())
+    }
+
+    /// Bytes of memory that keeping them takes, about.
+    pub(crate) fn size(&self) -> usize {
+        let (count, bytes) = self.attributes.extent();
+        let texts = [&self.name, &self.link, &self.sparse.name];
+        let texts = texts.into_iter().flatten().map(Vec::len).sum::<usize>();
+        let lists = self.access_list.len() + self.default_list.len();
+        RECORD * count + bytes + texts + lists + self.sparse.size()
     }
 
     /// An empty value takes back what an earlier header said under the key.

@@ -141,6 +141,11 @@ impl Said {
         Ok(())
     }
 
+    /// Bytes of memory that the pieces take.
+    pub fn size(&self) -> usize {
+        self.pieces.len() * size_of::<(u64, u64)>()
+    }
+
     /// Whether the map is the start of the content.
     pub fn is_inside(&self) -> bool {
         self.is_version_one

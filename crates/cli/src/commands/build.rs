@@ -1,6 +1,8 @@
 //! `pext4 build`: makes an image from directories, archives and container images.
 
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,6 +12,7 @@ use clap::Args;
 use pext4_image::build::{
     Builder, Free, Map, Phase, Platform, Progress, Size, Source, Summary, parse_owner, parse_time,
 };
+use pext4_ondisk::shown::Shown;
 use pext4_ondisk::time::Time;
 use pext4_sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
@@ -32,7 +35,7 @@ pub struct Arguments {
     /// A directory, a tar archive (plain, gzip or zstd; - for standard input) or an OCI layout;
     /// dir:, tar: or oci: before it says which
     #[arg(required = true, value_name = "SOURCE")]
-    sources: Vec<String>,
+    sources: Vec<OsString>,
     /// Its size, like 512M or 10G, or auto: as large as needed
     #[arg(long, short = 's', default_value = "auto", value_parser = parse_size)]
     size: Fitted,
@@ -273,24 +276,21 @@ fn with_wishes(mut builder: Builder, arguments: &Arguments) -> Result<Builder> {
 }
 
 /// What a word of the command line means.
-fn source_of(word: &str) -> Result<Source> {
+fn source_of(word: &OsStr) -> Result<Source> {
     if word == "-" {
         let name = "standard input".to_owned();
         return Ok(Source::Stream(name, Box::new(io::stdin())));
     }
-    let known = |kind: &str, path: &str| match kind {
-        "dir" => Some(Source::Directory(path.into())),
-        "tar" => Some(Source::Archive(path.into())),
-        "oci" => Some(Source::OciLayout(path.into())),
-        _ => None,
-    };
-    if let Some(source) = word
-        .split_once(':')
-        .and_then(|(kind, path)| known(kind, path))
-    {
-        return Ok(source);
+    if let Some((kind, path)) = word.as_bytes().split_at_checked("dir:".len()) {
+        let path = PathBuf::from(OsStr::from_bytes(path));
+        match kind {
+            b"dir:" => return Ok(Source::Directory(path)),
+            b"tar:" => return Ok(Source::Archive(path)),
+            b"oci:" => return Ok(Source::OciLayout(path)),
+            _ => {}
+        }
     }
-    Source::at(Path::new(word)).with_context(|| word.to_owned())
+    Source::at(Path::new(word)).with_context(|| Shown(word.as_bytes()).to_string())
 }
 
 /// What a first signal sets; the second one does not wait.

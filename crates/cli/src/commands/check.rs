@@ -81,14 +81,22 @@ fn checked(arguments: &Arguments) -> Result<u8> {
     let check = || check::check(Arc::new(device), &options);
     let report = progress::watch(is_wanted, || last.look(), check);
     let report = report.map_err(anyhow::Error::from).with_context(name)?;
+    match told(arguments, &report) {
+        // Whoever read it has had enough; what was found is as it was.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        done => done?,
+    }
+    Ok(status(&report))
+}
+
+fn told(arguments: &Arguments, report: &Report) -> io::Result<()> {
     let mut output = BufWriter::new(io::stdout().lock());
     if arguments.json {
-        record::write(&mut output, &Summary::of(&arguments.image, &report))?;
+        record::write(&mut output, &Summary::of(&arguments.image, report))?;
     } else {
-        write(&mut output, arguments, &report)?;
+        write(&mut output, arguments, report)?;
     }
-    output.flush()?;
-    Ok(status(&report))
+    output.flush()
 }
 
 fn status(report: &Report) -> u8 {

@@ -69,7 +69,18 @@ fn exported(arguments: &Arguments, reader: &Reader) -> Result<Exported> {
         bail!("a tar archive is not for a terminal: give -o FILE or a pipe");
     }
     let mut output = BufWriter::with_capacity(BUFFER, output);
-    write(arguments, reader, &mut output)
+    write(arguments, reader, &mut output).map_err(|error| {
+        let mut causes = error
+            .chain()
+            .filter_map(<dyn std::error::Error>::downcast_ref);
+        let is_ended = causes.any(|cause: &io::Error| cause.kind() == io::ErrorKind::BrokenPipe);
+        // Whoever read it has had enough, which is no error.
+        if is_ended {
+            io::Error::from(io::ErrorKind::BrokenPipe).into()
+        } else {
+            error
+        }
+    })
 }
 
 fn write(arguments: &Arguments, reader: &Reader, output: &mut dyn Write) -> Result<Exported> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::Args;
 use pext4_block::Access;
-use pext4_image::resize::{Options, Progress, Resize, Summary, Target, Way};
+use pext4_image::resize::{Options, Outlook, Progress, Resize, Summary, Target, Way};
 use serde::Serialize;
 
 use super::record;
@@ -26,7 +26,7 @@ pub struct Arguments {
     /// Work on the image itself also where an interruption cannot be undone
     #[arg(long)]
     in_place: bool,
-    /// Say what would be done, and do nothing but replay the journal
+    /// Say what would be done, and write nothing
     #[arg(long)]
     dry_run: bool,
     /// Write JSON
@@ -82,27 +82,32 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     let is_wanted = progress::is_wanted(arguments.quiet, arguments.json);
     let planning = || Look::at("planning");
-    let prepare = || Resize::prepare(device, arguments.size, options);
-    let resize = progress::watch(is_wanted, planning, prepare).with_context(name)?;
-    let (summary, way) = (resize.summary(), resize.way());
-    let is_idle = resize.is_idle();
+    let target = arguments.size;
+    let prepare = || match arguments.dry_run {
+        true => Resize::foresee(device, target, options).map(|outlook| (outlook, None)),
+        false => {
+            Resize::prepare(device, target, options).map(|resize| (resize.outlook(), Some(resize)))
+        }
+    };
+    let (outlook, resize) = progress::watch(is_wanted, planning, prepare).with_context(name)?;
     if !arguments.quiet && !arguments.json {
-        say_before(image, &summary, way, is_idle)?;
+        say_before(image, &outlook)?;
     }
-    let done = !arguments.dry_run && !is_idle;
-    if done {
+    let resize = resize.filter(|_| !outlook.is_idle);
+    let done = resize.is_some();
+    if let Some(resize) = resize {
         let progress = resize.progress();
         progress::watch(is_wanted, || look(&progress), || resize.run()).with_context(name)?;
     }
     if arguments.json {
         let mut output = BufWriter::new(io::stdout().lock());
-        record::write(&mut output, &Done::of(&summary, way, is_idle, done))?;
+        record::write(&mut output, &Done::of(&outlook, done))?;
         output.flush()?;
     } else if done && !arguments.quiet {
         say(format_args!(
             "{}: it is {} now",
             name(),
-            size::show(summary.bytes())
+            size::show(outlook.summary.bytes())
         ))?;
     }
     Ok(())
@@ -122,9 +127,10 @@ fn look(progress: &Progress) -> Look {
 }
 
 impl Done {
-    fn of(summary: &Summary, way: Way, is_idle: bool, done: bool) -> Self {
+    fn of(outlook: &Outlook, done: bool) -> Self {
+        let summary = &outlook.summary;
         Self {
-            way: match (is_idle, way) {
+            way: match (outlook.is_idle, outlook.way) {
                 (true, _) => "none",
                 (false, Way::Journal) => "journal",
                 (false, Way::Clone) => "clone",
@@ -148,17 +154,17 @@ impl Done {
 }
 
 /// Says what will be done and what an interruption would leave.
-fn say_before(image: &Path, summary: &Summary, way: Way, is_idle: bool) -> io::Result<()> {
+fn say_before(image: &Path, outlook: &Outlook) -> io::Result<()> {
     let mut output = BufWriter::new(io::stdout().lock());
-    if is_idle {
-        let bytes = size::show(summary.bytes());
+    if outlook.is_idle {
+        let bytes = size::show(outlook.summary.bytes());
         writeln!(output, "{}: it is {bytes} already", image.display())?;
         return output.flush();
     }
     columns::write(
         &mut output,
         &[Side::Left, Side::Left],
-        &rows(image, summary, way),
+        &rows(image, &outlook.summary, outlook.way),
     )?;
     output.flush()
 }

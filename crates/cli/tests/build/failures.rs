@@ -80,6 +80,30 @@ fn what_cannot_be_read_is_named_and_skipped_only_when_told() {
     fs::set_permissions(workshop.path("tree/closed"), open).expect("it is ours");
 }
 
+/// Directories stay open while something in them is left to be listed, here in most of a long chain.
+#[test]
+fn only_what_may_not_be_read_is_skipped() {
+    let workshop = Workshop::new();
+    let mut at = workshop.path("tree");
+    for _ in 0..80 {
+        for name in ["a", "b", "c", "d", "e", "f"] {
+            fs::create_dir_all(at.join(name)).expect("it is ours");
+        }
+        at.push("next");
+    }
+    fs::create_dir(&at).expect("it is ours");
+    let mut shell = std::process::Command::new("sh");
+    shell
+        .args(["-c", "ulimit -n 40 && exec \"$@\"", "sh"])
+        .arg(env!("CARGO_BIN_EXE_pext4"))
+        .args(["build", "--skip-unreadable"])
+        .arg(&workshop.image)
+        .arg(workshop.path("tree"));
+    let told = complaint(&run(&mut shell));
+    assert!(told.contains("Too many open files"), "{told}");
+    workshop.is_bare();
+}
+
 #[test]
 fn what_cannot_be_read_leaves_nothing() {
     let workshop = closed_tree();

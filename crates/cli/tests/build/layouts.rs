@@ -124,3 +124,56 @@ fn a_layer_that_is_not_what_was_stated_is_named() {
     crate::images::names(&told, &layer);
     workshop.is_bare();
 }
+
+/// A mark is for the name that it hides, whatever rules for names say of the mark's own.
+#[test]
+fn excluding_does_not_bring_back_what_is_hidden() {
+    let workshop = Workshop::new();
+    let only = image(&workshop, &layers(), "amd64");
+    layout(&workshop, &[only]);
+    let exclude = [
+        "--exclude",
+        ".wh.*",
+        "--exclude",
+        "*.opq",
+        "--exclude",
+        "*gone",
+    ];
+    succeed(workshop.build(exclude).arg(workshop.path("layout")));
+    workshop.check();
+    assert_eq!(workshop.names("/etc"), ["changed", "kept"]);
+    assert_eq!(workshop.names("/opaque"), ["sub"]);
+    assert_eq!(workshop.names("/removed"), ["again"]);
+}
+
+/// What a layer puts into a directory that it hides is its own, wherever in it the mark stands.
+#[test]
+fn the_place_of_a_mark_in_its_layer_does_not_matter() {
+    let workshop = Workshop::new();
+    let mut images = Vec::new();
+    let entries = ["d/new", "d/sub/new", ".wh.d", "o/sub/new", "o/.wh..wh..opq"];
+    for order in [[0, 1, 2, 3, 4], [2, 4, 0, 1, 3], [1, 3, 2, 4, 0]] {
+        let low = Packer::new()
+            .directory("d/")
+            .directory("d/sub/")
+            .file("d/sub/old", b"low")
+            .file("d/old", b"low")
+            .directory("o/sub/")
+            .file("o/sub/old", b"low");
+        let high = order.iter().fold(Packer::new(), |packer, &number| {
+            packer.file(entries[number], b"high")
+        });
+        let only = image(&workshop, &[low.finish(), high.finish()], "amd64");
+        layout(&workshop, &[only]);
+        succeed(workshop.build(["--force"]).arg(workshop.path("layout")));
+        workshop.check();
+        assert_eq!(workshop.names("/d"), ["new", "sub"], "{order:?}");
+        assert_eq!(workshop.names("/d/sub"), ["new"], "{order:?}");
+        assert_eq!(workshop.stat("/d/sub")["mode"], "0755", "{order:?}");
+        images.push(fs::read(&workshop.image).expect("built"));
+    }
+    assert!(
+        images.windows(2).all(|two| two[0] == two[1]),
+        "the order matters"
+    );
+}

@@ -2,6 +2,7 @@
 //! what is refused, and what a failure leaves. Images are judged by e2fsck and read back by the
 //! other commands.
 
+mod archives;
 #[path = "../common/mod.rs"]
 mod common;
 mod failures;

@@ -11,7 +11,12 @@ impl Packer {
     }
 
     /// Adds an entry whose name is taken as it is, whatever a sound library would say.
-    pub fn entry(mut self, kind: u8, name: &str, link: &str, content: &[u8]) -> Self {
+    pub fn entry(self, kind: u8, name: &str, link: &str, content: &[u8]) -> Self {
+        self.entry_at(1_000_000, kind, name, link, content)
+    }
+
+    /// The same with a time.
+    pub fn entry_at(mut self, time: u64, kind: u8, name: &str, link: &str, content: &[u8]) -> Self {
         let mut header = tar::Header::new_gnu();
         header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
         header.as_mut_bytes()[157..157 + link.len()].copy_from_slice(link.as_bytes());
@@ -20,7 +25,7 @@ impl Packer {
         header.set_mode(0o640);
         header.set_uid(1000);
         header.set_gid(100);
-        header.set_mtime(1_000_000);
+        header.set_mtime(time);
         header.set_cksum();
         self.0.append(&header, content).expect("memory is enough");
         self
@@ -32,6 +37,17 @@ impl Packer {
 
     pub fn directory(self, name: &str) -> Self {
         self.entry(b'5', name, "", b"")
+    }
+
+    /// An extension header with this record, for the next entry or, of kind `g`, for all.
+    pub fn extension(self, kind: u8, key: &str, value: &[u8]) -> Self {
+        let rest = [format!(" {key}=").as_bytes(), value, b"\n"].concat();
+        let mut length = rest.len();
+        while rest.len() + length.to_string().len() != length {
+            length = rest.len() + length.to_string().len();
+        }
+        let record = [length.to_string().as_bytes(), &rest].concat();
+        self.entry(kind, "extension", "", &record)
     }
 
     pub fn finish(self) -> Vec<u8> {

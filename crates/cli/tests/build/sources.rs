@@ -206,3 +206,20 @@ fn threads_change_no_byte() {
         assert!(build(threads) == one, "{threads} threads");
     }
 }
+
+#[test]
+fn a_source_may_have_any_name() {
+    use std::os::unix::ffi::OsStrExt;
+
+    let workshop = Workshop::new();
+    let tree = workshop
+        .path("")
+        .join(std::ffi::OsStr::from_bytes(b"tr\xffee"));
+    fs::create_dir(&tree).expect("it is ours");
+    fs::write(tree.join("file"), b"x").expect("it is ours");
+    succeed(&mut workshop.build([&tree]));
+    let mut told = std::ffi::OsString::from("dir:");
+    told.push(&tree);
+    succeed(workshop.build(["--force"]).arg(told));
+    assert_eq!(workshop.names("/"), ["file"]);
+}

@@ -154,7 +154,7 @@ impl Exporter<'_, '_> {
     fn readable(&self, place: &Place) -> Result<Facts> {
         let facts = self.image.facts(place)?;
         if self.leave.is_some() && facts.kind == FileType::Regular {
-            self.image.content(place, &mut |_, _| Ok(()))?;
+            self.image.content(place, &facts, &mut |_, _| Ok(()))?;
         }
         Ok(facts)
     }

@@ -114,8 +114,10 @@ pub fn records(records: &[(&str, &str)]) -> Vec<u8> {
     let mut data = Vec::new();
     for (key, value) in records {
         let rest = key.len() + value.len() + 3;
-        let digits = [(9, 1), (98, 2)].into_iter().find(|(most, _)| rest < *most);
-        let length = rest + digits.map_or(3, |(_, digits)| digits);
+        let digits = [(9, 1), (98, 2), (997, 3)]
+            .into_iter()
+            .find(|(most, _)| rest < *most);
+        let length = rest + digits.map_or(4, |(_, digits)| digits);
         let record = format!("{length} {key}={value}\n").into_bytes();
         assert_eq!(record.len(), length);
         data.extend(record);

@@ -106,6 +106,20 @@ pub(super) fn stored(name: &[u8], value: &[u8]) -> Result<Attribute, String> {
     Ok(Attribute::new(index, rest, value))
 }
 
+/// Has the access list among attributes follow a mode.
+pub(super) fn follow_mode(attributes: &mut [Attribute], mode: u16) {
+    let (index, name) = xattr::split_name(acl::ACCESS).expect("lists have numbers of their own");
+    let lists = attributes
+        .iter_mut()
+        .filter(|attribute| attribute.is_named(index, name));
+    for attribute in lists {
+        if let Ok(mut entries) = acl::decode(value_of(attribute)) {
+            acl::follow_mode(&mut entries, mode);
+            *attribute = Attribute::new(index, name, &acl::encode(&entries));
+        }
+    }
+}
+
 /// Puts what fits into the inode's tail and the rest into a block; the attribute that finds no room
 /// otherwise.
 pub(super) fn split(

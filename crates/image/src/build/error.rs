@@ -1,8 +1,10 @@
 //! What can go wrong while an image is built: each error names the path it is about.
 
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use pext4_ondisk::shown::Shown;
 use thiserror::Error as ThisError;
 
 /// The result of building.
@@ -14,7 +16,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// Something that the image is made from cannot be read.
-    #[error("{}: cannot {action}: {cause}", path.display())]
+    #[error("{}: cannot {action}: {cause}", shown(path))]
     Source {
         /// What it is.
         path: PathBuf,
@@ -25,7 +27,7 @@ pub enum Error {
         cause: io::Error,
     },
     /// Something was read that cannot be put into the image, or makes no sense.
-    #[error("{}: {problem}", path.display())]
+    #[error("{}: {}", shown(path), Shown(problem.as_bytes()))]
     Unsound {
         /// Where it was found.
         path: PathBuf,
@@ -33,13 +35,13 @@ pub enum Error {
         problem: String,
     },
     /// A file is not what it was when its size and times were read.
-    #[error("{}: it changed while it was read", path.display())]
+    #[error("{}: it changed while it was read", shown(path))]
     Changed {
         /// The file.
         path: PathBuf,
     },
     /// The image cannot be written.
-    #[error("{}: cannot {action}: {cause}", path.display())]
+    #[error("{}: cannot {action}: {cause}", shown(path))]
     Output {
         /// The image, or the file beside it that becomes the image.
         path: PathBuf,
@@ -55,6 +57,10 @@ pub enum Error {
     /// The caller asked to stop.
     #[error("interrupted; nothing was left behind")]
     Interrupted,
+}
+
+fn shown(path: &Path) -> Shown<'_> {
+    Shown(path.as_os_str().as_bytes())
 }
 
 impl Error {

@@ -6,11 +6,11 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 
 use pext4_block::Device;
-use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::error::{Error, Result};
@@ -22,6 +22,8 @@ pub(super) struct Output {
     target: PathBuf,
     /// Its name until it is whole, where it has one.
     temporary: Option<PathBuf>,
+    /// Whether what has the final name gives way.
+    replace: bool,
     size: u64,
 }
 
@@ -39,6 +41,11 @@ impl Output {
             }
             _ => {}
         }
+        let target = &if replace {
+            behind_link(target)
+        } else {
+            target.to_owned()
+        };
         let (file, temporary) = nameless(folder_of(target)).map_or_else(
             || named(target).map(|(file, path)| (file, Some(path))),
             |file| Ok((file, None)),
@@ -47,6 +54,7 @@ impl Output {
             file,
             target: target.to_owned(),
             temporary,
+            replace,
             size: 0,
         })
     }
@@ -61,10 +69,15 @@ impl Output {
         &self.target
     }
 
-    /// The device and number of what bears the final name now.
-    pub fn replaced(&self) -> Option<(u64, u64)> {
-        let existing = rustix::fs::stat(&self.target).ok()?;
-        Some((existing.st_dev, existing.st_ino))
+    /// What is no source though it may lie among them: device and number of what bears the final
+    /// name now, and of the file that will.
+    pub fn own_files(&self) -> Vec<(u64, u64)> {
+        let stats = [
+            rustix::fs::stat(&self.target),
+            rustix::fs::fstat(&self.file),
+        ];
+        let stats = stats.into_iter().flatten();
+        stats.map(|stat| (stat.st_dev, stat.st_ino)).collect()
     }
 
     /// Gives the file its size.
@@ -92,17 +105,38 @@ impl Output {
     /// Gives the whole image its name.
     pub fn publish(mut self) -> Result<()> {
         let shown = |cause: io::Error| Error::output(&self.target, "give it its name", cause);
+        if self.replace {
+            self.take_owner_and_mode()?;
+        }
         if self.temporary.is_none() {
             self.temporary = Some(link(&self.file, &self.target).map_err(shown)?);
         }
         let temporary = self.temporary.as_ref().expect("it has a name by now");
-        std::fs::rename(temporary, &self.target).map_err(shown)?;
+        if self.replace {
+            std::fs::rename(temporary, &self.target).map_err(shown)?;
+        } else {
+            rename_to_vacant(temporary, &self.target).map_err(shown)?;
+        }
         self.temporary = None;
         Ok(())
     }
 
+    /// Those of the image that is replaced.
+    fn take_owner_and_mode(&self) -> Result<()> {
+        let Ok(old) = std::fs::metadata(&self.target) else {
+            return Ok(());
+        };
+        let failed = |cause| Error::output(&self.target, "keep its owner and mode", cause);
+        let own = self.file.metadata().map_err(failed)?;
+        if (own.uid(), own.gid()) != (old.uid(), old.gid()) {
+            fchown(&self.file, Some(old.uid()), Some(old.gid())).map_err(failed)?;
+        }
+        self.file.set_permissions(old.permissions()).map_err(failed)
+    }
+
     /// Makes the new name durable.
     pub fn sync_folder(target: &Path) -> Result<()> {
+        let target = &behind_link(target);
         File::open(folder_of(target))
             .and_then(|folder| folder.sync_all())
             .map_err(|cause| Error::output(target, "make its name durable", cause))
@@ -115,6 +149,24 @@ impl Drop for Output {
             // Nobody is left to tell, and the first error is on its way.
             let _ = std::fs::remove_file(temporary);
         }
+    }
+}
+
+/// Where a symbolic link leads, which stays when an image is replaced.
+fn behind_link(target: &Path) -> PathBuf {
+    match std::fs::symlink_metadata(target) {
+        Ok(there) if there.is_symlink() => std::fs::canonicalize(target).ok(),
+        _ => None,
+    }
+    .unwrap_or_else(|| target.to_owned())
+}
+
+/// Renames, unless something has the name by now.
+fn rename_to_vacant(from: &Path, to: &Path) -> io::Result<()> {
+    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // A file system that does not know the flag; it was looked at when the build began.
+        Err(Errno::INVAL | Errno::NOSYS) => std::fs::rename(from, to),
+        done => Ok(done?),
     }
 }
 
@@ -210,6 +262,8 @@ impl Device for Output {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::{Output, named};
 
     /// Hosts that cannot make nameless files are rare; what happens there is tried by hand.
@@ -225,15 +279,25 @@ mod tests {
                 file,
                 target: target.clone(),
                 temporary: Some(path),
+                replace: false,
                 size: 0,
             }
         };
         let (first, second) = (output(), output());
         assert_eq!(count(), 2, "builds of one image do not meet");
+        let number = std::fs::metadata(first.temporary.as_ref().expect("it has a name"));
+        let number = number.expect("it is there").ino();
+        assert!(
+            first.own_files().iter().any(|&(_, own)| own == number),
+            "it is no source"
+        );
         drop(first);
         assert_eq!(count(), 1);
         second.publish().expect("the folder is ours");
         assert!(target.exists());
+        assert_eq!(count(), 1, "nothing but the image");
+        let late = output().publish().expect_err("the name is taken by now");
+        assert!(late.to_string().contains("exists"), "{late}");
         assert_eq!(count(), 1, "nothing but the image");
     }
 }

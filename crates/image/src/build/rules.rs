@@ -198,8 +198,10 @@ impl Rules {
         is_changed || found == kept || latest.is_some_and(|latest| found > latest && kept == latest)
     }
 
-    /// Changes owner, mode and times; `path` is needed only if there are rules for paths.
-    pub fn apply(&self, path: impl FnOnce() -> Vec<u8>, facts: &mut Facts) {
+    /// Changes owner, mode and times; `path` is needed only if there are rules for paths. True where
+    /// the mode is another one: then an access list must follow it.
+    pub fn apply(&self, path: impl FnOnce() -> Vec<u8>, facts: &mut Facts) -> bool {
+        let mode = facts.mode;
         facts.uid = mapped(&self.map.uids, facts.uid);
         facts.gid = mapped(&self.map.gids, facts.gid);
         if let Some((uid, gid)) = self.owner {
@@ -223,6 +225,7 @@ impl Rules {
         {
             (facts.seconds, facts.nanoseconds) = (latest, 0);
         }
+        facts.mode != mode
     }
 }
 
@@ -289,9 +292,9 @@ mod tests {
             seconds: 1000,
             ..Facts::default()
         };
-        rules.apply(|| b"etc/x".to_vec(), &mut facts);
+        assert!(!rules.apply(|| b"etc/x".to_vec(), &mut facts));
         assert_eq!((facts.uid, facts.gid, facts.seconds), (3, 7, 100));
-        rules.apply(|| b"bin/su".to_vec(), &mut facts);
+        assert!(rules.apply(|| b"bin/su".to_vec(), &mut facts));
         assert_eq!((facts.mode, facts.uid, facts.gid), (0o104_755, 0, 1));
         assert_eq!(facts.seconds, 9);
     }

@@ -50,8 +50,8 @@ pub(super) struct Options<'a> {
     pub skip_unreadable: bool,
     /// Stay on the file system of the root.
     pub one_file_system: bool,
-    /// A file that is left out, by device and number: the image that is about to be replaced.
-    pub leave_out: Option<(u64, u64)>,
+    /// Files that are left out, by device and number: the image itself, old and new.
+    pub leave_out: Vec<(u64, u64)>,
     pub progress: &'a Progress,
 }
 
@@ -281,8 +281,11 @@ impl Scan<'_> {
     ) -> Result<()> {
         let open = match self.open(parent, name, number) {
             Ok(open) => open,
-            Err(error) if self.options.skip_unreadable && number > 0 => {
-                return self.note_skipped(number, &error);
+            Err(Error::Source { cause, .. })
+                if self.options.skip_unreadable && number > 0 && is_unreadable(&cause) =>
+            {
+                self.note_skipped(number);
+                return Ok(());
             }
             Err(error) => return Err(error),
         };
@@ -323,18 +326,13 @@ impl Scan<'_> {
     }
 
     /// A directory that cannot be listed stays, empty.
-    fn note_skipped(&self, number: u32, error: &Error) -> Result<()> {
-        let is_about_access = matches!(error, Error::Source { cause, .. } if is_unreadable(cause));
-        if !is_about_access {
-            return Ok(());
-        }
+    fn note_skipped(&self, number: u32) {
         self.batches.put(Batch {
             directory: number,
             names: Vec::new(),
             found: Vec::new(),
             skipped: 1,
         });
-        Ok(())
     }
 
     /// Asks what each name is, hands that on, and leaves the directories among them as jobs.
@@ -410,7 +408,8 @@ impl Scan<'_> {
         let stat = rustix::fs::statx(&open.fd, name, flags, StatxFlags::BASIC_STATS)
             .map_err(failed("read its attributes"))?;
         let mut found = Found::of(&stat);
-        if self.options.leave_out == Some((found.device, stat.stx_ino)) {
+        let own = (found.device, stat.stx_ino);
+        if self.options.leave_out.contains(&own) {
             return Ok(None);
         }
         match FileType::from_raw_mode(u32::from(stat.stx_mode)) {

@@ -13,7 +13,7 @@ use super::archive::apply::Layer;
 use super::archive::input::{Compression, FileInput, PADDING, with_stream};
 use super::archive::spool::Spool;
 use super::archive::{Limits, Reader, Record};
-use super::attributes::stored;
+use super::attributes::{follow_mode, stored};
 use super::error::{Error, Result};
 use super::oci;
 use super::output::{Output, scratch};
@@ -178,7 +178,7 @@ impl<'a> Sources<'a> {
             threads: self.options.threads,
             skip_unreadable: self.options.skip_unreadable,
             one_file_system: self.options.one_file_system,
-            leave_out: self.output.replaced(),
+            leave_out: self.output.own_files(),
             progress: self.options.progress,
         };
         let (tree, rules, skipped) = (&mut self.tree, self.options.rules, &mut self.skipped);
@@ -202,8 +202,9 @@ impl<'a> Sources<'a> {
     fn enter_root(&mut self, path: &Path, root: scan::Found, number: u16) -> Result<()> {
         let mut facts = root.facts;
         facts.source = number;
-        self.options.rules.apply(Vec::new, &mut facts);
-        facts.attributes = number_of(&mut self.tree, root.attributes)
+        let is_changed = self.options.rules.apply(Vec::new, &mut facts);
+        let mode = is_changed.then_some(facts.mode);
+        facts.attributes = number_of(&mut self.tree, root.attributes, mode)
             .map_err(|problem| Error::unsound(path, problem))?;
         self.tree.set_root(&facts);
         Ok(())
@@ -226,7 +227,7 @@ impl<'a> Sources<'a> {
         let archive = Archive::open(file, path)?;
         self.tree.make_index();
         let (rules, progress) = (self.options.rules, self.options.progress);
-        let mut layer = Layer::new(path, rules, number, false);
+        let mut layer = Layer::new(path, rules, number, self.options.limits.files);
         let input = FileInput::new(&archive.file, path)?;
         Reader::new(path, input, rules, self.options.limits).read(|record| {
             progress.check()?;
@@ -244,7 +245,7 @@ impl<'a> Sources<'a> {
         self.make_spool()?;
         let spool = self.spool.as_ref().expect("just made");
         let (rules, progress) = (self.options.rules, self.options.progress);
-        let mut layer = Layer::new(path, rules, number, false);
+        let mut layer = Layer::new(path, rules, number, self.options.limits.files);
         let (tree, limits) = (&mut self.tree, self.options.limits);
         let writer = spool.writer(self.output.target());
         with_stream(reader, path, writer, PADDING, |input| {
@@ -332,15 +333,19 @@ impl Archive {
     }
 }
 
-/// The number of a set of attributes as a directory of the host has them.
+/// The number of a set of attributes as a directory of the host has them; `mode` is another one that
+/// the file gets.
 fn number_of(
     tree: &mut Tree,
     attributes: Vec<super::attributes::Named>,
+    mode: Option<u16>,
 ) -> std::result::Result<u32, String> {
     let stored = attributes.iter().map(|(name, value)| stored(name, value));
-    Ok(tree
-        .sets
-        .number_of(stored.collect::<std::result::Result<_, _>>()?))
+    let mut stored = stored.collect::<std::result::Result<Vec<_>, _>>()?;
+    if let Some(mode) = mode {
+        follow_mode(&mut stored, mode);
+    }
+    Ok(tree.sets.number_of(stored))
 }
 
 /// Puts what is found in a directory of the host into the tree.
@@ -387,8 +392,8 @@ impl Entering<'_> {
                 .as_bytes()
                 .to_vec()
         };
-        self.rules.apply(path, &mut facts);
-        facts.attributes = number_of(self.tree, found.attributes)
+        let mode = self.rules.apply(path, &mut facts).then_some(facts.mode);
+        facts.attributes = number_of(self.tree, found.attributes, mode)
             .map_err(|problem| self.unsound(parent, name, problem))?;
         if let Some(target) = &found.target {
             facts.content = u64::from(self.tree.keep_text(target)?);
@@ -439,7 +444,9 @@ impl Layers<'_> {
                 scope.spawn(|| self.work());
             }
             for (number, (blob, queue)) in (first..).zip(self.blobs.iter().zip(&self.queues)) {
-                let mut layer = Layer::new(&blob.path, self.options.rules, number, true);
+                let options = self.options;
+                let most = options.limits.files;
+                let mut layer = Layer::new(&blob.path, options.rules, number, most).of_container();
                 while let Some(records) = queue.take() {
                     self.options.progress.add(records.len() as u64, 0);
                     let laid = records
@@ -495,13 +502,17 @@ impl Layers<'_> {
             let mut verified = blob.open()?;
             let writer = self.spool.writer(self.image);
             with_stream(&mut verified, &blob.path, writer, u64::MAX, |input| {
-                Reader::new(&blob.path, input, rules, limits).read(take)
+                Reader::new(&blob.path, input, rules, limits)
+                    .of_container()
+                    .read(take)
             })?;
             verified.verify(blob)?;
         } else {
             blob.check()?;
             let input = FileInput::new(&archive.file, &blob.path)?;
-            Reader::new(&blob.path, input, rules, limits).read(take)?;
+            Reader::new(&blob.path, input, rules, limits)
+                .of_container()
+                .read(take)?;
         }
         queue.put(records);
         Ok(())

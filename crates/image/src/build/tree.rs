@@ -284,6 +284,11 @@ impl Tree {
         self.node_mut(ROOT).set(facts);
     }
 
+    /// Gives a record what a source says about it.
+    pub fn renew(&mut self, id: Id, facts: &Facts) {
+        self.node_mut(id).set(facts);
+    }
+
     /// Takes a name out, and thereby what lies below it. The index must have been made.
     pub fn remove(&mut self, id: Id) {
         let hash = self.hash(self.node(id).parent, self.name(id));

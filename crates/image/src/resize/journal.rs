@@ -35,6 +35,7 @@ pub(super) struct Found {
 /// Replays the journal where that is due, and refuses an image that is not sound.
 pub(super) fn recover(device: &dyn Device) -> Result<Found> {
     let superblock = read_superblock(device)?;
+    check_errors(&superblock)?;
     let is_dirty = superblock.features.has_incompat(Incompat::RECOVER);
     let found = if !superblock.features.has_compat(Compat::HAS_JOURNAL) {
         if is_dirty {
@@ -88,10 +89,15 @@ fn refusal(text: &str) -> Error {
     Error::Impossible(text.to_owned())
 }
 
-fn check_state(superblock: &Superblock, has_log: bool) -> Result<()> {
+fn check_errors(superblock: &Superblock) -> Result<()> {
     if superblock.state.contains(State::ERRORS) {
         return Err(refusal("errors are noted in it: run `e2fsck -f` first"));
     }
+    Ok(())
+}
+
+fn check_state(superblock: &Superblock, has_log: bool) -> Result<()> {
+    check_errors(superblock)?;
     if !has_log && !superblock.state.contains(State::CLEAN) {
         return Err(refusal(
             "it was not unmounted cleanly: run `e2fsck -f` first",

@@ -72,9 +72,10 @@ impl Plan {
     /// `Impossible`, with the reason, where the size or a feature is; `Corrupt`; `Io`.
     pub fn make(device: &dyn Device, target: Target) -> Result<Self> {
         check_features(&read_superblock(device)?)?;
+        // Before the replay, which writes: where another machine has it mounted, that must not be.
+        check_mounts(&Image::open_unreplayed(device, 0)?)?;
         let found = journal::recover(device)?;
         let image = Image::open(device)?;
-        check_mounts(&image)?;
         let blocks = wanted(&image, device, target)?;
         let mut plan = match blocks {
             None => smallest::plan(device, &image)?,

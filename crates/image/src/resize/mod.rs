@@ -36,7 +36,7 @@ mod vacate;
 mod values;
 
 pub use make::Target;
-pub use path::{Options, Resize};
+pub use path::{Options, Outlook, Resize};
 pub use plan::Plan;
 pub use progress::Progress;
 pub use run::Way;

@@ -7,10 +7,12 @@
 use std::fs;
 use std::sync::Arc;
 
-use pext4_block::{Device, FileDevice};
+use pext4_block::{Device, FileDevice, OverlayDevice};
+use pext4_ondisk::feature::Incompat;
 
 use super::Summary;
 use super::clone::Replacement;
+use super::image::read_superblock;
 use super::make::Target;
 use super::plan::Plan;
 use super::progress::Progress;
@@ -32,24 +34,51 @@ pub struct Resize {
     way: Way,
 }
 
+/// What a resize would do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outlook {
+    /// In numbers.
+    pub summary: Summary,
+    /// In which way.
+    pub way: Way,
+    /// Whether the file system has the wanted size already.
+    pub is_idle: bool,
+}
+
+impl Outlook {
+    fn of(plan: &Plan, way: Way) -> Self {
+        Self {
+            summary: plan.summary(),
+            way,
+            is_idle: plan.is_idle(),
+        }
+    }
+}
+
 impl Resize {
+    /// Works out what resizing an image would do. Nothing is written: a journal is replayed in
+    /// memory.
+    ///
+    /// # Errors
+    /// As [`Resize::prepare`].
+    pub fn foresee(device: FileDevice, target: Target, options: Options) -> Result<Outlook> {
+        foresee(&Arc::new(device), target, options)
+    }
+
     /// Works out how to resize an image that was opened for writing. Its journal is replayed for
-    /// that; nothing else is written.
+    /// that, unless the resize is found impossible; nothing else is written.
     ///
     /// # Errors
     /// As [`Plan::make`]; `Impossible` where only [`Way::InPlace`] is left and not chosen, or a
     /// block device is too small.
     pub fn prepare(device: FileDevice, target: Target, options: Options) -> Result<Self> {
-        let is_file = fs::metadata(device.path())?.is_file();
-        let plan = Plan::make(&device, target)?;
-        let bytes = plan.summary().bytes();
-        if !is_file && bytes > device.size() {
-            return Err(Error::Impossible(format!(
-                "the device has only {} bytes, the file system would have {bytes}",
-                device.size()
-            )));
+        let device = Arc::new(device);
+        if must_replay(&*device)? {
+            foresee(&device, target, options)?;
         }
-        let way = choose(&plan, is_file, options)?;
+        let device = Arc::into_inner(device).expect("the overlay is gone");
+        let is_file = fs::metadata(device.path())?.is_file();
+        let (plan, way) = plan(&device, is_file, target, options)?;
         Ok(Self {
             device,
             is_file,
@@ -60,20 +89,8 @@ impl Resize {
 
     /// What will be done.
     #[must_use]
-    pub fn summary(&self) -> Summary {
-        self.plan.summary()
-    }
-
-    /// In which way it will be done.
-    #[must_use]
-    pub fn way(&self) -> Way {
-        self.way
-    }
-
-    /// Whether the file system has the wanted size already.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        self.plan.is_idle()
+    pub fn outlook(&self) -> Outlook {
+        Outlook::of(&self.plan, self.way)
     }
 
     /// How far it is, to be looked at while it runs.
@@ -89,7 +106,7 @@ impl Resize {
     /// only the last steps failed, the new one.
     pub fn run(mut self) -> Result<u64> {
         let before = self.device.size();
-        if self.is_idle() {
+        if self.plan.is_idle() {
             return Ok(before);
         }
         let after = if self.is_file {
@@ -129,6 +146,36 @@ impl Resize {
             length
         }
     }
+}
+
+fn must_replay(device: &dyn Device) -> Result<bool> {
+    let features = read_superblock(device)?.features;
+    Ok(features.has_incompat(Incompat::RECOVER))
+}
+
+fn foresee(device: &Arc<FileDevice>, target: Target, options: Options) -> Result<Outlook> {
+    let is_file = fs::metadata(device.path())?.is_file();
+    let overlay = OverlayDevice::new(Arc::clone(device) as Arc<dyn Device>);
+    let (plan, way) = plan(&overlay, is_file, target, options)?;
+    Ok(Outlook::of(&plan, way))
+}
+
+fn plan(
+    device: &dyn Device,
+    is_file: bool,
+    target: Target,
+    options: Options,
+) -> Result<(Plan, Way)> {
+    let plan = Plan::make(device, target)?;
+    let bytes = plan.summary().bytes();
+    if !is_file && bytes > device.size() {
+        return Err(Error::Impossible(format!(
+            "the device has only {} bytes, the file system would have {bytes}",
+            device.size()
+        )));
+    }
+    let way = choose(&plan, is_file, options)?;
+    Ok((plan, way))
 }
 
 fn choose(plan: &Plan, is_file: bool, options: Options) -> Result<Way> {

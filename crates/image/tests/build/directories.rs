@@ -338,6 +338,59 @@ fn the_image_itself_is_not_its_source() {
 }
 
 #[test]
+fn what_is_replaced_gives_its_place_owner_and_mode() {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = folder.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    let (old, link) = (folder.path().join("old"), folder.path().join("link"));
+    fs::write(&old, "old").unwrap();
+    fs::set_permissions(&old, fs::Permissions::from_mode(0o600)).unwrap();
+    if is_root() {
+        std::os::unix::fs::chown(&old, Some(7), Some(8)).unwrap();
+    }
+    let owner = |path| fs::metadata(path).map(|of| (of.uid(), of.gid())).unwrap();
+    let before = owner(&old);
+    std::os::unix::fs::symlink("old", &link).unwrap();
+    let build = |image| {
+        Builder::new()
+            .source(Source::Directory(tree.clone()))
+            .replace(true)
+            .build(image)
+            .unwrap()
+    };
+    let summary = build(&link);
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    let replaced = fs::metadata(&old).unwrap();
+    assert_eq!(replaced.len(), summary.size);
+    assert_eq!(replaced.permissions().mode() & 0o7777, 0o600);
+    assert_eq!(owner(&old), before);
+    check(&old);
+}
+
+/// An image that another process has made meanwhile stays.
+#[test]
+fn what_appears_while_an_image_is_built_is_not_replaced() {
+    struct Late(std::io::Cursor<Vec<u8>>, std::path::PathBuf);
+    impl std::io::Read for Late {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            fs::write(&self.1, "another")?;
+            self.0.read(buffer)
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let archive = crate::archives::Packer::new().file("x", b"x").finish();
+    let late = Late(std::io::Cursor::new(archive), image.clone());
+    let error = Builder::new()
+        .source(Source::Stream("late".to_owned(), Box::new(late)))
+        .build(&image)
+        .unwrap_err();
+    assert!(matches!(error, Error::Output { .. }), "{error}");
+    assert_eq!(fs::read(&image).unwrap(), b"another");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
 fn holes_stay_holes() {
     let folder = tempfile::tempdir().unwrap();
     let tree = folder.path().join("tree");

@@ -133,6 +133,48 @@ fn what_is_not_sound_or_not_possible_is_refused_by_name() {
     refuse(mmp, &[], Target::Bytes(1 << 54), "format can count");
 }
 
+/// Whoever has it mounted would see its journal replayed under it.
+#[test]
+fn what_another_machine_has_mounted_is_not_written() {
+    if !tools() {
+        return;
+    }
+    let folder = scratch();
+    let tree = source(folder.path(), 64 << 10);
+    let options = "-t ext4 -b 1024 -O mmp,^metadata_csum";
+    let path = super::rig::image(folder.path(), options, 20 * MIB, &tree);
+    let device = RamDevice::load(&path).expect("an image");
+    let word = |offset| {
+        let mut bytes = [0; 4];
+        device.read_at(offset, &mut bytes).expect("it lies within");
+        u32::from_le_bytes(bytes)
+    };
+    let incompat = word(1024 + 0x60) | 4;
+    let mmp = u64::from(word(1024 + 0x168)) * 1024;
+    for (offset, value) in [(1024 + 0x60, incompat), (mmp + 4, 1)] {
+        device
+            .write_at(offset, &value.to_le_bytes())
+            .expect("it lies within");
+    }
+    // The log begins at its first block, where there is nothing: replaying it would empty it.
+    let mut image = vec![0; usize::try_from(20 * MIB).expect("small")];
+    device.read_at(0, &mut image).expect("it lies within");
+    let journal = [0xC0, 0x3B, 0x39, 0x98, 0, 0, 0, 4];
+    let block = image
+        .chunks(1024)
+        .position(|block| block.starts_with(&journal));
+    let start = block.expect("a journal") as u64 * 1024 + 0x1C;
+    device
+        .write_at(start, &1u32.to_be_bytes())
+        .expect("it lies within");
+    let told = Plan::make(&device, Target::More(20 * MIB))
+        .err()
+        .expect("a refusal");
+    assert!(told.to_string().contains("in use"), "{told}");
+    let begins = u32::from_le_bytes(1u32.to_be_bytes());
+    assert_eq!(word(start), begins, "its journal was replayed");
+}
+
 /// A device that fails at any write of a transaction leaves the old or the new file system.
 #[test]
 fn a_failing_device_is_an_error() {

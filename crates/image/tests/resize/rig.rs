@@ -299,8 +299,8 @@ pub fn resize(
     in_place: bool,
 ) -> pext4_image::Result<(Summary, Way, u64)> {
     let resize = Resize::prepare(open(path), target, Options { in_place })?;
-    let (summary, way) = (resize.summary(), resize.way());
+    let outlook = resize.outlook();
     let length = resize.run()?;
     assert_eq!(fs::metadata(path).expect("an image").len(), length);
-    Ok((summary, way, length))
+    Ok((outlook.summary, outlook.way, length))
 }

@@ -47,6 +47,15 @@ impl Records {
         true
     }
 
+    /// How many records there are, and the bytes of their keys and values.
+    #[must_use]
+    pub fn extent(&self) -> (usize, usize) {
+        let all = self.plain.iter().chain(&self.encoded);
+        all.fold((0, 0), |(count, bytes), (name, value)| {
+            (count + 1, bytes + name.len() + value.len())
+        })
+    }
+
     /// The attributes that the records say, by full name. An attribute that is there in both forms
     /// comes once.
     pub fn attributes(&self) -> impl Iterator<Item = Named> {

@@ -1,10 +1,18 @@
 //! Laying an archive's records over what is there.
 //!
-//! A directory that an archive does not name comes into being with the first entry below it. A
+//! A directory that an archive does not name comes into being with the first entry below it, and is
+//! as old as the latest of what lies in it. A
 //! symbolic link on the way to an entry is followed, inside the image: `..` stops at its root. In
 //! the layers of a container image the names `.wh.NAME` and `.wh..wh..opq` hide what layers below
 //! have put there.
 
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::os::unix::ffi::OsStrExt;
+
+use pext4_ondisk::shown::Shown;
+
+use super::super::attributes::follow_mode;
 use super::super::error::{Error, Result};
 use super::super::rules::Rules;
 use super::super::tree::{Facts, Id, ROOT, Tree, judge_name};
@@ -26,50 +34,84 @@ pub(in crate::build) struct Layer<'a> {
     /// Which of the sources it is.
     pub number: u16,
     /// Whether it is a container's layer.
-    pub has_whiteouts: bool,
+    has_whiteouts: bool,
+    /// Names that it may make.
+    most: Option<u64>,
+    names: u64,
     /// Directories whose older contents are hidden.
     opaque: Vec<Id>,
     /// The directory of the entry before, for the next one is mostly in the same.
     last: Option<(Vec<u8>, Id)>,
+    /// Directories that entries lie in and that the archive has not named (yet), with the latest time
+    /// of those entries. Those that were there before are only of interest in a container's layer.
+    unnamed: HashMap<Id, (i64, u32)>,
 }
+
+/// The time of a directory in which no entry lies itself.
+const NO_TIME: (i64, u32) = (i64::MIN, 0);
 
 impl<'a> Layer<'a> {
     pub fn new(
         archive: &'a std::path::Path,
         rules: &'a Rules,
         number: u16,
-        has_whiteouts: bool,
+        most: Option<u64>,
     ) -> Self {
         Self {
             archive,
             rules,
             number,
-            has_whiteouts,
+            has_whiteouts: false,
+            most,
+            names: 0,
             opaque: Vec::new(),
             last: None,
+            unnamed: HashMap::new(),
         }
+    }
+
+    /// A container's layer.
+    pub fn of_container(mut self) -> Self {
+        self.has_whiteouts = true;
+        self
+    }
+
+    /// Counts a name; a directory that no entry names is one too.
+    fn count(&mut self, path: &[u8]) -> Result<()> {
+        self.names += 1;
+        if self.most.is_some_and(|most| self.names > most) {
+            let problem = "more entries and directories than the image may have inodes";
+            return Err(Error::unsound(
+                self.archive,
+                format!("{}: {problem}", Shown(path)),
+            ));
+        }
+        Ok(())
     }
 
     /// Lays one record over the tree.
     pub fn apply(&mut self, tree: &mut Tree, mut record: Record) -> Result<()> {
         record.facts.source = self.number;
         let path = std::mem::take(&mut record.path);
-        self.rules.apply(|| path.clone(), &mut record.facts);
+        if self.rules.apply(|| path.clone(), &mut record.facts) {
+            follow_mode(&mut record.attributes, record.facts.mode);
+        }
+        self.count(&path)?;
         let Some((folder, name)) = split(&path) else {
             return self.apply_root(tree, &record);
         };
         if self.has_whiteouts && names(folder).any(|name| name.starts_with(MARKS)) {
             return Ok(());
         }
-        let parent = self.folder(tree, folder, &record.facts)?;
+        let parent = self.folder(tree, folder)?;
+        self.note_time(parent, &record.facts);
         if self.has_whiteouts && name.starts_with(WHITEOUT) {
             self.hide(tree, parent, name);
             return Ok(());
         }
-        let unsound = |problem: &str| {
-            let shown = String::from_utf8_lossy(&path);
-            Error::unsound(self.archive, format!("{shown}: {problem}"))
-        };
+        let archive = self.archive;
+        let unsound =
+            |problem: &str| Error::unsound(archive, format!("{}: {problem}", Shown(&path)));
         record.facts.attributes = tree.sets.number_of(std::mem::take(&mut record.attributes));
         if let Some(link) = &record.link {
             let target = self
@@ -86,6 +128,9 @@ impl<'a> Layer<'a> {
             record.facts.content = u64::from(tree.keep_text(target)?);
         }
         let id = tree.put(parent, name, &record.facts)?;
+        if tree.node(id).is_directory() {
+            self.unnamed.remove(&id);
+        }
         if let Some(segments) = record.segments {
             tree.segments.insert(id, segments);
         }
@@ -130,52 +175,113 @@ impl<'a> Layer<'a> {
             return;
         }
         if let Some(hidden) = tree.child(parent, &name[WHITEOUT.len()..]) {
-            if tree.node(hidden).source < self.number {
-                tree.remove(hidden);
-            } else {
+            if tree.node(hidden).source >= self.number {
                 self.opaque.push(hidden);
+            } else if self.unnamed.contains_key(&hidden) {
+                // What the layer has put there stays, in a directory of its own.
+                self.begin_anew(tree, hidden);
+                self.opaque.push(hidden);
+            } else {
+                tree.remove(hidden);
             }
         }
     }
 
     /// Hides what the layer's marks hide.
     pub fn finish(self, tree: &mut Tree) {
+        self.begin_hidden_anew(tree);
+        self.date_unnamed(tree);
         tree.hide_below(&self.opaque, self.number);
     }
 
+    /// Directories of earlier layers that are hidden, but were needed for entries of this one.
+    fn begin_hidden_anew(&self, tree: &mut Tree) {
+        if self.opaque.is_empty() {
+            return;
+        }
+        let opaque: HashSet<Id> = self.opaque.iter().copied().collect();
+        for &id in self.unnamed.keys() {
+            let mut at = id;
+            while at != ROOT && !opaque.contains(&tree.node(at).parent) {
+                at = tree.node(at).parent;
+            }
+            if at != ROOT && tree.node(id).source < self.number {
+                self.begin_anew(tree, id);
+            }
+        }
+    }
+
+    /// Makes a directory what one is that no entry names.
+    fn begin_anew(&self, tree: &mut Tree, id: Id) {
+        let mut made = self.unnamed_directory();
+        self.rules.apply(|| bytes_of(tree, id), &mut made);
+        tree.renew(id, &made);
+    }
+
+    fn unnamed_directory(&self) -> Facts {
+        Facts {
+            mode: 0o040_755,
+            source: self.number,
+            ..Facts::default()
+        }
+    }
+
+    fn note_time(&mut self, directory: Id, of: &Facts) {
+        if let Some(time) = self.unnamed.get_mut(&directory) {
+            *time = (*time).max((of.seconds, of.nanoseconds));
+        }
+    }
+
+    /// Gives the directories that no entry names the latest time of what lies in them, in whatever
+    /// order that came.
+    fn date_unnamed(&self, tree: &mut Tree) {
+        let made = self.unnamed.iter();
+        let mut made: Vec<(Id, (i64, u32))> = made
+            .map(|(&id, &time)| (id, time))
+            .filter(|&(id, _)| tree.node(id).source == self.number)
+            .collect();
+        // Parents have lower numbers, so that each is looked at when all below it are known.
+        made.sort_unstable_by_key(|&(id, _)| std::cmp::Reverse(id));
+        let mut times: HashMap<Id, (i64, u32)> = made.iter().copied().collect();
+        for (id, _) in made {
+            let time = times[&id];
+            if let Some(above) = times.get_mut(&tree.node(id).parent) {
+                *above = (*above).max(time);
+            }
+            let mut facts = self.unnamed_directory();
+            (facts.seconds, facts.nanoseconds) = time;
+            self.rules.apply(|| bytes_of(tree, id), &mut facts);
+            let node = tree.node_mut(id);
+            (node.seconds, node.nanoseconds) = (facts.seconds, facts.nanoseconds);
+        }
+    }
+
     /// The directory of an entry, made if need be.
-    fn folder(&mut self, tree: &mut Tree, path: &[u8], of: &Facts) -> Result<Id> {
+    fn folder(&mut self, tree: &mut Tree, path: &[u8]) -> Result<Id> {
         if let Some((last, id)) = &self.last
             && last == path
         {
             return Ok(*id);
         }
-        let made = Facts {
-            mode: 0o040_755,
-            seconds: of.seconds,
-            nanoseconds: of.nanoseconds,
-            source: self.number,
-            ..Facts::default()
-        };
-        let id = self.walk(tree, path, Some(&made))?.ok_or_else(|| {
-            let shown = String::from_utf8_lossy(path);
-            Error::unsound(self.archive, format!("{shown}: it is no directory"))
+        let id = self.walk(tree, path, true)?.ok_or_else(|| {
+            let problem = format!("{}: it is no directory", Shown(path));
+            Error::unsound(self.archive, problem)
         })?;
         self.last = Some((path.to_vec(), id));
         Ok(id)
     }
 
     /// The record at a path, if there is one.
-    fn find(&self, tree: &mut Tree, path: &[u8]) -> Result<Option<Id>> {
+    fn find(&mut self, tree: &mut Tree, path: &[u8]) -> Result<Option<Id>> {
         let Some((folder, name)) = split(path) else {
             return Ok(Some(ROOT));
         };
-        let parent = self.walk(tree, folder, None)?;
+        let parent = self.walk(tree, folder, false)?;
         Ok(parent.and_then(|parent| tree.child(parent, name)))
     }
 
-    /// The directory at a path; where `made` is given, missing ones come into being with it.
-    fn walk(&self, tree: &mut Tree, path: &[u8], made: Option<&Facts>) -> Result<Option<Id>> {
+    /// The directory at a path; where `makes` is true, missing ones come into being.
+    fn walk(&mut self, tree: &mut Tree, path: &[u8], makes: bool) -> Result<Option<Id>> {
         let mut rest: Vec<Vec<u8>> = names(path).map(<[u8]>::to_vec).rev().collect();
         let (mut at, mut links) = (ROOT, 0);
         while let Some(name) = rest.pop() {
@@ -186,17 +292,18 @@ impl<'a> Layer<'a> {
             let found = tree.child(at, &name);
             let Some(found) = found else {
                 // A link may lead through names that the image cannot hold.
-                let Some(made) = made.filter(|_| judge_name(&name).is_none()) else {
+                if !makes || judge_name(&name).is_some() {
                     return Ok(None);
-                };
-                let mut made = *made;
-                self.rules.apply(|| path.to_vec(), &mut made);
-                at = tree.put(at, &name, &made)?;
+                }
+                at = self.make(tree, at, &name)?;
                 continue;
             };
             let found = tree.owner(found);
             if tree.node(found).is_directory() {
                 at = found;
+                if makes && self.has_whiteouts && tree.node(at).source < self.number {
+                    self.unnamed.entry(at).or_insert(NO_TIME);
+                }
             } else if tree.node(found).mode & 0o170_000 == 0o120_000 && links < MOST_LINKS {
                 links += 1;
                 let target = tree.target(found);
@@ -210,6 +317,32 @@ impl<'a> Layer<'a> {
         }
         Ok(Some(at))
     }
+
+    /// Makes a directory that no entry has named.
+    fn make(&mut self, tree: &mut Tree, parent: Id, name: &[u8]) -> Result<Id> {
+        let made = self.unnamed_directory();
+        let id = tree.put(parent, name, &made)?;
+        self.begin_anew(tree, id);
+        self.unnamed.insert(id, NO_TIME);
+        self.count(name)?;
+        Ok(id)
+    }
+}
+
+/// The path of what a name in a container's layer is about: for a mark what it hides.
+pub(super) fn hidden_path(path: &[u8]) -> Cow<'_, [u8]> {
+    let (folder, name) = split(path).unwrap_or_default();
+    match name.strip_prefix(WHITEOUT) {
+        None => Cow::Borrowed(path),
+        Some(_) if name.starts_with(MARKS) => Cow::Borrowed(folder),
+        Some(hidden) if folder.is_empty() => Cow::Borrowed(hidden),
+        Some(hidden) => Cow::Owned([folder, hidden].join(&b'/')),
+    }
+}
+
+/// The path of a record, as rules for paths want it.
+fn bytes_of(tree: &Tree, id: Id) -> Vec<u8> {
+    tree.path(id).as_os_str().as_bytes().to_vec()
 }
 
 /// The names of a path.

@@ -207,16 +207,15 @@ impl Compression {
     pub fn of(start: &[u8]) -> Self {
         match start {
             [0x1F, 0x8B, ..] => Self::Gzip,
-            [0x28, 0xB5, 0x2F, 0xFD, ..] => Self::Zstandard,
+            // Programs that compress in parallel put frames of notes before and between the others.
+            [0x28, 0xB5, 0x2F, 0xFD, ..] | [0x50..=0x5F, 0x2A, 0x4D, 0x18, ..] => Self::Zstandard,
             _ => Self::None,
         }
     }
 
     /// Whether a stream of this kind goes on with such first bytes. Anything else is padding.
     fn goes_on(self, start: &[u8]) -> bool {
-        // Programs that compress in parallel put frames of notes between the others.
-        let is_note = matches!(start, [0x50..=0x5F, 0x2A, 0x4D, 0x18]);
-        Self::of(start) == self || (self == Self::Zstandard && is_note)
+        Self::of(start) == self
     }
 }
 

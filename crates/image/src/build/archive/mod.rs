@@ -12,11 +12,10 @@ pub(super) mod input;
 mod lists;
 pub(super) mod spool;
 
-use std::ffi::OsStr;
 use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use pext4_ondisk::shown::Shown;
 use pext4_ondisk::xattr::Attribute;
 use pext4_tar::{Entry, Fault, Kind};
 
@@ -24,6 +23,11 @@ use super::error::{Error, Result};
 use super::rules::Rules;
 use super::tree::{Facts, judge_name};
 use input::Input;
+
+/// Bytes of the longest name of an entry: four times what Linux takes in one call.
+const LONGEST_NAME: usize = 4 * LONGEST_TARGET;
+/// Bytes of the longest path that Linux follows a symbolic link to.
+const LONGEST_TARGET: usize = 4095;
 
 /// What an archive may not exceed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,6 +59,8 @@ pub(super) struct Reader<'a, I> {
     entries: pext4_tar::Reader<I>,
     rules: &'a Rules,
     limits: Limits,
+    /// Whether it is a container's layer, in which some names are marks.
+    is_layer: bool,
     bytes: u64,
     files: u64,
 }
@@ -66,9 +72,16 @@ impl<'a, I: Input> Reader<'a, I> {
             entries: pext4_tar::Reader::new(input),
             rules,
             limits,
+            is_layer: false,
             bytes: 0,
             files: 0,
         }
+    }
+
+    /// A container's layer.
+    pub fn of_container(mut self) -> Self {
+        self.is_layer = true;
+        self
     }
 
     /// Reads all entries up to the end mark; `take` gets each. Then the input is given back.
@@ -98,8 +111,7 @@ impl<'a, I: Input> Reader<'a, I> {
 
     /// An error about an entry: names archive and entry.
     fn unsound_entry(&self, name: &[u8], problem: impl AsRef<str>) -> Error {
-        let shown = PathBuf::from(OsStr::from_bytes(name));
-        self.unsound(format!("{}: {}", shown.display(), problem.as_ref()))
+        self.unsound(format!("{}: {}", Shown(name), problem.as_ref()))
     }
 
     /// The record of an entry, its content passed over; `None` where the rules leave it out.
@@ -113,7 +125,7 @@ impl<'a, I: Input> Reader<'a, I> {
             segments: None,
             attributes: Vec::new(),
         };
-        let is_left_out = self.rules.want_paths() && is_left_out(self.rules, &record.path);
+        let is_left_out = self.is_left_out(&record.path);
         if !is_left_out && entry.kind != Kind::HardLink {
             dress(&entry, self.rules, &mut record).map_err(failed)?;
         }
@@ -121,10 +133,10 @@ impl<'a, I: Input> Reader<'a, I> {
             return Err(failed("it is a link that leads nowhere".to_owned()));
         }
         match entry.kind {
-            Kind::Symlink => record.target = Some(entry.link.clone()),
+            Kind::Symlink => record.target = Some(sound_target(&entry.link).map_err(failed)?),
             Kind::HardLink => {
                 record.link = Some(sound_path(&entry.link).map_err(|problem| {
-                    let shown = String::from_utf8_lossy(&entry.link);
+                    let shown = Shown(&entry.link[..entry.link.len().min(LONGEST_TARGET)]);
                     failed(format!("it is a link to {shown}: {problem}"))
                 })?);
             }
@@ -141,6 +153,18 @@ impl<'a, I: Input> Reader<'a, I> {
             record.segments = entry.segments;
         }
         Ok((!is_left_out).then_some(record))
+    }
+
+    /// Whether the rules leave an entry out. Those for names are for what a mark hides, not for the
+    /// mark, which is never a name of the image.
+    fn is_left_out(&self, path: &[u8]) -> bool {
+        if !self.rules.want_paths() {
+            return false;
+        }
+        match self.is_layer {
+            true => is_left_out(self.rules, &apply::hidden_path(path)),
+            false => is_left_out(self.rules, path),
+        }
     }
 
     /// Counts an entry against the limits, before its content is read.
@@ -222,6 +246,12 @@ fn is_left_out(rules: &Rules, path: &[u8]) -> bool {
 
 /// The names of an entry's path, joined by single slashes.
 fn sound_path(name: &[u8]) -> std::result::Result<Vec<u8>, String> {
+    if name.len() > LONGEST_NAME {
+        let length = name.len();
+        return Err(format!(
+            "its name has {length} bytes, up to {LONGEST_NAME} are taken"
+        ));
+    }
     if name.starts_with(b"/") {
         return Err("it has an absolute name; make the archive without them".to_owned());
     }
@@ -238,6 +268,20 @@ fn sound_path(name: &[u8]) -> std::result::Result<Vec<u8>, String> {
         path.extend_from_slice(part);
     }
     Ok(path)
+}
+
+/// Where a symbolic link leads, if that is a path that can be followed.
+fn sound_target(target: &[u8]) -> std::result::Result<Vec<u8>, String> {
+    if target.len() > LONGEST_TARGET {
+        return Err(format!(
+            "it is a link to a path of {} bytes, Linux follows up to {LONGEST_TARGET}",
+            target.len()
+        ));
+    }
+    if target.contains(&0) {
+        return Err("it is a link to a path that holds a NUL byte".to_owned());
+    }
+    Ok(target.to_vec())
 }
 
 #[cfg(test)]

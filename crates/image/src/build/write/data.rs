@@ -17,7 +17,7 @@ use super::super::error::{Error, Result};
 use super::super::place::{Map, Piece};
 use super::super::scan;
 use super::super::sources::Contents;
-use super::super::tree::Id;
+use super::super::tree::{Id, NONE};
 use super::{Image, Stretch};
 
 /// Files up to this size are read to where they are written from.
@@ -46,6 +46,8 @@ pub(super) struct Reader<'a> {
     /// The directory of the host that was read last.
     folder: Option<(Id, u16, OwnedFd)>,
     buffer: Vec<u8>,
+    /// A file in an archive, one of its segments, and how many bytes the archive holds before that.
+    packed: (Id, usize, u64),
     shares_blocks: bool,
 }
 
@@ -65,6 +67,7 @@ impl<'a> Reader<'a> {
             image,
             folder: None,
             buffer: Vec::new(),
+            packed: (NONE, 0, 0),
             shares_blocks,
         }
     }
@@ -122,22 +125,37 @@ impl<'a> Reader<'a> {
             Some(segments) => segments,
             None => std::slice::from_ref(&whole),
         };
+        let within = touching(segments, &bytes);
         // In an archive the data of a file with holes lie without them.
-        let mut packed = 0;
-        for segment in segments {
+        let mut packed = match is_packed {
+            true => self.packed_before(id, segments, within.start),
+            false => 0,
+        };
+        for segment in &segments[within] {
             let start = segment.start.max(bytes.start);
             let end = segment.end.min(bytes.end);
-            if start < end {
-                let from = if is_packed {
-                    node.content + packed + (start - segment.start)
-                } else {
-                    start
-                };
-                self.copy_range(id, opened, from, start..end)?;
-            }
+            let from = if is_packed {
+                node.content + packed + (start - segment.start)
+            } else {
+                start
+            };
+            self.copy_range(id, opened, from, start..end)?;
             packed += segment.end - segment.start;
         }
         Ok(())
+    }
+
+    /// Bytes that an archive holds of a file before one of its segments. A file's pieces are mostly
+    /// taken in order, so it goes on from where it was.
+    fn packed_before(&mut self, id: Id, segments: &[Range<u64>], segment: usize) -> u64 {
+        let (at, before) = match self.packed {
+            (of, at, before) if of == id && at <= segment => (at, before),
+            _ => (0, 0),
+        };
+        let lengths = segments[at..segment].iter();
+        let sum = before + lengths.map(|range| range.end - range.start).sum::<u64>();
+        self.packed = (id, segment, sum);
+        sum
     }
 
     /// Copies a range of a file, from `from` in what was opened, to where it is mapped.
@@ -326,6 +344,13 @@ fn open_folder(source: &scan::Source, path: &Path) -> rustix::io::Result<OwnedFd
     Ok(at)
 }
 
+/// The segments, which are in order, of which something lies in `bytes`.
+fn touching(segments: &[Range<u64>], bytes: &Range<u64>) -> Range<usize> {
+    let first = segments.partition_point(|segment| segment.end <= bytes.start);
+    let end = segments.partition_point(|segment| segment.start < bytes.end);
+    first..end.max(first)
+}
+
 /// Where a byte of a mapped file lies, and how many bytes follow it in its run.
 fn find(map: &Map, block_size: u64, byte: u64) -> Option<(u64, u64)> {
     let block = byte / block_size;
@@ -336,4 +361,26 @@ fn find(map: &Map, block_size: u64, byte: u64) -> Option<(u64, u64)> {
     let offset = byte - u64::from(run.logical.get()) * block_size;
     let length = u64::from(run.length) * block_size;
     (offset < length).then(|| (run.start.get() * block_size + offset, length - offset))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::touching;
+
+    #[test]
+    fn a_piece_visits_its_own_segments() {
+        let segments = [0..10, 20..30, 40..50];
+        for (bytes, within) in [
+            (0..50, 0..3),
+            (0..10, 0..1),
+            (10..20, 1..1),
+            (9..21, 0..2),
+            (25..26, 1..2),
+            (30..60, 2..3),
+            (50..60, 3..3),
+        ] {
+            assert_eq!(touching(&segments, &bytes), within, "{bytes:?}");
+        }
+        assert_eq!(touching(&[], &(0..9)), 0..0);
+    }
 }

@@ -1,0 +1,42 @@
+//! Names and paths for people.
+
+use std::fmt;
+
+/// Bytes for a message. A terminal must not obey them, so what is no printable text is escaped.
+pub struct Shown<'a>(pub &'a [u8]);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.utf8_chunks() {
+            for letter in chunk.valid().chars() {
+                if letter.is_control() || matches!(letter, '\u{202a}'..='\u{202e}') {
+                    write!(formatter, "{}", letter.escape_default())?;
+                } else {
+                    write!(formatter, "{letter}")?;
+                }
+            }
+            for byte in chunk.invalid() {
+                write!(formatter, "\\x{byte:02x}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Shown;
+
+    #[test]
+    fn a_terminal_is_not_told_what_to_do() {
+        for (bytes, shown) in [
+            (&b"plain"[..], "plain"),
+            ("zw\u{f6}lf".as_bytes(), "zw\u{f6}lf"),
+            (b"a\x1b[2J", "a\\u{1b}[2J"),
+            (b"a\nb\xff", "a\\nb\\xff"),
+            ("a\u{202e}b".as_bytes(), "a\\u{202e}b"),
+        ] {
+            assert_eq!(Shown(bytes).to_string(), shown);
+        }
+    }
+}
