@@ -58,6 +58,14 @@ impl Volume {
         let mut superblock = read_superblock(&*recovered.device, &mut Vec::new())?;
         keep_errors(&mut superblock, &before, recovered.had_stopped);
         let geometry = check_shape(&superblock, &*recovered.device)?;
+        // The log may have held another superblock.
+        features::check(
+            &superblock,
+            &mut options,
+            recovered.device.is_read_only(),
+            &mut notes,
+        )?;
+        let was_clean = superblock.state.contains(State::CLEAN);
         let store = Arc::new(ground(
             Arc::clone(&recovered.device),
             superblock,
@@ -82,7 +90,8 @@ impl Volume {
             journal::begin(&lent, recovered.log)?;
         }
         let inodes = Inodes::new(store, groups, orphans, table, attribute_blocks);
-        let volume = Self::assemble(inodes, overhead_blocks, notes);
+        let mut volume = Self::assemble(inodes, overhead_blocks, notes);
+        volume.was_clean = was_clean;
         volume.finish_orphans()
     }
 
@@ -108,6 +117,7 @@ impl Volume {
             overhead_blocks,
             notes,
             is_open: true,
+            was_clean: true,
         }
     }
 
@@ -158,7 +168,7 @@ impl Volume {
     }
 
     fn mark_clean(&self) -> Result<()> {
-        let groups = &self.inodes.groups;
+        let (groups, was_clean) = (&self.inodes.groups, self.was_clean);
         let no_orphans = self.inodes.orphans.snapshot().is_empty();
         let (free_blocks, free_inodes) = (groups.free_blocks(), groups.free_inodes());
         self.inodes.store.write_superblock(|superblock| {
@@ -172,7 +182,8 @@ impl Volume {
                     .read_only_compat
                     .remove(ReadOnlyCompat::ORPHAN_PRESENT);
             }
-            superblock.state.insert(State::CLEAN);
+            // What was not clean before stays so until somebody has checked it.
+            superblock.state.set(State::CLEAN, was_clean);
         })
     }
 }

@@ -38,6 +38,8 @@ pub struct Volume {
     /// What a person should know about this mount. [immutable after mount]
     pub(crate) notes: Vec<String>,
     pub(crate) is_open: bool,
+    /// Whether the image said that it was closed cleanly. [immutable after mount]
+    pub(crate) was_clean: bool,
 }
 
 impl Volume {

@@ -365,3 +365,137 @@ fn a_directory_that_claims_more_than_it_can_have_is_corrupt() {
     let found = volume.lookup(InodeNumber::ROOT, b"d");
     assert!(matches!(found, Err(Error::Corrupt(_))), "{found:?}");
 }
+
+/// Where the superblock begins, and some of its fields.
+const SUPERBLOCK: usize = 1024;
+const BLOCKS_COUNT: usize = SUPERBLOCK + 4;
+const STATE: usize = SUPERBLOCK + 58;
+const READ_ONLY_COMPATIBLE: usize = SUPERBLOCK + 100;
+
+/// Has debugfs write blocks to the journal: each number with its bytes.
+fn write_to_journal(image: &Image, blocks: &[(u64, &[u8])]) {
+    let folder = image.path.parent().expect("a folder");
+    let mut lines = String::from("jo\n");
+    for (number, bytes) in blocks {
+        let file = folder.join(format!("block-{number}"));
+        std::fs::write(&file, bytes).expect("a temporary file");
+        lines += &format!("jw -b {number} {}\n", file.display());
+    }
+    let script = folder.join("script");
+    std::fs::write(&script, lines + "jc\n").expect("a temporary file");
+    let mut debugfs = std::process::Command::new("debugfs");
+    debugfs.arg("-w").arg("-f").arg(&script).arg(&image.path);
+    let output = debugfs.output().expect("e2fsprogs is there");
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn change(image: &Image, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = std::fs::read(&image.path).expect("the image");
+    change(&mut bytes);
+    std::fs::write(&image.path, bytes).expect("the image");
+}
+
+fn first_block(image: &Image) -> Vec<u8> {
+    std::fs::read(&image.path).expect("the image")[..4096].to_vec()
+}
+
+#[test]
+fn a_file_system_that_was_growing_says_in_its_log_how_large_it_is() {
+    let Some(image) = Image::make(&["-b", "4096", "-O", "^metadata_csum"]) else {
+        return;
+    };
+    let whole = first_block(&image);
+    write_to_journal(&image, &[(0, &whole), (16_383, &[0; 4096])]);
+    change(&image, |bytes| {
+        bytes[BLOCKS_COUNT..BLOCKS_COUNT + 4].copy_from_slice(&16_000u32.to_le_bytes());
+    });
+    image.open().close().expect("a clean close");
+    assert_eq!(
+        first_block(&image)[BLOCKS_COUNT..][..4],
+        16_384u32.to_le_bytes()
+    );
+}
+
+#[test]
+fn features_that_the_log_holds_are_judged() {
+    let Some(image) = Image::make(&["-b", "4096", "-O", "^metadata_csum"]) else {
+        return;
+    };
+    const VERITY: u8 = 0x80;
+    let mut block = first_block(&image);
+    block[READ_ONLY_COMPATIBLE + 1] |= VERITY;
+    write_to_journal(&image, &[(0, &block)]);
+    let (_, volume) = mount(&image);
+    assert!(volume.is_read_only(), "{:?}", volume.notes());
+}
+
+#[test]
+fn an_image_that_was_not_closed_cleanly_stays_so_until_it_is_checked() {
+    let Some(image) = Image::make(&["-O", "^has_journal,^metadata_csum"]) else {
+        return;
+    };
+    for clean in [1, 0] {
+        change(&image, |bytes| bytes[STATE] = clean);
+        let volume = image.open();
+        let made = volume.create(InodeNumber::ROOT, &[b'a' + clean], &New::default());
+        made.expect("a file");
+        volume.close().expect("it closes");
+        let bytes = std::fs::read(&image.path).expect("the image");
+        assert_eq!(bytes[STATE] & 1, clean);
+    }
+}
+
+#[test]
+fn a_file_has_no_more_blocks_than_its_inode_can_count() {
+    let Some(image) = Image::make(&["-b", "4096", "-O", "^huge_file"]) else {
+        return;
+    };
+    let volume = image.open();
+    let made = volume.create(InodeNumber::ROOT, b"file", &New::default());
+    let file = made.expect("a file").inode;
+    let grow = |size| {
+        let change = SetAttributes {
+            size: Some(size),
+            ..SetAttributes::default()
+        };
+        volume.set_attributes(file, &change).map(drop)
+    };
+    // 2^32 units of 512 bytes are 2 TiB, of which the tree itself may take some.
+    let refused = grow(2 << 40).expect_err("more than can be counted");
+    assert!(refused.is(Refusal::FileTooLarge), "{refused}");
+    grow((2 << 40) - (16 << 30)).expect("that can");
+    volume.close().expect("it closes");
+    image.assert_clean();
+}
+
+#[test]
+fn a_cut_that_fails_leaves_the_file_for_the_next_mount() {
+    const LAST_ORPHAN: usize = SUPERBLOCK + 0xE8;
+    let Some(image) = Image::make(&["-b", "1024", "-O", "^orphan_file"]) else {
+        return;
+    };
+    let volume = image.open();
+    let made = volume.create(InodeNumber::ROOT, b"file", &New::default());
+    let file = made.expect("a file").inode;
+    for block in 0..20 {
+        let written = volume.write(file, block * 2048, &[7; 1024]);
+        assert_eq!(written.expect("written"), 1024);
+    }
+    volume.close().expect("it closes");
+    let told = image.debugfs("stat file");
+    let node = told.split("(ETB0):").nth(1).expect("a node of its own");
+    let digits = node.bytes().take_while(u8::is_ascii_digit).count();
+    let node: usize = node[..digits].parse().expect("a number");
+    change(&image, |bytes| bytes[node * 1024..][..1024].fill(0));
+    let volume = image.open();
+    let cut = SetAttributes {
+        size: Some(0),
+        ..SetAttributes::default()
+    };
+    let failed = volume.set_attributes(file, &cut).expect_err("no such tree");
+    assert!(matches!(failed, Error::Corrupt(_)), "{failed}");
+    volume.close().expect("it closes");
+    let bytes = std::fs::read(&image.path).expect("the image");
+    assert_eq!(u64::from(bytes[LAST_ORPHAN]), u64::from(file.get()));
+    image.open().close().expect("still an image");
+}

@@ -39,6 +39,13 @@ fn logical(block: u64) -> Result<LogicalBlock> {
     ))
 }
 
+/// Every block may be an extent of its own, and a block of attributes counts as well.
+fn largest_size_without_huge_file(block_size: u32) -> u64 {
+    let countable = u32::MAX / (block_size / 512);
+    let nodes = extent::nodes_needed(countable as usize, block_size as usize) as u64;
+    (u64::from(countable) - nodes - 1) * u64::from(block_size)
+}
+
 /// Bytes `[start, end)` of a file that lie in one run of blocks.
 struct Piece {
     start: u64,
@@ -50,13 +57,18 @@ impl Inodes {
         u64::from(self.store.block_size())
     }
 
-    /// Largest size of a file: 2^32 - 1 blocks, or what a block map can do.
+    /// Largest size of a file: 2^32 - 1 blocks, or what a block map can do, or what the inode can count with the
+    /// nodes of the worst tree where it has no `huge_file`.
     #[must_use]
     pub fn largest_size(&self, inode: &Inode) -> u64 {
-        if !self.maps_by_pointers(inode) {
+        if self.maps_by_pointers(inode) {
+            return self.largest_size_by_pointers();
+        }
+        let features = &self.store.features.read_only_compat;
+        if features.contains(ReadOnlyCompat::HUGE_FILE) {
             return self.block_bytes() * u64::from(u32::MAX);
         }
-        self.largest_size_by_pointers()
+        largest_size_without_huge_file(self.store.block_size())
     }
 
     /// Largest size of a file with a block map.

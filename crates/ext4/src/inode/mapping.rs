@@ -309,8 +309,12 @@ impl Inodes {
         for block in change.reserved {
             self.groups.free(change.handle, block, 1)?;
         }
-        if result.is_ok() {
-            self.put_back(change.handle, inode, root, change.blocks)?;
+        if result.is_ok()
+            && let Err(error) = self.put_back(change.handle, inode, root, change.blocks)
+        {
+            let what = "a file has more blocks than its inode can count";
+            self.store.stop_half_done(what, &error);
+            return Err(error);
         }
         result.map_err(|error| placed(error, inode))
     }

@@ -145,7 +145,12 @@ impl Inodes {
         if self.orphans.is_eager() {
             self.add_orphan(&mut handle, inode)?;
         }
-        let mut left = self.unmap_steps(&mut handle, inode, first..u64::MAX)?;
+        let begun = self.unmap_steps(&mut handle, inode, first..u64::MAX);
+        if begun.is_err() && !self.orphans.is_eager() {
+            // The new size stands; the rest is for the next mount. Of two errors the first says more.
+            let _ = self.add_orphan(&mut handle, inode);
+        }
+        let mut left = begun?;
         if left.is_none() && !self.orphans.is_eager() {
             self.store.tally.count(Event::CutsAtOnce);
             return Ok(());

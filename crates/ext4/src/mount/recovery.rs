@@ -131,6 +131,12 @@ fn leave_log_alone(
     })
 }
 
+/// Blocks that a log may write to: a file system that was growing when it stopped says how large it is in the log
+/// alone.
+fn blocks_of(device: &dyn Device, geometry: &Geometry) -> u64 {
+    device.size() / u64::from(geometry.block_size)
+}
+
 /// The device as it would be after the replay.
 fn replay_in_memory(
     device: Arc<dyn Device>,
@@ -138,7 +144,7 @@ fn replay_in_memory(
     geometry: &Geometry,
     notes: &mut Vec<String>,
 ) -> Result<Arc<dyn Device>> {
-    let blocks = geometry.blocks_count;
+    let blocks = blocks_of(&*device, geometry);
     let (report, replayed) =
         recovery::recover_to_overlay(&*device, &log.area, &log.superblock, blocks)?;
     let overlay = OverlayDevice::new(device);
@@ -157,7 +163,7 @@ fn replay_on_device(
     notes: &mut Vec<String>,
 ) -> Result<Log> {
     if is_dirty {
-        let blocks = geometry.blocks_count;
+        let blocks = blocks_of(device, geometry);
         let report = recovery::recover(device, &log.area, &mut log.superblock, blocks)?;
         note_replay(&report, "on the image", notes);
     } else if log.superblock.start != 0 {

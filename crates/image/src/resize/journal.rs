@@ -72,7 +72,8 @@ fn recover_internal(device: &dyn Device, superblock: &Superblock, is_dirty: bool
         ));
     }
     if is_dirty {
-        let blocks = superblock.blocks_count;
+        // One that was growing when it stopped says how large it is in the log alone.
+        let blocks = device.size() / (1024 << superblock.log_block_size.min(6));
         let report = recovery::recover(device, &log.area, &mut log.superblock, blocks)?;
         replayed = report.transactions;
     } else if log.superblock.start != 0 {
