@@ -67,6 +67,14 @@ pub use sharded::Sharded;
 pub use slots::Slots;
 pub use stack::Stack;
 
+/// As [`model`], for a scenario that has too many: those in which threads are interrupted at most so often.
+#[cfg(loom)]
+pub fn model_within(interruptions: usize, scenario: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(interruptions);
+    builder.check(scenario);
+}
+
 /// Runs `scenario` under the model checker, once for every interleaving it can have.
 #[cfg(loom)]
 pub fn model(scenario: impl Fn() + Sync + Send + 'static) {
