@@ -87,8 +87,8 @@ impl Dispatch {
         matches!(command, SET_FLAGS | SET_EXTENDED)
     }
 
-    /// Answers a command that [changes flags](Dispatch::changes_flags); `write_pages` has the kernel write what it holds
-    /// of the file. It tells the times of such writes later, when they may no longer change.
+    /// Answers a command that [changes flags](Dispatch::changes_flags); `write_pages` has the kernel write what it
+    /// holds of the file. It tells the times of such writes later, when they may no longer change.
     ///
     /// # Errors
     /// As [`Dispatch::control`].
