@@ -90,12 +90,11 @@ impl Volume {
             journal::begin(&lent, recovered.log)?;
         }
         let inodes = Inodes::new(store, groups, orphans, table, attribute_blocks);
-        let mut volume = Self::assemble(inodes, overhead_blocks, notes);
-        volume.was_clean = was_clean;
+        let volume = Self::assemble(inodes, overhead_blocks, was_clean, notes);
         volume.finish_orphans()
     }
 
-    fn assemble(inodes: Inodes, overhead_blocks: u64, notes: Vec<String>) -> Self {
+    fn assemble(inodes: Inodes, overhead_blocks: u64, was_clean: bool, notes: Vec<String>) -> Self {
         let store = &inodes.store;
         let directory_settings = directory_settings(store);
         let many_subdirectories = store
@@ -117,7 +116,7 @@ impl Volume {
             overhead_blocks,
             notes,
             is_open: true,
-            was_clean: true,
+            was_clean,
         }
     }
 
