@@ -27,6 +27,8 @@ use crate::gates::Gates;
 
 const CLOSED: u64 = 1 << 63;
 const COUNT: u64 = CLOSED - 1;
+/// Gates that one thread wakes.
+const FAN_OUT: usize = 8;
 /// No shard.
 const NONE: usize = usize::MAX;
 
@@ -54,7 +56,7 @@ pub(crate) struct Place {
 
 impl Epoch {
     pub(crate) fn new(shards: Sharded<AtomicU64>, running: Tid) -> Self {
-        let gates = Gates::new(shards.count());
+        let gates = Gates::new(shards.count(), FAN_OUT);
         Self {
             words: shards,
             running: CachePadded::new(AtomicU32::new(running.0)),

@@ -3,8 +3,9 @@
 //! There is one for each shard, or all that wait would queue for one mutex when they wake. To wake a
 //! thread takes the waker some 10 us, so to open a hundred gates one after another would take a
 //! millisecond, and the whole machine waits for the last. They are woken as a tree: who opens them
-//! leaves at the first that has sleepers the errand to wake those below it, and so on; where nobody
-//! sleeps, the waker goes on to those below itself.
+//! wakes the first few, leaves at each that has sleepers the errand to wake those below it, and so on;
+//! where nobody sleeps, the waker goes on to those below itself. A few gates are all first ones: where
+//! threads are many and processors few, whoever has an errand may have to wait for a processor.
 //!
 //! Invariant: when what sleepers wait for has changed and [`Gates::open`] was called after it, every
 //! gate is visited: by the caller, or by a sleeper, which runs its errand before it goes on or sleeps
@@ -16,12 +17,11 @@
 use pext4_sync::atomic::{AtomicBool, Ordering};
 use pext4_sync::{Class, Condvar, Mutex, Sharded};
 
-/// Gates that a sleeper wakes when it is woken.
-const FAN_OUT: usize = 4;
-
 /// The gates of one journal.
 pub(crate) struct Gates {
     gates: Sharded<Gate>,
+    /// How many are woken by who opens them, and by each who is woken. [immutable]
+    fan_out: usize,
     /// [atomic] Nobody waits any more.
     stopped: AtomicBool,
 }
@@ -39,9 +39,10 @@ struct Queue {
 }
 
 impl Gates {
-    /// At least so many.
-    pub(crate) fn new(count: usize) -> Self {
+    /// At least so many gates, of which each waker wakes at most `fan_out`.
+    pub(crate) fn new(count: usize, fan_out: usize) -> Self {
         Self {
+            fan_out,
             gates: Sharded::with_count(count, |_| Gate {
                 queue: Mutex::new(Class::Journal, Queue::default()),
                 opened: Condvar::new(),
@@ -75,7 +76,7 @@ impl Gates {
 
     /// Wakes all who wait. What they wait for has changed before.
     pub(crate) fn open(&self) {
-        self.wake(0);
+        (0..self.fan_out).for_each(|first| self.wake(first));
     }
 
     /// Lets all who wait go, and nobody wait any more.
@@ -92,8 +93,8 @@ impl Gates {
     }
 
     fn wake_below(&self, number: usize) {
-        let first = number * FAN_OUT + 1;
-        (first..first + FAN_OUT).for_each(|child| self.wake(child));
+        let first = (number + 1) * self.fan_out;
+        (first..first + self.fan_out).for_each(|below| self.wake(below));
     }
 }
 
@@ -124,7 +125,7 @@ mod tests {
     fn every_sleeper_of_many_gates_is_woken_by_each_opening() {
         const GATES: usize = 32;
         const OPENINGS: u32 = 200;
-        let state = Arc::new((Gates::new(GATES), AtomicU32::new(0), AtomicU32::new(0)));
+        let state = Arc::new((Gates::new(GATES, 3), AtomicU32::new(0), AtomicU32::new(0)));
         // Some gates have two sleepers, every fourth has none.
         let numbers = (0..GATES + 8).filter(|number| number % 4 != 2);
         let sleepers: Vec<_> = numbers
@@ -169,7 +170,7 @@ mod models {
 
     /// Openings, and sleepers at gates of which one lies below the other, each content with another opening.
     fn each_is_woken<const SLEEPERS: usize>(wants: [u32; SLEEPERS], openings: u32) {
-        let state = Arc::new((Gates::new(2), AtomicU32::new(0)));
+        let state = Arc::new((Gates::new(2, 1), AtomicU32::new(0)));
         let sleepers = std::array::from_fn::<_, SLEEPERS, _>(|sleeper| {
             let (state, wanted) = (Arc::clone(&state), wants[sleeper]);
             thread::spawn("sleeper", move || {
