@@ -14,16 +14,15 @@ mod attributes;
 mod data;
 mod directory;
 mod ioctl;
+mod late;
 mod namespace;
 mod xattr;
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pext4_sync::order::Class;
-use pext4_sync::{Mutex, thread};
+use pext4_sync::thread;
 
 use pext4_fs::{
     AccessTimes, Attributes, Entry, Error, InodeNumber, New, Refusal, Statistics, Volume,
@@ -32,6 +31,7 @@ use pext4_fs::{
 use crate::complaints::Complaints;
 use crate::node::{inode_of, node_of};
 use crate::options::KernelOptions;
+use late::LateTimes;
 
 pub use attributes::Change;
 pub use data::Whence;
@@ -142,8 +142,7 @@ pub struct Dispatch {
     noting: Noting,
     /// [immutable] Whether changes of names are committed before they are answered.
     synchronous_names: bool,
-    /// Files that became immutable while the kernel had times of them that it has not told yet.
-    late_times: Mutex<BTreeSet<InodeNumber>>,
+    late_times: LateTimes,
 }
 
 /// When times of access are noted.
@@ -177,7 +176,7 @@ impl Dispatch {
             complaints,
             noting: Noting::of(options),
             synchronous_names: options.synchronous || options.synchronous_directories,
-            late_times: Mutex::new(Class::Leaf, BTreeSet::new()),
+            late_times: LateTimes::new(),
         }
     }
 

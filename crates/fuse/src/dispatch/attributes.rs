@@ -2,6 +2,7 @@
 
 use pext4_fs::{Attributes, FileType, InodeNumber, SetAttributes, SetTime, Time};
 
+use super::ioctl::is_immutable;
 use super::{Answer, Caller, Dispatch, Errno};
 use crate::acl;
 
@@ -110,7 +111,8 @@ impl Dispatch {
             let attributes = self.answer(self.volume.attributes(inode))?;
             // The kernel does this after every unlink, and nobody will ever read these times; of an immutable file
             // it tells when it was written before.
-            if attributes.links == 0 || self.late_times.lock().remove(&inode) {
+            let comes_late = is_immutable(attributes.flags) && self.late_times.take(inode);
+            if attributes.links == 0 || comes_late {
                 return Ok(Attributes {
                     modified,
                     changed,

@@ -82,6 +82,9 @@ impl Dispatch {
     /// The volume's.
     pub fn write(&self, node: u64, offset: u64, from: &[u8], is_late: bool) -> Answer<usize> {
         let inode = Self::inode(node)?;
+        if is_late {
+            self.late_times.note_write(inode);
+        }
         let old = self.old_of_append_only(inode, offset, from)?;
         let written = self.write_all(inode, offset + old as u64, &from[old..], is_late);
         Ok(old + self.answer(written)?)

@@ -4,6 +4,8 @@
 //!
 //! The kernel passes the sizes that a command's number names and copies back what it gets.
 
+use std::sync::LazyLock;
+
 use pext4_fs::{Attributes, InodeNumber, SetAttributes};
 
 use super::{Answer, Caller, Dispatch, Errno};
@@ -101,14 +103,13 @@ impl Dispatch {
         write_pages: impl FnOnce(),
     ) -> Answer<Vec<u8>> {
         let inode = Self::inode(node)?;
-        let before = self.present(inode)?.modified;
-        write_pages();
-        let answer = self.control(caller, node, command, input)?;
-        let after = self.present(inode)?;
-        if is_immutable(after.flags) && after.modified != before {
-            self.late_times.lock().insert(inode);
+        self.late_times.watch(inode, write_pages);
+        let answer = self.control(caller, node, command, input);
+        let is_immutable = self.present(inode).is_ok_and(|now| is_immutable(now.flags));
+        if answer.is_err() || !is_immutable {
+            self.late_times.forget(inode);
         }
-        Ok(answer)
+        answer
     }
 
     /// Answers a command with the bytes for the caller.
@@ -128,7 +129,8 @@ impl Dispatch {
             GET_VERSION => Ok(self.present(inode)?.generation.to_le_bytes().to_vec()),
             SET_FLAGS => {
                 let (present, wanted) = (self.present(inode)?, word(input)?);
-                check_may_change_flags(caller, present.uid, present.flags ^ wanted)?;
+                let changed = present.flags ^ wanted;
+                check_may_change_flags(caller, present.uid, changed, kernel_checks_flags())?;
                 self.set_flags(inode, wanted)
             }
             GET_EXTENDED => {
@@ -143,7 +145,8 @@ impl Dispatch {
                 }
                 let present = self.present(inode)?;
                 let wanted = from_extended(present.flags, word(input)?)?;
-                check_may_change_flags(caller, present.uid, present.flags ^ wanted)?;
+                let changed = present.flags ^ wanted;
+                check_may_change_flags(caller, present.uid, changed, kernel_checks_flags())?;
                 self.set_flags(inode, wanted)
             }
             GET_LABEL => {
@@ -199,9 +202,6 @@ impl Dispatch {
     }
 
     fn set_flags(&self, inode: InodeNumber, flags: u32) -> Answer<Vec<u8>> {
-        if !is_immutable(flags) {
-            self.late_times.lock().remove(&inode);
-        }
         let set = SetAttributes {
             flags: Some(flags),
             ..SetAttributes::default()
@@ -211,18 +211,37 @@ impl Dispatch {
     }
 }
 
-fn is_immutable(flags: u32) -> bool {
+pub(super) fn is_immutable(flags: u32) -> bool {
     flags & IMMUTABLE != 0
 }
 
-/// Kernels before 5.13 ask nobody whether the caller may: flags are the owner's to change, and some root's alone.
-fn check_may_change_flags(caller: Caller, owner: u32, changed: u32) -> Answer<()> {
-    let is_owner = caller.is_root() || caller.uid == owner;
-    if is_owner && (changed & (IMMUTABLE | APPEND | JOURNAL_DATA) == 0 || caller.is_root()) {
-        Ok(())
-    } else {
-        Err(Errno::NOT_PERMITTED)
+/// Flags are the owner's to change, and some root's alone. Kernels since 5.13 see to that but for data in the journal,
+/// and know the capabilities of callers; older ones ask nobody.
+fn check_may_change_flags(
+    caller: Caller,
+    owner: u32,
+    changed: u32,
+    kernel_checks: bool,
+) -> Answer<()> {
+    let is_foreign = caller.uid != owner || changed & (IMMUTABLE | APPEND) != 0;
+    let is_refused = changed & JOURNAL_DATA != 0 || (is_foreign && !kernel_checks);
+    if is_refused && !caller.is_root() {
+        return Err(Errno::NOT_PERMITTED);
     }
+    Ok(())
+}
+
+/// Whether the running kernel checks who changes flags.
+fn kernel_checks_flags() -> bool {
+    static CHECKS: LazyLock<bool> = LazyLock::new(|| {
+        let name = rustix::system::uname();
+        let release = name.release().to_string_lossy();
+        let mut numbers = release
+            .split(|byte: char| !byte.is_ascii_digit())
+            .map(|number| number.parse().unwrap_or(0));
+        (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (5_u32, 13_u32)
+    });
+    *CHECKS
 }
 
 #[cfg(test)]
@@ -240,7 +259,9 @@ mod tests {
                 gid: 0,
                 process: 1,
             };
-            check_may_change_flags(caller, 1000, changed).is_ok()
+            let may = |checks| check_may_change_flags(caller, 1000, changed, checks).is_ok();
+            assert!(may(true) == (uid == 0 || changed & JOURNAL_DATA == 0));
+            may(false)
         };
         assert!(may(0, 0) && may(0, IMMUTABLE | APPEND | JOURNAL_DATA));
         assert!(may(1000, 0) && may(1000, 0x80));
