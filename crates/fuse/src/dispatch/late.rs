@@ -30,10 +30,15 @@ impl LateTimes {
 
     /// Runs what has the kernel write a file.
     pub(super) fn watch(&self, file: InodeNumber, write: impl FnOnce()) {
-        self.files.lock().insert(file, false);
+        // What an earlier time left to be told still is.
+        self.files.lock().entry(file).or_insert(false);
         self.watched.fetch_add(1, Ordering::AcqRel);
         write();
         self.watched.fetch_sub(1, Ordering::AcqRel);
+        let mut files = self.files.lock();
+        if files.get(&file) == Some(&false) {
+            files.remove(&file);
+        }
     }
 
     /// The kernel writes a file late.
@@ -70,6 +75,11 @@ mod tests {
             late.watch(file, || late.note_write(file));
         }
         late.watch(other, || late.note_write(written));
+        assert!(
+            !late.files.lock().contains_key(&other),
+            "nothing is expected"
+        );
+        late.watch(written, || {});
         late.forget(forgotten);
         assert_eq!(
             [written, other, forgotten].map(|file| late.take(file)),
