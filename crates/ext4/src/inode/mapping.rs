@@ -24,7 +24,7 @@ use crate::inode::extents::{self, Extent, Mapping, NodeStore};
 use crate::inode::indirect::{self, Limit};
 use crate::inode::table::Inodes;
 use crate::inode::{Inode, Map, Reach};
-use crate::mballoc::{Purpose, Request};
+use crate::mballoc::{Purpose, Request, Zone};
 use crate::options::Reserve;
 use crate::seal;
 use crate::store::Store;
@@ -146,19 +146,16 @@ impl NodeStore for Nodes<'_, '_> {
 
     fn reserve(&mut self, nodes: u32) -> Result<()> {
         let (inodes, number) = (self.inodes, self.inode.number());
-        let are_pointers = self.are_pointers;
+        let zone = inodes.zone(self.are_pointers);
         let change = self.changing();
         while change.reserved.len() < nodes as usize {
             let request = Request {
                 purpose: Purpose::Metadata,
+                zone,
                 ..Request::one(number, change.goal)
             };
             let run = inodes.groups.allocate(change.handle, &request)?;
             change.reserved.push(run.start);
-            // A pointer has 32 bits. What is reserved and not used is freed.
-            if are_pointers && run.start.get() > u64::from(u32::MAX) {
-                return Err(Refusal::NoSpace.into());
-            }
         }
         Ok(())
     }
@@ -489,6 +486,7 @@ impl Inodes {
             may_use_reserve: self.may_use_reserve(inode),
             size: inode.size(),
             stream_goal: map.stream_goal,
+            zone: self.zone(!Self::is_extent_mapped(inode)),
         };
         let run = self
             .groups
@@ -507,6 +505,14 @@ impl Inodes {
             return Err(error);
         }
         Ok(extent)
+    }
+
+    /// Where blocks may lie that extents, or pointers, are to name.
+    fn zone(&self, are_pointers: bool) -> Zone {
+        match are_pointers {
+            true => Zone::of_pointers(&self.store.geometry),
+            false => Zone::Anywhere,
+        }
     }
 
     /// Whether what is kept for root is for this file.

@@ -27,7 +27,7 @@ use pext4_jbd2::Handle;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
 
 pub use crate::groups::Preallocation;
-pub use request::{Purpose, Request, Run};
+pub use request::{Purpose, Request, Run, Zone};
 
 use crate::error::{Refusal, Result};
 use crate::groups::Groups;
@@ -64,7 +64,10 @@ impl Groups {
     ) -> Result<Run> {
         let length = self.granted(request)?;
         if let Some(held) = preallocation.take() {
-            let run = self.use_preallocation(handle, &held, request.logical, length);
+            let run = match request.zone.contains(held.group()) {
+                true => self.use_preallocation(handle, &held, request.logical, length),
+                false => None,
+            };
             if run.is_some() || self.is_left(&held) && request.is_inside(self.store.block_size()) {
                 *preallocation = Some(held);
             } else {
@@ -75,7 +78,8 @@ impl Groups {
                 return Ok(run);
             }
         }
-        if request.is_small(self.store.block_size())
+        if request.zone == Zone::Anywhere
+            && request.is_small(self.store.block_size())
             && let Some(run) = self.allocate_small(handle, request, length)?
         {
             return Ok(run);

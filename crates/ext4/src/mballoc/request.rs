@@ -50,6 +50,48 @@ pub struct Request {
     pub size: u64,
     /// Where the file's last large run was found, if the file remembers that.
     pub stream_goal: Option<GroupNumber>,
+    /// Which groups may serve it.
+    pub zone: Zone,
+}
+
+/// Which groups may serve a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Zone {
+    /// Each.
+    Anywhere,
+    /// Those below this number: a block map's pointers have 32 bits.
+    Below(GroupNumber),
+}
+
+impl Zone {
+    /// What the pointers of a block map can name: the groups that end below block 2^32 - 1.
+    #[must_use]
+    pub fn of_pointers(geometry: &Geometry) -> Self {
+        if geometry.blocks_count <= u64::from(u32::MAX) {
+            return Self::Anywhere;
+        }
+        let blocks = u64::from(u32::MAX - geometry.first_data_block);
+        let groups = blocks / u64::from(geometry.blocks_per_group);
+        Self::Below(GroupNumber(
+            u32::try_from(groups).expect("no more groups than blocks"),
+        ))
+    }
+
+    /// Whether this group may serve.
+    pub(super) fn contains(self, group: GroupNumber) -> bool {
+        match self {
+            Self::Anywhere => true,
+            Self::Below(end) => group < end,
+        }
+    }
+
+    /// How many of a volume's groups may serve.
+    pub(super) fn of(self, count: u32) -> u32 {
+        match self {
+            Self::Anywhere => count,
+            Self::Below(end) => count.min(end.get()),
+        }
+    }
 }
 
 impl Request {
@@ -66,6 +108,7 @@ impl Request {
             may_use_reserve: false,
             size: 0,
             stream_goal: None,
+            zone: Zone::Anywhere,
         }
     }
 
@@ -129,6 +172,8 @@ pub(super) struct Plan {
     pub surplus: Surplus,
     /// Whether the search begins where the last large file's ended.
     pub is_stream: bool,
+    /// Where it may look.
+    pub zone: Zone,
 }
 
 impl Plan {
@@ -143,6 +188,7 @@ impl Plan {
             wanted: length,
             surplus: Surplus::None,
             is_stream: false,
+            zone: request.zone,
         }
     }
 
@@ -241,8 +287,25 @@ mod tests {
             may_use_reserve: false,
             size,
             stream_goal: None,
+            zone: Zone::Anywhere,
         };
         Plan::growing(&request, length, &geometry(), free)
+    }
+
+    #[test]
+    fn pointers_reach_the_groups_that_end_below_their_last_number() {
+        let of = |blocks_count, first_data_block| {
+            let (blocks_per_group, wide) = (32768, geometry());
+            Zone::of_pointers(&Geometry {
+                blocks_count,
+                first_data_block,
+                blocks_per_group,
+                ..wide
+            })
+        };
+        assert_eq!(of((1 << 32) - 1, 0), Zone::Anywhere);
+        assert_eq!(of(1 << 32, 0), Zone::Below(GroupNumber((1 << 17) - 1)));
+        assert_eq!(of(1 << 40, 1), Zone::Below(GroupNumber((1 << 17) - 1)));
     }
 
     #[test]

@@ -48,6 +48,8 @@ pub(super) struct Scan<'a, 'h> {
     pub plan: &'a Plan,
     /// Where the walk begins.
     pub first: GroupNumber,
+    /// How many groups may serve.
+    pub end: u32,
     /// Where in the first group.
     offset: u32,
     /// Groups read into memory by this criterion.
@@ -77,12 +79,14 @@ impl Groups {
         let goal = geometry
             .group_of(plan.goal)
             .zip(geometry.offset_in_group(plan.goal));
-        let (first, offset) = goal.unwrap_or_default();
+        let within = goal.filter(|&(group, _)| plan.zone.contains(group));
+        let (first, offset) = within.unwrap_or_default();
         let mut scan = Scan {
             groups: self,
             handle,
             plan,
             first,
+            end: plan.zone.of(self.count()),
             offset,
             loads: 0,
             seen: Seen::default(),
@@ -158,7 +162,7 @@ impl Scan<'_, '_> {
             plan.own_goal
                 .or_else(|| self.groups.stream_goal(plan.inode))
         });
-        let goal = goal.flatten();
+        let goal = goal.flatten().filter(|&goal| plan.zone.contains(goal));
         if let Some(goal) = goal.filter(|&goal| goal != self.first) {
             (self.first, self.offset) = (goal, 0);
         }
@@ -265,10 +269,10 @@ impl Scan<'_, '_> {
         })
     }
 
-    /// All groups in the order of their numbers, from the first of the walk and around.
+    /// All groups that may serve in the order of their numbers, from the first of the walk and around.
     pub(super) fn order(&self) -> impl Iterator<Item = GroupNumber> + use<> {
-        let (count, first) = (self.groups.count(), self.first.get());
-        (first..count).chain(0..first).map(GroupNumber)
+        let (end, first) = (self.end, self.first.get());
+        (first..end).chain(0..first).map(GroupNumber)
     }
 
     /// Looks into one group, if it looks `good` and unless it is busy.

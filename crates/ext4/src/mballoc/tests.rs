@@ -7,7 +7,7 @@ use pext4_ondisk::group_descriptor::GroupFlags;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, LogicalBlock, bitmap};
 use pext4_sync::{thread, topology};
 
-use super::{Preallocation, Purpose, Request, Run};
+use super::{Preallocation, Purpose, Request, Run, Zone};
 use crate::error::Refusal;
 use crate::groups::index::{By, orders};
 use crate::groups::testing::{Ground, Random, image, settings};
@@ -27,6 +27,7 @@ fn data(inode: u32, logical: u32, length: u32, goal: BlockNumber) -> Request {
         may_use_reserve: false,
         size,
         stream_goal: None,
+        zone: Zone::Anywhere,
     }
 }
 
@@ -287,6 +288,59 @@ fn fill(ground: &Ground, purpose: Purpose) -> Vec<Run> {
                 return runs;
             }
         }
+    }
+}
+
+/// Wherever the goal lies, and whatever was set aside for the file before.
+#[test]
+fn a_request_for_a_zone_gets_what_lies_there_and_no_more() {
+    for scaling in settings() {
+        let Some(ground) = Ground::set(GROUPS_OF_16_MIB, "96M", scaling) else {
+            return;
+        };
+        let (groups, geometry) = (&ground.groups, &ground.store.geometry);
+        let end = GroupNumber(2);
+        let goal = geometry.first_block(GroupNumber(4));
+        let mut handle = ground.handle();
+        let mut aside = None;
+        let wide = data(12, 100, 20, goal);
+        let first = groups
+            .allocate_for_file(&mut handle, &wide, &mut aside)
+            .expect("there is room");
+        assert!(aside.as_ref().is_some_and(|aside| aside.group() >= end));
+        drop(handle);
+        let mut runs = vec![first];
+        let refused = loop {
+            let mut handle = ground.handle();
+            let request = Request {
+                zone: Zone::Below(end),
+                ..data(12, 120, 8, goal)
+            };
+            match groups.allocate_for_file(&mut handle, &request, &mut aside) {
+                Ok(run) => {
+                    assert!(geometry.group_of(run.start) < Some(end), "{run:?}");
+                    runs.push(run);
+                }
+                Err(error) => break error,
+            }
+        };
+        assert!(refused.is(Refusal::NoSpace), "{refused}");
+        assert!(groups.free_blocks() > 8192);
+        let used: u32 = runs[1..].iter().map(|run| run.length).sum();
+        assert!(
+            used > 4096,
+            "the zone has two groups, and metadata in one: {used}"
+        );
+        assert!(
+            geometry
+                .groups()
+                .take(2)
+                .all(|group| groups.slot(group).free_hint() == 0)
+        );
+        if let Some(aside) = aside {
+            groups.release(&aside);
+        }
+        free_all(&ground, &runs);
     }
 }
 

@@ -34,7 +34,7 @@ impl Scan<'_, '_> {
         good: impl Fn(&Slot) -> bool,
         find_of: impl Fn(u32) -> F,
     ) -> Option<Found> {
-        let groups = self.groups;
+        let (groups, end) = (self.groups, self.end);
         if !groups.index.is_in_use() {
             return self.one_by_one(good, find_of(0));
         }
@@ -48,7 +48,7 @@ impl Scan<'_, '_> {
                 for order in orders {
                     tried.clear();
                     let untried = |tried: &[GroupNumber], number: GroupNumber| {
-                        !tried.contains(&number) && good(groups.slot(number))
+                        number.get() < end && !tried.contains(&number) && good(groups.slot(number))
                     };
                     while tried.len() < MOST_OF_A_LIST
                         && let Some(number) =
@@ -65,7 +65,7 @@ impl Scan<'_, '_> {
             }
             Design::Bitmaps(bitmaps) => {
                 let first = self.first.get();
-                for phase in [first..groups.count(), 0..first] {
+                for phase in [first..end, 0..first] {
                     for order in orders.clone() {
                         let mut rest = phase.clone();
                         while let Some(number) = bitmaps.next(by, order, rest.clone()) {
