@@ -57,6 +57,10 @@ pub enum Refusal {
     TooManyLinks,
     /// `ENOSPC`: no free block or no free inode.
     NoSpace,
+    /// `ENOSPC`: every inode is used.
+    NoInodes,
+    /// `ENOSPC`: the directory has as many names as it can.
+    DirectoryFull,
     /// `ENOSPC` too: a file's attributes fit neither into its inode nor into one block.
     AttributesFull,
     /// `EFBIG`: the file would be too large.
@@ -104,7 +108,7 @@ impl Refusal {
             Self::IsADirectory => 21,
             Self::Invalid => 22,
             Self::FileTooLarge => 27,
-            Self::NoSpace | Self::AttributesFull => 28,
+            Self::NoSpace | Self::NoInodes | Self::DirectoryFull | Self::AttributesFull => 28,
             Self::ReadOnly => 30,
             Self::TooManyLinks => 31,
             Self::Range => 34,
@@ -132,6 +136,8 @@ impl Refusal {
             Self::Invalid => "invalid argument",
             Self::FileTooLarge => "file too large",
             Self::NoSpace => "no space left on the volume",
+            Self::NoInodes => "no inode is free on the volume",
+            Self::DirectoryFull => "the directory's index has no room for more names",
             Self::AttributesFull => "no room for more extended attributes on this file",
             Self::ReadOnly => "the volume is read-only",
             Self::TooManyLinks => "too many links",

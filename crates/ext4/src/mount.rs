@@ -139,16 +139,18 @@ impl Volume {
         let Some(journal) = store.try_journal() else {
             return Ok(());
         };
+        let mut zeroed = Ok(());
         if !store.is_read_only() {
             self.end_nameless();
             journal.commit_running()?;
-            self.inodes.zero_tails()?;
+            // A file that is damaged keeps nothing else from being closed.
+            zeroed = self.inodes.zero_tails();
         }
         journal.shutdown()?;
-        if store.is_read_only() {
-            return Ok(());
+        if !store.is_read_only() {
+            self.mark_clean()?;
         }
-        self.mark_clean()
+        zeroed
     }
 
     /// Inodes without a name end now, whoever holds them.

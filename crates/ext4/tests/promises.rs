@@ -4,11 +4,13 @@
 mod images;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use images::Image;
+use pext4_block::RamDevice;
 use pext4_fs::{
-    AllocateMode, Error, FileType, InodeNumber, New, Refusal, RenameMode, SetAttributes, SetTime,
-    SetXattrMode, Time, Volume, Whiteout,
+    AllocateMode, Error, FileType, InodeNumber, MountOptions, New, Refusal, RenameMode,
+    SetAttributes, SetTime, SetXattrMode, Time, Volume, Whiteout,
 };
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
@@ -401,4 +403,29 @@ fn a_file_that_could_not_be_allocated_has_the_size_that_it_had() {
     assert_eq!(volume.attributes(file).expect("there").size, 0);
     volume.close().expect("it closes");
     image.assert_clean();
+}
+
+#[test]
+fn a_read_only_mount_knows_more_files_than_it_has_memory_for() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let name = |number: u32| format!("f{number}").into_bytes();
+    for number in 0..6000 {
+        let file = file(&volume, &name(number));
+        volume.forget(file, 1);
+    }
+    volume.close().expect("it closes");
+    let device = RamDevice::load(&image.path).expect("the image");
+    let options = MountOptions {
+        read_only: true,
+        cache_size: 4 << 20,
+        ..MountOptions::default()
+    };
+    let volume = Volume::open(Arc::new(device), options).expect("a mount");
+    for number in 0..6000 {
+        let entry = volume.lookup(InodeNumber::ROOT, &name(number));
+        volume.forget(entry.expect("it is there").inode, 1);
+    }
 }

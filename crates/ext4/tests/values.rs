@@ -266,3 +266,24 @@ fn random_changes() {
         checked(volume, &image);
     }
 }
+
+/// As many as Linux may give a file: a small journal must let them be changed, and the file end.
+#[test]
+fn a_file_of_many_large_values_ends_in_a_small_journal() {
+    let Some(image) = Image::make(&["-I", "256", "-b", "4096", "-O", "ea_inode"]) else {
+        return;
+    };
+    let volume = image.open();
+    let owner = file(&volume, b"owner");
+    for number in 0..130 {
+        let name = format!("user.{number}");
+        // Each in an inode of its own: the block has room for the names alone.
+        set(&volume, owner, name.as_bytes(), &value(number, 4090));
+    }
+    volume
+        .remove_xattr(owner, b"user.7")
+        .expect("one can be removed");
+    volume.forget(owner, 1);
+    volume.unlink(ROOT, b"owner").expect("the file can end");
+    checked(volume, &image);
+}

@@ -215,7 +215,7 @@ impl Dispatch {
     fn with_room<T>(&self, operation: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
         for _ in 0..ROOM_TRIES {
             match operation() {
-                Err(error) if error.is(Refusal::NoSpace) && self.volume.has_nameless() => {
+                Err(error) if is_full(&error) && self.volume.has_nameless() => {
                     thread::sleep(ROOM_PAUSE);
                 }
                 result => return result,
@@ -261,4 +261,9 @@ impl Dispatch {
             result => self.answer(result).map(Some),
         }
     }
+}
+
+/// Whether blocks or inodes are wanting.
+fn is_full(error: &Error) -> bool {
+    error.is(Refusal::NoSpace) || error.is(Refusal::NoInodes)
 }

@@ -12,7 +12,7 @@ use pext4_ondisk::htree::{self, IndexEntry, IndexMut};
 
 use super::blocks::{self, BlockKind, DirectoryBlocks, look};
 use super::index::{Frame, Path, read_index};
-use super::{corrupt_in, is_dot, leaf, parent};
+use super::{CHANGED, corrupt_in, is_dot, leaf, parent};
 use crate::error::{Refusal, Result};
 
 const ROOT: LogicalBlock = LogicalBlock(0);
@@ -77,6 +77,8 @@ pub(super) fn index_and_insert<B: DirectoryBlocks>(
     let halves = Halves::of(entries, &hasher)
         .ok_or_else(|| corrupt_in(blocks, ROOT, "is full without names"))?;
     blocks.reserve(2)?;
+    // Once it is changed it stays in memory: read anew half way, it would be judged as the root that it becomes.
+    blocks.edit(ROOT, BlockKind::Leaf, |_| ())?;
     let left = blocks.append(BlockKind::Leaf)?;
     let right = blocks.append(BlockKind::Leaf)?;
     leaf::write(blocks, left, &halves.left)?;
@@ -131,11 +133,11 @@ fn make_room<B: DirectoryBlocks>(blocks: &mut B, path: &mut Path) -> Result<()> 
     let settings = blocks.settings();
     let deepens = full == path.frames.len();
     if deepens && path.frames.len() > usize::from(settings.most_levels()) {
-        return Err(Refusal::NoSpace.into());
+        return Err(Refusal::DirectoryFull.into());
     }
     let added = u32::try_from(full + 1).expect("a path is short");
     if blocks.count() > settings.most_blocks().saturating_sub(added) {
-        return Err(Refusal::NoSpace.into());
+        return Err(Refusal::DirectoryFull.into());
     }
     blocks.reserve(added)?;
     let mut level = path.frames.len() - full;
@@ -164,10 +166,13 @@ fn insert_child<B: DirectoryBlocks>(
         } else {
             IndexMut::node(bytes, has_tail)?
         };
-        Ok(index.insert(position, hash, child))
+        Ok(position <= index.as_index().count() && index.insert(position, hash, child))
     })?;
-    assert!(inserted, "room was made before");
-    Ok(())
+    // Room was made before: only where two places of the image are one block can it have gone.
+    match inserted {
+        true => Ok(()),
+        false => Err(corrupt_in(blocks, block, CHANGED)),
+    }
 }
 
 /// Moves the root's entries into a new node, the root's only child. A node has room for three
@@ -197,10 +202,17 @@ fn split_node<B: DirectoryBlocks>(blocks: &mut B, path: &mut Path, level: usize)
     blocks.edit(right, BlockKind::Index, |bytes| {
         htree::write_node(bytes, has_tail, upper)
     })?;
-    blocks::change(blocks, full, BlockKind::Index, |bytes| {
-        IndexMut::node(bytes, has_tail)?.truncate(half);
-        Ok(())
+    let has_half = blocks::change(blocks, full, BlockKind::Index, |bytes| {
+        let mut node = IndexMut::node(bytes, has_tail)?;
+        let has_half = (1..=node.as_index().count()).contains(&half);
+        if has_half {
+            node.truncate(half);
+        }
+        Ok(has_half)
     })?;
+    if !has_half {
+        return Err(corrupt_in(blocks, full, CHANGED));
+    }
     let above = path.frames[level - 1];
     insert_child(
         blocks,

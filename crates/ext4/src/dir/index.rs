@@ -15,7 +15,7 @@ use pext4_ondisk::htree::{Index, RootInfo};
 use pext4_ondisk::{Corrupt, LogicalBlock};
 
 use super::blocks::{self, BlockKind, DirectoryBlocks, DirectorySettings, look};
-use super::{Found, corrupt_in, leaf};
+use super::{CHANGED, Found, corrupt_in, leaf};
 use crate::error::Result;
 
 /// Root and levels below it.
@@ -112,7 +112,7 @@ impl Path {
         let has_tail = blocks.settings().format.has_tail;
         let step = look(blocks, node, BlockKind::Index, |bytes| {
             let index = Index::node(bytes, has_tail)?;
-            Ok(step_at(&index, node, choose(&index)))
+            step_at(&index, node, choose(&index))
         })?;
         self.frames.push(step.frame);
         self.leaf = step.child;
@@ -183,11 +183,7 @@ impl Path {
         } = self.frames[level];
         let has_tail = blocks.settings().format.has_tail;
         let step = look(blocks, block, BlockKind::Index, |bytes| {
-            Ok(step_at(
-                &read_index(bytes, block, has_tail)?,
-                block,
-                position + 1,
-            ))
+            step_at(&read_index(bytes, block, has_tail)?, block, position + 1)
         })?;
         self.frames.truncate(level);
         self.frames.push(step.frame);
@@ -269,7 +265,7 @@ fn read_head(bytes: &[u8], settings: &DirectorySettings, seek: Seek<'_>) -> Deco
         Seek::Hash(hash) => hash,
     };
     let index = Index::root(bytes, settings.format.has_tail)?;
-    let step = step_at(&index, ROOT, index.search(hash));
+    let step = step_at(&index, ROOT, index.search(hash))?;
     Ok(Some(Head {
         hasher,
         levels: info.indirect_levels,
@@ -287,10 +283,16 @@ pub(super) fn read_index(bytes: &[u8], block: LogicalBlock, has_tail: bool) -> D
     }
 }
 
-/// A step through the entry at `position`; the block must still have one there.
-fn step_at(index: &Index<'_>, block: LogicalBlock, position: usize) -> Step {
+/// A step through the entry at `position`.
+///
+/// # Errors
+/// `Corrupt` if the block has none there: it had, so another place of the image is the same block.
+fn step_at(index: &Index<'_>, block: LogicalBlock, position: usize) -> Decoded<Step> {
     let behind = position + 1;
-    Step {
+    if position >= index.count() {
+        return Err(Corrupt::new("directory", CHANGED));
+    }
+    Ok(Step {
         frame: Frame {
             block,
             position,
@@ -299,5 +301,5 @@ fn step_at(index: &Index<'_>, block: LogicalBlock, position: usize) -> Step {
             next: (behind < index.count()).then(|| index.entry(behind).hash),
         },
         child: index.entry(position).block,
-    }
+    })
 }

@@ -1,10 +1,10 @@
 //! One leaf of a directory: the codec's operations on a block of [`DirectoryBlocks`].
 
-use pext4_ondisk::directory::{self, Entry, Format};
+use pext4_ondisk::directory::{self, Entry, Format, Inserted};
 use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
 
 use super::blocks::{self, BlockKind, DirectoryBlocks, look};
-use super::{Found, kind_of};
+use super::{CHANGED, Found, corrupt_in, kind_of};
 use crate::error::Result;
 
 type Decoded<T> = std::result::Result<T, Corrupt>;
@@ -128,10 +128,15 @@ pub(super) fn insert_into<B: DirectoryBlocks>(
 ) -> Result<()> {
     let format = blocks.format();
     match room {
-        Room::Gap => blocks::change(blocks, block, BlockKind::Leaf, |bytes| {
-            directory::insert(bytes, format, new)
-        })
-        .map(|_| ()),
+        Room::Gap => {
+            let inserted = blocks::change(blocks, block, BlockKind::Leaf, |bytes| {
+                directory::insert(bytes, format, new)
+            })?;
+            match inserted {
+                Inserted::Full => Err(corrupt_in(blocks, block, CHANGED)),
+                Inserted::At(_) => Ok(()),
+            }
+        }
         Room::Pieces => {
             let content = copy(blocks, block)?;
             let mut entries = unpack(blocks, block, &content)?;
@@ -183,15 +188,18 @@ pub(super) fn unpack<'a, B: DirectoryBlocks>(
         .map_err(|corrupt| blocks::place(blocks.inode(), block, corrupt))
 }
 
-/// Writes a leaf that holds these entries, which fit, and no others.
+/// Writes a leaf that holds these entries and no others. They fit, unless the image has one block at two places.
 pub(super) fn write<B: DirectoryBlocks>(
     blocks: &mut B,
     block: LogicalBlock,
     entries: &[Entry<'_>],
 ) -> Result<()> {
     let format = blocks.format();
-    blocks.edit(block, BlockKind::Leaf, |bytes| {
-        let fits = directory::write_leaf(bytes, format, entries.iter().copied());
-        assert!(fits, "callers divide what does not fit in one leaf");
-    })
+    let fits = blocks.edit(block, BlockKind::Leaf, |bytes| {
+        directory::write_leaf(bytes, format, entries.iter().copied())
+    })?;
+    match fits {
+        true => Ok(()),
+        false => Err(corrupt_in(blocks, block, CHANGED)),
+    }
 }

@@ -106,7 +106,7 @@ pub fn parent<B: DirectoryBlocks>(blocks: &B) -> Result<InodeNumber> {
 ///
 /// # Errors
 ///
-/// `Refused(NoSpace)` when the volume or the index is full, `Refused(NameTooLong)` or
+/// `Refused(NoSpace | DirectoryFull)` when the volume or the index is full, `Refused(NameTooLong)` or
 /// `Refused(Invalid)` for names that no entry can hold, `Unsupported` where the index is of an
 /// unknown kind, `Corrupt`, and those of the blocks. After a refusal the directory is unchanged.
 pub fn insert<B: DirectoryBlocks>(
@@ -243,6 +243,9 @@ fn check_name(name: &[u8]) -> Result<()> {
     }
     Ok(())
 }
+
+/// The problem of a block that changed while its directory was locked.
+const CHANGED: &str = "is not what it was a moment ago: another place has the same block";
 
 /// `problem` in a block of this directory, as an error.
 fn corrupt_in<B: DirectoryBlocks>(blocks: &B, block: LogicalBlock, problem: &'static str) -> Error {

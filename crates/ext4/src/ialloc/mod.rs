@@ -28,7 +28,7 @@ impl Groups {
     ///
     /// # Errors
     ///
-    /// `Refused(NoSpace)` if every inode is used.
+    /// `Refused(NoInodes)` if every inode is used.
     pub fn allocate_inode(
         &self,
         handle: &mut Handle<'_>,
@@ -44,7 +44,7 @@ impl Groups {
             self.claim_around(handle, (home, start), is_directory)
         });
         self.report();
-        found.ok_or_else(|| Refusal::NoSpace.into())
+        found.ok_or_else(|| Refusal::NoInodes.into())
     }
 
     /// Tries the groups from `start` on, for a directory in `home`.

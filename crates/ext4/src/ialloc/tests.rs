@@ -86,7 +86,7 @@ fn give_every_inode(ground: &Ground) {
             Err(error) => break error,
         }
     };
-    assert!(refused.is(Refusal::NoSpace), "{refused}");
+    assert!(refused.is(Refusal::NoInodes), "{refused}");
     assert_eq!((seen.len() as u64, ground.groups.free_inodes()), (free, 0));
     ground.commit();
     for on_disk in ground.on_disk() {

@@ -111,6 +111,14 @@ pub(crate) fn root_runs(root: &Root) -> Option<u32> {
     Some(runs)
 }
 
+/// The blocks that the inode itself points to.
+pub(crate) fn direct_blocks(root: &Root) -> impl Iterator<Item = BlockNumber> + use<'_> {
+    let pointers = (0..DIRECT).map(|slot| entry(root, slot));
+    pointers
+        .filter(|&pointer| pointer != 0)
+        .map(|pointer| BlockNumber(u64::from(pointer)))
+}
+
 /// How many blocks from `logical` on have their pointers beside each other: a run that is mapped at
 /// once is no longer. None past what the map reaches.
 pub(crate) fn room(logical: LogicalBlock, block_size: u32) -> Option<u32> {
@@ -178,7 +186,8 @@ fn depth(level: usize) -> u16 {
 }
 
 fn hole(logical: LogicalBlock, length: u64) -> Mapping {
-    let most = extent::LOGICAL_END - u64::from(logical.get());
+    // Never nothing: a size may reach one block further than a map.
+    let most = (1 << 32) - u64::from(logical.get());
     let length = u32::try_from(length.min(most)).unwrap_or(u32::MAX);
     Mapping::Hole { logical, length }
 }

@@ -268,6 +268,33 @@ impl Inodes {
         Ok(SlotPlace { block, offset })
     }
 
+    /// Refuses a number that a damaged bitmap has given out: a reserved one, or that of an inode in use. It stays
+    /// claimed, and its group gives out no more.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt`.
+    pub fn check_unborn(&self, number: InodeNumber) -> Result<()> {
+        let geometry = &self.store.geometry;
+        let is_reserved = number < geometry.first_inode || self.store.is_system_inode(number);
+        let is_in_use = || {
+            self.table
+                .get(&number)
+                .is_some_and(|earlier| !earlier.is_dead())
+        };
+        if !is_reserved && !is_in_use() {
+            return Ok(());
+        }
+        if let Some((group, index)) = geometry.inode_group(number) {
+            self.groups.condemn_inodes(group, index);
+        }
+        Err(
+            Corrupt::new("inode bitmap", "an inode in use is marked free")
+                .in_inode(number)
+                .into(),
+        )
+    }
+
     /// Puts a newly claimed inode into the table; what an earlier life of the number owes goes to
     /// its transaction first.
     ///
@@ -319,8 +346,10 @@ impl Inodes {
         self.resident.add(-gone);
         let left = self.table.shard_len(shard);
         if left >= MOST_SHARES * self.shard_share {
-            // Most of them wait for their transaction, which is to end then.
-            self.store.journal().request_commit();
+            // Most of them wait for their transaction, which is to end then; where nothing is written there is none.
+            if let Some(journal) = self.store.try_journal() {
+                journal.request_commit();
+            }
         }
         // Walking costs a few looks for each that comes, however many are in use.
         let next = self.shard_share.max(left + left / 4 + 1);

@@ -4,7 +4,8 @@
 //! otherwise a power cut could leave the old size over zeroes. Whoever makes the file grow sees to
 //! it first ([`Inodes::zero_tail`]). Linux does not: it believes that the bytes behind the end are
 //! zero on disk. So every file that was cut is listed here, once, and `sync` and the end of a mount
-//! make what is listed zero.
+//! make what is listed zero. A number that begins many lives may come to be listed as often; a list
+//! that has grown forgets those.
 //!
 //! Locking: the lists are by shard, of class `Leaf`; files are worked on with none of them held.
 
@@ -16,28 +17,56 @@ use crate::error::{Refusal, Result};
 use crate::inode::table::Inodes;
 use crate::types::FileType;
 
+/// How long a list may be before it is looked through.
+const LEAST_LOOKED_THROUGH: usize = 1024;
+
 /// Inodes whose last block holds old bytes.
 pub struct Tails {
-    listed: Sharded<Mutex<Vec<InodeNumber>>>,
+    listed: Sharded<Mutex<List>>,
+}
+
+/// Those of one shard.
+struct List {
+    numbers: Vec<InodeNumber>,
+    /// The length at which it is looked through.
+    limit: usize,
+}
+
+impl List {
+    fn new() -> Self {
+        Self {
+            numbers: Vec::new(),
+            limit: LEAST_LOOKED_THROUGH,
+        }
+    }
+
+    fn add(&mut self, number: InodeNumber) {
+        self.numbers.push(number);
+        if self.numbers.len() >= self.limit {
+            self.numbers.sort_unstable();
+            self.numbers.dedup();
+            self.limit = (2 * self.numbers.len()).max(LEAST_LOOKED_THROUGH);
+        }
+    }
 }
 
 impl Tails {
     /// None yet.
     pub(crate) fn new() -> Self {
         Self {
-            listed: Sharded::new(|_| Mutex::new(Class::Leaf, Vec::new())),
+            listed: Sharded::new(|_| Mutex::new(Class::Leaf, List::new())),
         }
     }
 
     /// Lists an inode; the caller marks it, so that it is listed once.
     pub(crate) fn list(&self, inode: InodeNumber) {
-        self.listed.local().lock().push(inode);
+        self.listed.local().lock().add(inode);
     }
 
     fn take(&self) -> Vec<InodeNumber> {
         let lists = self.listed.iter();
         lists
-            .flat_map(|list| std::mem::take(&mut *list.lock()))
+            .flat_map(|list| std::mem::replace(&mut *list.lock(), List::new()).numbers)
             .collect()
     }
 }
@@ -48,20 +77,112 @@ impl Inodes {
     ///
     /// # Errors
     ///
-    /// `Corrupt` or `Io`; files that were not reached stay as they are.
+    /// `Corrupt` or `Io`, the first; the files that it was about stay listed.
     pub fn zero_tails(&self) -> Result<()> {
+        let mut outcome = Ok(());
         for number in self.tails.take() {
-            let inode = match self.get(number) {
-                Err(error) if error.is(Refusal::Stale) => continue,
-                inode => inode?,
-            };
-            let _lock = inode.lock.write_keyed(u64::from(number.get()));
-            inode.note(|state| state.tail_is_listed = false);
-            // The number may have begun another life since; any file's tail may be made zero.
-            if !inode.is_dead() && inode.file_type() == FileType::Regular {
-                self.zero_tail(&inode)?;
+            let zeroed = self.zero_listed_tail(number);
+            if zeroed.is_err() {
+                self.tails.list(number);
             }
+            outcome = outcome.and(zeroed);
         }
+        outcome
+    }
+
+    fn zero_listed_tail(&self, number: InodeNumber) -> Result<()> {
+        let inode = match self.get(number) {
+            Err(error) if error.is(Refusal::Stale) => return Ok(()),
+            inode => inode?,
+        };
+        let _lock = inode.lock.write_keyed(u64::from(number.get()));
+        // The number may have begun another life since; any file's tail may be made zero.
+        if !inode.is_dead() && inode.file_type() == FileType::Regular {
+            self.zero_tail(&inode)?;
+        }
+        inode.note(|state| state.tail_is_listed = false);
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::process::Command;
+    use std::sync::Arc;
+
+    use pext4_block::{Device, RamDevice};
+
+    use super::{InodeNumber, LEAST_LOOKED_THROUGH, List};
+    use crate::{Error, MountOptions, New, SetAttributes, Volume};
+
+    #[test]
+    fn a_list_forgets_numbers_that_are_listed_again() {
+        let mut list = List::new();
+        for round in 0..100_000 {
+            list.add(InodeNumber(11 + round % 7));
+        }
+        assert!(list.numbers.len() <= LEAST_LOOKED_THROUGH);
+        list.numbers.sort_unstable();
+        list.numbers.dedup();
+        assert_eq!(list.numbers.len(), 7);
+    }
+
+    #[test]
+    fn a_damaged_file_keeps_no_other_from_its_end_nor_the_volume() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("image");
+        let mut mke2fs = Command::new("mke2fs");
+        let mke2fs = mke2fs
+            .args(["-q", "-F", "-t", "ext4"])
+            .arg(&path)
+            .arg("16M");
+        if !mke2fs.output().is_ok_and(|made| made.status.success()) {
+            eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
+            return;
+        }
+        let device = Arc::new(RamDevice::load(&path).expect("the image"));
+        let volume = Volume::open(
+            Arc::clone(&device) as Arc<dyn Device>,
+            MountOptions::default(),
+        );
+        let volume = volume.expect("a mount");
+        let cut = SetAttributes {
+            size: Some(5),
+            ..SetAttributes::default()
+        };
+        let numbers = [b"damaged", b"sound--"].map(|name| {
+            let made = volume.create(InodeNumber::ROOT, name, &New::default());
+            let number = made.expect("a file").inode;
+            assert_eq!(
+                volume.write(number, 0, &[0xA5; 4096]).expect("written"),
+                4096
+            );
+            number
+        });
+        volume.sync().expect("durable");
+        for number in numbers {
+            volume.set_attributes(number, &cut).expect("cut");
+        }
+        let journal = volume.inodes.store.journal();
+        journal.commit_running().expect("durable");
+        let damaged = volume.inodes.get(numbers[0]).expect("it is held");
+        damaged.note(|state| state.slot.block = [7; 60]);
+        drop(damaged);
+        let error = volume.close().expect_err("it cannot be read");
+        assert!(matches!(error, Error::Corrupt(_)), "{error}");
+
+        let mut left = 0;
+        let mut block = vec![0; 1024];
+        for at in (0..device.size()).step_by(block.len()) {
+            device.read_at(at, &mut block).expect("a ram device works");
+            left += u32::from(block[5..] == [0xA5; 1019] && block[..5] == [0xA5; 5]);
+        }
+        // Blocks have 1 KiB here: three were cut off whole and are not written, one is not zero.
+        let mut superblock = [0; 1024];
+        device
+            .read_at(1024, &mut superblock)
+            .expect("a ram device works");
+        assert_eq!(superblock[58] & 1, 1, "it was closed cleanly");
+        assert_eq!(left, 2 * 3 + 1, "the sound file's end is zero");
     }
 }

@@ -10,13 +10,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pext4_jbd2::Handle;
-use pext4_ondisk::{Corrupt, extent};
+use pext4_ondisk::{BlockNumber, Corrupt, extent};
 
 use crate::error::{Refusal, Result};
 use crate::groups::CREDITS_PER_GROUP;
 use crate::inode::data::SLOT_CREDITS;
 use crate::inode::indirect;
-use crate::inode::mapping::MOST_FORGOTTEN;
+use crate::inode::mapping::{MOST_FORGOTTEN, placed};
 use crate::inode::table::Inodes;
 use crate::inode::{Inode, Reach, present};
 use crate::statistics::Event;
@@ -238,6 +238,10 @@ impl Inodes {
     }
 
     /// Whether [`Inodes::free_all_blocks`] will do: the map fits the inode itself, and one step.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` if the map leads where no file's blocks are.
     pub(crate) fn is_freed_in_one_step(&self, inode: &Inode) -> Result<bool> {
         if !self.has_block_map(inode) {
             return Ok(true);
@@ -245,21 +249,35 @@ impl Inodes {
         let (extents, root) = inode.state(|state| (state.slot.has_extents(), state.slot.block));
         if !extents {
             let runs = indirect::root_runs(&root);
+            for pointer in indirect::direct_blocks(&root) {
+                self.check_mapped(pointer)
+                    .map_err(|error| placed(error, inode))?;
+            }
             return Ok(runs.is_some_and(|runs| runs <= self.step_entries(inode)));
         }
-        let is_short = || -> std::result::Result<bool, Corrupt> {
+        let is_short = || -> Result<bool> {
             let node = extent::Node::parse(&root)?;
             // The leaf costs an entry as well.
             if node.depth() > 0 || node.len() >= self.step_entries(inode) as usize {
                 return Ok(false);
             }
             let bounds = self.store.bounds();
-            let lengths =
-                (0..node.len()).map(|slot| Ok(u64::from(node.extent(slot, &bounds)?.length)));
-            let blocks = lengths.sum::<std::result::Result<u64, Corrupt>>()?;
+            let mut blocks = 0;
+            for slot in 0..node.len() {
+                let extent = node.extent(slot, &bounds)?;
+                blocks += u64::from(extent.length);
+                self.check_not_metadata(extent.start, extent.length)?;
+            }
             Ok(inode.file_type() == FileType::Regular || blocks <= u64::from(MOST_FORGOTTEN))
         };
-        Ok(is_short().map_err(|corrupt| corrupt.in_inode(inode.number()))?)
+        is_short().map_err(|error| placed(error, inode))
+    }
+
+    fn check_mapped(&self, block: BlockNumber) -> Result<()> {
+        if !self.store.bounds().contain(block, 1) {
+            return Err(Corrupt::new("block map", "points outside the file system").into());
+        }
+        self.check_not_metadata(block, 1)
     }
 
     /// Frees all blocks of an inode within one handle.

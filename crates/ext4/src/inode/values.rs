@@ -117,6 +117,18 @@ impl Inodes {
     /// value that no system call can hand out, `Io`.
     pub(crate) fn read_value(&self, number: InodeNumber, size: u32) -> Result<(Vec<u8>, u32)> {
         let inode = self.value_inode(number)?;
+        self.read_value_of(&inode, size)
+    }
+
+    /// As [`Inodes::read_value`], and the inode, which is this very one as long as it is kept.
+    pub(crate) fn value_of(&self, number: InodeNumber, size: u32) -> Result<(Vec<u8>, Arc<Inode>)> {
+        let inode = self.value_inode(number)?.into_own();
+        let (value, _) = self.read_value_of(&inode, size)?;
+        Ok((value, inode))
+    }
+
+    fn read_value_of(&self, inode: &Arc<Inode>, size: u32) -> Result<(Vec<u8>, u32)> {
+        let number = inode.number();
         let length = usize::try_from(size).unwrap_or(usize::MAX);
         if length > MAX_VALUE {
             return Err(Refusal::TooBig.into());
@@ -126,7 +138,7 @@ impl Inodes {
             return Err(Corrupt::new(STRUCTURE, problem).in_inode(number).into());
         }
         let mut value = vec![0; length];
-        self.read_data(&inode, 0, &mut value)?;
+        self.read_data(inode, 0, &mut value)?;
         let stored = inode.state(|state| state.slot.value_hash());
         let made = xattr::value_hash(self.store.geometry.value_seed, &value);
         if stored != made {
@@ -165,15 +177,21 @@ impl Inodes {
     /// `Corrupt`, `Io`.
     pub(crate) fn take_value(&self, handle: &mut Handle<'_>, number: InodeNumber) -> Result<bool> {
         let inode = self.value_inode(number)?;
-        Ok(inode.edit(handle, Reach::Attributes, |state| {
+        Ok(self.take_value_of(handle, &inode))
+    }
+
+    /// As [`Inodes::take_value`], of an inode that held a value when it was found, and may have ended since.
+    pub(crate) fn take_value_of(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> bool {
+        inode.edit(handle, Reach::Attributes, |state| {
+            let is_dead = state.dead;
             let slot = &mut state.slot;
             let more = slot.value_references().checked_add(1);
-            let more = more.filter(|_| slot.links > 0);
+            let more = more.filter(|_| !is_dead && slot.links > 0);
             more.is_some_and(|count| {
                 slot.set_value_references(count);
                 true
             })
-        }))
+        })
     }
 
     /// Counts one reference less. The last makes the inode an orphan, to be reaped later.

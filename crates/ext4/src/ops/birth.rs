@@ -88,6 +88,7 @@ impl Volume {
             self.inodes
                 .groups
                 .allocate_inode(handle, directory.number(), is_directory, is_top)?;
+        self.inodes.check_unborn(number)?;
         let slot = self.first_slot(directory, birth, number);
         let born = self.inodes.bear(handle, number, slot, birth.kind);
         let inode = match born {

@@ -149,6 +149,10 @@ impl Volume {
             return Err(Refusal::Exists.into());
         }
         if birth.kind == FileType::Directory {
+            // Others make directories in other leaves, and where links are limited they are to be counted one by one.
+            if part == Part::Leaf && !self.many_subdirectories {
+                return Err(Refusal::Busy.into());
+            }
             self.check_room_for_subdirectory(directory)?;
         }
         let credits = located.entering_credits() + birth_credits(birth.kind) + birth.list_credits();
@@ -339,7 +343,7 @@ impl Volume {
                 let unlinked = self.unlink_located(&directory, name, &located, found.inode);
                 located.unless_changed(unlinked)
             })?;
-            unlinked.map_or(Ok(()), |inode| self.reap_if_due(&inode))
+            unlinked.map_or(Ok(()), |inode| self.reap_unnamed(&inode))
         })
     }
 
@@ -444,5 +448,49 @@ impl Volume {
             self.inodes.add_orphan(handle, inode)?;
         }
         Ok(true)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::process::Command;
+    use std::sync::Arc;
+
+    use pext4_block::RamDevice;
+
+    use super::{Birth, FileType, InodeNumber, New, Part, Refusal, Volume};
+    use crate::MountOptions;
+
+    /// Two that look at the count at once would both find room for one.
+    #[test]
+    fn where_links_are_limited_directories_are_made_one_by_one() {
+        for (features, is_limited) in [("^dir_nlink", true), ("dir_nlink", false)] {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let path = folder.path().join("image");
+            let mut mke2fs = Command::new("mke2fs");
+            let mke2fs = mke2fs.args(["-q", "-F", "-t", "ext4", "-O", features]);
+            let made = mke2fs.arg(&path).arg("16M").output();
+            if !made.is_ok_and(|made| made.status.success()) {
+                eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
+                return;
+            }
+            let device = Arc::new(RamDevice::load(&path).expect("the image"));
+            let volume = Volume::open(device, MountOptions::default()).expect("a mount");
+            for number in 0..200 {
+                let name = format!("a-name-of-some-length-{number}");
+                let made = volume.create(InodeNumber::ROOT, name.as_bytes(), &New::default());
+                made.expect("a file, and so an index");
+            }
+            let directory = volume.directory(InodeNumber::ROOT).expect("the root");
+            let new = New::default();
+            let birth = Birth::new(FileType::Directory, &new);
+            let in_leaf = volume.make_in(&directory, b"d", &birth, Part::Leaf);
+            match is_limited {
+                true => assert!(in_leaf.expect_err("not beside others").is(Refusal::Busy)),
+                false => drop(in_leaf.expect("beside others")),
+            }
+            let made = volume.make_directory(InodeNumber::ROOT, b"e", &new);
+            made.expect("in one way or the other");
+        }
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use pext4_jbd2::Handle;
 
 use super::{ENTRY_CREDITS, INODE_CREDITS, lock_key};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::inode::{Inode, Reach};
 use crate::store::now;
 use crate::types::{FileType, InodeNumber};
@@ -66,10 +66,11 @@ impl Volume {
     }
 
     /// Ends an inode within the handle that took its last name, if nobody holds it and one step
-    /// frees all it has.
+    /// frees all it has. One that is damaged stays an orphan: its name goes all the same.
     pub(super) fn reap_at_once(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<bool> {
         if inode.is_directory()
-            || !self.inodes.is_freed_in_one_step(inode)?
+            || !self.inodes.is_freed_in_one_step(inode).unwrap_or(false)
+            || !xattr::can_end(&self.inodes, inode)
             || !inode.claim_reaping(&self.inodes.holds)
         {
             return Ok(false);
@@ -84,6 +85,19 @@ impl Volume {
     pub(crate) fn reap_if_due(&self, inode: &Arc<Inode>) -> Result<()> {
         self.reap_one(inode)?;
         self.reap_values()
+    }
+
+    /// As [`Volume::reap_if_due`], for who took the last name: that one is gone, whatever the image is found to be
+    /// when the rest is to go, which the volume's policy is told of.
+    pub(super) fn reap_unnamed(&self, inode: &Arc<Inode>) -> Result<()> {
+        match self.reap_if_due(inode) {
+            Err(error @ Error::Corrupt(_)) => {
+                self.inodes.store.judge(error);
+                self.inodes.store.commit_noted();
+                Ok(())
+            }
+            result => result,
+        }
     }
 
     /// Ends inodes that held values of attributes which are gone. No lock is held.

@@ -10,33 +10,56 @@ use std::sync::Arc;
 use pext4_ondisk::xattr as codec;
 
 use super::INODE_CREDITS;
+use super::attributes::set_permissions;
 use super::birth::Birth;
 use crate::error::{Refusal, Result};
 use crate::inode::{Inode, Reach, values};
-use crate::types::{FileType, InodeNumber, New, SetXattrMode};
+use crate::types::{FileType, New, SetXattrMode};
 use crate::volume::Volume;
 use crate::xattr;
 
+/// The inode that an attribute gets its value from.
+#[derive(Clone, Copy)]
+enum Giver<'a> {
+    /// A nameless file with that content, nobody else's.
+    Fresh(&'a Arc<Inode>),
+    /// One that holds the value for others.
+    Shared(&'a Arc<Inode>),
+}
+
 impl Volume {
-    /// Sets an attribute to a value in an inode of its own. The caller holds the lock of `owner`, and
-    /// reaps what is left behind when it does not any more.
+    /// Sets an attribute to a value in an inode of its own, and with it the permissions, if there are any. The caller
+    /// holds the lock of `owner`, and reaps what is left behind when it does not any more.
     pub(super) fn set_large_xattr(
         &self,
         owner: &Arc<Inode>,
         name: &[u8],
         value: &[u8],
         mode: SetXattrMode,
+        permissions: Option<u16>,
     ) -> Result<()> {
         let inodes = &self.inodes;
         let hash = codec::value_hash(inodes.store.geometry.value_seed, value);
-        if let Some(number) = self.find_value(hash, value)
-            && self.enter_value(owner, name, (number, None), (value, hash), mode)?
+        if let Some(found) = self.find_value(hash, value)
+            && self.enter_value(
+                owner,
+                name,
+                Giver::Shared(&found),
+                (value, hash),
+                (mode, permissions),
+            )?
         {
             return Ok(());
         }
         let fresh = self.make_value(owner, value)?;
         let number = fresh.number();
-        let entered = self.enter_value(owner, name, (number, Some(&fresh)), (value, hash), mode);
+        let entered = self.enter_value(
+            owner,
+            name,
+            Giver::Fresh(&fresh),
+            (value, hash),
+            (mode, permissions),
+        );
         inodes.release(number, 1);
         match &entered {
             Ok(_) => inodes.values.remember(hash, number),
@@ -45,13 +68,13 @@ impl Volume {
         entered.map(|_| ())
     }
 
-    /// Where this very value lies, if the volume remembers.
-    fn find_value(&self, hash: u32, value: &[u8]) -> Option<InodeNumber> {
+    /// The inode with this very value, if the volume remembers. It may end before a reference is taken.
+    fn find_value(&self, hash: u32, value: &[u8]) -> Option<Arc<Inode>> {
         let number = self.inodes.values.recall(hash)?;
         let size = u32::try_from(value.len()).ok()?;
         // What became something else in the meantime is no value to share.
-        let (found, _) = self.inodes.read_value(number, size).ok()?;
-        (found == value).then_some(number)
+        let (found, inode) = self.inodes.value_of(number, size).ok()?;
+        (found == value).then_some(inode)
     }
 
     /// A nameless file with this content, held once.
@@ -91,32 +114,89 @@ impl Volume {
         Ok(())
     }
 
-    /// Enters the attribute. False if the inode of the value, which is not `fresh`, has ended.
+    /// Enters the attribute. False if the inode that shares its value has ended.
     fn enter_value(
         &self,
         owner: &Arc<Inode>,
         name: &[u8],
-        (number, fresh): (InodeNumber, Option<&Arc<Inode>>),
+        giver: Giver<'_>,
         (value, hash): (&[u8], u32),
-        mode: SetXattrMode,
+        (mode, permissions): (SetXattrMode, Option<u16>),
     ) -> Result<bool> {
         let inodes = &self.inodes;
         let credits = xattr::change_credits(inodes, owner)? + 2 * values::CREDITS;
         let mut handle = inodes.store.start(credits)?;
         let before = handle.changes();
         // This reference is the operation's own: it keeps the value until the entry counts itself.
-        match fresh {
-            Some(fresh) => inodes.begin_value(&mut handle, fresh, hash)?,
-            None if inodes.take_value(&mut handle, number)? => {}
-            None => return Ok(false),
-        }
+        let number = match giver {
+            Giver::Fresh(fresh) => {
+                inodes.begin_value(&mut handle, fresh, hash)?;
+                fresh.number()
+            }
+            // The start may have waited for a commit, and its last owner have let go meanwhile.
+            Giver::Shared(found) if inodes.take_value_of(&mut handle, found) => found.number(),
+            Giver::Shared(_) => return Ok(false),
+        };
         let place = xattr::ValuePlace {
             number,
             size: u32::try_from(value.len()).map_err(|_| Refusal::TooBig)?,
             hash,
         };
         let set = xattr::set_elsewhere(inodes, &mut handle, owner, name, place, mode);
+        if set.is_ok() {
+            set_permissions(&mut handle, owner, permissions);
+        }
         let given = inodes.give_value(&mut handle, number);
         self.settle(&handle, before, set.and(given)).map(|()| true)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::process::Command;
+    use std::sync::Arc;
+
+    use pext4_block::RamDevice;
+
+    use super::Giver;
+    use crate::{InodeNumber, MountOptions, New, SetXattrMode, Volume};
+
+    /// The last owner of a value lets go of it when another one has found it and waits for its handle.
+    #[test]
+    fn a_value_that_ends_before_it_is_shared_is_made_again() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("image");
+        let mut mke2fs = Command::new("mke2fs");
+        let mke2fs = mke2fs.args(["-q", "-F", "-t", "ext4", "-O", "ea_inode"]);
+        let made = mke2fs.arg(&path).arg("16M").output();
+        if !made.is_ok_and(|made| made.status.success()) {
+            eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
+            return;
+        }
+        let device = Arc::new(RamDevice::load(&path).expect("the image"));
+        let volume = Volume::open(device, MountOptions::default()).expect("a mount");
+        let [first, second] = [b"first-", b"second"].map(|name| {
+            let made = volume.create(InodeNumber::ROOT, name, &New::default());
+            made.expect("a file").inode
+        });
+        let (name, any) = (b"user.name", SetXattrMode::Any);
+        let value = [b'v'; 5000];
+        volume.set_xattr(first, name, &value, any).expect("room");
+        let seed = volume.inodes.store.geometry.value_seed;
+        let hash = pext4_ondisk::xattr::value_hash(seed, &value);
+        let found = volume.find_value(hash, &value).expect("it is remembered");
+        let owner = volume.inodes.get(second).expect("held");
+        let enter = || {
+            let giver = Giver::Shared(&found);
+            volume.enter_value(&owner, name, giver, (&value, hash), (any, None))
+        };
+        volume.remove_xattr(first, name).expect("it was set");
+        assert!(!enter().expect("no damage"), "it has ended");
+        let other = [b'w'; 5000];
+        volume.set_xattr(first, name, &other, any).expect("room");
+        assert!(!enter().expect("no damage"), "the number is another's now");
+        volume.set_xattr(second, name, &value, any).expect("room");
+        assert_eq!(volume.xattr(second, name).expect("set"), value);
+        assert_eq!(volume.xattr(first, name).expect("set"), other);
     }
 }

@@ -161,11 +161,7 @@ impl Volume {
         // Blocks on the account of a short link make e2fsck 1.47 take its target for a map.
         let may_lie_elsewhere = inode.file_type() != FileType::Symlink;
         if is_full(&result) && may_lie_elsewhere && self.inodes.has_values() {
-            result = self.set_large_xattr(inode, name, value, mode);
-            if result.is_ok() && permissions.is_some() {
-                let mut handle = self.inodes.store.start(super::INODE_CREDITS)?;
-                super::attributes::set_permissions(&mut handle, inode, permissions);
-            }
+            result = self.set_large_xattr(inode, name, value, mode, permissions);
         }
         result
     }

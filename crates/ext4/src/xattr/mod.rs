@@ -201,7 +201,10 @@ pub fn remove(
 pub fn change_credits(inodes: &Inodes, inode: &Inode) -> Result<u32> {
     // A reference that goes over to another block is counted there first.
     let uses = value_count(inodes, inode)?.saturating_add(1);
-    Ok(CREDITS.saturating_add(uses.saturating_mul(2 * values::CREDITS)))
+    Ok(CREDITS.saturating_add(most_credits(
+        inodes,
+        uses.saturating_mul(2 * values::CREDITS),
+    )))
 }
 
 /// Metadata blocks that the end of this inode's attributes may dirty.
@@ -210,7 +213,22 @@ pub fn end_credits(inodes: &Inodes, inode: &Inode) -> u32 {
     // What cannot be read is told when they end.
     let uses = value_count(inodes, inode).unwrap_or(0);
     let for_block = if has_block { CREDITS } else { 0 };
-    for_block.saturating_add(uses.saturating_mul(values::CREDITS))
+    for_block.saturating_add(most_credits(inodes, uses.saturating_mul(values::CREDITS)))
+}
+
+/// What to ask for where so much might be dirtied. Values' inodes mostly lie beside each other, and a small journal
+/// must not refuse what has many of them: what is used beyond is owed to those who come later.
+fn most_credits(inodes: &Inodes, wanted: u32) -> u32 {
+    wanted.min(inodes.store.journal().most_credits() / 4)
+}
+
+/// Whether what an inode has of attributes can be read, and so given up.
+pub fn can_end(inodes: &Inodes, inode: &Inode) -> bool {
+    if inodes.has_values() {
+        return read(inodes, inode).is_ok();
+    }
+    let block = inode.state(|state| state.slot.file_acl);
+    block.get() == 0 || block::known(inodes, block).is_ok()
 }
 
 /// How many values of this inode lie in inodes of their own.

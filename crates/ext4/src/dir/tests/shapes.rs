@@ -149,7 +149,7 @@ fn fill(directory: &mut Memory) -> usize {
                 assert!(cost.changed <= MOST_BLOCKS_CHANGED, "{cost:?}");
             }
             Err(error) => {
-                assert!(error.is(Refusal::NoSpace), "{error}");
+                assert!(error.is(Refusal::DirectoryFull), "{error}");
                 assert_eq!(directory.cost(), Cost::default());
                 assert_eq!(before, (directory.count(), directory.space));
                 assert_eq!(find(directory, &name).expect("sound"), None);
