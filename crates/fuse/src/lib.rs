@@ -33,4 +33,4 @@ pub use dispatch::Dispatch;
 pub use mount::{MountError, Unmounter};
 pub use options::{OptionError, Options};
 pub use server::{EndError, Server};
-pub use signals::end_on_signals;
+pub use signals::{end_on_signals, ending_signals};

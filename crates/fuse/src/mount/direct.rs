@@ -1,11 +1,14 @@
 //! Mounting by the system call.
 
 use std::ffi::CString;
+use std::fs::{self, File};
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pext4_fs::AccessTimes;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
@@ -20,7 +23,9 @@ pub(super) fn attach(
 ) -> Result<Option<OwnedFd>, MountError> {
     let device = open_device()?;
     let at = |error| MountError::Directory(directory.to_owned(), error);
-    let kind = directory.metadata().map_err(at)?.mode() & 0o170_000;
+    let held = held(directory)?;
+    let kind = held.metadata().map_err(at)?.mode() & 0o170_000;
+    let target = by_descriptor(&held);
     let mut data = format!(
         "fd={},rootmode={kind:o},user_id={},group_id={},default_permissions",
         device.as_raw_fd(),
@@ -33,7 +38,7 @@ pub(super) fn attach(
     let data = CString::new(data).expect("numbers and names without a zero byte");
     match rustix::mount::mount(
         source,
-        directory,
+        &target,
         FILE_SYSTEM_TYPE,
         flags(options),
         data.as_c_str(),
@@ -43,6 +48,26 @@ pub(super) fn attach(
         Err(Errno::INVAL) if contains_zero(source) => Err(MountError::Path(source.to_owned())),
         Err(error) => Err(MountError::System(directory.to_owned(), error.into())),
     }
+}
+
+/// The directory, held fast. Whoever owns what it lies in may have put a link in its way since its path was
+/// found, and another place is not to be mounted on.
+fn held(directory: &Path) -> Result<File, MountError> {
+    let at = |error| MountError::Directory(directory.to_owned(), error);
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let held =
+        rustix::fs::open(directory, flags, Mode::empty()).map_err(|error| at(error.into()))?;
+    let held = File::from(held);
+    if fs::read_link(by_descriptor(&held)).map_err(at)? != directory {
+        return Err(at(io::Error::other(
+            "it was moved while the image was opened",
+        )));
+    }
+    Ok(held)
+}
+
+fn by_descriptor(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 fn contains_zero(path: &Path) -> bool {
@@ -66,7 +91,24 @@ fn flags(options: &KernelOptions) -> MountFlags {
 
 #[cfg(test)]
 mod tests {
-    use super::{KernelOptions, MountFlags, flags};
+    use super::{KernelOptions, MountError, MountFlags, flags, held};
+
+    #[test]
+    fn a_link_that_came_into_the_way_is_not_followed() {
+        let folder = tempfile::tempdir().expect("a place for temporary files");
+        let folder = folder.path().canonicalize().expect("it is there");
+        let directory = folder.join("above/mount");
+        std::fs::create_dir_all(&directory).expect("free names");
+        assert!(held(&directory).is_ok());
+        std::fs::rename(folder.join("above"), folder.join("away")).expect("ours");
+        std::os::unix::fs::symlink("away", folder.join("above")).expect("a free name");
+        let refused = held(&directory).expect_err("it leads elsewhere now");
+        assert!(matches!(refused, MountError::Directory(..)), "{refused}");
+        std::fs::remove_file(folder.join("above")).expect("ours");
+        std::fs::create_dir(folder.join("above")).expect("a free name");
+        std::os::unix::fs::symlink("../away/mount", &directory).expect("a free name");
+        assert!(held(&directory).is_err(), "the last name is a link");
+    }
 
     #[test]
     fn set_id_and_devices_count_only_when_asked_for() {
