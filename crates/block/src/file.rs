@@ -38,6 +38,8 @@ pub struct FileDevice {
     size: u64,
     access: Access,
     kind: Kind,
+    /// Whether it was not there before.
+    is_new: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,32 +107,63 @@ impl FileDevice {
             size,
             access,
             kind,
+            is_new: false,
         })
     }
 
     /// Makes a file of `size` zeroes, in place of what the file held if there is one.
     ///
     /// # Errors
-    /// It cannot be made, is no regular file, or is in use.
+    /// It cannot be made, is no regular file, or is in use; what the file held is still there then.
     pub fn create(path: &Path, size: u64) -> io::Result<Self> {
         let mut options = OpenOptions::new();
-        // It is emptied only once it is locked.
-        options.read(true).write(true).create(true).truncate(false);
-        let Claim { file, behind } = claim(path, &options, Access::ReadWrite, Duration::ZERO)?;
+        options.read(true).write(true).create_new(true);
+        let new = claim(path, &options, Access::ReadWrite, Duration::ZERO);
+        let is_new = new.is_ok();
+        let Claim { file, behind } = match new {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // It is emptied only once it is locked.
+                options.create_new(false).create(true).truncate(false);
+                claim(path, &options, Access::ReadWrite, Duration::ZERO)?
+            }
+            new => new?,
+        };
         if Kind::of(path)? != Kind::Regular {
             let refusal = io::Error::new(io::ErrorKind::InvalidInput, "it is a block device");
             return Err(error(path, "make it anew", refusal));
         }
-        let sized = file.set_len(0).and_then(|()| file.set_len(size));
-        sized.map_err(|source| error(path, format!("make it {size} bytes long"), source))?;
-        Ok(Self {
+        let device = Self {
             file,
             _behind: behind,
             path: path.to_owned(),
             size,
             access: Access::ReadWrite,
             kind: Kind::Regular,
-        })
+            is_new,
+        };
+        device.empty(size).map_err(|source| {
+            device.remove_if_new();
+            error(path, format!("make it {size} bytes long"), source)
+        })?;
+        Ok(device)
+    }
+
+    /// Makes the file zeroes of this size; what the system refuses, it refuses before anything is lost.
+    fn empty(&self, size: u64) -> io::Result<()> {
+        let before = self.file.metadata()?.len();
+        if size > before {
+            self.file.set_len(size)?;
+        }
+        self.file.set_len(0)?;
+        self.file.set_len(size)
+    }
+
+    /// Removes the file if [`FileDevice::create`] made it, for who cannot make use of it after all.
+    pub fn remove_if_new(&self) {
+        if self.is_new {
+            // What stays is an empty file, or half an image.
+            let _ = fs::remove_file(&self.path);
+        }
     }
 
     /// Makes a regular file longer, with zeroes at its end, or shorter.

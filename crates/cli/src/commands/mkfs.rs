@@ -4,7 +4,6 @@ use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
@@ -12,7 +11,7 @@ use pext4_block::{Access, Device, FileDevice, open_to_look};
 use pext4_image::mkfs::{Design, FileSystem, Made, Options};
 use uuid::Uuid;
 
-use crate::device::naming_user;
+use crate::device::{self, naming_user};
 use crate::failure::Misuse;
 use crate::say::say;
 use crate::size;
@@ -114,10 +113,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Makes an image that is not there yet, with all defaults.
+/// Makes an image, with all defaults, where the caller found none.
 ///
 /// # Errors
-/// It is there, or cannot be made.
+/// It cannot be made.
 pub fn create(image: &Path, size: u64) -> Result<Made> {
     let options = Options {
         root_owner: caller(),
@@ -147,9 +146,12 @@ fn make(image: &Path, target: Target, options: &Options) -> Result<Made> {
         Target::File(size) => FileDevice::create(image, size).map_err(named)?,
         Target::Device(device) => cleared(image, device)?,
     };
-    let made = design.write(&device).with_context(name)?;
-    device.flush()?;
-    Ok(made)
+    let written = design.write(&device).with_context(name);
+    let made = written.and_then(|made| Ok(device.flush().map(|()| made)?));
+    if made.is_err() {
+        device.remove_if_new();
+    }
+    made
 }
 
 fn caller() -> (u32, u32) {
@@ -196,9 +198,7 @@ fn target(arguments: &Arguments) -> Result<Target> {
             if arguments.size.is_some() {
                 return Err(Misuse("--size: a block device has its size".to_owned()).into());
             }
-            let device = FileDevice::open(image, Access::ReadWrite, Duration::ZERO)
-                .map_err(|error| naming_user(image, error))?;
-            Ok(Target::Device(device))
+            Ok(Target::Device(device::open(image, Access::ReadWrite)?))
         }
         Some(existing) => Ok(Target::File(arguments.size.unwrap_or(existing.len()))),
         None => match arguments.size {
