@@ -17,14 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// # Errors
 /// It cannot be opened, or stays in use.
 pub fn open(image: &Path, access: Access) -> Result<FileDevice> {
-    FileDevice::open(image, access, PATIENCE).map_err(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
-            if access == Access::ReadWrite =>
-        {
-            Error::msg(format!("{error}; `-o ro` mounts it read-only"))
-        }
-        _ => naming_user(image, error),
-    })
+    FileDevice::open(image, access, PATIENCE).map_err(|error| naming_user(image, error))
 }
 
 /// Claims a file whose name another one is about to take: whoever has it mounted would go on writing to

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::failure::Misuse;
 use crate::progress::{self, Look};
-use crate::say::say;
+use crate::say::{aside, say};
 
 /// One kind of change, as a command of its own and as a line of a script.
 pub trait Verb: Args {
@@ -121,7 +121,7 @@ impl How {
         }
         if !self.quiet {
             for note in &notes {
-                eprintln!("pext4: {}: {note}", image.display());
+                aside(format_args!("pext4: {}: {note}", image.display()));
             }
             // Whoever has stopped reading wants the change all the same.
             let _ = say(tell(prepared.plan()));

@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::Error;
 
+use crate::say::aside;
+
 /// The status of a command line that makes no sense.
 pub const MISUSE: u8 = 2;
 
@@ -43,7 +45,7 @@ pub fn report(error: &Error) -> ExitCode {
         // Whoever read our output has had enough.
         return ExitCode::SUCCESS;
     }
-    eprintln!("pext4: {}", line(error));
+    aside(format_args!("pext4: {}", line(error)));
     ExitCode::from(status(error))
 }
 

@@ -128,7 +128,8 @@ impl Line {
         mount::run(&arguments)?;
         if self.verbose {
             let (source, directory) = (self.source.display(), self.directory.display());
-            say(format!("pext4: {source} mounted on {directory}"))?;
+            // It is mounted, whoever listens.
+            let _ = say(format!("pext4: {source} mounted on {directory}"));
         }
         Ok(())
     }

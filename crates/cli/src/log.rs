@@ -4,6 +4,8 @@
 use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::say::aside;
+
 /// The socket of the system's log, and the priority "daemon, warning".
 const SYSTEM_LOG: &str = "/dev/log";
 const PRIORITY: u32 = 3 << 3 | 4;
@@ -19,7 +21,7 @@ pub fn go_to_background() {
 /// Says one line.
 pub fn say(text: &str) {
     if !BACKGROUND.load(Ordering::Relaxed) {
-        eprintln!("pext4: {text}");
+        aside(format_args!("pext4: {text}"));
         return;
     }
     let line = format!("<{PRIORITY}>pext4[{}]: {text}", std::process::id());

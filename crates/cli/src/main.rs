@@ -7,8 +7,8 @@
 //! error.
 
 #![forbid(unsafe_code)]
-// It panics where nobody reads: see `say`.
-#![warn(clippy::print_stdout)]
+// They panic where nobody reads: see `say`.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod columns;
 mod commands;
@@ -16,6 +16,7 @@ mod device;
 mod editing;
 mod failure;
 mod helper;
+mod interrupt;
 mod log;
 mod mode;
 mod moment;
@@ -94,7 +95,9 @@ enum Command {
 
 fn main() -> ExitCode {
     if let Err(error) = outlive_file_limits() {
-        eprintln!("pext4: cannot prepare for limits of file sizes: {error}");
+        say::aside(format_args!(
+            "pext4: cannot prepare for limits of file sizes: {error}"
+        ));
     }
     let words: Vec<_> = env::args_os().collect();
     if let Some(status) = helper::run(&words) {

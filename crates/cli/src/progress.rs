@@ -11,6 +11,9 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use pext4_sync::{Class, Condvar, Mutex, thread};
 
+use crate::interrupt::Interrupt;
+use crate::say::aside;
+
 /// How often the bar moves.
 const INTERVAL: Duration = Duration::from_millis(100);
 
@@ -103,7 +106,7 @@ pub fn say(text: &str) {
     } else {
         ""
     };
-    eprintln!("{clear}{text}");
+    aside(format_args!("{clear}{text}"));
 }
 
 /// Does work and shows how far it is, if that is wanted.
@@ -113,6 +116,29 @@ pub fn watch<R>(is_wanted: bool, look: impl Fn() -> Look + Sync, work: impl FnOn
     }
     let bar = Bar::new();
     meanwhile(|| bar.show(&look()), work)
+}
+
+/// As [`watch`]; a first signal that asks the process to end calls `stop`, a second one does not wait.
+///
+/// # Errors
+/// The signals cannot be caught.
+pub fn watch_until<R>(
+    is_wanted: bool,
+    look: impl Fn() -> Look + Sync,
+    stop: impl Fn() + Sync,
+    work: impl FnOnce() -> R,
+) -> io::Result<R> {
+    let interrupt = Interrupt::catch()?;
+    let bar = is_wanted.then(Bar::new);
+    let look_after = || {
+        if interrupt.came() {
+            stop();
+        }
+        if let Some(bar) = &bar {
+            bar.show(&look());
+        }
+    };
+    Ok(meanwhile(look_after, work))
 }
 
 /// Does work, and something else again and again beside it.

@@ -354,6 +354,35 @@ fn a_mount_in_the_foreground_ends_with_an_interrupt() {
     place.check();
 }
 
+/// As `nohup` has it.
+#[test]
+fn a_signal_that_is_to_be_ignored_is() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mut server = Command::new("sh");
+    server.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]);
+    server.arg(env!("CARGO_BIN_EXE_pext4"));
+    server
+        .args(["mount", "-f"])
+        .arg(&place.image)
+        .arg(&place.point);
+    let mut server = server.stderr(Stdio::piped()).spawn().unwrap();
+    let mount = place.guard();
+    let mut said = BufReader::new(server.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    let pid = rustix::process::Pid::from_child(&server);
+    kill_process(pid, Signal::HUP).unwrap();
+    for number in 0..50 {
+        fs::write(mount.path(format!("file{number}")), b"content").unwrap();
+    }
+    kill_process(pid, Signal::TERM).unwrap();
+    assert!(server.wait().unwrap().success());
+    mount.forget();
+    assert_eq!(place.state(), "clean");
+}
+
 #[test]
 fn what_was_synced_survives_the_death_of_the_server() {
     let Some(place) = Place::new("64M") else {
@@ -373,7 +402,13 @@ fn what_was_synced_survives_the_death_of_the_server() {
     place.wait_until_closed();
     let said = fail(pext4(["mount"]).arg(&place.image).arg(&place.point), 1);
     assert!(said.contains("whose server is gone"), "{said}");
-    run(Command::new("umount").arg("-l").arg(&place.point));
+    // By the path that was typed, whatever links there are in it.
+    let link = place.image.with_file_name("link");
+    std::os::unix::fs::symlink(place.point.parent().unwrap(), &link).unwrap();
+    let typed = link.join(place.point.file_name().unwrap());
+    let ended = run(pext4(["umount"]).arg(&typed));
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(said.contains("was not closed cleanly"), "{said}");
     mount.forget();
 
     assert!(

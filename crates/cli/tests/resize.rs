@@ -3,8 +3,10 @@
 mod common;
 
 use std::fs;
+use std::time::Duration;
 
 use common::{Place, fail, has, pext4, succeed};
+use pext4_block::{Access, FileDevice};
 use serde_json::Value;
 
 fn length(place: &Place) -> u64 {
@@ -19,6 +21,11 @@ fn an_image_grows_and_says_how() {
     assert!(said.contains("Size    64 MiB -> 96 MiB"), "{said}");
     assert!(said.contains("one transaction of its journal"), "{said}");
     assert_eq!(length(&place), 64 << 20, "nothing was done");
+    // Nor is it in the way of who reads.
+    let reader = FileDevice::open(&place.image, Access::ReadOnly, Duration::ZERO);
+    let reader = reader.expect("nobody writes");
+    succeed(pext4(["resize", "--dry-run"]).arg(&place.image).arg("96M"));
+    drop(reader);
     let said = succeed(pext4(["resize"]).arg(&place.image).arg("+32M"));
     assert!(said.contains("it is 96 MiB now"), "{said}");
     assert_eq!(length(&place), 96 << 20);

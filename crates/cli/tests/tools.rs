@@ -5,7 +5,9 @@ mod common;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::Command;
 
 use common::{Place, fail, has, pext4, run, succeed};
 use serde_json::Value;
@@ -65,7 +67,8 @@ fn nobody_need_read_what_a_command_says() {
     let image = place.image.as_os_str();
     let make = [OsStr::new("mkfs"), image, "--size".as_ref(), "16M".as_ref()];
     let put = [OsStr::new("put"), image, host.as_ref(), "/copied".as_ref()];
-    for words in [&make[..], &put[..]] {
+    let resize = [OsStr::new("resize"), image, "32M".as_ref()];
+    for words in [&make[..], &put[..], &resize[..]] {
         let (reader, writer) = std::io::pipe().expect("the system has pipes");
         drop(reader);
         let output = pext4(words).stdout(writer).output().expect("it starts");
@@ -77,6 +80,13 @@ fn nobody_need_read_what_a_command_says() {
     }
     let copied = succeed(pext4(["cat"]).arg(&place.image).arg("/copied"));
     assert_eq!(copied, "content\n");
+    let length = fs::metadata(&place.image).expect("it is there").len();
+    assert_eq!(length, 32 << 20);
+    // What is said beside the output has nobody to hear it either, and the status is what it was.
+    let (reader, writer) = std::io::pipe().expect("the system has pipes");
+    drop(reader);
+    let ended = pext4(["ls", "/does/not/exist"]).stderr(writer).status();
+    assert_eq!(ended.expect("it starts").code(), Some(1));
 }
 
 #[test]
@@ -145,6 +155,8 @@ fn a_tree_is_drawn_or_listed() {
     );
     let flat = succeed(pext4(["tree", "--depth", "1"]).arg(&place.image));
     assert!(!flat.contains("inner"), "{flat}");
+    let root = succeed(pext4(["tree", "--depth", "0"]).arg(&place.image));
+    assert!(!root.contains("directory/"), "{root}");
     let json = succeed(
         pext4(["tree", "--json"])
             .arg(&place.image)
@@ -179,6 +191,39 @@ fn an_image_says_what_it_is() {
     assert!(
         features.contains(&Value::from("extent")) || features.contains(&Value::from("extents"))
     );
+}
+
+#[test]
+fn programs_get_text_as_it_is_and_bytes_where_it_is_none() {
+    if !has("mke2fs") {
+        return;
+    }
+    let place = Place::empty();
+    let files = place.point.join("files");
+    fs::create_dir_all(&files).expect("a fresh place");
+    std::os::unix::fs::symlink(OsStr::from_bytes(b"to\xff"), files.join("link"))
+        .expect("a fresh place");
+    let mut mke2fs = Command::new("mke2fs");
+    mke2fs
+        .args(["-q", "-t", "ext4", "-L", "a\\b", "-d"])
+        .arg(&files);
+    succeed(mke2fs.arg(&place.image).arg("16M"));
+    let json = succeed(pext4(["info", "--json"]).arg(&place.image));
+    let info: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(info["label"], "a\\b");
+    let created = info["created"].as_str().expect("a date");
+    assert!(created.contains('T') && created.ends_with('Z'), "{created}");
+    let json = succeed(pext4(["ls", "--json"]).arg(&place.image).arg("/"));
+    assert!(json.contains("\"target_hex\": \"746fff\""), "{json}");
+    let mut command = Command::new("tune2fs");
+    succeed(
+        command
+            .args([OsStr::new("-L"), OsStr::from_bytes(b"\xff")])
+            .arg(&place.image),
+    );
+    let json = succeed(pext4(["info", "--json"]).arg(&place.image));
+    let info: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(info["label_hex"], "ff");
 }
 
 #[test]
@@ -219,20 +264,37 @@ fn a_pipe_is_no_image() {
 #[test]
 fn a_reader_who_has_had_enough_is_no_error() {
     let Some(place) = filled() else { return };
-    let mut cat = pext4(["ls"]);
-    let mut child = cat
-        .arg(&place.image)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    drop(child.stdout.take());
-    let output = child.wait_with_output().unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    for words in [&["ls"][..], &["ls", "--json"], &["tree", "--json"]] {
+        let (reader, writer) = std::io::pipe().expect("the system has pipes");
+        drop(reader);
+        let mut command = pext4(words);
+        let output = command.arg(&place.image).stdout(writer).output();
+        let output = output.expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success() && said.is_empty(),
+            "{words:?}: {said}"
+        );
+    }
+}
+
+/// A file can be as long as the system takes, which is known before anything is lost.
+#[test]
+fn a_size_that_the_host_refuses_costs_nothing() {
+    let place = Place::empty();
+    fs::write(&place.image, b"precious").expect("a fresh place");
+    let make = |image: &Path, size: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -f 64; exec \"$@\"", "sh"]);
+        command.arg(env!("CARGO_BIN_EXE_pext4"));
+        command.args(["mkfs", "--force", "--size", size]).arg(image);
+        command
+    };
+    fail(&mut make(&place.image, "64M"), 1);
+    assert_eq!(fs::read(&place.image).expect("it is there"), b"precious");
+    let new = place.image.with_file_name("new");
+    fail(&mut make(&new, "64M"), 1);
+    assert!(!new.exists(), "nothing is left in the way of the next try");
 }
 
 #[test]

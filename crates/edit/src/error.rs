@@ -1,6 +1,7 @@
 //! Why an edit is refused: one line that says where, what, and what may help.
 
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 pub(crate) use pext4_ondisk::shown::Shown;
@@ -30,7 +31,7 @@ pub enum EditError {
         source: pext4_fs::Error,
     },
     /// A file of the host.
-    #[error("{}: cannot {action}: {source}", path.display())]
+    #[error("{}: cannot {action}: {source}", Shown(path.as_os_str().as_bytes()))]
     Host {
         /// The file.
         path: PathBuf,
@@ -58,6 +59,9 @@ pub enum EditError {
     /// Something that is refused as a whole.
     #[error("{0}")]
     Whole(String),
+    /// It was asked to stop.
+    #[error("interrupted; nothing was left behind")]
+    Interrupted,
 }
 
 fn place(entry: &[u8]) -> String {

@@ -214,7 +214,7 @@ impl Extractor<'_> {
                 .on(&self.shown(place), "make its other name");
         }
         self.got.files += 1;
-        self.progress.add_file();
+        self.progress.add_file()?;
         let made = match facts.kind {
             FileType::Directory => self.directory(directory, name, place, &facts, path, depth)?,
             FileType::Regular => self.file(directory, name, place, &facts)?,
@@ -281,7 +281,7 @@ impl Extractor<'_> {
         let mut bytes = 0;
         self.image.content(place, facts, &mut |offset, piece| {
             bytes += piece.len() as u64;
-            self.progress.add_bytes(piece.len());
+            self.progress.add_bytes(piece.len())?;
             file.write_all_at(piece, offset)
                 .on(&self.shown(place), "write it")
         })?;

@@ -1,6 +1,9 @@
-//! How far an edit or a copy is: numbers that other threads may read at any time.
+//! How far an edit or a copy is: numbers that other threads may read at any time. It also carries the wish to
+//! stop.
 
 use pext4_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::error::{EditError, Result};
 
 /// What a session or a reader has done so far, shared with whoever shows it.
 #[derive(Debug, Default)]
@@ -8,6 +11,7 @@ pub struct Progress {
     files: AtomicU64,
     bytes: AtomicU64,
     is_copying: AtomicBool,
+    is_stopped: AtomicBool,
 }
 
 impl Progress {
@@ -29,12 +33,28 @@ impl Progress {
         self.is_copying.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn add_file(&self) {
-        self.files.fetch_add(1, Ordering::Relaxed);
+    /// Asks the work to stop: it ends with [`EditError::Interrupted`] and leaves nothing behind.
+    pub fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn add_bytes(&self, count: usize) {
+    /// Counts a file that is begun.
+    pub(crate) fn add_file(&self) -> Result<()> {
+        self.files.fetch_add(1, Ordering::Relaxed);
+        self.check()
+    }
+
+    /// Counts bytes that are written.
+    pub(crate) fn add_bytes(&self, count: usize) -> Result<()> {
         self.bytes.fetch_add(count as u64, Ordering::Relaxed);
+        self.check()
+    }
+
+    fn check(&self) -> Result<()> {
+        match self.is_stopped.load(Ordering::Relaxed) {
+            true => Err(EditError::Interrupted),
+            false => Ok(()),
+        }
     }
 
     /// Notes that the image is being copied while `copy` runs.

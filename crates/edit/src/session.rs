@@ -256,13 +256,13 @@ impl EditSession {
 
     /// A step for a file that was made, changed or removed.
     pub(crate) fn step_file(&self) -> Result<()> {
-        self.progress.add_file();
+        self.progress.add_file()?;
         self.step()
     }
 
     /// A step for data that was written.
     pub(crate) fn step_data(&self, bytes: usize) -> Result<()> {
-        self.progress.add_bytes(bytes);
+        self.progress.add_bytes(bytes)?;
         self.step()
     }
 

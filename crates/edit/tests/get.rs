@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use common::filled;
-use pext4_edit::{Change, EditOptions, EditSession, GetOptions, Reader};
+use pext4_edit::{Change, EditError, EditOptions, EditSession, GetOptions, Reader};
 use pext4_testkit::Random;
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::format::{Features, Format};
@@ -29,6 +29,25 @@ fn get(image: &Path, path: &str, to: &Path) -> Result<pext4_edit::Got, String> {
     reader
         .get(path, to, &GetOptions::default())
         .map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_copy_that_is_stopped_leaves_nothing() {
+    let folder = scratch();
+    let image = image(folder.path());
+    let reader = Reader::open(&image).expect("an image");
+    reader.progress().stop();
+    let out = folder.path().join("out");
+    let stopped = reader.get("/", &out, &GetOptions::default());
+    let stopped = stopped.expect_err("it was asked to stop");
+    assert!(matches!(stopped, EditError::Interrupted), "{stopped}");
+    let mut tar = Vec::new();
+    let stopped = reader
+        .export("/", &mut tar)
+        .expect_err("it was asked to stop");
+    assert!(matches!(stopped, EditError::Interrupted), "{stopped}");
+    let names = fs::read_dir(folder.path()).expect("there").count();
+    assert_eq!(names, 1, "the image alone");
 }
 
 #[test]
@@ -210,6 +229,10 @@ fn what_the_host_refuses_is_named_as_the_host_names_it() {
     // Nothing can be made there, by root neither.
     let error = get(&image, "/etc/passwd", Path::new("/proc/copy")).expect_err("it is no place");
     assert!(error.starts_with("/proc/copy: "), "{error}");
+    // A terminal obeys no name.
+    let error =
+        get(&image, "/etc/passwd", Path::new("/proc/\x1b[31m")).expect_err("it is no place");
+    assert!(error.starts_with("/proc/\\u{1b}[31m: "), "{error}");
     let error = get(&image, "/etc", Path::new("/proc/")).expect_err("it is no place");
     assert!(error.starts_with("/proc/etc: "), "{error}");
 }

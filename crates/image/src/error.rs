@@ -22,6 +22,9 @@ pub enum Error {
     /// What was asked for cannot be made; the text says what would do.
     #[error("{0}")]
     Impossible(String),
+    /// The caller asked to stop.
+    #[error("interrupted; nothing was left behind")]
+    Interrupted,
 }
 
 impl From<JournalError> for Error {

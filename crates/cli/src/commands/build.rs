@@ -4,7 +4,6 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -14,13 +13,12 @@ use pext4_image::build::{
 };
 use pext4_ondisk::shown::Shown;
 use pext4_ondisk::time::Time;
-use pext4_sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use uuid::Uuid;
 
 use crate::device::claim_to_replace;
 use crate::failure::Misuse;
+use crate::interrupt::Interrupt;
 use crate::progress::{self, Bar, Look, Measure};
 use crate::say::say;
 use crate::size;
@@ -165,10 +163,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     let builder = builder(arguments)?;
     let progress = builder.progress();
-    let is_interrupted = interruption()?;
+    let interrupt = Interrupt::catch()?;
     let bar = progress::is_wanted(arguments.quiet, arguments.json).then(Bar::new);
     let look_after = || {
-        if is_interrupted.load(Ordering::Relaxed) {
+        if interrupt.came() {
             progress.stop();
         }
         if let Some(bar) = &bar {
@@ -291,17 +289,6 @@ fn source_of(word: &OsStr) -> Result<Source> {
         }
     }
     Source::at(Path::new(word)).with_context(|| Shown(word.as_bytes()).to_string())
-}
-
-/// What a first signal sets; the second one does not wait.
-fn interruption() -> Result<Arc<AtomicBool>> {
-    let is_interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        let flag = Arc::clone(&is_interrupted);
-        signal_hook::flag::register_conditional_shutdown(signal, 1, flag)?;
-        signal_hook::flag::register(signal, Arc::clone(&is_interrupted))?;
-    }
-    Ok(is_interrupted)
 }
 
 /// How far the build is.

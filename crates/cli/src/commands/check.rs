@@ -20,6 +20,7 @@ use super::record;
 use crate::columns::{self, Side};
 use crate::failure::{self, Told};
 use crate::progress::{self, Look, Measure};
+use crate::say::aside;
 use crate::{device, names};
 
 const FINDINGS: u8 = 4;
@@ -56,7 +57,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Ok(0) => Ok(()),
         Ok(status) => Err(Told(status).into()),
         Err(error) if matches!(error.downcast_ref(), Some(check::Error::Cancelled)) => {
-            eprintln!("pext4: {}: cancelled", arguments.image.display());
+            aside(format_args!(
+                "pext4: {}: cancelled",
+                arguments.image.display()
+            ));
             Err(Told(CANCELLED).into())
         }
         Err(error) => {
@@ -232,6 +236,8 @@ struct Row {
     block: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_hex: Option<String>,
     text: String,
 }
 
@@ -251,6 +257,11 @@ impl Summary {
             inode: finding.place.inode,
             block: finding.place.block,
             path: finding.place.path.as_deref().map(names::text),
+            path_hex: finding
+                .place
+                .path
+                .as_deref()
+                .and_then(names::hexadecimal_unless_text),
             text: finding.text.clone(),
         };
         let count = |&(kind, count): &(check::Kind, u64)| Count {

@@ -11,6 +11,7 @@ use clap::Args;
 use pext4_edit::{EditError, Exported, Reader};
 
 use crate::progress::{self, Look};
+use crate::say::aside;
 
 /// Written at once.
 const BUFFER: usize = 1 << 20;
@@ -43,12 +44,17 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let progress = reader.progress();
     let is_wanted = progress::is_wanted(arguments.quiet, false);
     let look = || Look::so_far("exporting", &progress);
-    let exported = progress::watch(is_wanted, look, || exported(arguments, &reader))?;
+    let exported = progress::watch_until(
+        is_wanted,
+        look,
+        || progress.stop(),
+        || exported(arguments, &reader),
+    )??;
     if exported.sockets_left > 0 && !arguments.quiet {
-        eprintln!(
+        aside(format_args!(
             "pext4: {} sockets were left out: tar has no form for them",
             exported.sockets_left
-        );
+        ));
     }
     Ok(())
 }
@@ -109,10 +115,11 @@ fn to_file(arguments: &Arguments, reader: &Reader, output: &Path) -> Result<Expo
     name.push(output.file_name().unwrap_or_default());
     name.push(format!(".pext4-{}", std::process::id()));
     let temporary = output.with_file_name(name);
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).open(&temporary);
+    let file = file.with_context(shown)?;
     let write = || {
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create_new(true).open(&temporary);
-        let mut file = BufWriter::with_capacity(BUFFER, file.with_context(shown)?);
+        let mut file = BufWriter::with_capacity(BUFFER, file);
         let exported = self::write(arguments, reader, &mut file)?;
         file.flush().with_context(shown)?;
         fs::rename(&temporary, output).with_context(shown)?;

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::names;
 use crate::progress::{self, Look};
-use crate::say::say;
+use crate::say::{aside, say};
 
 /// Copy a file or a tree out of an image
 #[derive(Args)]
@@ -64,9 +64,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let progress = reader.progress();
     let is_wanted = progress::is_wanted(arguments.quiet, arguments.json);
     let look = || Look::so_far("copying", &progress);
-    let got = progress::watch(is_wanted, look, || {
-        reader.get(arguments.path.as_bytes(), &arguments.destination, &options)
-    })?;
+    let got = progress::watch_until(
+        is_wanted,
+        look,
+        || progress.stop(),
+        || reader.get(arguments.path.as_bytes(), &arguments.destination, &options),
+    )??;
     if arguments.json {
         let report = Report {
             path: names::text(got.path.as_os_str().as_bytes()),
@@ -86,7 +89,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         (got.attributes_left, "extended attributes were not kept"),
     ];
     for (count, what) in left.into_iter().filter(|(count, _)| *count > 0) {
-        eprintln!("pext4: {count} {what}");
+        aside(format_args!("pext4: {count} {what}"));
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use pext4_fs::Time;
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::superblock::{ErrorPolicy, ErrorRecord, State, Superblock};
@@ -30,6 +31,9 @@ pub struct Arguments {
 #[derive(Serialize)]
 struct Info {
     label: String,
+    /// The label's bytes, where they are no text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label_hex: Option<String>,
     uuid: String,
     state: &'static str,
     errors: u32,
@@ -50,6 +54,8 @@ struct Info {
     journal: &'static str,
     features: Vec<String>,
     last_mounted_on: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_mounted_on_hex: Option<String>,
     created: Option<String>,
     mounted: Option<String>,
     written: Option<String>,
@@ -73,7 +79,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         columns::write(
             &mut output,
             &[Side::Left, Side::Left],
-            &rows(&name(), &info),
+            &rows(&name(), &superblock, &info),
         )?;
     }
     Ok(output.flush()?)
@@ -81,9 +87,18 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 impl Info {
     fn of(superblock: &Superblock, geometry: &Geometry) -> Self {
-        let date = |seconds: i64| (seconds != 0).then(|| moment::show(seconds));
+        let date = |seconds: i64| {
+            let time = Time {
+                seconds,
+                nanoseconds: 0,
+            };
+            (seconds != 0).then(|| moment::show_for_programs(time))
+        };
+        let label = padded(&superblock.volume_name);
+        let last_mounted_on = padded(&superblock.last_mounted);
         Self {
-            label: names::show(padded(&superblock.volume_name)),
+            label: names::text(label),
+            label_hex: names::hexadecimal_unless_text(label),
             uuid: Uuid::from_bytes(superblock.uuid).to_string(),
             state: state(superblock),
             errors: superblock.error_count,
@@ -104,7 +119,8 @@ impl Info {
             inodes_per_group: geometry.inodes_per_group,
             journal: journal(superblock),
             features: superblock.features.names(),
-            last_mounted_on: names::show(padded(&superblock.last_mounted)),
+            last_mounted_on: names::text(last_mounted_on),
+            last_mounted_on_hex: names::hexadecimal_unless_text(last_mounted_on),
             created: date(superblock.make_time),
             mounted: date(superblock.mount_time),
             written: date(superblock.write_time),
@@ -171,7 +187,7 @@ fn error(record: &ErrorRecord) -> String {
     text
 }
 
-fn rows(name: &str, info: &Info) -> Vec<Vec<String>> {
+fn rows(name: &str, superblock: &Superblock, info: &Info) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     let mut line = |label: &str, value: String| {
         if !value.is_empty() {
@@ -179,15 +195,23 @@ fn rows(name: &str, info: &Info) -> Vec<Vec<String>> {
         }
     };
     let bytes = |blocks: u64| size::show(blocks.saturating_mul(u64::from(info.block_size)));
-    let date = |date: &Option<String>| date.clone().unwrap_or_default();
+    let date = |seconds: i64| match seconds {
+        0 => String::new(),
+        seconds => moment::show(seconds),
+    };
+    let shown = |field: &[u8]| names::show(padded(field));
     line("Image", name.to_owned());
-    line("Label", info.label.clone());
+    line("Label", shown(&superblock.volume_name));
     line("UUID", info.uuid.clone());
     line("State", info.state.to_owned());
     if info.errors > 0 {
         line(
             "Errors",
-            format!("{}, the last {}", info.errors, date(&info.last_error)),
+            format!(
+                "{}, the last {}",
+                info.errors,
+                error(&superblock.last_error)
+            ),
         );
     }
     line("On errors", info.on_error.to_owned());
@@ -216,11 +240,11 @@ fn rows(name: &str, info: &Info) -> Vec<Vec<String>> {
     );
     line("Journal", info.journal.to_owned());
     line("Features", info.features.join(" "));
-    line("Mounted on", info.last_mounted_on.clone());
+    line("Mounted on", shown(&superblock.last_mounted));
     line("Mounts", info.mounts.to_string());
-    line("Created", date(&info.created));
-    line("Mounted", date(&info.mounted));
-    line("Written", date(&info.written));
-    line("Checked", date(&info.checked));
+    line("Created", date(superblock.make_time));
+    line("Mounted", date(superblock.mount_time));
+    line("Written", date(superblock.write_time));
+    line("Checked", date(superblock.check_time));
     rows
 }

@@ -8,14 +8,14 @@
 use std::env;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use clap::Args;
 use pext4_block::Access;
 use pext4_fs::options::Reserve;
@@ -25,6 +25,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::mkfs;
 use crate::failure::{Misuse, Told};
+use crate::say::aside;
 use crate::{device, log, size};
 
 /// The smallest cache that is of use.
@@ -114,7 +115,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     } else if arguments.foreground {
         let (image, directory) = (arguments.image.display(), arguments.directory.display());
         serve(arguments, options, || {
-            eprintln!("pext4: {image} is mounted on {directory}; Ctrl-C ends the mount");
+            aside(format_args!(
+                "pext4: {image} is mounted on {directory}; Ctrl-C ends the mount"
+            ));
             Ok(())
         })
     } else {
@@ -215,7 +218,7 @@ fn serve(
     let image = existing_image(arguments)?;
     let volume = open(&image, &directory, &mut options)?;
     for note in volume.notes() {
-        eprintln!("pext4: {note}");
+        aside(format_args!("pext4: {note}"));
     }
     let complaints = Arc::new(Complaints::new(log::say));
     let server = Server::mount(volume, &directory, &image, &options.kernel, complaints)
@@ -253,7 +256,11 @@ fn existing_image(arguments: &Arguments) -> Result<PathBuf> {
             0 => ", too small for a journal",
             _ => "",
         };
-        eprintln!("pext4: {} is new, {}{journal}", name(), size::show(size));
+        aside(format_args!(
+            "pext4: {} is new, {}{journal}",
+            name(),
+            size::show(size)
+        ));
     }
     match image.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -276,13 +283,24 @@ fn existing_image(arguments: &Arguments) -> Result<PathBuf> {
     }
 }
 
+fn kind(error: &Error) -> Option<ErrorKind> {
+    error.downcast_ref::<io::Error>().map(io::Error::kind)
+}
+
 fn open(image: &Path, directory: &Path, options: &mut Options) -> Result<Volume> {
     let access = if options.volume.read_only {
         Access::ReadOnly
     } else {
         Access::ReadWrite
     };
-    let device = device::open(image, access)?;
+    let device = device::open(image, access).map_err(|error| match kind(&error) {
+        Some(ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
+            if access == Access::ReadWrite =>
+        {
+            Error::msg(format!("{error}; `-o ro` mounts it read-only"))
+        }
+        _ => error,
+    })?;
     options.volume.mounted_on = directory.to_string_lossy().into_owned();
     Volume::open(Arc::new(device), options.volume.clone())
         .with_context(|| image.display().to_string())

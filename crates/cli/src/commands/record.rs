@@ -33,6 +33,8 @@ pub struct Record {
     device: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target_hex: Option<String>,
 }
 
 impl Record {
@@ -56,6 +58,7 @@ impl Record {
             created: attributes.created.map(moment::show_for_programs),
             device: is_device(attributes).then(|| format!("{}:{}", device.major, device.minor)),
             target: target.map(names::text),
+            target_hex: target.and_then(names::hexadecimal_unless_text),
         }
     }
 }

@@ -76,7 +76,11 @@ struct Done {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let image = &arguments.image;
     let name = || image.display().to_string();
-    let device = device::open(image, Access::ReadWrite)?;
+    let access = match arguments.dry_run {
+        true => Access::ReadOnly,
+        false => Access::ReadWrite,
+    };
+    let device = device::open(image, access)?;
     let options = Options {
         in_place: arguments.in_place,
     };
@@ -91,13 +95,22 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     let (outlook, resize) = progress::watch(is_wanted, planning, prepare).with_context(name)?;
     if !arguments.quiet && !arguments.json {
-        say_before(image, &outlook)?;
+        // Nobody need listen for the work to be done.
+        let _ = say_before(image, &outlook);
     }
     let resize = resize.filter(|_| !outlook.is_idle);
     let done = resize.is_some();
     if let Some(resize) = resize {
         let progress = resize.progress();
-        progress::watch(is_wanted, || look(&progress), || resize.run()).with_context(name)?;
+        let run = || resize.run();
+        let ended = match outlook.way {
+            Way::Clone => {
+                progress::watch_until(is_wanted, || look(&progress), || progress.stop(), run)?
+            }
+            // What is begun in the image itself goes on to its end, or the journal's next replay.
+            Way::Journal | Way::InPlace => progress::watch(is_wanted, || look(&progress), run),
+        };
+        ended.with_context(name)?;
     }
     if arguments.json {
         let mut output = BufWriter::new(io::stdout().lock());

@@ -49,6 +49,8 @@ struct Whole {
 struct Xattr {
     name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
+    name_hex: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<String>,
     value_hex: String,
 }
@@ -125,6 +127,7 @@ fn ranges(reader: &Reader, attributes: &Attributes) -> Result<Vec<MappedRange>> 
 fn whole(path: &[u8], found: &Found) -> Whole {
     let xattr = |(name, value): &(Vec<u8>, Vec<u8>)| Xattr {
         name: names::text(name),
+        name_hex: names::hexadecimal_unless_text(name),
         value: std::str::from_utf8(value).ok().map(str::to_owned),
         value_hex: names::hexadecimal(value),
     };

@@ -74,7 +74,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             writeln!(output, "{}", names::show(arguments.path.as_bytes()))?;
         }
         let mut walk = Walk::new(&reader, arguments);
-        walk.descend(root.inode)?;
+        if arguments.depth != Some(0) {
+            walk.descend(root.inode)?;
+        }
         walk.run(&mut output)
     })?;
     Ok(output.flush()?)
@@ -146,7 +148,7 @@ impl<'a> Walk<'a> {
         self.count(&file.attributes);
         if self.arguments.json {
             let record = Record::new(&self.path, &file.attributes, file.target.as_deref());
-            serde_json::to_writer(&mut *output, &record)?;
+            serde_json::to_writer(&mut *output, &record).map_err(io::Error::from)?;
             writeln!(output)?;
         } else {
             self.draw(name, &file, again, output)?;

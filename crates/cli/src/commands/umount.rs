@@ -16,6 +16,7 @@ use pext4_sync::{thread, time};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
+use crate::say::aside;
 use crate::superblock;
 
 /// How often to try the lock.
@@ -54,11 +55,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 /// Our mount on a directory, or of an image.
 fn find(path: &Path) -> Result<Mount> {
     let name = || path.display().to_string();
-    // A mount whose server died cannot be looked at; its path still has a meaning.
     let path = match path.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(error).with_context(name);
         }
+        // A mount whose server died cannot be looked at; its path still has a meaning.
         Err(_) => std::path::absolute(path).with_context(name)?,
         Ok(path) => path,
     };
@@ -108,7 +109,7 @@ fn wait_until_closed(image: &Path, is_shared: bool) -> Result<()> {
             bail!("{}: it is unmounted, but still not closed", name());
         }
         if waited > SILENT && !said {
-            eprintln!("pext4: waiting for {} to be closed", name());
+            aside(format_args!("pext4: waiting for {} to be closed", name()));
             said = true;
         }
         thread::sleep(INTERVAL);

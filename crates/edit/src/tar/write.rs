@@ -177,7 +177,7 @@ impl Exporter<'_, '_> {
             return Ok(());
         }
         self.exported.files += 1;
-        self.progress.add_file();
+        self.progress.add_file()?;
         let mut header = Header::new(name, facts);
         if let Some(first) = facts.identity.and_then(|key| self.links.get(&key)) {
             header.set_link(b'1', first);
@@ -263,7 +263,7 @@ impl Exporter<'_, '_> {
             }
             let read = if read == 0 { length } else { read };
             self.put(&piece[..read])?;
-            self.progress.add_bytes(read);
+            self.progress.add_bytes(read)?;
             at += read as u64;
         }
         Ok(())

@@ -41,11 +41,14 @@ impl Replacement {
             )));
         }
         let filled = fill(&image, &source, &metadata, kept, length, progress);
-        let file = filled.map_err(|source| {
-            let text = format!(
-                "making a clone beside the image: {source}; --in-place works on the image itself"
-            );
-            io::Error::new(source.kind(), text)
+        let file = filled.map_err(|error| match error {
+            Error::Io(source) => {
+                let text = format!(
+                    "making a clone beside the image: {source}; --in-place works on the image itself"
+                );
+                io::Error::new(source.kind(), text).into()
+            }
+            error => error,
         })?;
         let device = FileDevice::open(file.path(), Access::ReadWrite, std::time::Duration::ZERO)?;
         Ok(Self {
@@ -60,9 +63,10 @@ impl Replacement {
         &self.device
     }
 
-    /// Replaces the image, durably.
-    pub fn put_in_place(self) -> Result<()> {
+    /// Replaces the image, durably, unless it is to stop.
+    pub fn put_in_place(self, progress: &Progress) -> Result<()> {
         self.device.flush()?;
+        progress.check()?;
         self.file.as_file().sync_all()?;
         let folder = self.image.parent().unwrap_or(Path::new("/")).to_owned();
         self.file
@@ -81,7 +85,7 @@ fn fill(
     kept: u64,
     length: u64,
     progress: &Progress,
-) -> io::Result<NamedTempFile> {
+) -> Result<NamedTempFile> {
     let folder = image.parent().unwrap_or(Path::new("/"));
     let name = image.file_name().unwrap_or_default().to_string_lossy();
     let file = tempfile::Builder::new()
@@ -97,11 +101,11 @@ fn fill(
 }
 
 /// Copies the first `length` bytes: by sharing them all, else data by data.
-fn copy(source: &File, to: &File, length: u64, progress: &Progress) -> io::Result<()> {
+fn copy(source: &File, to: &File, length: u64, progress: &Progress) -> Result<()> {
     match rustix::fs::ioctl_ficlone(to, source) {
         Ok(()) => return Ok(()),
         Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::INVAL | Errno::NOTTY | Errno::NOSYS) => {}
-        Err(errno) => return Err(errno.into()),
+        Err(errno) => return Err(io::Error::from(errno).into()),
     }
     let mut at = 0;
     while at < length {
@@ -125,26 +129,21 @@ fn seek(file: &File, to: SeekFrom) -> io::Result<Option<u64>> {
     }
 }
 
-fn copy_range(
-    source: &File,
-    to: &File,
-    start: u64,
-    end: u64,
-    progress: &Progress,
-) -> io::Result<()> {
+fn copy_range(source: &File, to: &File, start: u64, end: u64, progress: &Progress) -> Result<()> {
     let (mut from_at, mut to_at) = (start, start);
     while from_at < end {
+        progress.check()?;
         let most = usize::try_from((end - from_at).min(STEP)).expect("at most a step");
         let copied =
             rustix::fs::copy_file_range(source, Some(&mut from_at), to, Some(&mut to_at), most);
         match copied {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
             Ok(copied) => progress.add(copied as u64),
             Err(Errno::INTR) => {}
             Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 return copy_through_memory(source, to, from_at, end, progress);
             }
-            Err(errno) => return Err(errno.into()),
+            Err(errno) => return Err(io::Error::from(errno).into()),
         }
     }
     Ok(())
@@ -156,11 +155,12 @@ fn copy_through_memory(
     start: u64,
     end: u64,
     progress: &Progress,
-) -> io::Result<()> {
+) -> Result<()> {
     use std::os::unix::fs::FileExt;
     let mut buffer = vec![0; 1 << 20];
     let mut at = start;
     while at < end {
+        progress.check()?;
         let step = usize::try_from((end - at).min(buffer.len() as u64)).expect("a buffer at most");
         source.read_exact_at(&mut buffer[..step], at)?;
         to.write_all_at(&buffer[..step], at)?;

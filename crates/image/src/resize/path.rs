@@ -117,9 +117,10 @@ impl Resize {
         if self.way == Way::Clone {
             let kept = before.min(after);
             let clone = Replacement::of(self.device.path(), kept, after, &self.plan.progress)?;
+            let progress = Arc::clone(&self.plan.progress);
             self.plan
                 .run(&self.device, clone.device(), Way::Clone, before)?;
-            clone.put_in_place()?;
+            clone.put_in_place(&progress)?;
             return Ok(after);
         }
         if after > before {

@@ -61,6 +61,7 @@ impl Plan {
             device: to,
             block_size: u64::from(self.shape.geometry.block_size),
             progress: &progress,
+            may_stop: way == Way::Clone,
         };
         progress.begin(false, self.bytes_to_write());
         if way == Way::InPlace {
@@ -167,6 +168,8 @@ struct Writer<'a> {
     device: &'a dyn Device,
     block_size: u64,
     progress: &'a Progress,
+    /// Whether nothing is lost if it stops half way.
+    may_stop: bool,
 }
 
 impl Writer<'_> {
@@ -186,6 +189,9 @@ impl Writer<'_> {
         let length = moved.count * self.block_size;
         let mut done = 0;
         while done < length {
+            if self.may_stop {
+                self.progress.check()?;
+            }
             let step = CHUNK.min(length - done);
             let mut bytes = vec![0; usize::try_from(step).expect("at most a chunk")];
             from.read_at(moved.from * self.block_size + done, &mut bytes)?;

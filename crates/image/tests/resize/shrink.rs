@@ -1,12 +1,15 @@
 //! Shrinking, with inodes and blocks in the way, under every set of features.
 
 use std::path::Path;
+use std::time::Duration;
 
 use super::rig::{
     MIB, assert_attributes, assert_clean, assert_holds, assert_journal_backup, resize,
     scattered_image, scratch, source, tools,
 };
-use pext4_image::resize::{Summary, Target, Way};
+use pext4_block::{Access, FileDevice};
+use pext4_image::Error;
+use pext4_image::resize::{Options, Resize, Summary, Target, Way};
 
 /// Shrinks an image of `size` to each of `sizes`, then as far as it goes, then makes it large again.
 /// The answer: what the steps moved, together.
@@ -171,4 +174,26 @@ fn a_clone_keeps_owner_and_mode_and_refuses_hard_links() {
         .filter(|name| name.contains("resize-"))
         .collect();
     assert!(names.is_empty(), "left behind: {names:?}");
+}
+
+#[test]
+fn a_clone_that_is_stopped_leaves_the_image_and_nothing_else() {
+    if !tools() {
+        return;
+    }
+    let folder = scratch();
+    let tree = source(folder.path(), 1 << 20);
+    let path = scattered_image(folder.path(), "-t ext4 -b 1024", 60 * MIB, &tree);
+    let before = std::fs::read(&path).expect("an image");
+    let names = || std::fs::read_dir(folder.path()).expect("a folder").count();
+    let count = names();
+    let device = FileDevice::open(&path, Access::ReadWrite, Duration::ZERO).expect("an image");
+    let options = Options { in_place: false };
+    let resize = Resize::prepare(device, Target::Bytes(40 * MIB), options).expect("it fits");
+    assert_eq!(resize.outlook().way, Way::Clone);
+    resize.progress().stop();
+    let stopped = resize.run().expect_err("it was asked to stop");
+    assert!(matches!(stopped, Error::Interrupted), "{stopped}");
+    assert!(std::fs::read(&path).expect("an image") == before);
+    assert_eq!(names(), count, "nothing was left behind");
 }
