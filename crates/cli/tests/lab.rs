@@ -169,6 +169,51 @@ fn an_image_is_used_and_comes_back_as_it_was() {
     let own = folder.path().join("own");
     json(lab(&["DWOM", "--scaling", "full", "--size", "100M", "--device"]).arg(&own));
     assert!(!own.exists(), "an image made for the run goes with it");
+    let mut impossible = lab(&[
+        "DWOM",
+        "--scaling",
+        "full",
+        "--inode-size",
+        "100",
+        "--device",
+    ]);
+    fail(impossible.arg(&own), 1);
+    assert!(!own.exists(), "also one that could not be made");
+}
+
+#[test]
+fn what_is_examined_on_an_image_leaves_it_and_counts_nothing_else() {
+    let folder = TempDir::new().unwrap();
+    let image = folder.path().join("image");
+    succeed(pext4(["mkfs", "-q", "--size", "200M"]).arg(&image));
+    let program = Path::new(env!("CARGO_BIN_EXE_pext4"));
+    succeed(pext4(["put"]).arg(&image).arg(program).arg("/other"));
+    let mut run = lab(&[
+        "falloc-append",
+        "--file-size",
+        "1M",
+        "--scaling",
+        "full",
+        "--device",
+    ]);
+    let told = json(run.arg(&image));
+    let found = &told["series"][0]["points"][1]["fragmentation"];
+    assert_eq!(found["files"], 2);
+    let listed = succeed(pext4(["ls", "--json"]).arg(&image).arg("/"));
+    assert!(
+        !listed.contains("\"lab\"") && listed.contains("\"other\""),
+        "{listed}"
+    );
+}
+
+#[test]
+fn values_that_fit_into_the_inodes_are_told_of() {
+    let words = ["xattr-share", "--scaling", "full", "--tasks", "1"];
+    let told = json(&mut lab(&words));
+    let doubts = |told: &Value| told["notes"].to_string().contains("nothing is shared");
+    assert!(!doubts(&told), "{}", told["notes"]);
+    let told = json(lab(&words).args(["--inode-size", "256"]));
+    assert!(doubts(&told), "{}", told["notes"]);
 }
 
 #[test]
@@ -229,6 +274,13 @@ fn a_task_that_dies_stops_the_run_and_leaves_nothing() {
 
 #[test]
 fn an_interruption_leaves_nothing() {
+    use rustix::process::Signal;
+    for signal in [Signal::INT, Signal::HUP, Signal::QUIT] {
+        interrupt(signal);
+    }
+}
+
+fn interrupt(signal: rustix::process::Signal) {
     let folder = TempDir::new().unwrap();
     let mut child = pext4([
         "lab",
@@ -251,7 +303,7 @@ fn an_interruption_leaves_nothing() {
         std::thread::sleep(Duration::from_millis(5));
     }
     let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.is_empty());

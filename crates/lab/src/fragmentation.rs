@@ -20,18 +20,26 @@ use crate::sides::tool;
 /// Extents of a file that are asked for at once.
 const BATCH: usize = 4096;
 
-/// Counts on an image that nobody has open; its journal may need replay.
+/// Counts on an image that nobody has open; its journal may need replay. The files are those below a directory of
+/// the root, or all.
 ///
 /// # Errors
 /// The image cannot be read.
-pub fn of_image(device: Arc<dyn Device>) -> Result<Fragmentation> {
+pub fn of_image(device: Arc<dyn Device>, below: Option<&str>) -> Result<Fragmentation> {
     let mut found = Files::default();
     let options = MountOptions {
         read_only: true,
         ..MountOptions::default()
     };
     let volume = Volume::open(Arc::clone(&device), options)?;
-    found.walk(&volume, InodeNumber::ROOT)?;
+    match below {
+        None => found.walk(&volume, InodeNumber::ROOT)?,
+        Some(name) => {
+            let directory = volume.lookup(InodeNumber::ROOT, name.as_bytes())?.inode;
+            found.walk(&volume, directory)?;
+            volume.forget(directory, 1);
+        }
+    }
     volume.close()?;
     let free = free_runs(&*device)?;
     Ok(Fragmentation {
@@ -283,7 +291,7 @@ mod tests {
             volume.forget(file.inode, 1);
         }
         volume.close().unwrap();
-        let found = of_image(device.clone()).unwrap();
+        let found = of_image(device.clone(), None).unwrap();
         assert_eq!(found.files, 2);
         assert!(found.extents >= 128, "holes divide: {found:?}");
         let folder = tempfile::tempdir().unwrap();

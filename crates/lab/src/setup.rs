@@ -186,7 +186,7 @@ impl Request {
     pub fn field(&self) -> Result<Field> {
         let mut field = Field {
             entrants: Vec::new(),
-            notes: Vec::new(),
+            notes: self.doubt_about_inodes().into_iter().collect(),
             image: None,
         };
         if let Some(path) = &self.path {
@@ -206,6 +206,23 @@ impl Request {
             });
         }
         Ok(field)
+    }
+
+    /// What to say where the workload is about blocks of attributes and inodes may have room for them.
+    fn doubt_about_inodes(&self) -> Option<String> {
+        let is_ours = match (&self.path, &self.device) {
+            (Some(_), _) => false,
+            (None, DeviceKind::Image(path)) => !path.exists(),
+            (None, _) => true,
+        };
+        let is_small = self.storage.inode_size.is_none_or(|size| size <= 128);
+        let matters = self.workload.needs(&self.plan).small_inodes;
+        (matters && !(is_ours && is_small)).then(|| {
+            format!(
+                "{}: inodes of more than 128 bytes have room for its attributes, and nothing is shared then",
+                self.workload.name()
+            )
+        })
     }
 
     fn on_path(&self, path: &Path) -> Result<Entrant> {
@@ -273,8 +290,8 @@ impl Request {
     fn on_image(&self, path: &Path, field: &mut Field) -> Result<()> {
         let plan = self.image_plan()?;
         if !path.exists() {
-            plan.make_file(path)?;
             field.image = Some(OwnImage(path.to_owned()));
+            plan.make_file(path)?;
             field.notes.push(format!(
                 "{}: made for this run, and removed",
                 path.display()

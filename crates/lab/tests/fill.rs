@@ -39,7 +39,7 @@ fn what_is_free_lies_in_pieces_all_over_the_image() {
     make_ready(&target, workload, &plan).expect("nothing to do");
     assert_eq!(target.room().expect("room").bytes, after, "filled once");
     target.close().expect("closed");
-    let found = fragmentation::of_image(device).expect("counted");
+    let found = fragmentation::of_image(device, None).expect("counted");
     // Half of all holes have 8 blocks or fewer, the mean of 1 to 128 is 32.
     let (runs, average) = (found.free_extents, found.average_free_extent);
     assert!(runs.expect("counted") > 500, "{runs:?}");

@@ -188,11 +188,17 @@ impl Threads {
             self.notice_the_dead(&mut replies);
         }
         self.interrupt.check()?;
-        replies.sort_by_key(|(number, _)| *number);
-        // The first failure in time would be better, but only a part that was ended says so.
-        let samples: Result<Vec<Option<Sample>>> =
-            replies.into_iter().map(|(_, reply)| reply).collect();
-        Ok(samples?.into_iter().flatten().collect())
+        // The first failure is the cause: whoever fails later may only have been told to end.
+        let samples: Result<Vec<(u32, Option<Sample>)>> = replies
+            .into_iter()
+            .map(|(number, reply)| Ok((number, reply?)))
+            .collect();
+        let mut samples = samples?;
+        samples.sort_by_key(|(number, _)| *number);
+        Ok(samples
+            .into_iter()
+            .filter_map(|(_, sample)| sample)
+            .collect())
     }
 
     /// A thread that panicked never replies.

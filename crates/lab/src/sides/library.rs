@@ -14,7 +14,7 @@ use crate::fill::make_ready;
 use crate::fragmentation;
 use crate::results::Fragmentation;
 use crate::run::{Crew, Tasks};
-use crate::target::{Library, Target};
+use crate::target::{HOME, Library, Target};
 
 /// A disk as the slow device pretends to be: an SSD with a gigabyte a second.
 pub const SLOW: Latency = Latency {
@@ -176,7 +176,7 @@ impl Side for LibrarySide {
 
     fn examine(&mut self, tasks: &Tasks) -> Result<Option<Fragmentation>> {
         self.shut(false)?;
-        let found = fragmentation::of_image(self.device())?;
+        let found = fragmentation::of_image(self.device(), Some(HOME))?;
         if let Bytes::Memory { device, slow } = &self.bytes {
             self.judged()?;
             let slow = *slow;
@@ -184,6 +184,8 @@ impl Side for LibrarySide {
             self.plan.make(&*device)?;
             self.bytes = Bytes::Memory { device, slow };
         } else {
+            let volume = Volume::open(self.device(), self.options.clone())?;
+            self.open = Some(Arc::new(Library::again(volume)?));
             self.settle(tasks)?;
         }
         Ok(Some(found))

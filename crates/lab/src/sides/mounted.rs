@@ -1,9 +1,11 @@
 //! An image of ours in memory, mounted by the kernel, by fuse2fs or by pext4.
 
 use std::fmt;
+use std::fs::File;
+use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -203,7 +205,7 @@ impl Side for MountedSide {
         }
         self.unmount()?;
         let device = FileDevice::open(&self.image(), Access::ReadOnly, PATIENCE)?;
-        let found = fragmentation::of_image(std::sync::Arc::new(device))?;
+        let found = fragmentation::of_image(std::sync::Arc::new(device), None)?;
         self.judged()?;
         std::fs::remove_file(self.image())?;
         self.make()?;
@@ -219,6 +221,19 @@ impl Side for MountedSide {
 impl Drop for MountedSide {
     fn drop(&mut self) {
         let _ = self.unmount();
+    }
+}
+
+/// What a server said last, or what may be the matter if it said nothing.
+fn why_it_ended(name: &str, status: ExitStatus, words: &mut File) -> String {
+    let mut said = String::new();
+    // Words that cannot be read are none.
+    let _ = words
+        .rewind()
+        .and_then(|()| words.read_to_string(&mut said));
+    match said.lines().rfind(|line| !line.trim().is_empty()) {
+        Some(line) => format!("{name} ended with {status}: {line}"),
+        None => format!("{name} ended with {status}; is FUSE permitted here?"),
     }
 }
 
@@ -239,10 +254,11 @@ impl Mount {
     /// It is in a group of its own: the terminal's Ctrl-C is for us, who end it in order.
     fn by_a_server(command: &mut Command, directory: PathBuf) -> Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
+        let mut words = tempfile::tempfile()?;
         let server = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stderr(words.try_clone()?)
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot run {name}"))?;
@@ -254,7 +270,7 @@ impl Mount {
         while !table::is_mounted(&mount.directory) {
             if let Some(status) = mount.ended()? {
                 mount.server = None;
-                bail!("{name} ended with {status}; is FUSE permitted here?");
+                bail!("{}", why_it_ended(&name, status, &mut words));
             }
             if start.elapsed() > PATIENCE {
                 bail!("{name} does not mount");
@@ -264,7 +280,7 @@ impl Mount {
         Ok(mount)
     }
 
-    fn ended(&mut self) -> Result<Option<std::process::ExitStatus>> {
+    fn ended(&mut self) -> Result<Option<ExitStatus>> {
         match &mut self.server {
             Some(server) => Ok(server.try_wait()?),
             None => Ok(None),

@@ -1,6 +1,6 @@
 //! A volume in this process: calls of the library, no system calls.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use pext4_fs::{AllocateMode, InodeNumber, New, RenameMode, SetAttributes, SetXattrMode, Volume};
 
 use super::{Node, Room, Target, empty, short_read};
@@ -12,7 +12,7 @@ const NEW: New = New {
 };
 
 /// The name of the directory below which all is ours.
-const HOME: &str = "lab";
+pub const HOME: &str = "lab";
 
 /// A mounted volume, and the directory in it that is ours.
 pub struct Library {
@@ -26,7 +26,19 @@ impl Library {
     /// # Errors
     /// The volume's.
     pub fn new(volume: Volume) -> Result<Self> {
-        let home = volume.make_directory(InodeNumber::ROOT, HOME.as_bytes(), &NEW)?;
+        let home = volume
+            .make_directory(InodeNumber::ROOT, HOME.as_bytes(), &NEW)
+            .with_context(|| format!("/{HOME} in the image, which must be free for the lab"))?;
+        let home = Node::Held(home.inode);
+        Ok(Self { volume, home })
+    }
+
+    /// Takes a volume that has our directory, from [`Library::close`].
+    ///
+    /// # Errors
+    /// The volume's.
+    pub fn again(volume: Volume) -> Result<Self> {
+        let home = volume.lookup(InodeNumber::ROOT, HOME.as_bytes())?;
         let home = Node::Held(home.inode);
         Ok(Self { volume, home })
     }

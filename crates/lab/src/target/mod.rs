@@ -13,7 +13,7 @@ use pext4_fs::InodeNumber;
 
 use crate::workloads::{Plan, Workload};
 
-pub use library::Library;
+pub use library::{HOME, Library};
 pub use path::MountedPath;
 
 /// An open file or directory; given back by [`Target::close`].

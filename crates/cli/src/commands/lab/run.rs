@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use pext4_fuse::ending_signals;
 use pext4_lab::experiment::Experiment;
 use pext4_lab::instructions::Instructions;
 use pext4_lab::results::{Machine, Results};
@@ -14,12 +15,12 @@ use pext4_lab::show;
 use pext4_lab::sides::Storage;
 use pext4_lab::workloads::{self, Mix, Plan, Workload};
 use pext4_sync::meter;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::SIGQUIT;
 
 use super::bar::Bar;
 use super::program;
 use crate::failure::Misuse;
-use crate::say::say;
+use crate::say::{aside, say};
 use crate::size;
 
 /// Tasks that a run may have; each is a thread or a process.
@@ -69,8 +70,8 @@ pub struct Arguments {
     /// Measurements of each point
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// Count so many steps of every task instead of time
-    #[arg(long, value_name = "N")]
+    /// Count so many steps of every task instead of time; one round of what goes in rounds
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
     /// What draws repeat for
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
@@ -94,7 +95,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", default_value = "alltests", value_parser = mix)]
     mix: Mix,
     /// Fill the image to so many percent first, and leave what is free in pieces
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..100))]
+    #[arg(long, value_name = "PERCENT", conflicts_with = "path", value_parser = clap::value_parser!(u32).range(1..100))]
     fill: Option<u32>,
     /// Size of the images that are made; without it four groups a task, at least 8 GiB
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
@@ -106,7 +107,7 @@ pub struct Arguments {
     #[arg(long, value_name = "BYTES")]
     inode_size: Option<u16>,
     /// Longest time between commits
-    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     commit: u64,
     /// Memory for metadata, in process
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "256M")]
@@ -162,7 +163,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         meter::switch(true);
     }
     let interrupt = Interrupt::default();
-    for signal in [SIGINT, SIGTERM] {
+    // Mounts and loop devices would stay behind.
+    for signal in ending_signals().into_iter().chain([SIGQUIT]) {
         signal_hook::flag::register(signal, interrupt.flag()).context("cannot catch signals")?;
     }
     // Asked once: later the load is that of the workload before.
@@ -262,7 +264,7 @@ fn run_one(
     };
     let mut field = request.field()?;
     for note in &field.notes {
-        eprintln!("pext4: {note}");
+        aside(format_args!("pext4: {note}"));
     }
     let experiment = Experiment {
         workload,
