@@ -41,8 +41,14 @@ pub(super) fn check(
         findings.add(kind, Place::inode(number), || why.to_owned());
     };
     if number.get() == 0 {
-        if is_dirty {
-            unreplayable("it lies on another device");
+        let is_elsewhere = superblock.journal_uuid != [0; 16];
+        match (is_elsewhere, is_dirty) {
+            (true, true) => unreplayable("it lies on another device"),
+            (false, true) => unreplayable("there is none, here or elsewhere"),
+            (false, false) => findings.add(Kind::JournalInode, Place::whole(), || {
+                "has_journal is set, and no journal is named, here or elsewhere".to_owned()
+            }),
+            (true, false) => {}
         }
         return None;
     }

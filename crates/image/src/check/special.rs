@@ -71,6 +71,22 @@ pub(super) fn check(subject: &Subject<'_>) {
             format!("in use, with mode {mode:06o} and {links} links")
         });
     }
+    check_left_behind(subject);
+}
+
+/// The orphan file that stayed when its feature was taken away: no name leads to it, so nothing else
+/// would tell of it.
+fn check_left_behind(subject: &Subject<'_>) {
+    let number = subject.examination.volume.superblock.orphan_file_inode;
+    if subject.number != number || subject.features().has_compat(Compat::ORPHAN_FILE) {
+        return;
+    }
+    let inode = subject.inode;
+    if inode.links != 0 || inode.blocks != 0 || indirect::entry(&inode.block, 0) != 0 {
+        subject.report(Kind::OrphanFile, || {
+            format!("in use, without the feature: {} bytes", inode.size)
+        });
+    }
 }
 
 /// What it is if a reserved inode is in use that nothing uses, and whether one without a mode is not.
