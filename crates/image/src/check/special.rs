@@ -26,7 +26,8 @@ const DOUBLE_INDIRECT: usize = 13;
 /// All places of a block map.
 const SLOTS: [usize; 15] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
 
-/// Inodes that the superblock names, which no name may lead to.
+/// Inodes that the superblock names, which no name may lead to. A journal that was made in a mounted file
+/// system is a file with a name (`/.journal`), and judged as one.
 pub(super) fn hidden(volume: &Volume) -> Vec<InodeNumber> {
     let superblock = &volume.superblock;
     let quotas = [
@@ -36,9 +37,12 @@ pub(super) fn hidden(volume: &Volume) -> Vec<InodeNumber> {
     ];
     let features = &volume.geometry.features;
     let has_quota = features.has_read_only_compat(ReadOnlyCompat::QUOTA);
-    let named = [superblock.journal_inode, superblock.orphan_file_inode];
-    named
+    let journal = superblock.journal_inode;
+    let has_name = journal >= volume.geometry.first_inode;
+    let journal = Some(journal).filter(|_| !has_name);
+    journal
         .into_iter()
+        .chain([superblock.orphan_file_inode])
         .chain(quotas.into_iter().filter(|_| has_quota))
         .filter(|number| number.get() != 0)
         .collect()

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use pext4_block::RamDevice;
 use pext4_image::mkfs;
-use pext4_ondisk::feature::ReadOnlyCompat;
+use pext4_ondisk::InodeNumber;
+use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
 use pext4_ondisk::indirect::set_entry;
 use pext4_ondisk::inode::InodeFlags;
 
@@ -95,6 +96,34 @@ fn values_in_inodes_are_clean() {
     if let Some(image) = base(Base::Values) {
         assert_clean(&image, "values");
     }
+}
+
+/// tune2fs gives a mounted file system a journal that has a name.
+#[test]
+fn a_journal_with_a_name_is_clean() {
+    if !have_tools() {
+        return;
+    }
+    let (Some(mut journalled), Some(mut image)) = (base(Base::Plain), base(Base::NoJournal)) else {
+        return;
+    };
+    let log = journalled.blocks(8);
+    let mut bytes = journalled.block(log[0]).to_vec();
+    // Of an empty log the rest says nothing; of zeroes debugfs would make a hole.
+    bytes.resize(log.len() * 1024, b'-');
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), bytes).expect("a journal");
+    image.debugfs(&[&format!("write {} .journal", file.path().display())]);
+    let number = image.find("/.journal");
+    image.edit_inode(number, |inode| inode.flags |= InodeFlags::IMMUTABLE);
+    image.edit_superblock(|superblock| {
+        superblock.features.compat |= Compat::HAS_JOURNAL;
+        superblock.journal_inode = InodeNumber(number);
+    });
+    let report = image.check().expect("an ext4");
+    assert!(report.is_clean(), "{:#?}", report.findings);
+    let (code, text) = image.e2fsck();
+    assert!(code == 0 && !text.contains("? no"), "{text}");
 }
 
 /// What e2fsck lets pass: a flag of AFS, a time of deletion, an odd count of links, an upper half of a count,
