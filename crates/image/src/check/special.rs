@@ -79,10 +79,12 @@ pub(super) fn check(subject: &Subject<'_>) {
 }
 
 /// The orphan file that stayed when its feature was taken away: no name leads to it, so nothing else
-/// would tell of it.
+/// would tell of it. (It is not asked about where it has one of the numbers of journal and quotas.)
 fn check_left_behind(subject: &Subject<'_>) {
     let number = subject.examination.volume.superblock.orphan_file_inode;
-    if subject.number != number || subject.features().has_compat(Compat::ORPHAN_FILE) {
+    let has_other_use = matches!(number.get(), USER_QUOTA | GROUP_QUOTA | JOURNAL);
+    let has_feature = subject.features().has_compat(Compat::ORPHAN_FILE);
+    if subject.number != number || has_feature || has_other_use {
         return;
     }
     let inode = subject.inode;

@@ -128,10 +128,11 @@ fn a_journal_with_a_name_is_clean() {
 
 /// What e2fsck lets pass: a flag of AFS, a time of deletion, an odd count of links, an upper half of a count,
 /// a feature that changes nothing, the rights to the users' quota file, bad blocks under
-/// a copy of the superblock and under a part of a table that no inode lies in.
+/// a copy of the superblock and under a part of a table that no inode lies in, and where no feature asks for an
+/// orphan file the journal's number for it.
 #[test]
 fn what_does_not_matter_of_special_inodes_is_clean() {
-    let edits: [(Base, Edit); 8] = [
+    let edits: [(Base, Edit); 9] = [
         (Base::Plain, |image| {
             image.edit_inode(8, |inode| inode.flags |= InodeFlags::IMAGIC);
         }),
@@ -164,6 +165,9 @@ fn what_does_not_matter_of_special_inodes_is_clean() {
             let table = image.descriptor(1).inode_table.get();
             let table = u32::try_from(table).expect("a small image");
             image.edit_inode(1, |inode| set_entry(&mut inode.block, 0, table + 9));
+        }),
+        (Base::NoSums, |image| {
+            image.edit_superblock(|superblock| superblock.orphan_file_inode = InodeNumber(8));
         }),
     ];
     for (start, edit) in edits {
