@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+mod beside;
 pub mod buffer;
 pub mod cache;
 mod claim;
@@ -26,6 +27,7 @@ pub mod ram;
 pub mod record;
 pub mod slow;
 
+pub use beside::name_beside;
 pub use buffer::{Buffer, BufferState, CountedApart, Stamp};
 pub use cache::Cache;
 pub use device::Device;

@@ -190,6 +190,21 @@ fn an_exported_image_comes_back_from_its_tar() {
     assert!(error.contains("cut short"), "{error}");
 }
 
+/// What is made beside a file has a name of its own, however long that of the file is.
+#[test]
+fn names_on_the_host_may_be_of_any_length() {
+    let place = image("16M");
+    let tar = place.point.join("t".repeat(255));
+    succeed(on(&place, "export", &["-o"]).arg(&tar));
+    let built = place.point.join("b".repeat(255));
+    succeed(pext4(["build"]).arg(&built).arg(&tar));
+    let without = place.point.join("w".repeat(255));
+    let mut make = pext4(["mkfs", "-q", "--size", "16M", "-O", "^has_journal"]);
+    succeed(make.arg(&without));
+    let told = succeed(pext4(["mkdir"]).arg(&without).arg("/made"));
+    assert!(told.contains("renamed into place"), "{told}");
+}
+
 /// Everything of a tree on the host, a line for each file.
 fn listing(top: &Path) -> String {
     let common = "%P %y %m %U:%G %T@ %n %l";

@@ -5,6 +5,7 @@
 //! verb takes a destination that is a directory, the file goes into it under its own name, as with
 //! the commands of the same names.
 
+mod anew;
 mod attributes;
 mod bring;
 mod names;
@@ -184,7 +185,7 @@ impl EditSession {
                 path,
                 parents,
                 permissions,
-            } => self.make_directory(path, *parents, permissions.unwrap_or(0o755)),
+            } => self.make_directory(path, *parents, *permissions),
             Change::Link { .. } | Change::Symlink { .. } | Change::MakeNode { .. } => {
                 self.make_name(change)
             }

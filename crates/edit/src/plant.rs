@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 
 use pext4_fs::{
-    Attributes, DeviceNumber, Entry, FileType, InodeNumber, New, Refusal, SetAttributes, SetTime,
-    SetXattrMode, Time, Volume,
+    AccessLists, Attributes, DeviceNumber, Entry, FileType, InodeNumber, New, Refusal,
+    SetAttributes, SetTime, SetXattrMode, Time, Volume,
 };
 
 use crate::error::{At, Result, Shown, refuse};
@@ -192,6 +192,18 @@ impl<'s> Planter<'s> {
         name: &[u8],
         path: &[u8],
     ) -> Result<Holding<'s>> {
+        self.make_with_lists(facts, &AccessLists::default(), parent, name, path)
+    }
+
+    /// Likewise, with these access lists.
+    pub(crate) fn make_with_lists(
+        &self,
+        facts: &Facts,
+        lists: &AccessLists<'_>,
+        parent: InodeNumber,
+        name: &[u8],
+        path: &[u8],
+    ) -> Result<Holding<'s>> {
         check_device(facts, path)?;
         if let Some(there) = find(self.volume(), parent, name, path)? {
             match (there.kind(), facts.kind) {
@@ -212,10 +224,8 @@ impl<'s> Planter<'s> {
         };
         let volume = self.volume();
         let entry = match facts.kind {
-            FileType::Regular => volume.create(parent, name, &new),
-            FileType::Directory => volume.make_directory(parent, name, &new),
             FileType::Symlink => volume.make_symlink(parent, name, &facts.target, &new),
-            kind => volume.make_node(parent, name, &new, kind, facts.device),
+            kind => volume.make_with_lists(parent, name, &new, kind, facts.device, lists),
         };
         let held = Holding::of(volume, entry.at(path)?);
         self.session.step_file()?;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pext4_block::{Access, Device, FileDevice};
+use pext4_block::{Access, Device, FileDevice, name_beside};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
@@ -69,7 +69,8 @@ impl Twin {
                 path.display()
             )));
         }
-        let temporary = name_beside(&path);
+        let name = path.file_name().unwrap_or_default();
+        let temporary = path.with_file_name(name_beside(name, ".pext4-edit"));
         let to = create(&temporary)?;
         let mut remover = Remover(Some(temporary.clone()));
         let made = copy(from, &to, facts.len()).on(&temporary, "copy the image to it")?;
@@ -118,13 +119,6 @@ impl Drop for Twin {
             drop(Remover(Some(self.temporary.clone())));
         }
     }
-}
-
-fn name_beside(image: &Path) -> PathBuf {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(image.file_name().unwrap_or_default());
-    name.push(".pext4-edit");
-    image.with_file_name(name)
 }
 
 fn create(path: &Path) -> Result<File> {

@@ -83,6 +83,17 @@ fn trees_come_out_whole() {
     assert!(error.contains("/none: no such file"), "{error}");
 }
 
+/// While it is made a copy has another name, which must not be too long where its own is not.
+#[test]
+fn a_copy_may_have_a_name_of_any_length() {
+    let folder = scratch();
+    let image = image(folder.path());
+    let out = folder.path().join("o".repeat(255));
+    let got = get(&image, "/etc/passwd", &out).expect("there is room");
+    assert_eq!(got.path, out);
+    assert!(out.is_file());
+}
+
 /// Puts another name in place of one in a directory block of the image, which has no checksums.
 fn rename_by_force(image: &Path, from: &[u8], to: &[u8]) {
     assert_eq!(from.len(), to.len());

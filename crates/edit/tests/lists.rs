@@ -3,11 +3,12 @@
 mod common;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::archives::{apply, archive, build, changed, export, fresh, header, record, tree};
-use pext4_edit::Reader;
+use pext4_edit::{Change, EditOptions, EditSession, Overrides, Reader};
 use pext4_ondisk::acl;
 use pext4_testkit::effort::scratch;
 use pext4_testkit::oracle::check::e2fsck;
@@ -317,4 +318,88 @@ fn a_list_that_contradicts_the_mode_is_exported_as_it_is() {
     let again = fresh(folder.path(), "again");
     apply(&again, &bytes).expect("it is our own");
     assert_eq!(list_of(&again, "file", acl::ACCESS).0, 0o777);
+}
+
+/// Files that an edit makes of nothing inherit as on a mount; copies stay what they were.
+#[test]
+fn new_files_inherit_their_directorys_list() {
+    let folder = scratch();
+    let image = fresh(folder.path(), "image");
+    let default = [
+        acl_entry(acl::USER_OBJECT, 7, acl::NO_ID),
+        acl_entry(acl::USER, 7, 1000),
+        acl_entry(acl::GROUP_OBJECT, 5, acl::NO_ID),
+        acl_entry(acl::MASK, 7, acl::NO_ID),
+        acl_entry(acl::OTHER, 0, acl::NO_ID),
+    ];
+    let host = folder.path().join("host");
+    fs::write(&host, b"from the host").expect("a file");
+    fs::set_permissions(&host, fs::Permissions::from_mode(0o640)).expect("ours");
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+    let directory = |path: &str, permissions| Change::MakeDirectory {
+        path: path.into(),
+        parents: true,
+        permissions,
+    };
+    for change in [
+        directory("/top", None),
+        Change::SetXattr {
+            path: b"/top".to_vec(),
+            name: acl::DEFAULT.to_vec(),
+            value: acl::encode_call(&default),
+        },
+        directory("/top/a/b", None),
+        directory("/top/exact", Some(0o710)),
+        Change::Touch {
+            path: b"/top/touched".to_vec(),
+            time: None,
+            no_create: false,
+        },
+        Change::MakeNode {
+            path: b"/top/a/pipe".to_vec(),
+            kind: pext4_fs::FileType::Fifo,
+            device: pext4_fs::DeviceNumber::default(),
+            permissions: None,
+        },
+        Change::Put {
+            from: host,
+            to: b"/top/put".to_vec(),
+            exactly: true,
+            xattrs: true,
+            overrides: Overrides::default(),
+        },
+    ] {
+        session.apply(&change).expect("there is room");
+    }
+    session
+        .write_from(b"/top/stream", &mut &b"a line"[..], Overrides::default())
+        .expect("there is room");
+    session.finish().expect("there is room");
+    e2fsck(&image).expect("sound");
+    let masked = |mode: u16| {
+        let mut list = default;
+        acl::follow_mode(&mut list, mode);
+        (mode, list.to_vec())
+    };
+    for (path, mode) in [
+        ("/top/a", 0o770),
+        ("/top/a/b", 0o770),
+        ("/top/exact", 0o710),
+        ("/top/touched", 0o660),
+        ("/top/a/pipe", 0o660),
+        ("/top/stream", 0o660),
+    ] {
+        assert_eq!(list_of(&image, path, acl::ACCESS), masked(mode), "{path}");
+    }
+    for path in ["/top/a", "/top/a/b", "/top/exact"] {
+        assert_eq!(list_of(&image, path, acl::DEFAULT).1, default, "{path}");
+    }
+    let reader = Reader::open(&image).expect("sound");
+    let paths = reader.volume().paths();
+    let put = paths.resolve("/top/put").expect("there");
+    assert!(reader.volume().xattr(put.inode(), acl::ACCESS).is_err());
+    assert_eq!(
+        paths.metadata("/top/put").expect("there").mode & 0o7777,
+        0o640
+    );
 }

@@ -15,7 +15,6 @@
 
 #![forbid(unsafe_code)]
 
-mod acl;
 pub mod complaints;
 pub mod dispatch;
 mod fuser_transport;

@@ -203,6 +203,40 @@ fn the_forerunners_are_clean_and_have_upstreams_features() {
     }
 }
 
+#[test]
+fn small_images_have_as_many_inodes_as_upstreams() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
+    for size in [MIB, 2 * MIB, 3 * MIB, 4 * MIB] {
+        for block_size in [1024, 4096] {
+            let options = Options {
+                block_size: Some(block_size),
+                ..Options::default()
+            };
+            check(size, &options);
+            make(&ours, size, &options).expect("a plain image");
+            let file = std::fs::File::create(&theirs).expect("a file");
+            file.set_len(size).expect("a sparse file");
+            let mut mke2fs = Command::new("mke2fs");
+            mke2fs.args(["-q", "-F", "-t", "ext4", "-b", &block_size.to_string()]);
+            let made = mke2fs.arg(&theirs).status();
+            if !made.is_ok_and(|status| status.success()) {
+                return eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
+            }
+            let what = format!("{size} bytes, blocks of {block_size}");
+            assert_eq!(inode_count(&ours), inode_count(&theirs), "{what}");
+        }
+    }
+}
+
+fn inode_count(path: &Path) -> [u8; 4] {
+    use std::os::unix::fs::FileExt;
+    let mut count = [0; 4];
+    let file = std::fs::File::open(path).expect("the image");
+    file.read_exact_at(&mut count, 1024).expect("a superblock");
+    count
+}
+
 /// Journals whose maps have two and three levels of pointers.
 #[test]
 fn files_without_extents_are_mapped_as_far_as_pointers_reach() {

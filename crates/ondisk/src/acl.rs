@@ -9,9 +9,12 @@
 //! forms, as otherwise one would take what the other cannot.
 //!
 //! What a list *means* is not looked at here: whether an entry is missing or there twice, and what
-//! the list does to permission bits, is for [`text`]. Each form keeps the order of entries.
+//! the list does to permission bits, is for [`Acl`] and [`text`]. Each form keeps the order of entries.
 
+mod list;
 pub mod text;
+
+pub use list::{Acl, Inherited};
 
 use crate::corrupt::Corrupt;
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use pext4_block::name_beside;
 use pext4_edit::{EditError, Exported, Reader};
 
 use crate::progress::{self, Look};
@@ -111,9 +112,8 @@ fn to_special(arguments: &Arguments, reader: &Reader, output: &Path) -> Result<E
 /// Writes beside, and renames at the end.
 fn to_file(arguments: &Arguments, reader: &Reader, output: &Path) -> Result<Exported> {
     let shown = || format!("{}: cannot write it", output.display());
-    let mut name = OsString::from(".");
-    name.push(output.file_name().unwrap_or_default());
-    name.push(format!(".pext4-{}", std::process::id()));
+    let name = output.file_name().unwrap_or_default();
+    let name = name_beside(name, &format!(".pext4-{}", std::process::id()));
     let temporary = output.with_file_name(name);
     let mut options = OpenOptions::new();
     let file = options.write(true).create_new(true).open(&temporary);

@@ -5,7 +5,7 @@ use pext4_ondisk::acl;
 
 use super::Change;
 use crate::error::{At, EditError, Result, refuse};
-use crate::plant::{Holding, Overrides, Planter};
+use crate::plant::{Holding, Overrides};
 use crate::session::EditSession;
 use crate::source::Source;
 use crate::tree::{Image, Place};
@@ -95,9 +95,15 @@ impl EditSession {
             Err(error) if is_missing(&error) && !path.ends_with(b"/") => {
                 let end = self.end_of_links(path)?;
                 let spot = self.spot_of_file(&end)?;
-                let facts = self.plain(FileType::Regular, Overrides::default());
-                let planter = Planter::new(self, Overrides::default());
-                planter.make(&facts, spot.directory.inode(), &spot.name, &end)?
+                let overrides = Overrides::default();
+                let mut facts = self.plain(FileType::Regular, overrides);
+                self.make_anew(
+                    &mut facts,
+                    overrides,
+                    spot.directory.inode(),
+                    &spot.name,
+                    &end,
+                )?
             }
             Err(error) => return Err(error),
         };

@@ -33,9 +33,9 @@ impl EditSession {
     ) -> Result<()> {
         let _stand = self.stand();
         let spot = self.spot(path)?;
-        let facts = self.plain(FileType::Regular, overrides);
-        let planter = Planter::new(self, overrides);
-        let held = planter.make(&facts, spot.directory.inode(), &spot.name, &spot.path)?;
+        let mut facts = self.plain(FileType::Regular, overrides);
+        let parent = spot.directory.inode();
+        let held = self.make_anew(&mut facts, overrides, parent, &spot.name, &spot.path)?;
         let mut filler = Filler::new(self, held.inode(), &spot.path);
         let mut piece = vec![0; PIECE];
         let mut at = 0;
@@ -48,7 +48,7 @@ impl EditSession {
             }
         }
         filler.finish(at)?;
-        planter.dress(&facts, held.inode(), &spot.path)
+        Planter::new(self, overrides).dress(&facts, held.inode(), &spot.path)
     }
 
     pub(super) fn bring(&self, change: &Change) -> Result<()> {
@@ -70,13 +70,14 @@ impl EditSession {
                 overrides,
             } => {
                 let spot = self.spot(path)?;
-                let facts = self.plain(FileType::Regular, *overrides);
-                let planter = Planter::new(self, *overrides);
-                let held = planter.make(&facts, spot.directory.inode(), &spot.name, &spot.path)?;
+                let mut facts = self.plain(FileType::Regular, *overrides);
+                let parent = spot.directory.inode();
+                let held =
+                    self.make_anew(&mut facts, *overrides, parent, &spot.name, &spot.path)?;
                 let mut filler = Filler::new(self, held.inode(), &spot.path);
                 filler.write(0, content)?;
                 filler.finish(content.len() as u64)?;
-                planter.dress(&facts, held.inode(), &spot.path)
+                Planter::new(self, *overrides).dress(&facts, held.inode(), &spot.path)
             }
             Change::Copy {
                 image,

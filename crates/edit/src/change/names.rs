@@ -67,7 +67,7 @@ impl EditSession {
         &self,
         path: &[u8],
         parents: bool,
-        permissions: u16,
+        permissions: Option<u16>,
     ) -> Result<()> {
         if !parents {
             let spot = self.spot(path)?;
@@ -84,7 +84,7 @@ impl EditSession {
             let last = position + 1 == names.len();
             match find(self.volume(), here.inode(), name, &path)? {
                 None => {
-                    let permissions = if last { permissions } else { 0o755 };
+                    let permissions = permissions.filter(|_| last);
                     self.make_one_directory(here.inode(), name, &path, permissions)?;
                 }
                 Some(_) if self.at(&path)?.kind() == FileType::Directory => {}
@@ -97,7 +97,7 @@ impl EditSession {
 
     /// Makes what is missing of a directory's path.
     pub(crate) fn make_missing(&self, path: &[u8]) -> Result<()> {
-        self.make_directory(path, true, 0o755)
+        self.make_directory(path, true, None)
     }
 
     pub(super) fn make_one_directory(
@@ -105,18 +105,18 @@ impl EditSession {
         parent: InodeNumber,
         name: &[u8],
         path: &[u8],
-        permissions: u16,
+        permissions: Option<u16>,
     ) -> Result<()> {
         if find(self.volume(), parent, name, path)?.is_some() {
             return Err(pext4_fs::Error::from(Refusal::Exists)).at(path);
         }
         let overrides = Overrides {
-            permissions: Some(permissions),
+            permissions,
             ..Overrides::default()
         };
-        let facts = self.plain(FileType::Directory, overrides);
-        let planter = Planter::new(self, overrides);
-        planter.make(&facts, parent, name, path).map(|_| ())
+        let mut facts = self.plain(FileType::Directory, overrides);
+        self.make_anew(&mut facts, overrides, parent, name, path)
+            .map(|_| ())
     }
 
     pub(super) fn make_name(&self, change: &Change) -> Result<()> {
@@ -155,7 +155,11 @@ impl EditSession {
                 };
                 let mut facts = self.plain(*kind, overrides);
                 facts.device = *device;
-                self.make_at(&self.spot_of_file(path)?, &facts, false)
+                let spot = self.spot_of_file(path)?;
+                self.check_vacant(&spot, false)?;
+                let parent = spot.directory.inode();
+                self.make_anew(&mut facts, overrides, parent, &spot.name, &spot.path)
+                    .map(|_| ())
             }
             _ => Ok(()),
         }

@@ -140,9 +140,13 @@ impl EditSession {
             seconds: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
             nanoseconds: now.subsec_nanos(),
         };
+        let unsaid = match kind {
+            FileType::Directory => 0o755,
+            _ => 0o644,
+        };
         Facts {
             kind,
-            permissions: overrides.permissions.unwrap_or(0o644),
+            permissions: overrides.permissions.unwrap_or(unsaid),
             uid: overrides.uid.unwrap_or(0),
             gid: overrides.gid.unwrap_or(0),
             accessed: time,

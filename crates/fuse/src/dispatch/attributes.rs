@@ -1,10 +1,10 @@
 //! Attributes: told and changed, and the bits that a change of owner or content takes away.
 
 use pext4_fs::{Attributes, FileType, InodeNumber, SetAttributes, SetTime, Time};
+use pext4_ondisk::acl;
 
 use super::ioctl::is_immutable;
 use super::{Answer, Caller, Dispatch, Errno};
-use crate::acl;
 
 const SET_USER_ID: u16 = 0o4000;
 const SET_GROUP_ID: u16 = 0o2000;

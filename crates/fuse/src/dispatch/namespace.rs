@@ -3,9 +3,9 @@
 use pext4_fs::{
     AccessLists, DeviceNumber, FileType, InodeNumber, New, Refusal, RenameMode, Whiteout,
 };
+use pext4_ondisk::acl::{self, Acl};
 
 use super::{Answer, Caller, Dispatch, Errno, Found};
-use crate::acl::{self, Acl};
 
 const TYPE_MASK: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;

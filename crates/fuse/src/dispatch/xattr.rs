@@ -1,11 +1,11 @@
 //! Extended attributes, access control lists among them.
 //!
-//! Lists change form on the way ([`crate::acl`]), and a list that is set changes the mode.
+//! Lists change form on the way ([`pext4_ondisk::acl`]), and a list that is set changes the mode.
 
 use pext4_fs::{InodeNumber, Refusal, SetXattrMode};
+use pext4_ondisk::acl::{self, Acl, is_list};
 
 use super::{Answer, Caller, Dispatch, Errno};
-use crate::acl::{self, Acl, is_list};
 
 /// What a mount tells of itself, as the value of an attribute that is on no list and that every
 /// file has: for a person.

@@ -3,13 +3,12 @@
 //! Where the host can, the file has no name at all until then, so that not even a killed build
 //! leaves anything; elsewhere it has a name of its own and is removed when the build fails.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 
-use pext4_block::Device;
+use pext4_block::{Device, name_beside};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
@@ -187,10 +186,9 @@ fn nameless(folder: &Path) -> Option<File> {
 /// Names beside the target that nobody else uses at this time.
 fn candidates(target: &Path) -> impl Iterator<Item = PathBuf> + '_ {
     (0..1000).map(move |attempt| {
-        let mut name = OsString::from(".");
-        name.push(target.file_name().unwrap_or_default());
-        name.push(format!(".{}.{attempt}", std::process::id()));
-        folder_of(target).join(name)
+        let name = target.file_name().unwrap_or_default();
+        let mark = format!(".{}.{attempt}", std::process::id());
+        folder_of(target).join(name_beside(name, &mark))
     })
 }
 

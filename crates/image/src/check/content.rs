@@ -11,7 +11,7 @@ use pext4_ondisk::xattr;
 
 use super::attributes::Attributes;
 use super::catalogue::Kind;
-use super::inode::{Mapped, Subject, check_large};
+use super::inode::{Mapped, Subject, check_large, has_map};
 use super::mapping::Collector;
 
 /// Logical blocks of a file: their numbers have 32 bits.
@@ -71,19 +71,24 @@ fn check_regular(subject: &Subject<'_>, mapped: &Mapped) {
         });
     }
     if subject.inode.flags.contains(InodeFlags::EA_INODE) {
-        check_value(subject);
+        check_value(subject, mapped);
     }
 }
 
-/// The hash of an attribute's value that fills this inode.
-fn check_value(subject: &Subject<'_>) {
+/// The hash of an attribute's value that fills this inode. What lies in blocks that others have too is
+/// told of elsewhere, and not read once for each of them.
+fn check_value(subject: &Subject<'_>, mapped: &Mapped) {
     let size = subject.inode.size;
     if size > LARGEST_VALUE {
         return subject.report(Kind::ValueInode, || format!("a value of {size} bytes"));
     }
+    if mapped.is_partial() || mapped.is_shared() || !has_map(subject) {
+        return;
+    }
     match value_hash(subject, size) {
         Err(error) => subject.report(Kind::Unreadable, || format!("attribute value: {error}")),
-        Ok(hash) => {
+        Ok(None) => subject.report(Kind::ValueInode, || "a value with a hole".to_owned()),
+        Ok(Some(hash)) => {
             let stored = subject.inode.value_hash();
             if hash != stored {
                 subject.report(Kind::ValueInode, || {
@@ -94,23 +99,24 @@ fn check_value(subject: &Subject<'_>) {
     }
 }
 
-fn value_hash(subject: &Subject<'_>, size: u64) -> io::Result<u32> {
+/// `None` where not all of the value is there.
+fn value_hash(subject: &Subject<'_>, size: u64) -> io::Result<Option<u32>> {
     let volume = &subject.examination.volume;
     let runs = Collector::collect(volume, subject.number, subject.inode);
     let mut hash = volume.geometry.value_seed;
     let mut left = usize::try_from(size).unwrap_or(0);
     let mut logical = 0;
     while left > 0 {
-        let bytes = match runs.place(logical) {
-            Some(block) => volume.block(block)?,
-            None => vec![0; volume.block_size()],
+        let Some(block) = runs.place(logical) else {
+            return Ok(None);
         };
+        let bytes = volume.block(block)?;
         let taken = left.min(bytes.len());
         hash = xattr::value_hash(hash, &bytes[..taken]);
         left -= taken;
         logical += 1;
     }
-    Ok(hash)
+    Ok(Some(hash))
 }
 
 fn check_directory(subject: &Subject<'_>, mapped: &Mapped) {

@@ -8,8 +8,9 @@
 use pext4_ondisk::directory::FileType;
 use pext4_ondisk::dirhash::Hasher;
 use pext4_ondisk::{BlockNumber, InodeNumber};
-use pext4_sync::atomic::{AtomicU32, Ordering};
+use pext4_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use super::budget::Budget;
 use super::catalogue::Kind;
 use super::findings::Place;
 use super::htree::{self, Index, Leaf};
@@ -36,6 +37,11 @@ pub(super) struct Tree<'a> {
     parents: Vec<AtomicU32>,
     /// Of each directory: where `..` leads.
     dot_dots: Vec<AtomicU32>,
+    workers: &'a Workers<'a>,
+    /// Blocks that all directories together may still have.
+    left: Budget,
+    /// There were more, and some were not read.
+    is_cut_short: AtomicBool,
 }
 
 /// What one thread works with.
@@ -67,6 +73,7 @@ impl<'a> Tree<'a> {
         examination: &'a Examination,
         inodes: &'a Inodes,
         directories: &'a Directories,
+        workers: &'a Workers<'a>,
     ) -> Self {
         let zeroes = || {
             let mut all = Vec::new();
@@ -79,11 +86,15 @@ impl<'a> Tree<'a> {
             directories,
             parents: zeroes(),
             dot_dots: zeroes(),
+            workers,
+            left: Budget::new(examination.volume.geometry.blocks_count),
+            is_cut_short: AtomicBool::new(false),
         }
     }
 
     /// Runs the pass.
-    pub(super) fn examine(&self, workers: &Workers<'_>) {
+    pub(super) fn examine(&self) {
+        let workers = self.workers;
         let count = u32::try_from(self.directories.list.len()).unwrap_or(u32::MAX);
         let desks = workers.each(Pass::Directories, count, Desk::default, |desk, place| {
             self.subject(place as usize).examine(desk);
@@ -96,6 +107,11 @@ impl<'a> Tree<'a> {
             subject.leaves(desk, &piece.leaves, piece.hasher);
             subject.find_duplicates(desk);
         });
+    }
+
+    /// Whether directories have blocks that were not read.
+    pub(super) fn is_cut_short(&self) -> bool {
+        self.is_cut_short.load(Ordering::Relaxed)
     }
 
     pub(super) fn subject(&self, place: usize) -> Subject<'_> {
@@ -161,6 +177,22 @@ impl Subject<'_> {
         (offset < run.length).then(|| run.start + u64::from(offset))
     }
 
+    /// Whether to read so many more blocks: not when cancelled, and not when directories, by sharing
+    /// blocks, have more of them than there are.
+    pub(super) fn may_read(&self, count: u32) -> bool {
+        if self.tree.workers.is_cancelled() {
+            return false;
+        }
+        let may = self.tree.left.take(u64::from(count));
+        if !may && !self.tree.is_cut_short.swap(true, Ordering::Relaxed) {
+            self.report(Kind::BlockShared, None, || {
+                "directories have more blocks than there are: from here on they are not read"
+                    .to_owned()
+            });
+        }
+        may
+    }
+
     fn examine(&self, desk: &mut Desk) {
         // Whatever '.' says, it should lead here.
         self.tree.inodes.link(self.number());
@@ -207,10 +239,13 @@ impl Subject<'_> {
         let at_once = u32::try_from((CHUNK / block_size).max(1)).expect("at most a MiB");
         let end = self.blocks();
         let mut buffer = std::mem::take(&mut desk.buffer);
-        for run in self.runs.iter().filter(|run| run.logical < end) {
+        'runs: for run in self.runs.iter().filter(|run| run.logical < end) {
             let length = run.length.min(end - run.logical);
             for first in (0..length).step_by(at_once as usize) {
                 let count = at_once.min(length - first);
+                if !self.may_read(count) {
+                    break 'runs;
+                }
                 buffer.resize(count as usize * block_size, 0);
                 let start = run.start + u64::from(first);
                 self.read(start, &mut buffer);
@@ -273,6 +308,9 @@ impl Subject<'_> {
             let Some(block) = self.block(leaf.logical) else {
                 continue;
             };
+            if !self.may_read(1) {
+                break;
+            }
             self.read(block, &mut buffer);
             let expected = Some((leaf, hasher));
             leaf::block(self, desk, leaf.logical, block, &buffer, expected);

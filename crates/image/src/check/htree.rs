@@ -151,9 +151,13 @@ impl Walk<'_> {
     }
 
     /// A block that the index leads to: where it lies and what it holds. `None` if it was met
-    /// before or is not there.
+    /// before, is not there or is not to be read.
     fn meet(&mut self, logical: u32, from: Option<u64>) -> Option<(u64, Vec<u8>)> {
         let block = self.mark(logical, from)?;
+        if !self.subject.may_read(1) {
+            self.index.is_sound = false;
+            return None;
+        }
         let read: io::Result<_> = self
             .subject
             .tree

@@ -352,6 +352,8 @@ pub(super) struct Mapped {
     pub(super) mapped_end: u64,
     /// Parts of the map were left out: counts mean nothing.
     is_partial: bool,
+    /// Blocks of its data were claimed before, by another or by itself.
+    is_shared: bool,
     /// Where logical block 0 lies, where it is mapped and written.
     pub(super) first: Option<BlockNumber>,
     /// For a directory: its runs in the gathered list.
@@ -362,6 +364,11 @@ impl Mapped {
     /// Whether parts of the map were left out.
     pub(super) fn is_partial(&self) -> bool {
         self.is_partial
+    }
+
+    /// Whether blocks of its data were claimed before.
+    pub(super) fn is_shared(&self) -> bool {
+        self.is_shared
     }
 }
 
@@ -410,7 +417,7 @@ impl Claimer<'_, '_> {
         let (start, length) = (run.start.get(), u64::from(run.length));
         if ratio == 1 {
             self.mapped.clusters += length;
-            examination.claims.claim(run.start, length);
+            self.mapped.is_shared |= !examination.claims.claim(run.start, length);
             return;
         }
         let logical = u64::from(run.logical);
@@ -426,9 +433,9 @@ impl Claimer<'_, '_> {
         self.last = Some((end - 1, (logical + length - 1) / ratio));
         if first < end {
             self.mapped.clusters += end - first;
-            examination
-                .claims
-                .claim(BlockNumber(first * ratio), (end - first) * ratio);
+            let start = BlockNumber(first * ratio);
+            let is_new = examination.claims.claim(start, (end - first) * ratio);
+            self.mapped.is_shared |= !is_new;
         }
     }
 }

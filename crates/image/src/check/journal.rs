@@ -10,6 +10,7 @@ use pext4_ondisk::directory::FileType;
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::inode::Inode;
 use pext4_ondisk::journal::JournalSuperblock;
+use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::{BlockNumber, InodeNumber};
 
 use super::catalogue::Kind;
@@ -32,18 +33,8 @@ pub(super) fn check(
         return None;
     }
     let is_dirty = superblock.features.has_incompat(Incompat::RECOVER);
-    let unreplayable = |why: &str| {
-        let kind = if is_dirty {
-            Kind::JournalUnreplayable
-        } else {
-            Kind::JournalSuperblock
-        };
-        findings.add(kind, Place::inode(number), || why.to_owned());
-    };
     if number.get() == 0 {
-        if is_dirty {
-            unreplayable("it lies on another device");
-        }
+        check_outer(superblock, is_dirty, findings);
         return None;
     }
     let (area, inode) = find(volume, groups, number, findings)?;
@@ -82,10 +73,29 @@ pub(super) fn check(
     match replay(volume, &area, &journal, findings) {
         Ok(device) => device,
         Err(error) => {
-            unreplayable(&error);
+            let place = Place::inode(number);
+            findings.add(Kind::JournalUnreplayable, place, || error);
             None
         }
     }
+}
+
+/// What can be said of a journal that lies on another device.
+fn check_outer(superblock: &Superblock, is_dirty: bool, findings: &Findings) {
+    let is_named = superblock.journal_uuid != [0; 16];
+    let (kind, text) = match (is_named, is_dirty) {
+        (true, false) => return,
+        (true, true) => (Kind::JournalUnreplayable, "it lies on another device"),
+        (false, true) => (
+            Kind::JournalUnreplayable,
+            "there is none, here or elsewhere",
+        ),
+        (false, false) => (
+            Kind::JournalInode,
+            "has_journal is set, and no journal is named, here or elsewhere",
+        ),
+    };
+    findings.add(kind, Place::whole(), || text.to_owned());
 }
 
 /// Features without which the journal can be neither read nor written, empty as it may be.

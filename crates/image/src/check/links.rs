@@ -84,6 +84,14 @@ fn check_links(tree: &Tree<'_>, number: InodeNumber, state: State, inode: &Inode
 fn check_value(tree: &Tree<'_>, number: InodeNumber, inode: &Inode) {
     let found = tree.examination.values.found(u64::from(number.get()));
     let stored = inode.value_references();
+    if found == 0 && stored == 0 {
+        return tree
+            .examination
+            .findings
+            .add(Kind::InodeUnattached, Place::inode(number), || {
+                "holds a value, and no attribute has it".to_owned()
+            });
+    }
     if found != stored {
         let place = Place::inode(number);
         tree.examination

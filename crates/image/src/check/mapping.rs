@@ -367,11 +367,10 @@ impl Collector {
 
     /// Where a logical block lies.
     pub(super) fn place(&self, logical: u32) -> Option<BlockNumber> {
-        let run = self
-            .runs
-            .iter()
-            .find(|run| run.logical <= logical && u64::from(logical) < run.end())?;
-        run.start.checked_add(logical - run.logical)
+        let behind = self.runs.partition_point(|run| run.logical <= logical);
+        let run = self.runs.get(behind.checked_sub(1)?)?;
+        let is_mapped = u64::from(logical) < run.end();
+        is_mapped.then(|| run.start.checked_add(logical - run.logical))?
     }
 }
 

@@ -19,6 +19,7 @@
 
 mod attributes;
 mod bad_blocks;
+mod budget;
 mod catalogue;
 mod claims;
 mod connectivity;
@@ -154,7 +155,7 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// How many findings of each kind there were, those not kept included.
     pub counts: Vec<(Kind, u64)>,
-    /// Whether every pass was run.
+    /// Whether every pass was run, and looked at all there is.
     pub is_complete: bool,
     /// Inodes in use that are no directories.
     pub files: u64,
@@ -246,8 +247,8 @@ fn passes(examination: Examination, workers: &Workers<'_>, mut clock: Clock) -> 
     clock.lap(Pass::Inodes, workers)?;
     shared::report(&examination, &inodes, workers);
     clock.lap(Pass::SharedBlocks, workers)?;
-    let tree = Tree::new(&examination, &inodes, &directories);
-    tree.examine(workers);
+    let tree = Tree::new(&examination, &inodes, &directories, workers);
+    tree.examine();
     connectivity::check(&tree);
     clock.lap(Pass::Directories, workers)?;
     links::check(&tree, workers);
@@ -262,7 +263,7 @@ fn passes(examination: Examination, workers: &Workers<'_>, mut clock: Clock) -> 
     Ok(Report {
         findings: found,
         counts: kinds,
-        is_complete: true,
+        is_complete: !tree.is_cut_short(),
         files: counts.files,
         directories: counts.directories,
         inodes: counts.inodes,

@@ -124,10 +124,15 @@ impl Search<'_> {
         }
         let collected = Collector::collect(self.volume, number, &inode);
         let mut entries = 0u64;
+        // A block that stands in several places is read once; that it is shared is told elsewhere.
+        let mut seen = HashSet::new();
         for logical in 0..u32::try_from(blocks).unwrap_or(u32::MAX) {
             match collected.place(logical) {
                 None => self.report(format!("logical block {logical} is a hole")),
-                Some(block) => entries += self.block(number, &inode, block),
+                Some(block) if seen.insert(block) => {
+                    entries += self.block(number, &inode, block);
+                }
+                Some(_) => {}
             }
         }
         self.check_flag(entries);

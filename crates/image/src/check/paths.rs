@@ -4,11 +4,14 @@
 //! and then upwards for the names of the directories on the way. What lies in encrypted or inline
 //! directories keeps its number alone.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::ControlFlow;
 
 use pext4_ondisk::{BlockNumber, InodeNumber, directory};
 
 use super::Pass;
+use super::budget::Budget;
 use super::directories::Tree;
 use super::findings::Finding;
 use super::parallel::Workers;
@@ -21,60 +24,141 @@ type Named = (usize, Vec<u8>);
 
 /// Fills in the paths.
 pub(super) fn fill_in(tree: &Tree<'_>, findings: &mut [Finding], workers: &Workers<'_>) {
-    let wanted: HashMap<u32, ()> = findings
+    let wanted: HashSet<u32> = findings
         .iter()
         .filter_map(|finding| finding.place.inode)
-        .map(|inode| (inode, ()))
         .collect();
     if wanted.is_empty() {
         return;
     }
     let count = u32::try_from(tree.directories.list.len()).unwrap_or(u32::MAX);
-    let found = workers.each(Pass::Paths, count, Vec::new, |found, place| {
-        each_name(tree, place as usize, |name, inode| {
-            if wanted.contains_key(&inode) {
-                found.push((inode, (place as usize, name.to_vec())));
+    let budget = budget(tree);
+    let found = workers.each(Pass::Paths, count, HashMap::new, |found, place| {
+        let reader = Reader {
+            tree,
+            workers,
+            budget: &budget,
+            place: place as usize,
+        };
+        reader.each_name(|name, inode| {
+            if wanted.contains(&inode) {
+                keep(found, inode, (place as usize, name.to_vec()));
             }
+            ControlFlow::Continue(())
         });
     });
-    let mut names: HashMap<u32, Named> = HashMap::new();
+    let mut names = HashMap::new();
     for (inode, named) in found.into_iter().flatten() {
-        let kept = names.entry(inode).or_insert_with(|| named.clone());
-        if named < *kept {
-            *kept = named;
-        }
+        keep(&mut names, inode, named);
     }
-    let mut directories = HashMap::new();
+    let directories = on_the_way(tree, &names, workers);
     for finding in findings {
-        let Some(inode) = finding.place.inode else {
-            continue;
-        };
-        finding.place.path = path(tree, inode, &names, &mut directories);
+        if let Some(inode) = finding.place.inode {
+            finding.place.path = path(tree, inode, &names, &directories);
+        }
     }
 }
 
-/// Calls `each` with every name of a directory but `.` and `..`.
-fn each_name(tree: &Tree<'_>, place: usize, mut each: impl FnMut(&[u8], u32)) {
-    let subject = tree.subject(place);
-    let volume = &tree.examination.volume;
-    if subject.directory.is_inline || subject.directory.is_encrypted {
-        return;
+/// All directories together have no more blocks than there are, unless they share some.
+fn budget(tree: &Tree<'_>) -> Budget {
+    Budget::new(tree.examination.volume.geometry.blocks_count)
+}
+
+/// Of several names that lead to an inode, the first is kept.
+fn keep(names: &mut HashMap<u32, Named>, inode: u32, named: Named) {
+    match names.entry(inode) {
+        Entry::Vacant(vacant) => {
+            vacant.insert(named);
+        }
+        Entry::Occupied(mut kept) if named < *kept.get() => {
+            kept.insert(named);
+        }
+        Entry::Occupied(_) => {}
     }
-    let end = subject.blocks();
-    let mut bytes = vec![0; volume.block_size()];
-    for run in subject.runs.iter().filter(|run| run.logical < end) {
-        for offset in 0..run.length.min(end - run.logical) {
-            let block = BlockNumber(run.start + u64::from(offset));
-            if volume.read(block, &mut bytes).is_err() {
-                continue;
-            }
-            for entry in directory::entries(&bytes, volume.format).map_while(Result::ok) {
-                if !matches!(entry.name, b"." | b"..") {
-                    each(entry.name, entry.inode.get());
+}
+
+/// Reads the names of one directory.
+struct Reader<'a> {
+    tree: &'a Tree<'a>,
+    workers: &'a Workers<'a>,
+    budget: &'a Budget,
+    place: usize,
+}
+
+impl Reader<'_> {
+    /// Calls `each` with every name but `.` and `..`, until it has enough.
+    fn each_name(&self, mut each: impl FnMut(&[u8], u32) -> ControlFlow<()>) {
+        let subject = self.tree.subject(self.place);
+        let volume = &self.tree.examination.volume;
+        if subject.directory.is_inline || subject.directory.is_encrypted {
+            return;
+        }
+        let end = subject.blocks();
+        let mut bytes = vec![0; volume.block_size()];
+        for run in subject.runs.iter().filter(|run| run.logical < end) {
+            for offset in 0..run.length.min(end - run.logical) {
+                if self.workers.is_cancelled() || !self.budget.take(1) {
+                    return;
+                }
+                let block = BlockNumber(run.start + u64::from(offset));
+                if volume.read(block, &mut bytes).is_err() {
+                    continue;
+                }
+                for entry in directory::entries(&bytes, volume.format).map_while(Result::ok) {
+                    let is_dot = matches!(entry.name, b"." | b"..");
+                    if !is_dot && each(entry.name, entry.inode.get()).is_break() {
+                        return;
+                    }
                 }
             }
         }
     }
+}
+
+/// The names of all directories on the way from the root to what `names` has, by place. Every directory
+/// that contains some of them is read once, as far as needed.
+fn on_the_way(
+    tree: &Tree<'_>,
+    names: &HashMap<u32, Named>,
+    workers: &Workers<'_>,
+) -> HashMap<usize, Vec<u8>> {
+    let list = &tree.directories.list;
+    let mut seen = HashSet::new();
+    let mut wanted: BTreeMap<usize, HashMap<u32, usize>> = BTreeMap::new();
+    for &(mut place, _) in names.values() {
+        // What lies above one that was seen was seen too.
+        while seen.insert(place) {
+            let Some(parent) = tree.parent(place) else {
+                break;
+            };
+            let children = wanted.entry(parent).or_default();
+            children.insert(list[place].inode, place);
+            place = parent;
+        }
+    }
+    let wanted: Vec<_> = wanted.into_iter().collect();
+    let count = u32::try_from(wanted.len()).unwrap_or(u32::MAX);
+    let budget = budget(tree);
+    let found = workers.each(Pass::Paths, count, HashMap::new, |found, number| {
+        let (parent, children) = &wanted[number as usize];
+        let reader = Reader {
+            tree,
+            workers,
+            budget: &budget,
+            place: *parent,
+        };
+        let mut left = children.clone();
+        reader.each_name(|name, inode| {
+            if let Some(place) = left.remove(&inode) {
+                found.insert(place, name.to_vec());
+            }
+            match left.is_empty() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        });
+    });
+    found.into_iter().flatten().collect()
 }
 
 /// The path to an inode, if every step of it has a name.
@@ -82,7 +166,7 @@ fn path(
     tree: &Tree<'_>,
     inode: u32,
     names: &HashMap<u32, Named>,
-    directories: &mut HashMap<usize, Option<Vec<u8>>>,
+    directories: &HashMap<usize, Vec<u8>>,
 ) -> Option<Vec<u8>> {
     if inode == InodeNumber::ROOT.get() {
         return Some(b"/".to_vec());
@@ -92,16 +176,12 @@ fn path(
     let mut length = name.len() + 1;
     while tree.directories.list[place].inode != InodeNumber::ROOT.get() {
         let parent = tree.parent(place)?;
-        let own = tree.directories.list[place].inode;
-        let name = directories
-            .entry(place)
-            .or_insert_with(|| name_in(tree, parent, own))
-            .clone()?;
+        let name = directories.get(&place)?;
         length += name.len() + 1;
         if length > LONGEST {
             return None;
         }
-        parts.push(name);
+        parts.push(name.clone());
         place = parent;
     }
     let mut path = Vec::with_capacity(length);
@@ -110,14 +190,4 @@ fn path(
         path.extend_from_slice(part);
     }
     Some(path)
-}
-
-fn name_in(tree: &Tree<'_>, parent: usize, inode: u32) -> Option<Vec<u8>> {
-    let mut found = None;
-    each_name(tree, parent, |name, target| {
-        if target == inode && found.is_none() {
-            found = Some(name.to_vec());
-        }
-    });
-    found
 }

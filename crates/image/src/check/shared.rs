@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use pext4_ondisk::inode::Inode;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
-use pext4_sync::atomic::{AtomicU64, Ordering};
 
+use super::budget::Budget;
 use super::catalogue::Kind;
 use super::claims::{GroupClaims, by_group};
 use super::descriptors::stretches;
@@ -40,7 +40,7 @@ pub(super) fn report(examination: &Examination, inodes: &Inodes, workers: &Worke
     if again.is_empty() {
         return;
     }
-    let budget = AtomicU64::new(MOST_NODES);
+    let budget = Budget::new(MOST_NODES);
     let count = examination.volume.geometry.group_count;
     let found = workers.each(Pass::SharedBlocks, count, Vec::new, |uses, group| {
         search(
@@ -65,7 +65,7 @@ fn search(
     inodes: &Inodes,
     group: GroupNumber,
     again: &BTreeMap<u32, GroupClaims>,
-    budget: &AtomicU64,
+    budget: &Budget,
     uses: &mut Vec<Use>,
 ) {
     let volume = &examination.volume;
@@ -95,7 +95,7 @@ fn search(
 struct Finder<'a, 'b> {
     examination: &'a Examination,
     again: &'a BTreeMap<u32, GroupClaims>,
-    budget: &'a AtomicU64,
+    budget: &'a Budget,
     number: InodeNumber,
     uses: &'b mut Vec<Use>,
     nodes: HashSet<BlockNumber>,
@@ -141,12 +141,7 @@ impl Finder<'_, '_> {
 impl Visitor for Finder<'_, '_> {
     fn node(&mut self, block: BlockNumber) -> bool {
         self.note(block, 1);
-        let spent = self
-            .budget
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-                left.checked_sub(1)
-            });
-        spent.is_ok() && self.nodes.insert(block)
+        self.budget.take(1) && self.nodes.insert(block)
     }
 
     fn run(&mut self, run: Run) {

@@ -26,7 +26,8 @@ const DOUBLE_INDIRECT: usize = 13;
 /// All places of a block map.
 const SLOTS: [usize; 15] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
 
-/// Inodes that the superblock names, which no name may lead to.
+/// Inodes that the superblock names, which no name may lead to. A journal that was made in a mounted file
+/// system is a file with a name (`/.journal`), and judged as one.
 pub(super) fn hidden(volume: &Volume) -> Vec<InodeNumber> {
     let superblock = &volume.superblock;
     let quotas = [
@@ -36,9 +37,12 @@ pub(super) fn hidden(volume: &Volume) -> Vec<InodeNumber> {
     ];
     let features = &volume.geometry.features;
     let has_quota = features.has_read_only_compat(ReadOnlyCompat::QUOTA);
-    let named = [superblock.journal_inode, superblock.orphan_file_inode];
-    named
+    let journal = superblock.journal_inode;
+    let has_name = journal >= volume.geometry.first_inode;
+    let journal = Some(journal).filter(|_| !has_name);
+    journal
         .into_iter()
+        .chain([superblock.orphan_file_inode])
         .chain(quotas.into_iter().filter(|_| has_quota))
         .filter(|number| number.get() != 0)
         .collect()
@@ -69,6 +73,24 @@ pub(super) fn check(subject: &Subject<'_>) {
     if is_reserved && (mode != 0 || !needs_mode) {
         subject.report(kind, || {
             format!("in use, with mode {mode:06o} and {links} links")
+        });
+    }
+    check_left_behind(subject);
+}
+
+/// The orphan file that stayed when its feature was taken away: no name leads to it, so nothing else
+/// would tell of it. (It is not asked about where it has one of the numbers of journal and quotas.)
+fn check_left_behind(subject: &Subject<'_>) {
+    let number = subject.examination.volume.superblock.orphan_file_inode;
+    let has_other_use = matches!(number.get(), USER_QUOTA | GROUP_QUOTA | JOURNAL);
+    let has_feature = subject.features().has_compat(Compat::ORPHAN_FILE);
+    if subject.number != number || has_feature || has_other_use {
+        return;
+    }
+    let inode = subject.inode;
+    if inode.links != 0 || inode.blocks != 0 || indirect::entry(&inode.block, 0) != 0 {
+        subject.report(Kind::OrphanFile, || {
+            format!("in use, without the feature: {} bytes", inode.size)
         });
     }
 }

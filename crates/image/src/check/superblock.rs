@@ -192,6 +192,12 @@ pub(super) fn check_fields(superblock: &Superblock, findings: &Findings) {
             conflict(text);
         }
     }
+    let journal = superblock.journal_inode;
+    if journal.get() != 0 && !superblock.features.has_compat(Compat::HAS_JOURNAL) {
+        findings.add(Kind::FeatureMissing, Place::inode(journal), || {
+            format!("inode {journal} is named as the journal, without has_journal")
+        });
+    }
     let field = |text: String| findings.add(Kind::SuperblockField, Place::whole(), || text);
     if superblock.reserved_blocks > superblock.blocks_count {
         let (reserved, all) = (superblock.reserved_blocks, superblock.blocks_count);
@@ -204,6 +210,12 @@ pub(super) fn check_fields(superblock: &Superblock, findings: &Findings) {
     if !has_clusters && clusters != blocks {
         field(format!(
             "{clusters} clusters in a group of {blocks} blocks, without bigalloc"
+        ));
+    }
+    let reserved = superblock.reserved_gdt_blocks;
+    if reserved != 0 && !superblock.features.has_compat(Compat::RESIZE_INODE) {
+        field(format!(
+            "{reserved} blocks are kept for descriptors, without resize_inode"
         ));
     }
     let folds_case = superblock.features.has_incompat(Incompat::CASEFOLD);
@@ -236,7 +248,7 @@ fn has_outer_journal(superblock: &Superblock) -> bool {
     superblock.features.has_compat(Compat::HAS_JOURNAL) && superblock.journal_inode.get() == 0
 }
 
-fn conflicts(features: &Features) -> [(bool, &'static str); 6] {
+fn conflicts(features: &Features) -> [(bool, &'static str); 7] {
     let compat = |bits| features.has_compat(bits);
     let incompat = |bits| features.has_incompat(bits);
     let read_only = |bits| features.has_read_only_compat(bits);
@@ -261,6 +273,10 @@ fn conflicts(features: &Features) -> [(bool, &'static str); 6] {
         (
             read_only(ReadOnlyCompat::ORPHAN_PRESENT) && !compat(Compat::ORPHAN_FILE),
             "orphan_present without orphan_file",
+        ),
+        (
+            compat(Compat::ORPHAN_FILE) && !compat(Compat::HAS_JOURNAL),
+            "orphan_file without a journal",
         ),
         (
             incompat(Incompat::RECOVER) && !compat(Compat::HAS_JOURNAL),

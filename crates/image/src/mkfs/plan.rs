@@ -258,11 +258,13 @@ fn default_block_size(size: u64) -> u32 {
 }
 
 pub(crate) fn default_bytes_per_inode(size: u64) -> u64 {
+    const FLOPPY: u64 = 3 << 20;
     const SMALL: u64 = 512 << 20;
     const BIG: u64 = 4 << 40;
     const HUGE: u64 = 16 << 40;
     match size {
-        0..SMALL => 4096,
+        0..FLOPPY => 8192,
+        FLOPPY..SMALL => 4096,
         SMALL..BIG => 16384,
         BIG..HUGE => 32768,
         _ => 65536,

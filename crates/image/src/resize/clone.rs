@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 
-use pext4_block::{Access, Device, FileDevice};
+use pext4_block::{Access, Device, FileDevice, name_beside};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use tempfile::NamedTempFile;
@@ -87,9 +87,9 @@ fn fill(
     progress: &Progress,
 ) -> Result<NamedTempFile> {
     let folder = image.parent().unwrap_or(Path::new("/"));
-    let name = image.file_name().unwrap_or_default().to_string_lossy();
+    let name = image.file_name().unwrap_or_default();
     let file = tempfile::Builder::new()
-        .prefix(&format!(".{name}.resize-"))
+        .prefix(&name_beside(name, ".resize-"))
         .tempfile_in(folder)?;
     let kept = kept.min(metadata.len());
     progress.begin(true, kept);

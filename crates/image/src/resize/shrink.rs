@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 
+use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber};
 
 use super::files::Mover;
@@ -45,6 +46,7 @@ pub(super) fn plan(mut image: Image<'_>, mut shape: Shape) -> Result<Plan> {
     let mut mover = Mover::new(&shape, &vacated);
     mover.move_files(&mut image)?;
     let moves = mover.finish();
+    move_mount_protection(&mut image, &mut shape, &vacated)?;
     let mut cursor = Cursor::default();
     let is_vacated = |block| vacated.has(block);
     resize_inode::rewrite(&mut image, &shape, &mut cursor, &is_vacated)?;
@@ -108,10 +110,31 @@ pub(super) fn give_up(
     Ok(())
 }
 
+/// The block of multiple mount protection, which the superblock alone leads to. Its checksum does not
+/// depend on its place.
+fn move_mount_protection(
+    image: &mut Image<'_>,
+    shape: &mut Shape,
+    vacated: &Vacated,
+) -> Result<()> {
+    let old = shape.superblock.mmp_block;
+    let has_it = shape.superblock.features.has_incompat(Incompat::MMP);
+    if !has_it || !vacated.has(old.get()) {
+        return Ok(());
+    }
+    let bytes = image.read(old)?;
+    let place = image.allocate(&shape.geometry, &mut Cursor::default(), 1)?;
+    let new = BlockNumber(place.ok_or_else(|| no_room(shape))?.start);
+    image.put(new, bytes);
+    shape.superblock.mmp_block = new;
+    Ok(())
+}
+
 /// Inodes that the superblock names.
 fn rename_in_superblock(shape: &mut Shape, renumbered: &Renumbered) {
     let superblock = &mut shape.superblock;
     for number in [
+        &mut superblock.journal_inode,
         &mut superblock.lost_found_inode,
         &mut superblock.orphan_file_inode,
         &mut superblock.user_quota_inode,

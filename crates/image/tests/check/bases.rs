@@ -20,6 +20,8 @@ pub enum Base {
     Inline,
     Quota,
     Mmp,
+    /// Descriptors lie in the groups they describe.
+    MetaGroups,
     /// No descriptor blocks are kept for growth, but there is the inode that would keep them.
     NoneReserved,
     /// Its journal waits for replay.
@@ -28,7 +30,7 @@ pub enum Base {
 
 /// The image, made once.
 pub fn base(base: Base) -> Option<Image> {
-    const COUNT: usize = 12;
+    const COUNT: usize = 13;
     static MADE: [OnceLock<Option<Image>>; COUNT] = [const { OnceLock::new() }; COUNT];
     MADE[base as usize].get_or_init(|| make_base(base)).clone()
 }
@@ -44,6 +46,7 @@ fn make_base(base: Base) -> Option<Image> {
         Base::Inline => "-O inline_data",
         Base::Quota => "-O quota,project -E quotatype=usrquota:grpquota:prjquota",
         Base::Mmp => "-O mmp",
+        Base::MetaGroups => "-O meta_bg,^resize_inode",
         Base::NoneReserved => "-b 4096",
     };
     let size = match base {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use pext4_block::RamDevice;
 use pext4_image::mkfs;
-use pext4_ondisk::feature::ReadOnlyCompat;
+use pext4_ondisk::InodeNumber;
+use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
 use pext4_ondisk::indirect::set_entry;
 use pext4_ondisk::inode::InodeFlags;
 
@@ -97,12 +98,41 @@ fn values_in_inodes_are_clean() {
     }
 }
 
+/// tune2fs gives a mounted file system a journal that has a name.
+#[test]
+fn a_journal_with_a_name_is_clean() {
+    if !have_tools() {
+        return;
+    }
+    let (Some(mut journalled), Some(mut image)) = (base(Base::Plain), base(Base::NoJournal)) else {
+        return;
+    };
+    let log = journalled.blocks(8);
+    let mut bytes = journalled.block(log[0]).to_vec();
+    // Of an empty log the rest says nothing; of zeroes debugfs would make a hole.
+    bytes.resize(log.len() * 1024, b'-');
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), bytes).expect("a journal");
+    image.debugfs(&[&format!("write {} .journal", file.path().display())]);
+    let number = image.find("/.journal");
+    image.edit_inode(number, |inode| inode.flags |= InodeFlags::IMMUTABLE);
+    image.edit_superblock(|superblock| {
+        superblock.features.compat |= Compat::HAS_JOURNAL;
+        superblock.journal_inode = InodeNumber(number);
+    });
+    let report = image.check().expect("an ext4");
+    assert!(report.is_clean(), "{:#?}", report.findings);
+    let (code, text) = image.e2fsck();
+    assert!(code == 0 && !text.contains("? no"), "{text}");
+}
+
 /// What e2fsck lets pass: a flag of AFS, a time of deletion, an odd count of links, an upper half of a count,
 /// a feature that changes nothing, the rights to the users' quota file, bad blocks under
-/// a copy of the superblock and under a part of a table that no inode lies in.
+/// a copy of the superblock and under a part of a table that no inode lies in, and where no feature asks for an
+/// orphan file the journal's number for it.
 #[test]
 fn what_does_not_matter_of_special_inodes_is_clean() {
-    let edits: [(Base, Edit); 8] = [
+    let edits: [(Base, Edit); 9] = [
         (Base::Plain, |image| {
             image.edit_inode(8, |inode| inode.flags |= InodeFlags::IMAGIC);
         }),
@@ -135,6 +165,9 @@ fn what_does_not_matter_of_special_inodes_is_clean() {
             let table = image.descriptor(1).inode_table.get();
             let table = u32::try_from(table).expect("a small image");
             image.edit_inode(1, |inode| set_entry(&mut inode.block, 0, table + 9));
+        }),
+        (Base::NoSums, |image| {
+            image.edit_superblock(|superblock| superblock.orphan_file_inode = InodeNumber(8));
         }),
     ];
     for (start, edit) in edits {

@@ -2,6 +2,7 @@
 
 mod bases;
 mod beside;
+mod bounds;
 mod broken;
 mod clean;
 mod corruptions;

@@ -10,7 +10,12 @@ use std::time::Duration;
 
 use pext4_block::{Access, Device, FileDevice};
 use pext4_image::resize::{Options, Resize, Summary, Target, Way};
+use pext4_ondisk::feature::Incompat;
+use pext4_ondisk::geometry::Geometry;
+use pext4_ondisk::group_descriptor::GroupDescriptor;
+use pext4_ondisk::mmp::Mmp;
 use pext4_ondisk::superblock::Superblock;
+use pext4_ondisk::{BlockNumber, bitmap};
 
 /// A program that a neighbouring test is just starting holds an image's lock until it is its own:
 /// opening waits that long.
@@ -118,6 +123,10 @@ pub fn image(folder: &Path, options: &str, size: u64, tree: &Path) -> PathBuf {
 /// Files with an attribute too large for an inode, and the file with its value.
 const ATTRIBUTED: [&str; 4] = ["deep/er/file 2", "deep/er/file 5", "empty", "sparse"];
 const VALUE: &str = "value";
+/// Instead of an option: the journal shall be a file with a name, as tune2fs makes it in a mounted file
+/// system, and have one of the last numbers.
+pub const NAMED_JOURNAL: &str = " --named-journal";
+const JOURNAL_NAME: &str = ".journal";
 
 /// The attributes that [`scattered_image`] gives must be there.
 pub fn assert_attributes(path: &Path, when: &str) {
@@ -144,7 +153,10 @@ pub fn scattered_image(folder: &Path, options: &str, size: u64, tree: &Path) -> 
     for (index, name) in names.iter().enumerate() {
         fs::write(filler.join(name), bytes(index, 3000 + 400 * index)).expect("a file");
     }
-    let path = image(folder, &options.replace(" -O orphan_file", ""), size, tree);
+    let early = options
+        .replace(" -O orphan_file", "")
+        .replace(NAMED_JOURNAL, "");
+    let path = image(folder, &early, size, tree);
     fs::remove_dir_all(&filler).expect("it was made above");
     if options.contains("orphan_file") {
         // Made as late as this, it lies behind everything.
@@ -164,6 +176,10 @@ pub fn scattered_image(folder: &Path, options: &str, size: u64, tree: &Path) -> 
     if options.contains("inline_data") {
         script += &made_late(tree);
     }
+    if options.contains(NAMED_JOURNAL) {
+        let journal = journal(folder, tree);
+        script += &format!("write {} {JOURNAL_NAME}\n", journal.display());
+    }
     script.extend(names.iter().map(|name| format!("rm \"filler/{name}\"\n")));
     script += "rmdir filler\n";
     let requests = folder.join("requests");
@@ -171,12 +187,91 @@ pub fn scattered_image(folder: &Path, options: &str, size: u64, tree: &Path) -> 
     let requests = requests.to_str().expect("a plain path");
     let output = command("debugfs", &["-w", "-f", requests], &path);
     assert!(output.status.success(), "{}", text(&output));
+    if options.contains(NAMED_JOURNAL) {
+        let number = journal_number(&path).to_string();
+        for request in ["feature has_journal", &format!("ssv journal_inum {number}")] {
+            let output = command("debugfs", &["-w", "-R", request], &path);
+            assert!(output.status.success(), "{}", text(&output));
+        }
+    }
     if options.contains("ea_inode") {
         // debugfs does not count the blocks of values with those of the inode.
         command("e2fsck", &["-fy"], &path);
     }
     assert_clean(&path, "the image before anything");
     path
+}
+
+/// An empty journal, as a file.
+fn journal(folder: &Path, tree: &Path) -> PathBuf {
+    let scratch = scratch();
+    let image = image(scratch.path(), "-t ext4 -b 1024 -J size=1", 20 * MIB, tree);
+    let journal = folder.join("journal");
+    let request = format!("dump <8> {}", journal.display());
+    let output = command("debugfs", &["-R", &request], &image);
+    assert!(output.status.success(), "{}", text(&output));
+    // Of an empty log the rest says nothing; of zeroes debugfs would make a hole.
+    let mut bytes = fs::read(&journal).expect("just written");
+    bytes[1024..].fill(b'-');
+    fs::write(&journal, bytes).expect("a file");
+    journal
+}
+
+/// The inode of a journal that has a name.
+pub fn journal_number(path: &Path) -> u32 {
+    let request = format!("stat {JOURNAL_NAME}");
+    let said = text(&command("debugfs", &["-R", &request], path));
+    let number = said.split_once("Inode: ").map(|(_, rest)| rest);
+    let number = number.and_then(|rest| rest.split_whitespace().next());
+    number.and_then(|word| word.parse().ok()).expect("a number")
+}
+
+/// Protects an image from being mounted twice, by this block. (By hand: with the feature each call of
+/// debugfs takes ten seconds, and mke2fs takes a block in the first group.)
+pub fn protect_mounts(path: &Path, block: u64) {
+    let device = open(path);
+    let read = |at: u64, length: usize| {
+        let mut bytes = vec![0; length];
+        device.read_at(at, &mut bytes).expect("a part of an image");
+        bytes
+    };
+    let write = |at: u64, bytes: &[u8]| device.write_at(at, bytes).expect("a part of an image");
+    let bytes = read(1024, 1024);
+    let bytes = bytes.as_slice().try_into().expect("1024 bytes");
+    let mut superblock = Superblock::decode(bytes).expect("a superblock");
+    let geometry = Geometry::of(&superblock).expect("a possible one");
+    let (size, seed) = (u64::from(geometry.block_size), geometry.checksum_seed());
+    let group = geometry.group_of(BlockNumber(block)).expect("inside");
+    let (home, within) = geometry.descriptor_location(group);
+    let at = home.get() * size + u64::from(within);
+    let mut slot = read(at, usize::from(geometry.descriptor_size));
+    let mut descriptor =
+        GroupDescriptor::decode(&slot, &geometry, group).expect("a sound descriptor");
+    let mut bits = read(
+        descriptor.block_bitmap.get() * size,
+        geometry.block_size as usize,
+    );
+    let offset = geometry.offset_in_group(BlockNumber(block));
+    assert!(
+        bitmap::set(&mut bits, offset.expect("inside")),
+        "it is free"
+    );
+    if let Some(seed) = seed {
+        descriptor.block_bitmap_checksum =
+            bitmap::block_bitmap_checksum(seed, &bits, geometry.clusters_per_group);
+    }
+    descriptor.free_clusters -= 1;
+    write(descriptor.block_bitmap.get() * size, &bits);
+    descriptor.encode(&mut slot, &geometry, group);
+    write(at, &slot);
+    superblock.free_blocks -= 1;
+    superblock.features.incompat |= Incompat::MMP;
+    superblock.mmp_block = BlockNumber(block);
+    superblock.mmp_update_interval = 5;
+    write(1024, &superblock.encode());
+    let mut bytes = vec![0; geometry.block_size as usize];
+    Mmp::clean(5).encode(&mut bytes, seed);
+    write(block * size, &bytes);
 }
 
 /// Requests that put directories small enough for an inode in the place of others of the tree, with
@@ -255,6 +350,7 @@ pub fn listing(root: &Path) -> Listing {
         }
     }
     found.remove(Path::new("lost+found"));
+    found.remove(Path::new(JOURNAL_NAME));
     found
 }
 

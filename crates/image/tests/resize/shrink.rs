@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::rig::{
-    MIB, assert_attributes, assert_clean, assert_holds, assert_journal_backup, resize,
-    scattered_image, scratch, source, tools,
+    MIB, NAMED_JOURNAL, assert_attributes, assert_clean, assert_holds, assert_journal_backup,
+    field, image, journal_number, protect_mounts, resize, scattered_image, scratch, source, tools,
 };
 use pext4_block::{Access, FileDevice};
 use pext4_image::Error;
@@ -83,6 +83,44 @@ fn checksums_and_inodes() {
 }
 
 #[test]
+fn the_block_of_mount_protection_moves() {
+    if !tools() {
+        return;
+    }
+    for options in ["-t ext4", "-t ext4 -O ^metadata_csum"] {
+        let folder = scratch();
+        let tree = source(folder.path(), 100 << 10);
+        let options = format!("{options} -g 2048 -N 640 -b 1024");
+        let path = image(folder.path(), &options, 36 * MIB, &tree);
+        protect_mounts(&path, 34_000);
+        assert_clean(&path, "with mount protection");
+        resize(&path, Target::Bytes(25 * MIB), false).expect("it can be smaller");
+        assert_clean(&path, "smaller, with mount protection");
+        assert_holds(&path, &tree, "smaller, with mount protection");
+        let block: u64 = field(&path, "MMP block number:").parse().expect("a number");
+        assert!((1..25 * 1024).contains(&block), "{options}: {block}");
+    }
+}
+
+#[test]
+fn a_journal_with_a_name() {
+    if !tools() {
+        return;
+    }
+    let options = format!("-t ext4 -g 2048 -N 640 -b 1024 -O ^has_journal{NAMED_JOURNAL}");
+    let folder = scratch();
+    let tree = source(folder.path(), 400 << 10);
+    let path = scattered_image(folder.path(), &options, 36 * MIB, &tree);
+    let before = journal_number(&path);
+    resize(&path, Target::Smallest, false).expect("it can be smaller");
+    assert_clean(&path, "with a journal that has a name");
+    assert_holds(&path, &tree, "with a journal that has a name");
+    let after = journal_number(&path);
+    assert!(after < before, "its inode moves: {before}, {after}");
+    assert_eq!(field(&path, "Journal inode:"), after.to_string());
+}
+
+#[test]
 fn contents_and_values_in_inodes() {
     check_all(&[
         "-t ext4 -g 2048 -O inline_data",
@@ -138,6 +176,21 @@ fn the_smallest_is_about_what_resize2fs_says() {
     );
     let (again, _, _) = resize(&path, Target::Smallest, false).expect("it fits");
     assert!(again.blocks <= ours && again.blocks + 256 > ours);
+}
+
+#[test]
+fn a_name_of_any_length_has_a_clone_beside_it() {
+    if !tools() {
+        return;
+    }
+    let folder = scratch();
+    let tree = source(folder.path(), 100 << 10);
+    let path = image(folder.path(), "-t ext4 -b 1024", 20 * MIB, &tree);
+    let long = folder.path().join("n".repeat(255));
+    std::fs::rename(path, &long).expect("a long name");
+    let (_, way, _) = resize(&long, Target::Less(MIB), false).expect("it can be smaller");
+    assert_eq!(way, Way::Clone);
+    assert_clean(&long, "under a long name");
 }
 
 #[test]

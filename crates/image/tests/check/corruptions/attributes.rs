@@ -80,6 +80,17 @@ pub fn attributes() -> Vec<Corruption> {
             let value = value_inode(image);
             image.edit_inode(value, |inode| inode.set_value_references(5));
         }),
+        (Kind::InodeUnattached, Base::Values, Complains, |image| {
+            // A value that nobody has, as it says itself; `/large` has none in an inode.
+            let value = value_inode(image);
+            let small = image.find("/small");
+            image.edit_inode(small, |inode| {
+                assert_eq!(inode.file_acl, BlockNumber(0));
+                inode.tail.fill(0);
+                assert!(inode.set_sectors(2, 1024, true), "its content, a block");
+            });
+            image.edit_inode(value, |inode| inode.set_value_references(0));
+        }),
         (Kind::InodeBlocks, Base::Values, Complains, |image| {
             let small = image.find("/small");
             image.edit_inode(small, |inode| {

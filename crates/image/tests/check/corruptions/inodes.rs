@@ -1,7 +1,7 @@
 //! Corruptions of inodes, those of the system among them.
 
 use pext4_image::check::Kind;
-use pext4_ondisk::feature::ReadOnlyCompat;
+use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
 use pext4_ondisk::indirect::set_entry;
 use pext4_ondisk::inode::{Inode, InodeFlags};
 use pext4_ondisk::{BlockNumber, InodeNumber};
@@ -234,6 +234,12 @@ pub fn reserved() -> Vec<Corruption> {
             let number = image.superblock().orphan_file_inode.get();
             let block = image.blocks(number)[0];
             image.block(block)[1016] ^= 1;
+        }),
+        (Kind::OrphanFile, Base::Plain, Complains, |image| {
+            // Left behind by who took the feature away.
+            image.edit_superblock(|superblock| {
+                superblock.features.compat.remove(Compat::ORPHAN_FILE);
+            });
         }),
         (Kind::OrphanFlag, Base::Plain, Complains, |image| {
             image.edit_superblock(|superblock| {

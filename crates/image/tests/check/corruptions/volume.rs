@@ -1,10 +1,10 @@
 //! Corruptions of the superblock, the descriptors, the journal and what protects mounts.
 
 use pext4_image::check::Kind;
-use pext4_ondisk::BlockNumber;
-use pext4_ondisk::feature::{Incompat, ReadOnlyCompat};
+use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
 use pext4_ondisk::group_descriptor::GroupFlags;
 use pext4_ondisk::superblock::State;
+use pext4_ondisk::{BlockNumber, InodeNumber};
 
 use super::Beside::{Complains, NotAsked, Silent};
 use super::{Corruption, NOTE};
@@ -24,6 +24,24 @@ pub fn volume() -> Vec<Corruption> {
         (Kind::FeaturesConflict, Base::NoSums, Complains, |image| {
             image.edit_superblock(|superblock| {
                 superblock.features.incompat |= Incompat::CSUM_SEED;
+            });
+        }),
+        (Kind::FeaturesConflict, Base::Plain, Complains, |image| {
+            // Without a journal there is nothing to make its entries safe.
+            image.edit_superblock(|superblock| {
+                superblock.features.compat.remove(Compat::HAS_JOURNAL);
+                superblock.journal_inode = InodeNumber(0);
+            });
+        }),
+        (Kind::FeatureMissing, Base::NoSums, Complains, |image| {
+            // The journal is still there.
+            image.edit_superblock(|superblock| {
+                superblock.features.compat.remove(Compat::HAS_JOURNAL);
+            });
+        }),
+        (Kind::JournalInode, Base::NoJournal, Complains, |image| {
+            image.edit_superblock(|superblock| {
+                superblock.features.compat |= Compat::HAS_JOURNAL;
             });
         }),
         (Kind::FeatureMissing, Base::Plain, Complains, |image| {
@@ -54,6 +72,14 @@ pub fn volume() -> Vec<Corruption> {
         (Kind::SuperblockField, Base::NoJournal, Complains, |image| {
             image.edit_superblock(|superblock| superblock.journal_uuid[4] = 1);
         }),
+        (
+            Kind::SuperblockField,
+            Base::MetaGroups,
+            Complains,
+            |image| {
+                image.edit_superblock(|superblock| superblock.reserved_gdt_blocks = 5);
+            },
+        ),
         (Kind::JournalSuperblock, Base::Plain, Complains, |image| {
             let block = image.blocks(8)[0];
             image.block(block)[0x28] = 1;

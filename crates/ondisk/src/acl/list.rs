@@ -1,25 +1,19 @@
-//! POSIX access control lists and what they do to permission bits.
-//!
-//! Lists come and go in the two forms of [`pext4_ondisk::acl`]. The kernel checks permissions by the
-//! lists it reads through the server, but leaves three duties to it: the mode must follow a list that
-//! is set, a list must follow a mode that is set, and new files inherit from their directory's
-//! default list.
+//! What access control lists mean: what they do to permission bits, and what new files inherit.
 
-pub(crate) use pext4_ondisk::acl::{ACCESS, DEFAULT, is_list};
-use pext4_ondisk::acl::{
+use super::{
     Entry, GROUP_OBJECT, MASK, OTHER, USER_OBJECT, decode, decode_call, encode, encode_call,
     follow_mode,
 };
 
 /// An access control list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Acl {
+pub struct Acl {
     entries: Vec<Entry>,
 }
 
 /// What a new file gets from its directory's default list.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Inherited {
+pub struct Inherited {
     /// Permission bits.
     pub permissions: u16,
     /// Its own list, unless the bits say it all.
@@ -28,12 +22,14 @@ pub(crate) struct Inherited {
 
 impl Acl {
     /// Reads the form that system calls carry; `None` if it is not one.
-    pub(crate) fn from_call(bytes: &[u8]) -> Option<Self> {
+    #[must_use]
+    pub fn from_call(bytes: &[u8]) -> Option<Self> {
         Self::checked(decode_call(bytes).ok()?)
     }
 
     /// Reads the form that the image stores; `None` if it is not one.
-    pub(crate) fn from_disk(bytes: &[u8]) -> Option<Self> {
+    #[must_use]
+    pub fn from_disk(bytes: &[u8]) -> Option<Self> {
         Self::checked(decode(bytes).ok()?)
     }
 
@@ -49,12 +45,14 @@ impl Acl {
     }
 
     /// The form that system calls carry.
-    pub(crate) fn to_call(&self) -> Vec<u8> {
+    #[must_use]
+    pub fn to_call(&self) -> Vec<u8> {
         encode_call(&self.entries)
     }
 
     /// The form that the image stores.
-    pub(crate) fn to_disk(&self) -> Vec<u8> {
+    #[must_use]
+    pub fn to_disk(&self) -> Vec<u8> {
         encode(&self.entries)
     }
 
@@ -75,37 +73,47 @@ impl Acl {
     }
 
     /// The nine bits that a mode shows of this list.
-    pub(crate) fn mode_bits(&self) -> u16 {
+    #[must_use]
+    pub fn mode_bits(&self) -> u16 {
         let bits = |tag| self.get(tag).unwrap_or(0);
         bits(USER_OBJECT) << 6 | bits(self.group_class()) << 3 | bits(OTHER)
     }
 
     /// Whether the nine bits say all that the list says.
-    pub(crate) fn is_mode_only(&self) -> bool {
+    #[must_use]
+    pub fn is_mode_only(&self) -> bool {
         self.entries.len() == 3
     }
 
     /// The list after `chmod` to these bits.
-    pub(crate) fn with_mode(mut self, mode: u16) -> Self {
+    #[must_use]
+    pub fn with_mode(mut self, mode: u16) -> Self {
         follow_mode(&mut self.entries, mode);
         self
     }
 
-    /// What a file made with `mode` inherits from this default list: no more than both allow.
-    pub(crate) fn inherit(&self, mode: u16) -> Inherited {
-        let bits = self.mode_bits() & mode & 0o777;
-        let access = self.clone().with_mode(bits);
+    /// What a file inherits from this default list whose mode is set as it is made: these bits, whatever
+    /// the list says.
+    #[must_use]
+    pub fn inherit_exactly(&self, mode: u16) -> Inherited {
+        let access = self.clone().with_mode(mode & 0o777);
         Inherited {
-            permissions: mode & 0o7000 | bits,
+            permissions: mode,
             access: (!access.is_mode_only()).then_some(access),
         }
+    }
+
+    /// What a file made with `mode` inherits from this default list: no more than both allow.
+    #[must_use]
+    pub fn inherit(&self, mode: u16) -> Inherited {
+        self.inherit_exactly(mode & (0o7000 | self.mode_bits()))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{Acl, Entry, GROUP_OBJECT, MASK, OTHER, USER_OBJECT};
-    use pext4_ondisk::acl::{NO_ID, USER};
+    use crate::acl::{NO_ID, USER};
 
     fn list(entries: &[(u16, u16, u32)]) -> Acl {
         let entries = entries

@@ -1,0 +1,249 @@
+//! Images that ask for more work than they have bytes: what is read, of which memory, is bounded by
+//! what is there, and a cancel is heard soon.
+
+use std::io;
+use std::sync::Arc;
+
+use pext4_block::{Device, RamDevice};
+use pext4_image::check::{self, Kind, Options, Pass, Step};
+use pext4_ondisk::indirect::set_entry;
+use pext4_ondisk::inode::{BLOCK_AREA, InodeFlags};
+use pext4_ondisk::{BlockNumber, InodeNumber, orphan_file};
+use pext4_sync::atomic::{AtomicU64, Ordering};
+
+use super::bases::{Base, base};
+use super::image::{Image, have_tools, make, make_from};
+
+/// Size of the images.
+const SIZE: u64 = 16 << 20;
+/// Blocks of 1 KiB that many files share.
+const SHARED: u64 = 4000;
+
+/// A device that counts the bytes which are read.
+struct Counting {
+    device: Arc<RamDevice>,
+    read: AtomicU64,
+}
+
+impl Counting {
+    fn of(image: &Image) -> Arc<Self> {
+        Arc::new(Self {
+            device: image.device(),
+            read: AtomicU64::new(0),
+        })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.read.load(Ordering::Relaxed)
+    }
+}
+
+impl Device for Counting {
+    fn size(&self) -> u64 {
+        self.device.size()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.read.fetch_add(into.len() as u64, Ordering::Relaxed);
+        self.device.read_at(offset, into)
+    }
+
+    fn write_at(&self, _: u64, _: &[u8]) -> io::Result<()> {
+        panic!("a checker does not write")
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        panic!("a checker does not write")
+    }
+}
+
+/// An image with 200 files whose maps are that of `/bulk`, each after this change.
+fn sharing(edit: fn(&mut pext4_ondisk::inode::Inode)) -> Option<Image> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    super::image::populate(folder.path());
+    let content = vec![5; usize::try_from(SHARED * 1024).expect("small")];
+    std::fs::write(folder.path().join("bulk"), content).expect("a file");
+    let options = ["-b", "1024", "-N", "1024"];
+    let mut image = make_from(SIZE, &options, Some(folder.path()))?;
+    let (bulk, many) = (image.find("/bulk"), image.find("/many"));
+    let bulk = image.inode(bulk);
+    for (name, number) in image.entries(many) {
+        if name.starts_with(b"a-rather-long-name") {
+            image.edit_inode(number, |inode| {
+                inode.size = bulk.size;
+                inode.flags = bulk.flags;
+                inode.block = bulk.block;
+                edit(inode);
+            });
+        }
+    }
+    Some(image)
+}
+
+fn check_on(device: Arc<dyn Device>) -> check::Report {
+    let options = Options {
+        threads: 2,
+        ..Options::default()
+    };
+    check::check(device, &options).expect("it can be checked")
+}
+
+#[test]
+fn values_that_lie_in_one_place_are_not_read_for_each_inode() {
+    if !have_tools() {
+        return;
+    }
+    let Some(image) = sharing(|inode| inode.flags |= InodeFlags::EA_INODE) else {
+        return;
+    };
+    let device = Counting::of(&image);
+    let report = check_on(Arc::clone(&device) as Arc<dyn Device>);
+    assert!(report.counts.iter().any(|one| one.0 == Kind::BlockShared));
+    assert!(device.bytes() < 4 * SIZE, "{} bytes", device.bytes());
+}
+
+#[test]
+fn a_value_with_a_hole_is_none() {
+    if !have_tools() {
+        return;
+    }
+    let Some(mut image) = make(SIZE, &["-b", "1024", "-O", "ea_inode"]) else {
+        return;
+    };
+    let hollow = image.find("/hollow");
+    image.edit_inode(hollow, |inode| inode.flags |= InodeFlags::EA_INODE);
+    let report = image.check().expect("it can be checked");
+    let of_it = |one: &&check::Finding| one.kind == Kind::ValueInode;
+    let texts: Vec<_> = report.findings.iter().filter(of_it).collect();
+    assert_eq!(texts.len(), 1, "{:?}", report.findings);
+    assert!(texts[0].text.contains("a hole"), "{texts:?}");
+}
+
+#[test]
+fn directories_that_lie_in_one_place_are_not_read_again_and_again() {
+    if !have_tools() {
+        return;
+    }
+    let Some(image) = sharing(|inode| inode.mode = 0o040_755) else {
+        return;
+    };
+    let device = Counting::of(&image);
+    let report = check_on(Arc::clone(&device) as Arc<dyn Device>);
+    assert!(report.counts.iter().any(|one| one.0 == Kind::BlockShared));
+    assert!(!report.is_complete, "not all names were read");
+    // Once for names, and twice for paths.
+    assert!(device.bytes() < 5 * SIZE, "{} bytes", device.bytes());
+}
+
+#[test]
+fn a_block_of_orphans_in_many_places_is_read_once() {
+    if !have_tools() {
+        return;
+    }
+    let Some(mut image) = base(Base::Plain) else {
+        return;
+    };
+    let small = image.find("/small");
+    let number = image.superblock().orphan_file_inode.get();
+    let home = image.blocks(number)[0];
+    let (generation, seed) = (image.inode(number).generation, image.seed());
+    let mut slots = vec![0; orphan_file::slots_per_block(1024)];
+    slots[0] = small;
+    let (file, place) = (InodeNumber(number), BlockNumber(home));
+    orphan_file::encode(image.block(home), &slots, file, generation, place, seed);
+    image.edit_inode(number, |inode| {
+        inode.flags.remove(InodeFlags::EXTENTS);
+        inode.block = [0; BLOCK_AREA];
+        let home = u32::try_from(home).expect("a small image");
+        (0..12).for_each(|slot| set_entry(&mut inode.block, slot, home));
+        inode.size = 12 * 1024;
+    });
+    let report = image.check().expect("it can be checked");
+    let again = |one: &check::Finding| one.kind == Kind::OrphanEntry;
+    assert!(!report.findings.iter().any(again), "{:?}", report.findings);
+    let is_one =
+        |one: &check::Finding| one.kind == Kind::OrphansPending && one.text.starts_with("1 inodes");
+    assert!(report.findings.iter().any(is_one), "{:?}", report.findings);
+}
+
+#[test]
+fn a_cancel_ends_the_reading_of_a_directory() {
+    if !have_tools() {
+        return;
+    }
+    let Some(image) = make(SIZE, &["-b", "1024"]) else {
+        return;
+    };
+    let device = Counting::of(&image);
+    let before = Arc::new(AtomicU64::new(0));
+    let mut options = Options {
+        threads: 1,
+        ..Options::default()
+    };
+    let (cancel, read, noted) = (
+        Arc::clone(&options.cancel),
+        Arc::clone(&device),
+        Arc::clone(&before),
+    );
+    // The directory that is told of here is examined next.
+    options.progress = Some(Box::new(move |step: Step| {
+        if step.pass == Pass::Directories && !cancel.swap(true, Ordering::Relaxed) {
+            noted.store(read.bytes(), Ordering::Relaxed);
+        }
+    }));
+    let ended = check::check(Arc::clone(&device) as Arc<dyn Device>, &options);
+    assert!(matches!(ended, Err(check::Error::Cancelled)));
+    assert!(before.load(Ordering::Relaxed) > 0);
+    assert_eq!(device.bytes(), before.load(Ordering::Relaxed));
+}
+
+#[test]
+fn a_directory_is_read_once_for_all_paths_through_it() {
+    if !have_tools() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for number in 0..200 {
+        let name = format!("{number:03}-{}", "n".repeat(200));
+        let child = folder.path().join(name);
+        std::fs::create_dir(&child).expect("a folder");
+        std::fs::write(child.join("file"), b"").expect("a file");
+    }
+    let options = ["-b", "1024", "-N", "1024"];
+    let Some(mut image) = make_from(SIZE, &options, Some(folder.path())) else {
+        return;
+    };
+    let parents = image.entries(2);
+    let mut blocks = image.blocks(2).len() as u64;
+    for (name, number) in parents {
+        if name.len() > 200 {
+            blocks += image.blocks(number).len() as u64;
+            let (_, file) = image.entries(number).pop().expect("a file");
+            image.edit_inode(file, |inode| inode.links = 2);
+        }
+    }
+    let device = Counting::of(&image);
+    let (read, before) = (Arc::clone(&device), Arc::new(AtomicU64::new(0)));
+    let noted = Arc::clone(&before);
+    let options = Options {
+        threads: 1,
+        progress: Some(Box::new(move |step: Step| {
+            if step.pass == Pass::Paths && noted.load(Ordering::Relaxed) == 0 {
+                noted.store(read.bytes(), Ordering::Relaxed);
+            }
+        })),
+        ..Options::default()
+    };
+    let report = check::check(Arc::clone(&device) as Arc<dyn Device>, &options);
+    let report = report.expect("it can be checked");
+    let has_path = |one: &&check::Finding| {
+        let path = one.place.path.as_deref();
+        path.is_some_and(|path| path.starts_with(b"/") && path.ends_with(b"n/file"))
+    };
+    assert_eq!(report.findings.iter().filter(has_path).count(), 200);
+    let taken = device.bytes() - before.load(Ordering::Relaxed);
+    assert!(
+        taken <= 2 * blocks * 1024 + 64 * 1024,
+        "{taken} bytes for {blocks} blocks"
+    );
+}
