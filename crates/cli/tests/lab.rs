@@ -281,7 +281,7 @@ fn an_interruption_leaves_nothing() {
 }
 
 fn interrupt(signal: rustix::process::Signal) {
-    let folder = TempDir::new().unwrap();
+    let folder = TempDir::new().expect("a place for temporary files");
     let mut child = pext4([
         "lab",
         "run",
@@ -296,15 +296,18 @@ fn interrupt(signal: rustix::process::Signal) {
     .stdout(Stdio::piped())
     .stderr(Stdio::piped())
     .spawn()
-    .unwrap();
+    .expect("it starts");
     // It is at work once its tasks have made their directories.
     while is_empty(folder.path()) {
-        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+        assert!(
+            child.try_wait().expect("our child").is_none(),
+            "it ended by itself"
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
     let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, signal).unwrap();
-    let output = child.wait_with_output().unwrap();
+    rustix::process::kill_process(pid, signal).expect("our child");
+    let output = child.wait_with_output().expect("our child");
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.is_empty());
     let told = String::from_utf8_lossy(&output.stderr);
