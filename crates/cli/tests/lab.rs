@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{fail, has, is_root, pext4, run, succeed};
+use pext4_fuse::ending_signals;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -276,7 +277,13 @@ fn a_task_that_dies_stops_the_run_and_leaves_nothing() {
 fn an_interruption_leaves_nothing() {
     use rustix::process::Signal;
     for signal in [Signal::INT, Signal::HUP, Signal::QUIT] {
-        interrupt(signal);
+        // Whoever started the tests may have had it ignored (`nohup`), and what it starts ignores it as well.
+        let is_ignored = signal == Signal::HUP && !ending_signals().contains(&signal.as_raw());
+        if is_ignored {
+            eprintln!("SKIPPED: hangups are ignored here");
+        } else {
+            interrupt(signal);
+        }
     }
 }
 

@@ -47,10 +47,6 @@ use crate::orphan::OrphanPlace;
 use crate::store::{Store, now};
 use crate::types::{Attributes, DeviceNumber, FileType};
 
-/// How often to look whether another thread has noted what one was about to note, some microseconds in all, before
-/// one waits for its lock.
-const LOOKS: u32 = 128;
-
 /// An inode in memory.
 pub struct Inode {
     number: InodeNumber,
@@ -209,29 +205,15 @@ impl Inode {
     /// Notes that names of this directory were changed at `time`. All that happen within one tick
     /// of the clock and one transaction are noted by the first of them; the others write nothing.
     pub(crate) fn note_names_changed(&self, handle: &mut Handle<'_>, time: Time) {
-        // At the turn of a tick many come at once. Whoever has the lock notes it for all, and they look on: one
-        // line tells them together, where the lock would let them through one by one, and wake each.
-        for _ in 0..LOOKS {
-            if self.glance.has_noted_names(handle.tid(), time) {
-                return;
-            }
-            if !self.state.is_locked()
-                && let Some(mut state) = self.state.try_lock()
-            {
-                return self.note_names_in(handle, time, &mut state);
-            }
-            std::hint::spin_loop();
-        }
-        // It may have lost its processor.
-        self.note_names_in(handle, time, &mut self.state.lock());
-    }
-
-    fn note_names_in(&self, handle: &mut Handle<'_>, time: Time, state: &mut State) {
-        // Who had the lock before may have noted it.
         if self.glance.has_noted_names(handle.tid(), time) {
             return;
         }
-        self.edit_state(handle, Reach::Attributes, state, |state| {
+        let mut state = self.state.lock();
+        // All who came at the turn of a tick waited for the one who noted it.
+        if self.glance.has_noted_names(handle.tid(), time) {
+            return;
+        }
+        self.edit_state(handle, Reach::Attributes, &mut state, |state| {
             state.slot.modified = time;
             state.slot.changed = time;
         });
