@@ -107,12 +107,12 @@ impl Inodes {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::process::Command;
     use std::sync::Arc;
 
-    use pext4_block::{Device, RamDevice};
+    use pext4_block::Device;
 
     use super::{InodeNumber, LEAST_LOOKED_THROUGH, List};
+    use crate::groups::testing::image;
     use crate::{Error, MountOptions, New, SetAttributes, Volume};
 
     #[test]
@@ -129,18 +129,9 @@ mod tests {
 
     #[test]
     fn a_damaged_file_keeps_no_other_from_its_end_nor_the_volume() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let path = folder.path().join("image");
-        let mut mke2fs = Command::new("mke2fs");
-        let mke2fs = mke2fs
-            .args(["-q", "-F", "-t", "ext4"])
-            .arg(&path)
-            .arg("16M");
-        if !mke2fs.output().is_ok_and(|made| made.status.success()) {
-            eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
+        let Some(device) = image(&[], "16M") else {
             return;
-        }
-        let device = Arc::new(RamDevice::load(&path).expect("the image"));
+        };
         let volume = Volume::open(
             Arc::clone(&device) as Arc<dyn Device>,
             MountOptions::default(),

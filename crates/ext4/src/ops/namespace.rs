@@ -453,28 +453,17 @@ impl Volume {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::process::Command;
-    use std::sync::Arc;
-
-    use pext4_block::RamDevice;
-
     use super::{Birth, FileType, InodeNumber, New, Part, Refusal, Volume};
     use crate::MountOptions;
+    use crate::groups::testing::image;
 
     /// Two that look at the count at once would both find room for one.
     #[test]
     fn where_links_are_limited_directories_are_made_one_by_one() {
         for (features, is_limited) in [("^dir_nlink", true), ("dir_nlink", false)] {
-            let folder = tempfile::tempdir().expect("a temporary folder");
-            let path = folder.path().join("image");
-            let mut mke2fs = Command::new("mke2fs");
-            let mke2fs = mke2fs.args(["-q", "-F", "-t", "ext4", "-O", features]);
-            let made = mke2fs.arg(&path).arg("16M").output();
-            if !made.is_ok_and(|made| made.status.success()) {
-                eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
+            let Some(device) = image(&["-O", features], "16M") else {
                 return;
-            }
-            let device = Arc::new(RamDevice::load(&path).expect("the image"));
+            };
             let volume = Volume::open(device, MountOptions::default()).expect("a mount");
             for number in 0..200 {
                 let name = format!("a-name-of-some-length-{number}");

@@ -153,27 +153,16 @@ impl Volume {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::process::Command;
-    use std::sync::Arc;
-
-    use pext4_block::RamDevice;
-
     use super::Giver;
+    use crate::groups::testing::image;
     use crate::{InodeNumber, MountOptions, New, SetXattrMode, Volume};
 
     /// The last owner of a value lets go of it when another one has found it and waits for its handle.
     #[test]
     fn a_value_that_ends_before_it_is_shared_is_made_again() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let path = folder.path().join("image");
-        let mut mke2fs = Command::new("mke2fs");
-        let mke2fs = mke2fs.args(["-q", "-F", "-t", "ext4", "-O", "ea_inode"]);
-        let made = mke2fs.arg(&path).arg("16M").output();
-        if !made.is_ok_and(|made| made.status.success()) {
-            eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
+        let Some(device) = image(&["-O", "ea_inode"], "16M") else {
             return;
-        }
-        let device = Arc::new(RamDevice::load(&path).expect("the image"));
+        };
         let volume = Volume::open(device, MountOptions::default()).expect("a mount");
         let [first, second] = [b"first-", b"second"].map(|name| {
             let made = volume.create(InodeNumber::ROOT, name, &New::default());
