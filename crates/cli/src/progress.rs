@@ -142,7 +142,7 @@ pub fn watch_until<R>(
 }
 
 /// Does work, and something else again and again beside it.
-pub fn meanwhile<R>(again: impl Fn() + Sync, work: impl FnOnce() -> R) -> R {
+fn meanwhile<R>(again: impl Fn() + Sync, work: impl FnOnce() -> R) -> R {
     let end = End {
         is_reached: Mutex::new(Class::Leaf, false),
         reached: Condvar::new(),

@@ -55,7 +55,7 @@ pub enum Refusal {
     NameTooLong,
     /// `EMLINK`: too many links.
     TooManyLinks,
-    /// `ENOSPC`: no free block or no free inode.
+    /// `ENOSPC`: no free block.
     NoSpace,
     /// `ENOSPC`: every inode is used.
     NoInodes,

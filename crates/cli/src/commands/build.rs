@@ -18,8 +18,7 @@ use uuid::Uuid;
 
 use crate::device::claim_to_replace;
 use crate::failure::Misuse;
-use crate::interrupt::Interrupt;
-use crate::progress::{self, Bar, Look, Measure};
+use crate::progress::{self, Look, Measure};
 use crate::say::say;
 use crate::size;
 
@@ -163,18 +162,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     let builder = builder(arguments)?;
     let progress = builder.progress();
-    let interrupt = Interrupt::catch()?;
-    let bar = progress::is_wanted(arguments.quiet, arguments.json).then(Bar::new);
-    let look_after = || {
-        if interrupt.came() {
-            progress.stop();
-        }
-        if let Some(bar) = &bar {
-            bar.show(&look(&progress));
-        }
-    };
-    let built = progress::meanwhile(look_after, || builder.build(&arguments.image));
-    drop(bar);
+    let built = progress::watch_until(
+        progress::is_wanted(arguments.quiet, arguments.json),
+        || look(&progress),
+        || progress.stop(),
+        || builder.build(&arguments.image),
+    )?;
     let summary = built?;
     if arguments.json {
         say_for_programs(&arguments.image, &summary, start.elapsed())?;

@@ -17,7 +17,7 @@ use pext4_sync::hash::NeighbourHash;
 use pext4_sync::order::Class;
 use pext4_sync::{Estimate, Front, Map, Near, Sharded};
 
-use crate::error::{Refusal, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::groups::Groups;
 use crate::inode::holds::Holds;
 use crate::inode::tails::Tails;
@@ -268,39 +268,13 @@ impl Inodes {
         Ok(SlotPlace { block, offset })
     }
 
-    /// Refuses a number that a damaged bitmap has given out: a reserved one, or that of an inode in use. It stays
-    /// claimed, and its group gives out no more.
-    ///
-    /// # Errors
-    ///
-    /// `Corrupt`.
-    pub fn check_unborn(&self, number: InodeNumber) -> Result<()> {
-        let geometry = &self.store.geometry;
-        let is_reserved = number < geometry.first_inode || self.store.is_system_inode(number);
-        let is_in_use = || {
-            self.table
-                .get(&number)
-                .is_some_and(|earlier| !earlier.is_dead())
-        };
-        if !is_reserved && !is_in_use() {
-            return Ok(());
-        }
-        if let Some((group, index)) = geometry.inode_group(number) {
-            self.groups.condemn_inodes(group, index);
-        }
-        Err(
-            Corrupt::new("inode bitmap", "an inode in use is marked free")
-                .in_inode(number)
-                .into(),
-        )
-    }
-
     /// Puts a newly claimed inode into the table; what an earlier life of the number owes goes to
     /// its transaction first.
     ///
     /// # Errors
     ///
-    /// `Corrupt` if the number has no slot.
+    /// `Corrupt` if the number has no slot, is reserved, or is that of an inode in use: a damaged bitmap gave it
+    /// out. It stays claimed then, and its group gives out no more.
     pub fn bear(
         &self,
         handle: &mut Handle<'_>,
@@ -308,19 +282,35 @@ impl Inodes {
         slot: Slot,
         file_type: FileType,
     ) -> Result<Arc<Inode>> {
+        let earlier = self.table.get(&number);
+        let is_in_use = earlier.as_ref().is_some_and(|earlier| !earlier.is_dead());
+        if is_in_use
+            || number < self.store.geometry.first_inode
+            || self.store.is_system_inode(number)
+        {
+            return Err(self.wrongly_free(number));
+        }
         self.make_room(number);
         let place = self.place(number)?;
         let inode = Arc::new(Inode::new(&self.store, number, slot, file_type, place));
         self.hold(&inode);
         inode.edit(handle, Reach::Data, |_| ());
         // Before it is gone from the table, where the committer looks for what it owes.
-        if let Some(earlier) = self.table.get(&number) {
+        if let Some(earlier) = earlier {
             earlier.bury(handle);
         }
         if self.table.insert(number, Arc::clone(&inode)).is_none() {
             self.resident.add(1);
         }
         Ok(inode)
+    }
+
+    fn wrongly_free(&self, number: InodeNumber) -> Error {
+        if let Some((group, index)) = self.store.geometry.inode_group(number) {
+            self.groups.condemn_inodes(group, index);
+        }
+        let corrupt = Corrupt::new("inode bitmap", "an inode in use is marked free");
+        corrupt.in_inode(number).into()
     }
 
     /// Drops inodes nobody needs from the shard that another one is going into, once that and all shards

@@ -13,7 +13,7 @@ use pext4_ondisk::InodeNumber;
 use pext4_sync::order::Class;
 use pext4_sync::{Mutex, Sharded};
 
-use crate::error::{Refusal, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::inode::table::Inodes;
 use crate::types::FileType;
 
@@ -77,12 +77,12 @@ impl Inodes {
     ///
     /// # Errors
     ///
-    /// `Corrupt` or `Io`, the first; the files that it was about stay listed.
+    /// `Corrupt` or `Io`, the first. What the device refused is tried again next time; a damaged file is told of once.
     pub fn zero_tails(&self) -> Result<()> {
         let mut outcome = Ok(());
         for number in self.tails.take() {
             let zeroed = self.zero_listed_tail(number);
-            if zeroed.is_err() {
+            if matches!(zeroed, Err(Error::Io(_))) {
                 self.tails.list(number);
             }
             outcome = outcome.and(zeroed);
@@ -97,11 +97,13 @@ impl Inodes {
         };
         let _lock = inode.lock.write_keyed(u64::from(number.get()));
         // The number may have begun another life since; any file's tail may be made zero.
-        if !inode.is_dead() && inode.file_type() == FileType::Regular {
-            self.zero_tail(&inode)?;
-        }
-        inode.note(|state| state.tail_is_listed = false);
-        Ok(())
+        let zeroed = match !inode.is_dead() && inode.file_type() == FileType::Regular {
+            true => self.zero_tail(&inode),
+            false => Ok(()),
+        };
+        let stays_listed = matches!(zeroed, Err(Error::Io(_)));
+        inode.note(|state| state.tail_is_listed = stays_listed);
+        zeroed
     }
 }
 

@@ -88,18 +88,8 @@ impl Volume {
             self.inodes
                 .groups
                 .allocate_inode(handle, directory.number(), is_directory, is_top)?;
-        self.inodes.check_unborn(number)?;
         let slot = self.first_slot(directory, birth, number);
-        let born = self.inodes.bear(handle, number, slot, birth.kind);
-        let inode = match born {
-            Ok(inode) => inode,
-            Err(error) => {
-                self.inodes
-                    .groups
-                    .free_inode(handle, number, is_directory)?;
-                return Err(error);
-            }
-        };
+        let inode = self.inodes.bear(handle, number, slot, birth.kind)?;
         if let Err(error) = self.give_lists(handle, &inode, birth) {
             self.unbear(handle, &inode)?;
             return Err(error);
