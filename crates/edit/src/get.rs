@@ -144,6 +144,10 @@ fn check_vacant(target: &Path, options: &GetOptions) -> Result<()> {
             }
             "it is a directory with something in it"
         }
+        // A device or a pipe, or a link to one, is not to be replaced by a file.
+        Ok(_) if fs::metadata(target).is_ok_and(|there| !there.is_file() && !there.is_dir()) => {
+            "it is no regular file"
+        }
         Ok(_) if options.force => return Ok(()),
         Ok(_) => "it is there already; --force replaces it",
     };

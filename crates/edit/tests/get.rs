@@ -50,6 +50,49 @@ fn a_copy_that_is_stopped_leaves_nothing() {
     assert_eq!(names, 1, "the image alone");
 }
 
+/// Neither by its own name nor through a link to it.
+#[test]
+fn no_copy_takes_the_place_of_a_pipe_or_a_device() {
+    let folder = scratch();
+    let image = image(folder.path());
+    let reader = Reader::open(&image).expect("an image");
+    let pipe = folder.path().join("pipe");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &pipe,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RWXU,
+        0,
+    )
+    .expect("the folder is ours");
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink("/dev/null", &link).expect("the folder is ours");
+    let options = GetOptions {
+        force: true,
+        ..GetOptions::default()
+    };
+    for out in [&pipe, &link] {
+        let before = fs::symlink_metadata(out).expect("there").file_type();
+        let refused = reader.get("/etc/passwd", out, &options);
+        let refused = refused.expect_err("it is no file").to_string();
+        assert!(refused.contains("no regular file"), "{refused}");
+        let after = fs::symlink_metadata(out).expect("there").file_type();
+        assert_eq!(before, after);
+    }
+    assert_eq!(fs::read_dir(folder.path()).expect("there").count(), 3);
+}
+
+#[test]
+fn an_archive_is_made_of_a_directory_only() {
+    let folder = scratch();
+    let reader = Reader::open(&image(folder.path())).expect("an image");
+    let mut tar = Vec::new();
+    let refused = reader.export("/etc/passwd", &mut tar);
+    let refused = refused.expect_err("it is a file").to_string();
+    assert!(refused.contains("/etc/passwd"), "{refused}");
+    assert!(tar.is_empty());
+}
+
 #[test]
 fn trees_come_out_whole() {
     let folder = scratch();

@@ -207,7 +207,7 @@ fn the_forerunners_are_clean_and_have_upstreams_features() {
 fn small_images_have_as_many_inodes_as_upstreams() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
-    for size in [MIB, 2 * MIB, 3 * MIB, 4 * MIB] {
+    for size in [1, 2, 3, 4, 20, 33, 100].map(|count| count * MIB) {
         for block_size in [1024, 4096] {
             let options = Options {
                 block_size: Some(block_size),
@@ -343,6 +343,11 @@ fn what_cannot_be_made_is_refused_with_a_reason() {
             "{error} does not speak of {word}"
         );
     };
+    let label = Options {
+        label: vec![b'x'; 17],
+        ..Options::default()
+    };
+    refuse(8 * MIB, label, "at most 16 bytes");
     refuse(
         1000,
         Options::default(),

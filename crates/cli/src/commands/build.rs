@@ -36,9 +36,9 @@ pub struct Arguments {
     /// Its size, like 512M or 10G, or auto: as large as needed
     #[arg(long, short = 's', default_value = "auto", value_parser = parse_size)]
     size: Fitted,
-    /// Free space of an image sized by itself, in percent of it or as a size
-    #[arg(long, value_name = "SHARE", default_value = "10%", value_parser = parse_free)]
-    free: Free,
+    /// Free space of an image sized by itself, in percent of it or as a size [default: 10%]
+    #[arg(long, value_name = "SHARE", value_parser = parse_free)]
+    free: Option<Free>,
     /// Bytes in a block: 1024, 2048 or 4096
     #[arg(short = 'b', value_name = "BYTES", value_parser = size::parse, default_value = "4096")]
     block_size: u64,
@@ -181,10 +181,7 @@ fn builder(arguments: &Arguments) -> Result<Builder> {
     let block_size = u32::try_from(arguments.block_size)
         .map_err(|_| Misuse("-b: 1024, 2048 or 4096 bytes".to_owned()))?;
     let mut builder = Builder::new()
-        .size(match arguments.size {
-            Fitted::Auto => Size::Auto(arguments.free),
-            Fitted::Bytes(bytes) => Size::Bytes(bytes),
-        })
+        .size(size_of(arguments)?)
         .block_size(block_size)
         .inode_size(arguments.inode_size)
         .label(arguments.label.as_bytes())
@@ -206,6 +203,18 @@ fn builder(arguments: &Arguments) -> Result<Builder> {
     let builder = with_journal(builder, arguments, block_size)?;
     let builder = with_identity(builder, arguments)?;
     with_wishes(builder, arguments)
+}
+
+fn size_of(arguments: &Arguments) -> Result<Size> {
+    match (arguments.size, arguments.free) {
+        (Fitted::Auto, None) => Ok(Size::default()),
+        (Fitted::Auto, Some(free)) => Ok(Size::Auto(free)),
+        (Fitted::Bytes(bytes), None) => Ok(Size::Bytes(bytes)),
+        (Fitted::Bytes(_), Some(_)) => {
+            let problem = "--free is for --size auto: an image of a given size has what is left";
+            Err(Misuse(problem.to_owned()).into())
+        }
+    }
 }
 
 fn with_journal(builder: Builder, arguments: &Arguments, block_size: u32) -> Result<Builder> {

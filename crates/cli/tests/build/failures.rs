@@ -118,6 +118,29 @@ fn only_what_may_not_be_read_is_skipped() {
     }
 }
 
+/// Whether the owner of an image can be kept is found out before anything is read.
+#[test]
+fn another_users_image_is_refused_at_once() {
+    if !is_root() {
+        return;
+    }
+    let workshop = Workshop::new();
+    fs::write(&workshop.image, b"an image").expect("it is ours");
+    let out = workshop.image.parent().expect("it lies in a folder");
+    fs::set_permissions(out, Permissions::from_mode(0o777)).expect("it is ours");
+    fs::set_permissions(workshop.folder.path(), Permissions::from_mode(0o755)).expect("it is ours");
+    let unsound = workshop.write("unsound.tar", b"no archive");
+    let mut build = workshop.build(["--force"]);
+    build.arg(unsound);
+    let Some(mut build) = as_nobody(build) else {
+        return;
+    };
+    let why = complaint(&run(&mut build));
+    assert!(why.contains("keep its owner and mode"), "{why}");
+    assert_eq!(fs::read_dir(out).expect("it is ours").count(), 1);
+    assert_eq!(fs::read(&workshop.image).expect("it is there"), b"an image");
+}
+
 #[test]
 fn what_cannot_be_read_leaves_nothing() {
     let workshop = closed_tree();

@@ -146,6 +146,9 @@ fn the_size_is_as_told_or_as_needed() {
     assert!(roomy >= smallest + (60 << 20), "{roomy} {smallest}");
     let (_, told) = build(&["--size", "100M"]);
     assert_eq!(told, 100 << 20);
+    let mut both = workshop.build(["--force", "--size", "100M", "--free", "10%"]);
+    let told = fail(both.arg(&tree), 2);
+    assert!(told.contains("--free"), "{told}");
     let before = fs::read(&workshop.image).expect("built");
     let mut narrow = workshop.build(["--force", "--size", "16M"]);
     let told = fail(narrow.arg(&tree), 1);

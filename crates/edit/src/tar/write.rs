@@ -12,13 +12,13 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;
 
-use pext4_fs::{FileType, Time};
+use pext4_fs::{FileType, Refusal, Time};
 use pext4_ondisk::acl;
 use pext4_ondisk::acl::text::List;
 use pext4_ondisk::xattr::pax;
 use pext4_tar::{BLOCK, checksum};
 
-use crate::error::{EditError, On, Result};
+use crate::error::{At, EditError, On, Result};
 use crate::progress::Progress;
 use crate::reader::{Reader, check_depth};
 use crate::source::{Facts, Source};
@@ -95,6 +95,10 @@ impl Reader {
             exported: Exported::default(),
         };
         let top = self.place(path)?;
+        let found = exporter.image.attributes(&top);
+        if found.is_ok_and(|found| found.file_type != FileType::Directory) {
+            return Err(pext4_fs::Error::from(Refusal::NotADirectory)).at(path);
+        }
         exporter.write_tree(&top)?;
         // Two blocks of zeroes end an archive.
         exporter.put(&[0; 2 * BLOCK])?;
@@ -246,7 +250,6 @@ impl Exporter<'_, '_> {
     }
 
     fn put_data(&mut self, place: &Place, start: u64, end: u64) -> Result<()> {
-        use crate::error::At;
         let mut piece = vec![0; 1 << 20];
         let mut at = start;
         while at < end {

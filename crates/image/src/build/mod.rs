@@ -417,9 +417,6 @@ impl Builder {
             time: Some(0),
             ..self.format.clone()
         };
-        if self.format.label.len() > 16 {
-            return Err(Error::impossible("a label has at most 16 bytes"));
-        }
         if self.sources.is_empty() {
             return Err(Error::impossible("nothing to build from: name a source"));
         }

@@ -49,13 +49,18 @@ impl Output {
             || named(target).map(|(file, path)| (file, Some(path))),
             |file| Ok((file, None)),
         )?;
-        Ok(Self {
+        let output = Self {
             file,
             target: target.to_owned(),
             temporary,
             replace,
             size: 0,
-        })
+        };
+        if replace {
+            // Whether that is possible shall be known before the work is done.
+            output.take_owner_and_mode()?;
+        }
+        Ok(output)
     }
 
     /// The file.

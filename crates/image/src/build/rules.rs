@@ -123,8 +123,13 @@ pub fn parse_owner(text: &str) -> Result<(u32, u32), String> {
 
 fn glob(pattern: &str) -> Result<Glob, String> {
     let trimmed = pattern.trim_end_matches('/');
-    let whole = match trimmed.strip_prefix('/') {
-        Some(anchored) => anchored.to_owned(),
+    let anchor = ["/", "./"]
+        .iter()
+        .find(|anchor| pattern.starts_with(**anchor));
+    let whole = match anchor {
+        // Nothing is left of what means the root, whose path is empty.
+        Some(anchor) => trimmed.strip_prefix(anchor).unwrap_or_default().to_owned(),
+        None if trimmed.is_empty() => return Err("an empty pattern matches nothing".to_owned()),
         None if trimmed.contains('/') => trimmed.to_owned(),
         None => format!("**/{trimmed}"),
     };
@@ -141,7 +146,11 @@ fn glob(pattern: &str) -> Result<Glob, String> {
 pub(super) fn path_patterns(patterns: &[String]) -> Result<GlobSet, String> {
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
-        set.add(glob(pattern)?);
+        let glob = glob(pattern)?;
+        if glob.glob().is_empty() {
+            return Err(format!("pattern `{pattern}`: the root cannot be left out"));
+        }
+        set.add(glob);
     }
     set.build().map_err(|error| error.to_string())
 }
@@ -258,7 +267,7 @@ fn mapped(ranges: &[IdRange], id: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Map, Rules, path_patterns};
+    use super::{Map, Rules, glob, path_patterns};
     use crate::build::tree::Facts;
 
     #[test]
@@ -273,7 +282,19 @@ mod tests {
         for path in ["a.c", "x/proc", "tmp", "var/tmp2"] {
             assert!(!rules.excludes(path.as_bytes()), "{path}");
         }
-        assert!(path_patterns(&["[".into()]).is_err());
+        for pattern in ["[", "", "/", "./", "//"] {
+            assert!(path_patterns(&[pattern.into()]).is_err(), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn the_root_is_the_root_alone_and_paths_may_begin_with_a_dot() {
+        let matcher = |pattern| glob(pattern).unwrap().compile_matcher();
+        assert!(matcher("/").is_match(""));
+        assert!(!matcher("/").is_match("bin") && !matcher("/").is_match("bin/su"));
+        assert!(matcher("./bin/su").is_match("bin/su") && matcher("./bin").is_match("bin"));
+        assert!(!matcher("./su").is_match("bin/su"));
+        assert!(glob("").is_err());
     }
 
     #[test]

@@ -150,7 +150,8 @@ fn smallest(need: &Need, free: Free, options: &Options) -> Result<Frame> {
         let wanted = free_blocks(free, size, need.block_size);
         let mut options = options.clone();
         if options.inodes.is_none() {
-            let for_growth = (wanted * need.block_size / BYTES_PER_INODE).max(need.inodes / 10);
+            let bytes = wanted.saturating_mul(need.block_size);
+            let for_growth = (bytes / BYTES_PER_INODE).max(need.inodes / 10);
             options.inodes = Some(need.inodes + for_growth);
         }
         let frame = Frame::of(size, &options)?;
@@ -242,6 +243,8 @@ mod tests {
         };
         let error = fit(&need, Size::Bytes(16 << 20), &options()).err().unwrap();
         assert!(error.to_string().contains("at least"), "{error}");
+        let all = Size::Auto(Free::Bytes(u64::MAX));
+        assert!(fit(&need, all, &options()).is_err(), "more than there is");
         let few = Options {
             inodes: Some(50),
             ..options()

@@ -15,6 +15,8 @@ use crate::error::{Error, Result};
 
 /// Groups whose metadata lies together.
 const LOG_GROUPS_PER_FLEX: u8 = 4;
+/// Bytes of the longest volume name.
+const LONGEST_LABEL: usize = 16;
 /// The smallest file system that is worth the name.
 const LEAST_BLOCKS: u64 = 64;
 /// Inodes of group 0, at least: the reserved ones and the system's files.
@@ -102,6 +104,11 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
         return Err(impossible(
             "inline_data needs inodes of 256 bytes or more, to hold the data",
         ));
+    }
+    if options.label.len() > LONGEST_LABEL {
+        return Err(impossible(format!(
+            "a label has at most {LONGEST_LABEL} bytes"
+        )));
     }
     let mut blocks = size / u64::from(block_size);
     if blocks < LEAST_BLOCKS {
@@ -287,7 +294,7 @@ fn shape(options: &Options, features: &Features, block_size: u32) -> Superblock 
     superblock.first_inode = 11;
     superblock.inode_size = options.inode_size;
     superblock.uuid = options.uuid.unwrap_or_else(|| Uuid::new_v4().into_bytes());
-    let length = options.label.len().min(16);
+    let length = options.label.len().min(LONGEST_LABEL);
     superblock.volume_name[..length].copy_from_slice(&options.label[..length]);
     superblock.default_hash_version = HashVersion::HalfMd4.to_raw();
     superblock.hash_seed = options.hash_seed.unwrap_or_else(random_seed);
@@ -358,11 +365,14 @@ fn count_inodes(superblock: &mut Superblock, options: &Options, size: u64) -> Re
     let most = u64::from(8 * block_size).min(65536 - u64::from(per_block));
     let step = u64::from(per_block.max(8));
     let most = most / step * step;
-    let per_group = (wanted.div_ceil(groups).max(LEAST_INODES).div_ceil(step) * step).min(most);
+    let share = wanted.div_ceil(groups).max(LEAST_INODES);
     let per_group = match options.inodes {
-        Some(_) => per_group,
-        // Of a very large file system fewer, if nobody asked for so many.
-        None => per_group.min(u64::from(u32::MAX) / groups / step * step),
+        Some(_) => share.next_multiple_of(step).min(most),
+        // If nobody asked for so many, whole bytes of the bitmap are rounded down to, as upstream does; and
+        // a very large file system has fewer.
+        None => (share.next_multiple_of(u64::from(per_block)) / step * step)
+            .min(most)
+            .min(u64::from(u32::MAX) / groups / step * step),
     };
     if per_group == 0 {
         return Err(impossible(format!(

@@ -83,9 +83,13 @@ pub(super) fn of_root(path: &Path, stat: &Statx, rules: &Rules) -> Result<Found>
     // Behind a symbolic link it is what that leads to.
     let own = CString::new(path.join(".").as_os_str().as_bytes())
         .map_err(|_| Error::unsound(path, "its name holds a NUL byte"))?;
-    found.attributes = Buffers::new()
-        .read(&own, rules)
-        .map_err(|errno| Error::source(path, "read its extended attributes", errno))?;
+    found.attributes = match Buffers::new().read(&own, rules) {
+        // A file system without extended attributes.
+        Err(Errno::OPNOTSUPP) => Vec::new(),
+        answer => {
+            answer.map_err(|errno| Error::source(path, "read its extended attributes", errno))?
+        }
+    };
     Ok(found)
 }
 
