@@ -196,6 +196,19 @@ fn set_id_bits_go_when_someone_else_changes_the_content() {
             "{line}"
         );
     }
+    // Without group execution the set-group-id bit is the group's to keep.
+    for (group, left) in [(1000, 0o2767), (1001, 0o767)] {
+        std::os::unix::fs::chown(&path, Some(0), Some(group)).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o2767)).unwrap();
+        let mut truncate = Command::new("truncate");
+        truncate
+            .args(["-s", "50", "file"])
+            .current_dir(mount.path(""))
+            .uid(1000)
+            .gid(1000);
+        assert!(run(&mut truncate).status.success());
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, left);
+    }
     // A list for access changes the mode as chmod does: who is not in the group takes its bit away.
     for (group, entry, left) in [(1000, "u:1:r", 0o2770), (1001, "u:2:r", 0o770)] {
         std::os::unix::fs::chown(&path, Some(1000), Some(group)).unwrap();

@@ -462,6 +462,10 @@ fn a_file_has_no_more_blocks_than_its_inode_can_count() {
     let refused = grow(2 << 40).expect_err("more than can be counted");
     assert!(refused.is(Refusal::FileTooLarge), "{refused}");
     grow((2 << 40) - (16 << 30)).expect("that can");
+    let punch = |length| volume.allocate(file, AllocateMode::PunchHole, 0, length);
+    let refused = punch(2 << 40).expect_err("a hole ends where a file may");
+    assert!(refused.is(Refusal::FileTooLarge), "{refused}");
+    punch(1 << 40).expect("within");
     volume.close().expect("it closes");
     image.assert_clean();
 }

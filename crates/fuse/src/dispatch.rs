@@ -97,6 +97,11 @@ impl Caller {
         self.uid == 0
     }
 
+    /// Whether a set-group-id bit of the file may outlive what the caller does to it.
+    fn may_keep_group_id(self, file: &Attributes) -> bool {
+        self.is_root() || self.is_in_group(file.gid)
+    }
+
     /// What the caller makes is the caller's.
     fn owner(self) -> New {
         New {
@@ -142,6 +147,8 @@ pub struct Dispatch {
     noting: Noting,
     /// [immutable] Whether changes of names are committed before they are answered.
     synchronous_names: bool,
+    /// [immutable] Whether all changes are.
+    synchronous: bool,
     late_times: LateTimes,
 }
 
@@ -176,6 +183,7 @@ impl Dispatch {
             complaints,
             noting: Noting::of(options),
             synchronous_names: options.synchronous || options.synchronous_directories,
+            synchronous: options.synchronous,
             late_times: LateTimes::new(),
         }
     }
@@ -200,6 +208,13 @@ impl Dispatch {
         self.volume.statistics().map_err(|error| self.errno(&error))
     }
 
+    /// Whether there are free blocks, or some are about to be given back.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        let has_free = |told: Statistics| told.available_blocks > 0;
+        self.volume.has_nameless() || self.volume.statistics().is_ok_and(has_free)
+    }
+
     /// Gives back `count` holds of a node.
     pub fn forget(&self, node: u64, count: u64) {
         if let (Some(inode), 1..) = (inode_of(node), count) {
@@ -222,6 +237,15 @@ impl Dispatch {
             }
         }
         operation()
+    }
+
+    /// Waits until a change that is none of names is on the device, where the mount wants that. The kernel sees to it
+    /// for written content only.
+    fn commit_change(&self) -> Answer<()> {
+        if self.synchronous {
+            self.answer(self.volume.sync())?;
+        }
+        Ok(())
     }
 
     fn inode(node: u64) -> Answer<InodeNumber> {

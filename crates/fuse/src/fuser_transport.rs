@@ -12,6 +12,8 @@
 //! `fuser` takes the node number of a new node from the attributes' inode number: those are equal
 //! but for the root, which is never new.
 
+mod kernel_cache;
+mod replies;
 mod translate;
 
 use std::cell::RefCell;
@@ -19,26 +21,24 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use fuser::{
-    AccessFlags, BsdFileFlags, FileHandle, Filesystem, Generation, INodeNo, InitFlags, IoctlFlags,
-    KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    AccessFlags, BsdFileFlags, FileHandle, Filesystem, INodeNo, InitFlags, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use pext4_fs::{Attributes, SetTime, Volume};
+use pext4_fs::{Attributes, SetTime};
 
-use crate::dispatch::{Answer, Caller, Change, Dispatch, Errno, Found, Listed, Sized, Whence, fit};
-use crate::node::node_of;
+use crate::dispatch::{Answer, Caller, Change, Dispatch, Errno, Listed, Whence};
 use crate::offload::Offload;
 use crate::overdue::Overdue;
 use crate::placement;
-use translate::{attributes_for_fuser, kind, nothing, time_from_fuser, time_to_set};
-
-/// How long the kernel may keep names and attributes: it is the only one who changes them.
-const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
+pub(crate) use kernel_cache::KernelCache;
+use replies::{add, attributes, caller, done, entry, error, no_entry, sized};
+use translate::{kind, time_from_fuser, time_to_set};
 
 /// Most bytes of one write, and so of one read.
 const MOST_BYTES: u32 = 1 << 20;
@@ -50,8 +50,8 @@ const MOST_BACKGROUND: u16 = 64;
 pub(crate) struct FuserTransport {
     dispatch: Arc<Dispatch>,
     waiting: Offload,
-    notifier: Arc<OnceLock<Notifier>>,
-    overdue: Overdue,
+    kernel: KernelCache,
+    overdue: Arc<Overdue>,
 }
 
 thread_local! {
@@ -64,64 +64,54 @@ impl FuserTransport {
         Self {
             dispatch,
             waiting: Offload::new(),
-            notifier: Arc::default(),
-            overdue: Overdue::new(),
+            kernel: KernelCache::default(),
+            overdue: Arc::new(Overdue::new()),
         }
     }
 
-    /// Where the way to notify the kernel is put as soon as there is one.
-    pub(crate) fn notifier(&self) -> Arc<OnceLock<Notifier>> {
-        Arc::clone(&self.notifier)
-    }
-
-    /// Has the kernel let go of the pages of all files it knows. What it was writing is written
-    /// when this returns. Not for the threads that serve: the kernel's writes come to them.
-    pub(crate) fn let_pages_go(notifier: &OnceLock<Notifier>, volume: &Weak<Volume>) {
-        let Some(notifier) = notifier.get() else {
-            return;
-        };
-        let held = volume.upgrade().map(|volume| volume.held());
-        for inode in held.into_iter().flatten() {
-            // A node that it has let go of has no pages.
-            let _ = notifier.inval_inode(INodeNo(node_of(inode)), 0, 0);
-        }
+    /// The way to the kernel's caches, to be connected as soon as there is a session.
+    pub(crate) fn kernel(&self) -> KernelCache {
+        self.kernel.clone()
     }
 
     /// Keeps the error of a write behind its caller, and makes the kernel ask for it, and for the
     /// content, which is not what the kernel thinks.
     fn keep_error(&self, node: INodeNo, errno: Errno) {
         self.overdue.keep(node.0, errno);
-        let notifier = Arc::clone(&self.notifier);
-        self.waiting.run(move || {
-            if let Some(notifier) = notifier.get() {
-                // A kernel that has let go of the node has nothing to forget.
-                let _ = notifier.inval_inode(node, 0, 0);
-            }
-        });
+        let kernel = self.kernel.clone();
+        self.waiting.run(move || kernel.let_go(node, 0));
     }
 
-    /// Takes the set-id bits of a file whose content changes, if `due`. The kernel, which leaves
-    /// that to the server, would remember them. It must forget before the caller goes on; the
-    /// caller's open file keeps the node, so the kernel has nothing to wait for.
-    fn take_set_id(&self, node: INodeNo, due: bool) -> Answer<()> {
-        if due && self.dispatch.take_set_id(node.0)? {
-            self.forget_attributes(node);
+    /// The error of a late write that a writer is to hear of before it goes on. Where there was no space and some has
+    /// come free, it need not.
+    fn take_overdue(&self, node: INodeNo) -> Option<Errno> {
+        let errno = self.overdue.take(node.0)?;
+        (errno != Errno::NO_SPACE || !self.dispatch.has_room()).then_some(errno)
+    }
+
+    /// Takes the set-id bits of a file whose content `caller` changes, if `due`. The kernel, which
+    /// leaves that to the server, would remember them. It must forget before the caller goes on;
+    /// the caller's open file keeps the node, so the kernel has nothing to wait for.
+    fn take_set_id(&self, caller: Caller, node: INodeNo, due: bool) -> Answer<()> {
+        if due && self.dispatch.take_set_id(caller, node.0)? {
+            self.kernel.forget_attributes(node);
         }
         Ok(())
     }
 
-    /// Has the kernel ask anew for the attributes of a node that an answer does not tell it of.
-    fn forget_attributes(&self, node: INodeNo) {
-        if let Some(notifier) = self.notifier.get() {
-            // Without the node there is nothing to forget.
-            let _ = notifier.inval_inode(node, -1, 0);
-        }
-    }
-
+    /// Makes a file durable. The kernel asks for that only if no late write failed that the caller has not heard of.
+    /// It counts no blocks itself, and must forget how many there were before it wrote.
     fn sync(&self, node: INodeNo, data_only: bool, reply: ReplyEmpty) {
         let dispatch = Arc::clone(&self.dispatch);
-        self.waiting
-            .run(move || done(dispatch.sync(node.0, data_only), reply));
+        let (kernel, overdue) = (self.kernel.clone(), Arc::clone(&self.overdue));
+        self.waiting.run(move || {
+            overdue.take(node.0);
+            let synced = dispatch.sync(node.0, data_only);
+            if !dispatch.is_read_only() {
+                kernel.forget_attributes(node);
+            }
+            done(synced, reply);
+        });
     }
 }
 
@@ -146,66 +136,6 @@ fn wanted(read_only: bool) -> InitFlags {
     }
 }
 
-fn error(errno: Errno) -> fuser::Errno {
-    fuser::Errno::from_i32(errno.0)
-}
-
-fn caller(request: &Request) -> Caller {
-    Caller {
-        uid: request.uid(),
-        gid: request.gid(),
-        process: request.pid(),
-    }
-}
-
-fn done(answer: Answer<()>, reply: ReplyEmpty) {
-    match answer {
-        Ok(()) => reply.ok(),
-        Err(errno) => reply.error(error(errno)),
-    }
-}
-
-fn entry(answer: Answer<Found>, reply: ReplyEntry) {
-    match answer {
-        Ok(found) => {
-            let generation = Generation(u64::from(found.attributes.generation));
-            reply.entry(
-                &FOREVER,
-                &attributes_for_fuser(&found.attributes),
-                generation,
-            );
-        }
-        Err(errno) => reply.error(error(errno)),
-    }
-}
-
-fn attributes(answer: Answer<Attributes>, reply: ReplyAttr) {
-    match answer {
-        Ok(attributes) => reply.attr(&FOREVER, &attributes_for_fuser(&attributes)),
-        Err(errno) => reply.error(error(errno)),
-    }
-}
-
-fn sized(answer: Answer<Vec<u8>>, room: u32, reply: ReplyXattr) {
-    match answer.and_then(|bytes| fit(bytes, room)) {
-        Ok(Sized::Length(length)) => reply.size(length),
-        Ok(Sized::Bytes(bytes)) => reply.data(&bytes),
-        Err(errno) => reply.error(error(errno)),
-    }
-}
-
-/// Adds an entry with what it leads to; false if it did not fit. One that could not be looked at
-/// leads nowhere, and the kernel asks again when someone uses it.
-fn add(reply: &mut ReplyDirectoryPlus, listed: &Listed, found: Option<&Attributes>) -> bool {
-    let (attr, generation) = match found {
-        Some(attributes) => (attributes_for_fuser(attributes), attributes.generation),
-        None => (nothing(), 0),
-    };
-    let name = OsStr::from_bytes(&listed.name);
-    let generation = Generation(u64::from(generation));
-    !reply.add(attr.ino, listed.cookie, name, &FOREVER, &attr, generation)
-}
-
 impl Filesystem for FuserTransport {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         for flag in wanted(self.dispatch.is_read_only()).iter() {
@@ -221,7 +151,7 @@ impl Filesystem for FuserTransport {
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         placement::serve(request.pid());
         match self.dispatch.lookup(parent.0, name.as_bytes()) {
-            Ok(None) => reply.entry(&FOREVER, &nothing(), Generation(0)),
+            Ok(None) => no_entry(reply),
             Ok(Some(found)) => entry(Ok(found), reply),
             Err(errno) => entry(Err(errno), reply),
         }
@@ -242,7 +172,7 @@ impl Filesystem for FuserTransport {
         placement::serve(request.pid());
         // The kernel names an open file when it asks on behalf of a write; `stat` is not to fail.
         if writer.is_some()
-            && let Some(errno) = self.overdue.take(node.0)
+            && let Some(errno) = self.take_overdue(node)
         {
             return reply.error(error(errno));
         }
@@ -268,6 +198,10 @@ impl Filesystem for FuserTransport {
         reply: ReplyAttr,
     ) {
         placement::serve(request.pid());
+        if size.is_some() {
+            // Whoever sets a size begins anew; `close` and `fsync` still tell what was lost.
+            self.overdue.take(node.0);
+        }
         let change = Change {
             mode,
             uid,
@@ -452,7 +386,7 @@ impl Filesystem for FuserTransport {
 
     fn write(
         &self,
-        _: &Request,
+        request: &Request,
         node: INodeNo,
         _: FileHandle,
         offset: u64,
@@ -463,8 +397,9 @@ impl Filesystem for FuserTransport {
         reply: ReplyWrite,
     ) {
         let is_late = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let takes_set_id = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let written = self
-            .take_set_id(node, flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID))
+            .take_set_id(caller(request), node, takes_set_id)
             .and_then(|()| self.dispatch.write(node.0, offset, data, is_late));
         match written {
             // Of what it writes late the kernel takes no count: all or an error.
@@ -565,7 +500,7 @@ impl Filesystem for FuserTransport {
         let set = self
             .dispatch
             .set_xattr(caller(request), node.0, name.as_bytes(), value, flags);
-        self.forget_attributes(node);
+        self.kernel.forget_attributes(node);
         done(set, reply);
     }
 
@@ -592,7 +527,7 @@ impl Filesystem for FuserTransport {
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         placement::serve(request.pid());
         let removed = self.dispatch.remove_xattr(node.0, name.as_bytes());
-        self.forget_attributes(node);
+        self.kernel.forget_attributes(node);
         done(removed, reply);
     }
 
@@ -608,23 +543,17 @@ impl Filesystem for FuserTransport {
         reply: ReplyIoctl,
     ) {
         let caller = caller(request);
-        let (dispatch, notifier) = (Arc::clone(&self.dispatch), self.notifier.get().cloned());
+        let (dispatch, kernel) = (Arc::clone(&self.dispatch), self.kernel.clone());
         let (input, room) = (input.to_vec(), room as usize);
         let work = move || {
-            let invalidate = |offset| {
-                if let Some(notifier) = &notifier {
-                    // Without the node there is nothing to forget.
-                    let _ = notifier.inval_inode(node, offset, 0);
-                }
-            };
             let answer = if Dispatch::changes_flags(command) && !dispatch.is_read_only() {
-                dispatch.control_flags(caller, node.0, command, &input, || invalidate(0))
+                dispatch.control_flags(caller, node.0, command, &input, || kernel.let_go(node, 0))
             } else {
                 dispatch.control(caller, node.0, command, &input)
             };
             match answer {
                 Ok(mut bytes) => {
-                    invalidate(-1);
+                    kernel.forget_attributes(node);
                     bytes.truncate(room);
                     reply.ioctl(0, &bytes);
                 }
@@ -650,9 +579,10 @@ impl Filesystem for FuserTransport {
         reply: ReplyEmpty,
     ) {
         placement::serve(request.pid());
+        let caller = caller(request);
         // Here the kernel does not say who may leave the bits.
         let answer = self
-            .take_set_id(node, !caller(request).is_root())
+            .take_set_id(caller, node, !caller.is_root())
             .and_then(|()| {
                 self.dispatch
                     .allocate(node.0, flags.cast_unsigned(), offset, length)
@@ -669,13 +599,10 @@ impl Filesystem for FuserTransport {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        let dispatch = Arc::clone(&self.dispatch);
-        let notifier = self.notifier.get().cloned();
-        // The kernel's pages come in through the transport's threads, so none may wait here.
+        let (dispatch, kernel) = (Arc::clone(&self.dispatch), self.kernel.clone());
         self.waiting.run(move || {
-            if let (Some(notifier), false) = (notifier, dispatch.is_read_only()) {
-                // What the kernel cannot write now it tells the writer.
-                let _ = notifier.inval_inode(node, offset, 0);
+            if !dispatch.is_read_only() {
+                kernel.let_go(node, offset);
             }
             match seek(&dispatch, node, offset, whence) {
                 Ok(found) => reply.offset(found),

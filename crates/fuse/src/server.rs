@@ -85,16 +85,16 @@ impl Server {
         let device = mount::attach(directory, source, &options)?;
         let dispatch = Arc::new(Dispatch::new(Arc::clone(volume), complaints, &options));
         let transport = FuserTransport::new(dispatch);
-        let notifier = transport.notifier();
+        let kernel = transport.kernel();
         // The kernel checks who may enter; a second check would turn away the kernel's own
         // requests, which come as root.
         let session = Session::from_fd(transport, device, SessionACL::All, config());
         let started = session.and_then(|session| {
-            notifier.get_or_init(|| session.notifier());
+            kernel.connect(|| session.notifier());
             thread::try_spawn("pext4-session", move || session.run())
         });
         let volume = Arc::downgrade(volume);
-        let write_out = move || FuserTransport::let_pages_go(&notifier, &volume);
+        let write_out = move || kernel.let_all_go(&volume);
         match started {
             Ok(thread) => Ok((thread, Unmounter::new(directory, Arc::new(write_out)))),
             Err(error) => {

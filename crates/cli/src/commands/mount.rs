@@ -121,6 +121,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             Ok(())
         })
     } else {
+        let paths = [&arguments.image, &arguments.directory];
+        close_behind(paths.into_iter().filter_map(|path| named_descriptor(path)));
         start_in_background(&arguments.for_server())
     }
 }
@@ -164,6 +166,22 @@ fn options(arguments: &Arguments) -> Result<Options> {
         (false, _) => Reserve::Nobody,
     };
     Ok(options)
+}
+
+/// Has the server inherit no descriptor but those of `kept`: it lives long, and whoever waits for the end of a pipe or
+/// for a lock would wait for it.
+fn close_behind(kept: impl Iterator<Item = i32>) {
+    const FIRST: i32 = 3;
+    close_fds::set_fds_cloexec_threadsafe(FIRST, &kept.collect::<Vec<_>>());
+}
+
+/// The descriptor that a path like `/dev/fd/3` stands for.
+fn named_descriptor(path: &Path) -> Option<i32> {
+    let folders = ["/dev/fd", "/proc/self/fd"];
+    let name = folders
+        .iter()
+        .find_map(|folder| path.strip_prefix(folder).ok())?;
+    name.components().next()?.as_os_str().to_str()?.parse().ok()
 }
 
 /// Starts the server and waits until its mount answers.

@@ -377,6 +377,13 @@ impl Inodes {
         inode.mark_used();
     }
 
+    /// Takes one hold of a number that some name leads to; of one that the image does not have there are none.
+    pub(crate) fn hold_number(&self, number: InodeNumber) {
+        if number.get() <= self.store.geometry.inodes_count {
+            self.holds.take(number);
+        }
+    }
+
     /// Gives `count` holds of an inode back; true if none is left.
     pub(crate) fn release(&self, number: InodeNumber, count: u64) -> bool {
         number.get() <= self.store.geometry.inodes_count && self.holds.give(number, count)

@@ -155,11 +155,17 @@ impl Volume {
         let is_punching = mode == AllocateMode::PunchHole;
         self.run(|| {
             let inode = self.regular(inode)?;
-            if !is_punching && end.is_none_or(|end| end > self.inodes.largest_size(&inode)) {
+            let has_pointers = self.inodes.maps_by_pointers(&inode);
+            // A hole may reach beyond what a block map can: it ends there.
+            let limit = match is_punching && has_pointers {
+                true => u64::MAX,
+                false => self.inodes.largest_size(&inode),
+            };
+            if end.is_none_or(|end| end > limit) {
                 return Err(Refusal::FileTooLarge.into());
             }
             // A block map has no way to say that a block is there and unwritten.
-            if !is_punching && self.inodes.maps_by_pointers(&inode) {
+            if !is_punching && has_pointers {
                 return Err(Refusal::NotSupported.into());
             }
             let _lock = super::lock_exclusive(&inode)?;

@@ -22,6 +22,11 @@ use crate::volume::Volume;
 use crate::xattr;
 
 impl Volume {
+    /// Holds an inode once more by its number alone: of one that cannot be read this is all a caller may do with it.
+    pub fn hold(&self, inode: InodeNumber) {
+        self.inodes.hold_number(inode);
+    }
+
     /// Gives back `count` holds; an inode without names and holds is deleted.
     ///
     /// A failure to free it leaves it to the orphan clean-up of the next mount.

@@ -63,16 +63,19 @@ impl Change {
     }
 }
 
-/// The permissions without the set-id bits, or `None` if there are none to take. A set-group-id
-/// bit without group execution is not one (it once meant mandatory locking) and stays.
-fn without_set_id(attributes: &Attributes) -> Option<u16> {
+/// The permissions without the set-id bits, or `None` if there are none to take. A set-group-id bit
+/// without group execution (it once meant mandatory locking) stays where `may_keep` says that the
+/// caller is in the file's group, or root: so does Linux since 6.2.
+fn without_set_id(attributes: &Attributes, may_keep: impl FnOnce() -> bool) -> Option<u16> {
     let permissions = attributes.mode & 0o7777;
-    let mut taken = SET_USER_ID;
-    if permissions & GROUP_EXECUTE != 0 {
-        taken |= SET_GROUP_ID;
+    if attributes.file_type == FileType::Directory {
+        return None;
     }
-    let applies = attributes.file_type != FileType::Directory && permissions & taken != 0;
-    applies.then_some(permissions & !taken)
+    let mut left = permissions & !SET_USER_ID;
+    if left & SET_GROUP_ID != 0 && (left & GROUP_EXECUTE != 0 || !may_keep()) {
+        left &= !SET_GROUP_ID;
+    }
+    (left != permissions).then_some(left)
 }
 
 /// Whether a change of owner that names none may go on: to everyone where no set-id bit would go,
@@ -129,10 +132,10 @@ impl Dispatch {
                 return Err(Errno::NOT_PERMITTED);
             }
             if is_of_a_write(&attributes, change) {
-                self.take_set_id(node)?;
+                self.take_set_id(caller, node)?;
                 return self.attributes(node);
             }
-            permissions = without_set_id(&attributes);
+            permissions = without_set_id(&attributes, || caller.may_keep_group_id(&attributes));
         }
         let same_owner = change.is_same_owner().then_some(SetTime::Now);
         let set = SetAttributes {
@@ -149,18 +152,19 @@ impl Dispatch {
         if change.mode.is_some() {
             self.carry_mode_into_list(inode, attributes.mode)?;
         }
+        self.commit_change()?;
         Ok(attributes)
     }
 
-    /// Takes the set-id bits of a file whose content someone other than root changes; true if it
+    /// Takes the set-id bits of a file whose content a caller other than root changes; true if it
     /// had any. The kernel, which may remember the mode, is the caller's to tell.
     ///
     /// # Errors
     /// The volume's.
-    pub fn take_set_id(&self, node: u64) -> Answer<bool> {
+    pub fn take_set_id(&self, caller: Caller, node: u64) -> Answer<bool> {
         let inode = Self::inode(node)?;
         let attributes = self.answer(self.volume.attributes(inode))?;
-        let permissions = without_set_id(&attributes);
+        let permissions = without_set_id(&attributes, || caller.may_keep_group_id(&attributes));
         if let Some(left) = permissions {
             let taken = attributes.mode & 0o7777 & !left;
             self.answer(self.volume.take_permissions(inode, taken))?;
@@ -211,7 +215,10 @@ mod tests {
 
     #[test]
     fn set_id_bits_go_unless_they_mean_something_else() {
-        let regular = |mode: u16| without_set_id(&file(FileType::Regular, 0o100_000 | mode));
+        let taken = |mode: u16, may_keep| {
+            without_set_id(&file(FileType::Regular, 0o100_000 | mode), || may_keep)
+        };
+        let regular = |mode| taken(mode, true);
         assert_eq!(regular(0o4755), Some(0o755));
         assert_eq!(regular(0o6755), Some(0o755));
         assert_eq!(regular(0o2755), Some(0o755));
@@ -222,7 +229,10 @@ mod tests {
         );
         assert_eq!(regular(0o6744), Some(0o2744));
         assert_eq!(regular(0o1755), None);
-        assert_eq!(without_set_id(&file(FileType::Directory, 0o042_775)), None);
+        assert_eq!(taken(0o2744, false), Some(0o744), "a stranger to the group");
+        assert_eq!(taken(0o6744, false), Some(0o744));
+        let directory = file(FileType::Directory, 0o042_775);
+        assert_eq!(without_set_id(&directory, || false), None);
     }
 
     #[test]

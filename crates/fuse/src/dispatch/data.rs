@@ -142,7 +142,8 @@ impl Dispatch {
     pub fn allocate(&self, node: u64, flags: u32, offset: u64, length: u64) -> Answer<()> {
         let mode = allocate_mode(flags)?;
         let inode = Self::inode(node)?;
-        self.answer(self.with_room(|| self.volume.allocate(inode, mode, offset, length)))
+        self.answer(self.with_room(|| self.volume.allocate(inode, mode, offset, length)))?;
+        self.commit_change()
     }
 
     /// The next data or hole at or behind `offset`.

@@ -154,8 +154,22 @@ impl Dispatch {
                 Shown::of(taken)
             }
             Ok(None) => Shown::Gone,
-            Err(_) => Shown::of(take(listed, None)),
+            Err(_) => Shown::of(self.show_unreadable(listed, take)),
         }
+    }
+
+    /// Shows a name of what cannot be looked at. The kernel takes a node for it, and gives it back later.
+    fn show_unreadable(
+        &self,
+        listed: &Listed,
+        take: &mut dyn FnMut(&Listed, Option<&Attributes>) -> bool,
+    ) -> bool {
+        self.volume.hold(listed.inode);
+        let taken = take(listed, None);
+        if !taken {
+            self.forget(node_of(listed.inode), 1);
+        }
+        taken
     }
 
     fn gather(&self, directory: InodeNumber, cookie: u64, header: usize) -> Answer<Gathered> {

@@ -207,6 +207,7 @@ impl Dispatch {
             ..SetAttributes::default()
         };
         self.answer(self.volume.set_attributes(inode, &set))?;
+        self.commit_change()?;
         Ok(Vec::new())
     }
 }

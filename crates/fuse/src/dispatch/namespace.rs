@@ -94,9 +94,8 @@ impl Dispatch {
         target: &[u8],
     ) -> Answer<Found> {
         let parent = Self::inode(parent)?;
-        let made = self
-            .volume
-            .make_symlink(parent, name, target, &caller.owner());
+        let owner = caller.owner();
+        let made = self.with_room(|| self.volume.make_symlink(parent, name, target, &owner));
         let found = self.answer(made).map(Found::of)?;
         self.commit_names(&[parent])?;
         Ok(found)
@@ -108,7 +107,8 @@ impl Dispatch {
     /// The volume's.
     pub fn link(&self, node: u64, parent: u64, name: &[u8]) -> Answer<Found> {
         let parent = Self::inode(parent)?;
-        let linked = self.volume.link(Self::inode(node)?, parent, name);
+        let inode = Self::inode(node)?;
+        let linked = self.with_room(|| self.volume.link(inode, parent, name));
         let found = self.answer(linked).map(Found::of)?;
         self.commit_names(&[parent])?;
         Ok(found)
@@ -155,7 +155,8 @@ impl Dispatch {
         };
         let (from, to) = (Self::inode(parent)?, Self::inode(new_parent)?);
         if flags & RENAME_WHITEOUT == 0 {
-            self.answer(self.volume.rename(from, name, to, new_name, mode))?;
+            let rename = || self.volume.rename(from, name, to, new_name, mode);
+            self.answer(self.with_room(rename))?;
             return self.commit_names(&[from, to]);
         }
         let beginning = self.beginning(caller, from, 0, 0, false)?;
@@ -164,10 +165,11 @@ impl Dispatch {
             owner: beginning.new,
             access_list: list.as_deref(),
         };
-        let renamed = self
-            .volume
-            .rename_leaving_whiteout(from, name, to, new_name, mode, &whiteout);
-        self.answer(renamed)?;
+        let rename = || {
+            self.volume
+                .rename_leaving_whiteout(from, name, to, new_name, mode, &whiteout)
+        };
+        self.answer(self.with_room(rename))?;
         self.commit_names(&[from, to])
     }
 

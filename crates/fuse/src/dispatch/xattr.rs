@@ -2,7 +2,7 @@
 //!
 //! Lists change form on the way ([`pext4_ondisk::acl`]), and a list that is set changes the mode.
 
-use pext4_fs::{InodeNumber, Refusal, SetXattrMode};
+use pext4_fs::{Error, InodeNumber, Refusal, SetXattrMode};
 use pext4_ondisk::acl::{self, Acl, is_list};
 
 use super::{Answer, Caller, Dispatch, Errno};
@@ -49,22 +49,30 @@ impl Dispatch {
     /// `ENODATA` if there is none; the volume's.
     pub fn xattr(&self, node: u64, name: &[u8]) -> Answer<Vec<u8>> {
         let inode = Self::inode(node)?;
-        if name == REPORT.as_bytes() {
-            return Ok(self.volume.report().to_string().into_bytes());
-        }
-        if name == REPORT_JSON.as_bytes() {
-            return Ok(self.volume.report().to_json().into_bytes());
-        }
-        if name == OPTIMIZE_SCAN.as_bytes() {
-            let digit = u8::from(self.volume.optimizes_scan());
-            return Ok(vec![b'0' + digit]);
-        }
-        let value = self.answer(self.volume.xattr(inode, name))?;
+        let value = match (self.volume.xattr(inode, name), self.told(name)) {
+            // An attribute that the image has by such a name is the file's.
+            (Err(error), Some(told)) if is_missing(&error) => return Ok(told),
+            (value, _) => self.answer(value)?,
+        };
         if is_list(name) {
             let list = Acl::from_disk(&value).ok_or_else(|| self.bad_list(inode))?;
             return Ok(list.to_call());
         }
         Ok(value)
+    }
+
+    /// What the mount itself tells by that name.
+    fn told(&self, name: &[u8]) -> Option<Vec<u8>> {
+        if name == REPORT.as_bytes() {
+            Some(self.volume.report().to_string().into_bytes())
+        } else if name == REPORT_JSON.as_bytes() {
+            Some(self.volume.report().to_json().into_bytes())
+        } else if name == OPTIMIZE_SCAN.as_bytes() {
+            let digit = u8::from(self.volume.optimizes_scan());
+            Some(vec![b'0' + digit])
+        } else {
+            None
+        }
     }
 
     /// The names of all extended attributes the caller may know of, each with a zero byte behind.
@@ -115,9 +123,11 @@ impl Dispatch {
         };
         if is_list(name) {
             let list = Acl::from_call(value).ok_or(Errno::INVALID)?;
-            return self.set_list(caller, inode, name, &list, mode);
+            self.set_list(caller, inode, name, &list, mode)?;
+        } else {
+            self.answer(self.with_room(|| self.volume.set_xattr(inode, name, value, mode)))?;
         }
-        self.answer(self.volume.set_xattr(inode, name, value, mode))
+        self.commit_change()
     }
 
     /// Whoever wants to make and to replace an attribute at once hears which of the two fails.
@@ -133,17 +143,17 @@ impl Dispatch {
     pub fn remove_xattr(&self, node: u64, name: &[u8]) -> Answer<()> {
         let removed = self.volume.remove_xattr(Self::inode(node)?, name);
         if is_list(name) {
-            return self.unless(removed, Refusal::NoAttribute).map(drop);
+            self.unless(removed, Refusal::NoAttribute)?;
+        } else {
+            self.answer(removed)?;
         }
-        self.answer(removed)
+        self.commit_change()
     }
 
     /// The list of a node, if it has one.
     pub(super) fn acl(&self, inode: InodeNumber, name: &[u8]) -> Answer<Option<Acl>> {
         let value = match self.volume.xattr(inode, name) {
-            Err(error) if error.is(Refusal::NoAttribute) || error.is(Refusal::NotSupported) => {
-                return Ok(None);
-            }
+            Err(error) if is_missing(&error) => return Ok(None),
             value => self.answer(value)?,
         };
         Acl::from_disk(&value)
@@ -164,17 +174,21 @@ impl Dispatch {
         if name == acl::ACCESS {
             let attributes = self.answer(self.volume.attributes(inode))?;
             let old = attributes.mode & 0o7777;
-            let may_keep = caller.is_root() || caller.is_in_group(attributes.gid);
-            let kept = if may_keep { 0o7000 } else { 0o5000 };
+            let kept = if caller.may_keep_group_id(&attributes) {
+                0o7000
+            } else {
+                0o5000
+            };
             let new = old & kept | list.mode_bits();
             return self.answer(if list.is_mode_only() {
                 self.volume.remove_access_list(inode, new)
             } else {
                 let stored = list.to_disk();
-                self.volume.set_access_list(inode, &stored, mode, new)
+                self.with_room(|| self.volume.set_access_list(inode, &stored, mode, new))
             });
         }
-        self.answer(self.volume.set_xattr(inode, name, &list.to_disk(), mode))
+        let stored = list.to_disk();
+        self.answer(self.with_room(|| self.volume.set_xattr(inode, name, &stored, mode)))
     }
 
     fn bad_list(&self, inode: InodeNumber) -> Errno {
@@ -183,6 +197,11 @@ impl Dispatch {
         ));
         Errno::IO
     }
+}
+
+/// Whether there is no attribute of that name, nor could there be.
+fn is_missing(error: &Error) -> bool {
+    error.is(Refusal::NoAttribute) || error.is(Refusal::NotSupported)
 }
 
 #[cfg(test)]

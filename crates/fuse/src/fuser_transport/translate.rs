@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fuser::{FileAttr, INodeNo, TimeOrNow};
 use pext4_fs::{Attributes, FileType, SetTime, Time};
 
-use crate::dispatch::encode_device;
+use crate::dispatch::{Listed, encode_device};
 
 /// A kind of file in fuser's words.
 pub(super) fn kind(file_type: FileType) -> fuser::FileType {
@@ -62,6 +62,16 @@ pub(super) fn nothing() -> FileAttr {
         rdev: 0,
         blksize: 0,
         flags: 0,
+    }
+}
+
+/// What is told of a name whose inode cannot be read: its number and its kind, of which the kernel may keep nothing.
+pub(super) fn unreadable(listed: &Listed) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(u64::from(listed.inode.get())),
+        kind: kind(listed.file_type.unwrap_or(FileType::Regular)),
+        nlink: 1,
+        ..nothing()
     }
 }
 

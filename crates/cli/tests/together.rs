@@ -1,0 +1,150 @@
+//! What kernel and server each know of a file, and tell as one: blocks, errors, names, attributes.
+
+mod common;
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use common::{Place, has, pext4, succeed};
+use rustix::fs::{XattrFlags, fstat, getxattr, setxattr};
+
+#[test]
+fn the_blocks_of_a_file_are_counted_once_it_is_durable() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let file = File::create(mount.path("file")).unwrap();
+    let blocks = || fstat(file.as_fd()).unwrap().st_blocks;
+    assert_eq!(blocks(), 0);
+    (&file).write_all(&vec![7; 1 << 20]).unwrap();
+    assert_eq!(blocks(), 0, "they are chosen when they are written");
+    file.sync_all().unwrap();
+    assert_eq!(blocks(), (1 << 20) / 512);
+    drop(file);
+    mount.unmount();
+}
+
+#[test]
+fn no_space_is_forgotten_once_there_is_some() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let (ballast, path) = (mount.path("ballast"), mount.path("endless"));
+    fs::write(&ballast, vec![1; 4 << 20]).unwrap();
+    let mut file = File::create(&path).unwrap();
+    let written = file.write_all(&vec![7; 32 << 20]);
+    assert!(written.is_err() || file.sync_all().is_err(), "no space");
+    fs::remove_file(&ballast).unwrap();
+    file.write_all(b"more").expect("there is room");
+    file.sync_all().expect("there is room");
+    drop(file);
+    mount.unmount();
+}
+
+#[test]
+fn every_change_is_on_the_device_where_that_was_asked_for() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&["-o", "commit=300,sync"]);
+    let path = mount.path("file");
+    let copy = place.image.with_file_name("copy");
+    // What a power cut would leave.
+    let left = |command: &str| {
+        fs::copy(&place.image, &copy).unwrap();
+        succeed(pext4([command]).arg(&copy).arg("/file"))
+    };
+    fs::write(&path, b"content").unwrap();
+    assert_eq!(left("cat"), "content");
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(4).unwrap();
+    assert_eq!(left("cat"), "cont");
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o641)).unwrap();
+    assert!(left("stat").contains("-rw-r----x"), "{}", left("stat"));
+    setxattr(&path, "user.name", b"value", XattrFlags::empty()).unwrap();
+    assert!(left("stat").contains("user.name"), "{}", left("stat"));
+    drop(file);
+    mount.unmount();
+}
+
+#[test]
+fn a_name_of_what_cannot_be_read_is_listed_and_told_as_an_error() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    if !has("debugfs") {
+        return;
+    }
+    let mount = place.mount(&[]);
+    for name in ["a", "broken", "c"] {
+        fs::write(mount.path(name), name).unwrap();
+    }
+    mount.unmount();
+    let request = "set_inode_field /broken mode 0170644";
+    succeed(
+        Command::new("debugfs")
+            .args(["-w", "-R", request])
+            .arg(&place.image),
+    );
+    let mount = place.mount(&[]);
+    for _ in 0..2 {
+        let listed = fs::read_dir(&place.point).unwrap();
+        let mut names: Vec<OsString> = listed.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["a", "broken", "c", "lost+found"]);
+        let told = fs::symlink_metadata(mount.path("broken")).unwrap_err();
+        assert!(matches!(told.raw_os_error(), Some(5 | 117)), "{told}");
+    }
+    assert_eq!(fs::read(mount.path("c")).unwrap(), b"c");
+    drop(mount);
+}
+
+#[test]
+fn what_a_mount_tells_of_itself_hides_no_attribute() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let path = mount.path("file");
+    fs::write(&path, b"").unwrap();
+    let value = || {
+        let mut value = vec![0; 65536];
+        let length = getxattr(&path, "user.pext4.report", &mut value).unwrap();
+        value.truncate(length);
+        value
+    };
+    assert!(value().starts_with(b"scaling: "));
+    setxattr(&path, "user.pext4.report", b"mine", XattrFlags::empty()).unwrap();
+    assert_eq!(value(), b"mine");
+    mount.unmount();
+}
+
+#[test]
+fn a_mount_in_the_background_holds_no_descriptor_of_its_caller() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", "exec 9>held && \"$0\" mount \"$1\" \"$2\""])
+        .args([
+            env!("CARGO_BIN_EXE_pext4").as_ref(),
+            place.image.as_path(),
+            &place.point,
+        ])
+        .current_dir(place.image.parent().unwrap());
+    succeed(&mut shell);
+    let mount = place.guard();
+    let descriptors = format!("/proc/{}/fd", place.server().as_raw_nonzero());
+    for entry in fs::read_dir(descriptors).unwrap() {
+        let held = fs::read_link(entry.unwrap().path()).unwrap_or_default();
+        assert!(!held.ends_with("held"), "{}", held.display());
+    }
+    mount.unmount();
+}

@@ -1,0 +1,85 @@
+//! Answers, as `fuser` sends them.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use fuser::{
+    Generation, ReplyAttr, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyXattr, Request,
+};
+use pext4_fs::Attributes;
+
+use super::translate::{attributes_for_fuser, nothing, unreadable};
+use crate::dispatch::{Answer, Caller, Errno, Found, Listed, Sized, fit};
+
+/// How long the kernel may keep names and attributes: it is the only one who changes them.
+pub(super) const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+pub(super) fn error(errno: Errno) -> fuser::Errno {
+    fuser::Errno::from_i32(errno.0)
+}
+
+pub(super) fn caller(request: &Request) -> Caller {
+    Caller {
+        uid: request.uid(),
+        gid: request.gid(),
+        process: request.pid(),
+    }
+}
+
+pub(super) fn done(answer: Answer<()>, reply: ReplyEmpty) {
+    match answer {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(error(errno)),
+    }
+}
+
+pub(super) fn entry(answer: Answer<Found>, reply: ReplyEntry) {
+    match answer {
+        Ok(found) => {
+            let generation = Generation(u64::from(found.attributes.generation));
+            let attributes = attributes_for_fuser(&found.attributes);
+            reply.entry(&FOREVER, &attributes, generation);
+        }
+        Err(errno) => reply.error(error(errno)),
+    }
+}
+
+/// There is no such name, which the kernel may remember.
+pub(super) fn no_entry(reply: ReplyEntry) {
+    reply.entry(&FOREVER, &nothing(), Generation(0));
+}
+
+pub(super) fn attributes(answer: Answer<Attributes>, reply: ReplyAttr) {
+    match answer {
+        Ok(attributes) => reply.attr(&FOREVER, &attributes_for_fuser(&attributes)),
+        Err(errno) => reply.error(error(errno)),
+    }
+}
+
+pub(super) fn sized(answer: Answer<Vec<u8>>, room: u32, reply: ReplyXattr) {
+    match answer.and_then(|bytes| fit(bytes, room)) {
+        Ok(Sized::Length(length)) => reply.size(length),
+        Ok(Sized::Bytes(bytes)) => reply.data(&bytes),
+        Err(errno) => reply.error(error(errno)),
+    }
+}
+
+/// Adds an entry with what it leads to; false if it did not fit. Of one that could not be looked at the kernel may
+/// keep nothing: it asks when someone uses it, and is told the error.
+pub(super) fn add(
+    reply: &mut ReplyDirectoryPlus,
+    listed: &Listed,
+    found: Option<&Attributes>,
+) -> bool {
+    let (attr, generation, kept) = match found {
+        Some(attributes) => {
+            let attr = attributes_for_fuser(attributes);
+            (attr, attributes.generation, FOREVER)
+        }
+        None => (unreadable(listed), 0, Duration::ZERO),
+    };
+    let name = OsStr::from_bytes(&listed.name);
+    let generation = Generation(u64::from(generation));
+    !reply.add(attr.ino, listed.cookie, name, &kept, &attr, generation)
+}
