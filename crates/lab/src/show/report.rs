@@ -18,6 +18,8 @@ use crate::workloads;
 
 /// The workload of the README's picture.
 const PICTURE: &str = "fallocate2";
+/// How every mark begins, the end's too.
+const BEGIN: &str = "<!-- lab: ";
 const END: &str = "<!-- lab: end -->";
 
 /// A file that is to be written.
@@ -127,6 +129,7 @@ fn fill(document: &str, blocks: &BTreeMap<String, String>) -> Result<String> {
         let start = start + mark.len();
         let end = text[start..]
             .find(END)
+            .filter(|end| !text[start..start + end].contains(BEGIN))
             .with_context(|| format!("{mark} is not closed"))?;
         text.replace_range(start..start + end, &format!("\n{}\n", block.trim_end()));
     }
@@ -427,7 +430,20 @@ fn published_curves(name: &str, part: &str) -> Vec<Curve> {
 
 #[cfg(test)]
 mod tests {
-    use super::notes;
+    use std::collections::BTreeMap;
+
+    use super::{fill, notes};
+
+    #[test]
+    fn a_block_that_is_not_closed_takes_nothing_of_what_follows() {
+        let blocks = BTreeMap::from([("a".to_owned(), "new".to_owned())]);
+        let closed = "<!-- lab: a -->\nold\n<!-- lab: end -->\nwords\n";
+        let filled = "<!-- lab: a -->\nnew\n<!-- lab: end -->\nwords\n";
+        assert_eq!(fill(closed, &blocks).unwrap(), filled);
+        let open = "<!-- lab: a -->\nwords\n<!-- lab: b -->\n<!-- lab: end -->\n";
+        let told = fill(open, &blocks).unwrap_err().to_string();
+        assert_eq!(told, "<!-- lab: a --> is not closed");
+    }
 
     #[test]
     fn notes_of_points_are_told_where_a_window_lacked_something() {
