@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -180,6 +181,28 @@ fn an_image_is_used_and_comes_back_as_it_was() {
     ]);
     fail(impossible.arg(&own), 1);
     assert!(!own.exists(), "also one that could not be made");
+    let link = folder.path().join("link");
+    symlink(folder.path().join("nowhere/image"), &link).unwrap();
+    let told = fail(lab(&["DWOM", "--device"]).arg(&link), 1);
+    assert!(told.contains("link"), "{told}");
+    assert!(link.is_symlink(), "what the run did not make stays");
+}
+
+#[test]
+fn what_is_about_images_makes_no_sense_on_a_path() {
+    let folder = TempDir::new().unwrap();
+    for words in [
+        &["--size", "1G"][..],
+        &["--journal", "8M"],
+        &["--inode-size", "256"],
+        &["--commit", "5"],
+        &["--cache-size", "64M"],
+        &["--no-check"],
+    ] {
+        let mut command = lab(&["fallocate2", "--path"]);
+        let told = fail(command.arg(folder.path()).args(words), 2);
+        assert!(told.contains(words[0]), "{told}");
+    }
 }
 
 #[test]

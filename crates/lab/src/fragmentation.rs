@@ -244,9 +244,10 @@ pub fn by_filefrag(directory: &Path) -> Result<Option<Fragmentation>> {
     Ok(Some(found.sum()))
 }
 
-/// The number in `name: 12 extents found`.
+/// The number in `name: 12 extents found`; with block maps a comma and what would be perfect follow.
 fn extents_told(line: &str) -> Option<u64> {
     let (_, told) = line.rsplit_once(": ")?;
+    let told = told.split_once(',').map_or(told, |(told, _)| told);
     let number = told
         .strip_suffix(" extents found")
         .or(told.strip_suffix(" extent found"))?;
@@ -268,6 +269,8 @@ mod tests {
     fn filefrags_words() {
         assert_eq!(extents_told("/a/b: 1 extent found"), Some(1));
         assert_eq!(extents_told("/a: b: 17 extents found"), Some(17));
+        let of_block_map = "/a: 5 extents found, perfection would be 2 extents";
+        assert_eq!(extents_told(of_block_map), Some(5));
         assert_eq!(extents_told("Filesystem type is: ef53"), None);
     }
 

@@ -1,5 +1,6 @@
 //! From what a person asks for to the sides of an experiment.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -171,9 +172,17 @@ pub struct Field {
 /// An image that was made for the run.
 pub struct OwnImage(PathBuf);
 
+impl OwnImage {
+    /// An empty file; nothing else may have the name, not even a link that leads nowhere.
+    fn new(path: &Path) -> Result<Self> {
+        File::create_new(path).with_context(|| path.display().to_string())?;
+        Ok(Self(path.to_owned()))
+    }
+}
+
 impl Drop for OwnImage {
     fn drop(&mut self) {
-        // It may never have come to be.
+        // Somebody may have been faster.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -290,7 +299,7 @@ impl Request {
     fn on_image(&self, path: &Path, field: &mut Field) -> Result<()> {
         let plan = self.image_plan()?;
         if !path.exists() {
-            field.image = Some(OwnImage(path.to_owned()));
+            field.image = Some(OwnImage::new(path)?);
             plan.make_file(path)?;
             field.notes.push(format!(
                 "{}: made for this run, and removed",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use pext4_sync::meter::{self, Tallies};
 
 use super::crew::{Crew, Moments};
@@ -64,7 +64,7 @@ struct Sum {
 /// Lets a crew work.
 ///
 /// # Errors
-/// A task failed, or the run was interrupted; there is no count then.
+/// A task failed, nothing ended while it was counted, or the run was interrupted; there is no count then.
 pub fn measure(crew: &mut Crew, workload: &dyn Workload, window: &Window) -> Result<Counted> {
     let sums = match (workload.pace(), window.steps) {
         (Pace::Timed, None) => vec![timed(crew, window)?],
@@ -72,11 +72,10 @@ pub fn measure(crew: &mut Crew, workload: &dyn Workload, window: &Window) -> Res
         (Pace::Once, _) => vec![once(crew, Length::ToItsEnd)?],
         (Pace::Rounds, _) => rounds(crew, workload.parts().len(), window)?,
     };
+    let has_windows = workload.pace() == Pace::Timed && window.steps.is_none();
+    let parts = sums.iter().map(|sum| count(sum, has_windows));
     Ok(Counted {
-        parts: sums
-            .iter()
-            .map(|sum| count(sum, workload.pace(), window))
-            .collect(),
+        parts: parts.collect::<Result<_>>()?,
     })
 }
 
@@ -128,19 +127,28 @@ fn part(crew: &mut Crew, length: Length, sum: &mut Sum) -> Result<()> {
         .zip(crew.whole_cpu())
         .map(|(before, after)| after.saturating_sub(before));
     sum.locks = sum.locks.plus(&meter::snapshot().since(&locks));
-    let slowest = samples.iter().map(|sample| sample.nanoseconds).max();
-    sum.nanoseconds += slowest.unwrap_or(0);
-    sum.whole_cpu = Some(sum.whole_cpu.unwrap_or(0))
-        .zip(whole)
-        .map(|(so_far, more)| so_far + more);
-    if sum.tasks.is_empty() {
-        sum.tasks = samples;
-    } else {
-        for (so_far, more) in sum.tasks.iter_mut().zip(samples) {
+    sum.add(samples, whole);
+    Ok(())
+}
+
+impl Sum {
+    /// One more round. What was not known of one is not known of all.
+    fn add(&mut self, samples: Vec<Sample>, whole_cpu: Option<u64>) {
+        let slowest = samples.iter().map(|sample| sample.nanoseconds).max();
+        self.nanoseconds += slowest.unwrap_or(0);
+        if self.tasks.is_empty() {
+            self.whole_cpu = whole_cpu;
+            self.tasks = samples;
+            return;
+        }
+        self.whole_cpu = self
+            .whole_cpu
+            .zip(whole_cpu)
+            .map(|(so_far, more)| so_far + more);
+        for (so_far, more) in self.tasks.iter_mut().zip(samples) {
             add(so_far, &more);
         }
     }
-    Ok(())
 }
 
 fn add(so_far: &mut Sample, more: &Sample) {
@@ -160,25 +168,30 @@ fn real(number: u64) -> f64 {
     number as f64
 }
 
-fn count(sum: &Sum, pace: Pace, window: &Window) -> PartCount {
+/// A sum's rates and costs; `has_windows` says that all tasks were counted for the same time.
+fn count(sum: &Sum, has_windows: bool) -> Result<PartCount> {
     let operations: u64 = sum.tasks.iter().map(|sample| sample.operations).sum();
     let own = |take: fn(&Own) -> u64| sum.tasks.iter().map(|sample| take(&sample.own)).sum();
     let own_operations: u64 = own(|own| own.operations);
-    let per_operation = |amount: u64, operations: u64| real(amount) / real(operations.max(1));
+    if operations == 0 || own_operations == 0 {
+        bail!(
+            "no operation began and ended while it was counted: choose more --seconds or --steps"
+        );
+    }
+    let per_operation = |amount: u64, operations: u64| real(amount) / real(operations);
     let rates = sum
         .tasks
         .iter()
         .map(|sample| real(sample.operations) * 1e9 / real(sample.nanoseconds.max(1)));
     let fastest = rates.clone().fold(0.0, f64::max);
     let slowest = rates.clone().fold(f64::INFINITY, f64::min);
-    let has_windows = pace == Pace::Timed && window.steps.is_none();
     let rate = if has_windows {
         rates.sum()
     } else {
         real(operations) * 1e9 / real(sum.nanoseconds.max(1))
     };
     let instructions: Option<u64> = sum.tasks.iter().map(|sample| sample.own.instructions).sum();
-    PartCount {
+    Ok(PartCount {
         rate,
         fairness: if fastest > 0.0 {
             slowest / fastest
@@ -190,5 +203,50 @@ fn count(sum: &Sum, pace: Pace, window: &Window) -> PartCount {
         instructions: instructions.map(|count| per_operation(count, own_operations)),
         operations,
         locks: sum.locks.clone(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Own, Sample, Sum, count};
+
+    fn sample(operations: u64, own: u64) -> Sample {
+        Sample {
+            operations,
+            nanoseconds: 1000,
+            own: Own {
+                operations: own,
+                cpu: 500,
+                instructions: None,
+            },
+        }
+    }
+
+    #[test]
+    fn what_one_round_does_not_know_the_sum_never_knows() {
+        let mut sum = Sum::default();
+        sum.add(vec![sample(1, 1)], Some(5));
+        sum.add(vec![sample(1, 1)], Some(6));
+        assert_eq!(sum.whole_cpu, Some(11));
+        sum.add(vec![sample(1, 1)], None);
+        sum.add(vec![sample(1, 1)], Some(7));
+        assert_eq!(sum.whole_cpu, None);
+        assert_eq!((sum.nanoseconds, sum.tasks[0].operations), (4000, 4));
+    }
+
+    #[test]
+    fn a_window_in_which_nothing_ended_has_no_numbers() {
+        let sum = |samples| {
+            let mut sum = Sum::default();
+            sum.add(samples, None);
+            sum
+        };
+        for samples in [vec![sample(0, 0), sample(0, 0)], vec![sample(1, 0)]] {
+            let told = count(&sum(samples), true).unwrap_err().to_string();
+            assert!(told.contains("--seconds"), "{told}");
+        }
+        let counted = count(&sum(vec![sample(0, 0), sample(2, 2)]), true).unwrap();
+        assert_eq!((counted.operations, counted.fairness), (2, 0.0));
+        assert!((counted.cpu - 500.0).abs() < 1e-9);
     }
 }

@@ -69,7 +69,9 @@ impl Processes {
         let after = clock::machine_cpu();
         Ok(Window {
             samples: self.gather(early)?,
-            whole_cpu: before.zip(after).map(|(before, after)| after - before),
+            whole_cpu: before
+                .zip(after)
+                .map(|(before, after)| after.saturating_sub(before)),
             locks: Tallies::default(),
         })
     }

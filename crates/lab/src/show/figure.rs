@@ -169,8 +169,12 @@ impl Frame {
         let points = || figure.curves.iter().flat_map(|curve| curve.points.iter());
         let tasks = points().map(|point| f64::from(point.tasks));
         let most_tasks = tasks.clone().fold(1.0, f64::max);
+        // The ends of what was measured belong into the frame as well as the rates.
         let values = points()
-            .map(|point| panel.value(point.tasks, point.rate))
+            .flat_map(|point| {
+                let (least, most) = point.range.unwrap_or((point.rate, point.rate));
+                [point.rate, least, most].map(|rate| panel.value(point.tasks, rate))
+            })
             .filter(|value| *value > 0.0);
         let least = values.clone().fold(f64::INFINITY, f64::min);
         let most = values.fold(0.0, f64::max);
@@ -402,7 +406,7 @@ fn short(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Curve, Figure, Rate, Sort, decades, draw, short};
+    use super::{Curve, Figure, Frame, Panel, Rate, Sort, decades, draw, short};
 
     fn curve(name: &str, look: usize, sort: Sort, rates: &[(u32, f64)]) -> Curve {
         let points = rates
@@ -471,6 +475,22 @@ mod tests {
             2 * 2 + 1,
             "published dots"
         );
+    }
+
+    #[test]
+    fn repetitions_far_from_their_median_lie_in_the_frame() {
+        let mut spread = curve("full", 2, Sort::Measured, &[(1, 1e5), (2, 1e5)]);
+        spread.points[1].range = Some((1e4, 1e6));
+        let figure = Figure {
+            title: String::new(),
+            note: String::new(),
+            unit: String::new(),
+            is_relative: false,
+            processors: None,
+            curves: vec![spread],
+        };
+        let frame = Frame::of(&figure, Panel::Total, 0.0).unwrap();
+        assert!(frame.values.0 <= 1e4 && frame.values.1 >= 1e6);
     }
 
     #[test]

@@ -168,47 +168,141 @@ pub fn published(workload: &str, part: &str) -> String {
     text
 }
 
-/// Rates with one mechanism off as shares of the first curve's, and the time on a processor of one
-/// task; only for results of an ablation.
+/// The series with one mechanism off, each with the one of the same side that has all of them on.
+pub(super) fn ablated(results: &Results) -> Vec<(&Series, &Series)> {
+    let all_on = |side: &str| {
+        let mut all = results.series.iter();
+        all.find(|series| series.side == side && series.scaling.as_deref() == Some("full"))
+    };
+    let ablated = results.series.iter().filter_map(|series| {
+        let scaling = series.scaling.as_deref()?;
+        let full = all_on(&series.side)?;
+        scaling.starts_with('-').then_some((full, series))
+    });
+    ablated.collect()
+}
+
+/// Rates with one mechanism off as shares of those of the same side with all on, and the time on a
+/// processor of one task; only for results of an ablation.
 #[must_use]
 pub fn ablation(results: &Results, part: &str) -> Option<String> {
-    let (full, others) = results.series.split_first()?;
-    let is_ablation = others.iter().any(|series| {
-        series
-            .scaling
-            .as_deref()
-            .is_some_and(|name| name.starts_with('-'))
-    });
-    if !is_ablation {
-        return None;
-    }
+    let ablated = ablated(results);
+    let (full, _) = ablated.first()?;
     let mut head = vec![format!("{part}, without")];
-    head.extend(
-        full.points
-            .iter()
-            .map(|point| format!("{} tasks", point.tasks)),
-    );
+    head.extend(tasks_across(full));
     head.push("CPU/op of one task".to_owned());
     let mut rows = vec![head];
-    for series in others.iter().filter(|series| series.scaling.is_some()) {
-        rows.push(ablation_row(full, series, part));
+    for (full, series) in ablated {
+        let mut row = vec![series.label.trim_start_matches('-').to_owned()];
+        row.extend(shares(full, series, part));
+        rows.push(row);
     }
     Some(table(&rows))
 }
 
-fn ablation_row(full: &Series, series: &Series, part: &str) -> Vec<String> {
-    let mut row = vec![series.label.trim_start_matches('-').to_owned()];
+/// What stands above [`shares`], but for the last.
+pub(super) fn tasks_across(full: &Series) -> impl Iterator<Item = String> {
+    full.points
+        .iter()
+        .map(|point| format!("{} tasks", point.tasks))
+}
+
+/// Shares of the rates at each number of tasks, and of the time on a processor of one task.
+pub(super) fn shares(full: &Series, series: &Series, part: &str) -> Vec<String> {
+    let mut shares = Vec::new();
     let mut alone = "-".to_owned();
     for (all, without) in full.points.iter().zip(&series.points) {
         let pair = part_of(full, all, part).zip(part_of(series, without, part));
         let Some((all_on, one_off)) = pair else {
             continue;
         };
-        row.push(share(one_off.rate / all_on.rate));
+        shares.push(share(one_off.rate / all_on.rate));
         if all.tasks == 1 {
             alone = share(one_off.cpu / all_on.cpu);
         }
     }
-    row.push(alone);
-    row
+    shares.push(alone);
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::print_ablation;
+    use super::{Part, Point, Results, Series, ablation, table};
+    use crate::results::{Evidence, FORMAT, Machine};
+
+    fn series(label: &str, side: &str, scaling: Option<&str>, rate: f64) -> Series {
+        let part = Part {
+            name: "operations".to_owned(),
+            rates: vec![rate],
+            rate,
+            spread: 0.0,
+            fairness: 1.0,
+            cpu: 1e9 / rate,
+            whole_cpu: None,
+            instructions: None,
+            locks: Vec::new(),
+        };
+        let point = Point {
+            tasks: 1,
+            parts: vec![part],
+            fragmentation: None,
+            saturation: None,
+        };
+        Series {
+            label: label.to_owned(),
+            side: side.to_owned(),
+            scaling: scaling.map(str::to_owned),
+            points: vec![point],
+            check: String::new(),
+        }
+    }
+
+    fn results(series: Vec<Series>) -> Results {
+        Results {
+            format: FORMAT,
+            evidence: Evidence::Measured,
+            workload: "fallocate2".to_owned(),
+            machine: Machine::here(),
+            settings: Vec::new(),
+            overhead: 0.0,
+            series,
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn every_side_of_an_ablation_has_its_own_base() {
+        let results = results(vec![
+            series("kernel", "kernel", None, 1000.0),
+            series("library full", "library", Some("full"), 400.0),
+            series("library -try-lock", "library", Some("-try-lock"), 200.0),
+            series("pext4 full", "pext4", Some("full"), 40.0),
+            series("pext4 -try-lock", "pext4", Some("-try-lock"), 30.0),
+            series("control", "control", None, 9.0),
+        ]);
+        let head = ["operations, without", "1 tasks", "CPU/op of one task"];
+        let rows = [
+            head,
+            ["library -try-lock", "50 %", "200 %"],
+            ["pext4 -try-lock", "75 %", "133 %"],
+        ];
+        let rows = rows.map(|row| row.map(str::to_owned).to_vec());
+        assert_eq!(ablation(&results, "operations"), Some(table(&rows)));
+        let told = print_ablation(&results);
+        let words: Vec<&str> = told.split_whitespace().collect();
+        let words = words.join(" ");
+        let wanted = "library -try-lock 50 % 200 % pext4 -try-lock 75 % 133 %";
+        assert!(words.ends_with(wanted), "{told}");
+    }
+
+    #[test]
+    fn settings_side_by_side_are_no_ablation() {
+        let results = results(vec![
+            series("full", "library", Some("full"), 400.0),
+            series("base", "library", Some("base"), 200.0),
+        ]);
+        assert_eq!(ablation(&results, "operations"), None);
+        assert_eq!(print_ablation(&results), "");
+    }
 }

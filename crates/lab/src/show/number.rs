@@ -23,6 +23,9 @@ pub fn thousands(value: f64) -> String {
 /// A share in percent, with as many digits as matter.
 #[must_use]
 pub fn share(value: f64) -> String {
+    if !value.is_finite() {
+        return "-".to_owned();
+    }
     let percent = value * 100.0;
     if percent.abs() < 9.95 {
         format!("{percent:.1} %")
@@ -56,6 +59,7 @@ mod tests {
         assert_eq!(thousands(f64::NAN), "-");
         assert_eq!(share(1.0), "100 %");
         assert_eq!(share(0.0123), "1.2 %");
+        assert_eq!(share(f64::INFINITY), "-");
         assert_eq!(nanoseconds(640.4), "640 ns");
         assert_eq!(nanoseconds(12_345.0), "12.3 us");
         assert_eq!(nanoseconds(12_345_678.0), "12.3 ms");

@@ -18,6 +18,8 @@ use crate::workloads;
 
 /// The workload of the README's picture.
 const PICTURE: &str = "fallocate2";
+/// How every mark begins, the end's too.
+const BEGIN: &str = "<!-- lab: ";
 const END: &str = "<!-- lab: end -->";
 
 /// A file that is to be written.
@@ -127,6 +129,7 @@ fn fill(document: &str, blocks: &BTreeMap<String, String>) -> Result<String> {
         let start = start + mark.len();
         let end = text[start..]
             .find(END)
+            .filter(|end| !text[start..start + end].contains(BEGIN))
             .with_context(|| format!("{mark} is not closed"))?;
         text.replace_range(start..start + end, &format!("\n{}\n", block.trim_end()));
     }
@@ -363,7 +366,9 @@ fn curve(results: &Results, series: &Series, part: &str) -> Option<Curve> {
             range: (part.rates.len() > 1).then_some((least, most)),
         })
     });
-    let points: Vec<_> = points.collect();
+    let mut points: Vec<_> = points.collect();
+    // The line goes from few tasks to many, in whatever order they were measured.
+    points.sort_by_key(|point| point.tasks);
     let sort = match results.evidence {
         Evidence::Measured => Sort::Measured,
         Evidence::Virtual => Sort::Virtual,
@@ -384,6 +389,7 @@ fn relate(curve: &mut Curve) {
         .iter()
         .find(|point| point.tasks == 1)
         .map(|point| point.rate)
+        .filter(|rate| *rate > 0.0)
     else {
         curve.points.clear();
         return;
@@ -427,7 +433,76 @@ fn published_curves(name: &str, part: &str) -> Vec<Curve> {
 
 #[cfg(test)]
 mod tests {
-    use super::notes;
+    use std::collections::BTreeMap;
+
+    use super::{curve, fill, notes, relate};
+    use crate::results::{Evidence, FORMAT, Machine, Part, Point, Results, Series};
+
+    fn results(rates: &[(u32, f64)]) -> Results {
+        let points = rates.iter().map(|&(tasks, rate)| Point {
+            tasks,
+            parts: vec![Part {
+                name: "operations".to_owned(),
+                rates: vec![rate, 2.0 * rate],
+                rate,
+                spread: 0.0,
+                fairness: 1.0,
+                cpu: 0.0,
+                whole_cpu: None,
+                instructions: None,
+                locks: Vec::new(),
+            }],
+            fragmentation: None,
+            saturation: None,
+        });
+        let series = Series {
+            label: "full".to_owned(),
+            side: "library".to_owned(),
+            scaling: Some("full".to_owned()),
+            points: points.collect(),
+            check: String::new(),
+        };
+        Results {
+            format: FORMAT,
+            evidence: Evidence::Measured,
+            workload: "fallocate2".to_owned(),
+            machine: Machine::here(),
+            settings: Vec::new(),
+            overhead: 0.0,
+            series: vec![series],
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_curve_goes_from_few_tasks_to_many() {
+        let results = results(&[(8, 20.0), (1, 10.0), (2, 15.0)]);
+        let mut curve = curve(&results, &results.series[0], "operations").unwrap();
+        relate(&mut curve);
+        let found = curve.points.iter().map(|point| (point.tasks, point.rate));
+        let found: Vec<(u32, f64)> = found.collect();
+        assert_eq!(found, [(1, 1.0), (2, 1.5), (8, 2.0)]);
+        assert_eq!(curve.points[2].range, Some((2.0, 4.0)));
+    }
+
+    #[test]
+    fn nothing_is_a_multiple_of_no_rate() {
+        let results = results(&[(1, 0.0), (2, 15.0)]);
+        let mut curve = curve(&results, &results.series[0], "operations").unwrap();
+        relate(&mut curve);
+        assert!(curve.points.is_empty());
+    }
+
+    #[test]
+    fn a_block_that_is_not_closed_takes_nothing_of_what_follows() {
+        let blocks = BTreeMap::from([("a".to_owned(), "new".to_owned())]);
+        let closed = "<!-- lab: a -->\nold\n<!-- lab: end -->\nwords\n";
+        let filled = "<!-- lab: a -->\nnew\n<!-- lab: end -->\nwords\n";
+        assert_eq!(fill(closed, &blocks).unwrap(), filled);
+        let open = "<!-- lab: a -->\nwords\n<!-- lab: b -->\n<!-- lab: end -->\n";
+        let told = fill(open, &blocks).unwrap_err().to_string();
+        assert_eq!(told, "<!-- lab: a --> is not closed");
+    }
 
     #[test]
     fn notes_of_points_are_told_where_a_window_lacked_something() {

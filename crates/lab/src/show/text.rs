@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::markdown::{part_names, part_of};
+use super::markdown::{ablated, part_names, part_of, shares, tasks_across};
 use super::number::{nanoseconds, share, thousands};
 use super::plot::{self, MARKS};
 use super::table::align;
@@ -308,49 +308,26 @@ fn foot(results: &Results) -> String {
 }
 
 /// Every mechanism off in turn, against all of them on. Ratios of the rates at each number of
-/// tasks; the first curve is the one with all.
+/// tasks, of one side with itself.
 #[must_use]
 pub fn print_ablation(results: &Results) -> String {
     let mut text = String::new();
-    let Some((full, others)) = results.series.split_first() else {
+    let ablated = ablated(results);
+    let Some((full, _)) = ablated.first() else {
         return text;
     };
     for part in part_names(results) {
         let mut head = vec![format!("without, {part}")];
-        head.extend(
-            full.points
-                .iter()
-                .map(|point| format!("{} tasks", point.tasks)),
-        );
+        head.extend(tasks_across(full));
         head.push("CPU/op of one".to_owned());
         let mut rows = vec![head];
-        for series in others.iter().filter(|series| series.scaling.is_some()) {
-            rows.push(ablation_row(full, series, &part));
+        for (full, series) in &ablated {
+            let mut row = vec![series.label.clone()];
+            row.extend(shares(full, series, &part));
+            rows.push(row);
         }
-        writeln!(
-            text,
-            "\nRates with one mechanism off, as a share of {}'s",
-            full.label
-        )
-        .expect("a string has room");
+        text.push_str("\nRates with one mechanism off, as a share of full's\n");
         text.push_str(&align(&rows));
     }
     text
-}
-
-fn ablation_row(full: &Series, series: &Series, part: &str) -> Vec<String> {
-    let mut row = vec![series.label.clone()];
-    let mut alone = "-".to_owned();
-    for (all, without) in full.points.iter().zip(&series.points) {
-        let pair = part_of(full, all, part).zip(part_of(series, without, part));
-        let Some((all_on, one_off)) = pair else {
-            continue;
-        };
-        row.push(share(one_off.rate / all_on.rate));
-        if all.tasks == 1 {
-            alone = share(one_off.cpu / all_on.cpu);
-        }
-    }
-    row.push(alone);
-    row
 }

@@ -1,5 +1,6 @@
 //! The images that a run makes for itself: how large, where, and in what format.
 
+use std::io;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -15,6 +16,8 @@ const GROUP: u64 = 128 << 20;
 const GROUPS_PER_TASK: u64 = 4;
 /// The smallest image that is made unless a size is given.
 const LEAST: u64 = 8 << 30;
+/// The smallest journal, 1024 blocks.
+const LEAST_JOURNAL: u64 = 4 << 20;
 /// An inode's share of an image, unless more are needed, as upstream has it.
 const BYTES_PER_INODE: u64 = 16 << 10;
 
@@ -47,13 +50,24 @@ impl ImagePlan {
     /// for all sides and all points of that run.
     ///
     /// # Errors
-    /// The size that was asked for is too small.
+    /// The size that was asked for is too small, or no size is large enough.
     pub fn new(workload: &dyn Workload, plan: &Plan, storage: &Storage) -> Result<Self> {
         let needs = workload.needs(plan);
-        let needed = least_size(&needs);
+        let Some(needed) = least_size(&needs) else {
+            bail!(
+                "no image is large enough: {} with {} tasks needs too much; choose fewer tasks, or less a task",
+                workload.name(),
+                plan.tasks
+            );
+        };
+        if let Some(bytes) = storage.journal
+            && bytes < LEAST_JOURNAL
+        {
+            bail!("a journal of {bytes} bytes is too small; choose a --journal of at least 4M");
+        }
         let usual = (u64::from(plan.tasks) * GROUPS_PER_TASK * GROUP)
             .max(LEAST)
-            .max(needed.next_multiple_of(GROUP));
+            .max(needed.checked_next_multiple_of(GROUP).unwrap_or(needed));
         let size = storage.size.unwrap_or(usual);
         if size < needed {
             bail!(
@@ -108,9 +122,11 @@ impl ImagePlan {
     }
 }
 
-/// What the content takes with the file system's own and some air.
-fn least_size(needs: &Needs) -> u64 {
-    needs.bytes + needs.bytes / 8 + needs.inodes * 512 + (32 << 20)
+/// What the content takes with the file system's own and some air; nothing if no number holds it.
+fn least_size(needs: &Needs) -> Option<u64> {
+    let content = needs.bytes.checked_add(needs.bytes / 8)?;
+    let inodes = needs.inodes.checked_mul(512)?;
+    content.checked_add(inodes)?.checked_add(32 << 20)
 }
 
 fn caller() -> (u32, u32) {
@@ -123,18 +139,20 @@ fn caller() -> (u32, u32) {
 /// # Errors
 /// There is no room for one.
 pub fn scratch() -> Result<TempDir> {
-    let memory = Path::new("/dev/shm");
-    let mut builder = tempfile::Builder::new();
-    let builder = builder.prefix("pext4-lab-");
-    if let Ok(folder) = builder.tempdir_in(memory) {
-        return Ok(folder);
-    }
-    builder.tempdir().context("cannot make a temporary folder")
+    let folder = folder_in(Path::new("/dev/shm")).or_else(|_| folder_in(&std::env::temp_dir()));
+    folder.context("cannot make a temporary folder")
+}
+
+/// A folder whose path is the one that the system's table of mounts shows, without links.
+fn folder_in(place: &Path) -> io::Result<TempDir> {
+    tempfile::Builder::new()
+        .prefix("pext4-lab-")
+        .tempdir_in(place.canonicalize()?)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{GROUP, ImagePlan, Storage};
+    use super::{GROUP, ImagePlan, Storage, folder_in};
     use crate::workloads::{Plan, find};
 
     fn plan(tasks: u32) -> Plan {
@@ -159,6 +177,42 @@ mod tests {
         };
         let told = ImagePlan::new(find("mdtest").unwrap(), &plan(4), &storage).unwrap_err();
         assert!(told.to_string().contains("--size"), "{told}");
+    }
+
+    #[test]
+    fn what_no_number_holds_is_refused() {
+        for file_size in [u64::MAX, u64::MAX - u64::MAX / 9, 15 << 60] {
+            let huge = Plan {
+                file_size,
+                ..Plan::default()
+            };
+            let workload = find("falloc-append").unwrap();
+            let told = ImagePlan::new(workload, &huge, &Storage::default()).unwrap_err();
+            assert!(told.to_string().contains("less a task"), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_journal_of_no_blocks_is_refused() {
+        for journal in [0, 4095, (4 << 20) - 1] {
+            let storage = Storage {
+                journal: Some(journal),
+                ..Storage::default()
+            };
+            let told = ImagePlan::new(find("mdtest").unwrap(), &plan(1), &storage).unwrap_err();
+            assert!(told.to_string().contains("--journal"), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_folder_has_no_links_in_its_path() {
+        let place = tempfile::tempdir().unwrap();
+        let link = place.path().join("link");
+        let behind = place.path().join("behind");
+        std::fs::create_dir(&behind).unwrap();
+        std::os::unix::fs::symlink(&behind, &link).unwrap();
+        let folder = folder_in(&link).unwrap();
+        assert!(folder.path().starts_with(behind.canonicalize().unwrap()));
     }
 
     #[test]

@@ -520,8 +520,8 @@ fn attribute(verb: &str, of: Target, words: &mut Words<'_>) -> Result<Option<Op>
 pub fn parse(text: &str) -> Result<Vec<Op>> {
     let mut ops = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        let line = line.trim_end();
-        if line.is_empty() || line.starts_with(';') {
+        // A blank at the end may begin an empty word, as of a link that points to nothing.
+        if line.trim().is_empty() || line.starts_with(';') {
             continue;
         }
         ops.push(
@@ -574,6 +574,17 @@ mod tests {
         let text = escape(&name);
         assert_eq!(text, "a%20b%2f%25%7b{x*250}{%ff*9}end");
         assert_eq!(unescape(&text).expect("own text"), name);
+    }
+
+    #[test]
+    fn an_empty_word_at_the_end_survives() {
+        let op = Op::MakeSymlink {
+            at: Target::path("/a"),
+            new: Fresh::plain(0o777),
+            to: Vec::new(),
+        };
+        let ops = [op, Op::Sync];
+        assert_eq!(parse(&print(&ops)).expect("own text"), ops);
     }
 
     #[test]

@@ -46,7 +46,9 @@ pub struct Arguments {
     #[arg(long, value_name = "DEVICE", default_value = "ram", conflicts_with_all = ["path", "compare"])]
     device: String,
     /// Processes in this directory, of any file system
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["compare", "scaling", "ablate"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = [
+        "compare", "scaling", "ablate", "size", "journal", "inode_size", "commit", "cache_size", "no_check"
+    ])]
     path: Option<PathBuf>,
     /// In turn on new images in memory: kernel, fuse2fs, pext4 (mounts), library (in process), apart
     /// (the library with a volume a task: a control that shares nothing)
@@ -313,7 +315,9 @@ fn said(arguments: &Arguments) -> Vec<(String, String)> {
     }
     say("warm-up", arguments.warm_up.to_string());
     say("repeat", arguments.repeat.to_string());
-    say("commit", format!("{} s", arguments.commit));
+    if arguments.path.is_none() {
+        say("commit", format!("{} s", arguments.commit));
+    }
     say("seed", arguments.seed.to_string());
     match arguments.files_in_all {
         Some(files) => say("files of all tasks together", files.to_string()),
