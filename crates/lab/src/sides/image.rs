@@ -16,6 +16,9 @@ const GROUP: u64 = 128 << 20;
 const GROUPS_PER_TASK: u64 = 4;
 /// The smallest image that is made unless a size is given.
 const LEAST: u64 = 8 << 30;
+/// No image is larger: the descriptors of its groups of 4 KiB blocks fill the first one then. A device in memory
+/// that is much larger takes gigabytes before anything is on it.
+const MOST: u64 = 256 << 40;
 /// The smallest journal, 1024 blocks.
 const LEAST_JOURNAL: u64 = 4 << 20;
 /// An inode's share of an image, unless more are needed, as upstream has it.
@@ -50,10 +53,10 @@ impl ImagePlan {
     /// for all sides and all points of that run.
     ///
     /// # Errors
-    /// The size that was asked for is too small, or no size is large enough.
+    /// The size that was asked for is too small or too large, or no size is large enough.
     pub fn new(workload: &dyn Workload, plan: &Plan, storage: &Storage) -> Result<Self> {
         let needs = workload.needs(plan);
-        let Some(needed) = least_size(&needs) else {
+        let Some(needed) = least_size(&needs).filter(|needed| *needed <= MOST) else {
             bail!(
                 "no image is large enough: {} with {} tasks needs too much; choose fewer tasks, or less a task",
                 workload.name(),
@@ -69,6 +72,9 @@ impl ImagePlan {
             .max(LEAST)
             .max(needed.checked_next_multiple_of(GROUP).unwrap_or(needed));
         let size = storage.size.unwrap_or(usual);
+        if size > MOST {
+            bail!("an image of {size} bytes is too large; choose a smaller --size");
+        }
         if size < needed {
             bail!(
                 "an image of {size} bytes is too small: {} with {} tasks needs {needed}; choose a \
@@ -180,8 +186,8 @@ mod tests {
     }
 
     #[test]
-    fn what_no_number_holds_is_refused() {
-        for file_size in [u64::MAX, u64::MAX - u64::MAX / 9, 15 << 60] {
+    fn what_no_image_holds_is_refused() {
+        for file_size in [u64::MAX, u64::MAX - u64::MAX / 9, 15 << 60, 20 << 50] {
             let huge = Plan {
                 file_size,
                 ..Plan::default()
@@ -190,6 +196,12 @@ mod tests {
             let told = ImagePlan::new(workload, &huge, &Storage::default()).unwrap_err();
             assert!(told.to_string().contains("less a task"), "{told}");
         }
+        let storage = Storage {
+            size: Some(20 << 50),
+            ..Storage::default()
+        };
+        let told = ImagePlan::new(find("mdtest").unwrap(), &plan(1), &storage).unwrap_err();
+        assert!(told.to_string().contains("--size"), "{told}");
     }
 
     #[test]
