@@ -86,18 +86,17 @@ fn a_name_of_what_cannot_be_read_is_listed_and_told_as_an_error() {
         fs::write(mount.path(name), name).unwrap();
     }
     mount.unmount();
-    let request = "set_inode_field /broken mode 0170644";
-    succeed(
-        Command::new("debugfs")
-            .args(["-w", "-R", request])
-            .arg(&place.image),
-    );
+    // The second is an entry for the inode of bad blocks, whose number is that of FUSE's root.
+    for request in ["set_inode_field /broken mode 0170644", "ln <1> /reserved"] {
+        let mut debugfs = Command::new("debugfs");
+        succeed(debugfs.args(["-w", "-R", request]).arg(&place.image));
+    }
     let mount = place.mount(&[]);
     for _ in 0..2 {
         let listed = fs::read_dir(&place.point).unwrap();
         let mut names: Vec<OsString> = listed.map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
-        assert_eq!(names, ["a", "broken", "c", "lost+found"]);
+        assert_eq!(names, ["a", "broken", "c", "lost+found", "reserved"]);
         let told = fs::symlink_metadata(mount.path("broken")).unwrap_err();
         assert!(matches!(told.raw_os_error(), Some(5 | 117)), "{told}");
     }
@@ -122,6 +121,15 @@ fn what_a_mount_tells_of_itself_hides_no_attribute() {
     assert!(value().starts_with(b"scaling: "));
     setxattr(&path, "user.pext4.report", b"mine", XattrFlags::empty()).unwrap();
     assert_eq!(value(), b"mine");
+    setxattr(
+        &place.point,
+        "user.pext4.report",
+        b"forged",
+        XattrFlags::empty(),
+    )
+    .unwrap();
+    let told = succeed(pext4(["stats"]).arg(&place.point));
+    assert!(told.starts_with("scaling: "), "{told}");
     mount.unmount();
 }
 

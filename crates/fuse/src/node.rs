@@ -9,6 +9,9 @@ use pext4_fs::InodeNumber;
 /// FUSE's number of the root.
 pub(crate) const ROOT_NODE: u64 = 1;
 
+/// A bit that no inode's number has.
+const NO_INODE: u64 = 1 << 32;
+
 /// The inode behind a node, or `None` for a number that was never given to the kernel.
 pub(crate) fn inode_of(node: u64) -> Option<InodeNumber> {
     match u32::try_from(node).ok()? {
@@ -27,17 +30,39 @@ pub(crate) fn node_of(inode: InodeNumber) -> u64 {
     }
 }
 
+/// Whether a node by the inode's own number stands for it. An entry of a damaged directory may name one for which
+/// none does.
+pub(crate) fn is_own_node(inode: InodeNumber) -> bool {
+    inode_of(u64::from(inode.get())) == Some(inode)
+}
+
+/// The node that a listing gives to a name of what cannot be read: by the inode's own number, or, where the kernel
+/// would take that for the root, one that stands for nothing.
+pub(crate) fn unreadable_node(inode: InodeNumber) -> u64 {
+    let number = u64::from(inode.get());
+    if is_own_node(inode) {
+        number
+    } else {
+        number | NO_INODE
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{InodeNumber, ROOT_NODE, inode_of, node_of};
+    use super::{InodeNumber, ROOT_NODE, inode_of, is_own_node, node_of, unreadable_node};
 
     #[test]
     fn root_trades_its_number_and_all_others_keep_theirs() {
         assert_eq!(inode_of(ROOT_NODE), Some(InodeNumber::ROOT));
         assert_eq!(node_of(InodeNumber::ROOT), ROOT_NODE);
+        for inode in [1, 2].map(InodeNumber::new) {
+            assert!(!is_own_node(inode));
+            assert_eq!(inode_of(unreadable_node(inode)), None);
+        }
         for number in [3, 11, 12, u32::MAX] {
             assert_eq!(inode_of(u64::from(number)), Some(InodeNumber::new(number)));
             assert_eq!(node_of(InodeNumber::new(number)), u64::from(number));
+            assert_eq!(unreadable_node(InodeNumber::new(number)), u64::from(number));
         }
     }
 

@@ -122,7 +122,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         })
     } else {
         let paths = [&arguments.image, &arguments.directory];
-        close_behind(paths.into_iter().filter_map(|path| named_descriptor(path)));
+        let paths = paths.into_iter().chain(&arguments.namespace);
+        close_behind(paths.filter_map(|path| named_descriptor(path)));
         start_in_background(&arguments.for_server())
     }
 }

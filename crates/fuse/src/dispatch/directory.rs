@@ -7,7 +7,7 @@
 use pext4_fs::{Attributes, DirectoryEntry, FileType, InodeNumber, Refusal};
 
 use super::{Answer, Dispatch};
-use crate::node::node_of;
+use crate::node::{is_own_node, node_of};
 
 /// Bytes that are gathered at once: what fits into the buffer with which the C library asks.
 const GATHERED: usize = 32 << 10;
@@ -158,15 +158,19 @@ impl Dispatch {
         }
     }
 
-    /// Shows a name of what cannot be looked at. The kernel takes a node for it, and gives it back later.
+    /// Shows a name of what cannot be looked at. The kernel takes a node for it, and gives it back later; one that
+    /// stands for nothing is not held.
     fn show_unreadable(
         &self,
         listed: &Listed,
         take: &mut dyn FnMut(&Listed, Option<&Attributes>) -> bool,
     ) -> bool {
-        self.volume.hold(listed.inode);
+        let has_node = is_own_node(listed.inode);
+        if has_node {
+            self.volume.hold(listed.inode);
+        }
         let taken = take(listed, None);
-        if !taken {
+        if has_node && !taken {
             self.forget(node_of(listed.inode), 1);
         }
         taken

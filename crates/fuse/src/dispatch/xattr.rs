@@ -7,8 +7,8 @@ use pext4_ondisk::acl::{self, Acl, is_list};
 
 use super::{Answer, Caller, Dispatch, Errno};
 
-/// What a mount tells of itself, as the value of an attribute that is on no list and that every
-/// file has: for a person.
+/// What a mount tells of itself, as the value of an attribute that is on no list, that the root has, and every
+/// file without one of that name: for a person.
 pub const REPORT: &str = "user.pext4.report";
 /// The same for a program, as JSON.
 pub const REPORT_JSON: &str = "user.pext4.report.json";
@@ -49,10 +49,19 @@ impl Dispatch {
     /// `ENODATA` if there is none; the volume's.
     pub fn xattr(&self, node: u64, name: &[u8]) -> Answer<Vec<u8>> {
         let inode = Self::inode(node)?;
-        let value = match (self.volume.xattr(inode, name), self.told(name)) {
-            // An attribute that the image has by such a name is the file's.
-            (Err(error), Some(told)) if is_missing(&error) => return Ok(told),
-            (value, _) => self.answer(value)?,
+        // What the root tells comes from the mount, whoever made the image; elsewhere a file may have such a name
+        // itself.
+        if inode == InodeNumber::ROOT
+            && let Some(told) = self.told(name)
+        {
+            return Ok(told);
+        }
+        let value = match self.volume.xattr(inode, name) {
+            Err(error) if is_missing(&error) => match self.told(name) {
+                Some(told) => return Ok(told),
+                None => self.answer(Err(error))?,
+            },
+            value => self.answer(value)?,
         };
         if is_list(name) {
             let list = Acl::from_disk(&value).ok_or_else(|| self.bad_list(inode))?;

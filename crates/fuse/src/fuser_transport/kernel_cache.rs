@@ -3,7 +3,7 @@
 //! The kernel keeps names, attributes and pages for as long as it likes; where the server knows better, it says so
 //! here. A notification about pages makes the kernel write the dirty ones first: their writes come to the threads that
 //! serve, so none of those may wait for it. One about attributes waits for nothing but an inode that the kernel is
-//! just letting go of, so it is for those whose caller has the node open.
+//! just letting go of, so it is for a node that the caller of the request is using.
 
 use std::sync::{Arc, OnceLock, Weak};
 

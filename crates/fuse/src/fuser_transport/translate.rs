@@ -9,6 +9,7 @@ use fuser::{FileAttr, INodeNo, TimeOrNow};
 use pext4_fs::{Attributes, FileType, SetTime, Time};
 
 use crate::dispatch::{Listed, encode_device};
+use crate::node::unreadable_node;
 
 /// A kind of file in fuser's words.
 pub(super) fn kind(file_type: FileType) -> fuser::FileType {
@@ -65,10 +66,11 @@ pub(super) fn nothing() -> FileAttr {
     }
 }
 
-/// What is told of a name whose inode cannot be read: its number and its kind, of which the kernel may keep nothing.
+/// What is told of a name whose inode cannot be read: a number and its kind, of which the kernel may keep nothing. With
+/// the number 0 the C library would not show the name.
 pub(super) fn unreadable(listed: &Listed) -> FileAttr {
     FileAttr {
-        ino: INodeNo(u64::from(listed.inode.get())),
+        ino: INodeNo(unreadable_node(listed.inode)),
         kind: kind(listed.file_type.unwrap_or(FileType::Regular)),
         nlink: 1,
         ..nothing()

@@ -254,6 +254,60 @@ impl Results {
     }
 }
 
+/// Results for tests, of one part with one repetition.
+#[cfg(test)]
+pub(crate) mod samples {
+    use super::{Evidence, FORMAT, Machine, Part, Point, Results, Series};
+
+    pub(crate) fn point(tasks: u32, rate: f64) -> Point {
+        let part = Part {
+            name: "operations".to_owned(),
+            rates: vec![rate],
+            rate,
+            spread: 0.0,
+            fairness: 1.0,
+            cpu: 1e9 / rate,
+            whole_cpu: None,
+            instructions: None,
+            locks: Vec::new(),
+        };
+        Point {
+            tasks,
+            parts: vec![part],
+            fragmentation: None,
+            saturation: None,
+        }
+    }
+
+    pub(crate) fn series(
+        label: &str,
+        side: &str,
+        scaling: Option<&str>,
+        points: Vec<Point>,
+    ) -> Series {
+        Series {
+            label: label.to_owned(),
+            side: side.to_owned(),
+            scaling: scaling.map(str::to_owned),
+            points,
+            check: String::new(),
+        }
+    }
+
+    pub(crate) fn results(series: Vec<Series>) -> Results {
+        Results {
+            format: FORMAT,
+            evidence: Evidence::Measured,
+            workload: "fallocate2".to_owned(),
+            machine: Machine::here(),
+            settings: Vec::new(),
+            overhead: 0.0,
+            series,
+            notes: Vec::new(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Part, PartCount, Tallies, median};

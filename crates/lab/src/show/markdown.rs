@@ -228,47 +228,11 @@ pub(super) fn shares(full: &Series, series: &Series, part: &str) -> Vec<String> 
 #[cfg(test)]
 mod tests {
     use super::super::print_ablation;
-    use super::{Part, Point, Results, Series, ablation, table};
-    use crate::results::{Evidence, FORMAT, Machine};
+    use super::{Series, ablation, table};
+    use crate::results::samples::{self, point, results};
 
     fn series(label: &str, side: &str, scaling: Option<&str>, rate: f64) -> Series {
-        let part = Part {
-            name: "operations".to_owned(),
-            rates: vec![rate],
-            rate,
-            spread: 0.0,
-            fairness: 1.0,
-            cpu: 1e9 / rate,
-            whole_cpu: None,
-            instructions: None,
-            locks: Vec::new(),
-        };
-        let point = Point {
-            tasks: 1,
-            parts: vec![part],
-            fragmentation: None,
-            saturation: None,
-        };
-        Series {
-            label: label.to_owned(),
-            side: side.to_owned(),
-            scaling: scaling.map(str::to_owned),
-            points: vec![point],
-            check: String::new(),
-        }
-    }
-
-    fn results(series: Vec<Series>) -> Results {
-        Results {
-            format: FORMAT,
-            evidence: Evidence::Measured,
-            workload: "fallocate2".to_owned(),
-            machine: Machine::here(),
-            settings: Vec::new(),
-            overhead: 0.0,
-            series,
-            notes: Vec::new(),
-        }
+        samples::series(label, side, scaling, vec![point(1, rate)])
     }
 
     #[test]

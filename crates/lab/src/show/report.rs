@@ -436,47 +436,26 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::{curve, fill, notes, relate};
-    use crate::results::{Evidence, FORMAT, Machine, Part, Point, Results, Series};
+    use crate::results::Results;
+    use crate::results::samples::{point, results, series};
 
-    fn results(rates: &[(u32, f64)]) -> Results {
-        let points = rates.iter().map(|&(tasks, rate)| Point {
-            tasks,
-            parts: vec![Part {
-                name: "operations".to_owned(),
-                rates: vec![rate, 2.0 * rate],
-                rate,
-                spread: 0.0,
-                fairness: 1.0,
-                cpu: 0.0,
-                whole_cpu: None,
-                instructions: None,
-                locks: Vec::new(),
-            }],
-            fragmentation: None,
-            saturation: None,
+    fn of_one(rates: &[(u32, f64)]) -> Results {
+        let points = rates.iter().map(|&(tasks, rate)| {
+            let mut point = point(tasks, rate);
+            point.parts[0].rates = vec![rate, 2.0 * rate];
+            point
         });
-        let series = Series {
-            label: "full".to_owned(),
-            side: "library".to_owned(),
-            scaling: Some("full".to_owned()),
-            points: points.collect(),
-            check: String::new(),
-        };
-        Results {
-            format: FORMAT,
-            evidence: Evidence::Measured,
-            workload: "fallocate2".to_owned(),
-            machine: Machine::here(),
-            settings: Vec::new(),
-            overhead: 0.0,
-            series: vec![series],
-            notes: Vec::new(),
-        }
+        results(vec![series(
+            "full",
+            "library",
+            Some("full"),
+            points.collect(),
+        )])
     }
 
     #[test]
     fn a_curve_goes_from_few_tasks_to_many() {
-        let results = results(&[(8, 20.0), (1, 10.0), (2, 15.0)]);
+        let results = of_one(&[(8, 20.0), (1, 10.0), (2, 15.0)]);
         let mut curve = curve(&results, &results.series[0], "operations").unwrap();
         relate(&mut curve);
         let found = curve.points.iter().map(|point| (point.tasks, point.rate));
@@ -487,7 +466,7 @@ mod tests {
 
     #[test]
     fn nothing_is_a_multiple_of_no_rate() {
-        let results = results(&[(1, 0.0), (2, 15.0)]);
+        let results = of_one(&[(1, 0.0), (2, 15.0)]);
         let mut curve = curve(&results, &results.series[0], "operations").unwrap();
         relate(&mut curve);
         assert!(curve.points.is_empty());
