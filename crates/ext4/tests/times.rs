@@ -47,6 +47,59 @@ fn a_change_of_names_after_the_times_were_set_back_is_told() {
 }
 
 #[test]
+fn names_changed_on_many_threads_set_the_times_for_good() {
+    const THREADS: u64 = 6;
+    const ROUNDS: u64 = 40;
+    const START: u64 = 1_700_000_000;
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let root = InodeNumber::ROOT;
+    let seconds = || {
+        let told = volume.attributes(root).expect("the root");
+        assert_eq!(told.modified, told.changed);
+        u64::try_from(told.modified.seconds).expect("a time of now")
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (volume, seconds) = (&volume, &seconds);
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let _held = time::hold(Duration::from_secs(START + round));
+                    let name = format!("{thread}-{round}");
+                    let made = volume.create(root, name.as_bytes(), &New::default());
+                    let inode = made.expect("room for a file").inode;
+                    assert!((START..START + ROUNDS).contains(&seconds()));
+                    match round % 4 {
+                        0 => volume.sync_file(root, false).expect("it is durable"),
+                        1 => volume.unlink(root, name.as_bytes()).expect("it is there"),
+                        _ => {}
+                    }
+                    volume.forget(inode, 1);
+                }
+            });
+        }
+    });
+    volume.sync_file(root, true).expect("it is durable");
+    // The second comes in the same transaction.
+    for now in START + ROUNDS..START + ROUNDS + 2 {
+        let _held = time::hold(Duration::from_secs(now));
+        let name = format!("at {now}");
+        let made = volume.create(root, name.as_bytes(), &New::default());
+        made.expect("room for a file");
+        assert_eq!(seconds(), now);
+    }
+    let told = volume.attributes(root).expect("the root");
+    volume.close().expect("a clean end");
+    let volume = image.open();
+    let kept = volume.attributes(root).expect("the root");
+    assert_eq!((kept.modified, kept.changed), (told.modified, told.changed));
+    volume.close().expect("a clean end");
+    image.assert_clean();
+}
+
+#[test]
 fn what_a_cache_writes_back_late_leaves_the_times() {
     let Some(image) = Image::make(&[]) else {
         return;

@@ -3,10 +3,12 @@
 //! A credit stands for one block in the log or one revoke record. A transaction has a fixed number
 //! of them, small enough that it fits half of the log with everything that describes it. Shards
 //! lease them from the transaction's pool in chunks, so that a start usually takes from its own
-//! line. When the pool is empty the accounts become exact: under a mutex the leases of all shards
-//! are gathered in the pool again, and only what is nowhere to be found makes a start wait for the
-//! next transaction. As each gathering looks at every shard, and there is less to gather each time,
-//! a transaction whose credits come to an end is committed before they have.
+//! line; while most of the pool is left, a chunk is one subtraction from it, as all shards come for
+//! their first at once when a transaction opens. When the pool is empty the accounts become exact:
+//! under a mutex the leases of all shards are gathered in the pool again, and only what is nowhere
+//! to be found makes a start wait for the next transaction. As each gathering looks at every shard,
+//! and there is less to gather each time, a transaction whose credits come to an end is committed
+//! before they have.
 //!
 //! Accounts are kept in two slots by the parity of the transaction: handles of the running one are
 //! the only users, and a slot is filled again before its transaction opens.
@@ -21,6 +23,8 @@ const LARGEST_CHUNK: i64 = 256;
 /// Credits a transaction has at least where memory alone is the limit.
 const LEAST_IN_MEMORY: u32 = 1024;
 
+/// The part of a transaction's credits above which a shard takes its chunk from the pool without a lock.
+const PLENTY_SHARE: i64 = 2;
 /// The part of a transaction's credits below which it is better to begin the next one than to
 /// gather what is left again and again.
 const LOW_SHARE: i64 = 4;
@@ -101,11 +105,13 @@ impl Credits {
 
     /// Takes `count` credits for a handle of this shard, all or none.
     pub(crate) fn take(&self, tid: Tid, shard: usize, count: u32) -> Taken {
-        let lease = self.slot(tid).leases.get(shard);
-        if take_exactly(lease, i64::from(count)) {
+        let count = i64::from(count);
+        let slot = self.slot(tid);
+        let lease = slot.leases.get(shard);
+        if take_exactly(lease, count) || self.take_of_plenty(slot, lease, count) {
             return Taken::All;
         }
-        self.take_from_pool(tid, shard, i64::from(count))
+        self.take_from_pool(tid, shard, count)
     }
 
     /// Gives back what a handle did not use.
@@ -132,6 +138,21 @@ impl Credits {
         self.slot(tid)
             .pool
             .fetch_sub(i64::from(count), Ordering::Relaxed);
+    }
+
+    /// Takes `count` and a chunk for the lease from a pool of which most is left. Who looks meanwhile may find less
+    /// there than there is, if so many come at once that it does not suffice; they give back what they took.
+    fn take_of_plenty(&self, slot: &Slot, lease: &AtomicI64, count: i64) -> bool {
+        if slot.pool.load(Ordering::Relaxed) <= i64::from(self.limit) / PLENTY_SHARE {
+            return false;
+        }
+        let wanted = count + self.chunk;
+        if slot.pool.fetch_sub(wanted, Ordering::Relaxed) < wanted {
+            slot.pool.fetch_add(wanted, Ordering::Relaxed);
+            return false;
+        }
+        lease.fetch_add(self.chunk, Ordering::Relaxed);
+        true
     }
 
     fn take_from_pool(&self, tid: Tid, shard: usize, count: i64) -> Taken {
@@ -230,6 +251,20 @@ mod tests {
             assert_eq!(credits.take(Tid(0), 0, 20), Taken::AllOfFew, "a lease has");
         }
         assert_eq!(credits.take(Tid(0), 0, 30), Taken::Nothing);
+    }
+
+    #[test]
+    fn while_most_is_left_no_shard_waits_for_another() {
+        let credits = Credits::new(100);
+        let moving = credits.moving.lock();
+        let shards = credits.slots[0].leases.count().min(4);
+        for shard in 0..shards {
+            assert!(took(&credits, 0, shard, 2));
+        }
+        drop(moving);
+        let left = 100 - 2 * u32::try_from(shards).expect("at most 4");
+        assert!(took(&credits, 0, 0, left), "what is leased is found");
+        assert!(!took(&credits, 0, 0, 1));
     }
 
     #[test]

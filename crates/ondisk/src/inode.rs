@@ -395,11 +395,17 @@ impl Inode {
     /// The nearest time that this inode can hold as `accessed`, `changed` or `modified`.
     #[must_use]
     pub fn clamp_time(&self, time: Time) -> Time {
-        if covers(self.extra_isize, 16) {
+        if self.has_wide_times() {
             time.clamp_wide()
         } else {
             time.clamp_narrow()
         }
+    }
+
+    /// Whether `accessed`, `changed` and `modified` have both their words.
+    #[must_use]
+    pub fn has_wide_times(&self) -> bool {
+        covers(self.extra_isize, 16)
     }
 }
 

@@ -64,6 +64,26 @@ impl<const N: usize> Published<N> {
         still.then_some(words)
     }
 
+    /// As [`Published::read_part`], with what `beside` reads somewhere else, where nothing is taken back
+    /// before [`Published::expire`] was called: both belong together. `beside` must acquire what it
+    /// reads, and who takes it back must release.
+    ///
+    /// # Panics
+    ///
+    /// If there are not as many words.
+    #[inline]
+    pub fn read_with<const M: usize, T>(
+        &self,
+        first: usize,
+        beside: impl FnOnce() -> T,
+    ) -> Option<([u64; M], T)> {
+        let version = self.version.load(Ordering::Acquire);
+        let words = self.read_part(first)?;
+        let beside = beside();
+        let still = self.version.load(Ordering::Relaxed) == version;
+        still.then_some((words, beside))
+    }
+
     /// What the words say has changed; called under the lock.
     #[inline]
     pub fn expire(&self) {

@@ -3,14 +3,16 @@
 //! Whoever changes the state calls [`Glance::note`] before the lock is given back. Single facts are
 //! then read one by one: two of them belong together only under a lock of the caller's that keeps
 //! both from changing. What belongs together (what `stat` tells, the root of the map) is published
-//! as a whole once it is asked for twice without a change in between.
+//! as a whole once it is asked for twice without a change in between. Times of a directory that no
+//! state says yet are told with it (`name_changes.rs`).
 
+use pext4_ondisk::InodeNumber;
 use pext4_ondisk::time::Time;
-use pext4_ondisk::{InodeNumber, Tid};
 use pext4_sync::Published;
 use pext4_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::inode::State;
+use crate::inode::name_changes::NameChanges;
 use crate::types::{Attributes, DeviceNumber, FileType};
 
 /// Words of [`Attributes`]; behind them lie those of the root.
@@ -30,10 +32,9 @@ pub(super) struct Glance {
     mode_and_group: AtomicU64,
     links: AtomicU32,
     generation: AtomicU32,
-    /// The transaction, one more than its number, in which a directory's times were last set
-    /// because of its names, and the time; nothing else has changed the state since.
-    names_tid: AtomicU64,
-    names_time: AtomicU64,
+    has_wide_times: AtomicBool,
+    /// Times of a directory that the state does not say yet.
+    pub(super) names: NameChanges,
     whole: Published<WORDS>,
 }
 
@@ -46,8 +47,8 @@ impl Glance {
             mode_and_group: AtomicU64::new(0),
             links: AtomicU32::new(0),
             generation: AtomicU32::new(0),
-            names_tid: AtomicU64::new(0),
-            names_time: AtomicU64::new(0),
+            has_wide_times: AtomicBool::new(false),
+            names: NameChanges::new(),
             whole: Published::new(),
         };
         glance.note(state);
@@ -64,25 +65,23 @@ impl Glance {
         self.mode_and_group.store(mode_and_group, Ordering::Release);
         self.links.store(u32::from(slot.links), Ordering::Release);
         self.generation.store(slot.generation, Ordering::Release);
-        self.names_tid.store(0, Ordering::Release);
+        self.has_wide_times
+            .store(slot.has_wide_times(), Ordering::Release);
+        self.expire();
+    }
+
+    /// What is published as a whole is about to change; the caller holds the lock of the state.
+    pub(super) fn expire(&self) {
         self.whole.expire();
     }
 
-    /// The change before this call, under the same hold of the state, set the times of a directory
-    /// whose names were changed.
-    pub(super) fn note_names(&self, tid: Tid, time: Time) {
-        self.names_time.store(folded(time), Ordering::Release);
-        self.names_tid
-            .store(u64::from(tid.0) + 1, Ordering::Release);
-    }
-
-    /// Whether the times of the directory say `time` already because of a change of names in the
-    /// transaction `tid`, in which the caller has a handle open.
-    pub(super) fn has_noted_names(&self, tid: Tid, time: Time) -> bool {
-        // The transaction first: the time found with it is of it or of one that follows, and none
-        // follows while the caller's handle is open.
-        self.names_tid.load(Ordering::Acquire) == u64::from(tid.0) + 1
-            && self.names_time.load(Ordering::Acquire) == folded(time)
+    /// The nearest time that the inode can hold.
+    pub(super) fn clamp_time(&self, time: Time) -> Time {
+        if self.has_wide_times.load(Ordering::Acquire) {
+            time.clamp_wide()
+        } else {
+            time.clamp_narrow()
+        }
     }
 
     pub(super) fn dead(&self) -> bool {
@@ -115,8 +114,12 @@ impl Glance {
 
     /// The published attributes of this inode.
     pub(super) fn attributes(&self, inode: InodeNumber, file_type: FileType) -> Option<Attributes> {
-        let words = self.whole.read_part(0)?;
-        Some(unpack(&words, inode, file_type))
+        if file_type != FileType::Directory {
+            let words = self.whole.read_part(0)?;
+            return Some(unpack(&words, inode, file_type));
+        }
+        let (words, names) = self.whole.read_with(0, || self.names.newest())?;
+        Some(with_names(unpack(&words, inode, file_type), names))
     }
 
     /// The published root of the map.
@@ -129,15 +132,21 @@ impl Glance {
         Some(root)
     }
 
-    /// Offers what a reader found under the lock of the state to others.
-    pub(super) fn offer(&self, state: &State, attributes: impl FnOnce() -> Attributes) {
-        self.whole.offer(|| pack(&attributes(), &state.slot.block));
+    /// The attributes as they are, for a reader who found under the lock of the state what it says of them;
+    /// what it says is offered to others.
+    pub(super) fn show(&self, state: &State, attributes: Attributes) -> Attributes {
+        self.whole.offer(|| pack(&attributes, &state.slot.block));
+        with_names(attributes, self.names.newest())
     }
 }
 
-/// A time in one word; those that fall together lie centuries apart.
-fn folded(time: Time) -> u64 {
-    time.seconds.cast_unsigned() << 30 ^ u64::from(time.nanoseconds)
+/// Attributes with the time of a change of names that came after them.
+fn with_names(attributes: Attributes, names: Option<Time>) -> Attributes {
+    Attributes {
+        modified: names.unwrap_or(attributes.modified),
+        changed: names.unwrap_or(attributes.changed),
+        ..attributes
+    }
 }
 
 fn pack(attributes: &Attributes, root: &[u8; ROOT_BYTES]) -> [u64; WORDS] {

@@ -24,6 +24,7 @@ mod indirect;
 mod inline;
 pub mod leaves;
 pub mod mapping;
+mod name_changes;
 pub mod table;
 pub mod tails;
 pub mod truncate;
@@ -199,37 +200,9 @@ impl Inode {
         reach: Reach,
         change: impl FnOnce(&mut State) -> R,
     ) -> R {
-        self.edit_state(handle, reach, &mut self.state.lock(), change)
-    }
-
-    /// Notes that names of this directory were changed at `time`. All that happen within one tick
-    /// of the clock and one transaction are noted by the first of them; the others write nothing.
-    pub(crate) fn note_names_changed(&self, handle: &mut Handle<'_>, time: Time) {
-        if self.glance.has_noted_names(handle.tid(), time) {
-            return;
-        }
-        let mut state = self.state.lock();
-        // All who came at the turn of a tick waited for the one who noted it.
-        if self.glance.has_noted_names(handle.tid(), time) {
-            return;
-        }
-        self.edit_state(handle, Reach::Attributes, &mut state, |state| {
-            state.slot.modified = time;
-            state.slot.changed = time;
-        });
-        self.glance.note_names(handle.tid(), time);
-    }
-
-    fn edit_state<R>(
-        &self,
-        handle: &mut Handle<'_>,
-        reach: Reach,
-        state: &mut State,
-        change: impl FnOnce(&mut State) -> R,
-    ) -> R {
-        handle.touch_part(&mut state.owed, self.host, |captures| {
-            captures.push(self.capture_of(&state.slot));
-        });
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        self.touch(handle, state);
         let tid = handle.tid();
         state.last_tid = Some(tid);
         state.sync_tid = Some(tid);
@@ -243,12 +216,48 @@ impl Inode {
         result
     }
 
+    /// Lets the state owe its bytes to the handle's transaction.
+    fn touch(&self, handle: &mut Handle<'_>, state: &mut State) {
+        self.fold_names(state);
+        handle.touch_part(&mut state.owed, self.host, |captures| {
+            captures.push(self.capture_of(&state.slot));
+        });
+        self.fold_names(state);
+    }
+
+    /// Notes that names of this directory were changed at `time`. Of all that happen in one transaction
+    /// one touches it, and within one tick of the clock the others write nothing.
+    pub(crate) fn note_names_changed(&self, handle: &mut Handle<'_>, time: Time) {
+        let names = &self.glance.names;
+        let is_elected = names.claim(handle.tid());
+        names.note(handle.tid(), self.glance.clamp_time(time));
+        if is_elected {
+            self.edit(handle, Reach::Attributes, |_| ());
+        }
+    }
+
+    /// Lets the state say the time that changes of names have set in the transaction that it is owed to.
+    /// It must be neither changed nor captured before.
+    fn fold_names(&self, state: &mut State) {
+        let names = &self.glance.names;
+        let owed_to = state.owed.to().filter(|_| self.is_directory());
+        let Some(tid) = owed_to.filter(|&tid| names.has(tid)) else {
+            return;
+        };
+        self.glance.expire();
+        if let Some(time) = names.take(tid) {
+            state.slot.modified = time;
+            state.slot.changed = time;
+        }
+    }
+
     /// Hands the debt of a dead inode to the transaction it belongs to, so that a new life of the
     /// same number can begin: an older version is captured, a version of this handle's own
     /// transaction is dropped because the new life's replaces it.
     pub(crate) fn bury(&self, handle: &mut Handle<'_>) {
         let mut guard = self.state.lock();
         let state = &mut *guard;
+        self.fold_names(state);
         handle.retire(&mut state.owed, |captures| {
             captures.push(self.capture_of(&state.slot));
         });
@@ -276,9 +285,19 @@ impl Inode {
 
     /// Looks at the attributes under the lock of the state, and offers them to others.
     fn show(&self, state: &State) -> Attributes {
-        let attributes = self.attributes_of(&state.slot);
-        self.glance.offer(state, || attributes);
-        attributes
+        self.glance.show(state, self.attributes_of(&state.slot))
+    }
+
+    /// The last transaction that a sync which reaches so far must wait for.
+    pub(crate) fn sync_tid(&self, reach: Reach) -> Option<Tid> {
+        let due = self.state(|state| match reach {
+            Reach::Data => state.datasync_tid,
+            Reach::Attributes => state.sync_tid,
+        });
+        let names = self.glance.names.claimed();
+        let is_later = |&names: &Tid| due.is_none_or(|due| names.is_after(due));
+        let names = names.filter(|_| reach == Reach::Attributes);
+        names.filter(is_later).or(due)
     }
 
     fn attributes_of(&self, slot: &Slot) -> Attributes {
@@ -381,6 +400,7 @@ impl Inode {
     fn capture(&self, tid: Tid) -> Option<Capture> {
         let slot = {
             let mut state = self.state.lock();
+            self.fold_names(&mut state);
             if !state.owed.settle(tid) {
                 return None;
             }

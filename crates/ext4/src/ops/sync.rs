@@ -1,6 +1,7 @@
 //! Durability and totals.
 
 use crate::error::Result;
+use crate::inode::Reach;
 use crate::types::{InodeNumber, Statistics};
 use crate::volume::Volume;
 
@@ -20,14 +21,12 @@ impl Volume {
                 return Ok(());
             };
             // The names of a directory are its content.
-            let data_only = data_only && !inode.is_directory();
-            let due = inode.state(|state| {
-                if data_only {
-                    state.datasync_tid
-                } else {
-                    state.sync_tid
-                }
-            });
+            let reach = if data_only && !inode.is_directory() {
+                Reach::Data
+            } else {
+                Reach::Attributes
+            };
+            let due = inode.sync_tid(reach);
             let Some(tid) = due.filter(|&tid| !journal.is_durable(tid)) else {
                 return Ok(journal.flush_data()?);
             };
