@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-use anyhow::Error;
+use anyhow::{Error, Result};
 
 use crate::say::aside;
 
@@ -23,7 +23,7 @@ impl fmt::Display for Misuse {
 
 impl std::error::Error for Misuse {}
 
-/// Another process has said what was wrong; only its status is left to pass on.
+/// What was wrong has been said; only a status is left to pass on.
 #[derive(Debug)]
 pub struct Told(pub u8);
 
@@ -34,6 +34,36 @@ impl fmt::Display for Told {
 }
 
 impl std::error::Error for Told {}
+
+/// A command that goes on where something cannot be read: it tells that at once, and fails at its end.
+#[derive(Default)]
+pub struct Troubles {
+    met: bool,
+}
+
+impl Troubles {
+    /// The answer, if there is one; why there is none is told.
+    pub fn pass_over<T>(&mut self, answer: Result<T>) -> Option<T> {
+        let error = match answer {
+            Ok(answer) => return Some(answer),
+            Err(error) => error,
+        };
+        self.met = true;
+        aside(format_args!("pext4: {}", line(&error)));
+        None
+    }
+
+    /// The end of the command.
+    ///
+    /// # Errors
+    /// [`Told`], if there was something.
+    pub fn end(self) -> Result<()> {
+        if self.met {
+            return Err(Told(1).into());
+        }
+        Ok(())
+    }
+}
 
 /// Says what was wrong and gives the exit status.
 pub fn report(error: &Error) -> ExitCode {

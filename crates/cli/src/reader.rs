@@ -73,20 +73,17 @@ impl Reader {
         done
     }
 
-    /// The names in a directory without `.` and `..`, sorted.
-    ///
-    /// # Errors
-    /// The volume's.
-    pub fn names(&self, directory: InodeNumber) -> Result<Vec<Vec<u8>>> {
+    /// The names in a directory without `.` and `..`, sorted: those that can be read, and why not all can.
+    pub fn names(&self, directory: InodeNumber) -> (Vec<Vec<u8>>, Result<()>) {
         let mut names = Vec::new();
-        self.volume.read_directory(directory, 0, &mut |entry| {
+        let read = self.volume.read_directory(directory, 0, &mut |entry| {
             if !matches!(entry.name, b"." | b"..") {
                 names.push(entry.name.to_vec());
             }
             true
-        })?;
+        });
         names.sort_unstable();
-        Ok(names)
+        (names, read.map_err(Into::into))
     }
 
     /// The target of a link, or nothing for what is none.

@@ -156,3 +156,32 @@ fn a_mount_in_the_background_holds_no_descriptor_of_its_caller() {
     }
     mount.unmount();
 }
+
+#[test]
+fn a_damaged_entry_hides_no_name_before_it_and_is_told() {
+    let Some(place) = Place::empty_if_mountable() else {
+        return;
+    };
+    let Some(names) = place.make_with_damaged_directory() else {
+        return;
+    };
+    let mount = place.mount(&["-o", "ro"]);
+    let mut shown = Vec::new();
+    let mut failed = None;
+    for entry in fs::read_dir(mount.path("damaged")).expect("it can be opened") {
+        match entry {
+            Ok(entry) => shown.push(entry.file_name().into_string().expect("text")),
+            Err(error) => failed = Some(error),
+        }
+    }
+    shown.sort();
+    let mut names = names;
+    names.sort_unstable();
+    assert_eq!(shown, names);
+    let failed = failed.expect("somebody is told that this is not all");
+    assert_eq!(
+        failed.raw_os_error(),
+        Some(rustix::io::Errno::UCLEAN.raw_os_error())
+    );
+    drop(mount);
+}

@@ -227,6 +227,31 @@ fn programs_get_text_as_it_is_and_bytes_where_it_is_none() {
 }
 
 #[test]
+fn what_cannot_be_read_does_not_hide_the_rest() {
+    let place = Place::empty();
+    let Some(names) = place.make_with_damaged_directory() else {
+        return;
+    };
+    for (command, path) in [("ls", "/damaged"), ("tree", "/")] {
+        let mut command = pext4([command]);
+        let ended = command.arg(&place.image).arg(path).output();
+        let ended = ended.expect("it runs");
+        let shown = String::from_utf8_lossy(&ended.stdout).into_owned();
+        assert_eq!(ended.status.code(), Some(1), "{shown}");
+        for name in &names {
+            assert!(shown.contains(name), "{name} is hidden: {shown}");
+        }
+        assert!(path != "/" || shown.contains("other"), "{shown}");
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(
+            said.contains("directory") && said.contains("e2fsck"),
+            "{said}"
+        );
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}
+
+#[test]
 fn what_is_no_image_is_refused_by_every_command() {
     let place = Place::empty();
     fs::write(&place.image, vec![0; 1 << 20]).unwrap();

@@ -1,4 +1,4 @@
-//! `pext4 ls`: the files in a directory of an image.
+//! `pext4 ls`: the files in a directory of an image. One that cannot be read does not hide the others.
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
@@ -11,6 +11,7 @@ use pext4_fs::{Attributes, FileType};
 
 use super::record::{self, Record};
 use crate::columns::{self, Side};
+use crate::failure::Troubles;
 use crate::reader::Reader;
 use crate::{mode, moment, names};
 
@@ -37,12 +38,13 @@ struct File {
 /// Runs the command.
 ///
 /// # Errors
-/// The image cannot be read; there is no such path.
+/// The image, or something in the directory, cannot be read; there is no such path.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let reader = Reader::open(&arguments.image)?;
+    let mut troubles = Troubles::default();
     let files = reader.with(&arguments.path, true, |attributes| {
         if attributes.file_type == FileType::Directory {
-            return children(&reader, attributes);
+            return Ok(children(&reader, attributes, &mut troubles));
         }
         let name = arguments.path.as_bytes().to_vec();
         Ok(vec![File {
@@ -70,24 +72,26 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let rows: Vec<_> = files.iter().map(row).collect();
         columns::write(&mut output, &sides, &rows)?;
     }
-    Ok(output.flush()?)
+    output.flush()?;
+    troubles.end()
 }
 
-fn children(reader: &Reader, directory: &Attributes) -> Result<Vec<File>> {
-    let names = reader.names(directory.inode)?;
+fn children(reader: &Reader, directory: &Attributes, troubles: &mut Troubles) -> Vec<File> {
+    let (names, read) = reader.names(directory.inode);
+    troubles.pass_over(read);
     let look = |name: Vec<u8>| {
-        reader
-            .with_child(directory.inode, &name, |attributes| {
-                Ok((*attributes, reader.target(attributes)?))
-            })
-            .with_context(|| names::show(&name))
-            .map(|(attributes, target)| File {
-                name,
-                attributes,
-                target,
-            })
+        let looked = reader.with_child(directory.inode, &name, |attributes| {
+            Ok((*attributes, reader.target(attributes)?))
+        });
+        let (attributes, target) =
+            troubles.pass_over(looked.with_context(|| names::show(&name)))?;
+        Some(File {
+            name,
+            attributes,
+            target,
+        })
     };
-    names.into_iter().map(look).collect()
+    names.into_iter().filter_map(look).collect()
 }
 
 fn row(file: &File) -> Vec<String> {

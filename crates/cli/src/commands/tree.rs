@@ -1,7 +1,8 @@
 //! `pext4 tree`: an image's files as a tree.
 //!
 //! The image may be an enemy's: directories may contain each other or be named twice, and names may
-//! nest deeper than any stack. So the walk keeps its own stack and lists each directory once.
+//! nest deeper than any stack. So the walk keeps its own stack and lists each directory once. What
+//! cannot be read does not hide the rest.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -14,6 +15,7 @@ use clap::Args;
 use pext4_fs::{Attributes, FileType, InodeNumber};
 
 use super::record::Record;
+use crate::failure::Troubles;
 use crate::reader::Reader;
 use crate::{names, size};
 
@@ -57,12 +59,13 @@ struct Walk<'a> {
     directories: u64,
     files: u64,
     bytes: u64,
+    troubles: Troubles,
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// The image cannot be read; the path leads to no directory.
+/// The image, or something in it, cannot be read; the path leads to no directory.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let reader = Reader::open(&arguments.image)?;
     let mut output = BufWriter::new(io::stdout().lock());
@@ -75,11 +78,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
         let mut walk = Walk::new(&reader, arguments);
         if arguments.depth != Some(0) {
-            walk.descend(root.inode)?;
+            walk.descend(root.inode);
         }
-        walk.run(&mut output)
-    })?;
-    Ok(output.flush()?)
+        walk.run(&mut output)?;
+        output.flush()?;
+        walk.troubles.end()
+    })
 }
 
 impl<'a> Walk<'a> {
@@ -97,12 +101,18 @@ impl<'a> Walk<'a> {
             directories: 0,
             files: 0,
             bytes: 0,
+            troubles: Troubles::default(),
         }
     }
 
-    fn descend(&mut self, directory: InodeNumber) -> Result<()> {
+    fn descend(&mut self, directory: InodeNumber) {
         if self.listed.insert(directory) {
-            let mut left = self.reader.names(directory)?;
+            let (mut left, read) = self.reader.names(directory);
+            let read = read.with_context(|| match self.path.as_slice() {
+                b"" => names::show(b"/"),
+                path => names::show(path),
+            });
+            self.troubles.pass_over(read);
             left.reverse();
             self.levels.push(Level {
                 directory,
@@ -110,7 +120,6 @@ impl<'a> Walk<'a> {
                 path_length: self.path.len(),
             });
         }
-        Ok(())
     }
 
     fn run(&mut self, output: &mut dyn Write) -> Result<()> {
@@ -123,8 +132,11 @@ impl<'a> Walk<'a> {
             };
             self.path.push(b'/');
             self.path.extend_from_slice(&name);
-            self.visit(directory, &name, output)
-                .with_context(|| names::show(&self.path))?;
+            let file = self.file(directory, &name);
+            let file = file.with_context(|| names::show(&self.path));
+            if let Some(file) = self.troubles.pass_over(file) {
+                self.visit(&name, &file, output)?;
+            }
         }
         if !self.arguments.json {
             let directories = count(self.directories, "directory", "directories");
@@ -135,14 +147,17 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn visit(&mut self, directory: InodeNumber, name: &[u8], output: &mut dyn Write) -> Result<()> {
-        let file = self.reader.with_child(directory, name, |attributes| {
+    fn file(&self, directory: InodeNumber, name: &[u8]) -> Result<File> {
+        self.reader.with_child(directory, name, |attributes| {
             let target = self.reader.target(attributes)?;
             Ok(File {
                 attributes: *attributes,
                 target,
             })
-        })?;
+        })
+    }
+
+    fn visit(&mut self, name: &[u8], file: &File, output: &mut dyn Write) -> Result<()> {
         let is_directory = file.attributes.file_type == FileType::Directory;
         let again = is_directory && self.listed.contains(&file.attributes.inode);
         self.count(&file.attributes);
@@ -151,14 +166,14 @@ impl<'a> Walk<'a> {
             serde_json::to_writer(&mut *output, &record).map_err(io::Error::from)?;
             writeln!(output)?;
         } else {
-            self.draw(name, &file, again, output)?;
+            self.draw(name, file, again, output)?;
         }
         let deeper = self
             .arguments
             .depth
             .is_none_or(|depth| self.levels.len() < depth);
         if is_directory && deeper {
-            self.descend(file.attributes.inode)?;
+            self.descend(file.attributes.inode);
         }
         Ok(())
     }

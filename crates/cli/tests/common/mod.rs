@@ -114,6 +114,40 @@ impl Place {
         }
     }
 
+    /// Makes an image whose directory `damaged` has an entry that is impossible; answers the names that come before it.
+    /// `whole/other` is sound.
+    pub fn make_with_damaged_directory(&self) -> Option<Vec<&'static str>> {
+        let mut names = vec!["first-name", "second-name", "third-name", "fourth-name"];
+        if !has("mke2fs") {
+            return None;
+        }
+        let files = self.directory.path().join("files");
+        for directory in ["damaged", "whole"] {
+            fs::create_dir_all(files.join(directory)).expect("a fresh place");
+        }
+        for name in &names {
+            fs::write(files.join("damaged").join(name), name).expect("a fresh place");
+        }
+        fs::write(files.join("whole/other"), "x").expect("a fresh place");
+        let mut mke2fs = Command::new("mke2fs");
+        mke2fs.args(["-q", "-t", "ext4", "-O", "^metadata_csum", "-d"]);
+        succeed(mke2fs.arg(&files).arg(&self.image).arg("16M"));
+        let mut bytes = fs::read(&self.image).expect("it was made");
+        // An entry's length stands before that of its name, which stands before the kind of file and the name.
+        let place_of = |name: &&str| {
+            let length = u8::try_from(name.len()).expect("short");
+            let head = [&[length, 1], name.as_bytes()].concat();
+            let found = bytes.windows(head.len()).position(|window| window == head);
+            found.expect("the directory has it") - 2
+        };
+        names.sort_by_key(place_of);
+        let last = place_of(names.last().expect("there are four"));
+        bytes[last..last + 2].copy_from_slice(&1_u16.to_le_bytes());
+        fs::write(&self.image, &bytes).expect("it can be written");
+        names.pop();
+        Some(names)
+    }
+
     /// Whether anything can be mounted.
     pub fn empty_if_mountable() -> Option<Self> {
         can_mount().then(Self::empty)

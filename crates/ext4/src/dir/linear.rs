@@ -32,19 +32,17 @@ pub(super) fn is_empty<B: DirectoryBlocks>(blocks: &B) -> Result<bool> {
     Ok(true)
 }
 
-/// Shows every entry but `.` and `..`, in the order of the blocks.
-pub(super) fn for_each<B: DirectoryBlocks>(
+/// Shows every entry of a block but `.` and `..`.
+pub(super) fn for_each_in<B: DirectoryBlocks>(
     blocks: &B,
+    block: LogicalBlock,
     mut visit: impl FnMut(&Entry<'_>),
 ) -> Result<()> {
-    for block in leaves(blocks) {
-        leaf::for_each(blocks, block, leaf_kind(blocks), |entry| {
-            if !is_dot(entry.name) {
-                visit(entry);
-            }
-        })?;
-    }
-    Ok(())
+    leaf::for_each(blocks, block, leaf_kind(blocks), |entry| {
+        if !is_dot(entry.name) {
+            visit(entry);
+        }
+    })
 }
 
 /// Enters a name in the first block with room. Without one the directory gets another block, or an
@@ -74,7 +72,9 @@ pub(super) fn insert<B: DirectoryBlocks>(blocks: &mut B, new: &Entry<'_>) -> Res
 }
 
 /// Blocks that may be leaves.
-fn leaves<B: DirectoryBlocks>(blocks: &B) -> impl Iterator<Item = LogicalBlock> + use<B> {
+pub(super) fn leaves<B: DirectoryBlocks>(
+    blocks: &B,
+) -> impl Iterator<Item = LogicalBlock> + use<B> {
     let first = u32::from(blocks.is_indexed());
     (first..blocks.count()).map(LogicalBlock)
 }

@@ -10,6 +10,9 @@
 //! hash and can be forged for the others, so that an image could hold more names of one cookie
 //! than a reply has room for.
 //!
+//! A leaf that cannot be read hides the names that lie in it behind the damage, and no others: it is passed over, and
+//! its error told behind all that was shown. Where many are so bad, there is no point in going on.
+//!
 //! Memory: names are gathered leaf by leaf (with the leaves that continue a run of equal hashes),
 //! and at most [`BUDGET`] bytes of them are kept, those with the lowest cookies. A linear directory
 //! is gathered as a whole under the same limit, so a long one is read again for each batch.
@@ -23,7 +26,7 @@ use pext4_ondisk::dirhash::Hasher;
 use super::blocks::{self, BlockKind, DirectoryBlocks};
 use super::index::{Path, Seek};
 use super::{corrupt_in, is_dot, leaf, linear, parent};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::types::FileType;
 
 /// No entry has this cookie or a higher one.
@@ -33,6 +36,8 @@ const COOKIE_DOT_DOT: u64 = 1;
 const COOKIE_FIRST: u64 = 2;
 /// Bytes of gathered entries at which those that come last are dropped again.
 const BUDGET: usize = 256 << 10;
+/// Leaves that are passed over at most until a listing ends.
+const MOST_PASSED_OVER: u32 = 1000;
 
 /// One entry of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +66,8 @@ pub struct Listed<'a> {
 ///
 /// # Errors
 ///
-/// `Corrupt` for impossible bytes on the way; those of the blocks.
+/// `Corrupt` for impossible bytes on the way; those of the blocks. One of a leaf comes when the visitor has
+/// had enough, or seen the rest of the directory; a listing that goes on behind that leaf does not meet it again.
 pub fn list<B: DirectoryBlocks>(
     blocks: &B,
     from: u64,
@@ -81,18 +87,19 @@ pub(super) fn list_within<B: DirectoryBlocks>(
         return Ok(());
     }
     let mut from = from.max(COOKIE_FIRST);
+    let mut passed_over = PassedOver::default();
     while from < COOKIE_END {
-        let mut batch = Batch::new(from, budget);
-        let behind = gather(blocks, &mut batch)?;
-        let next = batch.cut.or(behind);
-        if !batch.show(visit) {
-            return Ok(());
-        }
-        let Some(next) = next else { return Ok(()) };
+        let mut batch = Batch::new(from, budget, passed_over);
+        let behind = gather(blocks, &mut batch);
+        passed_over = std::mem::take(&mut batch.passed_over);
+        let wants_more = batch.show(visit);
+        let Some(next) = batch.cut.or(behind?).filter(|_| wants_more) else {
+            break;
+        };
         debug_assert!(next > from, "a batch leads on");
         from = next;
     }
-    Ok(())
+    passed_over.error.map_or(Ok(()), Err)
 }
 
 /// Shows `.` and `..` if they are due; false if the visitor had enough.
@@ -124,12 +131,13 @@ fn gather<B: DirectoryBlocks>(blocks: &B, batch: &mut Batch) -> Result<Option<u6
         Some(path) => gather_run(blocks, path, key, batch),
         None => {
             let hasher = blocks.settings().listing_hasher();
-            linear::for_each(blocks, |entry| {
-                batch.add(
-                    cookie(blocks::hash(&hasher, entry.name), key, entry.name),
-                    entry,
-                );
-            })?;
+            for block in linear::leaves(blocks) {
+                let read = linear::for_each_in(blocks, block, |entry| {
+                    let major = blocks::hash(&hasher, entry.name);
+                    batch.add(cookie(major, key, entry.name), entry);
+                });
+                batch.passed_over.note(read)?;
+            }
             Ok(None)
         }
     }
@@ -145,14 +153,15 @@ fn gather_run<B: DirectoryBlocks>(
     let hasher: Hasher = path.hasher();
     for _ in 0..blocks.count() {
         let (lowest, highest) = path.leaf_range(blocks)?;
-        leaf::for_each(blocks, path.leaf(), BlockKind::Leaf, |entry| {
+        let read = leaf::for_each(blocks, path.leaf(), BlockKind::Leaf, |entry| {
             if !is_dot(entry.name) {
                 // A name in the wrong leaf (whose hash was made with other signs) is shown where
                 // it is rather than never.
                 let major = blocks::hash(&hasher, entry.name).clamp(lowest, highest);
                 batch.add(cookie(major, key, entry.name), entry);
             }
-        })?;
+        });
+        batch.passed_over.note(read)?;
         match path.next_hash() {
             None => return Ok(None),
             Some(next) if next & 1 == 0 => return Ok(Some(cookie_of_major(next))),
@@ -190,6 +199,31 @@ struct Batch {
     names: Vec<u8>,
     /// Entries from this cookie on were dropped.
     cut: Option<u64>,
+    passed_over: PassedOver,
+}
+
+/// Leaves that could not be read.
+#[derive(Default)]
+struct PassedOver {
+    count: u32,
+    /// Why the first one could not.
+    error: Option<Error>,
+}
+
+impl PassedOver {
+    /// Goes on behind a leaf that the device or its bytes keep from being read.
+    fn note(&mut self, read: Result<()>) -> Result<()> {
+        let error = match read {
+            Err(error @ (Error::Corrupt(_) | Error::Io(_))) => error,
+            read => return read,
+        };
+        self.count += 1;
+        if self.count > MOST_PASSED_OVER {
+            return Err(self.error.take().unwrap_or(error));
+        }
+        self.error.get_or_insert(error);
+        Ok(())
+    }
 }
 
 struct Gathered {
@@ -201,13 +235,14 @@ struct Gathered {
 }
 
 impl Batch {
-    fn new(from: u64, budget: usize) -> Self {
+    fn new(from: u64, budget: usize, passed_over: PassedOver) -> Self {
         Self {
             from,
             budget,
             entries: Vec::new(),
             names: Vec::new(),
             cut: None,
+            passed_over,
         }
     }
 
@@ -290,7 +325,7 @@ mod tests {
     }
 
     fn batch_of(cookies: &[u64], budget: usize) -> Batch {
-        let mut batch = Batch::new(10, budget);
+        let mut batch = Batch::new(10, budget, super::PassedOver::default());
         for (number, &cookie) in (1..).zip(cookies) {
             let name = u32::to_string(&number);
             let inode = InodeNumber(number);

@@ -181,7 +181,11 @@ impl Dispatch {
         let read = self
             .volume
             .read_directory(directory, cookie, &mut |entry| gathered.take(&entry));
-        self.answer(read)?;
+        let told = self.answer(read);
+        // What can be read comes first. Who asks for what lies behind it is told why there is no more.
+        if gathered.entries.is_empty() {
+            told?;
+        }
         self.note_access(directory, self.noting.directories);
         Ok(gathered)
     }

@@ -173,6 +173,66 @@ fn bad_lengths_in_a_leaf_are_named() {
     }
 }
 
+/// What a listing shows, and how it ends.
+fn shown(directory: &Memory) -> (Vec<Vec<u8>>, Result<(), Error>) {
+    let mut names = Vec::new();
+    let end = list(directory, 2, &mut |entry| {
+        names.push(entry.name.to_vec());
+        true
+    });
+    names.sort();
+    (names, end)
+}
+
+#[test]
+fn names_beside_a_damaged_leaf_are_shown_before_its_error() {
+    let linear = DirectorySettings {
+        indexing: false,
+        ..settings(1024)
+    };
+    for settings in [linear, settings(1024)] {
+        let sound = filled(settings, 200);
+        let (all, end) = shown(&sound);
+        end.expect("it is sound");
+        assert_eq!(all.len(), 200);
+        let mut directory = sound.clone();
+        // The second entry of the second leaf says it has no length.
+        let second = first_length(&sound, 2);
+        set_half(&mut directory, 2, usize::from(second) + 4, 0);
+        let (left, end) = shown(&directory);
+        assert_corrupt(end, 2);
+        let lost = all.iter().filter(|name| !left.contains(name)).count();
+        assert!(
+            (1..100).contains(&lost),
+            "{lost} names of one leaf are hidden"
+        );
+        assert_eq!(left.len() + lost, all.len(), "each is shown once");
+    }
+}
+
+/// The length of the first entry of a leaf.
+fn first_length(directory: &Memory, block: usize) -> u16 {
+    let bytes = &directory.blocks[block].0;
+    u16::from_le_bytes([bytes[4], bytes[5]])
+}
+
+#[test]
+fn a_listing_gives_up_where_nothing_can_be_read() {
+    let linear = DirectorySettings {
+        indexing: false,
+        ..settings(1024)
+    };
+    let mut directory = filled(linear, 20);
+    let sound = directory.blocks[0].clone();
+    directory.blocks.resize(3000, sound);
+    for block in 0..2999 {
+        set_half(&mut directory, block, 4, 1);
+    }
+    let (left, end) = shown(&directory);
+    assert_corrupt(end, 0);
+    assert_eq!(left.len(), 0, "the last leaf is too far");
+}
+
 #[test]
 fn bad_counts_in_an_index_are_named() {
     for (at, value) in [
