@@ -43,42 +43,23 @@ impl<const N: usize> Published<N> {
     #[inline]
     #[must_use]
     pub fn read(&self) -> Option<[u64; N]> {
-        self.read_part(0)
-    }
-
-    /// As [`Published::read`], of so many words from `first` on.
-    ///
-    /// # Panics
-    ///
-    /// If there are not as many.
-    #[inline]
-    #[must_use]
-    pub fn read_part<const M: usize>(&self, first: usize) -> Option<[u64; M]> {
         let version = self.version.load(Ordering::Acquire);
         if self.shown.load(Ordering::Acquire) != version {
             return None;
         }
-        let words = std::array::from_fn(|word| self.words[first + word].load(Ordering::Relaxed));
+        let words = std::array::from_fn(|word| self.words[word].load(Ordering::Relaxed));
         fence(Ordering::Acquire);
         let still = self.shown.load(Ordering::Relaxed) == version;
         still.then_some(words)
     }
 
-    /// As [`Published::read_part`], with what `beside` reads somewhere else, where nothing is taken back
-    /// before [`Published::expire`] was called: both belong together. `beside` must acquire what it
-    /// reads, and who takes it back must release.
-    ///
-    /// # Panics
-    ///
-    /// If there are not as many words.
+    /// The words, with what `beside` reads somewhere else, where nothing is taken back before
+    /// [`Published::expire`] was called: both belong together. `beside` must acquire what it reads, and who
+    /// takes it back must release.
     #[inline]
-    pub fn read_with<const M: usize, T>(
-        &self,
-        first: usize,
-        beside: impl FnOnce() -> T,
-    ) -> Option<([u64; M], T)> {
+    pub fn read_with<T>(&self, beside: impl FnOnce() -> T) -> Option<([u64; N], T)> {
         let version = self.version.load(Ordering::Acquire);
-        let words = self.read_part(first)?;
+        let words = self.read()?;
         let beside = beside();
         let still = self.version.load(Ordering::Relaxed) == version;
         still.then_some((words, beside))
@@ -90,6 +71,20 @@ impl<const N: usize> Published<N> {
         // Nobody else writes it: the lock is held.
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version + 1, Ordering::Release);
+    }
+
+    /// As [`Published::expire`], where the change may have left what the words say: nothing is taken back if `words`
+    /// are shown.
+    pub fn expire_unless(&self, words: impl FnOnce() -> [u64; N]) {
+        if !self.shows(words) {
+            self.expire();
+        }
+    }
+
+    fn shows(&self, words: impl FnOnce() -> [u64; N]) -> bool {
+        let is_shown = self.shown.load(Ordering::Relaxed) == self.version.load(Ordering::Relaxed);
+        let is_one_of = |(place, word): (&AtomicU64, u64)| place.load(Ordering::Relaxed) == word;
+        is_shown && self.words.iter().zip(words()).all(is_one_of)
     }
 
     /// Offers the words to others if this version is asked for again; called under the lock.
@@ -136,6 +131,14 @@ mod tests {
         published.offer(|| [3, 4]);
         published.offer(|| [3, 4]);
         assert_eq!(published.read(), Some([3, 4]));
+        published.expire_unless(|| [3, 4]);
+        assert_eq!(published.read(), Some([3, 4]));
+        published.expire_unless(|| [3, 5]);
+        assert_eq!(published.read(), None);
+        published.offer(|| [3, 5]);
+        published.expire_unless(|| [3, 5]);
+        published.offer(|| [3, 5]);
+        assert_eq!(published.read(), None, "who asked, asked before that");
     }
 
     #[test]

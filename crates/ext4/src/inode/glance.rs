@@ -2,9 +2,9 @@
 //!
 //! Whoever changes the state calls [`Glance::note`] before the lock is given back. Single facts are
 //! then read one by one: two of them belong together only under a lock of the caller's that keeps
-//! both from changing. What belongs together (what `stat` tells, the root of the map) is published
-//! as a whole once it is asked for twice without a change in between. Times of a directory that no
-//! state says yet are told with it (`name_changes.rs`).
+//! both from changing. What belongs together (what `stat` tells; the root of the map) is published
+//! once it is asked for twice without a change in between. Times of a directory that no state says
+//! yet are told with its attributes (`name_changes.rs`).
 
 use pext4_ondisk::InodeNumber;
 use pext4_ondisk::time::Time;
@@ -15,10 +15,9 @@ use crate::inode::State;
 use crate::inode::name_changes::NameChanges;
 use crate::types::{Attributes, DeviceNumber, FileType};
 
-/// Words of [`Attributes`]; behind them lie those of the root.
+/// Words of [`Attributes`].
 const ATTRIBUTE_WORDS: usize = 13;
 const ROOT_WORDS: usize = ROOT_BYTES.div_ceil(8);
-const WORDS: usize = ATTRIBUTE_WORDS + ROOT_WORDS;
 const ROOT_BYTES: usize = 60;
 /// Says that a time of creation is kept.
 const HAS_CREATED: u64 = 1 << 32;
@@ -35,7 +34,9 @@ pub(super) struct Glance {
     has_wide_times: AtomicBool,
     /// Times of a directory that the state does not say yet.
     pub(super) names: NameChanges,
-    whole: Published<WORDS>,
+    attributes: Published<ATTRIBUTE_WORDS>,
+    /// Of the map, which most changes leave as it is.
+    root: Published<ROOT_WORDS>,
 }
 
 impl Glance {
@@ -49,7 +50,8 @@ impl Glance {
             generation: AtomicU32::new(0),
             has_wide_times: AtomicBool::new(false),
             names: NameChanges::new(),
-            whole: Published::new(),
+            attributes: Published::new(),
+            root: Published::new(),
         };
         glance.note(state);
         glance
@@ -67,12 +69,13 @@ impl Glance {
         self.generation.store(slot.generation, Ordering::Release);
         self.has_wide_times
             .store(slot.has_wide_times(), Ordering::Release);
-        self.expire();
+        self.expire_attributes();
+        self.root.expire_unless(|| words_of(&slot.block));
     }
 
-    /// What is published as a whole is about to change; the caller holds the lock of the state.
-    pub(super) fn expire(&self) {
-        self.whole.expire();
+    /// The attributes are about to change; the caller holds the lock of the state.
+    pub(super) fn expire_attributes(&self) {
+        self.attributes.expire();
     }
 
     /// The nearest time that the inode can hold.
@@ -115,16 +118,16 @@ impl Glance {
     /// The published attributes of this inode.
     pub(super) fn attributes(&self, inode: InodeNumber, file_type: FileType) -> Option<Attributes> {
         if file_type != FileType::Directory {
-            let words = self.whole.read_part(0)?;
+            let words = self.attributes.read()?;
             return Some(unpack(&words, inode, file_type));
         }
-        let (words, names) = self.whole.read_with(0, || self.names.newest())?;
+        let (words, names) = self.attributes.read_with(|| self.names.newest())?;
         Some(with_names(unpack(&words, inode, file_type), names))
     }
 
     /// The published root of the map.
     pub(super) fn root(&self) -> Option<[u8; ROOT_BYTES]> {
-        let words: [u64; ROOT_WORDS] = self.whole.read_part(ATTRIBUTE_WORDS)?;
+        let words = self.root.read()?;
         let mut root = [0; ROOT_BYTES];
         for (bytes, word) in root.chunks_mut(8).zip(words) {
             bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
@@ -134,9 +137,15 @@ impl Glance {
 
     /// The attributes as they are, for a reader who found under the lock of the state what it says of them;
     /// what it says is offered to others.
-    pub(super) fn show(&self, state: &State, attributes: Attributes) -> Attributes {
-        self.whole.offer(|| pack(&attributes, &state.slot.block));
+    pub(super) fn show_attributes(&self, attributes: Attributes) -> Attributes {
+        self.attributes.offer(|| pack(&attributes));
         with_names(attributes, self.names.newest())
+    }
+
+    /// The root of the map, for a reader who has the lock of the state; it is offered to others.
+    pub(super) fn show_root(&self, state: &State) -> [u8; ROOT_BYTES] {
+        self.root.offer(|| words_of(&state.slot.block));
+        state.slot.block
     }
 }
 
@@ -149,7 +158,17 @@ fn with_names(attributes: Attributes, names: Option<Time>) -> Attributes {
     }
 }
 
-fn pack(attributes: &Attributes, root: &[u8; ROOT_BYTES]) -> [u64; WORDS] {
+fn words_of(root: &[u8; ROOT_BYTES]) -> [u64; ROOT_WORDS] {
+    let mut words = [0; ROOT_WORDS];
+    for (word, bytes) in words.iter_mut().zip(root.chunks(8)) {
+        let mut whole = [0; 8];
+        whole[..bytes.len()].copy_from_slice(bytes);
+        *word = u64::from_le_bytes(whole);
+    }
+    words
+}
+
+fn pack(attributes: &Attributes) -> [u64; ATTRIBUTE_WORDS] {
     let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     let created = attributes.created.unwrap_or_default();
     let (accessed, modified, changed) =
@@ -159,8 +178,7 @@ fn pack(attributes: &Attributes, root: &[u8; ROOT_BYTES]) -> [u64; WORDS] {
     } else {
         0
     };
-    let mut words = [0; WORDS];
-    words[..ATTRIBUTE_WORDS].copy_from_slice(&[
+    [
         pair(attributes.links, u32::from(attributes.mode)),
         pair(attributes.uid, attributes.gid),
         attributes.size,
@@ -174,13 +192,7 @@ fn pack(attributes: &Attributes, root: &[u8; ROOT_BYTES]) -> [u64; WORDS] {
         u64::from(attributes.flags) | has_created,
         pair(attributes.device.major, attributes.device.minor),
         u64::from(attributes.generation),
-    ]);
-    for (word, bytes) in words[ATTRIBUTE_WORDS..].iter_mut().zip(root.chunks(8)) {
-        let mut whole = [0; 8];
-        whole[..bytes.len()].copy_from_slice(bytes);
-        *word = u64::from_le_bytes(whole);
-    }
-    words
+    ]
 }
 
 fn unpack(words: &[u64; ATTRIBUTE_WORDS], inode: InodeNumber, file_type: FileType) -> Attributes {
@@ -248,14 +260,8 @@ mod tests {
             created: Some(time(5, 6)),
             flags: 0x8000_0010,
         };
-        let root = std::array::from_fn(|index| u8::try_from(index).expect("small"));
         let through = |attributes: &Attributes| {
-            let words = pack(attributes, &root);
-            unpack(
-                words.first_chunk().expect("they come first"),
-                attributes.inode,
-                attributes.file_type,
-            )
+            unpack(&pack(attributes), attributes.inode, attributes.file_type)
         };
         assert_eq!(through(&attributes), attributes);
         let young = Attributes {

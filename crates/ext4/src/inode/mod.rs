@@ -244,7 +244,7 @@ impl Inode {
         let Some(tid) = owed_to.filter(|&tid| names.has(tid)) else {
             return;
         };
-        self.glance.expire();
+        self.glance.expire_attributes();
         if let Some(time) = names.take(tid) {
             state.slot.modified = time;
             state.slot.changed = time;
@@ -270,22 +270,18 @@ impl Inode {
     #[must_use]
     pub fn attributes(&self) -> Attributes {
         let published = self.glance.attributes(self.number, self.file_type);
-        published.unwrap_or_else(|| self.state(|state| self.show(state)))
-    }
-
-    /// The root of the map, or whatever else `i_block` holds.
-    pub(crate) fn root(&self) -> [u8; 60] {
-        self.glance.root().unwrap_or_else(|| {
+        published.unwrap_or_else(|| {
             self.state(|state| {
-                self.show(state);
-                state.slot.block
+                let attributes = self.attributes_of(&state.slot);
+                self.glance.show_attributes(attributes)
             })
         })
     }
 
-    /// Looks at the attributes under the lock of the state, and offers them to others.
-    fn show(&self, state: &State) -> Attributes {
-        self.glance.show(state, self.attributes_of(&state.slot))
+    /// The root of the map, or whatever else `i_block` holds.
+    pub(crate) fn root(&self) -> [u8; 60] {
+        let published = self.glance.root();
+        published.unwrap_or_else(|| self.state(|state| self.glance.show_root(state)))
     }
 
     /// The last transaction that a sync which reaches so far must wait for.

@@ -237,7 +237,7 @@ mod models {
         }
 
         fn told(&self) -> i64 {
-            let published = self.published.read_with::<1, _>(0, || self.names.newest());
+            let published = self.published.read_with(|| self.names.newest());
             if let Some(([time], names)) = published {
                 return names.map_or(time.cast_signed(), |names| names.seconds);
             }
