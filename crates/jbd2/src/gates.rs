@@ -7,15 +7,19 @@
 //! where nobody sleeps, the waker goes on to those below itself. A few gates are all first ones: where
 //! threads are many and processors few, whoever has an errand may have to wait for a processor.
 //!
+//! The first who comes to a gate looks on for a moment before it sleeps, as a transaction is closed for
+//! less time than waking takes. The others sleep at once: where threads are many, the processors are
+//! for those who are waited for.
+//!
 //! Invariant: when what sleepers wait for has changed and [`Gates::open`] was called after it, every
 //! gate is visited: by the caller, or by a sleeper, which runs its errand before it goes on or sleeps
 //! again. Errands of two openings may become one, as it is run after both changes.
 //!
 //! Locking: a gate's mutex (class `Journal`) protects its queue. Nobody holds two, and none is held
-//! while an errand is run.
+//! while an errand is run or somebody looks on.
 
 use pext4_sync::atomic::{AtomicBool, Ordering};
-use pext4_sync::{Class, Condvar, Mutex, Sharded};
+use pext4_sync::{Class, Condvar, Mutex, Sharded, patience};
 
 /// The gates of one journal.
 pub(crate) struct Gates {
@@ -34,6 +38,8 @@ struct Gate {
 #[derive(Default)]
 struct Queue {
     sleepers: usize,
+    /// Somebody looks on instead.
+    is_watched: bool,
     /// Somebody who sleeps here is to wake those below.
     errand: bool,
 }
@@ -56,6 +62,16 @@ impl Gates {
         let number = self.gates.local_index();
         let gate = self.gates.get(number);
         let mut queue = gate.queue.lock();
+        if queue.is_idle() {
+            queue.is_watched = true;
+            drop(queue);
+            let has_opened = patience::look_on(|| !must_wait());
+            queue = gate.queue.lock();
+            queue.is_watched = false;
+            if has_opened {
+                return true;
+            }
+        }
         queue.sleepers += 1;
         let goes_on = loop {
             if std::mem::take(&mut queue.errand) {
@@ -95,6 +111,12 @@ impl Gates {
     fn wake_below(&self, number: usize) {
         let first = (number + 1) * self.fan_out;
         (first..first + self.fan_out).for_each(|below| self.wake(below));
+    }
+}
+
+impl Queue {
+    fn is_idle(&self) -> bool {
+        self.sleepers == 0 && !self.is_watched
     }
 }
 

@@ -34,6 +34,7 @@ pub mod hash;
 pub mod map;
 pub mod meter;
 pub mod order;
+pub mod patience;
 pub mod published;
 pub mod set;
 pub mod sharded;

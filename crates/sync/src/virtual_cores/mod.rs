@@ -156,6 +156,12 @@ pub(crate) fn sleep(time: Duration, site: Site) {
     suspend();
 }
 
+/// Lets so many pauses of a processor pass, between two looks at something. They are no step: the looks are.
+pub(crate) fn pause(count: u32) {
+    with(|machine| machine.pass(machine.model.waiting.pause * u64::from(count)));
+    suspend();
+}
+
 /// The running core's time since the machine was switched on.
 pub(crate) fn now() -> Duration {
     let clock = with(|machine| machine.cores[machine.current].clock);
