@@ -322,6 +322,7 @@ fn names_that_cannot_be_are_refused() {
     assert!(set(b"user.", b"").is(Refusal::Invalid));
     assert!(set(b"nobody.x", b"").is(Refusal::NotSupported));
     assert!(set(b"system.data", b"").is(Refusal::NotSupported));
+    assert!(set(b"system.", b"").is(Refusal::NotSupported));
     assert!(set(&[&b"user."[..], &[b'x'; 251]].concat(), b"").is(Refusal::Range));
     assert!(set(b"user.x", &[0; 65537]).is(Refusal::TooBig));
     assert!(set(b"user.x", &[0; 65536]).is(Refusal::AttributesFull));

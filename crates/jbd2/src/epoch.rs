@@ -10,7 +10,7 @@
 //!
 //! The committer waits for one shard after another, and says for which. Whoever brings the count of a
 //! closed shard to zero looks whether it is that one, and only then wakes it: else all that stop while a
-//! transaction is closed would meet at one mutex. It looks on for a moment before it sleeps.
+//! transaction is closed would meet at one mutex. It spins for a moment before it sleeps.
 //!
 //! A handle that is in reads the running transaction without a lock: it cannot change while the
 //! handle counts.
@@ -21,7 +21,7 @@
 
 use pext4_ondisk::Tid;
 use pext4_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use pext4_sync::{CachePadded, Class, Condvar, Mutex, Sharded, patience, topology};
+use pext4_sync::{CachePadded, Class, Condvar, Mutex, Sharded, spin, topology};
 
 use crate::gates::Gates;
 
@@ -147,7 +147,7 @@ impl Epoch {
         }
         let has_handles = |word: &AtomicU64| word.load(Ordering::Acquire) & COUNT != 0;
         for (shard, word) in self.words.iter().enumerate() {
-            if patience::look_on(|| !has_handles(word)) {
+            if spin::until(|| !has_handles(word)) {
                 continue;
             }
             self.awaited.store(shard, Ordering::Relaxed);

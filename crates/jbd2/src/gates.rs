@@ -7,19 +7,19 @@
 //! where nobody sleeps, the waker goes on to those below itself. A few gates are all first ones: where
 //! threads are many and processors few, whoever has an errand may have to wait for a processor.
 //!
-//! The first who comes to a gate looks on for a moment before it sleeps, as a transaction is closed for
-//! less time than waking takes. The others sleep at once: where threads are many, the processors are
-//! for those who are waited for.
+//! The first who comes to a gate spins for a moment before it sleeps, as a transaction is closed for less
+//! time than waking takes. The others sleep at once: where threads are many, the processors are for those
+//! who are waited for.
 //!
 //! Invariant: when what sleepers wait for has changed and [`Gates::open`] was called after it, every
 //! gate is visited: by the caller, or by a sleeper, which runs its errand before it goes on or sleeps
 //! again. Errands of two openings may become one, as it is run after both changes.
 //!
 //! Locking: a gate's mutex (class `Journal`) protects its queue. Nobody holds two, and none is held
-//! while an errand is run or somebody looks on.
+//! while an errand is run or somebody spins.
 
 use pext4_sync::atomic::{AtomicBool, Ordering};
-use pext4_sync::{Class, Condvar, Mutex, Sharded, patience};
+use pext4_sync::{Class, Condvar, Mutex, Sharded, spin};
 
 /// The gates of one journal.
 pub(crate) struct Gates {
@@ -38,8 +38,8 @@ struct Gate {
 #[derive(Default)]
 struct Queue {
     sleepers: usize,
-    /// Somebody looks on instead.
-    is_watched: bool,
+    /// Somebody spins instead.
+    has_spinner: bool,
     /// Somebody who sleeps here is to wake those below.
     errand: bool,
 }
@@ -63,11 +63,11 @@ impl Gates {
         let gate = self.gates.get(number);
         let mut queue = gate.queue.lock();
         if queue.is_idle() {
-            queue.is_watched = true;
+            queue.has_spinner = true;
             drop(queue);
-            let has_opened = patience::look_on(|| !must_wait());
+            let has_opened = spin::until(|| !must_wait());
             queue = gate.queue.lock();
-            queue.is_watched = false;
+            queue.has_spinner = false;
             if has_opened {
                 return true;
             }
@@ -116,7 +116,7 @@ impl Gates {
 
 impl Queue {
     fn is_idle(&self) -> bool {
-        self.sleepers == 0 && !self.is_watched
+        self.sleepers == 0 && !self.has_spinner
     }
 }
 

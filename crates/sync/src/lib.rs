@@ -34,11 +34,11 @@ pub mod hash;
 pub mod map;
 pub mod meter;
 pub mod order;
-pub mod patience;
 pub mod published;
 pub mod set;
 pub mod sharded;
 pub mod slots;
+pub mod spin;
 #[allow(unsafe_code)]
 pub mod stack;
 pub mod thread;

@@ -8,7 +8,7 @@ use std::ops::{Deref, DerefMut};
 use crate::backend;
 use crate::held::{Held, Tag};
 use crate::order::Class;
-use crate::patience;
+use crate::spin;
 
 /// Protects a `T`; its [`Class`] says when it may be taken.
 pub struct Mutex<T> {
@@ -44,13 +44,13 @@ impl<T> Mutex<T> {
     }
 
     /// As [`Mutex::lock`], for one that is held for about a microsecond and that few want at a time: who finds it held
-    /// looks on for a while before it sleeps.
+    /// spins for longer before it sleeps.
     #[inline]
     #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
-    pub fn lock_patiently(&self) -> MutexGuard<'_, T> {
+    pub fn lock_spinning(&self) -> MutexGuard<'_, T> {
         let held = self.tag.take(None);
         let inner = self.inner.try_lock().unwrap_or_else(|| {
-            patience::look_on(|| !self.inner.is_locked());
+            spin::until(|| !self.inner.is_locked());
             self.inner.lock()
         });
         MutexGuard { inner, _held: held }

@@ -74,7 +74,7 @@ impl<'a> Leaf<'a> {
     pub fn lock(self) -> LeafGuard<'a> {
         LeafGuard {
             stripe: self.stripe,
-            _guard: self.stripe.lock.lock_patiently(),
+            _guard: self.stripe.lock.lock_spinning(),
         }
     }
 

@@ -41,10 +41,11 @@ pub fn is_visible(index: u8) -> bool {
     index != INDEX_SYSTEM && index != INDEX_RICHACL
 }
 
-/// Whether a full name is the prefix of names, with nothing behind it.
+/// Whether a full name is the prefix of names that callers see, with nothing behind it.
 #[must_use]
 pub fn is_bare_prefix(full: &[u8]) -> bool {
-    PREFIXES.iter().any(|(_, prefix)| *prefix == full)
+    let mut prefixes = PREFIXES.iter().filter(|(index, _)| is_visible(*index));
+    prefixes.any(|(_, prefix)| *prefix == full)
 }
 
 /// The full name from its number and the rest; `None` for numbers that stand for no prefix.

@@ -1,9 +1,9 @@
-//! Looking on for a moment before falling asleep.
+//! Spinning for a moment before falling asleep.
 //!
-//! To fall asleep and be woken takes a thread some 10 to 30 us, and its waker some 10. Where what it
-//! waits for comes sooner than that as a rule, it is better to look on. That must be the exception:
-//! who looks on keeps its core from others and the line it looks at from who is to write it. So one
-//! thread at a time does where few are, such as at a gate that is each core's own.
+//! To fall asleep and be woken takes a thread 10 to 30 us, and its waker some 10. Where what it waits
+//! for comes sooner than that as a rule, it is better to spin. That must be the exception: who spins
+//! keeps its core from others, and the line it looks at from who is to write it. So it is for places
+//! where few wait at a time, such as a gate of each core's own.
 
 #[cfg(not(loom))]
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::time;
 
 /// About what falling asleep and being woken takes.
 #[cfg(not(loom))]
-const PATIENCE: Duration = Duration::from_micros(30);
+const LONGEST: Duration = Duration::from_micros(30);
 /// Between two looks; a pause takes a processor 10 to 50 ns.
 #[cfg(not(loom))]
 const PAUSES: u32 = 16;
@@ -21,22 +21,23 @@ const PAUSES: u32 = 16;
 /// Looks whether something `has_come`, for as long as it takes to fall asleep and be woken; false if
 /// it has not by then. In a model it looks once.
 #[cfg(not(loom))]
-pub fn look_on(has_come: impl Fn() -> bool) -> bool {
-    let end = time::now() + PATIENCE;
-    loop {
+pub fn until(has_come: impl Fn() -> bool) -> bool {
+    if has_come() {
+        return true;
+    }
+    let end = time::now() + LONGEST;
+    while time::now() < end {
+        pause();
         if has_come() {
             return true;
         }
-        if time::now() >= end {
-            return false;
-        }
-        pause();
     }
+    false
 }
 
 /// Looks whether something `has_come`.
 #[cfg(loom)]
-pub fn look_on(has_come: impl Fn() -> bool) -> bool {
+pub fn until(has_come: impl Fn() -> bool) -> bool {
     has_come()
 }
 
@@ -51,18 +52,18 @@ fn pause() {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::look_on;
+    use super::until;
     use crate::atomic::{AtomicBool, Ordering};
     use crate::thread;
 
     #[test]
     fn what_comes_is_seen_and_what_does_not_is_not_waited_for() {
-        assert!(look_on(|| true));
-        assert!(!look_on(|| false));
+        assert!(until(|| true));
+        assert!(!until(|| false));
         let has_come = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| has_come.store(true, Ordering::Release));
-            while !look_on(|| has_come.load(Ordering::Acquire)) {}
+            while !until(|| has_come.load(Ordering::Acquire)) {}
         });
     }
 }
