@@ -160,6 +160,22 @@ fn files_are_examined_where_they_lie() {
 }
 
 #[test]
+fn a_file_grows_by_as_many_steps_as_were_asked_for() {
+    for (steps, blocks) in [("40", 40), ("900", 256)] {
+        let size = ["--file-size", "1M", "--scaling", "full", "--steps", steps];
+        let mut command = pext4(["lab", "run", "falloc-append", "--tasks", "2", "--repeat", "1"]);
+        let told = json(command.args(size));
+        let found = &told["series"][0]["points"][0]["fragmentation"];
+        let [files, extents, average] = ["files", "extents", "average_extent"]
+            .map(|name| found[name].as_u64().expect("a number"));
+        let bytes = extents * average;
+        // An average is rounded down.
+        let expected = files * blocks * 4096;
+        assert!((expected - extents..=expected).contains(&bytes), "{found}");
+    }
+}
+
+#[test]
 fn an_image_is_used_and_comes_back_as_it_was() {
     let folder = TempDir::new().unwrap();
     let image = folder.path().join("image");

@@ -38,7 +38,7 @@ pub struct Experiment {
     /// What is counted; if absent, [`LEAST_WINDOW`] and more where many tasks share a processor,
     /// so that each has its turns in it.
     pub counted: Option<Duration>,
-    /// Instead: so many steps of every task.
+    /// Instead: so many steps of every task, or all it has if that is done once.
     pub steps: Option<u64>,
     /// Measurements of each point.
     pub repeat: u32,

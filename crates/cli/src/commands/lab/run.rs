@@ -72,7 +72,8 @@ pub struct Arguments {
     /// Measurements of each point
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// Count so many steps of every task instead of time; one round of what goes in rounds
+    /// Count so many steps of every task instead of time; one round of what goes in rounds, and no more
+    /// than there are of what is done once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
     /// What draws repeat for
