@@ -4,7 +4,7 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -390,6 +390,59 @@ fn file_systems_are_compared_and_unmounted() {
         eprintln!("SKIPPED: the kernel's side: {}", told["notes"]);
     }
     assert!(lab_mounts() <= before, "a mount was left");
+}
+
+/// Where a run of this process has a mount, once its directory is in it.
+fn mount_of(process: u32) -> Option<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("it is there");
+    let mut directories = table
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .filter(|directory| directory.contains("/pext4-lab-"))
+        .map(PathBuf::from);
+    directories.find(|directory| directory.join(format!("pext4-lab-{process}")).is_dir())
+}
+
+/// Whether a process has this word in its arguments.
+fn has_process_with(word: &str) -> bool {
+    let all = fs::read_dir("/proc").expect("it is there");
+    all.flatten()
+        .filter_map(|entry| fs::read(entry.path().join("cmdline")).ok())
+        .any(|line| String::from_utf8_lossy(&line).contains(word))
+}
+
+#[test]
+fn an_interruption_ends_mounts_and_their_servers() {
+    if !is_root() || !has("umount") || !Path::new("/dev/fuse").exists() {
+        eprintln!("SKIPPED: a mount that is interrupted");
+        return;
+    }
+    let words = ["--compare", "pext4", "--size", "600M", "--seconds", "600"];
+    let mut child = pext4(["lab", "run", "mdtest", "--tasks", "2"])
+        .args(words)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mount = loop {
+        if let Some(mount) = mount_of(child.id()) {
+            break mount;
+        }
+        if child.try_wait().expect("our child").is_some() {
+            eprintln!("SKIPPED: a mount that is interrupted: FUSE is not permitted");
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("our child");
+    let output = child.wait_with_output().expect("our child");
+    assert_eq!(output.status.code(), Some(1));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("interrupted"), "{told}");
+    let folder = mount.parent().expect("it is in a folder of the run");
+    assert!(!folder.exists(), "{}", folder.display());
+    assert!(!has_process_with(&folder.to_string_lossy()), "a server was left");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use pext4_fs::MountOptions;
 use pext4_fs::options::{SWITCHES, Scaling};
 
 use crate::experiment::Entrant;
+use crate::run::Interrupt;
 use crate::sides::{
     ApartSide, ControlSide, ImagePlan, Kind, LibrarySide, MountedSide, PathSide, Side, Storage,
 };
@@ -157,6 +158,8 @@ pub struct Request {
     pub checked: bool,
     /// What tasks on a path are started from, with `lab worker`.
     pub program: PathBuf,
+    /// Ends the waiting for servers.
+    pub interrupt: Interrupt,
 }
 
 /// The sides, and what to say about those that could not be.
@@ -348,21 +351,28 @@ impl Request {
     }
 
     fn mounted(&self, kind: Kind, field: &mut Field) -> Result<()> {
-        let plan = self.image_plan()?;
-        let (program, commit) = (self.program.clone(), self.commit);
         if kind != Kind::Pext4 {
-            match MountedSide::new(kind, program, plan, commit, None) {
-                Ok(side) => field.entrants.push(self.checked(kind, side, None)),
-                Err(error) => field.notes.push(format!("{kind}: left out: {error:#}")),
-            }
-            return Ok(());
+            return self.mounted_with(kind, None, field);
         }
-        for setting in &self.settings {
-            let words = (setting.name.clone(), setting.name.clone());
-            let (program, plan) = (program.clone(), plan.clone());
-            match MountedSide::new(kind, program, plan, commit, Some(words)) {
-                Ok(side) => field.entrants.push(self.checked(kind, side, Some(setting))),
-                Err(error) => field.notes.push(format!("{kind}: left out: {error:#}")),
+        let mut settings = self.settings.iter();
+        settings.try_for_each(|setting| self.mounted_with(kind, Some(setting), field))
+    }
+
+    fn mounted_with(
+        &self,
+        kind: Kind,
+        setting: Option<&Setting>,
+        field: &mut Field,
+    ) -> Result<()> {
+        let (program, plan) = (self.program.clone(), self.image_plan()?);
+        let words = setting.map(|setting| (setting.name.clone(), setting.name.clone()));
+        let interrupt = self.interrupt.clone();
+        match MountedSide::new(kind, program, plan, self.commit, words, interrupt) {
+            Ok(side) => field.entrants.push(self.checked(kind, side, setting)),
+            Err(error) => {
+                // That somebody wants to stop is no reason to go on without this one.
+                self.interrupt.check()?;
+                field.notes.push(format!("{kind}: left out: {error:#}"));
             }
         }
         Ok(())

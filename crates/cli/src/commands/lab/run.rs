@@ -264,6 +264,7 @@ fn run_one(
         control: arguments.control,
         checked: !arguments.no_check,
         program: program(),
+        interrupt: interrupt.clone(),
     };
     let mut field = request.field()?;
     for note in &field.notes {
