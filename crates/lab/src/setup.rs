@@ -85,6 +85,14 @@ pub struct Setting {
     pub scaling: Scaling,
 }
 
+impl Setting {
+    /// What it means, for `-o scaling=` of a mount. A name may not say what it changes, as in an ablation.
+    #[must_use]
+    pub fn words(&self) -> String {
+        self.scaling.to_string().replace(',', ":")
+    }
+}
+
 /// Reads a list of settings: `base,seeds,full` are three, `full,-try-lock` is one. A word that
 /// names a setting begins one, any other changes the one before it.
 ///
@@ -365,7 +373,7 @@ impl Request {
         field: &mut Field,
     ) -> Result<()> {
         let (program, plan) = (self.program.clone(), self.image_plan()?);
-        let words = setting.map(|setting| (setting.name.clone(), setting.name.clone()));
+        let words = setting.map(|setting| (setting.name.clone(), setting.words()));
         let interrupt = self.interrupt.clone();
         match MountedSide::new(kind, program, plan, self.commit, words, interrupt) {
             Ok(side) => field.entrants.push(self.checked(kind, side, setting)),
@@ -439,6 +447,18 @@ mod tests {
         assert!(all.len() > 8);
         for setting in &all[1..] {
             assert_ne!(setting.scaling, Scaling::FULL, "{}", setting.name);
+        }
+    }
+
+    #[test]
+    fn a_mount_runs_with_what_the_library_runs_with() {
+        let mut all = ablation().unwrap();
+        all.extend(settings("base,seeds,full,base,+try-lock").unwrap());
+        for setting in all {
+            let words = setting.words();
+            assert!(words.starts_with(|first: char| first.is_alphabetic()), "{words}");
+            assert_eq!(Scaling::parse(&words).unwrap(), setting.scaling, "{words}");
+            assert!(!words.contains(','), "-o divides there: {words}");
         }
     }
 }
