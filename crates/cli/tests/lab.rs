@@ -222,6 +222,24 @@ fn what_is_about_images_makes_no_sense_on_a_path() {
 }
 
 #[test]
+fn what_only_pext4_has_is_asked_of_nobody_else() {
+    for words in [&["--cache-size", "64M"][..]] {
+        for compared in ["kernel", "kernel,fuse2fs"] {
+            let mut command = lab(&["fallocate2", "--compare", compared]);
+            let told = fail(command.args(words), 2);
+            assert!(told.contains(words[0]) && told.contains("library"), "{told}");
+        }
+    }
+    // Whether the kernel may mount here or not.
+    let words = ["fallocate2", "--compare", "kernel,library", "--size", "600M"];
+    let told = json(lab(&words).args(["--cache-size", "64M"]));
+    let notes = told["notes"].to_string();
+    assert!(notes.contains("--cache-size is not for kernel"), "{notes}");
+    let told = json(&mut lab(&words));
+    assert!(!told["notes"].to_string().contains("--cache-size"), "{told}");
+}
+
+#[test]
 fn what_is_examined_on_an_image_leaves_it_and_counts_nothing_else() {
     let folder = TempDir::new().unwrap();
     let image = folder.path().join("image");

@@ -13,7 +13,7 @@ use pext4_fs::options::{SWITCHES, Scaling};
 use crate::experiment::Entrant;
 use crate::run::Interrupt;
 use crate::sides::{
-    ApartSide, ControlSide, ImagePlan, Kind, LibrarySide, MountedSide, PathSide, Side, Storage,
+    ApartSide, ControlSide, ImagePlan, Kind, LibrarySide, MountedSide, Ours, PathSide, Side, Storage,
 };
 use crate::workloads::{Plan, Workload};
 
@@ -73,6 +73,22 @@ impl Competitor {
             )
         })?;
         Ok(Self::Mounted(*kind))
+    }
+
+    /// By what it is called.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mounted(kind) => kind.name(),
+            Self::Library => "library",
+            Self::Apart => "apart",
+        }
+    }
+
+    /// Whether it is pext4, which has settings and a cache that can be chosen.
+    #[must_use]
+    pub fn is_ours(self) -> bool {
+        !matches!(self, Self::Mounted(Kind::Kernel | Kind::Fuse2fs))
     }
 }
 
@@ -158,7 +174,7 @@ pub struct Request {
     pub storage: Storage,
     /// Longest time between commits.
     pub commit: Duration,
-    /// Bytes of metadata that the library keeps in memory.
+    /// Bytes of metadata that the library and `pext4 mount` keep in memory.
     pub cache: u64,
     /// Whether a control stands beside.
     pub control: bool,
@@ -373,9 +389,13 @@ impl Request {
         field: &mut Field,
     ) -> Result<()> {
         let (program, plan) = (self.program.clone(), self.image_plan()?);
-        let words = setting.map(|setting| (setting.name.clone(), setting.words()));
+        let ours = setting.map(|setting| Ours {
+            name: setting.name.clone(),
+            scaling: setting.words(),
+            cache: self.cache,
+        });
         let interrupt = self.interrupt.clone();
-        match MountedSide::new(kind, program, plan, self.commit, words, interrupt) {
+        match MountedSide::new(kind, program, plan, self.commit, ours, interrupt) {
             Ok(side) => field.entrants.push(self.checked(kind, side, setting)),
             Err(error) => {
                 // That somebody wants to stop is no reason to go on without this one.

@@ -52,6 +52,17 @@ impl fmt::Display for Kind {
     }
 }
 
+/// What only `pext4 mount` can be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ours {
+    /// By what the setting is called in tables.
+    pub name: String,
+    /// Words for `-o scaling=`.
+    pub scaling: String,
+    /// Bytes of metadata that it keeps in memory.
+    pub cache: u64,
+}
+
 /// A mounted image of ours.
 pub struct MountedSide {
     label: String,
@@ -59,8 +70,8 @@ pub struct MountedSide {
     program: PathBuf,
     plan: ImagePlan,
     commit: Duration,
-    /// Words for `pext4 mount -o`.
-    scaling: Option<String>,
+    /// Of a mount by pext4.
+    ours: Option<Ours>,
     folder: TempDir,
     /// Seen from inside; goes before the mount.
     home: Option<Home>,
@@ -79,14 +90,14 @@ impl MountedSide {
         program: PathBuf,
         plan: ImagePlan,
         commit: Duration,
-        scaling: Option<(String, String)>,
+        ours: Option<Ours>,
         interrupt: Interrupt,
     ) -> Result<Self> {
         let folder = scratch()?;
         std::fs::create_dir(folder.path().join("mount"))?;
-        let (label, scaling) = match scaling {
-            Some((name, words)) => (format!("{kind} {name}"), Some(words)),
-            None => (kind.name().to_owned(), None),
+        let label = match &ours {
+            Some(ours) => format!("{kind} {}", ours.name),
+            None => kind.name().to_owned(),
         };
         let mut side = Self {
             label,
@@ -94,7 +105,7 @@ impl MountedSide {
             program,
             plan,
             commit,
-            scaling,
+            ours,
             folder,
             home: None,
             mount: None,
@@ -148,8 +159,9 @@ impl MountedSide {
             Kind::Pext4 => {
                 let mut command = Command::new(&self.program);
                 command.args(["mount", "-f", "-o", &format!("commit={commit}")]);
-                if let Some(words) = &self.scaling {
-                    command.args(["-o", &format!("scaling={}", words.replace(',', ":"))]);
+                if let Some(ours) = &self.ours {
+                    command.args(["-o", &format!("scaling={}", ours.scaling)]);
+                    command.args(["--cache-size", &ours.cache.to_string()]);
                 }
                 command
             }

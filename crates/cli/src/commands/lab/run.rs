@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use pext4_fs::MountOptions;
 use pext4_fuse::ending_signals;
 use pext4_lab::experiment::Experiment;
 use pext4_lab::instructions::Instructions;
@@ -112,9 +113,9 @@ pub struct Arguments {
     /// Longest time between commits
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     commit: u64,
-    /// Memory for metadata, in process
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "256M")]
-    cache_size: u64,
+    /// Memory for metadata of pext4, in process and mounted; 256M if absent
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    cache_size: Option<u64>,
     /// What locks cost, by class; only in a build with `--features meter`, and in process
     #[arg(long, conflicts_with = "path")]
     meter: bool,
@@ -206,7 +207,32 @@ fn check(arguments: &Arguments) -> Result<()> {
     if arguments.seconds.is_some_and(|seconds| seconds <= 0.0) {
         return Err(misuse(anyhow::anyhow!("--seconds: more than 0 are needed")));
     }
+    let compared = competitors(arguments)?;
+    if !compared.is_empty() && !compared.iter().any(|one| one.is_ours()) && arguments.cache_size.is_some() {
+        return Err(misuse(anyhow::anyhow!(
+            "--cache-size: only pext4 has such a cache; compare pext4, library or apart as well"
+        )));
+    }
     Ok(())
+}
+
+fn competitors(arguments: &Arguments) -> Result<Vec<Competitor>> {
+    let names = arguments.compare.iter();
+    let all: Result<Vec<Competitor>> = names.map(|name| Competitor::parse(name)).collect();
+    all.map_err(misuse)
+}
+
+fn cache_size(arguments: &Arguments) -> u64 {
+    let usual = MountOptions::default().cache_size;
+    arguments.cache_size.unwrap_or(usual)
+}
+
+/// What to say where a cache was chosen and not all that are compared have it.
+fn without_our_cache(arguments: &Arguments, compared: &[Competitor]) -> Option<String> {
+    arguments.cache_size?;
+    let others = compared.iter().filter(|one| !one.is_ours());
+    let names: Vec<&str> = others.map(|one| one.name()).collect();
+    (!names.is_empty()).then(|| format!("--cache-size is not for {}: theirs is their own", names.join(", ")))
 }
 
 /// Without a word on it, the library shows how it was and how it is.
@@ -242,17 +268,12 @@ fn run_one(
     workload: &'static dyn Workload,
     interrupt: &Interrupt,
 ) -> Result<Results> {
-    let competitors: Result<Vec<Competitor>> = arguments
-        .compare
-        .iter()
-        .map(|name| Competitor::parse(name))
-        .collect();
     let request = Request {
         workload,
         plan: plan(arguments),
         device: DeviceKind::parse(&arguments.device),
         path: arguments.path.clone(),
-        compare: competitors.map_err(misuse)?,
+        compare: competitors(arguments)?,
         settings: chosen(arguments)?,
         storage: Storage {
             size: arguments.size,
@@ -260,13 +281,14 @@ fn run_one(
             journal: arguments.journal,
         },
         commit: Duration::from_secs(arguments.commit),
-        cache: arguments.cache_size,
+        cache: cache_size(arguments),
         control: arguments.control,
         checked: !arguments.no_check,
         program: program(),
         interrupt: interrupt.clone(),
     };
     let mut field = request.field()?;
+    field.notes.extend(without_our_cache(arguments, &request.compare));
     for note in &field.notes {
         aside(format_args!("pext4: {note}"));
     }
