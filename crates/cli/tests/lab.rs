@@ -223,7 +223,11 @@ fn what_is_about_images_makes_no_sense_on_a_path() {
 
 #[test]
 fn what_only_pext4_has_is_asked_of_nobody_else() {
-    for words in [&["--cache-size", "64M"][..]] {
+    for words in [
+        &["--cache-size", "64M"][..],
+        &["--scaling", "base,full"],
+        &["--ablate"],
+    ] {
         for compared in ["kernel", "kernel,fuse2fs"] {
             let mut command = lab(&["fallocate2", "--compare", compared]);
             let told = fail(command.args(words), 2);

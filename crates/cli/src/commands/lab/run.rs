@@ -207,13 +207,26 @@ fn check(arguments: &Arguments) -> Result<()> {
     if arguments.seconds.is_some_and(|seconds| seconds <= 0.0) {
         return Err(misuse(anyhow::anyhow!("--seconds: more than 0 are needed")));
     }
+    check_what_is_compared(arguments)
+}
+
+/// Refuses what is only pext4's where no pext4 runs.
+fn check_what_is_compared(arguments: &Arguments) -> Result<()> {
     let compared = competitors(arguments)?;
-    if !compared.is_empty() && !compared.iter().any(|one| one.is_ours()) && arguments.cache_size.is_some() {
-        return Err(misuse(anyhow::anyhow!(
-            "--cache-size: only pext4 has such a cache; compare pext4, library or apart as well"
-        )));
+    if compared.is_empty() || compared.iter().any(|one| one.is_ours()) {
+        return Ok(());
     }
-    Ok(())
+    let of_ours = [
+        ("--scaling", arguments.scaling.is_some()),
+        ("--ablate", arguments.ablate),
+        ("--cache-size", arguments.cache_size.is_some()),
+    ];
+    match of_ours.into_iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => Err(misuse(anyhow::anyhow!(
+            "{option}: only pext4 has that; compare pext4, library or apart as well"
+        ))),
+        None => Ok(()),
+    }
 }
 
 fn competitors(arguments: &Arguments) -> Result<Vec<Competitor>> {
