@@ -163,7 +163,15 @@ fn files_are_examined_where_they_lie() {
 fn a_file_grows_by_as_many_steps_as_were_asked_for() {
     for (steps, blocks) in [("40", 40), ("900", 256)] {
         let size = ["--file-size", "1M", "--scaling", "full", "--steps", steps];
-        let mut command = pext4(["lab", "run", "falloc-append", "--tasks", "2", "--repeat", "1"]);
+        let mut command = pext4([
+            "lab",
+            "run",
+            "falloc-append",
+            "--tasks",
+            "2",
+            "--repeat",
+            "1",
+        ]);
         let told = json(command.args(size));
         let found = &told["series"][0]["points"][0]["fragmentation"];
         let [files, extents, average] = ["files", "extents", "average_extent"]
@@ -231,16 +239,28 @@ fn what_only_pext4_has_is_asked_of_nobody_else() {
         for compared in ["kernel", "kernel,fuse2fs"] {
             let mut command = lab(&["fallocate2", "--compare", compared]);
             let told = fail(command.args(words), 2);
-            assert!(told.contains(words[0]) && told.contains("library"), "{told}");
+            assert!(
+                told.contains(words[0]) && told.contains("library"),
+                "{told}"
+            );
         }
     }
     // Whether the kernel may mount here or not.
-    let words = ["fallocate2", "--compare", "kernel,library", "--size", "600M"];
+    let words = [
+        "fallocate2",
+        "--compare",
+        "kernel,library",
+        "--size",
+        "600M",
+    ];
     let told = json(lab(&words).args(["--cache-size", "64M"]));
     let notes = told["notes"].to_string();
     assert!(notes.contains("--cache-size is not for kernel"), "{notes}");
     let told = json(&mut lab(&words));
-    assert!(!told["notes"].to_string().contains("--cache-size"), "{told}");
+    assert!(
+        !told["notes"].to_string().contains("--cache-size"),
+        "{told}"
+    );
 }
 
 #[test]
@@ -266,6 +286,34 @@ fn what_is_examined_on_an_image_leaves_it_and_counts_nothing_else() {
         !listed.contains("\"lab\"") && listed.contains("\"other\""),
         "{listed}"
     );
+}
+
+/// What a run says of a setting.
+fn setting<'a>(told: &'a Value, name: &str) -> Option<&'a str> {
+    let all = told["settings"].as_array().expect("a list");
+    let found = all.iter().find(|pair| pair[0] == name)?;
+    found[1].as_str()
+}
+
+#[test]
+fn a_run_says_what_images_and_caches_were_like() {
+    let folder = TempDir::new().unwrap();
+    let own = ["--scaling", "full"];
+    let told = json(lab(&["xattr-share"]).args(own));
+    assert_eq!(setting(&told, "inode size"), Some("128"));
+    assert_eq!(setting(&told, "cache size"), Some("256 MiB"));
+    let chosen = ["--inode-size", "512", "--cache-size", "64M"];
+    let told = json(lab(&["fallocate2"]).args(own).args(chosen));
+    assert_eq!(setting(&told, "inode size"), Some("512"));
+    assert_eq!(setting(&told, "cache size"), Some("64 MiB"));
+    // An image that is there has the inodes that it has.
+    let image = folder.path().join("image");
+    succeed(pext4(["mkfs", "-q", "--size", "200M"]).arg(&image));
+    let told = json(lab(&["DWOM"]).args(own).arg("--device").arg(&image));
+    assert_eq!(setting(&told, "inode size"), None);
+    let told = json(lab(&["DWOM", "--path"]).arg(folder.path()));
+    assert_eq!(setting(&told, "inode size"), None);
+    assert_eq!(setting(&told, "cache size"), None);
 }
 
 #[test]
@@ -464,7 +512,10 @@ fn an_interruption_ends_mounts_and_their_servers() {
     assert!(told.contains("interrupted"), "{told}");
     let folder = mount.parent().expect("it is in a folder of the run");
     assert!(!folder.exists(), "{}", folder.display());
-    assert!(!has_process_with(&folder.to_string_lossy()), "a server was left");
+    assert!(
+        !has_process_with(&folder.to_string_lossy()),
+        "a server was left"
+    );
 }
 
 #[test]

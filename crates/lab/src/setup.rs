@@ -13,7 +13,8 @@ use pext4_fs::options::{SWITCHES, Scaling};
 use crate::experiment::Entrant;
 use crate::run::Interrupt;
 use crate::sides::{
-    ApartSide, ControlSide, ImagePlan, Kind, LibrarySide, MountedSide, Ours, PathSide, Side, Storage,
+    ApartSide, ControlSide, ImagePlan, Kind, LibrarySide, MountedSide, Ours, PathSide, Side,
+    Storage,
 };
 use crate::workloads::{Plan, Workload};
 
@@ -244,13 +245,37 @@ impl Request {
         Ok(field)
     }
 
-    /// What to say where the workload is about blocks of attributes and inodes may have room for them.
-    fn doubt_about_inodes(&self) -> Option<String> {
-        let is_ours = match (&self.path, &self.device) {
+    /// Whether the run makes its images, and does not find one.
+    fn makes_images(&self) -> bool {
+        match (&self.path, &self.device) {
             (Some(_), _) => false,
             (None, DeviceKind::Image(path)) => !path.exists(),
             (None, _) => true,
-        };
+        }
+    }
+
+    /// Bytes in an inode of the images that the run makes, if it makes some; asked for before it does.
+    ///
+    /// # Errors
+    /// They cannot be like that.
+    pub fn inode_size(&self) -> Result<Option<u16>> {
+        if !self.makes_images() {
+            return Ok(None);
+        }
+        Ok(Some(self.image_plan()?.inode_size))
+    }
+
+    /// Bytes of metadata that pext4 keeps in memory, if it runs here.
+    #[must_use]
+    pub fn cache_of_ours(&self) -> Option<u64> {
+        let runs = self.path.is_none()
+            && (self.compare.is_empty() || self.compare.iter().any(|one| one.is_ours()));
+        runs.then_some(self.cache)
+    }
+
+    /// What to say where the workload is about blocks of attributes and inodes may have room for them.
+    fn doubt_about_inodes(&self) -> Option<String> {
+        let is_ours = self.makes_images();
         let is_small = self.storage.inode_size.is_none_or(|size| size <= 128);
         let matters = self.workload.needs(&self.plan).small_inodes;
         (matters && !(is_ours && is_small)).then(|| {
@@ -382,12 +407,7 @@ impl Request {
         settings.try_for_each(|setting| self.mounted_with(kind, Some(setting), field))
     }
 
-    fn mounted_with(
-        &self,
-        kind: Kind,
-        setting: Option<&Setting>,
-        field: &mut Field,
-    ) -> Result<()> {
+    fn mounted_with(&self, kind: Kind, setting: Option<&Setting>, field: &mut Field) -> Result<()> {
         let (program, plan) = (self.program.clone(), self.image_plan()?);
         let ours = setting.map(|setting| Ours {
             name: setting.name.clone(),
@@ -476,7 +496,10 @@ mod tests {
         all.extend(settings("base,seeds,full,base,+try-lock").unwrap());
         for setting in all {
             let words = setting.words();
-            assert!(words.starts_with(|first: char| first.is_alphabetic()), "{words}");
+            assert!(
+                words.starts_with(|first: char| first.is_alphabetic()),
+                "{words}"
+            );
             assert_eq!(Scaling::parse(&words).unwrap(), setting.scaling, "{words}");
             assert!(!words.contains(','), "-o divides there: {words}");
         }

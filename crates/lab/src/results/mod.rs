@@ -337,7 +337,26 @@ pub(crate) mod samples {
 
 #[cfg(test)]
 mod tests {
-    use super::{Fragmentation, Part, PartCount, Tallies, median};
+    use super::{Fragmentation, Part, PartCount, Path, Results, Tallies, median};
+
+    /// Those of before a setting was told of do not name it.
+    #[test]
+    fn results_that_are_kept_are_read() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");
+        let mut read = 0;
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path
+                .extension()
+                .is_some_and(|extension| extension == "json")
+            {
+                let results = Results::load(&path).unwrap();
+                assert!(!results.settings.is_empty(), "{}", path.display());
+                read += 1;
+            }
+        }
+        assert!(read > 0, "there are none");
+    }
 
     #[test]
     fn medians() {

@@ -245,7 +245,12 @@ fn without_our_cache(arguments: &Arguments, compared: &[Competitor]) -> Option<S
     arguments.cache_size?;
     let others = compared.iter().filter(|one| !one.is_ours());
     let names: Vec<&str> = others.map(|one| one.name()).collect();
-    (!names.is_empty()).then(|| format!("--cache-size is not for {}: theirs is their own", names.join(", ")))
+    (!names.is_empty()).then(|| {
+        format!(
+            "--cache-size is not for {}: theirs is their own",
+            names.join(", ")
+        )
+    })
 }
 
 /// Without a word on it, the library shows how it was and how it is.
@@ -300,8 +305,11 @@ fn run_one(
         program: program(),
         interrupt: interrupt.clone(),
     };
+    let settings = said(arguments, &request)?;
     let mut field = request.field()?;
-    field.notes.extend(without_our_cache(arguments, &request.compare));
+    field
+        .notes
+        .extend(without_our_cache(arguments, &request.compare));
     for note in &field.notes {
         aside(format_args!("pext4: {note}"));
     }
@@ -316,7 +324,7 @@ fn run_one(
         repeat: arguments.repeat,
         pinned: arguments.pin,
         interrupt: interrupt.clone(),
-        settings: said(arguments),
+        settings,
     };
     let bar = Bar::new();
     let mut results = experiment
@@ -333,8 +341,8 @@ fn run_one(
     Ok(results)
 }
 
-/// The settings that a reader needs to repeat the run.
-fn said(arguments: &Arguments) -> Vec<(String, String)> {
+/// The settings that a reader needs to repeat the run; of images before they are made.
+fn said(arguments: &Arguments, request: &Request) -> Result<Vec<(String, String)>> {
     let mut said = Vec::new();
     let mut say = |name: &str, value: String| said.push((name.to_owned(), value));
     match (&arguments.path, arguments.compare.is_empty()) {
@@ -374,13 +382,19 @@ fn said(arguments: &Arguments) -> Vec<(String, String)> {
     if let Some(journal) = arguments.journal {
         say("journal", size::show(journal));
     }
+    if let Some(size) = request.inode_size()? {
+        say("inode size", size.to_string());
+    }
+    if let Some(cache) = request.cache_of_ours() {
+        say("cache size", size::show(cache));
+    }
     if arguments.meter {
         say("meter", "on".to_owned());
     }
     if arguments.pin {
         say("pinned", "yes".to_owned());
     }
-    said
+    Ok(said)
 }
 
 fn keep(arguments: &Arguments, results: &Results) -> Result<()> {
