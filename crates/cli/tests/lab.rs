@@ -4,7 +4,7 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -160,6 +160,30 @@ fn files_are_examined_where_they_lie() {
 }
 
 #[test]
+fn a_file_grows_by_as_many_steps_as_were_asked_for() {
+    for (steps, blocks) in [("40", 40), ("900", 256)] {
+        let size = ["--file-size", "1M", "--scaling", "full", "--steps", steps];
+        let mut command = pext4([
+            "lab",
+            "run",
+            "falloc-append",
+            "--tasks",
+            "2",
+            "--repeat",
+            "1",
+        ]);
+        let told = json(command.args(size));
+        let found = &told["series"][0]["points"][0]["fragmentation"];
+        let [files, extents, average] = ["files", "extents", "average_extent"]
+            .map(|name| found[name].as_u64().expect("a number"));
+        let bytes = extents * average;
+        // An average is rounded down.
+        let expected = files * blocks * 4096;
+        assert!((expected - extents..=expected).contains(&bytes), "{found}");
+    }
+}
+
+#[test]
 fn an_image_is_used_and_comes_back_as_it_was() {
     let folder = TempDir::new().unwrap();
     let image = folder.path().join("image");
@@ -206,6 +230,40 @@ fn what_is_about_images_makes_no_sense_on_a_path() {
 }
 
 #[test]
+fn what_only_pext4_has_is_asked_of_nobody_else() {
+    for words in [
+        &["--cache-size", "64M"][..],
+        &["--scaling", "base,full"],
+        &["--ablate"],
+    ] {
+        for compared in ["kernel", "kernel,fuse2fs"] {
+            let mut command = lab(&["fallocate2", "--compare", compared]);
+            let told = fail(command.args(words), 2);
+            assert!(
+                told.contains(words[0]) && told.contains("library"),
+                "{told}"
+            );
+        }
+    }
+    // Whether the kernel may mount here or not.
+    let words = [
+        "fallocate2",
+        "--compare",
+        "kernel,library",
+        "--size",
+        "600M",
+    ];
+    let told = json(lab(&words).args(["--cache-size", "64M"]));
+    let notes = told["notes"].to_string();
+    assert!(notes.contains("--cache-size is not for kernel"), "{notes}");
+    let told = json(&mut lab(&words));
+    assert!(
+        !told["notes"].to_string().contains("--cache-size"),
+        "{told}"
+    );
+}
+
+#[test]
 fn what_is_examined_on_an_image_leaves_it_and_counts_nothing_else() {
     let folder = TempDir::new().unwrap();
     let image = folder.path().join("image");
@@ -228,6 +286,34 @@ fn what_is_examined_on_an_image_leaves_it_and_counts_nothing_else() {
         !listed.contains("\"lab\"") && listed.contains("\"other\""),
         "{listed}"
     );
+}
+
+/// What a run says of a setting.
+fn setting<'a>(told: &'a Value, name: &str) -> Option<&'a str> {
+    let all = told["settings"].as_array().expect("a list");
+    let found = all.iter().find(|pair| pair[0] == name)?;
+    found[1].as_str()
+}
+
+#[test]
+fn a_run_says_what_images_and_caches_were_like() {
+    let folder = TempDir::new().unwrap();
+    let own = ["--scaling", "full"];
+    let told = json(lab(&["xattr-share"]).args(own));
+    assert_eq!(setting(&told, "inode size"), Some("128"));
+    assert_eq!(setting(&told, "cache size"), Some("256 MiB"));
+    let chosen = ["--inode-size", "512", "--cache-size", "64M"];
+    let told = json(lab(&["fallocate2"]).args(own).args(chosen));
+    assert_eq!(setting(&told, "inode size"), Some("512"));
+    assert_eq!(setting(&told, "cache size"), Some("64 MiB"));
+    // An image that is there has the inodes that it has.
+    let image = folder.path().join("image");
+    succeed(pext4(["mkfs", "-q", "--size", "200M"]).arg(&image));
+    let told = json(lab(&["DWOM"]).args(own).arg("--device").arg(&image));
+    assert_eq!(setting(&told, "inode size"), None);
+    let told = json(lab(&["DWOM", "--path"]).arg(folder.path()));
+    assert_eq!(setting(&told, "inode size"), None);
+    assert_eq!(setting(&told, "cache size"), None);
 }
 
 #[test]
@@ -374,6 +460,62 @@ fn file_systems_are_compared_and_unmounted() {
         eprintln!("SKIPPED: the kernel's side: {}", told["notes"]);
     }
     assert!(lab_mounts() <= before, "a mount was left");
+}
+
+/// Where a run of this process has a mount, once its directory is in it.
+fn mount_of(process: u32) -> Option<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("it is there");
+    let mut directories = table
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .filter(|directory| directory.contains("/pext4-lab-"))
+        .map(PathBuf::from);
+    directories.find(|directory| directory.join(format!("pext4-lab-{process}")).is_dir())
+}
+
+/// Whether a process has this word in its arguments.
+fn has_process_with(word: &str) -> bool {
+    let all = fs::read_dir("/proc").expect("it is there");
+    all.flatten()
+        .filter_map(|entry| fs::read(entry.path().join("cmdline")).ok())
+        .any(|line| String::from_utf8_lossy(&line).contains(word))
+}
+
+#[test]
+fn an_interruption_ends_mounts_and_their_servers() {
+    if !is_root() || !has("umount") || !Path::new("/dev/fuse").exists() {
+        eprintln!("SKIPPED: a mount that is interrupted");
+        return;
+    }
+    let words = ["--compare", "pext4", "--size", "600M", "--seconds", "600"];
+    let mut child = pext4(["lab", "run", "mdtest", "--tasks", "2"])
+        .args(words)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mount = loop {
+        if let Some(mount) = mount_of(child.id()) {
+            break mount;
+        }
+        if child.try_wait().expect("our child").is_some() {
+            eprintln!("SKIPPED: a mount that is interrupted: FUSE is not permitted");
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("our child");
+    let output = child.wait_with_output().expect("our child");
+    assert_eq!(output.status.code(), Some(1));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("interrupted"), "{told}");
+    let folder = mount.parent().expect("it is in a folder of the run");
+    assert!(!folder.exists(), "{}", folder.display());
+    assert!(
+        !has_process_with(&folder.to_string_lossy()),
+        "a server was left"
+    );
 }
 
 #[test]

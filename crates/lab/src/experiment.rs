@@ -38,7 +38,7 @@ pub struct Experiment {
     /// What is counted; if absent, [`LEAST_WINDOW`] and more where many tasks share a processor,
     /// so that each has its turns in it.
     pub counted: Option<Duration>,
-    /// Instead: so many steps of every task.
+    /// Instead: so many steps of every task, or all it has if that is done once.
     pub steps: Option<u64>,
     /// Measurements of each point.
     pub repeat: u32,
@@ -77,7 +77,8 @@ pub struct Progress<'a> {
 struct Collected {
     points: Vec<Point>,
     counts: Vec<Counted>,
-    fragmentation: Option<Fragmentation>,
+    /// What was examined, each repetition's.
+    fragmentation: Vec<Fragmentation>,
 }
 
 impl Experiment {
@@ -161,7 +162,7 @@ impl Experiment {
         let is_examined = workload.pace() == Pace::Once;
         crew.finish(!is_examined)?;
         if is_examined {
-            collected.fragmentation = side.examine(&tasks)?;
+            collected.fragmentation.extend(side.examine(&tasks)?);
         } else {
             side.settle(&tasks)?;
         }
@@ -215,13 +216,14 @@ impl Collected {
         Self {
             points: Vec::new(),
             counts: Vec::new(),
-            fragmentation: None,
+            fragmentation: Vec::new(),
         }
     }
 
     /// All repetitions of a point are there.
     fn end_point(&mut self, tasks: u32, workload: &dyn Workload) {
         let counts = std::mem::take(&mut self.counts);
+        let examined = std::mem::take(&mut self.fragmentation);
         let parts = workload.parts().iter().enumerate().map(|(index, name)| {
             let of_part: Vec<_> = counts
                 .iter()
@@ -232,8 +234,116 @@ impl Collected {
         self.points.push(Point {
             tasks,
             parts: parts.collect(),
-            fragmentation: self.fragmentation.take(),
+            fragmentation: Fragmentation::median(&examined),
             saturation: None,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use super::{
+        Duration, Entrant, Experiment, Fragmentation, Interrupt, Pace, Plan, Result, Side, Tasks,
+        Workload,
+    };
+    use crate::run::Crew;
+    use crate::sides::Verdict;
+    use crate::target::{MountedPath, Target};
+    use crate::workloads::{About, Needs, Step, Task};
+
+    /// Done once, with one step.
+    struct Single;
+
+    impl Workload for Single {
+        fn about(&self) -> &About {
+            &About {
+                name: "single",
+                source: "a test",
+                operation: "nothing",
+            }
+        }
+
+        fn pace(&self) -> Pace {
+            Pace::Once
+        }
+
+        fn needs(&self, _plan: &Plan) -> Needs {
+            Needs::default()
+        }
+
+        fn task(&self, _target: &dyn Target, _plan: &Plan, _number: u32) -> Result<Box<dyn Task>> {
+            Ok(Box::new(Self))
+        }
+    }
+
+    impl Task for Single {
+        fn step(&mut self, _target: &dyn Target) -> Result<Step> {
+            Ok(Step::one(true))
+        }
+
+        fn finish(self: Box<Self>, _target: &dyn Target) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What it finds when it is examined, one after another.
+    struct Told(Vec<u64>);
+
+    impl Side for Told {
+        fn label(&self) -> String {
+            "told".to_owned()
+        }
+
+        fn crew(&mut self, tasks: &Tasks) -> Result<Crew> {
+            let target: Arc<dyn Target> = Arc::new(MountedPath::open(Path::new("/"))?);
+            Crew::of_threads(&[target], tasks)
+        }
+
+        fn settle(&mut self, _tasks: &Tasks) -> Result<()> {
+            Ok(())
+        }
+
+        fn examine(&mut self, _tasks: &Tasks) -> Result<Option<Fragmentation>> {
+            Ok(self.0.pop().map(|extents| Fragmentation {
+                files: 1,
+                extents,
+                average_extent: 0,
+                free_extents: None,
+                average_free_extent: None,
+            }))
+        }
+
+        fn close(&mut self) -> Result<Verdict> {
+            Ok(Verdict::Clean)
+        }
+    }
+
+    #[test]
+    fn what_is_examined_counts_in_every_repetition() {
+        let experiment = Experiment {
+            workload: &Single,
+            tasks: vec![1, 2],
+            plan: Plan::default(),
+            files_in_all: None,
+            warm_up: Duration::ZERO,
+            counted: None,
+            steps: None,
+            repeat: 3,
+            pinned: false,
+            interrupt: Interrupt::default(),
+            settings: Vec::new(),
+        };
+        let mut entrants = [Entrant {
+            side: Box::new(Told(vec![6, 4, 9, 30, 10, 20])),
+            kind: "told".to_owned(),
+            scaling: None,
+        }];
+        let collected = experiment.measure_all(&mut entrants, &mut |_| {}).unwrap();
+        let points = collected[0].points.iter();
+        let found = points.map(|point| point.fragmentation.unwrap().extents);
+        assert_eq!(found.collect::<Vec<u64>>(), [20, 6]);
     }
 }

@@ -3,7 +3,7 @@
 //! Searching for space costs nothing where the goal is free, as it is on a new image. So a run may ask
 //! for one that has been in use: files take nearly all of the room, and then holes of 1 to 128 blocks,
 //! drawn by their length's power of two, are made in them all over the image, until as much is free as
-//! was asked for. What it is for is in `docs/LAB.md`.
+//! was asked for; where that is most of the image, many holes meet. What it is for is in `docs/LAB.md`.
 
 use anyhow::{Context, Result, ensure};
 
@@ -66,31 +66,65 @@ fn fill_in(target: &dyn Target, directory: &Node, percent: u32, seed: u64) -> Re
         target.allocate(&file, 0, size)?;
         files.push((file, size));
     }
-    let mut random = Random::new(seed, 0);
+    let mut holes = Holes::new(percent, seed);
     for (file, size) in files {
-        let done = pierce(target, &file, size, percent, &mut random);
+        let done = holes.pierce(target, &file, size);
         target.close(file);
         done?;
     }
     Ok(())
 }
 
-/// Makes holes in a file, each at the end of a stretch of which it is the share that shall be free.
-fn pierce(
-    target: &dyn Target,
-    file: &Node,
-    size: u64,
-    percent: u32,
-    random: &mut Random,
-) -> Result<()> {
-    let mut offset = 0;
-    loop {
-        let hole = BLOCK << random.below(LENGTHS);
-        offset += hole * u64::from(percent) / u64::from(100 - percent) / BLOCK * BLOCK;
-        if offset + hole > size {
-            return Ok(());
+/// Holes, each behind a stretch of which it is the share that shall be free. They go through all files as
+/// if those were one: what one file has no room for any more, the next one begins with.
+struct Holes {
+    random: Random,
+    percent: u64,
+    /// What stays taken for the holes so far, in bytes times the percent that are free. Less than a block of
+    /// it is left after each, or short holes in an image that is hardly filled would keep nothing.
+    owed: u64,
+    /// Bytes before the next hole.
+    stretch: u64,
+    /// Bytes of it.
+    hole: u64,
+}
+
+impl Holes {
+    fn new(percent: u32, seed: u64) -> Self {
+        Self {
+            random: Random::new(seed, 0),
+            percent: u64::from(percent),
+            owed: 0,
+            stretch: 0,
+            hole: 0,
         }
-        target.punch(file, offset, hole)?;
-        offset += hole;
+    }
+
+    fn draw(&mut self) {
+        self.hole = BLOCK << self.random.below(LENGTHS);
+        self.owed += self.hole * self.percent;
+        let free = 100 - self.percent;
+        self.stretch = self.owed / free / BLOCK * BLOCK;
+        self.owed -= self.stretch * free;
+    }
+
+    /// Makes those of one file.
+    fn pierce(&mut self, target: &dyn Target, file: &Node, size: u64) -> Result<()> {
+        let mut offset = 0;
+        while offset < size {
+            if self.hole == 0 {
+                self.draw();
+            }
+            let stretch = self.stretch.min(size - offset);
+            self.stretch -= stretch;
+            offset += stretch;
+            let hole = self.hole.min(size - offset);
+            if hole > 0 {
+                target.punch(file, offset, hole)?;
+                self.hole -= hole;
+                offset += hole;
+            }
+        }
+        Ok(())
     }
 }

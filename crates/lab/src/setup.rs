@@ -11,8 +11,10 @@ use pext4_fs::MountOptions;
 use pext4_fs::options::{SWITCHES, Scaling};
 
 use crate::experiment::Entrant;
+use crate::run::Interrupt;
 use crate::sides::{
-    ApartSide, ControlSide, ImagePlan, Kind, LibrarySide, MountedSide, PathSide, Side, Storage,
+    ApartSide, ControlSide, ImagePlan, Kind, LibrarySide, MountedSide, Ours, PathSide, Side,
+    Storage,
 };
 use crate::workloads::{Plan, Workload};
 
@@ -73,6 +75,22 @@ impl Competitor {
         })?;
         Ok(Self::Mounted(*kind))
     }
+
+    /// By what it is called.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mounted(kind) => kind.name(),
+            Self::Library => "library",
+            Self::Apart => "apart",
+        }
+    }
+
+    /// Whether it is pext4, which has settings and a cache that can be chosen.
+    #[must_use]
+    pub fn is_ours(self) -> bool {
+        !matches!(self, Self::Mounted(Kind::Kernel | Kind::Fuse2fs))
+    }
 }
 
 /// A setting of the mechanisms and what it is called.
@@ -82,6 +100,14 @@ pub struct Setting {
     pub name: String,
     /// What it means.
     pub scaling: Scaling,
+}
+
+impl Setting {
+    /// What it means, for `-o scaling=` of a mount. A name may not say what it changes, as in an ablation.
+    #[must_use]
+    pub fn words(&self) -> String {
+        self.scaling.to_string().replace(',', ":")
+    }
 }
 
 /// Reads a list of settings: `base,seeds,full` are three, `full,-try-lock` is one. A word that
@@ -149,7 +175,7 @@ pub struct Request {
     pub storage: Storage,
     /// Longest time between commits.
     pub commit: Duration,
-    /// Bytes of metadata that the library keeps in memory.
+    /// Bytes of metadata that the library and `pext4 mount` keep in memory.
     pub cache: u64,
     /// Whether a control stands beside.
     pub control: bool,
@@ -157,6 +183,8 @@ pub struct Request {
     pub checked: bool,
     /// What tasks on a path are started from, with `lab worker`.
     pub program: PathBuf,
+    /// Ends the waiting for servers.
+    pub interrupt: Interrupt,
 }
 
 /// The sides, and what to say about those that could not be.
@@ -217,13 +245,37 @@ impl Request {
         Ok(field)
     }
 
-    /// What to say where the workload is about blocks of attributes and inodes may have room for them.
-    fn doubt_about_inodes(&self) -> Option<String> {
-        let is_ours = match (&self.path, &self.device) {
+    /// Whether the run makes its images, and does not find one.
+    fn makes_images(&self) -> bool {
+        match (&self.path, &self.device) {
             (Some(_), _) => false,
             (None, DeviceKind::Image(path)) => !path.exists(),
             (None, _) => true,
-        };
+        }
+    }
+
+    /// Bytes in an inode of the images that the run makes, if it makes some; asked for before it does.
+    ///
+    /// # Errors
+    /// They cannot be like that.
+    pub fn inode_size(&self) -> Result<Option<u16>> {
+        if !self.makes_images() {
+            return Ok(None);
+        }
+        Ok(Some(self.image_plan()?.inode_size))
+    }
+
+    /// Bytes of metadata that pext4 keeps in memory, if it runs here.
+    #[must_use]
+    pub fn cache_of_ours(&self) -> Option<u64> {
+        let runs = self.path.is_none()
+            && (self.compare.is_empty() || self.compare.iter().any(|one| one.is_ours()));
+        runs.then_some(self.cache)
+    }
+
+    /// What to say where the workload is about blocks of attributes and inodes may have room for them.
+    fn doubt_about_inodes(&self) -> Option<String> {
+        let is_ours = self.makes_images();
         let is_small = self.storage.inode_size.is_none_or(|size| size <= 128);
         let matters = self.workload.needs(&self.plan).small_inodes;
         (matters && !(is_ours && is_small)).then(|| {
@@ -348,21 +400,27 @@ impl Request {
     }
 
     fn mounted(&self, kind: Kind, field: &mut Field) -> Result<()> {
-        let plan = self.image_plan()?;
-        let (program, commit) = (self.program.clone(), self.commit);
         if kind != Kind::Pext4 {
-            match MountedSide::new(kind, program, plan, commit, None) {
-                Ok(side) => field.entrants.push(self.checked(kind, side, None)),
-                Err(error) => field.notes.push(format!("{kind}: left out: {error:#}")),
-            }
-            return Ok(());
+            return self.mounted_with(kind, None, field);
         }
-        for setting in &self.settings {
-            let words = (setting.name.clone(), setting.name.clone());
-            let (program, plan) = (program.clone(), plan.clone());
-            match MountedSide::new(kind, program, plan, commit, Some(words)) {
-                Ok(side) => field.entrants.push(self.checked(kind, side, Some(setting))),
-                Err(error) => field.notes.push(format!("{kind}: left out: {error:#}")),
+        let mut settings = self.settings.iter();
+        settings.try_for_each(|setting| self.mounted_with(kind, Some(setting), field))
+    }
+
+    fn mounted_with(&self, kind: Kind, setting: Option<&Setting>, field: &mut Field) -> Result<()> {
+        let (program, plan) = (self.program.clone(), self.image_plan()?);
+        let ours = setting.map(|setting| Ours {
+            name: setting.name.clone(),
+            scaling: setting.words(),
+            cache: self.cache,
+        });
+        let interrupt = self.interrupt.clone();
+        match MountedSide::new(kind, program, plan, self.commit, ours, interrupt) {
+            Ok(side) => field.entrants.push(self.checked(kind, side, setting)),
+            Err(error) => {
+                // That somebody wants to stop is no reason to go on without this one.
+                self.interrupt.check()?;
+                field.notes.push(format!("{kind}: left out: {error:#}"));
             }
         }
         Ok(())
@@ -429,6 +487,21 @@ mod tests {
         assert!(all.len() > 8);
         for setting in &all[1..] {
             assert_ne!(setting.scaling, Scaling::FULL, "{}", setting.name);
+        }
+    }
+
+    #[test]
+    fn a_mount_runs_with_what_the_library_runs_with() {
+        let mut all = ablation().unwrap();
+        all.extend(settings("base,seeds,full,base,+try-lock").unwrap());
+        for setting in all {
+            let words = setting.words();
+            assert!(
+                words.starts_with(|first: char| first.is_alphabetic()),
+                "{words}"
+            );
+            assert_eq!(Scaling::parse(&words).unwrap(), setting.scaling, "{words}");
+            assert!(!words.contains(','), "-o divides there: {words}");
         }
     }
 }

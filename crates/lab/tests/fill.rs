@@ -20,12 +20,17 @@ fn options() -> mkfs::Options {
     }
 }
 
-#[test]
-fn what_is_free_lies_in_pieces_all_over_the_image() {
-    let device = Arc::new(RamDevice::new(1 << 30));
+/// A target on a new image of this size, and the device.
+fn target(size: u64) -> (Library, Arc<RamDevice>) {
+    let device = Arc::new(RamDevice::new(size));
     mkfs::mkfs(&*device, &options()).expect("made");
     let volume = Volume::open(device.clone(), MountOptions::default()).expect("opened");
-    let target = Library::new(volume).expect("a directory");
+    (Library::new(volume).expect("a directory"), device)
+}
+
+#[test]
+fn what_is_free_lies_in_pieces_all_over_the_image() {
+    let (target, device) = target(1 << 30);
     let before = target.room().expect("room").bytes;
     let workload = find("fallocate2").expect("there");
     let plan = Plan {
@@ -48,11 +53,26 @@ fn what_is_free_lies_in_pieces_all_over_the_image() {
 }
 
 #[test]
+fn as_much_is_taken_as_was_asked_for() {
+    let workload = find("fallocate2").expect("there");
+    for percent in [1, 2, 10, 35, 50, 90, 97, 99] {
+        let (target, _device) = target(1 << 30);
+        let before = target.room().expect("room").bytes as f64;
+        let fill = Some(percent);
+        let plan = Plan {
+            fill,
+            ..Plan::default()
+        };
+        make_ready(&target, workload, &plan).expect("filled");
+        let taken = 100.0 * (1.0 - target.room().expect("room").bytes as f64 / before);
+        let wrong = taken - f64::from(percent);
+        assert!(wrong.abs() < 0.3, "{taken:.2} % instead of {percent} %");
+    }
+}
+
+#[test]
 fn a_task_that_does_not_fit_any_more_is_refused() {
-    let device = Arc::new(RamDevice::new(64 << 20));
-    mkfs::mkfs(&*device, &options()).expect("made");
-    let volume = Volume::open(device, MountOptions::default()).expect("opened");
-    let target = Library::new(volume).expect("a directory");
+    let (target, _device) = target(64 << 20);
     let plan = Plan {
         fill: Some(99),
         tasks: 16,

@@ -93,7 +93,7 @@ pub struct Point {
     pub tasks: u32,
     /// One a part of the workload.
     pub parts: Vec<Part>,
-    /// How the files lay afterwards, where that was examined.
+    /// How the files lay afterwards, where that was examined: medians over the repetitions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fragmentation: Option<Fragmentation>,
     /// What saturates first, where that is known.
@@ -158,6 +158,23 @@ pub struct Fragmentation {
 }
 
 impl Fragmentation {
+    /// Of repetitions: each number's median, and nothing of none. What was not counted once is not known.
+    #[must_use]
+    pub fn median(repetitions: &[Self]) -> Option<Self> {
+        let all = |take: fn(&Self) -> u64| median_count(repetitions.iter().map(take).collect());
+        let some = |take: fn(&Self) -> Option<u64>| {
+            let found: Option<Vec<u64>> = repetitions.iter().map(take).collect();
+            found.map(median_count)
+        };
+        (!repetitions.is_empty()).then(|| Self {
+            files: all(|found| found.files),
+            extents: all(|found| found.extents),
+            average_extent: all(|found| found.average_extent),
+            free_extents: some(|found| found.free_extents),
+            average_free_extent: some(|found| found.average_free_extent),
+        })
+    }
+
     /// Extents of a file, on average.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "an average needs no 53 bits")]
@@ -225,6 +242,16 @@ pub fn median(values: &[f64]) -> f64 {
         0 => 0.0,
         odd if odd % 2 == 1 => values[odd / 2],
         even => f64::midpoint(values[even / 2 - 1], values[even / 2]),
+    }
+}
+
+/// The same of whole numbers, rounded down.
+fn median_count(mut values: Vec<u64>) -> u64 {
+    values.sort_unstable();
+    match values.len() {
+        0 => 0,
+        odd if odd % 2 == 1 => values[odd / 2],
+        even => u64::midpoint(values[even / 2 - 1], values[even / 2]),
     }
 }
 
@@ -310,13 +337,57 @@ pub(crate) mod samples {
 
 #[cfg(test)]
 mod tests {
-    use super::{Part, PartCount, Tallies, median};
+    use super::{Fragmentation, Part, PartCount, Path, Results, Tallies, median};
+
+    /// Those of before a setting was told of do not name it.
+    #[test]
+    fn results_that_are_kept_are_read() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");
+        let mut read = 0;
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path
+                .extension()
+                .is_some_and(|extension| extension == "json")
+            {
+                let results = Results::load(&path).unwrap();
+                assert!(!results.settings.is_empty(), "{}", path.display());
+                read += 1;
+            }
+        }
+        assert!(read > 0, "there are none");
+    }
 
     #[test]
     fn medians() {
         assert!((median(&[3.0, 1.0, 2.0]) - 2.0).abs() < 1e-12);
         assert!((median(&[4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-12);
         assert!(median(&[]).abs() < 1e-12);
+    }
+
+    #[test]
+    fn how_files_lie_is_a_median_as_well() {
+        let found = |extents, average_extent, free_extents| Fragmentation {
+            files: 2,
+            extents,
+            average_extent,
+            free_extents,
+            average_free_extent: Some(7),
+        };
+        let three = [
+            found(40, 1, Some(3)),
+            found(90, 2, Some(9)),
+            found(10, 8, Some(4)),
+        ];
+        let median = Fragmentation::median(&three);
+        assert_eq!(median, Some(found(40, 2, Some(4))));
+        assert_eq!(
+            Fragmentation::median(&three[..2]),
+            Some(found(65, 1, Some(6)))
+        );
+        let unknown = [found(4, 1, Some(3)), found(4, 1, None)];
+        assert_eq!(Fragmentation::median(&unknown), Some(found(4, 1, None)));
+        assert_eq!(Fragmentation::median(&[]), None);
     }
 
     #[test]

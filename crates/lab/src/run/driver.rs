@@ -68,6 +68,8 @@ pub enum Length {
     ToItsEnd,
     /// So many steps.
     Steps(u64),
+    /// So many steps, or until one says that it was the last.
+    AtMost(u64),
 }
 
 /// A task and what it runs on.
@@ -120,6 +122,7 @@ impl Driver<'_> {
             let ends = match length {
                 Length::ToItsEnd => step.ends_part,
                 Length::Steps(most) => steps >= most,
+                Length::AtMost(most) => steps >= most || step.ends_part,
             };
             if ends {
                 break;

@@ -20,7 +20,7 @@ pub struct Window {
     pub warm_up: Duration,
     /// Time that is; rounds end with the first that goes beyond it.
     pub counted: Duration,
-    /// Instead of time: so many steps of every task, and no warm-up.
+    /// Instead of time: so many steps of every task, and no warm-up; what is done once takes no more than it has.
     pub steps: Option<u64>,
 }
 
@@ -69,7 +69,8 @@ pub fn measure(crew: &mut Crew, workload: &dyn Workload, window: &Window) -> Res
     let sums = match (workload.pace(), window.steps) {
         (Pace::Timed, None) => vec![timed(crew, window)?],
         (Pace::Timed, Some(steps)) => vec![once(crew, Length::Steps(steps))?],
-        (Pace::Once, _) => vec![once(crew, Length::ToItsEnd)?],
+        (Pace::Once, None) => vec![once(crew, Length::ToItsEnd)?],
+        (Pace::Once, Some(steps)) => vec![once(crew, Length::AtMost(steps))?],
         (Pace::Rounds, _) => rounds(crew, workload.parts().len(), window)?,
     };
     let has_windows = workload.pace() == Pace::Timed && window.steps.is_none();

@@ -5,6 +5,10 @@
 //! filled, what is virtual is hollow, what was published is small dots without a line (hollow
 //! before the authors' change, filled after it), and the ideal is a thin line.
 
+mod frame;
+
+use frame::Frame;
+
 use super::svg::{Anchor, Mark, Stroke, Svg};
 
 const WIDTH: f64 = 860.0;
@@ -157,64 +161,6 @@ pub fn draw(figure: &Figure) -> String {
     svg.finish(&figure.title)
 }
 
-/// Maps values to places.
-struct Frame {
-    left: f64,
-    tasks: (f64, f64),
-    values: (f64, f64),
-}
-
-impl Frame {
-    fn of(figure: &Figure, panel: Panel, left: f64) -> Option<Self> {
-        let points = || figure.curves.iter().flat_map(|curve| curve.points.iter());
-        let tasks = points().map(|point| f64::from(point.tasks));
-        let most_tasks = tasks.clone().fold(1.0, f64::max);
-        // The ends of what was measured belong into the frame as well as the rates.
-        let values = points()
-            .flat_map(|point| {
-                let (least, most) = point.range.unwrap_or((point.rate, point.rate));
-                [point.rate, least, most].map(|rate| panel.value(point.tasks, rate))
-            })
-            .filter(|value| *value > 0.0);
-        let least = values.clone().fold(f64::INFINITY, f64::min);
-        let most = values.fold(0.0, f64::max);
-        (least <= most).then(|| Self {
-            left,
-            tasks: (1.0, most_tasks.max(2.0)),
-            values: decades(least, most),
-        })
-    }
-
-    fn x(&self, tasks: f64) -> f64 {
-        let span = (self.tasks.1 / self.tasks.0).ln();
-        self.left + (tasks / self.tasks.0).ln() / span * PANEL.0
-    }
-
-    fn y(&self, value: f64) -> f64 {
-        let span = (self.values.1 / self.values.0).ln();
-        let share = (value / self.values.0).ln() / span;
-        TOP + PANEL.1 - share.clamp(0.0, 1.0) * PANEL.1
-    }
-
-    fn place(&self, tasks: u32, value: f64) -> (f64, f64) {
-        (self.x(f64::from(tasks)), self.y(value))
-    }
-}
-
-/// The ends of an axis: 1, 2 or 5 times a power of ten around the values, a factor of three at
-/// least between them.
-fn decades(least: f64, most: f64) -> (f64, f64) {
-    let steps = || (-9..15).flat_map(|power| [1.0, 2.0, 5.0].map(|step| step * 10_f64.powi(power)));
-    let below = steps()
-        .take_while(|step| *step <= least * 0.95)
-        .fold(None, |_, step| Some(step))
-        .unwrap_or(least);
-    let above = steps()
-        .find(|step| *step >= (most * 1.05).max(below * 3.0))
-        .unwrap_or(most);
-    (below, above)
-}
-
 fn draw_panel(svg: &mut Svg, figure: &Figure, panel: Panel, left: f64) {
     let Some(frame) = Frame::of(figure, panel, left) else {
         return;
@@ -302,16 +248,20 @@ fn draw_ideal(svg: &mut Svg, figure: &Figure, panel: Panel, frame: &Frame) {
     if best <= 0.0 {
         return;
     }
-    let most = match panel {
-        Panel::PerTask => frame.tasks.1,
-        Panel::Total => frame.tasks.1.min(frame.values.1 / best),
+    let (from, to) = match panel {
+        Panel::PerTask => frame.tasks,
+        // The part of it that lies in the frame: bent to its border, it would say another thing.
+        Panel::Total => (
+            frame.tasks.0.max(frame.values.0 / best),
+            frame.tasks.1.min(frame.values.1 / best),
+        ),
     };
     let at = |tasks: f64| match panel {
         Panel::PerTask => (frame.x(tasks), frame.y(best)),
         Panel::Total => (frame.x(tasks), frame.y(best * tasks)),
     };
-    if most > 1.0 {
-        svg.line(at(1.0), at(most), IDEAL);
+    if from < to {
+        svg.line(at(from), at(to), IDEAL);
     }
 }
 
@@ -406,7 +356,7 @@ fn short(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Curve, Figure, Frame, Panel, Rate, Sort, decades, draw, short};
+    use super::{Curve, Figure, Frame, IDEAL, LEFTS, Panel, Rate, Sort, draw, short};
 
     fn curve(name: &str, look: usize, sort: Sort, rates: &[(u32, f64)]) -> Curve {
         let points = rates
@@ -426,11 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn axes_end_around_their_values() {
-        let (below, above) = decades(3_588.0, 295_287.0);
-        assert!((below - 2_000.0).abs() < 1e-6 && (above - 500_000.0).abs() < 1e-6);
-        let (below, above) = decades(100.0, 100.0);
-        assert!(below < 100.0 && above > 100.0);
+    fn numbers_at_an_axis_are_short() {
         assert_eq!(short(2e6), "2 M");
         assert_eq!(short(500.0), "500");
         assert_eq!(short(0.05), "0.05");
@@ -491,6 +437,40 @@ mod tests {
         };
         let frame = Frame::of(&figure, Panel::Total, 0.0).unwrap();
         assert!(frame.values.0 <= 1e4 && frame.values.1 >= 1e6);
+    }
+
+    /// The values of an attribute of the ideal's lines.
+    fn ideals(text: &str, attribute: &str) -> Vec<f64> {
+        let lines = text
+            .lines()
+            .filter(|line| line.contains(IDEAL.colour) && !line.contains("dasharray"));
+        let values = lines.map(|line| {
+            let (_, rest) = line.split_once(&format!("{attribute}=\"")).unwrap();
+            rest.split('"').next().unwrap().parse().unwrap()
+        });
+        values.collect()
+    }
+
+    #[test]
+    fn the_ideal_is_cut_where_it_leaves_the_frame() {
+        // From 8 tasks on: one task alone would be far below the frame of all together, 64 far above.
+        let figure = Figure {
+            title: String::new(),
+            note: String::new(),
+            unit: String::new(),
+            is_relative: false,
+            processors: None,
+            curves: vec![curve("full", 2, Sort::Measured, &[(8, 800.0), (64, 900.0)])],
+        };
+        let text = draw(&figure);
+        let [x1, y1, x2, y2] = ["x1", "y1", "x2", "y2"].map(|name| ideals(&text, name)[1]);
+        let frame = Frame::of(&figure, Panel::Total, LEFTS[1]).unwrap();
+        assert_eq!(frame.values, (500.0, 2000.0));
+        // 100 a task: 5 tasks have the least of the frame, 20 the most.
+        let corners = [frame.x(5.0), frame.y(500.0), frame.x(20.0), frame.y(2000.0)];
+        for (found, expected) in [x1, y1, x2, y2].into_iter().zip(corners) {
+            assert!((found - expected).abs() < 0.1, "{found} is not {expected}");
+        }
     }
 
     #[test]

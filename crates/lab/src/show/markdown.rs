@@ -28,6 +28,12 @@ pub fn part_of<'a>(series: &Series, point: &'a Point, name: &str) -> Option<&'a 
     point.parts.iter().find(|part| part.name == name)
 }
 
+/// The rate of one task alone; nothing where one was not run, since a share of several would be no share of one.
+pub(super) fn rate_alone(series: &Series, part: &str) -> Option<f64> {
+    let point = series.points.iter().find(|point| point.tasks == 1)?;
+    Some(part_of(series, point, part)?.rate)
+}
+
 /// Names of the workload's parts, as the results have them.
 #[must_use]
 pub fn part_names(results: &Results) -> Vec<String> {
@@ -64,12 +70,11 @@ pub fn points(results: &Results, part: &str) -> String {
     }
     let mut rows = vec![head.into_iter().map(str::to_owned).collect()];
     for series in &results.series {
-        let alone = series.points.iter().find(|point| point.tasks == 1);
-        let alone = alone.and_then(|point| part_of(series, point, part));
+        let alone = rate_alone(series, part);
         for point in &series.points {
             if let Some(found) = part_of(series, point, part) {
                 let mut row = vec![series.label.clone(), point.tasks.to_string()];
-                row.extend(cells(found, point.tasks, alone.map(|part| part.rate)));
+                row.extend(cells(found, point.tasks, alone));
                 if saturates {
                     row.push(point.saturation.clone().unwrap_or_default());
                 }
@@ -211,9 +216,11 @@ pub(super) fn tasks_across(full: &Series) -> impl Iterator<Item = String> {
 pub(super) fn shares(full: &Series, series: &Series, part: &str) -> Vec<String> {
     let mut shares = Vec::new();
     let mut alone = "-".to_owned();
-    for (all, without) in full.points.iter().zip(&series.points) {
-        let pair = part_of(full, all, part).zip(part_of(series, without, part));
-        let Some((all_on, one_off)) = pair else {
+    for all in &full.points {
+        let same = series.points.iter().find(|point| point.tasks == all.tasks);
+        let without = same.and_then(|point| part_of(series, point, part));
+        let Some((all_on, one_off)) = part_of(full, all, part).zip(without) else {
+            shares.push("-".to_owned());
             continue;
         };
         shares.push(share(one_off.rate / all_on.rate));
@@ -228,7 +235,7 @@ pub(super) fn shares(full: &Series, series: &Series, part: &str) -> Vec<String> 
 #[cfg(test)]
 mod tests {
     use super::super::print_ablation;
-    use super::{Series, ablation, table};
+    use super::{Series, ablation, points, table};
     use crate::results::samples::{self, point, results};
 
     fn series(label: &str, side: &str, scaling: Option<&str>, rate: f64) -> Series {
@@ -258,6 +265,41 @@ mod tests {
         let words = words.join(" ");
         let wanted = "library -try-lock 50 % 200 % pext4 -try-lock 75 % 133 %";
         assert!(words.ends_with(wanted), "{told}");
+    }
+
+    #[test]
+    fn what_is_compared_had_as_many_tasks() {
+        let all = |points| samples::series("full", "library", Some("full"), points);
+        let off = |points| samples::series("-frees", "library", Some("-frees"), points);
+        let results = results(vec![
+            all(vec![point(1, 400.0), point(2, 600.0)]),
+            off(vec![point(2, 300.0)]),
+        ]);
+        let told = ablation(&results, "operations").unwrap();
+        assert!(told.ends_with("| frees | - | 50 % | - |\n"), "{told}");
+    }
+
+    #[test]
+    fn a_share_of_one_task_is_of_one_task_alone() {
+        let of = |tasks: [u32; 2]| {
+            let points = tasks.map(|tasks| point(tasks, 150.0 - f64::from(tasks)));
+            results(vec![samples::series(
+                "full",
+                "library",
+                None,
+                points.to_vec(),
+            )])
+        };
+        let share = |tasks| {
+            let told = points(&of(tasks), "operations");
+            let row = told
+                .lines()
+                .find(|line| line.starts_with("| full | 2 |"))
+                .unwrap();
+            row.split(" | ").nth(4).unwrap().to_owned()
+        };
+        assert_eq!(share([2, 1]), "50 %");
+        assert_eq!(share([2, 4]), "-");
     }
 
     #[test]

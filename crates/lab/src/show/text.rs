@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::markdown::{ablated, part_names, part_of, shares, tasks_across};
+use super::markdown::{ablated, part_names, part_of, rate_alone, shares, tasks_across};
 use super::number::{nanoseconds, share, thousands};
 use super::plot::{self, MARKS};
 use super::table::align;
@@ -89,7 +89,7 @@ fn rows(results: &Results, part: &str) -> Vec<Vec<String>> {
                 String::new()
             };
             let mut row = vec![name, point.tasks.to_string()];
-            row.extend(cells(part, point.tasks, per_task_alone(series, &part.name)));
+            row.extend(cells(part, point.tasks, rate_alone(series, &part.name)));
             if has_whole {
                 row.push(part.whole_cpu.map_or_else(|| "-".to_owned(), nanoseconds));
             }
@@ -108,12 +108,6 @@ fn columns<'a>(results: &'a Results, part: &'a str) -> impl Iterator<Item = &'a 
         .iter()
         .flat_map(|series| series.points.iter().map(move |point| (series, point)));
     points.filter_map(move |(series, point)| part_of(series, point, part))
-}
-
-/// A task's rate when it was alone, or with the fewest that were run.
-fn per_task_alone(series: &Series, part: &str) -> Option<f64> {
-    let point = series.points.iter().find(|point| point.tasks == 1)?;
-    Some(part_of(series, point, part)?.rate)
 }
 
 fn cells(part: &Part, tasks: u32, alone: Option<f64>) -> Vec<String> {
@@ -330,4 +324,53 @@ pub fn print_ablation(results: &Results) -> String {
         text.push_str(&align(&rows));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::print;
+    use crate::results::samples::{point, results, series};
+
+    /// The row of a table that begins with these words, in words.
+    fn row<'a>(text: &'a str, words: &[&str]) -> Vec<&'a str> {
+        let mut rows = text
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let row = rows.find(|row| row.starts_with(words));
+        row.expect("there is such a row")
+    }
+
+    #[test]
+    fn a_share_of_one_task_is_of_one_task_alone() {
+        let mut with_one = vec![point(2, 150.0), point(1, 100.0)];
+        for point in &mut with_one {
+            point.parts[0].name = "creation".to_owned();
+            let mut removal = point.parts[0].clone();
+            removal.name = "removal".to_owned();
+            removal.rate *= 10.0 / f64::from(point.tasks);
+            point.parts.push(removal);
+        }
+        let mut results = results(vec![
+            series("with", "library", Some("full"), with_one),
+            series(
+                "never",
+                "pext4",
+                Some("full"),
+                vec![point(2, 150.0), point(4, 100.0)],
+            ),
+        ]);
+        for point in &mut results.series[1].points {
+            point.parts[0].name = "creation".to_owned();
+        }
+        let text = print(&results);
+        let (creation, removal) = text.split_once("\nremoval\n").expect("two parts");
+        assert_eq!(row(creation, &["with", "2"])[4..6], ["75", "%"], "{text}");
+        assert_eq!(
+            row(removal, &["with", "2"])[4..7],
+            ["38", "%", "0.0"],
+            "{text}"
+        );
+        // Neither the fewest tasks of its own nor another's one task.
+        assert_eq!(row(creation, &["never", "2"])[4], "-", "{text}");
+    }
 }

@@ -24,7 +24,7 @@ pub use check::{Verdict, e2fsck, tool};
 pub use control::ControlSide;
 pub use image::{ImagePlan, Storage};
 pub use library::LibrarySide;
-pub use mounted::{Kind, MountedSide};
+pub use mounted::{Kind, MountedSide, Ours};
 pub use path::PathSide;
 
 /// Something that workloads run on.

@@ -1,28 +1,24 @@
 //! An image of ours in memory, mounted by the kernel, by fuse2fs or by pext4.
 
-use std::fmt;
-use std::fs::File;
-use std::io::{Read, Seek};
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+mod mount;
 
-use anyhow::{Context, Result, bail};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
 use pext4_block::{Access, FileDevice};
 use tempfile::TempDir;
 
 use super::check::{e2fsck, tool};
 use super::image::scratch;
 use super::path::Home;
-use super::{ImagePlan, Side, Verdict, table};
+use super::{ImagePlan, Side, Verdict};
 use crate::fragmentation;
 use crate::results::Fragmentation;
-use crate::run::{Crew, Tasks};
-
-/// How long a server may take to answer, and to write its image home.
-const PATIENCE: Duration = Duration::from_secs(120);
-const GLANCE: Duration = Duration::from_millis(10);
+use crate::run::{Crew, Interrupt, Tasks};
+use mount::{Mount, PATIENCE};
 
 /// Who mounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +52,17 @@ impl fmt::Display for Kind {
     }
 }
 
+/// What only `pext4 mount` can be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ours {
+    /// By what the setting is called in tables.
+    pub name: String,
+    /// Words for `-o scaling=`.
+    pub scaling: String,
+    /// Bytes of metadata that it keeps in memory.
+    pub cache: u64,
+}
+
 /// A mounted image of ours.
 pub struct MountedSide {
     label: String,
@@ -63,38 +70,34 @@ pub struct MountedSide {
     program: PathBuf,
     plan: ImagePlan,
     commit: Duration,
-    /// Words for `pext4 mount -o`.
-    scaling: Option<String>,
+    /// Of a mount by pext4.
+    ours: Option<Ours>,
     folder: TempDir,
     /// Seen from inside; goes before the mount.
     home: Option<Home>,
     mount: Option<Mount>,
     checked: bool,
-}
-
-/// A mount, undone when it is dropped.
-struct Mount {
-    directory: PathBuf,
-    server: Option<Child>,
+    interrupt: Interrupt,
 }
 
 impl MountedSide {
     /// Makes the image and mounts it, so that what is not possible here shows before anything runs.
     ///
     /// # Errors
-    /// The machine does not let us mount like that.
+    /// The machine does not let us mount like that, or somebody wants to stop.
     pub fn new(
         kind: Kind,
         program: PathBuf,
         plan: ImagePlan,
         commit: Duration,
-        scaling: Option<(String, String)>,
+        ours: Option<Ours>,
+        interrupt: Interrupt,
     ) -> Result<Self> {
         let folder = scratch()?;
         std::fs::create_dir(folder.path().join("mount"))?;
-        let (label, scaling) = match scaling {
-            Some((name, words)) => (format!("{kind} {name}"), Some(words)),
-            None => (kind.name().to_owned(), None),
+        let label = match &ours {
+            Some(ours) => format!("{kind} {}", ours.name),
+            None => kind.name().to_owned(),
         };
         let mut side = Self {
             label,
@@ -102,11 +105,12 @@ impl MountedSide {
             program,
             plan,
             commit,
-            scaling,
+            ours,
             folder,
             home: None,
             mount: None,
             checked: true,
+            interrupt,
         };
         side.make()?;
         Ok(side)
@@ -123,16 +127,18 @@ impl MountedSide {
         self.folder.path().join("image")
     }
 
-    /// A new image, mounted.
+    /// A new image, mounted; none for somebody who wants to stop.
     fn make(&mut self) -> Result<()> {
+        self.interrupt.check()?;
         self.plan.make_file(&self.image())?;
         let directory = self.folder.path().join("mount");
         let mut command = self.command(&directory);
+        let interrupt = self.interrupt.clone();
         let mount = match self.kind {
-            Kind::Kernel => Mount::by_the_kernel(&mut command, directory)?,
-            Kind::Fuse2fs | Kind::Pext4 => Mount::by_a_server(&mut command, directory)?,
+            Kind::Kernel => Mount::by_the_kernel(&mut command, directory, interrupt)?,
+            Kind::Fuse2fs | Kind::Pext4 => Mount::by_a_server(&mut command, directory, interrupt)?,
         };
-        self.home = Some(Home::new(&mount.directory)?);
+        self.home = Some(Home::new(mount.directory())?);
         self.mount = Some(mount);
         Ok(())
     }
@@ -153,8 +159,9 @@ impl MountedSide {
             Kind::Pext4 => {
                 let mut command = Command::new(&self.program);
                 command.args(["mount", "-f", "-o", &format!("commit={commit}")]);
-                if let Some(words) = &self.scaling {
-                    command.args(["-o", &format!("scaling={}", words.replace(',', ":"))]);
+                if let Some(ours) = &self.ours {
+                    command.args(["-o", &format!("scaling={}", ours.scaling)]);
+                    command.args(["--cache-size", &ours.cache.to_string()]);
                 }
                 command
             }
@@ -166,7 +173,7 @@ impl MountedSide {
     fn unmount(&mut self) -> Result<()> {
         self.home = None;
         match self.mount.take() {
-            Some(mut mount) => mount
+            Some(mount) => mount
                 .end()
                 .with_context(|| format!("unmounting {}", self.kind)),
             None => Ok(()),
@@ -220,107 +227,11 @@ impl Side for MountedSide {
 
 impl Drop for MountedSide {
     fn drop(&mut self) {
-        let _ = self.unmount();
-    }
-}
-
-/// What a server said last, or what may be the matter if it said nothing.
-fn why_it_ended(name: &str, status: ExitStatus, words: &mut File) -> String {
-    let mut said = String::new();
-    // Words that cannot be read are none.
-    let _ = words
-        .rewind()
-        .and_then(|()| words.read_to_string(&mut said));
-    match said.lines().rfind(|line| !line.trim().is_empty()) {
-        Some(line) => format!("{name} ended with {status}: {line}"),
-        None => format!("{name} ended with {status}; is FUSE permitted here?"),
-    }
-}
-
-impl Mount {
-    fn by_the_kernel(command: &mut Command, directory: PathBuf) -> Result<Self> {
-        let told = command.output().context("cannot run mount")?;
-        if !told.status.success() {
-            let words = String::from_utf8_lossy(&told.stderr);
-            bail!("{}", words.lines().next().unwrap_or("mount failed"));
+        // If it was not closed, nobody wants what is on the image, which goes as it is. The mount goes before
+        // the folder that it is in.
+        if let Some(home) = self.home.take() {
+            home.leave();
         }
-        Ok(Self {
-            directory,
-            server: None,
-        })
-    }
-
-    /// Starts a server that stays in the foreground and waits until the directory is its mount.
-    /// It is in a group of its own: the terminal's Ctrl-C is for us, who end it in order.
-    fn by_a_server(command: &mut Command, directory: PathBuf) -> Result<Self> {
-        let name = command.get_program().to_string_lossy().into_owned();
-        let mut words = tempfile::tempfile()?;
-        let server = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(words.try_clone()?)
-            .process_group(0)
-            .spawn()
-            .with_context(|| format!("cannot run {name}"))?;
-        let mut mount = Self {
-            directory,
-            server: Some(server),
-        };
-        let start = Instant::now();
-        while !table::is_mounted(&mount.directory) {
-            if let Some(status) = mount.ended()? {
-                mount.server = None;
-                bail!("{}", why_it_ended(&name, status, &mut words));
-            }
-            if start.elapsed() > PATIENCE {
-                bail!("{name} does not mount");
-            }
-            std::thread::sleep(GLANCE);
-        }
-        Ok(mount)
-    }
-
-    fn ended(&mut self) -> Result<Option<ExitStatus>> {
-        match &mut self.server {
-            Some(server) => Ok(server.try_wait()?),
-            None => Ok(None),
-        }
-    }
-
-    /// Unmounts and waits until the server has written its image home.
-    fn end(&mut self) -> Result<()> {
-        if table::is_mounted(&self.directory) {
-            let with_rights = tool("umount").arg(&self.directory).output()?;
-            if !with_rights.status.success() {
-                let told = tool("fusermount3").arg("-u").arg(&self.directory).output();
-                if !told.is_ok_and(|told| told.status.success()) {
-                    bail!("{}", String::from_utf8_lossy(&with_rights.stderr).trim());
-                }
-            }
-        }
-        let start = Instant::now();
-        while self.server.is_some() {
-            if let Some(status) = self.ended()? {
-                self.server = None;
-                if !status.success() {
-                    bail!("its server ended with {status}");
-                }
-            }
-            if start.elapsed() > PATIENCE {
-                bail!("its server does not end");
-            }
-            std::thread::sleep(GLANCE);
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = self.end();
-        if let Some(server) = &mut self.server {
-            let _ = server.kill();
-            let _ = server.wait();
-        }
+        self.mount = None;
     }
 }

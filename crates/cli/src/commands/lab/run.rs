@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use pext4_fs::MountOptions;
 use pext4_fuse::ending_signals;
 use pext4_lab::experiment::Experiment;
 use pext4_lab::instructions::Instructions;
@@ -72,7 +73,8 @@ pub struct Arguments {
     /// Measurements of each point
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// Count so many steps of every task instead of time; one round of what goes in rounds
+    /// Count so many steps of every task instead of time; one round of what goes in rounds, and no more
+    /// than there are of what is done once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
     /// What draws repeat for
@@ -111,9 +113,9 @@ pub struct Arguments {
     /// Longest time between commits
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     commit: u64,
-    /// Memory for metadata, in process
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "256M")]
-    cache_size: u64,
+    /// Memory for metadata of pext4, in process and mounted; 256M if absent
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    cache_size: Option<u64>,
     /// What locks cost, by class; only in a build with `--features meter`, and in process
     #[arg(long, conflicts_with = "path")]
     meter: bool,
@@ -205,7 +207,50 @@ fn check(arguments: &Arguments) -> Result<()> {
     if arguments.seconds.is_some_and(|seconds| seconds <= 0.0) {
         return Err(misuse(anyhow::anyhow!("--seconds: more than 0 are needed")));
     }
-    Ok(())
+    check_what_is_compared(arguments)
+}
+
+/// Refuses what is only pext4's where no pext4 runs.
+fn check_what_is_compared(arguments: &Arguments) -> Result<()> {
+    let compared = competitors(arguments)?;
+    if compared.is_empty() || compared.iter().any(|one| one.is_ours()) {
+        return Ok(());
+    }
+    let of_ours = [
+        ("--scaling", arguments.scaling.is_some()),
+        ("--ablate", arguments.ablate),
+        ("--cache-size", arguments.cache_size.is_some()),
+    ];
+    match of_ours.into_iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => Err(misuse(anyhow::anyhow!(
+            "{option}: only pext4 has that; compare pext4, library or apart as well"
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn competitors(arguments: &Arguments) -> Result<Vec<Competitor>> {
+    let names = arguments.compare.iter();
+    let all: Result<Vec<Competitor>> = names.map(|name| Competitor::parse(name)).collect();
+    all.map_err(misuse)
+}
+
+fn cache_size(arguments: &Arguments) -> u64 {
+    let usual = MountOptions::default().cache_size;
+    arguments.cache_size.unwrap_or(usual)
+}
+
+/// What to say where a cache was chosen and not all that are compared have it.
+fn without_our_cache(arguments: &Arguments, compared: &[Competitor]) -> Option<String> {
+    arguments.cache_size?;
+    let others = compared.iter().filter(|one| !one.is_ours());
+    let names: Vec<&str> = others.map(|one| one.name()).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "--cache-size is not for {}: theirs is their own",
+            names.join(", ")
+        )
+    })
 }
 
 /// Without a word on it, the library shows how it was and how it is.
@@ -241,17 +286,12 @@ fn run_one(
     workload: &'static dyn Workload,
     interrupt: &Interrupt,
 ) -> Result<Results> {
-    let competitors: Result<Vec<Competitor>> = arguments
-        .compare
-        .iter()
-        .map(|name| Competitor::parse(name))
-        .collect();
     let request = Request {
         workload,
         plan: plan(arguments),
         device: DeviceKind::parse(&arguments.device),
         path: arguments.path.clone(),
-        compare: competitors.map_err(misuse)?,
+        compare: competitors(arguments)?,
         settings: chosen(arguments)?,
         storage: Storage {
             size: arguments.size,
@@ -259,12 +299,17 @@ fn run_one(
             journal: arguments.journal,
         },
         commit: Duration::from_secs(arguments.commit),
-        cache: arguments.cache_size,
+        cache: cache_size(arguments),
         control: arguments.control,
         checked: !arguments.no_check,
         program: program(),
+        interrupt: interrupt.clone(),
     };
+    let settings = said(arguments, &request)?;
     let mut field = request.field()?;
+    field
+        .notes
+        .extend(without_our_cache(arguments, &request.compare));
     for note in &field.notes {
         aside(format_args!("pext4: {note}"));
     }
@@ -279,7 +324,7 @@ fn run_one(
         repeat: arguments.repeat,
         pinned: arguments.pin,
         interrupt: interrupt.clone(),
-        settings: said(arguments),
+        settings,
     };
     let bar = Bar::new();
     let mut results = experiment
@@ -296,8 +341,8 @@ fn run_one(
     Ok(results)
 }
 
-/// The settings that a reader needs to repeat the run.
-fn said(arguments: &Arguments) -> Vec<(String, String)> {
+/// The settings that a reader needs to repeat the run; of images before they are made.
+fn said(arguments: &Arguments, request: &Request) -> Result<Vec<(String, String)>> {
     let mut said = Vec::new();
     let mut say = |name: &str, value: String| said.push((name.to_owned(), value));
     match (&arguments.path, arguments.compare.is_empty()) {
@@ -337,13 +382,19 @@ fn said(arguments: &Arguments) -> Vec<(String, String)> {
     if let Some(journal) = arguments.journal {
         say("journal", size::show(journal));
     }
+    if let Some(size) = request.inode_size()? {
+        say("inode size", size.to_string());
+    }
+    if let Some(cache) = request.cache_of_ours() {
+        say("cache size", size::show(cache));
+    }
     if arguments.meter {
         say("meter", "on".to_owned());
     }
     if arguments.pin {
         say("pinned", "yes".to_owned());
     }
-    said
+    Ok(said)
 }
 
 fn keep(arguments: &Arguments, results: &Results) -> Result<()> {

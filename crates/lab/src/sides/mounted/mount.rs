@@ -1,0 +1,235 @@
+//! A mount of an image of ours, and the server behind it.
+//!
+//! Whoever ends one in order waits until its server has written the image home. Whoever drops one has failed
+//! or was told to stop, and needs no image any more: the server is killed, and the mount that it leaves goes.
+
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::run::Interrupt;
+use crate::sides::check::tool;
+use crate::sides::table;
+
+/// How long a server may take to answer, and to write its image home.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+const GLANCE: Duration = Duration::from_millis(10);
+
+/// A mount, undone when it is dropped. Its server, and whatever mounts and unmounts, are in groups of their
+/// own: the terminal's Ctrl-C is for us, who end them in order.
+pub struct Mount {
+    directory: PathBuf,
+    server: Option<Child>,
+    /// Ends every wait.
+    interrupt: Interrupt,
+}
+
+impl Mount {
+    /// By a command that ends when it has mounted.
+    pub fn by_the_kernel(
+        command: &mut Command,
+        directory: PathBuf,
+        interrupt: Interrupt,
+    ) -> Result<Self> {
+        let told = command.process_group(0).output();
+        let told = told.context("cannot run mount")?;
+        if !told.status.success() {
+            let words = String::from_utf8_lossy(&told.stderr);
+            bail!("{}", words.lines().next().unwrap_or("mount failed"));
+        }
+        Ok(Self {
+            directory,
+            server: None,
+            interrupt,
+        })
+    }
+
+    /// Starts a server that stays in the foreground and waits until the directory is its mount.
+    pub fn by_a_server(
+        command: &mut Command,
+        directory: PathBuf,
+        interrupt: Interrupt,
+    ) -> Result<Self> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let mut words = tempfile::tempfile()?;
+        let server = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(words.try_clone()?)
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot run {name}"))?;
+        let mut mount = Self {
+            directory,
+            server: Some(server),
+            interrupt,
+        };
+        let start = Instant::now();
+        while !table::is_mounted(&mount.directory) {
+            if let Some(status) = mount.ended()? {
+                bail!("{}", why_it_ended(&name, status, &mut words));
+            }
+            mount.interrupt.check()?;
+            if start.elapsed() > PATIENCE {
+                bail!("{name} does not mount");
+            }
+            std::thread::sleep(GLANCE);
+        }
+        Ok(mount)
+    }
+
+    /// Where it is.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Unmounts and waits until the server has written its image home.
+    pub fn end(mut self) -> Result<()> {
+        self.unmount()?;
+        let start = Instant::now();
+        while self.server.is_some() {
+            self.interrupt.check()?;
+            match self.ended()? {
+                Some(status) if !status.success() => bail!("its server ended with {status}"),
+                Some(_) => {}
+                None if start.elapsed() > PATIENCE => bail!("its server does not end"),
+                None => std::thread::sleep(GLANCE),
+            }
+        }
+        Ok(())
+    }
+
+    /// How the server ended, once it has.
+    fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        let Some(server) = &mut self.server else {
+            return Ok(None);
+        };
+        let status = server.try_wait()?;
+        if status.is_some() {
+            self.server = None;
+        }
+        Ok(status)
+    }
+
+    fn unmount(&mut self) -> Result<()> {
+        if !table::is_mounted(&self.directory) {
+            return Ok(());
+        }
+        let with_rights = self.told(&mut tool("umount"))?;
+        if with_rights.status.success() {
+            return Ok(());
+        }
+        let without = self.told(tool("fusermount3").arg("-u"));
+        if !without.is_ok_and(|told| told.status.success()) {
+            bail!("{}", String::from_utf8_lossy(&with_rights.stderr).trim());
+        }
+        Ok(())
+    }
+
+    /// What a command that unmounts has to say.
+    fn told(&mut self, command: &mut Command) -> Result<Output> {
+        let mut child = command
+            .arg(&self.directory)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()?;
+        while child.try_wait()?.is_none() {
+            // It may wait for what the server has to write, and waits no longer than that lives.
+            if self.interrupt.check().is_err() {
+                self.kill();
+            }
+            std::thread::sleep(GLANCE);
+        }
+        Ok(child.wait_with_output()?)
+    }
+
+    /// Ends the server at once, and whatever it has started.
+    fn kill(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            // It may have ended by itself.
+            let _ = kill_process_group(Pid::from_child(&server), Signal::KILL);
+            let _ = server.wait();
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        self.kill();
+        // What there is to tell was told before.
+        let _ = self.unmount();
+    }
+}
+
+/// What a server said last, or what may be the matter if it said nothing.
+fn why_it_ended(name: &str, status: ExitStatus, words: &mut File) -> String {
+    let mut said = String::new();
+    // Words that cannot be read are none.
+    let _ = words
+        .rewind()
+        .and_then(|()| words.read_to_string(&mut said));
+    match said.lines().rfind(|line| !line.trim().is_empty()) {
+        Some(line) => format!("{name} ended with {status}: {line}"),
+        None => format!("{name} ended with {status}; is FUSE permitted here?"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
+    use rustix::process::{Pid, test_kill_process};
+
+    use super::{Interrupt, Mount};
+
+    /// A server that neither mounts nor ends, as one that hangs.
+    fn stuck() -> Command {
+        let mut command = Command::new("sleep");
+        command.arg("100000").process_group(0);
+        command
+    }
+
+    #[test]
+    fn whoever_wants_to_stop_waits_for_no_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = || folder.path().to_owned();
+        let interrupt = Interrupt::default();
+        interrupt.ask();
+        let started = Mount::by_a_server(&mut stuck(), directory(), interrupt.clone());
+        let told = started.err().expect("it does not mount").to_string();
+        assert!(told.contains("interrupted"), "{told}");
+        let server = stuck().spawn().unwrap();
+        let process = Pid::from_child(&server);
+        let mount = Mount {
+            directory: directory(),
+            server: Some(server),
+            interrupt,
+        };
+        let told = mount.end().expect_err("it does not end").to_string();
+        assert!(told.contains("interrupted"), "{told}");
+        assert!(test_kill_process(process).is_err(), "its server lives on");
+    }
+
+    /// Also when nobody interrupts, a server that is not wanted any more is not waited for.
+    #[test]
+    fn a_mount_that_is_dropped_ends_its_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let server = stuck().spawn().unwrap();
+        let process = Pid::from_child(&server);
+        drop(Mount {
+            directory: folder.path().to_owned(),
+            server: Some(server),
+            interrupt: Interrupt::default(),
+        });
+        assert!(test_kill_process(process).is_err(), "its server lives on");
+    }
+}
