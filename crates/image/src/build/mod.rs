@@ -420,6 +420,13 @@ impl Builder {
         if self.sources.is_empty() {
             return Err(Error::impossible("nothing to build from: name a source"));
         }
+        let is_layout = |source: &Source| matches!(source, Source::OciLayout(_));
+        let chooses = self.platform.is_some() || self.tag.is_some();
+        if chooses && !self.sources.iter().any(is_layout) {
+            return Err(Error::impossible(
+                "--platform and --tag choose an image of an OCI layout, and no source is one",
+            ));
+        }
         let (trial, _) = plan::plan(TRIAL_SIZE, &options)?;
         if !trial.features.has_incompat(Incompat::EXTENTS) {
             return Err(Error::impossible(

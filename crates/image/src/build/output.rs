@@ -38,6 +38,12 @@ impl Output {
                 let cause = io::Error::new(io::ErrorKind::AlreadyExists, "--force replaces it");
                 return Err(Error::output(target, "make what exists", cause));
             }
+            // A link that leads nowhere has the name all the same.
+            Err(_) if !replace && std::fs::symlink_metadata(target).is_ok() => {
+                let problem = "it is a symbolic link that leads nowhere; --force replaces it";
+                let cause = io::Error::new(io::ErrorKind::AlreadyExists, problem);
+                return Err(Error::output(target, "make what exists", cause));
+            }
             _ => {}
         }
         let target = &if replace {

@@ -95,8 +95,10 @@ fn path_rule(pattern: &str, changes: &[&str]) -> Result<PathRule, String> {
     for change in changes {
         match change.split_once('=') {
             Some(("mode", octal)) => {
+                // The library's own reader takes a sign too.
+                let is_digits = octal.bytes().all(|byte| byte.is_ascii_digit());
                 let mode = u16::from_str_radix(octal, 8).ok();
-                let mode = mode.filter(|&mode| mode <= 0o7777);
+                let mode = mode.filter(|&mode| is_digits && mode <= 0o7777);
                 rule.mode = Some(mode.ok_or_else(|| format!("`{octal}` is no octal mode"))?);
             }
             Some(("owner", owner)) => rule.owner = Some(parse_owner(owner)?),
@@ -327,6 +329,7 @@ mod tests {
             ("uid 1", "FROM"),
             ("\nuid 4294967295 4294967295 2", "line 2"),
             ("path x mode=9", "octal"),
+            ("path x mode=+755", "octal"),
             ("path x owner=me", "two numbers"),
             ("path x colour=red", "mode="),
         ] {

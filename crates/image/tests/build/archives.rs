@@ -368,6 +368,97 @@ fn entries_find_their_way() {
 }
 
 #[test]
+fn a_link_that_gives_way_leads_nowhere_any_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    // Each way to `here` leads over the name that the entry in it replaces.
+    let start = |target: &str| {
+        Packer::new()
+            .entry(b'2', "here", target, b"")
+            .file("here/before", b"x")
+    };
+    let bytes = start(".")
+        .directory("other")
+        .file("here/before", b"x")
+        .entry(b'2', "here/here", "other", b"")
+        .file("here/after", b"through the new link")
+        .finish();
+    build(bytes, &image).unwrap();
+    check(&image);
+    if let Some(mounted) = Mounted::new(&image) {
+        assert!(!mounted.path().join("after").exists());
+        let after = fs::read(mounted.path().join("other/after")).unwrap();
+        assert_eq!(after, b"through the new link");
+    }
+    for kind in [b'0', b'1'] {
+        let bytes = start(".")
+            .entry(kind, "here/here", "before", b"")
+            .file("here/after", b"x")
+            .finish();
+        let error = build(bytes, &folder.path().join("refused")).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains("here: it is no directory"), "{error}");
+    }
+}
+
+#[test]
+fn what_is_left_out_counts_against_no_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let archive = folder.path().join("archive");
+    let bytes = Packer::new()
+        .file("large", &[7; 2 << 20])
+        .file("small", b"x")
+        .finish();
+    fs::write(&archive, &bytes).unwrap();
+    let with = |source: Source, builder: Builder| {
+        let builder = builder.source(source).exclude("large").replace(true);
+        builder.build(&image).unwrap().names
+    };
+    let limited = || Builder::new().limit(1 << 20);
+    let stream = Box::new(std::io::Cursor::new(bytes.clone()));
+    let stream = Source::Stream("the archive".to_owned(), stream);
+    assert_eq!(with(stream, limited()), 1);
+    assert_eq!(with(Source::Archive(archive), limited()), 1);
+    // What is passed over must be there all the same.
+    let short = Box::new(std::io::Cursor::new(bytes[..4096].to_vec()));
+    let error = Builder::new()
+        .source(Source::Stream("the archive".to_owned(), short))
+        .exclude("large")
+        .replace(true)
+        .build(&image)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("large: the archive ends inside"), "{error}");
+}
+
+#[test]
+fn a_hard_link_to_what_is_left_out_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let bytes = || {
+        Packer::new()
+            .file("dir/first", b"x")
+            .entry(b'1', "second", "dir/first", b"")
+            .finish()
+    };
+    let with = |patterns: &[&str]| {
+        let stream = Box::new(std::io::Cursor::new(bytes()));
+        let builder = Builder::new().source(Source::Stream("the archive".to_owned(), stream));
+        let excluding = |builder: Builder, pattern: &&str| builder.exclude(*pattern);
+        let builder = patterns.iter().fold(builder, excluding);
+        builder.replace(true).build(&image)
+    };
+    for pattern in ["first", "/dir"] {
+        let error = with(&[pattern]).unwrap_err().to_string();
+        let told = "second: it is a hard link to dir/first, which is left out";
+        assert!(error.contains(told), "{error}");
+    }
+    assert_eq!(with(&["first", "second"]).unwrap().names, 0);
+    assert_eq!(with(&["second"]).unwrap().names, 2);
+}
+
+#[test]
 fn a_directory_may_lie_over_an_archive() {
     let folder = tempfile::tempdir().unwrap();
     let archive = folder.path().join("a.tar");

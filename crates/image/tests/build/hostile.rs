@@ -258,6 +258,13 @@ fn what_is_missing_or_in_the_way_is_named() {
         "{error}"
     );
     assert_eq!(fs::read(&image).unwrap(), b"precious");
+    // Before anything is read: the source is not there.
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink("no/such/image", &link).unwrap();
+    let early = Builder::new().source(Source::Archive(missing.clone()));
+    let error = early.build(&link).unwrap_err().to_string();
+    assert!(error.contains("leads nowhere"), "{error}");
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     let nowhere = folder.path().join("no/such/folder/image");
     let builder = Builder::new().source(Source::Directory(tree.clone()));
     assert!(matches!(builder.build(&nowhere), Err(Error::Output { .. })));

@@ -191,6 +191,22 @@ fn one_of_several_images_is_chosen() {
 }
 
 #[test]
+fn nothing_is_chosen_where_no_layout_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let platform = Platform::parse("linux/amd64").unwrap();
+    for builder in [
+        Builder::new().platform(platform),
+        Builder::new().tag("latest"),
+    ] {
+        let source = Source::Directory(folder.path().to_owned());
+        let error = builder.source(source).build(&image).unwrap_err();
+        assert!(error.to_string().contains("OCI layout"), "{error}");
+        assert!(!image.exists());
+    }
+}
+
+#[test]
 fn one_of_several_tags_is_chosen() {
     let folder = tempfile::tempdir().unwrap();
     let layout = Layout::new(folder.path().join("layout"));

@@ -114,9 +114,16 @@ impl<'a> Layer<'a> {
             |problem: &str| Error::unsound(archive, format!("{}: {problem}", Shown(&path)));
         record.facts.attributes = tree.sets.number_of(std::mem::take(&mut record.attributes));
         if let Some(link) = &record.link {
-            let target = self
-                .find(tree, link)?
-                .ok_or_else(|| unsound("it is a hard link to what is not there (yet)"))?;
+            let target = self.find(tree, link)?.ok_or_else(|| {
+                // The content went by with the other name and is not kept.
+                match super::is_left_out(self.rules, link) {
+                    true => unsound(&format!(
+                        "it is a hard link to {}, which is left out: leave out both or neither",
+                        Shown(link)
+                    )),
+                    false => unsound("it is a hard link to what is not there (yet)"),
+                }
+            })?;
             let target = tree.owner(target);
             if tree.node(target).is_directory() {
                 return Err(unsound("it is a hard link to a directory"));
@@ -127,7 +134,7 @@ impl<'a> Layer<'a> {
             record.facts.size = target.len() as u64;
             record.facts.content = u64::from(tree.keep_text(target)?);
         }
-        let id = tree.put(parent, name, &record.facts)?;
+        let id = self.put(tree, parent, name, &record.facts)?;
         if tree.node(id).is_directory() {
             self.unnamed.remove(&id);
         }
@@ -147,7 +154,18 @@ impl<'a> Layer<'a> {
         Ok(())
     }
 
-    fn link(&self, tree: &mut Tree, parent: Id, name: &[u8], target: Id) -> Result<()> {
+    /// Puts a name into a directory, over what was there.
+    fn put(&mut self, tree: &mut Tree, parent: Id, name: &[u8], facts: &Facts) -> Result<Id> {
+        let old = tree.child(parent, name);
+        let id = tree.put(parent, name, facts)?;
+        // Through a link the way to the directory may lead over the very name that gives way.
+        if old.is_some_and(|old| old != id) {
+            self.last = None;
+        }
+        Ok(id)
+    }
+
+    fn link(&mut self, tree: &mut Tree, parent: Id, name: &[u8], target: Id) -> Result<()> {
         if tree.child(parent, name) == Some(target) {
             return Ok(());
         }
@@ -163,7 +181,7 @@ impl<'a> Layer<'a> {
             attributes: node.attributes,
             source: self.number,
         };
-        let id = tree.put(parent, name, &facts)?;
+        let id = self.put(tree, parent, name, &facts)?;
         tree.node_mut(id).link = target;
         Ok(())
     }

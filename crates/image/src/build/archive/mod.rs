@@ -142,17 +142,25 @@ impl<'a, I: Input> Reader<'a, I> {
             }
             _ => {}
         }
+        if is_left_out {
+            if entry.kind == Kind::File && !self.entries.input().skip(entry.stored)? {
+                return Err(self.ends_inside(&entry.name));
+            }
+            return Ok(None);
+        }
         self.count(&entry.name, entry.stored)?;
         if entry.kind == Kind::File {
             let Some(place) = self.entries.input().take_content(entry.stored)? else {
-                return Err(
-                    self.unsound_entry(&entry.name, "the archive ends inside it: it was cut short")
-                );
+                return Err(self.ends_inside(&entry.name));
             };
             record.facts.content = place;
             record.segments = entry.segments;
         }
-        Ok((!is_left_out).then_some(record))
+        Ok(Some(record))
+    }
+
+    fn ends_inside(&self, name: &[u8]) -> Error {
+        self.unsound_entry(name, "the archive ends inside it: it was cut short")
     }
 
     /// Whether the rules leave an entry out. Those for names are for what a mark hides, not for the
@@ -167,7 +175,7 @@ impl<'a, I: Input> Reader<'a, I> {
         }
     }
 
-    /// Counts an entry against the limits, before its content is read.
+    /// Counts an entry that is kept against the limits, before its content is read.
     fn count(&mut self, name: &[u8], bytes: u64) -> Result<()> {
         self.files += 1;
         self.bytes = self.bytes.saturating_add(bytes);
