@@ -1,7 +1,7 @@
 //! `pext4 mkfs`: makes an empty file system.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use crate::failure::Misuse;
 use crate::say::say;
 use crate::size;
 
-/// Bytes at the start of a file that are looked at before it is taken for empty.
+/// Bytes at the start and at the end of a file that are looked at before it is taken for empty.
 const LOOKED_AT: u64 = 128 << 10;
 
 /// Make an empty file system in an image, with upstream's defaults
@@ -219,14 +219,26 @@ fn cleared(image: &Path, device: FileDevice) -> Result<FileDevice> {
     Ok(device)
 }
 
-/// Whether the start of a file or device, where every format has its mark, is all zeroes.
+/// Whether the start and the end of a file or device are all zeroes. Most formats have their mark at
+/// the start; partition tables have a copy at the end, members of some arrays a mark there alone.
 fn is_empty(image: &Path) -> Result<bool> {
-    let mut start = Vec::new();
-    open_to_look(image)?
-        .take(LOOKED_AT)
-        .read_to_end(&mut start)
-        .with_context(|| image.display().to_string())?;
-    Ok(start.iter().all(|&byte| byte == 0))
+    let name = || image.display().to_string();
+    let mut file = open_to_look(image)?;
+    let is_zero = stretch_is_zero(&mut file).with_context(name)?;
+    if !is_zero {
+        return Ok(false);
+    }
+    let size = file.seek(SeekFrom::End(0)).with_context(name)?;
+    file.seek(SeekFrom::Start(size.saturating_sub(LOOKED_AT)))
+        .with_context(name)?;
+    stretch_is_zero(&mut file).with_context(name)
+}
+
+/// Whether what comes next in a file, as far as it is looked at, is all zeroes.
+fn stretch_is_zero(file: &mut fs::File) -> io::Result<bool> {
+    let mut bytes = Vec::new();
+    file.take(LOOKED_AT).read_to_end(&mut bytes)?;
+    Ok(bytes.iter().all(|&byte| byte == 0))
 }
 
 fn said(image: &Path, made: &Made) -> String {
@@ -252,6 +264,7 @@ fn said(image: &Path, made: &Made) -> String {
 mod tests {
     use super::{is_empty, parse_owner};
     use std::io::Write;
+    use std::os::unix::fs::FileExt;
 
     #[test]
     fn owners_are_two_numbers() {
@@ -266,6 +279,13 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         assert!(is_empty(file.path()).unwrap());
         file.as_file().set_len(1 << 20).unwrap();
+        assert!(is_empty(file.path()).unwrap());
+        // Where nothing but the end tells: a mark of an array, or the copy of a partition table.
+        file.as_file()
+            .write_all_at(b"EFI PART", (1 << 20) - 512)
+            .unwrap();
+        assert!(!is_empty(file.path()).unwrap());
+        file.as_file().set_len(1 << 19).unwrap();
         assert!(is_empty(file.path()).unwrap());
         file.write_all(b"\0\0\0x").unwrap();
         assert!(!is_empty(file.path()).unwrap());
