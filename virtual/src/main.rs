@@ -287,9 +287,9 @@ impl Session {
                     "{name}, {tasks} tasks: waiting for {class} locks: {time:.1} ns an operation in all"
                 ));
             }
-            for (place, time) in analysis.asleep.iter().take(6) {
+            for (place, time) in analysis.other_waits.iter().take(6) {
                 notes.push(format!(
-                    "{name}, {tasks} tasks: asleep at {place}: {time:.1} ns an operation in all"
+                    "{name}, {tasks} tasks: waiting at {place}: {time:.1} ns an operation in all"
                 ));
             }
             for (place, time) in analysis.transfers.iter().take(12) {

@@ -40,9 +40,9 @@ pub struct Analysis {
     pub transfers: Vec<(String, f64)>,
     /// Nanoseconds an operation that was waited for the locks of each class, most first.
     pub waits: Vec<(String, f64)>,
-    /// Nanoseconds an operation that was waited on conditions at each place, by the journal's cores
+    /// Nanoseconds an operation that was waited at each place for what is no lock, by the journal's cores
     /// too, most first.
-    pub asleep: Vec<(String, f64)>,
+    pub other_waits: Vec<(String, f64)>,
     /// Nanoseconds an operation in which cores, the journal's too, worked.
     pub working: f64,
     /// Nanoseconds an operation in which lines were under way.
@@ -101,8 +101,8 @@ impl Analysis {
         }
         stations.sort_by(|one, other| other.demand.total_cmp(&one.demand));
         stations.truncate(STATIONS);
-        let asleep = usage.asleep.iter();
-        let asleep = asleep.map(|(site, time)| {
+        let other_waits = usage.other_waits.iter();
+        let other_waits = other_waits.map(|(site, time)| {
             let site = place(site).to_owned();
             (site, time.as_nanos() as f64 / operations)
         });
@@ -120,7 +120,7 @@ impl Analysis {
             transferring: transfers.iter().map(|(_, time)| time).sum(),
             transfers,
             waits: most_first(waits),
-            asleep: most_first(asleep.collect()),
+            other_waits: most_first(other_waits.collect()),
             unknown: usage.unknown_stretches.as_nanos() as f64 / stretches,
         }
     }

@@ -6,7 +6,8 @@
 //! no transaction and nobody has pinned it; or when its block is discarded.
 //!
 //! Locking: the state is under the lock of class `Buffer`, whose readers do not meet while nobody
-//! writes; pins and flags are atomic.
+//! writes, and for which one spins, as it is held for a change of a few bytes or one copy of the block
+//! (who spins while the device is read sleeps in the end); pins and flags are atomic.
 
 use std::fmt;
 
@@ -125,13 +126,13 @@ impl Buffer {
     /// Locks the state for looking.
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn read(&self) -> BiasedReadGuard<'_, BufferState> {
-        self.state.read()
+        self.state.read_spinning()
     }
 
     /// Locks the state for changing.
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn write(&self) -> BiasedWriteGuard<'_, BufferState> {
-        self.state.write()
+        self.state.write_spinning()
     }
 
     /// Locks the state for changing, if nobody has it locked.

@@ -123,6 +123,13 @@ impl<T> BiasedLock<T> {
         self.read_with(|| self.lock.note_keyed(key), |lock| lock.read_keyed(key))
     }
 
+    /// As [`BiasedLock::read`], spinning as [`RwLock::read_spinning`] does.
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn read_spinning(&self) -> BiasedReadGuard<'_, T> {
+        self.read_with(|| self.lock.note(), RwLock::read_spinning)
+    }
+
     /// Takes it for reading if no writer has it, whatever else this thread holds.
     #[inline]
     pub fn try_read(&self) -> Option<BiasedReadGuard<'_, T>> {
@@ -149,6 +156,13 @@ impl<T> BiasedLock<T> {
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn write_keyed(&self, key: u64) -> BiasedWriteGuard<'_, T> {
         self.write_with(self.lock.write_keyed(key))
+    }
+
+    /// As [`BiasedLock::write`], spinning as [`RwLock::write_spinning`] does.
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn write_spinning(&self) -> BiasedWriteGuard<'_, T> {
+        self.write_with(self.lock.write_spinning())
     }
 
     /// Takes it for writing if nobody has it, whatever else this thread holds.

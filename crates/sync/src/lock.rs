@@ -8,7 +8,6 @@ use std::ops::{Deref, DerefMut};
 use crate::backend;
 use crate::held::{Held, Tag};
 use crate::order::Class;
-use crate::spin;
 
 /// Protects a `T`; its [`Class`] says when it may be taken.
 pub struct Mutex<T> {
@@ -49,11 +48,10 @@ impl<T> Mutex<T> {
     #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
     pub fn lock_spinning(&self) -> MutexGuard<'_, T> {
         let held = self.tag.take(None);
-        let inner = self.inner.try_lock().unwrap_or_else(|| {
-            spin::until(|| !self.inner.is_locked());
-            self.inner.lock()
-        });
-        MutexGuard { inner, _held: held }
+        MutexGuard {
+            inner: backend::lock_spinning(&self.inner),
+            _held: held,
+        }
     }
 
     /// Waits for the lock; others of its class with smaller keys may be held.

@@ -84,6 +84,30 @@ impl<T> RwLock<T> {
         }
     }
 
+    /// As [`RwLock::read`], for one that is held for about a microsecond and that few want at a time: who finds a
+    /// writer in it spins for longer before it sleeps.
+    #[inline]
+    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    pub fn read_spinning(&self) -> RwLockReadGuard<'_, T> {
+        let held = self.tag.take(None);
+        RwLockReadGuard {
+            inner: backend::read_spinning(&self.inner),
+            _held: held,
+        }
+    }
+
+    /// As [`RwLock::write`], for one that is held for about a microsecond and that few want at a time: who finds
+    /// somebody in it spins for longer before it sleeps.
+    #[inline]
+    #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
+    pub fn write_spinning(&self) -> RwLockWriteGuard<'_, T> {
+        let held = self.tag.take(None);
+        RwLockWriteGuard {
+            inner: backend::write_spinning(&self.inner),
+            _held: held,
+        }
+    }
+
     /// Takes it for reading if no writer has it, whatever else this thread holds.
     #[inline]
     #[cfg_attr(feature = "meter", track_caller)]

@@ -6,6 +6,8 @@
 
 #[cfg(any(loom, not(feature = "meter")))]
 use crate::order::Class;
+#[cfg(any(loom, not(feature = "meter")))]
+use crate::spin;
 
 #[cfg(not(any(loom, feature = "meter")))]
 pub(crate) use parking_lot::{
@@ -16,7 +18,8 @@ pub(crate) use parking_lot::{
 mod watched;
 #[cfg(all(feature = "meter", not(loom)))]
 pub(crate) use watched::{
-    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, mutex, rwlock,
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, lock_spinning, mutex,
+    read_spinning, rwlock, write_spinning,
 };
 
 #[cfg(loom)]
@@ -36,4 +39,34 @@ pub(crate) fn mutex<T>(_class: Class, value: T) -> Mutex<T> {
 #[inline]
 pub(crate) fn rwlock<T>(_class: Class, value: T) -> RwLock<T> {
     RwLock::new(value)
+}
+
+/// Takes a mutex, spinning before it sleeps.
+#[cfg(any(loom, not(feature = "meter")))]
+#[inline]
+pub(crate) fn lock_spinning<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.try_lock().unwrap_or_else(|| {
+        spin::until(|| !mutex.is_locked());
+        mutex.lock()
+    })
+}
+
+/// Takes a lock for reading, spinning before it sleeps.
+#[cfg(any(loom, not(feature = "meter")))]
+#[inline]
+pub(crate) fn read_spinning<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.try_read().unwrap_or_else(|| {
+        spin::until(|| !lock.is_locked_exclusive());
+        lock.read()
+    })
+}
+
+/// Takes a lock for writing, spinning before it sleeps.
+#[cfg(any(loom, not(feature = "meter")))]
+#[inline]
+pub(crate) fn write_spinning<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.try_write().unwrap_or_else(|| {
+        spin::until(|| !lock.is_locked());
+        lock.write()
+    })
 }

@@ -79,6 +79,14 @@ impl<T> RwLock<T> {
         self.0.try_write().ok()
     }
 
+    pub(crate) fn is_locked(&self) -> bool {
+        self.0.try_write().is_err()
+    }
+
+    pub(crate) fn is_locked_exclusive(&self) -> bool {
+        self.0.try_read().is_err()
+    }
+
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().expect(UNPOISONED)
     }

@@ -159,6 +159,33 @@ impl<T> DerefMut for RwLockWriteGuard<'_, T> {
     }
 }
 
+/// Takes a mutex, spinning before it sleeps.
+#[track_caller]
+pub(crate) fn lock_spinning<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    let raw = &mutex.inner;
+    let (is_taken, wait) = (|| raw.is_locked(), || raw.lock());
+    let (inner, hold) = watch::take_spinning(mutex.place(), || raw.try_lock(), is_taken, wait);
+    MutexGuard { inner, hold }
+}
+
+/// Takes a lock for reading, spinning before it sleeps.
+#[track_caller]
+pub(crate) fn read_spinning<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    let (place, raw) = (lock.place(false), &lock.inner);
+    let (is_taken, wait) = (|| raw.is_locked_exclusive(), || raw.read());
+    let (inner, _hold) = watch::take_spinning(place, || raw.try_read(), is_taken, wait);
+    RwLockReadGuard { inner, _hold }
+}
+
+/// Takes a lock for writing, spinning before it sleeps.
+#[track_caller]
+pub(crate) fn write_spinning<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    let (place, raw) = (lock.place(true), &lock.inner);
+    let (is_taken, wait) = (|| raw.is_locked(), || raw.write());
+    let (inner, _hold) = watch::take_spinning(place, || raw.try_write(), is_taken, wait);
+    RwLockWriteGuard { inner, _hold }
+}
+
 pub(crate) struct Condvar {
     inner: parking_lot::Condvar,
 }

@@ -118,12 +118,19 @@ impl Lock {
         }
     }
 
-    /// `core` waits from now on.
-    pub(crate) fn queue(&mut self, core: usize, place: Place, clock: u64, waiting: &Waiting) {
+    /// `core`, which has waited `since` then, is in the queue from now on.
+    pub(crate) fn queue(
+        &mut self,
+        core: usize,
+        place: Place,
+        since: u64,
+        clock: u64,
+        waiting: &Waiting,
+    ) {
         let waiter = Waiter {
             core,
             place,
-            since: clock,
+            since,
             looks_from: clock,
             sleeps_from: self.end_of_looking(clock, waiting),
             call: None,
@@ -147,7 +154,7 @@ impl Lock {
         // It is out of the queue while it asks.
         let mut waiter = self.queue.remove(position);
         if self.admits(waiter.place.exclusive) {
-            self.count(&waiter, clock);
+            self.count_wait(waiter.since, clock);
             return Answer::Free;
         }
         if waiter.call.take() == Some(Called::Asleep) {
@@ -158,9 +165,10 @@ impl Lock {
         Answer::Held
     }
 
-    fn count(&mut self, waiter: &Waiter, clock: u64) {
+    /// Somebody who has waited `since` then has it.
+    pub(crate) fn count_wait(&mut self, since: u64, clock: u64) {
         self.counts.contended += 1;
-        self.counts.waited += clock.saturating_sub(waiter.since);
+        self.counts.waited += clock.saturating_sub(since);
     }
 
     /// Whom the release at `clock` concerns: nobody, if others still hold it.
@@ -183,7 +191,7 @@ impl Lock {
         let waiter = self.queue.remove(position);
         let at = clock + waiting.wake;
         self.fair = clock;
-        self.count(&waiter, at);
+        self.count_wait(waiter.since, at);
         self.give(waiter.core, waiter.place.exclusive, clock);
         Call {
             core: waiter.core,

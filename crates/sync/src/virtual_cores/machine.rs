@@ -88,8 +88,8 @@ pub(crate) struct Machine {
     /// The number that was drawn last; never zero.
     drawn: u64,
     pub(crate) spent: Spent,
-    /// Picoseconds that cores waited on conditions, by place.
-    pub(crate) asleep: BTreeMap<(&'static str, u32), u64>,
+    /// Picoseconds that cores waited for what is no lock, spinning or asleep, by place.
+    pub(crate) waits: BTreeMap<(&'static str, u32), u64>,
     pub(crate) window: u64,
 }
 
@@ -109,7 +109,7 @@ impl Machine {
             seed,
             drawn: NumberHash::default().hash_one(seed) | 1,
             spent: Spent::default(),
-            asleep: BTreeMap::new(),
+            waits: BTreeMap::new(),
             window: 0,
         }
     }
@@ -329,17 +329,28 @@ impl Machine {
         lock
     }
 
-    /// Takes a lock or queues for it; answers whether it was had at once.
-    pub(crate) fn take(&mut self, place: &Place) -> bool {
+    /// Takes a lock or queues for it; answers whether it was had at once. It may have been waited for `since` some time.
+    pub(crate) fn take(&mut self, place: &Place, since: Option<u64>) -> bool {
         let (core, waiting) = (self.current, self.model.waiting);
         let word = self.touch_word(core, place, true);
-        if self.lock(place).admits(place.exclusive) {
-            self.grant(core, place, word);
-            return true;
-        }
         let clock = self.me().clock;
-        self.lock(place).queue(core, *place, clock, &waiting);
-        false
+        let lock = self.lock(place);
+        if !lock.admits(place.exclusive) {
+            let since = since.unwrap_or(clock);
+            lock.queue(core, *place, since, clock, &waiting);
+            return false;
+        }
+        if let Some(since) = since {
+            lock.count_wait(since, clock);
+        }
+        self.grant(core, place, word);
+        true
+    }
+
+    /// Whether a lock is free at this core's time, at a glance.
+    pub(crate) fn sees_free(&mut self, place: &Place) -> bool {
+        self.touch_word(self.current, place, false);
+        self.lock(place).admits(place.exclusive)
     }
 
     /// The running core was called to a lock that it waits for; answers whether it has it now.
@@ -355,8 +366,17 @@ impl Machine {
         true
     }
 
-    /// Takes a lock if nobody is in the way by this core's clock.
+    /// Takes a lock if nobody is in the way by this core's clock; else that was a failure.
     pub(crate) fn try_take(&mut self, place: &Place) -> bool {
+        let has_it = self.take_if_free(place);
+        if !has_it {
+            self.lock(place).counts.failures += 1;
+        }
+        has_it
+    }
+
+    /// Takes a lock if nobody is in the way by this core's clock.
+    pub(crate) fn take_if_free(&mut self, place: &Place) -> bool {
         let core = self.current;
         if self.lock(place).admits(place.exclusive) {
             let word = self.touch_word(core, place, true);
@@ -365,7 +385,6 @@ impl Machine {
         }
         // A look at the word is enough to see that it is held.
         self.touch_word(core, place, false);
-        self.lock(place).counts.failures += 1;
         false
     }
 
@@ -411,13 +430,19 @@ impl Machine {
 
     /// How the last wait of the running core, at `site`, ended.
     pub(crate) fn end_wait(&mut self, site: Site) -> bool {
-        let (window, me) = (self.window, self.me());
-        let asleep = me.clock.saturating_sub(me.asleep_since.max(window));
-        *self.asleep.entry((site.file(), site.line())).or_default() += asleep;
+        let since = self.me().asleep_since;
+        self.note_wait(since, site);
         let me = self.me();
         let timed_out = me.waiting == Waiting::TimedOut;
         me.waiting = Waiting::No;
         timed_out
+    }
+
+    /// Notes that the running core has waited at `site`, `since` then.
+    pub(crate) fn note_wait(&mut self, since: u64, site: Site) {
+        let (window, clock) = (self.window, self.me().clock);
+        let waited = clock.saturating_sub(since.max(window));
+        *self.waits.entry((site.file(), site.line())).or_default() += waited;
     }
 
     /// Wakes up to `count` waiters of a condition, one after another.
@@ -471,7 +496,7 @@ impl Machine {
             lock.counts = super::locks::LockCounts::default();
         }
         self.spent = Spent::default();
-        self.asleep.clear();
+        self.waits.clear();
         self.window = self.me().clock;
     }
 

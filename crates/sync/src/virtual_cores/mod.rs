@@ -24,6 +24,8 @@ mod usage;
 #[cfg(test)]
 mod lock_tests;
 #[cfg(test)]
+mod spin_tests;
+#[cfg(test)]
 mod tests;
 
 use std::cell::{Cell, RefCell};
@@ -42,6 +44,7 @@ pub use self::usage::{LineUsage, LockUsage, Usage};
 pub use crate::calibration::{Recording, Stretches, record as calibrate, reference};
 
 use self::machine::Machine;
+use crate::spin;
 use crate::stretches::Step;
 use crate::watch::{Action, Place, Site};
 
@@ -107,8 +110,24 @@ pub(crate) fn take(place: &Place) {
     take_again(place);
 }
 
+/// Takes a lock, spinning before it waits.
+pub(crate) fn take_spinning(place: &Place) {
+    arrive(place.site, Action::Take);
+    if with(|machine| machine.take_if_free(place)) {
+        return;
+    }
+    let since = clock();
+    spin::look(|| with(|machine| machine.sees_free(place)), pause);
+    wait_for(place, Some(since));
+}
+
 fn take_again(place: &Place) {
-    let mut has_it = with(|machine| machine.take(place));
+    wait_for(place, None);
+}
+
+/// Takes a lock that has been waited for `since` then.
+fn wait_for(place: &Place, since: Option<u64>) {
+    let mut has_it = with(|machine| machine.take(place, since));
     while !has_it {
         suspend();
         has_it = with(|machine| machine.take_when_called(place));
@@ -156,16 +175,31 @@ pub(crate) fn sleep(time: Duration, site: Site) {
     suspend();
 }
 
-/// Lets so many pauses of a processor pass, between two looks at something. They are no step: the looks are.
-pub(crate) fn pause(count: u32) {
-    with(|machine| machine.pass(machine.model.waiting.pause * u64::from(count)));
+/// Runs what `spin`s at `site`, with the pause it makes between two looks.
+pub(crate) fn spinning(site: Site, spin: impl FnOnce(&dyn Fn()) -> bool) -> bool {
+    let since = clock();
+    let has_come = spin(&|| {
+        arrive(site, Action::Other);
+        pause();
+    });
+    with(|machine| machine.note_wait(since, site));
+    has_come
+}
+
+/// Lets the pauses pass that are made between two looks at something.
+fn pause() {
+    with(|machine| machine.pass(machine.model.waiting.pause * u64::from(spin::PAUSES)));
     suspend();
+}
+
+/// The running core's time, in picoseconds.
+fn clock() -> u64 {
+    with(|machine| machine.cores[machine.current].clock)
 }
 
 /// The running core's time since the machine was switched on.
 pub(crate) fn now() -> Duration {
-    let clock = with(|machine| machine.cores[machine.current].clock);
-    Duration::from_nanos(clock / 1000)
+    Duration::from_nanos(clock() / 1000)
 }
 
 /// The processor the running core is on.

@@ -53,8 +53,9 @@ pub struct Usage {
     pub locks: Vec<LockUsage>,
     /// Every line that went from core to core.
     pub lines: Vec<LineUsage>,
-    /// How long cores, all together, waited on conditions at each place; the longest first.
-    pub asleep: Vec<(String, Duration)>,
+    /// How long cores, all together, waited at each place for what is no lock, asleep or spinning; the longest
+    /// first.
+    pub other_waits: Vec<(String, Duration)>,
     /// Steps, and how many of them ended a stretch that no real thread was seen to take.
     pub steps: u64,
     /// See [`Usage::steps`].
@@ -88,17 +89,17 @@ impl Usage {
             })
             .collect();
         locks.sort_by_key(|lock| (std::cmp::Reverse(lock.held), lock.class, lock.acquisitions));
-        let asleep = machine.asleep.iter();
-        let mut asleep: Vec<_> = asleep
+        let other_waits = machine.waits.iter();
+        let mut other_waits: Vec<_> = other_waits
             .map(|((file, line), &time)| (format!("{file}:{line}"), duration(time)))
             .collect();
-        asleep.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
+        other_waits.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
         let spent = machine.spent;
         Self {
             elapsed: duration(clock.saturating_sub(machine.window)),
             locks,
             lines: lines(machine),
-            asleep,
+            other_waits,
             steps: spent.steps,
             unknown_steps: spent.unknown_steps,
             stretches: duration(spent.stretches),

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use crate::order::Class;
 #[cfg(feature = "virtual")]
 use crate::{calibration, virtual_cores};
-use crate::{meter, trace};
+use crate::{meter, spin, trace};
 
 /// Where in the engine something was called.
 pub(crate) type Site = &'static Location<'static>;
@@ -148,6 +148,30 @@ pub(crate) fn take<G>(
     take_watched(place, attempt, wait)
 }
 
+/// As [`take`], but who finds the lock held spins while it `is_taken`, and waits only then.
+pub(crate) fn take_spinning<G>(
+    place: Place,
+    attempt: impl Fn() -> Option<G>,
+    is_taken: impl Fn() -> bool,
+    wait: impl FnOnce() -> G,
+) -> (G, Hold) {
+    let spin_then_wait = || {
+        spin::look(|| !is_taken(), spin::pause);
+        wait()
+    };
+    #[cfg(feature = "virtual")]
+    if virtual_cores::is_inside() {
+        virtual_cores::take_spinning(&place);
+        let guard = attempt().expect("a lock that is free in virtual time is free");
+        return (guard, Hold { place, since: 0 });
+    }
+    if WATCHERS.load(Ordering::Relaxed) == 0 {
+        let guard = attempt().unwrap_or_else(spin_then_wait);
+        return (guard, Hold { place, since: 0 });
+    }
+    take_watched(place, attempt, spin_then_wait)
+}
+
 fn take_watched<G>(
     place: Place,
     attempt: impl FnOnce() -> Option<G>,
@@ -235,6 +259,15 @@ pub(crate) fn access<R>(address: usize, action: Action, site: Site, run: impl Fn
     }
     leave();
     run()
+}
+
+/// Runs what `spin`s at `site`, with the pause it makes between two looks.
+#[cfg(feature = "virtual")]
+pub(crate) fn spinning(site: Site, spin: impl FnOnce(&dyn Fn()) -> bool) -> bool {
+    if virtual_cores::is_inside() {
+        return virtual_cores::spinning(site, spin);
+    }
+    spin(&|| sleeping(site, spin::pause))
 }
 
 /// Runs what takes time without doing anything.
