@@ -155,9 +155,23 @@ impl Held<'_> {
         self.state.as_deref_mut()
     }
 
-    /// Marks a side of the group as unusable and leaves word of it.
+    /// Marks a side of the group as unusable and leaves word of it. What is free there is nobody's any more, so
+    /// it leaves the sums; what is on the way there does so when it comes.
     pub fn condemn(&self, side: u32, error: Error) {
-        self.slot.mark(side);
+        let (slot, counts) = (self.slot, &self.groups.counts);
+        let condemned = slot.mark(side);
+        if condemned & mark::BLOCKS_CORRUPT != 0 {
+            let free = slot.free_blocks.load(Ordering::Relaxed);
+            counts.free_blocks.add(-i64::from(free));
+        }
+        if condemned & mark::INODES_CORRUPT != 0 {
+            let as_read = || slot.free_inodes.load(Ordering::Relaxed);
+            let free = slot
+                .inodes
+                .get()
+                .map_or_else(as_read, |bits| bits.count_free());
+            counts.free_inodes.add(-i64::from(free));
+        }
         // Nobody is to be led here any more.
         self.groups
             .index

@@ -297,7 +297,9 @@ impl Groups {
         if slot.free_inodes.load(Ordering::Relaxed) == 0 {
             slot.free_inodes.store(1, Ordering::Relaxed);
         }
-        self.counts.free_inodes.add(1);
+        if !slot.is(mark::INODES_CORRUPT) {
+            self.counts.free_inodes.add(1);
+        }
         if was_directory {
             let less = |directories: u32| directories.checked_sub(1);
             let _ = slot

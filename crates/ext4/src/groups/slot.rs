@@ -103,9 +103,9 @@ impl Slot {
         self.marks.load(Ordering::Acquire) & marks != 0
     }
 
-    /// Sets marks.
-    pub fn mark(&self, marks: u32) {
-        self.marks.fetch_or(marks, Ordering::AcqRel);
+    /// Sets marks; answers those that were not set.
+    pub fn mark(&self, marks: u32) -> u32 {
+        marks & !self.marks.fetch_or(marks, Ordering::AcqRel)
     }
 
     /// Clears marks; answers those that were set.

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use pext4_block::Device;
 use pext4_jbd2::{Capture, Handle, Owing};
 use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
-use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, LogicalBlock, bitmap};
+use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber, InodeNumber, LogicalBlock, bitmap};
 use pext4_sync::atomic::Ordering;
 
 use super::Preallocation;
 use super::buddy::Span;
 use super::freed::{FreedExtent, Reuse};
-use super::testing::{Ground, image};
+use super::slot::mark;
+use super::testing::{Ground, image, settings};
 use crate::mballoc::{Purpose, Request};
 use crate::options::MountOptions;
 
@@ -158,6 +159,7 @@ fn a_corrupt_group_is_left_alone_and_reported_once() {
     let ground = Ground::open(device, MountOptions::default()).expect("sound");
     let victim = GroupNumber(0);
     let descriptor = &ground.on_disk()[0].descriptor;
+    let free_there = descriptor.free_clusters;
     let mut bytes = ground.block(descriptor.block_bitmap);
     bytes[100] ^= 0x10;
     ground
@@ -175,14 +177,60 @@ fn a_corrupt_group_is_left_alone_and_reported_once() {
             .expect("elsewhere");
         assert_ne!(ground.store.geometry.group_of(run.start), Some(victim));
     }
+    let lost = u64::from(free_there) + 3;
+    assert_eq!(ground.groups.free_blocks(), before - lost);
     ground
         .groups
         .free(&mut handle, BlockNumber(4000), 2)
         .expect("blocks are lost, nothing else");
-    assert_eq!(ground.groups.free_blocks(), before - 3);
+    assert_eq!(ground.groups.free_blocks(), before - lost);
     drop(handle);
     let errors = ground.store.superblock(|superblock| superblock.error_count);
     assert_eq!(errors, 1);
+}
+
+#[test]
+fn what_is_free_in_a_condemned_group_counts_no_more() {
+    for scaling in settings() {
+        let Some(ground) = Ground::set(&["-b", "4096", "-g", "4096"], "64M", scaling) else {
+            return;
+        };
+        let groups = &ground.groups;
+        let group = GroupNumber(1);
+        let fresh = ground.on_disk()[1].descriptor.clone();
+        let (blocks, inodes) = (groups.free_blocks(), groups.free_inodes());
+        let corrupt = || Corrupt::new("a test", "it says so").in_group(group);
+
+        // Eight of its blocks are on their way back when it is condemned.
+        let mut handle = ground.handle();
+        let request = Request {
+            length: 8,
+            ..Request::one(InodeNumber(12), ground.store.geometry.first_block(group))
+        };
+        let run = groups.allocate(&mut handle, &request).expect("space");
+        assert_eq!(ground.store.geometry.group_of(run.start), Some(group));
+        drop(handle);
+        ground.commit();
+        let mut handle = ground.handle();
+        groups
+            .free(&mut handle, run.start, run.length)
+            .expect("used");
+        drop(handle);
+        groups
+            .hold(group)
+            .condemn(mark::BLOCKS_CORRUPT, corrupt().into());
+        ground.commit();
+        ground.commit();
+        let lost = u64::from(fresh.free_clusters);
+        assert_eq!(groups.free_blocks(), blocks - lost, "{scaling:?}");
+
+        let lost = u64::from(fresh.free_inodes);
+        groups.condemn_inodes(group, 7);
+        assert_eq!(groups.free_inodes(), inodes - lost, "{scaling:?}");
+        groups.condemn_inodes(group, 8);
+        groups.count_freed(group, false);
+        assert_eq!(groups.free_inodes(), inodes - lost, "{scaling:?}");
+    }
 }
 
 #[test]
@@ -415,6 +463,7 @@ fn a_double_free_is_noticed_and_takes_nothing_else_down() {
         return;
     };
     let groups = &ground.groups;
+    let free_there = ground.on_disk()[1].descriptor.free_clusters;
     let mut handle = ground.handle();
     let run = groups
         .allocate(
@@ -429,7 +478,12 @@ fn a_double_free_is_noticed_and_takes_nothing_else_down() {
         .expect("noticed later");
     drop(handle);
     ground.commit();
-    assert_eq!(groups.free_blocks(), before + 1);
+    // The group is condemned, and all that was free there with it.
+    assert_eq!(
+        ground.store.geometry.group_of(run.start),
+        Some(GroupNumber(1))
+    );
+    assert_eq!(groups.free_blocks(), before + 1 - u64::from(free_there));
     assert!(!groups.has_pending_frees());
     assert_eq!(
         ground.store.superblock(|superblock| superblock.error_count),
