@@ -308,6 +308,8 @@ fn a_corrupt_group_is_passed_by_and_reported() {
         let files: Vec<InodeNumber> = (0..8)
             .map(|number| new_file(&volume, &format!("f{number}")))
             .collect();
+        let free = || volume.statistics().expect("statfs").free_blocks;
+        let before = free();
         thread::scope(|scope| {
             for (number, &file) in files.iter().enumerate() {
                 let volume = &volume;
@@ -319,12 +321,20 @@ fn a_corrupt_group_is_passed_by_and_reported() {
         });
         let report = volume.report();
         assert_eq!(report.get("groups", "corrupt"), Some(1), "{report}");
-        let free = volume.statistics().expect("statfs").free_blocks;
-        assert!(free > 500, "{scaling}: only the group is lost, {free}");
+        assert_eq!(free(), 0, "{scaling}: what is free is nobody's");
+        let sectors = |&file| volume.attributes(file).expect("held").sectors;
+        let taken: u64 = files.iter().map(sectors).sum::<u64>() * 512 / BLOCK;
+        let lost = before - taken;
+        assert!(
+            (500..2048).contains(&lost),
+            "{scaling}: only the group is lost, {lost}"
+        );
         assert!(!volume.is_read_only());
-        for file in files {
+        for &file in &files {
             volume.set_attributes(file, &size(0)).expect("cut");
         }
+        volume.sync().expect("it syncs");
+        assert_eq!(free(), before - lost, "{scaling}: all the others are free");
         volume.close().expect("it closes");
     }
 }
