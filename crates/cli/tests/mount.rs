@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::{Command, Stdio};
 
-use common::{Place, fail, has, is_root, pext4, run, succeed};
+use common::{Place, fail, has, is_root, pext4, run, succeed, unmount_by_system};
 use rustix::process::{Signal, kill_process};
 
 #[test]
@@ -242,7 +242,7 @@ fn a_server_that_is_told_to_end_leaves_the_mounts_of_others() {
     drop(file);
     place.wait_until_closed();
     assert!(mount.path("in memory").exists(), "it was somebody else's");
-    succeed(Command::new("umount").arg(&place.point));
+    unmount_by_system(&place.point);
     mount.forget();
     place.check();
 }
@@ -288,7 +288,7 @@ fn the_systems_umount_ends_a_mount_as_well() {
     };
     let mount = place.mount(&[]);
     fs::write(mount.path("file"), b"content").unwrap();
-    succeed(Command::new("umount").arg(&place.point));
+    unmount_by_system(&place.point);
     mount.forget();
     place.wait_until_closed();
     assert_eq!(place.state(), "clean");
@@ -496,7 +496,7 @@ fn linux_and_pext4_see_the_same_files() {
         let said = fail(pext4([command]).arg(&place.image).arg("/directory/7"), 1);
         assert!(said.contains("the kernel has it mounted on"), "{said}");
     }
-    succeed(Command::new("umount").arg(&place.point));
+    unmount_by_system(&place.point);
     by_linux.forget();
 
     let mount = place.mount(&[]);
@@ -519,7 +519,7 @@ fn linux_and_pext4_see_the_same_files() {
             fs::read_dir(by_linux.path("directory")).unwrap().count(),
             250
         );
-        succeed(Command::new("umount").arg(&place.point));
+        unmount_by_system(&place.point);
         by_linux.forget();
     }
 }

@@ -9,7 +9,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{Place, fail, has, is_root, run, succeed};
+use common::{Place, fail, has, is_root, run, succeed, unmount_by_system};
 
 /// A directory with a link to the program under the name of a helper.
 fn link(place: &Place, name: &str) -> PathBuf {
@@ -215,7 +215,7 @@ fn the_helper_of_fuse_runs_the_program() {
         "{line}"
     );
     fs::write(guard.path("file"), b"content").unwrap();
-    succeed(Command::new("umount").arg(&place.point));
+    unmount_by_system(&place.point);
     place.wait_until_closed();
     write_table(&place, &source, "fuse", "bogus");
     fail(&mut mount, 1);

@@ -321,10 +321,12 @@ fn a_corrupt_group_is_passed_by_and_reported() {
         });
         let report = volume.report();
         assert_eq!(report.get("groups", "corrupt"), Some(1), "{report}");
-        assert_eq!(free(), 0, "{scaling}: what is free is nobody's");
+        // Who had a block but none for its extent tree gave it back, after others had found none.
+        let left = free();
+        assert!(left <= files.len() as u64, "{scaling}: {left} are free");
         let sectors = |&file| volume.attributes(file).expect("held").sectors;
         let taken: u64 = files.iter().map(sectors).sum::<u64>() * 512 / BLOCK;
-        let lost = before - taken;
+        let lost = before - taken - left;
         assert!(
             (500..2048).contains(&lost),
             "{scaling}: only the group is lost, {lost}"

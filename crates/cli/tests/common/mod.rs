@@ -55,6 +55,26 @@ pub fn fail(command: &mut Command, status: i32) -> String {
     errors
 }
 
+/// Unmounts with the system's `umount`.
+pub fn unmount_by_system(point: &Path) {
+    until_nobody_uses_it(|| Command::new("umount").arg(point).output());
+}
+
+/// Unmounts, which must succeed. A program that a neighbouring test is just starting has our files open until it is
+/// its own: a mount in use is asked again for a while.
+fn until_nobody_uses_it(unmount: impl Fn() -> std::io::Result<Output>) {
+    for attempt in 1.. {
+        let output = unmount().expect("the command can be started");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let is_used = errors.contains("is in use") || errors.contains("is busy");
+        if !is_used || attempt == 100 {
+            assert!(output.status.success(), "{output:?}");
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
 /// Whether a program can be started at all; says so loudly if not.
 pub fn has(program: &str) -> bool {
     let found = Command::new(program)
@@ -228,18 +248,8 @@ impl Mounted<'_> {
         self.place.check();
     }
 
-    /// Unmounts. A program that a neighbouring test is just starting has our files open until it is
-    /// its own: a mount in use is asked again for a while.
     fn end(&self) {
-        for _ in 0..100 {
-            let output = run(pext4(["umount"]).arg(&self.place.point));
-            if !String::from_utf8_lossy(&output.stderr).contains("is in use") {
-                assert!(output.status.success(), "{output:?}");
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
-        succeed(pext4(["umount"]).arg(&self.place.point));
+        until_nobody_uses_it(|| pext4(["umount"]).arg(&self.place.point).output());
     }
 
     /// The mount ended otherwise.

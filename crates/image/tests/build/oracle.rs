@@ -65,7 +65,9 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.folder.path()).status();
+        // A program that a neighbouring test is just starting may have our files open: then it goes with that.
+        let folder = self.folder.path();
+        let _ = Command::new("umount").arg("-l").arg(folder).status();
     }
 }
 
