@@ -329,7 +329,8 @@ impl Machine {
         lock
     }
 
-    /// Takes a lock or queues for it; answers whether it was had at once. It may have been waited for `since` some time.
+    /// Takes a lock or queues for it; answers whether it was had at once. It may have been waited for `since`
+    /// some time.
     pub(crate) fn take(&mut self, place: &Place, since: Option<u64>) -> bool {
         let (core, waiting) = (self.current, self.model.waiting);
         let word = self.touch_word(core, place, true);
