@@ -19,9 +19,18 @@ pub(super) const NUMBER: InodeNumber = InodeNumber(1);
 /// Where an inode's slot has the count of its links, of 16 bits.
 const LINKS_AT: usize = 0x1A;
 
-/// Claims the blocks, and says which of them cannot be bad.
-pub(super) fn claim(examination: &Examination, inode: &Inode) {
-    let collected = Collector::collect(&examination.volume, NUMBER, inode);
+/// The inode, where it is no file.
+pub(super) fn list(examination: &Examination) -> Option<Inode> {
+    let inode = examination.volume.inode(&examination.groups, NUMBER).ok()?;
+    (inode.links == 0).then_some(inode)
+}
+
+/// Claims the blocks, and says which of them cannot be bad. Files claim theirs later, so that what both have is seen.
+pub(super) fn claim(examination: &Examination) {
+    let Some(inode) = list(examination) else {
+        return;
+    };
+    let collected = Collector::collect(&examination.volume, NUMBER, &inode);
     for (kind, block) in &collected.faults {
         report(examination, *kind, *block, || {
             "in the list of bad blocks".to_owned()

@@ -145,7 +145,7 @@ catalogue! {
     InodeSize = "inode-size", Serious;
     /// An inode's count of blocks is wrong.
     InodeBlocks = "inode-blocks", Problem;
-    /// A device, pipe or socket has a size or blocks.
+    /// A device, pipe or socket has a size.
     SpecialFile = "special-file", Problem;
     /// A symbolic link's target is not what its size says.
     Symlink = "symlink", Serious;

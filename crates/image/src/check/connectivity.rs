@@ -40,7 +40,7 @@ fn climb(tree: &Tree<'_>, place: usize, marks: &mut [Mark], way: &mut Vec<usize>
         way.push(at);
         match tree.parent(at) {
             Some(parent) => at = parent,
-            None if number(at) == InodeNumber::ROOT => break,
+            None if number(at) == InodeNumber::ROOT || is_orphan(tree, number(at)) => break,
             None => {
                 report(Kind::DirectoryUnattached, at, "no name leads to it");
                 break;
@@ -55,6 +55,11 @@ fn climb(tree: &Tree<'_>, place: usize, marks: &mut [Mark], way: &mut Vec<usize>
     }
 }
 
+/// Whether it waits to be deleted: no name is to lead to it.
+fn is_orphan(tree: &Tree<'_>, number: InodeNumber) -> bool {
+    tree.examination.orphans.contains(number)
+}
+
 /// Compares `..` with the directory that has the name, and counts the link that it should be.
 fn check_parent(tree: &Tree<'_>, place: usize) {
     let list = &tree.directories.list;
@@ -63,6 +68,8 @@ fn check_parent(tree: &Tree<'_>, place: usize) {
     let parent = match tree.parent(place) {
         Some(parent) => InodeNumber(list[parent].inode),
         None if own == InodeNumber::ROOT => own,
+        // When its name was taken away, so was the link that its `..` had been.
+        None if is_orphan(tree, own) => return,
         None => return tree.inodes.link(told),
     };
     tree.inodes.link(parent);

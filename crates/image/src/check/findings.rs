@@ -2,7 +2,9 @@
 //!
 //! Of each kind the collector keeps a bounded number; the rest is only counted, so that no image
 //! can fill memory with findings. The report is sorted, so that it does not depend on which thread
-//! was quicker (apart from which of too many of one kind were kept).
+//! was quicker, apart from which of too many of one kind were kept, and where several lay claim to
+//! what is one's: which of two names of a directory is the second, and under which of its users
+//! something wrong in a shared block stands. With one thread that is decided too.
 
 use std::fmt;
 

@@ -99,11 +99,7 @@ pub(super) fn examine(
 }
 
 fn may_overflow(subject: &Subject<'_>) -> bool {
-    subject.inode.links == 1
-        && subject.has(InodeFlags::INDEX)
-        && subject
-            .features()
-            .has_read_only_compat(ReadOnlyCompat::DIR_NLINK)
+    subject.inode.links == 1 && subject.has(InodeFlags::INDEX)
 }
 
 /// The inode in a slot: with a wrong checksum it is judged by what it says, with an impossible

@@ -307,13 +307,14 @@ fn in_use(examination: &Examination, number: GroupNumber) -> u32 {
     match bitmap::next_one(&bits, admitted, all) {
         None => admitted,
         Some(bit) => {
-            examination
-                .findings
-                .add(Kind::TableUnused, Place::group(number), || {
-                    format!(
-                        "{admitted} inodes of the table are used, by the bitmap number {bit} is"
-                    )
-                });
+            let inode = volume.geometry.inode_at(number, bit);
+            let place = Place {
+                inode: inode.map(InodeNumber::get),
+                ..Place::group(number)
+            };
+            examination.findings.add(Kind::TableUnused, place, || {
+                format!("{admitted} inodes of the table are used, by the bitmap one behind them is")
+            });
             all
         }
     }

@@ -1,6 +1,5 @@
 //! Pass 4: whether every inode in use has the names it counts.
 
-use pext4_ondisk::feature::ReadOnlyCompat;
 use pext4_ondisk::inode::{Inode, MAX_LINKS};
 use pext4_ondisk::{GroupNumber, InodeNumber};
 use pext4_sync::atomic::Ordering;
@@ -60,14 +59,8 @@ fn check_links(tree: &Tree<'_>, number: InodeNumber, state: State, inode: &Inode
             .directories
             .find(number)
             .is_some_and(|place| number == InodeNumber::ROOT || tree.parent(place).is_some());
-        let counts_no_more = tree
-            .examination
-            .volume
-            .geometry
-            .features
-            .has_read_only_compat(ReadOnlyCompat::DIR_NLINK)
-            && inode.links == 1
-            && (state.is_overflown() || found > i32::from(MAX_LINKS));
+        let counts_no_more =
+            inode.links == 1 && (state.is_overflown() || found > i32::from(MAX_LINKS));
         if !is_attached || counts_no_more {
             return;
         }
@@ -84,6 +77,12 @@ fn check_links(tree: &Tree<'_>, number: InodeNumber, state: State, inode: &Inode
 fn check_value(tree: &Tree<'_>, number: InodeNumber, inode: &Inode) {
     let found = tree.examination.values.found(u64::from(number.get()));
     let stored = inode.value_references();
+    if found != 0 && inode.links != 1 {
+        let place = Place::inode(number);
+        tree.examination.findings.add(Kind::ValueInode, place, || {
+            format!("counts {} links, not 1", inode.links)
+        });
+    }
     if found == 0 && stored == 0 {
         return tree
             .examination

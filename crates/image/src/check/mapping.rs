@@ -334,6 +334,8 @@ pub(super) struct Collector {
 
 /// Blocks of a map that a [`Collector`] goes into at most.
 const MOST_NODES: usize = 1 << 16;
+/// Runs that it remembers at most: no file that it is for is in so many pieces.
+const MOST_RUNS: usize = 1 << 22;
 /// Faults that it remembers at most.
 const MOST_FAULTS: usize = 1 << 10;
 
@@ -384,7 +386,11 @@ impl Visitor for Collector {
     }
 
     fn run(&mut self, run: Run) {
-        self.runs.push(run);
+        if self.runs.len() < MOST_RUNS {
+            self.runs.push(run);
+        } else {
+            self.note(Kind::BlockShared, Some(run.start));
+        }
     }
 
     fn fault(&mut self, kind: Kind, block: Option<BlockNumber>, _: String) {

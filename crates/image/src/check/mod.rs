@@ -236,6 +236,7 @@ pub fn check(device: Arc<dyn Device>, options: &Options) -> Result<Report> {
         values: Counted::new(),
     };
     special::check_resize(&examination);
+    bad_blocks::claim(&examination);
     clock.lap(Pass::Superblock, &workers)?;
     passes(examination, &workers, clock)
 }

@@ -5,9 +5,11 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use pext4_ondisk::indirect;
 use pext4_ondisk::inode::Inode;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
 
+use super::bad_blocks;
 use super::budget::Budget;
 use super::catalogue::Kind;
 use super::claims::{GroupClaims, by_group};
@@ -17,7 +19,7 @@ use super::inode::{Subject, has_map};
 use super::inodes::Inodes;
 use super::mapping::{self, Run, Visitor};
 use super::parallel::Workers;
-use super::{Examination, Pass};
+use super::{Examination, Pass, special};
 
 /// Uses that one thread remembers at most.
 const MOST_USES: usize = 1 << 16;
@@ -32,6 +34,13 @@ struct Use {
     start: u64,
     end: u64,
     inode: u32,
+}
+
+/// Metadata of the file system: its blocks, and what it is.
+struct Metadata {
+    start: u64,
+    end: u64,
+    name: String,
 }
 
 /// Finds the users, and reports who shares what with whom.
@@ -53,10 +62,26 @@ pub(super) fn report(examination: &Examination, inodes: &Inodes, workers: &Worke
         );
     });
     let mut uses = found.concat();
+    if let Some(inode) = bad_blocks::list(examination) {
+        let mut finder = Finder {
+            examination,
+            again: &again,
+            budget: &budget,
+            number: bad_blocks::NUMBER,
+            uses: &mut uses,
+            nodes: HashSet::new(),
+        };
+        mapping::walk(&examination.volume, bad_blocks::NUMBER, &inode, &mut finder);
+    }
     uses.sort_unstable();
     let metadata = metadata(examination, &again);
+    let mut ahead = &metadata[..];
     for shared in contiguous(examination, &again) {
-        report_one(examination, &shared, &uses, &metadata);
+        // Both are sorted by where they begin: none before the first that ends behind this can lie on what follows.
+        let passed = ahead.iter().take_while(|one| one.end <= shared.start);
+        ahead = &ahead[passed.count()..];
+        let lies_on = ahead.first().filter(|one| one.start < shared.end);
+        report_one(examination, &shared, &uses, lies_on);
     }
 }
 
@@ -109,7 +134,11 @@ impl Finder<'_, '_> {
             inode,
             kind: inode.file_type(),
         };
-        if has_map(&subject) && self.number != InodeNumber::RESIZE {
+        if self.number == InodeNumber::RESIZE {
+            // What its map holds are copies of descriptors.
+            let map = indirect::entry(&inode.block, special::DOUBLE_INDIRECT);
+            self.note(BlockNumber(u64::from(map)), 1);
+        } else if has_map(&subject) {
             mapping::walk(&self.examination.volume, self.number, inode, self);
         }
         if inode.file_acl.get() != 0 {
@@ -171,11 +200,8 @@ fn contiguous(
     all
 }
 
-/// Metadata that lies on shared blocks: where it begins and ends, and what it is.
-fn metadata(
-    examination: &Examination,
-    again: &BTreeMap<u32, GroupClaims>,
-) -> Vec<(u64, u64, String)> {
+/// Metadata that lies on shared blocks, sorted.
+fn metadata(examination: &Examination, again: &BTreeMap<u32, GroupClaims>) -> Vec<Metadata> {
     let geometry = &examination.volume.geometry;
     let mut found = Vec::new();
     for stretch in stretches(&examination.volume, &examination.groups) {
@@ -187,10 +213,14 @@ fn metadata(
             }
         }
         if is_shared {
-            let name = format!("the {} of group {}", stretch.what.name(), stretch.group);
-            found.push((stretch.start, stretch.end(), name));
+            found.push(Metadata {
+                start: stretch.start,
+                end: stretch.end(),
+                name: format!("the {} of group {}", stretch.what.name(), stretch.group),
+            });
         }
     }
+    found.sort_unstable_by_key(|one| one.start);
     found
 }
 
@@ -198,7 +228,7 @@ fn report_one(
     examination: &Examination,
     shared: &std::ops::Range<u64>,
     uses: &[Use],
-    metadata: &[(u64, u64, String)],
+    lies_on: Option<&Metadata>,
 ) {
     // A use lies in one run of shared blocks, and so begins in it.
     let first = uses.partition_point(|one| one.start < shared.start);
@@ -216,13 +246,12 @@ fn report_one(
     };
     let mut place = Place::whole().block(BlockNumber(shared.start));
     place.inode = inodes.first().copied();
-    let lies_on = metadata
-        .iter()
-        .find(|(start, end, _)| *start < shared.end && shared.start < *end);
     match lies_on {
-        Some((_, _, name)) => examination.findings.add(Kind::BlockInMetadata, place, || {
-            format!("{blocks}: {name}, and {}", listed(&inodes))
-        }),
+        Some(Metadata { name, .. }) => {
+            examination.findings.add(Kind::BlockInMetadata, place, || {
+                format!("{blocks}: {name}, and {}", listed(&inodes))
+            })
+        }
         None => examination.findings.add(Kind::BlockShared, place, || {
             let times = if inodes.len() == 1 {
                 " more than once"

@@ -21,7 +21,7 @@ pub(super) const GROUP_QUOTA: u32 = 4;
 const BOOT_LOADER: u32 = 5;
 const JOURNAL: u32 = 8;
 /// Place of the double-indirect pointer in a block map.
-const DOUBLE_INDIRECT: usize = 13;
+pub(super) const DOUBLE_INDIRECT: usize = 13;
 
 /// All places of a block map.
 const SLOTS: [usize; 15] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
@@ -107,9 +107,6 @@ fn unwanted(number: InodeNumber) -> (Kind, bool) {
 /// A reserved inode without links: what nothing uses has no content. Of what the superblock or a
 /// feature knows more is said elsewhere.
 pub(super) fn check_unused(examination: &Examination, number: InodeNumber, inode: &Inode) {
-    if number.get() == BAD_BLOCKS {
-        bad_blocks::claim(examination, inode);
-    }
     check_unused_flags(examination, number, inode);
     if number == InodeNumber::RESIZE || hidden(&examination.volume).contains(&number) {
         return;

@@ -89,17 +89,26 @@ fn primary(
         let problem = format!("the image has {} bytes", device.size());
         return Ok(Err(Corrupt::new("superblock", problem)));
     }
-    device.read_at(superblock::OFFSET, &mut bytes)?;
+    if let Err(error) = device.read_at(superblock::OFFSET, &mut bytes) {
+        let problem = format!("it cannot be read: {error}");
+        return Ok(Err(Corrupt::new("superblock", problem)));
+    }
     let superblock = match Superblock::decode_unverified(&bytes) {
         Ok(superblock) => superblock,
         Err(corrupt) => return Ok(Err(corrupt)),
     };
-    refuse_unknown(&superblock.features)?;
+    let verified = Superblock::decode(&bytes);
+    match (refuse_unknown(&superblock.features), &verified) {
+        (Ok(()), _) => {}
+        (Err(refusal), Ok(_)) => return Err(refusal),
+        // A feature that nobody knows may be a bit that fell over.
+        (Err(_), Err(corrupt)) => return Ok(Err(corrupt.clone())),
+    }
     let geometry = match Geometry::of(&superblock) {
         Ok(geometry) => geometry,
         Err(corrupt) => return Ok(Err(corrupt)),
     };
-    if let Err(corrupt) = Superblock::decode(&bytes) {
+    if let Err(corrupt) = verified {
         findings.corrupt(Kind::SuperblockChecksum, Place::whole(), &corrupt);
     }
     Ok(Ok(Opened {
@@ -199,7 +208,7 @@ pub(super) fn check_fields(superblock: &Superblock, findings: &Findings) {
         });
     }
     let field = |text: String| findings.add(Kind::SuperblockField, Place::whole(), || text);
-    if superblock.reserved_blocks > superblock.blocks_count {
+    if superblock.reserved_blocks > superblock.blocks_count / 2 {
         let (reserved, all) = (superblock.reserved_blocks, superblock.blocks_count);
         field(format!("{reserved} of {all} blocks are reserved"));
     }

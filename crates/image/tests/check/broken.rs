@@ -4,8 +4,10 @@
 use std::collections::BTreeSet;
 
 use pext4_image::check::{Grade, Kind};
+use pext4_ondisk::BlockNumber;
+use pext4_ondisk::indirect::{entry, set_entry};
 
-use super::bases::base;
+use super::bases::{Base, base};
 use super::corruptions::Beside::{self, Complains, NotAsked, Silent};
 use super::corruptions::corruptions;
 use super::image::{Image, have_tools, names};
@@ -82,6 +84,30 @@ fn each_corruption_is_named_and_e2fsck_agrees_first_part() {
 #[test]
 fn each_corruption_is_named_and_e2fsck_agrees_second_part() {
     run(1, 2);
+}
+
+/// Who shares a block is named, also where that is no file.
+#[test]
+fn blocks_shared_with_lists_of_the_system_name_them() {
+    let Some(mut image) = base(Base::Plain) else {
+        return;
+    };
+    let large = image.find("/large");
+    let block = image.blocks(large)[3];
+    let pointer = u32::try_from(block).expect("a small image");
+    image.edit_inode(1, |inode| set_entry(&mut inode.block, 0, pointer));
+    // And one with the map of descriptors' copies.
+    let map = u64::from(entry(&image.inode(7).block, 13));
+    let other = image.find("/small");
+    image.edit_inode(other, |inode| inode.file_acl = BlockNumber(map));
+    let report = image.check().expect("an ext4");
+    let texts: Vec<&str> = report.findings.iter().map(|one| &*one.text).collect();
+    for expected in [
+        format!("block {block}: used by inode 1, inode {large}"),
+        format!("block {map}: used by inode 7, inode {other}"),
+    ] {
+        assert!(texts.contains(&&*expected), "{expected}: {texts:#?}");
+    }
 }
 
 #[test]

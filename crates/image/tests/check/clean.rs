@@ -181,6 +181,49 @@ fn what_does_not_matter_of_special_inodes_is_clean() {
     }
 }
 
+/// A directory and a file that were being deleted and cut when the power went: a mount goes on with it.
+#[test]
+fn what_waits_to_be_deleted_or_cut_is_clean() {
+    let Some(mut image) = base(Base::Plain) else {
+        return;
+    };
+    image.debugfs(&["mkdir gone"]);
+    let (gone, cut) = (image.find("/gone"), image.find("/dir/inner"));
+    image.debugfs(&["unlink gone"]);
+    image.edit_inode(2, |inode| inode.links -= 1);
+    image.edit_inode(gone, |inode| {
+        inode.links = 0;
+        inode.deletion_time = cut;
+    });
+    image.edit_inode(cut, |inode| inode.size = 1500);
+    image.edit_superblock(|superblock| superblock.last_orphan = InodeNumber(gone));
+    let report = image.check().expect("an ext4");
+    assert_eq!(
+        names(&report),
+        ["orphans-pending"],
+        "{:#?}",
+        report.findings
+    );
+    image.e2fsck_repairs(&["-p"]);
+    assert_clean(&image, "after what waited was done");
+}
+
+/// A directory of so many others that it counts them no more, from before there was a feature for it.
+#[test]
+fn links_that_count_no_more_are_clean_without_the_feature() {
+    if !have_tools() {
+        return;
+    }
+    let Some(mut image) = make(8 << 20, &["-b", "1024", "-O", "^dir_nlink"]) else {
+        return;
+    };
+    image.e2fsck_repairs(&["-fyD"]);
+    let many = image.find("/many");
+    image.debugfs(&["mkdir many/below"]);
+    image.edit_inode(many, |inode| inode.links = 1);
+    assert_clean(&image, "a directory that counts no more");
+}
+
 #[test]
 fn quotas_of_several_owners_are_clean() {
     if let Some(image) = base(Base::Quota) {

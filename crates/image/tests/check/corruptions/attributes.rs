@@ -76,6 +76,10 @@ pub fn attributes() -> Vec<Corruption> {
                 image.block(block)[0] ^= 1;
             },
         ),
+        (Kind::ValueInode, Base::Values, Complains, |image| {
+            let value = value_inode(image);
+            image.edit_inode(value, |inode| inode.links = 2);
+        }),
         (Kind::ValueReferences, Base::Values, Complains, |image| {
             let value = value_inode(image);
             image.edit_inode(value, |inode| inode.set_value_references(5));

@@ -73,6 +73,13 @@ pub fn inodes() -> Vec<Corruption> {
             let fast = image.find("/fast");
             image.edit_inode(fast, |inode| inode.size += 1);
         }),
+        (Kind::Symlink, Base::Plain, Complains, |image| {
+            // In a block, where there is room for it in the inode.
+            let slow = image.find("/slow");
+            let block = image.blocks(slow)[0];
+            image.block(block)[10..].fill(0);
+            image.edit_inode(slow, |inode| inode.size = 10);
+        }),
         (Kind::InodeSize, Base::Plain, Complains, |image| {
             let large = image.find("/large");
             image.edit_inode(large, |inode| inode.size = 1 << 52);
@@ -80,7 +87,7 @@ pub fn inodes() -> Vec<Corruption> {
         (Kind::InodeSize, Base::Plain, Complains, |image| {
             // Numbers of blocks have 32 bits, and a block here a KiB.
             let large = image.find("/large");
-            image.edit_inode(large, |inode| inode.size = (1 << 42) + 1);
+            image.edit_inode(large, |inode| inode.size = 1 << 42);
         }),
         (Kind::InodeFlags, Base::Plain, Complains, |image| {
             let pipe = image.find("/pipe");
@@ -159,6 +166,11 @@ pub fn reserved() -> Vec<Corruption> {
         (Kind::BlockInMetadata, Base::Plain, Complains, |image| {
             let table = block_number(image.descriptor(1).inode_table);
             image.edit_inode(1, |inode| set_entry(&mut inode.block, 12, table + 9));
+        }),
+        (Kind::BlockShared, Base::Plain, Complains, |image| {
+            let large = image.find("/large");
+            let block = u32::try_from(image.blocks(large)[3]).expect("a small image");
+            image.edit_inode(1, |inode| set_entry(&mut inode.block, 0, block));
         }),
         (Kind::QuotaInode, Base::Plain, Complains, |image| {
             image.edit_inode(3, |inode| inode.links = 1);

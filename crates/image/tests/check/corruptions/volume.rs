@@ -15,6 +15,27 @@ pub fn volume() -> Vec<Corruption> {
         (Kind::SuperblockLost, Base::Plain, Complains, |image| {
             image.bytes[1024 + 0x38] ^= 0xFF;
         }),
+        (Kind::SuperblockLost, Base::Plain, Complains, |image| {
+            // A feature that nobody knows, and a checksum that says so.
+            image.bytes[1024 + 0x63] ^= 0x40;
+        }),
+        (Kind::SuperblockField, Base::Plain, Complains, |image| {
+            image.edit_superblock(|superblock| {
+                superblock.reserved_blocks = superblock.blocks_count / 2 + 1;
+            });
+        }),
+        (
+            Kind::FeatureMissing,
+            Base::NoneReserved,
+            Complains,
+            |image| {
+                // The inode that keeps blocks for descriptors is 4 GiB long.
+                image.edit_superblock(|superblock| {
+                    let features = &mut superblock.features.read_only_compat;
+                    features.remove(ReadOnlyCompat::LARGE_FILE);
+                });
+            },
+        ),
         (Kind::SuperblockChecksum, Base::Plain, Complains, |image| {
             image.bytes[1024 + 0x3FC] ^= 1;
         }),
