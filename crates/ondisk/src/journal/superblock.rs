@@ -246,7 +246,9 @@ impl JournalSuperblock {
     }
 
     /// Turns on what our own log needs: revokes, checksums v3, and 64-bit numbers if `wide`. The
-    /// log must be empty. Other versions of checksums and asynchronous commits are turned off.
+    /// log must be empty. Other versions of checksums and asynchronous commits are turned off, and so are fast
+    /// commits, of which we write none: with their feature e2fsck 1.47.0 takes the log for longer than its writers
+    /// do, and loses what lies at its end.
     pub fn upgrade(&mut self, wide: bool) {
         if self.block_type == BlockType::SuperblockV1 {
             self.block_type = BlockType::SuperblockV2;
@@ -254,8 +256,9 @@ impl JournalSuperblock {
             self.raw[0x40..0x44].copy_from_slice(&1u32.to_be_bytes());
         }
         self.compat.remove(JournalCompat::CHECKSUM);
-        self.incompat
-            .remove(JournalIncompat::CSUM_V2 | JournalIncompat::ASYNC_COMMIT);
+        self.incompat.remove(
+            JournalIncompat::CSUM_V2 | JournalIncompat::ASYNC_COMMIT | JournalIncompat::FAST_COMMIT,
+        );
         self.incompat
             .insert(JournalIncompat::REVOKE | JournalIncompat::CSUM_V3);
         if wide {
