@@ -181,6 +181,7 @@ fn write_home(
         .iter()
         .map(|version| (version.block, version.page.clone()))
         .collect();
+    core.check_not_aborted()?;
     let device = &*core.device;
     device
         .flush()

@@ -98,6 +98,30 @@ fn an_abort_from_above_reaches_those_who_wait_and_the_disk() {
     assert_eq!(superblock.errno, -5);
 }
 
+/// The transaction is closed and only waits for the handle that finds out what is wrong.
+#[test]
+fn without_a_log_what_an_aborted_transaction_changed_goes_nowhere() {
+    for log in [None, Some(LOG)] {
+        let ram = Arc::new(blank(LOG));
+        let toy = Toy::open(Arc::clone(&ram) as Arc<dyn Device>, log);
+        let mut handle = toy.journal.start(1).expect("the journal runs");
+        toy.set_cell(&mut handle, 1, 7);
+        let tid = handle.tid();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| toy.journal.commit(tid));
+            // Time for the committer to close it.
+            std::thread::sleep(Duration::from_millis(50));
+            toy.journal.abort("half of a change");
+            drop(handle);
+            let committed = waits.join().expect("no panic");
+            assert!(committed.is_err(), "{log:?}");
+        });
+        assert!(toy.journal.shutdown().is_err());
+        drop(toy);
+        assert_eq!(read_cell(&*ram, 1), 0, "{log:?}");
+    }
+}
+
 #[test]
 fn a_transaction_that_outgrows_the_log_stops_the_journal_before_it_writes() {
     let ram = Arc::new(blank(24));
