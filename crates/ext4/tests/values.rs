@@ -188,6 +188,31 @@ fn damage_is_told() {
     assert!(matches!(named, Error::Corrupt(_)), "{named}");
 }
 
+/// Of two values one cannot be given back: the other is not either, however often the end is tried.
+#[test]
+fn an_end_that_fails_at_a_value_leaves_the_others() {
+    let Some(image) = image("ea_inode,^orphan_file,^metadata_csum") else {
+        return;
+    };
+    let volume = image.open();
+    let owner = file(&volume, b"owner");
+    set(&volume, owner, b"user.first", &value(1, 9000));
+    set(&volume, owner, b"user.other", &value(2, 9000));
+    volume.close().expect("it closes");
+    image.debugfs_write("sif <14> flags 0x80000");
+    let mut volume = image.open();
+    volume.unlink(ROOT, b"owner").expect("the name goes");
+    for _ in 0..2 {
+        assert!(!volume.is_read_only(), "nothing was left half done");
+        volume.close().expect("it closes");
+        let stored = image.debugfs("stat <13>");
+        assert!(stored.contains("Links: 1 "), "{stored}");
+        volume = image.open();
+        let error = volume.lookup(ROOT, b"owner").expect_err("it has no name");
+        assert!(error.is(Refusal::NotFound), "{error}");
+    }
+}
+
 #[test]
 fn links_have_small_values_only() {
     let Some(image) = image("ea_inode") else {

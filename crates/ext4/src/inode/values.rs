@@ -170,6 +170,26 @@ impl Inodes {
         self.remove_orphan(handle, inode)
     }
 
+    /// The inodes that entries name, read and held.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` where one holds no value or counts no reference, `Io`.
+    pub(crate) fn hold_values(
+        &self,
+        numbers: impl Iterator<Item = InodeNumber>,
+    ) -> Result<Vec<Arc<Inode>>> {
+        numbers
+            .map(|number| {
+                let inode = self.value_inode(number)?.into_own();
+                if inode.state(|state| state.slot.value_references()) == 0 {
+                    return Err(too_few(number));
+                }
+                Ok(inode)
+            })
+            .collect()
+    }
+
     /// Counts one reference more; false if the last has gone already.
     ///
     /// # Errors
@@ -213,11 +233,7 @@ impl Inodes {
             Some(left == 0)
         });
         match has_ended {
-            None => Err(
-                Corrupt::new(STRUCTURE, "counts fewer references than it has")
-                    .in_inode(number)
-                    .into(),
-            ),
+            None => Err(too_few(number)),
             Some(false) => Ok(()),
             Some(true) => {
                 self.add_orphan(handle, &inode)?;
@@ -226,6 +242,12 @@ impl Inodes {
             }
         }
     }
+}
+
+fn too_few(number: InodeNumber) -> Error {
+    Corrupt::new(STRUCTURE, "counts fewer references than it has")
+        .in_inode(number)
+        .into()
 }
 
 #[cfg(all(test, not(loom)))]

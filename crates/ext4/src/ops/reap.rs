@@ -135,7 +135,9 @@ impl Volume {
             self.inodes.cut(handle, inode, 0)?;
         }
         let mut handle = self.start_end(inode)?;
-        self.finish_reaping(&mut handle, inode)
+        let before = handle.changes();
+        let done = self.finish_reaping(&mut handle, inode);
+        self.settle(&handle, before, done)
     }
 
     /// A handle for what is left of an inode without blocks.

@@ -225,7 +225,9 @@ fn most_credits(inodes: &Inodes, wanted: u32) -> u32 {
 /// Whether what an inode has of attributes can be read, and so given up.
 pub fn can_end(inodes: &Inodes, inode: &Inode) -> bool {
     if inodes.has_values() {
-        return read(inodes, inode).is_ok();
+        return read(inodes, inode)
+            .and_then(|(places, _)| inodes.hold_values(plan::value_inodes_of(&places)))
+            .is_ok();
     }
     let block = inode.state(|state| state.slot.file_acl);
     block.get() == 0 || block::known(inodes, block).is_ok()
@@ -237,8 +239,8 @@ fn value_count(inodes: &Inodes, inode: &Inode) -> Result<u32> {
         return Ok(0);
     }
     let (places, _) = read(inodes, inode)?;
-    let count = plan::value_inodes(&places.inode).chain(plan::value_inodes(&places.block));
-    Ok(u32::try_from(count.count()).unwrap_or(u32::MAX))
+    let count = plan::value_inodes_of(&places).count();
+    Ok(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
 /// Gives up the block of attributes of an inode that ends, and its values elsewhere; the handle has
@@ -329,7 +331,11 @@ fn carry_out(
     plan: &Plan,
     known: Option<Known>,
 ) -> Result<()> {
-    for &number in &plan.values.taken {
+    let values = &plan.values;
+    let given = values.left_in_inode.iter().chain(&values.left_in_block);
+    // What cannot be read is told while nothing has changed; what was read stays in memory until the end.
+    let _held = inodes.hold_values(values.taken.iter().chain(given).copied())?;
+    for &number in &values.taken {
         if !inodes.take_value(handle, number)? {
             let corrupt = Corrupt::new("attribute", "its value has ended before it");
             return Err(corrupt.in_inode(inode.number()).into());

@@ -58,6 +58,11 @@ pub(super) fn value_inodes(list: &[Attribute]) -> impl Iterator<Item = InodeNumb
     })
 }
 
+/// Those of both places.
+pub(super) fn value_inodes_of(places: &Places) -> impl Iterator<Item = InodeNumber> {
+    value_inodes(&places.inode).chain(value_inodes(&places.block))
+}
+
 /// What to do with the block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum BlockPlan {
