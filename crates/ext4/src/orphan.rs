@@ -20,7 +20,7 @@
 //! and whoever owns the inodes lends a [`Chain`] to rewrite the links.
 //!
 //! Invariants: a slot's number is written in the transaction that makes the inode an orphan and
-//! cleared in the one that finishes it. The chain in memory (`list`, newest first) is the chain on
+//! cleared in the one that finishes it. The chain in memory (`list`, from its end to its beginning) is the chain on
 //! disk. `ORPHAN_PRESENT` is set before the first slot is used and cleared when the volume closes
 //! with every slot empty (rule D16).
 //!
@@ -118,8 +118,9 @@ impl Orphans {
     pub fn open(
         store: Arc<Store>,
         file: Option<(OrphanFile, Vec<BlockNumber>)>,
-        chain: Vec<InodeNumber>,
+        mut chain: Vec<InodeNumber>,
     ) -> Result<Self> {
+        chain.reverse();
         let mut blocks = Vec::new();
         if let Some((file, homes)) = file {
             for home in homes {
@@ -147,7 +148,8 @@ impl Orphans {
             }
         }
         let list = self.list.lock();
-        found.extend(list.iter().map(|&inode| (inode, OrphanPlace::Chained)));
+        let newest_first = list.iter().rev();
+        found.extend(newest_first.map(|&inode| (inode, OrphanPlace::Chained)));
         found
     }
 
@@ -182,11 +184,11 @@ impl Orphans {
         }
         self.store.tally.count(Event::OrphansChained);
         let mut list = self.list.lock();
-        let next = list.first().map_or(0, |first| first.get());
+        let next = list.last().map_or(0, |newest| newest.get());
         chain.set_next(handle, inode, next)?;
         self.store
             .edit_superblock(handle, |superblock| superblock.last_orphan = inode);
-        list.insert(0, inode);
+        list.push(inode);
         Ok(OrphanPlace::Chained)
     }
 
@@ -219,12 +221,14 @@ impl Orphans {
         chain: &dyn Chain,
     ) -> Result<()> {
         let mut list = self.list.lock();
-        let Some(position) = list.iter().position(|&other| other == inode) else {
+        // The newest end first, at a mount too.
+        let Some(position) = list.iter().rposition(|&other| other == inode) else {
             return Ok(());
         };
-        let next = list.get(position + 1).map_or(0, |next| next.get());
-        match position.checked_sub(1) {
-            Some(before) => chain.set_next(handle, list[before], next)?,
+        let older = position.checked_sub(1);
+        let next = older.map_or(0, |older| list[older].get());
+        match list.get(position + 1) {
+            Some(&newer) => chain.set_next(handle, newer, next)?,
             None => self.store.edit_superblock(handle, |superblock| {
                 superblock.last_orphan = InodeNumber(next)
             }),

@@ -2,11 +2,12 @@
 
 mod images;
 
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use images::Image;
-use pext4_block::{Device, RamDevice};
+use pext4_block::{Access, Device, FileDevice, RamDevice};
 use pext4_fs::{
     AllocateMode, Error, InodeNumber, MountOptions, New, Refusal, RenameMode, SetAttributes, Volume,
 };
@@ -182,7 +183,8 @@ fn names_of_inodes_that_nobody_may_have_are_corruption() {
 #[test]
 fn an_absurdly_long_journal_is_refused_at_once() {
     // 2^32 - 1 blocks, which one indirect block, used on three levels, maps again and again.
-    let Some(image) = image(&["-b", "4096", "-O", "^extents,^64bit"], b"x", &[]) else {
+    let features = "^extents,^64bit,^metadata_csum";
+    let Some(image) = image(&["-b", "4096", "-O", features], b"x", &[]) else {
         return;
     };
     let stat = image.debugfs("stat <8>");
@@ -196,6 +198,62 @@ fn an_absurdly_long_journal_is_refused_at_once() {
     let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
     let mounted = comes_back(move || Volume::open(device, MountOptions::default()).map(drop));
     assert!(matches!(mounted, Err(Error::Corrupt(_))));
+    // As large as a file system that could hold it, most of it a hole.
+    image.debugfs_write("sif <8> size 1099511627776");
+    let file = std::fs::OpenOptions::new().write(true).open(&image.path);
+    let file = file.expect("the image");
+    file.set_len(1 << 40).expect("a sparse file");
+    let [inodes, blocks] = [(1u32 << 28) / 32_768 * 16_384, 1 << 28].map(u32::to_le_bytes);
+    file.write_all_at(&[inodes, blocks].concat(), 1024)
+        .expect("the image");
+    for (is_own, problem) in [(false, "has a hole"), (true, "leads to a block twice")] {
+        if is_own {
+            let number: u32 = indirect.trim().parse().expect("a number");
+            let itself = number.to_le_bytes().repeat(1024);
+            file.write_all_at(&itself, u64::from(number) * 4096)
+                .expect("the image");
+        }
+        let device = FileDevice::open(&image.path, Access::ReadWrite, Duration::from_secs(10));
+        let device = Arc::new(device.expect("the image"));
+        let mounted = comes_back(move || Volume::open(device, MountOptions::default()).map(drop));
+        let told = mounted.expect_err("a journal has other blocks").to_string();
+        assert!(told.contains(problem), "{told}");
+    }
+}
+
+/// What is refused is left as it was, the superblock too.
+#[test]
+fn a_journal_that_cannot_be_used_leaves_no_mark() {
+    // A feature that nobody knows, one that only writers must know, each with a log and without; and no room.
+    let edits: [(usize, u32, u32); 5] = [
+        (0x28, 0x1000, 0),
+        (0x28, 0x1000, 1),
+        (0x2C, 1, 0),
+        (0x2C, 1, 1),
+        (0x10, 5, 0),
+    ];
+    for (at, word, start) in edits {
+        let Some(image) = Image::make(&["-b", "1024", "-O", "orphan_file"]) else {
+            return;
+        };
+        let blocks = image.debugfs("blocks <8>");
+        let first = blocks
+            .split_whitespace()
+            .find_map(|word| word.parse::<usize>().ok())
+            .expect("the journal has blocks");
+        let mut bytes = std::fs::read(&image.path).expect("the image");
+        let superblock = &mut bytes[first * 1024..][..1024];
+        superblock[at..at + 4].copy_from_slice(&word.to_be_bytes());
+        superblock[0x1C..0x20].copy_from_slice(&start.to_be_bytes());
+        std::fs::write(&image.path, &bytes).expect("the image");
+        let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
+        let mounted = Volume::open(Arc::clone(&device) as _, MountOptions::default());
+        assert!(mounted.is_err(), "{at:#x} {word:#x} {start}");
+        drop(mounted);
+        let mut after = vec![0; bytes.len()];
+        device.read_at(0, &mut after).expect("inside");
+        assert!(after == bytes, "{at:#x} {word:#x} {start}: it was changed");
+    }
 }
 
 #[test]

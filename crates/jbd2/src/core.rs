@@ -23,6 +23,7 @@ use crate::hosts::Hosts;
 use crate::journal::{Config, Log};
 use crate::log_area::LogArea;
 use crate::log_writer::{LogWriter, Ring};
+use crate::recovery::check_writable;
 use crate::statistics::{Counts, count};
 use crate::superblock::SuperblockFile;
 use crate::transaction::Transactions;
@@ -116,18 +117,12 @@ impl Core {
             commit_interval,
             width,
         } = config;
-        let block_size = cache.block_size();
-        let memory = limit_of_memory(cache.capacity() / block_size as u64);
         let first = log.as_ref().map_or(Tid(1), |log| log.superblock.sequence);
         let log = log
             .map(|log| LogCore::new(log, &device, &cache))
             .transpose()?;
-        let limit = log.as_ref().map_or(memory, |log| {
-            memory.min(limit_of_log(&log.format, log.ring.blocks()))
-        });
-        if limit == 0 {
-            return Err(JournalError::TooLarge { asked: 1, limit });
-        }
+        let shape = log.as_ref().map(|log| (log.format, log.ring));
+        let limit = most_credits(&cache, shape)?;
         Ok(Self {
             cache,
             device,
@@ -412,15 +407,9 @@ impl LogCore {
             area,
             mut superblock,
         } = log;
-        check_log(&superblock)?;
         // On disk with the first commit; the log is empty until then.
-        superblock.upgrade(device.size() / cache.block_size() as u64 > u64::from(u32::MAX));
+        let (format, ring) = prepare(&mut superblock, &**device)?;
         let area = Arc::new(area);
-        let format = RecordFormat::of(&superblock);
-        let ring = Ring {
-            first: superblock.first,
-            end: superblock.log_end(),
-        };
         let uuid = superblock.uuid;
         let file = SuperblockFile::new(Arc::clone(device), Arc::clone(&area), superblock);
         let file = Arc::new(file);
@@ -454,19 +443,40 @@ impl LogCore {
     }
 }
 
-pub(crate) fn check_log(superblock: &JournalSuperblock) -> Result<(), JournalError> {
+/// Gives an empty log our own features; answers how it will be written, and where.
+pub(crate) fn prepare(
+    superblock: &mut JournalSuperblock,
+    device: &dyn Device,
+) -> Result<(RecordFormat, Ring), JournalError> {
+    check_log(superblock)?;
+    let blocks = device.size() / u64::from(superblock.block_size);
+    superblock.upgrade(blocks > u64::from(u32::MAX));
+    let ring = Ring {
+        first: superblock.first,
+        end: superblock.log_end(),
+    };
+    Ok((RecordFormat::of(superblock), ring))
+}
+
+/// The most credits that a transaction can have with this cache and log; an error if there are none.
+pub(crate) fn most_credits(
+    cache: &Cache,
+    log: Option<(RecordFormat, Ring)>,
+) -> Result<u32, JournalError> {
+    let memory = limit_of_memory(cache.capacity() / cache.block_size() as u64);
+    let limit = log.map_or(memory, |(format, ring)| {
+        memory.min(limit_of_log(&format, ring.blocks()))
+    });
+    match limit {
+        0 => Err(JournalError::TooLarge { asked: 1, limit }),
+        limit => Ok(limit),
+    }
+}
+
+fn check_log(superblock: &JournalSuperblock) -> Result<(), JournalError> {
     if superblock.start != 0 {
         let problem = "the log has not been replayed";
         return Err(Corrupt::new("journal", problem).into());
     }
-    if let Some(features) = superblock.incompat.unknown() {
-        return Err(JournalError::Unsupported(features));
-    }
-    if !superblock.read_only_compat.is_empty() {
-        let features = superblock.read_only_compat.bits();
-        return Err(JournalError::Unsupported(format!(
-            "features {features:#x} (ro_compat)"
-        )));
-    }
-    Ok(())
+    check_writable(superblock)
 }

@@ -19,7 +19,7 @@ use pext4_sync::{Class, Mutex, order, thread};
 
 use crate::client::Client;
 use crate::commit::Committer;
-use crate::core::Core;
+use crate::core::{Core, most_credits, prepare};
 use crate::error::JournalError;
 use crate::handle::Handle;
 use crate::log_area::LogArea;
@@ -56,6 +56,18 @@ pub struct Log {
     pub area: LogArea,
     /// Its superblock, as [`recovery`](crate::recovery) left it.
     pub superblock: JournalSuperblock,
+}
+
+impl Log {
+    /// Whether [`Journal::open`] can take it: to be asked before the file system says, durably, that it is in use.
+    ///
+    /// # Errors
+    ///
+    /// As [`Journal::open`], but for threads.
+    pub fn check(&self, device: &dyn Device, cache: &Cache) -> Result<(), JournalError> {
+        let shape = prepare(&mut self.superblock.clone(), device)?;
+        most_credits(cache, Some(shape)).map(|_| ())
+    }
 }
 
 /// The journal of one mounted file system.

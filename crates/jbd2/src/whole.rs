@@ -16,7 +16,7 @@ use pext4_block::{Device, Page};
 use pext4_ondisk::journal::RecordFormat;
 use pext4_ondisk::{BlockNumber, Corrupt, Tid};
 
-use crate::core::check_log;
+use crate::core::prepare;
 use crate::error::JournalError;
 use crate::home;
 use crate::journal::Log;
@@ -47,16 +47,9 @@ impl Whole {
             area,
             mut superblock,
         } = log;
-        check_log(&superblock)?;
-        let block_size = u64::from(area.block_size());
         // On disk with the start of the log.
-        superblock.upgrade(device.size() / block_size > u64::from(u32::MAX));
+        let (format, ring) = prepare(&mut superblock, &*device)?;
         let area = Arc::new(area);
-        let format = RecordFormat::of(&superblock);
-        let ring = Ring {
-            first: superblock.first,
-            end: superblock.log_end(),
-        };
         let (uuid, tid) = (superblock.uuid, superblock.sequence);
         let writer = LogWriter::new(Arc::clone(&device), Arc::clone(&area), format, uuid, ring);
         let superblock = SuperblockFile::new(Arc::clone(&device), Arc::clone(&area), superblock);

@@ -21,6 +21,8 @@ use crate::error::Result;
 use crate::options::Reserve;
 use crate::store::Store;
 
+/// Groups that memory is asked for before their descriptors are read: those of 16 TiB.
+const MOST_AHEAD: usize = 1 << 17;
 /// Bytes of descriptors read at once.
 const CHUNK: u64 = 1 << 20;
 
@@ -84,10 +86,11 @@ struct Table {
 
 impl Table {
     fn read(store: &Store) -> Result<Self> {
-        let groups = store.geometry.group_count as usize;
+        // More than that only once descriptors have shown that the groups are there.
+        let groups = (store.geometry.group_count as usize).min(MOST_AHEAD);
         let mut table = Self {
             slots: Vec::with_capacity(groups),
-            runs: Vec::with_capacity(groups.saturating_mul(4)),
+            runs: Vec::with_capacity(4 * groups),
             free_blocks: 0,
             free_inodes: 0,
             directories: 0,

@@ -75,6 +75,10 @@ pub(super) struct Lent<'a> {
 /// Marks the image as mounted, durably, and only then opens the journal (rule 11).
 pub(super) fn begin(lent: &Lent<'_>, log: Option<Log>) -> Result<()> {
     let store = lent.store;
+    // A log that cannot be used must leave no mark.
+    if let Some(log) = &log {
+        log.check(&*store.device, &store.cache)?;
+    }
     mark_mounted(store, log.is_some())?;
     let mut log = log;
     if let Some(log) = &mut log {

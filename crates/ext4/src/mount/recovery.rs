@@ -265,22 +265,38 @@ fn extents_of(store: &Store, inode: InodeNumber, slot: &Slot, count: u32) -> Res
 }
 
 fn mapped_blocks(store: &Store, slot: &Slot, count: u32) -> Result<Vec<Extent>> {
-    let mut runs = Vec::new();
+    let mut runs: Vec<Extent> = Vec::new();
+    // Where runs begin: a block of pointers that is led to again and again, with no end, is seen at the second time.
+    let mut begun = HashSet::new();
     for logical in (0..count).map(LogicalBlock) {
         let read = |block: BlockNumber, index: usize| -> Result<u32> {
             let buffer = store.read_block(block)?;
             Ok(indirect::entry(&buffer.read().page, index))
         };
-        if let Some(start) = indirect::lookup(&slot.block, store.block_size(), logical, read)? {
-            runs.push(Extent {
+        let Some(start) = indirect::lookup(&slot.block, store.block_size(), logical, read)? else {
+            // A hole, which none of them has: what lies behind it does not matter.
+            break;
+        };
+        let bad = |problem| Corrupt::new("block map", problem).in_block(start);
+        if !store.contains(start, 1) {
+            return Err(bad("leads outside the file system").into());
+        }
+        match runs.last_mut() {
+            Some(last) if continues(last, logical, start) => last.length += 1,
+            _ if !begun.insert(start) => return Err(bad("leads to a block twice").into()),
+            _ => runs.push(Extent {
                 logical,
                 start,
                 length: 1,
                 unwritten: false,
-            });
+            }),
         }
     }
     Ok(runs)
+}
+
+fn continues(run: &Extent, logical: LogicalBlock, start: BlockNumber) -> bool {
+    run.end() == u64::from(logical.get()) && run.start.checked_add(run.length) == Some(start)
 }
 
 fn placed(error: Error, inode: InodeNumber) -> Error {

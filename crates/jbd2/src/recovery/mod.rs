@@ -148,12 +148,13 @@ pub fn clear_error(
 ///
 /// # Errors
 ///
-/// `Io`.
+/// `Unsupported` by name, `Io`.
 pub fn discard(
     device: &dyn Device,
     area: &LogArea,
     superblock: &mut JournalSuperblock,
 ) -> Result<(), JournalError> {
+    check_writable(superblock)?;
     superblock.start = 0;
     superblock.sequence = Tid(superblock.sequence.0.wrapping_add(area.blocks()));
     write_superblock(device, area, superblock)
@@ -172,12 +173,7 @@ pub fn recover(
     superblock: &mut JournalSuperblock,
     filesystem_blocks: u64,
 ) -> Result<Recovered, JournalError> {
-    if !superblock.read_only_compat.is_empty() {
-        let features = superblock.read_only_compat.bits();
-        return Err(JournalError::Unsupported(format!(
-            "features {features:#x} (ro_compat)"
-        )));
-    }
+    check_writable(superblock)?;
     let plan = Plan::make(device, area, superblock, filesystem_blocks)?;
     if superblock.start == 0 {
         return Ok(plan.report);
@@ -263,6 +259,20 @@ impl<'a> Plan<'a> {
             report,
         })
     }
+}
+
+/// Whether we know all that a journal has that we write to.
+pub(crate) fn check_writable(superblock: &JournalSuperblock) -> Result<(), JournalError> {
+    if let Some(features) = superblock.incompat.unknown() {
+        return Err(JournalError::Unsupported(features));
+    }
+    if superblock.read_only_compat.is_empty() {
+        return Ok(());
+    }
+    let features = superblock.read_only_compat.bits();
+    Err(JournalError::Unsupported(format!(
+        "features {features:#x} (ro_compat)"
+    )))
 }
 
 fn check_supported(superblock: &JournalSuperblock) -> Result<(), JournalError> {
