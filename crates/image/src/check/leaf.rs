@@ -259,6 +259,7 @@ fn region(subject: &Subject<'_>, desk: &mut Desk, bytes: &[u8]) {
         match record {
             Ok(record) => {
                 room(subject, &record, bytes, None);
+                kind_byte(subject, &record, bytes, None);
                 if let Some(entry) = record.entry {
                     name(subject, desk, &entry, None, None);
                 }

@@ -102,6 +102,11 @@ pub fn names_of() -> Vec<Corruption> {
             image.edit_inode(directory, |inode| inode.block[4..8].fill(0));
             image.edit_inode(directory, |inode| inode.block[10] = 56);
         }),
+        (Kind::EntryFileType, Base::Inline, Complains, |image| {
+            // The first record, after the parent's number.
+            let directory = image.find("/dir");
+            image.edit_inode(directory, |inode| inode.block[4 + 7] = 9);
+        }),
         (Kind::DirectoryHole, Base::Plain, Complains, |image| {
             let many = image.find("/many");
             image.edit_inode(many, |inode| {
