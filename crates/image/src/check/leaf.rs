@@ -8,11 +8,15 @@ use pext4_ondisk::xattr::{self, INDEX_SYSTEM, Value};
 
 use super::catalogue::Kind;
 use super::directories::{Desk, Subject};
+use super::encryption;
 use super::htree::Leaf;
 use super::names;
 
 /// Bytes of inline data that lie in the inode itself; in a directory the first 4 are the parent.
 const PARENT_SIZE: usize = 4;
+/// What a record holds behind its name where names are encrypted and fold case: the hash by which it is
+/// found, which nobody without the key can make.
+const HASHES_SIZE: usize = 8;
 /// Least length of a record, be it free: a header, and a name of one byte padded.
 const LEAST_RECORD: usize = directory::record_length(1);
 
@@ -120,7 +124,11 @@ pub(super) fn dot_names(subject: &Subject<'_>, block: u64, bytes: &[u8]) {
 /// e2fsck wants it to be long enough for a name, and for the one that it says it had.
 fn room(subject: &Subject<'_>, record: &Record<'_>, bytes: &[u8], block: Option<u64>) {
     let name_length = bytes.get(record.offset + 6).copied().map_or(0, usize::from);
-    let need = LEAST_RECORD.max(HEADER_SIZE + name_length);
+    let hashes = match subject.directory.folds_case && subject.policy.is_some() {
+        true => HASHES_SIZE,
+        false => 0,
+    };
+    let need = LEAST_RECORD.max(HEADER_SIZE + name_length) + hashes;
     if record.length < need {
         subject.report(Kind::DirectoryRecord, block, || {
             let (offset, length) = (record.offset, record.length);
@@ -176,6 +184,11 @@ fn name(
     let is_dot = matches!(text, b"." | b"..");
     if is_dot || (!subject.directory.is_encrypted && !is_sound_name(text)) {
         subject.report(Kind::NameBad, block, || {
+            format!("'{}', inode {}", text.escape_ascii(), entry.inode)
+        });
+    }
+    if subject.policy.is_some() && !is_dot && text.len() < encryption::LEAST_NAME {
+        subject.report(Kind::NameShort, block, || {
             format!("'{}', inode {}", text.escape_ascii(), entry.inode)
         });
     }

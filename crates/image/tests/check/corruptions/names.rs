@@ -19,7 +19,7 @@ fn format(image: &Image) -> Format {
 }
 
 /// Changes the first block of a linear directory.
-fn edit_directory(image: &mut Image, path: &str, edit: impl FnOnce(&mut [u8], Format)) {
+pub fn edit_directory(image: &mut Image, path: &str, edit: impl FnOnce(&mut [u8], Format)) {
     let (number, format) = (image.find(path), format(image));
     let block = image.blocks(number)[0];
     image.edit_leaf(number, block, |bytes| edit(bytes, format));
