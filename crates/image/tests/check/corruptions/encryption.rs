@@ -133,3 +133,24 @@ pub fn policies() -> Vec<Corruption> {
         }),
     ]
 }
+
+pub fn links() -> Vec<Corruption> {
+    vec![
+        (Kind::Symlink, Base::Encrypted, Complains, |image| {
+            let fast = image.find(&inside("fast-link"));
+            image.edit_inode(fast, |inode| inode.block[0] += 1);
+        }),
+        (Kind::Symlink, Base::Encrypted, Complains, |image| {
+            let slow = image.find(&inside("slow-link"));
+            let block = image.blocks(slow)[0];
+            image.block(block)[1] = 1;
+        }),
+        (Kind::Symlink, Base::Encrypted, Complains, |image| {
+            // Too short to have a block.
+            let slow = image.find(&inside("slow-link"));
+            let block = image.blocks(slow)[0];
+            image.block(block)[0] = 48;
+            image.edit_inode(slow, |inode| inode.size = 50);
+        }),
+    ]
+}

@@ -43,6 +43,7 @@ pub fn corruptions() -> Vec<Corruption> {
         attributes::attributes(),
         encryption::contexts(),
         encryption::policies(),
+        encryption::links(),
         names::names_of(),
         names::indexes(),
         names::links(),
