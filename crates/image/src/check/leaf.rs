@@ -182,7 +182,7 @@ fn name(
 ) {
     let text = entry.name;
     let is_dot = matches!(text, b"." | b"..");
-    if is_dot || (!subject.directory.is_encrypted && !is_sound_name(text)) {
+    if is_dot || (!subject.directory.is_encrypted && !is_possible(subject, text)) {
         subject.report(Kind::NameBad, block, || {
             format!("'{}', inode {}", text.escape_ascii(), entry.inode)
         });
@@ -208,6 +208,16 @@ fn name(
     };
     desk.seen.add(key, text);
     subject.entry(entry.name, entry.inode, entry.file_type, block);
+}
+
+/// Whether a name that is not encrypted can be: where case is folded and the encoding is strict, it must be
+/// of that encoding, of which UTF-8 is the only one.
+fn is_possible(subject: &Subject<'_>, name: &[u8]) -> bool {
+    /// The flag of the encoding.
+    const STRICT: u16 = 1;
+    let superblock = &subject.tree.examination.volume.superblock;
+    let is_strict = subject.directory.folds_case && superblock.encoding_flags & STRICT != 0;
+    is_sound_name(name) && (!is_strict || std::str::from_utf8(name).is_ok())
 }
 
 /// The name as the directory compares it, where that is another: folded, as far as that is known

@@ -31,11 +31,13 @@ pub enum Base {
     Dirty,
     /// A directory is encrypted, as it looks without the key ([`encrypt`]).
     Encrypted,
+    /// `/dir` folds case, and its names must be UTF-8.
+    Strict,
 }
 
 /// The image, made once.
 pub fn base(base: Base) -> Option<Image> {
-    const COUNT: usize = 14;
+    const COUNT: usize = 15;
     static MADE: [OnceLock<Option<Image>>; COUNT] = [const { OnceLock::new() }; COUNT];
     MADE[base as usize].get_or_init(|| make_base(base)).clone()
 }
@@ -54,6 +56,7 @@ fn make_base(base: Base) -> Option<Image> {
         Base::MetaGroups => "-O meta_bg,^resize_inode",
         Base::NoneReserved => "-b 4096",
         Base::Encrypted => "-O encrypt,casefold",
+        Base::Strict => "-O casefold -E encoding_flags=strict",
     };
     let size = match base {
         Base::Clusters => 64 << 20,
@@ -73,6 +76,10 @@ fn make_base(base: Base) -> Option<Image> {
         }
         Base::Dirty => write_journal(&mut image),
         Base::Encrypted => encrypt(&mut image),
+        Base::Strict => {
+            let directory = image.find("/dir");
+            image.edit_inode(directory, |inode| inode.flags |= InodeFlags::CASEFOLD);
+        }
         _ => {}
     }
     Some(image)

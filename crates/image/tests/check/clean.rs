@@ -117,6 +117,26 @@ fn what_is_encrypted_is_clean() {
     }
 }
 
+/// Strict about what folds case, and about nothing else.
+#[test]
+fn names_of_a_strict_encoding_are_clean() {
+    if let Some(mut image) = base(Base::Strict) {
+        let requests = [
+            "mknod aside p",
+            "ln aside dir/\u{C9}t\u{E9}",
+            "unlink aside",
+        ];
+        image.debugfs(&requests);
+        let many = image.find("/many");
+        let block = image.blocks(many)[0];
+        image.edit_leaf(many, block, |bytes| {
+            let at = bytes.windows(8).position(|found| found == b"a-rather");
+            bytes[at.expect("it is there")] = 0xC3;
+        });
+        assert_clean(&image, "a strict encoding");
+    }
+}
+
 /// tune2fs gives a mounted file system a journal that has a name.
 #[test]
 fn a_journal_with_a_name_is_clean() {

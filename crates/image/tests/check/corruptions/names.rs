@@ -148,6 +148,10 @@ pub fn names_of() -> Vec<Corruption> {
             let small = image.find("/small");
             add(image, "/dir", b"a/b", small, FileType::Regular);
         }),
+        (Kind::NameBad, Base::Strict, Complains, |image| {
+            let small = image.find("/small");
+            add(image, "/dir", b"a\xC3", small, FileType::Regular);
+        }),
         (Kind::NameDuplicate, Base::Plain, Complains, |image| {
             let small = image.find("/small");
             add(image, "/dir", b"inner", small, FileType::Regular);
