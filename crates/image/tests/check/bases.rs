@@ -136,7 +136,7 @@ pub fn set_context(image: &mut Image, path: &str, context: &[u8]) {
 
 /// Makes a directory with a file, a directory, both kinds of symbolic links and a pipe, encrypted as far
 /// as such things are.
-fn encrypt(image: &mut Image) {
+pub fn encrypt(image: &mut Image) {
     let inside = |what: &str| format!("{VAULT}/ciphertext-{what}");
     let (file, folder, pipe) = (inside("a-file"), inside("folder"), inside("a-pipe"));
     let (fast, slow) = (inside("fast-link"), inside("slow-link"));
