@@ -14,12 +14,11 @@ use pext4_sync::{Class, Mutex};
 
 use super::Examination;
 use super::catalogue::Kind;
+use super::encryption::Context;
 use super::findings::Place;
 use super::inode::Subject;
 use super::volume::NoInode;
 
-/// Number of the prefix of attributes that tell how an inode is encrypted.
-const INDEX_ENCRYPTION: u8 = 9;
 /// Locks that share the counts between them.
 const SHARDS: usize = 16;
 
@@ -114,11 +113,11 @@ pub(super) fn check(subject: &Subject<'_>) -> Attributes {
     let mut attributes = Attributes::default();
     let examination = subject.examination;
     let place = Place::inode(subject.number);
-    let must_be = subject.inode.flags.contains(InodeFlags::ENCRYPT);
-    let mut is_encrypted = false;
+    let is_encrypted = subject.inode.flags.contains(InodeFlags::ENCRYPT);
+    let mut context = None;
     match xattr::decode_inode_area(&subject.inode.tail) {
         Ok(list) => {
-            is_encrypted = list.iter().any(tells_encryption);
+            context = Context::among(&list);
             attributes.inline = list.iter().find_map(inline_length);
             attributes.count_values(examination, &list);
             check_list(examination, &list, &place);
@@ -133,25 +132,34 @@ pub(super) fn check(subject: &Subject<'_>) -> Attributes {
     let block = subject.inode.file_acl;
     if block.get() != 0 {
         check_reference(subject, block, &mut attributes);
-        is_encrypted |= must_be && block_tells_encryption(examination, block);
+        if is_encrypted && context.is_none() {
+            context = context_in(examination, block);
+        }
     }
-    if must_be && !is_encrypted {
-        subject.report(Kind::InodeFlags, || {
-            "encrypted, without the attribute that tells how".to_owned()
-        });
+    if is_encrypted {
+        check_context(subject, context);
     }
     attributes
 }
 
-/// Whether an attribute tells how an inode is encrypted.
-fn tells_encryption(attribute: &Attribute) -> bool {
-    attribute.index == INDEX_ENCRYPTION
+fn context_in(examination: &Examination, block: BlockNumber) -> Option<Context> {
+    let bytes = examination.volume.block(block).ok()?;
+    let decoded = xattr::Block::decode(&bytes).ok()?;
+    Context::among(&decoded.attributes)
 }
 
-fn block_tells_encryption(examination: &Examination, block: BlockNumber) -> bool {
-    let bytes = examination.volume.block(block).ok();
-    let decoded = bytes.and_then(|bytes| xattr::Block::decode(&bytes).ok());
-    decoded.is_some_and(|decoded| decoded.attributes.iter().any(tells_encryption))
+/// What tells how an inode is encrypted that is marked so.
+fn check_context(subject: &Subject<'_>, context: Option<Context>) {
+    match context {
+        None => subject.report(Kind::InodeFlags, || {
+            "encrypted, without the attribute that tells how".to_owned()
+        }),
+        Some(Context::Wrong) => subject.report(Kind::EncryptionContext, || {
+            "its version or its length is wrong".to_owned()
+        }),
+        Some(Context::Policy(_) | Context::Elsewhere) => {}
+    }
+    subject.examination.policies.note(subject.number, context);
 }
 
 fn inline_length(attribute: &Attribute) -> Option<usize> {

@@ -205,6 +205,8 @@ catalogue! {
     ValueInode = "value-inode", Problem;
     /// An inode that holds an attribute's value counts another number of users than it has.
     ValueReferences = "value-references", Problem;
+    /// An inode's account of how it is encrypted cannot be.
+    EncryptionContext = "encryption-context", Serious;
     /// Data inside an inode does not suit its size, or is not there.
     InlineData = "inline-data", Serious;
 
@@ -222,6 +224,8 @@ catalogue! {
     DirectoryDotDot = "directory-dot-dot", Problem;
     /// A name holds bytes that no name can.
     NameBad = "name-bad", Problem;
+    /// A name in an encrypted directory is shorter than any encrypted name.
+    NameShort = "name-short", Problem;
     /// A directory has a name twice.
     NameDuplicate = "name-duplicate", Problem;
     /// A name leads to an inode number that does not exist or is not for names.
@@ -232,6 +236,8 @@ catalogue! {
     EntryUninitialised = "entry-uninitialised", Serious;
     /// A name's entry tells another kind of file than the inode.
     EntryFileType = "entry-file-type", Problem;
+    /// A name in an encrypted directory leads to what is not encrypted as the directory is.
+    EncryptionPolicy = "encryption-policy", Serious;
     /// A second name leads to a directory.
     DirectoryLinkedTwice = "directory-linked-twice", Serious;
     /// The root of a directory's index cannot be.

@@ -145,8 +145,11 @@ fn check_directory(subject: &Subject<'_>, mapped: &Mapped) {
 
 fn check_symlink(subject: &Subject<'_>, mapped: &Mapped) {
     let inode = subject.inode;
-    if inode.flags.contains(InodeFlags::ENCRYPT) || mapped.is_partial() {
+    if mapped.is_partial() {
         return;
+    }
+    if inode.flags.contains(InodeFlags::ENCRYPT) {
+        return check_encrypted_symlink(subject, mapped);
     }
     if inode.is_fast_symlink() {
         if let Err(corrupt) = inode.fast_symlink_target() {
@@ -181,6 +184,39 @@ fn check_symlink(subject: &Subject<'_>, mapped: &Mapped) {
                 });
             }
         }
+    }
+}
+
+/// An encrypted target is ciphertext, which may hold any bytes, behind 16 bits that tell its length.
+fn check_encrypted_symlink(subject: &Subject<'_>, mapped: &Mapped) {
+    let inode = subject.inode;
+    let (size, block_size) = (inode.size, block_size(subject));
+    if inode.is_fast_symlink() {
+        return check_ciphertext(subject, &inode.block);
+    }
+    let is_long = (BLOCK_AREA as u64..block_size).contains(&size);
+    let (Some(block), 1, true) = (mapped.first, mapped.mapped_end, is_long) else {
+        let blocks = mapped.mapped_end;
+        return subject.report(Kind::Symlink, || {
+            format!("an encrypted target of {size} bytes in {blocks} blocks")
+        });
+    };
+    match subject.examination.volume.block(block) {
+        Err(error) => subject.report(Kind::Unreadable, || format!("symbolic link: {error}")),
+        Ok(bytes) => check_ciphertext(subject, &bytes),
+    }
+}
+
+fn check_ciphertext(subject: &Subject<'_>, bytes: &[u8]) {
+    const LENGTH_SIZE: u64 = 2;
+    let length = bytes
+        .first_chunk()
+        .map_or(0, |word| u16::from_le_bytes(*word));
+    let (told, size) = (u64::from(length) + LENGTH_SIZE, subject.inode.size);
+    if told != size {
+        subject.report(Kind::Symlink, || {
+            format!("an encrypted target of {told} bytes, by its size {size}")
+        });
     }
 }
 

@@ -12,6 +12,7 @@ use pext4_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::budget::Budget;
 use super::catalogue::Kind;
+use super::encryption::{self, PolicyNumber};
 use super::findings::Place;
 use super::htree::{self, Index, Leaf};
 use super::inodes::{Directories, Directory, DirectoryRun, Inodes, Known, State};
@@ -66,6 +67,8 @@ pub(super) struct Subject<'a> {
     pub(super) place: usize,
     pub(super) directory: &'a Directory,
     pub(super) runs: &'a [DirectoryRun],
+    /// How it is encrypted, where it is and that is known.
+    pub(super) policy: Option<PolicyNumber>,
 }
 
 impl<'a> Tree<'a> {
@@ -116,11 +119,17 @@ impl<'a> Tree<'a> {
 
     pub(super) fn subject(&self, place: usize) -> Subject<'_> {
         let directory = &self.directories.list[place];
+        let inode = InodeNumber(directory.inode);
+        let policy = match directory.is_encrypted {
+            true => self.examination.policies.of(inode).flatten(),
+            false => None,
+        };
         Subject {
             tree: self,
             place,
             directory,
             runs: self.directories.runs_of(directory),
+            policy,
         }
     }
 
@@ -367,6 +376,7 @@ impl Subject<'_> {
                 format!("'{}', inode {target}: {told}, it is {is}", shown())
             });
         }
+        encryption::check_target(self, target, self.tree.kind_of(target), block, &shown);
         let child = if state.is_directory() {
             self.tree.directories.find(target)
         } else {

@@ -1,18 +1,24 @@
 //! Pass 2, one block of names.
 
 use pext4_ondisk::InodeNumber;
-use pext4_ondisk::directory::{self, Entry, Format, is_sound_name};
+use pext4_ondisk::directory::{self, Entry, Format, HEADER_SIZE, Record, is_sound_name};
 use pext4_ondisk::dirhash::Hasher;
 use pext4_ondisk::inode::Inode;
 use pext4_ondisk::xattr::{self, INDEX_SYSTEM, Value};
 
 use super::catalogue::Kind;
 use super::directories::{Desk, Subject};
+use super::encryption;
 use super::htree::Leaf;
 use super::names;
 
 /// Bytes of inline data that lie in the inode itself; in a directory the first 4 are the parent.
 const PARENT_SIZE: usize = 4;
+/// What a record holds behind its name where names are encrypted and fold case: the hash by which it is
+/// found, which nobody without the key can make.
+const HASHES_SIZE: usize = 8;
+/// Least length of a record, be it free: a header, and a name of one byte padded.
+const LEAST_RECORD: usize = directory::record_length(1);
 
 /// What the index says of a leaf, and how it hashes names.
 pub(super) type Expected<'a> = Option<(&'a Leaf, Option<Hasher>)>;
@@ -45,11 +51,13 @@ pub(super) fn block(
         };
         match (position, record.entry) {
             (0 | 1, entry) => dots(subject, position, entry.as_ref(), block),
-            (_, Some(entry)) => {
-                kind_byte(subject, &entry, block, bytes.get(record.offset + 7));
-                name(subject, desk, &entry, Some(block), expected);
+            (_, entry) => {
+                room(subject, &record, bytes, Some(block));
+                kind_byte(subject, &record, bytes, Some(block));
+                if let Some(entry) = entry {
+                    name(subject, desk, &entry, Some(block), expected);
+                }
             }
-            (_, None) => {}
         }
         position += 1;
     }
@@ -112,12 +120,32 @@ pub(super) fn dot_names(subject: &Subject<'_>, block: u64, bytes: &[u8]) {
     }
 }
 
+/// Whether a record is long enough. Of a free one who mounts the file system reads no more than its length;
+/// e2fsck wants it to be long enough for a name, and for the one that it says it had.
+fn room(subject: &Subject<'_>, record: &Record<'_>, bytes: &[u8], block: Option<u64>) {
+    let name_length = bytes.get(record.offset + 6).copied().map_or(0, usize::from);
+    let hashes = match subject.directory.folds_case && subject.policy.is_some() {
+        true => HASHES_SIZE,
+        false => 0,
+    };
+    let need = LEAST_RECORD.max(HEADER_SIZE + name_length) + hashes;
+    if record.length < need {
+        subject.report(Kind::DirectoryRecord, block, || {
+            let (offset, length) = (record.offset, record.length);
+            format!("at byte {offset}: record of {length} bytes, it needs {need}")
+        });
+    }
+}
+
 /// The byte for a kind of file: one that stands for a kind or for none, and zero where there are none.
-fn kind_byte(subject: &Subject<'_>, entry: &Entry<'_>, block: u64, byte: Option<&u8>) {
+fn kind_byte(subject: &Subject<'_>, record: &Record<'_>, bytes: &[u8], block: Option<u64>) {
+    let Some(entry) = record.entry else {
+        return;
+    };
     let has_kinds = subject.tree.examination.volume.format.has_file_types;
-    let byte = byte.copied().unwrap_or(0);
+    let byte = bytes.get(record.offset + 7).copied().unwrap_or(0);
     if byte != 0 && (!has_kinds || entry.file_type.is_none()) {
-        subject.report(Kind::EntryFileType, Some(block), || {
+        subject.report(Kind::EntryFileType, block, || {
             let (name, inode) = (entry.name.escape_ascii(), entry.inode);
             format!("'{name}', inode {inode}: kind {byte}, which there is not")
         });
@@ -154,8 +182,13 @@ fn name(
 ) {
     let text = entry.name;
     let is_dot = matches!(text, b"." | b"..");
-    if is_dot || (!subject.directory.is_encrypted && !is_sound_name(text)) {
+    if is_dot || (!subject.directory.is_encrypted && !is_possible(subject, text)) {
         subject.report(Kind::NameBad, block, || {
+            format!("'{}', inode {}", text.escape_ascii(), entry.inode)
+        });
+    }
+    if subject.policy.is_some() && !is_dot && text.len() < encryption::LEAST_NAME {
+        subject.report(Kind::NameShort, block, || {
             format!("'{}', inode {}", text.escape_ascii(), entry.inode)
         });
     }
@@ -175,6 +208,16 @@ fn name(
     };
     desk.seen.add(key, text);
     subject.entry(entry.name, entry.inode, entry.file_type, block);
+}
+
+/// Whether a name that is not encrypted can be: where case is folded and the encoding is strict, it must be
+/// of that encoding, of which UTF-8 is the only one.
+fn is_possible(subject: &Subject<'_>, name: &[u8]) -> bool {
+    /// The flag of the encoding.
+    const STRICT: u16 = 1;
+    let superblock = &subject.tree.examination.volume.superblock;
+    let is_strict = subject.directory.folds_case && superblock.encoding_flags & STRICT != 0;
+    is_sound_name(name) && (!is_strict || std::str::from_utf8(name).is_ok())
 }
 
 /// The name as the directory compares it, where that is another: folded, as far as that is known
@@ -238,6 +281,8 @@ fn region(subject: &Subject<'_>, desk: &mut Desk, bytes: &[u8]) {
     for record in directory::records(bytes, format) {
         match record {
             Ok(record) => {
+                room(subject, &record, bytes, None);
+                kind_byte(subject, &record, bytes, None);
                 if let Some(entry) = record.entry {
                     name(subject, desk, &entry, None, None);
                 }

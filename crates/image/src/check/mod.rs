@@ -26,6 +26,7 @@ mod connectivity;
 mod content;
 mod descriptors;
 mod directories;
+mod encryption;
 mod findings;
 mod htree;
 mod inode;
@@ -62,6 +63,7 @@ pub use findings::{Finding, Place};
 use attributes::Counted;
 use claims::Claims;
 use directories::Tree;
+use encryption::Policies;
 use findings::Findings;
 use orphans::Orphans;
 use parallel::Workers;
@@ -198,6 +200,7 @@ struct Examination {
     hidden: Vec<InodeNumber>,
     attribute_blocks: Counted,
     values: Counted,
+    policies: Policies,
 }
 
 /// Checks the image on a device.
@@ -234,6 +237,7 @@ pub fn check(device: Arc<dyn Device>, options: &Options) -> Result<Report> {
         orphans,
         attribute_blocks: Counted::new(),
         values: Counted::new(),
+        policies: Policies::new(),
     };
     special::check_resize(&examination);
     bad_blocks::claim(&examination);

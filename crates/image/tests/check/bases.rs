@@ -2,6 +2,9 @@
 
 use std::sync::OnceLock;
 
+use pext4_ondisk::inode::InodeFlags;
+use pext4_ondisk::xattr::{self, Attribute};
+
 use super::image::{Image, make, make_from};
 
 /// The image a corruption starts from.
@@ -26,11 +29,15 @@ pub enum Base {
     NoneReserved,
     /// Its journal waits for replay.
     Dirty,
+    /// A directory is encrypted, as it looks without the key ([`encrypt`]).
+    Encrypted,
+    /// `/dir` folds case, and its names must be UTF-8.
+    Strict,
 }
 
 /// The image, made once.
 pub fn base(base: Base) -> Option<Image> {
-    const COUNT: usize = 13;
+    const COUNT: usize = 15;
     static MADE: [OnceLock<Option<Image>>; COUNT] = [const { OnceLock::new() }; COUNT];
     MADE[base as usize].get_or_init(|| make_base(base)).clone()
 }
@@ -48,6 +55,8 @@ fn make_base(base: Base) -> Option<Image> {
         Base::Mmp => "-O mmp",
         Base::MetaGroups => "-O meta_bg,^resize_inode",
         Base::NoneReserved => "-b 4096",
+        Base::Encrypted => "-O encrypt,casefold",
+        Base::Strict => "-O casefold -E encoding_flags=strict",
     };
     let size = match base {
         Base::Clusters => 64 << 20,
@@ -66,6 +75,11 @@ fn make_base(base: Base) -> Option<Image> {
             image.e2fsck_repairs(&["-fy"]);
         }
         Base::Dirty => write_journal(&mut image),
+        Base::Encrypted => encrypt(&mut image),
+        Base::Strict => {
+            let directory = image.find("/dir");
+            image.edit_inode(directory, |inode| inode.flags |= InodeFlags::CASEFOLD);
+        }
         _ => {}
     }
     Some(image)
@@ -103,6 +117,54 @@ pub fn set_value(image: &mut Image) {
     std::fs::write(file.path(), vec![b'x'; 3000]).expect("a value");
     let request = format!("ea_set -f {} small user.huge", file.path().display());
     image.debugfs(&[&request]);
+}
+
+/// The encrypted directory; what lies in it is named after it.
+pub const VAULT: &str = "/ciphertext-vault";
+/// What is said of how files are encrypted, but for their nonce: of the second version.
+pub const POLICY: [u8; 24] = *b"\x02\x01\x04\x03\0\0\0\0name of some key";
+
+/// Gives an inode a context and marks it as encrypted.
+pub fn set_context(image: &mut Image, path: &str, context: &[u8]) {
+    let number = image.find(path);
+    image.edit_inode(number, |inode| {
+        inode.flags |= InodeFlags::ENCRYPT;
+        let attributes = [Attribute::new(9, b"c", context)];
+        xattr::encode_inode_area(&attributes, &mut inode.tail).expect("there is room");
+    });
+}
+
+/// Makes a directory with a file, a directory, both kinds of symbolic links and a pipe, encrypted as far
+/// as such things are.
+pub fn encrypt(image: &mut Image) {
+    let inside = |what: &str| format!("{VAULT}/ciphertext-{what}");
+    let (file, folder, pipe) = (inside("a-file"), inside("folder"), inside("a-pipe"));
+    let (fast, slow) = (inside("fast-link"), inside("slow-link"));
+    let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+    image.debugfs(&[
+        &format!("mkdir {VAULT}"),
+        &format!("write /dev/null {}", name(&file)),
+        &format!("ln {} {file}", name(&file)),
+        &format!("unlink {}", name(&file)),
+        &format!("mkdir {folder}"),
+        &format!("symlink {fast} {}", "f".repeat(18)),
+        &format!("symlink {slow} {}", "s".repeat(98)),
+        &format!("mknod {} p", name(&pipe)),
+        &format!("ln {} {pipe}", name(&pipe)),
+        &format!("unlink {}", name(&pipe)),
+    ]);
+    for (nonce, path) in [VAULT, &file, &folder, &fast, &slow]
+        .into_iter()
+        .enumerate()
+    {
+        let nonce = [u8::try_from(nonce).expect("a few"); 16];
+        set_context(image, path, &[&POLICY[..], &nonce].concat());
+    }
+    let fast = image.find(&fast);
+    image.edit_inode(fast, |inode| inode.block[..2].copy_from_slice(&[16, 0]));
+    let slow = image.find(&slow);
+    let block = image.blocks(slow)[0];
+    image.block(block)[..2].copy_from_slice(&[96, 0]);
 }
 
 /// Lets debugfs write a transaction that changes nothing.

@@ -203,6 +203,11 @@ fn make_base(index: usize) -> Option<Base> {
     words.extend(options.split(' '));
     let size = if options.contains("bigalloc") { 64 } else { 10 };
     let mut image = make(size << 20, &words)?;
+    if options.contains("encrypt") {
+        // Nothing else, so that what is encrypted has inodes that are changed.
+        image = super::image::make_from(size << 20, &words, None)?;
+        super::bases::encrypt(&mut image);
+    }
     image.debugfs(&["mknod pipe p", "mknod device c 5 1"]);
     if is_indexed {
         image.e2fsck_repairs(&["-fyD"]);

@@ -9,7 +9,7 @@ use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
 use pext4_ondisk::indirect::set_entry;
 use pext4_ondisk::inode::InodeFlags;
 
-use super::bases::{Base, base};
+use super::bases::{Base, VAULT, base, set_context};
 use super::corruptions::Edit;
 use super::image::{Image, check_device, have_tools, make, make_from, names};
 
@@ -95,6 +95,45 @@ fn assert_clean(image: &Image, what: &str) {
 fn values_in_inodes_are_clean() {
     if let Some(image) = base(Base::Values) {
         assert_clean(&image, "values");
+    }
+}
+
+/// What is encrypted is ciphertext, whose names may be any bytes of some length.
+#[test]
+fn what_is_encrypted_is_clean() {
+    if let Some(mut image) = base(Base::Encrypted) {
+        assert_clean(&image, "encrypted");
+        // Without names there is nothing that case would matter to.
+        let folder = image.find(&format!("{VAULT}/ciphertext-folder"));
+        image.edit_inode(folder, |inode| inode.flags |= InodeFlags::CASEFOLD);
+        assert_clean(&image, "encrypted, and folding case");
+        // Of a version that nobody knows yet, all of it.
+        let inside = ["a-file", "folder", "fast-link", "slow-link"];
+        let inside = inside.map(|what| format!("{VAULT}/ciphertext-{what}"));
+        for path in inside.iter().map(String::as_str).chain([VAULT]) {
+            set_context(&mut image, path, b"\x03 of any length");
+        }
+        assert_clean(&image, "encrypted by what is to come");
+    }
+}
+
+/// Strict about what folds case, and about nothing else.
+#[test]
+fn names_of_a_strict_encoding_are_clean() {
+    if let Some(mut image) = base(Base::Strict) {
+        let requests = [
+            "mknod aside p",
+            "ln aside dir/\u{C9}t\u{E9}",
+            "unlink aside",
+        ];
+        image.debugfs(&requests);
+        let many = image.find("/many");
+        let block = image.blocks(many)[0];
+        image.edit_leaf(many, block, |bytes| {
+            let at = bytes.windows(8).position(|found| found == b"a-rather");
+            bytes[at.expect("it is there")] = 0xC3;
+        });
+        assert_clean(&image, "a strict encoding");
     }
 }
 

@@ -2,6 +2,7 @@
 //! subject.
 
 mod attributes;
+mod encryption;
 mod inodes;
 mod maps;
 mod names;
@@ -40,6 +41,9 @@ pub fn corruptions() -> Vec<Corruption> {
         inodes::reserved(),
         maps::maps(),
         attributes::attributes(),
+        encryption::contexts(),
+        encryption::policies(),
+        encryption::links(),
         names::names_of(),
         names::indexes(),
         names::links(),

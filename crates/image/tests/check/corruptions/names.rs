@@ -19,7 +19,7 @@ fn format(image: &Image) -> Format {
 }
 
 /// Changes the first block of a linear directory.
-fn edit_directory(image: &mut Image, path: &str, edit: impl FnOnce(&mut [u8], Format)) {
+pub fn edit_directory(image: &mut Image, path: &str, edit: impl FnOnce(&mut [u8], Format)) {
     let (number, format) = (image.find(path), format(image));
     let block = image.blocks(number)[0];
     image.edit_leaf(number, block, |bytes| edit(bytes, format));
@@ -53,6 +53,22 @@ fn retarget(image: &mut Image, path: &str, name: &[u8], inode: u32, file_type: F
     });
 }
 
+/// Makes the end of the last record of a leaf with a tail a free one of this length; where it starts.
+fn split_last(bytes: &mut [u8], length: usize) -> usize {
+    let format = Format {
+        has_tail: true,
+        has_file_types: true,
+    };
+    let last = directory::records(bytes, format).last();
+    let last = last.expect("there are records").expect("a sound block");
+    let (offset, end) = (last.offset, last.offset + last.length - length);
+    let short = |length: usize| u16::try_from(length).expect("a short block").to_le_bytes();
+    bytes[offset + 4..offset + 6].copy_from_slice(&short(end - offset));
+    bytes[end..end + length].fill(0);
+    bytes[end + 4..end + 6].copy_from_slice(&short(length));
+    end
+}
+
 pub fn names_of() -> Vec<Corruption> {
     vec![
         (Kind::DirectoryTail, Base::Plain, Complains, |image| {
@@ -67,6 +83,29 @@ pub fn names_of() -> Vec<Corruption> {
         }),
         (Kind::DirectoryRecord, Base::Plain, Complains, |image| {
             edit_directory(image, "/dir", |bytes, _| bytes[28] = 6);
+        }),
+        (Kind::DirectoryRecord, Base::Plain, Complains, |image| {
+            // Free, and shorter than the name that it says it had.
+            edit_directory(image, "/dir", |bytes, _| {
+                let end = split_last(bytes, 36);
+                bytes[end + 6] = 29;
+            });
+        }),
+        (Kind::DirectoryRecord, Base::Plain, Complains, |image| {
+            // Free, and too short for any name.
+            edit_directory(image, "/dir", |bytes, _| {
+                split_last(bytes, 8);
+            });
+        }),
+        (Kind::DirectoryRecord, Base::Inline, Complains, |image| {
+            let directory = image.find("/dir");
+            image.edit_inode(directory, |inode| inode.block[4..8].fill(0));
+            image.edit_inode(directory, |inode| inode.block[10] = 56);
+        }),
+        (Kind::EntryFileType, Base::Inline, Complains, |image| {
+            // The first record, after the parent's number.
+            let directory = image.find("/dir");
+            image.edit_inode(directory, |inode| inode.block[4 + 7] = 9);
         }),
         (Kind::DirectoryHole, Base::Plain, Complains, |image| {
             let many = image.find("/many");
@@ -108,6 +147,10 @@ pub fn names_of() -> Vec<Corruption> {
         (Kind::NameBad, Base::Plain, Complains, |image| {
             let small = image.find("/small");
             add(image, "/dir", b"a/b", small, FileType::Regular);
+        }),
+        (Kind::NameBad, Base::Strict, Complains, |image| {
+            let small = image.find("/small");
+            add(image, "/dir", b"a\xC3", small, FileType::Regular);
         }),
         (Kind::NameDuplicate, Base::Plain, Complains, |image| {
             let small = image.find("/small");
