@@ -133,6 +133,19 @@ impl<'v> Paths<'v> {
         Ok(here)
     }
 
+    /// As [`Paths::parent`] for what is no directory: of a path that ends in a slash it is `otherwise`.
+    fn parent_of_file<'p>(
+        &self,
+        path: &'p [u8],
+        otherwise: Refusal,
+    ) -> Result<(Held<'v>, &'p [u8])> {
+        let found = self.parent(path)?;
+        match path.ends_with(b"/") {
+            true => Err(otherwise.into()),
+            false => Ok(found),
+        }
+    }
+
     /// The directory a path lies in, and its last name.
     fn parent<'p>(&self, path: &'p [u8]) -> Result<(Held<'v>, &'p [u8])> {
         let end = path
@@ -216,7 +229,7 @@ impl<'v> Paths<'v> {
     ///
     /// As [`Volume::make_symlink`].
     pub fn symlink(&self, target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<()> {
-        let (parent, name) = self.parent(path.as_ref())?;
+        let (parent, name) = self.parent_of_file(path.as_ref(), Refusal::NotFound)?;
         let entry =
             self.volume
                 .make_symlink(parent.inode, name, target.as_ref(), &New::default())?;
@@ -241,7 +254,7 @@ impl<'v> Paths<'v> {
     /// As [`Volume::link`].
     pub fn hard_link(&self, original: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<()> {
         let original = self.resolve_link(original)?;
-        let (parent, name) = self.parent(path.as_ref())?;
+        let (parent, name) = self.parent_of_file(path.as_ref(), Refusal::NotFound)?;
         let entry = self.volume.link(original.inode, parent.inode, name)?;
         drop(self.hold(entry.inode));
         Ok(())
@@ -253,7 +266,7 @@ impl<'v> Paths<'v> {
     ///
     /// As [`Volume::unlink`].
     pub fn remove_file(&self, path: impl AsRef<[u8]>) -> Result<()> {
-        let (parent, name) = self.parent(path.as_ref())?;
+        let (parent, name) = self.parent_of_file(path.as_ref(), Refusal::NotADirectory)?;
         self.volume.unlink(parent.inode, name)
     }
 
@@ -273,8 +286,13 @@ impl<'v> Paths<'v> {
     ///
     /// As [`Volume::rename`].
     pub fn rename(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<()> {
-        let (parent, name) = self.parent(from.as_ref())?;
-        let (new_parent, new_name) = self.parent(to.as_ref())?;
+        let (from, to) = (from.as_ref(), to.as_ref());
+        let (parent, name) = self.parent(from)?;
+        let (new_parent, new_name) = self.parent(to)?;
+        if from.ends_with(b"/") || to.ends_with(b"/") {
+            let plain = [from, b"/"].concat();
+            self.resolve_link(plain)?;
+        }
         self.volume.rename(
             parent.inode,
             name,
@@ -296,37 +314,52 @@ impl<'v> Paths<'v> {
         })
     }
 
-    /// Opens a file, empty: it is made if it does not exist and cut if it does.
+    /// Opens a file, empty: it is made if it does not exist, where a symbolic link leads too, and cut if it does.
     ///
     /// # Errors
     ///
     /// As [`Volume::create`].
     pub fn create(&self, path: impl AsRef<[u8]>) -> Result<File<'v>> {
-        let path = path.as_ref();
-        let (parent, name) = self.parent(path)?;
-        let held = match self.volume.create(
-            parent.inode,
-            name,
-            &New {
-                permissions: 0o644,
-                ..New::default()
-            },
-        ) {
-            Ok(entry) => self.hold(entry.inode),
-            Err(error) if error.is(Refusal::Exists) => {
-                let held = self.resolve(path)?;
-                self.volume.set_attributes(
-                    held.inode,
-                    &SetAttributes {
-                        size: Some(0),
-                        ..SetAttributes::default()
-                    },
-                )?;
-                held
+        let mut path = path.as_ref().to_vec();
+        for _ in 0..MOST_SYMLINKS {
+            if let Some(held) = self.make_or_cut(&path)? {
+                return Ok(File { held, position: 0 });
             }
-            Err(error) => return Err(error),
+            let target = self.read_link(&path)?;
+            let name = path.iter().rposition(|&byte| byte == b'/');
+            let above = name.map_or(0, |slash| slash + 1);
+            if target.starts_with(b"/") {
+                path.clear();
+            } else {
+                path.truncate(above);
+            }
+            path.extend(target);
+        }
+        Err(Refusal::TooManySymlinks.into())
+    }
+
+    /// `None` where a symbolic link leads to nothing.
+    fn make_or_cut(&self, path: &[u8]) -> Result<Option<Held<'v>>> {
+        let (parent, name) = self.parent_of_file(path, Refusal::IsADirectory)?;
+        let new = New {
+            permissions: 0o644,
+            ..New::default()
         };
-        Ok(File { held, position: 0 })
+        match self.volume.create(parent.inode, name, &new) {
+            Ok(entry) => return Ok(Some(self.hold(entry.inode))),
+            Err(error) if error.is(Refusal::Exists) => {}
+            Err(error) => return Err(error),
+        }
+        let held = match self.resolve(path) {
+            Err(error) if error.is(Refusal::NotFound) => return Ok(None),
+            held => held?,
+        };
+        let empty = SetAttributes {
+            size: Some(0),
+            ..SetAttributes::default()
+        };
+        self.volume.set_attributes(held.inode, &empty)?;
+        Ok(Some(held))
     }
 
     /// The whole content of a file.

@@ -149,6 +149,7 @@ impl Inodes {
             return Ok(from.len());
         }
         if end > inode.size() {
+            self.finish_cut(inode)?;
             self.zero_tail(inode)?;
         }
         let mut position = offset;
@@ -379,6 +380,7 @@ impl Inodes {
             self.move_out(inode)?;
         }
         if !keep_size && end > inode.size() {
+            self.finish_cut(inode)?;
             self.zero_tail(inode)?;
         }
         let blocks = self.blocks_of(&Piece { start: offset, end });

@@ -472,7 +472,10 @@ impl Inodes {
         if !Self::is_extent_mapped(inode) {
             let room = indirect::room(logical, self.store.block_size());
             length = length.min(room.ok_or(Refusal::FileTooLarge)?);
-            debug_assert!(!unwritten, "refused before: a block map cannot say that");
+            if unwritten {
+                // A block map cannot say that.
+                return Err(Refusal::NotSupported.into());
+            }
         }
         let request = Request {
             inode: inode.number(),

@@ -100,6 +100,7 @@ impl Inodes {
         }
         let before = inode.size();
         if size > before {
+            self.finish_cut(inode)?;
             self.zero_tail(inode)?;
             let mut handle = self.store.start(SLOT_CREDITS)?;
             self.allow_large_file(&mut handle, size);
@@ -134,6 +135,27 @@ impl Inodes {
             state.slot.modified = time;
             state.slot.changed = time;
         });
+    }
+
+    /// Cuts an inode with names that is an orphan at its size: what a crash interrupted, or an error. Before the file
+    /// may grow this must be done, or what was cut off would be back. The caller holds the inode's lock for writing,
+    /// and no handle.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` or `Io`; the inode stays an orphan then.
+    pub fn finish_cut(&self, inode: &Arc<Inode>) -> Result<()> {
+        let is_due = inode.state(|state| state.orphan.is_some() && state.slot.links > 0);
+        if !is_due {
+            return Ok(());
+        }
+        if inode.file_type() == FileType::Regular && !inode.is_inline() {
+            let first = inode.size().div_ceil(u64::from(self.store.block_size()));
+            let handle = self.start_step(inode)?;
+            self.cut(handle, inode, first)?;
+        }
+        let mut handle = self.start_step(inode)?;
+        self.remove_orphan(&mut handle, inode)
     }
 
     /// Frees every block from `first` on, beginning in `handle`.

@@ -19,7 +19,6 @@ use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock, indirect};
 
 use super::ground;
 use crate::error::{Error, Refusal, Result};
-use crate::inode::Inode;
 use crate::inode::extents::{self, Extent, NodeStore};
 use crate::options::MountOptions;
 use crate::orphan::{OrphanFile, OrphanPlace};
@@ -487,18 +486,6 @@ impl Volume {
         if inode.state(|state| state.slot.links == 0) {
             return self.reap_if_due(&inode);
         }
-        if inode.file_type() == FileType::Regular && !inode.is_inline() {
-            self.cut_to_size(&inode)?;
-        }
-        let mut handle = self.inodes.start_step(&inode)?;
-        self.inodes.remove_orphan(&mut handle, &inode)
-    }
-
-    fn cut_to_size(&self, inode: &Arc<Inode>) -> Result<()> {
-        let first = inode
-            .size()
-            .div_ceil(u64::from(self.inodes.store.block_size()));
-        let handle = self.inodes.start_step(inode)?;
-        self.inodes.cut(handle, inode, first)
+        self.inodes.finish_cut(&inode)
     }
 }

@@ -155,6 +155,8 @@ impl Volume {
         let is_punching = mode == AllocateMode::PunchHole;
         self.run(|| {
             let inode = self.regular(inode)?;
+            // A file may get a map of the other form until then.
+            let _lock = super::lock_exclusive(&inode)?;
             let has_pointers = self.inodes.maps_by_pointers(&inode);
             // A hole may reach beyond what a block map can: it ends there.
             let limit = match is_punching && has_pointers {
@@ -168,7 +170,6 @@ impl Volume {
             if !is_punching && has_pointers {
                 return Err(Refusal::NotSupported.into());
             }
-            let _lock = super::lock_exclusive(&inode)?;
             check_not_immutable(&inode)?;
             if matches!(
                 mode,

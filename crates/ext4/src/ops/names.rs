@@ -72,6 +72,8 @@ struct InLeaf<'a> {
     changes: u64,
     /// The leaf itself, for who changes it.
     seen: Cell<Option<SeenLeaf>>,
+    /// Whether this very operation took the name out of it.
+    is_own_removal: Cell<bool>,
     _directory: BiasedReadGuard<'a, ()>,
 }
 
@@ -95,7 +97,9 @@ impl Located<'_> {
     /// inode ended, which would explain any refusal: then `Refused(Busy)`.
     pub(super) fn unless_changed<R>(&self, result: Result<R>) -> Result<R> {
         match &self.locks {
-            Locks::Leaf(place) if result.is_err() && place.has_changed() => {
+            Locks::Leaf(place)
+                if result.is_err() && !place.is_own_removal.get() && place.has_changed() =>
+            {
                 Err(Refusal::Busy.into())
             }
             _ => result,
@@ -182,6 +186,7 @@ impl Volume {
                 leaf,
                 changes,
                 seen: Cell::new(names.into_seen()),
+                is_own_removal: Cell::new(false),
                 _directory: guard,
             }),
         })
@@ -242,6 +247,7 @@ impl Volume {
         }
         let removed = place.spot.remove(&mut names, name);
         guard.note_removal();
+        place.is_own_removal.set(true);
         drop(guard);
         removed?;
         directory.note_names_changed(handle, present());

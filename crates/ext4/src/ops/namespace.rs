@@ -385,7 +385,7 @@ impl Volume {
             }
             self.inodes.store.check_writable()?;
             let removed = self.twice(|patience| self.take_directory(parent, name, patience))?;
-            self.reap_if_due(&removed)
+            self.reap_unnamed(&removed)
         })
     }
 

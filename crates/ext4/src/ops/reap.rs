@@ -95,13 +95,20 @@ impl Volume {
     /// As [`Volume::reap_if_due`], for who took the last name: that one is gone, whatever the image is found to be
     /// when the rest is to go, which the volume's policy is told of.
     pub(super) fn reap_unnamed(&self, inode: &Arc<Inode>) -> Result<()> {
-        match self.reap_if_due(inode) {
-            Err(error @ Error::Corrupt(_)) => {
+        self.pass_over(self.reap_if_due(inode))
+    }
+
+    /// What was to end after an operation that is done, and did not: it stays an orphan, which the next mount ends.
+    /// Only of a journal that stopped the caller is told.
+    pub(super) fn pass_over(&self, ended: Result<()>) -> Result<()> {
+        match ended {
+            Ok(()) => Ok(()),
+            Err(error @ Error::Journal(_)) => Err(error),
+            Err(error) => {
                 self.inodes.store.judge(error);
                 self.inodes.store.commit_noted();
                 Ok(())
             }
-            result => result,
         }
     }
 

@@ -152,7 +152,7 @@ impl Volume {
                 self.rename_locked(&source, &target, manner, &ways)?
             };
             match replaced {
-                Some(inode) => self.reap_if_due(&inode),
+                Some(inode) => self.reap_unnamed(&inode),
                 None => Ok(()),
             }
         })

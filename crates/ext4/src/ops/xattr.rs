@@ -119,8 +119,8 @@ impl Volume {
         let new = permissions.filter(|_| !stands);
         let set = self.set_in_some_place(&inode, name, value, mode, new);
         drop(lock);
-        self.reap_values()?;
-        set
+        let ended = self.pass_over(self.reap_values());
+        set.and(ended)
     }
 
     /// Whether the attribute has this value already, in an inode of its own perhaps: then nothing changes, the
@@ -193,7 +193,7 @@ impl Volume {
             result.map(|()| super::attributes::set_permissions(&mut handle, &inode, permissions));
         let result = self.settle(&handle, before, result);
         drop((handle, lock));
-        self.reap_values()?;
-        result
+        let ended = self.pass_over(self.reap_values());
+        result.and(ended)
     }
 }

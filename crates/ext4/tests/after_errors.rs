@@ -1,0 +1,111 @@
+//! What stands after an error: an operation that was done is told as done, whatever could not be tidied up behind it,
+//! and what was cut off does not come back.
+
+mod images;
+
+use std::sync::Arc;
+
+use images::Image;
+use pext4_block::RamDevice;
+use pext4_block::fault::{FaultDevice, Operation};
+use pext4_fs::{Error, InodeNumber, MountOptions, RenameMode, SetAttributes, SetXattrMode, Volume};
+
+const ROOT: InodeNumber = InodeNumber::ROOT;
+
+/// An image that goes on after errors, with `/old`, whose map of twenty pieces takes a block.
+fn image_with_pieces() -> Option<Image> {
+    let image = Image::make(&["-b", "1024", "-O", "^metadata_csum", "-e", "continue"])?;
+    let volume = image.open();
+    volume.paths().write("/old", b"").expect("a file");
+    let old = inode(&volume, "/old");
+    for piece in 0..20 {
+        volume
+            .write(old, piece * 4096, &[7; 1024])
+            .expect("a piece");
+    }
+    volume.paths().write("/new", b"new").expect("a file");
+    volume.close().expect("it closes");
+    Some(image)
+}
+
+fn inode(volume: &Volume, path: &str) -> InodeNumber {
+    volume.paths().resolve_link(path).expect(path).inode()
+}
+
+fn size(size: u64) -> SetAttributes {
+    SetAttributes {
+        size: Some(size),
+        ..SetAttributes::default()
+    }
+}
+
+#[test]
+fn a_rename_over_a_damaged_file_is_done() {
+    let Some(image) = image_with_pieces() else {
+        return;
+    };
+    let stat = image.debugfs("stat old");
+    let leaf: usize = stat
+        .split("(ETB0):")
+        .nth(1)
+        .and_then(|rest| rest.split([',', '\n']).next()?.trim().parse().ok())
+        .expect("a block of the map");
+    let mut bytes = std::fs::read(&image.path).expect("the image");
+    bytes[leaf * 1024..][..2].fill(0);
+    std::fs::write(&image.path, &bytes).expect("the image");
+    let volume = image.open();
+    let new = inode(&volume, "/new");
+    volume
+        .rename(ROOT, b"new", ROOT, b"old", RenameMode::Replace)
+        .expect("the names are as they should be");
+    assert_eq!(inode(&volume, "/old"), new);
+    assert!(!volume.is_read_only(), "the image says so");
+}
+
+#[test]
+fn what_a_failed_cut_left_does_not_come_back() {
+    let Some(image) = image_with_pieces() else {
+        return;
+    };
+    let ram = Arc::new(RamDevice::load(&image.path).expect("the image"));
+    let device = Arc::new(FaultDevice::new(Arc::<RamDevice>::clone(&ram)));
+    let volume = Volume::open(Arc::<FaultDevice>::clone(&device), MountOptions::default());
+    let volume = volume.expect("a mount");
+    let old = inode(&volume, "/old");
+    device.fail_nth(Operation::Read, 0);
+    let cut = volume.set_attributes(old, &size(1000));
+    assert!(matches!(cut, Err(Error::Io(_))), "{cut:?}");
+    assert_eq!(volume.attributes(old).expect("held").size, 1000);
+    volume.set_attributes(old, &size(60_000)).expect("it grows");
+    let content = volume.paths().read("/old").expect("readable");
+    assert_eq!(content.len(), 60_000);
+    assert!(content[..1000].iter().all(|&byte| byte == 7));
+    assert!(content[1000..].iter().all(|&byte| byte == 0), "cut off");
+    volume.close().expect("it closes");
+    ram.save(&image.path).expect("saved");
+    image.assert_clean();
+}
+
+#[test]
+fn an_attribute_is_set_though_its_old_value_cannot_end() {
+    let features = "ea_inode,^orphan_file,^metadata_csum";
+    let Some(image) = Image::make(&["-b", "1024", "-e", "continue", "-O", features]) else {
+        return;
+    };
+    let volume = image.open();
+    volume.paths().write("/owner", b"").expect("a file");
+    let owner = inode(&volume, "/owner");
+    let set = |volume: &Volume, byte: u8| {
+        volume.set_xattr(owner, b"user.large", &[byte; 9000], SetXattrMode::Any)
+    };
+    set(&volume, 1).expect("an attribute");
+    volume.close().expect("it closes");
+    assert!(image.debugfs("stat <13>").contains("Size: 9000"));
+    // Its blocks lie outside the file system.
+    image.debugfs_write("sif <13> block[5] 0x7fffff");
+    let volume = image.open();
+    assert_eq!(inode(&volume, "/owner"), owner);
+    set(&volume, 2).expect("it has the new value");
+    let value = volume.xattr(owner, b"user.large").expect("it is there");
+    assert_eq!(value, [2; 9000]);
+}
