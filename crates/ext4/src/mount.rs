@@ -251,11 +251,16 @@ fn torn_from(device: &dyn Device, torn: &[u8; SUPERBLOCK_SIZE]) -> Result<Option
     Ok(None)
 }
 
-/// Errors noted past the journal outlive its replay, and that the journal stopped is one.
+/// Errors noted past the journal outlive its replay, and that the journal stopped is one. What the log knew of may be
+/// more than what was at home when the last was noted there.
 fn keep_errors(superblock: &mut Superblock, before: &Superblock, had_stopped: bool) {
-    if before.error_count > superblock.error_count {
-        superblock.error_count = before.error_count;
-        superblock.first_error = before.first_error.clone();
+    let is_older = before.last_error.time < superblock.last_error.time;
+    if before.error_count > 0 && !is_older && before.last_error != superblock.last_error {
+        if superblock.error_count == 0 {
+            superblock.first_error = before.first_error.clone();
+        }
+        let one_more = superblock.error_count.saturating_add(1);
+        superblock.error_count = before.error_count.max(one_more);
         superblock.last_error = before.last_error.clone();
     }
     if had_stopped || before.state.contains(State::ERRORS) {
@@ -375,4 +380,50 @@ fn new_inode_extra_size(store: &Store) -> u16 {
 fn random_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(present())
+}
+
+#[cfg(test)]
+mod tests {
+    use pext4_ondisk::superblock::ERROR_CORRUPTED;
+    use pext4_ondisk::superblock::Superblock;
+    use pext4_ondisk::{BlockNumber, Corrupt};
+
+    use super::keep_errors;
+
+    /// A superblock in which errors were noted at these times.
+    fn noted(times: &[i64]) -> Superblock {
+        let mut bytes = [0; 1024];
+        bytes[0x38..0x3A].copy_from_slice(&[0x53, 0xEF]);
+        let mut superblock =
+            Superblock::decode_unverified(&bytes).expect("the magic number is there");
+        for &time in times {
+            let corrupt = Corrupt::new("test", "noted").in_block(BlockNumber(time.unsigned_abs()));
+            superblock.note_error(&corrupt, ERROR_CORRUPTED, time);
+        }
+        superblock
+    }
+
+    #[test]
+    fn the_last_error_outlives_the_replay_whoever_counted_more() {
+        // What the log brings, what was at home, and how many errors were noted, the last when.
+        for (log, home, count, last) in [
+            (&[][..], &[][..], 0, 0),
+            (&[], &[5], 1, 5),
+            (&[1, 2, 3], &[], 3, 3),
+            (&[1, 2, 3], &[1, 9], 4, 9),
+            (&[1, 2, 3], &[1, 2, 3, 9], 4, 9),
+            (&[1, 2, 3], &[1, 2], 3, 3),
+            (&[1, 2, 3], &[1, 2, 3], 3, 3),
+        ] {
+            let mut replayed = noted(log);
+            keep_errors(&mut replayed, &noted(home), false);
+            let first = log.first().or(home.first()).copied().unwrap_or(0);
+            let kept = (
+                replayed.error_count,
+                replayed.first_error.time,
+                replayed.last_error.time,
+            );
+            assert_eq!(kept, (count, first, last), "{log:?} {home:?}");
+        }
+    }
 }
