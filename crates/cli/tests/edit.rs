@@ -4,11 +4,14 @@ mod common;
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{Place, fail, has, pext4, run, succeed};
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use serde_json::Value;
 
 fn image(size: &str) -> Place {
@@ -299,7 +302,7 @@ fn kill_at_random(way: &str) {
         fs::write(tree.join(number.to_string()), vec![1; 20_000]).expect("there is room");
     }
     let script = place.point.join("script");
-    let text = format!("put {} /new\nrm -r /old\n", tree.display());
+    let text = format!("put '{}' /new\nrm -r /old\n", tree.display());
     fs::write(&script, text).expect("a fresh place");
     succeed(&mut on(&place, "mkdir", &["/old"]));
     let original = fs::read(&place.image).expect("readable");
@@ -317,7 +320,8 @@ fn kill_at_random(way: &str) {
         std::thread::sleep(Duration::from_millis((random >> 33) % 160));
         // It may have ended by itself.
         let _ = child.kill();
-        child.wait().expect("it ends");
+        let ended = child.wait().expect("it ends");
+        assert!(ended.success() || ended.signal().is_some(), "{ended}");
         if has("e2fsck") {
             let told = run(Command::new("e2fsck").arg("-fy").arg(&place.image));
             assert!(matches!(told.status.code(), Some(0 | 1)), "{told:?}");
@@ -347,4 +351,109 @@ fn a_killed_edit_is_made_or_not_by_the_journal() {
 #[test]
 fn a_killed_edit_is_made_or_not_by_a_clone() {
     kill_at_random("clone");
+}
+
+/// As chown(2) does, for root too.
+#[test]
+fn who_owns_a_file_anew_gets_no_rights_of_the_old_owner() {
+    let place = image("16M");
+    let host = place.point.join("file");
+    fs::write(&host, b"a program").expect("a fresh place");
+    let host = host.to_str().expect("text").to_owned();
+    for (before, after) in [("6755", "755"), ("6745", "2745"), ("1644", "1644")] {
+        succeed(&mut on(&place, "put", &[&host, "/file"]));
+        succeed(&mut on(&place, "chmod", &[before, "/file"]));
+        let capability = [
+            "/file",
+            "security.capability",
+            "0x0100000200040000000000000000000000000000",
+        ];
+        succeed(&mut on(&place, "setxattr", &capability));
+        succeed(&mut on(&place, "chown", &["1000:1000", "/file"]));
+        let stat = stat(&place, "/file");
+        let mode = stat["mode"].as_str().expect("text");
+        assert_eq!(mode.trim_start_matches('0'), after, "{before}");
+        assert_eq!(stat["xattrs"], serde_json::json!([]), "{before}");
+    }
+    succeed(&mut on(&place, "mkdir", &["/folder"]));
+    succeed(&mut on(&place, "chmod", &["2755", "/folder"]));
+    succeed(&mut on(&place, "chown", &["1000:1000", "/folder"]));
+    assert_eq!(stat(&place, "/folder")["mode"], "2755");
+    place.check();
+}
+
+#[test]
+fn rm_by_force_passes_over_what_cannot_be_there() {
+    let place = image("16M");
+    let host = place.point.join("file");
+    fs::write(&host, b"content").expect("a fresh place");
+    succeed(on(&place, "put", &[]).arg(&host).arg("/"));
+    succeed(&mut on(&place, "rm", &["-f", "/missing", "/file/x"]));
+    fail(&mut on(&place, "rm", &["/file/x"]), 1);
+    assert_eq!(cat(&place, "/file"), "content");
+}
+
+#[test]
+fn an_archive_that_is_replaced_keeps_its_mode() {
+    let place = image("16M");
+    let tar = place.point.join("tar");
+    fs::write(&tar, b"private").expect("a fresh place");
+    for mode in [0o600, 0o640] {
+        fs::set_permissions(&tar, fs::Permissions::from_mode(mode)).expect("it is ours");
+        succeed(on(&place, "export", &["-o"]).arg(&tar));
+        let kept = fs::metadata(&tar).expect("it is there");
+        assert_eq!(kept.permissions().mode() & 0o7777, mode);
+        assert!(kept.len() > 1024, "an archive");
+    }
+}
+
+/// Directories that even their owner may not write to, or not enter, are closed when all is there.
+#[test]
+fn closed_directories_are_copied_out_and_leave_nothing_when_that_fails() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can become another user");
+        return;
+    }
+    let place = image("16M");
+    let host = place.point.join("tree");
+    for folder in ["closed", "dark", "open"] {
+        fs::create_dir_all(host.join(folder)).expect("a fresh place");
+        fs::write(host.join(folder).join("file"), folder).expect("there is room");
+    }
+    fs::hard_link(host.join("dark/file"), host.join("open/again")).expect("there is room");
+    let (kind, access) = (FileType::CharacterDevice, Mode::RWXU);
+    if mknodat(CWD, host.join("zero"), kind, access, makedev(1, 5)).is_err() {
+        eprintln!("SKIPPED: no device can be made here");
+        return;
+    }
+    succeed(on(&place, "put", &[]).arg(&host).arg("/"));
+    succeed(&mut on(&place, "chmod", &["555", "/tree/closed"]));
+    succeed(&mut on(&place, "chmod", &["000", "/tree/dark"]));
+    let program = place.point.join("pext4");
+    fs::copy(env!("CARGO_BIN_EXE_pext4"), &program).expect("there is room");
+    let out = place.point.join("out");
+    fs::create_dir(&out).expect("a fresh place");
+    std::os::unix::fs::chown(&out, Some(1000), Some(1000)).expect("we are root");
+    let get = || {
+        let mut command = Command::new(&program);
+        command.args(["get", "-q"]).arg(&place.image).arg("/tree");
+        command.arg(&out).uid(1000).gid(1000).current_dir(&out);
+        command
+    };
+    succeed(get().arg("--skip-devices"));
+    let mode = |name: &str| {
+        let found = fs::metadata(out.join("tree").join(name)).expect("it was copied");
+        found.permissions().mode() & 0o7777
+    };
+    assert_eq!([mode("closed"), mode("dark")], [0o555, 0]);
+    assert_eq!(
+        fs::read(out.join("tree/open/again")).expect("there"),
+        b"dark"
+    );
+    fs::remove_dir_all(out.join("tree")).expect("we are root");
+    // A device, which no ordinary user can make, comes last.
+    let failed = run(&mut get());
+    assert!(!failed.status.success(), "{failed:?}");
+    let left: Vec<_> = fs::read_dir(&out).expect("it is there").collect();
+    assert!(left.is_empty(), "{left:?}");
 }

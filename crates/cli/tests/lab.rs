@@ -268,8 +268,9 @@ fn what_is_examined_on_an_image_leaves_it_and_counts_nothing_else() {
     let folder = TempDir::new().unwrap();
     let image = folder.path().join("image");
     succeed(pext4(["mkfs", "-q", "--size", "200M"]).arg(&image));
-    let program = Path::new(env!("CARGO_BIN_EXE_pext4"));
-    succeed(pext4(["put"]).arg(&image).arg(program).arg("/other"));
+    let other = folder.path().join("other");
+    fs::write(&other, vec![7; 3 << 20]).unwrap();
+    succeed(pext4(["put"]).arg(&image).arg(&other).arg("/other"));
     let mut run = lab(&[
         "falloc-append",
         "--file-size",

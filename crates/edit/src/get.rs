@@ -30,6 +30,12 @@ use crate::reader::{Reader, check_depth};
 use crate::source::{Facts, Source};
 use crate::tree::{Image, Place};
 
+/// How a directory of the copy is opened.
+const DIRECTORY: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+
 /// How to copy out.
 #[derive(Clone, Debug)]
 pub struct GetOptions {
@@ -98,10 +104,12 @@ impl Reader {
             target: &target,
             from: path.as_ref(),
             links: HashMap::new(),
+            closed: Vec::new(),
             got: Got::default(),
         };
         let done = extractor
             .extract(directory.as_fd(), &temporary, &place, Path::new(""), 0)
+            .and_then(|()| extractor.close_directories())
             .and_then(|()| put_in_place(&directory, &temporary, name, &target, options));
         if let Err(error) = done {
             let left = parent.join(&temporary);
@@ -194,6 +202,9 @@ struct Extractor<'r> {
     from: &'r [u8],
     /// The first name of files with several, below the top.
     links: HashMap<(u64, u64), PathBuf>,
+    /// Directories that their owner may not enter or write to, once they are whole: until the end we must, for other
+    /// names of what lies in them, and to remove them if the copy fails. Each after those in it.
+    closed: Vec<(PathBuf, Mode)>,
     got: Got,
 }
 
@@ -246,6 +257,22 @@ impl Extractor<'_> {
         Ok(at)
     }
 
+    /// Gives directories the modes that keep their owner out.
+    fn close_directories(&self) -> Result<()> {
+        let close = |path: &Path, mode: Mode| {
+            let here = match path.file_name() {
+                None => rustix::fs::openat(self.base, self.temporary, DIRECTORY, Mode::empty())?,
+                Some(name) => {
+                    rustix::fs::openat(self.open_above(path)?, name, DIRECTORY, Mode::empty())?
+                }
+            };
+            rustix::fs::fchmod(here, mode)
+        };
+        self.closed.iter().try_for_each(|(path, mode)| {
+            close(path, *mode).on(&self.target.join(path), "give it its mode")
+        })
+    }
+
     fn directory(
         &mut self,
         parent: BorrowedFd<'_>,
@@ -258,8 +285,7 @@ impl Extractor<'_> {
         check_depth(depth, &place.path)?;
         let private = Mode::RWXU;
         rustix::fs::mkdirat(parent, name, private).on(&self.shown(place), "make it")?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let here = rustix::fs::openat(parent, name, flags, Mode::empty());
+        let here = rustix::fs::openat(parent, name, DIRECTORY, Mode::empty());
         let here = here.on(&self.shown(place), "open it")?;
         for (name, child) in self.image.children(place)? {
             let name = OsString::from_vec(name);
@@ -267,6 +293,9 @@ impl Extractor<'_> {
             self.extract(here.as_fd(), &name, &child, &path, depth + 1)?;
         }
         self.dress(here.as_fd(), place, facts)?;
+        if self.first_mode(facts) != self.mode(facts) {
+            self.closed.push((path.to_owned(), self.mode(facts)));
+        }
         Ok(true)
     }
 
@@ -344,7 +373,8 @@ impl Extractor<'_> {
                 self.got.attributes_left += u64::from(done.is_err());
             }
         }
-        rustix::fs::fchmod(file, self.mode(facts)).on(&self.shown(place), "give it its mode")?;
+        rustix::fs::fchmod(file, self.first_mode(facts))
+            .on(&self.shown(place), "give it its mode")?;
         rustix::fs::futimens(file, &times(facts)).on(&self.shown(place), "give it its times")
     }
 
@@ -394,6 +424,15 @@ impl Extractor<'_> {
             b"" => self.target.to_owned(),
             below => self.target.join(OsStr::from_bytes(below)),
         }
+    }
+
+    /// The mode until the copy is whole.
+    fn first_mode(&self, facts: &Facts) -> Mode {
+        let open = match facts.kind {
+            FileType::Directory => Mode::RWXU,
+            _ => Mode::empty(),
+        };
+        self.mode(facts) | open
     }
 
     fn mode(&self, facts: &Facts) -> Mode {

@@ -443,7 +443,15 @@ impl Prepared {
             .into_iter()
             .map(|(block, page)| (BlockNumber(block), page))
             .collect();
-        journal.write(blocks)
+        journal.write(blocks).map_err(|error| match error {
+            pext4_fs::Error::Io(cause) => pext4_fs::Error::Io(std::io::Error::new(
+                cause.kind(),
+                format!(
+                    "{cause}; the edit is made or not, as whoever opens the image next will find"
+                ),
+            )),
+            error => error,
+        })
     }
 }
 

@@ -203,8 +203,11 @@ fn copy_by_hand(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> 
 fn take_after(to: &File, facts: &fs::Metadata) -> io::Result<()> {
     let ours = to.metadata()?;
     if (ours.uid(), ours.gid()) != (facts.uid(), facts.gid()) {
-        // Nobody but root can give a file away; then the mode must not open more than it did.
-        let given = std::os::unix::fs::fchown(to, Some(facts.uid()), Some(facts.gid()));
+        // Nobody but root can give a file away, though to a group of one's own; else the mode must not open more than
+        // it did.
+        use std::os::unix::fs::fchown;
+        let given = fchown(to, Some(facts.uid()), Some(facts.gid()))
+            .or_else(|_| fchown(to, None, Some(facts.gid())));
         if given.is_err() && ours.gid() != facts.gid() {
             let mode = facts.mode() & 0o700;
             return to.set_permissions(fs::Permissions::from_mode(mode));

@@ -2,8 +2,9 @@
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, BufWriter, IntoInnerError, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -116,12 +117,24 @@ fn to_file(arguments: &Arguments, reader: &Reader, output: &Path) -> Result<Expo
     let name = name_beside(name, &format!(".pext4-{}", std::process::id()));
     let temporary = output.with_file_name(name);
     let mut options = OpenOptions::new();
-    let file = options.write(true).create_new(true).open(&temporary);
-    let file = file.with_context(shown)?;
+    options.write(true).create_new(true);
+    // Who may read what was there, and nobody else, may read what replaces it.
+    let replaced = fs::metadata(output).ok();
+    if replaced.is_some() {
+        options.mode(0o600);
+    }
+    let file = options.open(&temporary).with_context(shown)?;
     let write = || {
         let mut file = BufWriter::with_capacity(BUFFER, file);
         let exported = self::write(arguments, reader, &mut file)?;
-        file.flush().with_context(shown)?;
+        let file = file.into_inner().map_err(IntoInnerError::into_error);
+        let file = file.with_context(shown)?;
+        if let Some(replaced) = &replaced {
+            file.set_permissions(replaced.permissions())
+                .with_context(shown)?;
+        }
+        // Its name must not be there before its content.
+        file.sync_all().with_context(shown)?;
         fs::rename(&temporary, output).with_context(shown)?;
         Ok(exported)
     };

@@ -10,6 +10,18 @@ use crate::session::EditSession;
 use crate::source::Source;
 use crate::tree::{Image, Place};
 
+/// The permissions that a file has once it changes hands, as chown(2) leaves them, root's included: a set-user-ID bit
+/// goes, and a set-group-ID bit that means the group. `None` where they stay.
+fn without_rights(attributes: &Attributes) -> Option<u16> {
+    let mode = attributes.mode & 0o7777;
+    let gone = match mode & 0o010 {
+        0 => 0o4000,
+        _ => 0o6000,
+    };
+    let is_directory = attributes.file_type == FileType::Directory;
+    (!is_directory && mode & gone != 0).then_some(mode & !gone)
+}
+
 impl EditSession {
     pub(super) fn set(&self, change: &Change) -> Result<()> {
         match change {
@@ -43,12 +55,14 @@ impl EditSession {
                 } else {
                     self.at(path)?
                 };
-                let change = SetAttributes {
-                    uid: *uid,
-                    gid: *gid,
-                    ..SetAttributes::default()
-                };
-                self.each(&found, path, *recursive, &mut |place, _| {
+                self.each(&found, path, *recursive, &mut |place, attributes| {
+                    let change = SetAttributes {
+                        uid: *uid,
+                        gid: *gid,
+                        permissions: without_rights(attributes),
+                        ..SetAttributes::default()
+                    };
+                    self.take_capabilities(place, attributes)?;
                     self.set_attributes(place, &change)
                 })
             }
@@ -63,6 +77,20 @@ impl EditSession {
                 self.volume().remove_xattr(found.inode(), name).at(path)
             }
             _ => Ok(()),
+        }
+    }
+
+    /// What a file may do by itself it may not do as another owner's.
+    fn take_capabilities(&self, place: &Place, attributes: &Attributes) -> Result<()> {
+        if attributes.file_type != FileType::Regular {
+            return Ok(());
+        }
+        match self
+            .volume()
+            .remove_xattr(place.inode, b"security.capability")
+        {
+            Err(error) if error.is(Refusal::NoAttribute) => Ok(()),
+            removed => removed.at(&place.path),
         }
     }
 

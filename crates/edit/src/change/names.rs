@@ -19,7 +19,12 @@ impl EditSession {
             Ok(there.map(|there| (spot, there.kind(), there.inode())))
         });
         let found = match found {
-            Err(EditError::Inside { source, .. }) if force && source.is(Refusal::NotFound) => {
+            Err(EditError::Inside { source, .. })
+                if force
+                    && [Refusal::NotFound, Refusal::NotADirectory]
+                        .iter()
+                        .any(|&why| source.is(why)) =>
+            {
                 return Ok(());
             }
             found => found?,

@@ -126,13 +126,24 @@ impl Resize {
         if after > before {
             self.device.set_length(after)?;
         }
-        self.plan
-            .run(&self.device, &self.device, self.way, before)?;
+        let done = self.plan.run(&self.device, &self.device, self.way, before);
+        if done.is_err() && self.way == Way::Journal && self.is_as_it_was() {
+            // What cannot be cut off stays a hole behind the file system.
+            let _ = self.device.set_length(before);
+        }
+        done?;
         if after < before {
             self.device.set_length(after)?;
             self.device.flush()?;
         }
         Ok(after)
+    }
+
+    /// Whether nothing of the new file system has come into force, nor will by a replay.
+    fn is_as_it_was(&self) -> bool {
+        let blocks = read_superblock(&self.device).map(|superblock| superblock.blocks_count);
+        let waits = must_replay(&self.device).unwrap_or(true);
+        !waits && blocks.is_ok_and(|blocks| blocks == self.plan.summary().old_blocks)
     }
 
     /// A file ends where its file system does, unless something else lies behind that.

@@ -66,7 +66,9 @@ impl Plan {
         progress.begin(false, self.bytes_to_write());
         if way == Way::InPlace {
             let mut old = self.old.clone();
+            // Linux and we take care of what was not closed by its journal: only errors keep all from it.
             old.state.remove(State::CLEAN);
+            old.state.insert(State::ERRORS);
             write_primary(to, &old)?;
         }
         self.shape.superblock.write_time = i64::try_from(present().0).unwrap_or(i64::MAX);
