@@ -160,11 +160,11 @@ fn is_root() -> bool {
 /// Tests of what is only there in other builds: virtual cores, and what commutes.
 const BUILT_OTHERWISE: &[&[&str]] = &[
     &["-p", "pext4-sync", "--features", "virtual"],
+    // Of the whole workspace, so that libraries are not built once more with other features.
     &[
-        "-p",
-        "pext4-lab",
+        "--workspace",
         "--features",
-        "meter",
+        "pext4-lab/meter",
         "--test",
         "commutes",
     ],

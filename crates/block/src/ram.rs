@@ -48,11 +48,12 @@ impl RamDevice {
     pub fn load(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
         let device = Self::new(fs::metadata(path)?.len());
-        let mut bytes = vec![0; CHUNK_SIZE];
+        let (mut bytes, zeroes) = (vec![0; CHUNK_SIZE], vec![0; CHUNK_SIZE]);
         for start in (0..device.size).step_by(CHUNK_SIZE) {
             let length = (device.size - start).min(CHUNK_SIZE as u64) as usize;
             file.read_exact_at(&mut bytes[..length], start)?;
-            if bytes[..length].iter().any(|byte| *byte != 0) {
+            // As one comparison of memory, since images are large and mostly zeroes.
+            if bytes[..length] != zeroes[..length] {
                 device.write_at(start, &bytes[..length])?;
             }
         }

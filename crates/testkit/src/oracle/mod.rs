@@ -8,6 +8,7 @@ pub mod debugfs;
 pub mod format;
 pub mod mount;
 
+use std::path::Path;
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, bail};
@@ -18,9 +19,14 @@ const TOOL_FOLDERS: &str = "/usr/sbin:/sbin";
 /// A command of e2fsprogs or util-linux, speaking English and using no local configuration.
 #[must_use]
 pub fn tool(name: &str) -> Command {
-    let mut command = Command::new(name);
     let path = std::env::var("PATH").unwrap_or_default();
-    command.env("PATH", format!("{path}:{TOOL_FOLDERS}"));
+    let path = format!("{path}:{TOOL_FOLDERS}");
+    // By its whole path: one that is looked for in another `PATH` the library starts by a fork, which copies the tables
+    // of all the memory of a test.
+    let mut places = std::env::split_paths(&path).map(|folder| folder.join(name));
+    let program = places.find(|place| place.is_file());
+    let mut command = Command::new(program.as_deref().unwrap_or(Path::new(name)));
+    command.env("PATH", &path);
     command
         .env("LC_ALL", "C")
         .env("MKE2FS_CONFIG", "/dev/null")
