@@ -66,7 +66,8 @@ impl Plan {
         progress.begin(false, self.bytes_to_write());
         if way == Way::InPlace {
             let mut old = self.old.clone();
-            // Linux and we take care of what was not closed by its journal: only errors keep all from it.
+            // What was merely not closed is a journal's business, and passed over: errors are told by who
+            // mounts it, and nobody resizes it then.
             old.state.remove(State::CLEAN);
             old.state.insert(State::ERRORS);
             write_primary(to, &old)?;
