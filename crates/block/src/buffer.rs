@@ -189,6 +189,27 @@ impl Buffer {
         self.verified.load(Ordering::Acquire)
     }
 
+    /// Has the bytes that came from the device checked, unless a reader has done so.
+    ///
+    /// # Errors
+    /// Those of `check`; the next reader asks again then.
+    pub fn verify<E>(
+        &self,
+        check: impl FnOnce(&[u8]) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        if self.is_verified() {
+            return Ok(());
+        }
+        let state = self.read();
+        // Once more under the lock: who changes a block had it checked first, and leaves its checksum to the seal.
+        if self.is_verified() {
+            return Ok(());
+        }
+        check(&state.page)?;
+        self.set_verified();
+        Ok(())
+    }
+
     /// Notes that the bytes have been checked.
     pub fn set_verified(&self) {
         self.verified.store(true, Ordering::Release);

@@ -9,6 +9,7 @@ use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use pext4_edit::EditError;
 use pext4_sync::{Class, Condvar, Mutex, thread};
 
 use crate::interrupt::Interrupt;
@@ -107,6 +108,11 @@ pub fn say(text: &str) {
         ""
     };
     aside(format_args!("{clear}{text}"));
+}
+
+/// Says what of an image is left out, and why.
+pub fn say_left_out(error: &EditError) {
+    say(&format!("pext4: left out: {error}"));
 }
 
 /// Does work and shows how far it is, if that is wanted.

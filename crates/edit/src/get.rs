@@ -29,6 +29,7 @@ use crate::progress::Progress;
 use crate::reader::{Reader, check_depth};
 use crate::source::{Facts, Source};
 use crate::tree::{Image, Place};
+use crate::unreadable::{Leave, Unreadable};
 
 /// How a directory of the copy is opened.
 const DIRECTORY: OFlags = OFlags::RDONLY
@@ -70,6 +71,8 @@ pub struct Got {
     pub devices_left: u64,
     /// Extended attributes that the host did not take.
     pub attributes_left: u64,
+    /// What could not be read.
+    pub unreadable_left: u64,
 }
 
 impl Reader {
@@ -85,8 +88,33 @@ impl Reader {
         destination: &Path,
         options: &GetOptions,
     ) -> Result<Got> {
-        let place = self.place(path.as_ref())?;
-        let target = target(path.as_ref(), destination)?;
+        self.get_with(path.as_ref(), destination, options, None)
+    }
+
+    /// The same without what cannot be read in the image, which `leave` is told of.
+    ///
+    /// # Errors
+    ///
+    /// There is no such path, or it cannot be read itself; what cannot be made on the host. Nothing is left then.
+    pub fn get_readable(
+        &self,
+        path: impl AsRef<[u8]>,
+        destination: &Path,
+        options: &GetOptions,
+        leave: &mut Leave<'_>,
+    ) -> Result<Got> {
+        self.get_with(path.as_ref(), destination, options, Some(leave))
+    }
+
+    fn get_with(
+        &self,
+        path: &[u8],
+        destination: &Path,
+        options: &GetOptions,
+        leave: Option<&mut Leave<'_>>,
+    ) -> Result<Got> {
+        let place = self.place(path)?;
+        let target = target(path, destination)?;
         let parent = match target.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
@@ -102,9 +130,10 @@ impl Reader {
             base: directory.as_fd(),
             temporary: &temporary,
             target: &target,
-            from: path.as_ref(),
+            from: path,
             links: HashMap::new(),
             closed: Vec::new(),
+            unreadable: Unreadable::new(leave),
             got: Got::default(),
         };
         let done = extractor
@@ -117,9 +146,10 @@ impl Reader {
             let _ = fs::remove_dir_all(&left).or_else(|_| fs::remove_file(&left));
             return Err(error);
         }
-        let got = extractor.got;
+        let (got, unreadable_left) = (extractor.got, extractor.unreadable.left);
         Ok(Got {
             path: target,
+            unreadable_left,
             ..got
         })
     }
@@ -190,7 +220,7 @@ fn put_in_place(
     renamed.on(target, "put the copy here")
 }
 
-struct Extractor<'r> {
+struct Extractor<'r, 'l> {
     image: Image<'r>,
     progress: Arc<Progress>,
     options: &'r GetOptions,
@@ -205,10 +235,11 @@ struct Extractor<'r> {
     /// Directories that their owner may not enter or write to, once they are whole: until the end we must, for other
     /// names of what lies in them, and to remove them if the copy fails. Each after those in it.
     closed: Vec<(PathBuf, Mode)>,
+    unreadable: Unreadable<'r, 'l>,
     got: Got,
 }
 
-impl Extractor<'_> {
+impl Extractor<'_, '_> {
     /// Makes `place` as `name` in `directory`; `path` is the way there from the top.
     fn extract(
         &mut self,
@@ -227,7 +258,6 @@ impl Extractor<'_> {
                 .and_then(|above| rustix::fs::linkat(&above, old, directory, name, flags))
                 .on(&self.shown(place), "make its other name");
         }
-        self.got.files += 1;
         self.progress.add_file()?;
         let made = match facts.kind {
             FileType::Directory => self.directory(directory, name, place, &facts, path, depth)?,
@@ -240,6 +270,7 @@ impl Extractor<'_> {
             }
             _ => self.node(directory, name, place, &facts)?,
         };
+        self.got.files += u64::from(made);
         if let (true, Some(key)) = (made, facts.identity) {
             self.links.insert(key, path.to_owned());
         }
@@ -287,10 +318,11 @@ impl Extractor<'_> {
         rustix::fs::mkdirat(parent, name, private).on(&self.shown(place), "make it")?;
         let here = rustix::fs::openat(parent, name, DIRECTORY, Mode::empty());
         let here = here.on(&self.shown(place), "open it")?;
-        for (name, child) in self.image.children(place)? {
+        for (name, child) in self.image.children_left(place, &mut self.unreadable)? {
             let name = OsString::from_vec(name);
             let path = path.join(&name);
-            self.extract(here.as_fd(), &name, &child, &path, depth + 1)?;
+            let extracted = self.extract(here.as_fd(), &name, &child, &path, depth + 1);
+            self.unreadable.or_leave(extracted)?;
         }
         self.dress(here.as_fd(), place, facts)?;
         if self.first_mode(facts) != self.mode(facts) {
@@ -311,12 +343,17 @@ impl Extractor<'_> {
         let file = rustix::fs::openat(parent, name, flags, Mode::RUSR | Mode::WUSR);
         let file = File::from(file.on(&self.shown(place), "make it")?);
         let mut bytes = 0;
-        self.image.content(place, facts, &mut |offset, piece| {
+        let copied = self.image.content(place, facts, &mut |offset, piece| {
             bytes += piece.len() as u64;
             self.progress.add_bytes(piece.len())?;
             file.write_all_at(piece, offset)
                 .on(&self.shown(place), "write it")
-        })?;
+        });
+        if copied.is_err() {
+            rustix::fs::unlinkat(parent, name, AtFlags::empty())
+                .on(&self.shown(place), "remove what was copied of it")?;
+        }
+        copied?;
         self.got.bytes += bytes;
         file.set_len(facts.size)
             .on(&self.shown(place), "give it its size")?;
@@ -339,7 +376,6 @@ impl Extractor<'_> {
         };
         let is_device = kind.is_block_device() || kind.is_char_device();
         if is_device && self.options.skip_devices {
-            self.got.files -= 1;
             self.got.devices_left += 1;
             return Ok(false);
         }

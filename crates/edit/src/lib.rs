@@ -60,6 +60,7 @@ mod staging;
 mod tar;
 mod tree;
 mod twin;
+mod unreadable;
 
 pub use change::Change;
 pub use error::{EditError, Result};
@@ -70,5 +71,6 @@ pub use progress::Progress;
 pub use reader::{Reader, Visited};
 pub use session::{EditOptions, EditSession, Plan, Prepared, Way};
 pub use tar::apply::Unpacked;
-pub use tar::write::{Exported, Leave};
+pub use tar::write::Exported;
 pub use twin::Made;
+pub use unreadable::Leave;

@@ -12,6 +12,7 @@ use pext4_ondisk::Corrupt;
 
 use crate::error::{At, Result};
 use crate::source::{Facts, Sink, Source};
+use crate::unreadable::Unreadable;
 
 /// Bytes read at once.
 const PIECE: usize = 1 << 20;
@@ -41,6 +42,35 @@ impl<'v> Image<'v> {
     pub(crate) fn attributes(&self, place: &Place) -> Result<Attributes> {
         self.volume.attributes(place.inode).at(&place.path)
     }
+
+    /// The names of a directory, sorted: those that can be read, if the others may be left out.
+    pub(crate) fn children_left(
+        &self,
+        place: &Place,
+        unreadable: &mut Unreadable<'_, '_>,
+    ) -> Result<Vec<(Vec<u8>, Place)>> {
+        let mut names = Vec::new();
+        let entered = self.enter(place);
+        if unreadable.or_leave(entered)?.is_some() {
+            let listed = list_into(self.volume, place.inode, &mut names).at(&place.path);
+            unreadable.or_leave(listed)?;
+        }
+        names.sort_unstable();
+        let mut children = Vec::with_capacity(names.len());
+        for (name, inode) in names {
+            children.extend(unreadable.or_leave(child(place, name, inode))?);
+        }
+        Ok(children)
+    }
+
+    fn enter(&self, place: &Place) -> Result<()> {
+        if self.entered.borrow_mut().insert(place.inode) {
+            return Ok(());
+        }
+        let problem = "is reached by two ways";
+        let corrupt = Corrupt::new("directory", problem).in_inode(place.inode);
+        Err(pext4_fs::Error::from(corrupt)).at(&place.path)
+    }
 }
 
 impl Source for Image<'_> {
@@ -69,19 +99,7 @@ impl Source for Image<'_> {
     }
 
     fn children(&self, place: &Place) -> Result<Vec<(Vec<u8>, Place)>> {
-        if !self.entered.borrow_mut().insert(place.inode) {
-            let problem = "is reached by two ways";
-            let corrupt = Corrupt::new("directory", problem).in_inode(place.inode);
-            return Err(pext4_fs::Error::from(corrupt)).at(&place.path);
-        }
-        let mut names = list(self.volume, place.inode).at(&place.path)?;
-        names.sort_unstable();
-        let child = |(name, inode): (Vec<u8>, InodeNumber)| {
-            let path = join(&place.path, &name);
-            check_name(&name, place.inode).at(&path)?;
-            Ok((name, Place { inode, path }))
-        };
-        names.into_iter().map(child).collect()
+        self.children_left(place, &mut Unreadable::new(None))
     }
 
     fn content(&self, place: &Place, _: &Facts, sink: Sink<'_>) -> Result<()> {
@@ -121,13 +139,27 @@ pub(crate) fn list(
     directory: InodeNumber,
 ) -> pext4_fs::Result<Vec<(Vec<u8>, InodeNumber)>> {
     let mut names = Vec::new();
+    list_into(volume, directory, &mut names).map(|()| names)
+}
+
+/// The same; those that can be read are there also after an error.
+fn list_into(
+    volume: &Volume,
+    directory: InodeNumber,
+    names: &mut Vec<(Vec<u8>, InodeNumber)>,
+) -> pext4_fs::Result<()> {
     volume.read_directory(directory, 0, &mut |entry| {
         if entry.name != b"." && entry.name != b".." {
             names.push((entry.name.to_vec(), entry.inode));
         }
         true
-    })?;
-    Ok(names)
+    })
+}
+
+fn child(directory: &Place, name: Vec<u8>, inode: InodeNumber) -> Result<(Vec<u8>, Place)> {
+    let path = join(&directory.path, &name);
+    check_name(&name, directory.inode).at(&path)?;
+    Ok((name, Place { inode, path }))
 }
 
 fn xattrs(volume: &Volume, place: &Place) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {

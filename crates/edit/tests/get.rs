@@ -3,13 +3,14 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use common::filled;
 use pext4_edit::{Change, EditError, EditOptions, EditSession, GetOptions, Reader};
 use pext4_testkit::Random;
 use pext4_testkit::effort::scratch;
+use pext4_testkit::oracle::debugfs;
 use pext4_testkit::oracle::format::{Features, Format};
 
 fn format() -> Format {
@@ -48,6 +49,79 @@ fn a_copy_that_is_stopped_leaves_nothing() {
     assert!(matches!(stopped, EditError::Interrupted), "{stopped}");
     let names = fs::read_dir(folder.path()).expect("there").count();
     assert_eq!(names, 1, "the image alone");
+}
+
+/// A file without a header of its extents, and a directory one of whose leaves is none: what is sound comes out.
+#[test]
+fn what_cannot_be_read_is_left_out_if_that_is_wanted() {
+    let folder = scratch();
+    let image = image(folder.path());
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("an image");
+    let make = |path: String| Change::Write {
+        path: path.into_bytes(),
+        content: b"some bytes".to_vec(),
+        overrides: pext4_edit::Overrides::default(),
+    };
+    let names: Vec<String> = (0..100).map(|number| format!("{number:0>40}")).collect();
+    session
+        .apply(&Change::MakeDirectory {
+            path: b"/rescue".to_vec(),
+            parents: false,
+            permissions: None,
+        })
+        .expect("room");
+    for name in &names {
+        session
+            .apply(&make(format!("/rescue/{name}")))
+            .expect("room");
+    }
+    session.prepare().expect("room").commit().expect("room");
+    let spoilt = format!("set_inode_field /rescue/{} block[0] 1", names[7]);
+    debugfs::command(&image, &[spoilt]).expect("debugfs is there");
+    let leaf = *debugfs::blocks_of(&image, "/rescue")
+        .expect("it has")
+        .last()
+        .expect("several");
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(&image)
+        .expect("there");
+    file.write_all_at(&[0xEE; 1024], leaf * 1024).expect("room");
+
+    let reader = Reader::open(&image).expect("the rest is sound");
+    let out = folder.path().join("out");
+    reader
+        .get("/rescue", &out, &GetOptions::default())
+        .expect_err("some cannot be read");
+    assert!(!out.exists());
+    let mut told = Vec::new();
+    let mut leave = |error: &EditError| told.push(error.to_string());
+    let got = reader
+        .get_readable("/rescue", &out, &GetOptions::default(), &mut leave)
+        .expect("the rest is sound");
+    assert_eq!(got.unreadable_left, 2, "{told:?}");
+    let spoilt = format!("/rescue/{}: ", names[7]);
+    assert!(told.iter().any(|one| one.contains(&spoilt)), "{told:?}");
+    let there: Vec<String> = fs::read_dir(&out)
+        .expect("it was made")
+        .map(|entry| {
+            entry
+                .expect("readable")
+                .file_name()
+                .into_string()
+                .expect("digits")
+        })
+        .collect();
+    assert!(!there.contains(&names[7]));
+    assert!(
+        (50..99).contains(&there.len()),
+        "those of one leaf are gone: {}",
+        there.len()
+    );
+    assert_eq!(got.files, there.len() as u64 + 1);
+    for name in &there {
+        assert_eq!(fs::read(out.join(name)).expect("readable"), b"some bytes");
+    }
 }
 
 /// Neither by its own name nor through a link to it.

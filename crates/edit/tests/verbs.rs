@@ -327,6 +327,38 @@ fn what_outgrows_the_journal_goes_to_a_clone() {
     assert_eq!(tree(&image).items.len(), 9002);
 }
 
+/// The copy that takes the image's place lets in whom the image let in.
+#[test]
+fn a_clone_keeps_owner_group_and_mode() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    let folder = scratch();
+    let image = folder.path().join("image");
+    Format::new(16 << 20, 1024, Features::Debian12)
+        .make(&image)
+        .expect("made");
+    let owned = rustix::process::geteuid().is_root();
+    if owned {
+        chown(&image, Some(1234), Some(4321)).expect("root may");
+    } else {
+        eprintln!("SKIPPED: owners of a clone: needs root");
+    }
+    fs::set_permissions(&image, fs::Permissions::from_mode(0o640)).expect("it is ours");
+    let before = fs::metadata(&image).expect("there");
+    let options = EditOptions {
+        way: Way::Clone,
+        ..EditOptions::default()
+    };
+    let mut session = EditSession::open(&image, &options).expect("it opens");
+    session
+        .apply(&write("/new", 10, &mut Random::new(1)))
+        .expect("room");
+    session.finish().expect("room");
+    let after = fs::metadata(&image).expect("there");
+    assert_ne!(after.ino(), before.ino(), "it is the clone");
+    let facts = |facts: &fs::Metadata| (facts.uid(), facts.gid(), facts.mode());
+    assert_eq!(facts(&after), facts(&before));
+}
+
 #[test]
 fn space_that_an_edit_frees_it_can_use() {
     let folder = scratch();

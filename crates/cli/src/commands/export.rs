@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_block::name_beside;
-use pext4_edit::{EditError, Exported, Reader};
+use pext4_edit::{Exported, Reader};
 
 use crate::progress::{self, Look};
 use crate::say::aside;
@@ -96,8 +96,7 @@ fn write(arguments: &Arguments, reader: &Reader, output: &mut dyn Write) -> Resu
     if !arguments.skip_unreadable {
         return Ok(reader.export(path, output)?);
     }
-    let mut leave = |error: &EditError| progress::say(&format!("pext4: left out: {error}"));
-    Ok(reader.export_readable(path, output, &mut leave)?)
+    Ok(reader.export_readable(path, output, &mut progress::say_left_out)?)
 }
 
 /// Writes into what is there: a device or a pipe is not to be replaced by a file.

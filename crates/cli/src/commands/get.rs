@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use pext4_edit::{GetOptions, Reader};
+use pext4_edit::{GetOptions, Got, Reader};
 use serde::Serialize;
 
 use crate::names;
@@ -32,6 +32,9 @@ pub struct Arguments {
     /// Leave devices out; others than root cannot make them
     #[arg(long)]
     skip_devices: bool,
+    /// Leave out what cannot be read, and say so
+    #[arg(long)]
+    skip_unreadable: bool,
     /// Say nothing but errors
     #[arg(short, long)]
     quiet: bool,
@@ -47,6 +50,7 @@ struct Report {
     bytes: u64,
     devices_left: u64,
     attributes_left: u64,
+    unreadable_left: u64,
 }
 
 /// Runs the command.
@@ -68,7 +72,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         is_wanted,
         look,
         || progress.stop(),
-        || reader.get(arguments.path.as_bytes(), &arguments.destination, &options),
+        || get(arguments, &reader, &options),
     )??;
     if arguments.json {
         let report = Report {
@@ -77,6 +81,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             bytes: got.bytes,
             devices_left: got.devices_left,
             attributes_left: got.attributes_left,
+            unreadable_left: got.unreadable_left,
         };
         say(serde_json::to_string_pretty(&report)?)?;
         return Ok(());
@@ -92,4 +97,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         aside(format_args!("pext4: {count} {what}"));
     }
     Ok(())
+}
+
+fn get(arguments: &Arguments, reader: &Reader, options: &GetOptions) -> pext4_edit::Result<Got> {
+    let (path, destination) = (arguments.path.as_bytes(), &arguments.destination);
+    if !arguments.skip_unreadable {
+        return reader.get(path, destination, options);
+    }
+    reader.get_readable(path, destination, options, &mut progress::say_left_out)
 }

@@ -18,11 +18,12 @@ use pext4_ondisk::acl::text::List;
 use pext4_ondisk::xattr::pax;
 use pext4_tar::{BLOCK, checksum};
 
-use crate::error::{At, EditError, On, Result};
+use crate::error::{At, On, Result};
 use crate::progress::Progress;
 use crate::reader::{Reader, check_depth};
 use crate::source::{Facts, Source};
 use crate::tree::{Image, Place, next_data};
+use crate::unreadable::{Leave, Unreadable};
 
 /// Largest numbers in the octal fields of 8 and of 12 bytes.
 const MOST_SHORT: u64 = 0o777_7777;
@@ -48,9 +49,6 @@ pub struct Exported {
     /// What could not be read.
     pub unreadable_left: u64,
 }
-
-/// Is told why something is left out; the error names the path.
-pub type Leave<'l> = dyn FnMut(&EditError) + 'l;
 
 impl Reader {
     /// Writes a directory of the image, and all that is in it, as a tar archive whose names are
@@ -90,7 +88,7 @@ impl Reader {
             progress: self.progress(),
             reader: self,
             output,
-            leave,
+            unreadable: Unreadable::new(leave),
             links: HashMap::new(),
             exported: Exported::default(),
         };
@@ -103,7 +101,10 @@ impl Reader {
         // Two blocks of zeroes end an archive.
         exporter.put(&[0; 2 * BLOCK])?;
         exporter.output.flush().on("output".as_ref(), "write it")?;
-        Ok(exporter.exported)
+        Ok(Exported {
+            unreadable_left: exporter.unreadable.left,
+            ..exporter.exported
+        })
     }
 }
 
@@ -112,8 +113,7 @@ struct Exporter<'r, 'l> {
     progress: Arc<Progress>,
     reader: &'r Reader,
     output: &'r mut dyn Write,
-    /// Is told of what cannot be read; without it that is an error.
-    leave: Option<&'r mut Leave<'l>>,
+    unreadable: Unreadable<'r, 'l>,
     /// The first name of files with several.
     links: HashMap<(u64, u64), Vec<u8>>,
     exported: Exported,
@@ -130,7 +130,7 @@ impl Exporter<'_, '_> {
         let mut rest = vec![(b"./".to_vec(), top.clone(), 0)];
         while let Some((name, place, depth)) = rest.pop() {
             let facts = self.readable(&place);
-            let Some(facts) = self.or_leave(facts)? else {
+            let Some(facts) = self.unreadable.or_leave(facts)? else {
                 continue;
             };
             self.write_one(&name, &place, &facts)?;
@@ -139,8 +139,7 @@ impl Exporter<'_, '_> {
             }
             check_depth(depth, &place.path)?;
             let prefix: &[u8] = if depth == 0 { b"" } else { &name };
-            let children = self.image.children(&place);
-            let children = self.or_leave(children)?.unwrap_or_default();
+            let children = self.image.children_left(&place, &mut self.unreadable)?;
             for (child, place) in children.into_iter().rev() {
                 let mut name = [prefix, &child].concat();
                 // What has no attributes is told about where it is written.
@@ -157,22 +156,10 @@ impl Exporter<'_, '_> {
     /// What is to be known of a file, and, where it might be left out, that its content can be read.
     fn readable(&self, place: &Place) -> Result<Facts> {
         let facts = self.image.facts(place)?;
-        if self.leave.is_some() && facts.kind == FileType::Regular {
+        if self.unreadable.may_be_left() && facts.kind == FileType::Regular {
             self.image.content(place, &facts, &mut |_, _| Ok(()))?;
         }
         Ok(facts)
-    }
-
-    /// What was read; `None` if it was not, and is to be left out then.
-    fn or_leave<T>(&mut self, read: Result<T>) -> Result<Option<T>> {
-        match (read, &mut self.leave) {
-            (Err(error @ EditError::Inside { .. }), Some(leave)) => {
-                leave(&error);
-                self.exported.unreadable_left += 1;
-                Ok(None)
-            }
-            (read, _) => read.map(Some),
-        }
     }
 
     fn write_one(&mut self, name: &[u8], place: &Place, facts: &Facts) -> Result<()> {

@@ -164,23 +164,22 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
 
     fn verify(&self, buffer: &Buffer, home: BlockNumber, kind: BlockKind) -> Result<()> {
         let store = &self.inodes.store;
-        if !store.metadata_csum || buffer.is_verified() {
+        if !store.metadata_csum {
             return Ok(());
         }
-        let state = buffer.read();
-        let kind = if kind == BlockKind::Either {
-            kind_of(&state.page)
-        } else {
-            kind
-        };
         let (seed, inode) = (store.checksum_seed, self.inode.number());
-        let verified = match kind {
-            BlockKind::Index => htree::verify(seed, inode, self.generation, &state.page),
-            _ => directory::verify_leaf(seed, inode, self.generation, &state.page),
+        let check = |page: &[u8]| {
+            let kind = match kind {
+                BlockKind::Either => kind_of(page),
+                known => known,
+            };
+            match kind {
+                BlockKind::Index => htree::verify(seed, inode, self.generation, page),
+                _ => directory::verify_leaf(seed, inode, self.generation, page),
+            }
         };
-        verified.map_err(|corrupt| corrupt.in_block(home).in_inode(inode))?;
-        buffer.set_verified();
-        Ok(())
+        let verified = buffer.verify(check);
+        verified.map_err(|corrupt| corrupt.in_block(home).in_inode(inode).into())
     }
 
     fn stamp(&self, kind: BlockKind) -> Stamp {

@@ -134,10 +134,9 @@ impl NodeStore for Nodes<'_, '_> {
         let buffer = self.inodes.store.near_block(block)?;
         // The node may have left memory since it was read, and once it is edited its bytes wait for
         // their checksum until the commit.
-        if self.is_unverified(&buffer) {
-            self.verify_sum(&buffer.read().page)
-                .map_err(|corrupt| corrupt.in_block(block).in_inode(self.inode.number()))?;
-            buffer.set_verified();
+        if !self.are_pointers {
+            let verified = buffer.verify(|page| self.verify_sum(page));
+            verified.map_err(|corrupt| corrupt.in_block(block).in_inode(self.inode.number()))?;
         }
         let own = self.changing();
         own.has_begun = true;

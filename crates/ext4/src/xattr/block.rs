@@ -105,11 +105,8 @@ fn read(inodes: &Inodes, block: BlockNumber) -> Result<Arc<Buffer>> {
     let store = &inodes.store;
     inodes.check_not_metadata(block, 1)?;
     let buffer = store.read_block(block)?;
-    if store.metadata_csum && !buffer.is_verified() {
-        let state = buffer.read();
-        xattr::verify_block(store.checksum_seed, block, &state.page)?;
-        buffer.set_verified();
-        drop(state);
+    if store.metadata_csum {
+        buffer.verify(|page| xattr::verify_block(store.checksum_seed, block, page))?;
     }
     Ok(buffer)
 }

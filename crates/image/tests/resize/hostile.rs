@@ -7,7 +7,7 @@ use pext4_block::{Device, FaultDevice, RamDevice};
 use pext4_image::Error;
 use pext4_image::resize::{Plan, Target, Way};
 
-use super::rig::{MIB, assert_clean, scattered_image, scratch, source, tools};
+use super::rig::{MIB, assert_clean, field, scattered_image, scratch, source, tools};
 
 /// Numbers that look random and repeat for a seed (an xorshift).
 struct Random(u64);
@@ -212,4 +212,30 @@ fn a_failing_device_is_an_error() {
         assert_clean(&path, &format!("write {nth} failed"));
     }
     assert!(failed > 0);
+}
+
+/// Cut short in place it is damaged, and says so: whoever mounts it looks, and e2fsck does not pass it over.
+#[test]
+fn what_is_cut_short_in_place_is_marked() {
+    if !tools() {
+        return;
+    }
+    let folder = scratch();
+    let tree = source(folder.path(), 1 << 20);
+    let path = scattered_image(folder.path(), "-t ext4 -b 1024", 60 * MIB, &tree);
+    let base = RamDevice::load(&path).expect("an image");
+    let states = [2, 9].map(|nth| {
+        let below = Arc::new(base.fork());
+        let device = FaultDevice::new(Arc::clone(&below) as Arc<dyn Device>);
+        let mut plan = Plan::make(&device, Target::Bytes(30 * MIB)).expect("a plan");
+        device.fail_from(Operation::Write, nth);
+        let told = plan.run(&device, &device, Way::InPlace, 60 * MIB);
+        assert!(matches!(told, Err(Error::Io(_))), "{told:?}");
+        let path = folder.path().join("failed");
+        below.save(&path).expect("a file");
+        field(&path, "Filesystem state:")
+    });
+    for state in states {
+        assert!(state.contains("with errors"), "{state}");
+    }
 }
