@@ -345,7 +345,11 @@ impl Store {
     /// Puts errors that were noted while work goes on into the running transaction. Never inside a
     /// handle; without a journal to write to they wait.
     pub fn commit_noted(&self) {
-        if self.try_journal().is_none() || !self.has_noted.swap(false, Ordering::Relaxed) {
+        // Asked after every operation: nothing is written where nothing was noted.
+        if !self.has_noted.load(Ordering::Relaxed) || self.try_journal().is_none() {
+            return;
+        }
+        if !self.has_noted.swap(false, Ordering::Relaxed) {
             return;
         }
         // A journal that stopped has noted why itself.

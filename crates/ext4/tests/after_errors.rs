@@ -1,14 +1,9 @@
-//! What stands after an error: an operation that was done is told as done, whatever could not be tidied up behind it,
-//! and what was cut off does not come back.
+//! What stands after an error: an operation that was done is told as done, whatever could not be tidied up behind it.
 
 mod images;
 
-use std::sync::Arc;
-
 use images::Image;
-use pext4_block::RamDevice;
-use pext4_block::fault::{FaultDevice, Operation};
-use pext4_fs::{Error, InodeNumber, MountOptions, RenameMode, SetAttributes, SetXattrMode, Volume};
+use pext4_fs::{InodeNumber, RenameMode, SetXattrMode, Volume};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 
@@ -32,13 +27,6 @@ fn inode(volume: &Volume, path: &str) -> InodeNumber {
     volume.paths().resolve_link(path).expect(path).inode()
 }
 
-fn size(size: u64) -> SetAttributes {
-    SetAttributes {
-        size: Some(size),
-        ..SetAttributes::default()
-    }
-}
-
 #[test]
 fn a_rename_over_a_damaged_file_is_done() {
     let Some(image) = image_with_pieces() else {
@@ -60,30 +48,6 @@ fn a_rename_over_a_damaged_file_is_done() {
         .expect("the names are as they should be");
     assert_eq!(inode(&volume, "/old"), new);
     assert!(!volume.is_read_only(), "the image says so");
-}
-
-#[test]
-fn what_a_failed_cut_left_does_not_come_back() {
-    let Some(image) = image_with_pieces() else {
-        return;
-    };
-    let ram = Arc::new(RamDevice::load(&image.path).expect("the image"));
-    let device = Arc::new(FaultDevice::new(Arc::<RamDevice>::clone(&ram)));
-    let volume = Volume::open(Arc::<FaultDevice>::clone(&device), MountOptions::default());
-    let volume = volume.expect("a mount");
-    let old = inode(&volume, "/old");
-    device.fail_nth(Operation::Read, 0);
-    let cut = volume.set_attributes(old, &size(1000));
-    assert!(matches!(cut, Err(Error::Io(_))), "{cut:?}");
-    assert_eq!(volume.attributes(old).expect("held").size, 1000);
-    volume.set_attributes(old, &size(60_000)).expect("it grows");
-    let content = volume.paths().read("/old").expect("readable");
-    assert_eq!(content.len(), 60_000);
-    assert!(content[..1000].iter().all(|&byte| byte == 7));
-    assert!(content[1000..].iter().all(|&byte| byte == 0), "cut off");
-    volume.close().expect("it closes");
-    ram.save(&image.path).expect("saved");
-    image.assert_clean();
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! that turns out corrupt is condemned, once, and from then on left alone. When the hold ends, the
 //! hints outside the lock are brought up to date.
 
-use pext4_ondisk::{BlockNumber, GroupNumber};
+use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber};
 use pext4_sync::MutexGuard;
 use pext4_sync::atomic::Ordering;
 
@@ -97,7 +97,12 @@ impl Held<'_> {
         }
         let (groups, number) = (self.groups, self.number);
         let loaded = self.present();
-        match BlockSide::load(&groups.store, &groups.metadata, number, &loaded.descriptor) {
+        match BlockSide::load(
+            &groups.store,
+            &groups.owned().collect::<Vec<_>>(),
+            number,
+            &loaded.descriptor,
+        ) {
             Ok(side) => {
                 loaded.blocks = Some(side);
                 self.has_moved = true;
@@ -156,7 +161,8 @@ impl Held<'_> {
     }
 
     /// Marks a side of the group as unusable and leaves word of it. What is free there is nobody's any more, so
-    /// it leaves the sums; what is on the way there does so when it comes.
+    /// it leaves the sums; what is on the way there does so when it comes, and is lost until the image is checked. So
+    /// what cannot be read is told to the volume's policy as what makes no sense is.
     pub fn condemn(&self, side: u32, error: Error) {
         let (slot, counts) = (self.slot, &self.groups.counts);
         let condemned = slot.mark(side);
@@ -176,7 +182,14 @@ impl Held<'_> {
         self.groups
             .index
             .file(self.slot, self.number, self.slot.place());
-        self.groups.complaints.push(error);
+        self.groups.complaints.push(match error {
+            Error::Io(cause) => {
+                Corrupt::new("bitmap or descriptor", format!("cannot be read: {cause}"))
+                    .in_group(self.number)
+                    .into()
+            }
+            error => error,
+        });
     }
 
     /// The block of the device that a bit of this group stands for.

@@ -173,23 +173,24 @@ pub fn unused_inodes(store: &Store, descriptor: &GroupDescriptor) -> u32 {
 }
 
 impl BlockSide {
-    /// Reads, or for a group never written computes, the block bitmap.
+    /// Reads, or for a group never written computes, the block bitmap; `owned` is what the file system keeps for
+    /// itself: its metadata, and the blocks of its own files.
     ///
     /// # Errors
     ///
-    /// `Corrupt` if it contradicts its checksum, the metadata in the group, or the free count;
+    /// `Corrupt` if it contradicts its checksum, what is owned in the group, or the free count;
     /// `Io`.
     pub fn load(
         store: &Store,
-        metadata: &MetadataMap,
+        owned: &[&MetadataMap],
         group: GroupNumber,
         descriptor: &GroupDescriptor,
     ) -> Result<Self> {
         let bits = store.geometry.clusters_in(group);
         let bitmap = if has_no_block_bitmap(store, descriptor) {
-            computed_bitmap(store, metadata, group, bits)
+            computed_bitmap(store, owned, group, bits)
         } else {
-            read_block_bitmap(store, metadata, group, descriptor, bits)?
+            read_block_bitmap(store, owned, group, descriptor, bits)?
         };
         let buddy = Buddy::from_bitmap(&bitmap, bits);
         debug_assert_eq!(buddy.check(), Ok(()), "{group:?}");
@@ -217,10 +218,10 @@ fn block_bitmap_problem(
         .in_block(descriptor.block_bitmap)
 }
 
-/// The parts of a group that hold metadata, as bits of its bitmap.
-fn metadata_bits<'a>(
+/// The parts of a group that the file system owns, as bits of its bitmap.
+fn owned_bits<'a>(
     store: &'a Store,
-    metadata: &'a MetadataMap,
+    owned: &'a [&'a MetadataMap],
     group: GroupNumber,
 ) -> impl Iterator<Item = Range<u32>> + 'a {
     let geometry = &store.geometry;
@@ -231,14 +232,15 @@ fn metadata_bits<'a>(
         u32::try_from(bit).expect("groups have fewer than 2^32 blocks")
     };
     let last = u64::from(geometry.blocks_per_cluster) - 1;
-    metadata
-        .within(start..end)
+    owned
+        .iter()
+        .flat_map(move |map| map.within(start..end))
         .map(move |run| bit(run.start, 0)..bit(run.end, last))
 }
 
-fn computed_bitmap(store: &Store, metadata: &MetadataMap, group: GroupNumber, bits: u32) -> Page {
+fn computed_bitmap(store: &Store, owned: &[&MetadataMap], group: GroupNumber, bits: u32) -> Page {
     let mut bitmap = vec![0; store.block_size() as usize];
-    for run in metadata_bits(store, metadata, group) {
+    for run in owned_bits(store, owned, group) {
         bitmap::set_range(&mut bitmap, run);
     }
     bitmap::set_padding(&mut bitmap, bits);
@@ -247,7 +249,7 @@ fn computed_bitmap(store: &Store, metadata: &MetadataMap, group: GroupNumber, bi
 
 fn read_block_bitmap(
     store: &Store,
-    metadata: &MetadataMap,
+    owned: &[&MetadataMap],
     group: GroupNumber,
     descriptor: &GroupDescriptor,
     bits: u32,
@@ -262,10 +264,10 @@ fn read_block_bitmap(
             return Err(block_bitmap_problem(group, descriptor, problem).into());
         }
     }
-    for run in metadata_bits(store, metadata, group) {
+    for run in owned_bits(store, owned, group) {
         if let Some(free) = bitmap::next_zero(&page, run.start, run.end) {
             let problem =
-                format!("says that block {free} of the group is free, which holds metadata");
+                format!("says that block {free} of the group is free, which the file system owns");
             return Err(block_bitmap_problem(group, descriptor, problem).into());
         }
     }

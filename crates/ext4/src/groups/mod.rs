@@ -90,6 +90,12 @@ pub struct Groups {
     this: Weak<Self>,
 }
 
+/// What a search that found no room knows of changes in the groups.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    seen: Option<i64>,
+}
+
 /// One group in the committer's list of debtors.
 struct Debtor {
     groups: Arc<Groups>,
@@ -120,6 +126,14 @@ impl Groups {
     #[must_use]
     pub fn has_pending_frees(&self) -> bool {
         sum(&self.counts.pending) > 0
+    }
+
+    /// Whether room may have come since the last question, the first time: where there is any. What a commit has freed
+    /// is pending no more, though a search before that did not find it.
+    pub fn has_come(&self, room: &mut Room) -> bool {
+        let now = self.counts.activity.sum();
+        let has_changed = room.seen.replace(now) != Some(now);
+        has_changed && self.free_blocks() > 0
     }
 
     /// How many groups there are.
@@ -227,8 +241,12 @@ impl Groups {
     /// Whether any of these blocks holds the file system's own structures, which no file may own.
     #[must_use]
     pub fn is_metadata(&self, blocks: Range<u64>) -> bool {
-        self.metadata.touches(blocks.clone())
-            || self.protected.get().is_some_and(|map| map.touches(blocks))
+        self.owned().any(|map| map.touches(blocks.clone()))
+    }
+
+    /// What no file may own.
+    fn owned(&self) -> impl Iterator<Item = &MetadataMap> {
+        std::iter::once(&self.metadata).chain(self.protected.get())
     }
 
     /// Keeps the blocks of the file system's own files from all others, once, at mount.

@@ -379,9 +379,11 @@ impl Inodes {
         if inode.is_inline() {
             self.move_out(inode)?;
         }
-        if !keep_size && end > inode.size() {
+        if end > inode.size() {
             self.finish_cut(inode)?;
-            self.zero_tail(inode)?;
+            if !keep_size {
+                self.zero_tail(inode)?;
+            }
         }
         let blocks = self.blocks_of(&Piece { start: offset, end });
         let mut block = blocks.start;

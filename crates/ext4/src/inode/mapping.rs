@@ -302,15 +302,15 @@ impl Inodes {
             self.store.stop_half_done(what, error);
             return result;
         }
-        for block in change.reserved {
-            self.groups.free(change.handle, block, 1)?;
-        }
         if result.is_ok()
             && let Err(error) = self.put_back(change.handle, inode, root, change.blocks)
         {
             let what = "a file has more blocks than its inode can count";
             self.store.stop_half_done(what, &error);
             return Err(error);
+        }
+        for block in change.reserved {
+            self.groups.free(change.handle, block, 1)?;
         }
         result.map_err(|error| placed(error, inode))
     }

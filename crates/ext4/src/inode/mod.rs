@@ -99,6 +99,8 @@ pub struct State {
     pub tail_is_zero: bool,
     /// Whether it is listed among those whose end is still to be made zero.
     pub tail_is_listed: bool,
+    /// Whether a cut failed half way, so that blocks may be mapped behind the end that nobody is to see again.
+    pub cut_is_unfinished: bool,
     /// No name and no hold is left, and somebody is freeing it or has.
     pub dead: bool,
     owed: Owed,
@@ -137,6 +139,7 @@ impl Inode {
             cut_tid: None,
             tail_is_zero: false,
             tail_is_listed: false,
+            cut_is_unfinished: false,
             dead: false,
             owed: Owed::default(),
         };

@@ -137,15 +137,19 @@ impl Inodes {
         });
     }
 
-    /// Cuts an inode with names that is an orphan at its size: what a crash interrupted, or an error. Before the file
-    /// may grow this must be done, or what was cut off would be back. The caller holds the inode's lock for writing,
-    /// and no handle.
+    /// Cuts an inode at its size whose cut a crash interrupted, or an error. This must be done before the file may
+    /// grow, or what was cut off would be back; before blocks are kept behind its end, or they would be taken for what
+    /// was cut off; and before it is no orphan any more. The caller holds the inode's lock for writing, and no handle.
     ///
     /// # Errors
     ///
     /// `Corrupt` or `Io`; the inode stays an orphan then.
     pub fn finish_cut(&self, inode: &Arc<Inode>) -> Result<()> {
-        let is_due = inode.state(|state| state.orphan.is_some() && state.slot.links > 0);
+        let (is_due, has_name) = inode.state(|state| {
+            let has_name = state.slot.links > 0;
+            let is_left = state.orphan.is_some() && has_name;
+            (is_left || state.cut_is_unfinished, has_name)
+        });
         if !is_due {
             return Ok(());
         }
@@ -153,6 +157,10 @@ impl Inodes {
             let first = inode.size().div_ceil(u64::from(self.store.block_size()));
             let handle = self.start_step(inode)?;
             self.cut(handle, inode, first)?;
+        }
+        inode.note(|state| state.cut_is_unfinished = false);
+        if !has_name {
+            return Ok(());
         }
         let mut handle = self.start_step(inode)?;
         self.remove_orphan(&mut handle, inode)
@@ -162,8 +170,16 @@ impl Inodes {
     ///
     /// # Errors
     ///
-    /// `Corrupt` or `Io`; the inode stays an orphan then.
-    pub fn cut(&self, mut handle: Handle<'_>, inode: &Arc<Inode>, first: u64) -> Result<()> {
+    /// `Corrupt` or `Io`; the inode stays an orphan then, and [`Inodes::finish_cut`] has something to do.
+    pub fn cut(&self, handle: Handle<'_>, inode: &Arc<Inode>, first: u64) -> Result<()> {
+        let cut = self.cut_off(handle, inode, first);
+        if cut.is_err() {
+            inode.note(|state| state.cut_is_unfinished = true);
+        }
+        cut
+    }
+
+    fn cut_off(&self, mut handle: Handle<'_>, inode: &Arc<Inode>, first: u64) -> Result<()> {
         if self.orphans.is_eager() {
             self.add_orphan(&mut handle, inode)?;
         }

@@ -31,6 +31,7 @@ use pext4_sync::{BiasedReadGuard, BiasedWriteGuard, Near};
 
 use crate::dir::{self, DirectoryFile};
 use crate::error::{Error, Refusal, Result};
+use crate::groups::Room;
 use crate::inode::Inode;
 use crate::statistics::Event;
 use crate::types::{Entry, InodeNumber};
@@ -53,27 +54,31 @@ const INODE_CREDITS: u32 = 10;
 
 impl Volume {
     /// Runs an operation; applies the volume's policy to corruption it meets, and tries again
-    /// after a commit while the disk is full only because freed space is not yet durable.
+    /// after a commit while the disk is full only because freed space is not yet durable, or because it became
+    /// free while the operation searched.
     pub(crate) fn run<R>(&self, mut operation: impl FnMut() -> Result<R>) -> Result<R> {
+        let store = &self.inodes.store;
         let mut tries = 0;
+        let mut room = Room::default();
         loop {
-            match operation() {
-                Err(error)
-                    if error.is(Refusal::NoSpace)
-                        && tries < FULL_RETRIES
-                        && self.inodes.may_free_by_commit() =>
-                {
-                    tries += 1;
-                    self.inodes.store.tally.count(Event::FullWaits);
-                    self.inodes.store.journal().commit_running()?;
+            let result = operation();
+            if let Err(error) = &result
+                && error.is(Refusal::NoSpace)
+                && tries < FULL_RETRIES
+            {
+                tries += 1;
+                if self.inodes.may_free_by_commit() {
+                    store.tally.count(Event::FullWaits);
+                    store.journal().commit_running()?;
+                    continue;
                 }
-                Err(error) => {
-                    let error = self.inodes.store.judge(error);
-                    self.inodes.store.commit_noted();
-                    return Err(error);
+                if self.inodes.groups.has_come(&mut room) {
+                    continue;
                 }
-                Ok(result) => return Ok(result),
             }
+            let result = result.map_err(|error| store.judge(error));
+            store.commit_noted();
+            return result;
         }
     }
 

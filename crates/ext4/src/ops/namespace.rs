@@ -296,6 +296,9 @@ impl Volume {
         if links == 0 && part == Part::Leaf {
             return Err(Refusal::Busy.into());
         }
+        if links == 0 {
+            self.inodes.finish_cut(inode)?;
+        }
         let credits = located.entering_credits() + INODE_CREDITS;
         let mut handle = self.inodes.store.start(credits)?;
         let linked = self.add_name(&mut handle, &located, (directory, name), inode);

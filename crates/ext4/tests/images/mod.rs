@@ -51,6 +51,7 @@ impl Image {
     }
 
     /// Fails unless e2fsck finds nothing to say.
+    #[allow(dead_code, reason = "not every test asks")]
     pub fn assert_clean(&self) {
         let output = run(Command::new("e2fsck").arg("-fn").arg(&self.path));
         assert_eq!(output.status.code(), Some(0), "{}", text(&output));

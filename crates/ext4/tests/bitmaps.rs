@@ -1,0 +1,94 @@
+//! Bitmaps that cannot be relied on: what they say is free and is not, and those that cannot be read.
+
+mod images;
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use images::Image;
+use pext4_block::RamDevice;
+use pext4_block::fault::{FaultDevice, Operation};
+use pext4_fs::{InodeNumber, MountOptions, Refusal, Volume};
+
+const ROOT: InodeNumber = InodeNumber::ROOT;
+
+/// The first run of blocks of a file, as debugfs lists them.
+fn first_run(image: &Image, file: &str) -> RangeInclusive<u64> {
+    let blocks: Vec<u64> = image
+        .debugfs(&format!("blocks {file}"))
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    let first = *blocks.first().expect("it has blocks");
+    let follows = (first..)
+        .zip(&blocks)
+        .take_while(|(wanted, block)| wanted == *block);
+    first..=first + follows.count() as u64 - 1
+}
+
+#[test]
+fn blocks_of_the_journal_are_nobodys_though_a_bitmap_calls_them_free() {
+    let Some(image) = Image::make(&["-b", "1024", "-m", "0", "-O", "^metadata_csum"]) else {
+        return;
+    };
+    let journal = first_run(&image, "<8>");
+    let (first, count) = (journal.start() + 100, 800);
+    assert!(journal.contains(&(first + count)), "{journal:?}");
+    image.debugfs_write(&format!("freeb {first} {count}"));
+    // Its group says so as well.
+    let group = (first - 1) / 8192;
+    image.debugfs_write(&format!(
+        "set_bg {group} free_blocks_count {}",
+        4096 + count
+    ));
+    let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
+    let volume = Volume::open(Arc::<RamDevice>::clone(&device), MountOptions::default());
+    let volume = volume.expect("a mount");
+    let mut taken = Vec::new();
+    for number in 0..1000 {
+        let name = format!("/file{number}");
+        match volume.paths().write(&name, &[7; 200 << 10]) {
+            Err(error) if error.is(Refusal::NoSpace) => break,
+            written => written.expect("room, or none"),
+        };
+        let file = volume.paths().resolve_link(&name).expect("there").inode();
+        for extent in volume.extents(file, 0, usize::MAX).expect("sound") {
+            taken.push(extent.physical / 1024);
+        }
+    }
+    assert!(taken.len() > 10, "{taken:?}");
+    assert!(
+        !taken.iter().any(|block| journal.contains(block)),
+        "{taken:?} {journal:?}"
+    );
+}
+
+/// Its blocks are nobody's, as the bitmap that says so cannot be written: the image tells that it wants to be checked.
+#[test]
+fn what_a_removal_loses_with_an_unreadable_bitmap_is_told() {
+    let Some(image) = Image::make(&["-b", "1024", "-m", "0", "-e", "continue"]) else {
+        return;
+    };
+    let volume = image.open();
+    volume.paths().write("/file", &[7; 100_000]).expect("room");
+    volume.close().expect("it closes");
+    let block = *first_run(&image, "/file").start();
+    let group = (block - 1) / 8192;
+    let told = image.debugfs("stats");
+    let bitmap: u64 = told
+        .split(&format!("Group {group:2}: block bitmap at "))
+        .nth(1)
+        .and_then(|rest| rest.split(',').next()?.parse().ok())
+        .expect("a group has one");
+    let ram = Arc::new(RamDevice::load(&image.path).expect("the image"));
+    let device = Arc::new(FaultDevice::new(Arc::<RamDevice>::clone(&ram)));
+    let volume = Volume::open(Arc::<FaultDevice>::clone(&device), MountOptions::default());
+    let volume = volume.expect("a mount");
+    device.fail_touching(Operation::Read, bitmap * 1024..(bitmap + 1) * 1024);
+    volume.unlink(ROOT, b"file").expect("the name can go");
+    device.heal();
+    volume.close().expect("it closes");
+    ram.save(&image.path).expect("saved");
+    let state = image.debugfs("stats");
+    assert!(state.contains("clean with errors"), "{state}");
+}
