@@ -57,8 +57,9 @@ impl Volume {
         let before = superblock;
         let mut superblock = read_superblock(&*recovered.device, &mut Vec::new())?;
         keep_errors(&mut superblock, &before, recovered.had_stopped);
-        let geometry = check_shape(&superblock, &*recovered.device)?;
         // The log may have held another superblock.
+        let geometry = check_shape(&superblock, &*recovered.device)?;
+        check_same_journal(&before, &superblock)?;
         features::check(
             &superblock,
             &mut options,
@@ -299,6 +300,21 @@ fn check_shape(superblock: &Superblock, device: &dyn Device) -> Result<Geometry>
         )));
     }
     Ok(geometry)
+}
+
+/// Refuses what the log may not change: the place of the log was worked out with it. (A file system that was growing
+/// is larger afterwards.)
+fn check_same_journal(before: &Superblock, after: &Superblock) -> Result<()> {
+    let journal = |superblock: &Superblock| {
+        let has_one = superblock.features.compat.contains(Compat::HAS_JOURNAL);
+        (has_one, superblock.journal_inode, superblock.log_block_size)
+    };
+    if journal(before) == journal(after) {
+        return Ok(());
+    }
+    let problem =
+        "names another journal, or another size of blocks, than the one before the replay";
+    Err(Corrupt::new("superblock in the journal", problem).into())
 }
 
 /// A store over a device that needs no replay any more.

@@ -156,6 +156,31 @@ fn directories_that_hold_each_other_do_not_lock_each_other_out() {
 }
 
 #[test]
+fn a_name_that_no_file_can_have_hides_no_other() {
+    let Some(image) = Image::make(&["-b", "1024", "-O", "^metadata_csum,^dir_index"]) else {
+        return;
+    };
+    let volume = image.open();
+    for name in ["/before", "/spoilt~name", "/behind"] {
+        volume.paths().write(name, b"").expect("a file");
+    }
+    volume.close().expect("it closes");
+    image.change(|bytes| {
+        let found = bytes.windows(11).position(|part| part == b"spoilt~name");
+        bytes[found.expect("in the root") + 6] = b'/';
+    });
+    let (_, volume) = mount(&image);
+    let mut names = Vec::new();
+    let listed = volume.read_directory(InodeNumber::ROOT, 0, &mut |entry| {
+        names.push(String::from_utf8_lossy(entry.name).into_owned());
+        true
+    });
+    assert!(matches!(listed, Err(Error::Corrupt(_))), "{listed:?}");
+    names.sort_unstable();
+    assert_eq!(names, [".", "..", "before", "behind", "lost+found"]);
+}
+
+#[test]
 fn names_of_inodes_that_nobody_may_have_are_corruption() {
     let evil = ["ln <12> evil"];
     let Some(orphan_file) = Image::make(&["-O", "orphan_file"]) else {
@@ -424,66 +449,7 @@ fn a_directory_that_claims_more_than_it_can_have_is_corrupt() {
 
 /// Where the superblock begins, and some of its fields.
 const SUPERBLOCK: usize = 1024;
-const BLOCKS_COUNT: usize = SUPERBLOCK + 4;
 const STATE: usize = SUPERBLOCK + 58;
-const READ_ONLY_COMPATIBLE: usize = SUPERBLOCK + 100;
-
-/// Has debugfs write blocks to the journal: each number with its bytes.
-fn write_to_journal(image: &Image, blocks: &[(u64, &[u8])]) {
-    let folder = image.path.parent().expect("a folder");
-    let mut lines = String::from("jo\n");
-    for (number, bytes) in blocks {
-        let file = folder.join(format!("block-{number}"));
-        std::fs::write(&file, bytes).expect("a temporary file");
-        lines += &format!("jw -b {number} {}\n", file.display());
-    }
-    let script = folder.join("script");
-    std::fs::write(&script, lines + "jc\n").expect("a temporary file");
-    let mut debugfs = std::process::Command::new("debugfs");
-    debugfs.arg("-w").arg("-f").arg(&script).arg(&image.path);
-    let output = debugfs.output().expect("e2fsprogs is there");
-    assert!(output.status.success(), "{output:?}");
-}
-
-fn change(image: &Image, change: impl FnOnce(&mut Vec<u8>)) {
-    let mut bytes = std::fs::read(&image.path).expect("the image");
-    change(&mut bytes);
-    std::fs::write(&image.path, bytes).expect("the image");
-}
-
-fn first_block(image: &Image) -> Vec<u8> {
-    std::fs::read(&image.path).expect("the image")[..4096].to_vec()
-}
-
-#[test]
-fn a_file_system_that_was_growing_says_in_its_log_how_large_it_is() {
-    let Some(image) = Image::make(&["-b", "4096", "-O", "^metadata_csum"]) else {
-        return;
-    };
-    let whole = first_block(&image);
-    write_to_journal(&image, &[(0, &whole), (16_383, &[0; 4096])]);
-    change(&image, |bytes| {
-        bytes[BLOCKS_COUNT..BLOCKS_COUNT + 4].copy_from_slice(&16_000u32.to_le_bytes());
-    });
-    image.open().close().expect("a clean close");
-    assert_eq!(
-        first_block(&image)[BLOCKS_COUNT..][..4],
-        16_384u32.to_le_bytes()
-    );
-}
-
-#[test]
-fn features_that_the_log_holds_are_judged() {
-    let Some(image) = Image::make(&["-b", "4096", "-O", "^metadata_csum"]) else {
-        return;
-    };
-    const VERITY: u8 = 0x80;
-    let mut block = first_block(&image);
-    block[READ_ONLY_COMPATIBLE + 1] |= VERITY;
-    write_to_journal(&image, &[(0, &block)]);
-    let (_, volume) = mount(&image);
-    assert!(volume.is_read_only(), "{:?}", volume.notes());
-}
 
 #[test]
 fn an_image_that_was_not_closed_cleanly_stays_so_until_it_is_checked() {
@@ -491,7 +457,7 @@ fn an_image_that_was_not_closed_cleanly_stays_so_until_it_is_checked() {
         return;
     };
     for clean in [1, 0] {
-        change(&image, |bytes| bytes[STATE] = clean);
+        image.change(|bytes| bytes[STATE] = clean);
         let volume = image.open();
         let made = volume.create(InodeNumber::ROOT, &[b'a' + clean], &New::default());
         made.expect("a file");
@@ -546,7 +512,7 @@ fn a_cut_that_fails_leaves_the_file_for_the_next_mount() {
     let node = told.split("(ETB0):").nth(1).expect("a node of its own");
     let digits = node.bytes().take_while(u8::is_ascii_digit).count();
     let node: usize = node[..digits].parse().expect("a number");
-    change(&image, |bytes| bytes[node * 1024..][..1024].fill(0));
+    image.change(|bytes| bytes[node * 1024..][..1024].fill(0));
     let volume = image.open();
     let cut = SetAttributes {
         size: Some(0),
@@ -596,8 +562,8 @@ fn a_name_goes_though_the_block_of_attributes_is_damaged() {
         .expect("a block of attributes");
     let digits = block.bytes().take_while(u8::is_ascii_digit).count();
     let block: usize = block[..digits].parse().expect("a number");
-    let block_size = 1024 << u32::from(first_block(&image)[SUPERBLOCK + 24]);
-    change(&image, |bytes| bytes[block * block_size..][..64].fill(0));
+    let block_size = 1024 << u32::from(image.first_block()[SUPERBLOCK + 24]);
+    image.change(|bytes| bytes[block * block_size..][..64].fill(0));
     let (_, volume) = mount(&image);
     let root = InodeNumber::ROOT;
     volume.unlink(root, b"file").expect("it loses its name");

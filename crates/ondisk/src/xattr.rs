@@ -105,17 +105,26 @@ impl Attribute {
     }
 
     /// Whether the hash, if there is one, is that of name and value. Old systems hashed name bytes
-    /// as signed numbers; that is right as well. For a value in an inode it cannot be told here.
+    /// as signed numbers; that is right as well. For a value in an inode it cannot be told here, see
+    /// [`Attribute::has_sound_hash_of_value_inode`].
     #[must_use]
     pub fn has_sound_hash(&self) -> bool {
         match &self.value {
-            Value::Here(value) => {
-                self.hash == 0
-                    || self.hash == entry_hash(&self.name, value)
-                    || self.hash == signed_entry_hash(&self.name, value)
-            }
+            Value::Here(value) => self.is_hash_of(value),
             Value::Inode { .. } => true,
         }
+    }
+
+    /// The same for a value that lies in an inode with this hash; see [`value_hash`].
+    #[must_use]
+    pub fn has_sound_hash_of_value_inode(&self, value_hash: u32) -> bool {
+        self.is_hash_of(&value_hash.to_le_bytes())
+    }
+
+    fn is_hash_of(&self, value: &[u8]) -> bool {
+        self.hash == 0
+            || self.hash == entry_hash(&self.name, value)
+            || self.hash == signed_entry_hash(&self.name, value)
     }
 
     /// Bytes that it takes in a list.

@@ -77,7 +77,7 @@ pub fn get(inodes: &Inodes, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
         Value::Inode { inode, size } => (*inode, *size),
     };
     let (value, hash) = inodes.read_value(number, size)?;
-    if found.hash != 0 && found.hash != entry_hash_of_value_inode(rest, hash) {
+    if !found.has_sound_hash_of_value_inode(hash) {
         let corrupt = Corrupt::new("attribute", "its hash is not that of name and value");
         return Err(corrupt.in_inode(inode.number()).into());
     }

@@ -50,6 +50,20 @@ impl Image {
         Volume::open(device, MountOptions::default()).expect("a mount")
     }
 
+    /// Changes the image's bytes.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub fn change(&self, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut bytes = std::fs::read(&self.path).expect("the image");
+        change(&mut bytes);
+        std::fs::write(&self.path, bytes).expect("the image");
+    }
+
+    /// Its first 4 KiB, with the superblock.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub fn first_block(&self) -> Vec<u8> {
+        std::fs::read(&self.path).expect("the image")[..4096].to_vec()
+    }
+
     /// Fails unless e2fsck finds nothing to say.
     #[allow(dead_code, reason = "not every test asks")]
     pub fn assert_clean(&self) {

@@ -5,6 +5,7 @@
 //! attributes holds its node once, like a lookup; `.` and `..` do not.
 
 use pext4_fs::{Attributes, DirectoryEntry, FileType, InodeNumber, Refusal};
+use pext4_ondisk::directory::is_sound_name;
 
 use super::{Answer, Dispatch};
 use crate::node::{is_own_node, node_of};
@@ -64,6 +65,10 @@ impl Gathered {
     }
 
     fn take(&mut self, entry: &DirectoryEntry<'_>) -> bool {
+        // Encrypted names may hold anything, and the kernel gives up a listing with one that no path can hold.
+        if !is_sound_name(entry.name) {
+            return true;
+        }
         let size = (self.header + entry.name.len()).next_multiple_of(8);
         self.full = size > self.room;
         if !self.full {
@@ -216,6 +221,15 @@ mod tests {
             name,
             next_cookie,
         }
+    }
+
+    #[test]
+    fn names_that_no_path_can_hold_are_left_out() {
+        let mut gathered = Gathered::new(64, 24);
+        assert!(gathered.take(&entry(b"a/b", 1)));
+        assert!(gathered.take(&entry(b"c", 2)));
+        assert_eq!(gathered.entries.len(), 1);
+        assert_eq!(gathered.entries[0].name, b"c");
     }
 
     #[test]

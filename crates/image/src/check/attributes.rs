@@ -282,8 +282,8 @@ fn check_value(
     if inode.size != u64::from(size) {
         return Err(format!("{} bytes, not {size}", inode.size));
     }
-    let hash = xattr::entry_hash_of_value_inode(&attribute.name, inode.value_hash());
-    if attribute.hash != 0 && attribute.hash != hash {
+    if !attribute.has_sound_hash_of_value_inode(inode.value_hash()) {
+        let hash = xattr::entry_hash_of_value_inode(&attribute.name, inode.value_hash());
         let stored = attribute.hash;
         return Err(format!("hash is {stored:#010X}, it makes {hash:#010X}"));
     }

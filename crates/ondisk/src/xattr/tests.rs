@@ -88,6 +88,20 @@ fn the_hash_is_the_one_of_linux() {
     };
     assert_ne!(high.hash, entry_hash(b"\xE9", b"v"));
     assert!(high.has_sound_hash());
+    let in_inode = |hash| Attribute {
+        hash,
+        value: Value::Inode {
+            inode: InodeNumber(12),
+            size: 9000,
+        },
+        ..Attribute::new(1, b"\xE9", b"")
+    };
+    let value_hash = 0xFEED_5EED_u32;
+    let signed = signed_entry_hash(b"\xE9", &value_hash.to_le_bytes());
+    for hash in [0, entry_hash_of_value_inode(b"\xE9", value_hash), signed] {
+        assert!(in_inode(hash).has_sound_hash_of_value_inode(value_hash));
+    }
+    assert!(!in_inode(signed ^ 1).has_sound_hash_of_value_inode(value_hash));
 }
 
 /// Exact room is enough, one byte less is not.
