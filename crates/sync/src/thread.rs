@@ -20,7 +20,8 @@ pub use backend::{JoinHandle, yield_now};
 pub use std::thread::scope;
 
 /// Does `work` on every part at once, the first on the calling thread and each other on one of its own; answers
-/// what it made of each, in their order. A model, and a calibration of virtual cores, do one after another.
+/// what it made of each, in their order. The parts of threads that the system refuses are done on the calling thread.
+/// A model, and a calibration of virtual cores, do one after another.
 ///
 /// # Panics
 /// With the panic of a part, when all have ended.
@@ -32,22 +33,40 @@ pub fn at_once<T: Send, R: Send>(parts: Vec<T>, work: &(impl Fn(T) -> R + Sync))
     #[cfg(any(loom, feature = "virtual"))]
     return parts.into_iter().map(work).collect();
     #[cfg(not(any(loom, feature = "virtual")))]
-    on_threads(parts, work)
+    on_threads(parts, work, backend::Builder::new)
 }
 
 #[cfg(not(any(loom, feature = "virtual")))]
-fn on_threads<T: Send, R: Send>(parts: Vec<T>, work: &(impl Fn(T) -> R + Sync)) -> Vec<R> {
-    let mut parts = parts.into_iter();
-    let own = parts.next();
+fn on_threads<T: Send, R: Send>(
+    parts: Vec<T>,
+    work: &(impl Fn(T) -> R + Sync),
+    builder: impl Fn() -> backend::Builder,
+) -> Vec<R> {
+    // A part stays where both can take it: a thread that is refused drops what it was given.
+    let parts: Vec<_> = parts
+        .into_iter()
+        .map(|part| std::sync::Mutex::new(Some(part)))
+        .collect();
+    let run = |part: &std::sync::Mutex<Option<T>>| {
+        let part = part.lock().ok().and_then(|mut part| part.take());
+        work(part.expect("each part is taken once"))
+    };
+    let run = &run;
     scope(|scope| {
-        let others: Vec<_> = parts.map(|part| scope.spawn(move || work(part))).collect();
-        let own = own.map(work);
-        let joined = others.into_iter().map(|other| {
-            other
+        let start = |part| {
+            builder()
+                .spawn_scoped(scope, move || run(part))
+                .map_err(|_| part)
+        };
+        let others: Vec<_> = parts.iter().skip(1).map(start).collect();
+        let own = parts.first().map(run);
+        let rest = others.into_iter().map(|other| match other {
+            Ok(thread) => thread
                 .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Err(part) => run(part),
         });
-        own.into_iter().chain(joined).collect()
+        own.into_iter().chain(rest).collect()
     })
 }
 
@@ -188,6 +207,21 @@ mod on_virtual_cores {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::spawn;
+
+    #[cfg(not(feature = "virtual"))]
+    #[test]
+    fn work_of_threads_that_are_refused_is_done_here() {
+        // More than any address space has.
+        let refused = || std::thread::Builder::new().stack_size(1 << 47);
+        assert!(refused().spawn(|| ()).is_err());
+        let here = std::thread::current().id();
+        let done = super::on_threads(
+            vec![1, 2, 3],
+            &|part| (part * part, std::thread::current().id()),
+            refused,
+        );
+        assert_eq!(done, [(1, here), (4, here), (9, here)]);
+    }
 
     #[test]
     fn a_thread_bears_its_name_and_gives_its_result() {
