@@ -126,8 +126,8 @@ fn a_change_outlives_the_eviction_of_its_neighbours() {
     });
 }
 
-/// The checksum in a block that is being changed is an old one: nobody who read the block before it was checked may judge
-/// it by that afterwards.
+/// The checksum in a block that is being changed is an old one: nobody who read the block before it was checked may
+/// judge it by that afterwards.
 #[test]
 fn what_was_checked_and_changed_is_not_checked_again() {
     model(|| {

@@ -1,6 +1,8 @@
 //! Locks of the leaves of one directory.
 //!
-//! There is a fixed number of them, chosen by the leaf's block. Whoever changes a name of a leaf
+//! There are as many as the directory has blocks, up to a limit, and a leaf's is chosen by its block. A directory that
+//! outgrows its locks gets others; it grows under its exclusive lock, when nobody uses any. So their memory is a
+//! small part of the directory's. Whoever changes a name of a leaf
 //! holds the directory's lock shared and the leaf's exclusively, the latter for the change alone.
 //! What is looked at without the lock is made sure of by a count beside it, which grows under the
 //! lock when the leaf *has been* changed, and before the links of the name's inode do:
@@ -12,6 +14,8 @@
 //!   removals is as it was before it looked, it is sure. (A count that grew before the change would
 //!   not do: the lookup could begin between the two.)
 
+use std::sync::OnceLock;
+
 use pext4_ondisk::LogicalBlock;
 use pext4_sync::atomic::{AtomicU64, Ordering};
 use pext4_sync::order::Class;
@@ -22,12 +26,13 @@ const FOR_EACH_SHARD: usize = 8;
 /// One removal, as it is counted; names entered that fill the lower half look like one, which costs
 /// somebody a second look.
 const REMOVAL: u64 = 1 << 32;
-/// Locks at most; a directory that is changed leaf by leaf has them in memory.
-const MOST: usize = 512;
+/// Locks of a directory with at most as many blocks, the last of all larger ones.
+const LEVELS: [usize; 3] = [4, 32, 512];
 
 /// The locks.
+#[derive(Default)]
 pub struct Leaves {
-    stripes: Sharded<Stripe>,
+    levels: [OnceLock<Sharded<Stripe>>; LEVELS.len()],
 }
 
 struct Stripe {
@@ -49,24 +54,27 @@ pub struct LeafGuard<'a> {
 }
 
 impl Leaves {
-    pub fn new() -> Self {
-        let count = (FOR_EACH_SHARD * topology::shard_count()).min(MOST);
-        let stripe = |_| Stripe {
-            lock: Mutex::new(Class::DirectoryLeaf, ()),
-            changes: AtomicU64::new(0),
-        };
-        Self {
-            stripes: Sharded::with_count(count, stripe),
-        }
-    }
-
-    /// A leaf, by its block in the directory.
-    pub fn leaf(&self, block: LogicalBlock) -> Leaf<'_> {
-        let place = block.get() as usize & (self.stripes.count() - 1);
+    /// A leaf, by its block in the directory, which has `blocks` while the caller holds its lock.
+    pub fn leaf(&self, block: LogicalBlock, blocks: u32) -> Leaf<'_> {
+        let is_enough = |locks: &usize| blocks as usize <= *locks;
+        let level = LEVELS
+            .iter()
+            .position(is_enough)
+            .unwrap_or(LEVELS.len() - 1);
+        let stripes = self.levels[level].get_or_init(|| stripes(LEVELS[level]));
+        let place = block.get() as usize & (stripes.count() - 1);
         Leaf {
-            stripe: self.stripes.get(place),
+            stripe: stripes.get(place),
         }
     }
+}
+
+fn stripes(most: usize) -> Sharded<Stripe> {
+    let count = (FOR_EACH_SHARD * topology::shard_count()).min(most);
+    Sharded::with_count(count, |_| Stripe {
+        lock: Mutex::new(Class::DirectoryLeaf, ()),
+        changes: AtomicU64::new(0),
+    })
 }
 
 impl<'a> Leaf<'a> {
@@ -127,15 +135,18 @@ mod models {
 
     impl Directory {
         fn new(content: u64) -> Arc<Self> {
+            let leaves = Leaves::default();
+            // That they are made once is not what is looked at here.
+            let _ = leaves.leaf(LogicalBlock(1), 2);
             Arc::new(Self {
-                leaves: Leaves::new(),
+                leaves,
                 content: AtomicU64::new(content),
             })
         }
 
         /// Looks, locks, looks again if it has to, and changes `from` to `to`.
         fn change(&self, from: u64, to: u64) -> bool {
-            let leaf = self.leaves.leaf(LogicalBlock(1));
+            let leaf = self.leaves.leaf(LogicalBlock(1), 2);
             let changes = leaf.changes_before_one();
             let seen = self.content.load(Ordering::Acquire);
             let guard = leaf.lock();
@@ -178,7 +189,7 @@ mod models {
                 assert!(beside.change(1, 0));
                 end.store(1, Ordering::SeqCst);
             });
-            let leaf = directory.leaves.leaf(LogicalBlock(1));
+            let leaf = directory.leaves.leaf(LogicalBlock(1), 2);
             let removals = leaf.removals();
             let found = directory.content.load(Ordering::Acquire) == 1;
             let had_ended = ended.load(Ordering::SeqCst) == 1;
@@ -187,5 +198,24 @@ mod models {
             }
             other.join().expect("it does not panic");
         });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use pext4_ondisk::LogicalBlock;
+
+    use super::Leaves;
+
+    #[test]
+    fn a_small_directory_has_few_locks() {
+        let leaves = Leaves::default();
+        let lock =
+            |block, blocks| std::ptr::from_ref(leaves.leaf(LogicalBlock(block), blocks).stripe);
+        assert_eq!(lock(1, 3), lock(1, 3));
+        assert_ne!(lock(1, 3), lock(2, 3));
+        assert!(leaves.levels[1].get().is_none());
+        assert_ne!(lock(1, 1000), lock(1, 3), "it has outgrown those");
+        assert!(leaves.levels[0].get().is_some_and(|few| few.count() <= 4));
     }
 }

@@ -22,7 +22,7 @@ use pext4_jbd2::Handle;
 use pext4_sync::{BiasedReadGuard, BiasedWriteGuard, Near};
 
 use super::{DIRECTORY_CREDITS, ENTRY_CREDITS, check_directory, lock_exclusive, lock_shared};
-use crate::dir::{self, Found, SeenLeaf, Spot, Vacancy};
+use crate::dir::{self, DirectoryBlocks as _, Found, SeenLeaf, Spot, Vacancy};
 use crate::error::{Refusal, Result};
 use crate::inode::leaves::{Leaf, LeafGuard};
 use crate::inode::{Inode, present};
@@ -130,7 +130,9 @@ impl Volume {
     }
 
     fn has_leaf_locks(&self, directory: &Inode) -> bool {
-        self.inodes.store.options.scaling.directory == DirectoryLocks::Leaves
+        let options = &self.inodes.store.options;
+        options.scaling.directory == DirectoryLocks::Leaves
+            && !options.read_only
             && dir::is_indexed(directory)
     }
 
@@ -170,7 +172,7 @@ impl Volume {
         check_directory(directory, change == Change::Remove)?;
         let names = self.names(directory);
         let spot = dir::spot(&names, name)?.ok_or(Refusal::Busy)?;
-        let leaf = directory.leaves().leaf(spot.leaf());
+        let leaf = directory.leaves().leaf(spot.leaf(), names.count());
         let changes = leaf.changes_before_one();
         let names = names.before_a_change();
         let found = spot.find(&names, name)?;
@@ -271,7 +273,7 @@ impl Volume {
         let Some(spot) = spot else {
             return self.hold_found(directory, dir::find(&names, name)?);
         };
-        let leaf = directory.leaves().leaf(spot.leaf());
+        let leaf = directory.leaves().leaf(spot.leaf(), names.count());
         let before = leaf.removals();
         let held = self.hold_found(directory, spot.find(&names, name)?);
         if leaf.removals() == before {
