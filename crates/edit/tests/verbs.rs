@@ -327,6 +327,38 @@ fn what_outgrows_the_journal_goes_to_a_clone() {
     assert_eq!(tree(&image).items.len(), 9002);
 }
 
+#[test]
+fn a_file_that_is_moved_to_another_of_its_names_has_that_one() {
+    let folder = scratch();
+    let image = folder.path().join("image");
+    Format::new(16 << 20, 1024, Features::Upstream)
+        .make(&image)
+        .expect("made");
+    let mut session = EditSession::open(&image, &fixed()).expect("it opens");
+    session
+        .apply(&write("/one", 10, &mut Random::new(1)))
+        .expect("room");
+    let link = Change::Link {
+        target: b"/one".to_vec(),
+        path: b"/two".to_vec(),
+        force: false,
+    };
+    session.apply(&link).expect("room");
+    let rename = |from: &str, to: &str| Change::Rename {
+        from: from.into(),
+        to: to.into(),
+    };
+    session.apply(&rename("/one", "/two")).expect("it is there");
+    let refused = session
+        .apply(&rename("/two", "/./two"))
+        .expect_err("nothing to do");
+    assert!(refused.to_string().contains("/two: is where"), "{refused}");
+    session.finish().expect("nothing can fail");
+    agree(&image, "moved");
+    let items = tree(&image).items;
+    assert!(items.contains_key(&b"two"[..]) && !items.contains_key(&b"one"[..]));
+}
+
 /// The copy that takes the image's place lets in whom the image let in.
 #[test]
 fn a_clone_keeps_owner_group_and_mode() {

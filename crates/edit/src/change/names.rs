@@ -50,12 +50,20 @@ impl EditSession {
 
     pub(super) fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
         let old = self.spot(from)?;
-        if from.ends_with(b"/") {
-            let there = find(self.volume(), old.directory.inode(), &old.name, from)?;
-            there.map_or(Ok(()), |there| check_slash(from, there.kind()))?;
-        }
         let new = self.destination(to, false, || Ok(old.name.clone()))?;
         let (parent, new_parent) = (old.directory.inode(), new.directory.inode());
+        if let Some(there) = find(self.volume(), parent, &old.name, from)? {
+            check_slash(from, there.kind())?;
+            let replaced = find(self.volume(), new_parent, &new.name, &new.path)?;
+            if replaced.is_some_and(|replaced| replaced.inode() == there.inode()) {
+                if (parent, &old.name) == (new_parent, &new.name) {
+                    return refuse(from, "is where it is to be moved to");
+                }
+                // A rename leaves both names of one file; who moves it wants one.
+                self.volume().unlink(parent, &old.name).at(from)?;
+                return self.sync();
+            }
+        }
         self.volume()
             .rename(
                 parent,
