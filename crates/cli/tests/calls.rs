@@ -624,18 +624,26 @@ fn a_writer_learns_of_a_full_disk_though_the_kernel_writes_later() {
         return;
     };
     let mount = place.mount(&[]);
-    let mut file = File::create(mount.path("endless")).unwrap();
     let piece = vec![7; 1 << 20];
     // Many times the image: without an error the kernel would take it all.
-    let full = (0..2000).find_map(|_| file.write_all(&piece).err());
-    let full = full.expect("sooner or later there is no space");
-    assert_eq!(full.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
-    drop(file);
-    fs::remove_file(mount.path("endless")).unwrap();
+    let fill = || {
+        let mut file = File::create(mount.path("endless")).unwrap();
+        let full = (0..2000).find_map(|_| file.write_all(&piece).err());
+        let full = full.expect("sooner or later there is no space");
+        assert_eq!(full.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+        drop(file);
+        fs::remove_file(mount.path("endless")).unwrap();
+    };
+    fill();
+    // A deleted file that stays open gives nothing back, however long one waits.
+    let nameless = File::create(mount.path("nameless")).unwrap();
+    (&nameless).write_all(&piece).unwrap();
+    fs::remove_file(mount.path("nameless")).unwrap();
+    fill();
     let again = File::create(mount.path("again")).unwrap();
     (&again).write_all(&piece).unwrap();
     again.sync_all().unwrap();
-    drop(again);
+    drop((again, nameless));
     assert_eq!(fs::read(mount.path("again")).unwrap(), piece);
     mount.unmount();
     place.check();

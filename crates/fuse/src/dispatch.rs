@@ -208,11 +208,19 @@ impl Dispatch {
         self.volume.statistics().map_err(|error| self.errno(&error))
     }
 
-    /// Whether there are free blocks, or some are about to be given back.
-    #[must_use]
-    pub fn has_room(&self) -> bool {
-        let has_free = |told: Statistics| told.available_blocks > 0;
-        self.volume.has_nameless() || self.volume.statistics().is_ok_and(has_free)
+    /// Blocks that are free now; none where that cannot be told.
+    pub(crate) fn free_blocks(&self) -> u64 {
+        let told = self.volume.statistics();
+        told.map_or(0, |told| told.free_blocks)
+    }
+
+    /// Whether there are more free blocks than `before`, or are as soon as deleted files are given back.
+    pub(crate) fn has_more_room(&self, before: u64) -> bool {
+        let look = || match self.free_blocks() > before {
+            true => Ok(()),
+            false => Err(Error::Refused(Refusal::NoSpace)),
+        };
+        self.with_room(look).is_ok()
     }
 
     /// Gives back `count` holds of a node.

@@ -34,7 +34,7 @@ use pext4_fs::{Attributes, SetTime};
 
 use crate::dispatch::{Answer, Caller, Change, Dispatch, Errno, Listed, Whence};
 use crate::offload::Offload;
-use crate::overdue::Overdue;
+use crate::overdue::{Late, Overdue};
 use crate::placement;
 pub(crate) use kernel_cache::KernelCache;
 use replies::{add, attributes, caller, done, entry, error, no_entry, sized};
@@ -77,16 +77,19 @@ impl FuserTransport {
     /// Keeps the error of a write behind its caller, and makes the kernel ask for it, and for the
     /// content, which is not what the kernel thinks.
     fn keep_error(&self, node: INodeNo, errno: Errno) {
-        self.overdue.keep(node.0, errno);
+        let free_blocks = self.dispatch.free_blocks();
+        self.overdue.keep(node.0, Late { errno, free_blocks });
         let kernel = self.kernel.clone();
         self.waiting.run(move || kernel.let_go(node, 0));
     }
 
     /// The error of a late write that a writer is to hear of before it goes on. Where there was no space and some has
-    /// come free, it need not.
+    /// come free since, it need not. That there is some is not enough: the next write may want more, and so may every
+    /// one behind it.
     fn take_overdue(&self, node: INodeNo) -> Option<Errno> {
-        let errno = self.overdue.take(node.0)?;
-        (errno != Errno::NO_SPACE || !self.dispatch.has_room()).then_some(errno)
+        let Late { errno, free_blocks } = self.overdue.take(node.0)?;
+        let is_over = errno == Errno::NO_SPACE && self.dispatch.has_more_room(free_blocks);
+        (!is_over).then_some(errno)
     }
 
     /// Takes the set-id bits of a file whose content `caller` changes, if `due`. The kernel, which

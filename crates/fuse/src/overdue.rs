@@ -14,9 +14,17 @@ use pext4_sync::order::Class;
 
 use crate::dispatch::Errno;
 
+/// What became of a late write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Late {
+    pub(crate) errno: Errno,
+    /// Blocks that were free when it failed.
+    pub(crate) free_blocks: u64,
+}
+
 /// Errors by node, each to be told once.
 pub(crate) struct Overdue {
-    errors: Mutex<HashMap<u64, Errno>>,
+    errors: Mutex<HashMap<u64, Late>>,
     /// Hint: whether there are any, so that requests on a sound volume pay for a load only.
     any: AtomicBool,
 }
@@ -30,13 +38,13 @@ impl Overdue {
     }
 
     /// Keeps an error of a write that was answered long ago.
-    pub(crate) fn keep(&self, node: u64, errno: Errno) {
-        self.errors.lock().insert(node, errno);
+    pub(crate) fn keep(&self, node: u64, late: Late) {
+        self.errors.lock().insert(node, late);
         self.any.store(true, Ordering::Release);
     }
 
     /// Takes the error of a node, if there is one.
-    pub(crate) fn take(&self, node: u64) -> Option<Errno> {
+    pub(crate) fn take(&self, node: u64) -> Option<Late> {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
@@ -49,17 +57,21 @@ impl Overdue {
 
 #[cfg(test)]
 mod tests {
-    use super::{Errno, Overdue};
+    use super::{Errno, Late, Overdue};
 
     #[test]
     fn an_error_is_told_once_and_to_its_node_only() {
         let overdue = Overdue::new();
+        let late = |errno| Late {
+            errno,
+            free_blocks: 7,
+        };
         assert_eq!(overdue.take(5), None);
-        overdue.keep(5, Errno::IO);
-        overdue.keep(6, Errno::INVALID);
+        overdue.keep(5, late(Errno::IO));
+        overdue.keep(6, late(Errno::INVALID));
         assert_eq!(overdue.take(7), None);
-        assert_eq!(overdue.take(5), Some(Errno::IO));
+        assert_eq!(overdue.take(5), Some(late(Errno::IO)));
         assert_eq!(overdue.take(5), None);
-        assert_eq!(overdue.take(6), Some(Errno::INVALID));
+        assert_eq!(overdue.take(6), Some(late(Errno::INVALID)));
     }
 }
