@@ -16,11 +16,11 @@ mod directory;
 mod ioctl;
 mod late;
 mod namespace;
+mod room;
 mod xattr;
 
 use std::fs;
 use std::sync::Arc;
-use std::time::Duration;
 
 use pext4_sync::thread;
 
@@ -37,11 +37,8 @@ pub use attributes::Change;
 pub use data::Whence;
 pub use directory::Listed;
 pub(crate) use namespace::encode_device;
+use room::Room;
 pub use xattr::{OPTIMIZE_SCAN, REPORT, REPORT_JSON, Sized, fit};
-
-/// How often a full volume is looked at again while deleted files are about to be given back.
-const ROOM_TRIES: u32 = 10;
-const ROOM_PAUSE: Duration = Duration::from_millis(5);
 
 /// A request's answer, or the number of the error.
 pub type Answer<T> = Result<T, Errno>;
@@ -150,6 +147,7 @@ pub struct Dispatch {
     /// [immutable] Whether all changes are.
     synchronous: bool,
     late_times: LateTimes,
+    room: Room,
 }
 
 /// When times of access are noted.
@@ -185,6 +183,7 @@ impl Dispatch {
             synchronous_names: options.synchronous || options.synchronous_directories,
             synchronous: options.synchronous,
             late_times: LateTimes::new(),
+            room: Room::new(),
         }
     }
 
@@ -233,18 +232,10 @@ impl Dispatch {
         }
     }
 
-    /// Runs what may find no space. The kernel gives deleted files back with a message that nobody
-    /// waits for; while one may be under way a full volume is looked at again.
+    /// Runs what may find no space, and runs it again while deleted files may be about to be given back.
     fn with_room<T>(&self, operation: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
-        for _ in 0..ROOM_TRIES {
-            match operation() {
-                Err(error) if is_full(&error) && self.volume.has_nameless() => {
-                    thread::sleep(ROOM_PAUSE);
-                }
-                result => return result,
-            }
-        }
-        operation()
+        let nameless = || self.volume.nameless();
+        self.room.wait_for(operation, nameless, thread::sleep)
     }
 
     /// Waits until a change that is none of names is on the device, where the mount wants that. The kernel sees to it
@@ -293,9 +284,4 @@ impl Dispatch {
             result => self.answer(result).map(Some),
         }
     }
-}
-
-/// Whether blocks or inodes are wanting.
-fn is_full(error: &Error) -> bool {
-    error.is(Refusal::NoSpace) || error.is(Refusal::NoInodes)
 }

@@ -9,6 +9,7 @@
 //! the inode's lock: a hold that is given back between the removal of the last name and the orphan
 //! entry must not end the inode before that entry is made, or the entry would outlive it.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use pext4_jbd2::Handle;
@@ -50,6 +51,19 @@ impl Volume {
     #[must_use]
     pub fn has_nameless(&self) -> bool {
         self.inodes.orphans.any()
+    }
+
+    /// What stands for the inodes without a name, `None` if there are none: another number when others are there.
+    /// A number that is used anew is told from the inode that had it by its generation.
+    #[must_use]
+    pub fn nameless(&self) -> Option<u64> {
+        let orphans = self.inodes.orphans.snapshot();
+        let mut hasher = DefaultHasher::new();
+        for (number, _) in &orphans {
+            let inode = self.inodes.loaded_inode(*number);
+            (number.get(), inode.map(|inode| inode.generation())).hash(&mut hasher);
+        }
+        (!orphans.is_empty()).then(|| hasher.finish().max(1))
     }
 
     /// A handle for the removal of one name of an inode, whose lock the caller holds, with all that
@@ -248,6 +262,33 @@ mod tests {
                 "{features}: somebody ends it"
             );
             assert!(volume.inodes.orphans.snapshot().is_empty(), "{features}");
+        }
+    }
+
+    #[test]
+    fn what_stands_for_inodes_without_a_name_changes_with_them() {
+        for features in ["orphan_file", "^orphan_file"] {
+            let Some(volume) = volume(features) else {
+                return;
+            };
+            let unnamed = |name: &[u8]| {
+                let made = volume.create(InodeNumber::ROOT, name, &New::default());
+                let number = made.expect("create").inode;
+                volume.unlink(InodeNumber::ROOT, name).expect("its name");
+                number
+            };
+            assert_eq!(volume.nameless(), None, "{features}");
+            let first = unnamed(b"first");
+            let one = volume.nameless();
+            assert!(one.is_some() && volume.nameless() == one, "{features}");
+            let second = unnamed(b"second");
+            assert!(volume.nameless().is_some_and(|both| Some(both) != one));
+            volume.forget(second, 1);
+            assert_eq!(volume.nameless(), one, "{features}");
+            volume.forget(first, 1);
+            assert_eq!(volume.nameless(), None, "{features}");
+            let again = unnamed(b"again");
+            assert!(again != first || volume.nameless() != one, "{features}");
         }
     }
 }
