@@ -326,6 +326,32 @@ fn a_termination_ends_cleanly_though_files_are_open() {
     assert!(!succeed(pext4(["ls"]).arg(&place.image)).contains("nameless"));
 }
 
+/// A service manager sends both at once, and a terminal that closes sends the second twice.
+#[test]
+fn a_hangup_with_a_termination_ends_cleanly_as_well() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    for signals in [
+        [Signal::TERM, Signal::HUP, Signal::HUP],
+        [Signal::HUP, Signal::TERM, Signal::HUP],
+    ] {
+        let mount = place.mount(&[]);
+        let mut file = File::create(mount.path("file")).unwrap();
+        file.write_all(&vec![1; 4 << 20]).unwrap();
+        let server = place.server();
+        for signal in signals {
+            // The last ones may come too late.
+            let _ = kill_process(server, signal);
+        }
+        place.wait_until_closed();
+        assert_eq!(place.state(), "clean");
+        mount.forget();
+        let read = succeed(pext4(["cat"]).arg(&place.image).arg("/file"));
+        assert_eq!(read.len(), 4 << 20);
+    }
+}
+
 #[test]
 fn a_mount_in_the_foreground_ends_with_an_interrupt() {
     let Some(place) = Place::new("16M") else {
