@@ -52,6 +52,12 @@ pub enum MountError {
     /// Something is in use in the directory.
     #[error("{0} is in use; `fuser -vm {0}` shows by whom")]
     Busy(PathBuf),
+    /// It was taken away while in use, and nothing is there by which to end what is left.
+    #[error(
+        "{0}: it is covered or detached, and the kernel shows no connection to end \
+         (`mount -t fusectl none /sys/fs/fuse/connections` has it show them)"
+    )]
+    Detached(PathBuf),
     /// A path that cannot be put into the options of a mount.
     #[error("{0}: a path with a zero byte cannot be mounted")]
     Path(PathBuf),

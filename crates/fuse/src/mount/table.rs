@@ -1,7 +1,7 @@
 //! Which mounts are ours.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use pext4_block::mountinfo::{Mount, mounts};
 
@@ -25,7 +25,68 @@ pub(super) fn ours_on(directory: &Path) -> io::Result<Option<Mount>> {
 ///
 /// # Errors
 /// The table cannot be read.
-pub(super) fn top_of(directory: &Path) -> io::Result<Option<Mount>> {
+fn top_of(directory: &Path) -> io::Result<Option<Mount>> {
     let mut mounts = mounts()?.into_iter();
     Ok(mounts.rfind(|mount| mount.directory == directory))
+}
+
+/// The directories on top of which is a mount that was `made` some time ago, wherever they are now.
+pub(super) fn places_of(made: &Mount, mounts: &[Mount]) -> Vec<PathBuf> {
+    // A number is used again when its mount has ended.
+    let is_it = |mount: &Mount| {
+        is_ours(mount) && mount.device == made.device && mount.source == made.source
+    };
+    let is_covered = |place: usize| {
+        let mut later = mounts[place + 1..].iter();
+        later.any(|other| other.directory == mounts[place].directory)
+    };
+    let places = (0..mounts.len()).filter(|&place| is_it(&mounts[place]) && !is_covered(place));
+    places
+        .map(|place| mounts[place].directory.clone())
+        .collect()
+}
+
+/// Whether the kernel shows its connections in this folder.
+pub(super) fn shows_connections(folder: &Path) -> bool {
+    let shows = |mount: &Mount| mount.file_system_type == "fusectl" && mount.directory == folder;
+    mounts().is_ok_and(|mounts| mounts.iter().any(shows))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use super::{Mount, places_of};
+
+    fn mount(minor: u32, directory: &str, file_system_type: &str, source: &str) -> Mount {
+        Mount {
+            device: (0, minor),
+            directory: PathBuf::from(directory),
+            file_system_type: file_system_type.to_owned(),
+            source: PathBuf::from(source),
+            read_only: false,
+        }
+    }
+
+    #[test]
+    fn a_mount_is_found_wherever_it_is_on_top() {
+        let made = mount(7, "/old/a", "fuse.pext4", "/image");
+        let table = [
+            mount(1, "/", "ext4", "/dev/root"),
+            mount(7, "/new/a", "fuse.pext4", "/image"),
+            mount(7, "/bound", "fuse.pext4", "/image"),
+            mount(7, "/covered", "fuse.pext4", "/image"),
+            mount(8, "/covered", "tmpfs", "none"),
+            mount(9, "/old/a", "fuse.pext4", "/other"),
+        ];
+        let found = places_of(&made, &table);
+        assert_eq!(found, [Path::new("/new/a"), Path::new("/bound")]);
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_is_another_mount() {
+        let made = mount(7, "/a", "fuse.pext4", "/image");
+        let table = [mount(7, "/a", "fuse.pext4", "/other")];
+        assert!(places_of(&made, &table).is_empty());
+    }
 }

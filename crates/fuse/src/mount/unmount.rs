@@ -7,7 +7,10 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
-use super::{MountError, fusermount, is_ours, table};
+use super::{Mount, MountError, fusermount, table};
+
+/// Where the kernel shows the connections of FUSE, if somebody has mounted it there.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
 /// Unmounts `directory`, by the system call or, without the right, through the helper. Returns
 /// when the directory is free; the server may still be closing its volume.
@@ -27,7 +30,8 @@ pub fn unmount(directory: &Path) -> Result<(), MountError> {
 #[derive(Clone)]
 pub struct Unmounter {
     directory: PathBuf,
-    device_minor: Option<u32>,
+    /// The mount as the table showed it when it was made.
+    made: Option<Mount>,
     /// Returns when the kernel has written what it has begun to write.
     write_out: Arc<dyn Fn() + Send + Sync>,
 }
@@ -35,10 +39,9 @@ pub struct Unmounter {
 impl Unmounter {
     /// For the mount that was just made on `directory`.
     pub(crate) fn new(directory: &Path, write_out: Arc<dyn Fn() + Send + Sync>) -> Self {
-        let mount = table::ours_on(directory).ok().flatten();
         Self {
             directory: directory.to_owned(),
-            device_minor: mount.map(|mount| mount.device.1),
+            made: table::ours_on(directory).ok().flatten(),
             write_out,
         }
     }
@@ -49,57 +52,70 @@ impl Unmounter {
     /// # Errors
     /// The mount could be made to disappear, but not to end: it does when the last file is closed.
     pub fn end(&self) -> Result<(), MountError> {
-        if self.is_elsewhere() {
+        let directories = self.directories();
+        if directories.is_empty() {
             return self.end_elsewhere();
         }
-        match unmount(&self.directory) {
+        directories
+            .iter()
+            .rev()
+            .try_for_each(|directory| self.end_on(directory))
+    }
+
+    fn end_on(&self, directory: &Path) -> Result<(), MountError> {
+        match unmount(directory) {
             Err(MountError::Busy(_)) => {}
             // Not mounted any more: somebody else was faster.
-            Err(MountError::System(..)) if self.is_gone() => return Ok(()),
+            Err(MountError::System(..)) if !self.is_on(directory) => return Ok(()),
             result => return result,
         }
-        self.write_back();
+        self.write_back(directory);
         let hard = UnmountFlags::FORCE | UnmountFlags::DETACH;
-        match rustix::mount::unmount(self.directory.as_path(), hard) {
+        match rustix::mount::unmount(directory, hard) {
             Err(Errno::PERM) => {
-                fusermount::detach(&self.directory, true)?;
+                fusermount::detach(directory, true)?;
                 self.abort()
             }
             result => {
-                result.map_err(|error| MountError::System(self.directory.clone(), error.into()))
+                result.map_err(|error| MountError::System(directory.to_owned(), error.into()))
             }
         }
     }
 
-    /// Whether something else is mounted on the directory now: it is not ours to take away.
-    fn is_elsewhere(&self) -> bool {
-        let top = table::top_of(&self.directory).ok().flatten();
-        match (top, self.device_minor) {
-            (Some(top), Some(minor)) => !is_ours(&top) || top.device.1 != minor,
-            _ => false,
+    /// Where the mount is on top: what covers it is not ours to take away. It is elsewhere than it was made when a
+    /// directory above was renamed.
+    fn directories(&self) -> Vec<PathBuf> {
+        match (&self.made, table::mounts()) {
+            (Some(made), Ok(mounts)) => table::places_of(made, &mounts),
+            _ => vec![self.directory.clone()],
         }
     }
 
-    /// Ends a mount that was covered, or detached while files were open. Where the kernel does not
-    /// show the connection, it ends by itself with the last file.
+    fn is_on(&self, directory: &Path) -> bool {
+        let directories = self.directories();
+        directories.iter().any(|other| other == directory)
+    }
+
+    /// Ends a mount that was covered, or detached while files were open.
     fn end_elsewhere(&self) -> Result<(), MountError> {
-        match self.connection() {
-            Some(connection) if connection.exists() => {
-                (self.write_out)();
-                self.abort()
-            }
-            _ => Ok(()),
+        if self
+            .connection()
+            .is_some_and(|connection| connection.exists())
+        {
+            (self.write_out)();
+            self.abort()
+        } else if table::shows_connections(Path::new(CONNECTIONS)) {
+            // The last file was closed, or somebody else was faster.
+            Ok(())
+        } else {
+            Err(MountError::Detached(self.directory.clone()))
         }
-    }
-
-    fn is_gone(&self) -> bool {
-        table::ours_on(&self.directory).is_ok_and(|mount| mount.is_none())
     }
 
     /// The kernel writes its dirty pages to the server. When `syncfs` asks for that, recent kernels
     /// begin to and do not wait for the server to answer.
-    fn write_back(&self) {
-        if let Ok(directory) = File::open(&self.directory) {
+    fn write_back(&self, directory: &Path) {
+        if let Ok(directory) = File::open(directory) {
             // What cannot be written now is lost with the connection; it was not synced.
             let _ = rustix::fs::syncfs(&directory);
         }
@@ -115,7 +131,7 @@ impl Unmounter {
 
     /// Where the kernel shows the connection, if it shows any.
     fn connection(&self) -> Option<PathBuf> {
-        let minor = self.device_minor?;
-        Some(PathBuf::from(format!("/sys/fs/fuse/connections/{minor}")))
+        let (_, minor) = self.made.as_ref()?.device;
+        Some(Path::new(CONNECTIONS).join(minor.to_string()))
     }
 }

@@ -1,0 +1,144 @@
+//! A server that is told to end ends its mount wherever that is by now, and says so where it cannot.
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::Duration;
+
+use common::{Place, is_root, pext4, run, succeed};
+use pext4_testkit::effort::within;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Far more than anything here takes.
+const HANG: Duration = Duration::from_secs(120);
+
+/// Takes a mount away that a test which fails leaves.
+struct Leftover<'a>(&'a Path);
+
+impl Drop for Leftover<'_> {
+    fn drop(&mut self) {
+        let mut umount = Command::new("umount");
+        run(umount.arg("-q").arg("-l").arg(self.0));
+    }
+}
+
+/// A server in the foreground, when its mount answers, and what it will say.
+fn serve(image: &Path, point: &Path) -> (Child, BufReader<ChildStderr>) {
+    let mut server = pext4(["mount", "-f"])
+        .arg(image)
+        .arg(point)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command can be started");
+    let mut said = BufReader::new(server.stderr.take().expect("its errors are a pipe"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("it says something");
+    assert!(line.contains("is mounted on"), "{line}");
+    (server, said)
+}
+
+/// Waits for the end of a server; answers whether all went well.
+fn wait(mut server: Child) -> bool {
+    within(HANG, "the server ends", move || {
+        let ended = server.wait().expect("it is ours");
+        ended.success()
+    })
+}
+
+#[test]
+fn a_mount_below_a_directory_that_was_renamed_ends_with_a_termination() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let (above, renamed) = (place.point.join("above"), place.point.join("renamed"));
+    fs::create_dir_all(above.join("point")).unwrap();
+    let (server, _said) = serve(&place.image, &above.join("point"));
+    fs::rename(&above, &renamed).unwrap();
+    let point = renamed.join("point");
+    let _leftover = Leftover(&point);
+    let mut file = File::create(point.join("file")).unwrap();
+    file.write_all(b"content").unwrap();
+    kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
+    assert!(wait(server));
+    assert_eq!(place.state(), "clean");
+    assert!(!point.join("file").exists(), "it is unmounted");
+    let read = succeed(pext4(["cat"]).arg(&place.image).arg("/file"));
+    assert_eq!(read, "content");
+}
+
+/// In a mount namespace of its own, where the kernel shows its connections.
+#[test]
+fn a_mount_that_was_detached_in_use_ends_with_a_termination() {
+    const CANNOT: i32 = 77;
+    const SCRIPT: &str = r#"
+        mount -t fusectl none /sys/fs/fuse/connections || exit 77
+        "$0" mount "$1" "$2"
+        exec 9>"$2/file"
+        printf content >&9
+        umount -l "$2"
+        echo detached
+        read _"#;
+    if !is_root() {
+        return;
+    }
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mut shell = Command::new("unshare")
+        .args(["-m", "sh", "-ec", SCRIPT, env!("CARGO_BIN_EXE_pext4")])
+        .arg(&place.image)
+        .arg(&place.point)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut said = BufReader::new(shell.stdout.take().unwrap());
+    said.read_line(&mut line).unwrap();
+    if line.is_empty() && shell.wait().unwrap().code() == Some(CANNOT) {
+        eprintln!("SKIPPED: fusectl cannot be mounted");
+        return;
+    }
+    assert_eq!(line, "detached\n");
+    kill_process(place.server(), Signal::TERM).unwrap();
+    let place = within(HANG, "the image is closed", move || {
+        place.wait_until_closed();
+        place
+    });
+    drop(shell.stdin.take());
+    shell.wait().unwrap();
+    assert_eq!(place.state(), "clean");
+    let read = succeed(pext4(["cat"]).arg(&place.image).arg("/file"));
+    assert_eq!(read, "content");
+}
+
+#[test]
+fn a_mount_that_cannot_be_ended_is_told_of() {
+    if !is_root() {
+        return;
+    }
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let (server, mut said) = serve(&place.image, &place.point);
+    let mut file = File::create(place.point.join("file")).unwrap();
+    file.write_all(b"content").unwrap();
+    succeed(Command::new("umount").arg("-l").arg(&place.point));
+    kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
+    // Where the kernel shows its connections the server just ends.
+    let line = within(HANG, "the server ends or says why not", move || {
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        line
+    });
+    assert!(
+        line.is_empty() || line.contains("ends when the last file is closed"),
+        "{line}"
+    );
+    drop(file);
+    assert!(wait(server));
+    assert_eq!(place.state(), "clean");
+}
