@@ -6,7 +6,8 @@
 //! their reply can be sent from any thread.
 //!
 //! Workers start when a job finds none idle, up to a bound, and end when the pool is dropped, which
-//! waits for all jobs.
+//! waits for all jobs. They run wherever there is room, also those that a thread starts which
+//! follows its caller ([`placement`]).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,6 +15,8 @@ use std::sync::Arc;
 use pext4_sync::order::Class;
 use pext4_sync::thread::{JoinHandle, try_spawn};
 use pext4_sync::{Condvar, Mutex};
+
+use crate::placement;
 
 /// Most workers at a time; further jobs wait for one of them.
 const MOST_WORKERS: usize = 64;
@@ -60,7 +63,12 @@ impl Offload {
         state.jobs.push_back(Box::new(job));
         if state.idle < state.jobs.len() && state.workers.len() < MOST_WORKERS {
             let shared = Arc::clone(&self.shared);
-            match try_spawn("pext4-waiting", move || shared.work()) {
+            let inherited = placement::inherited();
+            let work = move || {
+                inherited.shed();
+                shared.work();
+            };
+            match try_spawn("pext4-waiting", work) {
                 Ok(worker) => state.workers.push(worker),
                 Err(_) if state.workers.is_empty() => {
                     let job = state.jobs.pop_back().expect("it was just pushed");
@@ -112,8 +120,11 @@ impl Drop for Offload {
 #[cfg(test)]
 mod tests {
     use super::{MOST_WORKERS, Offload};
+    use crate::placement;
+    use rustix::thread::sched_getaffinity;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::{Arc, Barrier};
+    use std::sync::{Arc, Barrier, mpsc};
+    use std::thread;
 
     #[test]
     fn jobs_that_wait_for_each_other_all_run() {
@@ -129,6 +140,24 @@ mod tests {
         }
         drop(pool);
         assert_eq!(done.load(Ordering::Relaxed), 8);
+    }
+
+    #[test]
+    fn a_worker_runs_anywhere_wherever_it_was_started() {
+        let pool = Offload::new();
+        let (sender, receiver) = mpsc::channel();
+        let everywhere = sched_getaffinity(None).expect("Linux has it");
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                placement::tests::follow_to_one_core();
+                assert_eq!(sched_getaffinity(None).expect("as before").count(), 1);
+                pool.run(move || {
+                    let cores = sched_getaffinity(None).expect("as before");
+                    sender.send(cores).expect("it is waited for");
+                });
+            });
+        });
+        assert_eq!(receiver.recv().expect("the job ran"), everywhere);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use pext4_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use pext4_sync::time;
+use pext4_sync::{deference, time};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use giving_way::GivingWay;
@@ -64,6 +64,35 @@ pub(crate) fn serve(caller: u32) {
         .with_borrow_mut(|placement| placement.get_or_insert_with(Placement::new).serve(caller));
 }
 
+/// What a thread started by this one takes over of its place, and is not meant to: it does other work, and for others.
+pub(crate) fn inherited() -> Inherited {
+    PLACEMENT.with_borrow(|placement| {
+        let inherited = placement.as_ref().map(Placement::inherited);
+        inherited.unwrap_or_default()
+    })
+}
+
+/// What a new thread takes over of the place of a thread that serves.
+#[derive(Default)]
+pub(crate) struct Inherited {
+    /// The cores that the other may use when it follows nobody, if it follows somebody.
+    cores: Option<CpuSet>,
+    gives_way: bool,
+}
+
+impl Inherited {
+    /// Has the calling thread run wherever there is room, as one among others.
+    pub(crate) fn shed(self) {
+        if let Some(cores) = self.cores {
+            // A hint as all of it.
+            let _ = sched_setaffinity(None, &cores);
+        }
+        if self.gives_way {
+            let _ = deference::defer_to_others(false);
+        }
+    }
+}
+
 impl Placement {
     fn new() -> Self {
         Self {
@@ -86,6 +115,15 @@ impl Placement {
         self.calls += 1;
         if (self.calls >= CALLS || self.giving_way.is_on()) && self.looked.elapsed() >= INTERVAL {
             self.look();
+        }
+    }
+
+    /// What a thread that is started here would take over.
+    fn inherited(&self) -> Inherited {
+        let is_moved = self.core.is_some();
+        Inherited {
+            cores: self.everywhere.filter(|_| is_moved),
+            gives_way: self.giving_way.is_on(),
         }
     }
 
@@ -149,8 +187,62 @@ fn core_in(stat: &str) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{core_in, core_of};
+pub(crate) mod tests {
+    use std::fs;
+    use std::thread;
+
+    use pext4_sync::deference;
+    use rustix::thread::{CpuSet, sched_getaffinity};
+
+    use super::{Inherited, PLACEMENT, Placement, core_in, core_of, inherited};
+
+    /// Has the calling thread follow somebody to one of the cores that it may use.
+    pub(crate) fn follow_to_one_core() {
+        let cores = sched_getaffinity(None).expect("Linux has it");
+        let mut all = 0..CpuSet::MAX_CPU;
+        let core = all.find(|&core| cores.is_set(core));
+        PLACEMENT.with_borrow_mut(|placement| {
+            placement.get_or_insert_with(Placement::new).move_to(core);
+        });
+    }
+
+    /// The scheduler's policy for the calling thread: 5 is the idle class.
+    fn policy() -> u32 {
+        let stat = fs::read_to_string("/proc/thread-self/stat").expect("Linux has it");
+        let (_, fields) = stat.rsplit_once(')').expect("the command's name ends");
+        let policy = fields.split_whitespace().nth(38).expect("it has 52 fields");
+        policy.parse().expect("a number")
+    }
+
+    #[test]
+    fn a_thread_that_one_in_its_place_starts_runs_anywhere() {
+        let serving = thread::spawn(|| {
+            let everywhere = sched_getaffinity(None).expect("Linux has it");
+            follow_to_one_core();
+            assert_eq!(sched_getaffinity(None).expect("as before").count(), 1);
+            let is_idle = deference::defer_to_others(true).is_ok();
+            let inherited = Inherited {
+                gives_way: is_idle,
+                ..inherited()
+            };
+            let started = thread::spawn(move || {
+                assert_eq!(policy(), if is_idle { 5 } else { 0 });
+                inherited.shed();
+                (sched_getaffinity(None).expect("as before"), policy())
+            });
+            assert_eq!(started.join().expect("no panic"), (everywhere, 0));
+        });
+        serving.join().expect("no panic");
+    }
+
+    #[test]
+    fn who_serves_nobody_hands_nothing_on() {
+        let thread = thread::spawn(|| {
+            let inherited = inherited();
+            assert!(inherited.cores.is_none() && !inherited.gives_way);
+        });
+        thread.join().expect("no panic");
+    }
 
     #[test]
     fn the_core_is_found_behind_any_command_name() {
