@@ -372,6 +372,7 @@ impl Filesystem for FuserTransport {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        placement::serve_apart();
         READ_BUFFER.with_borrow_mut(|buffer| {
             let size = size as usize;
             if buffer.len() < size {
@@ -399,6 +400,7 @@ impl Filesystem for FuserTransport {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        placement::serve_apart();
         let is_late = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let takes_set_id = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let written = self
@@ -421,10 +423,12 @@ impl Filesystem for FuserTransport {
     }
 
     fn fsync(&self, _: &Request, node: INodeNo, _: FileHandle, data: bool, reply: ReplyEmpty) {
+        placement::serve_apart();
         self.sync(node, data, reply);
     }
 
     fn fsyncdir(&self, _: &Request, node: INodeNo, _: FileHandle, data: bool, reply: ReplyEmpty) {
+        placement::serve_apart();
         self.sync(node, data, reply);
     }
 
@@ -474,6 +478,7 @@ impl Filesystem for FuserTransport {
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        placement::serve_apart();
         match self.dispatch.statistics() {
             Ok(told) => reply.statfs(
                 told.blocks,
@@ -520,6 +525,7 @@ impl Filesystem for FuserTransport {
     }
 
     fn listxattr(&self, request: &Request, node: INodeNo, room: u32, reply: ReplyXattr) {
+        placement::serve(request.pid());
         sized(
             self.dispatch.xattr_names(caller(request), node.0),
             room,
@@ -545,6 +551,7 @@ impl Filesystem for FuserTransport {
         room: u32,
         reply: ReplyIoctl,
     ) {
+        placement::serve_apart();
         let caller = caller(request);
         let (dispatch, kernel) = (Arc::clone(&self.dispatch), self.kernel.clone());
         let (input, room) = (input.to_vec(), room as usize);
@@ -602,6 +609,7 @@ impl Filesystem for FuserTransport {
         whence: i32,
         reply: ReplyLseek,
     ) {
+        placement::serve_apart();
         let (dispatch, kernel) = (Arc::clone(&self.dispatch), self.kernel.clone());
         self.waiting.run(move || {
             if !dispatch.is_read_only() {

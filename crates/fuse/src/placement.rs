@@ -9,6 +9,9 @@
 //!
 //! While it follows, it also gives way to everybody ([`GivingWay`]).
 //!
+//! Only calls for names and attributes count: nobody waits for most data, which is read ahead and written late. But
+//! where nothing else comes any more, a thread that still follows leaves its place.
+//!
 //! All of it is a hint: where the system does not tell the caller's core, or refuses, nothing is
 //! moved.
 
@@ -33,6 +36,8 @@ const CORE_FIELD: usize = 36;
 
 /// For how long a thread that has gone quiet still counts.
 const RECENT_MS: u32 = 50;
+/// After this time without a look, a thread that moves data follows nobody.
+const QUIET: Duration = Duration::from_millis(50);
 /// Threads that hear of each other; more than this many are not started.
 const THREADS: usize = 8;
 
@@ -62,6 +67,15 @@ struct Placement {
 pub(crate) fn serve(caller: u32) {
     PLACEMENT
         .with_borrow_mut(|placement| placement.get_or_insert_with(Placement::new).serve(caller));
+}
+
+/// Notes a request that tells nothing of a caller who waits. While the thread follows nobody it costs a look at that.
+pub(crate) fn serve_apart() {
+    PLACEMENT.with_borrow_mut(|placement| {
+        if let Some(placement) = placement {
+            placement.serve_apart();
+        }
+    });
 }
 
 /// What a thread started by this one takes over of its place, and is not meant to: it does other work, and for others.
@@ -118,6 +132,20 @@ impl Placement {
         }
     }
 
+    fn serve_apart(&mut self) {
+        let is_placed = self.core.is_some() || self.giving_way.is_on();
+        if is_placed && self.looked.elapsed() >= QUIET {
+            self.leave();
+        }
+    }
+
+    /// Follows nobody any more.
+    fn leave(&mut self) {
+        self.move_to(None);
+        self.giving_way.look(self.caller, false);
+        self.begin_anew();
+    }
+
     /// What a thread that is started here would take over.
     fn inherited(&self) -> Inherited {
         let is_moved = self.core.is_some();
@@ -134,6 +162,10 @@ impl Placement {
             self.move_to(core);
         }
         self.giving_way.look(self.caller, self.core.is_some());
+        self.begin_anew();
+    }
+
+    fn begin_anew(&mut self) {
         self.changes = 0;
         self.calls = 0;
         self.looked = Instant::now();
@@ -190,11 +222,12 @@ fn core_in(stat: &str) -> Option<usize> {
 pub(crate) mod tests {
     use std::fs;
     use std::thread;
+    use std::time::Instant;
 
     use pext4_sync::deference;
     use rustix::thread::{CpuSet, sched_getaffinity};
 
-    use super::{Inherited, PLACEMENT, Placement, core_in, core_of, inherited};
+    use super::{Inherited, PLACEMENT, Placement, QUIET, core_in, core_of, inherited, serve_apart};
 
     /// Has the calling thread follow somebody to one of the cores that it may use.
     pub(crate) fn follow_to_one_core() {
@@ -242,6 +275,31 @@ pub(crate) mod tests {
             assert!(inherited.cores.is_none() && !inherited.gives_way);
         });
         thread.join().expect("no panic");
+    }
+
+    #[test]
+    fn who_moves_data_only_leaves_the_place_after_a_while() {
+        let serving = thread::spawn(|| {
+            let cores = || sched_getaffinity(None).expect("Linux has it");
+            let everywhere = cores();
+            follow_to_one_core();
+            PLACEMENT.with_borrow_mut(|placement| {
+                let placement = placement.as_mut().expect("it follows");
+                placement.looked = Instant::now() + QUIET;
+            });
+            serve_apart();
+            assert_eq!(cores().count(), 1, "names may come again");
+            PLACEMENT.with_borrow_mut(|placement| {
+                let placement = placement.as_mut().expect("it follows");
+                placement.giving_way.look(std::process::id(), true);
+                let then = Instant::now().checked_sub(QUIET);
+                placement.looked = then.expect("the machine runs for a while");
+            });
+            serve_apart();
+            assert_eq!((cores(), policy()), (everywhere, 0));
+            assert!(inherited().cores.is_none());
+        });
+        serving.join().expect("no panic");
     }
 
     #[test]
