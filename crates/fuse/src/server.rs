@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use fuser::{Config, Session, SessionACL};
 use pext4_fs::Volume;
@@ -121,6 +122,11 @@ impl Server {
             .session
             .join()
             .unwrap_or_else(|_| Err(io::Error::other("a panic")));
+        if ended.is_err() {
+            // The kernel does not know. What cannot be taken away the next mount and `pext4 umount` tell of.
+            let _ = self.unmounter.end_unserved();
+            wait_for_threads(&self.volume);
+        }
         close(self.volume)?;
         ended.map_err(EndError::Connection)
     }
@@ -140,6 +146,18 @@ fn thread_count() -> usize {
     cores.clamp(FEWEST_THREADS, MOST_THREADS)
 }
 
+/// Waits for threads that serve on after one has failed: they end when they hear that the mount is gone.
+fn wait_for_threads(volume: &Arc<Volume>) {
+    const TRIES: u32 = 100;
+    const PAUSE: Duration = Duration::from_millis(10);
+    for _ in 0..TRIES {
+        if Arc::strong_count(volume) == 1 {
+            return;
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
 fn close(volume: Arc<Volume>) -> Result<(), EndError> {
     match Arc::try_unwrap(volume) {
         Ok(volume) => volume.close().map_err(EndError::Close),
@@ -147,5 +165,73 @@ fn close(volume: Arc<Volume>) -> Result<(), EndError> {
             volume.sync().map_err(EndError::Close)?;
             Err(EndError::Kept)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::path::Path;
+    use std::process::Command;
+    use std::sync::Arc;
+
+    use pext4_block::RamDevice;
+    use pext4_fs::{MountOptions, Volume};
+    use pext4_sync::thread;
+
+    use super::{EndError, Server};
+    use crate::mount::{self, Unmounter};
+    use crate::options::KernelOptions;
+
+    fn volume(folder: &Path) -> Option<Volume> {
+        let path = folder.join("image");
+        let mut mke2fs = Command::new("mke2fs");
+        let made = mke2fs
+            .args(["-q", "-F", "-t", "ext4"])
+            .arg(&path)
+            .arg("16M");
+        if !made.output().is_ok_and(|made| made.status.success()) {
+            eprintln!("SKIPPED: mke2fs is not installed (package e2fsprogs)");
+            return None;
+        }
+        let device = RamDevice::load(&path).expect("the image");
+        Some(Volume::open(Arc::new(device), MountOptions::default()).expect("a mount"))
+    }
+
+    #[test]
+    fn a_mount_whose_session_fails_is_taken_away() {
+        let folder = tempfile::tempdir().expect("a place for temporary files");
+        let folder = folder.path().canonicalize().expect("it is there");
+        let directory = folder.join("mount");
+        std::fs::create_dir(&directory).expect("a free name");
+        // Before there is a mount, which mke2fs would look at and wait for.
+        let Some(volume) = volume(&folder) else {
+            return;
+        };
+        let volume = Arc::new(volume);
+        let options = KernelOptions::default();
+        let device = match mount::attach(&directory, &folder.join("image"), &options) {
+            Ok(device) => device,
+            Err(error) => return eprintln!("SKIPPED: {error}"),
+        };
+        let serving = Arc::clone(&volume);
+        let session = move || {
+            drop(serving);
+            Err(io::Error::other("no room for a thread"))
+        };
+        let server = Server {
+            volume,
+            session: thread::try_spawn("session", session).expect("room for a thread"),
+            unmounter: Unmounter::new(&directory, Arc::new(|| panic!("nobody would answer"))),
+        };
+        let ended = server.wait().expect_err("the session failed");
+        assert!(matches!(ended, EndError::Connection(_)), "{ended}");
+        let mounts = mount::mounts().expect("Linux has the table");
+        let is_left = mounts.iter().any(|mount| mount.directory == directory);
+        drop(device);
+        if is_left {
+            mount::unmount(&directory).expect("nobody uses it");
+        }
+        assert!(!is_left, "nobody serves the mount");
     }
 }

@@ -70,6 +70,30 @@ impl Unmounter {
             result => return result,
         }
         self.write_back(directory);
+        self.take_away(directory)
+    }
+
+    /// Ends a mount that nobody serves any more: who uses it would wait for ever, and so would who asks for what the
+    /// kernel has not written. That is lost.
+    ///
+    /// # Errors
+    /// As of [`Unmounter::end`].
+    pub(crate) fn end_unserved(&self) -> Result<(), MountError> {
+        let directories = self.directories();
+        if directories.is_empty()
+            && self
+                .connection()
+                .is_some_and(|connection| connection.exists())
+        {
+            return self.abort();
+        }
+        directories
+            .iter()
+            .rev()
+            .try_for_each(|directory| self.take_away(directory))
+    }
+
+    fn take_away(&self, directory: &Path) -> Result<(), MountError> {
         let hard = UnmountFlags::FORCE | UnmountFlags::DETACH;
         match rustix::mount::unmount(directory, hard) {
             Err(Errno::PERM) => {
