@@ -4,12 +4,15 @@ mod common;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use common::{Place, is_root, pext4, run, succeed};
 use pext4_testkit::effort::within;
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Far more than anything here takes.
@@ -113,6 +116,39 @@ fn a_mount_that_was_detached_in_use_ends_with_a_termination() {
     assert_eq!(place.state(), "clean");
     let read = succeed(pext4(["cat"]).arg(&place.image).arg("/file"));
     assert_eq!(read, "content");
+}
+
+#[test]
+fn an_unmounting_does_not_wait_for_who_has_the_image_next() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    fs::write(mount.path("file"), b"content").unwrap();
+    let image = File::open(&place.image).unwrap();
+    let number = format!(":{} ", image.metadata().unwrap().ino());
+    let shows_lock = |mark: &str| {
+        let locks = fs::read_to_string("/proc/locks").unwrap();
+        let mut lines = locks.lines();
+        lines.any(|line| line.contains(&number) && line.contains(mark))
+    };
+    if !shows_lock("FLOCK") {
+        eprintln!("SKIPPED: /proc/locks knows the image by another number");
+        return;
+    }
+    thread::scope(|scope| {
+        let next = scope.spawn(|| flock(&image, FlockOperation::LockExclusive));
+        while !shows_lock("->") {
+            thread::yield_now();
+        }
+        let mut umount = pext4(["umount"]);
+        umount.arg(&place.point);
+        within(HANG, "the unmounting returns", move || succeed(&mut umount));
+        next.join().unwrap().unwrap();
+    });
+    mount.forget();
+    drop(image);
+    assert_eq!(place.state(), "clean");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! Unmounting frees the directory at once; the server then writes the rest of its journal home.
 //! The server holds the lock of its image until it is done, so waiting for the lock is waiting for
-//! the image.
+//! the image; or for somebody else to have it.
 
 use std::fs::File;
 use std::io;
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use pext4_block::holders::holders;
 use pext4_fuse::mount::{self, Mount};
 use pext4_sync::{thread, time};
 use rustix::fs::FlockOperation;
@@ -39,9 +40,12 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let mount = find(&arguments.directory)?;
     let image = mount.source.clone();
+    let servers = holders(&image);
     mount::unmount(&mount.directory).context("cannot unmount")?;
-    wait_until_closed(&image, mount.read_only)?;
+    let locked = wait_until_closed(&image, mount.read_only, &servers)?;
+    // While the lock is ours nobody else begins to change it.
     if !mount.read_only
+        && locked.is_some()
         && let Some(next) = superblock::unfinished(&superblock::read(&image)?)
     {
         bail!(
@@ -78,9 +82,10 @@ fn choose(mounts: Vec<Mount>, path: &Path) -> Option<Mount> {
         .rfind(|mount| mount::is_ours(mount) && mount.source == path)
 }
 
-/// Waits for the lock of the server. A read-only one shares it with other readers, so that only a lock
-/// without any tells its end, and readers that stay are not waited for.
-fn wait_until_closed(image: &Path, is_shared: bool) -> Result<()> {
+/// Waits for the lock of the server, and answers the file that is locked; `None` where others have it, now that the
+/// server has closed it. A read-only server shares the lock with other readers, so that only a lock without any tells
+/// its end, and readers that stay are not waited for. `servers` had the image before it was unmounted.
+fn wait_until_closed(image: &Path, is_shared: bool, servers: &[u32]) -> Result<Option<File>> {
     let operation = if is_shared {
         FlockOperation::NonBlockingLockExclusive
     } else {
@@ -97,13 +102,13 @@ fn wait_until_closed(image: &Path, is_shared: bool) -> Result<()> {
     let mut said = false;
     loop {
         match rustix::fs::flock(&file, operation) {
-            Ok(()) => return Ok(()),
+            Ok(()) => return Ok(Some(file)),
             Err(Errno::WOULDBLOCK | Errno::INTR) => {}
             Err(error) => return Err(io::Error::from(error)).with_context(name),
         }
         let waited = time::now().saturating_sub(start);
-        if waited > SILENT && is_shared {
-            return Ok(());
+        if (waited > SILENT && is_shared) || are_others(servers, &holders(image)) {
+            return Ok(None);
         }
         if waited > PATIENCE {
             bail!("{}: it is unmounted, but still not closed", name());
@@ -116,9 +121,24 @@ fn wait_until_closed(image: &Path, is_shared: bool) -> Result<()> {
     }
 }
 
+/// Whether all that have the lock took it after the servers had let it go. Where a server could not be seen, nobody
+/// can tell.
+fn are_others(servers: &[u32], now: &[u32]) -> bool {
+    let is_other = |process| !servers.contains(process);
+    !servers.is_empty() && !now.is_empty() && now.iter().all(is_other)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Mount, Path, PathBuf, choose};
+    use super::{Mount, Path, PathBuf, are_others, choose};
+
+    #[test]
+    fn who_has_the_image_next_is_not_waited_for() {
+        assert!(are_others(&[7], &[8]) && are_others(&[7, 9], &[8]));
+        assert!(!are_others(&[7], &[7]) && !are_others(&[7], &[8, 7]));
+        assert!(!are_others(&[7], &[]), "it was let go just now");
+        assert!(!are_others(&[], &[8]), "it could not be seen before");
+    }
 
     fn mount(directory: &str, file_system_type: &str, source: &str) -> Mount {
         Mount {
