@@ -79,6 +79,22 @@ fn a_link_named_as_a_helper_is_one() {
 }
 
 #[test]
+fn a_list_of_no_options_asks_for_none() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    place.mount(&["-o", ""]).unmount();
+    place
+        .mount(&["-o", "ro", "-o", "", "--create", "16M"])
+        .unmount();
+    let link = link(&place, "mount.pext4");
+    for list in ["ro,", "", ",noexec"] {
+        succeed(helper(&link, &place).args(["-o", list]));
+        place.guard().unmount();
+    }
+}
+
+#[test]
 fn a_helper_ends_with_the_statuses_of_mount() {
     let Some(place) = Place::new("16M") else {
         return;

@@ -84,7 +84,8 @@ impl Arguments {
     /// The words that have this program serve the same mount.
     fn for_server(&self) -> Vec<OsString> {
         let mut words = vec!["mount".into(), SERVE.into()];
-        for list in &self.options {
+        // Behind `-o` alone the next word would be taken for the list.
+        for list in self.options.iter().filter(|list| !list.is_empty()) {
             words.push(format!("-o{list}").into());
         }
         for (name, size) in [
