@@ -24,6 +24,11 @@ pub fn parse(text: &str, session: &EditSession) -> Result<(Option<u32>, Option<u
     };
     let gid = match (group, group.map(str::parse)) {
         (None, _) => None,
+        (Some(""), _) if own_group.is_none() => {
+            bail!(
+                "`{text}` does not say which group, and a number has none of its own; write USER:GROUP"
+            )
+        }
         (Some(""), _) => own_group,
         (_, Some(Ok(number))) => Some(number),
         (Some(name), _) => Some(find(session, "/etc/group", name)?.0),

@@ -383,6 +383,26 @@ fn who_owns_a_file_anew_gets_no_rights_of_the_old_owner() {
 }
 
 #[test]
+fn what_is_refused_is_named() {
+    let place = image("16M");
+    with_input(&mut on(&place, "put", &["-", "/file"]), b"text");
+    let told = fail(&mut on(&place, "chown", &["1000:", "/file"]), 1);
+    assert!(told.contains("write USER:GROUP"), "{told}");
+    assert_eq!(stat(&place, "/file")["uid"], 0, "it is as it was");
+    let folder = place.image.parent().expect("it lies in one");
+    let told = fail(
+        pext4(["edit"]).arg(&place.image).arg("--tar").arg(folder),
+        1,
+    );
+    let named = format!("{}: cannot read the tar", folder.display());
+    assert!(told.contains(&named), "{told}");
+    let script = folder.join("script");
+    fs::write(&script, "put ./x\n").expect("room");
+    let told = fail(pext4(["edit"]).arg(&place.image).arg("-f").arg(&script), 2);
+    assert!(told.contains("script:1: ") && told.contains('<'), "{told}");
+}
+
+#[test]
 fn rm_by_force_passes_over_what_cannot_be_there() {
     let place = image("16M");
     let host = place.point.join("file");

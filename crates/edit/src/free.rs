@@ -59,7 +59,9 @@ impl FreeMap {
     }
 
     fn note_group(&mut self, descriptor: &GroupDescriptor) {
-        let made = !descriptor.flags.contains(GroupFlags::BLOCK_UNINIT);
+        // Without checksums nobody heeds the flag.
+        let heeded = self.geometry.checksums.protects_descriptors();
+        let made = !(heeded && descriptor.flags.contains(GroupFlags::BLOCK_UNINIT));
         self.homes.push(made.then_some(descriptor.block_bitmap));
         let table = u64::from(self.geometry.inode_table_blocks);
         for (start, count) in [

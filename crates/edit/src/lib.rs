@@ -50,6 +50,7 @@ mod error;
 mod free;
 mod get;
 mod host;
+mod lists;
 mod mode;
 mod plant;
 mod progress;

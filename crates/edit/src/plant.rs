@@ -12,7 +12,10 @@ use pext4_fs::{
     SetAttributes, SetTime, SetXattrMode, Time, Volume,
 };
 
+use pext4_ondisk::acl;
+
 use crate::error::{At, Result, Shown, refuse};
+use crate::lists;
 use crate::session::EditSession;
 use crate::source::{Facts, Source};
 use crate::tree::join;
@@ -278,7 +281,18 @@ impl<'s> Planter<'s> {
             ..SetAttributes::default()
         };
         volume.set_attributes(inode, &change).at(path)?;
+        let brings_list = facts.xattrs.iter().any(|(name, _)| name == acl::ACCESS);
+        // A directory that was there keeps its list.
+        let was_there = facts.kind == FileType::Directory && !brings_list;
+        if !is_link && (was_there || self.sets_permissions()) {
+            lists::follow(volume, inode, facts.permissions, path)?;
+        }
         Ok(())
+    }
+
+    /// Whether what is made at the top gets other permissions than it has.
+    fn sets_permissions(&self) -> bool {
+        self.depth == 0 && self.overrides.permissions.is_some()
     }
 }
 

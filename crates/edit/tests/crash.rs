@@ -5,10 +5,11 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{filled, mixture};
+use common::{filled, mixture, write};
 use pext4_block::fault::Operation;
 use pext4_block::{Device, FaultDevice, RamDevice, RecordDevice};
 use pext4_edit::{EditOptions, EditSession, Plan, Way};
+use pext4_fs::{MountOptions, Volume};
 use pext4_testkit::Random;
 use pext4_testkit::campaign::check_device;
 use pext4_testkit::crash::window::{Budget, fates, image, tell, windows};
@@ -197,4 +198,44 @@ fn what_fits_no_transaction_is_refused_where_nothing_can_be_cloned() {
         ..EditOptions::default()
     };
     assert!(EditSession::on(Arc::new(base), &options).is_err());
+}
+
+/// Whoever is told that an edit failed knows whether to make it again.
+#[test]
+fn a_failed_commit_says_what_has_become_of_the_edit() {
+    let mut random = Random::new(11);
+    let base = filled(
+        &Format::new(16 << 20, 1024, Features::Upstream),
+        &mut random,
+    );
+    let mut seen = [0; 3];
+    for nth in 0..200 {
+        let below = Arc::new(base.fork());
+        let device = Arc::new(FaultDevice::new(Arc::<RamDevice>::clone(&below)));
+        let over: Arc<dyn Device> = Arc::<FaultDevice>::clone(&device);
+        let mut session = EditSession::on(over, &EditOptions::default()).expect("it opens");
+        session
+            .apply(&write("/made", 3000, &mut Random::new(nth)))
+            .expect("room");
+        device.fail_from(Operation::Write, nth);
+        let Err(told) = session.finish() else {
+            break;
+        };
+        device.heal();
+        let volume = Volume::open(Arc::<RamDevice>::clone(&below), MountOptions::default());
+        let volume = volume.expect("it is sound");
+        let is_made = volume.paths().metadata("/made").is_ok();
+        drop(volume);
+        let told = told.to_string();
+        if told.contains("as soon as") {
+            assert!(is_made, "write {nth}: {told}");
+            seen[2] += 1;
+        } else if told.contains("made or not") {
+            seen[1] += 1;
+        } else {
+            assert!(!is_made, "write {nth}: {told}");
+            seen[0] += 1;
+        }
+    }
+    assert!(seen.iter().all(|&times| times > 0), "{seen:?}");
 }

@@ -403,3 +403,108 @@ fn new_files_inherit_their_directorys_list() {
         0o640
     );
 }
+
+/// `user::rw-,user:1000:rw-,group::r--,mask::rw-,other::r--` in the form of system calls.
+fn shared_list() -> [acl::Entry; 5] {
+    [
+        acl_entry(acl::USER_OBJECT, 6, acl::NO_ID),
+        acl_entry(acl::USER, 6, 1000),
+        acl_entry(acl::GROUP_OBJECT, 4, acl::NO_ID),
+        acl_entry(acl::MASK, 6, acl::NO_ID),
+        acl_entry(acl::OTHER, 4, acl::NO_ID),
+    ]
+}
+
+fn set_list(path: &str, name: &[u8], entries: &[acl::Entry]) -> Change {
+    Change::SetXattr {
+        path: path.as_bytes().to_vec(),
+        name: name.to_vec(),
+        value: acl::encode_call(entries),
+    }
+}
+
+fn set_mode(path: &str, mode: &str) -> Change {
+    Change::SetMode {
+        path: path.as_bytes().to_vec(),
+        mode: mode.parse().expect("a mode"),
+        recursive: false,
+    }
+}
+
+/// As chmod(2): else those whom the mode shuts out would still be let in by the list.
+#[test]
+fn a_list_follows_the_mode_that_is_set() {
+    let folder = scratch();
+    let image = fresh(folder.path(), "image");
+    let parts = [header("file", b'0', 0, ""), header("folder/", b'5', 0, "")];
+    apply(&image, &archive(&parts)).expect("it makes sense");
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("sound");
+    for change in [
+        set_list("/file", acl::ACCESS, &shared_list()),
+        set_list("/folder", acl::ACCESS, &shared_list()),
+        set_mode("/file", "640"),
+    ] {
+        session.apply(&change).expect("there is room");
+    }
+    session.finish().expect("there is room");
+    // An archive's directory that brings no list, over one that has one.
+    let closed = changed(header("folder/", b'5', 0, ""), 100, b"0000750\0");
+    apply(&image, &archive(&[closed])).expect("it makes sense");
+    e2fsck(&image).expect("sound");
+    for (path, mode) in [("/file", 0o640), ("/folder", 0o750)] {
+        let mut expected = shared_list();
+        acl::follow_mode(&mut expected, mode);
+        assert_eq!(
+            list_of(&image, path, acl::ACCESS),
+            (mode, expected.to_vec()),
+            "{path}"
+        );
+    }
+}
+
+/// As setxattr(2).
+#[test]
+fn a_list_that_is_set_shows_in_the_mode_or_is_refused() {
+    let folder = scratch();
+    let image = fresh(folder.path(), "image");
+    let parts = [
+        header("file", b'0', 0, ""),
+        header("plain", b'0', 0, ""),
+        header("link", b'2', 0, "file"),
+    ];
+    apply(&image, &archive(&parts)).expect("it makes sense");
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("sound");
+    let list = shared_list();
+    let three = [list[0], list[2], acl_entry(acl::OTHER, 0, acl::NO_ID)];
+    session
+        .apply(&set_list("/file", acl::ACCESS, &list))
+        .expect("there is room");
+    session
+        .apply(&set_list("/plain", acl::ACCESS, &three))
+        .expect("there is room");
+    for (path, name, entries, says) in [
+        ("/file", acl::DEFAULT, &list[..], "only a directory"),
+        ("/file", acl::ACCESS, &list[1..], "no access control list"),
+        ("/", acl::DEFAULT, &list[..3], "no access control list"),
+    ] {
+        let told = session.apply(&set_list(path, name, entries));
+        let told = told.expect_err("Linux refuses it").to_string();
+        assert!(told.contains(says), "{told}");
+    }
+    session.finish().expect("there is room");
+    e2fsck(&image).expect("sound");
+    assert_eq!(
+        list_of(&image, "/file", acl::ACCESS),
+        (0o664, list.to_vec())
+    );
+    let reader = Reader::open(&image).expect("sound");
+    let plain = reader.volume().paths().resolve("/plain").expect("there");
+    assert!(reader.volume().xattr(plain.inode(), acl::ACCESS).is_err());
+    let mode = reader
+        .volume()
+        .paths()
+        .metadata("/plain")
+        .expect("there")
+        .mode;
+    assert_eq!(mode & 0o7777, 0o640);
+}

@@ -327,6 +327,58 @@ fn what_outgrows_the_journal_goes_to_a_clone() {
     assert_eq!(tree(&image).items.len(), 9002);
 }
 
+/// As on a mount: who reads a stream gives its file to the group that the directory wants.
+#[test]
+fn a_file_of_nothing_has_the_group_of_its_directory() {
+    let folder = scratch();
+    let image = folder.path().join("image");
+    Format::new(16 << 20, 1024, Features::Upstream)
+        .make(&image)
+        .expect("made");
+    let mut session = EditSession::open(&image, &fixed()).expect("it opens");
+    for change in [
+        Change::MakeDirectory {
+            path: b"/shared".to_vec(),
+            parents: false,
+            permissions: Some(0o2775),
+        },
+        Change::SetOwner {
+            path: b"/shared".to_vec(),
+            uid: None,
+            gid: Some(100),
+            recursive: false,
+            no_follow: false,
+        },
+        Change::Write {
+            path: b"/shared/content".to_vec(),
+            content: b"a line".to_vec(),
+            overrides: Overrides::default(),
+        },
+    ] {
+        session.apply(&change).expect("room");
+    }
+    session
+        .write_from(b"/shared/stream", &mut &b"a line"[..], Overrides::default())
+        .expect("room");
+    let overrides = Overrides {
+        gid: Some(7),
+        ..Overrides::default()
+    };
+    session
+        .write_from(b"/shared/given", &mut &b"a line"[..], overrides)
+        .expect("room");
+    session.finish().expect("nothing can fail");
+    let reader = Reader::open(&image).expect("sound");
+    for (path, gid) in [
+        ("/shared/content", 100),
+        ("/shared/stream", 100),
+        ("/shared/given", 7),
+    ] {
+        let there = reader.volume().paths().metadata(path).expect("there");
+        assert_eq!(there.gid, gid, "{path}");
+    }
+}
+
 #[test]
 fn a_file_that_is_moved_to_another_of_its_names_has_that_one() {
     let folder = scratch();

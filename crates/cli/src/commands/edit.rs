@@ -134,9 +134,17 @@ fn read_script(path: &Path) -> Result<Vec<(String, AnyVerb)>> {
 /// What clap has to say, in one line.
 fn first_line(error: &clap::Error) -> String {
     let text = error.to_string();
-    let line = text.lines().find(|line| !line.trim().is_empty());
-    let line = line.unwrap_or("not understood").trim();
-    line.strip_prefix("error: ").unwrap_or(line).to_owned()
+    // What an error lists stands in lines of their own below it.
+    let said = text
+        .lines()
+        .map(str::trim)
+        .skip_while(|line| line.is_empty());
+    let lines: Vec<&str> = said.take_while(|line| !line.is_empty()).collect();
+    let line = lines.join(" ");
+    match line.strip_prefix("error: ").unwrap_or(&line) {
+        "" => "not understood".to_owned(),
+        line => line.to_owned(),
+    }
 }
 
 fn open(path: &Path) -> Result<Box<dyn Read>> {
@@ -150,10 +158,25 @@ fn open(path: &Path) -> Result<Box<dyn Read>> {
 
 /// Errors of the archive name it.
 fn named(error: EditError, tar: &Path) -> Error {
-    match &error {
-        EditError::Tar { .. } if tar != Path::new("-") => {
+    let standard = Path::new("-");
+    match error {
+        EditError::Tar { .. } if tar != standard => {
             Error::new(error).context(tar.display().to_string())
         }
-        _ => error.into(),
+        // The stream bears no name where it is read.
+        EditError::Host {
+            path,
+            action,
+            source,
+        } if path == standard => {
+            let path = tar.to_owned();
+            EditError::Host {
+                path,
+                action,
+                source,
+            }
+            .into()
+        }
+        error => error.into(),
     }
 }

@@ -107,8 +107,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             Way::Clone => {
                 progress::watch_until(is_wanted, || look(&progress), || progress.stop(), run)?
             }
-            // What is begun in the image itself goes on to its end, or the journal's next replay.
-            Way::Journal | Way::InPlace => progress::watch(is_wanted, || look(&progress), run),
+            // What is begun in the image itself goes on to its end.
+            Way::Journal | Way::InPlace => {
+                progress::watch_until(is_wanted, || look(&progress), || (), run)?
+            }
         };
         ended.with_context(name)?;
     }

@@ -26,7 +26,8 @@ impl EditSession {
     ) -> Result<Holding<'_>> {
         let planter = Planter::new(self, overrides);
         let Some(default) = self.default_list(parent, path)? else {
-            return planter.make(facts, parent, name, path);
+            let held = planter.make(facts, parent, name, path)?;
+            return self.born(held, facts, overrides, path);
         };
         let is_directory = facts.kind == FileType::Directory;
         let inherited = match overrides.permissions {
@@ -41,7 +42,22 @@ impl EditSession {
             access: access.as_deref(),
             default: default.as_deref(),
         };
-        planter.make_with_lists(facts, &lists, parent, name, path)
+        let held = planter.make_with_lists(facts, &lists, parent, name, path)?;
+        self.born(held, facts, overrides, path)
+    }
+
+    /// Notes the group that a new file has: its directory's, where that has a set-group-ID bit.
+    fn born<'s>(
+        &'s self,
+        held: Holding<'s>,
+        facts: &mut Facts,
+        overrides: Overrides,
+        path: &[u8],
+    ) -> Result<Holding<'s>> {
+        if overrides.gid.is_none() {
+            facts.gid = self.volume().attributes(held.inode()).at(path)?.gid;
+        }
+        Ok(held)
     }
 
     /// The list that new files in a directory inherit.

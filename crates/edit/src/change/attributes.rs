@@ -4,7 +4,8 @@ use pext4_fs::{Attributes, FileType, Refusal, SetAttributes, SetTime, SetXattrMo
 use pext4_ondisk::acl;
 
 use super::Change;
-use crate::error::{At, EditError, Result, refuse};
+use crate::error::{At, EditError, Result};
+use crate::lists;
 use crate::plant::{Holding, Overrides};
 use crate::session::EditSession;
 use crate::source::Source;
@@ -36,11 +37,13 @@ impl EditSession {
                         return Ok(());
                     }
                     let is_directory = attributes.file_type == FileType::Directory;
+                    let permissions = mode.apply(attributes.mode & 0o7777, is_directory);
                     let change = SetAttributes {
-                        permissions: Some(mode.apply(attributes.mode & 0o7777, is_directory)),
+                        permissions: Some(permissions),
                         ..SetAttributes::default()
                     };
-                    self.set_attributes(place, &change)
+                    self.set_attributes(place, &change)?;
+                    lists::follow(self.volume(), place.inode, permissions, &place.path)
                 })
             }
             Change::SetOwner {
@@ -102,15 +105,11 @@ impl EditSession {
 
     pub(super) fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8]) -> Result<()> {
         let found = self.at(path)?;
-        let value = match acl::is_list(name) {
-            false => value.to_vec(),
-            true => match acl::stored(value) {
-                Ok(value) => value,
-                Err(_) => return refuse(path, "the value is no access control list"),
-            },
-        };
+        if acl::is_list(name) {
+            return lists::set(self.volume(), found.inode(), name, value, path);
+        }
         self.volume()
-            .set_xattr(found.inode(), name, &value, SetXattrMode::Any)
+            .set_xattr(found.inode(), name, value, SetXattrMode::Any)
             .at(path)
     }
 

@@ -12,6 +12,14 @@ use crate::session::EditSession;
 use crate::source::Facts;
 use crate::tree::{join, list};
 
+/// What is told of where a file is moved to, not of the file.
+const TARGETS: [Refusal; 4] = [
+    Refusal::NotEmpty,
+    Refusal::IsADirectory,
+    Refusal::NotADirectory,
+    Refusal::TooManyLinks,
+];
+
 impl EditSession {
     pub(super) fn remove(&self, path: &[u8], recursive: bool, force: bool) -> Result<()> {
         let found = self.spot(path).and_then(|spot| {
@@ -72,7 +80,14 @@ impl EditSession {
                 &new.name,
                 RenameMode::Replace,
             )
-            .at(from)?;
+            .map_err(|error| {
+                let is_there = TARGETS.iter().any(|&why| error.is(why));
+                let path = if is_there { &new.path } else { from };
+                EditError::Inside {
+                    path: path.to_vec(),
+                    source: error,
+                }
+            })?;
         self.sync()
     }
 

@@ -33,6 +33,35 @@ pub struct OfflineJournal {
     journal_blocks: Vec<std::ops::Range<u64>>,
 }
 
+/// What has become of blocks that were not all written home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// The image is the old one.
+    Nothing,
+    /// It is the old one or the new one, as whoever opens it next finds out.
+    AllOrNothing,
+    /// It is the new one as soon as somebody opens it for writing.
+    InTheLog,
+}
+
+/// Why blocks were not written home, and what has become of them.
+#[derive(Debug)]
+pub struct NotWritten {
+    /// What has become of them.
+    pub written: Written,
+    /// Why.
+    pub error: Error,
+}
+
+impl Written {
+    fn because(self, error: impl Into<Error>) -> NotWritten {
+        NotWritten {
+            written: self,
+            error: error.into(),
+        }
+    }
+}
+
 impl OfflineJournal {
     /// The journal of an image; `None` if it has none.
     ///
@@ -88,24 +117,35 @@ impl OfflineJournal {
     /// # Errors
     ///
     /// `Journal` if they do not fit, before anything is written; `Corrupt` if the superblock among
-    /// them is none; `Io`. After an `Io` error the image is the old one or the new one, and the next
-    /// who opens it finds out.
-    pub fn write(mut self, mut blocks: Vec<(BlockNumber, Page)>) -> Result<()> {
-        let new = match self.new_superblock(&mut blocks)? {
-            Some(new) => new,
-            None => self.superblock.clone(),
+    /// them is none; `Io` or `Journal` of the device, with what has become of the blocks.
+    pub fn write(
+        mut self,
+        mut blocks: Vec<(BlockNumber, Page)>,
+    ) -> std::result::Result<(), NotWritten> {
+        let new = match self.new_superblock(&mut blocks) {
+            Ok(Some(new)) => new,
+            Ok(None) => self.superblock.clone(),
+            Err(error) => return Err(Written::Nothing.because(error)),
         };
         if !self.whole.fits(blocks.len()) {
             // It says by how much.
-            return Ok(self.whole.commit(blocks)?);
+            let told = self.whole.commit(blocks);
+            return told.map_err(|error| Written::Nothing.because(error));
         }
         self.superblock.features.incompat |= Incompat::RECOVER;
-        self.write_superblock(&self.superblock)?;
-        self.whole.commit(blocks)?;
+        self.write_superblock(&self.superblock)
+            .map_err(|error| Written::Nothing.because(error))?;
+        self.whole
+            .commit(blocks)
+            .map_err(|error| Written::AllOrNothing.because(error))?;
         let (device, whole) = (Arc::clone(&self.device), self.whole);
-        whole.finish()?;
-        device.write_at(SUPERBLOCK_OFFSET, &new.encode())?;
-        Ok(device.flush()?)
+        whole
+            .finish()
+            .map_err(|error| Written::InTheLog.because(error))?;
+        device
+            .write_at(SUPERBLOCK_OFFSET, &new.encode())
+            .and_then(|()| device.flush())
+            .map_err(|error| Written::InTheLog.because(error))
     }
 
     /// The superblock among the blocks, if it is there; it stays there with `recover` set.
