@@ -5,6 +5,8 @@
 
 use std::fmt::Write as _;
 
+use pext4_ondisk::shown::is_harmless;
+
 /// A name for a terminal.
 pub fn show(name: &[u8]) -> String {
     let mut shown = String::with_capacity(name.len());
@@ -22,15 +24,6 @@ pub fn show(name: &[u8]) -> String {
         escape(chunk.invalid(), &mut shown);
     }
     shown
-}
-
-/// Whether a letter only shows itself: no control, and nothing that turns the line around.
-fn is_harmless(letter: char) -> bool {
-    let turns = matches!(
-        letter,
-        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
-    );
-    !letter.is_control() && !turns
 }
 
 fn escape(bytes: &[u8], shown: &mut String) {

@@ -368,14 +368,16 @@ fn hasher_of(superblock: &Superblock) -> Hasher {
     }
 }
 
-/// Blocks of the file system's own structures and of its journal, as statfs leaves them out.
+/// Blocks of the file system's own structures and of its journal, as statfs leaves them out. What the superblock notes
+/// of them may be of before the file system grew: as Linux does since 5.18, it is taken only where clusters share blocks.
 fn overhead_blocks(store: &Store, journal: &[Range<u64>]) -> u64 {
+    let geometry = &store.geometry;
     let noted = store.superblock(|superblock| superblock.overhead_clusters);
-    if noted != 0 {
-        return u64::from(noted) << store.geometry.cluster_bits;
+    let noted = u64::from(noted) << geometry.cluster_bits;
+    if geometry.blocks_per_cluster > 1 && (1..=geometry.blocks_count).contains(&noted) {
+        return noted;
     }
     let journal: u64 = journal.iter().map(|run| run.end - run.start).sum();
-    let geometry = &store.geometry;
     u64::from(geometry.first_data_block) + geometry.metadata_blocks() + journal
 }
 

@@ -155,6 +155,67 @@ fn directories_that_hold_each_other_do_not_lock_each_other_out() {
     });
 }
 
+/// It is of before the file system grew, or anybody's.
+#[test]
+fn how_many_blocks_the_superblock_leaves_out_is_not_believed() {
+    const OVERHEAD: usize = 1024 + 0x248;
+    let Some(image) = Image::make(&["-b", "1024", "-O", "^metadata_csum"]) else {
+        return;
+    };
+    let blocks = || mount(&image).1.statistics().expect("readable").blocks;
+    let told = u32::from_le_bytes(image.first_block()[OVERHEAD..][..4].try_into().expect("4"));
+    assert_ne!(told, 0, "mke2fs notes it");
+    assert_eq!(blocks(), (64 << 10) - u64::from(told));
+    for wrong in [1, 0xFFFF_FFFF_u32] {
+        image.change(|bytes| bytes[OVERHEAD..][..4].copy_from_slice(&wrong.to_le_bytes()));
+        assert_eq!(blocks(), (64 << 10) - u64::from(told));
+    }
+}
+
+/// Names and targets are shown as they are stored, whatever bytes they hold.
+#[test]
+fn what_is_encrypted_can_be_looked_at() {
+    let Some(image) = Image::make(&["-b", "1024", "-O", "encrypt,^metadata_csum,^dir_index"])
+    else {
+        return;
+    };
+    for request in [
+        "mkdir d",
+        "write /dev/null d/secret~name",
+        "symlink d/link aaaaaaaaaaaaaaaaaa",
+        "sif d/link flags 0x800",
+        "sif d/link block[0] 0x61610010",
+        "sif d flags 0x80800",
+    ] {
+        image.debugfs_write(request);
+    }
+    image.change(|bytes| {
+        let found = bytes.windows(11).position(|part| part == b"secret~name");
+        bytes[found.expect("in the directory") + 6] = b'/';
+    });
+    let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
+    let options = MountOptions {
+        read_only: true,
+        ..MountOptions::default()
+    };
+    let volume = Volume::open(device, options).expect("a mount");
+    let directory = inode(&volume, "/d");
+    let mut names = Vec::new();
+    let take = &mut |entry: pext4_fs::DirectoryEntry<'_>| {
+        names.push(entry.name.to_vec());
+        true
+    };
+    volume.read_directory(directory, 0, take).expect("sound");
+    assert!(names.contains(&b"secret/name".to_vec()), "{names:?}");
+    volume
+        .lookup(directory, b"secret/name")
+        .expect("it was listed");
+    let link = volume.lookup(directory, b"link").expect("it was listed");
+    let target = volume.read_link(link.inode).expect("as it is stored");
+    assert_eq!(target[..4], [0x10, 0, 0x61, 0x61]);
+    assert_eq!(target.len(), 18);
+}
+
 #[test]
 fn a_name_that_no_file_can_have_hides_no_other() {
     let Some(image) = Image::make(&["-b", "1024", "-O", "^metadata_csum,^dir_index"]) else {

@@ -9,7 +9,7 @@ impl fmt::Display for Shown<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.0.utf8_chunks() {
             for letter in chunk.valid().chars() {
-                if letter.is_control() || matches!(letter, '\u{202a}'..='\u{202e}') {
+                if letter == '\\' || !is_harmless(letter) {
                     write!(formatter, "{}", letter.escape_default())?;
                 } else {
                     write!(formatter, "{letter}")?;
@@ -21,6 +21,16 @@ impl fmt::Display for Shown<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a letter only shows itself: no control, and nothing that turns the line around.
+#[must_use]
+pub fn is_harmless(letter: char) -> bool {
+    let turns = matches!(
+        letter,
+        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
+    !letter.is_control() && !turns
 }
 
 #[cfg(test)]
@@ -35,6 +45,8 @@ mod tests {
             (b"a\x1b[2J", "a\\u{1b}[2J"),
             (b"a\nb\xff", "a\\nb\\xff"),
             ("a\u{202e}b".as_bytes(), "a\\u{202e}b"),
+            ("a\u{2067}b".as_bytes(), "a\\u{2067}b"),
+            (b"a\\nb", "a\\\\nb"),
         ] {
             assert_eq!(Shown(bytes).to_string(), shown);
         }

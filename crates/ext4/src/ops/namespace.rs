@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pext4_jbd2::Handle;
+use pext4_ondisk::inode::InodeFlags;
 use pext4_sync::Near;
 
 use super::birth::Birth;
@@ -29,15 +30,18 @@ fn birth_credits(kind: FileType) -> u32 {
 }
 
 impl Volume {
-    /// Looks a name up, `.` and `..` included.
+    /// Looks a name up, `.` and `..` included. In an encrypted directory it is the name as it is stored, which may
+    /// hold any bytes.
     ///
     /// # Errors
     ///
     /// `Refused(NotFound | NotADirectory | NameTooLong)`, `Corrupt`, `Io`.
     pub fn lookup(&self, parent: InodeNumber, name: &[u8]) -> Result<Entry> {
         self.run(|| {
-            check_name(name)?;
             let directory = self.directory(parent)?;
+            if !directory.flags().contains(InodeFlags::ENCRYPT) {
+                check_name(name)?;
+            }
             if name == b"." {
                 return Ok(self.hand_out(&directory));
             }

@@ -63,16 +63,16 @@ impl Inode {
             && usize::try_from(self.size).is_ok_and(|size| size < BLOCK_AREA)
     }
 
-    /// The target of a short symbolic link.
+    /// The target of a short symbolic link; an encrypted one as it is stored, which may be any bytes.
     ///
     /// # Errors
     /// [`Corrupt`] where this is none, or its size and its first NUL byte disagree.
     pub fn fast_symlink_target(&self) -> Result<&[u8], Corrupt> {
-        let length = self
-            .block
-            .iter()
-            .position(|&byte| byte == 0)
-            .unwrap_or(BLOCK_AREA);
+        let ends = self.block.iter().position(|&byte| byte == 0);
+        let length = match usize::try_from(self.size) {
+            Ok(size) if self.flags.contains(InodeFlags::ENCRYPT) => size,
+            _ => ends.unwrap_or(BLOCK_AREA),
+        };
         if !self.is_fast_symlink() || usize::try_from(self.size) != Ok(length) || length == 0 {
             let problem = format!("short link of size {} with {length} bytes", self.size);
             return Err(Corrupt::new("symbolic link", problem));
