@@ -454,3 +454,40 @@ fn the_noted_overhead_is_that_of_mke2fs() {
         assert_eq!(noted(&ours), noted(&theirs));
     }
 }
+
+/// What a last group holds before any file lies in it is many blocks where it has a copy of the superblock:
+/// short of that it is left out.
+#[test]
+fn a_last_group_too_short_for_its_own_metadata_is_left_out() {
+    const GROUP: u64 = 32768;
+    const GROUP_OF_SMALL_BLOCKS: u64 = 8192;
+    for group in [1, 2, 3, 5, 9, 25, 27, 49, 81] {
+        for length in [1, 256, 402, 700, 2000] {
+            let blocks = group * GROUP + length;
+            let options = Options {
+                block_size: Some(4096),
+                ..Options::default()
+            };
+            check(blocks * 4096, &options);
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let made = make(&folder.path().join("image"), blocks * 4096, &options);
+            let made = made.expect("it was made before").blocks;
+            match length {
+                1 => assert_eq!(made, group * GROUP),
+                2000 => assert_eq!(made, blocks),
+                _ => assert!(
+                    made == blocks || made == group * GROUP,
+                    "{made} of {blocks}"
+                ),
+            }
+        }
+    }
+    // The first block is in no group here.
+    for blocks in [
+        24_676,
+        3 * GROUP_OF_SMALL_BLOCKS + 1,
+        25 * GROUP_OF_SMALL_BLOCKS + 200,
+    ] {
+        check(blocks * 1024, &Options::default());
+    }
+}

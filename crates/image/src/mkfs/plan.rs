@@ -122,15 +122,14 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
         superblock.blocks_count = blocks;
         count_inodes(&mut superblock, options, size)?;
         superblock.reserved_gdt_blocks = reserved_descriptor_blocks(&superblock);
-        let geometry = Geometry::of(&superblock)?;
-        match too_small_last_group(&geometry) {
+        match without_too_small_last_group(&superblock)? {
             Some(shorter) if shorter >= LEAST_BLOCKS => blocks = shorter,
-            _ => {
-                superblock.reserved_blocks = reserved_blocks(blocks, options.reserved_percent)?;
-                return Ok((superblock, geometry));
-            }
+            _ => break,
         }
     }
+    let geometry = Geometry::of(&superblock)?;
+    superblock.reserved_blocks = reserved_blocks(blocks, options.reserved_percent)?;
+    Ok((superblock, geometry))
 }
 
 /// The options without a journal where the device is too small for one, unless one was asked for: as
@@ -431,11 +430,22 @@ fn reserved_blocks(blocks: u64, percent: f64) -> Result<u64> {
     Ok(u64::try_from(reserved).expect("not more than half of the blocks"))
 }
 
-/// A last group that cannot hold its own metadata is left out: the number of blocks without it.
-fn too_small_last_group(geometry: &Geometry) -> Option<u64> {
-    let last = geometry.groups().next_back()?;
-    let needed = geometry.superblock_overhead(last) + 2 + geometry.inode_table_blocks + 50;
-    let whole = u64::from(last.get()) * u64::from(geometry.blocks_per_group)
-        + u64::from(geometry.first_data_block);
-    (geometry.blocks_in(last) < needed && last.get() > 0).then_some(whole)
+/// A last group that cannot hold its own metadata is left out: the number of blocks without it. What the
+/// group must hold is asked of the file system with a whole group in its place, for one whose last group
+/// has no room for its descriptors has no geometry.
+fn without_too_small_last_group(superblock: &Superblock) -> Result<Option<u64>> {
+    let first = u64::from(superblock.first_data_block);
+    let per_group = u64::from(superblock.blocks_per_group);
+    let left = (superblock.blocks_count - first) % per_group;
+    let shorter = superblock.blocks_count - left;
+    if left == 0 || shorter == first {
+        return Ok(None);
+    }
+    let mut rounded = superblock.clone();
+    rounded.blocks_count = shorter + per_group;
+    let geometry = Geometry::of(&rounded)?;
+    let last = geometry.groups().next_back();
+    let overhead = last.map_or(0, |last| geometry.superblock_overhead(last));
+    let needed = overhead + 2 + geometry.inode_table_blocks + 50;
+    Ok((left < u64::from(needed)).then_some(shorter))
 }
