@@ -430,7 +430,7 @@ impl Scan<'_> {
             name,
         };
         found.attributes = buffers
-            .attributes(&context, found.device, rules)
+            .attributes(&context, rules)
             .map_err(|errno| Error::source(shown(), "read its extended attributes", errno))?;
         Ok(Some(found))
     }

@@ -83,13 +83,9 @@ pub(super) fn of_root(path: &Path, stat: &Statx, rules: &Rules) -> Result<Found>
     // Behind a symbolic link it is what that leads to.
     let own = CString::new(path.join(".").as_os_str().as_bytes())
         .map_err(|_| Error::unsound(path, "its name holds a NUL byte"))?;
-    found.attributes = match Buffers::new().read(&own, rules) {
-        // A file system without extended attributes.
-        Err(Errno::OPNOTSUPP) => Vec::new(),
-        answer => {
-            answer.map_err(|errno| Error::source(path, "read its extended attributes", errno))?
-        }
-    };
+    found.attributes = Buffers::new()
+        .read(&own, rules)
+        .map_err(|errno| Error::source(path, "read its extended attributes", errno))?;
     Ok(found)
 }
 
@@ -135,8 +131,6 @@ pub(super) struct Buffers {
     path: Vec<u8>,
     list: Vec<u8>,
     value: Vec<u8>,
-    /// A device whose files have no extended attributes.
-    bare_device: Option<u64>,
 }
 
 impl Buffers {
@@ -145,7 +139,6 @@ impl Buffers {
             path: Vec::new(),
             list: vec![0; FIRST_LIST],
             value: vec![0; FIRST_LIST],
-            bare_device: None,
         }
     }
 
@@ -153,28 +146,24 @@ impl Buffers {
     pub fn attributes(
         &mut self,
         context: &Context<'_>,
-        device: u64,
         rules: &Rules,
     ) -> rustix::io::Result<Vec<Named>> {
-        if self.bare_device == Some(device) {
-            return Ok(Vec::new());
-        }
         let mut path = std::mem::take(&mut self.path);
         context.write_path(&mut path);
         let own = CStr::from_bytes_with_nul(&path).expect("paths of the system hold no NUL byte");
         let answer = self.read(own, rules);
         self.path = path;
-        match answer {
-            Err(Errno::OPNOTSUPP) => {
-                self.bare_device = Some(device);
-                Ok(Vec::new())
-            }
-            answer => answer,
-        }
+        answer
     }
 
     fn read(&mut self, path: &CStr, rules: &Rules) -> rustix::io::Result<Vec<Named>> {
-        let length = with_room(&mut self.list, |list| rustix::fs::llistxattr(path, list))?;
+        let listed = with_room(&mut self.list, |list| rustix::fs::llistxattr(path, list));
+        let length = match listed {
+            // It has none. That says nothing of other files of the device: where file systems lie over one
+            // another, each of its files may be another one's.
+            Err(Errno::OPNOTSUPP) => 0,
+            listed => listed?,
+        };
         let mut attributes = Vec::new();
         for name in self.list[..length].split_inclusive(|&byte| byte == 0) {
             let Ok(name) = CStr::from_bytes_with_nul(name) else {
@@ -186,16 +175,20 @@ impl Buffers {
             let value = with_room(&mut self.value, |value| {
                 rustix::fs::lgetxattr(path, name, value)
             });
-            match value {
-                Ok(length) => {
-                    attributes.push((name.to_bytes().to_vec(), self.value[..length].to_vec()));
-                }
-                // It was listed, but is not there (any more) for us.
-                Err(Errno::NODATA) => {}
-                Err(errno) => return Err(errno),
+            if let Some(length) = if_there(value)? {
+                attributes.push((name.to_bytes().to_vec(), self.value[..length].to_vec()));
             }
         }
         Ok(attributes)
+    }
+}
+
+/// The length of a value; `None` where a name was listed that is not there (any more) for us, or that only
+/// others can ask for. The other names of the file are there all the same.
+fn if_there(value: rustix::io::Result<usize>) -> rustix::io::Result<Option<usize>> {
+    match value {
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
+        value => value.map(Some),
     }
 }
 
@@ -235,4 +228,19 @@ pub(super) fn segments(file: &File, size: u64) -> io::Result<Option<Box<[Range<u
     }
     let is_whole = matches!(ranges.as_slice(), [range] if *range == (0..size));
     Ok((!is_whole).then(|| ranges.into_boxed_slice()))
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::if_there;
+
+    #[test]
+    fn a_name_that_cannot_be_asked_for_is_no_matter_of_the_others() {
+        assert_eq!(if_there(Ok(7)), Ok(Some(7)));
+        assert_eq!(if_there(Err(Errno::NODATA)), Ok(None));
+        assert_eq!(if_there(Err(Errno::OPNOTSUPP)), Ok(None));
+        assert_eq!(if_there(Err(Errno::IO)), Err(Errno::IO));
+    }
 }
