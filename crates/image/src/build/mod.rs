@@ -386,7 +386,6 @@ impl Builder {
             places: &planned.places,
             frame: &planned.frame,
             contents: &contents,
-            rules: &self.rules,
             output: &output,
             progress: &self.progress,
         };

@@ -200,15 +200,6 @@ impl Rules {
                 .is_match(Path::new(OsStr::from_bytes(name)))
     }
 
-    /// Whether a time of the host is the one that a record has. True where it cannot be told, since
-    /// times were changed.
-    pub fn recognises(&self, found: (i64, u32), kept: (i64, u32)) -> bool {
-        let is_changed =
-            self.mtime.is_some() || self.map.paths.iter().any(|rule| rule.mtime.is_some());
-        let latest = self.latest.map(|latest| (latest, 0));
-        is_changed || found == kept || latest.is_some_and(|latest| found > latest && kept == latest)
-    }
-
     /// Changes owner, mode and times; `path` is needed only if there are rules for paths. True where
     /// the mode is another one: then an access list must follow it.
     pub fn apply(&self, path: impl FnOnce() -> Vec<u8>, facts: &mut Facts) -> bool {

@@ -383,6 +383,7 @@ impl Entering<'_> {
         }
         let mut facts = found.facts;
         facts.source = self.number;
+        let found_time = (facts.seconds, facts.nanoseconds);
         let path = || {
             use std::os::unix::ffi::OsStrExt;
             let folder = self.tree.path(parent);
@@ -409,6 +410,9 @@ impl Entering<'_> {
                 self.directories.resize(place + 1, NONE);
             }
             self.directories[place] = id;
+        }
+        if self.tree.node(id).is_regular() && found_time != (facts.seconds, facts.nanoseconds) {
+            self.tree.found_times.insert(id, found_time);
         }
         if let Some(segments) = found.segments {
             self.tree.segments.insert(id, segments);

@@ -115,6 +115,8 @@ pub(super) struct Tree {
     pub sets: Sets,
     /// Of files with holes: the ranges that hold data. In an archive they follow each other.
     pub segments: HashMap<Id, Box<[Range<u64>]>>,
+    /// Of files of the host that get another time in the image: the one with which they were found.
+    pub found_times: HashMap<Id, (i64, u32)>,
 }
 
 impl Tree {
@@ -128,6 +130,7 @@ impl Tree {
             hasher: RandomState::new(),
             sets: Sets::new(),
             segments: HashMap::new(),
+            found_times: HashMap::new(),
         };
         tree.push(ROOT, b"", root).expect("the first of all names");
         tree
@@ -195,6 +198,10 @@ impl Tree {
         (node.mode, node.uid, node.gid) = (of.mode, of.uid, of.gid);
         (node.seconds, node.nanoseconds) = (of.seconds, of.nanoseconds);
         node.attributes = of.attributes;
+        // The file is one, so that all its names were found with one time.
+        if let Some(&time) = self.found_times.get(&name) {
+            self.found_times.insert(owner, time);
+        }
     }
 
     fn push(&mut self, parent: Id, name: &[u8], facts: &Facts) -> Result<Id> {

@@ -9,7 +9,8 @@ use std::fs::{self, File};
 use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
 
-use pext4_image::build::{Builder, Error, Source};
+use pext4_image::build::{Builder, Error, Map, Source};
+use pext4_ondisk::time::Time;
 
 use crate::archives::Packer;
 use crate::oracle::check;
@@ -132,6 +133,39 @@ fn a_file_that_shrinks_grows_or_is_written_is_refused() {
             let file = place.file.clone();
             let error = place.refuses(place.tree(), &place.file, move || change(&file, size));
             has_changed(&error);
+        }
+    }
+}
+
+/// What the image shall say of times is no reason to overlook a change.
+#[test]
+fn a_file_whose_time_is_changed_in_the_image_is_refused_all_the_same() {
+    let map = |text: &str| Map::parse(text).unwrap();
+    let builders = || {
+        [
+            Builder::new().mtime(Time {
+                seconds: 5,
+                nanoseconds: 0,
+            }),
+            Builder::new().map(map("path nothing mtime=@5")),
+            Builder::new().map(map("path file mtime=@5")),
+            // All times are later, before and after.
+            Builder::new().date(5),
+        ]
+    };
+    for size in SIZES {
+        for builder in builders() {
+            let place = Place::new(size);
+            let file = place.file.clone();
+            let change = move || fs::write(&file, vec![8; size]).unwrap();
+            let error = place.build(builder, place.tree(), change).unwrap_err();
+            has_changed(&error);
+        }
+        for builder in builders() {
+            let place = Place::new(size);
+            // A rule for one name of a file is one for the file.
+            fs::hard_link(&place.file, place.file.with_file_name("another")).unwrap();
+            place.build(builder, place.tree(), || ()).unwrap();
         }
     }
 }

@@ -276,12 +276,12 @@ impl<'a> Reader<'a> {
         let stat = rustix::fs::fstat(file)
             .map_err(|errno| Error::source(self.shown_source(id), "read its attributes", errno))?;
         let size_is = u64::try_from(stat.st_size) == Ok(node.size);
-        let seconds = stat.st_mtime;
-        let nanoseconds = u32::try_from(stat.st_mtime_nsec).unwrap_or(0);
-        let time_is = self
-            .image
-            .rules
-            .recognises((seconds, nanoseconds), (node.seconds, node.nanoseconds));
+        let time = (
+            stat.st_mtime,
+            u32::try_from(stat.st_mtime_nsec).unwrap_or(0),
+        );
+        let found = self.image.tree.found_times.get(&id);
+        let time_is = time == *found.unwrap_or(&(node.seconds, node.nanoseconds));
         if size_is && time_is {
             return Ok(());
         }

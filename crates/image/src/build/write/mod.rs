@@ -22,7 +22,6 @@ use super::order::Order;
 use super::output::Output;
 use super::place::{LARGE, Places};
 use super::progress::{Progress, Verdict};
-use super::rules::Rules;
 use super::shape::Shape;
 use super::size::Frame;
 use super::sources::Contents;
@@ -41,7 +40,6 @@ pub(super) struct Image<'a> {
     pub places: &'a Places,
     pub frame: &'a Frame,
     pub contents: &'a [Contents],
-    pub rules: &'a Rules,
     pub output: &'a Output,
     pub progress: &'a Progress,
 }
