@@ -4,7 +4,7 @@
 //! Nothing in it is trusted: a blob's name is made from a digest that was judged, so that it cannot
 //! lead elsewhere, and every blob that is used must have the stated size and digest.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,11 +14,20 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256, Sha512};
 
 use super::error::{Error, Result};
+use super::progress::Progress;
 
 /// The largest index or manifest that is read.
 const LARGEST_DOCUMENT: u64 = 4 << 20;
 /// Indexes within indexes.
 const DEEPEST_INDEX: u32 = 4;
+/// Indexes that are followed, each once for every name that it goes by.
+const MOST_INDEXES: usize = 1000;
+/// Bytes of them together.
+const LARGEST_INDEXES: u64 = 64 << 20;
+/// Images among which one is chosen.
+const MOST_IMAGES: usize = 10_000;
+/// Bytes of an image's name, which all images in an index may have from it.
+const LONGEST_NAME: usize = 1024;
 /// Bytes that are hashed at once.
 const CHUNK: usize = 1 << 20;
 
@@ -152,16 +161,16 @@ pub(super) fn is_layout(folder: &Path) -> bool {
 }
 
 /// The layers of the image in a layout, from the lowest; manifests are verified, layers are to be.
-pub(super) fn layers(layout: &Path, wanted: Wanted<'_>) -> Result<Vec<Blob>> {
+pub(super) fn layers(layout: &Path, wanted: Wanted<'_>, progress: &Progress) -> Result<Vec<Blob>> {
     let path = layout.join("index.json");
     let mut text = Vec::new();
     File::open(&path)
         .and_then(|file| file.take(LARGEST_DOCUMENT).read_to_end(&mut text))
         .map_err(|cause| Error::source(&path, "read it", cause))?;
     let index: Index = parse(&path, &text)?;
-    let mut found = Vec::new();
-    collect(layout, &path, index, DEEPEST_INDEX, None, &mut found)?;
-    let manifest = choose(&path, found, wanted)?;
+    let mut collection = Collection::new(layout, progress);
+    collection.add(&path, index, DEEPEST_INDEX, None)?;
+    let manifest = choose(&path, collection.found, wanted)?;
     let blob = blob(layout, &path, &manifest)?;
     let manifest: Manifest = parse(&blob.path, &blob.read_document()?)?;
     if manifest.layers.is_empty() {
@@ -198,38 +207,77 @@ fn blob(layout: &Path, named_in: &Path, descriptor: &Descriptor) -> Result<Blob>
 }
 
 /// All manifests that an index leads to, but for those that are about other manifests.
-fn collect(
-    layout: &Path,
-    path: &Path,
-    index: Index,
-    depth: u32,
-    name: Option<&str>,
-    found: &mut Vec<Descriptor>,
-) -> Result<()> {
-    for mut descriptor in index.manifests {
-        // An index's name is that of all images in it.
-        if descriptor.annotations.name.is_none() {
-            descriptor.annotations.name = name.map(str::to_owned);
-        }
-        let is_index = descriptor.media_type.contains("index")
-            || descriptor.media_type.contains("manifest.list");
-        if is_index {
-            if depth == 0 {
-                return Err(Error::unsound(path, "indexes lie too deep in indexes"));
-            }
-            let blob = blob(layout, path, &descriptor)?;
-            let inner = parse(&blob.path, &blob.read_document()?)?;
-            let name = descriptor.annotations.name.as_deref();
-            collect(layout, &blob.path, inner, depth - 1, name, found)?;
-        } else if descriptor
-            .platform
-            .as_ref()
-            .is_none_or(|platform| platform.os != "unknown")
-        {
-            found.push(descriptor);
+struct Collection<'a> {
+    layout: &'a Path,
+    progress: &'a Progress,
+    found: Vec<Descriptor>,
+    /// Indexes that were followed, by digest and the name that their images have from them.
+    followed: HashSet<(String, Option<String>)>,
+    /// Bytes of indexes that may still be read.
+    left: u64,
+}
+
+impl<'a> Collection<'a> {
+    fn new(layout: &'a Path, progress: &'a Progress) -> Self {
+        Self {
+            layout,
+            progress,
+            found: Vec::new(),
+            followed: HashSet::new(),
+            left: LARGEST_INDEXES,
         }
     }
-    Ok(())
+
+    /// Takes over what an index names.
+    fn add(&mut self, path: &Path, index: Index, depth: u32, name: Option<&str>) -> Result<()> {
+        for mut descriptor in index.manifests {
+            self.progress.check()?;
+            // An index's name is that of all images in it.
+            let own = descriptor.annotations.name.as_deref().or(name);
+            if own.is_some_and(|name| name.len() > LONGEST_NAME) {
+                let problem = format!("the name of an image has more than {LONGEST_NAME} bytes");
+                return Err(Error::unsound(path, problem));
+            }
+            descriptor.annotations.name = own.map(str::to_owned);
+            let is_index = descriptor.media_type.contains("index")
+                || descriptor.media_type.contains("manifest.list");
+            let platform = descriptor.platform.as_ref();
+            if is_index {
+                self.follow(path, &descriptor, depth)?;
+            } else if platform.is_none_or(|platform| platform.os != "unknown") {
+                if self.found.len() == MOST_IMAGES {
+                    let problem = format!("it leads to more than {MOST_IMAGES} images");
+                    return Err(Error::unsound(path, problem));
+                }
+                self.found.push(descriptor);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes over what an index in an index names, once for each name that it goes by.
+    fn follow(&mut self, path: &Path, descriptor: &Descriptor, depth: u32) -> Result<()> {
+        if depth == 0 {
+            return Err(Error::unsound(path, "indexes lie too deep in indexes"));
+        }
+        let name = descriptor.annotations.name.as_deref();
+        let key = (descriptor.digest.clone(), name.map(str::to_owned));
+        if !self.followed.insert(key) {
+            return Ok(());
+        }
+        let left = self.left.checked_sub(descriptor.size);
+        let Some(left) = left.filter(|_| self.followed.len() <= MOST_INDEXES) else {
+            let most = LARGEST_INDEXES >> 20;
+            let problem = format!(
+                "it leads to more than {MOST_INDEXES} indexes or {most} MiB of them: keep fewer images in a layout"
+            );
+            return Err(Error::unsound(path, problem));
+        };
+        self.left = left;
+        let blob = blob(self.layout, path, descriptor)?;
+        let inner = parse(&blob.path, &blob.read_document()?)?;
+        self.add(&blob.path, inner, depth - 1, name)
+    }
 }
 
 fn choose(path: &Path, found: Vec<Descriptor>, wanted: Wanted<'_>) -> Result<Descriptor> {

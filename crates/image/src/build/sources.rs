@@ -284,7 +284,7 @@ impl<'a> Sources<'a> {
     }
 
     fn add_layers(&mut self, path: &Path) -> Result<()> {
-        let blobs = oci::layers(path, self.options.wanted)?;
+        let blobs = oci::layers(path, self.options.wanted, self.options.progress)?;
         self.tree.make_index();
         self.make_spool()?;
         let archives = blobs

@@ -265,3 +265,55 @@ fn blobs_lie_nowhere_else() {
     assert!(build(&layout.path, &image).is_err());
     assert!(!image.exists());
 }
+
+const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+
+fn index_of(layout: &Layout, manifests: &[Value]) -> Value {
+    let index = json!({"schemaVersion": 2, "manifests": manifests});
+    layout.blob(&serde_json::to_vec(&index).unwrap(), INDEX)
+}
+
+/// Each level leads to the next a thousand times over: a thousand million images, if all were looked for.
+#[test]
+fn an_index_that_is_named_often_is_followed_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let layout = Layout::new(folder.path().join("layout"));
+    let archive = Packer::new().file("a", b"x").finish();
+    let mut at = layout.image(&[layout.blob(&archive, LAYER)]);
+    for _ in 0..4 {
+        at = index_of(&layout, &vec![at; 1000]);
+    }
+    layout.index(&[at]);
+    let image = folder.path().join("image");
+    build(&layout.path, &image).unwrap();
+    check(&image);
+}
+
+#[test]
+fn a_layout_that_leads_to_too_much_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let layout = Layout::new(folder.path().join("layout"));
+    let image = folder.path().join("image");
+    let refused = |manifests: &[Value], word: &str| {
+        layout.index(manifests);
+        let error = build(&layout.path, &image).unwrap_err().to_string();
+        assert!(error.contains(word), "{error}");
+    };
+    let archive = Packer::new().file("a", b"x").finish();
+    let one = layout.image(&[layout.blob(&archive, LAYER)]);
+    let many = index_of(&layout, &vec![one.clone(); 2000]);
+    let named = |index: &Value, name: &str| {
+        let mut index = index.clone();
+        index["annotations"] = json!({"org.opencontainers.image.ref.name": name});
+        index
+    };
+    let names = (0..1001).map(|number| named(&many, &number.to_string()));
+    refused(&names.collect::<Vec<_>>(), "more than 10000 images");
+    let none = index_of(&layout, &[]);
+    let names = (0..1001).map(|number| named(&none, &number.to_string()));
+    refused(&names.collect::<Vec<_>>(), "more than 1000 indexes");
+    refused(&[named(&many, &"n".repeat(1025))], "more than 1024 bytes");
+    let mut stated = none;
+    stated["size"] = json!(65 << 20);
+    refused(&[stated], "64 MiB");
+}
