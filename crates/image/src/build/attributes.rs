@@ -9,6 +9,9 @@ use pext4_ondisk::xattr::{self, Attribute, Value};
 /// A full name and a value, as the system gives them.
 pub(super) type Named = (Vec<u8>, Vec<u8>);
 
+/// Bytes of names and values that no file can have more of: the largest inode and the largest block.
+const MOST_BYTES: usize = 4096 + 4096;
+
 /// All sets; number 0 is the empty one.
 pub(super) struct Sets {
     sets: Vec<Box<[Attribute]>>,
@@ -106,6 +109,25 @@ pub(super) fn stored(name: &[u8], value: &[u8]) -> Result<Attribute, String> {
     Ok(Attribute::new(index, rest, value))
 }
 
+/// Refuses attributes that no image could hold, whatever its options, so that they are not kept until it
+/// is known what they are.
+pub(super) fn judge_extent(attributes: &[Attribute]) -> Result<(), String> {
+    let mut left = MOST_BYTES;
+    for attribute in attributes {
+        let size = attribute.name.len() + value_of(attribute).len();
+        left = left.checked_sub(size).ok_or_else(|| {
+            let name = xattr::full_name(attribute.index, &attribute.name).unwrap_or_default();
+            let shown = String::from_utf8_lossy(&name);
+            format!(
+                "its attribute {shown} of {} bytes finds no room: no image holds more than {MOST_BYTES} \
+                 bytes of a file's attributes; --exclude-xattr '{shown}' leaves it out",
+                value_of(attribute).len()
+            )
+        })?;
+    }
+    Ok(())
+}
+
 /// Has the access list among attributes follow a mode.
 pub(super) fn follow_mode(attributes: &mut [Attribute], mode: u16) {
     let (index, name) = xattr::split_name(acl::ACCESS).expect("lists have numbers of their own");
@@ -157,7 +179,7 @@ pub(super) fn split(
 
 #[cfg(test)]
 mod tests {
-    use super::{Sets, split, stored};
+    use super::{Sets, judge_extent, split, stored};
 
     #[test]
     fn equal_sets_are_one() {
@@ -182,6 +204,24 @@ mod tests {
         let told = split(&[huge], 96, 4096).unwrap_err();
         assert!(told.contains("user.huge"), "{told}");
         assert!(split(&[small], 96, 4096).unwrap().block.is_empty());
+    }
+
+    #[test]
+    fn what_no_image_holds_is_refused_at_once() {
+        let of = |name: &[u8], size: usize| stored(name, &vec![7; size]).unwrap();
+        let both = [of(b"user.a", 4000), of(b"user.b", 4000)];
+        judge_extent(&both).unwrap();
+        let three = [&both[..], &[of(b"user.third", 200)]].concat();
+        for (set, name) in [
+            (&three[..], "user.third of 200"),
+            (&[of(b"user.huge", 9000)], "user.huge"),
+        ] {
+            let told = judge_extent(set).unwrap_err();
+            assert!(
+                told.contains(name) && told.contains("--exclude-xattr"),
+                "{told}"
+            );
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::archive::apply::Layer;
 use super::archive::input::{Compression, FileInput, PADDING, with_stream};
 use super::archive::spool::Spool;
 use super::archive::{Limits, Reader, Record};
-use super::attributes::{follow_mode, stored};
+use super::attributes::{follow_mode, judge_extent, stored};
 use super::error::{Error, Result};
 use super::oci;
 use super::output::{Output, scratch};
@@ -345,6 +345,7 @@ fn number_of(
     if let Some(mode) = mode {
         follow_mode(&mut stored, mode);
     }
+    judge_extent(&stored)?;
     Ok(tree.sets.number_of(stored))
 }
 

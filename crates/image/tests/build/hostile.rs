@@ -322,3 +322,29 @@ fn what_ext4_cannot_hold_is_named() {
     let lost = Packer::new().file("lost+found", b"").finish();
     refused(lost, &["lost+found", "directory"]);
 }
+
+/// The attributes of one entry that no image can hold end the build there, not when all have been read.
+#[test]
+fn attributes_beyond_every_image_are_refused_where_they_come() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let value = vec![b'x'; 1 << 20];
+    let mut archive = tar::Builder::new(Vec::new());
+    archive
+        .append_pax_extensions([("SCHILY.xattr.user.huge", &value[..])])
+        .unwrap();
+    let mut header = tar::Header::new_ustar();
+    header.set_size(0);
+    header.set_cksum();
+    archive.append_data(&mut header, "laden", &b""[..]).unwrap();
+    let mut bytes = archive.into_inner().unwrap();
+    // What follows makes no sense, so that whoever reads on stumbles over it.
+    bytes.truncate(bytes.len() - 1024);
+    bytes.extend_from_slice(&[b'?'; 2048]);
+    let error = build(bytes, &image).unwrap_err().to_string();
+    assert!(
+        error.contains("laden: its attribute user.huge of 1048576 bytes"),
+        "{error}"
+    );
+    assert!(error.contains("--exclude-xattr"), "{error}");
+}

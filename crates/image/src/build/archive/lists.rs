@@ -50,6 +50,7 @@ pub(super) fn attributes(entry: &Entry, rules: &Rules) -> Result<Attributes, Str
         put(&mut found.all, acl::DEFAULT, &list);
         found.has_default = true;
     }
+    attributes::judge_extent(&found.all)?;
     Ok(found)
 }
 
