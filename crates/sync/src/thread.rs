@@ -19,6 +19,22 @@ pub use backend::{JoinHandle, yield_now};
 #[cfg(not(loom))]
 pub use std::thread::scope;
 
+/// Starts a thread in a scope.
+///
+/// # Errors
+/// The system has no room for another thread.
+#[cfg(not(loom))]
+pub fn try_spawn_scoped<'scope, F, T>(
+    scope: &'scope std::thread::Scope<'scope, '_>,
+    body: F,
+) -> io::Result<std::thread::ScopedJoinHandle<'scope, T>>
+where
+    F: FnOnce() -> T + Send + 'scope,
+    T: Send + 'scope,
+{
+    std::thread::Builder::new().spawn_scoped(scope, body)
+}
+
 /// Does `work` on every part at once, the first on the calling thread and each other on one of its own; answers
 /// what it made of each, in their order. The parts of threads that the system refuses are done on the calling thread.
 /// A model, and a calibration of virtual cores, do one after another.

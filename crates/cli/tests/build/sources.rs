@@ -2,9 +2,11 @@
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use crate::common::{run, succeed};
+use crate::common::{has, pext4, run, succeed};
 use crate::images::{Workshop, complaint, json, text, with_input};
 use crate::pack::{Packer, gzip, zstd};
 
@@ -222,4 +224,50 @@ fn a_source_may_have_any_name() {
     told.push(&tree);
     succeed(workshop.build(["--force"]).arg(told));
     assert_eq!(workshop.names("/"), ["file"]);
+}
+
+/// Limits on threads are those of a user, and root has none.
+#[test]
+fn a_build_goes_on_with_the_threads_there_are() {
+    const SOMEBODY: &str = "--reuid=64321";
+    let shop = Workshop::new();
+    let source = shop.path("source");
+    for number in 0..600 {
+        shop.write(&format!("source/{}/{number}", number % 7), b"content");
+    }
+    let archive = shop.write("a.tar.gz", &gzip(&archive()));
+    let open = fs::Permissions::from_mode(0o777);
+    for path in [shop.folder.path(), shop.image.parent().expect("it has one")] {
+        fs::set_permissions(path, open.clone()).expect("it is ours");
+    }
+    let program = shop.path("pext4");
+    fs::copy(pext4([""; 0]).get_program(), &program).expect("the program");
+    let with = |threads: u32, source: &PathBuf| {
+        Command::new("timeout")
+            .args(["60", "setpriv", SOMEBODY, "--regid=64321", "--clear-groups"])
+            .args(["prlimit", &format!("--nproc={threads}")])
+            .arg(&program)
+            .args(["build", "--force", "--threads", "8"])
+            .args([&shop.image, source])
+            .output()
+    };
+    if !rustix::process::geteuid().is_root() || !has("setpriv") || !has("prlimit") {
+        return eprintln!("SKIPPED: a limit on threads: only root may become another user");
+    }
+    for threads in [3, 4, 6, 20] {
+        let output = with(threads, &source).expect("timeout(1) is everywhere");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{threads} threads: {told}");
+    }
+    // Who reads and who takes what was read are two, beside the one that hears signals.
+    for source in [&source, &archive] {
+        let output = with(2, source).expect("timeout(1) is everywhere");
+        let told = String::from_utf8_lossy(&output.stderr);
+        let name = source.to_string_lossy();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(
+            told.contains(&*name) && told.contains("start a thread"),
+            "{told}"
+        );
+    }
 }

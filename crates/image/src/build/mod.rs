@@ -36,6 +36,7 @@
 
 mod archive;
 mod attributes;
+mod crew;
 mod error;
 mod moment;
 mod oci;

@@ -6,10 +6,11 @@
 //! The digest of all names and attributes in this order tells one input from another.
 
 use pext4_ondisk::inode::MAX_LINKS;
-use pext4_sync::thread;
+use pext4_sync::{Class, Mutex};
 use sha2::{Digest as _, Sha256};
 
 use super::attributes::canonical;
+use super::crew::work_together;
 use super::error::{Error, Result};
 use super::tree::{Facts, Id, NONE, ROOT, Tree};
 
@@ -133,24 +134,29 @@ fn group(tree: &Tree) -> Result<(Vec<Id>, Vec<u32>)> {
 /// Sorts every group by name; threads share the groups.
 fn sort(tree: &Tree, children: &mut [Id], starts: &[u32], threads: usize) {
     let share = children.len().div_ceil(threads.max(1)).max(4096);
-    thread::scope(|scope| {
-        let (mut rest, mut at, mut group) = (children, 0usize, 0usize);
-        while !rest.is_empty() {
-            let from = group;
-            while group + 1 < starts.len() && (starts[group] as usize) < at + share {
-                group += 1;
-            }
-            let end = if group + 1 < starts.len() {
-                starts[group] as usize
-            } else {
-                at + rest.len()
-            };
-            let (part, behind) = std::mem::take(&mut rest).split_at_mut(end - at);
-            rest = behind;
-            let groups = &starts[from..=group];
-            let first = at;
-            scope.spawn(move || sort_groups(tree, part, first, groups));
-            at = end;
+    let mut parts = Vec::new();
+    let (mut rest, mut at, mut group) = (children, 0usize, 0usize);
+    while !rest.is_empty() {
+        let from = group;
+        while group + 1 < starts.len() && (starts[group] as usize) < at + share {
+            group += 1;
+        }
+        let end = if group + 1 < starts.len() {
+            starts[group] as usize
+        } else {
+            at + rest.len()
+        };
+        let (part, behind) = rest.split_at_mut(end - at);
+        rest = behind;
+        parts.push((part, at, &starts[from..=group]));
+        at = end;
+    }
+    let count = parts.len();
+    let parts = Mutex::new(Class::Leaf, parts);
+    let next = || parts.lock().pop();
+    work_together(count, &|| {
+        while let Some((part, first, groups)) = next() {
+            sort_groups(tree, part, first, groups);
         }
     });
 }

@@ -18,7 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pext4_sync::atomic::{AtomicU32, Ordering};
+use pext4_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use pext4_sync::{Class, Condvar, Mutex, thread};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, StatxFlags};
 use rustix::io::Errno;
@@ -159,6 +159,7 @@ impl Source {
             batches: Queue::new(WAITING),
             next_directory: AtomicU32::new(1),
             workers: AtomicU32::new(u32::try_from(options.threads).unwrap_or(1)),
+            has_begun: AtomicBool::new(false),
             verdict: Verdict::new(),
         };
         scan.stack.push([Job::List {
@@ -168,7 +169,9 @@ impl Source {
         }]);
         thread::scope(|scope| {
             for _ in 0..options.threads {
-                scope.spawn(|| scan.work());
+                if let Err(cause) = thread::try_spawn_scoped(scope, || scan.work()) {
+                    scan.go_without(cause);
+                }
             }
             while let Some(batch) = scan.batches.take() {
                 let found = batch.found.len() as u64;
@@ -196,6 +199,8 @@ struct Scan<'a> {
     next_directory: AtomicU32,
     /// Threads that still work; the last one closes the queue.
     workers: AtomicU32,
+    /// Whether there was one.
+    has_begun: AtomicBool,
     verdict: Verdict,
 }
 
@@ -231,6 +236,7 @@ impl Stack {
 
 impl Scan<'_> {
     fn work(&self) {
+        self.has_begun.store(true, Ordering::Release);
         let mut buffers = entry::Buffers::new();
         let mut listing = vec![MaybeUninit::uninit(); LISTING];
         let mut was_working = false;
@@ -251,8 +257,26 @@ impl Scan<'_> {
                 self.give_up(error);
             }
         }
-        if self.workers.fetch_sub(1, Ordering::AcqRel) == 1 {
+        self.leave();
+    }
+
+    /// Counts a thread that works no more; whether it was the last one.
+    fn leave(&self) -> bool {
+        let is_last = self.workers.fetch_sub(1, Ordering::AcqRel) == 1;
+        if is_last {
             self.batches.close();
+        }
+        is_last
+    }
+
+    /// Counts a thread that the system did not start. The others do its work; without any there is nobody.
+    fn go_without(&self, cause: std::io::Error) {
+        if self.leave() && !self.has_begun.load(Ordering::Acquire) {
+            self.give_up(Error::source(
+                &self.source.path,
+                "start a thread to read it",
+                cause,
+            ));
         }
     }
 

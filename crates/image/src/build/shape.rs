@@ -10,9 +10,10 @@ use pext4_ondisk::feature::{Compat, Features, Incompat, ReadOnlyCompat};
 use pext4_ondisk::htree::{Plan, TooMany};
 use pext4_ondisk::inode::{Inode, inline};
 use pext4_sync::atomic::{AtomicUsize, Ordering};
-use pext4_sync::{Class, Mutex, thread};
+use pext4_sync::{Class, Mutex};
 
 use super::attributes::{self, Split};
+use super::crew::work_together;
 use super::error::{Error, Result};
 use super::order::Order;
 use super::tree::{INSIDE, Id, ROOT, Tree};
@@ -154,11 +155,7 @@ impl Shape {
             next: AtomicUsize::new(0),
             done: Mutex::new(Class::Leaf, Vec::with_capacity(order.directories.len())),
         };
-        thread::scope(|scope| {
-            for _ in 0..terms.threads {
-                scope.spawn(|| planning.work());
-            }
-        });
+        work_together(terms.threads, &|| planning.work());
         let mut done = planning.done.into_inner();
         done.sort_unstable_by_key(|(place, _)| *place);
         for (place, planned) in done {

@@ -445,8 +445,11 @@ impl Layers<'_> {
     /// Reads and lays all layers, numbered from `first`; which of them went through the spool.
     fn run(self, tree: &mut Tree, first: u16, threads: usize) -> Result<Vec<bool>> {
         thread::scope(|scope| {
-            for _ in 0..threads.min(self.blobs.len()) {
-                scope.spawn(|| self.work());
+            let wanted = threads.min(self.blobs.len());
+            let start = |_: &usize| thread::try_spawn_scoped(scope, || self.work()).is_ok();
+            if (0..wanted).take_while(start).count() == 0 {
+                // There is room for all records, if only one thread makes them and lays them.
+                self.work();
             }
             for (number, (blob, queue)) in (first..).zip(self.blobs.iter().zip(&self.queues)) {
                 let options = self.options;

@@ -244,7 +244,7 @@ pub(in crate::build) fn with_stream(
     let chunks = Queue::new(CHUNKS);
     let is_sound = AtomicBool::new(false);
     thread::scope(|scope| {
-        let feeder = scope.spawn(|| {
+        let feeder = thread::try_spawn_scoped(scope, || {
             let reader = BufReader::with_capacity(CHUNK, raw);
             let mut feeder = Feeder {
                 reader,
@@ -254,6 +254,8 @@ pub(in crate::build) fn with_stream(
             };
             feeder.feed(behind)
         });
+        let feeder =
+            feeder.map_err(|cause| Error::source(path, "start a thread to read it", cause))?;
         let input = StreamInput {
             path,
             chunks: &chunks,

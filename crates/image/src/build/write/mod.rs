@@ -15,8 +15,8 @@ use pext4_ondisk::superblock::{self, Superblock};
 use pext4_ondisk::xattr;
 use pext4_ondisk::{BlockNumber, InodeNumber};
 use pext4_sync::atomic::{AtomicUsize, Ordering};
-use pext4_sync::thread;
 
+use super::crew::work_together;
 use super::error::{Error, Result};
 use super::order::Order;
 use super::output::Output;
@@ -60,11 +60,7 @@ impl Image<'_> {
             next: AtomicUsize::new(0),
             verdict: Verdict::new(),
         };
-        thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(|| jobs.work());
-            }
-        });
+        work_together(threads, &|| jobs.work());
         jobs.verdict.finish()?;
         self.write_attributes()?;
         self.write_system_inodes()?;
