@@ -459,6 +459,41 @@ fn a_hard_link_to_what_is_left_out_is_told() {
 }
 
 #[test]
+fn what_is_left_out_need_not_be_possible() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let bytes = || {
+        Packer::new()
+            .entry(b'2', "bad", "", b"")
+            .entry(b'1', "bad", "", b"")
+            .entry(b'1', "bad", "../outside", b"")
+            .entry(b'1', "bad", "/absolute", b"")
+            .file("good", b"x")
+    };
+    let device = {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Char);
+        header.set_size(0);
+        header.set_device_major(5000).unwrap();
+        header.set_device_minor(1).unwrap();
+        let mut archive = tar::Builder::new(Vec::new());
+        archive.append_data(&mut header, "bad", &b""[..]).unwrap();
+        archive.into_inner().unwrap()
+    };
+    for (bytes, names) in [(bytes().finish(), 1), (device, 0)] {
+        let with = |pattern: &str| {
+            let stream = Box::new(std::io::Cursor::new(bytes.clone()));
+            let source = Source::Stream("the archive".to_owned(), stream);
+            let builder = Builder::new().source(source).exclude(pattern);
+            builder.replace(true).build(&image)
+        };
+        let refused = with("another").unwrap_err().to_string();
+        assert!(refused.contains("bad: "), "{refused}");
+        assert_eq!(with("bad").unwrap().names, names);
+    }
+}
+
+#[test]
 fn a_directory_may_lie_over_an_archive() {
     let folder = tempfile::tempdir().unwrap();
     let archive = folder.path().join("a.tar");

@@ -117,16 +117,23 @@ impl<'a, I: Input> Reader<'a, I> {
     /// The record of an entry, its content passed over; `None` where the rules leave it out.
     fn record(&mut self, entry: Entry) -> Result<Option<Record>> {
         let failed = |problem: String| self.unsound_entry(&entry.name, problem);
+        let path = sound_path(&entry.name).map_err(failed)?;
+        if self.is_left_out(&path) {
+            // What else it says need not make sense.
+            if entry.kind == Kind::File && !self.entries.input().skip(entry.stored)? {
+                return Err(self.ends_inside(&entry.name));
+            }
+            return Ok(None);
+        }
         let mut record = Record {
-            path: sound_path(&entry.name).map_err(failed)?,
+            path,
             facts: facts(&entry).map_err(failed)?,
             link: None,
             target: None,
             segments: None,
             attributes: Vec::new(),
         };
-        let is_left_out = self.is_left_out(&record.path);
-        if !is_left_out && entry.kind != Kind::HardLink {
+        if entry.kind != Kind::HardLink {
             dress(&entry, self.rules, &mut record).map_err(failed)?;
         }
         if matches!(entry.kind, Kind::Symlink | Kind::HardLink) && entry.link.is_empty() {
@@ -141,12 +148,6 @@ impl<'a, I: Input> Reader<'a, I> {
                 })?);
             }
             _ => {}
-        }
-        if is_left_out {
-            if entry.kind == Kind::File && !self.entries.input().skip(entry.stored)? {
-                return Err(self.ends_inside(&entry.name));
-            }
-            return Ok(None);
         }
         self.count(&entry.name, entry.stored)?;
         if entry.kind == Kind::File {
