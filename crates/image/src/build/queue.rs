@@ -4,8 +4,13 @@
 //! by whoever gave up, on either side: makers are told, and nobody waits any more.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::time::Duration;
 
 use pext4_sync::{Class, Condvar, Mutex};
+
+/// How long somebody waits before looking whether that is still wanted.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A queue between threads.
 pub(super) struct Queue<T> {
@@ -57,12 +62,20 @@ impl<T> Queue<T> {
 
     /// The next item, waiting for one; `None` at the end or where it was abandoned.
     pub fn take(&self) -> Option<T> {
+        let never: Result<_, Infallible> = self.take_unless(|| Ok(()));
+        never.unwrap_or_else(|never| match never {})
+    }
+
+    /// As [`Queue::take`]; while nothing comes it asks `goes_on` now and then, whose error ends the waiting.
+    pub fn take_unless<E>(&self, goes_on: impl Fn() -> Result<(), E>) -> Result<Option<T>, E> {
         let mut state = self.state.lock();
         while state.items.is_empty() && !state.is_closed && !state.is_abandoned {
-            self.changed.wait(&mut state);
+            if self.changed.wait_for(&mut state, PATIENCE) {
+                goes_on()?;
+            }
         }
         if state.is_abandoned {
-            return None;
+            return Ok(None);
         }
         let was_full = state.items.len() >= self.room;
         let item = state.items.pop_front();
@@ -70,7 +83,7 @@ impl<T> Queue<T> {
         if was_full {
             self.changed.notify_all();
         }
-        item
+        Ok(item)
     }
 
     /// Says that nothing more comes.

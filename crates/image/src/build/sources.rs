@@ -145,7 +145,7 @@ impl<'a> Sources<'a> {
             Source::Directory(path) => self.add_directory(&path),
             Source::Archive(path) => self.add_archive(&path),
             Source::OciLayout(path) => self.add_layers(&path),
-            Source::Stream(name, mut reader) => self.add_stream(Path::new(&name), &mut *reader),
+            Source::Stream(name, reader) => self.add_stream(Path::new(&name), reader),
         }
     }
 
@@ -221,7 +221,7 @@ impl<'a> Sources<'a> {
         };
         let read = read.map_err(|cause| Error::source(path, "read it", cause))?;
         if !is_plain_file || Compression::of(&start[..read]) != Compression::None {
-            return self.add_stream(path, &mut &file);
+            return self.add_stream(path, Box::new(file));
         }
         let number = self.next_number()?;
         let archive = Archive::open(file, path)?;
@@ -239,7 +239,7 @@ impl<'a> Sources<'a> {
         Ok(())
     }
 
-    fn add_stream(&mut self, path: &Path, reader: &mut (dyn Read + Send)) -> Result<()> {
+    fn add_stream(&mut self, path: &Path, reader: Box<dyn Read + Send>) -> Result<()> {
         let number = self.next_number()?;
         self.tree.make_index();
         self.make_spool()?;
@@ -248,7 +248,7 @@ impl<'a> Sources<'a> {
         let mut layer = Layer::new(path, rules, number, self.options.limits.files);
         let (tree, limits) = (&mut self.tree, self.options.limits);
         let writer = spool.writer(self.output.target());
-        with_stream(reader, path, writer, PADDING, |input| {
+        with_stream(reader, path, writer, PADDING, progress, |input| {
             Reader::new(path, input, rules, limits).read(|record| {
                 progress.check()?;
                 progress.add(1, 0);
@@ -507,9 +507,10 @@ impl Layers<'_> {
         };
         let (rules, limits) = (self.options.rules, self.options.limits);
         if is_compressed(archive)? {
-            let mut verified = blob.open()?;
             let writer = self.spool.writer(self.image);
-            with_stream(&mut verified, &blob.path, writer, u64::MAX, |input| {
+            let progress = self.options.progress;
+            let raw = blob.open()?;
+            let verified = with_stream(raw, &blob.path, writer, u64::MAX, progress, |input| {
                 Reader::new(&blob.path, input, rules, limits)
                     .of_container()
                     .read(take)

@@ -348,3 +348,52 @@ fn attributes_beyond_every_image_are_refused_where_they_come() {
     );
     assert!(error.contains("--exclude-xattr"), "{error}");
 }
+
+/// A stream that gives a little and then nothing, until the test is over.
+struct Stalling {
+    given: std::io::Cursor<Vec<u8>>,
+    is_over: std::sync::mpsc::Receiver<()>,
+    progress: std::sync::Arc<pext4_image::build::Progress>,
+    stops: bool,
+}
+
+impl std::io::Read for Stalling {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.given.read(into)?;
+        if count == 0 {
+            if self.stops {
+                self.progress.stop();
+            }
+            let _ = self.is_over.recv();
+        }
+        Ok(count)
+    }
+}
+
+/// Neither an error nor the wish to stop waits for a stream that gives nothing more.
+#[test]
+fn a_stream_that_stalls_holds_nobody_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let sound = Packer::new().file("a", b"x").finish();
+    for (given, stops, word) in [
+        (vec![b'?'; 1024], false, "checksum"),
+        (Vec::new(), true, "interrupted"),
+        (sound[..700].to_vec(), true, "interrupted"),
+        (sound.clone(), true, "interrupted"),
+    ] {
+        let (over, is_over) = std::sync::mpsc::channel();
+        let builder = Builder::new();
+        let stream = Stalling {
+            given: std::io::Cursor::new(given),
+            is_over,
+            progress: builder.progress(),
+            stops,
+        };
+        let source = Source::Stream("a pipe".to_owned(), Box::new(stream));
+        let error = builder.source(source).build(&image).unwrap_err();
+        assert!(error.to_string().contains(word), "{error}");
+        is_bare(folder.path());
+        drop(over);
+    }
+}

@@ -1,15 +1,17 @@
 //! Where an archive's bytes come from: a plain file, or a stream that is read once.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use pext4_sync::atomic::{AtomicBool, Ordering};
 use pext4_sync::thread;
 use pext4_tar::{BLOCK, Blocks};
 
 use super::super::error::{Error, Result};
+use super::super::progress::Progress;
 use super::super::queue::Queue;
 use super::spool::Writer;
 
@@ -17,10 +19,12 @@ use super::spool::Writer;
 const WIDE: usize = 64 << 10;
 /// The same after a large content, of which nothing is to be read.
 const NARROW: usize = 2 * BLOCK;
-/// Bytes that go from one thread of a stream to the next at once.
+/// Bytes of a stream that are read at once.
 const CHUNK: usize = 1 << 20;
-/// Such pieces on their way.
-const CHUNKS: usize = 4;
+/// Bytes that come out of a decompressor at once; a stream may have many small parts, each with its own.
+const DECOMPRESSED: usize = 64 << 10;
+/// Pieces on their way from one thread of a stream to the next.
+const CHUNKS: usize = 8;
 
 /// An archive as its reader sees it.
 pub(in crate::build) trait Input: Blocks<Error = Error> {
@@ -118,6 +122,7 @@ impl Input for FileInput<'_> {
 pub(in crate::build) struct StreamInput<'a> {
     path: &'a Path,
     chunks: &'a Queue<io::Result<Vec<u8>>>,
+    progress: &'a Progress,
     chunk: Vec<u8>,
     position: usize,
     spool: Writer<'a>,
@@ -127,7 +132,7 @@ impl StreamInput<'_> {
     /// The bytes at hand, more than none unless the stream is at its end.
     fn available(&mut self) -> Result<&[u8]> {
         if self.position == self.chunk.len() {
-            self.chunk = match self.chunks.take() {
+            self.chunk = match self.chunks.take_unless(|| self.progress.check())? {
                 Some(chunk) => chunk.map_err(|cause| Error::source(self.path, "read it", cause))?,
                 None => Vec::new(),
             };
@@ -229,60 +234,81 @@ const LEAST_PART: u64 = 4096;
 pub(in crate::build) const PADDING: u64 = 1 << 20;
 
 /// Reads a stream: a thread of its own reads and decompresses it, `read` gets it as the input of an
-/// archive.
+/// archive. The stream is given back when both have come to its end.
 ///
 /// A compressed stream is decompressed to its end, since the sums that tell damage come last; one that
 /// goes on for too long behind the archive's end mark is an error. What
 /// follows its last part, or the archive in a plain stream, is passed over, up to `behind` bytes.
-pub(in crate::build) fn with_stream(
-    raw: &mut (dyn Read + Send),
+///
+/// Nobody can call back a thread that waits for a stream which gives nothing. After an error, or the wish
+/// to stop, it is left to itself: it drops the stream when that gives something or ends.
+pub(in crate::build) fn with_stream<R: Read + Send + 'static>(
+    raw: R,
     path: &Path,
     spool: Writer<'_>,
     behind: u64,
+    progress: &Progress,
     read: impl FnOnce(StreamInput<'_>) -> Result<StreamInput<'_>>,
-) -> Result<()> {
-    let chunks = Queue::new(CHUNKS);
-    let is_sound = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let feeder = thread::try_spawn_scoped(scope, || {
-            let reader = BufReader::with_capacity(CHUNK, raw);
-            let mut feeder = Feeder {
-                reader,
-                chunks: &chunks,
-                is_sound: &is_sound,
-                left_behind: MOST_BEHIND,
-            };
-            feeder.feed(behind)
-        });
-        let feeder =
-            feeder.map_err(|cause| Error::source(path, "start a thread to read it", cause))?;
-        let input = StreamInput {
-            path,
-            chunks: &chunks,
-            chunk: Vec::new(),
-            position: 0,
-            spool,
+) -> Result<R> {
+    let shared = Arc::new(Shared {
+        chunks: Queue::new(CHUNKS),
+        is_sound: AtomicBool::new(false),
+    });
+    let fed = Arc::new(Queue::new(1));
+    let (its_shared, its_fed) = (Arc::clone(&shared), Arc::clone(&fed));
+    thread::try_spawn("pext4-stream", move || {
+        let ending = Ending(its_fed);
+        let mut feeder = Feeder {
+            reader: BufReader::with_capacity(CHUNK, raw),
+            shared: &its_shared,
+            left_behind: MOST_BEHIND,
         };
-        let done = read(input).and_then(StreamInput::finish);
-        is_sound.store(done.is_ok(), Ordering::Release);
-        chunks.abandon();
-        let fed: io::Result<()> = feeder.join().expect("the thread that reads does not panic");
-        done?;
-        fed.map_err(|cause| Error::source(path, "read it", cause))
+        let done = feeder.feed(behind);
+        ending.0.put(done.map(|()| feeder.reader.into_inner()));
     })
+    .map_err(|cause| Error::source(path, "start a thread to read it", cause))?;
+    let input = StreamInput {
+        path,
+        chunks: &shared.chunks,
+        progress,
+        chunk: Vec::new(),
+        position: 0,
+        spool,
+    };
+    let done = read(input).and_then(StreamInput::finish);
+    shared.is_sound.store(done.is_ok(), Ordering::Release);
+    shared.chunks.abandon();
+    done?;
+    let fed = fed.take_unless(|| progress.check())?;
+    fed.expect("the thread that reads does not panic")
+        .map_err(|cause| Error::source(path, "read it", cause))
+}
+
+/// What the thread that reads a stream and who takes it share.
+struct Shared {
+    chunks: Queue<io::Result<Vec<u8>>>,
+    /// Whether the archive in it was found sound. It is known once nobody wants more.
+    is_sound: AtomicBool,
+}
+
+/// Tells that a thread has ended, however that is.
+struct Ending<T>(Arc<Queue<T>>);
+
+impl<T> Drop for Ending<T> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 /// The thread that reads a stream.
-struct Feeder<'a, 'raw> {
-    reader: BufReader<&'raw mut (dyn Read + Send)>,
-    chunks: &'a Queue<io::Result<Vec<u8>>>,
-    /// Whether the archive in it was found sound. It is known once nobody wants more.
-    is_sound: &'a AtomicBool,
+struct Feeder<'a, R> {
+    reader: BufReader<R>,
+    shared: &'a Shared,
     /// Bytes behind the archive that may still be decompressed.
     left_behind: u64,
 }
 
-impl Feeder<'_, '_> {
+impl<R: Read> Feeder<'_, R> {
     /// Sends the stream, decompressed, until its end or until nobody wants more; then passes over
     /// what is left of a sound archive's. An error is for whoever takes, or, if that was content
     /// with what came before, the answer.
@@ -290,10 +316,10 @@ impl Feeder<'_, '_> {
         let sent = self.send_all();
         if let Err(error) = &sent {
             let copy = io::Error::new(error.kind(), error.to_string());
-            self.chunks.put(Err(copy));
+            self.shared.chunks.put(Err(copy));
         }
-        self.chunks.close_and_wait();
-        if self.is_sound.load(Ordering::Acquire) {
+        self.shared.chunks.close_and_wait();
+        if self.shared.is_sound.load(Ordering::Acquire) {
             sent?;
             io::copy(&mut (&mut self.reader).take(behind), &mut io::sink())?;
         }
@@ -305,14 +331,14 @@ impl Feeder<'_, '_> {
         let mut start = self.start()?;
         let compression = Compression::of(&start);
         if compression == Compression::None {
-            return send(&mut start.chain(&mut self.reader), self.chunks).map(drop);
+            return send(&mut start.chain(&mut self.reader), &self.shared.chunks).map(drop);
         }
         loop {
             if !self.send_part(compression, &start)? {
                 return Ok(());
             }
             // An empty part is sent without asking whether anybody wants it.
-            if self.is_sound.load(Ordering::Acquire) {
+            if self.shared.is_sound.load(Ordering::Acquire) {
                 self.count_behind(LEAST_PART)?;
             }
             start = self.start()?;
@@ -345,17 +371,18 @@ impl Feeder<'_, '_> {
     /// nobody wants it.
     fn send_part(&mut self, compression: Compression, start: &[u8]) -> io::Result<bool> {
         let part = start.chain(&mut self.reader);
-        let mut decoder: Box<dyn Read> = match compression {
+        let decoder: Box<dyn Read + '_> = match compression {
             Compression::Zstandard => {
                 Box::new(zstd::stream::read::Decoder::with_buffer(part)?.single_frame())
             }
             _ => Box::new(flate2::bufread::GzDecoder::new(part)),
         };
-        if send(&mut decoder, self.chunks)? {
+        let mut decoder = BufReader::with_capacity(DECOMPRESSED, decoder);
+        if send(&mut decoder, &self.shared.chunks)? {
             return Ok(true);
         }
         // Only what judges the sum is left to do.
-        let is_sound = self.is_sound.load(Ordering::Acquire);
+        let is_sound = self.shared.is_sound.load(Ordering::Acquire);
         if is_sound {
             let passed = io::copy(&mut decoder.take(self.left_behind + 1), &mut io::sink())?;
             self.count_behind(passed)?;
@@ -364,18 +391,19 @@ impl Feeder<'_, '_> {
     }
 }
 
-/// Sends what a reader gives, until its end or until nobody wants more, which is false.
-fn send(reader: &mut dyn Read, chunks: &Queue<io::Result<Vec<u8>>>) -> io::Result<bool> {
+/// Sends what a reader gives, as it comes, until its end or until nobody wants more, which is false.
+fn send(reader: &mut dyn BufRead, chunks: &Queue<io::Result<Vec<u8>>>) -> io::Result<bool> {
     loop {
-        let mut chunk = Vec::with_capacity(CHUNK);
-        let read = reader.take(CHUNK as u64).read_to_end(&mut chunk);
-        // What came before an error may be all that is needed.
-        if chunk.is_empty() && read.is_ok() {
+        let chunk = match reader.fill_buf() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            bytes => bytes?.to_vec(),
+        };
+        reader.consume(chunk.len());
+        if chunk.is_empty() {
             return Ok(true);
         }
-        if !chunk.is_empty() && !chunks.put(Ok(chunk)) {
-            return read.map(|_| false);
+        if !chunks.put(Ok(chunk)) {
+            return Ok(false);
         }
-        read?;
     }
 }
