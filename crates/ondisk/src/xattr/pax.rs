@@ -7,6 +7,9 @@
 //! (libarchive's tar(5)). It puts the name that it encoded so behind both prefixes: of such twins the
 //! second says what is meant, and the first is left out.
 //!
+//! `RHT.security.selinux=LABEL` is what GNU tar writes of a file's label when it is asked for labels: the
+//! text without the NUL that Linux keeps behind it. A record of the attribute itself says more.
+//!
 //! The value of a record `SCHILY.xattr.` may be empty: an attribute with an empty value, not the key
 //! taken back, as an empty value is elsewhere in pax.
 
@@ -16,6 +19,9 @@ use std::collections::BTreeMap;
 const PLAIN: &[u8] = b"SCHILY.xattr.";
 /// Before the names of attributes whose values are in base64.
 const ENCODED: &[u8] = b"LIBARCHIVE.xattr.";
+/// The key of a label as GNU tar writes it, and the attribute that it is.
+const LABEL: &[u8] = b"RHT.security.selinux";
+const LABEL_NAME: &[u8] = b"security.selinux";
 
 /// A value that is no base64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,11 +37,17 @@ pub struct Records {
     /// By what stands behind the prefix.
     plain: BTreeMap<Vec<u8>, Vec<u8>>,
     encoded: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// The text of a label; empty if there is none.
+    label: Vec<u8>,
 }
 
 impl Records {
     /// Takes a record; false if its key is none of an attribute's. Later ones of one key win.
     pub fn take(&mut self, key: &[u8], value: &[u8]) -> bool {
+        if key == LABEL {
+            self.label = value.to_vec();
+            return true;
+        }
         let (records, name) = if let Some(name) = key.strip_prefix(PLAIN) {
             (&mut self.plain, name)
         } else if let Some(name) = key.strip_prefix(ENCODED) {
@@ -51,7 +63,7 @@ impl Records {
     #[must_use]
     pub fn extent(&self) -> (usize, usize) {
         let all = self.plain.iter().chain(&self.encoded);
-        all.fold((0, 0), |(count, bytes), (name, value)| {
+        all.fold((0, self.label.len()), |(count, bytes), (name, value)| {
             (count + 1, bytes + name.len() + value.len())
         })
     }
@@ -68,7 +80,11 @@ impl Records {
             (!is_twin).then(|| (decode_name(name), Ok(value.clone())))
         });
         // By the name itself: the same one may come encoded and not.
-        let all: BTreeMap<_, _> = plain.chain(encoded).collect();
+        let mut all: BTreeMap<_, _> = plain.chain(encoded).collect();
+        if !self.label.is_empty() {
+            let value = all.entry(LABEL_NAME.to_vec());
+            value.or_insert_with(|| Ok(terminated(&self.label)));
+        }
         all.into_iter()
     }
 }
@@ -85,6 +101,12 @@ pub fn key(name: &[u8]) -> Vec<u8> {
         }
     }
     key
+}
+
+/// A text with one NUL behind it, as Linux keeps labels.
+fn terminated(text: &[u8]) -> Vec<u8> {
+    let end = text.strip_suffix(b"\0").unwrap_or(text);
+    [end, b"\0"].concat()
 }
 
 fn decode_name(name: &[u8]) -> Vec<u8> {
@@ -211,6 +233,21 @@ mod tests {
             (b"SCHILY.xattr.user.a b", b"other"),
         ]);
         assert_eq!(raw, [(b"user.a b".to_vec(), Ok(b"w".to_vec()))]);
+    }
+
+    #[test]
+    fn a_label_is_an_attribute_unless_that_is_there() {
+        let kept = (b"security.selinux".to_vec(), Ok(b"u:r:t:s0\0".to_vec()));
+        for label in [&b"u:r:t:s0"[..], b"u:r:t:s0\0"] {
+            let key: &[u8] = b"RHT.security.selinux";
+            assert_eq!(attributes(&[(key, label)]), [kept.clone()]);
+            let own: (&[u8], &[u8]) = (b"SCHILY.xattr.security.selinux", b"own\0");
+            let expected = (b"security.selinux".to_vec(), Ok(b"own\0".to_vec()));
+            for records in [[(key, label), own], [own, (key, label)]] {
+                assert_eq!(attributes(&records), [expected.clone()]);
+            }
+            assert_eq!(attributes(&[(key, label), (key, b"")]), []);
+        }
     }
 
     #[test]
