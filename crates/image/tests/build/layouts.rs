@@ -317,3 +317,32 @@ fn a_layout_that_leads_to_too_much_is_refused() {
     stated["size"] = json!(65 << 20);
     refused(&[stated], "64 MiB");
 }
+
+#[test]
+fn names_in_a_layer_may_begin_at_the_root() {
+    let folder = tempfile::tempdir().unwrap();
+    let layout = Layout::new(folder.path().join("layout"));
+    let image = folder.path().join("image");
+    let with = |layer: Packer| {
+        layout.index(&[layout.image(&[layout.blob(&layer.finish(), LAYER)])]);
+        build(&layout.path, &image)
+    };
+    let link = |packer: Packer, to| packer.entry(b'1', "/nix/link", to, b"");
+    let store = Packer::new()
+        .directory("/")
+        .directory("//nix/")
+        .file("/nix/file", b"x");
+    with(link(store, "/nix/file")).unwrap();
+    check(&image);
+    if let Some(mounted) = Mounted::new(&image) {
+        assert_eq!(fs::read(mounted.path().join("nix/link")).unwrap(), b"x");
+    }
+    fs::remove_file(&image).unwrap();
+    for outside in [
+        Packer::new().file("/../out", b"x"),
+        link(Packer::new(), "/../out"),
+    ] {
+        let error = with(outside).unwrap_err().to_string();
+        assert!(error.contains("`..`"), "{error}");
+    }
+}

@@ -5,7 +5,8 @@
 //! spool (from a stream), and the record says where. A content that is shorter than stated is an
 //! error.
 //!
-//! A record's name is a list of sound names below the root: absolute names and `..` are refused.
+//! A record's name is a list of sound names below the root: `..` is refused, and so are absolute names
+//! but in a container's layer, where some tools write them: there `/` is the image's root.
 
 pub(super) mod apply;
 pub(super) mod input;
@@ -117,7 +118,7 @@ impl<'a, I: Input> Reader<'a, I> {
     /// The record of an entry, its content passed over; `None` where the rules leave it out.
     fn record(&mut self, entry: Entry) -> Result<Option<Record>> {
         let failed = |problem: String| self.unsound_entry(&entry.name, problem);
-        let path = sound_path(&entry.name).map_err(failed)?;
+        let path = self.sound_path(&entry.name).map_err(failed)?;
         if self.is_left_out(&path) {
             // What else it says need not make sense.
             if entry.kind == Kind::File && !self.entries.input().skip(entry.stored)? {
@@ -142,7 +143,7 @@ impl<'a, I: Input> Reader<'a, I> {
         match entry.kind {
             Kind::Symlink => record.target = Some(sound_target(&entry.link).map_err(failed)?),
             Kind::HardLink => {
-                record.link = Some(sound_path(&entry.link).map_err(|problem| {
+                record.link = Some(self.sound_path(&entry.link).map_err(|problem| {
                     let shown = Shown(&entry.link[..entry.link.len().min(LONGEST_TARGET)]);
                     failed(format!("it is a link to {shown}: {problem}"))
                 })?);
@@ -158,6 +159,15 @@ impl<'a, I: Input> Reader<'a, I> {
             record.segments = entry.segments;
         }
         Ok(Some(record))
+    }
+
+    /// As the function of that name, from the image's root where the names are of a layer.
+    fn sound_path(&self, name: &[u8]) -> std::result::Result<Vec<u8>, String> {
+        let start = match self.is_layer {
+            true => name.iter().take_while(|&&byte| byte == b'/').count(),
+            false => 0,
+        };
+        sound_path(&name[start..])
     }
 
     fn ends_inside(&self, name: &[u8]) -> Error {
