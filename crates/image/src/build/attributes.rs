@@ -45,6 +45,12 @@ impl Sets {
         &self.sets[number as usize]
     }
 
+    /// Puts others into a set, when all sets are known.
+    pub fn change(&mut self, number: u32, attributes: Vec<Attribute>) {
+        self.numbers.clear();
+        self.sets[number as usize] = attributes.into_boxed_slice();
+    }
+
     /// The number of the set of these attributes.
     pub fn number_of(&mut self, mut attributes: Vec<Attribute>) -> u32 {
         if attributes.is_empty() {
@@ -78,7 +84,7 @@ pub(super) fn canonical(attributes: &[Attribute]) -> Vec<u8> {
     bytes
 }
 
-fn value_of(attribute: &Attribute) -> &[u8] {
+pub(super) fn value_of(attribute: &Attribute) -> &[u8] {
     match &attribute.value {
         Value::Here(value) => value,
         Value::Inode { .. } => &[],

@@ -38,6 +38,7 @@ mod archive;
 mod attributes;
 mod crew;
 mod error;
+mod ids;
 mod moment;
 mod oci;
 mod order;
@@ -468,7 +469,9 @@ impl Builder {
         for source in std::mem::take(&mut self.sources) {
             sources.add(source)?;
         }
-        Ok(sources.finish())
+        let mut read = sources.finish();
+        ids::map(&mut read.0, &self.rules)?;
+        Ok(read)
     }
 
     /// Gives everything its number, the image its size, and everything its place.

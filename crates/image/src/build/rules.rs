@@ -24,7 +24,7 @@ use super::tree::Facts;
 /// path *.pem          mode=0600 mtime=@0
 /// ```
 ///
-/// Ids that no line names stay as they are. Of several `path` lines that match a file, later ones
+/// Ids that no line names stay as they are; those in access lists and capabilities change as owners do. Of several `path` lines that match a file, later ones
 /// win.
 #[derive(Clone, Debug, Default)]
 pub struct Map {
@@ -200,12 +200,26 @@ impl Rules {
                 .is_match(Path::new(OsStr::from_bytes(name)))
     }
 
+    /// Whether ids are mapped at all.
+    pub fn map_ids(&self) -> bool {
+        !self.map.uids.is_empty() || !self.map.gids.is_empty()
+    }
+
+    /// What a user's id becomes.
+    pub fn uid(&self, id: u32) -> u32 {
+        mapped(&self.map.uids, id)
+    }
+
+    /// What a group's id becomes.
+    pub fn gid(&self, id: u32) -> u32 {
+        mapped(&self.map.gids, id)
+    }
+
     /// Changes owner, mode and times; `path` is needed only if there are rules for paths. True where
     /// the mode is another one: then an access list must follow it.
     pub fn apply(&self, path: impl FnOnce() -> Vec<u8>, facts: &mut Facts) -> bool {
         let mode = facts.mode;
-        facts.uid = mapped(&self.map.uids, facts.uid);
-        facts.gid = mapped(&self.map.gids, facts.gid);
+        (facts.uid, facts.gid) = (self.uid(facts.uid), self.gid(facts.gid));
         if let Some((uid, gid)) = self.owner {
             (facts.uid, facts.gid) = (uid, gid);
         }

@@ -517,3 +517,35 @@ fn a_directory_may_lie_over_an_archive() {
         assert_eq!(fs::read(mounted.path().join("etc/b")).unwrap(), b"high");
     }
 }
+
+#[test]
+fn ids_in_access_lists_are_mapped_as_owners_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let with = |named: &str, lines: &str| {
+        let text = format!("user::rw-,{named},group::r--,mask::rw-,other::---");
+        let rest = format!(" SCHILY.acl.access={text}\n");
+        let record = format!("{}{rest}", rest.len() + if rest.len() < 97 { 2 } else { 3 });
+        let packer = Packer::new().entry(b'x', "header", "", record.as_bytes());
+        let bytes = packer.file("file", b"content").finish();
+        let image = folder.path().join("image");
+        Builder::new()
+            .source(Source::Stream(
+                "archive".to_owned(),
+                Box::new(std::io::Cursor::new(bytes)),
+            ))
+            .map(pext4_image::build::Map::parse(lines).unwrap())
+            .uuid([1; 16])
+            .hash_seed([1; 4])
+            .replace(true)
+            .build(&image)
+            .unwrap();
+        check(&image);
+        fs::read(&image).unwrap()
+    };
+    let mapped = with(
+        "user:1000:r--,user:1001:rw-,group:50:r-x",
+        "uid 1000 5\nuid 1001 3\ngid 50 7",
+    );
+    let plain = with("user:3:rw-,user:5:r--,group:7:r-x", "");
+    assert!(mapped == plain, "the images differ");
+}

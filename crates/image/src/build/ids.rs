@@ -1,0 +1,170 @@
+//! Users and groups inside the values of attributes: where a mapping changes the ids of owners, those that access
+//! lists and capabilities name change as well. It is done once for each set of attributes.
+
+use std::collections::HashSet;
+
+use pext4_ondisk::acl;
+use pext4_ondisk::xattr::{self, Attribute};
+
+use super::attributes::value_of;
+use super::error::{Error, Result};
+use super::rules::Rules;
+use super::tree::{Id, Tree};
+
+const CAPABILITY: &[u8] = b"security.capability";
+/// Where a capability says whose namespace it is for, and how long it is then (`capabilities(7)`).
+const NAMESPACE_OWNER: std::ops::Range<usize> = 20..24;
+/// The last byte of a capability's first word, its version: with and without that owner.
+const WITH_OWNER: u8 = 3;
+const WITHOUT_OWNER: u8 = 2;
+
+/// Changes the ids in all attributes of a tree as its rules say.
+pub(super) fn map(tree: &mut Tree, rules: &Rules) -> Result<()> {
+    if !rules.map_ids() {
+        return Ok(());
+    }
+    for set in 1..tree.sets.len() {
+        let set = u32::try_from(set).expect("sets are counted in 32 bits");
+        let changed = tree.sets.get(set).iter().map(|one| mapped(one, rules));
+        match changed.collect() {
+            Ok(changed) => tree.sets.change(set, changed),
+            Err(problem) => {
+                // Of files that were replaced it does not matter.
+                let user = |node: &super::tree::Node| !node.is_gone && node.attributes == set;
+                if let Some(user) = tree.nodes.iter().position(user) {
+                    let user = Id::try_from(user).expect("ids are numbers of 32 bits");
+                    return Err(Error::unsound(tree.shown_path(user), problem));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn mapped(attribute: &Attribute, rules: &Rules) -> std::result::Result<Attribute, String> {
+    let value = value_of(attribute);
+    let name = xattr::full_name(attribute.index, &attribute.name).unwrap_or_default();
+    let changed = if acl::is_list(&name) {
+        list(value, rules)?
+    } else if name == CAPABILITY {
+        capability(value, rules)
+    } else {
+        None
+    };
+    Ok(match changed {
+        Some(value) => Attribute::new(attribute.index, &attribute.name, &value),
+        None => attribute.clone(),
+    })
+}
+
+/// An access list, if ids in it change: its entries are in the order of ids.
+fn list(value: &[u8], rules: &Rules) -> std::result::Result<Option<Vec<u8>>, String> {
+    let Ok(old) = acl::decode(value) else {
+        return Ok(None);
+    };
+    let mut entries = old.clone();
+    for entry in &mut entries {
+        entry.id = match entry.tag {
+            acl::USER => rules.uid(entry.id),
+            acl::GROUP => rules.gid(entry.id),
+            _ => entry.id,
+        };
+    }
+    if entries == old {
+        return Ok(None);
+    }
+    let mut named = HashSet::new();
+    for entry in entries.iter().filter(|entry| entry.is_named()) {
+        if !named.insert((entry.tag, entry.id)) {
+            return Err(format!(
+                "its access list names {} twice once the mapping has changed ids; map them to different ones, \
+                 or leave the list out by --exclude-xattr 'system.posix_acl_*'",
+                entry.id
+            ));
+        }
+    }
+    entries.sort_by_key(|entry| (entry.tag, entry.id));
+    Ok(Some(acl::encode(&entries)))
+}
+
+/// A capability, if it is for the namespace of a user whose id changes. What is for user 0 is for everybody, and
+/// says no more than one without such a user.
+fn capability(value: &[u8], rules: &Rules) -> Option<Vec<u8>> {
+    let mut value = value.to_vec();
+    if value.len() != NAMESPACE_OWNER.end || value[3] != WITH_OWNER {
+        return None;
+    }
+    let (words, _) = value[NAMESPACE_OWNER].as_chunks::<4>();
+    let old = u32::from_le_bytes(words[0]);
+    match rules.uid(old) {
+        new if new == old => return None,
+        0 => {
+            value.truncate(NAMESPACE_OWNER.start);
+            value[3] = WITHOUT_OWNER;
+        }
+        new => value[NAMESPACE_OWNER].copy_from_slice(&new.to_le_bytes()),
+    }
+    Some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::attributes::stored;
+    use super::super::rules::{Map, Rules};
+    use super::super::tree::{Facts, ROOT, Tree};
+    use super::{map, value_of};
+
+    /// The values that attributes have when the ids were changed.
+    fn changed(attributes: &[(&[u8], &[u8])], lines: &str) -> Result<Vec<Vec<u8>>, String> {
+        let mut tree = Tree::new(&Facts::default());
+        let set = attributes
+            .iter()
+            .map(|(name, value)| stored(name, value).expect("sound attributes"));
+        let set = tree.sets.number_of(set.collect());
+        tree.node_mut(ROOT).attributes = set;
+        let rules = Rules {
+            map: Map::parse(lines).expect("sound lines"),
+            ..Rules::default()
+        };
+        map(&mut tree, &rules).map_err(|error| error.to_string())?;
+        let values = tree.sets.get(set).iter();
+        Ok(values.map(|one| value_of(one).to_vec()).collect())
+    }
+
+    #[test]
+    fn capabilities_follow_the_owner_of_their_namespace() {
+        let capability = |version: u8, owner: &[u8]| {
+            let mut value = vec![1, 0, 0, version, 0, 32];
+            value.resize(20, 0);
+            [&value, owner].concat()
+        };
+        let of_a_thousand = capability(3, &1000u32.to_le_bytes());
+        for (lines, expected) in [
+            ("uid 1000 7", capability(3, &7u32.to_le_bytes())),
+            ("uid 1000 0", capability(2, &[])),
+            ("gid 1000 7", of_a_thousand.clone()),
+            ("uid 0 7", of_a_thousand.clone()),
+        ] {
+            let found = changed(&[(b"security.capability", &of_a_thousand)], lines);
+            assert_eq!(found, Ok(vec![expected]), "{lines}");
+        }
+        for other in [capability(2, &[]), capability(3, &[]), vec![], vec![3; 24]] {
+            let found = changed(&[(b"security.capability", &other)], "uid 0 7");
+            assert_eq!(found, Ok(vec![other]));
+        }
+    }
+
+    #[test]
+    fn a_list_that_would_name_somebody_twice_is_refused() {
+        let mut list = vec![2, 0, 0, 0];
+        for (tag, id) in [(1u16, u32::MAX), (2, 5), (2, 1000), (4, u32::MAX), (32, 0)] {
+            list.extend([tag.to_le_bytes(), [4, 0]].concat());
+            list.extend(id.to_le_bytes());
+        }
+        let told = changed(&[(b"system.posix_acl_default", &list)], "uid 1000 5").unwrap_err();
+        assert!(
+            told.starts_with("/: its access list names 5 twice"),
+            "{told}"
+        );
+    }
+}
