@@ -53,7 +53,9 @@ impl Workers<'_> {
             return vec![run(true)];
         }
         thread::scope(|scope| {
-            let helpers: Vec<_> = (0..helpers).map(|_| scope.spawn(|| run(false))).collect();
+            // What threads that the system refuses would have done, the others do.
+            let start = |_| thread::try_spawn_scoped(scope, || run(false)).ok();
+            let helpers: Vec<_> = (0..helpers).map_while(start).collect();
             let mut states = vec![run(true)];
             for helper in helpers {
                 states.push(helper.join().unwrap_or_else(|panic| resume_unwind(panic)));
