@@ -24,7 +24,8 @@ use super::tree::Facts;
 /// path *.pem          mode=0600 mtime=@0
 /// ```
 ///
-/// Ids that no line names stay as they are; those in access lists and capabilities change as owners do. Of several `path` lines that match a file, later ones
+/// Ids that no line names stay as they are; those in access lists and capabilities change as owners do.
+/// Of several `path` lines that match a file, later ones
 /// win.
 #[derive(Clone, Debug, Default)]
 pub struct Map {
