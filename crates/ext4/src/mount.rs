@@ -369,7 +369,8 @@ fn hasher_of(superblock: &Superblock) -> Hasher {
 }
 
 /// Blocks of the file system's own structures and of its journal, as statfs leaves them out. What the superblock notes
-/// of them may be of before the file system grew: as Linux does since 5.18, it is taken only where clusters share blocks.
+/// of them may be of before the file system grew: as Linux does since 5.18, it is taken only where blocks are shared by
+/// clusters.
 fn overhead_blocks(store: &Store, journal: &[Range<u64>]) -> u64 {
     let geometry = &store.geometry;
     let noted = store.superblock(|superblock| superblock.overhead_clusters);

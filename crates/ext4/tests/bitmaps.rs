@@ -47,7 +47,7 @@ fn blocks_of_the_journal_are_nobodys_though_a_bitmap_calls_them_free() {
     let mut taken = Vec::new();
     for number in 0..1000 {
         let name = format!("/file{number}");
-        match volume.paths().write(&name, &[7; 200 << 10]) {
+        match volume.paths().write(&name, [7; 200 << 10]) {
             Err(error) if error.is(Refusal::NoSpace) => break,
             written => written.expect("room, or none"),
         };
@@ -70,7 +70,7 @@ fn what_a_removal_loses_with_an_unreadable_bitmap_is_told() {
         return;
     };
     let volume = image.open();
-    volume.paths().write("/file", &[7; 100_000]).expect("room");
+    volume.paths().write("/file", [7; 100_000]).expect("room");
     volume.close().expect("it closes");
     let block = *first_run(&image, "/file").start();
     let group = (block - 1) / 8192;

@@ -180,7 +180,7 @@ impl Inode {
 
     /// The locks of a directory's leaves.
     pub(crate) fn leaves(&self) -> &Leaves {
-        self.leaves.get_or_init(|| Box::default())
+        self.leaves.get_or_init(Box::default)
     }
 
     /// Looks at the state.

@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 
@@ -187,11 +188,26 @@ fn folder_of(target: &Path) -> &Path {
     }
 }
 
-/// A file without a name, where the host can make one.
+/// A file without a name, where the host can make one and give it a name later.
 fn nameless(folder: &Path) -> Option<File> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = rustix::fs::openat(CWD, folder, flags, Mode::from_raw_mode(0o644)).ok()?;
-    Some(File::from(file))
+    let file = File::from(file);
+    leads_to(&own_path(&file), &file).then_some(file)
+}
+
+/// The path of an open file that has no other.
+fn own_path(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// Whether this very file is behind a path: what an environment without `/proc` cannot say.
+fn leads_to(path: &Path, file: &File) -> bool {
+    let identity = |facts: std::fs::Metadata| (facts.dev(), facts.ino());
+    match (std::fs::metadata(path), file.metadata()) {
+        (Ok(there), Ok(here)) => identity(there) == identity(here),
+        _ => false,
+    }
 }
 
 /// Names beside the target that nobody else uses at this time.
@@ -222,8 +238,7 @@ fn named(target: &Path) -> Result<(File, PathBuf)> {
 
 /// Gives a nameless file a name beside the target.
 fn link(file: &File, target: &Path) -> io::Result<PathBuf> {
-    use std::os::fd::AsRawFd;
-    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let own = own_path(file);
     for path in candidates(target) {
         match rustix::fs::linkat(CWD, &own, CWD, &path, AtFlags::SYMLINK_FOLLOW) {
             Err(Errno::EXIST) => {}
@@ -273,7 +288,16 @@ impl Device for Output {
 mod tests {
     use std::os::unix::fs::MetadataExt;
 
-    use super::{Output, named};
+    use super::{Output, leads_to, named, own_path};
+
+    /// Where nothing is mounted at `/proc` a nameless file could be given no name at the end.
+    #[test]
+    fn a_file_is_behind_its_own_path_alone() {
+        let [one, two] = [(); 2].map(|()| tempfile::tempfile().expect("a temporary file"));
+        assert!(leads_to(&own_path(&one), &one));
+        assert!(!leads_to(&own_path(&one), &two));
+        assert!(!leads_to("/proc/none".as_ref(), &one));
+    }
 
     /// Hosts that cannot make nameless files are rare; what happens there is tried by hand.
     #[test]

@@ -240,11 +240,11 @@ mod tests {
         let kept = (b"security.selinux".to_vec(), Ok(b"u:r:t:s0\0".to_vec()));
         for label in [&b"u:r:t:s0"[..], b"u:r:t:s0\0"] {
             let key: &[u8] = b"RHT.security.selinux";
-            assert_eq!(attributes(&[(key, label)]), [kept.clone()]);
+            assert_eq!(attributes(&[(key, label)]), std::slice::from_ref(&kept));
             let own: (&[u8], &[u8]) = (b"SCHILY.xattr.security.selinux", b"own\0");
             let expected = (b"security.selinux".to_vec(), Ok(b"own\0".to_vec()));
             for records in [[(key, label), own], [own, (key, label)]] {
-                assert_eq!(attributes(&records), [expected.clone()]);
+                assert_eq!(attributes(&records), std::slice::from_ref(&expected));
             }
             assert_eq!(attributes(&[(key, label), (key, b"")]), []);
         }
