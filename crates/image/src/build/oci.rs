@@ -4,7 +4,9 @@
 //! Nothing in it is trusted: a blob's name is made from a digest that was judged, so that it cannot
 //! lead elsewhere, and every blob that is used must have the stated size and digest.
 
-use std::collections::{BTreeSet, HashSet};
+mod collection;
+
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read};
@@ -18,16 +20,6 @@ use super::progress::Progress;
 
 /// The largest index or manifest that is read.
 const LARGEST_DOCUMENT: u64 = 4 << 20;
-/// Indexes within indexes.
-const DEEPEST_INDEX: u32 = 4;
-/// Indexes that are followed, each once for every name that it goes by.
-const MOST_INDEXES: usize = 1000;
-/// Bytes of them together.
-const LARGEST_INDEXES: u64 = 64 << 20;
-/// Images among which one is chosen.
-const MOST_IMAGES: usize = 10_000;
-/// Bytes of an image's name, which all images in an index may have from it.
-const LONGEST_NAME: usize = 1024;
 /// Bytes that are hashed at once.
 const CHUNK: usize = 1 << 20;
 
@@ -81,6 +73,8 @@ struct Index {
 struct Manifest {
     #[serde(default)]
     layers: Vec<Descriptor>,
+    /// What the image is for, among other things.
+    config: Option<Descriptor>,
 }
 
 #[derive(Clone, Deserialize)]
@@ -168,9 +162,8 @@ pub(super) fn layers(layout: &Path, wanted: Wanted<'_>, progress: &Progress) -> 
         .and_then(|file| file.take(LARGEST_DOCUMENT).read_to_end(&mut text))
         .map_err(|cause| Error::source(&path, "read it", cause))?;
     let index: Index = parse(&path, &text)?;
-    let mut collection = Collection::new(layout, progress);
-    collection.add(&path, index, DEEPEST_INDEX, None)?;
-    let manifest = choose(&path, collection.found, wanted)?;
+    let found = collection::all(layout, &path, index, wanted, progress)?;
+    let manifest = choose(&path, found, wanted)?;
     let blob = blob(layout, &path, &manifest)?;
     let manifest: Manifest = parse(&blob.path, &blob.read_document()?)?;
     if manifest.layers.is_empty() {
@@ -206,89 +199,12 @@ fn blob(layout: &Path, named_in: &Path, descriptor: &Descriptor) -> Result<Blob>
     })
 }
 
-/// All manifests that an index leads to, but for those that are about other manifests.
-struct Collection<'a> {
-    layout: &'a Path,
-    progress: &'a Progress,
-    found: Vec<Descriptor>,
-    /// Indexes that were followed, by digest and the name that their images have from them.
-    followed: HashSet<(String, Option<String>)>,
-    /// Bytes of indexes that may still be read.
-    left: u64,
-}
-
-impl<'a> Collection<'a> {
-    fn new(layout: &'a Path, progress: &'a Progress) -> Self {
-        Self {
-            layout,
-            progress,
-            found: Vec::new(),
-            followed: HashSet::new(),
-            left: LARGEST_INDEXES,
-        }
-    }
-
-    /// Takes over what an index names.
-    fn add(&mut self, path: &Path, index: Index, depth: u32, name: Option<&str>) -> Result<()> {
-        for mut descriptor in index.manifests {
-            self.progress.check()?;
-            // An index's name is that of all images in it.
-            let own = descriptor.annotations.name.as_deref().or(name);
-            if own.is_some_and(|name| name.len() > LONGEST_NAME) {
-                let problem = format!("the name of an image has more than {LONGEST_NAME} bytes");
-                return Err(Error::unsound(path, problem));
-            }
-            descriptor.annotations.name = own.map(str::to_owned);
-            let is_index = descriptor.media_type.contains("index")
-                || descriptor.media_type.contains("manifest.list");
-            let platform = descriptor.platform.as_ref();
-            if is_index {
-                self.follow(path, &descriptor, depth)?;
-            } else if platform.is_none_or(|platform| platform.os != "unknown") {
-                if self.found.len() == MOST_IMAGES {
-                    let problem = format!("it leads to more than {MOST_IMAGES} images");
-                    return Err(Error::unsound(path, problem));
-                }
-                self.found.push(descriptor);
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes over what an index in an index names, once for each name that it goes by.
-    fn follow(&mut self, path: &Path, descriptor: &Descriptor, depth: u32) -> Result<()> {
-        if depth == 0 {
-            return Err(Error::unsound(path, "indexes lie too deep in indexes"));
-        }
-        let name = descriptor.annotations.name.as_deref();
-        let key = (descriptor.digest.clone(), name.map(str::to_owned));
-        if !self.followed.insert(key) {
-            return Ok(());
-        }
-        let left = self.left.checked_sub(descriptor.size);
-        let Some(left) = left.filter(|_| self.followed.len() <= MOST_INDEXES) else {
-            let most = LARGEST_INDEXES >> 20;
-            let problem = format!(
-                "it leads to more than {MOST_INDEXES} indexes or {most} MiB of them: keep fewer images in a layout"
-            );
-            return Err(Error::unsound(path, problem));
-        };
-        self.left = left;
-        let blob = blob(self.layout, path, descriptor)?;
-        let inner = parse(&blob.path, &blob.read_document()?)?;
-        self.add(&blob.path, inner, depth - 1, name)
-    }
-}
-
 fn choose(path: &Path, found: Vec<Descriptor>, wanted: Wanted<'_>) -> Result<Descriptor> {
     let unsound = |problem: String| Err(Error::unsound(path, problem));
     if found.is_empty() {
         return unsound("it names no image".to_owned());
     }
-    let has_tag = |descriptor: &&Descriptor| {
-        wanted.tag.is_none() || descriptor.annotations.name.as_deref() == wanted.tag
-    };
-    let tagged: Vec<&Descriptor> = found.iter().filter(has_tag).collect();
+    let tagged: Vec<&Descriptor> = found.iter().filter(|image| wanted.names(image)).collect();
     if tagged.is_empty() {
         let names = tags(&found.iter().collect::<Vec<_>>());
         return unsound(format!("it has no image of that tag, but:{names}"));
@@ -300,6 +216,7 @@ fn choose(path: &Path, found: Vec<Descriptor>, wanted: Wanted<'_>) -> Result<Des
         [first, rest @ ..] if rest.iter().all(|other| other.digest == first.digest) => {
             return Ok((*first).clone());
         }
+        // Nobody says what it is for.
         [] if tagged.len() == 1 && tagged[0].platform.is_none() => return Ok(tagged[0].clone()),
         [] => {
             let names = platforms(&tagged);
@@ -352,6 +269,11 @@ fn listed(names: impl Iterator<Item = String>) -> String {
 }
 
 impl Wanted<'_> {
+    /// Whether an image has the name that is wanted.
+    fn names(&self, image: &Descriptor) -> bool {
+        self.tag.is_none() || image.annotations.name.as_deref() == self.tag
+    }
+
     /// Whether an image is for the platform that is wanted.
     fn fits(&self, image: &Descriptor) -> bool {
         match (self.platform, &image.platform) {

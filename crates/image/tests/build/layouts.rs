@@ -190,6 +190,41 @@ fn one_of_several_images_is_chosen() {
     check(&image);
 }
 
+/// Tools that keep one image in a layout say nothing of it in the index; its configuration does.
+#[test]
+fn an_image_for_another_platform_is_not_taken_for_the_one_that_is_wanted() {
+    let folder = tempfile::tempdir().unwrap();
+    let layout = Layout::new(folder.path().join("layout"));
+    let image_for = |architecture: &str| {
+        let bytes = Packer::new().file(architecture, b"x").finish();
+        let config = json!({"os": "linux", "architecture": architecture, "rootfs": {}});
+        let config = serde_json::to_vec(&config).unwrap();
+        let config = layout.blob(&config, "application/vnd.oci.image.config.v1+json");
+        let manifest = json!({"config": config, "layers": [layout.blob(&bytes, LAYER)]});
+        let manifest = serde_json::to_vec(&manifest).unwrap();
+        layout.blob(&manifest, "application/vnd.oci.image.manifest.v1+json")
+    };
+    let image = folder.path().join("image");
+    let with = |platform: &str| {
+        Builder::new()
+            .source(Source::OciLayout(layout.path.clone()))
+            .platform(Platform::parse(platform).unwrap())
+            .build(&image)
+    };
+    layout.index(&[image_for("amd64")]);
+    let error = with("linux/arm64").unwrap_err().to_string();
+    assert!(error.contains("but for: linux/amd64"), "{error}");
+    layout.index(&[image_for("amd64"), image_for("arm64")]);
+    assert_eq!(with("linux/arm64").unwrap().names, 1);
+    check(&image);
+    let listed = std::process::Command::new("debugfs")
+        .args(["-R", "ls -p /"])
+        .arg(&image)
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&listed.stdout).contains("/arm64/"));
+}
+
 #[test]
 fn nothing_is_chosen_where_no_layout_is() {
     let folder = tempfile::tempdir().unwrap();
