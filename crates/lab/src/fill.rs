@@ -13,7 +13,8 @@ use crate::workloads::{Plan, Workload};
 
 /// Where the files are; whoever finds it there has nothing to do. A workload that is cleaned up after takes
 /// it away with its own, and the next one fills anew: so each begins with the same holes.
-const DIRECTORY: &str = "fill";
+/// Whoever counts files leaves these out.
+pub(crate) const DIRECTORY: &str = "fill";
 /// Bytes that holes are counted in: a block, or several.
 const BLOCK: u64 = 4096;
 /// Powers of two that a hole's length is drawn from.

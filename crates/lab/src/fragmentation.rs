@@ -14,14 +14,15 @@ use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
 use pext4_ondisk::superblock::{self, Superblock};
 use pext4_ondisk::{BlockNumber, GroupNumber};
 
+use crate::fill;
 use crate::results::Fragmentation;
 use crate::sides::tool;
 
 /// Extents of a file that are asked for at once.
 const BATCH: usize = 4096;
 
-/// Counts on an image that nobody has open; its journal may need replay. The files are those below a directory of
-/// the root, or all.
+/// Counts on an image that nobody has open; its journal may need replay. The files are all, or those that a workload
+/// made in a directory of the root: what filled the image before it is not counted.
 ///
 /// # Errors
 /// The image cannot be read.
@@ -33,10 +34,10 @@ pub fn of_image(device: Arc<dyn Device>, below: Option<&str>) -> Result<Fragment
     };
     let volume = Volume::open(Arc::clone(&device), options)?;
     match below {
-        None => found.walk(&volume, InodeNumber::ROOT)?,
+        None => found.walk(&volume, InodeNumber::ROOT, None)?,
         Some(name) => {
             let directory = volume.lookup(InodeNumber::ROOT, name.as_bytes())?.inode;
-            found.walk(&volume, directory)?;
+            found.walk(&volume, directory, Some(fill::DIRECTORY))?;
             volume.forget(directory, 1);
         }
     }
@@ -57,10 +58,17 @@ struct Files {
 }
 
 impl Files {
-    fn walk(&mut self, volume: &Volume, directory: InodeNumber) -> Result<()> {
+    /// Counts what is below a directory, but not what is below this entry of it.
+    fn walk(
+        &mut self,
+        volume: &Volume,
+        directory: InodeNumber,
+        left_out: Option<&str>,
+    ) -> Result<()> {
         let mut entries = Vec::new();
         volume.read_directory(directory, 0, &mut |entry| {
-            if !matches!(entry.name, b"." | b"..") {
+            let is_left_out = left_out.is_some_and(|name| name.as_bytes() == entry.name);
+            if !is_left_out && !matches!(entry.name, b"." | b"..") {
                 entries.push((entry.inode, entry.name.to_vec()));
             }
             true
@@ -68,7 +76,7 @@ impl Files {
         for (_, name) in entries {
             let entry = volume.lookup(directory, &name)?;
             match entry.attributes.file_type {
-                FileType::Directory => self.walk(volume, entry.inode)?,
+                FileType::Directory => self.walk(volume, entry.inode, None)?,
                 FileType::Regular => self.file(volume, entry.inode)?,
                 _ => {}
             }

@@ -7,7 +7,7 @@ use pext4_fs::{MountOptions, Volume};
 use pext4_image::mkfs;
 use pext4_lab::fill::make_ready;
 use pext4_lab::fragmentation;
-use pext4_lab::target::{Library, Target};
+use pext4_lab::target::{HOME, Library, Target};
 use pext4_lab::workloads::{Plan, find};
 
 const BLOCK: u64 = 4096;
@@ -50,6 +50,26 @@ fn what_is_free_lies_in_pieces_all_over_the_image() {
     assert!(runs.expect("counted") > 500, "{runs:?}");
     let average = average.expect("counted") / BLOCK;
     assert!((16..64).contains(&average), "{average} blocks");
+}
+
+#[test]
+fn files_that_fill_the_image_are_none_of_the_workloads() {
+    let (target, device) = target(64 << 20);
+    let plan = Plan {
+        fill: Some(50),
+        tasks: 1,
+        file_size: BLOCK,
+        ..Plan::default()
+    };
+    make_ready(&target, find("falloc-append").expect("there"), &plan).expect("filled");
+    for name in ["one", "two"] {
+        let file = target.create(target.root(), name).expect("made");
+        target.allocate(&file, 0, BLOCK).expect("there is room");
+        Target::close(&target, file);
+    }
+    target.close().expect("closed");
+    let found = fragmentation::of_image(device, Some(HOME)).expect("counted");
+    assert_eq!((found.files, found.extents), (2, 2));
 }
 
 #[test]

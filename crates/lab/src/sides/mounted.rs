@@ -5,6 +5,7 @@ mod mount;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -212,7 +213,7 @@ impl Side for MountedSide {
         }
         self.unmount()?;
         let device = FileDevice::open(&self.image(), Access::ReadOnly, PATIENCE)?;
-        let found = fragmentation::of_image(std::sync::Arc::new(device), None)?;
+        let found = fragmentation::of_image(Arc::new(device), Some(&Home::name()))?;
         self.judged()?;
         std::fs::remove_file(self.image())?;
         self.make()?;

@@ -27,7 +27,7 @@ impl Home {
     /// # Errors
     /// The directory is not there, or not writable.
     pub fn new(directory: &Path) -> Result<Self> {
-        let path = directory.join(format!("pext4-lab-{}", std::process::id()));
+        let path = directory.join(Self::name());
         std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         match MountedPath::open(&path) {
             Ok(target) => Ok(Self {
@@ -40,6 +40,12 @@ impl Home {
                 Err(error)
             }
         }
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub fn name() -> String {
+        format!("pext4-lab-{}", std::process::id())
     }
 
     /// Starts tasks in it, as processes.
