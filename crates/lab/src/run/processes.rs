@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use pext4_sync::meter::Tallies;
@@ -20,6 +20,10 @@ use crate::clock;
 
 /// How often a wait looks whether it should go on.
 const GLANCE: Duration = Duration::from_millis(100);
+
+/// How long processes that were killed are waited for, all together, and how often that wait looks.
+const LAST_PATIENCE: Duration = Duration::from_secs(5);
+const LAST_GLANCE: Duration = Duration::from_millis(1);
 
 /// The processes. Dropping them ends them, whatever they do.
 pub struct Processes {
@@ -150,8 +154,12 @@ impl Drop for Processes {
             // It fails for one that has ended by itself.
             let _ = worker.child.kill();
         }
+        // One that waits for a server's answer dies only with that server, whose mount is dropped after us.
+        let end = Instant::now() + LAST_PATIENCE;
         for worker in &mut self.workers {
-            let _ = worker.child.wait();
+            while matches!(worker.child.try_wait(), Ok(None)) && Instant::now() < end {
+                std::thread::sleep(LAST_GLANCE);
+            }
         }
     }
 }

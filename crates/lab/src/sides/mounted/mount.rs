@@ -2,12 +2,17 @@
 //!
 //! Whoever ends one in order waits until its server has written the image home. Whoever drops one has failed
 //! or was told to stop, and needs no image any more: the server is killed, and the mount that it leaves goes.
+//!
+//! A server that hangs holds whoever calls into its mount: no signal reaches a task that waits for an answer,
+//! and the lab's own main thread may be the one that waits. So a thread beside it looks for the wish to stop
+//! and kills the server; then every call into the mount fails.
 
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -20,12 +25,14 @@ use crate::sides::table;
 /// How long a server may take to answer, and to write its image home.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 const GLANCE: Duration = Duration::from_millis(10);
+/// How often the thread beside a server looks: seldom, for it runs while others are measured.
+const WATCH: Duration = Duration::from_millis(100);
 
 /// A mount, undone when it is dropped. Its server, and whatever mounts and unmounts, are in groups of their
 /// own: the terminal's Ctrl-C is for us, who end them in order.
 pub struct Mount {
     directory: PathBuf,
-    server: Option<Child>,
+    server: Server,
     /// Ends every wait.
     interrupt: Interrupt,
 }
@@ -45,7 +52,7 @@ impl Mount {
         }
         Ok(Self {
             directory,
-            server: None,
+            server: Server::default(),
             interrupt,
         })
     }
@@ -65,11 +72,7 @@ impl Mount {
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot run {name}"))?;
-        let mut mount = Self {
-            directory,
-            server: Some(server),
-            interrupt,
-        };
+        let mount = Self::served_by(server, directory, interrupt);
         let start = Instant::now();
         while !table::is_mounted(&mount.directory) {
             if let Some(status) = mount.ended()? {
@@ -84,6 +87,14 @@ impl Mount {
         Ok(mount)
     }
 
+    fn served_by(server: Child, directory: PathBuf, interrupt: Interrupt) -> Self {
+        Self {
+            directory,
+            server: Server::watched(server, interrupt.clone()),
+            interrupt,
+        }
+    }
+
     /// Where it is.
     pub fn directory(&self) -> &Path {
         &self.directory
@@ -93,7 +104,7 @@ impl Mount {
     pub fn end(mut self) -> Result<()> {
         self.unmount()?;
         let start = Instant::now();
-        while self.server.is_some() {
+        while self.server.is_there() {
             self.interrupt.check()?;
             match self.ended()? {
                 Some(status) if !status.success() => bail!("its server ended with {status}"),
@@ -106,15 +117,8 @@ impl Mount {
     }
 
     /// How the server ended, once it has.
-    fn ended(&mut self) -> Result<Option<ExitStatus>> {
-        let Some(server) = &mut self.server else {
-            return Ok(None);
-        };
-        let status = server.try_wait()?;
-        if status.is_some() {
-            self.server = None;
-        }
-        Ok(status)
+    fn ended(&self) -> Result<Option<ExitStatus>> {
+        self.server.ended()
     }
 
     fn unmount(&mut self) -> Result<()> {
@@ -141,32 +145,83 @@ impl Mount {
             .stderr(Stdio::piped())
             .process_group(0)
             .spawn()?;
+        let start = Instant::now();
         while child.try_wait()?.is_none() {
             // It may wait for what the server has to write, and waits no longer than that lives.
-            if self.interrupt.check().is_err() {
-                self.kill();
+            if self.interrupt.check().is_err() || start.elapsed() > PATIENCE {
+                self.server.kill();
             }
             std::thread::sleep(GLANCE);
         }
         Ok(child.wait_with_output()?)
     }
-
-    /// Ends the server at once, and whatever it has started.
-    fn kill(&mut self) {
-        if let Some(mut server) = self.server.take() {
-            // It may have ended by itself.
-            let _ = kill_process_group(Pid::from_child(&server), Signal::KILL);
-            let _ = server.wait();
-        }
-    }
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        self.kill();
+        self.server.kill();
         // What there is to tell was told before.
         let _ = self.unmount();
     }
+}
+
+/// A server's process; there is none behind the kernel's own mounts, nor after it was waited for. Whoever sends
+/// it a signal holds the lock, so that its number is not another's by then.
+#[derive(Clone, Default)]
+struct Server(Arc<Mutex<Option<Child>>>);
+
+impl Server {
+    /// One that is killed when somebody wants to stop.
+    fn watched(child: Child, interrupt: Interrupt) -> Self {
+        let server = Self(Arc::new(Mutex::new(Some(child))));
+        let watched = server.clone();
+        std::thread::spawn(move || {
+            while watched.is_there() {
+                if interrupt.check().is_err() {
+                    watched.lock().as_ref().into_iter().for_each(signal_end);
+                    return;
+                }
+                std::thread::sleep(WATCH);
+            }
+        });
+        server
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Child>> {
+        // A process is one whoever panicked.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_there(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    /// How it ended, once it has.
+    fn ended(&self) -> Result<Option<ExitStatus>> {
+        let mut server = self.lock();
+        let status = match &mut *server {
+            Some(child) => child.try_wait()?,
+            None => None,
+        };
+        if status.is_some() {
+            *server = None;
+        }
+        Ok(status)
+    }
+
+    /// Ends it at once, and whatever it has started.
+    fn kill(&self) {
+        if let Some(mut child) = self.lock().take() {
+            signal_end(&child);
+            // It was killed.
+            let _ = child.wait();
+        }
+    }
+}
+
+fn signal_end(server: &Child) {
+    // It may have ended by itself.
+    let _ = kill_process_group(Pid::from_child(server), Signal::KILL);
 }
 
 /// What a server said last, or what may be the matter if it said nothing.
@@ -187,9 +242,10 @@ mod tests {
     use std::os::unix::process::CommandExt;
     use std::process::Command;
 
+    use pext4_testkit::effort::within;
     use rustix::process::{Pid, test_kill_process};
 
-    use super::{Interrupt, Mount};
+    use super::{Duration, GLANCE, Interrupt, Mount};
 
     /// A server that neither mounts nor ends, as one that hangs.
     fn stuck() -> Command {
@@ -209,11 +265,7 @@ mod tests {
         assert!(told.contains("interrupted"), "{told}");
         let server = stuck().spawn().unwrap();
         let process = Pid::from_child(&server);
-        let mount = Mount {
-            directory: directory(),
-            server: Some(server),
-            interrupt,
-        };
+        let mount = Mount::served_by(server, directory(), interrupt);
         let told = mount.end().expect_err("it does not end").to_string();
         assert!(told.contains("interrupted"), "{told}");
         assert!(test_kill_process(process).is_err(), "its server lives on");
@@ -225,11 +277,23 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let server = stuck().spawn().unwrap();
         let process = Pid::from_child(&server);
-        drop(Mount {
-            directory: folder.path().to_owned(),
-            server: Some(server),
-            interrupt: Interrupt::default(),
-        });
+        let directory = folder.path().to_owned();
+        drop(Mount::served_by(server, directory, Interrupt::default()));
         assert!(test_kill_process(process).is_err(), "its server lives on");
+    }
+
+    /// Whoever could end it may be inside the mount, and waits for its answer.
+    #[test]
+    fn a_server_is_killed_also_where_nobody_comes_to_end_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let interrupt = Interrupt::default();
+        let server = stuck().spawn().unwrap();
+        let mount = Mount::served_by(server, folder.path().to_owned(), interrupt.clone());
+        interrupt.ask();
+        within(Duration::from_secs(60), "the server lives on", move || {
+            while mount.ended().unwrap().is_none() {
+                std::thread::sleep(GLANCE);
+            }
+        });
     }
 }
