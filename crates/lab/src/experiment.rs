@@ -95,6 +95,7 @@ impl Experiment {
         let collected = self.measure_all(entrants, progress)?;
         let mut series = Vec::new();
         for (entrant, collected) in entrants.iter_mut().zip(collected) {
+            self.interrupt.check()?;
             let label = entrant.side.label();
             let verdict = entrant.side.close().with_context(|| label.clone())?;
             series.push(Series {
@@ -105,6 +106,8 @@ impl Experiment {
                 check: verdict.to_string(),
             });
         }
+        // Whoever asks while the last one is checked wants no numbers either.
+        self.interrupt.check()?;
         Ok(Results {
             format: FORMAT,
             evidence: Evidence::Measured,
@@ -289,8 +292,8 @@ mod tests {
         }
     }
 
-    /// What it finds when it is examined, one after another.
-    struct Told(Vec<u64>);
+    /// What it finds when it is examined, one after another, and who is interrupted when it is closed.
+    struct Told(Vec<u64>, Interrupt);
 
     impl Side for Told {
         fn label(&self) -> String {
@@ -317,12 +320,12 @@ mod tests {
         }
 
         fn close(&mut self) -> Result<Verdict> {
+            self.1.ask();
             Ok(Verdict::Clean)
         }
     }
 
-    #[test]
-    fn what_is_examined_counts_in_every_repetition() {
+    fn told(repeat: u32) -> (Experiment, [Entrant; 1]) {
         let experiment = Experiment {
             workload: &Single,
             tasks: vec![1, 2],
@@ -331,19 +334,34 @@ mod tests {
             warm_up: Duration::ZERO,
             counted: None,
             steps: None,
-            repeat: 3,
+            repeat,
             pinned: false,
             interrupt: Interrupt::default(),
             settings: Vec::new(),
         };
-        let mut entrants = [Entrant {
-            side: Box::new(Told(vec![6, 4, 9, 30, 10, 20])),
+        let found = vec![6, 4, 9, 30, 10, 20];
+        let entrant = Entrant {
+            side: Box::new(Told(found, experiment.interrupt.clone())),
             kind: "told".to_owned(),
             scaling: None,
-        }];
+        };
+        (experiment, [entrant])
+    }
+
+    #[test]
+    fn what_is_examined_counts_in_every_repetition() {
+        let (experiment, mut entrants) = told(3);
         let collected = experiment.measure_all(&mut entrants, &mut |_| {}).unwrap();
         let points = collected[0].points.iter();
         let found = points.map(|point| point.fragmentation.unwrap().extents);
         assert_eq!(found.collect::<Vec<u64>>(), [20, 6]);
+    }
+
+    #[test]
+    fn whoever_is_interrupted_while_a_side_is_closed_has_no_results() {
+        let (experiment, mut entrants) = told(1);
+        let told = experiment.run(&mut entrants, &mut |_| {});
+        let told = told.expect_err("it was interrupted").to_string();
+        assert!(told.contains("interrupted"), "{told}");
     }
 }

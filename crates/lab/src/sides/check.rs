@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -26,13 +27,15 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A command of the system, also where the path does not name the administrator's folders.
+/// A command of the system, also where the path does not name the administrator's folders. It is in a group of its
+/// own: the terminal's Ctrl-C is for us, and what a tool says then would be blamed on the image.
 #[must_use]
 pub fn tool(name: &str) -> Command {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new(name);
     command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
     command.env("LC_ALL", "C");
+    command.process_group(0);
     command
 }
 
