@@ -361,6 +361,12 @@ fn what_does_not_fit_stops_before_it_begins() {
     let missing = folder.path().join("missing");
     let told = fail(lab(&["mdtest", "--path"]).arg(&missing), 1);
     assert!(told.contains("missing"), "{told}");
+    let there = folder.path().join("image");
+    std::fs::write(&there, "").unwrap();
+    for option in ["--size", "--journal"] {
+        let told = fail(lab(&["mdtest", option, "1G", "--device"]).arg(&there), 2);
+        assert!(told.contains("is there already"), "{told}");
+    }
 }
 
 /// A limit on the size of files ends the tasks in the middle of their work.

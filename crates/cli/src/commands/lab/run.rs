@@ -175,7 +175,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let busy = Machine::here().busy();
     let mut all = Vec::new();
     for workload in found {
-        let mut results = run_one(arguments, workload, &interrupt)?;
+        let run = run_one(arguments, workload, &interrupt);
+        // What fails because a server was ended for somebody who wants to stop says little.
+        if run.is_err() {
+            interrupt.check()?;
+        }
+        let mut results = run?;
         results.notes.extend(busy.clone());
         keep(arguments, &results)?;
         if !arguments.json {
@@ -207,7 +212,27 @@ fn check(arguments: &Arguments) -> Result<()> {
     if arguments.seconds.is_some_and(|seconds| seconds <= 0.0) {
         return Err(misuse(anyhow::anyhow!("--seconds: more than 0 are needed")));
     }
+    check_device(arguments)?;
     check_what_is_compared(arguments)
+}
+
+/// Refuses to say how an image is to be made that is there.
+fn check_device(arguments: &Arguments) -> Result<()> {
+    let DeviceKind::Image(image) = DeviceKind::parse(&arguments.device) else {
+        return Ok(());
+    };
+    let of_new_ones = [
+        ("--size", arguments.size.is_some()),
+        ("--inode-size", arguments.inode_size.is_some()),
+        ("--journal", arguments.journal.is_some()),
+    ];
+    match of_new_ones.into_iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) if image.exists() => Err(misuse(anyhow::anyhow!(
+            "{option}: {} is there already and stays as it is; name an image that is to be made",
+            image.display()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses what is only pext4's where no pext4 runs.

@@ -250,7 +250,10 @@ mod tests {
     /// A server that neither mounts nor ends, as one that hangs.
     fn stuck() -> Command {
         let mut command = Command::new("sleep");
-        command.arg("100000").process_group(0);
+        // Nobody who waits for what it says is to wait for it, should a test fail.
+        let nothing = std::process::Stdio::null;
+        command.stdin(nothing()).stdout(nothing()).stderr(nothing());
+        command.arg("600").process_group(0);
         command
     }
 
