@@ -24,7 +24,7 @@ pub fn parse(text: &str, session: &EditSession) -> Result<(Option<u32>, Option<u
     };
     let gid = match (group, group.map(str::parse)) {
         (None, _) => None,
-        (Some(""), _) if own_group.is_none() => {
+        (Some(""), _) if uid.is_some() && own_group.is_none() => {
             bail!(
                 "`{text}` does not say which group, and a number has none of its own; write USER:GROUP"
             )

@@ -6,14 +6,32 @@ use pext4_ondisk::acl::{self, Acl};
 
 use crate::error::{At, Result, refuse};
 
-/// The list of an inode, if it has one that makes sense.
+/// The list of this name that an inode has, in the form of the image.
 ///
 /// # Errors
 /// `Inside`: it cannot be read.
-pub(crate) fn access(volume: &Volume, inode: InodeNumber, path: &[u8]) -> Result<Option<Acl>> {
-    match volume.xattr(inode, acl::ACCESS) {
+pub(crate) fn stored(
+    volume: &Volume,
+    inode: InodeNumber,
+    name: &[u8],
+    path: &[u8],
+) -> Result<Option<Vec<u8>>> {
+    match volume.xattr(inode, name) {
         Err(error) if error.is(Refusal::NoAttribute) || error.is(Refusal::NotSupported) => Ok(None),
-        value => Ok(Acl::from_disk(&value.at(path)?)),
+        value => value.map(Some).at(path),
+    }
+}
+
+/// Why a kind of file has no list of this name: Linux keeps none at a link, and one for what is made inside at
+/// directories only.
+pub(crate) fn misplaced(kind: FileType, name: &[u8]) -> Option<&'static str> {
+    match kind {
+        FileType::Directory => None,
+        FileType::Symlink => Some("a symbolic link has no access control list"),
+        _ if name == acl::DEFAULT => {
+            Some("only directories can have a default access control list")
+        }
+        _ => None,
     }
 }
 
@@ -27,7 +45,9 @@ pub(crate) fn follow(
     permissions: u16,
     path: &[u8],
 ) -> Result<()> {
-    let Some(list) = access(volume, inode, path)? else {
+    let stored = stored(volume, inode, acl::ACCESS, path)?;
+    // One that makes no sense stays as it is.
+    let Some(list) = stored.as_deref().and_then(Acl::from_disk) else {
         return Ok(());
     };
     let changed = list.clone().with_mode(permissions);
@@ -55,13 +75,8 @@ pub(crate) fn set(
         return refuse(path, "the value is no access control list");
     };
     let attributes = volume.attributes(inode).at(path)?;
-    match attributes.file_type {
-        FileType::Symlink => return refuse(path, "a symbolic link has no access control list"),
-        FileType::Directory => {}
-        _ if name == acl::DEFAULT => {
-            return refuse(path, "only a directory has a default access control list");
-        }
-        _ => {}
+    if let Some(problem) = misplaced(attributes.file_type, name) {
+        return refuse(path, problem);
     }
     let permissions = attributes.mode & 0o7000 | list.mode_bits();
     let set = match (name == acl::ACCESS, list.is_mode_only()) {

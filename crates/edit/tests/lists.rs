@@ -483,7 +483,7 @@ fn a_list_that_is_set_shows_in_the_mode_or_is_refused() {
         .apply(&set_list("/plain", acl::ACCESS, &three))
         .expect("there is room");
     for (path, name, entries, says) in [
-        ("/file", acl::DEFAULT, &list[..], "only a directory"),
+        ("/file", acl::DEFAULT, &list[..], "only directories"),
         ("/file", acl::ACCESS, &list[1..], "no access control list"),
         ("/", acl::DEFAULT, &list[..3], "no access control list"),
     ] {

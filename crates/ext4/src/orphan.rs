@@ -153,13 +153,6 @@ impl Orphans {
         found
     }
 
-    /// Whether any inode is remembered.
-    #[must_use]
-    pub fn any(&self) -> bool {
-        let is_used = |block: &Arc<SlotBlock>| block.orphans().any(|number| number != 0);
-        !self.list.lock().is_empty() || self.blocks.iter().any(is_used)
-    }
-
     /// Whether an inode is to be an orphan during every cut and every removal of its last name, or
     /// only where one transaction may not be enough.
     #[must_use]

@@ -1,9 +1,10 @@
 //! Files that are made of nothing: as on a mount they inherit from their directory's default list.
 
-use pext4_fs::{AccessLists, FileType, InodeNumber, Refusal};
+use pext4_fs::{AccessLists, FileType, InodeNumber};
 use pext4_ondisk::acl::{self, Acl};
 
 use crate::error::{At, Result, refuse};
+use crate::lists;
 use crate::plant::{Holding, Overrides, Planter};
 use crate::session::EditSession;
 use crate::source::Facts;
@@ -62,11 +63,8 @@ impl EditSession {
 
     /// The list that new files in a directory inherit.
     fn default_list(&self, directory: InodeNumber, path: &[u8]) -> Result<Option<Acl>> {
-        let value = match self.volume().xattr(directory, acl::DEFAULT) {
-            Err(error) if error.is(Refusal::NoAttribute) || error.is(Refusal::NotSupported) => {
-                return Ok(None);
-            }
-            value => value.at(path)?,
+        let Some(value) = lists::stored(self.volume(), directory, acl::DEFAULT, path)? else {
+            return Ok(None);
         };
         match Acl::from_disk(&value) {
             Some(list) => Ok(Some(list)),

@@ -16,6 +16,7 @@ use pext4_tar::{Entry, Kind};
 use super::read::Archive;
 use crate::change::{Change, last_name};
 use crate::error::{At, EditError, Result, Shown, refuse};
+use crate::lists;
 use crate::plant::{Filler, Overrides, Planter};
 use crate::session::EditSession;
 use crate::source::Facts;
@@ -235,7 +236,9 @@ impl Unpacker<'_> {
         for (name, text) in lists {
             let list = List::parse(text).map_err(|problem| bad(entry, problem.to_string()))?;
             let Some(list) = list else { continue };
-            check_list(entry, kind, name)?;
+            if let Some(problem) = lists::misplaced(kind, name) {
+                return Err(bad(entry, problem));
+            }
             if name == acl::ACCESS {
                 permissions = permissions & 0o7000 | list.permissions();
             }
@@ -259,22 +262,6 @@ impl Unpacker<'_> {
             identity: None,
         };
         Ok(Planter::new(self.session, Overrides::default()).adjusted(facts))
-    }
-}
-
-/// Linux keeps no list at a link, and one for what is made inside at directories only.
-fn check_list(entry: &Entry, kind: FileType, name: &[u8]) -> Result<()> {
-    match kind {
-        FileType::Directory => Ok(()),
-        FileType::Symlink => Err(bad(
-            entry,
-            "it is a symbolic link with an access control list",
-        )),
-        _ if name == acl::DEFAULT => {
-            let problem = "it has a default access control list, which only directories can have";
-            Err(bad(entry, problem))
-        }
-        _ => Ok(()),
     }
 }
 

@@ -1,9 +1,9 @@
 //! Locks of the leaves of one directory.
 //!
-//! There are as many as the directory has blocks, up to a limit, and a leaf's is chosen by its block. A directory that
-//! outgrows its locks gets others; it grows under its exclusive lock, when nobody uses any. So their memory is a
-//! small part of the directory's. Whoever changes a name of a leaf
-//! holds the directory's lock shared and the leaf's exclusively, the latter for the change alone.
+//! There are about as many as the directory has blocks, up to a limit, and a leaf's is chosen by its block. A directory
+//! that outgrows its locks gets others; it grows under its exclusive lock, when nobody uses any. So their memory is a
+//! part of the directory's own. Whoever changes a name of a leaf holds the directory's lock shared and the leaf's
+//! exclusively, the latter for the change alone.
 //! What is looked at without the lock is made sure of by a count beside it, which grows under the
 //! lock when the leaf *has been* changed, and before the links of the name's inode do:
 //!
@@ -26,13 +26,15 @@ const FOR_EACH_SHARD: usize = 8;
 /// One removal, as it is counted; names entered that fill the lower half look like one, which costs
 /// somebody a second look.
 const REMOVAL: u64 = 1 << 32;
-/// Locks of a directory with at most as many blocks, the last of all larger ones.
-const LEVELS: [usize; 3] = [4, 32, 512];
+/// Locks of the smallest directories and of all large ones; powers of two.
+const FEWEST: u32 = 4;
+const MOST: u32 = 512;
 
 /// The locks.
 #[derive(Default)]
 pub struct Leaves {
-    levels: [OnceLock<Sharded<Stripe>>; LEVELS.len()],
+    /// From the fewest, each as many again as the one before.
+    levels: [OnceLock<Sharded<Stripe>>; (MOST / FEWEST).ilog2() as usize + 1],
 }
 
 struct Stripe {
@@ -56,12 +58,9 @@ pub struct LeafGuard<'a> {
 impl Leaves {
     /// A leaf, by its block in the directory, which has `blocks` while the caller holds its lock.
     pub fn leaf(&self, block: LogicalBlock, blocks: u32) -> Leaf<'_> {
-        let is_enough = |locks: &usize| blocks as usize <= *locks;
-        let level = LEVELS
-            .iter()
-            .position(is_enough)
-            .unwrap_or(LEVELS.len() - 1);
-        let stripes = self.levels[level].get_or_init(|| stripes(LEVELS[level]));
+        let locks = blocks.clamp(FEWEST, MOST).next_power_of_two();
+        let level = &self.levels[(locks / FEWEST).ilog2() as usize];
+        let stripes = level.get_or_init(|| stripes(locks as usize));
         let place = block.get() as usize & (stripes.count() - 1);
         Leaf {
             stripe: stripes.get(place),
@@ -214,8 +213,14 @@ mod tests {
             |block, blocks| std::ptr::from_ref(leaves.leaf(LogicalBlock(block), blocks).stripe);
         assert_eq!(lock(1, 3), lock(1, 3));
         assert_ne!(lock(1, 3), lock(2, 3));
-        assert!(leaves.levels[1].get().is_none());
-        assert_ne!(lock(1, 1000), lock(1, 3), "it has outgrown those");
-        assert!(leaves.levels[0].get().is_some_and(|few| few.count() <= 4));
+        assert!(leaves.levels[1..].iter().all(|level| level.get().is_none()));
+        assert_ne!(lock(1, 5), lock(1, 3), "it has outgrown those");
+        assert_ne!(lock(1, 1 << 31), lock(1, 5));
+        let counts = leaves.levels.iter().filter_map(|level| level.get());
+        let counts: Vec<_> = counts.map(|stripes| stripes.count()).collect();
+        assert!(
+            counts[0] <= 4 && counts[1] <= 8 && counts[2] <= 512,
+            "{counts:?}"
+        );
     }
 }

@@ -46,15 +46,8 @@ impl Volume {
         }
     }
 
-    /// Whether inodes without a name wait for their last hold to be given back: the space they
-    /// take is about to be free.
-    #[must_use]
-    pub fn has_nameless(&self) -> bool {
-        self.inodes.orphans.any()
-    }
-
     /// What stands for the inodes without a name, `None` if there are none: another number when others are there.
-    /// A number that is used anew is told from the inode that had it by its generation.
+    /// They wait for their last hold to be given back, and the space they take may be about to be free. A number that is used anew is told from the inode that had it by its generation.
     #[must_use]
     pub fn nameless(&self) -> Option<u64> {
         let orphans = self.inodes.orphans.snapshot();

@@ -6,11 +6,10 @@
 //! The digest of all names and attributes in this order tells one input from another.
 
 use pext4_ondisk::inode::MAX_LINKS;
-use pext4_sync::{Class, Mutex};
+use pext4_sync::thread;
 use sha2::{Digest as _, Sha256};
 
 use super::attributes::canonical;
-use super::crew::work_together;
 use super::error::{Error, Result};
 use super::tree::{Facts, Id, NONE, ROOT, Tree};
 
@@ -151,13 +150,8 @@ fn sort(tree: &Tree, children: &mut [Id], starts: &[u32], threads: usize) {
         parts.push((part, at, &starts[from..=group]));
         at = end;
     }
-    let count = parts.len();
-    let parts = Mutex::new(Class::Leaf, parts);
-    let next = || parts.lock().pop();
-    work_together(count, &|| {
-        while let Some((part, first, groups)) = next() {
-            sort_groups(tree, part, first, groups);
-        }
+    thread::at_once(parts, &|(part, first, groups)| {
+        sort_groups(tree, part, first, groups)
     });
 }
 
