@@ -47,7 +47,8 @@ impl Volume {
     }
 
     /// What stands for the inodes without a name, `None` if there are none: another number when others are there.
-    /// They wait for their last hold to be given back, and the space they take may be about to be free. A number that is used anew is told from the inode that had it by its generation.
+    /// They wait for their last hold to be given back, and the space they take may be about to be free. A number that
+    /// is used anew is told from the inode that had it by its generation.
     #[must_use]
     pub fn nameless(&self) -> Option<u64> {
         let orphans = self.inodes.orphans.snapshot();
