@@ -7,12 +7,14 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
+use std::panic;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use common::{Place, fail, has, is_root, pext4, run, succeed};
+use pext4_testkit::effort;
 use rustix::fs::{
     AtFlags, CWD, IFlags, RenameFlags, Timespec, Timestamps, UTIME_NOW, ioctl_getflags,
     ioctl_setflags, renameat_with, utimensat,
@@ -469,5 +471,44 @@ fn names_are_on_the_device_where_that_was_asked_for() {
     assert!(listed("/").contains("moved"));
     fs::remove_dir(mount.path("moved")).unwrap();
     assert!(!listed("/").contains("moved"));
+    mount.unmount();
+}
+
+#[test]
+fn a_program_is_begun_while_a_file_of_the_mount_is_being_written() {
+    const ROUNDS: usize = 20;
+    let Some(place) = Place::new("64M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let (server, directory) = (place.server(), place.point.clone());
+    // The program does not inherit the file: the kernel has it closed, and what was written goes to the server, while
+    // nobody can read some files of the process in /proc. After a while without calls it is the only caller that any
+    // thread of the server knows of.
+    let begin_programs = move || {
+        let mut file = File::create(directory.join("written")).unwrap();
+        for _ in 0..ROUNDS {
+            file.write_all(&[7; 5000]).unwrap();
+            for number in 0..100 {
+                let name = directory.join(format!("name{number}"));
+                File::create(&name).unwrap();
+                fs::remove_file(&name).unwrap();
+            }
+            thread::sleep(Duration::from_millis(60));
+            assert!(Command::new("true").status().unwrap().success());
+        }
+    };
+    let ended = panic::catch_unwind(|| {
+        effort::within(
+            Duration::from_secs(60),
+            "programs that begin",
+            begin_programs,
+        );
+    });
+    if let Err(panic) = ended {
+        // It may wait for itself, and whoever unmounts for it.
+        let _ = rustix::process::kill_process(server, rustix::process::Signal::KILL);
+        panic::resume_unwind(panic);
+    }
     mount.unmount();
 }

@@ -13,12 +13,13 @@
 //! where nothing else comes any more, a thread that still follows leaves its place.
 //!
 //! All of it is a hint: where the system does not tell the caller's core, or refuses, nothing is
-//! moved.
+//! moved. Where a caller runs is asked of another thread ([`whereabouts`] says why), and what it answers is acted upon
+//! at a later call.
 
 mod giving_way;
+mod whereabouts;
 
 use std::cell::RefCell;
-use std::fs;
 use std::time::{Duration, Instant};
 
 use pext4_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -26,13 +27,12 @@ use pext4_sync::{deference, time};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use giving_way::GivingWay;
+use whereabouts::Desk;
 
 /// Calls between two looks, at least.
 const CALLS: u32 = 32;
 /// Time between two looks, at least: a look costs as much as a few calls.
 const INTERVAL: Duration = Duration::from_millis(2);
-/// Where `/proc/PID/stat` tells the core, counted behind the command's closing parenthesis.
-const CORE_FIELD: usize = 36;
 
 /// For how long a thread that has gone quiet still counts.
 const RECENT_MS: u32 = 50;
@@ -58,6 +58,9 @@ struct Placement {
     changes: u32,
     calls: u32,
     looked: Instant,
+    /// Of whom it has asked on which core he runs, and has no answer yet.
+    asked: Option<u32>,
+    desk: Desk,
     core: Option<usize>,
     giving_way: GivingWay,
     thread: usize,
@@ -115,6 +118,8 @@ impl Placement {
             changes: 0,
             calls: 0,
             looked: Instant::now(),
+            asked: None,
+            desk: Desk::new(),
             core: None,
             giving_way: GivingWay::default(),
             thread: NEXT_THREAD.fetch_add(1, Ordering::Relaxed) % THREADS,
@@ -127,9 +132,22 @@ impl Placement {
             self.changes += 1;
         }
         self.calls += 1;
+        if let Some(asked) = self.asked {
+            return self.answer(asked);
+        }
         if (self.calls >= CALLS || self.giving_way.is_on()) && self.looked.elapsed() >= INTERVAL {
             self.look();
         }
+    }
+
+    /// Ends a look once the answer has come. Nobody is followed for long to where he may not be any more.
+    fn answer(&mut self, asked: u32) {
+        let Some([core, _]) = self.desk.take() else {
+            return self.serve_apart();
+        };
+        self.asked = None;
+        let is_alone = self.changes == 0 && asked == self.caller;
+        self.follow(core.filter(|_| is_alone));
     }
 
     fn serve_apart(&mut self) {
@@ -155,9 +173,18 @@ impl Placement {
         }
     }
 
+    /// Looks whether there is one caller only, and if so asks where that one runs.
     fn look(&mut self) {
         let is_alone = self.changes <= 1 && self.caller != 0 && self.agree();
-        let core = if is_alone { core_of(self.caller) } else { None };
+        if is_alone && self.desk.ask([self.caller, 0]) {
+            self.asked = Some(self.caller);
+            self.changes = 0;
+        } else {
+            self.follow(None);
+        }
+    }
+
+    fn follow(&mut self, core: Option<usize>) {
         if core != self.core {
             self.move_to(core);
         }
@@ -208,16 +235,6 @@ fn milliseconds() -> u32 {
     u32::try_from(time::now().as_millis() & u128::from(u32::MAX)).expect("masked")
 }
 
-/// The core that a process ran on last.
-fn core_of(caller: u32) -> Option<usize> {
-    core_in(&fs::read_to_string(format!("/proc/{caller}/stat")).ok()?)
-}
-
-fn core_in(stat: &str) -> Option<usize> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_whitespace().nth(CORE_FIELD)?.parse().ok()
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use std::fs;
@@ -227,7 +244,7 @@ pub(crate) mod tests {
     use pext4_sync::deference;
     use rustix::thread::{CpuSet, sched_getaffinity};
 
-    use super::{Inherited, PLACEMENT, Placement, QUIET, core_in, core_of, inherited, serve_apart};
+    use super::{Inherited, PLACEMENT, Placement, QUIET, inherited, serve_apart};
 
     /// Has the calling thread follow somebody to one of the cores that it may use.
     pub(crate) fn follow_to_one_core() {
@@ -300,19 +317,5 @@ pub(crate) mod tests {
             assert!(inherited().cores.is_none());
         });
         serving.join().expect("no panic");
-    }
-
-    #[test]
-    fn the_core_is_found_behind_any_command_name() {
-        let fields: Vec<String> = (3..=52).map(|field| field.to_string()).collect();
-        let stat = format!("17 (a ) b) {}", fields.join(" "));
-        assert_eq!(core_in(&stat), Some(39));
-        assert_eq!(core_in("17 (cut"), None);
-    }
-
-    #[test]
-    fn a_process_that_is_gone_has_no_core() {
-        assert!(core_of(std::process::id()).is_some());
-        assert_eq!(core_of(u32::MAX), None);
     }
 }
