@@ -51,7 +51,7 @@ fn the_mount_is_listed_under_the_name_of_its_image() {
     let Some(place) = Place::new("16M") else {
         return;
     };
-    let mount = place.mount(&["-o", "noexec"]);
+    let mount = place.mount(&["-o", "noexec,default_permissions"]);
     let line = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let path = place.point.to_str().unwrap().replace(' ', "\\040");
     let line = line

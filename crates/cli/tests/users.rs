@@ -10,9 +10,10 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::{Place, has, is_root, run, succeed};
+use common::{Mounted, Place, has, is_root, run, succeed};
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, Timespec, Timestamps, XattrFlags, fallocate, utimensat,
+    Access, AtFlags, CWD, FallocateFlags, IFlags, Timespec, Timestamps, XattrFlags, access,
+    fallocate, ioctl_setflags, utimensat,
 };
 use rustix::io::Errno;
 
@@ -227,4 +228,133 @@ fn an_append_only_program_takes_what_is_appended_and_loses_its_bits() {
     assert_eq!(fs::read(&file).unwrap(), b"a programmore\n");
     succeed(Command::new("chattr").arg("-a").arg(&file));
     mount.unmount();
+}
+
+/// What `access(2)` tells the calling root of each path, for reading, writing and executing.
+fn told_to_root(mount: &Mounted<'_>) -> Vec<(&'static str, [Option<Errno>; 3])> {
+    let paths = [
+        ".",
+        "text",
+        "program",
+        "closed",
+        "closed/inner",
+        "immutable",
+        "link",
+        "pipe",
+    ];
+    let wanted = [Access::READ_OK, Access::WRITE_OK, Access::EXEC_OK];
+    let ask = |path| wanted.map(|wanted| access(mount.path(path), wanted).err());
+    paths.map(|path| (path, ask(path))).to_vec()
+}
+
+/// Files that others own, which root may use nevertheless, and some that it may not use in every way.
+fn make_files_of_others(mount: &Mounted<'_>) {
+    let closed = mount.path("closed");
+    fs::create_dir(&closed).unwrap();
+    let files = ["text", "program", "closed/inner", "immutable"].map(|name| mount.path(name));
+    for file in &files {
+        fs::write(file, "#!/bin/true\n").unwrap();
+    }
+    std::os::unix::fs::symlink("program", mount.path("link")).unwrap();
+    succeed(Command::new("mkfifo").arg(mount.path("pipe")));
+    for path in files.iter().chain([&closed, &mount.path("pipe")]) {
+        std::os::unix::fs::chown(path, Some(1000), Some(1000)).unwrap();
+        set_mode(path, 0);
+    }
+    set_mode(&mount.path("program"), 0o100);
+    let immutable = File::open(mount.path("immutable")).unwrap();
+    ioctl_setflags(&immutable, IFlags::IMMUTABLE).unwrap();
+}
+
+#[test]
+fn root_is_told_the_same_whether_the_kernel_judges_or_nobody_need() {
+    let Some(place) = place() else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    make_files_of_others(&mount);
+    mount.unmount();
+    let (no, not_executable) = (Some(Errno::PERM), Some(Errno::ACCESS));
+    let writable = [
+        (".", [None, None, None]),
+        ("text", [None, None, not_executable]),
+        ("program", [None, None, None]),
+        ("closed", [None, None, None]),
+        ("closed/inner", [None, None, not_executable]),
+        ("immutable", [None, no, not_executable]),
+        ("link", [None, None, None]),
+        ("pipe", [None, None, not_executable]),
+    ];
+    for options in ["rw", "default_permissions"] {
+        let mount = place.mount(&["-o", options]);
+        for ((path, told), (_, expected)) in told_to_root(&mount).into_iter().zip(writable) {
+            // A kernel that judges knows nothing of flags; the server refuses the write itself.
+            let expected = match (path, options) {
+                ("immutable", "default_permissions") => [None, None, not_executable],
+                _ => expected,
+            };
+            assert_eq!(told, expected, "{path}, {options}");
+        }
+        assert_eq!(fs::read(mount.path("text")).unwrap(), b"#!/bin/true\n");
+        let refused = Command::new(mount.path("text")).status().unwrap_err();
+        assert_eq!(
+            refused.kind(),
+            std::io::ErrorKind::PermissionDenied,
+            "{options}"
+        );
+        succeed(&mut Command::new(mount.path("program")));
+        fs::write(mount.path("closed/made"), b"").unwrap();
+        fs::remove_file(mount.path("closed/made")).unwrap();
+        mount.unmount();
+    }
+    for options in ["ro", "ro,default_permissions"] {
+        let mount = place.mount(&["-o", options]);
+        let read_only = Some(Errno::ROFS);
+        for (path, [read, write, execute]) in told_to_root(&mount) {
+            let (_, [_, _, expected]) = writable
+                .into_iter()
+                .find(|(other, _)| *other == path)
+                .unwrap();
+            let expected_write = (path != "pipe").then_some(read_only).flatten();
+            assert_eq!((read, write), (None, expected_write), "{path}, {options}");
+            assert_eq!(execute, expected, "{path}, {options}");
+        }
+        mount.unmount();
+    }
+}
+
+#[test]
+fn access_lists_are_kept_where_nobody_is_judged() {
+    const ACCESS: &str = "system.posix_acl_access";
+    let Some(place) = place() else {
+        return;
+    };
+    if !has("setfacl") {
+        return;
+    }
+    for options in ["rw", "default_permissions"] {
+        let mount = place.mount(&["-o", options]);
+        let directory = mount.path(options);
+        fs::create_dir(&directory).unwrap();
+        let set = |words: &[&str], path: &Path| {
+            succeed(Command::new("setfacl").args(words).arg(path));
+        };
+        set(&["-d", "-m", "u:1000:rw-,g::r-x,o::---"], &directory);
+        let file = directory.join("file");
+        fs::write(&file, b"").unwrap();
+        assert_eq!(
+            mode(&file),
+            0o660,
+            "the list of the directory, not the mask of the process"
+        );
+        set(&["-m", "u:1000:r--,m::r--"], &file);
+        assert_eq!(mode(&file), 0o640, "the mask shows in the mode");
+        set_mode(&file, 0o600);
+        let told = succeed(Command::new("getfacl").arg("-cp").arg(&file));
+        assert!(told.contains("mask::---"), "{told}");
+        set(&["-b"], &file);
+        let gone = rustix::fs::getxattr(&file, ACCESS, &mut [0; 100]);
+        assert_eq!(gone.unwrap_err(), Errno::NODATA, "{options}");
+        mount.unmount();
+    }
 }

@@ -33,6 +33,7 @@ use fuser::{
 use pext4_fs::{Attributes, SetTime};
 
 use crate::dispatch::{Answer, Caller, Change, Dispatch, Errno, Listed, Whence};
+use crate::entrants::Entrants;
 use crate::offload::Offload;
 use crate::overdue::{Late, Overdue};
 use crate::placement;
@@ -52,6 +53,7 @@ pub(crate) struct FuserTransport {
     waiting: Offload,
     kernel: KernelCache,
     overdue: Arc<Overdue>,
+    entrants: Entrants,
 }
 
 thread_local! {
@@ -60,12 +62,13 @@ thread_local! {
 
 impl FuserTransport {
     /// Carries requests to `dispatch`.
-    pub(crate) fn new(dispatch: Arc<Dispatch>) -> Self {
+    pub(crate) fn new(dispatch: Arc<Dispatch>, entrants: Entrants) -> Self {
         Self {
             dispatch,
             waiting: Offload::new(),
             kernel: KernelCache::default(),
             overdue: Arc::new(Overdue::new()),
+            entrants,
         }
     }
 
@@ -119,8 +122,8 @@ impl FuserTransport {
 }
 
 /// What the kernel may do by itself.
-fn wanted(read_only: bool) -> InitFlags {
-    let always = InitFlags::FUSE_DO_READDIRPLUS
+fn wanted(read_only: bool, entrants: Entrants) -> InitFlags {
+    let mut wanted = InitFlags::FUSE_DO_READDIRPLUS
         | InitFlags::FUSE_READDIRPLUS_AUTO
         | InitFlags::FUSE_PARALLEL_DIROPS
         | InitFlags::FUSE_NO_OPEN_SUPPORT
@@ -128,20 +131,18 @@ fn wanted(read_only: bool) -> InitFlags {
         | InitFlags::FUSE_CACHE_SYMLINKS
         | InitFlags::FUSE_ASYNC_DIO
         | InitFlags::FUSE_HAS_IOCTL_DIR
-        | InitFlags::FUSE_POSIX_ACL
         | InitFlags::FUSE_DONT_MASK
         | InitFlags::FUSE_HANDLE_KILLPRIV_V2
         | InitFlags::FUSE_NO_EXPORT_SUPPORT;
-    if read_only {
-        always
-    } else {
-        always | InitFlags::FUSE_WRITEBACK_CACHE
-    }
+    wanted.set(InitFlags::FUSE_WRITEBACK_CACHE, !read_only);
+    // With it the kernel judges, asked to or not.
+    wanted.set(InitFlags::FUSE_POSIX_ACL, entrants.are_judged());
+    wanted
 }
 
 impl Filesystem for FuserTransport {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        for flag in wanted(self.dispatch.is_read_only()).iter() {
+        for flag in wanted(self.dispatch.is_read_only(), self.entrants).iter() {
             // A kernel without it asks more often.
             let _ = config.add_capabilities(flag);
         }
@@ -357,8 +358,15 @@ impl Filesystem for FuserTransport {
         reply.error(error(Errno::NO_SUCH_CALL));
     }
 
-    fn access(&self, _: &Request, _: INodeNo, _: AccessFlags, reply: ReplyEmpty) {
-        reply.error(error(Errno::NO_SUCH_CALL));
+    fn access(&self, request: &Request, node: INodeNo, wanted: AccessFlags, reply: ReplyEmpty) {
+        if self.entrants.are_judged() {
+            return reply.error(error(Errno::NO_SUCH_CALL));
+        }
+        placement::serve(request.pid());
+        let write = wanted.contains(AccessFlags::W_OK);
+        let execute = wanted.contains(AccessFlags::X_OK);
+        let answer = self.dispatch.check_access_of_root(node.0, write, execute);
+        done(answer, reply);
     }
 
     fn read(

@@ -17,6 +17,7 @@
 
 pub mod complaints;
 pub mod dispatch;
+mod entrants;
 mod fuser_transport;
 pub mod mount;
 mod node;

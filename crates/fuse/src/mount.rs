@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::entrants::Entrants;
 use crate::options::KernelOptions;
 
 pub use table::{Mount, is_ours, mounts};
@@ -107,8 +108,9 @@ pub(crate) fn attach(
     directory: &Path,
     source: &Path,
     options: &KernelOptions,
+    entrants: Entrants,
 ) -> Result<OwnedFd, MountError> {
-    match direct::attach(directory, source, options)? {
+    match direct::attach(directory, source, options, entrants)? {
         Some(device) => Ok(device),
         None => fusermount::attach(directory, source, options),
     }

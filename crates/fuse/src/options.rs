@@ -41,7 +41,7 @@ pub enum OptionError {
     },
 }
 
-const KNOWN: &str = "ro, rw, allow_other, commit=SECONDS, errors=continue|remount-ro, discard, \
+const KNOWN: &str = "ro, rw, allow_other, default_permissions, commit=SECONDS, errors=continue|remount-ro, discard, \
                      nodiscard, suid, nosuid, dev, nodev, exec, noexec, relatime, noatime, strictatime, \
                      nodiratime, dirsync, \
                      sync, async, defaults, no_mbcache, mb_optimize_scan=0|1, \
@@ -54,6 +54,8 @@ pub struct KernelOptions {
     pub read_only: bool,
     /// Other users may enter.
     pub allow_other: bool,
+    /// The kernel checks permissions also where only root may enter, which is else not asked to.
+    pub judged: bool,
     /// Set-user-id and set-group-id bits count.
     pub set_id: bool,
     /// Device files are devices.
@@ -75,6 +77,7 @@ impl Default for KernelOptions {
         Self {
             read_only: false,
             allow_other: false,
+            judged: false,
             set_id: false,
             devices: false,
             execute: true,
@@ -110,27 +113,9 @@ impl Options {
         let kernel = &mut self.kernel;
         match option {
             // What holds anyway, and what is said to those who read a table of mounts.
-            "defaults"
-            | "default_permissions"
-            | "acl"
-            | "user_xattr"
-            | "auto"
-            | "noauto"
-            | "nofail"
-            | "user"
-            | "users"
-            | "nouser"
-            | "owner"
-            | "group"
-            | "_netdev"
-            | "data=ordered"
-            | "barrier"
-            | "barrier=1"
-            | "loop"
-            | "lazytime"
-            | "nolazytime"
-            | "silent"
-            | "loud" => {}
+            "defaults" | "acl" | "user_xattr" | "auto" | "noauto" | "nofail" | "user" | "users"
+            | "nouser" | "owner" | "group" | "_netdev" | "data=ordered" | "barrier"
+            | "barrier=1" | "loop" | "lazytime" | "nolazytime" | "silent" | "loud" => {}
             _ if option.starts_with("x-") || option.starts_with("comment=") => {}
             "remount" => return Err(OptionError::Remount),
             "ro" | "rw" => {
@@ -138,6 +123,7 @@ impl Options {
                 self.volume.read_only = kernel.read_only;
             }
             "allow_other" => kernel.allow_other = true,
+            "default_permissions" => kernel.judged = true,
             "suid" | "nosuid" => kernel.set_id = option == "suid",
             "dev" | "nodev" => kernel.devices = option == "dev",
             "exec" | "noexec" => kernel.execute = option == "exec",
@@ -212,7 +198,8 @@ mod tests {
     fn options_reach_the_volume_and_the_kernel() {
         let options = parsed("ro,allow_other,commit=30,errors=remount-ro,discard,noatime").unwrap();
         assert!(options.volume.read_only && options.kernel.read_only);
-        assert!(options.kernel.allow_other);
+        assert!(options.kernel.allow_other && !options.kernel.judged);
+        assert!(parsed("default_permissions").unwrap().kernel.judged);
         assert_eq!(options.kernel.access_times, AccessTimes::Never);
         assert_eq!(options.volume.commit_interval, Duration::from_secs(30));
         assert_eq!(options.volume.on_error, Some(OnError::ReadOnly));

@@ -13,6 +13,7 @@ use thiserror::Error;
 
 use crate::complaints::Complaints;
 use crate::dispatch::Dispatch;
+use crate::entrants::Entrants;
 use crate::fuser_transport::FuserTransport;
 use crate::mount::{self, MountError, Unmounter};
 use crate::options::KernelOptions;
@@ -83,11 +84,12 @@ impl Server {
             read_only: options.read_only || volume.is_read_only(),
             ..options.clone()
         };
-        let device = mount::attach(directory, source, &options)?;
+        let entrants = Entrants::of(&options);
+        let device = mount::attach(directory, source, &options, entrants)?;
         let dispatch = Arc::new(Dispatch::new(Arc::clone(volume), complaints, &options));
-        let transport = FuserTransport::new(dispatch);
+        let transport = FuserTransport::new(dispatch, entrants);
         let kernel = transport.kernel();
-        // The kernel checks who may enter; a second check would turn away the kernel's own
+        // The kernel keeps out who may not enter; a second check would turn away the kernel's own
         // requests, which come as root.
         let session = Session::from_fd(transport, device, SessionACL::All, config());
         let started = session.and_then(|session| {
@@ -180,6 +182,7 @@ mod tests {
     use pext4_sync::thread;
 
     use super::{EndError, Server};
+    use crate::entrants::Entrants;
     use crate::mount::{self, Unmounter};
     use crate::options::KernelOptions;
 
@@ -210,7 +213,8 @@ mod tests {
         };
         let volume = Arc::new(volume);
         let options = KernelOptions::default();
-        let device = match mount::attach(&directory, &folder.join("image"), &options) {
+        let image = folder.join("image");
+        let device = match mount::attach(&directory, &image, &options, Entrants::Judged) {
             Ok(device) => device,
             Err(error) => return eprintln!("SKIPPED: {error}"),
         };

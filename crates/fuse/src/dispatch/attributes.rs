@@ -103,6 +103,31 @@ impl Dispatch {
         self.answer(self.volume.attributes(Self::inode(node)?))
     }
 
+    /// What `access(2)` tells root, which the kernel asks where it does not judge itself.
+    ///
+    /// # Errors
+    /// `EROFS` for writing where nothing can be written, `EPERM` for writing what is immutable, `EACCES` for executing a
+    /// file that nobody may execute; the volume's.
+    pub fn check_access_of_root(&self, node: u64, write: bool, execute: bool) -> Answer<()> {
+        const EXECUTE: u16 = 0o111;
+        let attributes = self.attributes(node)?;
+        let has_content = matches!(
+            attributes.file_type,
+            FileType::Regular | FileType::Directory | FileType::Symlink
+        );
+        if write && has_content && self.is_read_only() {
+            return Err(Errno::READ_ONLY);
+        }
+        if write && is_immutable(attributes.flags) {
+            return Err(Errno::NOT_PERMITTED);
+        }
+        let is_directory = attributes.file_type == FileType::Directory;
+        if execute && !is_directory && attributes.mode & EXECUTE == 0 {
+            return Err(Errno::NO_ACCESS);
+        }
+        Ok(())
+    }
+
     /// Changes attributes. A new mode is carried into the access list, a new owner takes the
     /// set-id bits away, and so does a new size that anyone but root sets.
     ///

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
 use super::{FILE_SYSTEM_TYPE, MountError, open_device};
+use crate::entrants::Entrants;
 use crate::options::KernelOptions;
 
 /// Attaches the directory; `None` if the caller lacks the right.
@@ -20,6 +21,7 @@ pub(super) fn attach(
     directory: &Path,
     source: &Path,
     options: &KernelOptions,
+    entrants: Entrants,
 ) -> Result<Option<OwnedFd>, MountError> {
     let device = open_device()?;
     let at = |error| MountError::Directory(directory.to_owned(), error);
@@ -27,11 +29,14 @@ pub(super) fn attach(
     let kind = held.metadata().map_err(at)?.mode() & 0o170_000;
     let target = by_descriptor(&held);
     let mut data = format!(
-        "fd={},rootmode={kind:o},user_id={},group_id={},default_permissions",
+        "fd={},rootmode={kind:o},user_id={},group_id={}",
         device.as_raw_fd(),
         rustix::process::getuid().as_raw(),
         rustix::process::getgid().as_raw(),
     );
+    if entrants.are_judged() {
+        data.push_str(",default_permissions");
+    }
     if options.allow_other {
         data.push_str(",allow_other");
     }
