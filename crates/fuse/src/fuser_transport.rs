@@ -36,7 +36,7 @@ use crate::dispatch::{Answer, Caller, Change, Dispatch, Errno, Listed, Whence};
 use crate::entrants::Entrants;
 use crate::offload::Offload;
 use crate::overdue::{Late, Overdue};
-use crate::placement;
+use crate::placement::{self, Servers};
 pub(crate) use kernel_cache::KernelCache;
 use replies::{add, attributes, caller, done, entry, error, no_entry, sized};
 use translate::{kind, time_from_fuser, time_to_set};
@@ -54,6 +54,7 @@ pub(crate) struct FuserTransport {
     kernel: KernelCache,
     overdue: Arc<Overdue>,
     entrants: Entrants,
+    servers: Servers,
 }
 
 thread_local! {
@@ -69,6 +70,7 @@ impl FuserTransport {
             kernel: KernelCache::default(),
             overdue: Arc::new(Overdue::new()),
             entrants,
+            servers: Servers::new(),
         }
     }
 
@@ -153,7 +155,7 @@ impl Filesystem for FuserTransport {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        placement::serve(request.pid());
+        self.servers.serve(request.pid());
         match self.dispatch.lookup(parent.0, name.as_bytes()) {
             Ok(None) => no_entry(reply),
             Ok(Some(found)) => entry(Ok(found), reply),
@@ -173,7 +175,7 @@ impl Filesystem for FuserTransport {
         writer: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
-        placement::serve(request.pid());
+        self.servers.serve(request.pid());
         // The kernel names an open file when it asks on behalf of a write; `stat` is not to fail.
         if writer.is_some()
             && let Some(errno) = self.take_overdue(node)
@@ -201,7 +203,7 @@ impl Filesystem for FuserTransport {
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        placement::serve(request.pid());
+        self.servers.serve(request.pid());
         if size.is_some() {
             // Whoever sets a size begins anew; `close` and `fsync` still tell what was lost.
             self.overdue.take(node.0);
@@ -223,7 +225,7 @@ impl Filesystem for FuserTransport {
     }
 
     fn readlink(&self, request: &Request, node: INodeNo, reply: ReplyData) {
-        placement::serve(request.pid());
+        self.servers.serve(request.pid());
         match self.dispatch.read_link(node.0) {
             Ok(target) => reply.data(&target),
             Err(errno) => reply.error(error(errno)),
@@ -240,7 +242,7 @@ impl Filesystem for FuserTransport {
         device: u32,
         reply: ReplyEntry,
     ) {
-        placement::serve(request.pid());
+        self.servers.serve(request.pid());
         let (caller, name) = (caller(request), name.as_bytes());
         entry(
             self.dispatch
@@ -258,7 +260,7 @@ impl Filesystem for FuserTransport {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        placement::serve(request.pid());
+        self.servers.serve(request.pid());
         let (caller, name) = (caller(request), name.as_bytes());
         entry(
             self.dispatch
@@ -268,12 +270,12 @@ impl Filesystem for FuserTransport {
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        placement::serve(request.pid());
+        self.servers.serve(request.pid());
         done(self.dispatch.unlink(parent.0, name.as_bytes()), reply);
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        placement::serve(request.pid());
+        self.servers.serve(request.pid());
         done(
             self.dispatch.remove_directory(parent.0, name.as_bytes()),
             reply,
@@ -288,7 +290,7 @@ impl Filesystem for FuserTransport {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        placement::serve(request.pid());
+        self.servers.serve(request.pid());
         let (name, target) = (name.as_bytes(), target.as_os_str().as_bytes());
         entry(
             self.dispatch
@@ -307,7 +309,7 @@ impl Filesystem for FuserTransport {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        placement::serve(request.pid());
+        self.servers.serve(request.pid());
         let (from, to) = (name.as_bytes(), new_name.as_bytes());
         let (caller, flags) = (caller(request), flags.bits());
         done(
@@ -325,7 +327,7 @@ impl Filesystem for FuserTransport {
         new_name: &OsStr,
         reply: ReplyEntry,
     ) {
-        placement::serve(request.pid());
+        self.servers.serve(request.pid());
         entry(
             self.dispatch
                 .link(node.0, new_parent.0, new_name.as_bytes()),
@@ -362,7 +364,7 @@ impl Filesystem for FuserTransport {
         if self.entrants.are_judged() {
             return reply.error(error(Errno::NO_SUCH_CALL));
         }
-        placement::serve(request.pid());
+        self.servers.serve(request.pid());
         let write = wanted.contains(AccessFlags::W_OK);
         let execute = wanted.contains(AccessFlags::X_OK);
         let answer = self.dispatch.check_access_of_root(node.0, write, execute);
@@ -448,7 +450,7 @@ impl Filesystem for FuserTransport {
         cookie: u64,
         mut reply: ReplyDirectory,
     ) {
-        placement::serve(request.pid());
+        self.servers.serve(request.pid());
         let listed = self
             .dispatch
             .list(node.0, cookie, &mut |listed, file_type| {
@@ -474,7 +476,7 @@ impl Filesystem for FuserTransport {
         cookie: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        placement::serve(request.pid());
+        self.servers.serve(request.pid());
         let mut take = |listed: &Listed, found: Option<&Attributes>| add(&mut reply, listed, found);
         match self
             .dispatch
@@ -512,7 +514,7 @@ impl Filesystem for FuserTransport {
         _: u32,
         reply: ReplyEmpty,
     ) {
-        placement::serve(request.pid());
+        self.servers.serve(request.pid());
         let set = self
             .dispatch
             .set_xattr(caller(request), node.0, name.as_bytes(), value, flags);
@@ -528,12 +530,12 @@ impl Filesystem for FuserTransport {
         room: u32,
         reply: ReplyXattr,
     ) {
-        placement::serve(request.pid());
+        self.servers.serve(request.pid());
         sized(self.dispatch.xattr(node.0, name.as_bytes()), room, reply);
     }
 
     fn listxattr(&self, request: &Request, node: INodeNo, room: u32, reply: ReplyXattr) {
-        placement::serve(request.pid());
+        self.servers.serve(request.pid());
         sized(
             self.dispatch.xattr_names(caller(request), node.0),
             room,
@@ -542,7 +544,7 @@ impl Filesystem for FuserTransport {
     }
 
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        placement::serve(request.pid());
+        self.servers.serve(request.pid());
         let removed = self.dispatch.remove_xattr(node.0, name.as_bytes());
         self.kernel.forget_attributes(node);
         done(removed, reply);
@@ -596,7 +598,7 @@ impl Filesystem for FuserTransport {
         flags: i32,
         reply: ReplyEmpty,
     ) {
-        placement::serve(request.pid());
+        self.servers.serve(request.pid());
         let caller = caller(request);
         // Here the kernel does not say who may leave the bits.
         let answer = self

@@ -3,9 +3,10 @@
 //! A process that makes a call waits until it is served, so one core could do the work of both. The
 //! scheduler cannot know that: it wakes the server on an idle core, and waking an idle core, twice
 //! for each call, costs many times what serving it does (tens of microseconds against two or three,
-//! most of all in a virtual machine). So while a serving thread sees calls of one caller only, it
-//! follows that caller to its core. As soon as there are more callers it runs wherever there is
-//! room; the threads tell each other whom they see at their rare looks, not at every call.
+//! most of all in a virtual machine). So while one caller has the threads of a mount to itself, they
+//! follow it to its core ([`together`]). Callers that take turns, as those who make names in one directory do, are
+//! followed in turn, or to the core that they share. As soon as several are served at once, and where there is a crowd,
+//! the threads run wherever there is room ([`callers`]).
 //!
 //! While it follows, it also gives way to everybody ([`GivingWay`]).
 //!
@@ -16,60 +17,77 @@
 //! moved. Where a caller runs is asked of another thread ([`whereabouts`] says why), and what it answers is acted upon
 //! at a later call.
 
+mod callers;
 mod giving_way;
+mod together;
 mod whereabouts;
 
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pext4_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use pext4_sync::{deference, time};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use pext4_sync::deference;
+use rustix::thread::{CpuSet, sched_setaffinity};
 
+use callers::Callers;
 use giving_way::GivingWay;
-use whereabouts::Desk;
+use together::{Membership, Together};
+use whereabouts::{Cores, Desk};
 
-/// Calls between two looks, at least.
-const CALLS: u32 = 32;
+/// Calls between two looks, at least, where nobody is followed.
+const CALLS: u32 = 16;
 /// Time between two looks, at least: a look costs as much as a few calls.
-const INTERVAL: Duration = Duration::from_millis(2);
-
-/// For how long a thread that has gone quiet still counts.
-const RECENT_MS: u32 = 50;
+const INTERVAL: Duration = Duration::from_millis(1);
+/// The same where the last look found no reason to follow any more.
+const SHORT: Duration = Duration::from_micros(500);
+/// The longest time between two looks while others are served too and nobody is followed.
+const PATIENCE: Duration = Duration::from_millis(16);
+/// Looks in a row that must find no reason to follow before a thread leaves its place.
+const DOUBTS: u32 = 4;
 /// After this time without a look, a thread that moves data follows nobody.
 const QUIET: Duration = Duration::from_millis(50);
-/// Threads that hear of each other; more than this many are not started.
-const THREADS: usize = 8;
-
-/// What each thread saw at its last look: the caller, and when in milliseconds.
-static SEEN: [AtomicU64; THREADS] = [const { AtomicU64::new(0) }; THREADS];
-static NEXT_THREAD: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     static PLACEMENT: RefCell<Option<Placement>> = const { RefCell::new(None) };
 }
 
+/// The threads that serve one mount.
+pub(crate) struct Servers(Arc<Together>);
+
 /// What one serving thread knows.
 struct Placement {
-    /// The cores it may use at all; `None` if the system does not say.
-    everywhere: Option<CpuSet>,
-    caller: u32,
-    /// How often the caller was another than before, since the last look.
-    changes: u32,
+    place: Membership,
+    callers: Callers,
+    /// Calls since the last look.
     calls: u32,
     looked: Instant,
-    /// Of whom it has asked on which core he runs, and has no answer yet.
-    asked: Option<u32>,
+    /// When the next look is due.
+    interval: Duration,
+    /// When it is due though others are served too.
+    patience: Duration,
+    /// Looks in a row that found no reason to follow.
+    doubts: u32,
+    /// Of whom it has asked on which cores they run, and has no answer yet.
+    asked: Option<[u32; 2]>,
+    /// Where two callers were at the last look.
+    known: [(u32, Option<usize>); 2],
     desk: Desk,
-    core: Option<usize>,
     giving_way: GivingWay,
-    thread: usize,
 }
 
-/// Notes a call of a process; now and then moves the thread.
-pub(crate) fn serve(caller: u32) {
-    PLACEMENT
-        .with_borrow_mut(|placement| placement.get_or_insert_with(Placement::new).serve(caller));
+impl Servers {
+    /// None yet.
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Together::new()))
+    }
+
+    /// Notes a call of a process that the calling thread serves; now and then moves the threads.
+    pub(crate) fn serve(&self, caller: u32) {
+        PLACEMENT.with_borrow_mut(|placement| {
+            let placement = placement.get_or_insert_with(|| Placement::new(self.0.join()));
+            placement.serve(caller);
+        });
+    }
 }
 
 /// Notes a request that tells nothing of a caller who waits. While the thread follows nobody it costs a look at that.
@@ -92,7 +110,7 @@ pub(crate) fn inherited() -> Inherited {
 /// What a new thread takes over of the place of a thread that serves.
 #[derive(Default)]
 pub(crate) struct Inherited {
-    /// The cores that the other may use when it follows nobody, if it follows somebody.
+    /// The cores that the other may use when it follows nobody.
     cores: Option<CpuSet>,
     gives_way: bool,
 }
@@ -111,128 +129,139 @@ impl Inherited {
 }
 
 impl Placement {
-    fn new() -> Self {
+    fn new(place: Membership) -> Self {
         Self {
-            everywhere: sched_getaffinity(None).ok(),
-            caller: 0,
-            changes: 0,
+            place,
+            callers: Callers::new(),
             calls: 0,
             looked: Instant::now(),
+            interval: INTERVAL,
+            patience: INTERVAL,
+            doubts: 0,
             asked: None,
+            known: [(0, None); 2],
             desk: Desk::new(),
-            core: None,
             giving_way: GivingWay::default(),
-            thread: NEXT_THREAD.fetch_add(1, Ordering::Relaxed) % THREADS,
         }
     }
 
     fn serve(&mut self, caller: u32) {
-        if caller != self.caller {
-            self.caller = caller;
-            self.changes += 1;
+        if self.callers.note(caller) {
+            self.place.tell(caller);
         }
         self.calls += 1;
-        if let Some(asked) = self.asked {
-            return self.answer(asked);
+        if self.callers.is_alone_since_now() {
+            self.follow_turn();
         }
-        if (self.calls >= CALLS || self.giving_way.is_on()) && self.looked.elapsed() >= INTERVAL {
-            self.look();
+        if let Some(asked) = self.asked {
+            match self.desk.take() {
+                Some(cores) => self.end_look(asked, cores),
+                None => self.serve_apart(),
+            }
+        } else if (self.calls >= CALLS || self.is_placed())
+            && self.looked.elapsed() >= self.interval
+        {
+            self.begin_look();
         }
     }
 
-    /// Ends a look once the answer has come. Nobody is followed for long to where he may not be any more.
-    fn answer(&mut self, asked: u32) {
-        let Some([core, _]) = self.desk.take() else {
-            return self.serve_apart();
-        };
+    /// Follows the other one of two callers that take turns, where its core is known.
+    fn follow_turn(&self) {
+        let current = self.callers.current();
+        let known = self
+            .known
+            .into_iter()
+            .find(|&(caller, _)| caller == current);
+        let core = known.and_then(|(_, core)| core);
+        let is_elsewhere = core.is_some() && self.place.core().is_some_and(|own| Some(own) != core);
+        if is_elsewhere && self.place.agree(current) && !self.callers.are_a_crowd() {
+            self.place.move_all(core);
+        }
+    }
+
+    /// Asks where the callers run, if there is a reason to.
+    fn begin_look(&mut self) {
+        let processes = [self.callers.current(), self.callers.other()];
+        self.place.tell(self.callers.current());
+        if !self.is_placed() && !self.is_alone() && self.looked.elapsed() < self.patience {
+            return self.calls = 0;
+        }
+        if self.desk.ask(processes) {
+            self.asked = Some(processes);
+        }
+        self.begin_anew();
+    }
+
+    /// Acts upon the answer.
+    fn end_look(&mut self, asked: [u32; 2], cores: Cores) {
         self.asked = None;
-        let is_alone = self.changes == 0 && asked == self.caller;
-        self.follow(core.filter(|_| is_alone));
+        self.known = [(asked[0], cores[0]), (asked[1], cores[1])];
+        let wanted = self.wanted();
+        let is_placed = self.place.core().is_some();
+        self.doubts = if is_placed && wanted.is_none() {
+            self.doubts + 1
+        } else {
+            0
+        };
+        self.interval = if self.doubts > 0 { SHORT } else { INTERVAL };
+        self.patience = match wanted {
+            Some(_) => INTERVAL,
+            None => PATIENCE.min(self.patience * 2),
+        };
+        let is_certain = self.doubts == 0 || self.doubts >= DOUBTS;
+        if is_certain && wanted != self.place.core() {
+            self.place.move_all(wanted);
+            self.doubts = 0;
+        }
+        self.giving_way
+            .look(self.callers.current(), self.place.core().is_some());
+        self.begin_anew();
+    }
+
+    fn is_alone(&self) -> bool {
+        self.callers.is_alone() && self.place.agree(self.callers.current())
+    }
+
+    /// The core of the current caller, if it is alone, or shares it with the other one with which it takes turns.
+    fn wanted(&self) -> Option<usize> {
+        let current = self.callers.current();
+        let place = self
+            .known
+            .iter()
+            .position(|&(caller, _)| caller == current)?;
+        let [core, other] = [place, 1 - place].map(|place| self.known[place].1);
+        core.filter(|_| (self.is_alone() || core == other) && !self.callers.are_a_crowd())
     }
 
     fn serve_apart(&mut self) {
-        let is_placed = self.core.is_some() || self.giving_way.is_on();
-        if is_placed && self.looked.elapsed() >= QUIET {
+        if self.is_placed() && self.looked.elapsed() >= QUIET {
             self.leave();
         }
     }
 
+    fn is_placed(&self) -> bool {
+        self.place.core().is_some() || self.giving_way.is_on()
+    }
+
     /// Follows nobody any more.
     fn leave(&mut self) {
-        self.move_to(None);
-        self.giving_way.look(self.caller, false);
+        self.place.move_all(None);
+        self.giving_way.look(self.callers.current(), false);
         self.begin_anew();
     }
 
-    /// What a thread that is started here would take over.
+    /// What a thread that is started here would take over. Another thread may move this one at any time.
     fn inherited(&self) -> Inherited {
-        let is_moved = self.core.is_some();
         Inherited {
-            cores: self.everywhere.filter(|_| is_moved),
+            cores: self.place.everywhere(),
             gives_way: self.giving_way.is_on(),
         }
     }
 
-    /// Looks whether there is one caller only, and if so asks where that one runs.
-    fn look(&mut self) {
-        let is_alone = self.changes <= 1 && self.caller != 0 && self.agree();
-        if is_alone && self.desk.ask([self.caller, 0]) {
-            self.asked = Some(self.caller);
-            self.changes = 0;
-        } else {
-            self.follow(None);
-        }
-    }
-
-    fn follow(&mut self, core: Option<usize>) {
-        if core != self.core {
-            self.move_to(core);
-        }
-        self.giving_way.look(self.caller, self.core.is_some());
-        self.begin_anew();
-    }
-
     fn begin_anew(&mut self) {
-        self.changes = 0;
         self.calls = 0;
         self.looked = Instant::now();
     }
-
-    /// Tells the other threads of this one's caller; whether none has seen another lately.
-    fn agree(&self) -> bool {
-        let now = milliseconds();
-        SEEN[self.thread].store(
-            u64::from(self.caller) << 32 | u64::from(now),
-            Ordering::Relaxed,
-        );
-        SEEN.iter().all(|seen| {
-            let seen = seen.load(Ordering::Relaxed);
-            let when = u32::try_from(seen & u64::from(u32::MAX)).expect("masked");
-            seen >> 32 == u64::from(self.caller) || now.wrapping_sub(when) > RECENT_MS
-        })
-    }
-
-    fn move_to(&mut self, core: Option<usize>) {
-        let Some(everywhere) = &self.everywhere else {
-            return;
-        };
-        let moved = match core {
-            Some(core) if core < CpuSet::MAX_CPU && everywhere.is_set(core) => {
-                let mut only = CpuSet::new();
-                only.set(core);
-                sched_setaffinity(None, &only)
-            }
-            _ => sched_setaffinity(None, everywhere),
-        };
-        if moved.is_ok() {
-            self.core = core;
-        }
-    }
-}
-
-/// The time, good enough for differences of days.
-fn milliseconds() -> u32 {
-    u32::try_from(time::now().as_millis() & u128::from(u32::MAX)).expect("masked")
 }
 
 #[cfg(test)]
@@ -244,7 +273,7 @@ pub(crate) mod tests {
     use pext4_sync::deference;
     use rustix::thread::{CpuSet, sched_getaffinity};
 
-    use super::{Inherited, PLACEMENT, Placement, QUIET, inherited, serve_apart};
+    use super::{Inherited, PLACEMENT, Placement, QUIET, Servers, inherited, serve_apart};
 
     /// Has the calling thread follow somebody to one of the cores that it may use.
     pub(crate) fn follow_to_one_core() {
@@ -252,7 +281,9 @@ pub(crate) mod tests {
         let mut all = 0..CpuSet::MAX_CPU;
         let core = all.find(|&core| cores.is_set(core));
         PLACEMENT.with_borrow_mut(|placement| {
-            placement.get_or_insert_with(Placement::new).move_to(core);
+            let place = Servers::new().0.join();
+            let placement = placement.get_or_insert_with(|| Placement::new(place));
+            placement.place.move_all(core);
         });
     }
 
@@ -286,6 +317,49 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn the_other_of_two_that_take_turns_is_followed_at_once() {
+        let cores = sched_getaffinity(None).expect("Linux has it");
+        let cores: Vec<usize> = (0..CpuSet::MAX_CPU)
+            .filter(|&core| cores.is_set(core))
+            .collect();
+        let &[one, other, ..] = cores.as_slice() else {
+            return eprintln!("SKIPPED: one core only");
+        };
+        let serving = thread::spawn(move || {
+            let mut placement = Placement::new(Servers::new().0.join());
+            placement.known = [(7, Some(one)), (8, Some(other))];
+            placement.place.move_all(Some(one));
+            for _ in 0..7 {
+                placement.serve(8);
+                assert_eq!(placement.place.core(), Some(one), "7 may go on at once");
+            }
+            placement.serve(8);
+            assert_eq!(placement.place.core(), Some(other));
+        });
+        serving.join().expect("no panic");
+    }
+
+    #[test]
+    fn two_callers_are_followed_to_the_core_that_they_share_and_a_crowd_is_not() {
+        let mut placement = Placement::new(Servers::new().0.join());
+        for caller in [7, 8] {
+            placement.callers.note(caller);
+        }
+        placement.known = [(8, Some(3)), (7, Some(3))];
+        assert_eq!(placement.wanted(), Some(3));
+        placement.known = [(8, Some(3)), (7, Some(4))];
+        assert_eq!(placement.wanted(), None);
+        for caller in 9..16 {
+            placement.callers.note(caller);
+        }
+        for _ in 0..20 {
+            placement.callers.note(8);
+        }
+        placement.known = [(8, Some(3)), (7, Some(3))];
+        assert_eq!(placement.wanted(), None, "there are nine");
+    }
+
+    #[test]
     fn who_serves_nobody_hands_nothing_on() {
         let thread = thread::spawn(|| {
             let inherited = inherited();
@@ -314,7 +388,6 @@ pub(crate) mod tests {
             });
             serve_apart();
             assert_eq!((cores(), policy()), (everywhere, 0));
-            assert!(inherited().cores.is_none());
         });
         serving.join().expect("no panic");
     }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use pext4_sync::atomic::{AtomicU32, Ordering};
 use pext4_sync::deference;
 
-use super::milliseconds;
+use super::callers::milliseconds;
 
 /// Looks in a row that may find that the time went to a third process: some milliseconds each.
 const PATIENCE: u32 = 8;
