@@ -127,6 +127,19 @@ pub fn is_current<T>(handle: &JoinHandle<T>) -> bool {
     }
 }
 
+/// Gives the calling thread a working directory of its own (with root and umask), which is the process's until the thread
+/// changes it. For a thread that was started for a task: the process's own one would be left behind where it goes.
+///
+/// # Errors
+/// The system forbids it, as containers may.
+#[allow(unsafe_code)]
+pub fn own_working_directory() -> io::Result<()> {
+    // SAFETY: of all that a thread may cease to share only the table of open files concerns the rules by which safe code
+    // owns descriptors, and the flag says nothing of it.
+    let own = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) };
+    Ok(own?)
+}
+
 /// Does nothing for at least `time` (a model has no clock and only lets others run).
 #[cfg_attr(feature = "virtual", track_caller)]
 pub fn sleep(time: Duration) {
@@ -237,6 +250,23 @@ mod tests {
             refused,
         );
         assert_eq!(done, [(1, here), (4, here), (9, here)]);
+    }
+
+    #[cfg(not(feature = "virtual"))]
+    #[test]
+    fn a_thread_with_a_working_directory_of_its_own_takes_nobody_along() {
+        let here = || std::env::current_dir().expect("there is one");
+        let before = here();
+        let elsewhere = std::thread::spawn(move || {
+            super::own_working_directory().ok()?;
+            std::env::set_current_dir("/proc/self").expect("Linux has it");
+            Some(here())
+        });
+        let Some(elsewhere) = elsewhere.join().expect("it does not panic") else {
+            return eprintln!("SKIPPED: this system lets no thread have one of its own");
+        };
+        assert_ne!(elsewhere, before);
+        assert_eq!(here(), before);
     }
 
     #[test]

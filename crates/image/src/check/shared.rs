@@ -2,9 +2,12 @@
 //!
 //! Only where there are such blocks: every map is walked once more, and its parts are looked up
 //! among them. Blocks of maps that this may go into are bounded.
+//!
+//! With the feature `shared_blocks` files may share, and e2fsck asks nobody.
 
 use std::collections::{BTreeMap, HashSet};
 
+use pext4_ondisk::feature::ReadOnlyCompat;
 use pext4_ondisk::indirect;
 use pext4_ondisk::inode::Inode;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
@@ -45,8 +48,9 @@ struct Metadata {
 
 /// Finds the users, and reports who shares what with whom.
 pub(super) fn report(examination: &Examination, inodes: &Inodes, workers: &Workers<'_>) {
+    let features = &examination.volume.geometry.features;
     let again = examination.claims.again();
-    if again.is_empty() {
+    if again.is_empty() || features.has_read_only_compat(ReadOnlyCompat::SHARED_BLOCKS) {
         return;
     }
     let budget = Budget::new(MOST_NODES);

@@ -48,6 +48,7 @@ const KNOWN_READ_ONLY_COMPAT: ReadOnlyCompat = ReadOnlyCompat::SPARSE_SUPER
     .union(ReadOnlyCompat::METADATA_CSUM)
     .union(ReadOnlyCompat::READONLY)
     .union(ReadOnlyCompat::PROJECT)
+    .union(ReadOnlyCompat::SHARED_BLOCKS)
     .union(ReadOnlyCompat::VERITY)
     .union(ReadOnlyCompat::ORPHAN_PRESENT);
 

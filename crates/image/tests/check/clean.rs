@@ -439,3 +439,42 @@ fn bad_blocks_are_nobodys() {
         assert_eq!(image.e2fsck().0, 0);
     }
 }
+
+/// Has the first extent of a file lead to a block.
+fn lead_to(image: &mut Image, path: &str, block: u64) {
+    const START: usize = 12 + 8;
+    let number = image.find(path);
+    let block = u32::try_from(block).expect("a small image");
+    image.edit_inode(number, |inode| {
+        inode.block[START..][..4].copy_from_slice(&block.to_le_bytes());
+    });
+}
+
+#[test]
+fn files_may_share_blocks_where_the_image_says_so() {
+    if !have_tools() {
+        return;
+    }
+    let Some(mut image) = make(8 << 20, &["-b", "1024"]) else {
+        return;
+    };
+    let large = image.find("/large");
+    let shared = image.blocks(large)[0];
+    lead_to(&mut image, "/dir/inner", shared);
+    let report = image.check().expect("an ext4");
+    assert!(
+        names(&report).contains(&"block-shared"),
+        "{:?}",
+        report.findings
+    );
+    image.debugfs(&["feature shared_blocks"]);
+    // The blocks that the file had before are nobody's now.
+    image.e2fsck_repairs(&["-fy"]);
+    let inner = image.find("/dir/inner");
+    assert_eq!(image.blocks(inner)[0], shared, "e2fsck leaves them shared");
+    assert_clean(&image, "shared blocks");
+    let table = image.descriptor(0).inode_table.get();
+    lead_to(&mut image, "/dir/inner", table);
+    image.e2fsck_repairs(&["-fy"]);
+    assert_clean(&image, "blocks shared with metadata");
+}

@@ -98,6 +98,14 @@ pub(super) fn joined(directory: &[u8], name: &[u8]) -> Vec<u8> {
     }
 }
 
+/// How a name is reached by calls that take a path and nothing else.
+pub(super) enum Reach<'a> {
+    /// The thread stands in the directory: the name alone leads to it, and no link on the way can lead elsewhere.
+    Standing(&'a CStr),
+    /// By its path.
+    Path(Context<'a>),
+}
+
 /// The name whose attributes are asked for, in both ways to say it.
 pub(super) struct Context<'a> {
     pub source: &'a Path,
@@ -107,7 +115,7 @@ pub(super) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// A path for calls that take nothing else; through the open directory where it is too long.
+    /// The path; through the open directory where it is too long.
     fn write_path(&self, path: &mut Vec<u8>) {
         path.clear();
         path.extend_from_slice(self.source.as_os_str().as_bytes());
@@ -145,9 +153,13 @@ impl Buffers {
     /// All extended attributes of a name but those that the rules leave out.
     pub fn attributes(
         &mut self,
-        context: &Context<'_>,
+        reach: &Reach<'_>,
         rules: &Rules,
     ) -> rustix::io::Result<Vec<Named>> {
+        let context = match reach {
+            Reach::Standing(name) => return self.read(name, rules),
+            Reach::Path(context) => context,
+        };
         let mut path = std::mem::take(&mut self.path);
         context.write_path(&mut path);
         let own = CStr::from_bytes_with_nul(&path).expect("paths of the system hold no NUL byte");
