@@ -1,8 +1,9 @@
 //! What the demands that a run measured imply, by operational analysis and mean value analysis.
 //!
-//! Every lock that more than one core took and every line that went between cores is a station that
-//! serves one at a time; its *demand* is its busy time an operation. The rest of an operation
-//! without any waiting is the think time. Two laws hold whatever the distributions are:
+//! Every lock that cores share and every line that goes between them is a station that serves one at a time; its
+//! *demand* is its busy time an operation. What one core has nearly to itself is none: a task's own file has a lock
+//! that the committer takes too, and there is one for every task, which none fills however many there are. The rest
+//! of an operation without any waiting is the think time. Two laws hold whatever the distributions are:
 //! throughput is at most N over the time of an operation without waiting, and at most one over the
 //! largest demand. Mean value analysis gives the throughput of such a closed network where service
 //! times are drawn from an exponential distribution; ours vary less, so the simulated value lies
@@ -10,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use pext4_sync::virtual_cores::Usage;
+use pext4_sync::virtual_cores::{LineUsage, LockUsage, Usage};
 
 /// One thing that serves one core at a time.
 #[derive(Clone, Debug)]
@@ -73,7 +74,7 @@ impl Analysis {
         };
         for lock in usage.locks.iter().filter(|lock| lock.cores > 1) {
             let held = lock.held.as_nanos() as f64;
-            if held > 0.0 {
+            if held > 0.0 && is_shared(lock) {
                 let taken = lock.acquisitions as f64 / operations;
                 let name = format!(
                     "a {:?} lock of {} cores, taken {taken:.3} times an operation",
@@ -96,7 +97,9 @@ impl Analysis {
                 Some(class) => format!("a line of a {class:?} lock, {} cores", line.cores),
                 None => format!("the line at {}, {} cores", place(&line.site), line.cores),
             };
-            add(name, line.served.as_nanos() as f64);
+            if is_between_tasks(line, tasks) {
+                add(name, line.served.as_nanos() as f64);
+            }
             waited += line.waited.as_nanos() as f64;
         }
         stations.sort_by(|one, other| other.demand.total_cmp(&one.demand));
@@ -154,6 +157,16 @@ impl Analysis {
     }
 }
 
+/// Whether no core has the lock nearly to itself: one that holds it nine times of ten.
+fn is_shared(lock: &LockUsage) -> bool {
+    lock.lead.as_secs_f64() < 0.8 * lock.held.as_secs_f64()
+}
+
+/// Whether a line goes between tasks, not only between one and the one that commits.
+fn is_between_tasks(line: &LineUsage, tasks: u32) -> bool {
+    line.cores > 2 || tasks == 2
+}
+
 /// Throughput of a closed network of so many customers, one that thinks and single servers.
 #[must_use]
 pub fn mean_value(customers: u32, think: f64, demands: &[f64]) -> f64 {
@@ -186,7 +199,57 @@ fn place(site: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::mean_value;
+    use std::time::Duration;
+
+    use pext4_sync::Class;
+    use pext4_sync::virtual_cores::{LineUsage, LockUsage, Usage};
+
+    use super::{Analysis, mean_value};
+
+    #[test]
+    fn what_a_task_has_nearly_to_itself_is_no_station() {
+        let lock = |lead, cores| LockUsage {
+            class: Class::Leaf,
+            acquisitions: 10,
+            contended: 0,
+            failures: 0,
+            waited: Duration::ZERO,
+            held: Duration::from_micros(100),
+            lead: Duration::from_micros(lead),
+            read: Duration::ZERO,
+            cores,
+        };
+        let line = |cores| LineUsage {
+            class: None,
+            site: "crates/a.rs:1".into(),
+            transfers: 10,
+            served: Duration::from_micros(10),
+            waited: Duration::ZERO,
+            cores,
+        };
+        let usage = Usage {
+            elapsed: Duration::from_millis(1),
+            locks: vec![lock(90, 2), lock(10, 8), lock(100, 1)],
+            lines: vec![line(2), line(3)],
+            other_waits: Vec::new(),
+            steps: 1,
+            unknown_steps: 0,
+            stretches: Duration::from_millis(1),
+            unknown_stretches: Duration::ZERO,
+        };
+        let names = |tasks| {
+            let analysis = Analysis::of(&usage, 10, tasks);
+            let stations = analysis.stations.into_iter();
+            stations.map(|station| station.name).collect::<Vec<_>>()
+        };
+        let shared = [
+            "a Leaf lock of 8 cores, taken 1.000 times an operation",
+            "the line at crates/a.rs:1, 3 cores",
+        ];
+        assert_eq!(names(8), shared);
+        assert_eq!(names(2).len(), 3, "between two tasks two cores are all");
+        assert_eq!(names(1), shared, "a task alone shares with nobody");
+    }
 
     /// The machine repairman with exponential times, solved by its balance equations.
     fn repairman(customers: u32, think: f64, service: f64) -> f64 {

@@ -250,20 +250,20 @@ fn told_to_root(mount: &Mounted<'_>) -> Vec<(&'static str, [Option<Errno>; 3])> 
 /// Files that others own, which root may use nevertheless, and some that it may not use in every way.
 fn make_files_of_others(mount: &Mounted<'_>) {
     let closed = mount.path("closed");
-    fs::create_dir(&closed).unwrap();
+    fs::create_dir(&closed).expect("root makes it");
     let files = ["text", "program", "closed/inner", "immutable"].map(|name| mount.path(name));
     for file in &files {
-        fs::write(file, "#!/bin/true\n").unwrap();
+        fs::write(file, "#!/bin/true\n").expect("root makes it");
     }
-    std::os::unix::fs::symlink("program", mount.path("link")).unwrap();
+    std::os::unix::fs::symlink("program", mount.path("link")).expect("root makes it");
     succeed(Command::new("mkfifo").arg(mount.path("pipe")));
     for path in files.iter().chain([&closed, &mount.path("pipe")]) {
-        std::os::unix::fs::chown(path, Some(1000), Some(1000)).unwrap();
+        std::os::unix::fs::chown(path, Some(1000), Some(1000)).expect("root makes it");
         set_mode(path, 0);
     }
     set_mode(&mount.path("program"), 0o100);
-    let immutable = File::open(mount.path("immutable")).unwrap();
-    ioctl_setflags(&immutable, IFlags::IMMUTABLE).unwrap();
+    let immutable = File::open(mount.path("immutable")).expect("root makes it");
+    ioctl_setflags(&immutable, IFlags::IMMUTABLE).expect("root makes it");
 }
 
 #[test]

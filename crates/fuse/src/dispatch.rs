@@ -2,10 +2,10 @@
 //!
 //! A request names nodes by number; a node that was found or made is *held* in the volume until
 //! `forget` has given it back as often as it was answered. Names, permissions and open files are
-//! the kernel's: it checks access by the modes and lists it is told (`default_permissions`), or there is nothing to check
-//! (`entrants`). So nothing here does, but for what is left to servers: that an append-only file keeps
-//! what it has, that a list set by a stranger to the group takes the set-group-id bit, and what not even root may do.
-//! There are no file handles; open and close send no request.
+//! the kernel's: it checks access by the modes and lists it is told (`default_permissions`), or there is nothing to
+//! check (`entrants`). So nothing here does, but for what is left to servers: that an append-only file keeps what it
+//! has, that a list set by a stranger to the group takes the set-group-id bit, and what not even root may do. There are
+//! no file handles; open and close send no request.
 //!
 //! Nothing here keeps state of its own, but for the few files whose times the kernel will tell though they may no
 //! longer change: all calls take `&self` and may run at once.

@@ -127,15 +127,15 @@ pub fn is_current<T>(handle: &JoinHandle<T>) -> bool {
     }
 }
 
-/// Gives the calling thread a working directory of its own (with root and umask), which is the process's until the thread
-/// changes it. For a thread that was started for a task: the process's own one would be left behind where it goes.
+/// Gives the calling thread a working directory of its own (with root and umask), which is the process's until the
+/// thread changes it. For a thread that was started for a task: the process's first one would be left where it goes.
 ///
 /// # Errors
 /// The system forbids it, as containers may.
 #[allow(unsafe_code)]
 pub fn own_working_directory() -> io::Result<()> {
-    // SAFETY: of all that a thread may cease to share only the table of open files concerns the rules by which safe code
-    // owns descriptors, and the flag says nothing of it.
+    // SAFETY: of all that a thread may cease to share only the table of open files concerns the rules by which safe
+    // code owns descriptors, and the flag says nothing of it.
     let own = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) };
     Ok(own?)
 }

@@ -106,8 +106,8 @@ impl Dispatch {
     /// What `access(2)` tells root, which the kernel asks where it does not judge itself.
     ///
     /// # Errors
-    /// `EROFS` for writing where nothing can be written, `EPERM` for writing what is immutable, `EACCES` for executing a
-    /// file that nobody may execute; the volume's.
+    /// `EROFS` for writing where nothing can be written, `EPERM` for writing what is immutable, `EACCES` for executing
+    /// a file that nobody may execute; the volume's.
     pub fn check_access_of_root(&self, node: u64, write: bool, execute: bool) -> Answer<()> {
         const EXECUTE: u16 = 0o111;
         let attributes = self.attributes(node)?;

@@ -4,8 +4,9 @@
 //! its core would be woken for every other call, and a thread that always comes too late gets no call at which it could
 //! move. So who moves moves all.
 //!
-//! The list's lock is a leaf, taken where a thread begins and looks; all places change under it. Between two looks a
-//! thread reads its own place only, which is a cache line of its own. The list does not own its members: one that has
+//! The list's lock is a leaf, taken where a thread begins and looks; all places change under it. Who finds it held
+//! does without: its holder may be one that gives way to everybody and waits for a core. Between two looks a thread
+//! reads its own place only, which is a cache line of its own. The list does not own its members: one that has
 //! ended is passed over (where thread-local values are dropped, no lock can be taken any more). That its number is
 //! another thread's by the time it is moved would take all numbers to be given out within that moment.
 
@@ -104,12 +105,17 @@ impl Membership {
         self.own.everywhere
     }
 
-    /// Keeps all threads on a core, or lets them run anywhere.
+    /// Keeps all threads on a core, or lets them run anywhere; nothing where another one moves them.
     pub(super) fn move_all(&self, core: Option<usize>) {
-        let members = self.together.members.lock();
-        for member in members.iter().filter_map(Weak::upgrade) {
-            member.move_to(core);
+        let Some(members) = self.together.members.try_lock() else {
+            return;
+        };
+        let members = members.iter().filter_map(Weak::upgrade);
+        for other in members.filter(|member| !Arc::ptr_eq(member, &self.own)) {
+            other.move_to(core);
         }
+        // The last, since it may have to wait there.
+        self.own.move_to(core);
     }
 
     /// Tells the others of this one's caller.
@@ -122,13 +128,15 @@ impl Membership {
         self.own.seen.store(seen, Ordering::Relaxed);
     }
 
-    /// Whether no other thread has seen another caller lately.
+    /// Whether no other thread has seen another caller lately, as far as can be told.
     pub(super) fn agree(&self, caller: u32) -> bool {
         self.agree_at(caller, milliseconds())
     }
 
     fn agree_at(&self, caller: u32, now: u32) -> bool {
-        let members = self.together.members.lock();
+        let Some(members) = self.together.members.try_lock() else {
+            return false;
+        };
         members.iter().filter_map(Weak::upgrade).all(|member| {
             let seen = member.seen.load(Ordering::Relaxed);
             let when = u32::try_from(seen & u64::from(u32::MAX)).expect("masked");

@@ -7,7 +7,8 @@
 //! one that answers must wait, nobody is followed meanwhile; the waiting ends because the server goes on.
 //!
 //! Each desk has one question at most on its way, so the list of questions is no longer than there are desks. The
-//! list's lock is a leaf, taken at a thread's rare looks; an answer is one store into the asking desk's own cache line.
+//! list's lock is a leaf, taken at a thread's rare looks; who finds it held asks another time, since the thread that
+//! answers gives way to everybody. An answer is one store into the asking desk's own cache line.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -46,7 +47,8 @@ impl Desk {
         Self(Arc::new(CachePadded::new(AtomicU64::new(0))))
     }
 
-    /// Asks for the cores of two processes. False if nobody answers, because no thread could be started.
+    /// Asks for the cores of two processes. False if nobody will answer: others ask just now, or no thread could be
+    /// started.
     ///
     /// The first to ask starts the thread that answers, which takes over the first one's place; who asks must not
     /// follow anybody before it has had an answer.
@@ -54,8 +56,7 @@ impl Desk {
         let Some(questions) = Questions::answered() else {
             return false;
         };
-        questions.ask((Arc::clone(&self.0), processes));
-        true
+        questions.ask((Arc::clone(&self.0), processes))
     }
 
     /// The answer, once, if it has come.
@@ -86,9 +87,14 @@ impl Questions {
         QUESTIONS.get_or_init(start).as_deref()
     }
 
-    fn ask(&self, question: Question) {
-        self.waiting.lock().push_back(question);
+    fn ask(&self, question: Question) -> bool {
+        let Some(mut waiting) = self.waiting.try_lock() else {
+            return false;
+        };
+        waiting.push_back(question);
+        drop(waiting);
         self.come.notify_one();
+        true
     }
 
     fn answer_for_ever(&self) {
@@ -149,7 +155,9 @@ mod tests {
         let desk = Desk::new();
         assert_eq!(desk.take(), None, "nobody has asked");
         for processes in [[process::id(), 0], [u32::MAX, process::id()]] {
-            assert!(desk.ask(processes));
+            while !desk.ask(processes) {
+                thread::yield_now();
+            }
             let cores = loop {
                 match desk.take() {
                     Some(cores) => break cores,

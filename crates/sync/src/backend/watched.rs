@@ -46,8 +46,7 @@ impl<T> Mutex<T> {
 
     #[track_caller]
     pub(crate) fn is_locked(&self) -> bool {
-        let Place { address, site, .. } = self.place();
-        watch::access(address, Action::Load, site, || self.inner.is_locked())
+        watch::is_held(&self.place(), || self.inner.is_locked())
     }
 
     pub(crate) fn get_mut(&mut self) -> &mut T {

@@ -141,3 +141,25 @@ fn readers_are_called_together() {
     });
     assert!(ends.iter().all(|&end| near(end, 58_000)), "{ends:?}");
 }
+
+#[test]
+fn a_lock_that_was_handed_over_is_seen_to_be_held() {
+    let is_seen = imitate(|| {
+        let lock = Arc::new(Mutex::new(Class::Leaf, ()));
+        let sleeper = other_asker(&lock);
+        loop {
+            let guard = lock.lock();
+            assert!(lock.is_locked());
+            thread::sleep(Duration::from_micros(20));
+            drop(guard);
+            // Only a sleeper to whom it is handed has it now, and is not awake yet.
+            if lock.is_locked() {
+                return !sleeper.is_finished();
+            }
+            if sleeper.is_finished() {
+                return false;
+            }
+        }
+    });
+    assert!(is_seen, "it looked free while somebody had it");
+}

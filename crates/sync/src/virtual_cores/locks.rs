@@ -34,7 +34,24 @@ pub(crate) struct LockCounts {
     pub(crate) held: u64,
     /// Held for reading, every reader on its own.
     pub(crate) read: u64,
+    /// Who may have held it for writing for most of the time, and by how much more than all others at the least
+    /// (the vote of Boyer and Moore, by time).
+    owner: usize,
+    pub(crate) lead: u64,
     pub(crate) cores: Cores,
+}
+
+impl LockCounts {
+    fn vote(&mut self, core: usize, time: u64) {
+        if self.owner == core {
+            self.lead += time;
+        } else if self.lead >= time {
+            self.lead -= time;
+        } else {
+            self.owner = core;
+            self.lead = time - self.lead;
+        }
+    }
 }
 
 /// Somebody who waits.
@@ -113,6 +130,7 @@ impl Lock {
         let time = clock.saturating_sub(since);
         if self.exclusive {
             self.counts.held += time;
+            self.counts.vote(core, time);
         } else {
             self.counts.read += time;
         }

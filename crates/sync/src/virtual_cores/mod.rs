@@ -117,8 +117,19 @@ pub(crate) fn take_spinning(place: &Place) {
         return;
     }
     let since = clock();
-    spin::look(|| with(|machine| machine.sees_free(place)), pause);
+    spin::look(|| sees_free(place), pause);
     wait_for(place, Some(since));
+}
+
+/// Whether somebody holds a lock, at a glance.
+pub(crate) fn is_held(place: &Place) -> bool {
+    arrive(place.site, Action::Load);
+    !sees_free(place)
+}
+
+/// Whether a lock could be had now, which a core asks that waits for it.
+fn sees_free(place: &Place) -> bool {
+    with(|machine| machine.sees_free(place))
 }
 
 fn take_again(place: &Place) {

@@ -21,6 +21,8 @@ pub struct LockUsage {
     pub waited: Duration,
     /// Time held for writing.
     pub held: Duration,
+    /// By how much longer than all others together one core held it for writing, at the least.
+    pub lead: Duration,
     /// Time held for reading, all readers together.
     pub read: Duration,
     /// Cores that took it.
@@ -84,6 +86,7 @@ impl Usage {
                 failures: lock.counts.failures,
                 waited: duration(lock.counts.waited),
                 held: duration(lock.counts.held),
+                lead: duration(lock.counts.lead),
                 read: duration(lock.counts.read),
                 cores: lock.counts.cores.len(),
             })

@@ -219,6 +219,16 @@ pub(crate) fn try_take<G>(place: Place, attempt: impl FnOnce() -> Option<G>) -> 
     })
 }
 
+/// Whether somebody holds a lock, at a glance; `look` tells of the lock itself.
+pub(crate) fn is_held(place: &Place, look: impl FnOnce() -> bool) -> bool {
+    #[cfg(feature = "virtual")]
+    if virtual_cores::is_inside() {
+        // A lock that was handed over is free until its new holder comes, and held in virtual time.
+        return virtual_cores::is_held(place);
+    }
+    access(place.address, Action::Load, place.site, look)
+}
+
 fn before(place: &Place, action: Action) {
     #[cfg(feature = "virtual")]
     if is_on(CALIBRATION) {
