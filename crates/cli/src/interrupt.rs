@@ -2,11 +2,13 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pext4_fuse::ending_signals;
-use pext4_sync::atomic::{AtomicBool, Ordering};
 
 /// What a first signal sets; the second one does not wait.
+///
+/// The standard library's own flag, not the watched one of `sync`: a handler of signals writes to it.
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {

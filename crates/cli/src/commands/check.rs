@@ -7,12 +7,12 @@
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use pext4_block::Access;
 use pext4_image::check::{self, Finding, Grade, Options, Progress, Report, Step};
-use pext4_sync::atomic::AtomicBool;
 use pext4_sync::{Class, Mutex};
 use serde::Serialize;
 

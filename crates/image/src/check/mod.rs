@@ -50,12 +50,12 @@ mod volume;
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use pext4_block::Device;
 use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::{Corrupt, InodeNumber};
-use pext4_sync::atomic::AtomicBool;
 
 pub use catalogue::{Grade, Kind};
 pub use findings::{Finding, Place};
@@ -146,7 +146,7 @@ pub struct Options {
     pub threads: usize,
     /// Who is told how far it is.
     pub progress: Option<Progress>,
-    /// Set from outside to stop.
+    /// Set from outside to stop: the standard library's own flag, so that a handler of signals can.
     pub cancel: Arc<AtomicBool>,
 }
 
