@@ -79,7 +79,7 @@ impl Cache {
     pub fn new(device: Arc<dyn Device>, block_size: u32, capacity: u64) -> Self {
         assert_ne!(block_size, 0, "a block has bytes");
         let blocks = usize::try_from(capacity / u64::from(block_size)).unwrap_or(usize::MAX);
-        let widest = (4 * topology::shard_count())
+        let widest = (4 * topology::spare_count())
             .min(blocks / LEAST_SHARD)
             .max(1);
         // The largest power of two that leaves every shard its least size.

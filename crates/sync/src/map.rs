@@ -17,6 +17,9 @@ use crate::rwlock::RwLock;
 use crate::sharded::Sharded;
 use crate::topology;
 
+/// Shards of a map of neighbours, at least.
+const LEAST_NEIGHBOURHOODS: usize = 256;
+
 /// A concurrent map in shards, which `S` chooses.
 pub struct Map<K, V, S = NumberHash> {
     hash: S,
@@ -40,10 +43,12 @@ impl<K: Eq + Hash, V> Map<K, V> {
 impl<K: Eq + Hash, V> Map<K, V, NeighbourHash> {
     /// An empty map for keys that are numbers: those that differ in nothing but their lowest `bits` bits live
     /// in one shard. A core that works on neighbours stays on its own lines; there are eight shards a core, so
-    /// that a few neighbourhoods each hardly meet.
+    /// that a few neighbourhoods each hardly meet, and enough for many threads on few cores: one of them may lose
+    /// its core while it holds a shard, and whoever wants that waits for its next turn.
     #[must_use]
     pub fn of_neighbours(class: Class, bits: u32) -> Self {
-        Self::sharded_by(NeighbourHash::new(bits), class, 8 * topology::shard_count())
+        let shards = (8 * topology::shard_count()).max(LEAST_NEIGHBOURHOODS);
+        Self::sharded_by(NeighbourHash::new(bits), class, shards)
     }
 }
 

@@ -31,6 +31,21 @@ impl<T> Sharded<T> {
         &self.shards[self.local_index()]
     }
 
+    /// What `attempt` makes of the caller's own, or of one of three others if it makes nothing of that. For what
+    /// only threads of one core lock: who finds that held has met a thread that lost its core while it held it, and
+    /// would wait for that one's next turn. Where there are many more shards than cores, the others are its core's too.
+    #[inline]
+    pub fn nearby<'a, R>(&'a self, mut attempt: impl FnMut(&'a T) -> Option<R>) -> Option<R> {
+        let own = self.local_index();
+        attempt(&self.shards[own]).or_else(|| {
+            let count = self.shards.len();
+            let others = [2, 1, 3].map(|quarters| (own + quarters * count / 4) & (count - 1));
+            others
+                .into_iter()
+                .find_map(|other| attempt(&self.shards[other]))
+        })
+    }
+
     /// The number of the caller's own.
     #[inline]
     #[must_use]
@@ -74,6 +89,24 @@ mod tests {
         }
         let _pin = topology::pin(64);
         assert_eq!(*shards.local(), 0);
+    }
+
+    #[test]
+    fn who_cannot_have_its_own_gets_another_one_and_nobody_is_asked_twice() {
+        let shards = Sharded::with_count(8, |shard| shard);
+        let _pin = topology::pin(5);
+        assert_eq!(shards.nearby(|shard| Some(*shard)), Some(5));
+        assert_eq!(
+            shards.nearby(|shard| (*shard != 5).then_some(*shard)),
+            Some(1)
+        );
+        let mut asked = Vec::new();
+        let refuse = |shard: &usize| {
+            asked.push(*shard);
+            None::<()>
+        };
+        assert_eq!(shards.nearby(refuse), None);
+        assert_eq!(asked, [5, 1, 7, 3]);
     }
 
     #[test]

@@ -4,6 +4,11 @@
 //! the caller runs on. A thread may move right after asking, so a shard is a way to stay out of
 //! each other's way, never a right: what lies in it is still atomic or locked.
 //!
+//! Where there are more shards than processors, each processor has several, and its threads are spread
+//! over them. A thread that loses its core while it holds its shard's lock holds up the threads that
+//! share the shard, until its next turn: with 32 threads a core, a tenth of a second. So what is locked
+//! by shard on a path that matters has [`spare_count`] shards.
+//!
 //! Tests [`pin`] threads to numbers of their choice, so that 64 shards are in use on two
 //! processors.
 
@@ -37,9 +42,13 @@ pub fn shard_count() -> usize {
     if let Some(processors) = imitation::processors() {
         return shards_for(processors);
     }
-    static COUNT: LazyLock<usize> =
-        LazyLock::new(|| shards_for(std::thread::available_parallelism().map_or(1, usize::from)));
+    static COUNT: LazyLock<usize> = LazyLock::new(|| shards_for(processors()));
     *COUNT
+}
+
+/// How many processors this process may use.
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 #[cfg(all(feature = "meter", not(loom)))]
@@ -68,6 +77,15 @@ fn shards_for(processors: usize) -> usize {
     processors.next_power_of_two().clamp(4, 256)
 }
 
+/// How many shards a structure has in which threads of one core are not to wait for each other: enough that
+/// where one is held another one is not, on few cores too.
+#[must_use]
+pub fn spare_count() -> usize {
+    // A model wants no more than it must.
+    let least = if cfg!(loom) { 1 } else { 16 };
+    shard_count().max(least)
+}
+
 /// The caller's shard of [`shard_count`].
 #[inline]
 #[must_use]
@@ -83,34 +101,51 @@ pub fn current_of(count: usize) -> usize {
         count.is_power_of_two(),
         "shards are counted in powers of two"
     );
-    processor() & (count - 1)
+    number() & (count - 1)
 }
 
-/// The processor the caller runs on, or the number it is pinned to.
+/// The number the caller is pinned to; else its processor's, with the thread's own above.
 #[inline]
-fn processor() -> usize {
+fn number() -> usize {
     #[cfg(all(feature = "virtual", not(loom)))]
     if virtual_cores::is_inside() {
         return virtual_cores::processor();
     }
     let pinned = PINNED.with(Cell::get);
     if pinned == UNPINNED {
-        running_on()
+        running::number()
     } else {
         pinned
     }
 }
 
 #[cfg(not(loom))]
-#[inline]
-fn running_on() -> usize {
-    rustix::thread::sched_getcpu()
+mod running {
+    use std::sync::LazyLock;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Bits of a processor's number.
+    static BITS: LazyLock<u32> =
+        LazyLock::new(|| super::processors().next_power_of_two().trailing_zeros());
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+    thread_local! {
+        /// The thread's number, where it does not touch those of processors.
+        static THREAD: usize = THREADS.fetch_add(1, Ordering::Relaxed) << *BITS;
+    }
+
+    #[inline]
+    pub(super) fn number() -> usize {
+        THREAD.with(|thread| thread | rustix::thread::sched_getcpu())
+    }
 }
 
 /// A model is the same each time it runs, wherever it runs.
 #[cfg(loom)]
-fn running_on() -> usize {
-    0
+mod running {
+    pub(super) fn number() -> usize {
+        0
+    }
 }
 
 /// Makes this thread belong to shard `number` (modulo each structure's count) until the guard is
@@ -146,6 +181,17 @@ mod tests {
         assert!(shard_count().is_power_of_two());
         assert!((4..=256).contains(&shard_count()));
         assert!(current() < shard_count());
+    }
+
+    #[test]
+    fn threads_of_one_processor_have_shards_of_their_own_where_there_are_some_to_spare() {
+        let processors = super::processors().next_power_of_two();
+        let threads: Vec<usize> = (0..3)
+            .map(|_| std::thread::spawn(move || current_of(1 << 40) / processors))
+            .map(|thread| thread.join().expect("it only asks"))
+            .collect();
+        assert!(threads.windows(2).all(|pair| pair[0] != pair[1]));
+        assert!(current_of(processors) < processors);
     }
 
     #[test]

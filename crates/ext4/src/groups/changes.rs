@@ -89,9 +89,10 @@ impl Held<'_> {
         self.groups.counts.activity.add(1);
     }
 
-    /// A preallocation of this group, if there is one.
+    /// A preallocation of this group of which something is left, if there is one.
     pub fn any_preallocation(&mut self) -> Option<Arc<Preallocation>> {
-        let listed = self.loaded()?.preallocations.values().next()?;
+        let mut listed = self.loaded()?.preallocations.values();
+        let listed = listed.find(|listed| !listed.is_used_up())?;
         Some(Arc::clone(&listed.preallocation))
     }
 

@@ -5,8 +5,8 @@
 //! hints outside the lock are brought up to date.
 
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber};
-use pext4_sync::MutexGuard;
 use pext4_sync::atomic::Ordering;
+use pext4_sync::{MutexGuard, spin};
 
 use super::Groups;
 use super::loaded::{self, BlockSide, InodeSide, Loaded};
@@ -35,6 +35,15 @@ impl Groups {
             state,
             has_moved: false,
         }
+    }
+
+    /// A group, unless somebody else has it for longer than a hold takes who keeps its core.
+    pub(crate) fn hold_soon(&self, number: GroupNumber) -> Option<Held<'_>> {
+        self.try_hold(number).or_else(|| {
+            let state = &self.slot(number).state;
+            spin::until(|| !state.is_locked());
+            self.try_hold(number)
+        })
     }
 
     /// The block of the device that a bit of a group stands for.

@@ -104,6 +104,9 @@ impl Loaded {
             };
             let (span, is_more) = listed.take_used(tid);
             used.push(span);
+            if listed.unfolded() == 0 {
+                self.preallocations.remove(end);
+            }
             is_more
         });
         let left = self

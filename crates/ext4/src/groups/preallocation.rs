@@ -3,13 +3,16 @@
 //! Life cycle: the surplus of an allocation is *set aside* under the very hold of the group that
 //! took it from the buddy, and put on the group's list, so that there is no moment in which it is
 //! neither free nor findable. Its owner *uses* it from the front; whoever needs space may *discard*
-//! it. Whichever comes first empties `state`; an empty preallocation is no longer on the list and
-//! its owner drops it. On disk the blocks are free until they are used.
+//! it. Whichever comes first empties `state`, and the owner drops an empty preallocation. On disk the blocks are free
+//! until they are used.
 //!
 //! Where frees wait for nobody, uses do not either: the owner moves the *front* and notes the group with the
 //! transaction. Whoever next changes the group, or the committer, *folds* what lies before the front into the bitmap,
-//! and into no version of an earlier transaction than the one that used it. A use that empties the
-//! preallocation or leaves blocks out is made under the group's lock, and folded at once.
+//! and into no version of an earlier transaction than the one that used it. A use that leaves blocks out is
+//! made under the group's lock, and folded at once.
+//!
+//! So a preallocation on the list is empty if and only if its front has reached its end; it leaves the list when
+//! that is folded, and who looks for one to discard passes it by.
 //!
 //! Locks: `state` [Preallocation] is taken before the group.
 
@@ -112,6 +115,11 @@ impl Listed {
     /// Blocks up to `end` have been folded, or left out.
     pub fn fold_up_to(&mut self, end: u32) {
         self.folded = end;
+    }
+
+    /// Whether its owner has used all of it.
+    pub fn is_used_up(&self) -> bool {
+        self.preallocation.front.used().now() == self.preallocation.end
     }
 
     /// Blocks that are not folded; those that nobody used are among them.

@@ -412,6 +412,42 @@ fn a_change_of_the_group_keeps_a_version_with_the_uses_of_the_transaction_before
 }
 
 #[test]
+fn the_last_of_what_was_set_aside_is_used_while_others_hold_the_group_and_leaves_the_list_when_folded()
+ {
+    let Some(ground) = Ground::make(&["-b", "4096", "-g", "4096"], "64M") else {
+        return;
+    };
+    let (preallocation, group, first) = file_with_preallocation(&ground);
+    let groups = &ground.groups;
+    let left = preallocation.end() - first - 20;
+    let listed = || groups.hold(group).present().preallocations.len();
+    let held = groups.hold(group);
+    let use_all = || {
+        let mut handle = ground.handle();
+        use_up(&ground, &mut handle, &preallocation, 20, left)
+    };
+    let start = std::thread::scope(|scope| scope.spawn(use_all).join()).expect("it does not wait");
+    drop(held);
+    assert_eq!(start, first + 20);
+    assert!(!groups.is_left(&preallocation), "its owner drops it");
+    assert_eq!(listed(), 1, "nobody has folded it");
+    assert!(
+        groups.hold(group).any_preallocation().is_none(),
+        "there is nothing to discard"
+    );
+    ground.commit();
+    assert_eq!(listed(), 0);
+    assert_eq!(groups.slot(group).aside.load(Ordering::Relaxed), 0);
+
+    let start = BlockNumber(ground.store.geometry.first_block(group).get() + u64::from(first));
+    groups
+        .free(&mut ground.handle(), start, 20 + left)
+        .expect("allocated above");
+    ground.commit();
+    assert_eq!(ground.complaints_of_e2fsck(), "");
+}
+
+#[test]
 fn what_a_transaction_used_it_may_free_and_others_may_discard() {
     let Some(ground) = Ground::make(&["-b", "4096", "-g", "4096"], "64M") else {
         return;

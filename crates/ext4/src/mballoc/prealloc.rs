@@ -29,7 +29,7 @@ pub(super) enum Asked {
 
 impl Groups {
     /// Takes up to `length` blocks for `logical` from a file's preallocation; `None` if it has
-    /// none for that place.
+    /// none for that place. Its group is locked only where frees wait for it, or blocks are left out.
     pub fn use_preallocation(
         &self,
         handle: &mut Handle<'_>,
@@ -87,8 +87,7 @@ impl Groups {
         Asked::Taken(self.use_front(handle, preallocation, (&mut *state, held), 0, length))
     }
 
-    /// Takes `length` blocks from the front of a run without its group's lock, where that may be and something is left
-    /// of the run.
+    /// Takes up to `length` blocks from the front of a run without its group's lock, where that may be.
     fn move_front(
         &self,
         handle: &mut Handle<'_>,
@@ -99,9 +98,10 @@ impl Groups {
     ) -> Option<Run> {
         let aside = state.as_mut()?;
         let is_deferred = self.waiting.design == Frees::Deferred;
-        if !is_deferred || skipped > 0 || length >= aside.span.length {
+        if !is_deferred || skipped > 0 {
             return None;
         }
+        let length = length.min(aside.span.length);
         let group = preallocation.group();
         self.note_unowed(handle, group);
         self.counts.free_blocks.add(-i64::from(length));
@@ -112,6 +112,9 @@ impl Groups {
             length: aside.span.length - length,
         };
         preallocation.front.advance(handle.tid(), aside.span.start);
+        if aside.span.length == 0 {
+            *state = None;
+        }
         if preallocation.front.asks() {
             self.slot(group).used.push(preallocation.end());
         }
@@ -162,7 +165,7 @@ impl Groups {
     }
 
     /// Whether anything is left of a preallocation.
-    pub(super) fn is_left(&self, preallocation: &Preallocation) -> bool {
+    pub(crate) fn is_left(&self, preallocation: &Preallocation) -> bool {
         preallocation.lock().is_some()
     }
 

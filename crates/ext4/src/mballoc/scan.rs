@@ -115,7 +115,15 @@ impl Scan<'_, '_> {
         if self.groups.slot(self.first).free_hint() == 0 {
             return None;
         }
-        let mut held = self.groups.hold(self.first);
+        let held = if self.waits() {
+            Some(self.groups.hold(self.first))
+        } else {
+            self.groups.hold_soon(self.first)
+        };
+        let Some(mut held) = held else {
+            self.seen.busy += 1;
+            return None;
+        };
         if !held.load_blocks() {
             return None;
         }
@@ -250,6 +258,10 @@ impl Scan<'_, '_> {
             .or_else(|| self.wait_for(|slot| slot.free_hint() > 0))
     }
 
+    fn waits(&self) -> bool {
+        self.groups.store.options.scaling.busy_groups == BusyGroups::Wait
+    }
+
     fn wait_for(&mut self, good: impl Fn(&Slot) -> bool) -> Option<Found> {
         let groups = self.groups;
         self.order().find_map(|number| {
@@ -288,7 +300,7 @@ impl Scan<'_, '_> {
             return None;
         }
         self.seen.considered += 1;
-        let waits = groups.store.options.scaling.busy_groups == BusyGroups::Wait;
+        let waits = self.waits();
         if !waits && slot.state.is_locked() {
             self.seen.busy += 1;
             return None;

@@ -522,6 +522,29 @@ fn a_file_that_was_turned_away_stays_where_it_went() {
     assert_eq!(grow(23, None), second, "who stays tells nobody");
 }
 
+/// One request with a goal of its own, from a thread that waits for no group.
+#[test]
+fn a_goal_in_a_group_that_stays_held_is_given_up() {
+    let Some(ground) = Ground::set(&["-b", "4096", "-g", "4096"], "64M", Scaling::FULL) else {
+        return;
+    };
+    let groups = &ground.groups;
+    let group_of = |run: Run| ground.store.geometry.group_of(run.start);
+    let goal = GroupNumber(2);
+    let grow = |inode: u32, from: u64| {
+        let at = ground.store.geometry.first_block(goal).get() + from;
+        let request = data(inode, 100, 8, BlockNumber(at));
+        let run = groups.allocate_for_file(&mut ground.handle(), &request, &mut None);
+        group_of(run.expect("space"))
+    };
+    assert_eq!(grow(20, 1000), Some(goal));
+    let held = groups.hold(goal);
+    let elsewhere = std::thread::scope(|scope| scope.spawn(|| grow(21, 2000)).join());
+    drop(held);
+    assert_ne!(elsewhere.expect("it does not wait"), Some(goal));
+    assert_eq!(grow(22, 2000), Some(goal));
+}
+
 #[test]
 fn small_files_of_a_shard_lie_one_behind_the_other() {
     let Some(ground) = Ground::make(GROUPS_OF_16_MIB, "256M") else {

@@ -27,7 +27,8 @@
 //! transaction a credit, and credits are bounded.
 //!
 //! Locking: what a core has met is under a lock of class `AttributeCache`, which comes after the
-//! buffer's. Threads of one core and the committer are all that take it. Takings are counted under it, so
+//! buffer's. Threads of one core and the committer take it, and threads of another core that find their own held: each
+//! is a little list, and whatever is noted in it counts. Takings are counted under it, so
 //! that no core notes more than it may; who leaves a block that it has looked at as one that its core
 //! has met needs no lock, since its handle keeps the transaction from closing.
 
@@ -39,7 +40,7 @@ use pext4_ondisk::xattr::{Attribute, Block, Content, MAX_REFERENCES};
 use pext4_ondisk::{BlockNumber, Corrupt};
 use pext4_sync::atomic::{AtomicI32, AtomicU8, AtomicU32, Ordering};
 use pext4_sync::hash::NumberMap;
-use pext4_sync::{CachePadded, Class, Mutex, Sharded};
+use pext4_sync::{CachePadded, Class, Mutex, MutexGuard, Sharded, topology};
 
 /// Takings that a core notes before it adds them to the block, at most.
 const MOST_TAKINGS: u32 = 16;
@@ -133,7 +134,7 @@ impl Met {
 impl OwnCounts {
     /// Nothing noted yet; if not `enabled`, nothing ever.
     pub(super) fn new(enabled: bool) -> Self {
-        let shards = Sharded::new(|_| Notes {
+        let shards = Sharded::with_count(topology::spare_count(), |_| Notes {
             age: AtomicU8::new(Age::None as u8),
             core: Mutex::new(Class::AttributeCache, Core::default()),
         });
@@ -241,11 +242,25 @@ impl OwnCounts {
         block: BlockNumber,
         change: impl FnOnce(&Arc<CachePadded<Met>>) -> R,
     ) -> Option<R> {
-        let notes = self.shards.local();
-        if notes.age.load(Ordering::Relaxed) != Age::Present as u8 {
+        let is_present = |notes: &Notes| notes.age.load(Ordering::Relaxed) == Age::Present as u8;
+        if !is_present(self.shards.local()) {
             return None;
         }
-        notes.core.lock().met.get(&block).map(change)
+        let (notes, core) = self.lock();
+        let met = is_present(notes).then(|| core.met.get(&block)).flatten();
+        met.map(change)
+    }
+
+    /// This core's notes, or others where a thread holds them that lost its core: what is noted counts wherever
+    /// it is.
+    fn lock(&self) -> (&Notes, MutexGuard<'_, Core>) {
+        let free = self
+            .shards
+            .nearby(|notes| Some((notes, notes.core.try_lock()?)));
+        free.unwrap_or_else(|| {
+            let own = self.shards.local();
+            (own, own.core.lock())
+        })
     }
 
     fn meet<R>(
@@ -262,8 +277,7 @@ impl OwnCounts {
 
     /// Does something to this core's notes of the running transaction.
     fn in_present<R>(&self, change: impl FnOnce(&mut Core) -> R) -> R {
-        let notes = self.shards.local();
-        let mut core = notes.core.lock();
+        let (notes, mut core) = self.lock();
         if notes.age.load(Ordering::Relaxed) == Age::Past as u8 {
             core.forget_met();
         }
