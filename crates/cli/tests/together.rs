@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use common::{Place, has, pext4, succeed};
-use rustix::fs::{XattrFlags, fstat, getxattr, setxattr};
+use rustix::fs::{FallocateFlags, XattrFlags, fallocate, fstat, getxattr, setxattr};
 
 #[test]
 fn the_blocks_of_a_file_are_counted_once_it_is_durable() {
@@ -55,6 +55,36 @@ fn no_space_is_forgotten_once_there_is_some() {
     file.write_all(b"more").expect("there is room");
     file.sync_all().expect("there is room");
     drop(file);
+    mount.unmount();
+}
+
+/// More writers than the server has threads find no space while a deleted file is still open, which is closed then: the
+/// message that gives it back is read though all of them wait for it.
+#[test]
+fn writers_that_find_no_space_do_not_keep_the_server_from_hearing_that_some_comes() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let files: Vec<File> = (0..32)
+        .map(|number| File::create(mount.path(&number.to_string())).unwrap())
+        .collect();
+    let held = File::create(mount.path("held")).unwrap();
+    let take = |file: &File, length| fallocate(file, FallocateFlags::empty(), 0, length);
+    let free = rustix::fs::statvfs(&place.point).unwrap();
+    take(&held, free.f_bavail * free.f_bsize).expect("all there is");
+    fs::remove_file(mount.path("held")).unwrap();
+    let outcomes: Vec<_> = std::thread::scope(|scope| {
+        let write = |file| scope.spawn(move || take(file, 64 << 10));
+        let writers: Vec<_> = files.iter().map(write).collect();
+        // So that they wait by then; if they do not, nothing is tested, and nothing fails.
+        std::thread::sleep(std::time::Duration::from_millis(15));
+        drop(held);
+        let outcome = |writer: std::thread::ScopedJoinHandle<'_, _>| writer.join().unwrap();
+        writers.into_iter().map(outcome).collect()
+    });
+    assert_eq!(outcomes, vec![Ok(()); files.len()]);
+    drop(files);
     mount.unmount();
 }
 

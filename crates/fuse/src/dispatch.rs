@@ -217,7 +217,8 @@ impl Dispatch {
         told.map_or(0, |told| told.free_blocks)
     }
 
-    /// Whether there are more free blocks than `before`, or are as soon as deleted files are given back.
+    /// Whether there are more free blocks than `before`, or are as soon as deleted files are given back. Not for the
+    /// threads that serve: it may wait.
     pub(crate) fn has_more_room(&self, before: u64) -> bool {
         let look = || match self.free_blocks() > before {
             true => Ok(()),
@@ -234,6 +235,12 @@ impl Dispatch {
                 self.volume.forget(inode, count);
             }
         }
+    }
+
+    /// Carries out a request on a thread that serves; none if it found no space and some may come at any moment. It is
+    /// to be carried out again then, where it can wait for that: no less is done by twice than by once.
+    pub(crate) fn attempt<T>(request: impl FnOnce() -> Answer<T>) -> Option<Answer<T>> {
+        room::without_waiting(request)
     }
 
     /// Runs what may find no space, and runs it again while deleted files may be about to be given back.

@@ -14,6 +14,7 @@
 
 mod kernel_cache;
 mod replies;
+mod room;
 mod translate;
 
 use std::cell::RefCell;
@@ -32,13 +33,14 @@ use fuser::{
 };
 use pext4_fs::{Attributes, SetTime};
 
-use crate::dispatch::{Answer, Caller, Change, Dispatch, Errno, Listed, Whence};
+use crate::dispatch::{Answer, Change, Dispatch, Errno, Listed, Whence};
 use crate::entrants::Entrants;
 use crate::offload::Offload;
-use crate::overdue::{Late, Overdue};
+use crate::overdue::Overdue;
 use crate::placement::{self, Servers};
 pub(crate) use kernel_cache::KernelCache;
 use replies::{add, attributes, caller, done, entry, error, no_entry, sized};
+use room::{Sides, Write};
 use translate::{kind, time_from_fuser, time_to_set};
 
 /// Most bytes of one write, and so of one read.
@@ -77,34 +79,6 @@ impl FuserTransport {
     /// The way to the kernel's caches, to be connected as soon as there is a session.
     pub(crate) fn kernel(&self) -> KernelCache {
         self.kernel.clone()
-    }
-
-    /// Keeps the error of a write behind its caller, and makes the kernel ask for it, and for the
-    /// content, which is not what the kernel thinks.
-    fn keep_error(&self, node: INodeNo, errno: Errno) {
-        let free_blocks = self.dispatch.free_blocks();
-        self.overdue.keep(node.0, Late { errno, free_blocks });
-        let kernel = self.kernel.clone();
-        self.waiting.run(move || kernel.let_go(node, 0));
-    }
-
-    /// The error of a late write that a writer is to hear of before it goes on. Where there was no space and some has
-    /// come free since, it need not. That there is some is not enough: the next write may want more, and so may every
-    /// one behind it.
-    fn take_overdue(&self, node: INodeNo) -> Option<Errno> {
-        let Late { errno, free_blocks } = self.overdue.take(node.0)?;
-        let is_over = errno == Errno::NO_SPACE && self.dispatch.has_more_room(free_blocks);
-        (!is_over).then_some(errno)
-    }
-
-    /// Takes the set-id bits of a file whose content `caller` changes, if `due`. The kernel, which
-    /// leaves that to the server, would remember them. It must forget before the caller goes on;
-    /// the caller's open file keeps the node, so the kernel has nothing to wait for.
-    fn take_set_id(&self, caller: Caller, node: INodeNo, due: bool) -> Answer<()> {
-        if due && self.dispatch.take_set_id(caller, node.0)? {
-            self.kernel.forget_attributes(node);
-        }
-        Ok(())
     }
 
     /// Makes a file durable. The kernel asks for that only if no late write failed that the caller has not heard of.
@@ -177,12 +151,10 @@ impl Filesystem for FuserTransport {
     ) {
         self.servers.serve(request.pid());
         // The kernel names an open file when it asks on behalf of a write; `stat` is not to fail.
-        if writer.is_some()
-            && let Some(errno) = self.take_overdue(node)
-        {
-            return reply.error(error(errno));
+        match writer.and_then(|_| self.overdue.take(node.0)) {
+            Some(late) => self.tell_writer(node, late, reply),
+            None => attributes(self.dispatch.attributes(node.0), reply),
         }
-        attributes(self.dispatch.attributes(node.0), reply);
     }
 
     fn setattr(
@@ -243,12 +215,13 @@ impl Filesystem for FuserTransport {
         reply: ReplyEntry,
     ) {
         self.servers.serve(request.pid());
-        let (caller, name) = (caller(request), name.as_bytes());
-        entry(
-            self.dispatch
-                .make_node(caller, parent.0, name, mode, umask, device),
-            reply,
-        );
+        let caller = caller(request);
+        let make = move |sides: Sides<'_>, [name]: [&[u8]; 1]| {
+            sides
+                .dispatch
+                .make_node(caller, parent.0, name, mode, umask, device)
+        };
+        self.where_room_is([name.as_bytes()], make, entry, reply);
     }
 
     fn mkdir(
@@ -261,12 +234,13 @@ impl Filesystem for FuserTransport {
         reply: ReplyEntry,
     ) {
         self.servers.serve(request.pid());
-        let (caller, name) = (caller(request), name.as_bytes());
-        entry(
-            self.dispatch
-                .make_directory(caller, parent.0, name, mode, umask),
-            reply,
-        );
+        let caller = caller(request);
+        let make = move |sides: Sides<'_>, [name]: [&[u8]; 1]| {
+            sides
+                .dispatch
+                .make_directory(caller, parent.0, name, mode, umask)
+        };
+        self.where_room_is([name.as_bytes()], make, entry, reply);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -291,12 +265,12 @@ impl Filesystem for FuserTransport {
         reply: ReplyEntry,
     ) {
         self.servers.serve(request.pid());
-        let (name, target) = (name.as_bytes(), target.as_os_str().as_bytes());
-        entry(
-            self.dispatch
-                .make_symlink(caller(request), parent.0, name, target),
-            reply,
-        );
+        let caller = caller(request);
+        let make = move |sides: Sides<'_>, [name, target]: [&[u8]; 2]| {
+            sides.dispatch.make_symlink(caller, parent.0, name, target)
+        };
+        let names = [name.as_bytes(), target.as_os_str().as_bytes()];
+        self.where_room_is(names, make, entry, reply);
     }
 
     fn rename(
@@ -310,13 +284,14 @@ impl Filesystem for FuserTransport {
         reply: ReplyEmpty,
     ) {
         self.servers.serve(request.pid());
-        let (from, to) = (name.as_bytes(), new_name.as_bytes());
         let (caller, flags) = (caller(request), flags.bits());
-        done(
-            self.dispatch
-                .rename(caller, parent.0, from, new_parent.0, to, flags),
-            reply,
-        );
+        let rename = move |sides: Sides<'_>, [from, to]: [&[u8]; 2]| {
+            sides
+                .dispatch
+                .rename(caller, parent.0, from, new_parent.0, to, flags)
+        };
+        let names = [name.as_bytes(), new_name.as_bytes()];
+        self.where_room_is(names, rename, done, reply);
     }
 
     fn link(
@@ -328,11 +303,10 @@ impl Filesystem for FuserTransport {
         reply: ReplyEntry,
     ) {
         self.servers.serve(request.pid());
-        entry(
-            self.dispatch
-                .link(node.0, new_parent.0, new_name.as_bytes()),
-            reply,
-        );
+        let link = move |sides: Sides<'_>, [name]: [&[u8]; 1]| {
+            sides.dispatch.link(node.0, new_parent.0, name)
+        };
+        self.where_room_is([new_name.as_bytes()], link, entry, reply);
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -411,25 +385,14 @@ impl Filesystem for FuserTransport {
         reply: ReplyWrite,
     ) {
         placement::serve_apart();
-        let is_late = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let takes_set_id = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let written = self
-            .take_set_id(caller(request), node, takes_set_id)
-            .and_then(|()| self.dispatch.write(node.0, offset, data, is_late));
-        match written {
-            // Of what it writes late the kernel takes no count: all or an error.
-            Ok(length) if is_late && length < data.len() => {
-                self.keep_error(node, Errno::NO_SPACE);
-                reply.error(error(Errno::NO_SPACE));
-            }
-            Ok(length) => reply.written(u32::try_from(length).expect("no more than was sent")),
-            Err(errno) => {
-                if is_late {
-                    self.keep_error(node, errno);
-                }
-                reply.error(error(errno));
-            }
-        }
+        let write = Write {
+            node,
+            offset,
+            caller: caller(request),
+            takes_set_id: flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+            is_late: flags.contains(WriteFlags::FUSE_WRITE_CACHE),
+        };
+        self.write_where_room_is(write, data, reply);
     }
 
     fn fsync(&self, _: &Request, node: INodeNo, _: FileHandle, data: bool, reply: ReplyEmpty) {
@@ -515,11 +478,13 @@ impl Filesystem for FuserTransport {
         reply: ReplyEmpty,
     ) {
         self.servers.serve(request.pid());
-        let set = self
-            .dispatch
-            .set_xattr(caller(request), node.0, name.as_bytes(), value, flags);
-        self.kernel.forget_attributes(node);
-        done(set, reply);
+        let caller = caller(request);
+        let set = move |sides: Sides<'_>, [name, value]: [&[u8]; 2]| {
+            let set = sides.dispatch.set_xattr(caller, node.0, name, value, flags);
+            sides.kernel.forget_attributes(node);
+            set
+        };
+        self.where_room_is([name.as_bytes(), value], set, done, reply);
     }
 
     fn getxattr(
@@ -600,14 +565,13 @@ impl Filesystem for FuserTransport {
     ) {
         self.servers.serve(request.pid());
         let caller = caller(request);
-        // Here the kernel does not say who may leave the bits.
-        let answer = self
-            .take_set_id(caller, node, !caller.is_root())
-            .and_then(|()| {
-                self.dispatch
-                    .allocate(node.0, flags.cast_unsigned(), offset, length)
-            });
-        done(answer, reply);
+        let allocate = move |sides: Sides<'_>, []: [&[u8]; 0]| {
+            // Here the kernel does not say who may leave the bits.
+            sides.take_set_id(caller, node, !caller.is_root())?;
+            let dispatch = sides.dispatch;
+            dispatch.allocate(node.0, flags.cast_unsigned(), offset, length)
+        };
+        self.where_room_is([], allocate, done, reply);
     }
 
     fn lseek(

@@ -1,20 +1,55 @@
 //! What finds no space is tried again while deleted files are about to be given back.
 //!
 //! The kernel gives them back with a message that nobody waits for, so what comes right behind may be served first.
-//! That lasts for moments. A deleted file that somebody holds open looks the same and lasts as long as it likes, and
-//! the transport has few threads to wait on. So when a whole round of tries was in vain, it is remembered for which
-//! files: while they are the same, every other one pauses once and briefly, in case one has just been closed.
+//! That lasts for moments. A deleted file that somebody holds open looks the same and lasts as long as it likes. So when
+//! a whole round of tries was in vain, it is remembered for which files: while they are the same, every other one
+//! pauses once and briefly, in case one has just been closed.
+//!
+//! The message comes to the threads that serve, so none of those waits here: if all did, nobody would read it. A request
+//! that would have to wait is given up ([`without_waiting`]) and carried out again on another thread.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use pext4_fs::{Error, Refusal};
 use pext4_sync::atomic::{AtomicU64, Ordering};
 
 /// How often a full volume is looked at again, and what lies between.
-const TRIES: u32 = 10;
+const TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(5);
 /// The pause where a whole round was in vain.
 const BRIEF_PAUSE: Duration = Duration::from_millis(1);
+
+/// What this thread does where it would have to wait.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    /// It waits.
+    Waits,
+    /// It gives up.
+    GivesUp,
+    /// It has given up.
+    GaveUp,
+}
+
+thread_local! {
+    static MANNER: Cell<Manner> = const { Cell::new(Manner::Waits) };
+}
+
+/// Runs a request on a thread that may not wait; none if it found no space and some may come at any moment.
+pub(super) fn without_waiting<T>(request: impl FnOnce() -> T) -> Option<T> {
+    MANNER.set(Manner::GivesUp);
+    let answer = request();
+    (MANNER.replace(Manner::Waits) == Manner::GivesUp).then_some(answer)
+}
+
+/// Whether this thread may wait; it is noted that it wanted to.
+fn may_wait() -> bool {
+    let waits = MANNER.get() == Manner::Waits;
+    if !waits {
+        MANNER.set(Manner::GaveUp);
+    }
+    waits
+}
 
 /// For which deleted files a round was in vain.
 pub(super) struct Room {
@@ -43,7 +78,7 @@ impl Room {
                 Err(error) if is_full(&error) => error,
                 result => return result,
             };
-            let Some(files) = nameless() else {
+            let Some(files) = nameless().filter(|_| may_wait()) else {
                 return Err(error);
             };
             if files == self.in_vain.load(Ordering::Relaxed) {
@@ -76,7 +111,7 @@ mod tests {
 
     use pext4_fs::{Error, Refusal};
 
-    use super::{BRIEF_PAUSE, PAUSE, Room, TRIES};
+    use super::{BRIEF_PAUSE, PAUSE, Room, TRIES, without_waiting};
 
     /// All pauses of a call that finds no space while these files are nameless.
     fn paused(room: &Room, nameless: Option<u64>) -> Duration {
@@ -122,6 +157,25 @@ mod tests {
         let refused = room.wait_for(full, || Some(files.get()), pause);
         assert!(refused.is_err());
         assert_eq!(paused(&room, Some(files.get())), PAUSE * TRIES);
+    }
+
+    #[test]
+    fn a_thread_that_may_not_wait_gives_up_what_it_would_wait_for_and_nothing_else() {
+        let room = Room::new();
+        let tried = Cell::new(0);
+        let request = |error: Refusal, nameless| {
+            tried.set(0);
+            let operation = || {
+                tried.set(tried.get() + 1);
+                Err::<(), _>(Error::Refused(error))
+            };
+            without_waiting(|| room.wait_for(operation, || nameless, |_| panic!("it waits")))
+        };
+        assert!(request(Refusal::NoSpace, Some(7)).is_none());
+        assert_eq!(tried.get(), 1);
+        assert!(request(Refusal::NoSpace, None).is_some(), "it is full");
+        assert!(request(Refusal::Exists, Some(7)).is_some());
+        assert_eq!(paused(&room, Some(7)), PAUSE * TRIES, "elsewhere one waits");
     }
 
     #[test]
