@@ -67,7 +67,7 @@ fn writers_that_find_no_space_do_not_keep_the_server_from_hearing_that_some_come
     };
     let mount = place.mount(&[]);
     let files: Vec<File> = (0..32)
-        .map(|number| File::create(mount.path(&number.to_string())).unwrap())
+        .map(|number| File::create(mount.path(number.to_string())).unwrap())
         .collect();
     let held = File::create(mount.path("held")).unwrap();
     let take = |file: &File, length| fallocate(file, FallocateFlags::empty(), 0, length);

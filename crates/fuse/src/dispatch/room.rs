@@ -1,12 +1,12 @@
 //! What finds no space is tried again while deleted files are about to be given back.
 //!
 //! The kernel gives them back with a message that nobody waits for, so what comes right behind may be served first.
-//! That lasts for moments. A deleted file that somebody holds open looks the same and lasts as long as it likes. So when
-//! a whole round of tries was in vain, it is remembered for which files: while they are the same, every other one
+//! That lasts for moments. A deleted file that somebody holds open looks the same and lasts as long as it likes. So
+//! when a whole round of tries was in vain, it is remembered for which files: while they are the same, every other one
 //! pauses once and briefly, in case one has just been closed.
 //!
-//! The message comes to the threads that serve, so none of those waits here: if all did, nobody would read it. A request
-//! that would have to wait is given up ([`without_waiting`]) and carried out again on another thread.
+//! The message comes to the threads that serve, so none of those waits here: if all did, nobody would read it. A
+//! request that would have to wait is given up ([`without_waiting`]) and carried out again on another thread.
 
 use std::cell::Cell;
 use std::time::Duration;
