@@ -104,7 +104,7 @@ pub fn current_of(count: usize) -> usize {
     number() & (count - 1)
 }
 
-/// The number the caller is pinned to; else its processor's, with the thread's own above.
+/// The number the caller is pinned to; else one by its processor, and by itself as far as shards are spare.
 #[inline]
 fn number() -> usize {
     #[cfg(all(feature = "virtual", not(loom)))]
@@ -124,19 +124,22 @@ mod running {
     use std::sync::LazyLock;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Bits of a processor's number.
-    static BITS: LazyLock<u32> =
-        LazyLock::new(|| super::processors().next_power_of_two().trailing_zeros());
+    static PROCESSORS: LazyLock<usize> = LazyLock::new(|| super::processors().next_power_of_two());
     static THREADS: AtomicUsize = AtomicUsize::new(0);
 
     thread_local! {
-        /// The thread's number, where it does not touch those of processors.
-        static THREAD: usize = THREADS.fetch_add(1, Ordering::Relaxed) << *BITS;
+        /// How far the thread is from where its processor's shards begin.
+        static DISTANCE: usize = distance(THREADS.fetch_add(1, Ordering::Relaxed), *PROCESSORS);
     }
 
     #[inline]
     pub(super) fn number() -> usize {
-        THREAD.with(|thread| thread | rustix::thread::sched_getcpu())
+        DISTANCE.with(|distance| rustix::thread::sched_getcpu().wrapping_add(*distance))
+    }
+
+    /// A multiple of the number of processors, so that it tells apart threads of one processor only.
+    pub(super) const fn distance(thread: usize, processors: usize) -> usize {
+        thread.wrapping_mul(processors)
     }
 }
 
@@ -174,7 +177,7 @@ impl Drop for PinGuard {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{current, current_of, pin, shard_count};
+    use super::{current, current_of, pin, running, shard_count};
 
     #[test]
     fn shards_are_a_power_of_two_and_contain_the_caller() {
@@ -185,13 +188,18 @@ mod tests {
 
     #[test]
     fn threads_of_one_processor_have_shards_of_their_own_where_there_are_some_to_spare() {
-        let processors = super::processors().next_power_of_two();
-        let threads: Vec<usize> = (0..3)
-            .map(|_| std::thread::spawn(move || current_of(1 << 40) / processors))
-            .map(|thread| thread.join().expect("it only asks"))
-            .collect();
-        assert!(threads.windows(2).all(|pair| pair[0] != pair[1]));
-        assert!(current_of(processors) < processors);
+        let (processors, shards) = (4, 16);
+        // What the system calls a processor may be more than how many there are for us.
+        for processor in [0, 3, 42] {
+            let shard = |thread| (processor + running::distance(thread, processors)) & (shards - 1);
+            let all: Vec<usize> = (7..11).map(shard).collect();
+            assert!(
+                all.iter()
+                    .all(|shard| shard % processors == processor % processors)
+            );
+            let different: std::collections::BTreeSet<_> = all.into_iter().collect();
+            assert_eq!(different.len(), 4);
+        }
     }
 
     #[test]

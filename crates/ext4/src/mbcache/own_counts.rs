@@ -27,8 +27,8 @@
 //! transaction a credit, and credits are bounded.
 //!
 //! Locking: what a core has met is under a lock of class `AttributeCache`, which comes after the
-//! buffer's. Threads of one core and the committer take it, and threads of another core that find their own held: each
-//! is a little list, and whatever is noted in it counts. Takings are counted under it, so
+//! buffer's. Threads of one core and the committer take it, and threads of another core that find their own held, for
+//! what is noted counts wherever it is. Takings are counted under it, so
 //! that no core notes more than it may; who leaves a block that it has looked at as one that its core
 //! has met needs no lock, since its handle keeps the transaction from closing.
 
