@@ -82,7 +82,7 @@ fn shards_for(processors: usize) -> usize {
 #[must_use]
 pub fn spare_count() -> usize {
     // A model wants no more than it must.
-    let least = if cfg!(loom) { 1 } else { 16 };
+    let least = if cfg!(loom) { 1 } else { 32 };
     shard_count().max(least)
 }
 
