@@ -238,7 +238,7 @@ impl Dispatch {
     }
 
     /// Carries out a request on a thread that serves; none if it found no space and some may come at any moment. It is
-    /// to be carried out again then, where it can wait for that: no less is done by twice than by once.
+    /// to be carried out again then, where it can wait for that; twice does what once would.
     pub(crate) fn attempt<T>(request: impl FnOnce() -> Answer<T>) -> Option<Answer<T>> {
         room::without_waiting(request)
     }

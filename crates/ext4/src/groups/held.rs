@@ -12,6 +12,7 @@ use super::Groups;
 use super::loaded::{self, BlockSide, InodeSide, Loaded};
 use super::slot::{Slot, mark};
 use crate::error::Error;
+use crate::options::BusyGroups;
 
 /// A group whose lock is held. The hints of its slot are brought up to date when it is dropped.
 pub struct Held<'a> {
@@ -35,6 +36,11 @@ impl Groups {
             state,
             has_moved: false,
         }
+    }
+
+    /// Whether who finds a group held waits for it, instead of doing without.
+    pub(crate) fn waits_for_busy(&self) -> bool {
+        self.store.options.scaling.busy_groups == BusyGroups::Wait
     }
 
     /// A group, unless somebody else has it for longer than a hold takes who keeps its core.

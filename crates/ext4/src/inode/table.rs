@@ -15,7 +15,7 @@ use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, Tid};
 use pext4_sync::atomic::{AtomicUsize, Ordering};
 use pext4_sync::hash::NeighbourHash;
 use pext4_sync::order::Class;
-use pext4_sync::{Estimate, Front, Map, Near, Sharded};
+use pext4_sync::{Estimate, Front, Map, Near, Sharded, topology};
 
 use crate::error::{Error, Refusal, Result};
 use crate::groups::Groups;
@@ -106,8 +106,10 @@ impl Inodes {
     ) -> Self {
         let holds = Holds::new(store.geometry.inodes_count);
         let most = (store.options.cache_size / 4 / INODE_MEMORY).clamp(1024, 1 << 20);
-        let shard_share = usize::try_from(most).unwrap_or(usize::MAX) / table.shard_count();
-        let shard_share = shard_share.max(1);
+        let inodes = usize::try_from(most).unwrap_or(usize::MAX);
+        let shard_share = (inodes / table.shard_count()).max(1);
+        // By cores, however many shards the table has.
+        let near = inodes / topology::shard_count() / 64;
         Self {
             store,
             groups,
@@ -116,7 +118,7 @@ impl Inodes {
             attribute_blocks,
             tails: Tails::new(),
             values: Values::new(),
-            front: Front::new((shard_share / 8).min(MOST_NEAR)),
+            front: Front::new(near.min(MOST_NEAR)),
             most: i64::try_from(most).unwrap_or(i64::MAX),
             shard_share,
             resident: Estimate::new(most / 8),

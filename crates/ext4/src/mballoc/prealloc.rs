@@ -15,7 +15,7 @@ use pext4_sync::atomic::Ordering;
 use super::request::Run;
 use crate::groups::buddy::Span;
 use crate::groups::{Aside, Groups, Held, Preallocation};
-use crate::options::{BusyGroups, Frees};
+use crate::options::Frees;
 use crate::statistics::Event;
 
 /// How it ended to ask a shard's run for blocks.
@@ -60,7 +60,7 @@ impl Groups {
         preallocation: &Preallocation,
         length: u32,
     ) -> Asked {
-        let waits = self.store.options.scaling.busy_groups == BusyGroups::Wait;
+        let waits = self.waits_for_busy();
         let locked = if waits {
             Some(preallocation.lock())
         } else {

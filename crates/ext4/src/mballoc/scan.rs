@@ -1,15 +1,16 @@
 //! The search for a run through the groups.
 //!
-//! First the exact goal, for which the scan waits: placement stays predictable where nobody
-//! contends. Then the criteria, one function each, in ascending order of what they give up:
+//! First the exact goal: placement stays predictable where nobody contends, since its group is waited
+//! for, though no longer than a hold takes whose thread keeps its core. Then the criteria, one
+//! function each, in ascending order of what they give up:
 //!
 //! 1. a power of two, aligned, in a group that has one that large;
 //! 2. the wanted length, in a group whose average run is as long;
 //! 3. the wanted length trimmed, no further than to what is asked for, in a group whose average run
 //!    is as long as that (only with the index of groups, which makes it cheap);
 //! 4. the wanted length, in any group with as many free blocks;
-//! 5. anything, anywhere, the longest first. Only here a held group is waited for, unless busy
-//!    groups are waited for throughout.
+//! 5. anything, anywhere, the longest first. Only here a held group is waited for as long as it
+//!    takes, unless busy groups are so throughout.
 //!
 //! In which order groups are looked at is the matter of [`walk`](super::walk). They are chosen by
 //! hints; what counts is tested again under the lock (rule D5). A corrupt group is passed by:
@@ -25,7 +26,6 @@ use crate::groups::buddy::Span;
 use crate::groups::index::{By, orders};
 use crate::groups::slot::{Slot, mark};
 use crate::groups::{Groups, Held, Preallocation};
-use crate::options::BusyGroups;
 use crate::statistics::Event;
 
 /// One way to search, and what is counted when it finds something.
@@ -115,7 +115,7 @@ impl Scan<'_, '_> {
         if self.groups.slot(self.first).free_hint() == 0 {
             return None;
         }
-        let held = if self.waits() {
+        let held = if self.groups.waits_for_busy() {
             Some(self.groups.hold(self.first))
         } else {
             self.groups.hold_soon(self.first)
@@ -258,10 +258,6 @@ impl Scan<'_, '_> {
             .or_else(|| self.wait_for(|slot| slot.free_hint() > 0))
     }
 
-    fn waits(&self) -> bool {
-        self.groups.store.options.scaling.busy_groups == BusyGroups::Wait
-    }
-
     fn wait_for(&mut self, good: impl Fn(&Slot) -> bool) -> Option<Found> {
         let groups = self.groups;
         self.order().find_map(|number| {
@@ -300,7 +296,7 @@ impl Scan<'_, '_> {
             return None;
         }
         self.seen.considered += 1;
-        let waits = self.waits();
+        let waits = groups.waits_for_busy();
         if !waits && slot.state.is_locked() {
             self.seen.busy += 1;
             return None;
