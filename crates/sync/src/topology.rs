@@ -38,17 +38,18 @@ thread_local! {
 /// processors this process may use, from 4 to 256.
 #[must_use]
 pub fn shard_count() -> usize {
-    #[cfg(all(feature = "meter", not(loom)))]
-    if let Some(processors) = imitation::processors() {
-        return shards_for(processors);
-    }
-    static COUNT: LazyLock<usize> = LazyLock::new(|| shards_for(processors()));
-    *COUNT
+    shards_for(processors())
 }
 
 /// How many processors this process may use.
 fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+    #[cfg(all(feature = "meter", not(loom)))]
+    if let Some(processors) = imitation::processors() {
+        return processors;
+    }
+    static COUNT: LazyLock<usize> =
+        LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
+    *COUNT
 }
 
 #[cfg(all(feature = "meter", not(loom)))]
@@ -121,15 +122,14 @@ fn number() -> usize {
 
 #[cfg(not(loom))]
 mod running {
-    use std::sync::LazyLock;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    static PROCESSORS: LazyLock<usize> = LazyLock::new(|| super::processors().next_power_of_two());
     static THREADS: AtomicUsize = AtomicUsize::new(0);
 
     thread_local! {
         /// How far the thread is from where its processor's shards begin.
-        static DISTANCE: usize = distance(THREADS.fetch_add(1, Ordering::Relaxed), *PROCESSORS);
+        static DISTANCE: usize =
+            distance(THREADS.fetch_add(1, Ordering::Relaxed), super::processors());
     }
 
     #[inline]
@@ -139,7 +139,7 @@ mod running {
 
     /// A multiple of the number of processors, so that it tells apart threads of one processor only.
     pub(super) const fn distance(thread: usize, processors: usize) -> usize {
-        thread.wrapping_mul(processors)
+        thread.wrapping_mul(processors.next_power_of_two())
     }
 }
 
