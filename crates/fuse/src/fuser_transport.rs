@@ -545,8 +545,8 @@ impl Filesystem for FuserTransport {
                 Err(errno) => reply.error(error(errno)),
             }
         };
-        // The kernel's pages come in through the transport's threads, so none may wait for them.
-        if Dispatch::changes_flags(command) {
+        // The kernel's pages come in through the transport's threads, so none may wait for them, nor for the device.
+        if Dispatch::takes_long(command) {
             self.waiting.run(work);
         } else {
             work();

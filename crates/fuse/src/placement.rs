@@ -10,6 +10,9 @@
 //!
 //! While it follows, it also gives way to everybody ([`GivingWay`]).
 //!
+//! Threads that look for the next request for a while before they sleep would be no help: they take requests from
+//! each other, and then wake each other's callers (two processes that truncate made half as many calls).
+//!
 //! Only calls for names and attributes count: nobody waits for most data, which is read ahead and written late. But
 //! where nothing else comes any more, a thread that still follows leaves its place.
 //!

@@ -89,6 +89,12 @@ impl Dispatch {
         matches!(command, SET_FLAGS | SET_EXTENDED)
     }
 
+    /// Whether a command waits for the kernel, a commit or the device.
+    #[must_use]
+    pub fn takes_long(command: u32) -> bool {
+        Self::changes_flags(command) || matches!(command, TRIM | CHECKPOINT)
+    }
+
     /// Answers a command that [changes flags](Dispatch::changes_flags); `write_pages` has the kernel write what it
     /// holds of the file. It tells the times of such writes later, when they may no longer change.
     ///
@@ -248,9 +254,15 @@ fn kernel_checks_flags() -> bool {
 #[cfg(test)]
 mod tests {
     use super::{
-        APPEND, Caller, Errno, IMMUTABLE, JOURNAL_DATA, check_may_change_flags, from_extended,
-        to_extended,
+        APPEND, CHECKPOINT, Caller, Dispatch, Errno, GET_FLAGS, IMMUTABLE, JOURNAL_DATA, SET_FLAGS,
+        TRIM, check_may_change_flags, from_extended, to_extended,
     };
+
+    #[test]
+    fn what_waits_for_others_keeps_no_thread_that_serves() {
+        assert!([SET_FLAGS, TRIM, CHECKPOINT].map(Dispatch::takes_long) == [true; 3]);
+        assert!(!Dispatch::takes_long(GET_FLAGS) && !Dispatch::changes_flags(TRIM));
+    }
 
     #[test]
     fn flags_are_the_owners_to_change_and_some_are_roots() {
