@@ -307,18 +307,18 @@ impl Session {
         points: &[Point],
         stretches: &Arc<Stretches>,
     ) -> Result<Vec<String>> {
-        let Some(last) = points.last() else {
+        let Some(largest) = points.iter().max_by_key(|point| point.tasks) else {
             return Ok(Vec::new());
         };
-        let mut text = format!("{}, {} tasks, other costs:", setting.name, last.tasks);
+        let mut text = format!("{}, {} tasks, other costs:", setting.name, largest.tasks);
         let model = &self.machine.model;
         for (what, model) in [
             ("half a transfer", model.with_transfers(50)),
             ("two transfers", model.with_transfers(200)),
             ("waking in 25 us", model.with_slow_waking()),
         ] {
-            let outcome = self.point(setting, last.tasks, &model, stretches)?;
-            for (part, reference) in outcome.counted.parts.iter().zip(&last.parts) {
+            let outcome = self.point(setting, largest.tasks, &model, stretches)?;
+            for (part, reference) in outcome.counted.parts.iter().zip(&largest.parts) {
                 write!(
                     text,
                     " {what}: {} {:.2}-fold;",
@@ -406,6 +406,7 @@ impl Session {
         ];
         let mut words = vec![self.workload.name().to_owned(), setting.scaling.to_string()];
         words.extend(numbers.map(|number| number.to_string()));
+        words.push(arguments.seed.to_string());
         words
     }
 

@@ -1,6 +1,6 @@
 //! Measures real threads with the locks that everybody gets, for the comparison that
 //! `pext4-virtual --validate` prints: `pext4-real WORKLOAD SCALING TASKS COMMIT-MS GROUPS
-//! JOURNAL-BLOCKS FILES VALUES MILLISECONDS FILLED`, and the outcome in JSON.
+//! JOURNAL-BLOCKS FILES VALUES MILLISECONDS FILLED SEED`, and the outcome in JSON.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use pext4_virtual::setup::{Nobody, Setup};
 fn main() -> Result<()> {
     ensure!(!meter::is_built_in(), "build it without default features");
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [workload, scaling, numbers @ ..] = words.as_slice() else {
+    let [workload, scaling, numbers @ .., seed] = words.as_slice() else {
         anyhow::bail!("see the head of the source");
     };
     let numbers: Vec<u32> = numbers
@@ -39,6 +39,7 @@ fn main() -> Result<()> {
         workload: find(workload)?,
         plan: Plan {
             tasks,
+            seed: seed.parse().with_context(|| seed.clone())?,
             files,
             values,
             fill: (filled > 0).then_some(filled),

@@ -52,6 +52,10 @@ fn everything_is_listed() {
     let told: Value =
         serde_json::from_str(&succeed(&mut pext4(["lab", "list", "--json"]))).expect("it is JSON");
     assert!(told["workloads"].as_array().expect("a list").len() > 20);
+    assert_eq!(
+        told["settings"],
+        serde_json::json!(["base", "seeds", "full"])
+    );
 }
 
 #[test]

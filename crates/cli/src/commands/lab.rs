@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use pext4_fs::options::SWITCHES;
+use pext4_fs::options::{SWITCHES, Scaling};
 use pext4_lab::workloads;
 use serde_json::json;
 
@@ -79,6 +79,7 @@ fn listed(as_json: bool) -> Result<String> {
         );
         let all = json!({
             "workloads": workloads.collect::<Vec<_>>(),
+            "settings": Scaling::NAMED.map(|(name, _)| name),
             "switches": switches.collect::<Vec<_>>(),
         });
         return Ok(format!("{}\n", serde_json::to_string_pretty(&all)?));

@@ -15,7 +15,7 @@ pub struct Curve {
 }
 
 /// The marks of curves, in their order; what is printed first is hidden by what comes later.
-pub const MARKS: [char; 10] = ['o', 'x', '+', '#', '*', '@', '%', '&', '=', '$'];
+pub const MARKS: [char; 12] = ['o', 'x', '+', '#', '*', '@', '%', '&', '=', '$', '^', '~'];
 
 /// Draws the curves over a number of tasks.
 #[must_use]
@@ -104,7 +104,17 @@ impl Range {
 
 #[cfg(test)]
 mod tests {
-    use super::{Curve, HEIGHT, plot};
+    use std::collections::BTreeSet;
+
+    use super::{Curve, HEIGHT, MARKS, plot};
+    use crate::setup::ablation;
+
+    #[test]
+    fn every_setting_of_an_ablation_has_a_mark_of_its_own() {
+        assert!(ablation().expect("switches").len() <= MARKS.len());
+        let different: BTreeSet<char> = MARKS.into_iter().collect();
+        assert_eq!(different.len(), MARKS.len());
+    }
 
     #[test]
     fn ends_lie_in_the_corners() {

@@ -75,7 +75,12 @@ pub struct Arguments {
     repeat: u32,
     /// Count so many steps of every task instead of time; one round of what goes in rounds, and no more
     /// than there are of what is done once
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u64).range(1..),
+        conflicts_with_all = ["seconds", "warm_up"]
+    )]
     steps: Option<u64>,
     /// What draws repeat for
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
