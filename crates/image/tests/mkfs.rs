@@ -419,6 +419,22 @@ fn what_cannot_be_made_is_refused_with_a_reason() {
         },
         "18446744073709551615 inodes: at most 65536 fit this size",
     );
+    let small = |features: &[&str], inodes| Options {
+        block_size: Some(1024),
+        inode_size: 1024,
+        features: features.iter().map(|&name| name.to_owned()).collect(),
+        inodes: Some(inodes),
+        ..Options::default()
+    };
+    let too_small = "too small for this many inodes";
+    refuse(160 * MIB, small(&["^has_journal"], 158_000), too_small);
+    let apart = ["^has_journal", "^flex_bg"];
+    refuse(56 * MIB, small(&apart, 56_000), too_small);
+    refuse(
+        5 << 40,
+        small(&["^64bit"], 1 << 20),
+        "need the feature 64bit",
+    );
 }
 
 /// What a mount leaves out of the size that it shows.

@@ -88,12 +88,12 @@ pub struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// Bytes of it that a further entry could take.
+    /// Bytes of it that a further entry could take. `..` is to stay the second.
     fn free(&self) -> usize {
-        self.length
-            - self
-                .entry
-                .map_or(0, |entry| record_length(entry.name.len()))
+        self.entry.map_or(self.length, |entry| match entry.name {
+            b"." => 0,
+            name => self.length - record_length(name.len()),
+        })
     }
 }
 
@@ -463,18 +463,28 @@ pub fn write_leaf<'a>(
 /// # Errors
 /// [`Corrupt`] where the block does not start with the two.
 pub fn dots(block: &[u8]) -> Result<(InodeNumber, InodeNumber), Corrupt> {
-    let Some(start) = block.first_chunk::<24>() else {
-        return Err(Corrupt::new(STRUCTURE, format!("{} bytes", block.len())));
-    };
-    let is_dot = start[6] == 1 && start[8] == b'.' && read_u16(start, 4) == 12;
-    let is_dot_dot = start[DOT_DOT_AT + 6] == 2 && start[DOT_DOT_AT + 8..][..2] == *b"..";
-    if !is_dot || !is_dot_dot {
-        return Err(Corrupt::new(STRUCTURE, "does not start with '.' and '..'"));
-    }
+    let dot_dot = dot_dot_at(block)?;
     Ok((
-        InodeNumber(read_u32(start, 0)),
-        InodeNumber(read_u32(start, DOT_DOT_AT)),
+        InodeNumber(read_u32(block, 0)),
+        InodeNumber(read_u32(block, dot_dot)),
     ))
+}
+
+/// Where the record of `..` starts: behind that of `.`, which is longer than it need be in some directories.
+pub(crate) fn dot_dot_at(block: &[u8]) -> Result<usize, Corrupt> {
+    let corrupt = || Corrupt::new(STRUCTURE, "does not start with '.' and '..'");
+    let start = block.first_chunk::<DOT_DOT_AT>().ok_or_else(corrupt)?;
+    let length = usize::from(read_u16(start, 4));
+    let dot_dot = block
+        .get(length..)
+        .and_then(|rest| rest.first_chunk::<DOT_DOT_AT>());
+    let is_dot = start[6] == 1 && start[8] == b'.' && length >= DOT_DOT_AT;
+    let is_dot_dot = dot_dot.is_some_and(|record| record[6] == 2 && record[8..10] == *b"..");
+    if is_dot && is_dot_dot {
+        Ok(length)
+    } else {
+        Err(corrupt())
+    }
 }
 
 /// Lets `..` at the start of a first block, leaf or index root, lead to another directory.
@@ -482,8 +492,8 @@ pub fn dots(block: &[u8]) -> Result<(InodeNumber, InodeNumber), Corrupt> {
 /// # Errors
 /// As [`dots`]; the block is as it was.
 pub fn set_parent(block: &mut [u8], parent: InodeNumber) -> Result<(), Corrupt> {
-    dots(block)?;
-    write_u32(block, DOT_DOT_AT, parent.get());
+    let dot_dot = dot_dot_at(block)?;
+    write_u32(block, dot_dot, parent.get());
     Ok(())
 }
 

@@ -19,6 +19,7 @@ pub use edit::{IndexMut, deepen, init_root, root_from_linear, write_node};
 use crate::bytes::{read_u16, read_u32, write_u32};
 use crate::checksum::{crc32c, inode_state};
 use crate::corrupt::Corrupt;
+use crate::directory;
 use crate::dirhash::HashVersion;
 use crate::number::{InodeNumber, LogicalBlock};
 
@@ -58,7 +59,9 @@ impl RootInfo {
     /// # Errors
     /// [`Corrupt`] where the block is no root.
     pub fn decode(block: &[u8]) -> Result<Self, Corrupt> {
-        crate::directory::dots(block)?;
+        if directory::dot_dot_at(block)? != directory::DOT_DOT_AT {
+            return Err(Corrupt::new(ROOT, "the record of '.' is too long"));
+        }
         let Some(&[r0, r1, r2, r3, raw_version, length, indirect_levels, flags]) =
             block.get(INFO_AT..).and_then(|info| info.first_chunk())
         else {

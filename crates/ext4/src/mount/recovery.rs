@@ -456,9 +456,23 @@ fn orphan_chain(store: &Store, first: InodeNumber) -> Result<Vec<InodeNumber>> {
 impl Volume {
     /// Finishes what recovery left: inodes without a name end, others are cut at their size.
     /// One that cannot be finished stays an orphan, with a note.
+    ///
+    /// On an image with errors anybody may be named an orphan: all are left to the checker, and those in the
+    /// orphan file stay there.
     pub(super) fn finish_orphans(mut self) -> Result<Self> {
+        let orphans = self.inodes.orphans.snapshot();
+        let store = &self.inodes.store;
+        if !orphans.is_empty()
+            && store.superblock(|superblock| superblock.state.contains(State::ERRORS))
+        {
+            self.notes.push(format!(
+                "{} deletions and truncations that a crash had interrupted are left to e2fsck -f",
+                orphans.len()
+            ));
+            return Ok(self);
+        }
         let mut finished = 0u64;
-        for (number, place) in self.inodes.orphans.snapshot() {
+        for (number, place) in orphans {
             match self.finish_orphan(number, place) {
                 Ok(()) => finished += 1,
                 Err(error @ (Error::Io(_) | Error::Journal(_))) => return Err(error),

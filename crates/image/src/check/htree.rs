@@ -6,7 +6,7 @@ use std::io;
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::bitmap;
 use pext4_ondisk::directory;
-use pext4_ondisk::dirhash::{Hasher, Signedness};
+use pext4_ondisk::dirhash::{HashVersion, Hasher, Signedness};
 use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::htree::{self, CONTINUED, RootInfo};
 
@@ -125,6 +125,14 @@ impl Walk<'_> {
                 return self.wrong(Kind::HtreeRoot, Some(block), || problem);
             }
         };
+        let directory = self.subject.directory;
+        let is_keyed = directory.folds_case && directory.is_encrypted;
+        if (version == HashVersion::SipHash) != is_keyed {
+            return self.wrong(Kind::HtreeRoot, Some(block), || {
+                "SipHash is for names that are encrypted and whose case does not matter, and for those only"
+                    .to_owned()
+            });
+        }
         self.index.hasher = Some(Hasher {
             version,
             signedness: volume

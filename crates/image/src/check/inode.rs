@@ -226,6 +226,10 @@ fn check_flags(subject: &Subject<'_>) {
             "an index without the feature",
         ),
         (
+            subject.has(InodeFlags::INDEX) && subject.has(InodeFlags::INLINE_DATA),
+            "an index and inline data at once",
+        ),
+        (
             subject.has(InodeFlags::IMAGIC) && !is_own(subject),
             "an inode of AFS, which needs a feature that is not known here",
         ),

@@ -184,7 +184,8 @@ fn replay(
     journal: &JournalSuperblock,
     findings: &Findings,
 ) -> Result<Option<Arc<dyn Device>>, String> {
-    let blocks = volume.geometry.blocks_count;
+    // A file system that was growing when it stopped says how large it is in the log alone.
+    let blocks = volume.device.size() / u64::from(volume.geometry.block_size);
     let (report, replayed) = recovery::recover_to_overlay(&*volume.device, area, journal, blocks)
         .map_err(|error| error.to_string())?;
     if replayed.is_empty() {

@@ -58,31 +58,42 @@ impl Layout {
 
     fn place_flexible_group(&mut self, groups: Range<u32>) -> Result<()> {
         let tables = u64::from(self.geometry.inode_table_blocks);
-        let mut position = self.geometry.first_block(GroupNumber(groups.start)).get();
+        let mut left = self.blocks_of(&groups);
         for group in groups.clone() {
-            self.descriptors[group as usize].block_bitmap = self.place_run(&mut position, 1)?;
+            self.descriptors[group as usize].block_bitmap = self.place_run(&mut left, 1)?;
         }
         for group in groups.clone() {
-            self.descriptors[group as usize].inode_bitmap = self.place_run(&mut position, 1)?;
+            self.descriptors[group as usize].inode_bitmap = self.place_run(&mut left, 1)?;
         }
         for group in groups {
-            self.descriptors[group as usize].inode_table = self.place_run(&mut position, tables)?;
+            self.descriptors[group as usize].inode_table = self.place_run(&mut left, tables)?;
         }
         Ok(())
     }
 
-    /// The next `count` blocks in one piece that hold no superblock copy.
-    fn place_run(&mut self, position: &mut u64, count: u64) -> Result<BlockNumber> {
-        let mut start = *position;
+    fn blocks_of(&self, groups: &Range<u32>) -> Run {
+        let first = |group| self.geometry.first_block(GroupNumber(group)).get();
+        let end = if groups.end < self.geometry.group_count {
+            first(groups.end)
+        } else {
+            self.geometry.blocks_count
+        };
+        first(groups.start)..end
+    }
+
+    /// The next `count` blocks in one piece of what is `left` that hold no superblock copy. Behind it the next
+    /// flexible group begins with its own.
+    fn place_run(&mut self, left: &mut Run, count: u64) -> Result<BlockNumber> {
+        let mut start = left.start;
         while let Some(behind) = self.copy_in(start..start + count) {
             start = behind;
         }
-        if start + count > self.geometry.blocks_count {
+        if start + count > left.end {
             let text = "too small for this many inodes: ask for fewer, or for a larger image";
             return Err(Error::Impossible(text.to_owned()));
         }
         self.mark(start..start + count);
-        *position = start + count;
+        left.start = start + count;
         Ok(BlockNumber(start))
     }
 

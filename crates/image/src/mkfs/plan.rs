@@ -117,6 +117,11 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
             LEAST_BLOCKS * u64::from(block_size)
         )));
     }
+    if blocks > u64::from(u32::MAX) && !features.incompat.contains(Incompat::SIXTY_FOUR_BIT) {
+        return Err(impossible(format!(
+            "{blocks} blocks of {block_size} bytes need the feature 64bit, or larger blocks"
+        )));
+    }
     let mut superblock = shape(options, &features, block_size);
     loop {
         superblock.blocks_count = blocks;

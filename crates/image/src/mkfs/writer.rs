@@ -113,7 +113,8 @@ impl Writer<'_> {
         for group in geometry.groups().skip(1) {
             if let Some(block) = geometry.superblock_copy(group) {
                 let mut copy = superblock.clone();
-                copy.block_group = u16::try_from(group.get()).unwrap_or(u16::MAX);
+                // The field holds the lower half of the number.
+                copy.block_group = u16::try_from(group.get() & 0xFFFF).expect("masked");
                 self.write_block(block, &copy.encode())?;
             }
         }

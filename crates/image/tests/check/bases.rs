@@ -74,7 +74,9 @@ fn make_base(base: Base) -> Option<Image> {
             set_value(&mut image);
             image.e2fsck_repairs(&["-fy"]);
         }
-        Base::Dirty => write_journal(&mut image),
+        Base::Dirty => {
+            write_journal(&mut image, "jo -c -v 3");
+        }
         Base::Encrypted => encrypt(&mut image),
         Base::Strict => {
             let directory = image.find("/dir");
@@ -167,14 +169,14 @@ pub fn encrypt(image: &mut Image) {
     image.block(block)[..2].copy_from_slice(&[96, 0]);
 }
 
-/// Lets debugfs write a transaction that changes nothing.
-fn write_journal(image: &mut Image) {
+/// Lets debugfs write a transaction that changes nothing; the block that it is of.
+pub fn write_journal(image: &mut Image, open: &str) -> u64 {
     let directory = image.find("/dir");
     let block = image.blocks(directory)[0];
     let scratch = tempfile::tempdir().expect("a temporary folder");
     let (data, script) = (scratch.path().join("data"), scratch.path().join("script"));
     std::fs::write(&data, &*image.block(block)).expect("a file");
-    let text = format!("jo -c -v 3\njw -b {block} {}\njc\n", data.display());
+    let text = format!("{open}\njw -b {block} {}\njc\n", data.display());
     std::fs::write(&script, text).expect("a file");
     let path = scratch.path().join("image");
     std::fs::write(&path, &image.bytes).expect("a file");
@@ -183,4 +185,5 @@ fn write_journal(image: &mut Image) {
     let output = command.output().expect("debugfs is beside mke2fs");
     assert!(output.status.success());
     image.bytes = std::fs::read(&path).expect("the image");
+    block
 }

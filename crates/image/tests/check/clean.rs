@@ -9,7 +9,7 @@ use pext4_ondisk::feature::{Compat, ReadOnlyCompat};
 use pext4_ondisk::indirect::set_entry;
 use pext4_ondisk::inode::InodeFlags;
 
-use super::bases::{Base, VAULT, base, set_context};
+use super::bases::{Base, VAULT, base, set_context, write_journal};
 use super::corruptions::Edit;
 use super::image::{Image, check_device, have_tools, make, make_from, names};
 
@@ -369,11 +369,29 @@ fn a_flag_without_its_feature_is_clean() {
     }
 }
 
+/// A file system that was growing when it stopped says how large it is in its log alone.
+#[test]
+fn a_log_may_lead_to_where_the_file_system_was_growing() {
+    let Some(mut image) = base(Base::NoSums) else {
+        return;
+    };
+    let block = write_journal(&mut image, "jo");
+    let size = image.superblock().blocks_count;
+    image.bytes.resize(image.bytes.len() * 2, 0);
+    let number = |block: u64| u32::try_from(block).expect("small").to_be_bytes();
+    let descriptor = image.blocks(8)[1];
+    let tag = &mut image.block(descriptor)[12..16];
+    assert_eq!(tag, number(block));
+    tag.copy_from_slice(&number(size + 100));
+    let report = image.check().expect("an ext4");
+    assert_eq!(names(&report), ["journal-pending"]);
+}
+
 /// What e2fsck takes as it comes, and so does Linux.
 #[test]
 fn trifles_are_clean() {
     type Trifle = (&'static str, fn(&mut Image));
-    const TRIFLES: [Trifle; 8] = [
+    const TRIFLES: [Trifle; 9] = [
         ("a policy for errors of none", |image| {
             image.bytes[1024 + 0x3C] = 0;
         }),
@@ -389,6 +407,14 @@ fn trifles_are_clean() {
             let directory = image.find("/dir");
             let block = image.blocks(directory)[0];
             image.block(block)[7] = 0;
+        }),
+        ("'.' with room to spare", |image| {
+            let found = image.find("/lost+found");
+            let block = image.blocks(found)[0];
+            let bytes = image.block(block);
+            bytes.copy_within(12..24, 24);
+            bytes[4..6].copy_from_slice(&24u16.to_le_bytes());
+            bytes[28..30].copy_from_slice(&1000u16.to_le_bytes());
         }),
         ("an extra size of what is not in use", |image| {
             let range = image.slot_range(4);

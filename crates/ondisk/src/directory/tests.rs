@@ -43,6 +43,29 @@ fn a_first_block_has_the_bytes_that_the_format_names() {
 }
 
 #[test]
+fn a_dot_with_room_to_spare_is_followed_by_its_parent_and_stays_so() {
+    let mut block = [0; 1024];
+    init_first_block(&mut block, TAILED, InodeNumber(12), InodeNumber(2));
+    block.copy_within(12..24, 24);
+    block[4..6].copy_from_slice(&24u16.to_le_bytes());
+    block[28..30].copy_from_slice(&(0x03E8u16 - 12).to_le_bytes());
+    assert_eq!(dots(&block), Ok((InodeNumber(12), InodeNumber(2))));
+    let entry = Entry {
+        inode: InodeNumber(13),
+        file_type: None,
+        name: b"ab",
+    };
+    assert!(insert(&mut block, TAILED, &entry).is_ok());
+    set_parent(&mut block, InodeNumber(5)).expect("it starts so");
+    assert_eq!(dots(&block), Ok((InodeNumber(12), InodeNumber(5))));
+    assert_eq!(names(&block, TAILED), [&b"."[..], b"..", b"ab"]);
+    for length in [8u16, 1016, 1024, u16::MAX] {
+        block[4..6].copy_from_slice(&length.to_le_bytes());
+        assert!(dots(&block).is_err(), "{length}");
+    }
+}
+
+#[test]
 fn the_tail_survives_filling_and_emptying() {
     let mut block = [0; 1024];
     init_empty(&mut block, TAILED);

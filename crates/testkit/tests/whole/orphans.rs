@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pext4_block::{Device, RamDevice};
 use pext4_fs::{InodeNumber, MountOptions, New, Volume};
+use pext4_ondisk::superblock::{self, State, Superblock};
 use pext4_testkit::campaign::{Stage, check_device};
 use pext4_testkit::op::{Fresh, Op, Target};
 use pext4_testkit::oracle::format::{Features, Format};
@@ -43,6 +44,43 @@ fn survive(stage: &Stage, count: u32) {
     assert_eq!(free(&again), before, "what nobody can reach takes space");
     again.close().expect("it closes");
     check_device(&cut).expect("clean");
+    std::mem::forget(volume);
+}
+
+#[test]
+fn on_an_image_with_errors_nobody_is_finished() {
+    let device = stage(Features::Upstream, 2048).device();
+    let volume = Volume::open(device.clone(), MountOptions::default()).expect("mountable");
+    let new = New {
+        permissions: 0o600,
+        uid: 0,
+        gid: 0,
+    };
+    for _ in 0..3 {
+        volume
+            .create_unnamed(InodeNumber::ROOT, &new)
+            .expect("there is room");
+    }
+    volume.sync().expect("durable");
+    let held = free(&volume);
+    let cut = Arc::new(device.fork());
+    let mut bytes = [0; superblock::SIZE];
+    cut.read_at(1024, &mut bytes).expect("it has one");
+    let mut damaged = Superblock::decode(&bytes).expect("it was mounted");
+    damaged.state.insert(State::ERRORS);
+    cut.write_at(1024, &damaged.encode()).expect("in memory");
+    for _ in 0..2 {
+        let again = Volume::open(Arc::<RamDevice>::clone(&cut), MountOptions::default())
+            .expect("mountable");
+        assert_eq!(free(&again).1, held.1, "they are the checker's");
+        assert!(
+            again
+                .notes()
+                .iter()
+                .any(|note| note.starts_with("3 deletions"))
+        );
+        again.close().expect("it closes");
+    }
     std::mem::forget(volume);
 }
 

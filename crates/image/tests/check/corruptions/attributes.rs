@@ -121,6 +121,10 @@ pub fn attributes() -> Vec<Corruption> {
                 inode.size -= 1;
             });
         }),
+        (Kind::InodeFlags, Base::Inline, Complains, |image| {
+            let directory = image.find("/dir");
+            image.edit_inode(directory, |inode| inode.flags |= InodeFlags::INDEX);
+        }),
         (Kind::InodeSize, Base::Inline, Complains, |image| {
             // More than a block map could have places for; what lies in the inode ends long before.
             let small = image.find("/small");

@@ -202,6 +202,10 @@ pub fn indexes() -> Vec<Corruption> {
         (Kind::HtreeRoot, Base::Indexed, Complains, |image| {
             edit_root(image, |bytes| bytes[0x1C] = 4);
         }),
+        (Kind::HtreeRoot, Base::Indexed, Complains, |image| {
+            // Hashes with a key, of names that have none.
+            edit_root(image, |bytes| bytes[0x1C] = 6);
+        }),
         (Kind::DirectoryDotDot, Base::Indexed, Complains, |image| {
             edit_root(image, |bytes| bytes[12..16].fill(0));
         }),
