@@ -618,6 +618,36 @@ fn a_full_disk_says_so_and_stays_whole() {
     mount.unmount();
 }
 
+/// Each is a request of its own, and while a deleted file is open each is tried again on a thread that may wait.
+#[test]
+fn hundreds_of_late_writes_that_find_no_space_do_not_wait_for_each_other() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let held = File::create(mount.path("held")).unwrap();
+    (&held).write_all(b"x").unwrap();
+    held.sync_all().unwrap();
+    fs::remove_file(mount.path("held")).unwrap();
+    let fill = File::create(mount.path("fill")).unwrap();
+    let mut end = 0;
+    for step in [1 << 20, 65536, 4096] {
+        while fallocate(&fill, FallocateFlags::empty(), end, step).is_ok() {
+            end += step;
+        }
+    }
+    let scattered = File::create(mount.path("scattered")).unwrap();
+    let told = (0..1000).find_map(|piece| scattered.write_all_at(&[1; 4096], piece * 8192).err());
+    let told = told.or_else(|| scattered.sync_all().err());
+    assert_eq!(
+        told.unwrap().raw_os_error(),
+        Some(Errno::NOSPC.raw_os_error())
+    );
+    drop((scattered, held, fill));
+    mount.unmount();
+    place.check();
+}
+
 #[test]
 fn a_writer_learns_of_a_full_disk_though_the_kernel_writes_later() {
     let Some(place) = Place::new("16M") else {

@@ -52,7 +52,11 @@ const MOST_BACKGROUND: u16 = 64;
 /// The transport: what `fuser` calls.
 pub(crate) struct FuserTransport {
     dispatch: Arc<Dispatch>,
+    /// What waits for the volume.
     waiting: Offload,
+    /// What waits for the kernel to write a file's pages. The writes may have to wait in `waiting`, which is never
+    /// kept by what waits for them.
+    letting_go: Arc<Offload>,
     kernel: KernelCache,
     overdue: Arc<Overdue>,
     entrants: Entrants,
@@ -69,6 +73,7 @@ impl FuserTransport {
         Self {
             dispatch,
             waiting: Offload::new(),
+            letting_go: Arc::new(Offload::new()),
             kernel: KernelCache::default(),
             overdue: Arc::new(Overdue::new()),
             entrants,
@@ -546,7 +551,9 @@ impl Filesystem for FuserTransport {
             }
         };
         // The kernel's pages come in through the transport's threads, so none may wait for them, nor for the device.
-        if Dispatch::takes_long(command) {
+        if Dispatch::changes_flags(command) {
+            self.letting_go.run(work);
+        } else if Dispatch::takes_long(command) {
             self.waiting.run(work);
         } else {
             work();
@@ -585,7 +592,7 @@ impl Filesystem for FuserTransport {
     ) {
         placement::serve_apart();
         let (dispatch, kernel) = (Arc::clone(&self.dispatch), self.kernel.clone());
-        self.waiting.run(move || {
+        self.letting_go.run(move || {
             if !dispatch.is_read_only() {
                 kernel.let_go(node, offset);
             }

@@ -2,7 +2,8 @@
 //!
 //! The kernel's message that gives a file back comes to the threads that serve, so those do not wait for it: what
 //! finds no space there is carried out again on a thread that may wait (`dispatch/room.rs`), with a copy of its bytes.
-//! Whoever asked is answered from there.
+//! Whoever asked is answered from there. A thread that may wait for room never waits for the kernel: what the kernel
+//! writes may want such a thread first.
 
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use fuser::{INodeNo, ReplyAttr, ReplyWrite};
 use super::replies::{attributes, error};
 use super::{FuserTransport, KernelCache};
 use crate::dispatch::{Answer, Caller, Dispatch, Errno};
+use crate::offload::Offload;
 use crate::overdue::{Late, Overdue};
 
 /// What is to be written where, but for the bytes.
@@ -59,15 +61,16 @@ impl FuserTransport {
         match self.attempt(|sides| sides.write(write, data)) {
             Some(written) => {
                 if self.sides().tell_written(write, written, data.len(), reply) {
-                    self.where_one_may_wait(move |sides| sides.kernel.let_go(write.node, 0));
+                    let_go(&self.letting_go, &self.kernel, write.node);
                 }
             }
             None => {
                 let data = data.to_vec();
+                let letting_go = Arc::clone(&self.letting_go);
                 self.where_one_may_wait(move |sides| {
                     let written = sides.write(write, &data);
                     if sides.tell_written(write, written, data.len(), reply) {
-                        sides.kernel.let_go(write.node, 0);
+                        let_go(&letting_go, sides.kernel, write.node);
                     }
                 });
             }
@@ -113,6 +116,12 @@ impl FuserTransport {
             }
         });
     }
+}
+
+/// Has the kernel let go of a node's pages, on a thread that no write waits for: it writes the others first.
+fn let_go(threads: &Offload, kernel: &KernelCache, node: INodeNo) {
+    let kernel = kernel.clone();
+    threads.run(move || kernel.let_go(node, 0));
 }
 
 impl Sides<'_> {
