@@ -568,6 +568,33 @@ fn permissions_are_checked_and_set_id_bits_go() {
     mount.unmount();
 }
 
+/// The kernel takes the capabilities by a change of attributes that names none.
+#[test]
+fn roots_writes_take_capabilities_and_leave_the_set_user_id_bit() {
+    /// `cap_net_raw=ep`, of the second revision.
+    const NET_RAW: [u8; 20] = [
+        1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    ];
+    const NAME: &str = "security.capability";
+    if !is_root() {
+        return eprintln!("SKIPPED: only root may give capabilities");
+    }
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let path = mount.path("program");
+    fs::write(&path, b"code").unwrap();
+    allow_all(&path, 0o4755);
+    rustix::fs::setxattr(&path, NAME, &NET_RAW, XattrFlags::empty()).unwrap();
+    let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+    file.write_all(b" and more").unwrap();
+    drop(file);
+    assert_eq!(mode(&path), 0o4755);
+    assert_eq!(rustix::fs::getxattr_query(&path, NAME), Err(Errno::NODATA));
+    mount.unmount();
+}
+
 #[test]
 fn flags_are_told_and_set() {
     let Some(place) = Place::new("16M") else {

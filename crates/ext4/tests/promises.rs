@@ -429,3 +429,107 @@ fn a_read_only_mount_knows_more_files_than_it_has_memory_for() {
         volume.forget(entry.expect("it is there").inode, 1);
     }
 }
+
+/// Fills the volume to its last block.
+fn fill(volume: &Volume) {
+    let hog = file(volume, b"hog");
+    let mut end = 0;
+    for step in [1u64 << 20, 65536, 4096] {
+        while volume
+            .allocate(hog, AllocateMode::Extend, end, step)
+            .is_ok()
+        {
+            end += step;
+        }
+    }
+}
+
+#[test]
+fn what_was_set_aside_can_be_written_where_nothing_is_left() {
+    const BLOCK: u64 = 4096;
+    const BLOCKS: u64 = 1024;
+    for mode in [AllocateMode::Extend, AllocateMode::KeepSize] {
+        let Some(image) = Image::make(&["-b", "4096", "-m", "0"]) else {
+            return;
+        };
+        let volume = image.open();
+        let inode = file(&volume, b"set aside");
+        let allocated = volume.allocate(inode, mode, 0, BLOCKS * BLOCK);
+        allocated.expect("there is room");
+        fill(&volume);
+        for block in (1..64).step_by(2) {
+            let written = volume.write(inode, block * BLOCK, &[1; 4096]);
+            assert_eq!(written.expect("it was set aside"), 4096);
+        }
+        let size = volume.attributes(inode).expect("it is there").size;
+        let mut content = vec![7; usize::try_from(size).expect("small")];
+        volume.read(inode, 0, &mut content).expect("it can be read");
+        for (block, bytes) in content.chunks(4096).enumerate() {
+            let expected = u8::from(block < 64 && block % 2 == 1);
+            assert!(bytes.iter().all(|&byte| byte == expected), "block {block}");
+        }
+        volume.close().expect("it closes");
+        image.assert_clean();
+    }
+}
+
+#[test]
+fn a_name_moves_far_below_the_root() {
+    const DEPTH: u32 = 66_000;
+    let Some(image) = Image::make(&[
+        "-b",
+        "1024",
+        "-N",
+        "70000",
+        "-I",
+        "256",
+        "-O",
+        "inline_data",
+    ]) else {
+        return;
+    };
+    let volume = image.open();
+    let mut below = [ROOT, ROOT];
+    for _ in 0..DEPTH {
+        let made = volume.make_directory(below[1], b"d", &New::default());
+        below = [below[1], made.expect("there is room").inode];
+    }
+    volume
+        .create(below[1], b"f", &New::default())
+        .expect("room");
+    let moved = volume.rename(below[1], b"f", below[0], b"f", RenameMode::Replace);
+    moved.expect("it is no loop");
+    volume.lookup(below[0], b"f").expect("it is there");
+}
+
+#[test]
+fn flags_of_what_stays_immutable_stay() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let inode = file(&volume, b"file");
+    let flags = set_flags(&volume, inode, IMMUTABLE).expect("it is ours") | IMMUTABLE;
+    let refused = set_flags(&volume, inode, flags | NODUMP).expect_err("it is locked");
+    assert!(refused.is(Refusal::NotPermitted), "{refused}");
+    set_flags(&volume, inode, flags).expect("nothing changes");
+    set_flags(&volume, inode, (flags | NODUMP) & !IMMUTABLE).expect("it is unlocked");
+}
+
+#[test]
+fn one_call_has_one_present() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let inode = file(&volume, b"file");
+    let made = time(1_000_000_000, 8);
+    let change = SetAttributes {
+        accessed: Some(SetTime::Now),
+        modified: Some(SetTime::To(made)),
+        changed: Some(SetTime::To(made)),
+        ..SetAttributes::default()
+    };
+    let told = volume.set_attributes(inode, &change).expect("it is ours");
+    assert_eq!(told.accessed, made);
+}

@@ -255,8 +255,58 @@ impl Inodes {
             unwritten: false,
         };
         self.write_padded(&touched, piece, data)?;
-        self.convert(&mut handle, inode, &mut inode.map.write(), first, length)?;
+        let converted = self.convert(&mut handle, inode, &mut inode.map.write(), first, length);
+        match converted {
+            Err(error) if error.is(Refusal::NoSpace) => {
+                self.convert_around(&mut handle, inode, extent, &touched)?;
+            }
+            other => other?,
+        }
         self.note_written(&mut handle, inode, piece.end)
+    }
+
+    /// Makes an unwritten extent written of which the `written` blocks have their data, as far as the file
+    /// reaches, with zeroes in all others: what was set aside can be written where there is no block left for a tree
+    /// that grows.
+    fn convert_around(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+        extent: &Extent,
+        written: &Extent,
+    ) -> Result<()> {
+        // Of written blocks behind the end of the file checkers complain.
+        let reach = inode.size().div_ceil(self.block_bytes());
+        let end = extent.end().min(reach.max(written.end()));
+        self.write_zeroes(
+            extent,
+            u64::from(extent.logical.get())..u64::from(written.logical.get()),
+        )?;
+        self.write_zeroes(extent, written.end()..end)?;
+        let length = u32::try_from(end - u64::from(extent.logical.get())).unwrap_or(u32::MAX);
+        self.convert(
+            handle,
+            inode,
+            &mut inode.map.write(),
+            extent.logical,
+            length,
+        )
+    }
+
+    /// Writes zeroes into these blocks of an extent.
+    fn write_zeroes(&self, extent: &Extent, blocks: Range<u64>) -> Result<()> {
+        const PIECE: usize = 1 << 16;
+        let zeroes = [0; PIECE];
+        let mut position = blocks.start * self.block_bytes();
+        let end = blocks.end * self.block_bytes();
+        while position < end {
+            let length = bytes(end - position).min(PIECE);
+            let offset = self.device_offset(extent, position);
+            self.store
+                .write_data(offset, &[IoSlice::new(&zeroes[..length])])?;
+            position += length as u64;
+        }
+        Ok(())
     }
 
     /// The blocks that a piece touches.

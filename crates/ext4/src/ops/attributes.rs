@@ -143,9 +143,21 @@ fn check_flags(inode: &Inode, change: &SetAttributes) -> Result<()> {
         return Err(Refusal::NotSupported.into());
     }
     match change.flags {
-        Some(wanted) => check_new_flags(inode.file_type(), flags, wanted),
+        Some(wanted) => {
+            check_new_flags(inode.file_type(), flags, wanted)?;
+            check_stays_locked(flags, InodeFlags::from_bits_retain(wanted))
+        }
         None => Ok(()),
     }
+}
+
+/// While a file stays immutable, its flags do too.
+fn check_stays_locked(present: InodeFlags, wanted: InodeFlags) -> Result<()> {
+    let changes = (present ^ wanted) & InodeFlags::USER_MODIFIABLE;
+    if (present & wanted).contains(InodeFlags::IMMUTABLE) && !changes.is_empty() {
+        return Err(Refusal::NotPermitted.into());
+    }
+    Ok(())
 }
 
 /// Whether a change tells the times of something that may be done to an append-only file. A caller
@@ -215,7 +227,12 @@ fn apply(slot: &mut Slot, change: &SetAttributes, now: Time) {
         slot.flags = slot.flags.difference(settable) | told;
     }
     if let Some(accessed) = change.accessed {
-        slot.accessed = time(accessed);
+        // One call has one present, and who tells when the change was made knows it.
+        let present = change.changed.map_or(now, time);
+        slot.accessed = match accessed {
+            SetTime::Now => present,
+            SetTime::To(time) => time,
+        };
     }
     if let Some(modified) = change.modified {
         slot.modified = time(modified);

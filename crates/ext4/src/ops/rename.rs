@@ -7,6 +7,7 @@
 //! inodes by number. One handle changes both directories, both entries and all counts: a crash shows
 //! the old names or the new.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use pext4_jbd2::Handle;
@@ -25,9 +26,6 @@ use crate::inode::{Inode, Reach, present};
 use crate::types::{AccessLists, FileType, InodeNumber, New, RenameMode, Whiteout};
 use crate::volume::Volume;
 use crate::xattr;
-
-/// Directories above a directory, at most: more means a loop.
-const DEEPEST: usize = 1 << 16;
 
 /// Both parents with all directories above them; empty when there is one parent, since a directory
 /// cannot come to lie in itself then.
@@ -160,10 +158,15 @@ impl Volume {
 
     /// A directory and all above it, the root last. The rename lock keeps them so.
     fn way_up(&self, lower: &Inode) -> Result<Vec<InodeNumber>> {
-        let mut way = vec![lower.number()];
+        let mut way = Vec::new();
+        let mut met = HashSet::new();
         let mut number = lower.number();
-        while number != InodeNumber::ROOT {
-            if way.len() > DEEPEST {
+        loop {
+            way.push(number);
+            if number == InodeNumber::ROOT {
+                return Ok(way);
+            }
+            if !met.insert(number) {
                 let corrupt = Corrupt::new("directory", "its parents never reach the root");
                 return Err(corrupt.in_inode(lower.number()).into());
             }
@@ -171,9 +174,7 @@ impl Volume {
             let _names = lock_shared(&directory)?;
             check_not_removed(&directory)?;
             number = dir::parent(&self.names(&directory))?;
-            way.push(number);
         }
-        Ok(way)
     }
 
     /// The move itself, both parents locked. Answers the inode that lost its last name.

@@ -157,7 +157,10 @@ impl Dispatch {
                 return Err(Errno::NOT_PERMITTED);
             }
             if is_of_a_write(&attributes, change) {
-                self.take_set_id(caller, node)?;
+                // Of root's writes the kernel tells that they took the capabilities, which is not told here.
+                if !caller.is_root() {
+                    self.take_set_id(caller, node)?;
+                }
                 return self.attributes(node);
             }
             permissions = without_set_id(&attributes, || caller.may_keep_group_id(&attributes));
