@@ -236,6 +236,10 @@ fn an_append_only_file_takes_the_times_of_its_writers() {
             ..now
         },
         SetAttributes {
+            modified: None,
+            ..now
+        },
+        SetAttributes {
             permissions: Some(0o777),
             ..now
         },
@@ -532,4 +536,43 @@ fn one_call_has_one_present() {
     };
     let told = volume.set_attributes(inode, &change).expect("it is ours");
     assert_eq!(told.accessed, made);
+}
+
+#[test]
+fn a_range_is_made_zero_where_nothing_is_left() {
+    let Some(image) = Image::make(&["-b", "4096", "-m", "0"]) else {
+        return;
+    };
+    let volume = image.open();
+    let inode = file(&volume, b"file");
+    let content = vec![1; 1 << 20];
+    volume.write(inode, 0, &content).expect("there is room");
+    let blocks = volume.attributes(inode).expect("it is there").sectors;
+    fill(&volume);
+    let mode = AllocateMode::ZeroRange { keep_size: false };
+    volume
+        .allocate(inode, mode, 100, 500_000)
+        .expect("it has its blocks");
+    let runs = volume
+        .extents(inode, 0, 100)
+        .expect("they can be listed");
+    assert!(
+        runs.iter().all(|run| !run.unwritten),
+        "it gave blocks back: {runs:?}"
+    );
+    let mut read = vec![7; content.len()];
+    volume.read(inode, 0, &mut read).expect("it can be read");
+    assert!(read[100..500_100].iter().all(|&byte| byte == 0));
+    assert!(
+        read[..100]
+            .iter()
+            .chain(&read[500_100..])
+            .all(|&byte| byte == 1)
+    );
+    assert_eq!(
+        volume.attributes(inode).expect("it is there").sectors,
+        blocks
+    );
+    volume.close().expect("it closes");
+    image.assert_clean();
 }

@@ -33,7 +33,7 @@ pub const MAP_CREDITS: u32 = 32;
 pub const SLOT_CREDITS: u32 = 2;
 
 /// A block number in a file from a byte offset that was checked against the largest size.
-fn logical(block: u64) -> Result<LogicalBlock> {
+pub(super) fn logical(block: u64) -> Result<LogicalBlock> {
     Ok(LogicalBlock(
         u32::try_from(block).map_err(|_| Refusal::FileTooLarge)?,
     ))
@@ -53,7 +53,7 @@ struct Piece {
 }
 
 impl Inodes {
-    fn block_bytes(&self) -> u64 {
+    pub(super) fn block_bytes(&self) -> u64 {
         u64::from(self.store.block_size())
     }
 
@@ -78,7 +78,7 @@ impl Inodes {
         indirect::largest_size(self.store.block_size(), huge)
     }
 
-    fn device_offset(&self, extent: &Extent, byte: u64) -> u64 {
+    pub(super) fn device_offset(&self, extent: &Extent, byte: u64) -> u64 {
         let block_bytes = self.block_bytes();
         let into = byte - u64::from(extent.logical.get()) * block_bytes;
         extent.start.get() * block_bytes + into
@@ -118,7 +118,7 @@ impl Inodes {
         Ok(bytes(end.saturating_sub(offset)))
     }
 
-    fn mapping_end(&self, mapping: &Mapping) -> u64 {
+    pub(super) fn mapping_end(&self, mapping: &Mapping) -> u64 {
         match mapping {
             Mapping::Mapped(extent) => self.extent_end(extent),
             Mapping::Hole { logical, length } => {
@@ -265,50 +265,6 @@ impl Inodes {
         self.note_written(&mut handle, inode, piece.end)
     }
 
-    /// Makes an unwritten extent written of which the `written` blocks have their data, as far as the file
-    /// reaches, with zeroes in all others: what was set aside can be written where there is no block left for a tree
-    /// that grows.
-    fn convert_around(
-        &self,
-        handle: &mut Handle<'_>,
-        inode: &Arc<Inode>,
-        extent: &Extent,
-        written: &Extent,
-    ) -> Result<()> {
-        // Of written blocks behind the end of the file checkers complain.
-        let reach = inode.size().div_ceil(self.block_bytes());
-        let end = extent.end().min(reach.max(written.end()));
-        self.write_zeroes(
-            extent,
-            u64::from(extent.logical.get())..u64::from(written.logical.get()),
-        )?;
-        self.write_zeroes(extent, written.end()..end)?;
-        let length = u32::try_from(end - u64::from(extent.logical.get())).unwrap_or(u32::MAX);
-        self.convert(
-            handle,
-            inode,
-            &mut inode.map.write(),
-            extent.logical,
-            length,
-        )
-    }
-
-    /// Writes zeroes into these blocks of an extent.
-    fn write_zeroes(&self, extent: &Extent, blocks: Range<u64>) -> Result<()> {
-        const PIECE: usize = 1 << 16;
-        let zeroes = [0; PIECE];
-        let mut position = blocks.start * self.block_bytes();
-        let end = blocks.end * self.block_bytes();
-        while position < end {
-            let length = bytes(end - position).min(PIECE);
-            let offset = self.device_offset(extent, position);
-            self.store
-                .write_data(offset, &[IoSlice::new(&zeroes[..length])])?;
-            position += length as u64;
-        }
-        Ok(())
-    }
-
     /// The blocks that a piece touches.
     fn blocks_of(&self, piece: &Piece) -> Range<u64> {
         piece.start / self.block_bytes()..piece.end.div_ceil(self.block_bytes())
@@ -331,7 +287,12 @@ impl Inodes {
     }
 
     /// Notes times, and the size if the file grew, after data up to `end` was written.
-    fn note_written(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>, end: u64) -> Result<()> {
+    pub(super) fn note_written(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+        end: u64,
+    ) -> Result<()> {
         let time = present();
         let grows = end > inode.size();
         if grows {
@@ -383,21 +344,6 @@ impl Inodes {
             state.tail_is_zero = true;
             state.cut_tid = None;
         });
-        Ok(())
-    }
-
-    /// Writes zeroes over the written bytes of a range within one block.
-    fn zero_written(&self, inode: &Inode, start: u64, end: u64) -> Result<()> {
-        if start >= end {
-            return Ok(());
-        }
-        if let Mapping::Mapped(extent) = self.lookup(inode, logical(start / self.block_bytes())?)?
-            && !extent.unwritten
-        {
-            let zeroes = vec![0; bytes(end - start)];
-            self.store
-                .write_data(self.device_offset(&extent, start), &[IoSlice::new(&zeroes)])?;
-        }
         Ok(())
     }
 

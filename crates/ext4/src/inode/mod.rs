@@ -29,6 +29,7 @@ pub mod table;
 pub mod tails;
 pub mod truncate;
 pub mod values;
+mod zeroes;
 
 use std::sync::{Arc, OnceLock};
 

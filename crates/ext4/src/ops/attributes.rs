@@ -161,7 +161,7 @@ fn check_stays_locked(present: InodeFlags, wanted: InodeFlags) -> Result<()> {
 }
 
 /// Whether a change tells the times of something that may be done to an append-only file. A caller
-/// that caches writes says itself when they were made, but reads happen now.
+/// that caches writes says itself when they were made, but reads happen now, and nobody tells of them.
 fn comes_with_appending(change: &SetAttributes) -> bool {
     let others = SetAttributes {
         accessed: None,
@@ -169,7 +169,10 @@ fn comes_with_appending(change: &SetAttributes) -> bool {
         changed: None,
         ..*change
     };
-    others == SetAttributes::default() && !matches!(change.accessed, Some(SetTime::To(_)))
+    let is_accessed_alone = change.accessed.is_some() && change.modified.is_none();
+    others == SetAttributes::default()
+        && !is_accessed_alone
+        && !matches!(change.accessed, Some(SetTime::To(_)))
 }
 
 /// `EXT4_EOFBLOCKS_FL`, which nobody sets any more and checkers complain of.

@@ -182,8 +182,7 @@ impl Volume {
                 AllocateMode::KeepSize => self.inodes.allocate_data(&inode, offset, length, true),
                 AllocateMode::PunchHole => self.inodes.punch_data(&inode, offset, length),
                 AllocateMode::ZeroRange { keep_size } => {
-                    self.inodes.punch_data(&inode, offset, length)?;
-                    self.inodes.allocate_data(&inode, offset, length, keep_size)
+                    self.inodes.zero_data(&inode, offset, length, keep_size)
                 }
             }
         })
