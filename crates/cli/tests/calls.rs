@@ -568,6 +568,32 @@ fn permissions_are_checked_and_set_id_bits_go() {
     mount.unmount();
 }
 
+/// The kernel writes them as several requests, which several threads carry out.
+#[test]
+fn long_appends_to_an_append_only_file_arrive_in_any_order() {
+    if !is_root() {
+        return eprintln!("SKIPPED: only root may make files append-only");
+    }
+    let Some(place) = Place::new("256M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let content: Vec<u8> = (0..(2 << 20) + 4096)
+        .map(|at| (at % 251) as u8 + 1)
+        .collect();
+    for number in 0..40 {
+        let path = mount.path(&format!("log{number}"));
+        let file = File::create(&path).unwrap();
+        ioctl_setflags(&file, ioctl_getflags(&file).unwrap() | IFlags::APPEND).unwrap();
+        let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+        file.write_all(&content).unwrap();
+        file.sync_all().unwrap();
+        assert!(fs::read(&path).unwrap() == content, "{number}");
+    }
+    mount.unmount();
+    place.check();
+}
+
 /// The kernel takes the capabilities by a change of attributes that names none.
 #[test]
 fn roots_writes_take_capabilities_and_leave_the_set_user_id_bit() {

@@ -553,9 +553,7 @@ fn a_range_is_made_zero_where_nothing_is_left() {
     volume
         .allocate(inode, mode, 100, 500_000)
         .expect("it has its blocks");
-    let runs = volume
-        .extents(inode, 0, 100)
-        .expect("they can be listed");
+    let runs = volume.extents(inode, 0, 100).expect("they can be listed");
     assert!(
         runs.iter().all(|run| !run.unwritten),
         "it gave blocks back: {runs:?}"

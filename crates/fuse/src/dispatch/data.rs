@@ -1,6 +1,9 @@
 //! Content: read, written, allocated, searched for holes, made durable.
 
+use std::time::Duration;
+
 use pext4_fs::{AllocateMode, Error, InodeNumber};
+use pext4_sync::thread;
 
 use super::{Answer, Dispatch, Errno};
 
@@ -10,6 +13,10 @@ const ZERO_RANGE: u32 = 0x10;
 
 /// The flag of files that only grow.
 const APPEND_ONLY: u32 = 0x20;
+
+/// How often, and how far apart, a late write looks whether an append-only file has grown to where it begins.
+const LOOKS: u32 = 200;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
@@ -85,7 +92,7 @@ impl Dispatch {
         if is_late {
             self.late_times.note_write(inode);
         }
-        let old = self.old_of_append_only(inode, offset, from)?;
+        let old = self.old_of_append_only(inode, offset, from, is_late)?;
         let written = self.write_all(inode, offset + old as u64, &from[old..], is_late);
         Ok(old + self.answer(written)?)
     }
@@ -94,10 +101,25 @@ impl Dispatch {
     ///
     /// The kernel opens files without asking the server, so who may write where is decided here; and
     /// what it writes late are whole pages, the old bytes before the new ones.
-    fn old_of_append_only(&self, inode: InodeNumber, offset: u64, from: &[u8]) -> Answer<usize> {
-        let attributes = self.answer(self.volume.attributes(inode))?;
+    fn old_of_append_only(
+        &self,
+        inode: InodeNumber,
+        offset: u64,
+        from: &[u8],
+        is_late: bool,
+    ) -> Answer<usize> {
+        let mut attributes = self.answer(self.volume.attributes(inode))?;
         if attributes.flags & APPEND_ONLY == 0 {
             return Ok(0);
+        }
+        // What comes before it is most likely being written by another thread, and would find
+        // zeroes in its place. The kernel hands out what comes first first, so that thread is not this one.
+        for _ in 0..LOOKS {
+            if !is_late || attributes.size >= offset {
+                break;
+            }
+            thread::sleep(BETWEEN_LOOKS);
+            attributes = self.answer(self.volume.attributes(inode))?;
         }
         let below = attributes.size.saturating_sub(offset);
         let length = usize::try_from(below).map_or(from.len(), |below| below.min(from.len()));
