@@ -12,6 +12,7 @@ use super::buddy::Span;
 use super::held::Held;
 use super::loaded;
 use super::preallocation::{Aside, Listed, Preallocation};
+use super::slot::mark;
 
 impl Held<'_> {
     /// Takes a run out of the buddy and marks its first `used` blocks used on disk. The rest is
@@ -82,11 +83,15 @@ impl Held<'_> {
             .fetch_sub(listed.unfolded(), Ordering::Relaxed);
     }
 
-    /// Makes blocks allocatable that are free on disk.
+    /// Makes blocks allocatable that are free on disk; in a condemned group they are lost.
     pub fn release(&mut self, span: Span) {
         self.has_moved = true;
         self.blocks().buddy.release(span);
         self.groups.counts.activity.add(1);
+        if self.slot.is(mark::BLOCKS_CORRUPT) {
+            let lost = i64::from(span.length);
+            self.groups.counts.free_blocks.add(-lost);
+        }
     }
 
     /// A preallocation of this group of which something is left, if there is one.

@@ -182,7 +182,11 @@ impl Held<'_> {
         let (slot, counts) = (self.slot, &self.groups.counts);
         let condemned = slot.mark(side);
         if condemned & mark::BLOCKS_CORRUPT != 0 {
-            let free = slot.free_blocks.load(Ordering::Relaxed);
+            // What lies in the slot may be from before the last change.
+            let loaded = self.state.as_deref();
+            let blocks = loaded.and_then(|loaded| loaded.blocks.as_ref());
+            let as_told = || slot.free_blocks.load(Ordering::Relaxed);
+            let free = blocks.map_or_else(as_told, |blocks| blocks.buddy.free());
             counts.free_blocks.add(-i64::from(free));
         }
         if condemned & mark::INODES_CORRUPT != 0 {

@@ -539,6 +539,32 @@ fn a_double_free_is_noticed_and_takes_nothing_else_down() {
 }
 
 #[test]
+fn what_was_set_aside_in_a_condemned_group_is_nobodys() {
+    for scaling in settings() {
+        let Some(ground) = Ground::set(&["-b", "4096", "-g", "4096"], "64M", scaling) else {
+            return;
+        };
+        let groups = &ground.groups;
+        let (preallocation, group, _) = file_with_preallocation(&ground);
+        let slot = groups.slot(group);
+        let [free, aside] =
+            [&slot.free_blocks, &slot.aside].map(|count| count.load(Ordering::Relaxed));
+        assert!(aside > 0 && free > 0);
+        let healthy = groups.free_blocks() - u64::from(free + aside);
+        let corrupt = Corrupt::new("a test", "it says so").in_group(group);
+        groups
+            .hold(group)
+            .condemn(mark::BLOCKS_CORRUPT, corrupt.into());
+        let mut handle = ground.handle();
+        let used = groups.use_preallocation(&mut handle, &preallocation, LogicalBlock(20), 5);
+        assert!(used.is_none(), "{scaling:?}");
+        drop(handle);
+        groups.release(&preallocation);
+        assert_eq!(groups.free_blocks(), healthy, "{scaling:?}");
+    }
+}
+
+#[test]
 fn groups_leave_memory_only_when_nothing_is_lost() {
     let Some(device) = image(&["-b", "1024", "-g", "512", "-N", "1024"], "64M") else {
         return;

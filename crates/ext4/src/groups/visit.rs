@@ -7,7 +7,6 @@ use pext4_ondisk::{GroupNumber, Tid};
 
 use super::Groups;
 use super::buddy::Span;
-use super::slot::mark;
 use crate::statistics::Event;
 
 impl Groups {
@@ -38,9 +37,6 @@ impl Groups {
         }
         drop(held);
         self.counts.pending.add(-released);
-        if self.slot(number).is(mark::BLOCKS_CORRUPT) {
-            self.counts.free_blocks.add(-released);
-        }
         if waits {
             self.waiting.keep(number);
         }

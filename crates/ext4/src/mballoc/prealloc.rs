@@ -14,6 +14,7 @@ use pext4_sync::atomic::Ordering;
 
 use super::request::Run;
 use crate::groups::buddy::Span;
+use crate::groups::slot::mark;
 use crate::groups::{Aside, Groups, Held, Preallocation};
 use crate::options::Frees;
 use crate::statistics::Event;
@@ -38,7 +39,7 @@ impl Groups {
         length: u32,
     ) -> Option<Run> {
         let mut state = preallocation.lock();
-        let aside = state.as_ref()?;
+        let aside = state.as_ref().filter(|_| self.may_use(preallocation))?;
         let skipped = logical.get().checked_sub(aside.logical)?;
         if skipped >= aside.span.length {
             return None;
@@ -69,7 +70,8 @@ impl Groups {
         let Some(mut state) = locked else {
             return Asked::Busy;
         };
-        if state.is_none_or(|aside| aside.span.length < length) {
+        let is_short = state.is_none_or(|aside| aside.span.length < length);
+        if is_short || !self.may_use(preallocation) {
             return Asked::Short;
         }
         if let Some(run) = self.move_front(handle, preallocation, &mut state, 0, length) {
@@ -85,6 +87,12 @@ impl Groups {
             return Asked::Busy;
         };
         Asked::Taken(self.use_front(handle, preallocation, (&mut *state, held), 0, length))
+    }
+
+    /// Whether the run's group still gives out blocks. Whoever has been in time is.
+    fn may_use(&self, preallocation: &Preallocation) -> bool {
+        let slot = self.slot(preallocation.group());
+        !slot.is(mark::BLOCKS_CORRUPT)
     }
 
     /// Takes up to `length` blocks from the front of a run without its group's lock, where that may be.
@@ -183,7 +191,12 @@ impl Groups {
         let mut held = self.hold(preallocation.group());
         held.release(aside.span);
         held.unlist(preallocation);
-        aside.span.length
+        drop(held);
+        if self.may_use(preallocation) {
+            aside.span.length
+        } else {
+            0
+        }
     }
 
     /// Discards preallocations, whoever owns them, until `wanted` blocks came free or none are
