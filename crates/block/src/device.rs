@@ -7,8 +7,8 @@
 //!   may survive a crash, and a write may be torn at a sector's edge.
 //! - Every call may be made from many threads at once. Overlapping writes at the same time leave
 //!   either's bytes, block by block.
-//! - A failed flush says nothing about what is durable: the caller must not flush again and
-//!   believe the second answer.
+//! - A failed flush says nothing about what is durable, and nor do those that ran beside it or come
+//!   later, whatever they answer: the caller must not believe them ([`WaryDevice`](crate::WaryDevice)).
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;

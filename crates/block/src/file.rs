@@ -1,7 +1,8 @@
 //! A regular file or a block device of the system.
 //!
 //! Opening claims it, exclusively for writing and with others for reading, so that two mounts of one
-//! image exclude each other (`claim`). Errors name the file.
+//! image exclude each other (`claim`). Errors name the file. After a failed flush none succeeds
+//! any more ([`wary`](crate::wary)): the system tells an open file once of what it lost.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
@@ -15,6 +16,7 @@ use rustix::io::Errno;
 
 use crate::claim::{Claim, claim};
 use crate::device::{Device, check_range, total_length};
+use crate::wary::Flushes;
 
 /// Pieces the system takes in one write (`IOV_MAX`).
 const MOST_PIECES: usize = 1024;
@@ -40,6 +42,7 @@ pub struct FileDevice {
     kind: Kind,
     /// Whether it was not there before.
     is_new: bool,
+    flushes: Flushes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +111,7 @@ impl FileDevice {
             access,
             kind,
             is_new: false,
+            flushes: Flushes::new(),
         })
     }
 
@@ -140,6 +144,7 @@ impl FileDevice {
             access: Access::ReadWrite,
             kind: Kind::Regular,
             is_new,
+            flushes: Flushes::new(),
         };
         device.empty(size).map_err(|source| {
             device.remove_if_new();
@@ -237,6 +242,16 @@ impl FileDevice {
         Ok(())
     }
 
+    fn flush_once(&self) -> io::Result<()> {
+        loop {
+            match rustix::fs::fdatasync(&self.file) {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(error(&self.path, "flush it", errno)),
+            }
+        }
+    }
+
     /// Writes pieces until all are written; a piece that the system took only a part of is
     /// finished alone.
     fn write_pieces(&self, mut offset: u64, mut pieces: &[IoSlice<'_>]) -> io::Result<()> {
@@ -322,13 +337,7 @@ impl Device for FileDevice {
     }
 
     fn flush(&self) -> io::Result<()> {
-        loop {
-            match rustix::fs::fdatasync(&self.file) {
-                Ok(()) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(error(&self.path, "flush it", errno)),
-            }
-        }
+        self.flushes.run(|| self.flush_once())
     }
 
     /// Punches a hole, which a block device does by discarding or by writing zeroes itself.

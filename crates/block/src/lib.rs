@@ -3,7 +3,7 @@
 //! A [`Device`] is a row of bytes. Two of them hold bytes ([`FileDevice`], [`RamDevice`]); the
 //! others stand on another one and change one thing: [`OverlayDevice`] keeps writes in memory,
 //! [`RecordDevice`] writes them down, [`FaultDevice`] lets them fail, [`SlowDevice`] lets them
-//! take time.
+//! take time, [`WaryDevice`] believes no flush after one has failed.
 //!
 //! The [`Cache`] holds blocks of a device in memory as [`Buffer`]s, whose bytes are [`Page`]s:
 //! shared, and copied when a shared one is changed. It obeys what the journal says about a buffer
@@ -26,6 +26,7 @@ pub mod page;
 pub mod ram;
 pub mod record;
 pub mod slow;
+pub mod wary;
 
 pub use beside::name_beside;
 pub use buffer::{Buffer, BufferState, CountedApart, Stamp};
@@ -38,3 +39,4 @@ pub use page::Page;
 pub use ram::RamDevice;
 pub use record::{Event, RecordDevice};
 pub use slow::{Latency, SlowDevice};
+pub use wary::WaryDevice;

@@ -75,16 +75,14 @@ impl<'a> Committer<'a> {
         let revoked = only_revoked(gathered.revoked, &versions);
         if versions.is_empty() && revoked.is_empty() && self.core.is_closing() {
             // The last transaction holds nothing, and no later one continues the log behind it.
-            self.settle(tid);
-            return Ok(());
+            return self.settle(tid);
         }
         let counts = &self.core.statistics;
         count(&counts.blocks, versions.len());
         count(&counts.revokes, revoked.len());
         self.write(tid, versions, &revoked)?;
         count(&counts.commits, 1);
-        self.settle(tid);
-        Ok(())
+        self.settle(tid)
     }
 
     /// Design rule 1: close, drain, open the next.
@@ -120,11 +118,14 @@ impl<'a> Committer<'a> {
         }
     }
 
-    /// Tells everyone. What the transaction freed is free before whoever waited goes on.
-    fn settle(&self, tid: Tid) {
+    /// Tells everyone, unless something has stopped the journal meanwhile. What the transaction freed is
+    /// free before whoever waited goes on.
+    fn settle(&self, tid: Tid) -> Result<(), JournalError> {
+        self.core.check_not_aborted()?;
         self.core.note_durable(tid);
         self.core.client.committed(tid);
         self.core.note_settled(tid);
+        Ok(())
     }
 }
 
@@ -163,6 +164,8 @@ fn write_to_log(
     // Design rule 11.
     log.superblock.begin(writer.head(), tid)?;
     writer.write_body(tid, &versions, revoked)?;
+    // Data that this transaction maps may have been refused meanwhile.
+    core.check_not_aborted()?;
     let logged = writer.write_commit(tid, &versions, revoked)?;
     count(&core.statistics.log_blocks, logged.blocks as usize);
     log.checkpoint.add(tid, logged, versions);
@@ -183,11 +186,12 @@ fn write_home(
         .collect();
     core.check_not_aborted()?;
     let device = &*core.device;
-    device
-        .flush()
-        .and_then(|()| home::write(device, &pages))
+    let failed = "writing a transaction home";
+    device.flush().map_err(JournalError::io(failed))?;
+    core.check_not_aborted()?;
+    home::write(device, &pages)
         .and_then(|()| device.flush())
-        .map_err(JournalError::io("writing a transaction home"))?;
+        .map_err(JournalError::io(failed))?;
     revoked.iter().for_each(|&block| core.cache.discard(block));
     Ok(())
 }

@@ -8,7 +8,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use pext4_block::{Cache, Device};
+use pext4_block::{Cache, Device, WaryDevice};
 use pext4_ondisk::journal::{JournalSuperblock, RecordFormat};
 use pext4_ondisk::{BlockNumber, Corrupt, Tid};
 use pext4_sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -31,6 +31,7 @@ use crate::transaction::Transactions;
 /// What the journal's threads and its handles share.
 pub(crate) struct Core {
     pub(crate) cache: Arc<Cache>,
+    /// The one through which everything in this crate flushes: a failure is everybody's.
     pub(crate) device: Arc<dyn Device>,
     pub(crate) client: Arc<dyn Client>,
     pub(crate) log: Option<LogCore>,
@@ -117,6 +118,7 @@ impl Core {
             commit_interval,
             width,
         } = config;
+        let device: Arc<dyn Device> = Arc::new(WaryDevice::new(device));
         let first = log.as_ref().map_or(Tid(1), |log| log.superblock.sequence);
         let log = log
             .map(|log| LogCore::new(log, &device, &cache))
@@ -364,6 +366,7 @@ impl Core {
         // Even a clean one: it waits for the handles that are still open.
         let last = self.epoch.running();
         self.commit(last)?;
+        self.check_not_aborted()?;
         match &self.log {
             Some(log) => log
                 .checkpoint

@@ -1,7 +1,8 @@
 //! The journal's superblock while the journal runs: where replay would have to begin.
 //!
 //! The committer says where the log starts, the checkpointer moves the start, an abort leaves an
-//! error. Each change is durable before the call returns, and one happens at a time.
+//! error. Each change is durable before the call returns, and one happens at a time. None comes after
+//! the error of an abort: whoever opens the image next begins at the start that it was found with.
 
 use std::sync::Arc;
 
@@ -18,8 +19,15 @@ use crate::recovery;
 pub(crate) struct SuperblockFile {
     device: Arc<dyn Device>,
     area: Arc<LogArea>,
-    /// As on the device. Held while writing, so it comes before the device's locks.
-    current: Mutex<JournalSuperblock>,
+    /// Held while writing, so it comes before the device's locks.
+    current: Mutex<Current>,
+}
+
+struct Current {
+    /// As on the device.
+    superblock: JournalSuperblock,
+    /// An abort has left its error; nothing else is written any more.
+    is_over: bool,
 }
 
 impl SuperblockFile {
@@ -32,7 +40,13 @@ impl SuperblockFile {
         Self {
             device,
             area,
-            current: Mutex::new(Class::Checkpoint, superblock),
+            current: Mutex::new(
+                Class::Checkpoint,
+                Current {
+                    superblock,
+                    is_over: false,
+                },
+            ),
         }
     }
 
@@ -68,12 +82,12 @@ impl SuperblockFile {
         })
     }
 
-    /// Leaves the error for whoever opens the image next.
+    /// Leaves the error of an abort for whoever opens the image next.
     pub(crate) fn record_error(&self, errno: i32) -> Result<(), JournalError> {
-        self.change(|superblock| {
-            superblock.errno = errno;
-            true
-        })
+        let mut current = self.current.lock();
+        current.is_over = true;
+        current.superblock.errno = errno;
+        recovery::write_superblock(&*self.device, &self.area, &current.superblock)
     }
 
     fn change(
@@ -81,10 +95,13 @@ impl SuperblockFile {
         change: impl FnOnce(&mut JournalSuperblock) -> bool,
     ) -> Result<(), JournalError> {
         let mut current = self.current.lock();
-        let mut changed = current.clone();
+        if current.is_over {
+            return Err(JournalError::ShutDown);
+        }
+        let mut changed = current.superblock.clone();
         if change(&mut changed) {
             recovery::write_superblock(&*self.device, &self.area, &changed)?;
-            *current = changed;
+            current.superblock = changed;
         }
         Ok(())
     }

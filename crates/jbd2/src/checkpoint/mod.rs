@@ -17,7 +17,7 @@ mod homes;
 
 use std::sync::Arc;
 
-use pext4_block::{Cache, Device};
+use pext4_block::{Cache, Device, Page};
 use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::{Class, Condvar, Mutex};
 
@@ -99,8 +99,12 @@ impl Checkpoint {
     pub(crate) fn cancel(&self, freed: &[BlockNumber]) {
         for &block in freed {
             let mut homes = self.homes.lock();
-            while homes.is_flying(block) {
+            while homes.is_flying(block) && !homes.stopped {
                 self.changed.wait(&mut homes);
+            }
+            if homes.stopped {
+                // Nothing is used again, and what flies may never land.
+                return;
             }
             homes.cancel(block);
             drop(homes);
@@ -126,6 +130,9 @@ impl Checkpoint {
     /// Brings everything home and declares the log empty; `next` comes next.
     pub(crate) fn finish(&self, next: Tid) -> Result<(), JournalError> {
         self.bring_home(next.previous())?;
+        if self.homes.lock().stopped {
+            return Err(JournalError::ShutDown);
+        }
         self.superblock.finish(next)
     }
 
@@ -168,12 +175,12 @@ impl Checkpoint {
         count(&counts.blocks_home, written.len());
         let tail = {
             let mut homes = self.homes.lock();
-            homes.strike_off(&written);
             if homes.stopped {
                 // After an abort the log stays as it is: the client may be changing the superblock
                 // on the device beside this pass.
                 return Ok(());
             }
+            homes.strike_off(&written);
             homes.tail()
         };
         match tail {
@@ -187,7 +194,7 @@ impl Checkpoint {
         let mut written = Vec::new();
         let mut from = Some(BlockNumber(0));
         while let Some(start) = from {
-            let batch = self.homes.lock().take_off(start, target, BATCH);
+            let batch = self.take_off(start, target);
             let Some((last, _, _)) = batch.last() else {
                 break;
             };
@@ -205,6 +212,15 @@ impl Checkpoint {
             result.map_err(JournalError::io("writing blocks home"))?;
         }
         Ok(written)
+    }
+
+    /// The next versions to be written; none after an abort.
+    fn take_off(&self, start: BlockNumber, target: Tid) -> Vec<(BlockNumber, Tid, Page)> {
+        let mut homes = self.homes.lock();
+        match homes.stopped {
+            true => Vec::new(),
+            false => homes.take_off(start, target, BATCH),
+        }
     }
 
     /// Moves the start of the log, and frees what is before it once that is durable.

@@ -1,0 +1,249 @@
+//! Flushes that are believed only while none has failed.
+//!
+//! A system says once that it lost a write: of several flushes at the same time one fails, and the
+//! others succeed though what they were to make durable is what was lost. So a flush counts only if
+//! no other had failed by the time when all those had ended that ran beside it. After the first
+//! failure none counts any more; the device is still asked, as it may make durable what it can.
+//!
+//! Flushes run beside each other as before: one that is done waits for those that had begun by then, and
+//! for none that began later.
+//!
+//! Locking: one mutex of class `Leaf`, not held while the device works.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+use pext4_sync::{Class, Condvar, Mutex};
+
+use crate::device::Device;
+
+/// The flushes of one device: which of them run, and whether one has failed.
+#[derive(Debug)]
+pub(crate) struct Flushes {
+    state: Mutex<State>,
+    /// One has ended.
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// How many have begun; the next one's number.
+    begun: u64,
+    /// The numbers of those that have not ended.
+    running: Vec<u64>,
+    failure: Option<Failure>,
+}
+
+/// What the first flush that failed said.
+#[derive(Clone, Debug)]
+struct Failure {
+    kind: io::ErrorKind,
+    text: String,
+}
+
+impl Failure {
+    fn again(&self) -> io::Error {
+        let text = format!("a flush failed before or meanwhile: {}", self.text);
+        io::Error::new(self.kind, text)
+    }
+}
+
+impl Flushes {
+    pub(crate) fn new() -> Self {
+        Self {
+            state: Mutex::new(Class::Leaf, State::default()),
+            ended: Condvar::new(),
+        }
+    }
+
+    /// Has the device flush; success means that everything written before is durable.
+    pub(crate) fn run(&self, flush: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let running = self.begin();
+        let result = flush();
+        if let Err(error) = &result {
+            running.note_failure(error);
+        }
+        drop(running);
+        result?;
+        self.wait_for_those_beside()
+    }
+
+    fn begin(&self) -> Running<'_> {
+        let mut state = self.state.lock();
+        let number = state.begun;
+        state.begun += 1;
+        state.running.push(number);
+        Running {
+            flushes: self,
+            number,
+        }
+    }
+
+    fn wait_for_those_beside(&self) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let begun = state.begun;
+        loop {
+            if let Some(failure) = &state.failure {
+                return Err(failure.again());
+            }
+            if state.running.iter().all(|number| *number >= begun) {
+                return Ok(());
+            }
+            self.ended.wait(&mut state);
+        }
+    }
+}
+
+/// A flush that runs; one that panics ends too.
+struct Running<'a> {
+    flushes: &'a Flushes,
+    number: u64,
+}
+
+impl Running<'_> {
+    fn note_failure(&self, error: &io::Error) {
+        let mut state = self.flushes.state.lock();
+        state.failure.get_or_insert_with(|| Failure {
+            kind: error.kind(),
+            text: error.to_string(),
+        });
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.note_failure(&io::Error::other("it panicked"));
+        }
+        let mut state = self.flushes.state.lock();
+        state.running.retain(|number| *number != self.number);
+        drop(state);
+        self.flushes.ended.notify_all();
+    }
+}
+
+/// A device whose flushes are believed only while none has failed.
+pub struct WaryDevice {
+    below: Arc<dyn Device>,
+    flushes: Flushes,
+}
+
+impl WaryDevice {
+    /// Over `below`, which is to be flushed through this one alone by whoever wants to know what is durable.
+    #[must_use]
+    pub fn new(below: Arc<dyn Device>) -> Self {
+        Self {
+            below,
+            flushes: Flushes::new(),
+        }
+    }
+}
+
+impl Device for WaryDevice {
+    fn size(&self) -> u64 {
+        self.below.size()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.below.read_at(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
+        self.below.write_at(offset, from)
+    }
+
+    fn write_vectored_at(&self, offset: u64, from: &[IoSlice<'_>]) -> io::Result<()> {
+        self.below.write_vectored_at(offset, from)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.flushes.run(|| self.below.flush())
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> io::Result<bool> {
+        self.below.discard(offset, length)
+    }
+
+    fn will_need(&self, offset: u64, length: u64) {
+        self.below.will_need(offset, length);
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.below.is_read_only()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::io;
+    use std::sync::Barrier;
+
+    use pext4_sync::thread;
+
+    use super::{Arc, Device, Flushes, WaryDevice};
+    use crate::fault::{FaultDevice, Operation};
+    use crate::ram::RamDevice;
+
+    #[test]
+    fn after_a_failed_flush_none_is_believed() {
+        let faulty = Arc::new(FaultDevice::new(Arc::new(RamDevice::new(4096))));
+        let device = WaryDevice::new(Arc::clone(&faulty) as Arc<dyn Device>);
+        device.flush().expect("nothing is planned");
+        faulty.fail_nth(Operation::Flush, 0);
+        let first = device.flush().expect_err("it is planned").to_string();
+        assert_eq!(first, "flush number 1 (0 bytes at 0) fails as planned");
+        let later = device
+            .flush()
+            .expect_err("the device may say what it likes");
+        let text = format!("a flush failed before or meanwhile: {first}");
+        assert_eq!(later.to_string(), text);
+        assert_eq!(
+            faulty.calls(Operation::Flush),
+            3,
+            "it is asked all the same"
+        );
+    }
+
+    #[test]
+    fn a_flush_beside_one_that_fails_later_is_not_believed() {
+        let flushes = Flushes::new();
+        let (both_run, one_is_done) = (Barrier::new(2), Barrier::new(2));
+        thread::scope(|scope| {
+            let succeeds = scope.spawn(|| {
+                flushes.run(|| {
+                    both_run.wait();
+                    Ok(())
+                })
+            });
+            let fails = scope.spawn(|| {
+                flushes.run(|| {
+                    both_run.wait();
+                    one_is_done.wait();
+                    Err(io::Error::other("the cable is out"))
+                })
+            });
+            let is_one_done = || {
+                let state = flushes.state.lock();
+                state.begun == 2 && state.running.len() == 1
+            };
+            while !is_one_done() {
+                thread::yield_now();
+            }
+            assert!(!succeeds.is_finished());
+            one_is_done.wait();
+            let told = succeeds.join().expect("no panic").expect_err("one failed");
+            assert!(told.to_string().contains("the cable is out"), "{told}");
+            assert!(fails.join().expect("no panic").is_err());
+        });
+    }
+
+    #[test]
+    fn a_flush_that_panics_fails_and_keeps_nobody_waiting() {
+        let flushes = Flushes::new();
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            flushes.run(|| panic!("a bug of the device"))
+        }));
+        assert!(panicked.is_err());
+        assert!(flushes.run(|| Ok(())).is_err());
+    }
+}
