@@ -6,7 +6,8 @@
 //! are set durably before the first commit can happen (rule 11), and orphans are finished.
 //!
 //! Closing: inodes without a name end, everything is committed and written home, the log is
-//! emptied, and only then is the superblock marked clean, with exact counts.
+//! emptied, and only then is the superblock marked clean, with exact counts. If that fails on the way
+//! the journal is shut down all the same, and the first error is told.
 
 mod features;
 mod journal;
@@ -17,6 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pext4_block::{Cache, Device};
+use pext4_jbd2::Journal;
 use pext4_ondisk::Corrupt;
 use pext4_ondisk::directory::Format;
 use pext4_ondisk::dirhash::{Hasher, Signedness};
@@ -140,18 +142,27 @@ impl Volume {
         let Some(journal) = store.try_journal() else {
             return Ok(());
         };
-        let mut zeroed = Ok(());
-        if !store.is_read_only() {
-            self.end_nameless();
-            journal.commit_running()?;
-            // A file that is damaged keeps nothing else from being closed.
-            zeroed = self.inodes.zero_tails();
+        let committed = self.commit_all(journal);
+        let zeroed = match committed.is_ok() && !store.is_read_only() {
+            true => self.inodes.zero_tails(),
+            false => Ok(()),
+        };
+        // Whatever failed: its threads and lists keep the volume's parts alive, and with them the device.
+        let shut_down = journal.shutdown().map_err(Error::from);
+        // A file that is damaged keeps nothing else from being closed.
+        let marked = match committed.is_ok() && shut_down.is_ok() && !store.is_read_only() {
+            true => self.mark_clean(),
+            false => Ok(()),
+        };
+        committed.and(zeroed).and(shut_down).and(marked)
+    }
+
+    fn commit_all(&self, journal: &Journal) -> Result<()> {
+        if self.inodes.store.is_read_only() {
+            return Ok(());
         }
-        journal.shutdown()?;
-        if !store.is_read_only() {
-            self.mark_clean()?;
-        }
-        zeroed
+        self.end_nameless();
+        Ok(journal.commit_running()?)
     }
 
     /// Inodes without a name end now, whoever holds them.

@@ -275,9 +275,29 @@ struct Gated {
     passes: Mutex<Option<u32>>,
     opened: Condvar,
     waits: AtomicBool,
+    /// Flushes fail, those at the gate too.
+    fails: AtomicBool,
 }
 
 impl Gated {
+    /// Everything passes.
+    fn load(image: &Image) -> Arc<Self> {
+        Arc::new(Self {
+            below: RamDevice::load(&image.path).expect("the image"),
+            log: Mutex::default(),
+            passes: Mutex::new(None),
+            opened: Condvar::new(),
+            waits: AtomicBool::new(false),
+            fails: AtomicBool::new(false),
+        })
+    }
+
+    fn wait_for_one_at_the_gate(&self) {
+        while !self.waits.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+    }
+
     fn pass_only(&self, flushes: Option<u32>) {
         *self.passes.lock().expect("no thread panicked with it") = flushes;
         self.opened.notify_all();
@@ -318,7 +338,10 @@ impl Device for Gated {
                 .expect("no thread panicked with it");
         }
         *passes = passes.map(|left| left - 1);
-        Ok(())
+        match self.fails.load(Ordering::SeqCst) {
+            true => Err(io::Error::other("the cable is out")),
+            false => Ok(()),
+        }
     }
 }
 
@@ -328,13 +351,7 @@ fn fdatasync_covers_data_written_during_a_commit() {
     let Some(image) = Image::make(&[]) else {
         return;
     };
-    let device = Arc::new(Gated {
-        below: RamDevice::load(&image.path).expect("the image"),
-        log: Mutex::default(),
-        passes: Mutex::new(None),
-        opened: Condvar::new(),
-        waits: AtomicBool::new(false),
-    });
+    let device = Gated::load(&image);
     let volume = Arc::new(open(Arc::<Gated>::clone(&device)));
     volume.paths().write("/warm", b"up").expect("write");
     volume.sync().expect("sync");
@@ -348,9 +365,7 @@ fn fdatasync_covers_data_written_during_a_commit() {
         std::thread::spawn(move || volume.sync_file(number, data_only).expect("nothing fails"))
     };
     let first = syncs(false);
-    while !device.waits.load(Ordering::SeqCst) {
-        std::thread::yield_now();
-    }
+    device.wait_for_one_at_the_gate();
     volume.write(number, 0, b"DATA").expect("write over");
     let second = syncs(true);
     // It sees that the commit is under way, or comes later and finds it done: both must do.
@@ -367,6 +382,36 @@ fn fdatasync_covers_data_written_during_a_commit() {
         log[written..].contains(&"flush"),
         "no flush began after the data was written"
     );
+}
+
+/// The commit that fails is not the last: what the one behind it lists keeps much in memory.
+#[test]
+fn a_close_that_fails_lets_go_of_the_device() {
+    for features in ["has_journal", "^has_journal"] {
+        let Some(image) = Image::make(&["-O", features]) else {
+            return;
+        };
+        let device = Gated::load(&image);
+        let options = MountOptions {
+            commit_interval: Duration::from_millis(1),
+            ..options()
+        };
+        let volume = Volume::open(Arc::<Gated>::clone(&device), options).expect("a mount");
+        device.pass_only(Some(0));
+        volume.paths().write("/file", b"content").expect("write");
+        device.wait_for_one_at_the_gate();
+        volume.paths().write("/later", b"content").expect("write");
+        device.fails.store(true, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Time for the close to wait for it.
+                std::thread::sleep(Duration::from_millis(50));
+                device.pass_only(None);
+            });
+            assert!(volume.close().is_err(), "{features}");
+        });
+        assert_eq!(Arc::strong_count(&device), 1, "{features}");
+    }
 }
 
 #[test]
