@@ -85,9 +85,7 @@ impl Journal {
     /// transaction, and if the system gives no threads.
     pub fn open(config: Config) -> Result<Arc<Self>, JournalError> {
         let core = Arc::new(Core::new(config)?);
-        let mut threads = vec![spawn("jbd2-commit", &core, |core| {
-            Committer::new(core).run()
-        })?];
+        let mut threads = vec![spawn("jbd2-commit", &core, run_committer)?];
         if core.log.is_some() {
             match spawn("jbd2-checkpoint", &core, run_checkpointer) {
                 Ok(thread) => threads.push(thread),
@@ -261,6 +259,11 @@ fn spawn(name: &str, core: &Arc<Core>, body: fn(&Core)) -> Result<JoinHandle<()>
     .map_err(JournalError::io("starting a thread of the journal"))
 }
 
+fn run_committer(core: &Core) {
+    let _teller = Teller(core);
+    Committer::new(core).run();
+}
+
 fn run_checkpointer(core: &Core) {
     let log = core.log.as_ref().expect("started only with a log");
     if let Err(error) = log.checkpoint.run(&core.statistics) {
@@ -277,7 +280,16 @@ impl Drop for Watch<'_> {
             self.0.abort(JournalError::Aborted(
                 "a thread of the journal panicked".into(),
             ));
-            // It may have been the one that tells.
+        }
+    }
+}
+
+/// Where the committer panics nobody is left to tell the client of an abort, and nobody may wait for it.
+struct Teller<'a>(&'a Core);
+
+impl Drop for Teller<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
             self.0.note_told();
         }
     }

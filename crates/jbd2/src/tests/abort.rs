@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Condvar;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use pext4_block::FaultDevice;
 use pext4_block::fault::Operation;
@@ -159,6 +160,101 @@ fn a_failed_flush_of_data_stops_the_journal() {
         toy.journal.start(1).is_err(),
         "a second flush would prove nothing"
     );
+}
+
+/// A device that panics when the table of cells is written home.
+struct PanicsAtHome {
+    below: Arc<RamDevice>,
+    /// Flushes that come before the panic, the last of which ends after it.
+    flushes: u32,
+    flushed: AtomicU32,
+    is_at_home: AtomicBool,
+    has_panicked: AtomicBool,
+}
+
+impl PanicsAtHome {
+    fn new(below: &Arc<RamDevice>, flushes: u32) -> Arc<Self> {
+        Arc::new(Self {
+            below: Arc::clone(below),
+            flushes,
+            flushed: AtomicU32::new(0),
+            is_at_home: AtomicBool::new(false),
+            has_panicked: AtomicBool::new(false),
+        })
+    }
+}
+
+fn wait_until(condition: impl Fn() -> bool) {
+    while !condition() {
+        std::thread::yield_now();
+    }
+}
+
+impl Device for PanicsAtHome {
+    fn size(&self) -> u64 {
+        self.below.size()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.below.read_at(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
+        if offset == TABLE * BLOCK as u64 {
+            self.is_at_home.store(true, Ordering::SeqCst);
+            wait_until(|| self.flushed.load(Ordering::SeqCst) >= self.flushes);
+            self.has_panicked.store(true, Ordering::SeqCst);
+            panic!("a bug of the device");
+        }
+        self.below.write_at(offset, from)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        if self.is_at_home.load(Ordering::SeqCst)
+            && self.flushed.fetch_add(1, Ordering::SeqCst) + 1 == self.flushes
+        {
+            wait_until(|| self.has_panicked.load(Ordering::SeqCst));
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_panic_of_the_checkpointer_is_an_abort_that_is_told() {
+    let ram = Arc::new(blank(LOG));
+    let toy = Toy::open(PanicsAtHome::new(&ram, 0), Some(LOG));
+    let tid = operate(&toy, 1).expect("the journal runs");
+    toy.journal.commit(tid).expect("the log takes it");
+    assert!(toy.journal.checkpoint().is_err());
+    assert!(toy.journal.flush_data().is_err());
+    let text = "the journal has stopped: a thread of the journal panicked";
+    assert_eq!(toy.told(|told| told.aborted.clone()), [text]);
+    assert!(toy.journal.shutdown().is_err());
+    assert_eq!(toy.told(|told| told.aborted.len()), 1);
+    drop(toy);
+    let recovered = recover(&*ram, LOG);
+    assert_eq!((recovered.transactions, recovered.errno), (1, -5));
+}
+
+/// A block is freed whose last version is on its way home; the commit block is written when that panics.
+#[test]
+fn a_commit_does_not_wait_for_a_home_write_that_panicked() {
+    let ram = Arc::new(blank(LOG));
+    let device = PanicsAtHome::new(&ram, 2);
+    let toy = Toy::open(Arc::clone(&device) as Arc<dyn Device>, Some(LOG));
+    let tid = operate(&toy, 1).expect("the journal runs");
+    toy.journal.commit(tid).expect("the log takes it");
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert!(toy.journal.checkpoint().is_err()));
+        wait_until(|| device.is_at_home.load(Ordering::SeqCst));
+        let mut handle = toy.journal.start(1).expect("the journal runs");
+        handle.forget(BlockNumber(BLOCKS.start + 1));
+        let tid = handle.tid();
+        drop(handle);
+        assert!(toy.journal.commit(tid).is_err());
+    });
+    assert!(toy.journal.shutdown().is_err());
+    assert_eq!(toy.told(|told| told.aborted.len()), 1);
 }
 
 #[test]
