@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use images::Image;
 use pext4_block::fault::{FaultDevice, Operation};
-use pext4_block::{Device, RamDevice};
+use pext4_block::{Device, Event, RamDevice, RecordDevice};
 use pext4_fs::{Error, InodeNumber, MountOptions, New, Refusal, RenameMode, SetAttributes, Volume};
 use pext4_ondisk::superblock::{ERROR_IO, State, Superblock};
 
@@ -428,6 +428,37 @@ fn fdatasync_of_a_directory_covers_its_names() {
     volume.sync_file(d, true).expect("fdatasync");
     let crashed = open(Arc::new(device.fork()));
     assert!(crashed.paths().metadata("/d/file").is_ok());
+}
+
+#[test]
+fn a_sync_flushes_the_zeroes_behind_the_end_of_a_cut_file() {
+    for features in ["has_journal", "^has_journal"] {
+        let Some(image) = Image::make(&["-O", features]) else {
+            return;
+        };
+        let device = Arc::new(RecordDevice::new(load(&image)));
+        let volume = open(Arc::<RecordDevice>::clone(&device));
+        volume.paths().write("/file", &[0xA5; 4096]).expect("write");
+        volume.sync().expect("the device works");
+        let file = volume.paths().resolve("/file").expect("it is there");
+        let cut = SetAttributes {
+            size: Some(5),
+            ..SetAttributes::default()
+        };
+        volume.set_attributes(file.inode(), &cut).expect("cut");
+        let mark = device.mark();
+        volume.sync().expect("the device works");
+        let events = device.events_since(mark);
+        let is_zeroes = |event: &Event| match event {
+            Event::Write { bytes, .. } => bytes.iter().all(|byte| *byte == 0),
+            _ => false,
+        };
+        assert!(events.iter().any(is_zeroes), "{features}");
+        assert!(events.last() == Some(&Event::Flush), "{features}");
+        let mark = device.mark();
+        volume.sync().expect("the device works");
+        assert_eq!(device.mark(), mark, "nothing was left to do");
+    }
 }
 
 #[test]

@@ -323,28 +323,29 @@ impl Inodes {
     }
 
     /// Makes the bytes between the end of the file and the end of its last block zero, before the
-    /// file grows. Must be called without a handle: it may wait for the cut to be durable.
+    /// file grows; answers whether it wrote. Must be called without a handle: it may wait for the cut to
+    /// be durable.
     ///
     /// # Errors
     ///
     /// `Corrupt` or `Io`.
-    pub fn zero_tail(&self, inode: &Arc<Inode>) -> Result<()> {
+    pub fn zero_tail(&self, inode: &Arc<Inode>) -> Result<bool> {
         let (size, known_zero, cut) =
             inode.state(|state| (state.slot.size, state.tail_is_zero, state.cut_tid));
         let into = size % self.block_bytes();
         if into == 0 || known_zero || inode.is_inline() {
-            return Ok(());
+            return Ok(false);
         }
         if let Some(tid) = cut {
             self.store.journal().commit(tid)?;
         }
         let block_end = size - into + self.block_bytes();
-        self.zero_written(inode, size, block_end)?;
+        let wrote = self.zero_written(inode, size, block_end)?;
         inode.note(|state: &mut State| {
             state.tail_is_zero = true;
             state.cut_tid = None;
         });
-        Ok(())
+        Ok(wrote)
     }
 
     /// Gives every block of a range of bytes space, unwritten; the size grows to `offset + length`

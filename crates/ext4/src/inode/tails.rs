@@ -4,7 +4,7 @@
 //! otherwise a power cut could leave the old size over zeroes. Whoever makes the file grow sees to
 //! it first ([`Inodes::zero_tail`]). Linux does not: it believes that the bytes behind the end are
 //! zero on disk. So every file that was cut is listed here, once, and `sync` and the end of a mount
-//! make what is listed zero. A number that begins many lives may come to be listed as often; a list
+//! make what is listed zero, durably. A number that begins many lives may come to be listed as often; a list
 //! that has grown forgets those.
 //!
 //! Locking: the lists are by shard, of class `Leaf`; files are worked on with none of them held.
@@ -72,7 +72,7 @@ impl Tails {
 }
 
 impl Inodes {
-    /// Makes what lies behind the ends of cut files zero. Must be called without a handle and
+    /// Makes what lies behind the ends of cut files zero, durably. Must be called without a handle and
     /// without the lock of an inode; it waits for the cuts to be durable.
     ///
     /// # Errors
@@ -80,26 +80,32 @@ impl Inodes {
     /// `Corrupt` or `Io`, the first. What the device refused is tried again next time; a damaged file is told of once.
     pub fn zero_tails(&self) -> Result<()> {
         let mut outcome = Ok(());
+        let mut wrote = false;
         for number in self.tails.take() {
             let zeroed = self.zero_listed_tail(number);
             if matches!(zeroed, Err(Error::Io(_))) {
                 self.tails.list(number);
             }
-            outcome = outcome.and(zeroed);
+            wrote |= *zeroed.as_ref().unwrap_or(&false);
+            outcome = outcome.and(zeroed.map(drop));
+        }
+        if wrote {
+            // Also beside a damaged file, which the next call will not know of.
+            outcome = outcome.and(self.store.journal().flush_data().map_err(Error::from));
         }
         outcome
     }
 
-    fn zero_listed_tail(&self, number: InodeNumber) -> Result<()> {
+    fn zero_listed_tail(&self, number: InodeNumber) -> Result<bool> {
         let inode = match self.get(number) {
-            Err(error) if error.is(Refusal::Stale) => return Ok(()),
+            Err(error) if error.is(Refusal::Stale) => return Ok(false),
             inode => inode?,
         };
         let _lock = inode.lock.write_keyed(u64::from(number.get()));
         // The number may have begun another life since; any file's tail may be made zero.
         let zeroed = match !inode.is_dead() && inode.file_type() == FileType::Regular {
             true => self.zero_tail(&inode),
-            false => Ok(()),
+            false => Ok(false),
         };
         let stays_listed = matches!(zeroed, Err(Error::Io(_)));
         inode.note(|state| state.tail_is_listed = stays_listed);

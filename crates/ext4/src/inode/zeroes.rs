@@ -47,8 +47,9 @@ impl Inodes {
         self.note_written(&mut handle, inode, 0)
     }
 
-    /// Writes zeroes over the written bytes of a range.
-    pub(super) fn zero_written(&self, inode: &Inode, start: u64, end: u64) -> Result<()> {
+    /// Writes zeroes over the written bytes of a range; answers whether there were any.
+    pub(super) fn zero_written(&self, inode: &Inode, start: u64, end: u64) -> Result<bool> {
+        let mut is_any = false;
         let mut position = start;
         while position < end {
             let mapping = self.lookup(inode, logical(position / self.block_bytes())?)?;
@@ -57,10 +58,11 @@ impl Inodes {
                 && !extent.unwritten
             {
                 self.write_zeroes(&extent, position..behind)?;
+                is_any = true;
             }
             position = behind;
         }
-        Ok(())
+        Ok(is_any)
     }
 
     /// Makes an unwritten extent written of which the `written` blocks have their data, as far as the file
