@@ -73,8 +73,8 @@ impl<'a> Committer<'a> {
         // Their bytes are in the cache, and the versions hold the buffers (design rule 4).
         drop(gathered.objects);
         let revoked = only_revoked(gathered.revoked, &versions);
-        if versions.is_empty() && revoked.is_empty() && self.core.is_closing() {
-            // The last transaction holds nothing, and no later one continues the log behind it.
+        if versions.is_empty() && revoked.is_empty() && self.core.is_last(tid) {
+            // It holds nothing, and no later one continues the log behind it.
             return self.settle(tid);
         }
         let counts = &self.core.statistics;

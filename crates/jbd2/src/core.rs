@@ -51,6 +51,8 @@ pub(crate) struct Core {
     condition: AtomicU8,
     /// Set once, before `condition` says so.
     failure: OnceLock<JournalError>,
+    /// Set once, by a shutdown: no handle starts in a later one.
+    last: OnceLock<Tid>,
     orders: Mutex<Orders>,
     /// The committer's sleep.
     work: Condvar,
@@ -143,6 +145,7 @@ impl Core {
             settled: AtomicU32::new(first.previous().0),
             condition: AtomicU8::new(RUNNING),
             failure: OnceLock::new(),
+            last: OnceLock::new(),
             orders: Mutex::new(Class::Journal, Orders::default()),
             work: Condvar::new(),
             done: Condvar::new(),
@@ -218,9 +221,9 @@ impl Core {
         self.failure.get().cloned().map_or(Ok(()), Err)
     }
 
-    /// Whether no transaction follows the running one.
-    pub(crate) fn is_closing(&self) -> bool {
-        self.condition.load(Ordering::Acquire) == CLOSING
+    /// Whether a shutdown has chosen `tid` as the last transaction.
+    pub(crate) fn is_last(&self, tid: Tid) -> bool {
+        self.last.get() == Some(&tid)
     }
 
     /// Whether the journal has been aborted.
@@ -365,6 +368,8 @@ impl Core {
         }
         // Even a clean one: it waits for the handles that are still open.
         let last = self.epoch.running();
+        let chosen = self.last.set(last);
+        debug_assert!(chosen.is_ok(), "a journal closes once");
         self.commit(last)?;
         self.check_not_aborted()?;
         match &self.log {

@@ -1,6 +1,7 @@
 //! From opening to shutdown, with a log and without.
 
-use pext4_block::{Event, RecordDevice};
+use pext4_block::fault::Operation;
+use pext4_block::{Event, FaultDevice, RecordDevice};
 use pext4_ondisk::journal::JournalIncompat;
 use pext4_sync::thread;
 
@@ -60,6 +61,44 @@ fn a_checkpoint_leaves_nothing_in_the_log_and_the_journal_goes_on() {
     let recovered = recovery::recover(&device, &area(LOG), &mut superblock, blocks);
     recovered.expect("the log begins where the checkpoint left it");
     assert_eq!(read_cell(&*device, 5), 4);
+}
+
+/// A transaction that holds nothing is being committed when the shutdown begins, and the one behind it is not empty.
+#[test]
+fn a_shutdown_leaves_no_gap_in_the_log() {
+    let ram = Arc::new(blank(LOG));
+    let faulty = Arc::new(FaultDevice::new(Arc::clone(&ram) as Arc<dyn Device>));
+    let toy = Toy::open(Arc::clone(&faulty) as Arc<dyn Device>, Some(LOG));
+    let first = one_operation(&toy, 1);
+    toy.journal.commit(first).expect("the device works");
+    // The log is what is left to see.
+    let table = TABLE * BLOCK as u64;
+    faulty.fail_touching(Operation::Write, table..table + BLOCK as u64);
+
+    let mut handle = toy.journal.start(2).expect("the journal runs");
+    let buffer = handle.create(BlockNumber(BLOCKS.start), SEALED);
+    assert_eq!(handle.forget(buffer.block()), Forgotten::WithoutTrace);
+    drop(handle);
+    // The committer asks the buffer whether it owes anything.
+    let keeps_waiting = buffer.write();
+    toy.journal.request_commit();
+    thread::scope(|scope| {
+        let works = scope.spawn(|| {
+            while toy.journal.running() != first.next().next() {
+                thread::yield_now();
+            }
+            let mut handle = toy.journal.start(1).expect("the journal runs");
+            toy.set_cell(&mut handle, 5, 2);
+            scope.spawn(|| assert!(toy.journal.shutdown().is_err()));
+            let refuses = scope.spawn(|| while toy.journal.start(1).is_ok() {});
+            refuses.join().expect("no panic");
+        });
+        works.join().expect("no panic");
+        drop(keeps_waiting);
+    });
+    drop(toy);
+    assert_eq!(recover(&*ram, LOG).transactions, 3);
+    assert_eq!(read_cell(&*ram, 5), 2);
 }
 
 #[test]
