@@ -4,13 +4,14 @@
 mod images;
 
 use std::io;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::time::Duration;
 
 use images::Image;
 use pext4_block::fault::{FaultDevice, Operation};
-use pext4_block::{Device, Event, RamDevice, RecordDevice};
+use pext4_block::{Access, Device, Event, FileDevice, RamDevice, RecordDevice};
 use pext4_fs::{Error, InodeNumber, MountOptions, New, Refusal, RenameMode, SetAttributes, Volume};
 use pext4_ondisk::superblock::{ERROR_IO, State, Superblock};
 
@@ -240,6 +241,42 @@ fn the_errors_of_a_stopped_mount_survive_the_replay() {
     }
 }
 
+/// The mount is tried by a process of its own, in which no thread can have the stack that it is to have.
+#[test]
+fn a_mount_that_gets_no_threads_leaves_the_image_as_it_was() {
+    const IMAGE: &str = "PEXT4_TEST_IMAGE";
+    if let Some(path) = std::env::var_os(IMAGE) {
+        let device = FileDevice::open(path.as_ref(), Access::ReadWrite, Duration::from_secs(10));
+        let refused = Volume::open(Arc::new(device.expect("the image")), options()).err();
+        let text = refused.expect("there are no threads").to_string();
+        assert!(text.contains("starting a thread of the journal"), "{text}");
+        return;
+    }
+    for features in ["has_journal", "^has_journal"] {
+        let Some(image) = Image::make(&["-O", features]) else {
+            return;
+        };
+        let before = std::fs::read(&image.path).expect("the image");
+        let child = Command::new(std::env::current_exe().expect("it runs"))
+            .args([
+                "a_mount_that_gets_no_threads_leaves_the_image_as_it_was",
+                "--exact",
+            ])
+            .arg("--test-threads=1")
+            .env(IMAGE, &image.path)
+            .env("RUST_MIN_STACK", (1u64 << 47).to_string())
+            .output()
+            .expect("it starts");
+        let told = String::from_utf8_lossy(&child.stdout);
+        assert!(
+            child.status.success() && told.contains("1 passed"),
+            "{told}"
+        );
+        let after = std::fs::read(&image.path).expect("the image");
+        assert!(before == after, "{features}");
+    }
+}
+
 #[test]
 fn a_log_that_is_of_no_concern_is_never_replayed() {
     let Some(image) = Image::make(&[]) else {
@@ -438,7 +475,7 @@ fn a_sync_flushes_the_zeroes_behind_the_end_of_a_cut_file() {
         };
         let device = Arc::new(RecordDevice::new(load(&image)));
         let volume = open(Arc::<RecordDevice>::clone(&device));
-        volume.paths().write("/file", &[0xA5; 4096]).expect("write");
+        volume.paths().write("/file", [0xA5; 4096]).expect("write");
         volume.sync().expect("the device works");
         let file = volume.paths().resolve("/file").expect("it is there");
         let cut = SetAttributes {

@@ -467,10 +467,7 @@ pub(crate) fn prepare(
 }
 
 /// The most credits that a transaction can have with this cache and log; an error if there are none.
-pub(crate) fn most_credits(
-    cache: &Cache,
-    log: Option<(RecordFormat, Ring)>,
-) -> Result<u32, JournalError> {
+fn most_credits(cache: &Cache, log: Option<(RecordFormat, Ring)>) -> Result<u32, JournalError> {
     let memory = limit_of_memory(cache.capacity() / cache.block_size() as u64);
     let limit = log.map_or(memory, |(format, ring)| {
         memory.min(limit_of_log(&format, ring.blocks()))

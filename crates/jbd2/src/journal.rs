@@ -19,7 +19,7 @@ use pext4_sync::{Class, Mutex, order, thread};
 
 use crate::client::Client;
 use crate::commit::Committer;
-use crate::core::{Core, most_credits, prepare};
+use crate::core::Core;
 use crate::error::JournalError;
 use crate::handle::Handle;
 use crate::log_area::LogArea;
@@ -58,18 +58,6 @@ pub struct Log {
     pub superblock: JournalSuperblock,
 }
 
-impl Log {
-    /// Whether [`Journal::open`] can take it: to be asked before the file system says, durably, that it is in use.
-    ///
-    /// # Errors
-    ///
-    /// As [`Journal::open`], but for threads.
-    pub fn check(&self, device: &dyn Device, cache: &Cache) -> Result<(), JournalError> {
-        let shape = prepare(&mut self.superblock.clone(), device)?;
-        most_credits(cache, Some(shape)).map(|_| ())
-    }
-}
-
 /// The journal of one mounted file system.
 pub struct Journal {
     core: Arc<Core>,
@@ -99,6 +87,16 @@ impl Journal {
             core,
             threads: Mutex::new(Class::Journal, threads),
         }))
+    }
+
+    /// Forgets the error that an earlier abort left on disk, durably: for when the file system has noted it.
+    ///
+    /// # Errors
+    ///
+    /// `Io`.
+    pub fn clear_error(&self) -> Result<(), JournalError> {
+        let log = self.core.log.as_ref();
+        log.map_or(Ok(()), |log| log.superblock.clear_error())
     }
 
     /// Starts a handle with `credits` for an operation: the number of blocks that it dirties or

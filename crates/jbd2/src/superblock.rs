@@ -90,6 +90,11 @@ impl SuperblockFile {
         recovery::write_superblock(&*self.device, &self.area, &current.superblock)
     }
 
+    /// Forgets the error that an earlier abort left.
+    pub(crate) fn clear_error(&self) -> Result<(), JournalError> {
+        self.change(|superblock| std::mem::take(&mut superblock.errno) != 0)
+    }
+
     fn change(
         &self,
         change: impl FnOnce(&mut JournalSuperblock) -> bool,

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use pext4_block::Stamp;
-use pext4_jbd2::{Capture, Client, Config, Handle, Journal, JournalError, Log, Width, recovery};
+use pext4_jbd2::{Capture, Client, Config, Handle, Journal, JournalError, Log, Width};
 use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
 use pext4_ondisk::superblock::{ERROR_CORRUPTED, ERROR_IO, Flags, State};
 use pext4_ondisk::{BlockNumber, Tid};
@@ -72,19 +72,12 @@ pub(super) struct Lent<'a> {
     pub attribute_blocks: &'a Arc<SharedBlocks>,
 }
 
-/// Marks the image as mounted, durably, and only then opens the journal (rule 11).
+/// Opens the journal, marks the image as mounted, durably, and only then lets anybody have the journal (rule
+/// 11). One that cannot be opened leaves no mark, be it that its log cannot be used or that the system gives
+/// it no threads.
 pub(super) fn begin(lent: &Lent<'_>, log: Option<Log>) -> Result<()> {
     let store = lent.store;
-    // A log that cannot be used must leave no mark.
-    if let Some(log) = &log {
-        log.check(&*store.device, &store.cache)?;
-    }
-    mark_mounted(store, log.is_some())?;
-    let mut log = log;
-    if let Some(log) = &mut log {
-        // The superblock knows of it now.
-        recovery::clear_error(&*store.device, &log.area, &mut log.superblock)?;
-    }
+    let has_log = log.is_some();
     let client = FileSystem {
         store: Arc::downgrade(store),
         groups: Arc::downgrade(lent.groups),
@@ -101,6 +94,9 @@ pub(super) fn begin(lent: &Lent<'_>, log: Option<Log>) -> Result<()> {
         commit_interval: store.options.commit_interval,
         width: width(&store.options.scaling),
     })?;
+    mark_mounted(store, has_log)?;
+    // The superblock knows of it now.
+    journal.clear_error()?;
     store.attach_journal(journal);
     Ok(())
 }

@@ -37,7 +37,7 @@ pub struct Recovered {
     /// Logged versions that revokes held back.
     pub revoked: u64,
     /// The error that stopped the journal before, as a negative errno; 0 for none. It stays in the
-    /// journal's superblock until [`clear_error`].
+    /// journal's superblock until [`Journal::clear_error`](crate::Journal::clear_error).
     pub errno: i32,
 }
 
@@ -124,23 +124,6 @@ pub(crate) fn write_superblock(
         .write_at(offset, &superblock.encode())
         .and_then(|()| device.flush())
         .map_err(JournalError::io("writing the journal's superblock"))
-}
-
-/// Forgets the recorded error, durably.
-///
-/// # Errors
-///
-/// `Io`.
-pub fn clear_error(
-    device: &dyn Device,
-    area: &LogArea,
-    superblock: &mut JournalSuperblock,
-) -> Result<(), JournalError> {
-    if superblock.errno == 0 {
-        return Ok(());
-    }
-    superblock.errno = 0;
-    write_superblock(device, area, superblock)
 }
 
 /// Declares the log empty, durably, without replaying what it holds, and lets the transactions that

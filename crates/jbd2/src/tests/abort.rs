@@ -102,6 +102,24 @@ fn an_abort_from_above_reaches_those_who_wait_and_the_disk() {
     assert_eq!(superblock.errno, -5);
 }
 
+#[test]
+fn the_error_of_an_abort_stays_on_disk_until_it_is_cleared() {
+    let ram = Arc::new(blank(LOG));
+    let toy = Toy::open(Arc::clone(&ram) as Arc<dyn Device>, Some(LOG));
+    toy.journal.abort("a directory makes no sense");
+    assert!(toy.journal.commit_running().is_err());
+    drop(toy);
+    let recorded =
+        || recovery::read_superblock(&*ram, &area(LOG)).map(|superblock| superblock.errno);
+    let toy = Toy::open(Arc::clone(&ram) as Arc<dyn Device>, Some(LOG));
+    assert_eq!(recorded().expect("it is there"), -5);
+    toy.journal.clear_error().expect("a ram device works");
+    assert_eq!(recorded().expect("it is there"), 0);
+    let tid = operate(&toy, 1).expect("the journal runs");
+    toy.journal.commit(tid).expect("a ram device works");
+    assert_eq!(recover(&ram.fork(), LOG).errno, 0);
+}
+
 /// The transaction is closed and only waits for the handle that finds out what is wrong.
 #[test]
 fn without_a_log_what_an_aborted_transaction_changed_goes_nowhere() {
