@@ -17,7 +17,7 @@ use crate::core::{Core, LogCore, Wish};
 use crate::error::JournalError;
 use crate::handle::Handle;
 use crate::home;
-use crate::log_writer::LogWriter;
+use crate::log_writer::{LogWriter, Logged};
 use crate::merge::{Version, merge};
 use crate::statistics::count;
 
@@ -69,7 +69,14 @@ impl<'a> Committer<'a> {
             &*self.core.client,
             gathered.captures,
             width,
-        )?;
+        );
+        let versions = match versions {
+            Ok(versions) => versions,
+            Err(error) => {
+                self.core.transactions.put_back(tid, gathered.objects);
+                return Err(error);
+            }
+        };
         // Their bytes are in the cache, and the versions hold the buffers (design rule 4).
         drop(gathered.objects);
         let revoked = only_revoked(gathered.revoked, &versions);
@@ -113,8 +120,17 @@ impl<'a> Committer<'a> {
         revoked: &[BlockNumber],
     ) -> Result<(), JournalError> {
         match &mut self.log {
-            Some((log, writer)) => write_to_log(self.core, log, writer, tid, versions, revoked),
-            None => write_home(self.core, &versions, revoked),
+            Some((log, writer)) => {
+                let logged = write_to_log(self.core, log, writer, tid, &versions, revoked);
+                let logged = logged.inspect_err(|_| keep_in_memory(&versions))?;
+                log.checkpoint.add(tid, logged, versions);
+                // Design rule 6: before anyone hears that the transaction is durable.
+                log.checkpoint.cancel(revoked);
+                Ok(())
+            }
+            None => {
+                write_home(self.core, &versions, revoked).inspect_err(|_| keep_in_memory(&versions))
+            }
         }
     }
 
@@ -143,35 +159,40 @@ fn only_revoked(mut revoked: Vec<BlockNumber>, versions: &[Version]) -> Vec<Bloc
     revoked
 }
 
-/// With a log: into it, and home later.
+/// After a failed commit reads show what memory knows, not what the device still has: the blocks owe nothing
+/// any more, so without this they could leave the cache and be read anew.
+fn keep_in_memory(versions: &[Version]) {
+    for version in versions {
+        version.buffer.pin();
+    }
+}
+
+/// With a log: into it, and home later. Answers where it lies.
 fn write_to_log(
     core: &Core,
     log: &LogCore,
     writer: &mut LogWriter,
     tid: Tid,
-    versions: Vec<Version>,
+    versions: &[Version],
     revoked: &[BlockNumber],
-) -> Result<(), JournalError> {
+) -> Result<Logged, JournalError> {
     debug_assert!(
         versions.iter().all(|version| !log.owns(version.block)),
         "nobody writes the journal but the journal"
     );
     let waited = log
         .checkpoint
-        .reserve(tid, writer.needs(&versions, revoked))?;
+        .reserve(tid, writer.needs(versions, revoked))?;
     count(&core.statistics.log_waits, usize::from(waited));
     core.check_not_aborted()?;
     // Design rule 11.
     log.superblock.begin(writer.head(), tid)?;
-    writer.write_body(tid, &versions, revoked)?;
+    writer.write_body(tid, versions, revoked)?;
     // Data that this transaction maps may have been refused meanwhile.
     core.check_not_aborted()?;
-    let logged = writer.write_commit(tid, &versions, revoked)?;
+    let logged = writer.write_commit(tid, versions, revoked)?;
     count(&core.statistics.log_blocks, logged.blocks as usize);
-    log.checkpoint.add(tid, logged, versions);
-    // Design rule 6: before anyone hears that the transaction is durable.
-    log.checkpoint.cancel(revoked);
-    Ok(())
+    Ok(logged)
 }
 
 /// Design rule 12, the null log: data first, then the blocks themselves.

@@ -81,6 +81,14 @@ impl Transactions {
         self.slot(tid).get(shard).revoked.push(block);
     }
 
+    /// Keeps what was gathered of `tid` until [`Self::clear`], since its versions could not be made: none is
+    /// committed any more.
+    pub(crate) fn put_back(&self, tid: Tid, objects: Vec<Arc<dyn Owing>>) {
+        for object in objects {
+            self.note_dirty(tid, 0, object);
+        }
+    }
+
     /// Whether the running transaction `tid` has nothing to commit so far.
     pub(crate) fn is_clean(&self, tid: Tid) -> bool {
         self.slot(tid).iter().all(Lists::is_empty)

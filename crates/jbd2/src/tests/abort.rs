@@ -275,6 +275,36 @@ fn a_commit_does_not_wait_for_a_home_write_that_panicked() {
     assert_eq!(toy.told(|told| told.aborted.len()), 1);
 }
 
+/// What a failed commit was to write is in memory alone.
+#[test]
+fn what_a_failed_commit_held_stays_in_memory() {
+    for log in [None, Some(LOG)] {
+        for operation in [Operation::Read, Operation::Write, Operation::Flush] {
+            let faulty = Arc::new(FaultDevice::new(Arc::new(blank(LOG))));
+            let toy = Toy::open(Arc::clone(&faulty) as Arc<dyn Device>, log);
+            let tid = operate(&toy, 1).expect("the journal runs");
+            faulty.fail_nth(operation, 0);
+            assert!(toy.journal.commit(tid).is_err(), "{log:?} {operation}");
+            toy.cache.evict_idle();
+            let made = toy.cache.get(BlockNumber(BLOCKS.start + 1));
+            let page = made.expect("it is in memory").page();
+            assert_eq!(
+                page[..BLOCK - 4],
+                pattern(1)[..BLOCK - 4],
+                "{log:?} {operation}"
+            );
+            if operation != Operation::Read {
+                let table = toy.cache.get(BlockNumber(TABLE)).expect("it is in memory");
+                assert_eq!(
+                    table.page()[8..16],
+                    1u64.to_le_bytes(),
+                    "{log:?} {operation}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn a_journal_dropped_in_the_middle_is_no_failure() {
     let ram = Arc::new(blank(LOG));
