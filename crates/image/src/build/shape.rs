@@ -113,7 +113,9 @@ impl Shape {
         for &id in &order.inodes {
             let node = tree.node(id);
             let room = self.splits[node.attributes as usize].room as u64;
-            if node.is_regular() && node.size <= room && !tree.segments.contains_key(&id) {
+            // Without any room the inode cannot say that its content lies in it, not even an empty one's.
+            let fits = room > 0 && node.size <= room;
+            if node.is_regular() && fits && !tree.segments.contains_key(&id) {
                 tree.node_mut(id).place = INSIDE;
             }
         }

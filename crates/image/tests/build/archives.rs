@@ -549,3 +549,29 @@ fn ids_in_access_lists_are_mapped_as_owners_are() {
     let plain = with("user:3:rw-,user:5:r--,group:7:r-x", "");
     assert!(mapped == plain, "the images differ");
 }
+
+/// Of an attribute that fills its inode up, nothing can say that the content lies there: not even no content.
+#[test]
+fn an_empty_file_whose_inode_is_full_is_no_inline_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut archive = tar::Builder::new(Vec::new());
+    for length in 40..90 {
+        let value = vec![b'v'; length];
+        let attribute = ("SCHILY.xattr.user.a", &value[..]);
+        archive.append_pax_extensions([attribute]).unwrap();
+        let mut header = tar::Header::new_ustar();
+        header.set_mode(0o644);
+        header.set_size(0);
+        header.set_cksum();
+        let name = format!("with {length}");
+        archive.append_data(&mut header, name, &b""[..]).unwrap();
+    }
+    let stream = std::io::Cursor::new(archive.into_inner().unwrap());
+    let image = folder.path().join("image");
+    Builder::new()
+        .source(Source::Stream("a pipe".to_owned(), Box::new(stream)))
+        .features(["inline_data".to_owned()])
+        .build(&image)
+        .unwrap();
+    check(&image);
+}
