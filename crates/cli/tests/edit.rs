@@ -246,6 +246,20 @@ fn an_export_replaces_no_pipe_and_no_link() {
 }
 
 #[test]
+fn an_export_does_not_replace_its_image() {
+    let place = image("16M");
+    let before = fs::read(&place.image).expect("an image");
+    let (hard, soft) = (place.point.join("hard"), place.point.join("soft"));
+    fs::hard_link(&place.image, &hard).expect("a fresh place");
+    std::os::unix::fs::symlink(&place.image, &soft).expect("a fresh place");
+    for output in [&place.image, &hard, &soft] {
+        let told = fail(on(&place, "export", &["-o"]).arg(output), 1);
+        assert!(told.contains("it is the image itself"), "{told}");
+    }
+    assert!(fs::read(&place.image).expect("an image") == before);
+}
+
+#[test]
 fn an_exported_image_is_built_again_from_its_tar() {
     if !has("find") || !has("diff") {
         return;

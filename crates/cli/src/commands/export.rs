@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use pext4_block::name_beside;
+use pext4_block::{loops, name_beside};
 use pext4_edit::{Exported, Reader};
 
 use crate::progress::{self, Look};
@@ -67,6 +67,7 @@ fn exported(arguments: &Arguments, reader: &Reader) -> Result<Exported> {
     {
         // Through a link, which stays.
         let output = fs::canonicalize(output).unwrap_or_else(|_| output.clone());
+        check_apart(&arguments.image, &output)?;
         return match fs::metadata(&output) {
             Ok(there) if !there.is_file() => to_special(arguments, reader, &output),
             _ => to_file(arguments, reader, &output),
@@ -89,6 +90,17 @@ fn exported(arguments: &Arguments, reader: &Reader) -> Result<Exported> {
             error
         }
     })
+}
+
+/// Refuses to put the archive in the place of what it is made from.
+fn check_apart(image: &Path, output: &Path) -> Result<()> {
+    if !loops::are_same(image, output) {
+        return Ok(());
+    }
+    bail!(
+        "{}: it is the image itself, which the archive would destroy; give another file",
+        output.display()
+    )
 }
 
 fn write(arguments: &Arguments, reader: &Reader, output: &mut dyn Write) -> Result<Exported> {
