@@ -66,6 +66,46 @@ fn an_image_shrinks_on_a_clone_or_in_place() {
     }
 }
 
+/// As signatures and footers are appended: also to what is less than a block.
+#[test]
+fn what_lies_behind_the_file_system_is_neither_cut_off_nor_overwritten() {
+    use std::os::unix::fs::FileExt;
+
+    const SIZE: u64 = 600 << 20;
+    for (tail, is_kept) in [
+        (vec![0; 100], false),
+        (vec![7; 100], true),
+        (vec![7; 5000], true),
+    ] {
+        let place = Place::empty();
+        succeed(pext4(["mkfs", "-q", "--size", "600M"]).arg(&place.image));
+        let file = fs::File::options().write(true).open(&place.image);
+        let file = file.expect("an image");
+        file.write_all_at(&tail, SIZE).expect("room");
+        if is_kept {
+            let told = fail(pext4(["resize"]).arg(&place.image).arg("700M"), 1);
+            let advice = format!("from byte {SIZE} on");
+            assert!(
+                told.contains(&advice) && told.contains("truncate -s"),
+                "{told}"
+            );
+            fail(
+                pext4(["resize", "--dry-run"]).arg(&place.image).arg("700M"),
+                1,
+            );
+            assert_eq!(length(&place), SIZE + tail.len() as u64, "nothing was done");
+        }
+        succeed(pext4(["resize"]).arg(&place.image).arg("300M"));
+        if !is_kept {
+            assert_eq!(length(&place), 300 << 20);
+            continue;
+        }
+        assert_eq!(length(&place), SIZE + tail.len() as u64);
+        let bytes = fs::read(&place.image).expect("an image");
+        assert!(bytes.ends_with(&tail), "it is still there");
+    }
+}
+
 #[test]
 fn what_is_no_size_or_no_image_is_refused() {
     let place = Place::empty();

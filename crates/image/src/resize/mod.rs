@@ -11,6 +11,7 @@
 //! What is read is checked as far as it is used; what is not used is not judged. An image with noted
 //! errors is refused, since moving things by maps that are known to be wrong destroys more.
 
+mod behind;
 mod clone;
 mod copies;
 mod entries;

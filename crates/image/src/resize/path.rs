@@ -11,6 +11,7 @@ use pext4_block::{Device, FileDevice, OverlayDevice};
 use pext4_ondisk::feature::Incompat;
 
 use super::Summary;
+use super::behind;
 use super::clone::Replacement;
 use super::image::read_superblock;
 use super::make::Target;
@@ -69,8 +70,8 @@ impl Resize {
     /// that, unless the resize is found impossible; nothing else is written.
     ///
     /// # Errors
-    /// As [`Plan::make`]; `Impossible` where only [`Way::InPlace`] is left and not chosen, or a
-    /// block device is too small.
+    /// As [`Plan::make`]; `Impossible` where only [`Way::InPlace`] is left and not chosen, a block
+    /// device is too small, or a file has something behind its file system that would be overwritten.
     pub fn prepare(device: FileDevice, target: Target, options: Options) -> Result<Self> {
         let device = Arc::new(device);
         if must_replay(&*device)? {
@@ -79,6 +80,7 @@ impl Resize {
         let device = Arc::into_inner(device).expect("the overlay is gone");
         let is_file = fs::metadata(device.path())?.is_file();
         let (plan, way) = plan(&device, is_file, target, options)?;
+        check_behind(&device, is_file, &plan)?;
         Ok(Self {
             device,
             is_file,
@@ -110,7 +112,7 @@ impl Resize {
             return Ok(before);
         }
         let after = if self.is_file {
-            self.length_after()
+            self.length_after()?
         } else {
             before
         };
@@ -147,16 +149,22 @@ impl Resize {
     }
 
     /// A file ends where its file system does, unless something else lies behind that.
-    fn length_after(&self) -> u64 {
+    fn length_after(&self) -> Result<u64> {
         let length = self.device.size();
         let summary = self.plan.summary();
-        let block_size = u64::from(summary.block_size);
-        let ended_with_it = length < (summary.old_blocks + 1) * block_size;
-        if summary.bytes() >= length || ended_with_it {
+        if summary.bytes() >= length {
+            return Ok(summary.bytes());
+        }
+        let old_end = old_bytes(&self.plan);
+        // Less than a block is what is left over where a file is no multiple of a block, unless someone
+        // has put something there: a signature, a footer.
+        let ended_with_it = length < old_end + u64::from(summary.block_size)
+            && behind::first_byte(&self.device, old_end, length)?.is_none();
+        Ok(if ended_with_it {
             summary.bytes()
         } else {
             length
-        }
+        })
     }
 }
 
@@ -169,7 +177,23 @@ fn foresee(device: &Arc<FileDevice>, target: Target, options: Options) -> Result
     let is_file = fs::metadata(device.path())?.is_file();
     let overlay = OverlayDevice::new(Arc::clone(device) as Arc<dyn Device>);
     let (plan, way) = plan(&overlay, is_file, target, options)?;
+    check_behind(device, is_file, &plan)?;
     Ok(Outlook::of(&plan, way))
+}
+
+/// Refuses to grow over something else in the file. What lies on a device behind its file system is room.
+fn check_behind(device: &FileDevice, is_file: bool, plan: &Plan) -> Result<()> {
+    let (old, new) = (old_bytes(plan), plan.summary().bytes());
+    if is_file {
+        behind::check_growth(device, old, new)?;
+    }
+    Ok(())
+}
+
+/// Where the file system ends as yet.
+fn old_bytes(plan: &Plan) -> u64 {
+    let summary = plan.summary();
+    summary.old_blocks * u64::from(summary.block_size)
 }
 
 fn plan(
