@@ -1,7 +1,11 @@
 //! Owners as `chown` takes them: numbers, or names that the image itself knows.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use pext4_edit::EditSession;
+use pext4_fs::Refusal;
+
+/// The longest list of names that is read: the image may be an enemy's, and say anything of its length.
+const LONGEST: u64 = 16 << 20;
 
 /// `USER`, `USER:GROUP`, `:GROUP` or `USER:` (its own group), as numbers.
 ///
@@ -41,8 +45,8 @@ pub fn parse(text: &str, session: &EditSession) -> Result<(Option<u32>, Option<u
 
 /// The third and the fourth field of the line that begins with a name.
 fn find(session: &EditSession, file: &str, name: &str) -> Result<(u32, Option<u32>)> {
-    let content = session.volume().paths().read(file).unwrap_or_default();
-    let content = String::from_utf8_lossy(&content).into_owned();
+    let content = read(session, file)?;
+    let content = String::from_utf8_lossy(&content);
     let found = content.lines().find_map(|line| {
         let mut fields = line.split(':');
         if fields.next() != Some(name) {
@@ -55,4 +59,21 @@ fn find(session: &EditSession, file: &str, name: &str) -> Result<(u32, Option<u3
         Some(found) => Ok(found),
         None => bail!("{file} in the image does not have `{name}`; write the number"),
     }
+}
+
+/// A list of names; empty where there is none.
+fn read(session: &EditSession, file: &str) -> Result<Vec<u8>> {
+    let paths = session.volume().paths();
+    let shown = || format!("{file} in the image");
+    let size = match paths.metadata(file) {
+        Err(error) if error.is(Refusal::NotFound) => return Ok(Vec::new()),
+        facts => facts.with_context(shown)?.size,
+    };
+    if size > LONGEST {
+        bail!(
+            "{file} in the image has {size} bytes, and names are looked up in no more than {LONGEST}; \
+             write the number"
+        );
+    }
+    paths.read(file).with_context(shown)
 }

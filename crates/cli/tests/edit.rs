@@ -416,6 +416,23 @@ fn what_is_refused_is_named() {
     assert!(told.contains("script:1: ") && told.contains('<'), "{told}");
 }
 
+/// A list of names may say that it has any number of bytes, all of them in a hole.
+#[test]
+fn names_of_owners_are_not_looked_up_in_a_file_without_end() {
+    let place = image("16M");
+    let host = place.point.join("passwd");
+    let file = fs::File::create(&host).expect("a fresh place");
+    file.set_len(3 << 30).expect("a hole");
+    succeed(&mut on(&place, "mkdir", &["/etc"]));
+    succeed(on(&place, "put", &[]).arg(&host).arg("/etc/passwd"));
+    let told = fail(&mut on(&place, "chown", &["somebody", "/etc"]), 1);
+    assert!(
+        told.contains("/etc/passwd in the image has 3221225472 bytes"),
+        "{told}"
+    );
+    succeed(&mut on(&place, "chown", &["7", "/etc"]));
+}
+
 #[test]
 fn rm_by_force_passes_over_what_cannot_be_there() {
     let place = image("16M");
