@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use pext4_block::Access;
 use pext4_fs::{Attributes, FileType, InodeNumber, MountOptions, Volume};
 
@@ -46,6 +46,9 @@ impl Reader {
         with: impl FnOnce(&Attributes) -> Result<R>,
     ) -> Result<R> {
         let (paths, bytes) = (self.volume.paths(), path.as_bytes());
+        if bytes.is_empty() {
+            bail!("an empty path leads nowhere; `/` is the root");
+        }
         let held = if follow {
             paths.resolve(bytes)
         } else {

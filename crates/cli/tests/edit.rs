@@ -416,6 +416,49 @@ fn what_is_refused_is_named() {
     assert!(told.contains("script:1: ") && told.contains('<'), "{told}");
 }
 
+/// As of a variable that a script has not set: it is not the root.
+#[test]
+fn an_empty_path_is_refused_by_every_verb() {
+    let place = image("16M");
+    let host = place.point.join("file");
+    fs::write(&host, b"content").expect("a fresh place");
+    let host = host.to_str().expect("text").to_owned();
+    succeed(&mut on(&place, "put", &[&host, "/file"]));
+    let before = fs::read(&place.image).expect("an image");
+    for (verb, arguments) in [
+        ("chown", &["-R", "77:77", ""][..]),
+        ("chown", &["77:77", ""]),
+        ("chmod", &["-R", "0", ""]),
+        ("put", &[&host, ""]),
+        ("put", &["-", ""]),
+        ("rm", &["-rf", ""]),
+        ("mv", &["", "/x"]),
+        ("mv", &["/file", ""]),
+        ("mkdir", &[""]),
+        ("mkdir", &["-p", ""]),
+        ("ln", &["", "/x"]),
+        ("ln", &["-s", "x", ""]),
+        ("mknod", &["", "p"]),
+        ("touch", &[""]),
+        ("setxattr", &["", "user.a", "b"]),
+        ("cp", &["-r", "", "/x"]),
+        ("cp", &["/file", ""]),
+        ("ls", &[""]),
+        ("tree", &[""]),
+        ("stat", &[""]),
+        ("cat", &[""]),
+        ("export", &[""]),
+        ("get", &["", "/nowhere"]),
+    ] {
+        let told = fail(&mut on(&place, verb, arguments), 1);
+        assert!(told.contains("an empty path"), "{verb}: {told}");
+    }
+    assert!(fs::read(&place.image).expect("an image") == before);
+    // A name without a slash lies in the root all the same.
+    succeed(&mut on(&place, "mv", &["file", "other"]));
+    assert_eq!(cat(&place, "/other"), "content");
+}
+
 /// A list of names may say that it has any number of bytes, all of them in a hole.
 #[test]
 fn names_of_owners_are_not_looked_up_in_a_file_without_end() {

@@ -118,3 +118,13 @@ pub(crate) fn refuse<T>(path: &[u8], problem: impl Into<String>) -> Result<T> {
         problem: problem.into(),
     })
 }
+
+/// Refuses an empty path. POSIX has no file of that name; taken for the root, a variable that a script
+/// has not set would change everything.
+pub(crate) fn check_path(path: &[u8]) -> Result<()> {
+    if path.is_empty() {
+        let problem = "an empty path leads nowhere; `/` is the root";
+        return Err(EditError::Whole(problem.to_owned()));
+    }
+    Ok(())
+}

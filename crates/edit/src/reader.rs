@@ -7,7 +7,7 @@ use std::time::Duration;
 use pext4_block::{Access, Device, FileDevice};
 use pext4_fs::{Attributes, FileType, MountOptions, Volume};
 
-use crate::error::{At, EditError, Result};
+use crate::error::{At, EditError, Result, check_path};
 use crate::plant::MOST_DEPTH;
 use crate::progress::Progress;
 use crate::source::Source;
@@ -78,6 +78,7 @@ impl Reader {
 
     /// Finds a path; a symbolic link at its end is not followed.
     pub(crate) fn place(&self, path: &[u8]) -> Result<Place> {
+        check_path(path)?;
         let held = self.volume.paths().resolve_link(path).at(path)?;
         Ok(Place {
             inode: held.inode(),

@@ -6,7 +6,7 @@ use pext4_fs::{FileType, InodeNumber, Refusal, RenameMode};
 
 use super::spot::Spot;
 use super::{Change, last_name};
-use crate::error::{At, EditError, Result, refuse};
+use crate::error::{At, EditError, Result, check_path, refuse};
 use crate::plant::{MOST_DEPTH, Overrides, Planter, find};
 use crate::session::EditSession;
 use crate::source::Facts;
@@ -101,6 +101,7 @@ impl EditSession {
             let spot = self.spot(path)?;
             return self.make_one_directory(spot.directory.inode(), &spot.name, path, permissions);
         }
+        check_path(path)?;
         let mut done = Vec::from(b"/");
         let names: Vec<&[u8]> = path
             .split(|&byte| byte == b'/')

@@ -3,7 +3,7 @@
 use pext4_fs::{DeviceNumber, FileType, InodeNumber, Refusal, Time};
 
 use super::last_name;
-use crate::error::{At, EditError, Result, refuse};
+use crate::error::{At, EditError, Result, check_path, refuse};
 use crate::plant::{Holding, Overrides, find};
 use crate::session::EditSession;
 use crate::source::Facts;
@@ -23,12 +23,14 @@ pub(super) struct Spot<'v> {
 impl EditSession {
     /// What a path leads to, links followed.
     pub(super) fn at(&self, path: &[u8]) -> Result<Holding<'_>> {
+        check_path(path)?;
         let held = self.volume().paths().resolve(path).at(path)?;
         self.hold(held.inode(), path)
     }
 
     /// What a path leads to, a link at its end not followed.
     pub(super) fn link_at(&self, path: &[u8]) -> Result<Holding<'_>> {
+        check_path(path)?;
         let held = self.volume().paths().resolve_link(path).at(path)?;
         self.hold(held.inode(), path)
     }
@@ -40,6 +42,7 @@ impl EditSession {
 
     /// The directory a path lies in, and its last name.
     pub(super) fn spot(&self, path: &[u8]) -> Result<Spot<'_>> {
+        check_path(path)?;
         let name = last_name(path);
         if name.is_empty() || name == b"." || name == b".." {
             return refuse(path, "the path must end in a name");
@@ -54,7 +57,8 @@ impl EditSession {
         {
             above = rest;
         }
-        let directory = self.at(above)?;
+        // Paths begin at the root, with a slash or without.
+        let directory = self.at(if above.is_empty() { b"/" } else { above })?;
         if directory.kind() != FileType::Directory {
             return Err(pext4_fs::Error::from(Refusal::NotADirectory)).at(path);
         }
