@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Error, Result};
 use pext4_block::{Access, FileDevice, holders, loops};
+use pext4_edit::EditError;
 use pext4_fuse::mount::{self, Mount};
 
 /// How long to wait for a mount that is just closing.
@@ -18,6 +19,17 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// It cannot be opened, or stays in use.
 pub fn open(image: &Path, access: Access) -> Result<FileDevice> {
     FileDevice::open(image, access, PATIENCE).map_err(|error| naming_user(image, error))
+}
+
+/// The answer of opening an image in another way; if it is in use, the error says by whom.
+///
+/// # Errors
+/// As the answer.
+pub fn opened<T>(image: &Path, answer: pext4_edit::Result<T>) -> Result<T> {
+    answer.map_err(|error| match error {
+        EditError::Unopened(error) => naming_user(image, error),
+        error => error.into(),
+    })
 }
 
 /// Claims a file whose name another one is about to take: whoever has it mounted would go on writing to

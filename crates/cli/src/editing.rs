@@ -12,6 +12,7 @@ use pext4_edit::{EditOptions, EditSession, Made, Plan, Way};
 use pext4_image::build::parse_time;
 use serde::Serialize;
 
+use crate::device;
 use crate::failure::Misuse;
 use crate::progress::{self, Look};
 use crate::say::{aside, say};
@@ -103,7 +104,7 @@ impl How {
         image: &Path,
         work: impl FnOnce(&mut EditSession) -> Result<u64>,
     ) -> Result<()> {
-        let mut session = EditSession::open(image, &self.options()?)?;
+        let mut session = device::opened(image, EditSession::open(image, &self.options()?))?;
         let notes = session.notes().to_vec();
         let progress = session.progress();
         let is_wanted = progress::is_wanted(self.quiet, self.json);

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{Place, fail, has, pext4, run, succeed};
+use pext4_block::{Access, FileDevice};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use serde_json::Value;
 
@@ -414,6 +415,49 @@ fn what_is_refused_is_named() {
     fs::write(&script, "put ./x\n").expect("room");
     let told = fail(pext4(["edit"]).arg(&place.image).arg("-f").arg(&script), 2);
     assert!(told.contains("script:1: ") && told.contains('<'), "{told}");
+}
+
+#[test]
+fn who_uses_an_image_is_named_by_every_command() {
+    let place = image("16M");
+    let other = image("16M");
+    let held = FileDevice::open(&place.image, Access::ReadWrite, Duration::ZERO);
+    let held = held.expect("nobody uses it");
+    let mut copy = on(&other, "cp", &["/x", "/y", "--from"]);
+    copy.arg(&place.image);
+    let mut commands = [
+        on(&place, "mkdir", &["/new"]),
+        on(&place, "get", &["/", "/nowhere"]),
+        on(&place, "export", &[]),
+        on(&place, "ls", &["/"]),
+        copy,
+    ];
+    // They wait for a while, all at once.
+    let running: Vec<_> = commands
+        .iter_mut()
+        .map(|command| {
+            let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            command.spawn().expect("it can be started")
+        })
+        .collect();
+    let user = format!("; it is process {}, ", std::process::id());
+    for child in running {
+        let output = child.wait_with_output().expect("it ends");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains(&user), "{told}");
+        let name = place.image.display().to_string();
+        assert_eq!(told.matches(&name).count(), 1, "{told}");
+        assert!(!told.contains("device error"), "{told}");
+    }
+    drop(held);
+    let gone = place.point.join("gone");
+    let told = fail(pext4(["mkdir"]).arg(&gone).arg("/new"), 1);
+    assert_eq!(
+        told.matches(&gone.display().to_string()).count(),
+        1,
+        "{told}"
+    );
 }
 
 /// As of a variable that a script has not set: it is not the root.

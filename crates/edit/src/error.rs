@@ -22,6 +22,9 @@ pub enum EditError {
         /// What the file system says.
         source: pext4_fs::Error,
     },
+    /// The image's file cannot be opened, or is in use (`ResourceBusy`); the error names it.
+    #[error("{0}")]
+    Unopened(io::Error),
     /// A path in the image.
     #[error("{}: {source}", Shown(path))]
     Inside {

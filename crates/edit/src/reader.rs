@@ -38,10 +38,8 @@ impl Reader {
     ///
     /// It cannot be opened, is being changed, or is no ext4 that this version reads.
     pub fn open(image: &Path) -> Result<Self> {
-        let device = FileDevice::open(image, Access::ReadOnly, PATIENCE)
-            .map_err(pext4_fs::Error::from)
-            .of(image)?;
-        Self::start(Arc::new(device), image)
+        let device = FileDevice::open(image, Access::ReadOnly, PATIENCE);
+        Self::start(Arc::new(device.map_err(EditError::Unopened)?), image)
     }
 
     /// Opens an image on any device.

@@ -132,14 +132,8 @@ impl EditSession {
     ///
     /// It cannot be opened, is in use, is no ext4 or one that this version does not write.
     pub fn open(image: &Path, options: &EditOptions) -> Result<Self> {
-        let device =
-            FileDevice::open(image, Access::ReadWrite, options.wait).map_err(|source| {
-                EditError::Image {
-                    path: image.to_owned(),
-                    source: source.into(),
-                }
-            })?;
-        let device = Arc::new(device);
+        let device = FileDevice::open(image, Access::ReadWrite, options.wait);
+        let device = Arc::new(device.map_err(EditError::Unopened)?);
         let below = Arc::<FileDevice>::clone(&device);
         Self::start(below, Some(device), image, options)
     }

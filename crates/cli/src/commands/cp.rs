@@ -7,6 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use pext4_edit::{Change, EditSession};
 
+use crate::device;
 use crate::editing::{Verb, path};
 
 /// The arguments behind the image.
@@ -29,13 +30,16 @@ pub struct Arguments {
 
 impl Verb for Arguments {
     fn apply(&self, session: &mut EditSession) -> Result<()> {
-        session.apply(&Change::Copy {
+        let done = session.apply(&Change::Copy {
             image: self.other.clone(),
             from: path(&self.from),
             to: path(&self.to),
             exactly: self.no_target_directory,
             recursive: self.recursive,
-        })?;
-        Ok(())
+        });
+        match &self.other {
+            Some(other) => device::opened(other, done),
+            None => Ok(done?),
+        }
     }
 }

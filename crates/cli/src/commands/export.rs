@@ -12,6 +12,7 @@ use clap::Args;
 use pext4_block::{loops, name_beside};
 use pext4_edit::{Exported, Reader};
 
+use crate::device;
 use crate::progress::{self, Look};
 use crate::say::aside;
 
@@ -42,7 +43,7 @@ pub struct Arguments {
 /// # Errors
 /// What cannot be read or written; no archive of that name is left half-made.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let reader = Reader::open(&arguments.image)?;
+    let reader = device::opened(&arguments.image, Reader::open(&arguments.image))?;
     let progress = reader.progress();
     let is_wanted = progress::is_wanted(arguments.quiet, false);
     let look = || Look::so_far("exporting", &progress);

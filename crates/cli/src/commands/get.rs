@@ -9,9 +9,9 @@ use clap::Args;
 use pext4_edit::{GetOptions, Got, Reader};
 use serde::Serialize;
 
-use crate::names;
 use crate::progress::{self, Look};
 use crate::say::{aside, say};
+use crate::{device, names};
 
 /// Copy a file or a tree out of an image
 #[derive(Args)]
@@ -58,7 +58,7 @@ struct Report {
 /// # Errors
 /// What cannot be read or made; nothing is left then.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let reader = Reader::open(&arguments.image)?;
+    let reader = device::opened(&arguments.image, Reader::open(&arguments.image))?;
     let usual = GetOptions::default();
     let options = GetOptions {
         owners: usual.owners && !arguments.no_owners,
