@@ -460,6 +460,22 @@ fn who_uses_an_image_is_named_by_every_command() {
     );
 }
 
+/// Nobody waits for what the command itself holds.
+#[test]
+fn a_copy_from_the_image_itself_is_refused_at_once() {
+    let place = image("16M");
+    succeed(&mut on(&place, "touch", &["/file"]));
+    let hard = place.point.join("hard");
+    fs::hard_link(&place.image, &hard).expect("a fresh place");
+    let started = std::time::Instant::now();
+    for image in [&place.image, &hard] {
+        let mut copy = on(&place, "cp", &["/file", "/copy", "--from"]);
+        let told = fail(copy.arg(image), 1);
+        assert!(told.contains("without `--from`"), "{told}");
+    }
+    assert!(started.elapsed() < Duration::from_secs(5), "nobody waited");
+}
+
 /// As of a variable that a script has not set: it is not the root.
 #[test]
 fn an_empty_path_is_refused_by_every_verb() {

@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pext4_block::{Access, Device, FileDevice, Page};
+use pext4_block::{Access, Device, FileDevice, Page, loops};
 use pext4_fs::options::{BusyGroups, Reserve, Scaling, StreamGoals, Width};
 use pext4_fs::{MountOptions, OfflineJournal, Time, Volume, Written};
 use pext4_ondisk::superblock::{self, State, Superblock};
@@ -222,6 +222,12 @@ impl EditSession {
     #[must_use]
     pub fn progress(&self) -> Arc<Progress> {
         Arc::clone(&self.progress)
+    }
+
+    /// Whether a path leads to the image of this session, by whatever name.
+    pub(crate) fn is_of(&self, image: &Path) -> bool {
+        let file = self.file.as_ref();
+        file.is_some_and(|file| loops::are_same(file.path(), image))
     }
 
     /// The time by which everything is stamped, if it is fixed.

@@ -8,7 +8,7 @@ use pext4_fs::{FileType, InodeNumber};
 
 use super::spot::Spot;
 use super::{Change, fill, last_name};
-use crate::error::{On, Result, refuse};
+use crate::error::{EditError, On, Result, refuse};
 use crate::host::{self, Host};
 use crate::plant::{Filler, Overrides, Planter, find};
 use crate::reader::Reader;
@@ -142,6 +142,13 @@ impl EditSession {
         spot: &Spot<'_>,
         recursive: bool,
     ) -> Result<()> {
+        if self.is_of(image) {
+            // Waiting for whoever has it would be waiting for ourselves.
+            return Err(EditError::Whole(format!(
+                "{}: it is the image that is being edited; without `--from` files are copied within it",
+                image.display()
+            )));
+        }
         let reader = Reader::open(image)?;
         let place = reader.place(from)?;
         let source = Image::new(reader.volume());
