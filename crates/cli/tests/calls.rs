@@ -582,7 +582,7 @@ fn long_appends_to_an_append_only_file_arrive_in_any_order() {
         .map(|at| (at % 251) as u8 + 1)
         .collect();
     for number in 0..40 {
-        let path = mount.path(&format!("log{number}"));
+        let path = mount.path(format!("log{number}"));
         let file = File::create(&path).unwrap();
         ioctl_setflags(&file, ioctl_getflags(&file).unwrap() | IFlags::APPEND).unwrap();
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
