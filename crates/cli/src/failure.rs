@@ -75,8 +75,21 @@ pub fn report(error: &Error) -> ExitCode {
         // Whoever read our output has had enough.
         return ExitCode::SUCCESS;
     }
-    aside(format_args!("pext4: {}", line(error)));
+    aside(format_args!("pext4: {}{}", line(error), advice(error)));
     ExitCode::from(status(error))
+}
+
+/// What may help where the system's own words do not say it.
+fn advice(error: &Error) -> &'static str {
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
+    let is_too_large = |cause: &io::Error| cause.kind() == io::ErrorKind::FileTooLarge;
+    match causes.any(is_too_large) {
+        true => {
+            "; the limit is not the image's: it is that of the host's file system (of ext4 a block less \
+             than 16 TiB), or `ulimit -f`"
+        }
+        false => "",
+    }
 }
 
 /// The error and its causes; a cause that the text before it has said already is not said again.
@@ -102,7 +115,7 @@ pub fn status(error: &Error) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Misuse, line, status};
+    use super::{Misuse, advice, line, status};
     use anyhow::{Context, anyhow};
     use std::io;
 
@@ -114,6 +127,15 @@ mod tests {
             .unwrap_err();
         assert_eq!(status(&misuse), 2);
         assert_eq!(line(&misuse), "-o: option `x`");
+    }
+
+    #[test]
+    fn a_file_too_large_for_the_host_says_whose_limit_that_is() {
+        let inner = io::Error::from(io::ErrorKind::FileTooLarge);
+        let device = io::Error::new(inner.kind(), format!("big.img: cannot make it: {inner}"));
+        let error = anyhow!(device).context("big.img");
+        assert!(advice(&error).contains("ulimit -f"));
+        assert_eq!(advice(&anyhow!("another")), "");
     }
 
     #[test]

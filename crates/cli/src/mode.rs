@@ -20,7 +20,9 @@ pub fn word(file_type: FileType) -> &'static str {
 /// # Errors
 /// Says what they look like.
 pub fn parse(text: &str) -> Result<u16, String> {
-    let bits = u16::from_str_radix(text, 8).ok();
+    // A sign, which numbers may have, would mean a change, as in `chmod +600`.
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    let bits = u16::from_str_radix(text, 8).ok().filter(|_| is_number);
     bits.filter(|bits| *bits <= 0o7777)
         .ok_or_else(|| format!("`{text}` is no mode; write it in octal, like 0644"))
 }
@@ -95,7 +97,7 @@ pub fn flags(flags: u32) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{FileType, flags, show};
+    use super::{FileType, flags, parse, show};
 
     #[test]
     fn modes_read_as_in_ls() {
@@ -104,6 +106,14 @@ mod tests {
         assert_eq!(show(FileType::Regular, 0o104_755), "-rwsr-xr-x");
         assert_eq!(show(FileType::Regular, 0o106_644), "-rwSr-Sr--");
         assert_eq!(show(FileType::Directory, 0o041_770), "drwxrwx--T");
+    }
+
+    #[test]
+    fn a_mode_is_a_number_without_a_sign() {
+        assert_eq!(parse("0644"), Ok(0o644));
+        for text in ["+600", "-600", "", "8", "10000", "u+x"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -537,6 +537,58 @@ fn names_of_owners_are_not_looked_up_in_a_file_without_end() {
 }
 
 #[test]
+fn what_makes_no_sense_says_why() {
+    let place = image("16M");
+    succeed(&mut on(&place, "mkdir", &["-p", "/q/deeper"]));
+    succeed(&mut on(&place, "touch", &["/file"]));
+    for (verb, arguments, status, says) in [
+        (
+            "mv",
+            &["/q", "/q/deeper"][..],
+            1,
+            "/q: it cannot go into itself, to /q/deeper/q",
+        ),
+        (
+            "mv",
+            &["/q", "/q/x"],
+            1,
+            "/q: it cannot go into itself, to /q/x",
+        ),
+        (
+            "setxattr",
+            &["/file", "foo", "bar"],
+            1,
+            "begins with user., trusted. or security.",
+        ),
+        (
+            "setxattr",
+            &["/file", "-x", "system.data"],
+            1,
+            "cannot be called `system.data`",
+        ),
+        (
+            "put",
+            &["/dev/null", "/n", "--mode", "+600"],
+            2,
+            "write it in octal",
+        ),
+        ("mkdir", &["-m", "+600", "/n"], 2, "write it in octal"),
+        (
+            "edit",
+            &["-f", "script", "--into", "/q"],
+            2,
+            "cannot be used with",
+        ),
+    ] {
+        let told = fail(&mut on(&place, verb, arguments), status);
+        assert!(told.contains(says), "{verb}: {told}");
+    }
+    let told = fail(&mut on(&place, "tree", &["/file"]), 1);
+    let named = format!("{}: /file: it is no directory", place.image.display());
+    assert!(told.contains(&named), "{told}");
+}
+
+#[test]
 fn rm_by_force_passes_over_what_cannot_be_there() {
     let place = image("16M");
     let host = place.point.join("file");

@@ -315,7 +315,8 @@ fn a_size_that_the_host_refuses_costs_nothing() {
         command.args(["mkfs", "--force", "--size", size]).arg(image);
         command
     };
-    fail(&mut make(&place.image, "64M"), 1);
+    let said = fail(&mut make(&place.image, "64M"), 1);
+    assert!(said.contains("or `ulimit -f`"), "{said}");
     assert_eq!(fs::read(&place.image).expect("it is there"), b"precious");
     let new = place.image.with_file_name("new");
     fail(&mut make(&new, "64M"), 1);

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::archives::{apply, archive, changed, export, fresh, header, record, tree};
+use common::archives::{apply, archive, build, changed, export, fresh, header, record, tree};
 use common::filled;
 use pext4_edit::{Change, EditOptions, EditSession, Reader};
 use pext4_fs::{DeviceNumber, FileType};
@@ -419,6 +419,30 @@ fn an_archive_that_was_cut_short_changes_nothing() {
     }
     assert!(fs::read(&image).expect("readable") == before);
     apply(&image, &whole[..whole.len() - 512]).expect("one block of zeroes ends it");
+}
+
+/// As `cat` joins them; what makes no header there is nobody's.
+#[test]
+fn an_archive_behind_the_end_mark_is_not_lost_silently() {
+    let folder = scratch();
+    let image = fresh(folder.path(), "image");
+    let before = fs::read(&image).expect("readable");
+    let first = archive(&[header("one", b'0', 0, "")]);
+    let second = archive(&[header("two", b'0', 0, "")]);
+    for padding in [0, 9216, 1 << 20] {
+        let both = [&first[..], &vec![0; padding], &second].concat();
+        let built = folder.path().join("built");
+        for error in [apply(&image, &both), build(&built, &both)] {
+            let error = error.expect_err("two archives");
+            assert!(error.contains("another archive follows"), "{error}");
+        }
+    }
+    assert!(fs::read(&image).expect("readable") == before);
+    for junk in [vec![b'?'; 700], vec![0; 5 << 20]] {
+        let long = [&first[..], &junk].concat();
+        build(&folder.path().join("built"), &long).expect("one archive");
+        apply(&image, &long).expect("one archive");
+    }
 }
 
 #[test]

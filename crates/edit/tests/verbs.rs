@@ -266,7 +266,7 @@ fn refusals_name_the_path() {
                 name: path("strange.name"),
                 value: Vec::new(),
             },
-            "/usr: not supported",
+            "/usr: an attribute cannot be called `strange.name`",
         ),
         (
             Change::Put {

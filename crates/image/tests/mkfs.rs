@@ -283,6 +283,22 @@ fn inodes_can_be_many_few_and_small() {
 }
 
 #[test]
+fn inodes_that_leave_no_room_are_refused_with_advice() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let options = Options {
+        block_size: Some(4096),
+        inode_size: 4096,
+        ..Options::default()
+    };
+    let refused = make(&folder.path().join("image"), 256 * MIB, &options);
+    let refused = refused.expect_err("there is no room").to_string();
+    assert!(
+        refused.contains("-N") && !refused.contains("corrupt"),
+        "{refused}"
+    );
+}
+
+#[test]
 fn inodes_of_128_bytes_hold_no_content() {
     let options = Options {
         inode_size: 128,

@@ -43,6 +43,9 @@ pub trait Blocks {
     /// # Errors
     /// What reading them comes to.
     fn skip(&mut self, length: u64) -> Result<bool, Self::Error>;
+
+    /// The end mark was read. What is asked for from now on only shows whether anything follows.
+    fn note_end(&mut self) {}
 }
 
 /// Why there is no next entry.

@@ -12,6 +12,10 @@ const LONGEST_EXTENSION: u64 = 8 << 20;
 /// Bytes that headers for all entries may say together: each entry gets a copy.
 const MOST_GLOBAL: usize = 64 << 10;
 
+/// Blocks of zeroes behind the end mark that are passed over to see what follows: 4 MiB, more than any
+/// archiver pads its last record with.
+const MOST_PADDING: usize = 8192;
+
 /// Passes over an archive.
 pub struct Reader<I> {
     input: I,
@@ -81,7 +85,9 @@ impl<I: Blocks> Reader<I> {
             if block == [0; BLOCK] {
                 // What nobody follows must make sense all the same.
                 let read = Records::default().read(&extensions.own);
-                return read.map_or_else(|problem| unsound(b"", problem), |()| Ok(None));
+                read.or_else(|problem| unsound(b"", problem))?;
+                self.check_end()?;
+                return Ok(None);
             }
             if !header::has_sum(&block) {
                 return unsound(b"", not_a_header(&block));
@@ -90,6 +96,28 @@ impl<I: Blocks> Reader<I> {
                 return self.entry(&block, extensions).map(Some);
             }
         }
+    }
+
+    /// Nothing that is an archive's own may lie behind the end mark: whoever joins archives with `cat`
+    /// wants all of them, and would miss the others without a word.
+    fn check_end(&mut self) -> Result<(), I> {
+        self.input.note_end();
+        let mut block = [0; BLOCK];
+        for _ in 0..MOST_PADDING {
+            if !self.read(&mut block)? {
+                return Ok(());
+            }
+            if block == [0; BLOCK] {
+                continue;
+            }
+            if header::has_sum(&block) {
+                let problem = "another archive follows behind its end mark, which would be lost: give each \
+                               of them alone, or join them with `tar -A` instead of `cat`";
+                return unsound(b"", problem);
+            }
+            break;
+        }
+        Ok(())
     }
 
     fn without_end_mark(&self) -> &'static str {

@@ -31,7 +31,12 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE", group = "source")]
     tar: Option<PathBuf>,
     /// The directory of the image that a tar goes to
-    #[arg(long, value_name = "PATH", default_value = "/", requires = "tar")]
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "/",
+        conflicts_with = "script"
+    )]
     into: OsString,
     #[command(flatten)]
     how: How,

@@ -71,7 +71,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut output = BufWriter::new(io::stdout().lock());
     reader.with(&arguments.path, true, |root| {
         if root.file_type != FileType::Directory {
-            bail!("it is no directory");
+            let (image, path) = (arguments.image.display(), &arguments.path);
+            bail!(
+                "{image}: {}: it is no directory; `pext4 ls` and `stat` show files",
+                names::show(path.as_bytes())
+            );
         }
         if !arguments.json {
             writeln!(output, "{}", names::show(arguments.path.as_bytes()))?;

@@ -178,3 +178,34 @@ fn the_summary_is_what_the_image_says_of_itself() {
     assert!(!features.contains(&"has_journal".into()), "{told}");
     assert_eq!((&told["names"], &told["skipped"]), (&10.into(), &0.into()));
 }
+
+#[test]
+fn what_no_file_system_can_have_names_the_limit() {
+    let workshop = small();
+    let build = |options: &[&str]| {
+        let mut command = workshop.build(["-q", "--force"]);
+        command.args(options).arg(workshop.path("tree"));
+        command
+    };
+    for size in ["0", "1", "1024G"] {
+        let told = fail(&mut build(&["--journal-size", size]), 1);
+        assert!(
+            told.contains("4194304 to 41943040000 are possible"),
+            "{told}"
+        );
+    }
+    let told = fail(
+        &mut build(&["-O", "^has_journal", "--journal-size", "4M"]),
+        1,
+    );
+    assert!(told.contains("has_journal"), "{told}");
+    let told = fail(&mut build(&["-N", "5000000000"]), 1);
+    assert!(
+        told.contains("5000000000 inodes: a file system counts at most 4294967295"),
+        "{told}"
+    );
+    succeed(&mut build(&["-I", "4096"]));
+    workshop.check();
+    succeed(&mut build(&["-I", "4096", "--size", "64M"]));
+    workshop.check();
+}

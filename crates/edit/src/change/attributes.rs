@@ -1,10 +1,10 @@
 //! Attributes of what is there: permissions, owners, times, extended attributes.
 
 use pext4_fs::{Attributes, FileType, Refusal, SetAttributes, SetTime, SetXattrMode, Time};
-use pext4_ondisk::acl;
+use pext4_ondisk::{acl, xattr};
 
 use super::Change;
-use crate::error::{At, EditError, Result};
+use crate::error::{At, EditError, Result, Shown, refuse};
 use crate::lists;
 use crate::plant::{Holding, Overrides};
 use crate::session::EditSession;
@@ -77,6 +77,7 @@ impl EditSession {
             Change::SetXattr { path, name, value } => self.set_xattr(path, name, value),
             Change::RemoveXattr { path, name } => {
                 let found = self.at(path)?;
+                check_attribute(name, path)?;
                 self.volume().remove_xattr(found.inode(), name).at(path)
             }
             _ => Ok(()),
@@ -105,6 +106,7 @@ impl EditSession {
 
     pub(super) fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8]) -> Result<()> {
         let found = self.at(path)?;
+        check_attribute(name, path)?;
         if acl::is_list(name) {
             return lists::set(self.volume(), found.inode(), name, value, path);
         }
@@ -169,6 +171,19 @@ impl EditSession {
         }
         Ok(())
     }
+}
+
+/// Refuses the name of an attribute for which the format has no number, or that is its own.
+fn check_attribute(name: &[u8], path: &[u8]) -> Result<()> {
+    if xattr::split_name(name).is_some_and(|(index, _)| xattr::is_visible(index)) {
+        return Ok(());
+    }
+    let problem = format!(
+        "an attribute cannot be called `{}`: its name begins with user., trusted. or security., and goes \
+         on, or is system.posix_acl_access or system.posix_acl_default",
+        Shown(name)
+    );
+    refuse(path, problem)
 }
 
 fn is_missing(error: &EditError) -> bool {

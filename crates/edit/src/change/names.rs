@@ -6,7 +6,7 @@ use pext4_fs::{FileType, InodeNumber, Refusal, RenameMode};
 
 use super::spot::Spot;
 use super::{Change, last_name};
-use crate::error::{At, EditError, Result, check_path, refuse};
+use crate::error::{At, EditError, Result, Shown, check_path, refuse};
 use crate::plant::{MOST_DEPTH, Overrides, Planter, find};
 use crate::session::EditSession;
 use crate::source::Facts;
@@ -81,6 +81,13 @@ impl EditSession {
                 RenameMode::Replace,
             )
             .map_err(|error| {
+                if error.is(Refusal::Invalid) {
+                    let problem = format!("it cannot go into itself, to {}", Shown(&new.path));
+                    return EditError::Refused {
+                        path: from.to_vec(),
+                        problem,
+                    };
+                }
                 let is_there = TARGETS.iter().any(|&why| error.is(why));
                 let path = if is_there { &new.path } else { from };
                 EditError::Inside {

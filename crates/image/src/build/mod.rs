@@ -411,8 +411,10 @@ impl Builder {
 
     /// A superblock as the options ask for it: fails for options that nothing can satisfy.
     fn trial(&self) -> Result<Superblock> {
+        plan::check_inodes(self.format.inodes)?;
         let options = mkfs::Options {
-            inodes: None,
+            // As few as there may be: how many fit is a question of the size, which is found later.
+            inodes: Some(1),
             uuid: Some([0; 16]),
             hash_seed: Some([0; 4]),
             time: Some(0),

@@ -145,18 +145,7 @@ fn smallest(need: &Need, free: Free, options: &Options) -> Result<Frame> {
     if options.inodes.is_some_and(|inodes| inodes < need.inodes) {
         return Err(too_few(need));
     }
-    let attempt = |units: u64| {
-        let size = units * UNIT * need.block_size;
-        let wanted = free_blocks(free, size, need.block_size);
-        let mut options = options.clone();
-        if options.inodes.is_none() {
-            let bytes = wanted.saturating_mul(need.block_size);
-            let for_growth = (bytes / BYTES_PER_INODE).max(need.inodes / 10);
-            options.inodes = Some(need.inodes + for_growth);
-        }
-        let frame = Frame::of(size, &options)?;
-        Ok::<_, crate::Error>((frame.holds(need, wanted), frame))
-    };
+    let attempt = |units: u64| attempt(units * UNIT * need.block_size, need, free, options);
     let most = LARGEST / (UNIT * need.block_size);
     let mut low = 0;
     let mut high = (need.blocks + need.blocks / 8 + 1024).div_ceil(UNIT);
@@ -183,6 +172,40 @@ fn smallest(need: &Need, free: Free, options: &Options) -> Result<Frame> {
         }
     }
     Ok(best)
+}
+
+/// A frame of this size, and whether it holds the need and has the free space.
+fn attempt(size: u64, need: &Need, free: Free, options: &Options) -> crate::Result<(bool, Frame)> {
+    let wanted = free_blocks(free, size, need.block_size);
+    if options.inodes.is_some() {
+        let frame = Frame::of(size, options)?;
+        return Ok((frame.holds(need, wanted), frame));
+    }
+    let with_inodes_for = |blocks: u64| {
+        let options = Options {
+            inodes: Some(inodes_for(need, blocks)),
+            ..options.clone()
+        };
+        Frame::of(size, &options)
+    };
+    let frame = with_inodes_for(wanted)?;
+    if !frame.holds(need, wanted) {
+        return Ok((false, frame));
+    }
+    // More may be free than was wanted: a journal has a least size. What inodes for that take of it
+    // leaves less free, so they are enough.
+    let left = frame.free_blocks() - need.blocks;
+    if u64::from(frame.geometry.inodes_count) >= inodes_for(need, left) {
+        return Ok((true, frame));
+    }
+    let frame = with_inodes_for(left)?;
+    Ok((frame.holds(need, wanted), frame))
+}
+
+/// The need, and a tenth more inodes or one for each 16 KiB of these free blocks.
+fn inodes_for(need: &Need, free: u64) -> u64 {
+    let bytes = free.saturating_mul(need.block_size);
+    need.inodes + (bytes / BYTES_PER_INODE).max(need.inodes / 10)
 }
 
 fn free_blocks(free: Free, size: u64, block_size: u64) -> u64 {
@@ -229,6 +252,30 @@ mod tests {
                 assert!(
                     waste <= 1100 + frame.geometry.blocks_count / 200,
                     "{blocks}: {waste}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_free_has_inodes_also_where_more_is_free_than_was_wanted() {
+        for blocks in [1, 1000, 30_000, 300_000] {
+            let need = Need {
+                blocks,
+                inodes: 20,
+                block_size: 4096,
+            };
+            for free in [
+                Free::Bytes(0),
+                Free::Thousandths(100),
+                Free::Bytes(64 << 20),
+            ] {
+                let frame = fit(&need, Size::Auto(free), &options()).unwrap();
+                let left = (frame.free_blocks() - blocks) * 4096;
+                let spare = u64::from(frame.geometry.inodes_count) - need.inodes;
+                assert!(
+                    spare >= left / 16384,
+                    "{blocks} {free:?}: {spare} for {left}"
                 );
             }
         }

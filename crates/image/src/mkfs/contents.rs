@@ -21,7 +21,7 @@ pub(crate) const LOST_FOUND_BYTES: u64 = 16 << 10;
 /// ...but without an indirect block, where there are small ones.
 pub(crate) const LOST_FOUND_MOST_BLOCKS: u64 = 12;
 /// A journal below this is refused by everybody.
-const LEAST_JOURNAL_BLOCKS: u32 = 1024;
+pub(super) const LEAST_JOURNAL_BLOCKS: u32 = 1024;
 
 /// Inodes and blocks to write.
 #[derive(Default)]

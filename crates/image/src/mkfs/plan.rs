@@ -10,7 +10,7 @@ use pext4_ondisk::superblock::{ErrorPolicy, Flags, State, Superblock};
 use pext4_ondisk::{InodeNumber, checksum};
 use uuid::Uuid;
 
-use super::contents::default_journal_blocks;
+use super::contents::{LEAST_JOURNAL_BLOCKS, default_journal_blocks};
 use crate::error::{Error, Result};
 
 /// Groups whose metadata lies together.
@@ -21,6 +21,8 @@ const LONGEST_LABEL: usize = 16;
 const LEAST_BLOCKS: u64 = 64;
 /// Inodes of group 0, at least: the reserved ones and the system's files.
 const LEAST_INODES: u64 = 16;
+/// The largest journal that `mke2fs(8)` describes.
+const MOST_JOURNAL_BLOCKS: u32 = 10_240_000;
 /// `user_xattr` and `acl`, which upstream turns on.
 const DEFAULT_MOUNT_OPTIONS: u32 = 0x0C;
 
@@ -100,6 +102,7 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
             "block size {block_size}: 1024, 2048 or 4096 bytes are possible"
         )));
     }
+    check_journal(options, &features, block_size)?;
     if features.incompat.contains(Incompat::INLINE_DATA) && options.inode_size < 256 {
         return Err(impossible(
             "inline_data needs inodes of 256 bytes or more, to hold the data",
@@ -135,6 +138,38 @@ pub(crate) fn plan(size: u64, options: &Options) -> Result<(Superblock, Geometry
     let geometry = Geometry::of(&superblock)?;
     superblock.reserved_blocks = reserved_blocks(blocks, options.reserved_percent)?;
     Ok((superblock, geometry))
+}
+
+/// Fails for the size of a journal that is possible in no file system.
+fn check_journal(options: &Options, features: &Features, block_size: u32) -> Result<()> {
+    let Some(blocks) = options.journal_blocks else {
+        return Ok(());
+    };
+    if !features.compat.contains(Compat::HAS_JOURNAL) {
+        return Err(impossible(
+            "a journal's size is given, and there is none without the feature has_journal: give one of \
+             the two up",
+        ));
+    }
+    if !(LEAST_JOURNAL_BLOCKS..=MOST_JOURNAL_BLOCKS).contains(&blocks) {
+        let [bytes, least, most] = [blocks, LEAST_JOURNAL_BLOCKS, MOST_JOURNAL_BLOCKS]
+            .map(|blocks| u64::from(blocks) * u64::from(block_size));
+        return Err(impossible(format!(
+            "a journal of {bytes} bytes: with blocks of {block_size} bytes {least} to {most} are possible"
+        )));
+    }
+    Ok(())
+}
+
+/// Fails for a number of inodes that is possible at no size.
+pub(crate) fn check_inodes(inodes: Option<u64>) -> Result<()> {
+    match inodes {
+        Some(wanted) if wanted > u64::from(u32::MAX) => Err(impossible(format!(
+            "{wanted} inodes: a file system counts at most {}",
+            u32::MAX
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// The options without a journal where the device is too small for one, unless one was asked for: as
@@ -389,7 +424,14 @@ fn count_inodes(superblock: &mut Superblock, options: &Options, size: u64) -> Re
     if options.inodes.is_some() && all.is_none_or(|all| u64::from(all) < wanted) {
         return Err(impossible(format!(
             "{wanted} inodes: at most {} fit this size",
-            most * groups
+            (most * groups).min(u64::from(u32::MAX))
+        )));
+    }
+    if per_group / u64::from(per_block) >= u64::from(superblock.blocks_per_group) {
+        return Err(impossible(format!(
+            "{wanted} inodes of {} bytes leave no room in {size} bytes: ask for fewer with -N, or for \
+             smaller ones with -I",
+            options.inode_size
         )));
     }
     superblock.inodes_per_group = u32::try_from(per_group).expect("bounded by a block's bits");

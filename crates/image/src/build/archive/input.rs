@@ -122,6 +122,7 @@ impl Input for FileInput<'_> {
 pub(in crate::build) struct StreamInput<'a> {
     path: &'a Path,
     chunks: &'a Queue<io::Result<Vec<u8>>>,
+    has_ended: &'a AtomicBool,
     progress: &'a Progress,
     chunk: Vec<u8>,
     position: usize,
@@ -186,6 +187,10 @@ impl Blocks for StreamInput<'_> {
 
     fn skip(&mut self, length: u64) -> Result<bool> {
         Ok(self.pass(length, |_, _| Ok(()))? && self.pass_padding(length)?)
+    }
+
+    fn note_end(&mut self) {
+        self.has_ended.store(true, Ordering::Release);
     }
 }
 
@@ -252,6 +257,7 @@ pub(in crate::build) fn with_stream<R: Read + Send + 'static>(
 ) -> Result<R> {
     let shared = Arc::new(Shared {
         chunks: Queue::new(CHUNKS),
+        has_ended: AtomicBool::new(false),
         is_sound: AtomicBool::new(false),
     });
     let fed = Arc::new(Queue::new(1));
@@ -270,6 +276,7 @@ pub(in crate::build) fn with_stream<R: Read + Send + 'static>(
     let input = StreamInput {
         path,
         chunks: &shared.chunks,
+        has_ended: &shared.has_ended,
         progress,
         chunk: Vec::new(),
         position: 0,
@@ -287,6 +294,8 @@ pub(in crate::build) fn with_stream<R: Read + Send + 'static>(
 /// What the thread that reads a stream and who takes it share.
 struct Shared {
     chunks: Queue<io::Result<Vec<u8>>>,
+    /// Whether the archive's end mark was read.
+    has_ended: AtomicBool,
     /// Whether the archive in it was found sound. It is known once nobody wants more.
     is_sound: AtomicBool,
 }
@@ -338,7 +347,8 @@ impl<R: Read> Feeder<'_, R> {
                 return Ok(());
             }
             // An empty part is sent without asking whether anybody wants it.
-            if self.shared.is_sound.load(Ordering::Acquire) {
+            let has_ended = self.shared.has_ended.load(Ordering::Acquire);
+            if has_ended || self.shared.is_sound.load(Ordering::Acquire) {
                 self.count_behind(LEAST_PART)?;
             }
             start = self.start()?;
