@@ -3,7 +3,8 @@
 //! The transport has few threads. A request that waits for a commit would keep one of them from
 //! all others, and a group commit could only ever serve as many callers as there are threads; one
 //! that waits for the kernel, which in turn sends requests, could keep all. Such requests run here;
-//! their reply can be sent from any thread.
+//! their reply can be sent from any thread. What waits for the kernel has a pool of its own, since the kernel's
+//! requests may want one of the other.
 //!
 //! Workers start when a job finds none idle, up to a bound, and end when the pool is dropped, which
 //! waits for all jobs. They run wherever there is room, also those that a thread starts which

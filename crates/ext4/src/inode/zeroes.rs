@@ -2,7 +2,9 @@
 //!
 //! Two callers would rather not write them, and do where space is short. A range that is to be zero can give its blocks
 //! back and take unwritten ones, but what it gives back others may take first, or wait for a commit. And an
-//! unwritten extent of which a part is written is split, for which the tree may have to grow.
+//! unwritten extent of which a part is written is split, for which the tree may have to grow. The second has a handle
+//! open meanwhile, so a commit waits for up to an extent of zeroes (128 MiB with blocks of 4 KiB); each
+//! block is so written once, since what is written is not split again.
 //!
 //! All functions expect the inode's `lock` for writing.
 

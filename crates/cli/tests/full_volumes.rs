@@ -1,0 +1,97 @@
+//! Full volumes: what writers of a mount are told, and that it goes on serving.
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+
+use common::Place;
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+
+#[test]
+fn a_full_disk_says_so_and_stays_whole() {
+    let Some(place) = Place::new("8M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let file = File::create(mount.path("file")).unwrap();
+    let mut offset = 0;
+    let refused = loop {
+        let written = file
+            .write_all_at(&[4; 65536], offset)
+            .and_then(|()| file.sync_all());
+        offset += 65536;
+        assert!(offset < 16 << 20, "more was written than there is room for");
+        if let Err(error) = written {
+            break error;
+        }
+    };
+    assert_eq!(refused.raw_os_error(), Some(28), "{refused}");
+    drop(file);
+    fs::remove_file(mount.path("file")).unwrap();
+    fs::write(mount.path("small"), b"there is room again").unwrap();
+    mount.unmount();
+}
+
+/// Each is a request of its own, and while a deleted file is open each is tried again on a thread that may wait.
+#[test]
+fn hundreds_of_late_writes_that_find_no_space_do_not_wait_for_each_other() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let held = File::create(mount.path("held")).unwrap();
+    (&held).write_all(b"x").unwrap();
+    held.sync_all().unwrap();
+    fs::remove_file(mount.path("held")).unwrap();
+    let fill = File::create(mount.path("fill")).unwrap();
+    let mut end = 0;
+    for step in [1 << 20, 65536, 4096] {
+        while fallocate(&fill, FallocateFlags::empty(), end, step).is_ok() {
+            end += step;
+        }
+    }
+    let scattered = File::create(mount.path("scattered")).unwrap();
+    let told = (0..1000).find_map(|piece| scattered.write_all_at(&[1; 4096], piece * 8192).err());
+    let told = told.or_else(|| scattered.sync_all().err());
+    assert_eq!(
+        told.unwrap().raw_os_error(),
+        Some(Errno::NOSPC.raw_os_error())
+    );
+    drop((scattered, held, fill));
+    mount.unmount();
+    place.check();
+}
+
+#[test]
+fn a_writer_learns_of_a_full_disk_though_the_kernel_writes_later() {
+    let Some(place) = Place::new("16M") else {
+        return;
+    };
+    let mount = place.mount(&[]);
+    let piece = vec![7; 1 << 20];
+    // Many times the image: without an error the kernel would take it all.
+    let fill = || {
+        let mut file = File::create(mount.path("endless")).unwrap();
+        let full = (0..2000).find_map(|_| file.write_all(&piece).err());
+        let full = full.expect("sooner or later there is no space");
+        assert_eq!(full.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+        drop(file);
+        fs::remove_file(mount.path("endless")).unwrap();
+    };
+    fill();
+    // A deleted file that stays open gives nothing back, however long one waits.
+    let nameless = File::create(mount.path("nameless")).unwrap();
+    (&nameless).write_all(&piece).unwrap();
+    fs::remove_file(mount.path("nameless")).unwrap();
+    fill();
+    let again = File::create(mount.path("again")).unwrap();
+    (&again).write_all(&piece).unwrap();
+    again.sync_all().unwrap();
+    drop((again, nameless));
+    assert_eq!(fs::read(mount.path("again")).unwrap(), piece);
+    mount.unmount();
+    place.check();
+}
