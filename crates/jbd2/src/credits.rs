@@ -16,7 +16,7 @@
 use pext4_ondisk::Tid;
 use pext4_ondisk::journal::RecordFormat;
 use pext4_sync::atomic::{AtomicI64, AtomicU32, Ordering};
-use pext4_sync::{Class, Mutex, Sharded};
+use pext4_sync::{CachePadded, Class, Mutex, Sharded};
 
 /// What a shard leases at a time at most.
 const LARGEST_CHUNK: i64 = 256;
@@ -55,24 +55,25 @@ pub(crate) struct Credits {
     chunk: i64,
     slots: [Slot; 2],
     /// Held while credits are moved between shards.
-    moving: Mutex<()>,
+    moving: CachePadded<Mutex<()>>,
 }
 
 struct Slot {
-    /// [atomic] Below zero if handles took more than they had asked for.
-    pool: AtomicI64,
+    /// [atomic] Below zero if handles took more than they had asked for. It moves between cores, so
+    /// the pointers that every handle reads lie on other lines.
+    pool: CachePadded<AtomicI64>,
     /// [atomic; never below zero]
     leases: Sharded<AtomicI64>,
     /// [atomic] For what is done when the transaction closes.
-    aside: AtomicU32,
+    aside: CachePadded<AtomicU32>,
 }
 
 impl Slot {
     fn new(limit: u32) -> Self {
         Self {
-            pool: AtomicI64::new(i64::from(limit)),
+            pool: CachePadded::new(AtomicI64::new(i64::from(limit))),
             leases: Sharded::new(|_| AtomicI64::new(0)),
-            aside: AtomicU32::new(0),
+            aside: CachePadded::new(AtomicU32::new(0)),
         }
     }
 }
@@ -85,7 +86,7 @@ impl Credits {
             limit,
             chunk: (i64::from(limit) / (8 * shards)).clamp(1, LARGEST_CHUNK),
             slots,
-            moving: Mutex::new(Class::Journal, ()),
+            moving: CachePadded::new(Mutex::new(Class::Journal, ())),
         }
     }
 

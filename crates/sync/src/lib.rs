@@ -8,7 +8,7 @@
 //! feature `meter` somebody looks on: the [`meter`], and traces for tests; with `virtual` the
 //! caller may be one of hundreds of cores in virtual time. This is the one crate of the core with
 //! `unsafe` code, and of its modules only [`stack`] and `biased`, the reading of the processor's
-//! clock, the calls in [`deference`] and [`thread`], and the switch between virtual cores have any.
+//! clock, the calls in [`deference`], [`thread`] and [`topology`], and the switch between virtual cores have any.
 
 #![deny(unsafe_code)]
 

@@ -134,7 +134,17 @@ mod running {
 
     #[inline]
     pub(super) fn number() -> usize {
-        DISTANCE.with(|distance| rustix::thread::sched_getcpu().wrapping_add(*distance))
+        DISTANCE.with(|distance| processor().wrapping_add(*distance))
+    }
+
+    /// The processor that this thread runs on. The C library has it from the kernel in memory of the
+    /// thread (`rseq`, glibc from 2.35 on), or asks the vDSO; a system call is the last resort, and
+    /// on aarch64, which has no such call in its vDSO, the only other way.
+    #[allow(unsafe_code)]
+    fn processor() -> usize {
+        // SAFETY: the function takes no arguments and touches no memory of ours.
+        let processor = unsafe { libc::sched_getcpu() };
+        usize::try_from(processor).unwrap_or(0)
     }
 
     /// A multiple of the number of processors, so that it tells apart threads of one processor only.

@@ -12,6 +12,16 @@ use pext4_ondisk::InodeNumber;
 use pext4_sync::atomic::{AtomicU32, Ordering};
 
 const PER_PAGE: usize = 1024;
+/// Counts on one cache line.
+const PER_LINE: usize = 16;
+
+/// Where the count of a number lies in its page: neighbours lie on different lines, since the files
+/// that one thread creates or walks through are neighbours of those of the next thread.
+const fn place(number: usize) -> usize {
+    let lines = PER_PAGE / PER_LINE;
+    let within = number % PER_PAGE;
+    within % lines * PER_LINE + within / lines
+}
 
 /// Nothing else lies on its lines: what is looked at by all would move with every hold.
 #[repr(align(64))]
@@ -35,7 +45,7 @@ impl Holds {
         let index = inode.get() as usize;
         let page = self.pages[index / PER_PAGE]
             .get_or_init(|| Box::new(Page(std::array::from_fn(|_| AtomicU32::new(0)))));
-        &page.0[index % PER_PAGE]
+        &page.0[place(index)]
     }
 
     /// Takes one hold. A count that reached its end stays there for good.
@@ -66,9 +76,11 @@ impl Holds {
     pub(crate) fn all(&self) -> Vec<InodeNumber> {
         let mut held = Vec::new();
         for (page, first) in self.pages.iter().zip((0u32..).step_by(PER_PAGE)) {
-            let counts = page.get().into_iter().flat_map(|page| &page.0);
-            for (count, number) in counts.zip(first..) {
-                if count.load(Ordering::SeqCst) > 0 {
+            let Some(page) = page.get() else {
+                continue;
+            };
+            for number in first..first + PER_PAGE as u32 {
+                if page.0[place(number as usize)].load(Ordering::SeqCst) > 0 {
                     held.push(InodeNumber(number));
                 }
             }
@@ -78,14 +90,15 @@ impl Holds {
 
     /// Whether nobody holds the inode.
     pub(crate) fn is_free(&self, inode: InodeNumber) -> bool {
-        let page = self.pages[inode.get() as usize / PER_PAGE].get();
-        page.is_none_or(|page| page.0[inode.get() as usize % PER_PAGE].load(Ordering::SeqCst) == 0)
+        let index = inode.get() as usize;
+        let page = self.pages[index / PER_PAGE].get();
+        page.is_none_or(|page| page.0[place(index)].load(Ordering::SeqCst) == 0)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Holds, InodeNumber};
+    use super::{Holds, InodeNumber, PER_LINE, PER_PAGE, place};
 
     #[test]
     fn holds_are_counted_by_inode() {
@@ -102,6 +115,22 @@ mod tests {
         assert!(!holds.give(last, 1));
         assert!(holds.give(last, 1));
         assert!(holds.is_free(last));
+    }
+
+    #[test]
+    fn neighbours_lie_on_different_lines() {
+        let mut places: Vec<usize> = (0..PER_PAGE).map(place).collect();
+        for pair in places.windows(PER_LINE) {
+            let mut lines: Vec<usize> = pair.iter().map(|place| place / PER_LINE).collect();
+            lines.sort_unstable();
+            lines.dedup();
+            assert_eq!(lines.len(), PER_LINE);
+        }
+        places.sort_unstable();
+        assert!(
+            places.into_iter().eq(0..PER_PAGE),
+            "each has a place of its own"
+        );
     }
 
     #[test]
