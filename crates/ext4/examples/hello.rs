@@ -5,16 +5,12 @@
 //! ```
 
 use std::io::Write;
-use std::sync::Arc;
-use std::time::Duration;
 
-use pext4_block::{Access, FileDevice};
 use pext4_fs::{MountOptions, Volume};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let image = std::env::args().nth(1).ok_or("usage: hello IMAGE")?;
-    let device = FileDevice::open(image.as_ref(), Access::ReadWrite, Duration::ZERO)?;
-    let volume = Volume::open(Arc::new(device), MountOptions::default())?;
+    let volume = Volume::open_image(image, MountOptions::default())?;
     let paths = volume.paths();
 
     let mut file = paths.create("/hello.txt")?;

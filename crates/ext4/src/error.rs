@@ -1,8 +1,8 @@
 //! What can go wrong, sorted by who is to blame.
 //!
-//! `Io` is the device's, `Corrupt` the bytes', `Unsupported` nobody's (a feature this version does
-//! not write or read), `Refused` the caller's (POSIX), `ReadOnly` and `Aborted` tell the state of
-//! the volume. Each converts to the errno a system call would give.
+//! `Io` is the device's, `Corrupt` the bytes', `Unsupported` nobody's (a feature that this version
+//! does not read or write), `Refused` the caller's (POSIX), `Journal` says that an error has stopped
+//! the journal. Each has the errno that a system call would give.
 
 use std::fmt;
 use std::io;
@@ -182,5 +182,17 @@ impl Error {
     #[must_use]
     pub fn is(&self, refusal: Refusal) -> bool {
         matches!(self, Self::Refused(this) if *this == refusal)
+    }
+}
+
+/// Keeps the kind, and for a refusal the errno. Any other error is the source of the new one:
+/// `error.get_ref()` and a downcast give it back.
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Io(error) => error,
+            Error::Refused(refusal) => Self::from_raw_os_error(refusal.errno()),
+            other => Self::new(Self::from_raw_os_error(other.errno()).kind(), other),
+        }
     }
 }

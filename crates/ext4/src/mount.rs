@@ -10,6 +10,7 @@
 //! the journal is shut down all the same, and the first error is told.
 
 mod features;
+mod image;
 mod journal;
 mod recovery;
 pub mod whole;

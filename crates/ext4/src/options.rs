@@ -1,4 +1,4 @@
-//! How a volume is mounted, and how wide each mechanism is.
+//! How a volume is mounted.
 
 mod scaling;
 
@@ -18,13 +18,14 @@ pub enum OnError {
     ReadOnly,
 }
 
-/// Who may take the blocks that the image keeps for root.
+/// Who may take the blocks that the image reserves (`mke2fs -m`), which in Linux only root may.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reserve {
-    /// No file, only what must not fail half way.
+    /// No file: only blocks of metadata without which an operation would fail half way.
     #[default]
     Nobody,
-    /// Files of root: who writes late knows of no other user than a file's owner.
+    /// Files that belong to root. A FUSE server uses this where others may write too: data arrives
+    /// from the kernel's cache without the user who wrote it, so the file's owner decides.
     Owner,
     /// All files.
     Everybody,
@@ -33,32 +34,32 @@ pub enum Reserve {
 /// How to mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// Nothing is written, not even the journal's replay, which stays in memory.
+    /// Nothing is written to the device; a journal that must be replayed is replayed in memory.
     pub read_only: bool,
-    /// Longest time between commits.
+    /// Longest time between commits; 5 seconds by default, as in Linux.
     pub commit_interval: Duration,
-    /// Bytes of metadata kept in memory.
+    /// Bytes of memory for cached metadata; 256 MiB by default.
     pub cache_size: u64,
-    /// Overrides the policy that the superblock names.
+    /// What to do about corruption; by default what the superblock says.
     pub on_error: Option<OnError>,
-    /// The directory it is mounted on, for the superblock's record.
+    /// The directory it is mounted on, which the superblock remembers (`s_last_mounted`).
     pub mounted_on: String,
-    /// Users' extended attributes and ACLs are honoured as the image says; this gives freed blocks
-    /// back to the device.
+    /// Gives freed blocks back to the device once the transaction that freed them is durable.
     pub discard: bool,
-    /// Who may take the blocks that the image keeps for root.
+    /// Who may take the blocks that the image reserves.
     pub reserve: Reserve,
     /// Width and setting of each scaling mechanism.
     pub scaling: Scaling,
-    /// Leaves the journal's log alone: commits go home at once, as on an image without a journal.
-    /// Only for a device that makes all of what is written durable, or nothing of it, after the
-    /// volume is closed. An image whose journal must be replayed first is refused.
+    /// Bypasses the journal: a commit writes its blocks home at once, as on an image without a
+    /// journal. This is only safe on a device that keeps either all that is written or nothing of it
+    /// when the volume is closed. An image whose journal must be replayed first is refused.
     pub without_log: bool,
-    /// Makes the same operations give the same bytes on every machine, if one thread does them all,
-    /// pinned to shard 0 and with its clock held (both in `pext4-sync`), waits for a commit between
-    /// freeing and allocating, and has no scaling mechanism whose width is left to the machine:
-    /// small files are served from one place, and generations of new inodes are counted from this
-    /// number instead of being hard to guess.
+    /// Makes results repeatable: the same operations give the same bytes on every machine. The
+    /// number is where the generations of new inodes are counted from, which otherwise are random.
+    ///
+    /// The caller has a part in it: one thread does all operations, pinned to shard 0 and with its
+    /// clock held (both in `pext4-sync`), it waits for a commit between freeing and allocating, and
+    /// no width in `scaling` is left to the machine.
     pub repeatable: Option<u32>,
 }
 

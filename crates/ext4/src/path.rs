@@ -2,33 +2,39 @@
 //!
 //! Paths are bytes, `/` separates, a leading `/` changes nothing: every path begins at the root.
 //! Symbolic links are followed where the function of the same name in `std::fs` follows them;
-//! absolute targets begin at the volume's root. An inode is held while a [`File`] or an operation
-//! uses it. A path that ends in a slash leads to a directory or to nothing.
+//! absolute targets begin at the volume's root. A path that ends in a slash leads to a directory or
+//! to nothing. An inode is held (see [`Entry`](crate::Entry)) while a [`File`], a [`HeldInode`] or
+//! an operation uses it.
 
-use std::io::{self, Read, Seek, SeekFrom, Write};
+mod file;
 
 use pext4_ondisk::InodeNumber;
+use pext4_sync::Near;
 
-use crate::error::{Error, Refusal, Result};
-use crate::types::{Attributes, FileType, New, RenameMode, SetAttributes};
+use crate::error::{Refusal, Result};
+use crate::inode::Inode;
+use crate::types::{Attributes, FileType, New, RenameMode, SetAttributes, SetXattrMode};
 use crate::volume::Volume;
 
+pub use file::{File, OpenOptions};
+
 /// Symbolic links followed in one path, at most, as Linux has it.
-const MOST_SYMLINKS: u32 = 40;
+const MAX_SYMLINKS: u32 = 40;
 
 /// A volume seen by paths: `volume.paths()`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Paths<'v> {
     volume: &'v Volume,
 }
 
-/// An inode that is held until this is dropped.
-pub struct Held<'v> {
+/// An inode that stays in existence, even without a name, until this is dropped.
+#[derive(Debug)]
+pub struct HeldInode<'v> {
     volume: &'v Volume,
     inode: InodeNumber,
 }
 
-impl Held<'_> {
+impl HeldInode<'_> {
     /// The inode.
     #[must_use]
     pub fn inode(&self) -> InodeNumber {
@@ -45,20 +51,22 @@ impl Held<'_> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldInode<'_> {
     fn drop(&mut self) {
-        self.volume.forget(self.inode, 1);
+        if self.inode != InodeNumber::ROOT {
+            self.volume.forget(self.inode, 1);
+        }
     }
 }
 
 /// One name of a listing that owns its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct DirEntry {
     /// The name's bytes.
     pub name: Vec<u8>,
     /// The inode it leads to.
     pub inode: InodeNumber,
-    /// The kind, where the directory remembers it.
+    /// The type, if the directory stores it (`filetype`).
     pub file_type: Option<FileType>,
 }
 
@@ -76,8 +84,8 @@ impl<'v> Paths<'v> {
     /// # Errors
     ///
     /// `Refused(NotFound | NotADirectory | TooManySymlinks)`, `Corrupt`, `Io`.
-    pub fn resolve(&self, path: impl AsRef<[u8]>) -> Result<Held<'v>> {
-        self.walk(path.as_ref(), true)
+    pub fn resolve(&self, path: impl AsRef<[u8]>) -> Result<HeldInode<'v>> {
+        self.walk_and_hold(path.as_ref(), true)
     }
 
     /// The inode a path leads to; a symbolic link at its end is not followed.
@@ -85,49 +93,56 @@ impl<'v> Paths<'v> {
     /// # Errors
     ///
     /// As [`Paths::resolve`].
-    pub fn resolve_link(&self, path: impl AsRef<[u8]>) -> Result<Held<'v>> {
-        self.walk(path.as_ref(), false)
+    pub fn resolve_link(&self, path: impl AsRef<[u8]>) -> Result<HeldInode<'v>> {
+        self.walk_and_hold(path.as_ref(), false)
     }
 
-    fn hold(&self, inode: InodeNumber) -> Held<'v> {
-        Held {
+    /// Takes over the hold of an entry that the volume gave out.
+    fn hold(&self, inode: InodeNumber) -> HeldInode<'v> {
+        HeldInode {
             volume: self.volume,
             inode,
         }
     }
 
-    fn root(&self) -> Result<Held<'v>> {
-        let entry = self.volume.lookup(InodeNumber::ROOT, b".")?;
-        Ok(self.hold(entry.inode))
+    fn walk_and_hold(&self, path: &[u8], follow_last: bool) -> Result<HeldInode<'v>> {
+        let found = self.walk(path, follow_last)?;
+        // All paths lead through the root, which no one removes.
+        if found.number() != InodeNumber::ROOT {
+            self.volume.hold_found(&found)?;
+        }
+        Ok(self.hold(found.number()))
     }
 
-    fn walk(&self, path: &[u8], follow_last: bool) -> Result<Held<'v>> {
+    /// The inode that a path leads to, not held.
+    fn walk(&self, path: &[u8], follow_last: bool) -> Result<Near<Inode>> {
         let mut rest = components(path);
         rest.reverse();
         let wants_directory = path.ends_with(b"/");
         let follow_last = follow_last || wants_directory;
-        let mut here = self.root()?;
+        let mut here = self.volume.root_inode()?;
         let mut links = 0;
         while let Some(name) = rest.pop() {
-            let entry = self.volume.lookup(here.inode, &name)?;
-            let next = self.hold(entry.inode);
-            let follows = entry.attributes.file_type == FileType::Symlink
-                && (follow_last || !rest.is_empty());
-            if !follows {
+            if name == b"." && here.is_directory() {
+                continue;
+            }
+            let next = self.volume.step(&here, &name)?;
+            let is_symlink = next.file_type() == FileType::Symlink;
+            if !is_symlink || !(follow_last || !rest.is_empty()) {
                 here = next;
                 continue;
             }
             links += 1;
-            if links > MOST_SYMLINKS {
+            if links > MAX_SYMLINKS {
                 return Err(Refusal::TooManySymlinks.into());
             }
-            let target = self.volume.read_link(next.inode)?;
+            let target = self.volume.target_of(&next)?;
             rest.extend(components(&target).into_iter().rev());
             if target.first() == Some(&b'/') {
-                here = self.root()?;
+                here = self.volume.root_inode()?;
             }
         }
-        if wants_directory && here.attributes()?.file_type != FileType::Directory {
+        if wants_directory && !here.is_directory() {
             return Err(Refusal::NotADirectory.into());
         }
         Ok(here)
@@ -138,7 +153,7 @@ impl<'v> Paths<'v> {
         &self,
         path: &'p [u8],
         otherwise: Refusal,
-    ) -> Result<(Held<'v>, &'p [u8])> {
+    ) -> Result<(HeldInode<'v>, &'p [u8])> {
         let found = self.parent(path)?;
         match path.ends_with(b"/") {
             true => Err(otherwise.into()),
@@ -147,7 +162,7 @@ impl<'v> Paths<'v> {
     }
 
     /// The directory a path lies in, and its last name.
-    fn parent<'p>(&self, path: &'p [u8]) -> Result<(Held<'v>, &'p [u8])> {
+    fn parent<'p>(&self, path: &'p [u8]) -> Result<(HeldInode<'v>, &'p [u8])> {
         let end = path
             .iter()
             .rposition(|&byte| byte != b'/')
@@ -161,7 +176,7 @@ impl<'v> Paths<'v> {
         if name.is_empty() || name == b"." || name == b".." {
             return Err(Refusal::Invalid.into());
         }
-        Ok((self.walk(&path[..start], true)?, name))
+        Ok((self.walk_and_hold(&path[..start], true)?, name))
     }
 
     /// What `stat` tells, symbolic links followed.
@@ -170,7 +185,7 @@ impl<'v> Paths<'v> {
     ///
     /// As [`Paths::resolve`].
     pub fn metadata(&self, path: impl AsRef<[u8]>) -> Result<Attributes> {
-        self.resolve(path)?.attributes()
+        Ok(self.walk(path.as_ref(), true)?.attributes())
     }
 
     /// What `lstat` tells.
@@ -179,7 +194,20 @@ impl<'v> Paths<'v> {
     ///
     /// As [`Paths::resolve`].
     pub fn symlink_metadata(&self, path: impl AsRef<[u8]>) -> Result<Attributes> {
-        self.resolve_link(path)?.attributes()
+        Ok(self.walk(path.as_ref(), false)?.attributes())
+    }
+
+    /// Whether something is at `path`, symbolic links followed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Paths::resolve`] for any other reason than that nothing is there.
+    pub fn exists(&self, path: impl AsRef<[u8]>) -> Result<bool> {
+        match self.walk(path.as_ref(), true) {
+            Ok(_) => Ok(true),
+            Err(error) if error.is(Refusal::NotFound) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// All names of a directory but `.` and `..`.
@@ -187,21 +215,23 @@ impl<'v> Paths<'v> {
     /// # Errors
     ///
     /// As [`Volume::read_directory`].
-    pub fn read_dir(&self, path: impl AsRef<[u8]>) -> Result<Vec<Listed>> {
-        let directory = self.resolve(path)?;
-        let mut names = Vec::new();
-        self.volume
-            .read_directory(directory.inode, 0, &mut |entry| {
-                if entry.name != b"." && entry.name != b".." {
-                    names.push(Listed {
-                        name: entry.name.to_vec(),
-                        inode: entry.inode,
-                        file_type: entry.file_type,
-                    });
-                }
-                true
-            })?;
-        Ok(names)
+    pub fn read_dir(&self, path: impl AsRef<[u8]>) -> Result<Vec<DirEntry>> {
+        self.entries(self.resolve(path)?.inode)
+    }
+
+    fn entries(&self, directory: InodeNumber) -> Result<Vec<DirEntry>> {
+        let mut entries = Vec::new();
+        self.volume.read_directory(directory, 0, &mut |entry| {
+            if entry.name != b"." && entry.name != b".." {
+                entries.push(DirEntry {
+                    name: entry.name.to_vec(),
+                    inode: entry.inode,
+                    file_type: entry.file_type,
+                });
+            }
+            true
+        })?;
+        Ok(entries)
     }
 
     /// Makes a directory.
@@ -220,6 +250,34 @@ impl<'v> Paths<'v> {
             },
         )?;
         drop(self.hold(entry.inode));
+        Ok(())
+    }
+
+    /// Makes a directory and those above it that do not exist.
+    ///
+    /// # Errors
+    ///
+    /// As [`Paths::create_dir`], but not for a directory that exists.
+    pub fn create_dir_all(&self, path: impl AsRef<[u8]>) -> Result<()> {
+        let path = path.as_ref();
+        let ends = path
+            .iter()
+            .enumerate()
+            .filter(|&(at, &byte)| byte == b'/' && at > 0)
+            .map(|(at, _)| at);
+        for end in ends.chain([path.len()]) {
+            let above = [&path[..end], b"/"].concat();
+            match self.resolve(&above) {
+                Err(error) if error.is(Refusal::NotFound) => {}
+                Ok(_) => continue,
+                Err(error) => return Err(error),
+            }
+            match self.create_dir(&above) {
+                // Another thread has made it.
+                Err(error) if error.is(Refusal::Exists) => {}
+                made => made?,
+            }
+        }
         Ok(())
     }
 
@@ -280,6 +338,39 @@ impl<'v> Paths<'v> {
         self.volume.remove_directory(parent.inode, name)
     }
 
+    /// Removes a directory with all that is in it; symbolic links are removed, not followed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::read_directory`], [`Volume::unlink`] and [`Volume::remove_directory`]; what was
+    /// removed until then is gone.
+    pub fn remove_dir_all(&self, path: impl AsRef<[u8]>) -> Result<()> {
+        let (parent, name) = self.parent(path.as_ref())?;
+        let mut pending = vec![(parent.inode, name.to_vec())];
+        let mut held = vec![parent];
+        while let Some((parent, name)) = pending.last() {
+            match self.volume.remove_directory(*parent, name) {
+                Err(error) if error.is(Refusal::NotEmpty) => {}
+                removed => {
+                    removed?;
+                    pending.pop();
+                    continue;
+                }
+            }
+            let directory = self.hold(self.volume.lookup(*parent, name)?.inode);
+            for entry in self.entries(directory.inode)? {
+                match self.volume.unlink(directory.inode, &entry.name) {
+                    Err(error) if error.is(Refusal::IsADirectory) => {
+                        pending.push((directory.inode, entry.name));
+                    }
+                    unlinked => unlinked?,
+                }
+            }
+            held.push(directory);
+        }
+        Ok(())
+    }
+
     /// Moves a name, replacing what is there.
     ///
     /// # Errors
@@ -302,28 +393,53 @@ impl<'v> Paths<'v> {
         )
     }
 
-    /// Opens a file for reading and writing.
+    /// Opens a file for reading, or a directory to make it durable; [`OpenOptions`] has the rest.
     ///
     /// # Errors
     ///
-    /// As [`Paths::resolve`].
+    /// As [`OpenOptions::open`].
     pub fn open(&self, path: impl AsRef<[u8]>) -> Result<File<'v>> {
-        Ok(File {
-            held: self.resolve(path)?,
-            position: 0,
-        })
+        OpenOptions::new().read(true).open(self.volume, path)
     }
 
-    /// Opens a file, empty: it is made if it does not exist, where a symbolic link leads too, and cut if it does.
+    /// Opens a file for reading and writing, empty: it is made if it does not exist, where a symbolic
+    /// link leads too, and cut if it does.
     ///
     /// # Errors
     ///
-    /// As [`Volume::create`].
+    /// As [`OpenOptions::open`].
     pub fn create(&self, path: impl AsRef<[u8]>) -> Result<File<'v>> {
-        let mut path = path.as_ref().to_vec();
-        for _ in 0..MOST_SYMLINKS {
-            if let Some(held) = self.make_or_cut(&path)? {
-                return Ok(File { held, position: 0 });
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(self.volume, path)
+    }
+
+    /// Creates a file; nothing may be at `path`, no symbolic link either.
+    fn create_new(&self, path: &[u8], permissions: u16) -> Result<HeldInode<'v>> {
+        let (parent, name) = self.parent_of_file(path, Refusal::IsADirectory)?;
+        let new = New {
+            permissions,
+            ..New::default()
+        };
+        let entry = self.volume.create(parent.inode, name, &new)?;
+        Ok(self.hold(entry.inode))
+    }
+
+    /// Finds a file, or creates it, where symbolic links at the end of `path` lead to.
+    fn open_or_create(&self, path: &[u8], permissions: u16) -> Result<HeldInode<'v>> {
+        let mut path = path.to_vec();
+        for _ in 0..MAX_SYMLINKS {
+            match self.create_new(&path, permissions) {
+                Err(error) if error.is(Refusal::Exists) => {}
+                created => return created,
+            }
+            match self.resolve(&path) {
+                // A symbolic link that leads to nothing: the file is created where it leads.
+                Err(error) if error.is(Refusal::NotFound) => {}
+                found => return found,
             }
             let target = self.read_link(&path)?;
             let name = path.iter().rposition(|&byte| byte == b'/');
@@ -336,30 +452,6 @@ impl<'v> Paths<'v> {
             path.extend(target);
         }
         Err(Refusal::TooManySymlinks.into())
-    }
-
-    /// `None` where a symbolic link leads to nothing.
-    fn make_or_cut(&self, path: &[u8]) -> Result<Option<Held<'v>>> {
-        let (parent, name) = self.parent_of_file(path, Refusal::IsADirectory)?;
-        let new = New {
-            permissions: 0o644,
-            ..New::default()
-        };
-        match self.volume.create(parent.inode, name, &new) {
-            Ok(entry) => return Ok(Some(self.hold(entry.inode))),
-            Err(error) if error.is(Refusal::Exists) => {}
-            Err(error) => return Err(error),
-        }
-        let held = match self.resolve(path) {
-            Err(error) if error.is(Refusal::NotFound) => return Ok(None),
-            held => held?,
-        };
-        let empty = SetAttributes {
-            size: Some(0),
-            ..SetAttributes::default()
-        };
-        self.volume.set_attributes(held.inode, &empty)?;
-        Ok(Some(held))
     }
 
     /// The whole content of a file.
@@ -389,17 +481,79 @@ impl<'v> Paths<'v> {
     ///
     /// # Errors
     ///
-    /// As [`Volume::write`].
+    /// As [`OpenOptions::open`] and [`Volume::write`].
     pub fn write(&self, path: impl AsRef<[u8]>, content: impl AsRef<[u8]>) -> Result<()> {
         let file = self.create(path)?;
         let content = content.as_ref();
         let mut done = 0;
         while done < content.len() {
-            done += self
-                .volume
-                .write(file.held.inode, done as u64, &content[done..])?;
+            done += file.write_at(&content[done..], done as u64)?;
         }
         Ok(())
+    }
+
+    /// Changes attributes (permissions, owner, times, size, flags), symbolic links followed, and
+    /// answers what they are then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Paths::resolve`] and [`Volume::set_attributes`].
+    pub fn set_attributes(
+        &self,
+        path: impl AsRef<[u8]>,
+        change: &SetAttributes,
+    ) -> Result<Attributes> {
+        self.volume
+            .set_attributes(self.resolve(path)?.inode, change)
+    }
+
+    /// The names of a file's extended attributes with their prefixes (`user.color`), symbolic links
+    /// followed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Paths::resolve`] and [`Volume::xattr_names`].
+    pub fn xattr_names(&self, path: impl AsRef<[u8]>) -> Result<Vec<Vec<u8>>> {
+        self.volume.xattr_names(self.resolve(path)?.inode)
+    }
+
+    /// The value of an extended attribute, symbolic links followed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Paths::resolve`]; `Refused(NoAttribute)` and more as [`Volume::xattr`].
+    pub fn xattr(&self, path: impl AsRef<[u8]>, name: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        self.volume.xattr(self.resolve(path)?.inode, name.as_ref())
+    }
+
+    /// Sets an extended attribute, which may exist; symbolic links are followed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Paths::resolve`] and [`Volume::set_xattr`].
+    pub fn set_xattr(
+        &self,
+        path: impl AsRef<[u8]>,
+        name: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<()> {
+        let inode = self.resolve(path)?;
+        self.volume.set_xattr(
+            inode.inode,
+            name.as_ref(),
+            value.as_ref(),
+            SetXattrMode::Any,
+        )
+    }
+
+    /// Removes an extended attribute, symbolic links followed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Paths::resolve`]; `Refused(NoAttribute)` and more as [`Volume::remove_xattr`].
+    pub fn remove_xattr(&self, path: impl AsRef<[u8]>, name: impl AsRef<[u8]>) -> Result<()> {
+        let inode = self.resolve(path)?;
+        self.volume.remove_xattr(inode.inode, name.as_ref())
     }
 }
 
@@ -408,78 +562,4 @@ fn components(path: &[u8]) -> Vec<Vec<u8>> {
         .filter(|name| !name.is_empty())
         .map(<[u8]>::to_vec)
         .collect()
-}
-
-/// An open file with a position.
-pub struct File<'v> {
-    held: Held<'v>,
-    position: u64,
-}
-
-impl File<'_> {
-    /// What `stat` tells.
-    ///
-    /// # Errors
-    ///
-    /// `Corrupt`, `Io`.
-    pub fn metadata(&self) -> Result<Attributes> {
-        self.held.attributes()
-    }
-
-    /// Makes content and attributes durable.
-    ///
-    /// # Errors
-    ///
-    /// As [`Volume::sync_file`].
-    pub fn sync_all(&self) -> Result<()> {
-        self.held.volume.sync_file(self.held.inode, false)
-    }
-}
-
-impl From<Error> for io::Error {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::Io(error) => error,
-            Error::Refused(refusal) => Self::from_raw_os_error(refusal.errno()),
-            other => Self::other(other),
-        }
-    }
-}
-
-impl Read for File<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let count = self
-            .held
-            .volume
-            .read(self.held.inode, self.position, into)?;
-        self.position += count as u64;
-        Ok(count)
-    }
-}
-
-impl Write for File<'_> {
-    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-        let count = self
-            .held
-            .volume
-            .write(self.held.inode, self.position, from)?;
-        self.position += count as u64;
-        Ok(count)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Seek for File<'_> {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let target = match to {
-            SeekFrom::Start(offset) => Some(offset),
-            SeekFrom::Current(step) => self.position.checked_add_signed(step),
-            SeekFrom::End(step) => self.metadata()?.size.checked_add_signed(step),
-        };
-        self.position = target.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-        Ok(self.position)
-    }
 }

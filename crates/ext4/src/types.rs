@@ -51,8 +51,9 @@ pub struct Attributes {
     pub flags: u32,
 }
 
-/// A name that was looked up or made. Its inode is *held*: it lives on, even without a name, until
-/// [`Volume::forget`](crate::Volume::forget) has been called as often as it was returned.
+/// A name that was looked up or created. Its inode is *held*: it stays in existence, even without a
+/// name, until [`Volume::forget`](crate::Volume::forget) has been called as often as an `Entry` of
+/// it was returned. [`Volume::paths`](crate::Volume::paths) does that by itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// The inode that the name leads to.
@@ -61,36 +62,37 @@ pub struct Entry {
     pub attributes: Attributes,
 }
 
-/// How a new inode begins.
+/// Permissions and owner of a new inode.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct New {
-    /// Permission bits (07777); the type follows from the operation. The umask is already applied.
+    /// Permission bits (07777), the umask already applied; the operation determines the type.
     pub permissions: u16,
     /// Owner.
     pub uid: u32,
-    /// Group; a set-group-id parent directory overrides it.
+    /// Group; that of a set-group-id parent directory is used instead.
     pub gid: u32,
 }
 
-/// Access lists that a new inode begins with, in the form of the image.
+/// POSIX access control lists of a new inode, as stored on the image.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AccessLists<'a> {
-    /// What decides about access, where the permission bits do not say it all.
+    /// The access list, if the permission bits alone do not express it.
     pub access: Option<&'a [u8]>,
-    /// What that inherits which is made in it, if it is a directory.
+    /// The default list of a directory: what files and directories created in it inherit.
     pub default: Option<&'a [u8]>,
 }
 
-/// What a move leaves under the old name, by which an overlay hides what lies under it.
+/// What a rename leaves under the old name (`RENAME_WHITEOUT`): an overlay file system hides with it
+/// the file of the same name in a lower layer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Whiteout<'a> {
-    /// Whose it is; its permissions are none.
+    /// Owner and group; its permission bits are zero.
     pub owner: New,
-    /// Its access list, in the form of the image, if it inherits one.
+    /// Its access list as stored on the image, if it inherits one.
     pub access_list: Option<&'a [u8]>,
 }
 
-/// When a time of last access is noted.
+/// When reading updates the time of last access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessTimes {
     /// Not at all (`noatime`).
@@ -163,7 +165,7 @@ pub enum AllocateMode {
     },
 }
 
-/// A run of a file's blocks on the device, in bytes, as `FIEMAP` lists them.
+/// A contiguous part of a file on the device, in bytes, as `FIEMAP` lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappedRange {
     /// Offset in the file.
@@ -181,12 +183,13 @@ pub struct MappedRange {
 pub struct DirectoryEntry<'a> {
     /// The inode it leads to.
     pub inode: InodeNumber,
-    /// The kind, where the directory remembers it.
+    /// The type, if the directory stores it (`filetype`).
     pub file_type: Option<FileType>,
     /// The name's bytes.
     pub name: &'a [u8],
-    /// Where a listing goes on behind this entry. Entries that share a cookie belong into one
-    /// reply; all but the last of them lead back to their own.
+    /// The cookie that continues the listing behind this entry. Entries whose names have the same
+    /// hash share a cookie and belong into one reply: but for the last, each leads back to the first
+    /// of them.
     pub next_cookie: u64,
 }
 
@@ -204,7 +207,7 @@ pub enum SetXattrMode {
 
 /// What `statfs(2)` tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Statistics {
+pub struct StatFs {
     /// Bytes in a block.
     pub block_size: u32,
     /// Blocks, less the file system's own.

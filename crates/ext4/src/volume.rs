@@ -5,6 +5,8 @@
 //! [`Entry`](crate::Entry)) or have a name. `path` has the same on paths, in the manner of
 //! `std::fs`. `mount` makes a volume from a device and takes it down.
 
+use std::fmt;
+
 use pext4_sync::atomic::AtomicU32;
 use pext4_sync::{Mutex, meter};
 
@@ -40,6 +42,15 @@ pub struct Volume {
     pub(crate) is_open: bool,
     /// Whether the image said that it was closed cleanly. [immutable after mount]
     pub(crate) was_clean: bool,
+}
+
+impl fmt::Debug for Volume {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Volume")
+            .field("is_read_only", &self.is_read_only())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Volume {

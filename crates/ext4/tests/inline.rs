@@ -78,7 +78,7 @@ fn files_stay_while_they_fit_and_move_out_whole() {
             return;
         };
         let volume = image.open();
-        let before = volume.statistics().expect("counted").free_blocks;
+        let before = volume.statfs().free_blocks;
         for length in [1, 59, 60, 61, ROOM - 1, ROOM] {
             let inode = file(&volume, format!("f{length}").as_bytes(), &pattern(length));
             assert!(is_inline(&volume, inode), "{length} bytes");
@@ -87,7 +87,7 @@ fn files_stay_while_they_fit_and_move_out_whole() {
             assert_eq!(volume.seek_data(inode, 0).expect("data"), 0);
             assert_eq!(volume.seek_hole(inode, 0).expect("the end"), length as u64);
         }
-        let free = volume.statistics().expect("counted").free_blocks;
+        let free = volume.statfs().free_blocks;
         assert_eq!(free, before, "none of them took a block");
         let inode = file(&volume, b"grows", &pattern(100));
         volume.write(inode, 100, &pattern(50)).expect("written");
@@ -291,8 +291,8 @@ fn a_full_disk_leaves_content_where_it_is() {
     let volume = image.open();
     let inode = file(&volume, b"small", &pattern(100));
     let filler = file(&volume, b"filler", b"");
-    let free = volume.statistics().expect("counted").free_blocks;
-    let size = free * u64::from(volume.statistics().expect("counted").block_size);
+    let free = volume.statfs().free_blocks;
+    let size = free * u64::from(volume.statfs().block_size);
     volume
         .allocate(filler, AllocateMode::Extend, 0, size)
         .map_or_else(|error| assert!(error.is(Refusal::NoSpace)), |()| ());

@@ -66,7 +66,7 @@ fn of_those_who_make_or_remove_one_name_one_succeeds() {
     };
     let volume = image.open();
     let directory = directory(&volume);
-    let before = volume.statistics().expect("counted").free_inodes;
+    let before = volume.statfs().free_inodes;
     let name = |round: u32| format!("fought for {round}");
     one_a_round(
         |round| create(&volume, directory, &name(round)),
@@ -77,7 +77,7 @@ fn of_those_who_make_or_remove_one_name_one_succeeds() {
         Refusal::NotFound,
     );
     volume.sync().expect("durable");
-    let after = volume.statistics().expect("counted").free_inodes;
+    let after = volume.statfs().free_inodes;
     assert_eq!(after, before, "what lost was taken back");
     volume.close().expect("it closes");
     image.assert_clean();

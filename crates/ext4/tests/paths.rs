@@ -1,9 +1,12 @@
-//! The volume by paths: slashes at the end, and links that lead to nothing.
+//! The volume by paths, as `std::fs` has it: slashes at the end, links, open options, whole trees.
 
 mod images;
 
 use images::Image;
-use pext4_fs::{Refusal, Result};
+use std::io::Write;
+
+use pext4_fs::path::OpenOptions;
+use pext4_fs::{Refusal, Result, SetAttributes};
 
 #[test]
 fn a_slash_at_the_end_is_for_directories() {
@@ -53,6 +56,171 @@ fn a_file_is_made_where_a_link_leads() {
     paths.symlink("round", "/round").expect("a link");
     let error = paths.write("/round", b"").expect_err("a circle");
     assert!(error.is(Refusal::TooManySymlinks), "{error}");
+    volume.close().expect("it closes");
+    image.assert_clean();
+}
+
+#[test]
+fn files_are_opened_for_what_was_asked() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let paths = volume.paths();
+    paths.write("/file", b"content").expect("a file");
+    paths.create_dir("/dir").expect("a directory");
+    let refused: [(OpenOptions, &str, Refusal); 7] = [
+        (OpenOptions::new(), "/file", Refusal::Invalid),
+        (
+            OpenOptions::new().read(true).create(true),
+            "/new",
+            Refusal::Invalid,
+        ),
+        (
+            OpenOptions::new().append(true).truncate(true),
+            "/file",
+            Refusal::Invalid,
+        ),
+        (
+            OpenOptions::new().write(true).create_new(true),
+            "/file",
+            Refusal::Exists,
+        ),
+        (
+            OpenOptions::new().write(true),
+            "/dir",
+            Refusal::IsADirectory,
+        ),
+        (OpenOptions::new().write(true), "/new", Refusal::NotFound),
+        (
+            OpenOptions::new().write(true).create(true),
+            "/dir",
+            Refusal::IsADirectory,
+        ),
+    ];
+    for (options, path, refusal) in refused {
+        let error = options.open(&volume, path).expect_err("it is refused");
+        assert!(error.is(refusal), "{path}: {options:?}: {error}");
+    }
+    let mut only_read = paths.open("/file").expect("it is there");
+    let error = only_read.write(b"x").expect_err("not open for writing");
+    assert_eq!(error.raw_os_error(), Some(9), "EBADF");
+    assert!(only_read.set_len(0).is_err());
+    let only_write = OpenOptions::new().write(true).open(&volume, "/file");
+    let only_write = only_write.expect("it is there");
+    assert!(only_write.read_at(&mut [0; 1], 0).is_err());
+    let directory = paths
+        .open("/dir")
+        .expect("a directory is opened to sync it");
+    directory.sync_all().expect("durable");
+    assert_eq!(paths.read("/file").expect("untouched"), b"content");
+    only_write.write_at(b"C", 0).expect("room");
+    only_write.set_len(3).expect("it is cut");
+    assert_eq!(paths.read("/file").expect("changed"), b"Con");
+    drop((only_read, only_write, directory));
+    assert!(volume.held().is_empty(), "all is given back");
+    volume.close().expect("it closes");
+    image.assert_clean();
+}
+
+#[test]
+fn writers_that_append_do_not_overwrite_each_other() {
+    const LINES: usize = 200;
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let append = OpenOptions::new().append(true).create(true);
+    std::thread::scope(|scope| {
+        for writer in 0..4 {
+            let (volume, append) = (&volume, &append);
+            scope.spawn(move || {
+                let mut log = append.open(volume, "/log").expect("it opens");
+                for _ in 0..LINES {
+                    writeln!(log, "{writer}").expect("room");
+                }
+            });
+        }
+    });
+    let log = volume.paths().read("/log").expect("it is there");
+    let of = |writer: u8| log.iter().filter(|&&byte| byte == writer).count();
+    assert_eq!(log.len(), 4 * LINES * 2);
+    assert_eq!([of(b'0'), of(b'1'), of(b'2'), of(b'3')], [LINES; 4]);
+    volume.close().expect("it closes");
+    image.assert_clean();
+}
+
+#[test]
+fn trees_are_made_and_removed_whole() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let paths = volume.paths();
+    let free = volume.statfs().free_inodes;
+    paths.create_dir_all("/a/b/c").expect("three are made");
+    paths.create_dir_all("a//b/d/").expect("one is made");
+    paths.create_dir_all("/").expect("it is there");
+    paths.write("/a/b/c/file", b"x").expect("a file");
+    paths.write("/keep", b"kept").expect("a file");
+    paths.symlink("/keep", "/a/b/link").expect("a link");
+    paths.symlink("/", "/a/root").expect("a link");
+    let error = paths.create_dir_all("/keep/x").expect_err("a file");
+    assert!(error.is(Refusal::NotADirectory), "{error}");
+    assert!(paths.exists("/a/root/a/b/link").expect("readable"));
+    paths.remove_dir_all("/a").expect("all of it goes");
+    assert!(!paths.exists("/a").expect("readable"));
+    assert_eq!(paths.read("/keep").expect("not followed"), b"kept");
+    assert!(volume.held().is_empty(), "all is given back");
+    assert_eq!(volume.statfs().free_inodes, free - 1);
+    volume.close().expect("it closes");
+    image.assert_clean();
+}
+
+#[test]
+fn a_walk_goes_up_through_links_and_dots() {
+    let Some(image) = Image::make(&[]) else {
+        return;
+    };
+    let volume = image.open();
+    let paths = volume.paths();
+    paths.create_dir_all("/a/b").expect("made");
+    paths.write("/a/b/file", b"x").expect("a file");
+    paths.symlink("b/../b", "/a/near").expect("a link");
+    for path in ["a/./b/.././near/file", "/a/b/../../../a/near/./file"] {
+        assert_eq!(paths.metadata(path).expect(path).size, 1, "{path}");
+        assert_eq!(
+            paths.resolve(path).expect(path).inode(),
+            paths.metadata(path).expect(path).inode
+        );
+    }
+    for path in ["/a/b/file/.", "/a/b/file/..", "/a/b/file/x"] {
+        let error = paths.metadata(path).expect_err("not a directory");
+        assert!(error.is(Refusal::NotADirectory), "{path}: {error}");
+    }
+    paths
+        .set_xattr("/a/near/file", "user.color", "blue")
+        .expect("room");
+    assert_eq!(
+        paths.xattr("/a/b/file", "user.color").expect("set"),
+        b"blue"
+    );
+    assert_eq!(
+        paths.xattr_names("/a/b/file").expect("set"),
+        [b"user.color"]
+    );
+    paths
+        .remove_xattr("/a/b/file", "user.color")
+        .expect("it had it");
+    let change = SetAttributes {
+        permissions: Some(0o600),
+        ..SetAttributes::default()
+    };
+    let changed = paths
+        .set_attributes("/a/near/file", &change)
+        .expect("changed");
+    assert_eq!(changed.mode & 0o7777, 0o600);
+    assert!(volume.held().is_empty(), "all is given back");
     volume.close().expect("it closes");
     image.assert_clean();
 }

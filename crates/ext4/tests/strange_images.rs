@@ -162,7 +162,7 @@ fn how_many_blocks_the_superblock_leaves_out_is_not_believed() {
     let Some(image) = Image::make(&["-b", "1024", "-O", "^metadata_csum"]) else {
         return;
     };
-    let blocks = || mount(&image).1.statistics().expect("readable").blocks;
+    let blocks = || mount(&image).1.statfs().blocks;
     let told = u32::from_le_bytes(image.first_block()[OVERHEAD..][..4].try_into().expect("4"));
     assert_ne!(told, 0, "mke2fs notes it");
     assert_eq!(blocks(), (64 << 10) - u64::from(told));
@@ -362,7 +362,7 @@ fn files_of_indirect_blocks_live_beside_others() {
         size: Some(size),
         ..SetAttributes::default()
     };
-    let free = || volume.statistics().expect("counts").free_blocks;
+    let free = || volume.statfs().free_blocks;
     let before = free();
     volume.set_attributes(file, &resize(280_100)).expect("cut");
     volume

@@ -24,9 +24,7 @@ use std::sync::Arc;
 
 use pext4_sync::thread;
 
-use pext4_fs::{
-    AccessTimes, Attributes, Entry, Error, InodeNumber, New, Refusal, Statistics, Volume,
-};
+use pext4_fs::{AccessTimes, Attributes, Entry, Error, InodeNumber, New, Refusal, StatFs, Volume};
 
 use crate::complaints::Complaints;
 use crate::node::{inode_of, node_of};
@@ -204,17 +202,14 @@ impl Dispatch {
     }
 
     /// What `statfs` tells.
-    ///
-    /// # Errors
-    /// The volume's.
-    pub fn statistics(&self) -> Answer<Statistics> {
-        self.volume.statistics().map_err(|error| self.errno(&error))
+    #[must_use]
+    pub fn statfs(&self) -> StatFs {
+        self.volume.statfs()
     }
 
-    /// Blocks that are free now; none where that cannot be told.
+    /// Blocks that are free now.
     pub(crate) fn free_blocks(&self) -> u64 {
-        let told = self.volume.statistics();
-        told.map_or(0, |told| told.free_blocks)
+        self.volume.statfs().free_blocks
     }
 
     /// Whether there are more free blocks than `before`, or are as soon as deleted files are given back. Not for the

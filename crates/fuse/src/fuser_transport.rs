@@ -457,19 +457,17 @@ impl Filesystem for FuserTransport {
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         placement::serve_apart();
-        match self.dispatch.statistics() {
-            Ok(told) => reply.statfs(
-                told.blocks,
-                told.free_blocks,
-                told.available_blocks,
-                told.inodes,
-                told.free_inodes,
-                told.block_size,
-                told.name_length,
-                told.block_size,
-            ),
-            Err(errno) => reply.error(error(errno)),
-        }
+        let statfs = self.dispatch.statfs();
+        reply.statfs(
+            statfs.blocks,
+            statfs.free_blocks,
+            statfs.available_blocks,
+            statfs.inodes,
+            statfs.free_inodes,
+            statfs.block_size,
+            statfs.name_length,
+            statfs.block_size,
+        );
     }
 
     fn setxattr(

@@ -88,6 +88,23 @@ impl Volume {
         self.write_by(Writer::Cache, inode, offset, from)
     }
 
+    /// Writes `from` at the end of the file, which is found under the inode's lock: writers that
+    /// append do not overwrite each other. Answers where the bytes are and how many: fewer only if the
+    /// volume became full.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::write`].
+    pub fn append(&self, inode: InodeNumber, from: &[u8]) -> Result<(u64, usize)> {
+        self.run(|| {
+            let inode = self.regular(inode)?;
+            let _lock = super::lock_exclusive(&inode)?;
+            check_not_immutable(&inode)?;
+            let end = inode.size();
+            Ok((end, self.inodes.write_data(&inode, end, from)?))
+        })
+    }
+
     fn write_by(
         &self,
         writer: Writer,

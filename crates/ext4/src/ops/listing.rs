@@ -11,10 +11,16 @@ use crate::types::{DirectoryEntry, InodeNumber};
 use crate::volume::Volume;
 
 impl Volume {
-    /// Lists a directory from `cookie` on (0: the start) until `visit` answers false. `.` and `..`
-    /// come first. A cookie stays good while the directory changes: entries that exist throughout
-    /// are seen exactly once. A name that no file can have is left out, and told about behind the others, but in an
-    /// encrypted directory, where names are shown as they are stored.
+    /// Lists a directory from `cookie` on (0: the start) until `visit` returns false. `.` and `..`
+    /// come first. A cookie stays valid while the directory changes: entries that exist throughout
+    /// are seen exactly once.
+    ///
+    /// `visit` runs with the directory's lock held. It must not call operations of the volume, which
+    /// take locks of their own and could deadlock: collect the entries first.
+    ///
+    /// A name that no file can have (empty, `.` again, or with a slash or zero byte in it) is left
+    /// out; after all other names the listing fails with `Corrupt`. An encrypted directory shows its
+    /// names as they are stored.
     ///
     /// # Errors
     ///

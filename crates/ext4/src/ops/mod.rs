@@ -21,6 +21,7 @@ mod symlink;
 mod sync;
 mod trim;
 mod values;
+mod walk;
 mod xattr;
 
 use std::sync::Arc;

@@ -256,14 +256,44 @@ impl Volume {
         Ok(())
     }
 
-    /// Looks a name up and takes a hold of its inode, the directory's lock held shared; the answer
-    /// is the inode. A name that goes meanwhile, from under the lock of its leaf, is looked for
-    /// again under that lock.
+    /// Looks a name up and holds its inode, which is returned; the caller has the directory's lock,
+    /// shared.
     pub(super) fn hold_named(
         &self,
         directory: &Arc<Inode>,
         name: &[u8],
     ) -> Result<Option<Near<Inode>>> {
+        let hold = |inode: &Inode| self.inodes.hold(inode);
+        let release = |inode: &Inode| self.forget(inode.number(), 1);
+        self.look_up(directory, name, hold, release)
+    }
+
+    /// As [`Volume::hold_named`], without a hold.
+    pub(super) fn find_named(
+        &self,
+        directory: &Arc<Inode>,
+        name: &[u8],
+    ) -> Result<Option<Near<Inode>>> {
+        self.look_up(directory, name, |_| (), |_| ())
+    }
+
+    /// Looks a name up and does `hold` with its inode. If a name is removed from the leaf meanwhile,
+    /// which needs the leaf's lock only, this is undone with `release` and repeated under that lock.
+    fn look_up(
+        &self,
+        directory: &Arc<Inode>,
+        name: &[u8],
+        hold: impl Fn(&Inode),
+        release: impl Fn(&Inode),
+    ) -> Result<Option<Near<Inode>>> {
+        let entry_inode = |found: Option<Found>| {
+            let Some(found) = found else {
+                return Ok(None);
+            };
+            let inode = self.entry_inode(directory, found.inode)?;
+            hold(&inode);
+            Ok(Some(inode))
+        };
         let names = self.names(directory);
         let spot = if self.has_leaf_locks(directory) {
             dir::spot(&names, name)?
@@ -271,27 +301,18 @@ impl Volume {
             None
         };
         let Some(spot) = spot else {
-            return self.hold_found(directory, dir::find(&names, name)?);
+            return entry_inode(dir::find(&names, name)?);
         };
         let leaf = directory.leaves().leaf(spot.leaf(), names.count());
         let before = leaf.removals();
-        let held = self.hold_found(directory, spot.find(&names, name)?);
+        let inode = entry_inode(spot.find(&names, name)?);
         if leaf.removals() == before {
-            return held;
+            return inode;
         }
-        if let Ok(Some(inode)) = &held {
-            self.forget(inode.number(), 1);
+        if let Ok(Some(inode)) = &inode {
+            release(inode);
         }
         let _leaf = leaf.lock();
-        self.hold_found(directory, spot.find(&names, name)?)
-    }
-
-    fn hold_found(&self, directory: &Inode, found: Option<Found>) -> Result<Option<Near<Inode>>> {
-        let Some(found) = found else {
-            return Ok(None);
-        };
-        let inode = self.entry_inode(directory, found.inode)?;
-        self.inodes.hold(&inode);
-        Ok(Some(inode))
+        entry_inode(spot.find(&names, name)?)
     }
 }

@@ -111,7 +111,7 @@ impl Volume {
         })
     }
 
-    fn target(&self, inode: &Inode) -> Result<Vec<u8>> {
+    pub(super) fn target(&self, inode: &Inode) -> Result<Vec<u8>> {
         if inode.is_inline() {
             return inode.inline_content();
         }

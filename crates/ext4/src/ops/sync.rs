@@ -1,9 +1,14 @@
 //! Durability and totals.
 
+use pext4_ondisk::directory::NAME_MAX;
+
 use crate::error::Result;
 use crate::inode::Reach;
-use crate::types::{InodeNumber, Statistics};
+use crate::types::{InodeNumber, StatFs};
 use crate::volume::Volume;
+
+/// [`NAME_MAX`] as `statfs(2)` gives it.
+const NAME_LENGTH: u32 = NAME_MAX as u32;
 
 impl Volume {
     /// Makes a file's content and attributes durable (`fsync`); with `data_only` just what reading
@@ -60,8 +65,9 @@ impl Volume {
         })
     }
 
-    /// Makes everything durable and brings it home from the journal, of which nothing is left then but what comes
-    /// meanwhile: the image can be read where it lies, also by those who do not know journals.
+    /// Makes everything durable and writes all that the journal holds to its place in the image.
+    /// Unless operations run meanwhile the journal is empty afterwards, so that a reader which does
+    /// not know journals sees the current state.
     ///
     /// # Errors
     ///
@@ -74,17 +80,14 @@ impl Volume {
         })
     }
 
-    /// `statfs`.
-    ///
-    /// # Errors
-    ///
-    /// None today; the volume's state may make it fail later.
-    pub fn statistics(&self) -> Result<Statistics> {
+    /// What `statfs(2)` tells.
+    #[must_use]
+    pub fn statfs(&self) -> StatFs {
         let store = &self.inodes.store;
         let groups = &self.inodes.groups;
         let free_blocks = groups.free_blocks();
         let reserved = store.superblock(|superblock| superblock.reserved_blocks);
-        Ok(Statistics {
+        StatFs {
             block_size: store.block_size(),
             blocks: store
                 .geometry
@@ -94,7 +97,7 @@ impl Volume {
             available_blocks: free_blocks.saturating_sub(reserved),
             inodes: u64::from(store.geometry.inodes_count),
             free_inodes: groups.free_inodes(),
-            name_length: 255,
-        })
+            name_length: NAME_LENGTH,
+        }
     }
 }

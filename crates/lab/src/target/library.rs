@@ -194,7 +194,7 @@ impl Target for Library {
     }
 
     fn room(&self) -> Result<Room> {
-        let told = self.volume.statistics()?;
+        let told = self.volume.statfs();
         Ok(Room {
             bytes: told
                 .available_blocks

@@ -88,6 +88,11 @@ pub const PRIVATE: &[Operation] = &[
             .expect("it is there");
         side.volume.forget(found.inode, 1);
     }),
+    operation("stat by path", |side| {
+        let path = format!("/own{}/file", side.number);
+        let found = side.volume.paths().metadata(path);
+        found.expect("it is there");
+    }),
     operation("stat", |side| {
         side.volume.attributes(side.file).expect("it is there");
     }),
@@ -206,6 +211,10 @@ pub const COMMON: &[Operation] = &[
             .lookup(side.common, &side.common_name())
             .expect("it is there");
         side.volume.forget(found.inode, 1);
+    }),
+    operation("stat one file by path", |side| {
+        let path = [b"/common/".as_slice(), &common_name(0)].concat();
+        side.volume.paths().metadata(path).expect("it is there");
     }),
     operation("stat one file", |side| {
         side.volume

@@ -1,0 +1,308 @@
+//! Open files: how they are opened, and reading, writing and seeking with a position.
+
+use std::io::{self, Read, Seek, SeekFrom, Write};
+
+use super::HeldInode;
+#[cfg(doc)]
+use super::Paths;
+use crate::error::{Refusal, Result};
+use crate::types::{Attributes, FileType, InodeNumber, SetAttributes};
+use crate::volume::Volume;
+
+/// How a file is opened, in the manner of [`std::fs::OpenOptions`]: nothing is allowed until it is
+/// asked for.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::io::Write;
+///
+/// let volume = pext4_fs::Volume::open_image("disk.img", pext4_fs::MountOptions::default())?;
+/// let mut log = pext4_fs::path::OpenOptions::new()
+///     .append(true)
+///     .create(true)
+///     .permissions(0o600)
+///     .open(&volume, "/var/log/boot")?;
+/// writeln!(log, "booted")?;
+/// log.sync_data()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct OpenOptions {
+    read: bool,
+    write: bool,
+    append: bool,
+    truncate: bool,
+    create: bool,
+    create_new: bool,
+    permissions: u16,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl OpenOptions {
+    /// Nothing allowed; a file that is created gets the permissions 0644.
+    pub fn new() -> Self {
+        Self {
+            read: false,
+            write: false,
+            append: false,
+            truncate: false,
+            create: false,
+            create_new: false,
+            permissions: 0o644,
+        }
+    }
+
+    /// Allows reading.
+    pub fn read(mut self, read: bool) -> Self {
+        self.read = read;
+        self
+    }
+
+    /// Allows writing.
+    pub fn write(mut self, write: bool) -> Self {
+        self.write = write;
+        self
+    }
+
+    /// Allows writing at the end only: each write finds the end of the file under the inode's lock,
+    /// so that several writers that append do not overwrite each other.
+    pub fn append(mut self, append: bool) -> Self {
+        self.append = append;
+        self
+    }
+
+    /// Cuts an existing file to nothing; needs [`write`](Self::write).
+    pub fn truncate(mut self, truncate: bool) -> Self {
+        self.truncate = truncate;
+        self
+    }
+
+    /// Creates the file if it does not exist; needs `write` or `append`.
+    pub fn create(mut self, create: bool) -> Self {
+        self.create = create;
+        self
+    }
+
+    /// Creates the file, which must not exist; needs `write` or `append`.
+    pub fn create_new(mut self, create_new: bool) -> Self {
+        self.create_new = create_new;
+        self
+    }
+
+    /// Permission bits (07777) of a file that is created.
+    pub fn permissions(mut self, permissions: u16) -> Self {
+        self.permissions = permissions;
+        self
+    }
+
+    /// Opens the file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// `Refused(Invalid)` for options that contradict each other or allow nothing,
+    /// `Refused(Exists)` with `create_new`, `Refused(IsADirectory)` for writing to a directory,
+    /// `Refused(NotSupported)` for sockets, pipes and devices, `Refused(ReadOnly)`, and what
+    /// [`Paths::resolve`] and [`Volume::create`] answer.
+    pub fn open<'v>(&self, volume: &'v Volume, path: impl AsRef<[u8]>) -> Result<File<'v>> {
+        self.check()?;
+        let paths = volume.paths();
+        let path = path.as_ref();
+        let held = if self.create_new {
+            paths.create_new(path, self.permissions)?
+        } else if self.create {
+            paths.open_or_create(path, self.permissions)?
+        } else {
+            paths.resolve(path)?
+        };
+        self.check_file(volume, &held)?;
+        if self.truncate {
+            set_length(&held, 0)?;
+        }
+        Ok(File {
+            held,
+            position: 0,
+            is_readable: self.read,
+            is_writable: self.write || self.append,
+            appends: self.append,
+        })
+    }
+
+    fn check(&self) -> Result<()> {
+        let writes = self.write || self.append;
+        let contradicts = (self.truncate && (self.append || !self.write))
+            || ((self.create || self.create_new) && !writes);
+        if contradicts || !(self.read || writes) {
+            return Err(Refusal::Invalid.into());
+        }
+        Ok(())
+    }
+
+    fn check_file(&self, volume: &Volume, held: &HeldInode<'_>) -> Result<()> {
+        let writes = self.write || self.append;
+        match held.attributes()?.file_type {
+            FileType::Regular => {}
+            FileType::Directory if writes => return Err(Refusal::IsADirectory.into()),
+            FileType::Directory => {}
+            _ => return Err(Refusal::NotSupported.into()),
+        }
+        if writes && volume.is_read_only() {
+            return Err(Refusal::ReadOnly.into());
+        }
+        Ok(())
+    }
+}
+
+/// An open file with a position.
+#[derive(Debug)]
+pub struct File<'v> {
+    held: HeldInode<'v>,
+    position: u64,
+    is_readable: bool,
+    is_writable: bool,
+    appends: bool,
+}
+
+impl<'v> File<'v> {
+    fn volume(&self) -> &'v Volume {
+        self.held.volume
+    }
+
+    /// The inode, for the operations of [`Volume`]; it stays in existence while the file is open.
+    #[must_use]
+    pub fn inode(&self) -> InodeNumber {
+        self.held.inode
+    }
+
+    /// What `stat` tells.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt`, `Io`.
+    pub fn metadata(&self) -> Result<Attributes> {
+        self.held.attributes()
+    }
+
+    /// Cuts the file to `length` bytes, or extends it by a hole.
+    ///
+    /// # Errors
+    ///
+    /// `EBADF` as an `Io` error if the file is not open for writing; as
+    /// [`Volume::set_attributes`].
+    pub fn set_len(&self, length: u64) -> Result<()> {
+        self.check_writable()?;
+        set_length(&self.held, length)
+    }
+
+    /// Makes content and attributes durable.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::sync_file`].
+    pub fn sync_all(&self) -> Result<()> {
+        self.volume().sync_file(self.held.inode, false)
+    }
+
+    /// Makes durable what reading the content back needs, and nothing else.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::sync_file`].
+    pub fn sync_data(&self) -> Result<()> {
+        self.volume().sync_file(self.held.inode, true)
+    }
+
+    /// Reads from `offset` without moving the position. Answers how many bytes were read: fewer than
+    /// asked for only at the end of the file.
+    ///
+    /// # Errors
+    ///
+    /// `EBADF` as an `Io` error if the file is not open for reading; as [`Volume::read`].
+    pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
+        if !self.is_readable {
+            return Err(bad_descriptor().into());
+        }
+        self.volume().read(self.held.inode, offset, into)
+    }
+
+    /// Writes at `offset` without moving the position; a file that is open for appending is extended
+    /// whatever the offset. Answers how many bytes were written: fewer only if the volume became full.
+    ///
+    /// # Errors
+    ///
+    /// `EBADF` as an `Io` error if the file is not open for writing; as [`Volume::write`].
+    pub fn write_at(&self, from: &[u8], offset: u64) -> Result<usize> {
+        Ok(self.write_from(from, offset)?.1)
+    }
+
+    /// Where the bytes went, and how many.
+    fn write_from(&self, from: &[u8], offset: u64) -> Result<(u64, usize)> {
+        self.check_writable()?;
+        if self.appends {
+            return self.volume().append(self.held.inode, from);
+        }
+        let count = self.volume().write(self.held.inode, offset, from)?;
+        Ok((offset, count))
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        match self.is_writable {
+            true => Ok(()),
+            false => Err(bad_descriptor().into()),
+        }
+    }
+}
+
+fn set_length(held: &HeldInode<'_>, length: u64) -> Result<()> {
+    let change = SetAttributes {
+        size: Some(length),
+        ..SetAttributes::default()
+    };
+    held.volume.set_attributes(held.inode, &change)?;
+    Ok(())
+}
+
+/// What a system call answers for a file that was not opened for this.
+fn bad_descriptor() -> io::Error {
+    const EBADF: i32 = 9;
+    io::Error::from_raw_os_error(EBADF)
+}
+
+impl Read for File<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.read_at(into, self.position)?;
+        self.position += count as u64;
+        Ok(count)
+    }
+}
+
+impl Write for File<'_> {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        let (start, count) = self.write_from(from, self.position)?;
+        self.position = start + count as u64;
+        Ok(count)
+    }
+
+    /// Does nothing: a `File` has no buffer. [`sync_all`](File::sync_all) makes it durable.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for File<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let target = match to {
+            SeekFrom::Start(offset) => Some(offset),
+            SeekFrom::Current(step) => self.position.checked_add_signed(step),
+            SeekFrom::End(step) => self.metadata()?.size.checked_add_signed(step),
+        };
+        self.position = target.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        Ok(self.position)
+    }
+}
