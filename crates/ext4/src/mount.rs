@@ -81,6 +81,7 @@ impl Volume {
         let overhead_blocks = overhead_blocks(&store, &recovered.journal_blocks);
         protect_system_files(&groups, recovered.journal_blocks, &found)?;
         let orphans = Orphans::open(Arc::clone(&store), found.file, found.chain)?;
+        note_damage(&groups, &mut notes);
         recovery::check_root(&store)?;
         let table = table::empty_table();
         let attribute_blocks = Arc::new(shared_blocks(&store));
@@ -223,6 +224,18 @@ fn keep_errors(superblock: &mut Superblock, before: &Superblock, had_stopped: bo
     }
     if had_stopped || before.state.contains(State::ERRORS) {
         superblock.state.insert(State::ERRORS);
+    }
+}
+
+/// Says what a mount that only reads does without.
+fn note_damage(groups: &Groups, notes: &mut Vec<String>) {
+    /// More would hide what else there is to say.
+    const MOST_NAMED: usize = 10;
+    let named = groups.damage().take(MOST_NAMED);
+    notes.extend(named.map(|corrupt| format!("{corrupt}; e2fsck -f should mend it")));
+    let others = groups.damage().skip(MOST_NAMED).count();
+    if others > 0 {
+        notes.push(format!("{others} more group descriptors are as bad"));
     }
 }
 

@@ -255,8 +255,11 @@ impl Inodes {
     ///
     /// # Errors
     ///
-    /// `Corrupt` if there is no such inode.
+    /// `Corrupt` if there is no such inode, or its group's descriptor is bad.
     pub fn place(&self, number: InodeNumber) -> Result<SlotPlace> {
+        if let Some(damage) = self.groups.damage_of(number) {
+            return Err(damage.clone().in_inode(number).into());
+        }
         let (block, offset): (BlockNumber, u32) =
             self.groups.slot_place(number).ok_or_else(|| {
                 Corrupt::new(
