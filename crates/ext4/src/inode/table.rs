@@ -207,8 +207,9 @@ impl Inodes {
         let state = buffer.read();
         let start = place.offset as usize;
         let bytes = &state.page[start..start + usize::from(self.store.geometry.inode_size)];
-        let seed = self.store.metadata_csum.then_some(self.store.checksum_seed);
-        let slot = Slot::decode(bytes, number, seed)
+        let slot = self
+            .store
+            .decode_slot(bytes, number)
             .map_err(|corrupt| corrupt.in_inode(number).in_block(place.block))?;
         Ok((slot, place))
     }
