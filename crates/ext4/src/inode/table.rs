@@ -20,6 +20,7 @@ use pext4_sync::{Estimate, Front, Map, Near, Sharded, topology};
 use crate::error::{Error, Refusal, Result};
 use crate::groups::Groups;
 use crate::inode::holds::Holds;
+use crate::inode::name_orders::NameOrders;
 use crate::inode::tails::Tails;
 use crate::inode::values::Values;
 use crate::inode::{Inode, Reach, SlotPlace};
@@ -81,6 +82,8 @@ pub struct Inodes {
     pub tails: Tails,
     /// Values of attributes in inodes of their own.
     pub values: Values,
+    /// How linear directories are listed.
+    pub name_orders: NameOrders,
     table: Arc<Table>,
     /// What each core asks for again and again: directories, mostly.
     front: Front<Inode>,
@@ -118,6 +121,7 @@ impl Inodes {
             attribute_blocks,
             tails: Tails::new(),
             values: Values::new(),
+            name_orders: NameOrders::default(),
             front: Front::new(near.min(MOST_NEAR)),
             most: i64::try_from(most).unwrap_or(i64::MAX),
             shard_share,
