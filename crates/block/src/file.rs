@@ -43,6 +43,8 @@ pub struct FileDevice {
     /// Whether it was not there before.
     is_new: bool,
     flushes: Flushes,
+    /// How the system is asked to make durable what was written; a test has it fail.
+    sync: fn(&File) -> rustix::io::Result<()>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +114,7 @@ impl FileDevice {
             kind,
             is_new: false,
             flushes: Flushes::new(),
+            sync: data_sync,
         })
     }
 
@@ -145,6 +148,7 @@ impl FileDevice {
             kind: Kind::Regular,
             is_new,
             flushes: Flushes::new(),
+            sync: data_sync,
         };
         device.empty(size).map_err(|source| {
             device.remove_if_new();
@@ -244,7 +248,7 @@ impl FileDevice {
 
     fn flush_once(&self) -> io::Result<()> {
         loop {
-            match rustix::fs::fdatasync(&self.file) {
+            match (self.sync)(&self.file) {
                 Ok(()) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(error(&self.path, "flush it", errno)),
@@ -274,6 +278,10 @@ impl FileDevice {
         }
         Ok(())
     }
+}
+
+fn data_sync(file: &File) -> rustix::io::Result<()> {
+    rustix::fs::fdatasync(file)
 }
 
 /// How many whole pieces, and then how many bytes of the next one, `written` bytes are.
@@ -382,7 +390,7 @@ mod tests {
     use pext4_sync::thread;
     use tempfile::TempDir;
 
-    use super::{Access, FileDevice, MOST_PIECES, count_written};
+    use super::{Access, Errno, FileDevice, MOST_PIECES, count_written, data_sync};
     use crate::device::Device;
 
     fn directory() -> TempDir {
@@ -406,6 +414,26 @@ mod tests {
             .expect("the range lies within");
         assert_eq!(&bytes, b"\x000123456789");
         assert!(device.write_at(0, b"x").is_err());
+    }
+
+    /// A system says once that it lost a write, and then that all is well.
+    #[test]
+    fn after_a_failed_flush_none_succeeds() {
+        let directory = directory();
+        let path = directory.path().join("image");
+        let mut device = FileDevice::create(&path, 10_000).expect("it is made");
+        device.flush().expect("the file takes it");
+        device.sync = |_| Err(Errno::IO);
+        let first = device.flush().expect_err("the system says so");
+        device.sync = data_sync;
+        let second = device.flush().expect_err("what was lost stays lost");
+        for error in [&first, &second] {
+            assert!(error.to_string().contains("cannot flush it"), "{error}");
+            assert!(error.to_string().contains("image"), "{error}");
+        }
+        assert!(second.to_string().contains("failed before"), "{second}");
+        device.write_at(0, b"x").expect("it still writes");
+        assert!(device.flush().is_err());
     }
 
     #[test]

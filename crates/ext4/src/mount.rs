@@ -13,6 +13,7 @@ mod features;
 mod image;
 mod journal;
 mod recovery;
+mod superblock;
 pub mod whole;
 
 use std::ops::Range;
@@ -39,7 +40,7 @@ use crate::inode::table::{self, Inodes};
 use crate::mbcache::{Counting, SharedBlocks};
 use crate::options::MountOptions;
 use crate::orphan::Orphans;
-use crate::store::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Store, now};
+use crate::store::{Store, now};
 use crate::volume::Volume;
 
 impl Volume {
@@ -52,13 +53,13 @@ impl Volume {
     pub fn open(device: Arc<dyn Device>, options: MountOptions) -> Result<Self> {
         let mut options = options;
         let mut notes = Vec::new();
-        let superblock = read_superblock(&*device, &mut notes)?;
+        let superblock = superblock::read(&*device, &mut options, &mut notes)?;
         let geometry = check_shape(&superblock, &*device)?;
         features::check(&superblock, &mut options, device.is_read_only(), &mut notes)?;
         features::note_state(&superblock, &mut notes);
         let recovered = recovery::recover(device, &superblock, geometry, &options, &mut notes)?;
         let before = superblock;
-        let mut superblock = read_superblock(&*recovered.device, &mut Vec::new())?;
+        let mut superblock = superblock::read(&*recovered.device, &mut options, &mut notes)?;
         keep_errors(&mut superblock, &before, recovered.had_stopped);
         // The log may have held another superblock.
         let geometry = check_shape(&superblock, &*recovered.device)?;
@@ -81,6 +82,7 @@ impl Volume {
         let overhead_blocks = overhead_blocks(&store, &recovered.journal_blocks);
         protect_system_files(&groups, recovered.journal_blocks, &found)?;
         let orphans = Orphans::open(Arc::clone(&store), found.file, found.chain)?;
+        note_damage(&groups, &mut notes);
         recovery::check_root(&store)?;
         let table = table::empty_table();
         let attribute_blocks = Arc::new(shared_blocks(&store));
@@ -209,61 +211,6 @@ impl Drop for Volume {
     }
 }
 
-/// The superblock, or, when a power cut tore it, its first copy.
-fn read_superblock(device: &dyn Device, notes: &mut Vec<String>) -> Result<Superblock> {
-    let mut bytes = [0; SUPERBLOCK_SIZE];
-    if device.size() < SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64 {
-        return Err(Corrupt::new(
-            "image",
-            format!(
-                "{} bytes are too few for an ext4 file system",
-                device.size()
-            ),
-        )
-        .into());
-    }
-    device.read_at(SUPERBLOCK_OFFSET, &mut bytes)?;
-    match Superblock::decode(&bytes) {
-        Ok(superblock) => Ok(superblock),
-        Err(corrupt) => match torn_from(device, &bytes)? {
-            Some(copy) => {
-                notes.push(format!("{corrupt}; its copy in group 1 is used instead"));
-                Ok(copy)
-            }
-            None => Err(corrupt.into()),
-        },
-    }
-}
-
-/// The copy of a superblock that still shows whose it is: magic number and UUID lie in its first
-/// sector. Whether the journal is to be replayed the copy does not know, so it is.
-fn torn_from(device: &dyn Device, torn: &[u8; SUPERBLOCK_SIZE]) -> Result<Option<Superblock>> {
-    /// Where group 1 begins, by block size, in groups of the usual size.
-    const FIRST_COPIES: [(u32, u64); 3] = [(4096, 32768), (1024, 8193), (2048, 16384)];
-    let Ok(torn) = Superblock::decode_unverified(torn) else {
-        return Ok(None);
-    };
-    for (block_size, block) in FIRST_COPIES {
-        let offset = block * u64::from(block_size);
-        if offset + SUPERBLOCK_SIZE as u64 > device.size() {
-            continue;
-        }
-        let mut bytes = [0; SUPERBLOCK_SIZE];
-        device.read_at(offset, &mut bytes)?;
-        let Ok(mut copy) = Superblock::decode(&bytes) else {
-            continue;
-        };
-        if copy.uuid == torn.uuid && 1024u32.checked_shl(copy.log_block_size) == Some(block_size) {
-            copy.block_group = 0;
-            if copy.features.compat.contains(Compat::HAS_JOURNAL) {
-                copy.features.incompat |= Incompat::RECOVER;
-            }
-            return Ok(Some(copy));
-        }
-    }
-    Ok(None)
-}
-
 /// Errors noted past the journal outlive its replay, and that the journal stopped is one. What the log knew of may be
 /// more than what was at home when the last was noted there.
 fn keep_errors(superblock: &mut Superblock, before: &Superblock, had_stopped: bool) {
@@ -278,6 +225,18 @@ fn keep_errors(superblock: &mut Superblock, before: &Superblock, had_stopped: bo
     }
     if had_stopped || before.state.contains(State::ERRORS) {
         superblock.state.insert(State::ERRORS);
+    }
+}
+
+/// Says what a mount that only reads does without.
+fn note_damage(groups: &Groups, notes: &mut Vec<String>) {
+    /// More would hide what else there is to say.
+    const MOST_NAMED: usize = 10;
+    let named = groups.damage().take(MOST_NAMED);
+    notes.extend(named.map(|corrupt| format!("{corrupt}; e2fsck -f should mend it")));
+    let others = groups.damage().skip(MOST_NAMED).count();
+    if others > 0 {
+        notes.push(format!("{others} more group descriptors are as bad"));
     }
 }
 

@@ -17,6 +17,7 @@ use pext4_jbd2::{Capture, Handle, Journal, Owed, Owing};
 use pext4_ondisk::extent::Bounds;
 use pext4_ondisk::feature::{Compat, Features, ReadOnlyCompat};
 use pext4_ondisk::geometry::Geometry;
+use pext4_ondisk::inode::Inode;
 use pext4_ondisk::superblock::{ERROR_CORRUPTED, ERROR_IO, Superblock};
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, Tid};
 use pext4_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,6 +47,8 @@ pub struct Store {
     pub checksum_seed: u32,
     /// Whether metadata carries checksums. [immutable after mount]
     pub metadata_csum: bool,
+    /// Whether inodes are the Hurd's. [immutable after mount]
+    pub is_for_hurd: bool,
     /// How it was mounted. [immutable after mount]
     pub options: MountOptions,
     /// What the mechanisms did.
@@ -98,6 +101,7 @@ impl Store {
             geometry,
             read_only: AtomicBool::new(options.read_only),
             has_noted: AtomicBool::new(false),
+            is_for_hurd: superblock.is_for_hurd(),
             system_inodes: system_inodes(&superblock),
             options,
             tally: Tally::new(),
@@ -198,6 +202,24 @@ impl Store {
                 .in_block(block)
                 .into(),
         )
+    }
+
+    /// An inode from the bytes of its slot.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` if its checksum is wrong or it cannot be one.
+    pub fn decode_slot(
+        &self,
+        bytes: &[u8],
+        number: InodeNumber,
+    ) -> std::result::Result<Inode, Corrupt> {
+        let seed = self.metadata_csum.then_some(self.checksum_seed);
+        let slot = Inode::decode(bytes, number, seed)?;
+        Ok(match self.is_for_hurd {
+            true => slot.as_of_hurd(),
+            false => slot,
+        })
     }
 
     /// Whether an inode is the file system's own, which no name may lead to.

@@ -7,6 +7,8 @@ pub use pext4_ondisk::directory::FileType;
 pub use pext4_ondisk::time::Time;
 pub use pext4_ondisk::{InodeNumber, LogicalBlock};
 
+use crate::error::Result;
+
 /// A device number of a character or block special file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct DeviceNumber {
@@ -192,6 +194,10 @@ pub struct DirectoryEntry<'a> {
     /// of them.
     pub next_cookie: u64,
 }
+
+/// Tells what an entry of a listing leads to, as
+/// [`Volume::read_directory_with`](crate::Volume::read_directory_with) says.
+pub type Lead<'a> = dyn FnMut() -> Result<Attributes> + 'a;
 
 /// Whether setting an extended attribute may create or must replace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

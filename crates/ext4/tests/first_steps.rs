@@ -225,38 +225,6 @@ fn files_grow_shrink_and_have_holes() {
     }
 }
 
-#[test]
-fn a_torn_superblock_is_replaced_by_its_copy() {
-    use std::os::unix::fs::FileExt;
-    for arguments in [["-b", "4096"], ["-b", "1024"]] {
-        let Some(image) = image("256M", &arguments) else {
-            return;
-        };
-        let volume = open(&image.path);
-        volume.paths().write("/file", b"content").expect("write");
-        volume.close().expect("a clean close");
-        let file = std::fs::File::options()
-            .write(true)
-            .open(&image.path)
-            .expect("the image");
-        file.write_all_at(&[0xA5; 512], 1024 + 512)
-            .expect("half a superblock");
-        let volume = open(&image.path);
-        assert!(
-            volume.notes().iter().any(|note| note.contains("copy")),
-            "{:?}",
-            volume.notes()
-        );
-        assert_eq!(volume.paths().read("/file").expect("read"), b"content");
-        volume.close().expect("a clean close");
-        assert_clean(&image.path);
-        // Without its own magic number and UUID nobody knows whose copy that is.
-        file.write_all_at(&[0; 512], 1024).expect("the other half");
-        let device = FileDevice::open(&image.path, Access::ReadWrite, PATIENCE).expect("the image");
-        assert!(Volume::open(Arc::new(device), MountOptions::default()).is_err());
-    }
-}
-
 /// Linux takes the bytes behind the end of a file for zeroes when it lets the file grow.
 #[test]
 fn nothing_is_left_behind_the_end_of_a_cut_file() {

@@ -46,7 +46,7 @@ pub trait Client: Send + Sync {
     /// come: what it freed may be used again.
     fn committed(&self, tid: Tid);
 
-    /// The journal has stopped; nothing is written any more. Called once, unless the committer itself panicked.
+    /// The journal has stopped; nothing is written any more. Called once, by a commit that panicked too.
     fn aborted(&self, error: &JournalError);
 }
 

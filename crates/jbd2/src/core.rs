@@ -216,6 +216,13 @@ impl Core {
         self.done.notify_all();
     }
 
+    /// Where telling the client has begun it came to nothing; nobody waits for it any more.
+    pub(crate) fn give_up_telling(&self) {
+        if self.orders.lock().telling == Telling::Begun {
+            self.note_told();
+        }
+    }
+
     /// The reason of an abort; the last commit of a journal that is shut down may still be written.
     pub(crate) fn check_not_aborted(&self) -> Result<(), JournalError> {
         self.failure.get().cloned().map_or(Ok(()), Err)

@@ -8,6 +8,7 @@
 //! It owns two threads, the committer and the checkpointer; what they and the handles share is
 //! `Core`.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -257,9 +258,16 @@ fn spawn(name: &str, core: &Arc<Core>, body: fn(&Core)) -> Result<JoinHandle<()>
     .map_err(JournalError::io("starting a thread of the journal"))
 }
 
+/// Where a commit panics the thread goes on, to tell the client of the abort as of any other: all it does from then on
+/// is that.
 fn run_committer(core: &Core) {
     let _teller = Teller(core);
-    Committer::new(core).run();
+    let worked = catch_unwind(AssertUnwindSafe(|| Committer::new(core).run()));
+    if worked.is_err() {
+        core.abort(panicked());
+        core.give_up_telling();
+        Committer::new(core).run();
+    }
 }
 
 fn run_checkpointer(core: &Core) {
@@ -269,20 +277,22 @@ fn run_checkpointer(core: &Core) {
     }
 }
 
+fn panicked() -> JournalError {
+    JournalError::Aborted("a thread of the journal panicked".into())
+}
+
 /// Turns a panic of one of the threads into an abort, so that nobody waits for ever.
 struct Watch<'a>(&'a Core);
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.abort(JournalError::Aborted(
-                "a thread of the journal panicked".into(),
-            ));
+            self.0.abort(panicked());
         }
     }
 }
 
-/// Where the committer panics nobody is left to tell the client of an abort, and nobody may wait for it.
+/// Where the client panics as it is told of an abort nobody is left to tell it, and nobody may wait for that.
 struct Teller<'a>(&'a Core);
 
 impl Drop for Teller<'_> {

@@ -56,6 +56,13 @@ impl Corrupt {
         self
     }
 
+    /// The same, with more to say about it.
+    #[must_use]
+    pub fn adding(mut self, what: &str) -> Self {
+        self.0.problem = format!("{}; {what}", self.0.problem).into();
+        self
+    }
+
     /// The structure, in the format's own words.
     #[must_use]
     pub fn structure(&self) -> &'static str {

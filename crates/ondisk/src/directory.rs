@@ -141,6 +141,17 @@ pub fn records(block: &[u8], format: Format) -> Records<'_> {
     }
 }
 
+/// The record that starts there, where one was seen before.
+///
+/// # Errors
+/// [`Corrupt`] where there can be none.
+pub fn record_at(block: &[u8], format: Format, offset: usize) -> Result<Record<'_>, Corrupt> {
+    let mut records = records(block, format);
+    records.offset = offset.min(records.region.len());
+    let behind = || Corrupt::new(STRUCTURE, "a record is looked for behind the last");
+    records.next().unwrap_or_else(|| Err(behind()))
+}
+
 /// The entries of a leaf, in order.
 pub fn entries(block: &[u8], format: Format) -> impl Iterator<Item = Result<Entry<'_>, Corrupt>> {
     records(block, format).filter_map(|record| match record {

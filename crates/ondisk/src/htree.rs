@@ -264,8 +264,8 @@ pub const fn capacity(block_length: usize, start: usize, has_tail: bool) -> usiz
     block_length.saturating_sub(behind) / ENTRY_SIZE
 }
 
-/// Whether a block starts as nodes do: with free space as long as the block. An empty leaf without
-/// a checksum tail looks the same.
+/// Whether a block starts as nodes do: with free space as long as the block, which has no name. What kind of file it
+/// names does not matter, to Linux and e2fsck neither. An empty leaf without a checksum tail looks the same.
 #[must_use]
 pub fn looks_like_node(block: &[u8]) -> bool {
     let Some(start) = block.first_chunk::<8>() else {
@@ -275,12 +275,13 @@ pub fn looks_like_node(block: &[u8]) -> bool {
         0 | u16::MAX if block.len() == 1 << 16 => block.len(),
         length => usize::from(length),
     };
-    start[..4] == [0; 4] && length == block.len() && start[6..] == [0; 2]
+    start[..4] == [0; 4] && length == block.len() && start[6] == 0
 }
 
-/// Where limit and count lie in an index block, root or node.
+/// Where limit and count lie in an index block with a checksum, root or node. There e2fsck finds no checksum of a node
+/// whose free space names a kind of file.
 fn entries_start(block: &[u8]) -> usize {
-    if looks_like_node(block) {
+    if looks_like_node(block) && block[7] == 0 {
         NODE_ENTRIES_AT
     } else {
         ROOT_ENTRIES_AT

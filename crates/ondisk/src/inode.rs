@@ -205,6 +205,16 @@ impl Inode {
         Self::try_decode(slot, inode, seed).map_err(|corrupt| corrupt.in_inode(inode))
     }
 
+    /// The same inode, read from a file system that was made for the Hurd: that has the upper half of the mode where
+    /// others have the upper half of the attribute block's number, and nothing where others have that of the block
+    /// count (`osd2` in the format's documents). Such an inode is not written.
+    #[must_use]
+    pub fn as_of_hurd(mut self) -> Self {
+        self.blocks &= u64::from(u32::MAX);
+        self.file_acl = BlockNumber(self.file_acl.get() & u64::from(u32::MAX));
+        self
+    }
+
     fn try_decode(slot: &[u8], inode: InodeNumber, seed: Option<u32>) -> Result<Self, Corrupt> {
         let Ok((raw, behind)) = RawInode::ref_from_prefix(slot) else {
             return Err(Corrupt::new(

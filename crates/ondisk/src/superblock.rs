@@ -28,6 +28,8 @@ pub const MAGIC: u16 = 0xEF53;
 pub const ERROR_IO: u8 = 2;
 /// The error code of corrupt metadata (`EXT4_ERR_EFSCORRUPTED`).
 pub const ERROR_CORRUPTED: u8 = 5;
+/// The operating system in [`Superblock::creator_os`] whose inodes are laid out in its own way.
+pub const CREATOR_HURD: u32 = 1;
 /// The only checksum type that exists: crc32c.
 pub const CHECKSUM_CRC32C: u8 = 1;
 
@@ -378,6 +380,12 @@ impl Superblock {
         } else {
             crc32c(INITIAL, &self.uuid)
         }
+    }
+
+    /// Whether it was made for the Hurd (see [`Inode::as_of_hurd`](crate::inode::Inode::as_of_hurd)).
+    #[must_use]
+    pub fn is_for_hurd(&self) -> bool {
+        self.creator_os == CREATOR_HURD
     }
 
     /// Whether corruption is only noted, and work goes on.

@@ -6,6 +6,7 @@ use pext4_ondisk::htree;
 use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
 
 use crate::error::{Error, Result};
+use crate::inode::name_orders::NameOrder;
 
 /// The form of a directory's block, which decides where its checksum lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +87,12 @@ pub trait DirectoryBlocks {
             self.settings().format
         }
     }
+
+    /// Where its names are in the order of their cookies, if that was kept and no block has changed since.
+    fn order(&self) -> Option<NameOrder>;
+
+    /// Keeps that order, for listings that go on.
+    fn keep_order(&self, order: &NameOrder);
 
     /// Whether the directory lies in its inode. Then its blocks are regions of the inode, one or
     /// two leaves without `.` and `..`; the following methods are for such directories alone.

@@ -21,6 +21,7 @@ use pext4_sync::Near;
 use super::blocks::{BlockKind, DirectoryBlocks, DirectorySettings, kind_of};
 use crate::error::{Error, Result};
 use crate::inode::extents::{Extent, Mapping};
+use crate::inode::name_orders::NameOrder;
 use crate::inode::table::Inodes;
 use crate::inode::{Inode, Reach};
 use crate::seal;
@@ -271,6 +272,7 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
         kind: BlockKind,
         change: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R> {
+        self.inode.forget_name_order();
         if self.is_inline {
             return self.edit_region(block, change);
         }
@@ -311,6 +313,7 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
         let stamp = self.stamp(kind);
         let bytes = u64::from(self.inodes.store.block_size());
         let inode = self.inode;
+        inode.forget_name_order();
         let buffer = self.handle().create(home, stamp);
         buffer.set_verified();
         inode.edit(self.handle(), Reach::Data, |state| state.slot.size += bytes);
@@ -330,6 +333,14 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
 
     fn settings(&self) -> &DirectorySettings {
         self.settings
+    }
+
+    fn order(&self) -> Option<NameOrder> {
+        self.inodes.name_orders.get(self.inode)
+    }
+
+    fn keep_order(&self, order: &NameOrder) {
+        self.inodes.name_orders.keep(self.inode, Arc::clone(order));
     }
 
     fn is_inline(&self) -> bool {

@@ -14,8 +14,11 @@
 //! its error told behind all that was shown. Where many are so bad, there is no point in going on.
 //!
 //! Memory: names are gathered leaf by leaf (with the leaves that continue a run of equal hashes),
-//! and at most [`BUDGET`] bytes of them are kept, those with the lowest cookies. A linear directory
-//! is gathered as a whole under the same limit, so a long one is read again for each batch.
+//! and at most [`BUDGET`] bytes of them are kept, those with the lowest cookies. A linear directory is gathered as a
+//! whole under the same limit; one of more than a few blocks is listed by the order of its names (`ordered`), unless
+//! it is so long that it is read again for each batch.
+
+mod ordered;
 
 use std::hash::Hasher as _;
 
@@ -27,6 +30,7 @@ use super::blocks::{self, BlockKind, DirectoryBlocks};
 use super::index::{Path, Seek};
 use super::{corrupt_in, is_dot, leaf, linear, parent};
 use crate::error::{Error, Result};
+use crate::inode::name_orders::LONGEST;
 use crate::types::FileType;
 
 /// No entry has this cookie or a higher one.
@@ -73,20 +77,45 @@ pub fn list<B: DirectoryBlocks>(
     from: u64,
     visit: &mut dyn FnMut(Listed<'_>) -> bool,
 ) -> Result<()> {
-    list_within(blocks, from, BUDGET, visit)
+    let limits = Limits {
+        gathered: BUDGET,
+        ordered: LONGEST,
+    };
+    list_within(blocks, from, limits, visit)
 }
 
-/// [`list`] with a limit on the bytes gathered.
+/// How much memory a listing takes.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    /// Bytes gathered at once.
+    pub gathered: usize,
+    /// Bytes of a directory whose order is kept.
+    pub ordered: u64,
+}
+
+/// [`list`] within limits.
 pub(super) fn list_within<B: DirectoryBlocks>(
     blocks: &B,
     from: u64,
-    budget: usize,
+    limits: Limits,
     visit: &mut dyn FnMut(Listed<'_>) -> bool,
 ) -> Result<()> {
     if !list_dots(blocks, from, visit)? {
         return Ok(());
     }
-    let mut from = from.max(COOKIE_FIRST);
+    let from = from.max(COOKIE_FIRST);
+    match ordered::list(blocks, from, limits.ordered, visit)? {
+        Some(from) => list_batches(blocks, from, limits.gathered, visit),
+        None => Ok(()),
+    }
+}
+
+fn list_batches<B: DirectoryBlocks>(
+    blocks: &B,
+    mut from: u64,
+    budget: usize,
+    visit: &mut dyn FnMut(Listed<'_>) -> bool,
+) -> Result<()> {
     let mut passed_over = PassedOver::default();
     while from < COOKIE_END {
         let mut batch = Batch::new(from, budget, passed_over);

@@ -4,7 +4,7 @@
 //! With `flex_bg` the bitmaps and the table of a group may lie in any other group, so "the
 //! metadata of group g" is a question about places, not about descriptors. The map answers it from
 //! one sorted list of runs, made at mount: neighbours are merged, so a flexible group costs a few
-//! entries. Structures that overlap are corruption and refused there. [immutable after mount]
+//! entries. Structures that overlap are corruption, and refused there by a mount that writes. [immutable after mount]
 
 use std::ops::Range;
 
@@ -18,29 +18,31 @@ pub struct MetadataMap {
 }
 
 impl MetadataMap {
-    /// A map of these runs.
-    ///
-    /// # Errors
-    ///
-    /// [`Corrupt`] if two of them share a block.
-    pub fn new(mut runs: Vec<Range<u64>>) -> Result<Self, Corrupt> {
+    /// A map of these runs, whether or not some share blocks; and the first place where two do.
+    pub fn new(mut runs: Vec<Range<u64>>) -> (Self, Option<Corrupt>) {
         runs.retain(|run| !run.is_empty());
         runs.sort_unstable_by_key(|run| run.start);
         let mut merged: Vec<Range<u64>> = Vec::new();
+        let mut shared = None;
         for run in runs {
             match merged.last_mut() {
-                Some(last) if run.start < last.end => {
-                    let problem = "two bitmaps, inode tables or descriptor copies overlap here";
-                    let block = BlockNumber(run.start);
-                    return Err(Corrupt::new("group descriptors", problem).in_block(block));
+                Some(last) if run.start <= last.end => {
+                    if run.start < last.end {
+                        shared.get_or_insert(run.start);
+                    }
+                    last.end = last.end.max(run.end);
                 }
-                Some(last) if run.start == last.end => last.end = run.end,
                 _ => merged.push(run),
             }
         }
-        Ok(Self {
+        let map = Self {
             runs: merged.into_boxed_slice(),
-        })
+        };
+        let corrupt = |block| {
+            let problem = "two bitmaps, inode tables or descriptor copies overlap here";
+            Corrupt::new("group descriptors", problem).in_block(BlockNumber(block))
+        };
+        (map, shared.map(corrupt))
     }
 
     /// The parts of `blocks` that are metadata, in order.
@@ -71,7 +73,8 @@ mod tests {
 
     #[test]
     fn neighbours_merge_and_parts_are_cut_out() {
-        let map = MetadataMap::new(vec![30..40, 10..12, 12..20, 50..50]).expect("disjoint");
+        let (map, shared) = MetadataMap::new(vec![30..40, 10..12, 12..20, 50..50]);
+        assert_eq!(shared, None);
         assert_eq!(map.runs.len(), 2);
         assert_eq!(within(&map, 0..100), [10..20, 30..40]);
         assert_eq!(within(&map, 15..31), [15..20, 30..31]);
@@ -80,8 +83,10 @@ mod tests {
     }
 
     #[test]
-    fn structures_that_overlap_are_refused() {
-        let refused = MetadataMap::new(vec![10..20, 0..5, 19..22]).expect_err("19 is in two");
-        assert_eq!(refused.block(), Some(pext4_ondisk::BlockNumber(19)));
+    fn structures_that_overlap_are_told_and_kept() {
+        let (map, shared) = MetadataMap::new(vec![10..20, 19..22, 0..5, 12..14]);
+        let shared = shared.and_then(|corrupt| corrupt.block());
+        assert_eq!(shared, Some(pext4_ondisk::BlockNumber(12)));
+        assert_eq!(within(&map, 0..100), [0..5, 10..22]);
     }
 }

@@ -41,6 +41,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -57,6 +58,7 @@ use evict::Residency;
 use hints::Hints;
 use index::GroupIndex;
 use metadata::MetadataMap;
+use open::with_what_helps;
 use slot::{Slot, mark};
 use stream_goals::StreamGoals;
 use waiting::Waiting;
@@ -75,6 +77,10 @@ pub struct Groups {
     pub(crate) store: Arc<Store>,
     slots: Box<[Slot]>,
     metadata: MetadataMap,
+    /// What is wrong with descriptors that a mount which only reads does without. [immutable after mount]
+    damaged: BTreeMap<GroupNumber, Corrupt>,
+    /// Where structures share blocks, likewise.
+    overlap: OnceLock<Corrupt>,
     /// What else no file may own: the journal, the orphan file. [immutable after mount]
     protected: OnceLock<MetadataMap>,
     pub(crate) counts: Counts,
@@ -212,8 +218,23 @@ impl Groups {
         }
     }
 
+    /// What is wrong with the groups, where a mount that only reads goes on without some.
+    pub fn damage(&self) -> impl Iterator<Item = &Corrupt> {
+        self.damaged.values().chain(self.overlap.get())
+    }
+
+    /// Why nobody knows where an inode's slot lies, if its group is one that is done without.
+    #[must_use]
+    pub fn damage_of(&self, inode: InodeNumber) -> Option<&Corrupt> {
+        if self.damaged.is_empty() {
+            return None;
+        }
+        let (group, _) = self.store.geometry.inode_group(inode)?;
+        self.damaged.get(&group)
+    }
+
     /// Where an inode's slot lies: its block and the byte offset in it; `None` if there is no such
-    /// inode.
+    /// inode. Of one in a group that is done without it is not known ([`Groups::damage_of`]).
     #[must_use]
     pub fn slot_place(&self, inode: InodeNumber) -> Option<(BlockNumber, u32)> {
         let (group, index) = self.store.geometry.inode_group(inode)?;
@@ -253,18 +274,28 @@ impl Groups {
     ///
     /// # Errors
     ///
-    /// `Corrupt` if they share blocks with each other, or with bitmaps, tables and descriptors.
+    /// `Corrupt` if they share blocks with each other, or with bitmaps, tables and descriptors, unless the mount
+    /// only reads.
     pub fn protect(&self, blocks: Vec<Range<u64>>) -> Result<()> {
-        if let Some(shared) = blocks
-            .iter()
-            .find(|blocks| self.metadata.touches((*blocks).clone()))
-        {
+        let (protected, shared) = self.judge_protected(blocks);
+        match shared {
+            Some(corrupt) if !self.store.options.read_only => return Err(with_what_helps(corrupt)),
+            Some(corrupt) => drop(self.overlap.set(corrupt)),
+            None => {}
+        }
+        let _ = self.protected.set(protected);
+        Ok(())
+    }
+
+    fn judge_protected(&self, blocks: Vec<Range<u64>>) -> (MetadataMap, Option<Corrupt>) {
+        let is_shared = |blocks: &&Range<u64>| self.metadata.touches((*blocks).clone());
+        let shared = blocks.iter().find(is_shared).map(|blocks| {
             let problem = "holds blocks of the journal or the orphan file";
             let corrupt = Corrupt::new("group descriptors", problem);
-            return Err(corrupt.in_block(BlockNumber(shared.start)).into());
-        }
-        let _ = self.protected.set(MetadataMap::new(blocks)?);
-        Ok(())
+            corrupt.in_block(BlockNumber(blocks.start))
+        });
+        let (map, overlap) = MetadataMap::new(blocks);
+        (map, shared.or(overlap))
     }
 
     /// The group as the journal keeps it on a transaction's list.

@@ -1,5 +1,11 @@
 //! Reading the group descriptors at mount, in one pass.
+//!
+//! A mount that writes is refused for one descriptor that makes no sense: what it says of free space would be built
+//! on. A mount that only reads goes on with the other groups, as it is what is left to somebody whose image is
+//! damaged: of a group whose descriptor is bad nothing is known, and who asks for one of its inodes is told why.
 
+use std::collections::BTreeMap;
+use std::io;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
@@ -17,7 +23,7 @@ use super::metadata::MetadataMap;
 use super::slot::Slot;
 use super::stream_goals::StreamGoals;
 use super::waiting::Waiting;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::options::Reserve;
 use crate::store::Store;
 
@@ -25,6 +31,8 @@ use crate::store::Store;
 const MOST_AHEAD: usize = 1 << 17;
 /// Bytes of descriptors read at once.
 const CHUNK: u64 = 1 << 20;
+/// Descriptors that may be bad before it is no file system that is damaged, but something else.
+const MOST_DAMAGED: usize = 1000;
 
 impl Groups {
     /// The groups of a volume, none of them in memory yet.
@@ -32,7 +40,7 @@ impl Groups {
     /// # Errors
     ///
     /// `Corrupt` if a descriptor's checksum is wrong, a place or count in it impossible, or
-    /// structures overlap; `Io`.
+    /// structures overlap, unless the mount only reads and the bad descriptors are few; `Io`.
     pub fn open(store: Arc<Store>) -> Result<Arc<Self>> {
         let table = Table::read(&store)?;
         let reserved = match store.options.reserve {
@@ -41,7 +49,11 @@ impl Groups {
                 store.superblock(|superblock| superblock.reserved_blocks)
             }
         };
-        let metadata = MetadataMap::new(table.runs)?;
+        let (metadata, overlap) = MetadataMap::new(table.runs);
+        let overlap = match overlap {
+            Some(corrupt) if !store.options.read_only => return Err(with_what_helps(corrupt)),
+            found => found.map_or_else(OnceLock::new, OnceLock::from),
+        };
         let scaling = store.options.scaling;
         let index = GroupIndex::new(
             scaling.group_index,
@@ -54,6 +66,8 @@ impl Groups {
         Ok(Arc::new_cyclic(|this| Self {
             slots: table.slots.into_boxed_slice(),
             metadata,
+            damaged: table.damaged,
+            overlap,
             protected: OnceLock::new(),
             counts: Counts::new(
                 table.free_blocks,
@@ -82,6 +96,14 @@ struct Table {
     free_blocks: u64,
     free_inodes: u64,
     directories: u64,
+    /// What is wrong with descriptors that are bad.
+    damaged: BTreeMap<GroupNumber, Corrupt>,
+}
+
+/// The same problem, with what somebody can do about it.
+pub(super) fn with_what_helps(corrupt: Corrupt) -> Error {
+    let advice = "e2fsck -f mends it, and a read-only mount (-o ro) reads what it does not concern";
+    corrupt.adding(advice).into()
 }
 
 impl Table {
@@ -94,6 +116,7 @@ impl Table {
             free_blocks: 0,
             free_inodes: 0,
             directories: 0,
+            damaged: BTreeMap::new(),
         };
         let mut index = 0;
         while index < store.geometry.descriptor_blocks {
@@ -105,45 +128,77 @@ impl Table {
     /// Reads neighbouring blocks of descriptors from the one with this index on; answers the
     /// index behind them.
     fn read_chunk(&mut self, store: &Store, index: u32) -> Result<u32> {
-        let geometry = &store.geometry;
-        let block_size = u64::from(geometry.block_size);
-        let first = geometry.descriptor_block(index);
-        let most = u32::try_from((CHUNK / block_size).max(1)).expect("a chunk has few blocks");
-        let count = (1..most)
-            .take_while(|&step| {
-                index + step < geometry.descriptor_blocks
-                    && first.checked_add(step) == Some(geometry.descriptor_block(index + step))
-            })
-            .count();
-        let count = u32::try_from(count).expect("fewer than a chunk") + 1;
-        if !store.contains(first, u64::from(count)) {
-            let problem = "lie outside the file system";
-            return Err(Corrupt::new("group descriptors", problem)
-                .in_block(first)
-                .into());
+        let (first, count) = neighbours(store, index)?;
+        let block_size = store.geometry.block_size as usize;
+        let mut bytes = vec![0; block_size * count as usize];
+        let offset = |block: BlockNumber| block.get() * block_size as u64;
+        let read = store.device.read_at(offset(first), &mut bytes);
+        let is_whole = read.is_ok();
+        if !store.options.read_only {
+            read?;
         }
-        let mut bytes = vec![0; geometry.block_size as usize * count as usize];
-        store.device.read_at(first.get() * block_size, &mut bytes)?;
-        for (block, content) in bytes.chunks_exact(geometry.block_size as usize).enumerate() {
-            let block = BlockNumber(first.get() + u64::try_from(block).unwrap_or(0));
-            self.read_block(store, content)
-                .map_err(|corrupt| corrupt.in_block(block))?;
+        for (block, content) in (first.get()..).zip(bytes.chunks_exact_mut(block_size)) {
+            let block = BlockNumber(block);
+            // Where the device fails, it may do so in one of them.
+            let read = match is_whole {
+                true => Ok(()),
+                false => store.device.read_at(offset(block), content),
+            };
+            self.read_block(store, block, read.map(|()| &*content))?;
         }
         Ok(index + count)
     }
 
-    fn read_block(&mut self, store: &Store, content: &[u8]) -> std::result::Result<(), Corrupt> {
+    fn read_block(
+        &mut self,
+        store: &Store,
+        block: BlockNumber,
+        content: io::Result<&[u8]>,
+    ) -> Result<()> {
         let geometry = &store.geometry;
-        for bytes in content.chunks_exact(usize::from(geometry.descriptor_size)) {
+        let size = usize::from(geometry.descriptor_size);
+        for slot in 0..geometry.descriptors_per_block as usize {
             let number = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
             if number >= geometry.group_count {
                 break;
             }
             let group = GroupNumber(number);
-            let descriptor = GroupDescriptor::decode(bytes, geometry, group)?;
-            descriptor.check(geometry, group)?;
-            self.add(store, group, &descriptor)?;
+            let read = match &content {
+                Ok(bytes) => self.read_descriptor(store, group, &bytes[slot * size..][..size]),
+                Err(error) => {
+                    let problem = format!("cannot be read: {error}");
+                    Err(Corrupt::new("group descriptor", problem).in_group(group))
+                }
+            };
+            if let Err(corrupt) = read {
+                self.give_up(store, group, corrupt.in_block(block))?;
+            }
         }
+        Ok(())
+    }
+
+    fn read_descriptor(
+        &mut self,
+        store: &Store,
+        group: GroupNumber,
+        bytes: &[u8],
+    ) -> std::result::Result<(), Corrupt> {
+        let geometry = &store.geometry;
+        let descriptor = GroupDescriptor::decode(bytes, geometry, group)?;
+        descriptor.check(geometry, group)?;
+        self.add(store, group, &descriptor)
+    }
+
+    /// Does without the next group, in a mount that only reads.
+    fn give_up(&mut self, store: &Store, group: GroupNumber, corrupt: Corrupt) -> Result<()> {
+        if !store.options.read_only {
+            return Err(with_what_helps(corrupt));
+        }
+        if self.damaged.len() >= MOST_DAMAGED {
+            return Err(corrupt.adding("and so are many others").into());
+        }
+        self.damaged.insert(group, corrupt);
+        self.slots.push(Slot::condemned());
         Ok(())
     }
 
@@ -173,4 +228,26 @@ impl Table {
         self.slots.push(Slot::new(descriptor, unused));
         Ok(())
     }
+}
+
+/// Where the block of descriptors with this index lies, and how many others follow it there and are read with it.
+fn neighbours(store: &Store, index: u32) -> Result<(BlockNumber, u32)> {
+    let geometry = &store.geometry;
+    let first = geometry.descriptor_block(index);
+    let most = CHUNK / u64::from(geometry.block_size);
+    let most = u32::try_from(most.max(1)).expect("a chunk has few blocks");
+    let count = (1..most)
+        .take_while(|&step| {
+            index + step < geometry.descriptor_blocks
+                && first.checked_add(step) == Some(geometry.descriptor_block(index + step))
+        })
+        .count();
+    let count = u32::try_from(count).expect("fewer than a chunk") + 1;
+    if !store.contains(first, u64::from(count)) {
+        let problem = "lie outside the file system";
+        return Err(Corrupt::new("group descriptors", problem)
+            .in_block(first)
+            .into());
+    }
+    Ok((first, count))
 }

@@ -98,6 +98,13 @@ impl Slot {
         }
     }
 
+    /// The slot of a group of which nothing is known.
+    pub fn condemned() -> Self {
+        let slot = Self::new(&GroupDescriptor::default(), 0);
+        slot.mark(mark::BLOCKS_CORRUPT | mark::INODES_CORRUPT);
+        slot
+    }
+
     /// Whether any of these marks is set.
     pub fn is(&self, marks: u32) -> bool {
         self.marks.load(Ordering::Acquire) & marks != 0

@@ -25,6 +25,7 @@ mod inline;
 pub mod leaves;
 pub mod mapping;
 mod name_changes;
+pub mod name_orders;
 pub mod table;
 pub mod tails;
 pub mod truncate;
@@ -69,6 +70,8 @@ pub struct Inode {
     /// [atomic; written under state]
     glance: Glance,
     referenced: AtomicBool,
+    /// Whether the order of its names that is kept is right. [atomic; changes under `lock`]
+    has_name_order: AtomicBool,
 }
 
 /// What the map lock guards beside the tree itself.
@@ -158,6 +161,7 @@ impl Inode {
             glance: Glance::of(&state),
             state: Mutex::new(Class::InodeState, state),
             referenced: AtomicBool::new(true),
+            has_name_order: AtomicBool::new(false),
         }
     }
 

@@ -20,6 +20,7 @@ use pext4_sync::{Estimate, Front, Map, Near, Sharded, topology};
 use crate::error::{Error, Refusal, Result};
 use crate::groups::Groups;
 use crate::inode::holds::Holds;
+use crate::inode::name_orders::NameOrders;
 use crate::inode::tails::Tails;
 use crate::inode::values::Values;
 use crate::inode::{Inode, Reach, SlotPlace};
@@ -81,6 +82,8 @@ pub struct Inodes {
     pub tails: Tails,
     /// Values of attributes in inodes of their own.
     pub values: Values,
+    /// How linear directories are listed.
+    pub name_orders: NameOrders,
     table: Arc<Table>,
     /// What each core asks for again and again: directories, mostly.
     front: Front<Inode>,
@@ -118,6 +121,7 @@ impl Inodes {
             attribute_blocks,
             tails: Tails::new(),
             values: Values::new(),
+            name_orders: NameOrders::default(),
             front: Front::new(near.min(MOST_NEAR)),
             most: i64::try_from(most).unwrap_or(i64::MAX),
             shard_share,
@@ -207,8 +211,9 @@ impl Inodes {
         let state = buffer.read();
         let start = place.offset as usize;
         let bytes = &state.page[start..start + usize::from(self.store.geometry.inode_size)];
-        let seed = self.store.metadata_csum.then_some(self.store.checksum_seed);
-        let slot = Slot::decode(bytes, number, seed)
+        let slot = self
+            .store
+            .decode_slot(bytes, number)
             .map_err(|corrupt| corrupt.in_inode(number).in_block(place.block))?;
         Ok((slot, place))
     }
@@ -255,8 +260,11 @@ impl Inodes {
     ///
     /// # Errors
     ///
-    /// `Corrupt` if there is no such inode.
+    /// `Corrupt` if there is no such inode, or its group's descriptor is bad.
     pub fn place(&self, number: InodeNumber) -> Result<SlotPlace> {
+        if let Some(damage) = self.groups.damage_of(number) {
+            return Err(damage.clone().in_inode(number).into());
+        }
         let (block, offset): (BlockNumber, u32) =
             self.groups.slot_place(number).ok_or_else(|| {
                 Corrupt::new(

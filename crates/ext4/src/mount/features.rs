@@ -78,6 +78,12 @@ pub(super) fn check(
             unwritten.join(", ")
         ));
     }
+    if superblock.is_for_hurd() && !options.read_only {
+        options.read_only = true;
+        let note =
+            "mounted read-only: this version does not write images that were made for the Hurd";
+        notes.push(note.to_owned());
+    }
     if device_is_read_only && !options.read_only {
         options.read_only = true;
         notes.push("mounted read-only: the device cannot be written".to_owned());

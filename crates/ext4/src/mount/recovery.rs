@@ -208,8 +208,8 @@ fn raw_slot(store: &Store, inode: InodeNumber) -> Result<Slot> {
     let state = buffer.read();
     let start = offset as usize;
     let bytes = &state.page[start..start + usize::from(geometry.inode_size)];
-    let seed = store.metadata_csum.then_some(store.checksum_seed);
-    Ok(Slot::decode(bytes, inode, seed)
+    Ok(store
+        .decode_slot(bytes, inode)
         .map_err(|corrupt| corrupt.in_inode(inode).in_block(block))?)
 }
 

@@ -19,7 +19,7 @@ use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::superblock::Superblock;
 
-use super::{check_shape, read_superblock, recovery};
+use super::{check_shape, recovery, superblock};
 use crate::error::{Error, Result};
 use crate::options::MountOptions;
 use crate::store::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
@@ -70,7 +70,8 @@ impl OfflineJournal {
     /// `Unsupported` if the journal is not empty (open and close a volume to replay it) or of a kind
     /// that is not written, `Corrupt`, `Io`.
     pub fn open(device: Arc<dyn Device>) -> Result<Option<Self>> {
-        let superblock = read_superblock(&*device, &mut Vec::new())?;
+        let mut options = MountOptions::default();
+        let superblock = superblock::read(&*device, &mut options, &mut Vec::new())?;
         let geometry = check_shape(&superblock, &*device)?;
         if !superblock.features.compat.contains(Compat::HAS_JOURNAL) {
             return Ok(None);
@@ -78,7 +79,6 @@ impl OfflineJournal {
         if superblock.journal_inode.get() == 0 {
             return Err(Error::Unsupported("an external journal".to_owned()));
         }
-        let options = MountOptions::default();
         let (mut log, journal_blocks) = recovery::log_of(&device, &superblock, geometry, &options)?;
         if superblock.features.incompat.contains(Incompat::RECOVER) {
             let what = "a transaction in a journal that has to be replayed first";

@@ -1,13 +1,16 @@
 //! Listing directories.
 
+use std::sync::Arc;
+
 use pext4_ondisk::Corrupt;
 use pext4_ondisk::directory::is_sound_name;
 use pext4_ondisk::inode::InodeFlags;
 
 use super::{check_not_removed, lock_shared};
 use crate::dir;
-use crate::error::Result;
-use crate::types::{DirectoryEntry, InodeNumber};
+use crate::error::{Refusal, Result};
+use crate::inode::Inode;
+use crate::types::{Attributes, DirectoryEntry, InodeNumber, Lead};
 use crate::volume::Volume;
 
 impl Volume {
@@ -22,6 +25,8 @@ impl Volume {
     /// out; after all other names the listing fails with `Corrupt`. An encrypted directory shows its
     /// names as they are stored.
     ///
+    /// `visit` runs under the directory's lock and must not come back to the volume.
+    ///
     /// # Errors
     ///
     /// `Refused(NotADirectory)`, `Corrupt`, `Io`.
@@ -30,6 +35,22 @@ impl Volume {
         inode: InodeNumber,
         cookie: u64,
         visit: &mut dyn FnMut(DirectoryEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.read_directory_with(inode, cookie, &mut |entry, _| visit(entry))
+    }
+
+    /// The same, for who wants to know what names lead to: no name needs to be looked for again. Each call of what
+    /// `visit` gets beside an entry looks at the entry's inode and, but for `.` and `..`, takes a hold of it, as
+    /// [`Volume::lookup`] does. It answers `Refused(NotFound)` for a name that has gone meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::read_directory`].
+    pub fn read_directory_with(
+        &self,
+        inode: InodeNumber,
+        cookie: u64,
+        visit: &mut dyn FnMut(DirectoryEntry<'_>, &mut Lead<'_>) -> bool,
     ) -> Result<()> {
         let directory = self.directory(inode)?;
         let _names = lock_shared(&directory)?;
@@ -41,11 +62,15 @@ impl Volume {
                 holds_no_name = true;
                 return true;
             }
-            visit(DirectoryEntry {
+            let shown = DirectoryEntry {
                 inode: entry.inode,
                 file_type: entry.file_type,
                 name: entry.name,
                 next_cookie: entry.next_cookie,
+            };
+            visit(shown, &mut || {
+                let led = self.lead(&directory, entry.name, entry.inode);
+                led.map_err(|error| self.inodes.store.judge(error))
             })
         });
         let listed = listed.and_then(|()| match holds_no_name {
@@ -57,5 +82,22 @@ impl Volume {
             false => Ok(()),
         });
         listed.map_err(|error| self.inodes.store.judge(error))
+    }
+
+    /// What an entry leads to, the directory's lock held shared. Where names go under the locks of leaves alone it is
+    /// looked for once more, by the index; elsewhere it is still what it was.
+    fn lead(&self, directory: &Arc<Inode>, name: &[u8], number: InodeNumber) -> Result<Attributes> {
+        match name {
+            b"." => Ok(directory.attributes()),
+            b".." => Ok(self.directory(number)?.attributes()),
+            _ if self.has_leaf_locks(directory) => {
+                let inode = self.hold_named(directory, name)?;
+                Ok(inode.ok_or(Refusal::NotFound)?.attributes())
+            }
+            _ => {
+                let inode = self.entry_inode(directory, number)?;
+                Ok(self.hand_out(&inode).attributes)
+            }
+        }
     }
 }

@@ -129,7 +129,7 @@ impl Volume {
         operation(Part::Whole)
     }
 
-    fn has_leaf_locks(&self, directory: &Inode) -> bool {
+    pub(super) fn has_leaf_locks(&self, directory: &Inode) -> bool {
         let options = &self.inodes.store.options;
         options.scaling.directory == DirectoryLocks::Leaves
             && !options.read_only

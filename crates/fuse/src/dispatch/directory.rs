@@ -1,10 +1,11 @@
 //! Listings of directories, with and without what each name leads to.
 //!
-//! The transport takes entries until its reply is full. Names are gathered first and looked at
-//! afterwards, since a directory is locked while it is read. Every entry that comes with
-//! attributes holds its node once, like a lookup; `.` and `..` do not.
+//! The transport takes entries until its reply is full. Without attributes names are gathered first, as what the
+//! directory does not tell of them is asked when its lock is given back. With them each name is looked at as it
+//! comes, under that lock, while it leads where it says. Such an entry holds its node once, like a lookup; `.` and
+//! `..` do not.
 
-use pext4_fs::{Attributes, DirectoryEntry, FileType, InodeNumber, Refusal};
+use pext4_fs::{Attributes, DirectoryEntry, Error, FileType, InodeNumber, Lead, Refusal, Volume};
 use pext4_ondisk::directory::is_sound_name;
 
 use super::{Answer, Dispatch};
@@ -14,8 +15,6 @@ use crate::node::{is_own_node, node_of};
 const GATHERED: usize = 32 << 10;
 /// Bytes of an entry before its name, without attributes.
 const PLAIN_HEADER: usize = 24;
-/// Bytes of an entry before its name, with attributes.
-const PLUS_HEADER: usize = 152;
 
 /// One name of a listing.
 #[derive(Clone, Debug)]
@@ -48,19 +47,14 @@ impl Listed {
 /// Names gathered for one reply.
 struct Gathered {
     room: usize,
-    header: usize,
     entries: Vec<Listed>,
-    /// Whether a name was left out for want of room.
-    full: bool,
 }
 
 impl Gathered {
-    fn new(room: usize, header: usize) -> Self {
+    fn new(room: usize) -> Self {
         Self {
             room,
-            header,
             entries: Vec::new(),
-            full: false,
         }
     }
 
@@ -69,13 +63,13 @@ impl Gathered {
         if !is_sound_name(entry.name) {
             return true;
         }
-        let size = (self.header + entry.name.len()).next_multiple_of(8);
-        self.full = size > self.room;
-        if !self.full {
-            self.room -= size;
-            self.entries.push(Listed::of(entry));
-        }
-        !self.full
+        let size = (PLAIN_HEADER + entry.name.len()).next_multiple_of(8);
+        let Some(left) = self.room.checked_sub(size) else {
+            return false;
+        };
+        self.room = left;
+        self.entries.push(Listed::of(entry));
+        true
     }
 }
 
@@ -90,7 +84,7 @@ impl Dispatch {
         cookie: u64,
         take: &mut dyn FnMut(&Listed, FileType) -> bool,
     ) -> Answer<()> {
-        let gathered = self.gather(Self::inode(node)?, cookie, PLAIN_HEADER)?;
+        let gathered = self.gather(Self::inode(node)?, cookie)?;
         for listed in &gathered.entries {
             let file_type = listed.file_type.or_else(|| {
                 let attributes = self.volume.attributes(listed.inode);
@@ -106,6 +100,8 @@ impl Dispatch {
     /// The same with attributes. A name that went away meanwhile is left out; one that leads to
     /// what cannot be read comes without.
     ///
+    /// `take` runs under the directory's lock.
+    ///
     /// # Errors
     /// The volume's.
     pub fn list_with_attributes(
@@ -115,74 +111,36 @@ impl Dispatch {
         take: &mut dyn FnMut(&Listed, Option<&Attributes>) -> bool,
     ) -> Answer<()> {
         let directory = Self::inode(node)?;
-        let mut from = cookie;
-        loop {
-            let gathered = self.gather(directory, from, PLUS_HEADER)?;
-            let Some(last) = gathered.entries.last() else {
-                return Ok(());
-            };
-            from = last.cookie;
-            let mut taken = false;
-            for listed in &gathered.entries {
-                match self.show(directory, listed, take) {
-                    Shown::Taken => taken = true,
-                    Shown::Gone => {}
-                    Shown::Refused => return Ok(()),
-                }
-            }
-            // A reply without an entry would mean the end.
-            if taken || !gathered.full {
-                return Ok(());
-            }
+        let mut plus = Plus::new(&self.volume, take);
+        let read = self
+            .volume
+            .read_directory_with(directory, cookie, &mut |entry, lead| {
+                plus.show(&entry, lead)
+            });
+        let Plus {
+            has_taken,
+            refused,
+            errors,
+            ..
+        } = plus;
+        if let Some(refused) = refused {
+            self.forget(node_of(refused), 1);
         }
+        for error in errors {
+            // What cannot be read comes without; here is told why.
+            let _ = self.answer::<()>(Err(error));
+        }
+        let told = self.answer(read);
+        // What can be read comes first. Who asks for what lies behind it is told why there is no more.
+        if !has_taken {
+            told?;
+        }
+        self.note_access(directory, self.noting.directories);
+        Ok(())
     }
 
-    fn show(
-        &self,
-        directory: InodeNumber,
-        listed: &Listed,
-        take: &mut dyn FnMut(&Listed, Option<&Attributes>) -> bool,
-    ) -> Shown {
-        if listed.is_dot() {
-            let attributes = self.answer(self.volume.attributes(listed.inode)).ok();
-            return Shown::of(take(listed, attributes.as_ref()));
-        }
-        match self.unless(
-            self.volume.lookup(directory, &listed.name),
-            Refusal::NotFound,
-        ) {
-            Ok(Some(found)) => {
-                let taken = take(listed, Some(&found.attributes));
-                if !taken {
-                    self.forget(node_of(found.inode), 1);
-                }
-                Shown::of(taken)
-            }
-            Ok(None) => Shown::Gone,
-            Err(_) => Shown::of(self.show_unreadable(listed, take)),
-        }
-    }
-
-    /// Shows a name of what cannot be looked at. The kernel takes a node for it, and gives it back later; one that
-    /// stands for nothing is not held.
-    fn show_unreadable(
-        &self,
-        listed: &Listed,
-        take: &mut dyn FnMut(&Listed, Option<&Attributes>) -> bool,
-    ) -> bool {
-        let has_node = is_own_node(listed.inode);
-        if has_node {
-            self.volume.hold(listed.inode);
-        }
-        let taken = take(listed, None);
-        if has_node && !taken {
-            self.forget(node_of(listed.inode), 1);
-        }
-        taken
-    }
-
-    fn gather(&self, directory: InodeNumber, cookie: u64, header: usize) -> Answer<Gathered> {
-        let mut gathered = Gathered::new(GATHERED, header);
+    fn gather(&self, directory: InodeNumber, cookie: u64) -> Answer<Gathered> {
+        let mut gathered = Gathered::new(GATHERED);
         let read = self
             .volume
             .read_directory(directory, cookie, &mut |entry| gathered.take(&entry));
@@ -196,16 +154,62 @@ impl Dispatch {
     }
 }
 
-/// What became of an entry.
-enum Shown {
-    Taken,
-    Refused,
-    Gone,
+/// A reply with attributes that is being made.
+struct Plus<'a> {
+    volume: &'a Volume,
+    take: &'a mut dyn FnMut(&Listed, Option<&Attributes>) -> bool,
+    has_taken: bool,
+    /// What was held for the entry that the reply had no room for.
+    refused: Option<InodeNumber>,
+    /// Why some things cannot be looked at.
+    errors: Vec<Error>,
 }
 
-impl Shown {
-    fn of(taken: bool) -> Self {
-        if taken { Self::Taken } else { Self::Refused }
+impl<'a> Plus<'a> {
+    fn new(
+        volume: &'a Volume,
+        take: &'a mut dyn FnMut(&Listed, Option<&Attributes>) -> bool,
+    ) -> Self {
+        Self {
+            volume,
+            take,
+            has_taken: false,
+            refused: None,
+            errors: Vec::new(),
+        }
+    }
+
+    /// Shows an entry; false if the reply is full.
+    fn show(&mut self, entry: &DirectoryEntry<'_>, lead: &mut Lead<'_>) -> bool {
+        // Encrypted names may hold anything, and the kernel gives up a listing with one that no path can hold.
+        if !is_sound_name(entry.name) {
+            return true;
+        }
+        let listed = Listed::of(entry);
+        let (is_held, attributes) = match lead() {
+            Ok(attributes) => (!listed.is_dot(), Some(attributes)),
+            Err(error) if error.is(Refusal::NotFound) => return true,
+            Err(error) => {
+                self.errors.push(error);
+                (self.hold_unreadable(&listed), None)
+            }
+        };
+        let taken = (self.take)(&listed, attributes.as_ref());
+        self.has_taken |= taken;
+        if !taken && is_held {
+            self.refused = Some(listed.inode);
+        }
+        taken
+    }
+
+    /// The kernel takes a node for a name of what cannot be looked at too, and gives it back later; one that stands
+    /// for nothing is not held.
+    fn hold_unreadable(&self, listed: &Listed) -> bool {
+        let has_node = !listed.is_dot() && is_own_node(listed.inode);
+        if has_node {
+            self.volume.hold(listed.inode);
+        }
+        has_node
     }
 }
 
@@ -225,7 +229,7 @@ mod tests {
 
     #[test]
     fn names_that_no_path_can_hold_are_left_out() {
-        let mut gathered = Gathered::new(64, 24);
+        let mut gathered = Gathered::new(64);
         assert!(gathered.take(&entry(b"a/b", 1)));
         assert!(gathered.take(&entry(b"c", 2)));
         assert_eq!(gathered.entries.len(), 1);
@@ -235,12 +239,10 @@ mod tests {
     #[test]
     fn names_are_gathered_until_the_first_that_does_not_fit() {
         // 24 bytes of header and 5 of name make 32.
-        let mut gathered = Gathered::new(64, 24);
+        let mut gathered = Gathered::new(64);
         assert!(gathered.take(&entry(b"first", 1)));
         assert!(gathered.take(&entry(b"later", 2)));
-        assert!(!gathered.full);
         assert!(!gathered.take(&entry(b"x", 3)));
-        assert!(gathered.full);
         let names: Vec<_> = gathered
             .entries
             .iter()

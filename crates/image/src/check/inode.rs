@@ -63,6 +63,7 @@ pub(super) fn examine(
     let Some(inode) = decode(examination, number, slot) else {
         return Examined::default();
     };
+    let inode = examination.volume.as_meant(inode);
     let is_orphan = examination.orphans.contains(number);
     if inode.links == 0 && !is_orphan {
         unused(examination, number, &inode);

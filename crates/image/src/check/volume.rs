@@ -96,6 +96,14 @@ impl Volume {
         }
     }
 
+    /// An inode as the system reads it that the image was made for.
+    pub(super) fn as_meant(&self, inode: Inode) -> Inode {
+        match self.superblock.is_for_hurd() {
+            true => inode.as_of_hurd(),
+            false => inode,
+        }
+    }
+
     pub(super) fn block_size(&self) -> usize {
         self.geometry.block_size as usize
     }
@@ -143,7 +151,9 @@ impl Volume {
     /// first pass's to judge.
     pub(super) fn inode(&self, groups: &[Group], inode: InodeNumber) -> Result<Inode, NoInode> {
         let slot = self.slot(groups, inode)?;
-        decode_leniently(&slot, inode).map_err(NoInode::Corrupt)
+        decode_leniently(&slot, inode)
+            .map(|inode| self.as_meant(inode))
+            .map_err(NoInode::Corrupt)
     }
 
     /// How many of a group's inodes may be in use, by its descriptor.

@@ -133,6 +133,10 @@ fn wanted(image: &Image<'_>, device: &dyn Device, target: Target) -> Result<Opti
 
 /// Refuses by name what is not handled.
 fn check_features(superblock: &Superblock) -> Result<()> {
+    if superblock.is_for_hurd() {
+        let what = "this version does not resize images that were made for the Hurd";
+        return Err(Error::Impossible(what.to_owned()));
+    }
     let features = &superblock.features;
     let mut names = features.compat.difference(HANDLED_COMPAT).names();
     names.extend(features.incompat.difference(HANDLED).names());

@@ -180,9 +180,10 @@ fn a_failed_flush_of_data_stops_the_journal() {
     );
 }
 
-/// A device that panics when the table of cells is written home.
+/// A device that panics when one block is written: where the table of cells is at home, or another.
 struct PanicsAtHome {
     below: Arc<RamDevice>,
+    block: u64,
     /// Flushes that come before the panic, the last of which ends after it.
     flushes: u32,
     flushed: AtomicU32,
@@ -192,8 +193,13 @@ struct PanicsAtHome {
 
 impl PanicsAtHome {
     fn new(below: &Arc<RamDevice>, flushes: u32) -> Arc<Self> {
+        Self::at(TABLE, below, flushes)
+    }
+
+    fn at(block: u64, below: &Arc<RamDevice>, flushes: u32) -> Arc<Self> {
         Arc::new(Self {
             below: Arc::clone(below),
+            block,
             flushes,
             flushed: AtomicU32::new(0),
             is_at_home: AtomicBool::new(false),
@@ -218,7 +224,7 @@ impl Device for PanicsAtHome {
     }
 
     fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
-        if offset == TABLE * BLOCK as u64 {
+        if offset == self.block * BLOCK as u64 {
             self.is_at_home.store(true, Ordering::SeqCst);
             wait_until(|| self.flushed.load(Ordering::SeqCst) >= self.flushes);
             self.has_panicked.store(true, Ordering::SeqCst);
@@ -252,6 +258,32 @@ fn a_panic_of_the_checkpointer_is_an_abort_that_is_told() {
     drop(toy);
     let recovered = recover(&*ram, LOG);
     assert_eq!((recovered.transactions, recovered.errno), (1, -5));
+}
+
+/// The first block of the log behind its superblock, or, without a log, where the table of cells is at home.
+#[test]
+fn a_panic_of_the_committer_is_an_abort_that_is_told() {
+    for (log, block) in [(Some(LOG), LOG_START + 1), (None, TABLE)] {
+        let ram = Arc::new(blank(LOG));
+        let toy = Toy::open(PanicsAtHome::at(block, &ram, 0), log);
+        let tid = operate(&toy, 1).expect("the journal runs");
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| toy.journal.commit(tid));
+            assert!(toy.journal.commit_running().is_err());
+            assert!(waits.join().expect("no panic").is_err());
+        });
+        let text = "the journal has stopped: a thread of the journal panicked";
+        assert_eq!(toy.told(|told| told.aborted.clone()), [text]);
+        assert!(toy.journal.start(1).is_err());
+        assert!(toy.journal.flush_data().is_err());
+        assert!(toy.journal.shutdown().is_err());
+        assert_eq!(toy.told(|told| told.aborted.len()), 1);
+        drop(toy);
+        if log.is_some() {
+            let recovered = recover(&*ram, LOG);
+            assert_eq!((recovered.transactions, recovered.errno), (0, -5));
+        }
+    }
 }
 
 /// A block is freed whose last version is on its way home; the commit block is written when that panics.

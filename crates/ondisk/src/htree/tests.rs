@@ -131,6 +131,11 @@ fn a_full_root_gets_a_level_and_a_node_splits() {
     write_node(&mut right, true, &entries[60..]);
     left.truncate(60);
     assert_eq!(left.as_index().count(), 60);
+    let mut of_a_kind = right.clone();
+    of_a_kind[7] = 2;
+    assert!(Index::node(&of_a_kind, true).is_ok(), "the kind of no file");
+    of_a_kind[6] = 1;
+    assert!(Index::node(&of_a_kind, true).is_err(), "a name");
     let right = Index::node(&right, true).expect("sound");
     assert_eq!(
         (right.count(), right.entry(0).block),

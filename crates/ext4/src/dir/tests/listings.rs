@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::listing::{COOKIE_END, Listed, list_within};
+use super::super::listing::{COOKIE_END, Limits, Listed, list_within};
 use super::super::{DirectorySettings, find, list, remove};
 use super::memory::{Memory, PARENT, SELF, settings};
 use super::shapes::{COLLIDING, colliding_name, legacy};
 use super::{Random, enter};
+use crate::inode::name_orders::LONGEST;
 
 /// All names but `.` and `..`, listed in one go.
 pub(super) fn names(directory: &Memory) -> BTreeSet<Vec<u8>> {
@@ -20,12 +21,12 @@ fn reply(
     directory: &Memory,
     cookie: u64,
     most: usize,
-    budget: usize,
+    limits: Limits,
     seen: &mut BTreeMap<Vec<u8>, usize>,
 ) -> Option<u64> {
     let mut next = cookie;
     let mut left = most;
-    list_within(directory, cookie, budget, &mut |entry: Listed<'_>| {
+    list_within(directory, cookie, limits, &mut |entry: Listed<'_>| {
         if left == 0 {
             return false;
         }
@@ -38,6 +39,13 @@ fn reply(
     })
     .expect("sound");
     (left < most).then_some(next)
+}
+
+fn limits(gathered: usize) -> Limits {
+    Limits {
+        gathered,
+        ordered: LONGEST,
+    }
 }
 
 /// Changes names that start with 'v'.
@@ -63,6 +71,16 @@ fn stable_names(count: usize) -> Vec<Vec<u8>> {
 
 fn sees_stable_names_once(settings: DirectorySettings, count: usize, seed: u64, budget: usize) {
     println!("seed {seed}, {count} stable names, {budget} bytes");
+    for ordered in [LONGEST, 0] {
+        let limits = Limits {
+            gathered: budget,
+            ordered,
+        };
+        sees_them_once(settings, count, seed, limits);
+    }
+}
+
+fn sees_them_once(settings: DirectorySettings, count: usize, seed: u64, limits: Limits) {
     let mut random = Random(seed);
     let mut directory = Memory::new(settings);
     for (number, name) in stable_names(count).iter().enumerate() {
@@ -70,7 +88,7 @@ fn sees_stable_names_once(settings: DirectorySettings, count: usize, seed: u64, 
     }
     let mut seen = BTreeMap::new();
     let mut cookie = 0;
-    while let Some(next) = reply(&directory, cookie, 1 + random.below(40), budget, &mut seen) {
+    while let Some(next) = reply(&directory, cookie, 1 + random.below(40), limits, &mut seen) {
         assert!(next > cookie, "a listing leads on");
         cookie = next;
         disturb(&mut directory, &mut random);
@@ -111,6 +129,53 @@ fn of_a_linear_directory_in_many_batches() {
     sees_stable_names_once(linear, 1000, 0xA2, 2000);
 }
 
+/// Each reply reads the blocks of its own names alone.
+#[test]
+fn of_a_long_linear_directory_goes_on_where_it_was() {
+    let linear = DirectorySettings {
+        indexing: false,
+        ..settings(1024)
+    };
+    let mut directory = Memory::new(linear);
+    for (number, name) in stable_names(2000).iter().enumerate() {
+        enter(&mut directory, number, name);
+    }
+    let (mut seen, mut cookie, mut replies) = (BTreeMap::new(), 0, 0);
+    directory.reads.set(0);
+    while let Some(next) = reply(&directory, cookie, 10, limits(256 << 10), &mut seen) {
+        (cookie, replies) = (next, replies + 1);
+    }
+    assert_eq!((seen.len(), replies), (2002, 201));
+    let once = directory.blocks.len() as u64 + 2000;
+    let reads = directory.reads.get();
+    assert!(reads < once + 2 * replies + 10, "{reads} reads of blocks");
+}
+
+/// An order that was kept is not used when a name has come or gone since.
+#[test]
+fn of_a_long_linear_directory_shows_what_is_there_now() {
+    let linear = DirectorySettings {
+        indexing: false,
+        ..settings(1024)
+    };
+    let mut directory = Memory::new(linear);
+    let mut expected: BTreeSet<_> = stable_names(500).into_iter().collect();
+    for (number, name) in expected.iter().enumerate() {
+        enter(&mut directory, number, name);
+    }
+    assert_eq!(names(&directory), expected);
+    for number in 0..500 {
+        let name = format!("stable-{number}").into_bytes();
+        remove(&mut directory, &name).expect("it is there");
+        expected.remove(&name);
+        if number % 7 == 0 {
+            enter(&mut directory, number, format!("new-{number}").as_bytes());
+            expected.insert(format!("new-{number}").into_bytes());
+        }
+        assert_eq!(names(&directory), expected);
+    }
+}
+
 #[test]
 fn of_legacy_hashes() {
     sees_stable_names_once(legacy(), 1500, 0xA3, 256 << 10);
@@ -128,7 +193,7 @@ fn of_equal_hashes_with_little_memory() {
     for most in [1, 3, 100] {
         let mut seen = BTreeMap::new();
         let mut cookie = 0;
-        while let Some(next) = reply(&directory, cookie, most, 1000, &mut seen) {
+        while let Some(next) = reply(&directory, cookie, most, limits(1000), &mut seen) {
             cookie = next;
         }
         assert_eq!(seen.len(), 2 + COLLIDING.len() + 100);

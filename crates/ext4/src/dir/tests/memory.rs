@@ -1,6 +1,6 @@
 //! A directory's file in memory, which insists on the rules of the trait.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
 use pext4_ondisk::directory::{self, Format};
@@ -10,6 +10,7 @@ use pext4_ondisk::{InodeNumber, LogicalBlock};
 
 use super::super::{BlockKind, DirectoryBlocks, DirectorySettings, init, kind_of};
 use crate::error::{Refusal, Result};
+use crate::inode::name_orders::NameOrder;
 
 pub(super) const SELF: InodeNumber = InodeNumber(12);
 pub(super) const PARENT: InodeNumber = InodeNumber(2);
@@ -26,6 +27,8 @@ pub(super) struct Memory {
     /// failed in the middle may leave a reservation.
     pub(super) strict: bool,
     pub(super) reads: Cell<u64>,
+    /// The order of its names that was kept.
+    pub(super) order: RefCell<Option<NameOrder>>,
     /// The parent that it names, and the bytes its regions may have, while it lies in its inode.
     pub(super) inline: Option<(InodeNumber, usize)>,
     reserved: u32,
@@ -67,6 +70,7 @@ impl Memory {
             space: u32::MAX,
             strict: true,
             reads: Cell::new(0),
+            order: RefCell::new(None),
             inline: None,
             reserved: 0,
             changed: BTreeSet::new(),
@@ -139,6 +143,7 @@ impl DirectoryBlocks for Memory {
         change: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R> {
         assert_ne!(kind, BlockKind::Either);
+        self.order.take();
         let (bytes, stored) = &mut self.blocks[block.get() as usize];
         assert!(
             !self.strict || block.get() == 0 || kind == *stored,
@@ -168,6 +173,7 @@ impl DirectoryBlocks for Memory {
             .checked_sub(1)
             .expect("only what was reserved is appended");
         let block = self.count();
+        self.order.take();
         self.blocks
             .push((vec![0; self.settings.block_size as usize], kind));
         self.changed.insert(block);
@@ -185,6 +191,14 @@ impl DirectoryBlocks for Memory {
 
     fn settings(&self) -> &DirectorySettings {
         &self.settings
+    }
+
+    fn order(&self) -> Option<NameOrder> {
+        self.order.borrow().clone()
+    }
+
+    fn keep_order(&self, order: &NameOrder) {
+        *self.order.borrow_mut() = Some(NameOrder::clone(order));
     }
 
     fn is_inline(&self) -> bool {
