@@ -311,7 +311,7 @@ impl Store {
 
     /// Passes an error on, after the volume's policy has been applied if it tells of corruption.
     /// The one place where the policy acts.
-    pub fn judge(&self, error: Error) -> Error {
+    pub fn apply_error_policy(&self, error: Error) -> Error {
         if let Error::Corrupt(corrupt) = &error {
             self.note_corruption(corrupt);
         }

@@ -27,7 +27,7 @@ use crate::seal;
 
 /// A leaf that was looked at, held: what is changed next need not be found again. It stays what it
 /// is while the directory's lock is held.
-pub struct SeenLeaf {
+pub struct LeafBuffer {
     block: LogicalBlock,
     buffer: Near<Buffer>,
 }
@@ -41,9 +41,9 @@ pub struct DirectoryFile<'a, 'h> {
     is_inline: bool,
     handle: Option<&'a mut Handle<'h>>,
     /// A leaf that is looked at now is changed next.
-    changes_next: bool,
+    for_update: bool,
     /// The leaf that was looked at last, where one is changed.
-    seen: Cell<Option<SeenLeaf>>,
+    seen: Cell<Option<LeafBuffer>>,
     /// The mapping found last: most operations stay within one run.
     last: Cell<Option<Extent>>,
     /// The root of the map, once it was asked for; forgotten when the map changes.
@@ -65,7 +65,7 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
             generation: inode.generation(),
             is_inline: inode.is_inline(),
             handle: None,
-            changes_next: false,
+            for_update: false,
             seen: Cell::new(None),
             last: Cell::new(None),
             root: OnceCell::new(),
@@ -75,9 +75,9 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
     /// The same for who will change the leaf that is looked at. Its lock is taken for writing even to
     /// look: a core that had read the lines of a leaf would have to ask for all of them once more.
     #[must_use]
-    pub fn before_a_change(self) -> Self {
+    pub fn for_update(self) -> Self {
         Self {
-            changes_next: true,
+            for_update: true,
             ..self
         }
     }
@@ -98,13 +98,13 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
 
     /// The leaf that was looked at last before a change.
     #[must_use]
-    pub fn into_seen(self) -> Option<SeenLeaf> {
+    pub fn into_leaf_buffer(self) -> Option<LeafBuffer> {
         self.seen.into_inner()
     }
 
     /// The same directory for who has looked at a leaf before.
     #[must_use]
-    pub fn having_seen(self, leaf: Option<SeenLeaf>) -> Self {
+    pub fn with_leaf_buffer(self, leaf: Option<LeafBuffer>) -> Self {
         self.seen.set(leaf);
         self
     }
@@ -126,7 +126,7 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
     fn look_up(&self, block: LogicalBlock) -> Result<Extent> {
         // The directory's lock keeps its map as it is.
         let root = self.root.get_or_init(|| self.inode.root());
-        match self.inodes.lookup_settled(self.inode, root, block)? {
+        match self.inodes.lookup_with_root(self.inode, root, block)? {
             Mapping::Mapped(extent) if !extent.unwritten => Ok(extent),
             Mapping::Mapped(_) => Err(self.corrupt(block, "block was never written")),
             Mapping::Hole { .. } => Err(self.corrupt(block, "block is missing")),
@@ -157,8 +157,8 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
 
     /// Keeps a leaf at hand that may be changed.
     fn keep(&self, block: LogicalBlock, kind: BlockKind, buffer: Near<Buffer>) {
-        if kind == BlockKind::Leaf && (self.changes_next || self.handle.is_some()) {
-            self.seen.set(Some(SeenLeaf { block, buffer }));
+        if kind == BlockKind::Leaf && (self.for_update || self.handle.is_some()) {
+            self.seen.set(Some(LeafBuffer { block, buffer }));
         }
     }
 
@@ -256,7 +256,7 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
             return self.read_region(block, look);
         }
         let buffer = self.buffer(block, kind)?;
-        let answer = if self.changes_next && kind == BlockKind::Leaf {
+        let answer = if self.for_update && kind == BlockKind::Leaf {
             look(&buffer.write().page)
         } else {
             look(&buffer.read().page)
@@ -360,11 +360,11 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
 
     fn end_inline(&mut self) -> Result<()> {
         let (inodes, inode) = (self.inodes, self.inode);
-        let stayed = inode.end_inline(self.handle(), inodes.maps_by_extents())?;
+        let backup = inode.end_inline(self.handle(), inodes.maps_by_extents())?;
         self.is_inline = false;
         let reserved = self.reserve(1);
         if reserved.is_err() {
-            inode.stay_inline(self.handle(), stayed);
+            inode.restore_inline(self.handle(), backup);
             self.is_inline = true;
             self.root.take();
         }

@@ -15,7 +15,7 @@ use pext4_ondisk::htree::{Index, RootInfo};
 use pext4_ondisk::{Corrupt, LogicalBlock};
 
 use super::blocks::{self, BlockKind, DirectoryBlocks, DirectorySettings, look};
-use super::{CHANGED, Found, corrupt_in, leaf};
+use super::{CHANGED, FoundEntry, corrupt_in, leaf};
 use crate::error::Result;
 
 /// Root and levels below it.
@@ -195,7 +195,7 @@ impl Path {
     }
 
     /// Whether names of the hash sought may go on in the next leaf.
-    pub(super) fn goes_on(&self) -> bool {
+    pub(super) fn hash_continues(&self) -> bool {
         self.next_hash() == Some(self.hash | 1)
     }
 
@@ -204,10 +204,10 @@ impl Path {
         &mut self,
         blocks: &B,
         name: &[u8],
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<FoundEntry>> {
         for _ in 0..blocks.count() {
             let found = leaf::find(blocks, self.leaf, BlockKind::Leaf, name)?;
-            if found.is_some() || !self.goes_on() {
+            if found.is_some() || !self.hash_continues() {
                 return Ok(found);
             }
             self.advance(blocks)?;

@@ -4,7 +4,7 @@ use pext4_ondisk::directory::{self, Entry, Format, Inserted};
 use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
 
 use super::blocks::{self, BlockKind, DirectoryBlocks, look};
-use super::{CHANGED, Found, corrupt_in, kind_of};
+use super::{CHANGED, FoundEntry, corrupt_in, kind_of};
 use crate::error::Result;
 
 type Decoded<T> = std::result::Result<T, Corrupt>;
@@ -27,7 +27,7 @@ pub(super) fn find<B: DirectoryBlocks>(
     block: LogicalBlock,
     kind: BlockKind,
     name: &[u8],
-) -> Result<Option<Found>> {
+) -> Result<Option<FoundEntry>> {
     let format = blocks.format();
     look(blocks, block, kind, |bytes| {
         if is_node(bytes, kind) {
@@ -37,7 +37,7 @@ pub(super) fn find<B: DirectoryBlocks>(
         Ok(entry.map(
             |Entry {
                  inode, file_type, ..
-             }| Found {
+             }| FoundEntry {
                 inode,
                 file_type,
                 block,

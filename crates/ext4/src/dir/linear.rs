@@ -5,11 +5,11 @@ use pext4_ondisk::LogicalBlock;
 use pext4_ondisk::directory::Entry;
 
 use super::blocks::{BlockKind, DirectoryBlocks};
-use super::{Found, corrupt_in, grow, inline, is_dot, leaf};
+use super::{FoundEntry, corrupt_in, grow, inline, is_dot, leaf};
 use crate::error::{Refusal, Result};
 
 /// Looks for a name in every leaf.
-pub(super) fn find<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<Found>> {
+pub(super) fn find<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<FoundEntry>> {
     for block in leaves(blocks) {
         if let Some(found) = leaf::find(blocks, block, leaf_kind(blocks), name)? {
             return Ok(Some(found));

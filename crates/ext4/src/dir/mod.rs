@@ -14,7 +14,7 @@
 //!
 //! Locking: the caller holds the directory's lock, exclusive for what takes `&mut`, shared for the
 //! rest. A single name of an indexed directory can be changed with the lock held shared and that of
-//! its leaf beside it ([`Spot`]). Nothing is remembered between calls.
+//! its leaf beside it ([`NameLeaf`]). Nothing is remembered between calls.
 //!
 //! No undo: each operation reads and checks all that it is going to change, then calls
 //! [`DirectoryBlocks::reserve`], and only then changes the first byte. A full volume is thus
@@ -32,7 +32,7 @@ mod inline;
 mod leaf;
 mod linear;
 mod listing;
-mod spot;
+mod name_leaf;
 #[cfg(test)]
 mod tests;
 
@@ -40,9 +40,9 @@ use pext4_ondisk::directory::{self, Entry};
 use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
 
 pub use blocks::{BlockKind, DirectoryBlocks, DirectorySettings, kind_of};
-pub use file::{DirectoryFile, SeenLeaf, is_indexed};
+pub use file::{DirectoryFile, LeafBuffer, is_indexed};
 pub use listing::list;
-pub use spot::{Spot, Vacancy, spot, vacancy};
+pub use name_leaf::{NameLeaf, Vacancy, leaf_of, vacancy};
 
 use crate::error::{Error, Refusal, Result};
 use crate::types::FileType;
@@ -57,7 +57,7 @@ pub const MOST_BLOCKS_CHANGED: u32 = 7;
 
 /// A name that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundEntry {
     /// The inode it leads to.
     pub inode: InodeNumber,
     /// The kind of file, where the directory remembers it.
@@ -82,7 +82,7 @@ pub fn init<B: DirectoryBlocks>(blocks: &mut B, parent: InodeNumber) -> Result<(
 /// # Errors
 ///
 /// `Corrupt` for impossible bytes on the way; those of the blocks.
-pub fn find<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<Found>> {
+pub fn find<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<FoundEntry>> {
     if is_dot(name) {
         return find_dot(blocks, name).map(Some);
     }
@@ -141,7 +141,7 @@ pub fn insert<B: DirectoryBlocks>(
 /// # Errors
 ///
 /// `Refused(NotFound)`, `Refused(Invalid)` for `.` and `..`, `Corrupt`, and those of the blocks.
-pub fn remove<B: DirectoryBlocks>(blocks: &mut B, name: &[u8]) -> Result<Found> {
+pub fn remove<B: DirectoryBlocks>(blocks: &mut B, name: &[u8]) -> Result<FoundEntry> {
     let found = find_changeable(blocks, name)?;
     leaf::remove(blocks, found.block, name)?;
     Ok(found)
@@ -157,7 +157,7 @@ pub fn replace<B: DirectoryBlocks>(
     name: &[u8],
     inode: InodeNumber,
     file_type: FileType,
-) -> Result<Found> {
+) -> Result<FoundEntry> {
     let found = find_changeable(blocks, name)?;
     let entry = Entry {
         inode,
@@ -194,7 +194,7 @@ pub fn is_empty<B: DirectoryBlocks>(blocks: &B) -> Result<bool> {
     linear::is_empty(blocks)
 }
 
-fn find_changeable<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Found> {
+fn find_changeable<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<FoundEntry> {
     if is_dot(name) {
         return Err(Refusal::Invalid.into());
     }
@@ -203,7 +203,7 @@ fn find_changeable<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Found>
 
 /// `.` or `..`, which begin the first block, be it a leaf or an index's root.
 /// A directory in its inode names its parent alone.
-fn find_dot<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Found> {
+fn find_dot<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<FoundEntry> {
     let block = LogicalBlock(0);
     let (own, parent) = if blocks.is_inline() {
         (blocks.inode(), blocks.inline_parent())
@@ -215,7 +215,7 @@ fn find_dot<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Found> {
         return Err(corrupt_in(blocks, block, "'.' or '..' leads nowhere"));
     }
     let file_types = blocks.settings().format.has_file_types;
-    Ok(Found {
+    Ok(FoundEntry {
         inode,
         file_type: file_types.then_some(FileType::Directory),
         block,

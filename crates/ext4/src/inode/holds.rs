@@ -1,10 +1,11 @@
-//! How often each inode is held.
+//! The number of holds of each inode.
 //!
-//! Holds are counted apart from the inodes in memory: a kernel that caches millions of names holds
-//! as many inodes, and only a number of each must stay. The counts lie in pages by inode number
-//! that are made when first needed; a page is never given back, so the memory is at most four
-//! bytes an inode of the image. Every count is atomic; they order against an inode's links as
-//! [`Inode::claim_reaping`](super::Inode::claim_reaping) says.
+//! Holds are counted separately from the inodes in memory: a kernel that caches millions of names holds
+//! as many inodes, and only a number for each must stay in memory. The counts are in pages, indexed by
+//! inode number, that are allocated when first needed. A page is never freed, so the memory is at most
+//! four bytes per inode of the image. Every count is atomic;
+//! [`Inode::claim_reaping`](super::Inode::claim_reaping) says how they are ordered against an inode's
+//! links.
 
 use std::sync::OnceLock;
 
@@ -13,7 +14,7 @@ use pext4_sync::atomic::{AtomicU32, Ordering};
 
 const PER_PAGE: usize = 1024;
 
-/// Nothing else lies on its lines: what is looked at by all would move with every hold.
+/// Aligned so that it shares no cache line with data that every core reads.
 #[repr(align(64))]
 struct Page([AtomicU32; PER_PAGE]);
 
@@ -38,7 +39,7 @@ impl Holds {
         &page.0[index % PER_PAGE]
     }
 
-    /// Takes one hold. A count that reached its end stays there for good.
+    /// Adds one hold. A count that reaches its maximum stays there.
     pub(super) fn take(&self, inode: InodeNumber) {
         let _ = self
             .count(inode)
@@ -47,7 +48,7 @@ impl Holds {
             });
     }
 
-    /// Gives `count` holds back; true if none is left.
+    /// Removes `count` holds; true if none is left.
     pub(super) fn give(&self, inode: InodeNumber, count: u64) -> bool {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let before = self
@@ -62,7 +63,7 @@ impl Holds {
         before.is_ok_and(|before| before <= count)
     }
 
-    /// All inodes that somebody holds.
+    /// All inodes that are held.
     pub(crate) fn all(&self) -> Vec<InodeNumber> {
         let mut held = Vec::new();
         for (page, first) in self.pages.iter().zip((0u32..).step_by(PER_PAGE)) {
@@ -76,7 +77,7 @@ impl Holds {
         held
     }
 
-    /// Whether nobody holds the inode.
+    /// Whether the inode has no holds.
     pub(crate) fn is_free(&self, inode: InodeNumber) -> bool {
         let page = self.pages[inode.get() as usize / PER_PAGE].get();
         page.is_none_or(|page| page.0[inode.get() as usize % PER_PAGE].load(Ordering::SeqCst) == 0)

@@ -32,7 +32,7 @@ use crate::types::FileType;
 const STRUCTURE: &str = "inline data";
 
 /// What a slot held before its content moved out, for when it cannot.
-pub(crate) struct Stayed {
+pub(crate) struct InlineBackup {
     slot: Slot,
 }
 
@@ -84,7 +84,11 @@ impl Inode {
     }
 
     /// Takes the content out of the slot, which has an empty map and no size afterwards.
-    pub(crate) fn end_inline(&self, handle: &mut Handle<'_>, has_extents: bool) -> Result<Stayed> {
+    pub(crate) fn end_inline(
+        &self,
+        handle: &mut Handle<'_>,
+        has_extents: bool,
+    ) -> Result<InlineBackup> {
         let before = self.state(|state| state.slot.clone());
         let ended = self.edit(handle, Reach::Data, |state| {
             let slot = &mut state.slot;
@@ -98,13 +102,13 @@ impl Inode {
             Ok::<(), Corrupt>(())
         });
         ended.map_err(|corrupt| corrupt.in_inode(self.number()))?;
-        Ok(Stayed { slot: before })
+        Ok(InlineBackup { slot: before })
     }
 
     /// Puts back what [`Inode::end_inline`] took out, in the same handle.
-    pub(crate) fn stay_inline(&self, handle: &mut Handle<'_>, stayed: Stayed) {
+    pub(crate) fn restore_inline(&self, handle: &mut Handle<'_>, backup: InlineBackup) {
         self.edit(handle, Reach::Data, |state| {
-            let (slot, before) = (&mut state.slot, stayed.slot);
+            let (slot, before) = (&mut state.slot, backup.slot);
             slot.flags = before.flags;
             slot.size = before.size;
             slot.block = before.block;
@@ -248,7 +252,7 @@ impl Inodes {
     pub(crate) fn move_out(&self, inode: &Arc<Inode>) -> Result<()> {
         let (content, size) = (inode.inline_content()?, inode.size());
         let mut handle = self.store.start(MAP_CREDITS)?;
-        let stayed = inode.end_inline(&mut handle, self.maps_by_extents())?;
+        let backup = inode.end_inline(&mut handle, self.maps_by_extents())?;
         if content.is_empty() {
             return Ok(());
         }
@@ -256,7 +260,7 @@ impl Inodes {
             self.write_block(extent.start, &content)
         });
         if let Err(error) = filled {
-            inode.stay_inline(&mut handle, stayed);
+            inode.restore_inline(&mut handle, backup);
             return Err(error);
         }
         inode.edit(&mut handle, Reach::Data, |state| {

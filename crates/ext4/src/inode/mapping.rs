@@ -245,7 +245,7 @@ impl Inodes {
     }
 
     fn lookup_locked(&self, inode: &Inode, logical: LogicalBlock) -> Result<Mapping> {
-        self.lookup_settled(inode, &inode.root(), logical)
+        self.lookup_with_root(inode, &inode.root(), logical)
     }
 
     /// As [`Self::lookup`], while nobody changes the map: that of a directory whose lock the caller holds.
@@ -254,7 +254,7 @@ impl Inodes {
     /// # Errors
     ///
     /// As [`Self::lookup`].
-    pub fn lookup_settled(
+    pub fn lookup_with_root(
         &self,
         inode: &Inode,
         root: &[u8; 60],

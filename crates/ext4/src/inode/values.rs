@@ -37,7 +37,7 @@ pub struct Values {
     /// By hash, where a value was last seen. A hint: the inode may have ended.
     seen: Map<u32, InodeNumber>,
     /// Those that lost their last reference and are to be reaped.
-    ended: Stack<Arc<Inode>>,
+    to_reap: Stack<Arc<Inode>>,
 }
 
 impl Values {
@@ -45,7 +45,7 @@ impl Values {
     pub(crate) fn new() -> Self {
         Self {
             seen: Map::new(Class::Leaf),
-            ended: Stack::new(),
+            to_reap: Stack::new(),
         }
     }
 
@@ -64,13 +64,13 @@ impl Values {
     }
 
     /// Leaves an inode without name and reference to whoever holds no lock next.
-    pub(crate) fn leave(&self, inode: Arc<Inode>) {
-        self.ended.push(inode);
+    pub(crate) fn defer_reaping(&self, inode: Arc<Inode>) {
+        self.to_reap.push(inode);
     }
 
     /// Those that were left. Where there are none, as after almost every operation, this is a look.
-    pub(crate) fn take_left(&self) -> Option<impl Iterator<Item = Arc<Inode>> + use<>> {
-        (!self.ended.is_empty()).then(|| self.ended.take_all())
+    pub(crate) fn take_deferred(&self) -> Option<impl Iterator<Item = Arc<Inode>> + use<>> {
+        (!self.to_reap.is_empty()).then(|| self.to_reap.take_all())
     }
 }
 
@@ -153,7 +153,7 @@ impl Inodes {
     /// # Errors
     ///
     /// Those of the orphans.
-    pub(crate) fn begin_value(
+    pub(crate) fn make_value_inode(
         &self,
         handle: &mut Handle<'_>,
         inode: &Arc<Inode>,
@@ -195,13 +195,21 @@ impl Inodes {
     /// # Errors
     ///
     /// `Corrupt`, `Io`.
-    pub(crate) fn take_value(&self, handle: &mut Handle<'_>, number: InodeNumber) -> Result<bool> {
+    pub(crate) fn add_value_reference(
+        &self,
+        handle: &mut Handle<'_>,
+        number: InodeNumber,
+    ) -> Result<bool> {
         let inode = self.value_inode(number)?;
-        Ok(self.take_value_of(handle, &inode))
+        Ok(self.try_add_value_reference(handle, &inode))
     }
 
-    /// As [`Inodes::take_value`], of an inode that held a value when it was found, and may have ended since.
-    pub(crate) fn take_value_of(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> bool {
+    /// As [`Inodes::add_value_reference`], of an inode that held a value when it was found, and may have ended since.
+    pub(crate) fn try_add_value_reference(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+    ) -> bool {
         inode.edit(handle, Reach::Attributes, |state| {
             let is_dead = state.dead;
             let slot = &mut state.slot;
@@ -219,7 +227,11 @@ impl Inodes {
     /// # Errors
     ///
     /// `Corrupt`, `Io`.
-    pub(crate) fn give_value(&self, handle: &mut Handle<'_>, number: InodeNumber) -> Result<()> {
+    pub(crate) fn drop_value_reference(
+        &self,
+        handle: &mut Handle<'_>,
+        number: InodeNumber,
+    ) -> Result<()> {
         let inode = self.value_inode(number)?.into_own();
         let has_ended = inode.edit(handle, Reach::Attributes, |state| {
             let slot = &mut state.slot;
@@ -237,7 +249,7 @@ impl Inodes {
             Some(false) => Ok(()),
             Some(true) => {
                 self.add_orphan(handle, &inode)?;
-                self.values.leave(inode);
+                self.values.defer_reaping(inode);
                 Ok(())
             }
         }

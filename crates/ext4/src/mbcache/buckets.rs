@@ -15,7 +15,7 @@ use pext4_sync::hash::NumberHash;
 use pext4_sync::{Class, Mutex};
 
 use super::Table;
-use super::entry::{Entry, Found, Withdrawal};
+use super::entry::{Entry, FoundEntry, Withdrawal};
 use super::global::following;
 use super::recency::Recency;
 
@@ -120,7 +120,7 @@ impl Table for Buckets {
         self.make_room();
     }
 
-    fn find(&self, key: u32, after: Option<&Found>) -> Option<Found> {
+    fn find(&self, key: u32, after: Option<&FoundEntry>) -> Option<FoundEntry> {
         let bucket = self.bucket(key).lock();
         let mut after = after.and_then(|found| found.entry.clone());
         loop {
@@ -139,13 +139,13 @@ impl Table for Buckets {
         }
     }
 
-    fn put(&self, found: &Found) {
+    fn put(&self, found: &FoundEntry) {
         if let Some(entry) = &found.entry {
             entry.let_go();
         }
     }
 
-    fn has(&self, found: &Found) -> bool {
+    fn has(&self, found: &FoundEntry) -> bool {
         found.entry.as_ref().is_some_and(|entry| entry.is_listed())
     }
 

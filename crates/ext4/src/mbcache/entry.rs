@@ -15,7 +15,7 @@ const REFERENCED: u32 = 2;
 const REUSABLE: u32 = 4;
 
 /// A block that may have the content looked for.
-pub(super) struct Found {
+pub(super) struct FoundEntry {
     /// The block.
     pub block: u64,
     /// Its key.
@@ -70,9 +70,9 @@ impl Entry {
     }
 
     /// Holds the entry for a finder; the table's lock is held.
-    pub fn hold(self: &Arc<Self>) -> Found {
+    pub fn hold(self: &Arc<Self>) -> FoundEntry {
         self.holders.fetch_add(1, Ordering::Relaxed);
-        Found {
+        FoundEntry {
             block: self.block,
             key: self.key,
             origin: 0,

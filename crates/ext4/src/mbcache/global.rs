@@ -10,7 +10,7 @@ use pext4_sync::hash::NumberMap;
 use pext4_sync::{Class, Mutex};
 
 use super::Table;
-use super::entry::{Entry, Found, Withdrawal};
+use super::entry::{Entry, FoundEntry, Withdrawal};
 use super::recency::Recency;
 
 /// The cache of this process.
@@ -131,7 +131,7 @@ impl Table for Volume {
         state.make_room();
     }
 
-    fn find(&self, key: u32, after: Option<&Found>) -> Option<Found> {
+    fn find(&self, key: u32, after: Option<&FoundEntry>) -> Option<FoundEntry> {
         let mut state = self.global.state.lock();
         let chain = state.by_key.get(&(self.number, key))?;
         let found = Arc::clone(following(chain, key, after)?);
@@ -139,7 +139,7 @@ impl Table for Volume {
         Some(found.hold())
     }
 
-    fn put(&self, found: &Found) {
+    fn put(&self, found: &FoundEntry) {
         let mut state = self.global.state.lock();
         if let Some(entry) = &found.entry
             && entry.let_go()
@@ -149,7 +149,7 @@ impl Table for Volume {
         }
     }
 
-    fn has(&self, found: &Found) -> bool {
+    fn has(&self, found: &FoundEntry) -> bool {
         found.entry.as_ref().is_some_and(|entry| entry.is_listed())
     }
 
@@ -183,7 +183,7 @@ impl Table for Volume {
 pub(super) fn following<'a>(
     chain: &'a [Arc<Entry>],
     key: u32,
-    after: Option<&Found>,
+    after: Option<&FoundEntry>,
 ) -> Option<&'a Arc<Entry>> {
     let start = match after.and_then(|found| found.entry.as_ref()) {
         None => 0,

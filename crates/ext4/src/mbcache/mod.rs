@@ -56,8 +56,8 @@ use pext4_ondisk::{BlockNumber, Corrupt};
 use pext4_sync::Counter;
 
 use crate::options::AttributeCache;
-use entry::{Found, Withdrawal};
-pub use own_counts::{Met, OwnCounts, Sum};
+use entry::{FoundEntry, Withdrawal};
+pub use own_counts::{MetBlock, OwnCounts, Sum};
 
 /// Bytes of the volume's cache for which one entry is kept.
 const CACHE_PER_ENTRY: u64 = 4096;
@@ -71,11 +71,11 @@ trait Table: Send + Sync {
     /// Puts an entry in, unless it is there. The block's buffer is locked by the caller.
     fn insert(&self, key: u32, block: u64, reusable: bool);
     /// The first entry with this key, or the next one; it is held if entries are held here.
-    fn find(&self, key: u32, after: Option<&Found>) -> Option<Found>;
+    fn find(&self, key: u32, after: Option<&FoundEntry>) -> Option<FoundEntry>;
     /// Gives back what was found.
-    fn put(&self, found: &Found);
+    fn put(&self, found: &FoundEntry);
     /// Whether what was found is still there. The block's buffer is locked by the caller.
-    fn has(&self, found: &Found) -> bool;
+    fn has(&self, found: &FoundEntry) -> bool;
     /// Takes the entry of a block out, unless it is held.
     fn withdraw(&self, key: u32, block: u64) -> Withdrawal;
     /// Says whether the block can serve one inode more.
@@ -133,7 +133,7 @@ pub struct SharedBlocks {
 /// A block that may have the content asked for; dropped, it is given back.
 pub struct Candidate<'a> {
     table: &'a dyn Table,
-    found: Found,
+    found: FoundEntry,
 }
 
 /// Where references are counted.
@@ -255,7 +255,7 @@ impl SharedBlocks {
         self.candidate(key, Some(&after.found))
     }
 
-    fn candidate(&self, key: u32, after: Option<&Found>) -> Option<Candidate<'_>> {
+    fn candidate(&self, key: u32, after: Option<&FoundEntry>) -> Option<Candidate<'_>> {
         let table = self.table.as_deref()?;
         let found = table.find(key, after)?;
         Some(Candidate { table, found })

@@ -5,7 +5,7 @@
 //! block it is *counted apart* until the transaction closes: a core that takes or leaves it notes
 //! that in a place of its own, and what it has met once it takes and leaves without a look at the block. When
 //! the transaction closes, the committer adds up what all cores noted, stores the sum in the block, and
-//! frees the block if nobody is left (`xattr::settle`). At that moment no handle is open and
+//! frees the block if nobody is left (`xattr::store_counts`). At that moment no handle is open and
 //! none can start, so what is stored is what the transaction's inodes say.
 //!
 //! Invariants, of a block that is counted apart in a transaction (`BufferState::counted_apart`):
@@ -80,7 +80,7 @@ enum Age {
 
 #[derive(Default)]
 struct Core {
-    met: NumberMap<BlockNumber, Arc<CachePadded<Met>>>,
+    met: NumberMap<BlockNumber, Arc<CachePadded<MetBlock>>>,
     /// What it counted, by the numbers of the blocks; nothing where it has met none of them.
     counts: Vec<Option<Arc<Counts>>>,
     /// Blocks that a thread of this core began to count apart, with their numbers.
@@ -93,7 +93,7 @@ type Counts = CachePadded<[AtomicI32; COUNTS]>;
 /// A block that this core has met. Its core alone holds this, so that no count is shared, and reads the content
 /// without a lock, as nothing in the block changes but how many use it. A copy: the bytes themselves begin at
 /// multiples of the block's size, and a cache has few places for what lies so.
-pub struct Met {
+pub struct MetBlock {
     /// None if it is not sound, or has no room for how it would be written here. Who wants such a block asks
     /// for the block itself.
     content: Option<Content>,
@@ -109,7 +109,7 @@ pub struct Sum {
     pub change: i64,
 }
 
-impl Met {
+impl MetBlock {
     /// The attributes in the block.
     ///
     /// # Errors
@@ -173,8 +173,8 @@ impl OwnCounts {
     }
 
     /// A block that this core has met, if its content is known.
-    pub fn met(&self, block: BlockNumber) -> Option<Arc<CachePadded<Met>>> {
-        let met = |met: &Arc<CachePadded<Met>>| met.content.is_some().then(|| Arc::clone(met));
+    pub fn met(&self, block: BlockNumber) -> Option<Arc<CachePadded<MetBlock>>> {
+        let met = |met: &Arc<CachePadded<MetBlock>>| met.content.is_some().then(|| Arc::clone(met));
         self.here(block, met).flatten()
     }
 
@@ -210,7 +210,7 @@ impl OwnCounts {
 
     /// Notes a leaving of a block that is counted apart and locked by the caller.
     pub fn meet_leaving(&self, buffer: &Arc<Buffer>, state: &BufferState) {
-        self.meet(buffer, state, || content_of(&state.page), Met::leave);
+        self.meet(buffer, state, || content_of(&state.page), MetBlock::leave);
     }
 
     /// Everything that was noted, and forgets it. The transaction is closed.
@@ -240,7 +240,7 @@ impl OwnCounts {
     fn here<R>(
         &self,
         block: BlockNumber,
-        change: impl FnOnce(&Arc<CachePadded<Met>>) -> R,
+        change: impl FnOnce(&Arc<CachePadded<MetBlock>>) -> R,
     ) -> Option<R> {
         let is_present = |notes: &Notes| notes.age.load(Ordering::Relaxed) == Age::Present as u8;
         if !is_present(self.shards.local()) {
@@ -268,7 +268,7 @@ impl OwnCounts {
         buffer: &Arc<Buffer>,
         state: &BufferState,
         content: impl FnOnce() -> Option<Content>,
-        change: impl FnOnce(&Met) -> R,
+        change: impl FnOnce(&MetBlock) -> R,
     ) -> R {
         let apart = state.counted_apart;
         let number = apart.expect("who meets here has seen that it is").number;
@@ -341,7 +341,7 @@ impl Core {
         block: BlockNumber,
         content: impl FnOnce() -> Option<Content>,
         number: usize,
-    ) -> &Met {
+    ) -> &MetBlock {
         let all = &mut self.counts;
         self.met.entry(block).or_insert_with(|| {
             let (at, place) = (number / COUNTS, number % COUNTS);
@@ -350,7 +350,7 @@ impl Core {
             }
             let zeroes = || CachePadded::new(std::array::from_fn(|_| AtomicI32::new(0)));
             let counts = all[at].get_or_insert_with(|| Arc::new(zeroes()));
-            Arc::new(CachePadded::new(Met {
+            Arc::new(CachePadded::new(MetBlock {
                 content: content(),
                 counts: Arc::clone(counts),
                 place,

@@ -21,7 +21,7 @@ use pext4_sync::hash::NumberHash;
 use pext4_sync::topology;
 
 use super::Table;
-use super::entry::{Found, Withdrawal};
+use super::entry::{FoundEntry, Withdrawal};
 
 /// Words in a set.
 const WAYS: usize = 8;
@@ -130,7 +130,7 @@ impl Table for Words {
         }
     }
 
-    fn find(&self, key: u32, after: Option<&Found>) -> Option<Found> {
+    fn find(&self, key: u32, after: Option<&FoundEntry>) -> Option<FoundEntry> {
         let (set, tag) = self.place(key);
         let (origin, first) = match after {
             Some(found) => (found.origin, found.step + 1),
@@ -147,7 +147,7 @@ impl Table for Words {
                 let marked = word | USED;
                 let _ = slot.compare_exchange(word, marked, Ordering::Relaxed, Ordering::Relaxed);
             }
-            return Some(Found {
+            return Some(FoundEntry {
                 block: word & BLOCK,
                 key,
                 origin,
@@ -158,9 +158,9 @@ impl Table for Words {
         None
     }
 
-    fn put(&self, _found: &Found) {}
+    fn put(&self, _found: &FoundEntry) {}
 
-    fn has(&self, found: &Found) -> bool {
+    fn has(&self, found: &FoundEntry) -> bool {
         let (set, tag) = self.place(found.key);
         set.contains(tag | found.block)
     }

@@ -13,7 +13,7 @@ use pext4_sync::hash::NumberHash;
 use pext4_sync::{Class, Mutex, MutexGuard};
 
 use super::Table;
-use super::entry::{Entry, Found, Withdrawal};
+use super::entry::{Entry, FoundEntry, Withdrawal};
 use super::global::following;
 use super::recency::Recency;
 
@@ -120,7 +120,7 @@ impl Table for Split {
         self.make_room();
     }
 
-    fn find(&self, key: u32, after: Option<&Found>) -> Option<Found> {
+    fn find(&self, key: u32, after: Option<&FoundEntry>) -> Option<FoundEntry> {
         let chain = self.content_chain(key);
         let entry = following(&chain, key, after)?;
         let _lock = self.entry_lock(entry.block);
@@ -130,7 +130,7 @@ impl Table for Split {
         Some(entry.hold())
     }
 
-    fn put(&self, found: &Found) {
+    fn put(&self, found: &FoundEntry) {
         let _lock = self.entry_lock(found.block);
         if let Some(entry) = &found.entry
             && entry.let_go()
@@ -140,7 +140,7 @@ impl Table for Split {
         }
     }
 
-    fn has(&self, found: &Found) -> bool {
+    fn has(&self, found: &FoundEntry) -> bool {
         found.entry.as_ref().is_some_and(|entry| entry.is_listed())
     }
 

@@ -50,6 +50,6 @@ impl Volume {
             ),
             false => Ok(()),
         });
-        listed.map_err(|error| self.inodes.store.judge(error))
+        listed.map_err(|error| self.inodes.store.apply_error_policy(error))
     }
 }

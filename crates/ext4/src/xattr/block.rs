@@ -14,11 +14,11 @@ use pext4_ondisk::{BlockNumber, InodeNumber};
 use pext4_sync::{CachePadded, topology};
 
 use super::counting;
-pub(super) use super::counting::Turn;
+pub(super) use super::counting::Departure;
 use crate::error::{Refusal, Result};
 use crate::inode::table::Inodes;
 use crate::mballoc::Request;
-use crate::mbcache::{Candidate, Met, Taking};
+use crate::mbcache::{Candidate, MetBlock, Taking};
 use crate::seal;
 
 /// Where an inode's block of attributes is after a change.
@@ -31,14 +31,14 @@ pub(super) enum Outcome {
         /// There, or nowhere if that is 0.
         to: BlockNumber,
         /// What became of the old one, if there was one.
-        turn: Turn,
+        departure: Departure,
     },
 }
 
 /// Which contents lead to values in inodes of their own. Such a block is not offered to other inodes,
 /// and its users are counted in it at once: the end of its last use gives those values up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Leads {
+pub(super) struct HasValueInodes {
     /// The block that the inode has.
     pub old: bool,
     /// What is written.
@@ -67,37 +67,40 @@ enum Attempt {
 
 /// What a finder does when somebody else is at a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Patience {
+enum WhenBusy {
     Wait,
-    GoOn,
+    Skip,
 }
 
 /// A block that an inode has, its header sound.
-pub(super) enum Known {
+pub(super) enum CheckedBlock {
     /// This core has met it, in the transaction of the handle under which it was looked up.
-    Met(Arc<CachePadded<Met>>),
+    Met(Arc<CachePadded<MetBlock>>),
     /// It was read.
     Read(Arc<Buffer>),
 }
 
 /// A block that an inode has, and the attributes in it. Who is to change it asks under a handle.
-pub(super) fn attributes(inodes: &Inodes, block: BlockNumber) -> Result<(Known, Vec<Attribute>)> {
+pub(super) fn attributes(
+    inodes: &Inodes,
+    block: BlockNumber,
+) -> Result<(CheckedBlock, Vec<Attribute>)> {
     let decode =
         |bytes: &[u8]| xattr::Block::decode(bytes).map_err(|corrupt| corrupt.in_block(block));
     if let Some(met) = inodes.attribute_blocks.own_counts().met(block) {
         let attributes = met.attributes();
         let attributes = attributes.map_err(|corrupt| corrupt.in_block(block))?;
-        return Ok((Known::Met(met), attributes));
+        return Ok((CheckedBlock::Met(met), attributes));
     }
     let buffer = read(inodes, block)?;
     let state = buffer.read();
     let decoded = decode(&state.page)?;
-    let leads = super::plan::value_inodes(&decoded.attributes).next();
-    if leads.is_none() && !inodes.store.is_read_only() {
+    let has_value_inodes = super::plan::value_inodes(&decoded.attributes).next();
+    if has_value_inodes.is_none() && !inodes.store.is_read_only() {
         inodes.attribute_blocks.insert(block, &state.page);
     }
     drop(state);
-    Ok((Known::Read(buffer), decoded.attributes))
+    Ok((CheckedBlock::Read(buffer), decoded.attributes))
 }
 
 /// The buffer of an attribute block, its checksum verified.
@@ -117,30 +120,30 @@ pub(super) fn write(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
     inode: InodeNumber,
-    old: Option<&Known>,
+    old: Option<&CheckedBlock>,
     content: &Content,
-    leads: Leads,
+    has_value_inodes: HasValueInodes,
 ) -> Result<Outcome> {
-    let busy = if leads.new {
+    let busy = if has_value_inodes.new {
         false
     } else {
         match search(inodes, handle, content) {
-            Search::Shared(block) => return move_to(inodes, handle, old, block, leads),
+            Search::Shared(block) => return move_to(inodes, handle, old, block, has_value_inodes),
             Search::None { busy } => busy > 0,
         }
     };
     inodes.attribute_blocks.note_search(false, busy);
-    if let Some(Known::Read(buffer)) = old
-        && change(inodes, handle, buffer, content, leads)?
+    if let Some(CheckedBlock::Read(buffer)) = old
+        && change(inodes, handle, buffer, content, has_value_inodes)?
     {
         return Ok(Outcome::Same);
     }
     match allocate(inodes, handle, inode) {
-        Ok(block) => make(inodes, handle, old, block, content, leads),
+        Ok(block) => make(inodes, handle, old, block, content, has_value_inodes),
         // A full disk has no room for copies.
         Err(error) if busy && error.is(Refusal::NoSpace) => {
-            match share(inodes, handle, content, Patience::Wait) {
-                Search::Shared(block) => move_to(inodes, handle, old, block, leads),
+            match share(inodes, handle, content, WhenBusy::Wait) {
+                Search::Shared(block) => move_to(inodes, handle, old, block, has_value_inodes),
                 Search::None { .. } => Err(error),
             }
         }
@@ -149,24 +152,24 @@ pub(super) fn write(
 }
 
 /// A block that an inode has. Who is to change it asks under a handle.
-pub(super) fn known(inodes: &Inodes, block: BlockNumber) -> Result<Known> {
+pub(super) fn known(inodes: &Inodes, block: BlockNumber) -> Result<CheckedBlock> {
     if let Some(met) = inodes.attribute_blocks.own_counts().met(block) {
-        return Ok(Known::Met(met));
+        return Ok(CheckedBlock::Met(met));
     }
     let buffer = read(inodes, block)?;
     xattr::references(&buffer.read().page).map_err(|corrupt| corrupt.in_block(block))?;
-    Ok(Known::Read(buffer))
+    Ok(CheckedBlock::Read(buffer))
 }
 
 /// Looks for a block to share, and waits for a busy one only if copies enough are made already.
 fn search(inodes: &Inodes, handle: &mut Handle<'_>, content: &Content) -> Search {
     let blocks = &inodes.attribute_blocks;
     if !blocks.avoids_busy() {
-        return share(inodes, handle, content, Patience::Wait);
+        return share(inodes, handle, content, WhenBusy::Wait);
     }
-    match share(inodes, handle, content, Patience::GoOn) {
+    match share(inodes, handle, content, WhenBusy::Skip) {
         Search::None { busy } if busy > 0 && !blocks.rather_copies(busy) => {
-            share(inodes, handle, content, Patience::Wait)
+            share(inodes, handle, content, WhenBusy::Wait)
         }
         search => search,
     }
@@ -177,7 +180,7 @@ fn share(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
     content: &Content,
-    patience: Patience,
+    when_busy: WhenBusy,
 ) -> Search {
     let blocks = &inodes.attribute_blocks;
     let mut busy = 0;
@@ -188,7 +191,7 @@ fn share(
         }
         // One that cannot be read is its owners' trouble.
         if let Ok(buffer) = read(inodes, candidate.block()) {
-            match take(inodes, handle, &candidate, &buffer, content, patience) {
+            match take(inodes, handle, &candidate, &buffer, content, when_busy) {
                 Attempt::Shared => return Search::Shared(candidate.block()),
                 Attempt::Busy => busy += 1,
                 Attempt::Unfit => {}
@@ -205,12 +208,12 @@ fn take(
     candidate: &Candidate<'_>,
     buffer: &Arc<Buffer>,
     content: &Content,
-    patience: Patience,
+    when_busy: WhenBusy,
 ) -> Attempt {
     let blocks = &inodes.attribute_blocks;
-    let locked = match patience {
-        Patience::Wait => Some(buffer.write()),
-        Patience::GoOn => buffer.try_write(),
+    let locked = match when_busy {
+        WhenBusy::Wait => Some(buffer.write()),
+        WhenBusy::Skip => buffer.try_write(),
     };
     let Some(mut state) = locked else {
         return Attempt::Busy;
@@ -234,30 +237,33 @@ fn take(
 fn move_to(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
-    old: Option<&Known>,
+    old: Option<&CheckedBlock>,
     block: BlockNumber,
-    leads: Leads,
+    has_value_inodes: HasValueInodes,
 ) -> Result<Outcome> {
     inodes.attribute_blocks.note_search(true, false);
-    let turn = match old {
-        Some(known) => turn_away(inodes, handle, known, leads)?,
-        None => Turn::Left,
+    let departure = match old {
+        Some(known) => leave(inodes, handle, known, has_value_inodes)?,
+        None => Departure::StillUsed,
     };
-    Ok(Outcome::Moved { to: block, turn })
+    Ok(Outcome::Moved {
+        to: block,
+        departure,
+    })
 }
 
 /// Gives an inode a block of its own.
 fn make(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
-    old: Option<&Known>,
+    old: Option<&CheckedBlock>,
     block: BlockNumber,
     content: &Content,
-    leads: Leads,
+    has_value_inodes: HasValueInodes,
 ) -> Result<Outcome> {
-    let left = old.map(|known| turn_away(inodes, handle, known, leads));
-    let turn = match left.unwrap_or(Ok(Turn::Left)) {
-        Ok(turn) => turn,
+    let left = old.map(|known| leave(inodes, handle, known, has_value_inodes));
+    let departure = match left.unwrap_or(Ok(Departure::StillUsed)) {
+        Ok(departure) => departure,
         Err(error) => {
             inodes.groups.free(handle, block, 1)?;
             return Err(error);
@@ -267,11 +273,14 @@ fn make(
     let mut state = buffer.write();
     let bytes = handle.edit_locked(&buffer, &mut state, seal::xattr_block());
     content.put_into(bytes);
-    if !leads.new {
+    if !has_value_inodes.new {
         inodes.attribute_blocks.insert(block, bytes);
     }
     state.counted_by = Some(topology::current());
-    Ok(Outcome::Moved { to: block, turn })
+    Ok(Outcome::Moved {
+        to: block,
+        departure,
+    })
 }
 
 /// Changes a block in place, unless others use it or are about to.
@@ -280,7 +289,7 @@ fn change(
     handle: &mut Handle<'_>,
     buffer: &Arc<Buffer>,
     content: &Content,
-    leads: Leads,
+    has_value_inodes: HasValueInodes,
 ) -> Result<bool> {
     let blocks = &inodes.attribute_blocks;
     let mut state = buffer.write();
@@ -293,7 +302,7 @@ fn change(
     if is_own {
         let bytes = handle.edit_locked(buffer, &mut state, seal::xattr_block());
         content.put_into(bytes);
-        if !leads.new {
+        if !has_value_inodes.new {
             blocks.insert(buffer.block(), bytes);
         }
     }
@@ -301,24 +310,24 @@ fn change(
 }
 
 /// Takes one inode's use off a block and frees it if that was the last.
-pub(super) fn turn_away(
+pub(super) fn leave(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
-    known: &Known,
-    leads: Leads,
-) -> Result<Turn> {
+    known: &CheckedBlock,
+    has_value_inodes: HasValueInodes,
+) -> Result<Departure> {
     let buffer = match known {
-        Known::Met(met) => {
+        CheckedBlock::Met(met) => {
             counting::leave_noted(handle, met);
-            return Ok(Turn::Left);
+            return Ok(Departure::StillUsed);
         }
-        Known::Read(buffer) => buffer,
+        CheckedBlock::Read(buffer) => buffer,
     };
-    let turn = counting::leave(inodes, handle, buffer, !leads.old)?;
-    if turn == Turn::Unused {
+    let departure = counting::leave(inodes, handle, buffer, !has_value_inodes.old)?;
+    if departure == Departure::Unused {
         inodes.groups.free_metadata(handle, buffer.block())?;
     }
-    Ok(turn)
+    Ok(departure)
 }
 
 fn allocate(inodes: &Inodes, handle: &mut Handle<'_>, inode: InodeNumber) -> Result<BlockNumber> {

@@ -2,7 +2,7 @@
 //!
 //! A block's users are counted in the block, under its buffer's lock, until two cores have met at it.
 //! From then to the end of the transaction each core counts for itself
-//! ([`OwnCounts`](crate::mbcache::OwnCounts)), and [`settle`] stores the sum when the transaction closes.
+//! ([`OwnCounts`](crate::mbcache::OwnCounts)), and [`store_counts`] stores the sum when the transaction closes.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use pext4_sync::{thread, topology};
 use crate::error::{Error, Result};
 use crate::groups::{CREDITS_PER_GROUP, Groups};
 use crate::inode::table::Inodes;
-use crate::mbcache::{Candidate, Leaving, Met, SharedBlocks, Sum};
+use crate::mbcache::{Candidate, Leaving, MetBlock, SharedBlocks, Sum};
 use crate::seal;
 
 /// What the end of a block that is counted apart may dirty: its group, and a revoke.
@@ -25,7 +25,7 @@ const LEAST_PART: usize = 64;
 
 /// What became of a block that an inode turned away from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum Departure {
     /// Others use it, or it is found out later whether they do; it counts one less.
     Left,
     /// Nobody uses it, and nobody can find it any more.
@@ -81,7 +81,7 @@ pub(super) fn take(
 }
 
 /// Counts one inode out of a block that this core has met, under a handle of that transaction.
-pub(super) fn leave_noted(handle: &mut Handle<'_>, met: &Met) {
+pub(super) fn leave_noted(handle: &mut Handle<'_>, met: &MetBlock) {
     met.leave();
     handle.note_change();
 }
@@ -93,22 +93,22 @@ pub(super) fn leave(
     handle: &mut Handle<'_>,
     buffer: &Arc<Buffer>,
     may_count_apart: bool,
-) -> Result<Turn> {
+) -> Result<Departure> {
     let (blocks, block) = (&inodes.attribute_blocks, buffer.block());
     loop {
         let mut state = buffer.write();
         if is_apart(handle, &state) {
             blocks.own_counts().meet_leaving(buffer, &state);
             handle.note_change();
-            return Ok(Turn::Left);
+            return Ok(Departure::StillUsed);
         }
         let leaving = blocks.judge_leaving(block, &state.page);
         match leaving.map_err(|corrupt| Error::Corrupt(corrupt.in_block(block)))? {
             Leaving::Left => {
                 leave_to_others(blocks, handle, buffer, &mut state, may_count_apart);
-                return Ok(Turn::Left);
+                return Ok(Departure::StillUsed);
             }
-            Leaving::Last => return Ok(Turn::Unused),
+            Leaving::Last => return Ok(Departure::Unused),
             // Its finder waits for nothing but this lock.
             Leaving::Held => {
                 drop(state);
@@ -175,7 +175,7 @@ fn count_apart(
 
 /// Stores what the cores counted, and frees the blocks that nobody uses. `handle` is the last one of its
 /// transaction.
-pub fn settle(blocks: &SharedBlocks, groups: &Groups, handle: &mut Handle<'_>) {
+pub fn store_counts(blocks: &SharedBlocks, groups: &Groups, handle: &mut Handle<'_>) {
     let width = handle.commit_threads();
     let sums = blocks.own_counts().take_all(width);
     let parts = in_parts(sums, LEAST_PART, width, |sums: Vec<Sum>| {
@@ -186,7 +186,7 @@ pub fn settle(blocks: &SharedBlocks, groups: &Groups, handle: &mut Handle<'_>) {
     unused.sort_unstable();
     for block in unused {
         if let Err(error) = groups.free_metadata(handle, block) {
-            groups.store.judge(error);
+            groups.store.apply_error_policy(error);
         }
     }
 }

@@ -7,7 +7,7 @@
 //! one owner, otherwise the inode turns to another block and the shared one counts one inode less.
 //!
 //! Values are those of the image: access control lists in the form that ext4 stores (version 1).
-//! Values may lie in inodes of their own (`ea_inode`, `inode/values.rs`): each entry that leads there is a
+//! Values may lie in inodes of their own (`ea_inode`, `inode/values.rs`): each entry that has_value_inodes there is a
 //! reference, and a block with such an entry is shared with nobody, though others may have made it so.
 //!
 //! Locking: callers hold the inode's lock, for writing where something changes. Since other inodes
@@ -35,12 +35,12 @@ use crate::inode::table::Inodes;
 use crate::inode::values::{self, MAX_VALUE};
 use crate::inode::{Inode, Reach, present};
 use crate::types::{FileType, SetXattrMode};
-use block::{Known, Leads, Outcome, Turn};
-pub use counting::settle;
+use block::{CheckedBlock, Departure, HasValueInodes, Outcome};
+pub use counting::store_counts;
 use plan::{BlockPlan, Places, Plan, Room};
 
 /// What an inode's attributes are, and its block if it has one.
-type Read = (Places, Option<Known>);
+type Read = (Places, Option<CheckedBlock>);
 
 /// Metadata blocks that a change of one attribute may dirty: the inode, the superblock, the old block and a
 /// new or shared one, and what the end of each of these may.
@@ -329,14 +329,14 @@ fn carry_out(
     handle: &mut Handle<'_>,
     inode: &Arc<Inode>,
     plan: &Plan,
-    known: Option<Known>,
+    known: Option<CheckedBlock>,
 ) -> Result<()> {
     let values = &plan.values;
     let given = values.left_in_inode.iter().chain(&values.left_in_block);
     // What cannot be read is told while nothing has changed; what was read stays in memory until the end.
     let _held = inodes.hold_values(values.taken.iter().chain(given).copied())?;
     for &number in &values.taken {
-        if !inodes.take_value(handle, number)? {
+        if !inodes.add_value_reference(handle, number)? {
             let corrupt = Corrupt::new("attribute", "its value has ended before it");
             return Err(corrupt.in_inode(inode.number()).into());
         }
@@ -344,35 +344,39 @@ fn carry_out(
     let outcome = match change_block(inodes, handle, inode, known, plan) {
         Ok(outcome) => outcome,
         Err(error) => {
-            give_all(inodes, handle, &plan.values.taken)?;
+            drop_value_references(inodes, handle, &plan.values.taken)?;
             return Err(error);
         }
     };
-    give_all(inodes, handle, &plan.values.left_in_inode)?;
+    drop_value_references(inodes, handle, &plan.values.left_in_inode)?;
     let is_left = match outcome {
         Outcome::Same => plan.block != BlockPlan::Keep,
-        Outcome::Moved { turn, .. } => turn == Turn::Unused,
+        Outcome::Moved { departure, .. } => departure == Departure::Unused,
     };
     if is_left {
-        give_all(inodes, handle, &plan.values.left_in_block)?;
+        drop_value_references(inodes, handle, &plan.values.left_in_block)?;
     }
     change_slot(inodes, handle, inode, plan, outcome)
 }
 
-fn give_all(inodes: &Inodes, handle: &mut Handle<'_>, values: &[InodeNumber]) -> Result<()> {
+fn drop_value_references(
+    inodes: &Inodes,
+    handle: &mut Handle<'_>,
+    values: &[InodeNumber],
+) -> Result<()> {
     values
         .iter()
-        .try_for_each(|&number| inodes.give_value(handle, number))
+        .try_for_each(|&number| inodes.drop_value_reference(handle, number))
 }
 
 fn change_block(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
     inode: &Inode,
-    known: Option<Known>,
+    known: Option<CheckedBlock>,
     plan: &Plan,
 ) -> Result<Outcome> {
-    let leads = Leads {
+    let has_value_inodes = HasValueInodes {
         old: !plan.values.left_in_block.is_empty(),
         new: !plan.values.taken.is_empty(),
     };
@@ -387,10 +391,17 @@ fn change_block(
     match (&plan.block, known) {
         (BlockPlan::Write(content), known) => {
             let number = inode.number();
-            block::write(inodes, handle, number, known.as_ref(), content, leads)
+            block::write(
+                inodes,
+                handle,
+                number,
+                known.as_ref(),
+                content,
+                has_value_inodes,
+            )
         }
         (_, Some(known)) => Ok(Outcome::Moved {
-            turn: block::turn_away(inodes, handle, &known, leads)?,
+            departure: block::leave(inodes, handle, &known, has_value_inodes)?,
             to: BlockNumber(0),
         }),
         (_, None) => Ok(Outcome::Same),

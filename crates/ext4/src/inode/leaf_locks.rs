@@ -32,7 +32,7 @@ const MOST: u32 = 512;
 
 /// The locks.
 #[derive(Default)]
-pub struct Leaves {
+pub struct LeafLocks {
     /// From the fewest, each as many again as the one before.
     levels: [OnceLock<Sharded<Stripe>>; (MOST / FEWEST).ilog2() as usize + 1],
 }
@@ -45,7 +45,7 @@ struct Stripe {
 
 /// One leaf, and those that share its lock.
 #[derive(Clone, Copy)]
-pub struct Leaf<'a> {
+pub struct LeafLock<'a> {
     stripe: &'a Stripe,
 }
 
@@ -55,14 +55,14 @@ pub struct LeafGuard<'a> {
     _guard: MutexGuard<'a, ()>,
 }
 
-impl Leaves {
+impl LeafLocks {
     /// A leaf, by its block in the directory, which has `blocks` while the caller holds its lock.
-    pub fn leaf(&self, block: LogicalBlock, blocks: u32) -> Leaf<'_> {
+    pub fn leaf(&self, block: LogicalBlock, blocks: u32) -> LeafLock<'_> {
         let locks = blocks.clamp(FEWEST, MOST).next_power_of_two();
         let level = &self.levels[(locks / FEWEST).ilog2() as usize];
         let stripes = level.get_or_init(|| stripes(locks as usize));
         let place = block.get() as usize & (stripes.count() - 1);
-        Leaf {
+        LeafLock {
             stripe: stripes.get(place),
         }
     }
@@ -76,7 +76,7 @@ fn stripes(most: usize) -> Sharded<Stripe> {
     })
 }
 
-impl<'a> Leaf<'a> {
+impl<'a> LeafLock<'a> {
     /// Waits for the leaf.
     pub fn lock(self) -> LeafGuard<'a> {
         LeafGuard {
@@ -92,7 +92,7 @@ impl<'a> Leaf<'a> {
 
     /// The same for who will change the leaf: as a write, so that the line is its core's own when the
     /// lock is taken. To read it and then to write it is two ways.
-    pub fn changes_before_one(self) -> u64 {
+    pub fn changes_for_update(self) -> u64 {
         self.stripe.changes.fetch_add(0, Ordering::SeqCst)
     }
 
@@ -125,16 +125,16 @@ mod models {
     use pext4_sync::atomic::{AtomicU64, Ordering};
     use pext4_sync::thread;
 
-    use super::Leaves;
+    use super::LeafLocks;
 
     struct Directory {
-        leaves: Leaves,
+        leaves: LeafLocks,
         content: AtomicU64,
     }
 
     impl Directory {
         fn new(content: u64) -> Arc<Self> {
-            let leaves = Leaves::default();
+            let leaves = LeafLocks::default();
             // That they are made once is not what is looked at here.
             let _ = leaves.leaf(LogicalBlock(1), 2);
             Arc::new(Self {
@@ -146,7 +146,7 @@ mod models {
         /// Looks, locks, looks again if it has to, and changes `from` to `to`.
         fn change(&self, from: u64, to: u64) -> bool {
             let leaf = self.leaves.leaf(LogicalBlock(1), 2);
-            let changes = leaf.changes_before_one();
+            let changes = leaf.changes_for_update();
             let seen = self.content.load(Ordering::Acquire);
             let guard = leaf.lock();
             let now = self.content.load(Ordering::Acquire);
@@ -204,11 +204,11 @@ mod models {
 mod tests {
     use pext4_ondisk::LogicalBlock;
 
-    use super::Leaves;
+    use super::LeafLocks;
 
     #[test]
     fn a_small_directory_has_few_locks() {
-        let leaves = Leaves::default();
+        let leaves = LeafLocks::default();
         let lock =
             |block, blocks| std::ptr::from_ref(leaves.leaf(LogicalBlock(block), blocks).stripe);
         assert_eq!(lock(1, 3), lock(1, 3));

@@ -2,7 +2,7 @@
 //! and what it changes.
 //!
 //! In an indexed directory a name belongs into the leaf of its hash, unless names of that very hash
-//! go on in the next leaf; then there is no single leaf, and no [`Spot`]. A spot stays right while
+//! go on in the next leaf; then there is no single leaf, and no [`NameLeaf`]. A spot stays right while
 //! the directory's lock is held shared, since the index changes under the exclusive lock alone.
 //! What it says of the leaf's content stays right while the leaf's lock is held as well.
 
@@ -12,13 +12,13 @@ use pext4_ondisk::{InodeNumber, LogicalBlock};
 use super::blocks::{BlockKind, DirectoryBlocks};
 use super::index::{Path, Seek};
 use super::leaf::{self, Room};
-use super::{Found, check_name, is_dot};
+use super::{FoundEntry, check_name, is_dot};
 use crate::error::Result;
 use crate::types::FileType;
 
 /// The leaf of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spot {
+pub struct NameLeaf {
     leaf: LogicalBlock,
 }
 
@@ -34,13 +34,13 @@ pub struct Vacancy {
 /// # Errors
 ///
 /// `Corrupt` for impossible bytes on the way; those of the blocks.
-pub fn spot<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<Spot>> {
+pub fn spot<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<NameLeaf>> {
     if is_dot(name) {
         return Ok(None);
     }
     let path = Path::descend(blocks, Seek::Name(name))?;
-    let path = path.filter(|path| !path.goes_on());
-    Ok(path.map(|path| Spot { leaf: path.leaf() }))
+    let path = path.filter(|path| !path.hash_continues());
+    Ok(path.map(|path| NameLeaf { leaf: path.leaf() }))
 }
 
 /// The room that the directory as it is has for a name, which is not in it; `None` if it has to
@@ -73,7 +73,7 @@ fn in_leaf<B: DirectoryBlocks>(
     Ok(room.map(|room| Vacancy { leaf, room }))
 }
 
-impl Spot {
+impl NameLeaf {
     /// The leaf, as a block of the directory.
     #[must_use]
     pub fn leaf(&self) -> LogicalBlock {
@@ -85,7 +85,7 @@ impl Spot {
     /// # Errors
     ///
     /// As [`spot`].
-    pub fn find<B: DirectoryBlocks>(&self, blocks: &B, name: &[u8]) -> Result<Option<Found>> {
+    pub fn find<B: DirectoryBlocks>(&self, blocks: &B, name: &[u8]) -> Result<Option<FoundEntry>> {
         leaf::find(blocks, self.leaf, BlockKind::Leaf, name)
     }
 
