@@ -1,9 +1,9 @@
-//! The block of attributes: read, shared, changed in place or copied, given up.
+//! The block of attributes: reading it, sharing it, changing it in place or copying it, releasing it.
 //!
-//! A block may serve many inodes, each of which is locked by its own operation, so what a block's
-//! count says is decided under its buffer's lock, where the cache of blocks judges too (see
-//! `mbcache`). What is only looked at is not made dirty: another operation may have forgotten it in
-//! this very transaction.
+//! A block may be shared by many inodes, each of which is locked by its own operation. So decisions that
+//! depend on a block's reference count are made under its buffer's lock, where the cache of blocks is checked
+//! too (see `mbcache`). A block that is only read is not made dirty: another operation may have freed it in
+//! the same transaction.
 
 use std::sync::Arc;
 
@@ -21,43 +21,44 @@ use crate::mballoc::Request;
 use crate::mbcache::{Candidate, MetBlock, Taking};
 use crate::seal;
 
-/// Where an inode's block of attributes is after a change.
+/// The block of an inode's attributes after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Where it was.
+    /// The same as before.
     Same,
-    /// Elsewhere.
+    /// Another one.
     Moved {
-        /// There, or nowhere if that is 0.
+        /// The new block; 0 means none.
         to: BlockNumber,
         /// What became of the old one, if there was one.
         departure: Departure,
     },
 }
 
-/// Which contents lead to values in inodes of their own. Such a block is not offered to other inodes,
-/// and its users are counted in it at once: the end of its last use gives those values up.
+/// Which contents have entries that refer to value inodes. A block with such entries is not offered to
+/// other inodes, and its references are always counted in the block: dropping the last one drops the
+/// references to those value inodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HasValueInodes {
-    /// The block that the inode has.
+    /// The content of the block that the inode has.
     pub old: bool,
-    /// What is written.
+    /// The content to be written.
     pub new: bool,
 }
 
-/// How a search for a block to share ended.
+/// The result of a search for a block to share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Search {
-    /// The inode counts in this block now.
+    /// The inode has a reference to this block now.
     Shared(BlockNumber),
-    /// There is none.
+    /// No block could be shared.
     None {
-        /// But so many that somebody else was just at.
+        /// The number of candidates that other threads had locked.
         busy: u32,
     },
 }
 
-/// How an attempt at one candidate ended.
+/// The result of an attempt to share one candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attempt {
     Shared,
@@ -65,22 +66,22 @@ enum Attempt {
     Unfit,
 }
 
-/// What a finder does when somebody else is at a block.
+/// What a search does if another thread has locked a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WhenBusy {
     Wait,
     Skip,
 }
 
-/// A block that an inode has, its header sound.
+/// An inode's block whose header was checked.
 pub(super) enum CheckedBlock {
-    /// This core has met it, in the transaction of the handle under which it was looked up.
+    /// This core has met it (see [`MetBlock`]) in the transaction of the caller's handle.
     Met(Arc<CachePadded<MetBlock>>),
-    /// It was read.
+    /// It was read from its buffer.
     Read(Arc<Buffer>),
 }
 
-/// A block that an inode has, and the attributes in it. Who is to change it asks under a handle.
+/// An inode's block, and the attributes in it. A caller that changes them calls this under its handle.
 pub(super) fn attributes(
     inodes: &Inodes,
     block: BlockNumber,
@@ -114,8 +115,8 @@ fn read(inodes: &Inodes, block: BlockNumber) -> Result<Arc<Buffer>> {
     Ok(buffer)
 }
 
-/// Gives an inode the content of its block: a block that has it already, or `old` if no other inode
-/// uses that, else a new one.
+/// Gives an inode a block with this content: a block that has it already; else `old`, if no other inode
+/// uses it; else a new one.
 pub(super) fn write(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
@@ -140,7 +141,7 @@ pub(super) fn write(
     }
     match allocate(inodes, handle, inode) {
         Ok(block) => make(inodes, handle, old, block, content, has_value_inodes),
-        // A full disk has no room for copies.
+        // If the disk has no room for copies, wait for the busy blocks.
         Err(error) if busy && error.is(Refusal::NoSpace) => {
             match share(inodes, handle, content, WhenBusy::Wait) {
                 Search::Shared(block) => move_to(inodes, handle, old, block, has_value_inodes),
@@ -151,7 +152,7 @@ pub(super) fn write(
     }
 }
 
-/// A block that an inode has. Who is to change it asks under a handle.
+/// An inode's block. A caller that changes it calls this under its handle.
 pub(super) fn known(inodes: &Inodes, block: BlockNumber) -> Result<CheckedBlock> {
     if let Some(met) = inodes.attribute_blocks.own_counts().met(block) {
         return Ok(CheckedBlock::Met(met));
@@ -161,7 +162,7 @@ pub(super) fn known(inodes: &Inodes, block: BlockNumber) -> Result<CheckedBlock>
     Ok(CheckedBlock::Read(buffer))
 }
 
-/// Looks for a block to share, and waits for a busy one only if copies enough are made already.
+/// Looks for a block to share. Waits for busy blocks only if there are enough copies already.
 fn search(inodes: &Inodes, handle: &mut Handle<'_>, content: &Content) -> Search {
     let blocks = &inodes.attribute_blocks;
     if !blocks.avoids_busy() {
@@ -189,7 +190,7 @@ fn share(
         if counting::take_noted(inodes, handle, candidate.block(), content) {
             return Search::Shared(candidate.block());
         }
-        // One that cannot be read is its owners' trouble.
+        // An error of a candidate is reported to its owners, not here.
         if let Ok(buffer) = read(inodes, candidate.block()) {
             match take(inodes, handle, &candidate, &buffer, content, when_busy) {
                 Attempt::Shared => return Search::Shared(candidate.block()),
@@ -221,8 +222,8 @@ fn take(
     if blocks.judge_taking(candidate, &state.page, content) == Taking::Pass {
         return Attempt::Unfit;
     }
-    // The entry may be of a later life of the block, which has another buffer. Asked after the
-    // entry: who put that in had seen this buffer discarded.
+    // The block may have been freed and reused since, with another buffer, and the entry may belong to
+    // that. Checked after the entry: the thread that inserted it had seen this buffer discarded.
     if buffer.is_discarded() {
         return Attempt::Unfit;
     }
@@ -233,7 +234,7 @@ fn take(
     }
 }
 
-/// Ends the change of an inode that counts in another block now.
+/// Releases the old block of an inode that has a reference to another one now.
 fn move_to(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
@@ -252,7 +253,7 @@ fn move_to(
     })
 }
 
-/// Gives an inode a block of its own.
+/// Writes a new block for an inode.
 fn make(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
@@ -283,7 +284,7 @@ fn make(
     })
 }
 
-/// Changes a block in place, unless others use it or are about to.
+/// Changes a block in place, unless another inode uses it or is about to; returns whether it did.
 fn change(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
@@ -309,7 +310,7 @@ fn change(
     Ok(is_own)
 }
 
-/// Takes one inode's use off a block and frees it if that was the last.
+/// Drops one inode's reference to a block and frees the block if that was the last.
 pub(super) fn leave(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
