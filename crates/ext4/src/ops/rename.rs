@@ -149,7 +149,7 @@ impl Volume {
                 let ancestors = Ancestors {
                     from: self.ancestors_of(&from)?,
                     to: self.ancestors_of(&to)?,
-                    lock_mode: LockMode::Waits,
+                    lock_mode: LockMode::Wait,
                 };
                 let _names = lock_parents(&from, &to, &ancestors);
                 last_attempt(self.rename_locked(&source, &target, options, &ancestors))?

@@ -28,7 +28,7 @@ const LEAST_PART: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Departure {
     /// Other inodes use it, or that is determined when the transaction closes.
-    Left,
+    StillUsed,
     /// No inode uses it, and no search can find it any more.
     Unused,
 }
