@@ -65,7 +65,7 @@ pub enum OrphanPlace {
     Chained,
 }
 
-/// Rewrites the chain's links, which lie in inodes.
+/// Rewrites the chain's links, which are stored in inodes.
 pub trait Chain {
     /// Makes `next` (0: none) follow `inode`.
     ///

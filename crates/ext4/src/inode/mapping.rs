@@ -133,8 +133,8 @@ impl NodeStore for Nodes<'_, '_> {
     fn edit<R>(&mut self, block: BlockNumber, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
         let stamp = self.stamp();
         let buffer = self.inodes.store.near_block(block)?;
-        // The node may have left memory since it was read, and once it is edited its bytes wait for
-        // their checksum until the commit.
+        // The node may have been evicted since it was read, and after the edit its checksum is stale until
+        // the commit.
         if !self.are_pointers {
             let verified = buffer.verify(|page| self.verify_sum(page));
             verified.map_err(|corrupt| corrupt.in_block(block).in_inode(self.inode.number()))?;

@@ -95,7 +95,7 @@ pub struct State {
     pub datasync_tid: Option<Tid>,
     /// The last transaction that changed the slot: the inode leaves memory only when it is durable.
     pub last_tid: Option<Tid>,
-    /// The transaction that cut the file inside a block, leaving old bytes behind the end.
+    /// The transaction that cut the file inside a block, leaving old bytes beyond the end.
     pub cut_tid: Option<Tid>,
     /// Whether the bytes between the end of the file and the end of its last block are known zero.
     pub tail_is_zero: bool,
@@ -157,7 +157,7 @@ impl Inode {
             lock: BiasedLock::new(class, ()),
             leaf_locks: OnceLock::new(),
             map: BiasedLock::new(Class::InodeMap, Map::default()),
-            published: PublishedFields::of(&state),
+            published: PublishedFields::new(&state),
             state: Mutex::new(Class::InodeState, state),
             referenced: AtomicBool::new(true),
         }

@@ -273,7 +273,7 @@ mod models {
         });
     }
 
-    /// Against a change of the state by somebody else, a reader never sees a time go back.
+    /// While another thread changes the state, a reader never sees a time go back.
     #[test]
     fn times_do_not_go_back_where_they_are_folded_in() {
         pext4_sync::model(|| {

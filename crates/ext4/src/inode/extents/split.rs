@@ -169,7 +169,7 @@ impl<S: NodeStore> Editor<'_, S> {
     }
 }
 
-/// How many levels lie below a level of the path.
+/// Number of levels below a level of the path.
 fn depth_of(path: &Path, level: usize) -> u16 {
     u16::try_from(path.leaf() - level).expect("a path has at most six levels")
 }
