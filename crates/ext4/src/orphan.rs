@@ -1,33 +1,33 @@
-//! Orphans: inodes that recovery must finish, because they lost their last name while in use or
-//! are being cut in several transactions.
+//! Orphans: inodes that recovery must finish, because they lost their last name while in use or are being
+//! truncated in several transactions.
 //!
-//! An image with an orphan file has a slot for each; when every slot is taken, or without such a
-//! file, orphans are chained: the superblock names the first, each inode's deletion time the next.
-//! How slots are taken is a setting ([`OrphanSlots`]):
+//! An image with an orphan file has a slot for each orphan. If every slot is taken, or without such a file,
+//! orphans are chained: the superblock contains the number of the first, and each inode's deletion time that
+//! of the next. How slots are taken is a setting ([`OrphanSlots`]):
 //!
 //! - *list*: not at all; every orphan is chained, under one lock.
 //! - *locked*: under one lock for the whole file, from the front.
-//! - *lockless*: a place is reserved by taking one from its block's count, if there is any, and
-//!   then found by compare-and-swap; shards begin at different blocks.
-//! - *remembered*: likewise, and an inode that is cut keeps its slot, marked *idle*, while the
-//!   transaction runs: the next cut in it has one already. An idle slot is empty when its block is
-//!   captured, and free from then on, so no transaction leaves one behind (rule 10).
+//! - *lockless*: a slot is reserved by decrementing its block's count of free slots, if it is not 0, and then
+//!   found by compare-and-swap; shards start at different blocks.
+//! - *remembered*: as *lockless*, and an inode that was truncated keeps its slot, marked *idle*, while the
+//!   transaction runs, so that the next truncate in that transaction has one already. An idle slot is written
+//!   as empty when its block is captured, and free from then on, so no transaction leaves one behind
+//!   (rule 10).
 //!
-//! In all but the last an inode is an orphan during every cut and every removal, as in Linux; in the
-//! last only where one transaction may not be enough.
+//! In all settings but the last an inode is an orphan during every truncate and every removal of its last
+//! name, as in Linux; in the last only if one transaction may not be enough.
 //!
-//! This module remembers numbers only; mount cleans up through the operations of the inode layer,
-//! and whoever owns the inodes lends a [`Chain`] to rewrite the links.
+//! This module only records numbers. Mount cleans up with the operations of the inode layer; the owner of the
+//! inodes lends a [`Chain`] to rewrite the links.
 //!
-//! Invariants: a slot's number is written in the transaction that makes the inode an orphan and
-//! cleared in the one that finishes it. The chain in memory (`list`, from its end to its beginning) is the chain on
-//! disk. `ORPHAN_PRESENT` is set before the first slot is used and cleared when the volume closes
-//! with every slot empty (rule D16).
+//! Invariants: a slot's number is written in the transaction that makes the inode an orphan and cleared in the
+//! one that finishes it. The chain in memory (`list`, from its end to its beginning) equals the chain on disk.
+//! `ORPHAN_PRESENT` is set before the first slot is used and cleared when the volume closes with every slot
+//! empty (rule D16).
 //!
-//! Locks: `list` [OrphanList] is held while the neighbour's inode and the superblock are changed.
-//! `whole_file` [OrphanSlot] is taken by *locked* alone, before a block's `owed` [OrphanSlot], which
-//! is held to open the block in a transaction (see [`Opened`]) and to capture it. Slots themselves
-//! are atomic.
+//! Locks: `list` [OrphanList] is held while the neighbour's inode and the superblock are changed. `whole_file`
+//! [OrphanSlot] is taken only by *locked*, before a block's `owed` [OrphanSlot], which is held to open the
+//! block in a transaction (see [`Opened`]) and to capture it. Slots themselves are atomic.
 
 use std::sync::Arc;
 
@@ -45,13 +45,13 @@ use crate::store::Store;
 
 /// Shards start this many blocks apart, so that neighbours do not meet.
 const SHARD_STRIDE: usize = 13;
-/// And this many slots, a cache line, where they meet in a block all the same.
+/// Shards that use the same block start this many slots apart: one cache line.
 const SLOT_STRIDE: usize = 16;
-/// The key of the lock of the whole file; blocks come behind it.
+/// Lock keys: the whole file before a block.
 const WHOLE_FILE: u64 = 0;
 const ONE_BLOCK: u64 = 1;
 
-/// Where an orphan is remembered.
+/// Where an orphan is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OrphanPlace {
     /// A slot of the orphan file.
@@ -65,7 +65,7 @@ pub enum OrphanPlace {
     Chained,
 }
 
-/// Rewrites the chain's links, which lie in inodes.
+/// Rewrites the chain's links, which are stored in inodes.
 pub trait Chain {
     /// Makes `next` (0: none) follow `inode`.
     ///
@@ -101,7 +101,7 @@ struct SlotBlock {
     block_size: usize,
     /// The numbers. [atomic; changed within a handle for which the block is opened]
     slots: Slots,
-    /// Slots whose inode is no orphan and keeps them all the same. [likewise]
+    /// Slots that an inode keeps although it is no longer an orphan. [as `slots`]
     idle: Bits,
     /// The transaction whose handles may change slots without the lock.
     opened: Opened,
@@ -136,7 +136,7 @@ impl Orphans {
         })
     }
 
-    /// Every inode remembered now: those in slots, then the chain from its head.
+    /// All orphans: those in slots, then the chain from its head.
     #[must_use]
     pub fn snapshot(&self) -> Vec<(InodeNumber, OrphanPlace)> {
         let mut found = Vec::new();
@@ -160,7 +160,7 @@ impl Orphans {
         self.design != OrphanSlots::Remembered
     }
 
-    /// Remembers `inode` (at most two credits, three on the chain).
+    /// Records `inode` as an orphan (at most two credits, three on the chain).
     ///
     /// # Errors
     ///
@@ -185,8 +185,8 @@ impl Orphans {
         Ok(OrphanPlace::Chained)
     }
 
-    /// Forgets `inode`, which was remembered at `place`. Its own link, if chained, is the
-    /// caller's to overwrite: it becomes a deletion time or zero.
+    /// Removes `inode`, which is recorded at `place`. If it was chained, the caller overwrites its link
+    /// with a deletion time or zero.
     ///
     /// # Errors
     ///
@@ -214,7 +214,7 @@ impl Orphans {
         chain: &dyn Chain,
     ) -> Result<()> {
         let mut list = self.list.lock();
-        // The newest end first, at a mount too.
+        // Searched from the newest end: the newest orphans are finished first, at mount as well.
         let Some(position) = list.iter().rposition(|&other| other == inode) else {
             return Ok(());
         };
@@ -246,7 +246,7 @@ impl Orphans {
         }
     }
 
-    /// All blocks, the shard's own first.
+    /// The indexes of all blocks, starting with this shard's own.
     fn blocks_from_own(&self, count: usize) -> impl Iterator<Item = usize> + use<> {
         let start = topology::current() * SHARD_STRIDE;
         (0..count).map(move |step| (start + step) % count)
@@ -281,8 +281,8 @@ impl Orphans {
         slot_block.slots.clear(slot);
     }
 
-    /// Forgets the inode at `place` but leaves it its slot, if this setting and this place have
-    /// that; whether so. The slot is the inode's while the transaction of `handle` runs.
+    /// Removes the inode at `place` from the orphans but lets it keep its slot while the transaction of
+    /// `handle` runs. Returns false, and changes nothing, if the setting or the place does not allow it.
     pub fn set_idle(&self, handle: &mut Handle<'_>, place: OrphanPlace) -> bool {
         let OrphanPlace::Slot { block, slot } = place else {
             return false;
@@ -296,8 +296,7 @@ impl Orphans {
         true
     }
 
-    /// Remembers an inode again in the slot that [`Orphans::set_idle`] left it within the same
-    /// transaction.
+    /// Records an inode again in the slot that it kept by [`Orphans::set_idle`] in the same transaction.
     pub fn set_busy(&self, handle: &mut Handle<'_>, place: OrphanPlace) {
         if let OrphanPlace::Slot { block, slot } = place
             && let Some(slot_block) = self.blocks.get(block as usize)
@@ -330,7 +329,7 @@ impl SlotBlock {
         })
     }
 
-    /// A slot for `inode`, looked for from `from` on, and how many others were quicker.
+    /// Takes a slot for `inode`, searching from `from` on. Returns the slot and the number of races lost.
     fn take(
         self: &Arc<Self>,
         handle: &mut Handle<'_>,
@@ -349,7 +348,7 @@ impl SlotBlock {
         put
     }
 
-    /// Lets slots be changed within `handle`.
+    /// Prepares the block for changes of slots under `handle`.
     fn open(self: &Arc<Self>, handle: &mut Handle<'_>) {
         if handle.may_change(&self.opened) {
             return;
@@ -364,15 +363,15 @@ impl SlotBlock {
         self.opened.open(handle.tid());
     }
 
-    /// What goes to disk of each slot.
+    /// The number of each slot as it is written to disk.
     fn orphans(&self) -> impl Iterator<Item = u32> {
         (0u32..)
             .zip(self.slots.iter())
             .map(|(slot, number)| if self.idle.is_set(slot) { 0 } else { number })
     }
 
-    /// The version of the transaction that the block is owed to, none of whose handles runs any
-    /// more; idle slots are free then.
+    /// The version for the transaction to which the block is owed, whose handles have all stopped. Frees
+    /// idle slots.
     fn version(&self) -> Capture {
         let numbers: Vec<u32> = self.orphans().collect();
         let slots = self.slots.iter().enumerate();

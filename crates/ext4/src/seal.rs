@@ -1,5 +1,5 @@
-//! Which checksum a metadata block carries: the stamp says it when the block is changed, the
-//! sealing makes it when the block is written, once per transaction.
+//! Checksums of metadata blocks: the stamp, set when a block is changed, selects its checksum; sealing
+//! computes it when the block is written, once per transaction.
 
 use pext4_block::Stamp;
 use pext4_ondisk::{BlockNumber, InodeNumber, directory, extent, htree, xattr};
@@ -17,31 +17,31 @@ fn stamp(kind: u32, inode: InodeNumber, generation: u32) -> Stamp {
     }
 }
 
-/// A node of an inode's extent tree.
+/// Stamp of a node of an inode's extent tree.
 #[must_use]
 pub fn extent_node(inode: InodeNumber, generation: u32) -> Stamp {
     stamp(EXTENT_NODE, inode, generation)
 }
 
-/// A block of names.
+/// Stamp of a leaf of a directory.
 #[must_use]
 pub fn directory_leaf(inode: InodeNumber, generation: u32) -> Stamp {
     stamp(DIRECTORY_LEAF, inode, generation)
 }
 
-/// A root or node of a directory's index.
+/// Stamp of a root or node of a directory's index.
 #[must_use]
 pub fn directory_index(inode: InodeNumber, generation: u32) -> Stamp {
     stamp(DIRECTORY_INDEX, inode, generation)
 }
 
-/// A block of extended attributes.
+/// Stamp of a block of extended attributes.
 #[must_use]
 pub fn xattr_block() -> Stamp {
     stamp(XATTR_BLOCK, InodeNumber(0), 0)
 }
 
-/// Puts the checksum that `stamp` asks for into `page`, the sealed copy of `block`.
+/// Computes the checksum that `stamp` selects and stores it in `page`, the sealed copy of `block`.
 pub fn seal(seed: u32, block: BlockNumber, stamp: Stamp, page: &mut [u8]) {
     let inode = InodeNumber(stamp.inode);
     match stamp.kind {

@@ -1,9 +1,9 @@
-//! What the mechanisms did, counted.
+//! Counters of events in the mechanisms.
 //!
-//! Counters lie a shard beside each other, so counting writes a line that no other core writes.
-//! Each has a place in [`Event`], a section and a name; [`Report`] is all of them at a moment,
-//! with what else a volume tells of itself, for a person ([`Display`](fmt::Display)) or a program
-//! ([`Report::to_json`]). Sums taken while others count contain some of what they count.
+//! Each shard has its own array of counters, so counting writes a cache line that no other core writes.
+//! Each counter is an [`Event`] with a section and a name. A [`Report`] has the values of all of them
+//! and other numbers of a volume, for a person ([`Display`](fmt::Display)) or a program
+//! ([`Report::to_json`]). A sum that is read while other threads count includes some of their events.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,7 +13,7 @@ use pext4_sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! events {
     ($($section:literal { $($(#[$about:meta])* $event:ident = $name:literal,)+ })+) => {
-        /// Something that is counted.
+        /// An event that is counted.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
         pub enum Event { $($($(#[$about])* $event,)+)+ }
@@ -45,23 +45,23 @@ events! {
         TrimmedHits = "trimmed hits",
         /// Found by looking at one group after another.
         LinearHits = "linear hits",
-        /// Found by taking whatever there is.
+        /// Found by taking any free blocks.
         AnyHits = "anything hits",
-        /// Groups that looked good to a criterion.
+        /// Groups that satisfied a criterion before they were locked.
         GroupsConsidered = "groups considered",
-        /// Those passed by because somebody held them.
+        /// Those skipped because another thread held them.
         GroupsBusy = "groups skipped busy",
         /// Those searched under their lock.
         GroupsScanned = "groups scanned",
         /// Groups whose bitmaps a search read into memory.
         GroupsLoaded = "groups loaded",
-        /// Preallocations discarded for want of space.
+        /// Preallocations discarded for lack of space.
         Discarded = "preallocations discarded",
         /// Searches that found nothing.
         Nothing = "nothing found",
     }
     "frees" {
-        /// Extents freed, a group at a time.
+        /// Extents freed; one that spans groups counts once per group.
         Freed = "extents freed",
         /// Groups visited because a transaction that freed blocks in them is durable.
         Visited = "groups visited after commits",
@@ -73,36 +73,36 @@ events! {
         InodesClaimed = "claimed",
         /// Claims under a group's lock.
         InodesLocked = "under the group's lock",
-        /// Bits that somebody else took first.
+        /// Bits that another thread took first.
         InodeRaces = "lost races",
-        /// Groups passed by because somebody held them.
+        /// Groups skipped because another thread held them.
         InodeGroupsBusy = "groups skipped busy",
         /// Inode numbers freed.
         InodesFreed = "freed",
     }
     "orphans" {
-        /// Orphans remembered in slots.
+        /// Orphans recorded in slots.
         OrphanSlots = "in slots",
-        /// Orphans remembered in the slot that their last cut had.
+        /// Orphans recorded in the slot that they kept from the last truncate.
         OrphansRemembered = "in a remembered slot",
         /// Orphans on the chain.
         OrphansChained = "on the chain",
-        /// Slots that somebody else took first.
+        /// Slots that another thread took first.
         OrphanRaces = "lost races",
-        /// Cuts that needed no orphan.
+        /// Truncates that needed no orphan entry.
         CutsAtOnce = "cuts in one transaction",
     }
     "directories" {
-        /// Names entered or removed under the lock of a leaf.
+        /// Names added or removed under the lock of a leaf.
         NamesInLeaf = "changes under a leaf's lock",
-        /// Those that had to begin again with the whole directory.
+        /// Those that had to restart with the whole directory.
         LeafRestarts = "restarts with the whole directory",
-        /// Names entered or removed under the lock of the directory.
+        /// Names added or removed under the lock of the directory.
         NamesInWhole = "changes under the directory's lock",
     }
 }
 
-/// How many events there are.
+/// Number of events.
 const EVENTS: usize = NAMES.len();
 
 /// The counters of a volume.
@@ -125,7 +125,7 @@ impl Tally {
         self.shards.local()[event as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts several events, each as often as is said.
+    /// Adds to several counters.
     pub fn add<const N: usize>(&self, events: [(Event, u64); N]) {
         let shard = self.shards.local();
         for (event, times) in events {
@@ -135,7 +135,7 @@ impl Tally {
         }
     }
 
-    /// How often an event was counted.
+    /// The number of times an event was counted.
     #[must_use]
     pub fn sum(&self, event: Event) -> u64 {
         let shards = self
@@ -171,17 +171,17 @@ impl Default for Tally {
     }
 }
 
-/// Numbers that belong together.
+/// A group of related numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// What they are about.
+    /// Its name.
     pub name: &'static str,
-    /// Each with its name.
+    /// The numbers with their names.
     pub values: Vec<(Cow<'static, str>, u64)>,
 }
 
 impl Section {
-    /// A section of these numbers.
+    /// A section with these numbers.
     #[must_use]
     pub fn new<const N: usize>(name: &'static str, values: [(&'static str, u64); N]) -> Self {
         let values = values.map(|(name, value)| (Cow::Borrowed(name), value));
@@ -192,10 +192,10 @@ impl Section {
     }
 }
 
-/// What a volume tells of itself.
+/// The statistics of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// The setting of the scaling mechanisms, as it is written.
+    /// The setting of the scaling mechanisms, in the syntax of the mount option.
     pub scaling: String,
     /// The numbers.
     pub sections: Vec<Section>,
@@ -210,7 +210,7 @@ impl Report {
         Some(value.1)
     }
 
-    /// As JSON: an object a section, a number a name.
+    /// As JSON: an object per section, with a number per name.
     #[must_use]
     pub fn to_json(&self) -> String {
         let sections = self.sections.iter().map(|section| {
@@ -220,7 +220,7 @@ impl Report {
                 .collect();
             format!(",\"{}\":{{{}}}", section.name, values.join(","))
         });
-        // Names are words and blanks, and so is a setting: nothing needs escaping.
+        // Names and settings contain no characters that need escaping.
         format!(
             "{{\"scaling\":\"{}\"{}}}",
             self.scaling,

@@ -1,13 +1,13 @@
-//! What every layer of the file system stands on: the device, the buffers, the journal, and the
-//! facts of the image that do not change while it is mounted.
+//! The base of every layer of the file system: the device, the buffers, the journal, and the properties of
+//! the image that do not change while it is mounted.
 //!
-//! Layers hold `Arc<Store>` and their own state; none is handed "the whole file system". Blocks
-//! come in through [`Store::read_block`], which refuses numbers outside the file system, so that
-//! nothing above needs to check a pointer read from disk twice.
+//! Layers hold `Arc<Store>` and their own state; no layer is passed "the whole file system". Blocks are read
+//! through [`Store::read_block`], which refuses numbers outside the file system, so no caller has to check a
+//! pointer read from disk a second time.
 //!
-//! The superblock is a journalled object like any other (class `Superblock`): changes are made on
-//! its decoded form under a handle, the bytes are made at capture. Free counts in it are brought
-//! up to date when the volume closes, as Linux does it.
+//! The superblock is a journalled object like any other (class `Superblock`): its decoded form is changed
+//! under a handle, and its bytes are made at capture. The free counts in it are updated when the volume
+//! closes, as in Linux.
 
 use std::io::{self, IoSlice};
 use std::sync::{Arc, OnceLock};
@@ -33,7 +33,7 @@ pub const SUPERBLOCK_OFFSET: u64 = 1024;
 /// Bytes in a superblock.
 pub const SUPERBLOCK_SIZE: usize = 1024;
 
-/// The ground under all layers of one mounted volume.
+/// The device, buffers, journal and properties of one mounted volume.
 pub struct Store {
     /// The device that holds the image. [immutable after mount]
     pub device: Arc<dyn Device>,
@@ -51,12 +51,12 @@ pub struct Store {
     pub is_for_hurd: bool,
     /// How it was mounted. [immutable after mount]
     pub options: MountOptions,
-    /// What the mechanisms did.
+    /// Counters of events.
     pub tally: Tally,
     journal: OnceLock<Arc<Journal>>,
     superblock: Arc<SuperblockState>,
     read_only: AtomicBool,
-    /// Whether the superblock in memory tells of errors that no transaction holds yet.
+    /// Whether the superblock in memory records errors that are in no transaction yet.
     has_noted: AtomicBool,
     /// Inodes of the file system itself that need not be among the reserved ones: journal, orphan
     /// file, project quota. [immutable after mount]
@@ -67,7 +67,7 @@ pub struct Store {
 pub struct SuperblockState {
     home: BlockNumber,
     offset: u32,
-    /// Features that are set for sure, packed; so that asking takes no lock.
+    /// Features known to be set, packed, so that they can be tested without a lock.
     set: AtomicU64,
     inner: Mutex<SuperblockInner>,
 }
@@ -137,7 +137,7 @@ impl Store {
     ///
     /// # Panics
     ///
-    /// If the volume is still being put together.
+    /// If the mount has not attached it yet.
     #[must_use]
     pub fn journal(&self) -> &Journal {
         self.journal
@@ -157,7 +157,7 @@ impl Store {
         self.geometry.block_size
     }
 
-    /// Where blocks of files may lie.
+    /// The range of blocks in which files may have blocks.
     #[must_use]
     pub fn bounds(&self) -> Bounds {
         Bounds {
@@ -166,7 +166,7 @@ impl Store {
         }
     }
 
-    /// Whether `count` blocks from `start` on lie inside the file system.
+    /// Whether `count` blocks from `start` on are inside the file system.
     #[must_use]
     pub fn contains(&self, start: BlockNumber, count: u64) -> bool {
         self.geometry.contains(start, count)
@@ -176,14 +176,14 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// `Corrupt` if the number lies outside the file system, `Io` if the device fails.
+    /// `Corrupt` if the number is outside the file system, `Io` if the device fails.
     pub fn read_block(&self, block: BlockNumber) -> Result<Arc<Buffer>> {
         self.check_inside(block)?;
         Ok(self.cache.get(block)?)
     }
 
-    /// As [`Store::read_block`], for blocks that every core may want again and again: those of
-    /// trees. Holding one writes nothing that other cores read.
+    /// As [`Store::read_block`], for blocks that every core may use again and again: those of trees. The
+    /// reference returned is counted on the core's own cache lines.
     ///
     /// # Errors
     ///
@@ -222,13 +222,13 @@ impl Store {
         })
     }
 
-    /// Whether an inode is the file system's own, which no name may lead to.
+    /// Whether an inode belongs to the file system itself, so that no name may refer to it.
     #[must_use]
     pub fn is_system_inode(&self, number: InodeNumber) -> bool {
         self.system_inodes.contains(&number)
     }
 
-    /// Fails unless the volume takes writes.
+    /// Fails if the volume refuses writes.
     ///
     /// # Errors
     ///
@@ -261,7 +261,7 @@ impl Store {
         Ok(self.journal().start(credits)?)
     }
 
-    /// Looks at the superblock.
+    /// Calls `look` with the superblock, under its lock.
     pub fn superblock<R>(&self, look: impl FnOnce(&Superblock) -> R) -> R {
         look(&self.superblock.inner.lock().superblock)
     }
@@ -284,8 +284,7 @@ impl Store {
         change(&mut inner.superblock)
     }
 
-    /// Sets the features that something on the image needs from now on, if they are not set (one
-    /// credit).
+    /// Sets features that a change of the image requires, if they are not set (one credit).
     pub fn need_features(
         &self,
         handle: &mut Handle<'_>,
@@ -303,9 +302,8 @@ impl Store {
         self.superblock.set.fetch_or(needed, Ordering::Relaxed);
     }
 
-    /// Changes the superblock and writes it to its home at once, past the journal, durable on
-    /// return. Only for the moments when no transaction can hold it: mount, close, and after an
-    /// abort.
+    /// Changes the superblock and writes it to its home block at once, bypassing the journal; durable on
+    /// return. Only for the times when no transaction can contain it: mount, close, and after an abort.
     ///
     /// # Errors
     ///
@@ -322,7 +320,7 @@ impl Store {
         Ok(())
     }
 
-    /// Keeps the cached block, on which journalled versions are based, equal to the home.
+    /// Updates the cached block, from which journalled versions are made, to match the home block.
     fn patch_cached_superblock(&self, bytes: &[u8]) -> io::Result<()> {
         let buffer = self.cache.get(self.superblock.home)?;
         let start = self.superblock.offset as usize;
@@ -331,9 +329,9 @@ impl Store {
         Ok(())
     }
 
-    /// Passes an error on, after the volume's policy has been applied if it tells of corruption.
-    /// The one place where the policy acts.
-    pub fn judge(&self, error: Error) -> Error {
+    /// Returns the error, after applying the volume's `errors=` policy if it is `Corrupt`. The policy is
+    /// applied nowhere else.
+    pub fn apply_error_policy(&self, error: Error) -> Error {
         if let Error::Corrupt(corrupt) = &error {
             self.note_corruption(corrupt);
         }
@@ -357,31 +355,31 @@ impl Store {
             self.has_noted.store(true, Ordering::Relaxed);
             return;
         }
-        // The journal's abort comes back through `stop`, which notes the error.
+        // The journal's abort calls `stop`, which notes the error.
         match self.try_journal() {
             Some(journal) => journal.abort(&corrupt.to_string()),
             None => self.set_read_only(),
         }
     }
 
-    /// Puts errors that were noted while work goes on into the running transaction. Never inside a
-    /// handle; without a journal to write to they wait.
+    /// Adds errors that were recorded in the superblock, while the mount continues, to the running
+    /// transaction. Must be called without a handle. Before the journal is attached, they stay recorded.
     pub fn commit_noted(&self) {
-        // Asked after every operation: nothing is written where nothing was noted.
+        // Called after every operation, so it writes nothing if nothing was noted.
         if !self.has_noted.load(Ordering::Relaxed) || self.try_journal().is_none() {
             return;
         }
         if !self.has_noted.swap(false, Ordering::Relaxed) {
             return;
         }
-        // A journal that stopped has noted why itself.
+        // If the journal has stopped, its own error is noted already.
         if let Ok(mut handle) = self.start(1) {
             self.edit_superblock(&mut handle, |_| ());
         }
     }
 
-    /// Writes data of files. A device that fails here is not trusted with anything any more: the
-    /// volume stops writing, and everybody who waits for durability hears of it.
+    /// Writes data of files. If the device fails, the volume stops writing, and every thread that waits for
+    /// durability gets the error.
     ///
     /// # Errors
     ///
@@ -392,7 +390,7 @@ impl Store {
             .map_err(|error| {
                 let reason = format!("writing data failed: {error}");
                 match self.try_journal() {
-                    // Its abort comes back through `stop`.
+                    // Its abort calls `stop`.
                     Some(journal) => journal.abort_by_device(&reason),
                     None => self.stop(&reason, ERROR_IO),
                 }
@@ -400,7 +398,7 @@ impl Store {
             })
     }
 
-    /// Stops the journal since an operation failed between two changes; `what` names it.
+    /// Stops the journal because an operation failed between two changes; `what` describes it.
     pub fn stop_half_done(&self, what: &str, error: &Error) {
         let reason = format!("{what}: {error}");
         match error {
@@ -409,15 +407,15 @@ impl Store {
         }
     }
 
-    /// Stops writing for good after an error of the journal or the device, of the kind `code`.
+    /// Stops all writing after an error of the journal or the device; `code` is its kind in the superblock.
     pub fn stop(&self, reason: &str, code: u8) {
         self.set_read_only();
         self.note_error(&Corrupt::new("journal", reason.to_owned()), code);
     }
 
-    /// Notes an error in the superblock, after the journal has stopped: in memory, and at its home
-    /// in the last version that got there. Whatever else memory knows is not committed and stays out
-    /// of it. A device that fails here has been complained about already.
+    /// Records an error in the superblock after the journal has stopped: in memory, and in the version in
+    /// the home block, since other changes in memory are not committed. A failure of the device is ignored
+    /// here, since the error that stopped the journal was reported.
     fn note_error(&self, corrupt: &Corrupt, code: u8) {
         let time = now().0;
         self.superblock
@@ -463,7 +461,7 @@ fn packed(compat: Compat, read_only_compat: ReadOnlyCompat) -> u64 {
     u64::from(compat.bits()) << 32 | u64::from(read_only_compat.bits())
 }
 
-/// The inodes that the superblock names, 0 for what the image has not.
+/// The inodes to which the superblock refers; 0 for those that the image does not have.
 fn system_inodes(superblock: &Superblock) -> [InodeNumber; 3] {
     let features = &superblock.features;
     let named = |is_used: bool, inode: InodeNumber| if is_used { inode } else { InodeNumber(0) };
@@ -483,7 +481,7 @@ fn system_inodes(superblock: &Superblock) -> [InodeNumber; 3] {
     ]
 }
 
-/// The present as (seconds, nanoseconds) since 1970.
+/// The current time as (seconds, nanoseconds) since 1970.
 #[must_use]
 pub fn now() -> (i64, u32) {
     let since = time::since_epoch();

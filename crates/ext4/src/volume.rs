@@ -1,9 +1,9 @@
-//! A mounted file system: what users of the library hold.
+//! A mounted file system, the type that users of the library work with.
 //!
 //! Every operation takes `&self` and may be called from many threads at once. The operations (in
-//! `ops`) work on inode numbers; an inode a caller names must be held (see
-//! [`Entry`](crate::Entry)) or have a name. `path` has the same on paths, in the manner of
-//! `std::fs`. `mount` makes a volume from a device and takes it down.
+//! `ops`) work on inode numbers; an inode that a caller passes must be held (see
+//! [`Entry`](crate::Entry)) or have a name. `path` provides the same operations on paths, in the style
+//! of `std::fs`. `mount` opens a volume on a device and closes it.
 
 use std::fmt;
 
@@ -22,25 +22,26 @@ pub struct Volume {
     pub(crate) inodes: Inodes,
     /// [immutable after mount]
     pub(crate) directory_settings: DirectorySettings,
-    /// One move between directories at a time.
+    /// Serialises moves between directories.
     pub(crate) rename_lock: Mutex<()>,
-    /// Whether directories may have more subdirectories than links can count (`dir_nlink`).
+    /// Whether directories may have more subdirectories than their link count can count (`dir_nlink`).
     /// [immutable after mount]
     pub(crate) many_subdirectories: bool,
     /// [immutable after mount]
     pub(crate) generation_seed: u64,
-    /// The next generation, where they are counted.
+    /// The next generation, if generations are sequential instead of random.
     pub(crate) counted_generation: Option<AtomicU32>,
-    /// Bytes of the extra part of new inodes. [immutable after mount]
+    /// `i_extra_isize` of new inodes in bytes. [immutable after mount]
     pub(crate) new_inode_extra_size: u16,
-    /// Whether new files, directories and links begin in their inodes.
+    /// Whether the content of new files and directories is stored in the inode first (`inline_data`).
+    /// [immutable after mount]
     pub(crate) begins_inline: bool,
-    /// Blocks that the file system's own structures take. [immutable after mount]
+    /// Blocks that the file system's own structures use. [immutable after mount]
     pub(crate) overhead_blocks: u64,
-    /// What a person should know about this mount. [immutable after mount]
+    /// Messages for the user about this mount. [immutable after mount]
     pub(crate) notes: Vec<String>,
     pub(crate) is_open: bool,
-    /// Whether the image said that it was closed cleanly. [immutable after mount]
+    /// Whether the image was marked as closed cleanly. [immutable after mount]
     pub(crate) was_clean: bool,
 }
 
@@ -54,7 +55,7 @@ impl fmt::Debug for Volume {
 }
 
 impl Volume {
-    /// Whether writes are refused: it was asked for, the image needs it, or an error forced it.
+    /// Whether writes are refused: because of the mount options, the image, or an error.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.inodes.store.is_read_only()
@@ -67,37 +68,38 @@ impl Volume {
         journal.failure().map(Error::Journal)
     }
 
-    /// The inodes that callers hold at this moment.
+    /// The inodes that callers hold now.
     #[must_use]
     pub fn held(&self) -> Vec<InodeNumber> {
         self.inodes.holds.all()
     }
 
-    /// What the cache of shared attribute blocks did since the mount.
+    /// Counters of the cache of shared attribute blocks since the mount.
     #[must_use]
     pub fn attribute_cache_statistics(&self) -> AttributeCacheStatistics {
         self.inodes.attribute_blocks.statistics()
     }
 
-    /// What a person should know about this mount: a replayed journal, finished orphans, features
-    /// that force it to be read-only.
+    /// Messages for the user about this mount: a replayed journal, finished orphans, features that make it
+    /// read-only.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Whether searches for blocks go by the index of groups (`mb_optimize_scan`), not one by one.
+    /// Whether searches for blocks use the index of groups (`mb_optimize_scan`) instead of scanning groups
+    /// one by one.
     #[must_use]
     pub fn optimizes_scan(&self) -> bool {
         self.inodes.groups.optimizes_scan()
     }
 
-    /// Puts the index of groups to use or out of use, at once and for everyone.
+    /// Enables or disables the index of groups for all searches, immediately.
     pub fn set_optimize_scan(&self, optimize: bool) {
         self.inodes.groups.set_optimize_scan(optimize);
     }
 
-    /// What the mechanisms and the journal did since the mount, and what there is now.
+    /// Counters of the mechanisms and the journal since the mount, and the current state.
     #[must_use]
     pub fn report(&self) -> Report {
         let store = &self.inodes.store;

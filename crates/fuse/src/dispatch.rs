@@ -240,7 +240,7 @@ impl Dispatch {
 
     /// Runs what may find no space, and runs it again while deleted files may be about to be given back.
     fn with_room<T>(&self, operation: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
-        let nameless = || self.volume.nameless();
+        let nameless = || self.volume.unlinked_inodes_fingerprint();
         self.room.wait_for(operation, nameless, thread::sleep)
     }
 

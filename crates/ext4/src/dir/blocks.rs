@@ -1,4 +1,4 @@
-//! What a directory needs from its file, and from the volume.
+//! The file of a directory, and the volume's settings for directories.
 
 use pext4_ondisk::directory::{self, Format};
 use pext4_ondisk::dirhash::{HashVersion, Hasher};
@@ -8,15 +8,15 @@ use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
 use crate::error::{Error, Result};
 use crate::inode::name_orders::NameOrder;
 
-/// The form of a directory's block, which decides where its checksum lies.
+/// The kind of a directory's block, which determines where its checksum is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockKind {
     /// Entries, and the leaf's checksum tail.
     Leaf,
     /// The root or a node of an index, and its own checksum tail.
     Index,
-    /// Either, as [`kind_of`] tells from the bytes: an indexed directory is being searched block by
-    /// block. Never asked of block 0, never given to `edit` or `append`.
+    /// Either; [`kind_of`] determines it from the bytes. Used to search an indexed directory block by
+    /// block; never for block 0, and never passed to `edit` or `append`.
     Either,
 }
 
@@ -25,14 +25,14 @@ pub trait DirectoryBlocks {
     /// The directory.
     fn inode(&self) -> InodeNumber;
 
-    /// Blocks of the file: its size divided by the block size.
+    /// Number of blocks of the file: its size divided by the block size.
     fn count(&self) -> u32;
 
-    /// Shows a block below [`Self::count`], its checksum verified according to `kind`.
+    /// Calls `look` with a block below [`Self::count`], whose checksum was verified according to `kind`.
     ///
     /// # Errors
     ///
-    /// `Corrupt` for a hole or a wrong checksum, `Io`, and whatever `look` answers.
+    /// `Corrupt` for a hole or a wrong checksum, `Io`, and the errors of `look`.
     fn read<R>(
         &self,
         block: LogicalBlock,
@@ -40,9 +40,8 @@ pub trait DirectoryBlocks {
         look: impl FnOnce(&[u8]) -> Result<R>,
     ) -> Result<R>;
 
-    /// Changes a block below [`Self::count`] within the caller's transaction. From now on its
-    /// checksum is made according to `kind`, which differs from before when block 0 becomes the
-    /// root of an index.
+    /// Changes a block below [`Self::count`] within the caller's transaction. Its checksum is computed
+    /// according to `kind` from now on; `kind` changes when block 0 becomes the root of an index.
     ///
     /// # Errors
     ///
@@ -54,8 +53,8 @@ pub trait DirectoryBlocks {
         change: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R>;
 
-    /// Makes sure that the next `blocks` calls of [`Self::append`] find space. Called at most once
-    /// an operation, before its first change; always followed by that many appends, unless the
+    /// Makes sure that the next `blocks` calls of [`Self::append`] find space. Called at most once per
+    /// operation, before its first change; always followed by that many appends, unless the
     /// operation fails.
     ///
     /// # Errors
@@ -67,7 +66,7 @@ pub trait DirectoryBlocks {
     ///
     /// # Errors
     ///
-    /// `Io`; never for want of space once it was reserved.
+    /// `Io`; never for lack of space after [`Self::reserve`].
     fn append(&mut self, kind: BlockKind) -> Result<LogicalBlock>;
 
     /// Whether the inode has the flag INDEX.
@@ -79,7 +78,7 @@ pub trait DirectoryBlocks {
     /// How this volume writes directories.
     fn settings(&self) -> &DirectorySettings;
 
-    /// How this directory's leaves are laid out.
+    /// The layout of this directory's leaves.
     fn format(&self) -> Format {
         if self.is_inline() {
             self.settings().format.inline()
@@ -94,44 +93,43 @@ pub trait DirectoryBlocks {
     /// Keeps that order, for listings that go on.
     fn keep_order(&self, order: &NameOrder);
 
-    /// Whether the directory lies in its inode. Then its blocks are regions of the inode, one or
-    /// two leaves without `.` and `..`; the following methods are for such directories alone.
+    /// Whether the directory is stored in its inode. Then its blocks are regions of the inode, one or
+    /// two leaves without `.` and `..`. The following methods are only for such directories.
     fn is_inline(&self) -> bool;
 
-    /// The parent that a directory in its inode names.
+    /// The stored parent of a directory in its inode.
     fn inline_parent(&self) -> InodeNumber;
 
-    /// Lets a directory in its inode name another parent.
+    /// Sets the stored parent of a directory in its inode.
     ///
     /// # Errors
     ///
     /// As [`Self::read`].
     fn set_inline_parent(&mut self, parent: InodeNumber) -> Result<()>;
 
-    /// Gives the second region that many bytes more, free; false, and nothing changed, where the
-    /// inode lacks the room.
+    /// Adds `bytes` free bytes to the second region. False, and nothing changed, if the inode has no room
+    /// for them.
     ///
     /// # Errors
     ///
     /// As [`Self::read`].
     fn widen_inline(&mut self, bytes: usize) -> Result<bool>;
 
-    /// Takes all names out of the inode: the directory has no block then, and space for one is
-    /// reserved.
+    /// Removes all names from the inode and reserves space for one block; the directory has no block yet.
     ///
     /// # Errors
     ///
-    /// As [`Self::reserve`]; the directory is as it was then.
+    /// As [`Self::reserve`]; then the directory is unchanged.
     fn end_inline(&mut self) -> Result<()>;
 }
 
-/// How a volume writes directories. The same for all of them and for the whole mount, except that
-/// `indexing` is off for directories whose names are folded or encrypted.
+/// How a volume writes directories. The same for all directories and during the whole mount, except
+/// that `indexing` is off for directories whose names are folded or encrypted.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectorySettings {
     /// Bytes in a block.
     pub block_size: u32,
-    /// Whether blocks end in checksum tails, and whether entries tell the kind of file.
+    /// Whether blocks end in checksum tails, and whether entries store the kind of file.
     pub format: Format,
     /// Directories may be indexed (`dir_index`).
     pub indexing: bool,
@@ -139,23 +137,23 @@ pub struct DirectorySettings {
     pub large: bool,
     /// Hash function of new indexes (`s_def_hash_version`, `s_flags`, `s_hash_seed`).
     pub hasher: Hasher,
-    /// Chosen at random at each mount: keeps the author of an image from making names whose
+    /// Chosen at random at each mount, so that the author of an image cannot choose names whose
     /// cookies collide.
     pub cookie_key: u64,
 }
 
 impl DirectorySettings {
-    /// The most blocks a directory may have.
+    /// Maximum number of blocks of a directory.
     pub(super) fn most_blocks(&self) -> u32 {
         directory::most_blocks(self.large, self.block_size)
     }
 
-    /// The most levels of nodes between an index's root and its leaves.
+    /// Maximum number of levels of nodes between an index's root and its leaves.
     pub(super) fn most_levels(&self) -> u8 {
         if self.large { 2 } else { 1 }
     }
 
-    /// The hash function of an index of that version; `None` if it is not known here.
+    /// The hash function of an index of this version; `None` if it is not supported.
     pub(super) fn hasher_of(&self, version: HashVersion) -> Option<Hasher> {
         match version {
             HashVersion::Legacy | HashVersion::HalfMd4 | HashVersion::Tea => Some(Hasher {
@@ -166,7 +164,7 @@ impl DirectorySettings {
         }
     }
 
-    /// What orders the names of a directory without a usable index.
+    /// The hash function that orders the listing of a directory without a usable index.
     pub(super) fn listing_hasher(&self) -> Hasher {
         let substitute = Hasher {
             version: HashVersion::HalfMd4,
@@ -185,7 +183,7 @@ impl DirectorySettings {
     }
 }
 
-/// The hash of a name by one of the hash functions above.
+/// The hash of a name by a hash function from [`DirectorySettings`].
 pub(super) fn hash(hasher: &Hasher, name: &[u8]) -> u32 {
     hasher
         .hash(name)
@@ -193,10 +191,10 @@ pub(super) fn hash(hasher: &Hasher, name: &[u8]) -> u32 {
         .major
 }
 
-/// Whether a block of an indexed directory, not its first, is a leaf or a node of the index.
+/// Whether a block of an indexed directory, other than its first, is a leaf or a node of the index.
 ///
-/// A node begins with an unused entry as long as the block, so that an old kernel sees an empty
-/// leaf. An empty leaf without a tail looks the same, but then there are no checksums either.
+/// A node starts with an unused entry as long as the block, so that an old kernel sees an empty leaf. An
+/// empty leaf without a checksum tail looks the same, but then there is no checksum to verify.
 #[must_use]
 pub fn kind_of(bytes: &[u8]) -> BlockKind {
     if htree::looks_like_node(bytes) {
@@ -206,7 +204,7 @@ pub fn kind_of(bytes: &[u8]) -> BlockKind {
     }
 }
 
-/// Shows a block and says where it lies if its bytes are wrong.
+/// Calls `look` with a block, and adds the block's location to a `Corrupt` that it returns.
 pub(super) fn look<B: DirectoryBlocks, R>(
     blocks: &B,
     block: LogicalBlock,
@@ -223,7 +221,7 @@ pub(super) fn look<B: DirectoryBlocks, R>(
     })
 }
 
-/// Changes a block and says where it lies if its bytes are wrong.
+/// Changes a block, and adds the block's location to a `Corrupt` that `change` returns.
 pub(super) fn change<B: DirectoryBlocks, R>(
     blocks: &mut B,
     block: LogicalBlock,
@@ -236,7 +234,7 @@ pub(super) fn change<B: DirectoryBlocks, R>(
         .map_err(|corrupt| place(inode, block, corrupt))
 }
 
-/// Names the directory and its block in what a decoder found wrong.
+/// Adds the directory and its block to the error of a decoder.
 pub(super) fn place(inode: InodeNumber, block: LogicalBlock, corrupt: Corrupt) -> Error {
     let problem = format!("{} (block {block} of the directory)", corrupt.problem());
     Error::Corrupt(Corrupt::new(corrupt.structure(), problem).in_inode(inode))

@@ -1,12 +1,12 @@
-//! One directory's file: its blocks through the extent tree, the buffers and the journal.
+//! One directory's file: its blocks, by way of the extent tree, the buffers and the journal.
 //!
-//! Whoever looks holds the directory's lock for reading, whoever changes holds it for writing and
-//! lends a handle. Reserved blocks are mapped at once, behind the end of the file, and `append`
-//! only moves the end: after the first change of an operation nothing is left that could fail for
-//! want of space.
+//! A reader holds the directory's lock for reading; a caller that changes something holds it for writing
+//! (or, for one leaf, holds it for reading together with the leaf's lock) and lends a handle. Reserved
+//! blocks are mapped at once, beyond the end of the file, and `append` only moves the end: after the first
+//! change of an operation nothing can fail for lack of space.
 //!
-//! Of a directory that lies in its inode the regions are shown as if they were blocks; a change
-//! puts the whole content back into the slot.
+//! If a directory is stored in its inode, its regions are presented as blocks; a change stores the whole
+//! content in the slot again.
 
 use std::cell::{Cell, OnceCell};
 use std::ops::Range;
@@ -26,9 +26,9 @@ use crate::inode::table::Inodes;
 use crate::inode::{Inode, Reach};
 use crate::seal;
 
-/// A leaf that was looked at, held: what is changed next need not be found again. It stays what it
-/// is while the directory's lock is held.
-pub struct SeenLeaf {
+/// A leaf that was read, with a reference to its buffer, so that a change of it does not have to find the
+/// buffer again. Valid while the directory's lock is held.
+pub struct LeafBuffer {
     block: LogicalBlock,
     buffer: Near<Buffer>,
 }
@@ -41,18 +41,18 @@ pub struct DirectoryFile<'a, 'h> {
     generation: u32,
     is_inline: bool,
     handle: Option<&'a mut Handle<'h>>,
-    /// A leaf that is looked at now is changed next.
-    changes_next: bool,
-    /// The leaf that was looked at last, where one is changed.
-    seen: Cell<Option<SeenLeaf>>,
-    /// The mapping found last: most operations stay within one run.
+    /// The caller will change the leaf that it reads.
+    for_update: bool,
+    /// The leaf that was read last, if the caller will change one.
+    last_leaf: Cell<Option<LeafBuffer>>,
+    /// The mapping that was found last: most operations stay within one run.
     last: Cell<Option<Extent>>,
-    /// The root of the map, once it was asked for; forgotten when the map changes.
+    /// The root of the map, after its first use; dropped when the map changes.
     root: OnceCell<[u8; 60]>,
 }
 
 impl<'a, 'h> DirectoryFile<'a, 'h> {
-    /// A directory to look at.
+    /// A directory for reading.
     #[must_use]
     pub fn reading(
         inodes: &'a Inodes,
@@ -66,24 +66,25 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
             generation: inode.generation(),
             is_inline: inode.is_inline(),
             handle: None,
-            changes_next: false,
-            seen: Cell::new(None),
+            for_update: false,
+            last_leaf: Cell::new(None),
             last: Cell::new(None),
             root: OnceCell::new(),
         }
     }
 
-    /// The same for who will change the leaf that is looked at. Its lock is taken for writing even to
-    /// look: a core that had read the lines of a leaf would have to ask for all of them once more.
+    /// The same directory, for a caller that will change the leaf that it reads. Even reads take the
+    /// leaf's lock for writing: a core that first reads the leaf's cache lines and then writes them would
+    /// have to transfer all of them twice.
     #[must_use]
-    pub fn before_a_change(self) -> Self {
+    pub fn for_update(self) -> Self {
         Self {
-            changes_next: true,
+            for_update: true,
             ..self
         }
     }
 
-    /// A directory to change.
+    /// A directory for changes.
     #[must_use]
     pub fn changing(
         inodes: &'a Inodes,
@@ -97,16 +98,16 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
         }
     }
 
-    /// The leaf that was looked at last before a change.
+    /// The leaf that was read last.
     #[must_use]
-    pub fn into_seen(self) -> Option<SeenLeaf> {
-        self.seen.into_inner()
+    pub fn into_leaf_buffer(self) -> Option<LeafBuffer> {
+        self.last_leaf.into_inner()
     }
 
-    /// The same directory for who has looked at a leaf before.
+    /// The same directory, for a caller that has read a leaf before.
     #[must_use]
-    pub fn having_seen(self, leaf: Option<SeenLeaf>) -> Self {
-        self.seen.set(leaf);
+    pub fn with_leaf_buffer(self, leaf: Option<LeafBuffer>) -> Self {
+        self.last_leaf.set(leaf);
         self
     }
 
@@ -125,9 +126,9 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
     }
 
     fn look_up(&self, block: LogicalBlock) -> Result<Extent> {
-        // The directory's lock keeps its map as it is.
+        // The map cannot change while the directory's lock is held.
         let root = self.root.get_or_init(|| self.inode.root());
-        match self.inodes.lookup_settled(self.inode, root, block)? {
+        match self.inodes.lookup_with_root(self.inode, root, block)? {
             Mapping::Mapped(extent) if !extent.unwritten => Ok(extent),
             Mapping::Mapped(_) => Err(self.corrupt(block, "block was never written")),
             Mapping::Hole { .. } => Err(self.corrupt(block, "block is missing")),
@@ -145,10 +146,10 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
 
     fn buffer(&self, block: LogicalBlock, kind: BlockKind) -> Result<Near<Buffer>> {
         if kind == BlockKind::Leaf
-            && let Some(seen) = self.seen.take()
-            && seen.block == block
+            && let Some(leaf) = self.last_leaf.take()
+            && leaf.block == block
         {
-            return Ok(seen.buffer);
+            return Ok(leaf.buffer);
         }
         let home = self.locate(block)?;
         let buffer = self.inodes.store.near_block(home)?;
@@ -156,10 +157,10 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
         Ok(buffer)
     }
 
-    /// Keeps a leaf at hand that may be changed.
+    /// Keeps a reference to a leaf that may be changed next.
     fn keep(&self, block: LogicalBlock, kind: BlockKind, buffer: Near<Buffer>) {
-        if kind == BlockKind::Leaf && (self.changes_next || self.handle.is_some()) {
-            self.seen.set(Some(SeenLeaf { block, buffer }));
+        if kind == BlockKind::Leaf && (self.for_update || self.handle.is_some()) {
+            self.last_leaf.set(Some(LeafBuffer { block, buffer }));
         }
     }
 
@@ -190,7 +191,8 @@ impl<'a, 'h> DirectoryFile<'a, 'h> {
         }
     }
 
-    /// Shows a region of a directory that lies in its inode. The first is published.
+    /// Calls `look` with a region of a directory stored in its inode. The first region is published and
+    /// read without a lock.
     fn read_region<R>(
         &self,
         block: LogicalBlock,
@@ -257,7 +259,7 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
             return self.read_region(block, look);
         }
         let buffer = self.buffer(block, kind)?;
-        let answer = if self.changes_next && kind == BlockKind::Leaf {
+        let answer = if self.for_update && kind == BlockKind::Leaf {
             look(&buffer.write().page)
         } else {
             look(&buffer.read().page)
@@ -276,8 +278,8 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
         if self.is_inline {
             return self.edit_region(block, change);
         }
-        // Verified here as well: the block may have left memory since it was read, and once it is
-        // edited its bytes wait for their checksum until the commit.
+        // Verified here as well: the block may have been evicted since it was read, and after the edit
+        // its checksum is stale until the commit.
         let buffer = self.buffer(block, kind)?;
         let stamp = self.stamp(kind);
         let answer = self.handle().edit(&buffer, stamp, change);
@@ -295,7 +297,7 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
             match inodes.fill_hole(self.handle(), inode, next..end, false, |_| Ok(())) {
                 Ok(extent) => next += u64::from(extent.length),
                 Err(error) => {
-                    // Nothing may stay mapped behind the end.
+                    // Nothing may stay mapped beyond the end.
                     let mut map = inode.map.write();
                     // Each run costs one entry and one leaf.
                     let budget = 2 * blocks + 2;
@@ -371,11 +373,11 @@ impl DirectoryBlocks for DirectoryFile<'_, '_> {
 
     fn end_inline(&mut self) -> Result<()> {
         let (inodes, inode) = (self.inodes, self.inode);
-        let stayed = inode.end_inline(self.handle(), inodes.maps_by_extents())?;
+        let backup = inode.end_inline(self.handle(), inodes.maps_by_extents())?;
         self.is_inline = false;
         let reserved = self.reserve(1);
         if reserved.is_err() {
-            inode.stay_inline(self.handle(), stayed);
+            inode.restore_inline(self.handle(), backup);
             self.is_inline = true;
             self.root.take();
         }

@@ -1,9 +1,9 @@
 //! How a directory grows: a leaf splits in two, index nodes split, the root moves a level down.
 //!
-//! All of it happens in one call and in this order: the leaf's names are sorted and halved in
-//! memory; blocks are reserved; a full root moves its entries into a node of their own; full nodes
-//! on the way to the leaf are split from the top down, so that each finds room in its parent; at
-//! last both halves of the leaf are written and the right one gets its index entry.
+//! All of it happens in one call and in this order: the leaf's names are sorted and divided in memory;
+//! blocks are reserved; a full root moves its entries to a node of their own; full nodes on the path to
+//! the leaf are split from the top down, so that each finds room in its parent; last, both halves of the
+//! leaf are written and the right one gets its index entry.
 
 use pext4_ondisk::LogicalBlock;
 use pext4_ondisk::directory::{self, Entry};
@@ -28,7 +28,7 @@ struct Halves<'a> {
 }
 
 impl Halves<'_> {
-    /// Divides names, at least two of them, so that both halves take up about as many bytes.
+    /// Divides names so that both halves need about the same number of bytes; `None` below two names.
     fn of<'a>(entries: Vec<Entry<'a>>, hasher: &Hasher) -> Option<Halves<'a>> {
         let mut sorted: Vec<(u32, Entry<'a>)> = entries
             .into_iter()
@@ -51,7 +51,8 @@ impl Halves<'_> {
     }
 }
 
-/// The place between two entries at which the larger half is smallest; `None` below two entries.
+/// The index at which to divide the entries so that the larger half is smallest; `None` below two
+/// entries.
 fn middle(sorted: &[(u32, Entry<'_>)]) -> Option<usize> {
     let space = |(_, entry): &(u32, Entry<'_>)| directory::record_length(entry.name.len());
     let total: usize = sorted.iter().map(space).sum();
@@ -62,8 +63,8 @@ fn middle(sorted: &[(u32, Entry<'_>)]) -> Option<usize> {
     })
 }
 
-/// Turns a directory of one full block into the root of an index over two leaves, and enters a
-/// name in one of them.
+/// Turns the one full block of a directory into the root of an index over two leaves, and inserts a name
+/// into one of them.
 pub(super) fn index_and_insert<B: DirectoryBlocks>(
     blocks: &mut B,
     hasher: Hasher,
@@ -77,7 +78,8 @@ pub(super) fn index_and_insert<B: DirectoryBlocks>(
     let halves = Halves::of(entries, &hasher)
         .ok_or_else(|| corrupt_in(blocks, ROOT, "is full without names"))?;
     blocks.reserve(2)?;
-    // Once it is changed it stays in memory: read anew half way, it would be judged as the root that it becomes.
+    // A changed block stays in memory. Otherwise it could be evicted and read again half way, and would then
+    // be verified as the index root that it is about to become.
     blocks.edit(ROOT, BlockKind::Leaf, |_| ())?;
     let left = blocks.append(BlockKind::Leaf)?;
     let right = blocks.append(BlockKind::Leaf)?;
@@ -92,7 +94,7 @@ pub(super) fn index_and_insert<B: DirectoryBlocks>(
     Ok(())
 }
 
-/// Splits the full leaf that a path leads to, and enters a name in one of its halves.
+/// Splits the full leaf at the end of a path, and inserts a name into one of its halves.
 pub(super) fn split_and_insert<B: DirectoryBlocks>(
     blocks: &mut B,
     mut path: Path,
@@ -151,7 +153,7 @@ fn make_room<B: DirectoryBlocks>(blocks: &mut B, path: &mut Path) -> Result<()> 
     Ok(())
 }
 
-/// Gives a root or node, which has room, another child.
+/// Adds a child to a root or node that has room.
 fn insert_child<B: DirectoryBlocks>(
     blocks: &mut B,
     block: LogicalBlock,
@@ -168,15 +170,15 @@ fn insert_child<B: DirectoryBlocks>(
         };
         Ok(position <= index.as_index().count() && index.insert(position, hash, child))
     })?;
-    // Room was made before: only where two places of the image are one block can it have gone.
+    // There was room before: it can only be gone if two places of the image use the same block.
     match inserted {
         true => Ok(()),
         false => Err(corrupt_in(blocks, block, CHANGED)),
     }
 }
 
-/// Moves the root's entries into a new node, the root's only child. A node has room for three
-/// entries more than the root, so it is not full.
+/// Moves the root's entries to a new node, the root's only child. A node has room for three more entries
+/// than the root, so it is not full.
 fn deepen<B: DirectoryBlocks>(blocks: &mut B, path: &mut Path) -> Result<()> {
     let has_tail = blocks.settings().format.has_tail;
     let entries = entries_of(blocks, ROOT)?;
@@ -191,7 +193,7 @@ fn deepen<B: DirectoryBlocks>(blocks: &mut B, path: &mut Path) -> Result<()> {
     Ok(())
 }
 
-/// Moves the upper half of a full node into a new one, whose parent has room for it.
+/// Moves the upper half of a full node to a new one; the parent has room for its entry.
 fn split_node<B: DirectoryBlocks>(blocks: &mut B, path: &mut Path, level: usize) -> Result<()> {
     let has_tail = blocks.settings().format.has_tail;
     let full = path.frames[level].block;

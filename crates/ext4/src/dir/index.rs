@@ -1,21 +1,21 @@
-//! The index of a directory (htree): the way from a name's hash to a leaf.
+//! The index of a directory (htree): the path from a name's hash to a leaf.
 //!
-//! The root is block 0, behind `.` and `..`; below it lie up to one level of nodes, two with
-//! `large_dir`. An index entry gives the lowest hash of a child and its block; the first entry of
-//! a block has no hash of its own, its parent's counts. Where names of one hash fill more than a
-//! leaf, the entries of the leaves that go on with them carry that hash with its low bit set, and
-//! whoever looks for such a name goes on from leaf to leaf.
+//! The root is block 0, after `.` and `..`; below it is at most one level of nodes, two with `large_dir`.
+//! An index entry contains the lowest hash of a child and its block. The first entry of a block has no hash
+//! of its own; its lowest hash is that of the parent's entry. If names of one hash fill more than one leaf,
+//! the entries of the leaves that continue them have that hash with its low bit set, and a lookup of such a
+//! name continues from leaf to leaf.
 //!
-//! A [`Path`] is a way that was walked: for each level the block, the place in it, and the hash of
-//! the entry behind it. It is valid while the directory's lock is held and nothing is changed but
-//! through the path itself.
+//! A [`Path`] is a path that was walked: for each level the block, the position of the entry that was
+//! followed, and the hash of the entry after it. It is valid while the directory's lock is held and nothing
+//! is changed except through the path itself.
 
 use pext4_ondisk::dirhash::Hasher;
 use pext4_ondisk::htree::{Index, RootInfo};
 use pext4_ondisk::{Corrupt, LogicalBlock};
 
 use super::blocks::{self, BlockKind, DirectoryBlocks, DirectorySettings, look};
-use super::{CHANGED, Found, corrupt_in, leaf};
+use super::{CHANGED, FoundEntry, corrupt_in, leaf};
 use crate::error::Result;
 
 /// Root and levels below it.
@@ -23,12 +23,12 @@ const MOST_FRAMES: usize = 3;
 
 const ROOT: LogicalBlock = LogicalBlock(0);
 
-/// What to walk to.
+/// The target of a descent.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Seek<'a> {
     /// The leaf of a name.
     Name(&'a [u8]),
-    /// The first leaf that may hold names of this hash.
+    /// The first leaf that may contain names of this hash.
     Hash(u32),
 }
 
@@ -37,17 +37,17 @@ pub(super) enum Seek<'a> {
 pub(super) struct Frame {
     /// The root or a node.
     pub(super) block: LogicalBlock,
-    /// The entry that was taken.
+    /// The entry that was followed.
     pub(super) position: usize,
     /// Whether the block has no room for another entry.
     pub(super) is_full: bool,
-    /// Hash of the entry that was taken; none for the first.
+    /// Hash of the entry that was followed; `None` for the first.
     hash: Option<u32>,
-    /// Hash of the entry behind it; none for the last.
+    /// Hash of the entry after it; `None` for the last.
     next: Option<u32>,
 }
 
-/// A way from the root to a leaf.
+/// A path from the root to a leaf.
 #[derive(Clone, Debug)]
 pub(super) struct Path {
     pub(super) frames: Vec<Frame>,
@@ -56,7 +56,7 @@ pub(super) struct Path {
     leaf: LogicalBlock,
 }
 
-/// What a look at an index block gives.
+/// One step of a descent: through one index block to a child.
 struct Step {
     frame: Frame,
     child: LogicalBlock,
@@ -70,7 +70,7 @@ struct Head {
 }
 
 impl Path {
-    /// Walks down; `None` if there is no index, or one of an unknown kind.
+    /// Descends to a leaf; `None` if there is no index, or one of an unknown kind.
     pub(super) fn descend<B: DirectoryBlocks>(blocks: &B, seek: Seek<'_>) -> Result<Option<Self>> {
         if !blocks.is_indexed() || !blocks.settings().indexing {
             return Ok(None);
@@ -94,7 +94,7 @@ impl Path {
         Ok(Some(path))
     }
 
-    /// Takes the child of the last frame for a node and chooses an entry in it.
+    /// Reads the child of the last frame, which is a node, and follows the entry in it that `choose` returns.
     fn step_down<B: DirectoryBlocks>(
         &mut self,
         blocks: &B,
@@ -138,7 +138,7 @@ impl Path {
         Ok(())
     }
 
-    /// The leaf it leads to.
+    /// The leaf at its end.
     pub(super) fn leaf(&self) -> LogicalBlock {
         self.leaf
     }
@@ -148,12 +148,12 @@ impl Path {
         self.hasher
     }
 
-    /// The lowest hash of the next leaf, low bit set if that leaf continues this one's last hash.
+    /// The lowest hash of the next leaf; its low bit is set if that leaf continues this one's last hash.
     pub(super) fn next_hash(&self) -> Option<u32> {
         self.frames.iter().rev().find_map(|frame| frame.next)
     }
 
-    /// The lowest and the highest hash that the leaf may hold.
+    /// The lowest and the highest hash that the leaf may contain.
     pub(super) fn leaf_range<B: DirectoryBlocks>(&self, blocks: &B) -> Result<(u32, u32)> {
         let own = self
             .frames
@@ -173,11 +173,11 @@ impl Path {
         Ok((own & !1, highest))
     }
 
-    /// Walks on to the next leaf, which must exist.
+    /// Moves to the next leaf, which must exist.
     pub(super) fn advance<B: DirectoryBlocks>(&mut self, blocks: &B) -> Result<()> {
         let depth = self.frames.len();
         let level = self.frames.iter().rposition(|frame| frame.next.is_some());
-        let level = level.expect("asked for only where a next hash exists");
+        let level = level.expect("called only if a next hash exists");
         let Frame {
             block, position, ..
         } = self.frames[level];
@@ -194,20 +194,20 @@ impl Path {
         self.check_leaf(blocks)
     }
 
-    /// Whether names of the hash sought may go on in the next leaf.
-    pub(super) fn goes_on(&self) -> bool {
+    /// Whether names of the target's hash may continue in the next leaf.
+    pub(super) fn hash_continues(&self) -> bool {
         self.next_hash() == Some(self.hash | 1)
     }
 
-    /// Looks for a name in the leaf and in those that continue its hash.
+    /// Looks up a name in the leaf and in those that continue its hash.
     pub(super) fn find<B: DirectoryBlocks>(
         &mut self,
         blocks: &B,
         name: &[u8],
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<FoundEntry>> {
         for _ in 0..blocks.count() {
             let found = leaf::find(blocks, self.leaf, BlockKind::Leaf, name)?;
-            if found.is_some() || !self.goes_on() {
+            if found.is_some() || !self.hash_continues() {
                 return Ok(found);
             }
             self.advance(blocks)?;
@@ -220,9 +220,9 @@ impl Path {
     }
 }
 
-/// Following the index as it grows.
+/// Updates of a path when the index grows.
 impl Path {
-    /// The root's entries have moved into `node`, now its only child.
+    /// After the root's entries were moved to `node`, now its only child.
     pub(super) fn enter_level(&mut self, node: LogicalBlock) {
         let root = &mut self.frames[0];
         let above = Frame {
@@ -236,8 +236,8 @@ impl Path {
         self.frames.insert(0, above);
     }
 
-    /// The entries of the node at `level` from `half` on have moved into `right`, the next child of
-    /// its parent.
+    /// After the entries of the node at `level` from `half` on were moved to `right`, the next child of its
+    /// parent.
     pub(super) fn choose_half(&mut self, level: usize, half: usize, right: LogicalBlock) {
         let frame = &mut self.frames[level];
         if frame.position >= half {
@@ -250,7 +250,7 @@ impl Path {
 
 type Decoded<T> = std::result::Result<T, Corrupt>;
 
-/// The root's head and its entry for what is sought; `None` for an index of an unknown kind.
+/// The root's header and its entry for the target; `None` for an index of an unknown kind.
 fn read_head(bytes: &[u8], settings: &DirectorySettings, seek: Seek<'_>) -> Decoded<Option<Head>> {
     let info = RootInfo::decode(bytes)?;
     let hasher = info
@@ -286,7 +286,7 @@ pub(super) fn read_index(bytes: &[u8], block: LogicalBlock, has_tail: bool) -> D
 /// A step through the entry at `position`.
 ///
 /// # Errors
-/// `Corrupt` if the block has none there: it had, so another place of the image is the same block.
+/// `Corrupt` if the block has no such entry: it had one before, so the image uses the block in two places.
 fn step_at(index: &Index<'_>, block: LogicalBlock, position: usize) -> Decoded<Step> {
     let behind = position + 1;
     if position >= index.count() {

@@ -1,10 +1,10 @@
-//! Directories that lie in their inode (`inline_data`): how they grow, and how they leave it.
+//! Directories stored in their inode (`inline_data`): how they grow, and how they move out of it.
 //!
-//! Such a directory has no `.`, its parent stands by itself, and its names lie in one or two
-//! *regions*, which are leaves in all but their size and their checksum: through
-//! [`DirectoryBlocks`] they look like its blocks 0 and 1, so what finds, enters, replaces and
-//! removes names in leaves does so here. The second region grows by what a name needs, as long as
-//! the inode has room. Then all names move into a first block, and the directory is like any other.
+//! Such a directory has no `.`, and the number of its parent is stored separately. Its names are in one or
+//! two *regions*, which are leaves in everything except their size and their checksum: through
+//! [`DirectoryBlocks`] they look like blocks 0 and 1, so the functions that find, insert, replace and remove
+//! names in leaves work on them. The second region grows by the space that a name needs, as long as the
+//! inode has room. After that all names move to a first block, and the directory is like any other.
 
 use pext4_ondisk::LogicalBlock;
 use pext4_ondisk::directory::{Entry, record_length};
@@ -17,7 +17,7 @@ use crate::types::FileType;
 /// The region that grows.
 const SECOND: LogicalBlock = LogicalBlock(1);
 
-/// Enters a name for which no region has room.
+/// Inserts a name for which no region has room.
 pub(super) fn grow_and_insert<B: DirectoryBlocks>(blocks: &mut B, new: &Entry<'_>) -> Result<()> {
     if !blocks.widen_inline(record_length(new.name.len()))? {
         move_out(blocks)?;
@@ -29,7 +29,7 @@ pub(super) fn grow_and_insert<B: DirectoryBlocks>(blocks: &mut B, new: &Entry<'_
     Err(corrupt_in(blocks, SECOND, "has no room where it was made"))
 }
 
-/// Moves all names into a first block.
+/// Moves all names to a first block.
 fn move_out<B: DirectoryBlocks>(blocks: &mut B) -> Result<()> {
     let parent = blocks.inline_parent();
     let regions = (0..blocks.count()).map(LogicalBlock);

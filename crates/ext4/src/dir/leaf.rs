@@ -4,7 +4,7 @@ use pext4_ondisk::directory::{self, Entry, Format, Inserted};
 use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
 
 use super::blocks::{self, BlockKind, DirectoryBlocks, look};
-use super::{CHANGED, Found, corrupt_in, kind_of};
+use super::{CHANGED, FoundEntry, corrupt_in, kind_of};
 use crate::error::Result;
 
 type Decoded<T> = std::result::Result<T, Corrupt>;
@@ -21,13 +21,13 @@ pub(super) fn init_first<B: DirectoryBlocks>(
     })
 }
 
-/// Looks for a name in a block of that kind; index nodes have none.
+/// Looks up a name in a block of this kind; index nodes have none.
 pub(super) fn find<B: DirectoryBlocks>(
     blocks: &B,
     block: LogicalBlock,
     kind: BlockKind,
     name: &[u8],
-) -> Result<Option<Found>> {
+) -> Result<Option<FoundEntry>> {
     let format = blocks.format();
     look(blocks, block, kind, |bytes| {
         if is_node(bytes, kind) {
@@ -37,7 +37,7 @@ pub(super) fn find<B: DirectoryBlocks>(
         Ok(entry.map(
             |Entry {
                  inode, file_type, ..
-             }| Found {
+             }| FoundEntry {
                 inode,
                 file_type,
                 block,
@@ -46,7 +46,7 @@ pub(super) fn find<B: DirectoryBlocks>(
     })
 }
 
-/// Shows every entry of a block of that kind; index nodes have none.
+/// Calls `visit` with every entry of a block of this kind; index nodes have none.
 pub(super) fn for_each<B: DirectoryBlocks>(
     blocks: &B,
     block: LogicalBlock,
@@ -69,12 +69,12 @@ fn is_node(bytes: &[u8], kind: BlockKind) -> bool {
     kind == BlockKind::Either && kind_of(bytes) == BlockKind::Index
 }
 
-/// What room a leaf has for a name.
+/// How a leaf has room for a name.
 #[derive(Clone, Copy)]
 pub(super) enum Room {
-    /// Enough behind one of its entries.
+    /// Enough after one of its entries.
     Gap,
-    /// Enough in all, but in pieces.
+    /// Enough in total, but in pieces.
     Pieces,
 }
 
@@ -95,7 +95,7 @@ fn room(bytes: &[u8], format: Format, name: &[u8]) -> Decoded<Option<Room>> {
     Ok((in_all >= need).then_some(Room::Pieces))
 }
 
-/// What room a leaf has for a name, if any.
+/// How a leaf has room for a name, if it has.
 pub(super) fn room_in<B: DirectoryBlocks>(
     blocks: &B,
     block: LogicalBlock,
@@ -107,7 +107,7 @@ pub(super) fn room_in<B: DirectoryBlocks>(
     })
 }
 
-/// Enters a name in a leaf if it has room, packing it where that helps; tells whether it had.
+/// Inserts a name into a leaf if it has room, compacting the leaf if needed; returns whether it had.
 pub(super) fn insert<B: DirectoryBlocks>(
     blocks: &mut B,
     block: LogicalBlock,
@@ -119,7 +119,7 @@ pub(super) fn insert<B: DirectoryBlocks>(
     insert_into(blocks, block, room, new).map(|()| true)
 }
 
-/// Enters a name in a leaf that has this room for it.
+/// Inserts a name into a leaf that has this room for it.
 pub(super) fn insert_into<B: DirectoryBlocks>(
     blocks: &mut B,
     block: LogicalBlock,
@@ -146,7 +146,7 @@ pub(super) fn insert_into<B: DirectoryBlocks>(
     }
 }
 
-/// Removes a name from the leaf it was found in.
+/// Removes a name from the leaf in which it was found.
 pub(super) fn remove<B: DirectoryBlocks>(
     blocks: &mut B,
     block: LogicalBlock,
@@ -159,7 +159,7 @@ pub(super) fn remove<B: DirectoryBlocks>(
     .map(|_| ())
 }
 
-/// Changes what a name leads to, in the leaf it was found in.
+/// Changes the inode to which a name refers, in the leaf in which it was found.
 pub(super) fn replace<B: DirectoryBlocks>(
     blocks: &mut B,
     block: LogicalBlock,
@@ -177,7 +177,7 @@ pub(super) fn copy<B: DirectoryBlocks>(blocks: &B, block: LogicalBlock) -> Resul
     look(blocks, block, BlockKind::Leaf, |bytes| Ok(bytes.to_vec()))
 }
 
-/// The entries of a leaf's copy.
+/// The entries in a copy of a leaf.
 pub(super) fn unpack<'a, B: DirectoryBlocks>(
     blocks: &B,
     block: LogicalBlock,
@@ -188,7 +188,7 @@ pub(super) fn unpack<'a, B: DirectoryBlocks>(
         .map_err(|corrupt| blocks::place(blocks.inode(), block, corrupt))
 }
 
-/// Writes a leaf that holds these entries and no others. They fit, unless the image has one block at two places.
+/// Writes a leaf with exactly these entries. They fit, unless the image uses the block in two places.
 pub(super) fn write<B: DirectoryBlocks>(
     blocks: &mut B,
     block: LogicalBlock,

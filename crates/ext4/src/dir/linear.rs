@@ -1,15 +1,15 @@
-//! Searching a directory block by block: those without an index, those whose index is of an unknown
-//! kind, and the test for emptiness.
+//! Searching a directory block by block: for directories without an index or with an index of an
+//! unknown kind, and for the test whether a directory is empty.
 
 use pext4_ondisk::LogicalBlock;
 use pext4_ondisk::directory::Entry;
 
 use super::blocks::{BlockKind, DirectoryBlocks};
-use super::{Found, corrupt_in, grow, inline, is_dot, leaf};
+use super::{FoundEntry, corrupt_in, grow, inline, is_dot, leaf};
 use crate::error::{Refusal, Result};
 
-/// Looks for a name in every leaf.
-pub(super) fn find<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<Found>> {
+/// Looks up a name in every leaf.
+pub(super) fn find<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<FoundEntry>> {
     for block in leaves(blocks) {
         if let Some(found) = leaf::find(blocks, block, leaf_kind(blocks), name)? {
             return Ok(Some(found));
@@ -18,7 +18,7 @@ pub(super) fn find<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option
     Ok(None)
 }
 
-/// Whether no leaf holds a name.
+/// Whether no leaf contains a name except `.` and `..`.
 pub(super) fn is_empty<B: DirectoryBlocks>(blocks: &B) -> Result<bool> {
     for block in leaves(blocks) {
         let mut empty = true;
@@ -32,7 +32,7 @@ pub(super) fn is_empty<B: DirectoryBlocks>(blocks: &B) -> Result<bool> {
     Ok(true)
 }
 
-/// Shows every entry of a block but `.` and `..`.
+/// Calls `visit` with every entry of a block except `.` and `..`.
 pub(super) fn for_each_in<B: DirectoryBlocks>(
     blocks: &B,
     block: LogicalBlock,
@@ -45,8 +45,8 @@ pub(super) fn for_each_in<B: DirectoryBlocks>(
     })
 }
 
-/// Enters a name in the first block with room. Without one the directory gets another block, or an
-/// index if it had a single block; one that lies in its inode grows there first.
+/// Inserts a name into the first block with room. If there is none, the directory gets another block, or
+/// an index if it has a single block. A directory stored in its inode grows there first.
 pub(super) fn insert<B: DirectoryBlocks>(blocks: &mut B, new: &Entry<'_>) -> Result<()> {
     for block in 0..blocks.count() {
         if leaf::insert(blocks, LogicalBlock(block), new)? {

@@ -1,22 +1,23 @@
 //! Listing a directory in an order that insertions and removals do not disturb.
 //!
-//! A cookie says where a listing goes on. 0 is `.`, 1 is `..`, and every other entry has a cookie
-//! computed from its name alone: the upper 31 bits of the hash that orders the index, then 32 bits
-//! of a hash keyed by the mount. An entry that exists throughout a listing is seen exactly once,
-//! whatever is inserted, removed, split or indexed between two calls. Linear directories use the
-//! same cookies, since they may become indexed at any time.
+//! A cookie is the position at which a listing continues. 0 is `.`, 1 is `..`, and every other entry has a
+//! cookie that is computed only from its name: the upper 31 bits of the hash that orders the index, then 32
+//! bits of a hash with a key chosen at mount. An entry that exists throughout a listing is returned exactly
+//! once, whatever is inserted, removed, split or indexed between two calls. Linear directories use the same
+//! cookies, since they may become indexed at any time.
 //!
-//! Linux takes the index's minor hash where we take a keyed one. That one is zero for the legacy
-//! hash and can be forged for the others, so that an image could hold more names of one cookie
-//! than a reply has room for.
+//! Linux uses the index's minor hash where we use the keyed one. The minor hash is zero for the legacy hash
+//! and can be forged for the others, so an image could contain more names with one cookie than a reply has
+//! room for.
 //!
-//! A leaf that cannot be read hides the names that lie in it behind the damage, and no others: it is passed over, and
-//! its error told behind all that was shown. Where many are so bad, there is no point in going on.
+//! A leaf that cannot be read is skipped. Names in it after the damage are missing from the listing, other
+//! names are not, and its error is returned after everything else was listed. If too many leaves are
+//! damaged, the listing ends.
 //!
-//! Memory: names are gathered leaf by leaf (with the leaves that continue a run of equal hashes),
-//! and at most [`BUDGET`] bytes of them are kept, those with the lowest cookies. A linear directory is gathered as a
-//! whole under the same limit; one of more than a few blocks is listed by the order of its names (`ordered`), unless
-//! it is so long that it is read again for each batch.
+//! Memory: names are gathered leaf by leaf (with the leaves that continue a run of equal hashes), and at
+//! most [`BUDGET`] bytes of them are kept, those with the lowest cookies. A linear directory is gathered as
+//! a whole under the same limit. If it has more than a few blocks, its names are sorted once and the order
+//! is kept (`ordered`), unless it is so long that it is read again for each batch.
 
 mod ordered;
 
@@ -38,40 +39,41 @@ pub const COOKIE_END: u64 = i64::MAX as u64;
 const COOKIE_DOT: u64 = 0;
 const COOKIE_DOT_DOT: u64 = 1;
 const COOKIE_FIRST: u64 = 2;
-/// Bytes of gathered entries at which those that come last are dropped again.
+/// Maximum bytes of gathered entries; beyond it, those with the highest cookies are dropped again.
 const BUDGET: usize = 256 << 10;
-/// Leaves that are passed over at most until a listing ends.
+/// Maximum number of unreadable leaves that a listing skips.
 const MOST_PASSED_OVER: u32 = 1000;
 
 /// One entry of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed<'a> {
-    /// The inode it leads to.
+    /// The inode to which it refers.
     pub inode: InodeNumber,
-    /// The kind of file, where the directory remembers it.
+    /// The kind of file, if the directory stores it.
     pub file_type: Option<FileType>,
     /// The name's bytes.
     pub name: &'a [u8],
-    /// The entry's own cookie: a listing from here begins with this entry.
+    /// The entry's own cookie: a listing from it starts with this entry.
     pub cookie: u64,
-    /// Where a listing goes on behind this entry: `cookie + 1`, or `cookie` again while more
-    /// entries with the same cookie follow.
+    /// The cookie with which a listing continues after this entry: `cookie + 1`, or `cookie` itself if
+    /// more entries with the same cookie follow.
     pub next_cookie: u64,
 }
 
-/// Shows the entries whose cookies are `from` or higher, in the order of their cookies, until
-/// `visit` answers false. The entry that was refused counts as not shown.
+/// Calls `visit` with the entries whose cookies are `from` or higher, in the order of their cookies, until
+/// it returns false. The entry for which it returned false counts as not listed.
 ///
-/// Entries that share a cookie come one after the other, and only the last of them leads on
-/// (`next_cookie`). Whoever cuts a listing into replies puts all of them into one: if the last does
-/// not fit, the reply ends before the first, or the next one shows them again.
+/// Entries that share a cookie are listed one after the other, and only the last of them has a higher
+/// `next_cookie`. A caller that divides a listing into replies must put all of them into one: if the last
+/// does not fit, the reply ends before the first, or the next reply lists them again.
 ///
-/// `visit` runs under the directory's lock and must not come back to the directory.
+/// `visit` runs under the directory's lock and must not use the directory.
 ///
 /// # Errors
 ///
-/// `Corrupt` for impossible bytes on the way; those of the blocks. One of a leaf comes when the visitor has
-/// had enough, or seen the rest of the directory; a listing that goes on behind that leaf does not meet it again.
+/// `Corrupt` for impossible bytes on the path; those of the blocks. An error of a leaf is returned after
+/// the visitor has returned false or seen the rest of the directory; a listing that continues after that
+/// leaf does not report it again.
 pub fn list<B: DirectoryBlocks>(
     blocks: &B,
     from: u64,
@@ -131,7 +133,7 @@ fn list_batches<B: DirectoryBlocks>(
     passed_over.error.map_or(Ok(()), Err)
 }
 
-/// Shows `.` and `..` if they are due; false if the visitor had enough.
+/// Lists `.` and `..` if `from` includes them; false if the visitor returned false.
 fn list_dots<B: DirectoryBlocks>(
     blocks: &B,
     from: u64,
@@ -153,7 +155,7 @@ fn list_dots<B: DirectoryBlocks>(
     Ok(true)
 }
 
-/// Fills a batch; tells from which cookie on there may be entries it has not looked at.
+/// Fills a batch. Returns the cookie from which on there may be entries that were not read yet.
 fn gather<B: DirectoryBlocks>(blocks: &B, batch: &mut Batch) -> Result<Option<u64>> {
     let key = blocks.settings().cookie_key;
     match Path::descend(blocks, Seek::Hash(major_of(batch.from)))? {
@@ -172,7 +174,7 @@ fn gather<B: DirectoryBlocks>(blocks: &B, batch: &mut Batch) -> Result<Option<u6
     }
 }
 
-/// Gathers the leaf a path leads to, and those that continue its last run of equal hashes.
+/// Gathers the leaf at the end of a path, and those that continue its last run of equal hashes.
 fn gather_run<B: DirectoryBlocks>(
     blocks: &B,
     mut path: Path,
@@ -184,8 +186,8 @@ fn gather_run<B: DirectoryBlocks>(
         let (lowest, highest) = path.leaf_range(blocks)?;
         let read = leaf::for_each(blocks, path.leaf(), BlockKind::Leaf, |entry| {
             if !is_dot(entry.name) {
-                // A name in the wrong leaf (whose hash was made with other signs) is shown where
-                // it is rather than never.
+                // A name in the wrong leaf (its hash was computed with the other signedness of `char`)
+                // is listed where it is rather than not at all.
                 let major = blocks::hash(&hasher, entry.name).clamp(lowest, highest);
                 batch.add(cookie(major, key, entry.name), entry);
             }
@@ -235,12 +237,12 @@ struct Batch {
 #[derive(Default)]
 struct PassedOver {
     count: u32,
-    /// Why the first one could not.
+    /// The error of the first one.
     error: Option<Error>,
 }
 
 impl PassedOver {
-    /// Goes on behind a leaf that the device or its bytes keep from being read.
+    /// Records a leaf that cannot be read, because of the device or its bytes. Fails if there are too many.
     fn note(&mut self, read: Result<()>) -> Result<()> {
         let error = match read {
             Err(error @ (Error::Corrupt(_) | Error::Io(_))) => error,
@@ -318,7 +320,7 @@ impl Batch {
         self.names = packed;
     }
 
-    /// Shows everything in the order of cookies; false if the visitor had enough.
+    /// Lists everything in the order of cookies; false if the visitor returned false.
     fn show(&mut self, visit: &mut dyn FnMut(Listed<'_>) -> bool) -> bool {
         self.entries.sort_by_key(|entry| entry.cookie);
         for (index, entry) in self.entries.iter().enumerate() {

@@ -1,28 +1,28 @@
-//! Directories: which name leads to which inode.
+//! Directories: maps from names to inodes.
 //!
-//! A directory is a file of blocks. Linear ones are searched from end to end; larger ones carry an
-//! index (htree) of name hashes whose leaves are ordinary linear blocks. Everything here works on
-//! [`DirectoryBlocks`], one directory's file, and knows neither buffers nor journal, so that it is
-//! tested in memory; whoever implements the trait verifies checksums on reading and dirties blocks
-//! in a transaction on editing.
+//! A directory is a file of blocks. A linear directory is searched from end to end; a larger one has
+//! an index (htree) of name hashes whose leaves are ordinary linear blocks. Everything here works on
+//! [`DirectoryBlocks`], one directory's file, and knows neither buffers nor journal, so that it can
+//! be tested in memory. Implementations of the trait verify checksums on reading and dirty blocks in a
+//! transaction on editing.
 //!
-//! Life cycle: [`init`] writes the first block with `.` and `..`; [`insert`] fills it; when it
-//! overflows it becomes the root of an index over two leaves, leaves split in two by hash, full
+//! Life cycle: [`init`] writes the first block with `.` and `..`; [`insert`] fills it. When it
+//! overflows it becomes the root of an index over two leaves; full leaves split in two by hash, full
 //! index nodes split likewise, and a full root moves its entries one level down. Blocks are never
-//! given back: a directory only grows. One that begins in its inode leaves it for a first block
-//! when it is full (`inline`).
+//! freed: a directory only grows. A directory that is stored in its inode moves to a first block when
+//! the inode is full (`inline`).
 //!
-//! Locking: the caller holds the directory's lock, exclusive for what takes `&mut`, shared for the
-//! rest. A single name of an indexed directory can be changed with the lock held shared and that of
-//! its leaf beside it ([`Spot`]). Nothing is remembered between calls.
+//! Locking: the caller holds the directory's lock, exclusively for functions with `&mut`, shared for
+//! the others. A single name of an indexed directory can be changed under the shared lock together
+//! with the lock of its leaf ([`NameLeaf`]). No state is kept between calls.
 //!
-//! No undo: each operation reads and checks all that it is going to change, then calls
-//! [`DirectoryBlocks::reserve`], and only then changes the first byte. A full volume is thus
-//! noticed while the directory is still as it was.
+//! No undo: each operation reads and checks everything that it is going to change, then calls
+//! [`DirectoryBlocks::reserve`], and only then changes the first byte. So a full volume is detected
+//! while the directory is unchanged.
 //!
-//! Bytes that cannot be true give `Corrupt`, with the inode and the directory's block. An index of
-//! an unknown kind (hash version, flags, or without the `dir_index` feature) is no error: its
-//! leaves are searched one by one and names can be removed, but none inserted.
+//! Impossible bytes give `Corrupt`, with the inode and the directory's block. An index of an unknown
+//! kind (hash version, flags, or without the `dir_index` feature) is no error: its leaves are searched
+//! one by one and names can be removed, but not inserted.
 
 mod blocks;
 mod file;
@@ -32,7 +32,7 @@ mod inline;
 mod leaf;
 mod linear;
 mod listing;
-mod spot;
+mod name_leaf;
 #[cfg(test)]
 mod tests;
 
@@ -40,27 +40,27 @@ use pext4_ondisk::directory::{self, Entry};
 use pext4_ondisk::{Corrupt, InodeNumber, LogicalBlock};
 
 pub use blocks::{BlockKind, DirectoryBlocks, DirectorySettings, kind_of};
-pub use file::{DirectoryFile, SeenLeaf, is_indexed};
+pub use file::{DirectoryFile, LeafBuffer, is_indexed};
 pub use listing::list;
-pub use spot::{Spot, Vacancy, spot, vacancy};
+pub use name_leaf::{NameLeaf, Vacancy, leaf_of, vacancy};
 
 use crate::error::{Error, Refusal, Result};
 use crate::types::FileType;
 use index::{Path, Seek};
 
-/// The most blocks that one [`insert`] adds to a directory: a leaf, and a node on both levels of the
-/// deepest index.
+/// Maximum number of blocks that one [`insert`] adds to a directory: a leaf, and a node on both levels
+/// of the deepest index.
 pub const MOST_BLOCKS_ADDED: u32 = 3;
-/// The most blocks that one [`insert`] changes: those it adds, those they were split from, and the
-/// root. Every other operation changes one.
+/// Maximum number of blocks that one [`insert`] changes: those it adds, those they were split from, and
+/// the root. Every other operation changes one.
 pub const MOST_BLOCKS_CHANGED: u32 = 7;
 
-/// A name that was found.
+/// The entry of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// The inode it leads to.
+pub struct FoundEntry {
+    /// The inode to which it refers.
     pub inode: InodeNumber,
-    /// The kind of file, where the directory remembers it.
+    /// The kind of file, if the directory stores it.
     pub file_type: Option<FileType>,
     /// The directory's block that holds the entry.
     pub block: LogicalBlock,
@@ -77,12 +77,12 @@ pub fn init<B: DirectoryBlocks>(blocks: &mut B, parent: InodeNumber) -> Result<(
     leaf::init_first(blocks, first, parent)
 }
 
-/// Looks a name up, `.` and `..` included.
+/// Looks up a name, `.` and `..` included.
 ///
 /// # Errors
 ///
-/// `Corrupt` for impossible bytes on the way; those of the blocks.
-pub fn find<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<Found>> {
+/// `Corrupt` for impossible bytes on the path; those of the blocks.
+pub fn find<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<FoundEntry>> {
     if is_dot(name) {
         return find_dot(blocks, name).map(Some);
     }
@@ -101,13 +101,13 @@ pub fn parent<B: DirectoryBlocks>(blocks: &B) -> Result<InodeNumber> {
     Ok(find_dot(blocks, b"..")?.inode)
 }
 
-/// Enters a name, which must not be in the directory yet: the caller has looked it up under the
-/// same hold of the lock.
+/// Inserts a name, which must not be in the directory yet: the caller has looked it up without releasing
+/// the lock since.
 ///
 /// # Errors
 ///
 /// `Refused(NoSpace | DirectoryFull)` when the volume or the index is full, `Refused(NameTooLong)` or
-/// `Refused(Invalid)` for names that no entry can hold, `Unsupported` where the index is of an
+/// `Refused(Invalid)` for names that no entry can have, `Unsupported` if the index is of an
 /// unknown kind, `Corrupt`, and those of the blocks. After a refusal the directory is unchanged.
 pub fn insert<B: DirectoryBlocks>(
     blocks: &mut B,
@@ -136,18 +136,18 @@ pub fn insert<B: DirectoryBlocks>(
     grow::split_and_insert(blocks, path, &new)
 }
 
-/// Removes a name and tells what it led to.
+/// Removes a name and returns its entry.
 ///
 /// # Errors
 ///
 /// `Refused(NotFound)`, `Refused(Invalid)` for `.` and `..`, `Corrupt`, and those of the blocks.
-pub fn remove<B: DirectoryBlocks>(blocks: &mut B, name: &[u8]) -> Result<Found> {
+pub fn remove<B: DirectoryBlocks>(blocks: &mut B, name: &[u8]) -> Result<FoundEntry> {
     let found = find_changeable(blocks, name)?;
     leaf::remove(blocks, found.block, name)?;
     Ok(found)
 }
 
-/// Lets a name lead to another inode and tells what it led to before.
+/// Makes a name refer to another inode and returns its old entry.
 ///
 /// # Errors
 ///
@@ -157,7 +157,7 @@ pub fn replace<B: DirectoryBlocks>(
     name: &[u8],
     inode: InodeNumber,
     file_type: FileType,
-) -> Result<Found> {
+) -> Result<FoundEntry> {
     let found = find_changeable(blocks, name)?;
     let entry = Entry {
         inode,
@@ -168,7 +168,7 @@ pub fn replace<B: DirectoryBlocks>(
     Ok(found)
 }
 
-/// Lets `..` lead to another directory.
+/// Makes `..` refer to another directory.
 ///
 /// # Errors
 ///
@@ -184,7 +184,7 @@ pub fn set_parent<B: DirectoryBlocks>(blocks: &mut B, inode: InodeNumber) -> Res
     })
 }
 
-/// Whether there is no name but `.` and `..`.
+/// Whether there are no names except `.` and `..`.
 ///
 /// # Errors
 ///
@@ -194,16 +194,16 @@ pub fn is_empty<B: DirectoryBlocks>(blocks: &B) -> Result<bool> {
     linear::is_empty(blocks)
 }
 
-fn find_changeable<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Found> {
+fn find_changeable<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<FoundEntry> {
     if is_dot(name) {
         return Err(Refusal::Invalid.into());
     }
     find(blocks, name)?.ok_or_else(|| Refusal::NotFound.into())
 }
 
-/// `.` or `..`, which begin the first block, be it a leaf or an index's root.
-/// A directory in its inode names its parent alone.
-fn find_dot<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Found> {
+/// The entry of `.` or `..`, which are at the start of the first block, whether it is a leaf or an index's
+/// root. A directory stored in its inode stores only the number of its parent.
+fn find_dot<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<FoundEntry> {
     let block = LogicalBlock(0);
     let (own, parent) = if blocks.is_inline() {
         (blocks.inode(), blocks.inline_parent())
@@ -215,7 +215,7 @@ fn find_dot<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Found> {
         return Err(corrupt_in(blocks, block, "'.' or '..' leads nowhere"));
     }
     let file_types = blocks.settings().format.has_file_types;
-    Ok(Found {
+    Ok(FoundEntry {
         inode,
         file_type: file_types.then_some(FileType::Directory),
         block,
@@ -244,7 +244,7 @@ fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The problem of a block that changed while its directory was locked.
+/// The error text for a block that changed while its directory was locked.
 const CHANGED: &str = "is not what it was a moment ago: another place has the same block";
 
 /// `problem` in a block of this directory, as an error.

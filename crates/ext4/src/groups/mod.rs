@@ -308,7 +308,7 @@ impl Groups {
     pub(crate) fn report(&self) {
         if !self.complaints.is_empty() {
             for error in self.complaints.take_all() {
-                self.store.judge(error);
+                self.store.apply_error_policy(error);
             }
         }
     }

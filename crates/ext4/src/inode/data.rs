@@ -1,15 +1,15 @@
 //! The bytes of a file: read, write, allocate, seek.
 //!
-//! Data goes straight to the device; the host's page cache, or FUSE's, is the cache. A block's data
-//! is on the device's queue before the handle that maps the block stops, so the commit's flush
+//! Data goes straight to the device; the page cache of the host, or of FUSE, is the cache. A block's
+//! data is on the device's queue before the handle that maps the block stops, so the commit's flush
 //! covers it (ordered data). Blocks that are allocated without data are mapped unwritten.
 //!
-//! The end of a file inside a block: the bytes behind it must read as zeroes once the file grows.
-//! They are zeroed when it grows, not when it is cut, and not before the cut is durable, since a
-//! crash may bring the longer file back (rule 9 of the design).
+//! If a file ends inside a block, the bytes beyond its end must read as zeroes once the file grows. They
+//! are zeroed when the file grows, not when it is truncated, and not before the truncate is durable,
+//! since a crash may bring the longer file back (rule 9 of the design).
 //!
-//! All functions expect the inode's `lock`: for reading where they only look, for writing where
-//! they change.
+//! Callers of all functions hold the inode's `lock`: shared for functions that only read, exclusive for
+//! those that change something.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -29,24 +29,25 @@ use crate::types::MappedRange;
 /// Metadata blocks that mapping one run may dirty: two paths of the tree while it splits, the
 /// bitmaps and descriptors of the run's groups and of the nodes', the inode.
 pub const MAP_CREDITS: u32 = 32;
-/// Metadata blocks of an operation that changes the slot only.
+/// Metadata blocks that an operation may dirty that changes only the slot.
 pub const SLOT_CREDITS: u32 = 2;
 
-/// A block number in a file from a byte offset that was checked against the largest size.
+/// A block number of a file, from a number that was checked against the largest size.
 pub(super) fn logical(block: u64) -> Result<LogicalBlock> {
     Ok(LogicalBlock(
         u32::try_from(block).map_err(|_| Refusal::FileTooLarge)?,
     ))
 }
 
-/// Every block may be an extent of its own, and a block of attributes counts as well.
+/// Largest size in bytes for which the inode can count all blocks in 32 bits, even if every block is an
+/// extent of its own and the inode has a block of attributes.
 fn largest_size_without_huge_file(block_size: u32) -> u64 {
     let countable = u32::MAX / (block_size / 512);
     let nodes = extent::nodes_needed(countable as usize, block_size as usize) as u64;
     (u64::from(countable) - nodes - 1) * u64::from(block_size)
 }
 
-/// Bytes `[start, end)` of a file that lie in one run of blocks.
+/// Bytes `[start, end)` of a file, within one run of blocks.
 struct Piece {
     start: u64,
     end: u64,
@@ -57,8 +58,8 @@ impl Inodes {
         u64::from(self.store.block_size())
     }
 
-    /// Largest size of a file: 2^32 - 1 blocks, or what a block map can do, or what the inode can count with the
-    /// nodes of the worst tree where it has no `huge_file`.
+    /// Largest size of a file in bytes: 2^32 - 1 blocks; or what a block map can map; or, without
+    /// `huge_file`, as many blocks as the inode can count together with the nodes of the worst tree.
     #[must_use]
     pub fn largest_size(&self, inode: &Inode) -> u64 {
         if self.maps_by_pointers(inode) {
@@ -127,12 +128,12 @@ impl Inodes {
         }
     }
 
-    /// Writes `from` at `offset`, extending the file where needed. Answers how many bytes are
-    /// written: fewer only if there is no space for the rest.
+    /// Writes `from` at `offset`, extending the file if needed. Returns the number of bytes written:
+    /// fewer than given only if there is no space for the rest.
     ///
     /// # Errors
     ///
-    /// `Refused(NoSpace)` if not a byte could be written, `Refused(FileTooLarge | ReadOnly)`,
+    /// `Refused(NoSpace)` if no byte could be written, `Refused(FileTooLarge | ReadOnly)`,
     /// `Corrupt`, `Io`.
     pub fn write_data(&self, inode: &Arc<Inode>, offset: u64, from: &[u8]) -> Result<usize> {
         let end = offset
@@ -174,8 +175,8 @@ impl Inodes {
         }
     }
 
-    /// Writes the part of `data` that lies in the first mapping. Answers where it ends and whether
-    /// times and size are noted already.
+    /// Writes the part of `data` that falls into the first mapping. Returns its end and whether times
+    /// and size are updated already.
     fn write_piece(&self, inode: &Arc<Inode>, position: u64, data: &[u8]) -> Result<(u64, bool)> {
         let mapping = self.lookup(inode, logical(position / self.block_bytes())?)?;
         let wanted_end = position + data.len() as u64;
@@ -265,12 +266,12 @@ impl Inodes {
         self.note_written(&mut handle, inode, piece.end)
     }
 
-    /// The blocks that a piece touches.
+    /// The blocks that contain bytes of a piece.
     fn blocks_of(&self, piece: &Piece) -> Range<u64> {
         piece.start / self.block_bytes()..piece.end.div_ceil(self.block_bytes())
     }
 
-    /// Writes a piece into fresh blocks, with zeroes around it up to the edges of its blocks.
+    /// Writes a piece into newly allocated blocks and zeroes around it up to the edges of the blocks.
     fn write_padded(&self, extent: &Extent, piece: &Piece, data: &[u8]) -> Result<()> {
         let block_bytes = self.block_bytes();
         let zeroes = vec![0; bytes(block_bytes)];
@@ -286,7 +287,7 @@ impl Inodes {
         self.store.write_data(offset, &parts)
     }
 
-    /// Notes times, and the size if the file grew, after data up to `end` was written.
+    /// Updates the times after data up to `end` was written, and the size if the file grew.
     pub(super) fn note_written(
         &self,
         handle: &mut Handle<'_>,
@@ -322,9 +323,9 @@ impl Inodes {
         }
     }
 
-    /// Makes the bytes between the end of the file and the end of its last block zero, before the
-    /// file grows; answers whether it wrote. Must be called without a handle: it may wait for the cut to
-    /// be durable.
+    /// Zeroes the bytes between the end of the file and the end of its last block, before the file
+    /// grows. Returns whether it wrote. Must be called without a handle: it may wait for a truncate to
+    /// become durable.
     ///
     /// # Errors
     ///
@@ -348,13 +349,13 @@ impl Inodes {
         Ok(wrote)
     }
 
-    /// Gives every block of a range of bytes space, unwritten; the size grows to `offset + length`
-    /// unless `keep_size`.
+    /// Allocates every block of a range of bytes that has none, unwritten. The size grows to
+    /// `offset + length` unless `keep_size`.
     ///
     /// # Errors
     ///
-    /// As [`Inodes::write_data`]. What was allocated before an error stays, and the size what it was: who caches it
-    /// would not learn of another from an error.
+    /// As [`Inodes::write_data`]. Blocks allocated before the error stay allocated. The size does not
+    /// change: a caller that caches the size could not learn of a new one from an error.
     pub fn allocate_data(
         &self,
         inode: &Arc<Inode>,
@@ -439,11 +440,11 @@ impl Inodes {
         self.note_written(&mut handle, inode, 0)
     }
 
-    /// The next offset at or after `offset` that holds data (or a hole).
+    /// The next offset at or after `offset` that has data (`data`), or that is in a hole.
     ///
     /// # Errors
     ///
-    /// `Refused(NoSuchOffset)` at or behind the end of the file, or if there is no more data.
+    /// `Refused(NoSuchOffset)` at or beyond the end of the file, or if there is no more data.
     pub fn seek(&self, inode: &Inode, offset: u64, data: bool) -> Result<u64> {
         let size = inode.size();
         if offset >= size {
@@ -468,7 +469,7 @@ impl Inodes {
         }
     }
 
-    /// The mapped ranges of the file from `offset` on, at most `most`.
+    /// At most `most` mapped ranges of the file, from byte `offset` on.
     ///
     /// # Errors
     ///
@@ -498,7 +499,7 @@ impl Inodes {
     }
 }
 
-/// A length in memory; callers' slices bound it.
+/// A length in memory, bounded by the caller's slice.
 fn bytes(count: u64) -> usize {
     usize::try_from(count).expect("bounded by a slice in memory")
 }

@@ -1,10 +1,11 @@
-//! How often each inode is held.
+//! The number of holds of each inode.
 //!
-//! Holds are counted apart from the inodes in memory: a kernel that caches millions of names holds
-//! as many inodes, and only a number of each must stay. The counts lie in pages by inode number
-//! that are made when first needed; a page is never given back, so the memory is at most four
-//! bytes an inode of the image. Every count is atomic; they order against an inode's links as
-//! [`Inode::claim_reaping`](super::Inode::claim_reaping) says.
+//! Holds are counted separately from the inodes in memory: a kernel that caches millions of names holds
+//! as many inodes, and only a number for each must stay in memory. The counts are in pages, indexed by
+//! inode number, that are allocated when first needed. A page is never freed, so the memory is at most
+//! four bytes per inode of the image. Every count is atomic;
+//! [`Inode::claim_reaping`](super::Inode::claim_reaping) says how they are ordered against an inode's
+//! links.
 
 use std::sync::OnceLock;
 
@@ -23,7 +24,7 @@ const fn place(number: usize) -> usize {
     within % lines * PER_LINE + within / lines
 }
 
-/// Nothing else lies on its lines: what is looked at by all would move with every hold.
+/// Aligned so that it shares no cache line with data that every core reads.
 #[repr(align(64))]
 struct Page([AtomicU32; PER_PAGE]);
 
@@ -48,7 +49,7 @@ impl Holds {
         &page.0[place(index)]
     }
 
-    /// Takes one hold. A count that reached its end stays there for good.
+    /// Adds one hold. A count that reaches its maximum stays there.
     pub(super) fn take(&self, inode: InodeNumber) {
         let _ = self
             .count(inode)
@@ -57,7 +58,7 @@ impl Holds {
             });
     }
 
-    /// Gives `count` holds back; true if none is left.
+    /// Removes `count` holds; true if none is left.
     pub(super) fn give(&self, inode: InodeNumber, count: u64) -> bool {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let before = self
@@ -72,7 +73,7 @@ impl Holds {
         before.is_ok_and(|before| before <= count)
     }
 
-    /// All inodes that somebody holds.
+    /// All inodes that are held.
     pub(crate) fn all(&self) -> Vec<InodeNumber> {
         let mut held = Vec::new();
         for (page, first) in self.pages.iter().zip((0u32..).step_by(PER_PAGE)) {
@@ -88,7 +89,7 @@ impl Holds {
         held
     }
 
-    /// Whether nobody holds the inode.
+    /// Whether the inode has no holds.
     pub(crate) fn is_free(&self, inode: InodeNumber) -> bool {
         let index = inode.get() as usize;
         let page = self.pages[index / PER_PAGE].get();

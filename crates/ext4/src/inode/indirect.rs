@@ -1,13 +1,13 @@
-//! The block map of files without extents, as ext2 and ext3 make them: looked up, filled, cut.
+//! The block map of files without extents, as ext2 and ext3 make them: lookup, insertion, removal.
 //!
 //! The inode's slot points to the first 12 blocks and to three trees of pointer blocks, of one, two
 //! and three levels; see `pext4_ondisk::indirect`. It has no unwritten blocks and no checksums. A
-//! pointer block exists only while it points to something: the first block below it brings it, the
-//! last one takes it away.
+//! pointer block exists only while it points to something: mapping the first block below it allocates
+//! it, unmapping the last one frees it.
 //!
 //! Everything here works on [`NodeStore`], as the extent tree does, and follows its rules: the
-//! caller holds the map lock, for writing where something changes; what a change may need is
-//! reserved before its first step; nothing read from a pointer is used before it is judged.
+//! caller holds the map lock, exclusively for changes; what a change may need is reserved before its
+//! first step; no pointer is used before it is checked.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ use crate::error::{Error, Refusal, Result};
 /// The map in an inode's slot.
 type Root = [u8; ROOT_SIZE];
 
-/// Where a logical block lies: the levels of pointer blocks above it, and its place among the
+/// The position of a logical block: the levels of pointer blocks above it, and its index among the
 /// blocks below the same pointer of the inode.
 #[derive(Clone, Copy, Debug)]
 struct Place {
@@ -42,7 +42,7 @@ impl Place {
         None
     }
 
-    /// The inode's pointer that leads there.
+    /// The index of the inode's pointer to it or to the tree above it.
     fn slot(self) -> usize {
         match self.levels {
             0 => index(self.offset),
@@ -50,8 +50,7 @@ impl Place {
         }
     }
 
-    /// The pointer to take in the block of pointers that has `level` levels below the inode's data,
-    /// 1 for those that point to data.
+    /// The index of the pointer to follow in the pointer block at `level`; level 1 points to data.
     fn step(self, fan_out: u64, level: usize) -> usize {
         index(self.offset / span(fan_out, level - 1) % fan_out)
     }
@@ -61,7 +60,7 @@ fn index(offset: u64) -> usize {
     usize::try_from(offset).expect("below the pointers of a block")
 }
 
-/// Blocks of a file below a pointer block of so many levels; 1 for 0 levels.
+/// Blocks of a file below a pointer at this level; 1 for level 0.
 fn span(fan_out: u64, levels: usize) -> u64 {
     (0..levels).fold(1, |span, _| span * fan_out)
 }
@@ -70,8 +69,8 @@ fn fan_out<N: NodeStore>(nodes: &N) -> u64 {
     nodes.block_size() as u64 / 4
 }
 
-/// Bytes of the largest file: what the map reaches, and what the inode can count in 512-byte units
-/// where it has no other (`huge_file`).
+/// Largest size of a file in bytes: limited by what the map can map and, without `huge_file`, by what
+/// the inode can count in units of 512 bytes.
 pub(crate) fn largest_size(block_size: u32, huge: bool) -> u64 {
     let fan_out = u64::from(indirect::pointers_per_block(block_size));
     let countable = u64::from(u32::MAX) / u64::from(block_size / 512);
@@ -84,7 +83,7 @@ pub(crate) fn largest_size(block_size: u32, huge: bool) -> u64 {
     blocks * u64::from(block_size)
 }
 
-/// Pointer blocks of a map of so many blocks that has no hole.
+/// Number of pointer blocks of a map of `blocks` blocks without holes.
 fn pointer_blocks(blocks: u64, fan_out: u64) -> u64 {
     let mut rest = blocks.saturating_sub(DIRECT as u64);
     let mut count = 0;
@@ -97,7 +96,7 @@ fn pointer_blocks(blocks: u64, fan_out: u64) -> u64 {
     count
 }
 
-/// How many runs of neighbours a map has that is all in the inode; none if it has pointer blocks.
+/// Number of runs of contiguous blocks in a map without pointer blocks; `None` if it has some.
 pub(crate) fn root_runs(root: &Root) -> Option<u32> {
     if (DIRECT..DIRECT + MAX_DEPTH).any(|slot| entry(root, slot) != 0) {
         return None;
@@ -119,8 +118,8 @@ pub(crate) fn direct_blocks(root: &Root) -> impl Iterator<Item = BlockNumber> + 
         .map(|pointer| BlockNumber(u64::from(pointer)))
 }
 
-/// How many blocks from `logical` on have their pointers beside each other: a run that is mapped at
-/// once is no longer. None past what the map reaches.
+/// Number of blocks from `logical` on whose pointers are adjacent: the longest run that can be mapped at
+/// once. `None` beyond what the map can map.
 pub(crate) fn room(logical: LogicalBlock, block_size: u32) -> Option<u32> {
     let fan_out = u64::from(indirect::pointers_per_block(block_size));
     let place = Place::of(logical, fan_out)?;
@@ -135,8 +134,9 @@ fn corrupt(problem: &'static str) -> Error {
     Corrupt::new("block map", problem).into()
 }
 
-/// A pointer that is not 0, judged.
-fn judged<N: NodeStore>(nodes: &N, pointer: u32, length: u32) -> Result<BlockNumber> {
+/// The block to which a non-zero pointer refers, checked to be inside the file system with the
+/// `length - 1` blocks after it.
+fn checked<N: NodeStore>(nodes: &N, pointer: u32, length: u32) -> Result<BlockNumber> {
     let start = BlockNumber(u64::from(pointer));
     let bounds = nodes.bounds();
     let end = start.get() + u64::from(length);
@@ -147,7 +147,7 @@ fn judged<N: NodeStore>(nodes: &N, pointer: u32, length: u32) -> Result<BlockNum
     Ok(start)
 }
 
-/// What one block of the file maps to, and how far that goes.
+/// What one block of the file maps to, and how far that mapping extends.
 ///
 /// # Errors
 ///
@@ -170,29 +170,29 @@ pub(crate) fn lookup<N: NodeStore>(
             let below = span(fan_out, level);
             return Ok(hole(logical, below - place.offset % below));
         }
-        let block = judged(nodes, pointer, 1)?;
+        let block = checked(nodes, pointer, 1)?;
         let step = place.step(fan_out, level);
         if level == 1 {
             return nodes.read(block, 0, |page| run(nodes, page, step, logical));
         }
         pointer = nodes.read(block, depth(level), |page| Ok(entry(page, step)))?;
     }
-    unreachable!("the last level answers")
+    unreachable!("level 1 returns")
 }
 
-/// Levels below a pointer block, as stores count them.
+/// Levels of pointer blocks below this one, as [`NodeStore`] counts them.
 fn depth(level: usize) -> u16 {
     u16::try_from(level - 1).expect("three at most")
 }
 
 fn hole(logical: LogicalBlock, length: u64) -> Mapping {
-    // Never nothing: a size may reach one block further than a map.
+    // Never zero: a file's size may extend one block beyond what a map can map.
     let most = (1 << 32) - u64::from(logical.get());
     let length = u32::try_from(length.min(most)).unwrap_or(u32::MAX);
     Mapping::Hole { logical, length }
 }
 
-/// The pointers from `at` on that lead to neighbours, or to nothing.
+/// The mapping given by the pointers from index `at` on that refer to contiguous blocks, or are all 0.
 fn run<N: NodeStore>(
     nodes: &N,
     pointers: &[u8],
@@ -214,18 +214,18 @@ fn run<N: NodeStore>(
     }
     Ok(Mapping::Mapped(Extent {
         logical,
-        start: judged(nodes, first, length)?,
+        start: checked(nodes, first, length)?,
         length,
         unwritten: false,
     }))
 }
 
-/// Maps a run into a hole whose pointers lie beside each other (see [`room`]).
+/// Maps a run into a hole; its pointers must be adjacent (see [`room`]).
 ///
 /// # Errors
 ///
 /// `Refused(NoSpace)` if a pointer block is needed and there is none, or the blocks are beyond what
-/// a pointer of 32 bits can name; `Refused(FileTooLarge)` past what the map reaches; `Corrupt`.
+/// a pointer of 32 bits can name; `Refused(FileTooLarge)` beyond what the map can map; `Corrupt`.
 /// Nothing is changed then.
 pub(crate) fn insert<N: NodeStore>(root: &mut Root, nodes: &mut N, run: Extent) -> Result<()> {
     let fan_out = fan_out(nodes);
@@ -255,58 +255,58 @@ pub(crate) fn insert<N: NodeStore>(root: &mut Root, nodes: &mut N, run: Extent) 
         put(root, place.slot());
         return Ok(());
     }
-    let mut way = existing_way(root, nodes, place)?;
+    let mut path = existing_path(root, nodes, place)?;
     let last = place.step(fan_out, 1);
-    if way.len() == place.levels {
-        nodes.read(way[place.levels - 1], 0, |page| is_free(page, last))?;
+    if path.len() == place.levels {
+        nodes.read(path[place.levels - 1], 0, |page| is_free(page, last))?;
     }
-    nodes.reserve(u32::try_from(place.levels - way.len()).expect("three at most"))?;
-    while way.len() < place.levels {
+    nodes.reserve(u32::try_from(place.levels - path.len()).expect("three at most"))?;
+    while path.len() < place.levels {
         let block = nodes.allocate()?;
         let pointer = u32::try_from(block.get()).map_err(|_| Refusal::NoSpace)?;
-        match way.last() {
+        match path.last() {
             None => set_entry(root, place.slot(), pointer),
             Some(&above) => {
-                let step = place.step(fan_out, place.levels - way.len() + 1);
+                let step = place.step(fan_out, place.levels - path.len() + 1);
                 nodes.edit(above, |page| set_entry(page, step, pointer))?;
             }
         }
-        way.push(block);
+        path.push(block);
     }
-    nodes.edit(way[place.levels - 1], |page| put(page, last))
+    nodes.edit(path[place.levels - 1], |page| put(page, last))
 }
 
-/// The pointer blocks on the way to a place, from the inode on, as far as there are any.
-fn existing_way<N: NodeStore>(root: &Root, nodes: &N, place: Place) -> Result<Vec<BlockNumber>> {
+/// The existing pointer blocks on the path from the inode to a place.
+fn existing_path<N: NodeStore>(root: &Root, nodes: &N, place: Place) -> Result<Vec<BlockNumber>> {
     let fan_out = fan_out(nodes);
-    let mut way = Vec::with_capacity(MAX_DEPTH);
+    let mut path = Vec::with_capacity(MAX_DEPTH);
     let mut pointer = entry(root, place.slot());
     for level in (1..=place.levels).rev() {
         if pointer == 0 {
             break;
         }
-        let block = judged(nodes, pointer, 1)?;
-        way.push(block);
+        let block = checked(nodes, pointer, 1)?;
+        path.push(block);
         if level > 1 {
             let step = place.step(fan_out, level);
             pointer = nodes.read(block, depth(level), |page| Ok(entry(page, step)))?;
         }
     }
-    Ok(way)
+    Ok(path)
 }
 
-/// How much one call of [`remove`] does at most.
+/// Limits on the work of one call of [`remove`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
-    /// Runs of neighbours, and pointer blocks.
+    /// Runs of contiguous blocks, plus pointer blocks.
     pub entries: u32,
     /// Blocks of the file.
     pub blocks: u64,
 }
 
-/// Unmaps a range from its end backwards, as far as the limit allows; the runs go to `freed`, the
-/// pointer blocks that are left empty to the store. Answers where the next call must end, or `None`
-/// when all is done.
+/// Unmaps a range from its end backwards, as far as the limit allows. Appends the unmapped runs to
+/// `freed`; frees pointer blocks that become empty. Returns the end of the range for the next call, or
+/// `None` when everything is unmapped.
 ///
 /// # Errors
 ///
@@ -344,21 +344,20 @@ pub(crate) fn remove<N: NodeStore>(
     Ok(cut.stopped)
 }
 
-/// A removal on its way.
+/// The state of a removal.
 struct Cut<'a> {
     range: Range<u64>,
     limit: Limit,
     fan_out: u64,
     freed: &'a mut Vec<(BlockNumber, u32)>,
-    /// Runs and pointer blocks so far.
+    /// Runs and pointer blocks removed so far.
     used: u32,
-    /// Where the next call must end.
+    /// The end of the range for the next call, if the limit was reached.
     stopped: Option<u64>,
 }
 
 impl Cut<'_> {
-    /// Removes what a pointer leads to, as far as it lies in the range; true if the pointer has
-    /// nothing to point to any more.
+    /// Removes the blocks below a pointer that are in the range; true if the pointer must be cleared.
     fn child<N: NodeStore>(
         &mut self,
         nodes: &mut N,
@@ -370,7 +369,7 @@ impl Cut<'_> {
         if pointer == 0 || end <= self.range.start || base >= self.range.end {
             return Ok(false);
         }
-        let block = judged(nodes, pointer, 1)?;
+        let block = checked(nodes, pointer, 1)?;
         if levels == 0 {
             return Ok(self.data(block, base));
         }
@@ -386,7 +385,8 @@ impl Cut<'_> {
         Ok(is_empty)
     }
 
-    /// Removes what a pointer block leads to; true if it is empty then, and not worth changing.
+    /// Removes the blocks below a pointer block that are in the range. True if it is empty then; an empty
+    /// one is not changed, since the caller frees it.
     fn below<N: NodeStore>(
         &mut self,
         nodes: &mut N,
@@ -417,7 +417,7 @@ impl Cut<'_> {
         Ok(is_empty)
     }
 
-    /// Takes a block of the file, if the limit allows.
+    /// Adds a block of the file to `freed`, if the limit allows; returns whether it did.
     fn data(&mut self, block: BlockNumber, logical: u64) -> bool {
         let is_neighbour = self.freed.last().is_some_and(|&(start, length)| {
             block.checked_add(1u32) == Some(start) && length < extent::MAX_WRITTEN_LENGTH

@@ -1,17 +1,17 @@
-//! Content that lies in the inode itself (`inline_data`).
+//! Content that is stored in the inode itself (`inline_data`).
 //!
-//! A file begins there and stays while its content fits beside its other attributes. What does not
-//! fit moves the whole content out into a block, in one transaction: the bytes are on the device's
-//! queue before the handle that maps the block stops (ordered data), and the slot changes from one
-//! form to the other as a whole. It does not move back. As the content is in the slot, it is
-//! journalled, `fdatasync` waits for the transaction that changed it, and there is no tail behind
-//! the end of the file: what is set aside beyond the size is not trusted to be zero.
+//! A file's content starts there and stays while it fits beside the other attributes. Content that does
+//! not fit moves to a block as a whole, in one transaction: the bytes are on the device's queue before the
+//! handle that maps the block stops (ordered data), and the slot changes from one format to the other at
+//! once. The content never moves back. Since it is part of the slot, it is journalled, `fdatasync` waits
+//! for the transaction that changed it, and there is no tail beyond the end of the file: the area beyond
+//! the size is not assumed to be zero.
 //!
-//! A file may be longer than what lies in its inode, even than what could: it ends in zeroes then.
-//! `mke2fs -d` leaves files like that which hold little or nothing but holes.
+//! A file may be longer than its content in the inode, even longer than the inode has room for: the rest
+//! reads as zeroes. `mke2fs -d` makes such files from sources with little data and large holes.
 //!
-//! Locking: as in `data`; the content changes under the inode's lock held for writing. Up to 60
-//! bytes are read from what is published of the inode, without a lock; the rest under the state's.
+//! Locking: as in `data`; the content changes under the inode's lock held exclusively. Up to 60 bytes are
+//! read from the published root, without a lock; longer content is read under the lock of the state.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -31,24 +31,24 @@ use crate::types::FileType;
 
 const STRUCTURE: &str = "inline data";
 
-/// What a slot held before its content moved out, for when it cannot.
-pub(crate) struct Stayed {
+/// The slot before its content moved out, to restore it if that fails.
+pub(crate) struct InlineBackup {
     slot: Slot,
 }
 
 impl Inode {
-    /// Whether the content lies in the inode itself.
+    /// Whether the content is stored in the inode itself.
     pub(crate) fn is_inline(&self) -> bool {
         self.flags().contains(InodeFlags::INLINE_DATA)
     }
 
-    /// The content that lies in the inode, with what is set aside behind its end.
+    /// The content stored in the inode, including the reserved bytes beyond its end.
     pub(crate) fn inline_area(&self) -> Result<Vec<u8>> {
         self.state(|state| state.slot.inline_content())
             .map_err(|corrupt| corrupt.in_inode(self.number()).into())
     }
 
-    /// The content that lies in the inode, up to its size; a file that is longer ends in zeroes.
+    /// The content stored in the inode, cut at the size. If the file is longer, the rest of it is zeroes.
     pub(crate) fn inline_content(&self) -> Result<Vec<u8>> {
         let size = usize::try_from(self.size()).unwrap_or(usize::MAX);
         let root = self.root();
@@ -60,14 +60,14 @@ impl Inode {
         Ok(content)
     }
 
-    /// Most bytes that the content could have in the inode.
+    /// Maximum number of content bytes for which the inode has room.
     pub(crate) fn inline_room(&self) -> Result<u64> {
         let room = self.state(|state| state.slot.inline_room());
         let room = room.map_err(|corrupt| Error::from(corrupt.in_inode(self.number())))?;
         Ok(room as u64)
     }
 
-    /// Replaces the content, which fits; it is the inode's size then.
+    /// Replaces the content, which fits, and sets the inode's size to its length.
     pub(crate) fn put_inline(&self, handle: &mut Handle<'_>, content: &[u8]) -> Result<()> {
         let put = self.edit(handle, Reach::Data, |state| {
             let put = state.slot.set_inline_content(content);
@@ -83,8 +83,12 @@ impl Inode {
         })
     }
 
-    /// Takes the content out of the slot, which has an empty map and no size afterwards.
-    pub(crate) fn end_inline(&self, handle: &mut Handle<'_>, has_extents: bool) -> Result<Stayed> {
+    /// Removes the content from the slot, which then has an empty map and size 0.
+    pub(crate) fn end_inline(
+        &self,
+        handle: &mut Handle<'_>,
+        has_extents: bool,
+    ) -> Result<InlineBackup> {
         let before = self.state(|state| state.slot.clone());
         let ended = self.edit(handle, Reach::Data, |state| {
             let slot = &mut state.slot;
@@ -98,13 +102,13 @@ impl Inode {
             Ok::<(), Corrupt>(())
         });
         ended.map_err(|corrupt| corrupt.in_inode(self.number()))?;
-        Ok(Stayed { slot: before })
+        Ok(InlineBackup { slot: before })
     }
 
-    /// Puts back what [`Inode::end_inline`] took out, in the same handle.
-    pub(crate) fn stay_inline(&self, handle: &mut Handle<'_>, stayed: Stayed) {
+    /// Restores what [`Inode::end_inline`] removed, under the same handle.
+    pub(crate) fn restore_inline(&self, handle: &mut Handle<'_>, backup: InlineBackup) {
         self.edit(handle, Reach::Data, |state| {
-            let (slot, before) = (&mut state.slot, stayed.slot);
+            let (slot, before) = (&mut state.slot, backup.slot);
             slot.flags = before.flags;
             slot.size = before.size;
             slot.block = before.block;
@@ -120,7 +124,7 @@ impl Inodes {
         features.incompat.contains(Incompat::EXTENTS)
     }
 
-    /// Refuses a slot that says its content lies in it, where that cannot be true.
+    /// Refuses a slot that claims to contain its content but cannot.
     pub(super) fn check_inline(
         &self,
         slot: &Slot,
@@ -133,7 +137,7 @@ impl Inodes {
         if slot.has_extents() {
             return corrupt("is mapped by extents as well");
         }
-        // One that was removed has no content any more.
+        // A removed file has no content any more.
         if slot.links == 0 {
             return Ok(());
         }
@@ -154,7 +158,7 @@ impl Inodes {
         Err(Corrupt::new(STRUCTURE, problem))
     }
 
-    /// Reads from content in the inode.
+    /// Reads from content in the inode; returns the number of bytes read.
     pub(super) fn read_inline(&self, inode: &Inode, offset: u64, into: &mut [u8]) -> Result<usize> {
         let content = inode.inline_content()?;
         let left = usize::try_from(inode.size().saturating_sub(offset)).unwrap_or(usize::MAX);
@@ -168,7 +172,8 @@ impl Inodes {
         Ok(count)
     }
 
-    /// The next offset at or after `offset`, which lies in the file, that holds data (or a hole).
+    /// The next offset at or after `offset`, which is inside the file, that has data (`data`), or that is in
+    /// a hole.
     pub(super) fn seek_inline(&self, inode: &Inode, offset: u64, data: bool) -> Result<u64> {
         let end = inode.inline_content()?.len() as u64;
         match data {
@@ -178,8 +183,8 @@ impl Inodes {
         }
     }
 
-    /// Writes into content in the inode, if the file fits there. If not, the content has moved out
-    /// and nothing is written: false.
+    /// Writes to content in the inode, if the file still fits there. If not, moves the content out,
+    /// writes nothing and returns false.
     pub(super) fn write_inline(
         &self,
         inode: &Arc<Inode>,
@@ -193,20 +198,20 @@ impl Inodes {
         })
     }
 
-    /// Gives content in the inode another size, if there is room. If not, the content has moved out
-    /// and has its old size: false.
+    /// Sets the size of content in the inode, if there is room. If not, moves the content out with its
+    /// old size and returns false.
     pub(super) fn resize_inline(&self, inode: &Arc<Inode>, size: u64) -> Result<bool> {
         self.change_inline(inode, size, |_| {})
     }
 
-    /// Makes content in the inode at least so long, if there is room. If not, it has moved out:
-    /// false.
+    /// Extends content in the inode to at least `size` bytes, if there is room. If not, moves it out and
+    /// returns false.
     pub(super) fn extend_inline(&self, inode: &Arc<Inode>, size: u64) -> Result<bool> {
         self.resize_inline(inode, inode.size().max(size))
     }
 
-    /// Makes a range of content in the inode zero, if the file fits there. If not, the content has
-    /// moved out and is as it was: false.
+    /// Zeroes a range of content in the inode, if the file fits there. If not, moves the content out
+    /// unchanged and returns false.
     pub(super) fn punch_inline(&self, inode: &Arc<Inode>, start: u64, end: u64) -> Result<bool> {
         self.change_inline(inode, inode.size(), |content| {
             let length = content.len() as u64;
@@ -215,8 +220,8 @@ impl Inodes {
         })
     }
 
-    /// Gives content in the inode this size and changes it, if there is room. If not, the content
-    /// has moved out as it was: false.
+    /// Resizes content in the inode and applies `change`, if there is room. If not, moves the content
+    /// out unchanged and returns false.
     fn change_inline(
         &self,
         inode: &Arc<Inode>,
@@ -240,15 +245,15 @@ impl Inodes {
         Ok(true)
     }
 
-    /// Moves content that lies in the inode of a file out into a block of its own; the size stays.
+    /// Moves content from a file's inode to a block; the size does not change.
     ///
     /// # Errors
     ///
-    /// `Refused(NoSpace)`; the content is where it was then.
+    /// `Refused(NoSpace)`; then the content stays in the inode.
     pub(crate) fn move_out(&self, inode: &Arc<Inode>) -> Result<()> {
         let (content, size) = (inode.inline_content()?, inode.size());
         let mut handle = self.store.start(MAP_CREDITS)?;
-        let stayed = inode.end_inline(&mut handle, self.maps_by_extents())?;
+        let backup = inode.end_inline(&mut handle, self.maps_by_extents())?;
         if content.is_empty() {
             return Ok(());
         }
@@ -256,7 +261,7 @@ impl Inodes {
             self.write_block(extent.start, &content)
         });
         if let Err(error) = filled {
-            inode.stay_inline(&mut handle, stayed);
+            inode.restore_inline(&mut handle, backup);
             return Err(error);
         }
         inode.edit(&mut handle, Reach::Data, |state| {
@@ -266,7 +271,7 @@ impl Inodes {
         Ok(())
     }
 
-    /// Writes a whole block: this, and zeroes behind it.
+    /// Writes a whole block: `content`, followed by zeroes.
     fn write_block(&self, block: BlockNumber, content: &[u8]) -> Result<()> {
         let size = self.store.block_size();
         let zeroes = vec![0; size as usize - content.len()];
@@ -275,7 +280,7 @@ impl Inodes {
     }
 }
 
-/// A range in memory, of bytes that lie in an inode.
+/// A byte range of content in an inode, as indexes.
 fn within(start: u64, end: u64) -> Range<usize> {
     let index = |byte| usize::try_from(byte).expect("the room of an inode bounds it");
     index(start)..index(end)

@@ -1,13 +1,13 @@
-//! From a file's blocks to the device's: extent tree or block map joined with the journal, the buffers and
-//! the allocator.
+//! Maps a file's blocks to the device's: connects the extent tree or block map with the journal, the
+//! buffers and the allocator.
 //!
-//! The tree's root lies in the inode's slot. A change copies the root, runs the tree operation
-//! under the map lock for writing, and puts the root back under the state lock, where the
-//! committer sees it whole. Tree nodes are edited in place as shared pages; an operation reserves
-//! the nodes it may need before its first change (there is no undo).
+//! The tree's root is in the inode's slot. A change copies the root, runs the tree operation under the
+//! map lock held for writing, and stores the root again under the state lock, so the committer sees
+//! either the old root or the new one. Tree nodes are edited in place as shared pages. An operation
+//! reserves the nodes that it may need before its first change (there is no undo).
 //!
-//! Files of the older form have a block map in the place of the tree (`indirect`), on the same store
-//! of nodes: its pointer blocks are nodes without checksums.
+//! Files of the older format have a block map in place of the tree (`indirect`), on the same node store:
+//! its pointer blocks are nodes without checksums.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,7 +29,8 @@ use crate::options::Reserve;
 use crate::seal;
 use crate::store::Store;
 
-/// Blocks of a directory or link that one step frees at most: each is a revoke record.
+/// Maximum number of blocks of a directory or symbolic link that one step frees: each needs a revoke
+/// record.
 pub(crate) const MOST_FORGOTTEN: u32 = 64;
 
 /// Sectors of 512 bytes in a block, as `i_blocks` counts them.
@@ -47,14 +48,14 @@ struct Nodes<'a, 'h> {
     change: Option<Change<'a, 'h>>,
 }
 
-/// What an operation that changes the tree carries along.
+/// The state of an operation that changes the tree.
 struct Change<'a, 'h> {
     handle: &'a mut Handle<'h>,
     goal: BlockNumber,
     reserved: Vec<BlockNumber>,
-    /// Blocks that the file has more (or fewer) now, nodes included.
+    /// Change of the number of blocks of the file, nodes included.
     blocks: i64,
-    /// Whether a node was changed: from then on a failure cannot be taken back.
+    /// Whether a node was changed: after that a failure cannot be undone.
     has_begun: bool,
 }
 
@@ -65,7 +66,7 @@ impl<'a, 'h> Nodes<'a, 'h> {
             .expect("tree operations that change are given a handle")
     }
 
-    /// Counts data blocks that were mapped (or, negative, unmapped).
+    /// Counts data blocks that were mapped (positive) or unmapped (negative).
     fn count(&mut self, blocks: i64) {
         self.changing().blocks += blocks;
     }
@@ -88,8 +89,8 @@ impl<'a, 'h> Nodes<'a, 'h> {
         Ok(())
     }
 
-    /// Whether a node has still to be verified. There is nothing to verify about pointers as such: each
-    /// is judged when it is used.
+    /// Whether a node must still be verified. A pointer block has nothing to verify: each pointer is
+    /// checked when it is used.
     fn is_unverified(&self, buffer: &Buffer) -> bool {
         !self.are_pointers && !buffer.is_verified()
     }
@@ -132,8 +133,8 @@ impl NodeStore for Nodes<'_, '_> {
     fn edit<R>(&mut self, block: BlockNumber, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
         let stamp = self.stamp();
         let buffer = self.inodes.store.near_block(block)?;
-        // The node may have left memory since it was read, and once it is edited its bytes wait for
-        // their checksum until the commit.
+        // The node may have been evicted since it was read, and after the edit its checksum is stale until
+        // the commit.
         if !self.are_pointers {
             let verified = buffer.verify(|page| self.verify_sum(page));
             verified.map_err(|corrupt| corrupt.in_block(block).in_inode(self.inode.number()))?;
@@ -199,8 +200,8 @@ impl Inodes {
         }
     }
 
-    /// Refuses blocks of files that hold structures of the file system itself: only an image that
-    /// is corrupt, or means harm, maps them, and what is written there would be believed.
+    /// Refuses blocks of files that contain structures of the file system itself. Only a corrupt or
+    /// malicious image maps them, and data written to them would be interpreted as metadata.
     pub(crate) fn check_not_metadata(&self, start: BlockNumber, length: u32) -> Result<()> {
         if self
             .groups
@@ -234,7 +235,7 @@ impl Inodes {
         }
     }
 
-    /// What one block of the file maps to, and how far that goes.
+    /// What one block of the file maps to, and up to which block the mapping extends.
     ///
     /// # Errors
     ///
@@ -245,16 +246,16 @@ impl Inodes {
     }
 
     fn lookup_locked(&self, inode: &Inode, logical: LogicalBlock) -> Result<Mapping> {
-        self.lookup_settled(inode, &inode.root(), logical)
+        self.lookup_with_root(inode, &inode.root(), logical)
     }
 
-    /// As [`Self::lookup`], while nobody changes the map: that of a directory whose lock the caller holds.
-    /// `root` is its root, as read since.
+    /// As [`Self::lookup`], without the map lock, if the map cannot change: that of a directory whose lock
+    /// the caller holds. `root` is the root of the map, read while holding that lock.
     ///
     /// # Errors
     ///
     /// As [`Self::lookup`].
-    pub fn lookup_settled(
+    pub fn lookup_with_root(
         &self,
         inode: &Inode,
         root: &[u8; 60],
@@ -282,7 +283,7 @@ impl Inodes {
         mapping.map_err(|error| placed(error, inode))
     }
 
-    /// Runs a tree operation that changes the map, and puts root and block count back.
+    /// Runs a tree operation that changes the map, and stores the root and the block count.
     /// The caller holds the map lock for writing.
     fn change_tree<R>(
         &self,
@@ -303,7 +304,7 @@ impl Inodes {
             return result;
         }
         if result.is_ok()
-            && let Err(error) = self.put_back(change.handle, inode, root, change.blocks)
+            && let Err(error) = self.store_root(change.handle, inode, root, change.blocks)
         {
             let what = "a file has more blocks than its inode can count";
             self.store.stop_half_done(what, &error);
@@ -315,7 +316,7 @@ impl Inodes {
         result.map_err(|error| placed(error, inode))
     }
 
-    fn put_back(
+    fn store_root(
         &self,
         handle: &mut Handle<'_>,
         inode: &Arc<Inode>,
@@ -369,8 +370,8 @@ impl Inodes {
         })
     }
 
-    /// Unmaps and frees the blocks of a range, from its end backwards, as far as `budget` tree
-    /// entries allow. Answers where the next call must end, or `None` when all is done.
+    /// Unmaps and frees the blocks of a range, from its end backwards, touching at most `budget` tree
+    /// entries. Returns the end of the range for the next call, or `None` when everything is freed.
     ///
     /// # Errors
     ///
@@ -420,7 +421,7 @@ impl Inodes {
         Ok(left)
     }
 
-    /// Makes unwritten blocks of a range written.
+    /// Converts unwritten blocks of a range to written ones.
     ///
     /// # Errors
     ///
@@ -438,14 +439,14 @@ impl Inodes {
         })
     }
 
-    /// The first block of the inode's group: where a file without blocks begins to look.
+    /// The first block of the inode's group: the goal of a file without blocks.
     pub fn home_goal(&self, inode: &Inode) -> BlockNumber {
         self.groups.goal_of(inode.number())
     }
 
-    /// Takes blocks for a hole and maps them: at most `length`, perhaps fewer.
+    /// Allocates blocks for the start of a hole and maps them: one run, possibly shorter than the hole.
     ///
-    /// The data of written blocks is `fill`'s to write, before they are mapped.
+    /// `fill` writes the data of written blocks before they are mapped.
     ///
     /// # Errors
     ///
@@ -472,7 +473,7 @@ impl Inodes {
             let room = indirect::room(logical, self.store.block_size());
             length = length.min(room.ok_or(Refusal::FileTooLarge)?);
             if unwritten {
-                // A block map cannot say that.
+                // A block map cannot represent unwritten blocks.
                 return Err(Refusal::NotSupported.into());
             }
         }
@@ -509,7 +510,7 @@ impl Inodes {
         Ok(extent)
     }
 
-    /// Where blocks may lie that extents, or pointers, are to name.
+    /// Where blocks may be located that extents, or pointers, will refer to.
     fn zone(&self, are_pointers: bool) -> Zone {
         match are_pointers {
             true => Zone::of_pointers(&self.store.geometry),
@@ -517,12 +518,12 @@ impl Inodes {
         }
     }
 
-    /// Whether what is kept for root is for this file.
+    /// Whether this file may use the blocks reserved for root.
     fn may_use_reserve(&self, inode: &Inode) -> bool {
         self.store.options.reserve == Reserve::Owner && inode.attributes().uid == 0
     }
 
-    /// Behind the block that precedes `logical` in the file, else the inode's group.
+    /// The goal for `logical`: after the block that precedes it in the file, else the inode's group.
     fn goal(&self, inode: &Inode, logical: LogicalBlock) -> Result<BlockNumber> {
         let before = match logical.checked_sub(1u32) {
             Some(before) => self.lookup_locked(inode, before)?,
@@ -537,7 +538,7 @@ impl Inodes {
         })
     }
 
-    /// Gives a file's unused preallocation back.
+    /// Releases a file's unused preallocation.
     pub fn drop_preallocation(&self, inode: &Inode) {
         let taken = inode.map.write().preallocation.take();
         if let Some(preallocation) = taken {
@@ -546,7 +547,7 @@ impl Inodes {
     }
 }
 
-/// Takes a range out of an extent tree, as [`Inodes::unmap`] says it.
+/// Removes a range from an extent tree, for [`Inodes::unmap`].
 fn remove_extents(
     root: &mut [u8; 60],
     nodes: &mut Nodes<'_, '_>,

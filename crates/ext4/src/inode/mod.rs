@@ -1,31 +1,31 @@
 //! Inodes in memory.
 //!
-//! Life cycle: an inode number that somebody names is *loaded* into the table or, when it is newly
-//! claimed, *born* there. Callers *hold* it (a count, as FUSE's lookups are) and operations work on
-//! an `Arc<Inode>`. When the last name and the last hold are gone it is *reaped*: blocks and number
-//! are freed and the object stays as *dead* until the last transaction that changed it is durable,
-//! because until then it may still owe its slot's bytes. A new life of the same number takes the
-//! debt over.
+//! Life cycle: the table *loads* an inode when somebody names its number, or *inserts* it when it is
+//! created. Callers *hold* it (a count, like FUSE's lookup count), and operations work on an
+//! `Arc<Inode>`. When the last name and the last hold are gone it is *reaped*: its blocks and its number
+//! are freed, and the object stays in the table as *dead* until the last transaction that changed it is
+//! durable, because until then it may still owe its slot's bytes. If the number is allocated again
+//! before that, the old object hands its debt to its transaction first ([`Inode::retire`]).
 //!
 //! Locks, from outer to inner:
 //!
-//! - `lock` [Directory or Inode] serialises operations: what a reader of the file or directory may
-//!   see. Taken before a handle is started.
+//! - `lock` [Directory or Inode] serialises operations: it guards what a reader of the file or
+//!   directory can see. Taken before a handle is started.
 //! - `map` [InodeMap] guards the shape of the extent tree and the preallocation.
-//! - `state` [InodeState] guards the decoded slot. A leaf that the committer takes, so nothing
-//!   sleeps under it. What is asked for all the time is read without it (`glance.rs`).
+//! - `state` [InodeState] guards the decoded slot. The committer takes it, so nothing sleeps while
+//!   holding it. The fields that are read most often can be read without it (`published_fields.rs`).
 
 pub mod data;
 pub mod extents;
-pub(crate) mod form;
-mod glance;
 pub mod holds;
 mod indirect;
 mod inline;
-pub mod leaves;
+pub mod leaf_locks;
+pub(crate) mod map_format;
 pub mod mapping;
 mod name_changes;
 pub mod name_orders;
+mod published_fields;
 pub mod table;
 pub mod tails;
 pub mod truncate;
@@ -42,9 +42,9 @@ use pext4_sync::atomic::{AtomicBool, Ordering};
 use pext4_sync::order::Class;
 use pext4_sync::{BiasedLock, Mutex};
 
-use crate::inode::glance::Glance;
 use crate::inode::holds::Holds;
-use crate::inode::leaves::Leaves;
+use crate::inode::leaf_locks::LeafLocks;
+use crate::inode::published_fields::PublishedFields;
 use crate::mballoc::Preallocation;
 use crate::orphan::OrphanPlace;
 use crate::store::{Store, now};
@@ -56,66 +56,68 @@ pub struct Inode {
     file_type: FileType,
     home: BlockNumber,
     offset: u32,
-    /// The block as the journal knows it; see [`table::capture_block`].
+    /// The number by which the journal knows the block; see [`table::capture_block`].
     host: u64,
     checksum_seed: Option<u32>,
     block_size: u32,
-    /// What operations exclude each other by; see the head of the file.
+    /// Serialises operations; see the head of the file.
     pub lock: BiasedLock<()>,
-    /// Locks of a directory's leaves, once it is changed leaf by leaf.
-    leaves: OnceLock<Box<Leaves>>,
+    /// Locks of a directory's leaves; created when they are first needed.
+    leaf_locks: OnceLock<Box<LeafLocks>>,
     /// Shape of the extent tree.
     pub map: BiasedLock<Map>,
     state: Mutex<State>,
     /// [atomic; written under state]
-    glance: Glance,
+    published: PublishedFields,
     referenced: AtomicBool,
     /// Whether the order of its names that is kept is right. [atomic; changes under `lock`]
     has_name_order: AtomicBool,
 }
 
-/// What the map lock guards beside the tree itself.
+/// What the map lock guards besides the tree itself.
 #[derive(Default)]
 pub struct Map {
-    /// Blocks set aside for the file's growth.
+    /// Blocks preallocated for the file's growth.
     pub preallocation: Option<Arc<Preallocation>>,
-    /// Where the last large run was found, where files remember that.
+    /// The group of the last large run, if each file has its own stream goal.
     pub stream_goal: Option<GroupNumber>,
 }
 
-/// The decoded slot and what goes with it.
+/// The decoded slot and the state that belongs to it.
 pub struct State {
     /// The slot's fields.
     pub slot: Slot,
-    /// Where the inode stands among the orphans, if it does.
+    /// Where the inode is recorded as an orphan, if it is one.
     pub orphan: Option<OrphanPlace>,
-    /// The slot that it keeps while this transaction runs, though it is no orphan any more.
+    /// The orphan slot that the inode keeps while this transaction runs, although it is no longer an
+    /// orphan.
     pub idle_slot: Option<(Tid, OrphanPlace)>,
     /// The last transaction that an `fsync` must wait for.
     pub sync_tid: Option<Tid>,
     /// The last transaction that an `fdatasync` must wait for.
     pub datasync_tid: Option<Tid>,
-    /// The last transaction that changed the slot: memory may go only when it is durable.
+    /// The last transaction that changed the slot: the inode leaves memory only when it is durable.
     pub last_tid: Option<Tid>,
-    /// The transaction that cut the file inside a block, leaving old bytes behind the end.
+    /// The transaction that cut the file inside a block, leaving old bytes beyond the end.
     pub cut_tid: Option<Tid>,
     /// Whether the bytes between the end of the file and the end of its last block are known zero.
     pub tail_is_zero: bool,
-    /// Whether it is listed among those whose end is still to be made zero.
+    /// Whether the inode is on the list of files whose tail must still be zeroed (`tails.rs`).
     pub tail_is_listed: bool,
-    /// Whether a cut failed half way, so that blocks may be mapped behind the end that nobody is to see again.
+    /// Whether a truncate failed half way, so that blocks beyond the end may still be mapped, whose old
+    /// content must not become visible again.
     pub cut_is_unfinished: bool,
-    /// No name and no hold is left, and somebody is freeing it or has.
+    /// No name and no hold is left, and a thread is freeing the inode or has freed it.
     pub dead: bool,
     owed: Owed,
 }
 
-/// What a change means for `fdatasync`.
+/// Whether `fdatasync` must make a change durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Needed to read the data back: size, blocks.
+    /// Yes: it is needed to read the data back (size, blocks).
     Data,
-    /// Times, owners, links.
+    /// No: times, owners, links.
     Attributes,
 }
 
@@ -156,9 +158,9 @@ impl Inode {
             checksum_seed: store.metadata_csum.then_some(store.checksum_seed),
             block_size: store.block_size(),
             lock: BiasedLock::new(class, ()),
-            leaves: OnceLock::new(),
+            leaf_locks: OnceLock::new(),
             map: BiasedLock::new(Class::InodeMap, Map::default()),
-            glance: Glance::of(&state),
+            published: PublishedFields::new(&state),
             state: Mutex::new(Class::InodeState, state),
             referenced: AtomicBool::new(true),
             has_name_order: AtomicBool::new(false),
@@ -184,20 +186,20 @@ impl Inode {
     }
 
     /// The locks of a directory's leaves.
-    pub(crate) fn leaves(&self) -> &Leaves {
-        self.leaves.get_or_init(Box::default)
+    pub(crate) fn leaf_locks(&self) -> &LeafLocks {
+        self.leaf_locks.get_or_init(Box::default)
     }
 
-    /// Looks at the state.
+    /// Calls `look` with the state, under its lock.
     pub fn state<R>(&self, look: impl FnOnce(&State) -> R) -> R {
         look(&self.state.lock())
     }
 
-    /// Changes what is not journalled (hints, marks) in the state.
+    /// Changes the part of the state that is not journalled (hints, marks).
     pub fn note<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.state.lock();
         let result = change(&mut state);
-        self.glance.note(&state);
+        self.published.update(&state);
         result
     }
 
@@ -218,13 +220,13 @@ impl Inode {
             state.datasync_tid = Some(tid);
         }
         let result = change(state);
-        // What is told now is what is read back later.
+        // Clamped now, so that readers see the same times before and after the inode leaves memory.
         state.slot.clamp_times();
-        self.glance.note(state);
+        self.published.update(state);
         result
     }
 
-    /// Lets the state owe its bytes to the handle's transaction.
+    /// Makes the state owe its bytes to the handle's transaction.
     fn touch(&self, handle: &mut Handle<'_>, state: &mut State) {
         self.fold_names(state);
         handle.touch_part(&mut state.owed, self.host, |captures| {
@@ -233,72 +235,72 @@ impl Inode {
         self.fold_names(state);
     }
 
-    /// Notes that names of this directory were changed at `time`. Of all that happen in one transaction
-    /// one touches it, and within one tick of the clock the others write nothing.
+    /// Notes that names of this directory were changed at `time`. In each transaction one of the callers
+    /// touches the inode; within one tick of the clock the others write nothing.
     pub(crate) fn note_names_changed(&self, handle: &mut Handle<'_>, time: Time) {
-        let names = &self.glance.names;
+        let names = &self.published.names;
         let is_elected = names.claim(handle.tid());
-        names.note(handle.tid(), self.glance.clamp_time(time));
+        names.note(handle.tid(), self.published.clamp_time(time));
         if is_elected {
             self.edit(handle, Reach::Attributes, |_| ());
         }
     }
 
-    /// Lets the state say the time that changes of names have set in the transaction that it is owed to.
-    /// It must be neither changed nor captured before.
+    /// Folds the time that changes of names have set, in the transaction to which the state is owed, into
+    /// the state. Must run before the state is changed or captured.
     fn fold_names(&self, state: &mut State) {
-        let names = &self.glance.names;
+        let names = &self.published.names;
         let owed_to = state.owed.to().filter(|_| self.is_directory());
         let Some(tid) = owed_to.filter(|&tid| names.has(tid)) else {
             return;
         };
-        self.glance.expire_attributes();
+        self.published.expire_attributes();
         if let Some(time) = names.take(tid) {
             state.slot.modified = time;
             state.slot.changed = time;
         }
     }
 
-    /// Hands the debt of a dead inode to the transaction it belongs to, so that a new life of the
-    /// same number can begin: an older version is captured, a version of this handle's own
-    /// transaction is dropped because the new life's replaces it.
-    pub(crate) fn bury(&self, handle: &mut Handle<'_>) {
+    /// Hands the debt of a dead inode to the transaction to which it is owed, so that a new inode can use
+    /// the number: a version owed to an older transaction is captured; a version owed to this handle's
+    /// own transaction is dropped, because the new inode's version replaces it.
+    pub(crate) fn retire(&self, handle: &mut Handle<'_>) {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         self.fold_names(state);
         handle.retire(&mut state.owed, |captures| {
             captures.push(self.capture_of(&state.slot));
         });
-        // Whoever still remembers this life looks again.
+        // A core that still remembers this object looks the number up again.
         state.dead = true;
-        self.glance.note(state);
+        self.published.update(state);
     }
 
-    /// What `stat` tells.
+    /// The attributes, as `stat` returns them.
     #[must_use]
     pub fn attributes(&self) -> Attributes {
-        let published = self.glance.attributes(self.number, self.file_type);
+        let published = self.published.attributes(self.number, self.file_type);
         published.unwrap_or_else(|| {
             self.state(|state| {
                 let attributes = self.attributes_of(&state.slot);
-                self.glance.show_attributes(attributes)
+                self.published.publish_attributes(attributes)
             })
         })
     }
 
-    /// The root of the map, or whatever else `i_block` holds.
+    /// The content of `i_block`: the root of the map, or whatever else the inode stores there.
     pub(crate) fn root(&self) -> [u8; 60] {
-        let published = self.glance.root();
-        published.unwrap_or_else(|| self.state(|state| self.glance.show_root(state)))
+        let published = self.published.root();
+        published.unwrap_or_else(|| self.state(|state| self.published.publish_root(state)))
     }
 
-    /// The last transaction that a sync which reaches so far must wait for.
+    /// The last transaction that a sync of this reach must wait for.
     pub(crate) fn sync_tid(&self, reach: Reach) -> Option<Tid> {
         let due = self.state(|state| match reach {
             Reach::Data => state.datasync_tid,
             Reach::Attributes => state.sync_tid,
         });
-        let names = self.glance.names.claimed();
+        let names = self.published.names.claimed();
         let is_later = |&names: &Tid| due.is_none_or(|due| names.is_after(due));
         let names = names.filter(|_| reach == Reach::Attributes);
         names.filter(is_later).or(due)
@@ -324,8 +326,8 @@ impl Inode {
         }
     }
 
-    /// What `stat` tells of a file in its inode beside its blocks, as Linux does: who is told of
-    /// none would take it for one hole.
+    /// Sectors that `stat` adds for content stored in the inode, as Linux does: a reader that sees a
+    /// size but no sectors would take the file for one hole.
     fn inline_sectors(&self, slot: &Slot) -> u64 {
         if slot.has_inline_data() && self.file_type == FileType::Regular {
             slot.size.div_ceil(512)
@@ -347,60 +349,60 @@ impl Inode {
     /// Size in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
-        self.glance.size()
+        self.published.size()
     }
 
     /// Its flags.
     pub(crate) fn flags(&self) -> InodeFlags {
-        InodeFlags::from_bits_retain(self.glance.flags())
+        InodeFlags::from_bits_retain(self.published.flags())
     }
 
-    /// Its mode, and the group that belongs to it.
+    /// Its mode and group, read together.
     pub(crate) fn mode_and_group(&self) -> (u16, u32) {
-        self.glance.mode_and_group()
+        self.published.mode_and_group()
     }
 
-    /// Names that lead here, as the slot counts them.
+    /// The link count of the slot.
     pub(crate) fn links(&self) -> u32 {
-        self.glance.links()
+        self.published.links()
     }
 
     /// Its generation.
     pub(crate) fn generation(&self) -> u32 {
-        self.glance.generation()
+        self.published.generation()
     }
 
-    /// Whether somebody is freeing it, or has.
+    /// Whether a thread is freeing the inode or has freed it.
     pub(crate) fn is_dead(&self) -> bool {
-        self.glance.dead()
+        self.published.dead()
     }
 
-    /// Keeps it from the next round of eviction; writes only when that is news.
+    /// Protects the inode from the next round of eviction; writes only if the mark is not set.
     pub(crate) fn mark_used(&self) {
         if !self.referenced.load(Ordering::Relaxed) {
             self.referenced.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether it was used since the last round; forgets it.
+    /// Whether it was used since the last round of eviction; clears the mark.
     pub(crate) fn take_used(&self) -> bool {
         self.referenced.load(Ordering::Relaxed) && self.referenced.swap(false, Ordering::Relaxed)
     }
 
-    /// Claims the reaping of an inode without names and holds. True once.
+    /// Claims the right to reap an inode without names and holds. Returns true once.
     ///
-    /// Whoever takes the last link does so under the state lock and then looks at the holds;
-    /// whoever gives the last hold back looks at the links under the state lock afterwards. So one
-    /// of the two sees both gone.
+    /// A thread that removes the last link does so under the state lock and then checks the holds. A
+    /// thread that gives back the last hold checks the links under the state lock afterwards. So one
+    /// of the two sees that both are gone.
     pub(crate) fn claim_reaping(&self, holds: &Holds) -> bool {
         let mut state = self.state.lock();
         let due = state.slot.links == 0 && !state.dead && holds.is_free(self.number);
         state.dead |= due;
-        self.glance.note(&state);
+        self.published.update(&state);
         due
     }
 
-    /// The slot as transaction `tid` is owed it, if it still is.
+    /// The version of the slot that is owed to transaction `tid`, if it still is.
     fn capture(&self, tid: Tid) -> Option<Capture> {
         let slot = {
             let mut state = self.state.lock();
@@ -424,16 +426,16 @@ impl Inode {
     }
 }
 
-/// Where a slot lies.
+/// Where a slot is located on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotPlace {
     /// The block of the inode table.
     pub block: BlockNumber,
-    /// The byte in it.
+    /// The offset in that block in bytes.
     pub offset: u32,
 }
 
-/// The present, as inodes store it.
+/// The current time, as inodes store it.
 #[must_use]
 pub fn present() -> Time {
     let (seconds, nanoseconds) = now();

@@ -1,40 +1,40 @@
-//! Times of a directory whose names change, beside its state.
+//! Times of a directory whose names change, kept outside its state.
 //!
-//! Whoever enters or removes a name sets the directory's times. In one directory that happens on many
-//! cores at once, so it must not be a lock for all of them at each tick of the clock. The time is kept
-//! here, beside the state, until somebody who has the state's lock *folds* it in: the next change of
-//! the state, or the capture of its bytes. Who reads the times takes what is here for them.
+//! Adding or removing a name sets the directory's times. In one directory many cores do so at once, so
+//! it must not make all of them take one lock at each tick of the clock. The time is kept here until a
+//! thread that holds the state's lock *folds* it into the state: the next change of the state, or the
+//! capture of its bytes. Readers of the times include the time that is kept here.
 //!
-//! Times of two transactions may be here at once: of the running one and of the one that is being
-//! committed, whose bytes must not have the later time. So there is a place for each by the number's
-//! parity. One that is used again is empty, since a transaction's bytes are captured before the next
-//! but one opens.
+//! There may be times of two transactions at once: of the running one, and of the one that is being
+//! committed, whose bytes must not contain the later time. So there are two places, chosen by the parity
+//! of the transaction's number. A place is empty when it is used again, since a transaction's bytes are
+//! captured before the second transaction after it opens.
 //!
-//! The directory must be touched in each transaction that changes its names. One of those who do is
-//! elected for it by an atomic ([`NameChanges::claim`]); the others do not wait, as the transaction
-//! cannot be closed before the handle is stopped under which the elected one touches it. Until then
-//! the claim tells what a sync of the directory has to wait for.
+//! Every transaction that changes names of the directory must touch the directory. One of the threads
+//! that change names is elected for this by an atomic ([`NameChanges::claim`]). The others do not wait:
+//! the transaction cannot close before the elected thread has touched the directory and stopped its
+//! handle. Until then the claim tells a sync of the directory which transaction to wait for.
 //!
-//! Invariants: a claim is never of an earlier transaction than the one before it, since only those
-//! claim who have a handle of the running one. The newest time is in the place of the transaction
-//! claimed last, else in that of the one before, else in the state. What is published of the state
-//! expires before a time is folded in, so that who reads it with the times here sees no time go back
-//! (see `Published::read_with`).
+//! Invariants: a claim is never of an earlier transaction than the claim before it, since only threads
+//! with a handle of the running transaction claim. The newest time is in the place of the transaction
+//! claimed last, else in that of the transaction before, else in the state. The attributes published of
+//! the state expire before a time is folded in, so a reader that combines them with the times here never
+//! sees a time go back (see `Published::read_with`).
 
 use pext4_ondisk::Tid;
 use pext4_ondisk::time::Time;
 use pext4_sync::atomic::{AtomicU64, Ordering};
 
-/// No transaction has claimed.
+/// No thread has claimed.
 const NOBODY: u64 = 0;
-/// No time is kept; the words of none look so, as it would have too many nanoseconds.
+/// No time is kept. No time has this encoding: it would have too many nanoseconds.
 const NONE: u64 = u64::MAX;
 
-/// Times that changes of names have set and no state says yet.
+/// Times that changes of names have set and that are not in the state yet.
 pub(super) struct NameChanges {
-    /// One more than the number of the last transaction in which somebody was elected. [atomic]
+    /// One more than the number of the last transaction in which a thread was elected. [atomic]
     claimed: AtomicU64,
-    /// As the two words of an inode. [atomic; emptied under the lock of the state]
+    /// Each encoded as the two words of an inode. [atomic; emptied under the lock of the state]
     times: [AtomicU64; 2],
 }
 
@@ -46,7 +46,8 @@ impl NameChanges {
         }
     }
 
-    /// Whether the caller, with an open handle of `tid`, is the one elected to touch the directory in it.
+    /// Elects one thread per transaction to touch the directory: true for the elected caller, which has an
+    /// open handle of `tid`.
     pub(super) fn claim(&self, tid: Tid) -> bool {
         let before = self.claimed.load(Ordering::Relaxed);
         let now = u64::from(tid.0) + 1;
@@ -57,22 +58,24 @@ impl NameChanges {
                 .is_ok()
     }
 
-    /// Keeps the time of a change under an open handle of `tid`; writes nothing where it is kept already.
+    /// Records the time of a change under an open handle of `tid`; writes nothing if it is recorded already.
     pub(super) fn note(&self, tid: Tid, time: Time) {
         let words = words_of(time);
         let kept = self.place(tid);
         if kept.load(Ordering::Relaxed) != words {
-            // Who acquires it knows also that what was here before has been folded in.
+            // A reader that acquires this time also sees that the time before it was folded in.
             kept.swap(words, Ordering::AcqRel);
         }
     }
 
-    /// Whether a time of `tid` is kept; under the lock of the state, which others may leave with one.
+    /// Whether a time of `tid` is recorded. The caller holds the lock of the state; other threads may record
+    /// one at any moment.
     pub(super) fn has(&self, tid: Tid) -> bool {
         self.place(tid).load(Ordering::Relaxed) != NONE
     }
 
-    /// Takes the time of `tid`, for the state, whose lock the caller has and of which nothing is published.
+    /// Removes and returns the time of `tid`. The caller holds the lock of the state, has expired what is
+    /// published of it, and folds the time in.
     pub(super) fn take(&self, tid: Tid) -> Option<Time> {
         time_of(self.place(tid).swap(NONE, Ordering::AcqRel))
     }
@@ -84,7 +87,7 @@ impl NameChanges {
         kept(last).or_else(|| kept(last.previous()))
     }
 
-    /// The last transaction for which somebody was elected.
+    /// The last transaction for which a thread was elected.
     pub(super) fn claimed(&self) -> Option<Tid> {
         let claimed = self.claimed.load(Ordering::Acquire).checked_sub(1)?;
         Some(Tid(u32::try_from(claimed).expect("it was one")))
@@ -101,7 +104,10 @@ fn words_of(time: Time) -> u64 {
 }
 
 fn time_of(words: u64) -> Option<Time> {
-    #[expect(clippy::cast_possible_truncation, reason = "they were put together so")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "both parts were packed at these widths"
+    )]
     let (seconds, extra) = (words as u32, (words >> 32) as u32);
     (words != NONE).then(|| Time::decode(seconds, Some(extra)))
 }
@@ -154,7 +160,7 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod models {
-    //! A directory whose state is one time, in seconds, as an inode uses what is above.
+    //! A directory whose state is one time in seconds; it uses `NameChanges` as an inode does.
 
     use std::sync::Arc;
 
@@ -180,7 +186,7 @@ mod models {
     }
 
     impl Directory {
-        /// Owes the last transaction its bytes, and says time 0, which is published.
+        /// Owes its bytes to the last transaction, and has time 0, which is published.
         fn new() -> Arc<Self> {
             let state = State {
                 owed_to: Some(LAST),
@@ -249,7 +255,7 @@ mod models {
         }
     }
 
-    /// Whoever of two is elected, none waits for the other and each finds its own change told.
+    /// Whichever of two threads is elected, neither waits for the other, and each sees its own change.
     #[test]
     fn what_was_noted_is_told() {
         pext4_sync::model(|| {
@@ -267,7 +273,7 @@ mod models {
         });
     }
 
-    /// Against a change of the state by somebody else, a reader never sees a time go back.
+    /// While another thread changes the state, a reader never sees a time go back.
     #[test]
     fn times_do_not_go_back_where_they_are_folded_in() {
         pext4_sync::model(|| {
@@ -275,7 +281,8 @@ mod models {
             directory.names.claim(LAST);
             directory.names.note(LAST, Time::from_seconds(1));
             let beside = Arc::clone(&directory);
-            // The reader is the other: loom tries no earlier place for a store whose own thread loaded before.
+            // The reader must be the spawned thread: loom does not try an earlier position for a store whose own
+            // thread has loaded before.
             let reader = thread::spawn("reader", move || {
                 let (first, second) = (beside.told(), beside.told());
                 assert!(first != 0 && second >= first, "{first} {second}");
@@ -286,7 +293,7 @@ mod models {
         });
     }
 
-    /// The bytes of a transaction have its own last time, whatever the next one notes meanwhile.
+    /// The bytes of a transaction contain its own last time, whatever the next transaction records.
     #[test]
     fn a_captured_time_is_of_its_transaction() {
         pext4_sync::model(|| {

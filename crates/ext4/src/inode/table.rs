@@ -1,9 +1,9 @@
-//! The inodes in memory, by number, and what inode-level operations need around them.
+//! The inodes in memory by number, and what operations on inodes need besides.
 //!
 //! An inode is loaded while its shard of the table is locked, so that two loaders cannot end up
-//! with two objects of one inode, one of them stale. It leaves the table only when nobody works on
-//! it and the last transaction that changed it is durable: before that, its slot on
-//! disk (and in the buffer of the inode table) is older than the object.
+//! with two objects of one inode, one of them stale. It leaves the table only when no thread uses
+//! it and the last transaction that changed it is durable: before that, its slot on disk (and in the
+//! buffer of the inode table) is older than the object.
 
 use std::sync::Arc;
 
@@ -29,16 +29,16 @@ use crate::orphan::{Chain, Orphans};
 use crate::store::Store;
 use crate::types::FileType;
 
-/// Inodes that each core remembers at most.
+/// Maximum number of inodes that each core remembers.
 const MOST_NEAR: usize = 32;
-/// So many neighbours live in one shard, as a logarithm: a core that makes files takes one number after
-/// the other, and those of a block of the inode table should lie together.
+/// Logarithm of the number of neighbouring inodes that share a shard: a core that creates files takes
+/// consecutive numbers, and those of one block of the inode table should be in one shard.
 const NEIGHBOUR_BITS: u32 = 7;
-/// Inodes that a shard may grow by before it is looked at again.
+/// Inodes by which a shard may grow before its size is checked again.
 const LOOK_AGAIN: usize = 16;
-/// How often its share a shard may hold before a commit is asked for.
+/// Multiple of its share that a shard may hold before it requests a commit.
 const MOST_SHARES: usize = 2;
-/// Memory that one inode takes, roughly: the object, its slot's tail, and its place in the table.
+/// Approximate memory per inode in bytes: the object, its slot's tail, and its table entry.
 const INODE_MEMORY: u64 = 1024;
 
 /// The inodes in memory.
@@ -55,9 +55,9 @@ pub(super) fn host_of(number: InodeNumber, place: SlotPlace, inode_size: u16) ->
     u64::from(number.get().saturating_sub(before))
 }
 
-/// What the inodes of one block of the inode table owe to transaction `tid`; `host` is the first of
-/// them, and there are `count` at most. One that owes is in the table: it may leave when the
-/// transaction is durable, and what takes its place has retired it before.
+/// Captures what the inodes of one block of the inode table owe to transaction `tid`. `host` is the
+/// first of them and `count` their maximum number. Every inode that owes is in the table: it leaves
+/// only when the transaction is durable, and a new inode retires it before it replaces it there.
 pub fn capture_block(table: &Table, host: u64, count: u32, tid: Tid, captures: &mut Vec<Capture>) {
     let first = u32::try_from(host).expect("the number of an inode");
     let numbers = first..first.saturating_add(count);
@@ -66,39 +66,39 @@ pub fn capture_block(table: &Table, host: u64, count: u32, tid: Tid, captures: &
     }
 }
 
-/// Everything that operations on inodes stand on.
+/// The inodes of a volume, and everything that operations on them need.
 pub struct Inodes {
-    /// The ground.
+    /// Device, buffers, journal, geometry.
     pub store: Arc<Store>,
     /// Space and inode numbers.
     pub groups: Arc<Groups>,
-    /// Inodes that recovery would have to finish.
+    /// Inodes that recovery would have to free or truncate.
     pub orphans: Orphans,
-    /// How often each inode is held, in memory or not.
+    /// The number of holds of each inode, in memory or not.
     pub holds: Holds,
     /// Attribute blocks that can be shared.
     pub attribute_blocks: Arc<SharedBlocks>,
-    /// Files with old bytes behind their end.
+    /// Files with old bytes beyond their end.
     pub tails: Tails,
     /// Values of attributes in inodes of their own.
     pub values: Values,
     /// How linear directories are listed.
     pub name_orders: NameOrders,
     table: Arc<Table>,
-    /// What each core asks for again and again: directories, mostly.
+    /// The inodes that each core uses again and again: mostly directories.
     front: Front<Inode>,
-    /// Inodes in memory before shards evict that have more than their share, and that share.
-    most: i64,
+    /// Inodes in memory from which on shards above their share evict, and that share.
+    max_resident: i64,
     shard_share: usize,
-    /// Inodes in memory, about.
+    /// Inodes in memory, approximately.
     resident: Estimate,
-    /// By shard of the table, at how many inodes it may evict next: a shard whose inodes are all in
-    /// use is not walked through again for each that comes.
+    /// By shard of the table, the number of inodes at which it evicts next: so a shard whose inodes are
+    /// all in use is not scanned again for every new inode.
     evict_at: Sharded<AtomicUsize>,
 }
 
 impl Inodes {
-    /// Those of `table`, over `store`.
+    /// The inodes in `table`, on `store`.
     #[must_use]
     pub fn new(
         store: Arc<Store>,
@@ -111,7 +111,7 @@ impl Inodes {
         let most = (store.options.cache_size / 4 / INODE_MEMORY).clamp(1024, 1 << 20);
         let inodes = usize::try_from(most).unwrap_or(usize::MAX);
         let shard_share = (inodes / table.shard_count()).max(1);
-        // By cores, however many shards the table has.
+        // Per core, independent of the number of shards of the table.
         let near = inodes / topology::shard_count() / 64;
         Self {
             store,
@@ -123,7 +123,7 @@ impl Inodes {
             values: Values::new(),
             name_orders: NameOrders::default(),
             front: Front::new(near.min(MOST_NEAR)),
-            most: i64::try_from(most).unwrap_or(i64::MAX),
+            max_resident: i64::try_from(most).unwrap_or(i64::MAX),
             shard_share,
             resident: Estimate::new(most / 8),
             evict_at: Sharded::with_count(table.shard_count(), |_| AtomicUsize::new(shard_share)),
@@ -131,13 +131,13 @@ impl Inodes {
         }
     }
 
-    /// Whether a commit would make blocks free, or could.
+    /// Whether a commit could make blocks free.
     #[must_use]
     pub fn may_free_by_commit(&self) -> bool {
         self.groups.has_pending_frees() || self.attribute_blocks.own_counts().any()
     }
 
-    /// The inode of a number that a directory entry or a caller gave.
+    /// The inode of a number that comes from a directory entry or a caller.
     ///
     /// # Errors
     ///
@@ -169,7 +169,7 @@ impl Inodes {
     }
 
     fn read(&self, number: InodeNumber) -> Result<Arc<Inode>> {
-        // What lies in a slot that was never used is nobody's, and may be anything.
+        // A slot that was never used belongs to no inode and may contain anything.
         if self.groups.inode_slot_is_virgin(number) {
             return Err(Refusal::Stale.into());
         }
@@ -195,12 +195,12 @@ impl Inodes {
         )))
     }
 
-    /// A chained orphan's deletion time is the number of the next orphan.
+    /// Whether the deletion time may be the number of the next orphan, as in a chained orphan.
     fn may_be_orphan(&self, slot: &Slot) -> bool {
         slot.deletion_time <= self.store.geometry.inodes_count
     }
 
-    /// The slot of an inode as its block says, past the table.
+    /// The slot of an inode as its block contains it, bypassing the table.
     ///
     /// # Errors
     ///
@@ -222,7 +222,7 @@ impl Inodes {
         let block_size = u64::from(self.store.block_size());
         let most = match file_type {
             FileType::Regular => block_size << 32,
-            // A smaller bound than the format's, as a name may be looked for in all of it.
+            // A smaller bound than the format's, since a lookup may have to read all of it.
             FileType::Directory => {
                 let blocks = self.store.geometry.blocks_count;
                 let large = self
@@ -256,7 +256,7 @@ impl Inodes {
         Ok(())
     }
 
-    /// Where the slot of an inode lies.
+    /// Where the slot of an inode is located.
     ///
     /// # Errors
     ///
@@ -278,14 +278,14 @@ impl Inodes {
         Ok(SlotPlace { block, offset })
     }
 
-    /// Puts a newly claimed inode into the table; what an earlier life of the number owes goes to
-    /// its transaction first.
+    /// Puts a new inode, whose number was just allocated, into the table. If an earlier inode of that
+    /// number still owes its bytes, it is retired first.
     ///
     /// # Errors
     ///
-    /// `Corrupt` if the number has no slot, is reserved, or is that of an inode in use: a damaged bitmap gave it
-    /// out. It stays claimed then, and its group gives out no more.
-    pub fn bear(
+    /// `Corrupt` if the number has no slot, is reserved, or belongs to an inode in use: then the inode
+    /// bitmap is damaged. The number stays allocated, and its group allocates no more inodes.
+    pub fn insert_new(
         &self,
         handle: &mut Handle<'_>,
         number: InodeNumber,
@@ -305,9 +305,9 @@ impl Inodes {
         let inode = Arc::new(Inode::new(&self.store, number, slot, file_type, place));
         self.hold(&inode);
         inode.edit(handle, Reach::Data, |_| ());
-        // Before it is gone from the table, where the committer looks for what it owes.
+        // Before it leaves the table, where the committer looks for what it owes.
         if let Some(earlier) = earlier {
-            earlier.bury(handle);
+            earlier.retire(handle);
         }
         if self.table.insert(number, Arc::clone(&inode)).is_none() {
             self.resident.add(1);
@@ -323,9 +323,9 @@ impl Inodes {
         corrupt.in_inode(number).into()
     }
 
-    /// Drops inodes nobody needs from the shard that another one is going into, once that and all shards
-    /// together have outgrown their share of memory: where many cores make many shards, some have
-    /// twice their share long before.
+    /// Evicts unused inodes from the shard into which inode `number` goes, if both that shard and all
+    /// shards together exceed their share of memory. Both are checked because on many cores there are
+    /// many shards, and some have twice their share long before the total is reached.
     fn make_room(&self, number: InodeNumber) {
         let shard = self.table.shard_of(&number);
         let evict_at = self.evict_at.get(shard);
@@ -333,7 +333,7 @@ impl Inodes {
         if length < evict_at.load(Ordering::Relaxed) {
             return;
         }
-        if self.resident.get() < self.most {
+        if self.resident.get() < self.max_resident {
             evict_at.store(length + LOOK_AGAIN, Ordering::Relaxed);
             return;
         }
@@ -346,18 +346,20 @@ impl Inodes {
         self.resident.add(-gone);
         let left = self.table.shard_len(shard);
         if left >= MOST_SHARES * self.shard_share {
-            // Most of them wait for their transaction, which is to end then; where nothing is written there is none.
+            // Most of them wait until their transaction is durable, so ask for a commit. A read-only mount has
+            // no journal.
             if let Some(journal) = self.store.try_journal() {
                 journal.request_commit();
             }
         }
-        // Walking costs a few looks for each that comes, however many are in use.
+        // So a scan costs a few steps per new inode, however many are in use.
         let next = self.shard_share.max(left + left / 4 + 1);
         evict_at.store(next, Ordering::Relaxed);
     }
 
-    /// Whether an inode may leave memory. A held one may: its count stays. One without a name may
-    /// not while it is held, and neither may an orphan, whose place is known only here.
+    /// Whether an inode may leave memory. A held inode may: its count of holds is kept elsewhere. A held
+    /// inode without a name may not, and an orphan may not, because only the object knows its place
+    /// among the orphans.
     fn may_leave(&self, inode: &Arc<Inode>) -> bool {
         if Arc::strong_count(inode) != 1 || (!inode.is_dead() && inode.take_used()) {
             return false;
@@ -381,20 +383,20 @@ impl Inodes {
         true
     }
 
-    /// Takes one hold of an inode, which is in use by the caller.
+    /// Adds one hold of an inode that the caller uses.
     pub fn hold(&self, inode: &Inode) {
         self.holds.take(inode.number());
         inode.mark_used();
     }
 
-    /// Takes one hold of a number that some name leads to; of one that the image does not have there are none.
+    /// Adds one hold of a number that some name refers to; ignores numbers that the image does not have.
     pub(crate) fn hold_number(&self, number: InodeNumber) {
         if number.get() <= self.store.geometry.inodes_count {
             self.holds.take(number);
         }
     }
 
-    /// Gives `count` holds of an inode back; true if none is left.
+    /// Gives back `count` holds of an inode; true if none is left.
     pub(crate) fn release(&self, number: InodeNumber, count: u64) -> bool {
         number.get() <= self.store.geometry.inodes_count && self.holds.give(number, count)
     }
@@ -417,7 +419,7 @@ impl Inodes {
         }
     }
 
-    /// Remembers an inode as an orphan, if it is not one yet (at most three credits).
+    /// Makes an inode an orphan, if it is not one yet (at most three credits).
     ///
     /// # Errors
     ///
@@ -442,8 +444,8 @@ impl Inodes {
         Ok(())
     }
 
-    /// Forgets an inode as an orphan, if it is one (at most three credits). One that lives on may
-    /// keep its slot while the transaction runs.
+    /// Removes an inode from the orphans, if it is one (at most three credits). An inode that still has
+    /// links may keep its slot while the transaction runs.
     ///
     /// # Errors
     ///

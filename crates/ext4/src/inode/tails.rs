@@ -1,13 +1,13 @@
-//! Files that were cut inside a block, and still have old bytes behind their end.
+//! Files that were truncated inside a block and still have old bytes beyond their end.
 //!
-//! A cut becomes durable with its transaction, and only then may the bytes go that it cut off:
-//! otherwise a power cut could leave the old size over zeroes. Whoever makes the file grow sees to
-//! it first ([`Inodes::zero_tail`]). Linux does not: it believes that the bytes behind the end are
-//! zero on disk. So every file that was cut is listed here, once, and `sync` and the end of a mount
-//! make what is listed zero, durably. A number that begins many lives may come to be listed as often; a list
-//! that has grown forgets those.
+//! A truncate becomes durable with its transaction, and only after that may the bytes that it cut off be
+//! overwritten: otherwise a power cut could leave the old size with zeroes in the file. An operation that
+//! makes the file grow zeroes them first ([`Inodes::zero_tail`]). Linux does not do this: it assumes that
+//! the bytes beyond the end are zero on disk. So every file that was truncated is listed here, once, and
+//! `sync` and unmount zero the tails of all listed files, durably. An inode number that is reused many
+//! times can be listed as many times; a list that has grown removes such duplicates.
 //!
-//! Locking: the lists are by shard, of class `Leaf`; files are worked on with none of them held.
+//! Locking: the lists are per shard, of class `Leaf`; no list is locked while a file is processed.
 
 use pext4_ondisk::InodeNumber;
 use pext4_sync::order::Class;
@@ -17,18 +17,18 @@ use crate::error::{Error, Refusal, Result};
 use crate::inode::table::Inodes;
 use crate::types::FileType;
 
-/// How long a list may be before it is looked through.
+/// Length of a list from which on duplicates are removed.
 const LEAST_LOOKED_THROUGH: usize = 1024;
 
-/// Inodes whose last block holds old bytes.
+/// Inodes with old bytes beyond the end in their last block.
 pub struct Tails {
     listed: Sharded<Mutex<List>>,
 }
 
-/// Those of one shard.
+/// The list of one shard.
 struct List {
     numbers: Vec<InodeNumber>,
-    /// The length at which it is looked through.
+    /// The length at which duplicates are removed next.
     limit: usize,
 }
 
@@ -51,14 +51,14 @@ impl List {
 }
 
 impl Tails {
-    /// None yet.
+    /// Empty lists.
     pub(crate) fn new() -> Self {
         Self {
             listed: Sharded::new(|_| Mutex::new(Class::Leaf, List::new())),
         }
     }
 
-    /// Lists an inode; the caller marks it, so that it is listed once.
+    /// Lists an inode. The caller sets `tail_is_listed`, so that it is listed once.
     pub(crate) fn list(&self, inode: InodeNumber) {
         self.listed.local().lock().add(inode);
     }
@@ -72,12 +72,13 @@ impl Tails {
 }
 
 impl Inodes {
-    /// Makes what lies behind the ends of cut files zero, durably. Must be called without a handle and
-    /// without the lock of an inode; it waits for the cuts to be durable.
+    /// Zeroes the tails of all listed files, durably. Must be called without a handle and without the
+    /// lock of an inode; it waits until the truncates are durable.
     ///
     /// # Errors
     ///
-    /// `Corrupt` or `Io`, the first. What the device refused is tried again next time; a damaged file is told of once.
+    /// The first `Corrupt` or `Io`. After an error of the device the file stays listed for the next call;
+    /// a damaged file is reported once.
     pub fn zero_tails(&self) -> Result<()> {
         let mut outcome = Ok(());
         let mut wrote = false;
@@ -90,7 +91,7 @@ impl Inodes {
             outcome = outcome.and(zeroed.map(drop));
         }
         if wrote {
-            // Also beside a damaged file, which the next call will not know of.
+            // Also if a file was damaged: the next call does not know which tails were zeroed.
             outcome = outcome.and(self.store.journal().flush_data().map_err(Error::from));
         }
         outcome
@@ -102,7 +103,7 @@ impl Inodes {
             inode => inode?,
         };
         let _lock = inode.lock.write_keyed(u64::from(number.get()));
-        // The number may have begun another life since; any file's tail may be made zero.
+        // The number may belong to another inode by now; zeroing the tail of any file is harmless.
         let zeroed = match !inode.is_dead() && inode.file_type() == FileType::Regular {
             true => self.zero_tail(&inode),
             false => Ok(false),

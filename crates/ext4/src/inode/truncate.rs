@@ -1,10 +1,10 @@
-//! Cutting files: in one transaction where it fits, else in several under an orphan entry, so that a
-//! crash in the middle is finished by recovery.
+//! Truncating files: in one transaction if the work fits, else in several under an orphan entry, so that
+//! recovery finishes a truncate that a crash interrupted.
 //!
-//! Credits are asked for one *step* of a few tree entries at a time. Freed runs mostly lie in groups
-//! that the transaction has changed before and then cost nothing, so what was asked for the first
-//! step usually does for the next as well. A file in a hundred pieces is cut so without holding
-//! credits for a hundred groups, which the other cores of a large machine would have to go without.
+//! A handle requests credits for one *step* of a few tree entries at a time. Freed runs are mostly in
+//! groups that the transaction has changed before, and then cost no credits, so the credits of the first
+//! step are usually enough for the next as well. This way a file in a hundred pieces is truncated without
+//! holding credits for a hundred groups, which other cores of a large machine would have to do without.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,26 +22,27 @@ use crate::inode::{Inode, Reach, present};
 use crate::statistics::Event;
 use crate::types::FileType;
 
-/// Tree entries that a step removes at most: those that fit an inode and their leaf among them.
+/// Maximum number of tree entries that a step removes: the extents that fit into an inode, and one for
+/// their leaf.
 const STEP_ENTRIES: u32 = 5;
-/// Steps that one handle takes at most, so that no commit waits long for it.
+/// Maximum number of steps under one handle, so that no commit waits long for it.
 const MOST_STEPS: u32 = 16;
-/// Metadata blocks of a step besides those of the freed runs: the tree's path, the inode, the
-/// orphan entry, the superblock.
+/// Metadata blocks that a step may dirty besides those of the freed runs: the tree's path, the inode,
+/// the orphan entry, the superblock.
 const STEP_BASE_CREDITS: u32 = 24;
-/// Those of a cut that needs no tree: the inode, the orphan entry, the superblock.
+/// The same for a truncate without tree nodes: the inode, the orphan entry, the superblock.
 const ROOT_BASE_CREDITS: u32 = 8;
 
 impl Inodes {
-    /// Metadata blocks that freeing one run may dirty: it may lie across groups.
+    /// Metadata blocks that freeing one run may dirty; a run may span several groups.
     fn run_credits(&self) -> u32 {
         let groups = extent::MAX_WRITTEN_LENGTH.div_ceil(self.store.geometry.blocks_per_group) + 1;
         groups.saturating_mul(CREDITS_PER_GROUP)
     }
 
-    /// Metadata blocks that one step may dirty, and revokes it may make. Where groups are tiny and
-    /// the journal as well it is what an operation can have beside others; a step is a run and its
-    /// leaf then.
+    /// Metadata blocks that one step may dirty, plus the revokes that it may record. With tiny groups and
+    /// a tiny journal it is limited to what one operation can have while others run; then a step is one
+    /// run and its leaf.
     fn step_credits(&self, inode: &Inode) -> u32 {
         let wanted = STEP_BASE_CREDITS
             .saturating_add(most_revokes(inode))
@@ -49,9 +50,9 @@ impl Inodes {
         wanted.min(self.store.journal().most_credits() / 2)
     }
 
-    /// Metadata blocks that the first step of cutting this inode, whose lock the caller holds, may
-    /// dirty. Most files are mapped by a few extents in the inode itself; what they ask for is what
-    /// every core of a large machine has at once of a transaction.
+    /// Metadata blocks that the first step of truncating this inode may dirty. The caller holds its lock.
+    /// Most files are mapped by a few extents in the inode itself, so this counts them: on a large
+    /// machine every core may hold these credits of one transaction at the same time.
     pub(crate) fn cut_credits(&self, inode: &Inode) -> u32 {
         if !self.has_block_map(inode) {
             return ROOT_BASE_CREDITS;
@@ -66,7 +67,7 @@ impl Inodes {
         }
     }
 
-    /// How many extents, or runs of blocks, map an inode whose map is all in the inode.
+    /// The number of extents, or runs of blocks, of a map without nodes; `None` if the map has nodes.
     fn root_extents(&self, inode: &Inode) -> Option<u32> {
         let (has_extents, root) = inode.state(|state| (state.slot.has_extents(), state.slot.block));
         if !has_extents {
@@ -137,13 +138,14 @@ impl Inodes {
         });
     }
 
-    /// Cuts an inode at its size whose cut a crash interrupted, or an error. This must be done before the file may
-    /// grow, or what was cut off would be back; before blocks are kept behind its end, or they would be taken for what
-    /// was cut off; and before it is no orphan any more. The caller holds the inode's lock for writing, and no handle.
+    /// Finishes a truncate that a crash or an error interrupted: frees the blocks beyond the size. This
+    /// must happen before the file grows, or the old content would reappear; before blocks are allocated
+    /// beyond its end, or they would be freed as part of the truncate; and before the inode stops being an
+    /// orphan. The caller holds the inode's lock for writing and no handle.
     ///
     /// # Errors
     ///
-    /// `Corrupt` or `Io`; the inode stays an orphan then.
+    /// `Corrupt` or `Io`; then the inode stays an orphan.
     pub fn finish_cut(&self, inode: &Arc<Inode>) -> Result<()> {
         let (is_due, has_name) = inode.state(|state| {
             let has_name = state.slot.links > 0;
@@ -166,11 +168,11 @@ impl Inodes {
         self.remove_orphan(&mut handle, inode)
     }
 
-    /// Frees every block from `first` on, beginning in `handle`.
+    /// Frees every block from `first` on, starting under `handle`.
     ///
     /// # Errors
     ///
-    /// `Corrupt` or `Io`; the inode stays an orphan then, and [`Inodes::finish_cut`] has something to do.
+    /// `Corrupt` or `Io`; then the inode stays an orphan, and [`Inodes::finish_cut`] must be called.
     pub fn cut(&self, handle: Handle<'_>, inode: &Arc<Inode>, first: u64) -> Result<()> {
         let cut = self.cut_off(handle, inode, first);
         if cut.is_err() {
@@ -185,7 +187,7 @@ impl Inodes {
         }
         let begun = self.unmap_steps(&mut handle, inode, first..u64::MAX);
         if begun.is_err() && !self.orphans.is_eager() {
-            // The new size stands; the rest is for the next mount. Of two errors the first says more.
+            // The new size stays; the next mount frees the rest. Of two errors the first is more specific.
             let _ = self.add_orphan(&mut handle, inode);
         }
         let mut left = begun?;
@@ -221,7 +223,8 @@ impl Inodes {
         Ok(())
     }
 
-    /// Takes steps while the handle has or gets the credits; answers where the next must end.
+    /// Takes steps while the handle has or gets the credits. Returns the end of the range for the next
+    /// step, or `None` when everything is freed.
     fn unmap_steps(
         &self,
         handle: &mut Handle<'_>,
@@ -252,7 +255,7 @@ impl Inodes {
         self.unmap(handle, inode, &mut map, range, self.step_entries(inode))
     }
 
-    /// Starts a handle that can take a step of cutting.
+    /// Starts a handle with the credits of one step.
     ///
     /// # Errors
     ///
@@ -261,8 +264,8 @@ impl Inodes {
         self.store.start(self.step_credits(inode))
     }
 
-    /// Whether the inode maps blocks at all: short links and special files use the space otherwise,
-    /// and an empty map of indirect blocks is none.
+    /// Whether the inode maps blocks at all: short links and special files use `i_block` for other
+    /// purposes, and an empty block map counts as none.
     pub(crate) fn has_block_map(&self, inode: &Inode) -> bool {
         let is_mapped = inode.state(|state| {
             let slot = &state.slot;
@@ -275,11 +278,11 @@ impl Inodes {
         }
     }
 
-    /// Whether [`Inodes::free_all_blocks`] will do: the map fits the inode itself, and one step.
+    /// Whether [`Inodes::free_all_blocks`] can free all blocks: the map has no nodes and fits one step.
     ///
     /// # Errors
     ///
-    /// `Corrupt` if the map leads where no file's blocks are.
+    /// `Corrupt` if the map refers to blocks that no file can have.
     pub(crate) fn is_freed_in_one_step(&self, inode: &Inode) -> Result<bool> {
         if !self.has_block_map(inode) {
             return Ok(true);
@@ -318,7 +321,7 @@ impl Inodes {
         self.check_not_metadata(block, 1)
     }
 
-    /// Frees all blocks of an inode within one handle.
+    /// Frees all blocks of an inode under one handle.
     ///
     /// # Errors
     ///
@@ -341,7 +344,7 @@ impl Inodes {
     }
 }
 
-/// Revokes that one step may make: the blocks of anything but a regular file are metadata.
+/// Maximum number of revokes of one step: only regular files have blocks that are not metadata.
 fn most_revokes(inode: &Inode) -> u32 {
     match inode.file_type() {
         FileType::Regular => 0,

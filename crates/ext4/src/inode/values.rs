@@ -1,14 +1,14 @@
-//! Inodes that hold values of attributes (`ea_inode`).
+//! Inodes that contain values of attributes (`ea_inode`).
 //!
-//! Life cycle: such an inode is made without a name and a reference, an orphan that a crash ends. When its
-//! content is on the device it *begins*: one transaction gives it its flag, the hash of its content, a
-//! first reference and a link. Each entry of an attribute that leads there counts once, however many
-//! inodes share the block of the entry. The last reference takes the flag and the link away in the
-//! transaction of the entry that goes: an orphan again, like any other nameless file, and whoever took
-//! it reaps it when no lock is held.
+//! Life cycle: such an inode is created without a name and without references, as an orphan that a crash
+//! frees. When its content is on the device it becomes a *value inode*: one transaction sets its flag and
+//! the hash of its content, a first reference and a link. Each attribute entry that refers to it counts as
+//! one reference, however many inodes share the block of the entry. Dropping the last reference clears the
+//! flag and the link in the transaction that removes the entry. Then the inode is an orphan again, like
+//! any other nameless file, and the thread that dropped the reference reaps it when it holds no lock.
 //!
-//! Locking: the content does not change while there is a reference, so it is read without the inode's
-//! lock by whoever has the lock of an owner. References are counted under the lock of the state.
+//! Locking: the content does not change while there is a reference, so a thread that holds the lock of an
+//! owner reads it without the value inode's lock. References are counted under the lock of the state.
 
 use std::sync::Arc;
 
@@ -24,32 +24,32 @@ use crate::inode::table::Inodes;
 use crate::inode::{Inode, Reach};
 use crate::types::FileType;
 
-/// Longest value of a system call in bytes.
+/// Maximum length of a value in bytes, as system calls allow it.
 pub const MAX_VALUE: usize = 65536;
-/// Metadata blocks that one reference more or less may dirty: the inode, its orphan entry.
+/// Metadata blocks that adding or dropping one reference may dirty: the inode, its orphan entry.
 pub const CREDITS: u32 = 4;
-/// Values that are remembered to be shared.
+/// Maximum number of values that are remembered for sharing.
 const MOST_REMEMBERED: usize = 4096;
 const STRUCTURE: &str = "inode of an attribute's value";
 
 /// What a volume remembers of its values.
 pub struct Values {
-    /// By hash, where a value was last seen. A hint: the inode may have ended.
+    /// By hash of a value, the inode that had it last. A hint: the inode may have been freed.
     seen: Map<u32, InodeNumber>,
-    /// Those that lost their last reference and are to be reaped.
-    ended: Stack<Arc<Inode>>,
+    /// Inodes without references that must be reaped.
+    to_reap: Stack<Arc<Inode>>,
 }
 
 impl Values {
-    /// None yet.
+    /// Nothing remembered.
     pub(crate) fn new() -> Self {
         Self {
             seen: Map::new(Class::Leaf),
-            ended: Stack::new(),
+            to_reap: Stack::new(),
         }
     }
 
-    /// Remembers where a value with this hash lies. A shard of the memory that is full begins anew.
+    /// Remembers the inode of a value with this hash. A shard that is full is cleared first.
     pub(crate) fn remember(&self, hash: u32, number: InodeNumber) {
         let shard = self.seen.shard_of(&hash);
         if self.seen.shard_len(shard) >= MOST_REMEMBERED.div_ceil(self.seen.shard_count()) {
@@ -58,30 +58,32 @@ impl Values {
         self.seen.insert(hash, number);
     }
 
-    /// Where a value with this hash may lie.
+    /// The inode that may contain a value with this hash.
     pub(crate) fn recall(&self, hash: u32) -> Option<InodeNumber> {
         self.seen.get(&hash)
     }
 
-    /// Leaves an inode without name and reference to whoever holds no lock next.
-    pub(crate) fn leave(&self, inode: Arc<Inode>) {
-        self.ended.push(inode);
+    /// Queues an inode without name and references for [`Self::take_deferred`], to be reaped by a thread that
+    /// holds no lock.
+    pub(crate) fn defer_reaping(&self, inode: Arc<Inode>) {
+        self.to_reap.push(inode);
     }
 
-    /// Those that were left. Where there are none, as after almost every operation, this is a look.
-    pub(crate) fn take_left(&self) -> Option<impl Iterator<Item = Arc<Inode>> + use<>> {
-        (!self.ended.is_empty()).then(|| self.ended.take_all())
+    /// Removes and returns the queued inodes. Only a read if there are none, as after almost every
+    /// operation.
+    pub(crate) fn take_deferred(&self) -> Option<impl Iterator<Item = Arc<Inode>> + use<>> {
+        (!self.to_reap.is_empty()).then(|| self.to_reap.take_all())
     }
 }
 
 impl Inodes {
-    /// Whether attributes may have values in inodes of their own.
+    /// Whether the volume has the feature `ea_inode`.
     pub(crate) fn has_values(&self) -> bool {
         let features = &self.store.features;
         features.incompat.contains(Incompat::EA_INODE)
     }
 
-    /// The inode that an attribute's entry names.
+    /// The value inode to which an attribute's entry refers.
     fn value_inode(&self, number: InodeNumber) -> Result<Near<Inode>> {
         let bad = |problem: &'static str| -> Error {
             Corrupt::new(STRUCTURE, problem).in_inode(number).into()
@@ -109,18 +111,19 @@ impl Inodes {
         }
     }
 
-    /// The value that an inode holds, of so many bytes, and its hash.
+    /// The value in an inode, of `size` bytes, and its hash.
     ///
     /// # Errors
     ///
-    /// `Corrupt` where inode, size or hash are not what the entry says, `Refused(TooBig)` for a
-    /// value that no system call can hand out, `Io`.
+    /// `Corrupt` if inode, size or hash do not match the entry, `Refused(TooBig)` for a
+    /// value that no system call can return, `Io`.
     pub(crate) fn read_value(&self, number: InodeNumber, size: u32) -> Result<(Vec<u8>, u32)> {
         let inode = self.value_inode(number)?;
         self.read_value_of(&inode, size)
     }
 
-    /// As [`Inodes::read_value`], and the inode, which is this very one as long as it is kept.
+    /// As [`Inodes::read_value`], with the inode instead of the hash. While the caller keeps the `Arc`, it
+    /// refers to this inode even if the number is reused.
     pub(crate) fn value_of(&self, number: InodeNumber, size: u32) -> Result<(Vec<u8>, Arc<Inode>)> {
         let inode = self.value_inode(number)?.into_own();
         let (value, _) = self.read_value_of(&inode, size)?;
@@ -148,12 +151,12 @@ impl Inodes {
         Ok((value, made))
     }
 
-    /// Makes an orphan with a content an inode that holds a value, with one reference.
+    /// Turns an orphan that has its content into a value inode with one reference.
     ///
     /// # Errors
     ///
     /// Those of the orphans.
-    pub(crate) fn begin_value(
+    pub(crate) fn make_value_inode(
         &self,
         handle: &mut Handle<'_>,
         inode: &Arc<Inode>,
@@ -170,11 +173,11 @@ impl Inodes {
         self.remove_orphan(handle, inode)
     }
 
-    /// The inodes that entries name, read and held.
+    /// The value inodes of these numbers, read and kept in memory.
     ///
     /// # Errors
     ///
-    /// `Corrupt` where one holds no value or counts no reference, `Io`.
+    /// `Corrupt` if one is no value inode or has no reference, `Io`.
     pub(crate) fn hold_values(
         &self,
         numbers: impl Iterator<Item = InodeNumber>,
@@ -190,18 +193,27 @@ impl Inodes {
             .collect()
     }
 
-    /// Counts one reference more; false if the last has gone already.
+    /// Adds one reference; false if the last one was dropped already.
     ///
     /// # Errors
     ///
     /// `Corrupt`, `Io`.
-    pub(crate) fn take_value(&self, handle: &mut Handle<'_>, number: InodeNumber) -> Result<bool> {
+    pub(crate) fn add_value_reference(
+        &self,
+        handle: &mut Handle<'_>,
+        number: InodeNumber,
+    ) -> Result<bool> {
         let inode = self.value_inode(number)?;
-        Ok(self.take_value_of(handle, &inode))
+        Ok(self.try_add_value_reference(handle, &inode))
     }
 
-    /// As [`Inodes::take_value`], of an inode that held a value when it was found, and may have ended since.
-    pub(crate) fn take_value_of(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> bool {
+    /// As [`Inodes::add_value_reference`], for an inode that was a value inode when it was found and may have
+    /// been freed since.
+    pub(crate) fn try_add_value_reference(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+    ) -> bool {
         inode.edit(handle, Reach::Attributes, |state| {
             let is_dead = state.dead;
             let slot = &mut state.slot;
@@ -214,16 +226,20 @@ impl Inodes {
         })
     }
 
-    /// Counts one reference less. The last makes the inode an orphan, to be reaped later.
+    /// Drops one reference. Without references the inode becomes an orphan, which is reaped later.
     ///
     /// # Errors
     ///
     /// `Corrupt`, `Io`.
-    pub(crate) fn give_value(&self, handle: &mut Handle<'_>, number: InodeNumber) -> Result<()> {
+    pub(crate) fn drop_value_reference(
+        &self,
+        handle: &mut Handle<'_>,
+        number: InodeNumber,
+    ) -> Result<()> {
         let inode = self.value_inode(number)?.into_own();
         let has_ended = inode.edit(handle, Reach::Attributes, |state| {
             let slot = &mut state.slot;
-            // One that counts too few is kept rather than lost to the others.
+            // If the count is too low, the inode is kept rather than freed under its other users.
             let left = slot.value_references().checked_sub(1)?;
             slot.set_value_references(left);
             if left == 0 {
@@ -237,7 +253,7 @@ impl Inodes {
             Some(false) => Ok(()),
             Some(true) => {
                 self.add_orphan(handle, &inode)?;
-                self.values.leave(inode);
+                self.values.defer_reaping(inode);
                 Ok(())
             }
         }

@@ -1,12 +1,13 @@
-//! Zeroes that are written: where a file must read as zeroes and its blocks stay as they are.
+//! Writing zeroes, where a file must read as zeroes and its blocks must stay allocated.
 //!
-//! Two callers would rather not write them, and do where space is short. A range that is to be zero can give its blocks
-//! back and take unwritten ones, but what it gives back others may take first, or wait for a commit. And an
-//! unwritten extent of which a part is written is split, for which the tree may have to grow. The second has a handle
-//! open meanwhile, so a commit waits for up to an extent of zeroes (128 MiB with blocks of 4 KiB); each
-//! block is so written once, since what is written is not split again.
+//! There are two cases, both for lack of space. A range to be zeroed could free its blocks and allocate
+//! unwritten ones, but other threads could take the freed blocks first, or the space could wait for a
+//! commit. And writing a part of an unwritten extent splits it, for which the tree may have to grow;
+//! converting all of it does not. The second case writes with an open handle, so a commit waits for up to
+//! one extent of zeroes (128 MiB with blocks of 4 KiB); it writes each block once, since a written extent
+//! is not split again.
 //!
-//! All functions expect the inode's `lock` for writing.
+//! Callers of all functions hold the inode's `lock` exclusively.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -20,16 +21,16 @@ use crate::inode::Inode;
 use crate::inode::extents::{Extent, Mapping};
 use crate::inode::table::Inodes;
 
-/// Zeroes that are written at once, in bytes.
+/// Bytes of zeroes per write.
 const PIECE: usize = 1 << 16;
 
 impl Inodes {
-    /// Makes a range of bytes read as zeroes, with blocks for all of it; the size grows to `offset + length`
-    /// unless `keep_size`.
+    /// Makes a range of bytes read as zeroes and allocates blocks for all of it. The size grows to
+    /// `offset + length` unless `keep_size`.
     ///
     /// # Errors
     ///
-    /// As [`Inodes::allocate_data`]. Where space is short, what the range has it keeps.
+    /// As [`Inodes::allocate_data`]. If space is short, the range keeps the blocks that it has.
     pub fn zero_data(
         &self,
         inode: &Arc<Inode>,
@@ -49,7 +50,7 @@ impl Inodes {
         self.note_written(&mut handle, inode, 0)
     }
 
-    /// Writes zeroes over the written bytes of a range; answers whether there were any.
+    /// Writes zeroes over the written bytes of a range; returns whether there were any.
     pub(super) fn zero_written(&self, inode: &Inode, start: u64, end: u64) -> Result<bool> {
         let mut is_any = false;
         let mut position = start;
@@ -67,9 +68,9 @@ impl Inodes {
         Ok(is_any)
     }
 
-    /// Makes an unwritten extent written of which the `written` blocks have their data, as far as the file
-    /// reaches, with zeroes in all others: what was set aside can be written where there is no block left for a
-    /// tree that grows.
+    /// Converts a whole unwritten extent, up to the end of the file, to a written one. The blocks of
+    /// `written` have their data already; zeroes are written to all others. So preallocated blocks can be
+    /// written even if no block is left for the tree to grow.
     pub(super) fn convert_around(
         &self,
         handle: &mut Handle<'_>,
@@ -78,7 +79,7 @@ impl Inodes {
         written: &Extent,
     ) -> Result<()> {
         let block_bytes = self.block_bytes();
-        // Of written blocks behind the end of the file checkers complain.
+        // Checkers complain about written blocks beyond the end of the file.
         let reach = inode.size().div_ceil(block_bytes);
         let end = extent.end().min(reach.max(written.end()));
         let [first, start] = [extent, written].map(|extent| u64::from(extent.logical.get()));
@@ -89,7 +90,7 @@ impl Inodes {
         self.convert(handle, inode, &mut map, extent.logical, length)
     }
 
-    /// Writes zeroes over these bytes of the file, which lie in the extent.
+    /// Writes zeroes over a byte range of the file, which is inside the extent.
     fn write_zeroes(&self, extent: &Extent, range: Range<u64>) -> Result<()> {
         let most = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX);
         let zeroes = vec![0; most.min(PIECE)];

@@ -1,10 +1,10 @@
-//! The cache as it was rewritten: one table by the content's hash, a lock a bucket, and recency
-//! apart from it.
+//! The cache as Linux rewrote it: one table by the content's hash, a lock per bucket, and recency kept
+//! separately.
 //!
-//! A hit takes its bucket's lock, counts a holder, and sets the *referenced* bit of the entry if it
-//! is not set. The list of recency is touched only when an entry comes or goes; who makes room goes
-//! round it like the hand of a clock. A block that serves all it may is not *reusable* and is passed
-//! over without a look at its buffer.
+//! A hit takes its bucket's lock, counts a holder, and sets the *referenced* bit of the entry if it is not
+//! set. The list of recency is changed only when an entry is added or removed; a thread that makes room goes
+//! round it like the hand of a clock. A block with the maximum number of references is not *reusable* and is
+//! skipped without reading its buffer.
 //!
 //! Order: a bucket and the list are never locked together.
 
@@ -15,11 +15,11 @@ use pext4_sync::hash::NumberHash;
 use pext4_sync::{Class, Mutex};
 
 use super::Table;
-use super::entry::{Entry, Found, Withdrawal};
+use super::entry::{Entry, FoundEntry, Withdrawal};
 use super::global::following;
 use super::recency::Recency;
 
-/// Entries a bucket should have.
+/// Intended number of entries per bucket.
 const BUCKET: usize = 16;
 
 /// The entries of one volume.
@@ -52,7 +52,7 @@ impl Buckets {
         &self.buckets[hash as usize & (self.buckets.len() - 1)]
     }
 
-    /// Takes out of its bucket what nobody holds; the list is the caller's.
+    /// Removes an entry from its bucket, unless it is held. The caller removes it from the list.
     fn take_out(&self, key: u32, block: u64) -> Result<Option<Arc<Entry>>, Withdrawal> {
         let mut bucket = self.bucket(key).lock();
         let is_it = |entry: &Arc<Entry>| entry.key == key && entry.block == block;
@@ -80,7 +80,7 @@ impl Buckets {
                     return;
                 };
                 if oldest.take_referenced() || oldest.is_held() {
-                    // To the end, or the same hot entries would be looked at for ever.
+                    // To the end, or the same hot entries would be checked for ever.
                     list.push(&oldest);
                     continue;
                 }
@@ -92,10 +92,10 @@ impl Buckets {
         }
     }
 
-    /// Puts an entry on the list, unless it has left its bucket meanwhile.
+    /// Adds an entry to the list, unless it was removed from its bucket meanwhile.
     fn relist(&self, entry: &Arc<Entry>) {
         let mut list = self.list.lock();
-        // Whoever unlists it takes it off the list afterwards, under this lock.
+        // A thread that unlists it removes it from the list afterwards, under this lock.
         if entry.is_listed() {
             list.push(entry);
         }
@@ -120,7 +120,7 @@ impl Table for Buckets {
         self.make_room();
     }
 
-    fn find(&self, key: u32, after: Option<&Found>) -> Option<Found> {
+    fn find(&self, key: u32, after: Option<&FoundEntry>) -> Option<FoundEntry> {
         let bucket = self.bucket(key).lock();
         let mut after = after.and_then(|found| found.entry.clone());
         loop {
@@ -139,13 +139,13 @@ impl Table for Buckets {
         }
     }
 
-    fn put(&self, found: &Found) {
+    fn put(&self, found: &FoundEntry) {
         if let Some(entry) = &found.entry {
             entry.let_go();
         }
     }
 
-    fn has(&self, found: &Found) -> bool {
+    fn has(&self, found: &FoundEntry) -> bool {
         found.entry.as_ref().is_some_and(|entry| entry.is_listed())
     }
 

@@ -1,4 +1,4 @@
-//! What is found, and the entries of the tables that hold what they give out.
+//! Results of searches, and the entries of the tables that have holders.
 
 use std::sync::Arc;
 
@@ -9,31 +9,31 @@ pub(super) const NOWHERE: usize = usize::MAX;
 
 /// The entry is in its table.
 const LISTED: u32 = 1;
-/// It was found since the clock last passed.
+/// The entry was found since the clock last passed it.
 const REFERENCED: u32 = 2;
-/// Its block can serve one inode more.
+/// Its block can have another reference.
 const REUSABLE: u32 = 4;
 
-/// A block that may have the content looked for.
-pub(super) struct Found {
+/// A block that may have the wanted content.
+pub(super) struct FoundEntry {
     /// The block.
     pub block: u64,
     /// Its key.
     pub key: u32,
-    /// Where the search began and how far it has come, in a table of words.
+    /// The way at which the search started, in a table of words.
     pub origin: usize,
-    /// Steps from there.
+    /// Number of ways from there.
     pub step: usize,
     /// The entry that is held, in the other tables.
     pub entry: Option<Arc<Entry>>,
 }
 
-/// What became of an attempt to take an entry out.
+/// The result of an attempt to remove an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Withdrawal {
-    /// It is not there, and nobody who found it before is still at it.
+    /// It is not in the table, and no thread that found it holds it.
     Gone,
-    /// Somebody holds it.
+    /// A thread holds it.
     Held,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Entry {
     pub key: u32,
     /// The block.
     pub block: u64,
-    /// Finders that have not yet judged it. [goes up under the table's lock]
+    /// Searches that found it and have not checked it yet. [incremented under the table's lock]
     pub holders: AtomicU32,
     /// [atomic]
     flags: AtomicU32,
@@ -69,10 +69,10 @@ impl Entry {
         }
     }
 
-    /// Holds the entry for a finder; the table's lock is held.
-    pub fn hold(self: &Arc<Self>) -> Found {
+    /// Holds the entry for a search. The caller holds the table's lock.
+    pub fn hold(self: &Arc<Self>) -> FoundEntry {
         self.holders.fetch_add(1, Ordering::Relaxed);
-        Found {
+        FoundEntry {
             block: self.block,
             key: self.key,
             origin: 0,
@@ -81,12 +81,12 @@ impl Entry {
         }
     }
 
-    /// Lets it go; true if nobody else holds it.
+    /// Releases the entry; true if no other thread holds it.
     pub fn let_go(&self) -> bool {
         self.holders.fetch_sub(1, Ordering::Release) == 1
     }
 
-    /// Whether somebody holds it.
+    /// Whether a thread holds it.
     pub fn is_held(&self) -> bool {
         self.holders.load(Ordering::Acquire) > 0
     }
@@ -96,17 +96,17 @@ impl Entry {
         self.flags.load(Ordering::Acquire) & LISTED != 0
     }
 
-    /// Says that it has left its table.
+    /// Marks it as removed from its table.
     pub fn unlist(&self) {
         self.flags.fetch_and(!LISTED, Ordering::Release);
     }
 
-    /// Whether its block can serve one inode more.
+    /// Whether its block can have another reference.
     pub fn is_reusable(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & REUSABLE != 0
     }
 
-    /// Says whether its block can.
+    /// Sets whether its block can.
     pub fn set_reusable(&self, reusable: bool) {
         if reusable {
             self.flags.fetch_or(REUSABLE, Ordering::Relaxed);
@@ -115,14 +115,14 @@ impl Entry {
         }
     }
 
-    /// Notes that it was found; writes only when that is news.
+    /// Sets the mark that it was found; writes only if it is not set.
     pub fn mark_referenced(&self) {
         if self.flags.load(Ordering::Relaxed) & REFERENCED == 0 {
             self.flags.fetch_or(REFERENCED, Ordering::Relaxed);
         }
     }
 
-    /// Whether it was found since the last call.
+    /// Clears the mark; returns whether it was found since the last call.
     pub fn take_referenced(&self) -> bool {
         self.flags.fetch_and(!REFERENCED, Ordering::Relaxed) & REFERENCED != 0
     }

@@ -1,8 +1,8 @@
-//! One cache of all volumes under one lock: as it was first.
+//! One cache for all volumes under one lock: the original design of Linux.
 //!
-//! An entry is found by its block or by its content's hash. While somebody holds it, it is on no
-//! list; when the last holder lets go, it goes to the end of the list of recency, so each hit moves
-//! it twice. What no longer fits leaves from the front.
+//! An entry is found by its block or by its content's hash. While a thread holds it, it is not on the list of
+//! recency; when the last holder releases it, it goes to the end of that list, so each hit moves it twice.
+//! Entries that no longer fit are removed from the front.
 
 use std::sync::{Arc, LazyLock};
 
@@ -10,7 +10,7 @@ use pext4_sync::hash::NumberMap;
 use pext4_sync::{Class, Mutex};
 
 use super::Table;
-use super::entry::{Entry, Found, Withdrawal};
+use super::entry::{Entry, FoundEntry, Withdrawal};
 use super::recency::Recency;
 
 /// The cache of this process.
@@ -26,12 +26,12 @@ struct State {
     by_block: NumberMap<(u64, u64), Arc<Entry>>,
     by_key: NumberMap<(u64, u32), Vec<Arc<Entry>>>,
     unused: Recency,
-    /// The sum of what the volumes brought with them.
+    /// Maximum number of entries: the sum of what each volume adds.
     most: usize,
     volumes: u64,
 }
 
-/// One volume's part in it.
+/// One volume's part of the cache.
 pub(super) struct Volume {
     global: Arc<Global>,
     number: u64,
@@ -71,7 +71,7 @@ impl State {
 }
 
 impl Volume {
-    /// A volume that brings room for `most` entries.
+    /// A volume that adds room for `most` entries.
     pub fn join(most: usize) -> Self {
         Self::join_in(Arc::clone(&GLOBAL), most)
     }
@@ -131,7 +131,7 @@ impl Table for Volume {
         state.make_room();
     }
 
-    fn find(&self, key: u32, after: Option<&Found>) -> Option<Found> {
+    fn find(&self, key: u32, after: Option<&FoundEntry>) -> Option<FoundEntry> {
         let mut state = self.global.state.lock();
         let chain = state.by_key.get(&(self.number, key))?;
         let found = Arc::clone(following(chain, key, after)?);
@@ -139,7 +139,7 @@ impl Table for Volume {
         Some(found.hold())
     }
 
-    fn put(&self, found: &Found) {
+    fn put(&self, found: &FoundEntry) {
         let mut state = self.global.state.lock();
         if let Some(entry) = &found.entry
             && entry.let_go()
@@ -149,7 +149,7 @@ impl Table for Volume {
         }
     }
 
-    fn has(&self, found: &Found) -> bool {
+    fn has(&self, found: &FoundEntry) -> bool {
         found.entry.as_ref().is_some_and(|entry| entry.is_listed())
     }
 
@@ -165,7 +165,7 @@ impl Table for Volume {
         Withdrawal::Gone
     }
 
-    /// It keeps no such mark: who finds a block that serves all it may goes on.
+    /// No such mark: a search that finds a block with the maximum number of references continues.
     fn set_reusable(&self, _key: u32, _block: u64, _reusable: bool) {}
 
     #[cfg(test)]
@@ -179,15 +179,15 @@ impl Table for Volume {
     }
 }
 
-/// The entry with this key behind `after`, or the first one.
+/// The first entry with this key after `after`, or the first of all.
 pub(super) fn following<'a>(
     chain: &'a [Arc<Entry>],
     key: u32,
-    after: Option<&Found>,
+    after: Option<&FoundEntry>,
 ) -> Option<&'a Arc<Entry>> {
     let start = match after.and_then(|found| found.entry.as_ref()) {
         None => 0,
-        // One that is held stays in its chain.
+        // A held entry stays in its chain.
         Some(entry) => 1 + chain.iter().position(|other| Arc::ptr_eq(other, entry))?,
     };
     chain[start..].iter().find(|entry| entry.key == key)

@@ -1,35 +1,35 @@
-//! Attribute blocks that several inodes can share: which block has which content.
+//! The cache of attribute blocks that several inodes can share: it finds blocks by their content.
 //!
-//! Many inodes carry equal attributes (access control lists, security labels), and the format lets
-//! one block serve up to 1,024 of them. Whoever is about to write a block asks here, by the hash of
-//! its content, for one that exists, and takes a reference instead of a block of its own.
+//! Many inodes have equal attributes (access control lists, security labels), and the format lets up to
+//! 1,024 inodes share one block. An operation that is about to write a block searches here, by the hash of its
+//! content, for an existing one, and takes a reference to it instead of allocating a block of its own.
 //!
-//! What the cache says is a hint; the truth lies in the block, under its buffer's lock. But one
-//! thing the cache does promise, and it is what keeps a finder from bringing a freed block back to
-//! life (the journal would take that for a revoke cancelled):
+//! What the cache returns is a hint; the truth is in the block, under its buffer's lock. But the cache
+//! guarantees one thing, which keeps a search from reviving a freed block (the journal would take that for a
+//! cancelled revoke):
 //!
-//! > An entry that is still there while its block's buffer is locked for writing is that of a block
-//! > that is in use as an attribute block, or may be until the running transaction closes.
+//! > If an entry is still in the cache while its block's buffer is locked for writing, the block is in use as
+//! > an attribute block, or may be until the running transaction closes.
 //!
-//! It holds because an entry is put in only by somebody who owns a reference and holds the buffer's
-//! lock, and because who drops the last reference, or changes the only owner's block in place,
-//! withdraws the entry first, under the lock for writing ([`SharedBlocks::judge_leaving`],
-//! [`SharedBlocks::judge_change`]). So a finder locks the buffer and judges again
-//! ([`SharedBlocks::judge_taking`]): is the entry still there, is the content equal byte for byte,
-//! is there room for one reference more?
+//! This holds because an entry is inserted only by a thread whose inode has a reference and that holds the
+//! buffer's lock; and because a thread that drops the last reference, or changes a block with one owner in
+//! place, first withdraws the entry, under the buffer's lock held for writing ([`SharedBlocks::judge_leaving`],
+//! [`SharedBlocks::judge_change`]). So a thread that found a block locks the buffer and checks again
+//! ([`SharedBlocks::judge_taking`]): is the entry still in the cache, is the content equal byte for byte, is
+//! there room for another reference?
 //!
-//! How entries are kept is a setting ([`AttributeCache`]):
+//! A setting selects how entries are stored ([`AttributeCache`]):
 //!
-//! - `global`: one cache of all volumes under one lock, recency moved on each hit;
-//! - `split`: a cache a volume; locks by chain, by entry, and one for recency;
-//! - `buckets`: a lock a bucket; a hit sets a bit, recency is a clock; blocks that serve all they may
-//!   are passed over;
-//! - `sharded`: words in a table of fixed size without any lock; a hit that has been hit before
-//!   writes nothing. References are counted core by core where cores meet ([`OwnCounts`]).
+//! - `global`: one cache for all volumes under one lock, with recency updated on each hit;
+//! - `split`: a cache per volume, with locks per chain, per entry, and one for recency;
+//! - `buckets`: a lock per bucket; a hit sets a bit, recency is a clock; blocks with the maximum number of
+//!   references are skipped;
+//! - `sharded`: words in a table of fixed size without locks; a hit writes nothing if the block was hit
+//!   before. References are counted per core where cores meet ([`OwnCounts`]).
 //!
-//! In the first three a candidate is *held* between its being found and its being judged, and an
-//! entry that is held cannot be withdrawn: who drops the last reference waits, who would change in
-//! place takes a new block instead. `sharded` has no holders and needs none.
+//! In the first three settings a candidate is *held* from when it is found until it is checked, and a held
+//! entry cannot be withdrawn: a thread that drops the last reference waits, and a thread that would change the
+//! block in place takes a new block instead. `sharded` has no holders and needs none.
 //!
 //! Locking: table locks (class `AttributeCache`) come after the buffer's.
 
@@ -56,57 +56,57 @@ use pext4_ondisk::{BlockNumber, Corrupt};
 use pext4_sync::Counter;
 
 use crate::options::AttributeCache;
-use entry::{Found, Withdrawal};
-pub use own_counts::{Met, OwnCounts, Sum};
+use entry::{FoundEntry, Withdrawal};
+pub use own_counts::{MetBlock, OwnCounts, Sum};
 
-/// Bytes of the volume's cache for which one entry is kept.
+/// Bytes of the volume's cache per entry.
 const CACHE_PER_ENTRY: u64 = 4096;
-/// Entries kept at least.
+/// Minimum number of entries.
 const LEAST_ENTRIES: u64 = 512;
-/// Blocks of equal content that are made while the others are busy.
+/// Maximum number of blocks of equal content that are created because the others are busy.
 const MOST_COPIES: u32 = 4;
 
-/// How entries are kept.
+/// A table of entries.
 trait Table: Send + Sync {
-    /// Puts an entry in, unless it is there. The block's buffer is locked by the caller.
+    /// Inserts an entry, unless it exists. The caller has locked the block's buffer.
     fn insert(&self, key: u32, block: u64, reusable: bool);
-    /// The first entry with this key, or the next one; it is held if entries are held here.
-    fn find(&self, key: u32, after: Option<&Found>) -> Option<Found>;
-    /// Gives back what was found.
-    fn put(&self, found: &Found);
-    /// Whether what was found is still there. The block's buffer is locked by the caller.
-    fn has(&self, found: &Found) -> bool;
-    /// Takes the entry of a block out, unless it is held.
+    /// The first entry with this key, or the next one after `after`. Holds it, if this table has holders.
+    fn find(&self, key: u32, after: Option<&FoundEntry>) -> Option<FoundEntry>;
+    /// Releases an entry that was found.
+    fn put(&self, found: &FoundEntry);
+    /// Whether an entry that was found is still in the table. The caller has locked the block's buffer.
+    fn has(&self, found: &FoundEntry) -> bool;
+    /// Removes the entry of a block, unless it is held.
     fn withdraw(&self, key: u32, block: u64) -> Withdrawal;
-    /// Says whether the block can serve one inode more.
+    /// Sets whether the block can have another reference.
     fn set_reusable(&self, key: u32, block: u64, reusable: bool);
-    /// Whether who finds a block busy should look on, and rather make a copy than wait.
+    /// Whether a search skips busy blocks, and its caller makes a copy rather than wait.
     fn avoids_busy(&self) -> bool {
         false
     }
-    /// Entries now.
+    /// Number of entries.
     #[cfg(test)]
     fn len(&self) -> usize;
 }
 
-/// What the cache of attribute blocks did since the volume was mounted.
+/// Counters of the cache of attribute blocks since the volume was mounted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttributeCacheStatistics {
     /// Blocks that were found and shared.
     pub hits: u64,
-    /// Contents for which there was no block to share.
+    /// Searches without a block to share.
     pub misses: u64,
-    /// Contents for which every block was busy, and that got one more.
+    /// Searches for which every block was busy, so that another one was created.
     pub copied: u64,
-    /// Blocks that got an entry: made, changed or read.
+    /// Blocks that got an entry because they were created, changed or read.
     pub inserted: u64,
-    /// Blocks that were given up or changed, and their entry with them.
+    /// Entries removed because their block was freed or changed.
     pub dropped: u64,
-    /// Blocks that came to serve as many inodes as they may.
+    /// Blocks that reached the maximum number of references.
     pub capped: u64,
-    /// Times that somebody waited for a holder or gave way to one.
+    /// Times a thread waited for a holder, or took a new block because of one.
     pub held: u64,
-    /// Blocks at which cores met, and that were counted core by core to the end of a transaction.
+    /// Blocks at which cores met, and whose references were counted per core until the end of a transaction.
     pub apart: u64,
 }
 
@@ -124,44 +124,44 @@ struct Counts {
 
 /// The attribute blocks of one volume, by content.
 pub struct SharedBlocks {
-    /// None if nothing is shared. [immutable]
+    /// `None` if blocks are not shared. [immutable]
     table: Option<Box<dyn Table>>,
     own: OwnCounts,
     counts: Counts,
 }
 
-/// A block that may have the content asked for; dropped, it is given back.
+/// A block that may have the wanted content. Released on drop.
 pub struct Candidate<'a> {
     table: &'a dyn Table,
-    found: Found,
+    found: FoundEntry,
 }
 
 /// Where references are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counting {
-    /// In the block, always: what becomes of a block depends on no core.
+    /// Always in the block: nothing depends on which core counts.
     InBlock,
-    /// Core by core, if the setting has that, once two cores have met at a block.
+    /// Per core after two cores have met at a block, if the setting supports it.
     WhereMet,
 }
 
-/// What a finder may do with a candidate.
+/// What a search may do with a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taking {
     /// Take a reference.
     Take,
-    /// Nothing: it is not what was looked for, or serves all it may.
+    /// Skip it: it has another content or the maximum number of references.
     Pass,
 }
 
-/// What an owner that gives up its reference does.
+/// What an owner that drops its reference must do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaving {
-    /// Count one owner less.
+    /// Decrement the count.
     Left,
-    /// Free the block: it was the last, and nobody can find the block any more.
+    /// Free the block: the reference was the last, and no search can find the block any more.
     Last,
-    /// Let go of the buffer and try again: a finder has just found the block.
+    /// Unlock the buffer and try again: another thread has just found the block.
     Held,
 }
 
@@ -179,7 +179,7 @@ impl Drop for Candidate<'_> {
 }
 
 impl SharedBlocks {
-    /// An empty cache for a volume that keeps `cache_size` bytes in memory.
+    /// An empty cache for a volume with `cache_size` bytes of cache.
     #[must_use]
     pub fn new(setting: AttributeCache, cache_size: u64, counting: Counting) -> Self {
         let most = (cache_size / CACHE_PER_ENTRY).clamp(LEAST_ENTRIES, 1 << 24);
@@ -210,7 +210,7 @@ impl SharedBlocks {
         }
     }
 
-    /// What happened so far.
+    /// The counters.
     #[must_use]
     pub fn statistics(&self) -> AttributeCacheStatistics {
         let sum = |counter: &Counter| u64::try_from(counter.sum()).unwrap_or(0);
@@ -227,27 +227,27 @@ impl SharedBlocks {
         }
     }
 
-    /// Whether a finder that meets `busy` blocks of its content, and no other, should make one more
-    /// rather than wait.
+    /// Whether a search that found only `busy` blocks of its content, all of them busy, should end with a
+    /// copy rather than wait.
     #[must_use]
     pub fn rather_copies(&self, busy: u32) -> bool {
         self.avoids_busy() && (1..MOST_COPIES).contains(&busy)
     }
 
-    /// Whether a finder looks on when a block is busy.
+    /// Whether a search skips busy blocks.
     #[must_use]
     pub fn avoids_busy(&self) -> bool {
         self.table.as_ref().is_some_and(|table| table.avoids_busy())
     }
 
-    /// The first block that may have this content. No buffer may be locked.
+    /// The first block that may have this content. The caller must not hold a buffer's lock.
     #[must_use]
     pub fn first(&self, content: &Content) -> Option<Candidate<'_>> {
         let key = sharing_key(content.hash())?;
         self.candidate(key, None)
     }
 
-    /// The next one.
+    /// The next block after `after`.
     #[must_use]
     pub fn next<'a>(&'a self, content: &Content, after: Candidate<'a>) -> Option<Candidate<'a>> {
         let key = sharing_key(content.hash())?;
@@ -255,13 +255,13 @@ impl SharedBlocks {
         self.candidate(key, Some(&after.found))
     }
 
-    fn candidate(&self, key: u32, after: Option<&Found>) -> Option<Candidate<'_>> {
+    fn candidate(&self, key: u32, after: Option<&FoundEntry>) -> Option<Candidate<'_>> {
         let table = self.table.as_deref()?;
         let found = table.find(key, after)?;
         Some(Candidate { table, found })
     }
 
-    /// Notes how a search ended.
+    /// Counts the result of a search.
     pub fn note_search(&self, was_found: bool, was_busy: bool) {
         let counts = &self.counts;
         let counter = match (was_found, was_busy) {
@@ -274,8 +274,8 @@ impl SharedBlocks {
         }
     }
 
-    /// Makes a block known, whose bytes are these. Its buffer is locked, and the caller's inode owns
-    /// a reference.
+    /// Inserts an entry for a block with these bytes. The caller has locked its buffer, and the caller's
+    /// inode has a reference.
     pub fn insert(&self, block: BlockNumber, bytes: &[u8]) {
         if let (Some(table), Some(key)) = (&self.table, sharing_key(xattr::content_hash(bytes))) {
             let reusable = xattr::references(bytes).is_ok_and(|count| count < MAX_REFERENCES);
@@ -284,7 +284,7 @@ impl SharedBlocks {
         }
     }
 
-    /// What may be done with a candidate whose buffer is locked for writing and has these bytes.
+    /// Checks a candidate whose buffer is locked for writing and has these bytes.
     #[must_use]
     pub fn judge_taking(
         &self,
@@ -304,7 +304,7 @@ impl SharedBlocks {
         }
     }
 
-    /// Counts one owner more in a candidate that was judged so, under the same lock.
+    /// Adds a reference to a candidate for which [`Self::judge_taking`] returned `Take`, under the same lock.
     pub fn take(&self, candidate: &Candidate<'_>, bytes: &mut [u8]) {
         let Ok(count) = xattr::references(bytes) else {
             return;
@@ -316,8 +316,8 @@ impl SharedBlocks {
         }
     }
 
-    /// What an owner that leaves a block does, whose buffer is locked for writing and has these
-    /// bytes. If it is the last, the entry is gone with the answer.
+    /// Checks how an owner must drop its reference to a block whose buffer is locked for writing and has
+    /// these bytes. If the answer is `Last`, the entry has been removed.
     ///
     /// # Errors
     ///
@@ -332,7 +332,7 @@ impl SharedBlocks {
         })
     }
 
-    /// Counts one owner less in a block that was judged so, under the same lock.
+    /// Drops a reference to a block for which [`Self::judge_leaving`] returned `Left`, under the same lock.
     pub fn leave(&self, block: BlockNumber, bytes: &mut [u8]) {
         let Ok(count) = xattr::references(bytes) else {
             return;
@@ -343,8 +343,8 @@ impl SharedBlocks {
         }
     }
 
-    /// Whether an owner may change a block in place, whose buffer is locked for writing and has
-    /// these bytes: it is the only one and nobody is about to become another. The entry is gone then.
+    /// Whether an owner may change a block in place, whose buffer is locked for writing and has these bytes:
+    /// it is the only owner, and no search has just found the block. If so, the entry has been removed.
     ///
     /// # Errors
     ///
@@ -366,27 +366,27 @@ impl SharedBlocks {
         withdrawal
     }
 
-    /// Takes the entry of a block out that nobody uses, and whose buffer is locked for writing. Only where no
-    /// entry is held.
+    /// Removes the entry of a block without users, whose buffer is locked for writing. Only for tables
+    /// without holders.
     pub fn forget(&self, block: BlockNumber, bytes: &[u8]) {
         let withdrawal = self.withdraw(block, bytes);
         debug_assert_eq!(withdrawal, Withdrawal::Gone, "nobody holds an entry here");
     }
 
-    /// What each core has counted for itself.
+    /// The references that each core counts for itself.
     #[must_use]
     pub fn own_counts(&self) -> &OwnCounts {
         &self.own
     }
 
-    /// Notes that cores met at a block, which the caller has locked, and that it is counted apart from now on.
-    /// Answers its number.
+    /// Starts to count a block apart, at which cores met and which the caller has locked. Returns the number
+    /// by which cores count it.
     pub fn note_apart(&self, buffer: &Arc<Buffer>) -> u32 {
         self.counts.apart.add(1);
         self.own.begin(buffer)
     }
 
-    /// Says whether a block can serve one inode more, whose buffer is locked for writing.
+    /// Sets whether a block, whose buffer is locked for writing, can have another reference.
     pub fn set_reusable(&self, block: BlockNumber, bytes: &[u8], reusable: bool) {
         if let (Some(table), Some(key)) = (&self.table, sharing_key(xattr::content_hash(bytes))) {
             table.set_reusable(key, block.get(), reusable);
@@ -394,7 +394,7 @@ impl SharedBlocks {
     }
 }
 
-/// What a block is found by that carries this hash; none if it says that it is not to be shared.
+/// The key of a block with this hash. `None` for 0, which marks blocks that must not be shared.
 fn sharing_key(hash: u32) -> Option<u32> {
     (hash != 0).then_some(hash)
 }

@@ -1,7 +1,7 @@
-//! Every interleaving of a finder with those who give a block up or change it.
+//! All interleavings of a search with threads that free a block or change it.
 //!
-//! Each scenario runs over each kind of table. What they assert of the block itself is in
-//! `testing`: nobody takes a reference to a block that is not in use.
+//! Each scenario runs over each kind of table. The assertion about the block itself is in `testing`: no
+//! thread takes a reference to a block that is not in use.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use pext4_sync::{thread, topology};
 use super::OwnCounts;
 use super::testing::{Disk, SETTINGS, content, tiny};
 
-/// Runs a scenario over every table, from a disk with one block that one inode has.
+/// Runs a scenario over every table, starting with one block that one inode uses.
 fn every_table(scenario: impl Fn(&Arc<Disk>) + Copy + Send + Sync + 'static) {
     for setting in SETTINGS {
         pext4_sync::model(move || {
@@ -47,7 +47,7 @@ fn a_finder_and_the_last_owner_agree_whether_the_block_lives() {
         assert_eq!(shared.is_some(), !freed);
         assert_eq!(state.in_use, !freed);
         assert_eq!(state.references(), 1);
-        // Nothing is left of the entry of a block that is free.
+        // No entry of a free block is left.
         assert_eq!(disk.share(&content(1)).is_some(), !freed);
     });
 }
@@ -115,7 +115,7 @@ fn the_last_reference_is_given_once_and_a_place_that_comes_free_is_seen() {
         assert!(!leaver());
         let left = disk.state(0).references();
         assert_eq!(left, MAX_REFERENCES - u32::from(found.is_none()));
-        // Neither mark has swallowed the other.
+        // Neither mark has overwritten the other.
         assert_eq!(disk.share(&content(1)).is_some(), found.is_none());
     });
 }
@@ -167,7 +167,7 @@ fn what_cores_counted_for_themselves_adds_up() {
         assert_eq!(sums[0].change, 1);
         assert!(!counts.any() && counts.take_all(2).is_empty());
         assert!(counts.met(buffer.block()).is_none());
-        // The next transaction knows nothing of this one.
+        // The next transaction starts without notes of this one.
         begin(&counts, &buffer);
         use_it(&counts);
         assert_eq!(counts.take_all(2)[0].change, 1);
@@ -187,7 +187,7 @@ fn threads_of_one_core_take_and_leave_a_block_that_it_has_met() {
             let (counts, buffer) = (Arc::clone(&counts), Arc::clone(&buffer));
             thread::spawn("other", move || {
                 let _pin = topology::pin(0);
-                // Its core has met it, but another thread may be looking, and another core's notes know nothing.
+                // Its core has met it, but another thread may hold the notes, and those of another core do not have it.
                 if let Some(met) = counts.met(buffer.block()) {
                     met.leave();
                 } else {

@@ -1,36 +1,40 @@
 //! References that each core counts for itself.
 //!
-//! A block that inodes on many cores take and leave is written by all of them, if only to count, and
-//! where values come and go each is made and freed again and again. So once two cores have met at a
-//! block it is *counted apart* until the transaction closes: a core that takes or leaves it notes
-//! that in a place of its own, and what it has met once it takes and leaves without a look at the block. When
-//! the transaction closes, the committer adds up what all cores noted, stores the sum in the block, and
-//! frees the block if nobody is left (`xattr::settle`). At that moment no handle is open and
-//! none can start, so what is stored is what the transaction's inodes say.
+//! If inodes on many cores add and drop references to a block, all these cores write it, if only to count;
+//! and if values come and go, each block is created and freed again and again. So once two cores have met at
+//! a block, it is *counted apart* until the transaction closes: a core that adds or drops a reference notes
+//! that in a place of its own. After its first use of the block in the transaction the core has *met* it, and
+//! then does so without reading the block. When the transaction closes, the committer adds up what all cores
+//! noted, stores the sum in the block, and frees the block if no reference is left
+//! (`xattr::store_counts`). At that moment no handle is open and none can start, so the sum is what the
+//! inodes of the transaction contain.
 //!
-//! Invariants, of a block that is counted apart in a transaction (`BufferState::counted_apart`):
+//! Invariants of a block that is counted apart in a transaction (`BufferState::counted_apart`):
 //!
-//! - It began to be under its buffer's lock for writing, by a handle that made it owe the transaction
-//!   its bytes and set credits aside for its end. It ends when the transaction closes, and not before.
-//! - Until then it is in use, whatever its count: it is not freed, and nothing in it changes but the
-//!   count. So whoever has noted it, under a handle of the transaction, may look at it without asking.
-//! - Its users are the count in the block and what the cores noted, added up. No core notes more
-//!   than `most` takings over what it left; who wants to first adds them to the block, which is
-//!   only counted apart, or taken, while there is room in it for what all cores may note.
+//! - The counting starts under its buffer's lock held for writing, by a handle that made the block owe its
+//!   bytes to the transaction and set credits aside for freeing it. It ends when the transaction closes, and
+//!   not before.
+//! - Until then the block is in use, whatever its count: it is not freed, and nothing in it changes except the
+//!   count. So a core that has met the block may read its content under a handle of the transaction without
+//!   any lock.
+//! - The number of its users is the count in the block plus what the cores noted. No core notes more than
+//!   `most` added references in excess of those it dropped; a core that wants to note more first adds them to
+//!   the count in the block. A block is only counted apart, or given references, while its count has room for
+//!   what all cores may note.
 //!
-//! What a core has met it keeps in memory of its own; what it counts lies in lines apart from that, many
-//! counts in one, so that the committer fetches little from each core and changes nothing there that
-//! the core will touch again. What was met in a closed transaction is dropped by its own core when it meets
-//! something in the next one, or else by that one's committer.
+//! Each core keeps what it has met in memory of its own. Its counts are on separate lines, many counts on
+//! one, so that the committer reads few lines of each core and writes none that the core will use again. The
+//! blocks met in a closed transaction are dropped by the core itself when it meets a block in the next
+//! transaction, or else by the committer of that one.
 //!
-//! Memory: an entry for each block and core that met in one transaction. Each such block has cost the
+//! Memory: an entry for each block and each core that met it in one transaction. Each such block has cost the
 //! transaction a credit, and credits are bounded.
 //!
-//! Locking: what a core has met is under a lock of class `AttributeCache`, which comes after the
-//! buffer's. Threads of one core and the committer take it, and threads of another core that find their own held, for
-//! what is noted counts wherever it is. Takings are counted under it, so
-//! that no core notes more than it may; who leaves a block that it has looked at as one that its core
-//! has met needs no lock, since its handle keeps the transaction from closing.
+//! Locking: what a core has met is under a lock of class `AttributeCache`, which comes after the buffer's. It
+//! is taken by threads of that core, by the committer, and by threads of another core that find their own
+//! lock held, since it does not matter on which core a reference is noted. Added references are counted under
+//! it, so that no core notes more than it may. Dropping a reference to a block that the core has met needs no
+//! lock, since the thread's handle keeps the transaction from closing.
 
 use std::sync::Arc;
 
@@ -42,74 +46,75 @@ use pext4_sync::atomic::{AtomicI32, AtomicU8, AtomicU32, Ordering};
 use pext4_sync::hash::NumberMap;
 use pext4_sync::{CachePadded, Class, Mutex, MutexGuard, Sharded, topology};
 
-/// Takings that a core notes before it adds them to the block, at most.
+/// Maximum number of added references that a core notes before it adds them to the count in the block.
 const MOST_TAKINGS: u32 = 16;
-/// Cores whose notes are worth a thread of their own.
+/// Minimum number of cores' notes for which a thread of its own is worthwhile.
 const LEAST_PART: usize = 8;
-/// Blocks for which a core keeps memory from one transaction to the next.
+/// Number of met blocks for which a core keeps memory from one transaction to the next.
 const KEPT_ROOM: usize = 1024;
-/// Counts that lie together, in two lines.
+/// Number of adjacent counts, on two cache lines.
 const COUNTS: usize = 32;
 
 /// What the cores have noted in the running transaction.
 pub struct OwnCounts {
     shards: Sharded<Notes>,
-    /// Takings that a core notes over what it left, at most; 0 if nothing is counted apart.
-    /// [immutable]
+    /// Maximum number of added references that a core notes in excess of those it dropped; 0 if nothing is
+    /// counted apart. [immutable]
     most: i32,
-    /// [atomic] Blocks that are counted apart: the number of the next one.
+    /// [atomic] Number of blocks that are counted apart, and the number that the next one gets.
     blocks: AtomicU32,
 }
 
-/// One core's.
+/// The notes of one core.
 struct Notes {
     /// [atomic; a hint] An [`Age`].
     age: AtomicU8,
     core: Mutex<Core>,
 }
 
-/// Of which transaction a core's notes are.
+/// The transaction to which a core's notes belong.
 enum Age {
-    /// There are none.
+    /// There are no notes.
     None = 0,
-    /// Of one that is closed.
+    /// One that is closed.
     Past = 1,
-    /// Of the running one.
+    /// The running one.
     Present = 2,
 }
 
 #[derive(Default)]
 struct Core {
-    met: NumberMap<BlockNumber, Arc<CachePadded<Met>>>,
-    /// What it counted, by the numbers of the blocks; nothing where it has met none of them.
+    met: NumberMap<BlockNumber, Arc<CachePadded<MetBlock>>>,
+    /// Its counts, indexed by block number / [`COUNTS`]; `None` where it has met none of the blocks.
     counts: Vec<Option<Arc<Counts>>>,
-    /// Blocks that a thread of this core began to count apart, with their numbers.
+    /// Blocks that a thread of this core started to count apart, with their numbers.
     begun: Vec<(u32, Arc<Buffer>)>,
 }
 
-/// Takings less leavings of blocks with numbers side by side.
+/// References added minus references dropped, for blocks with adjacent numbers.
 type Counts = CachePadded<[AtomicI32; COUNTS]>;
 
-/// A block that this core has met. Its core alone holds this, so that no count is shared, and reads the content
-/// without a lock, as nothing in the block changes but how many use it. A copy: the bytes themselves begin at
-/// multiples of the block's size, and a cache has few places for what lies so.
-pub struct Met {
-    /// None if it is not sound, or has no room for how it would be written here. Who wants such a block asks
-    /// for the block itself.
+/// A block that this core has met. Only this core has it, so its reference count is not shared. The core
+/// reads the content without a lock, since nothing in the block changes except the number of its users.
+/// The content is a copy: the blocks' own bytes start at multiples of the block size, and so compete for
+/// few sets of the processor's cache.
+pub struct MetBlock {
+    /// `None` if the content is not sound, or would not fit into a block as this implementation writes it.
+    /// Then callers use the block itself.
     content: Option<Content>,
     counts: Arc<Counts>,
     place: usize,
 }
 
-/// What all cores together have noted of a block.
+/// The sum of what all cores noted for a block.
 pub struct Sum {
     /// The block.
     pub buffer: Arc<Buffer>,
-    /// Taken, less left.
+    /// References added minus references dropped.
     pub change: i64,
 }
 
-impl Met {
+impl MetBlock {
     /// The attributes in the block.
     ///
     /// # Errors
@@ -121,7 +126,7 @@ impl Met {
         content.ok_or_else(unknown)?.attributes()
     }
 
-    /// Notes a leaving, under a handle of the transaction in which the core has met the block.
+    /// Notes a dropped reference, under a handle of the transaction in which the core has met the block.
     pub fn leave(&self) {
         self.count().fetch_sub(1, Ordering::Relaxed);
     }
@@ -132,14 +137,14 @@ impl Met {
 }
 
 impl OwnCounts {
-    /// Nothing noted yet; if not `enabled`, nothing ever.
+    /// No notes. If not `enabled`, no block is ever counted apart.
     pub(super) fn new(enabled: bool) -> Self {
         let shards = Sharded::with_count(topology::spare_count(), |_| Notes {
             age: AtomicU8::new(Age::None as u8),
             core: Mutex::new(Class::AttributeCache, Core::default()),
         });
         let cores = u32::try_from(shards.count()).unwrap_or(u32::MAX - 1);
-        // Half of the references are for what is in the block.
+        // Half of the references are for the count in the block.
         let most = (MAX_REFERENCES / 2 / (cores + 1)).min(MOST_TAKINGS);
         let most = i32::try_from(most).unwrap_or(0);
         Self {
@@ -149,7 +154,7 @@ impl OwnCounts {
         }
     }
 
-    /// Whether a block whose count is this may be counted apart, and taken while it is.
+    /// Whether a block with this count may be counted apart, and given references while it is.
     pub fn has_room(&self, count: u32) -> bool {
         let cores = u32::try_from(self.shards.count()).unwrap_or(u32::MAX);
         let noted = cores
@@ -158,14 +163,14 @@ impl OwnCounts {
         self.most > 0 && count.saturating_add(noted) <= MAX_REFERENCES
     }
 
-    /// Whether blocks are counted apart, some of which may turn out to be free.
+    /// Whether any block is counted apart: then a commit may free some.
     #[must_use]
     pub fn any(&self) -> bool {
         self.blocks.load(Ordering::Relaxed) > 0
     }
 
-    /// Notes that a block, locked by the caller, is counted apart from now on. Answers its number, by
-    /// which cores count it.
+    /// Starts to count a block apart, which the caller has locked. Returns the number by which cores count
+    /// it.
     pub(super) fn begin(&self, buffer: &Arc<Buffer>) -> u32 {
         let number = self.blocks.fetch_add(1, Ordering::Relaxed);
         self.in_present(|core| core.begun.push((number, Arc::clone(buffer))));
@@ -173,13 +178,13 @@ impl OwnCounts {
     }
 
     /// A block that this core has met, if its content is known.
-    pub fn met(&self, block: BlockNumber) -> Option<Arc<CachePadded<Met>>> {
-        let met = |met: &Arc<CachePadded<Met>>| met.content.is_some().then(|| Arc::clone(met));
+    pub fn met(&self, block: BlockNumber) -> Option<Arc<CachePadded<MetBlock>>> {
+        let met = |met: &Arc<CachePadded<MetBlock>>| met.content.is_some().then(|| Arc::clone(met));
         self.here(block, met).flatten()
     }
 
-    /// Notes a taking, under a handle, of a block whose content is this; false if it is not, if this core has
-    /// not met the block, or notes as many as it may.
+    /// Notes an added reference, under a handle, to a block with content `wanted`. False if the block has
+    /// another content, if this core has not met it, or if it cannot note more.
     pub fn take(&self, block: BlockNumber, wanted: &Content) -> bool {
         let most = self.most;
         let noted = self.here(block, |met| {
@@ -194,13 +199,14 @@ impl OwnCounts {
         noted == Some(true)
     }
 
-    /// Notes a taking of a block that is counted apart, has room and this content, and is locked by the
-    /// caller. Answers how many takings that were noted before are now to be added to its count.
+    /// Notes an added reference to a block that is counted apart, has room and this content, and is locked
+    /// by the caller. Returns how many references that were noted before the caller must now add to the
+    /// count in the block.
     pub fn meet_taking(&self, buffer: &Arc<Buffer>, state: &BufferState, content: &Content) -> u32 {
         let most = self.most;
         let content = || Some(content.clone());
         self.meet(buffer, state, content, |met| {
-            // Others can only leave meanwhile.
+            // Other threads can only drop references meanwhile.
             let is_full = met.count().load(Ordering::Relaxed) >= most;
             let added = if is_full { 1 - most } else { 1 };
             met.count().fetch_add(added, Ordering::Relaxed);
@@ -208,12 +214,12 @@ impl OwnCounts {
         })
     }
 
-    /// Notes a leaving of a block that is counted apart and locked by the caller.
+    /// Notes a dropped reference to a block that is counted apart and locked by the caller.
     pub fn meet_leaving(&self, buffer: &Arc<Buffer>, state: &BufferState) {
-        self.meet(buffer, state, || content_of(&state.page), Met::leave);
+        self.meet(buffer, state, || content_of(&state.page), MetBlock::leave);
     }
 
-    /// Everything that was noted, and forgets it. The transaction is closed.
+    /// Removes and returns everything that was noted. The transaction is closed.
     pub fn take_all(&self, width: usize) -> Vec<Sum> {
         let cores = (0..self.shards.count()).collect();
         let parts = in_parts(cores, LEAST_PART, width, |cores: Vec<usize>| {
@@ -240,7 +246,7 @@ impl OwnCounts {
     fn here<R>(
         &self,
         block: BlockNumber,
-        change: impl FnOnce(&Arc<CachePadded<Met>>) -> R,
+        change: impl FnOnce(&Arc<CachePadded<MetBlock>>) -> R,
     ) -> Option<R> {
         let is_present = |notes: &Notes| notes.age.load(Ordering::Relaxed) == Age::Present as u8;
         if !is_present(self.shards.local()) {
@@ -251,8 +257,8 @@ impl OwnCounts {
         met.map(change)
     }
 
-    /// This core's notes, or others where a thread holds them that lost its core: what is noted counts wherever
-    /// it is.
+    /// This core's notes, locked; or those of another core, if a thread that was preempted holds them. It
+    /// does not matter on which core a reference is noted.
     fn lock(&self) -> (&Notes, MutexGuard<'_, Core>) {
         let free = self
             .shards
@@ -268,14 +274,16 @@ impl OwnCounts {
         buffer: &Arc<Buffer>,
         state: &BufferState,
         content: impl FnOnce() -> Option<Content>,
-        change: impl FnOnce(&Met) -> R,
+        change: impl FnOnce(&MetBlock) -> R,
     ) -> R {
         let apart = state.counted_apart;
-        let number = apart.expect("who meets here has seen that it is").number;
+        let number = apart
+            .expect("the caller has seen that it is counted apart")
+            .number;
         self.in_present(|core| change(core.meet(buffer.block(), content, number as usize)))
     }
 
-    /// Does something to this core's notes of the running transaction.
+    /// Changes this core's notes of the running transaction.
     fn in_present<R>(&self, change: impl FnOnce(&mut Core) -> R) -> R {
         let (notes, mut core) = self.lock();
         if notes.age.load(Ordering::Relaxed) == Age::Past as u8 {
@@ -286,7 +294,7 @@ impl OwnCounts {
     }
 }
 
-/// What was found noted.
+/// Notes collected from several cores.
 #[derive(Default)]
 struct Taken {
     /// By the numbers of the blocks.
@@ -335,13 +343,13 @@ impl Core {
         self.met.shrink_to(KEPT_ROOM);
     }
 
-    /// A block that this core has met now, if not before.
+    /// The entry of a block that this core meets, created at the first meeting.
     fn meet(
         &mut self,
         block: BlockNumber,
         content: impl FnOnce() -> Option<Content>,
         number: usize,
-    ) -> &Met {
+    ) -> &MetBlock {
         let all = &mut self.counts;
         self.met.entry(block).or_insert_with(|| {
             let (at, place) = (number / COUNTS, number % COUNTS);
@@ -350,7 +358,7 @@ impl Core {
             }
             let zeroes = || CachePadded::new(std::array::from_fn(|_| AtomicI32::new(0)));
             let counts = all[at].get_or_insert_with(|| Arc::new(zeroes()));
-            Arc::new(CachePadded::new(Met {
+            Arc::new(CachePadded::new(MetBlock {
                 content: content(),
                 counts: Arc::clone(counts),
                 place,

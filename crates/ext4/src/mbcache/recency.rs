@@ -1,7 +1,7 @@
-//! A list of entries, the oldest first, from which any can be taken out.
+//! A list of entries, the oldest first, from which any entry can be removed.
 //!
-//! Links are numbers of places in one vector, so an entry that knows its place leaves in a few
-//! steps, as from a list with pointers.
+//! Links are indexes into one vector. An entry knows its index, so it is removed in constant time, as
+//! from a list with pointers.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(super) struct Recency {
     nodes: Vec<Node>,
     first: usize,
     last: usize,
-    /// The first of the places that nobody has, linked by `next`.
+    /// The first of the unused places, linked by `next`.
     free: usize,
     length: usize,
 }
@@ -38,12 +38,12 @@ impl Default for Recency {
 }
 
 impl Recency {
-    /// Entries on it.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Puts an entry behind all others; it is not on the list.
+    /// Adds an entry, which is not on the list, at the end.
     pub fn push(&mut self, entry: &Arc<Entry>) {
         let node = Node {
             before: self.last,
@@ -68,7 +68,7 @@ impl Recency {
         entry.place.store(place, Ordering::Relaxed);
     }
 
-    /// Takes an entry out, if it is on the list.
+    /// Removes an entry, if it is on the list.
     pub fn remove(&mut self, entry: &Entry) {
         let place = entry.place.swap(NOWHERE, Ordering::Relaxed);
         if place != NOWHERE {
@@ -76,7 +76,7 @@ impl Recency {
         }
     }
 
-    /// Takes the oldest out.
+    /// Removes and returns the oldest entry.
     pub fn pop(&mut self) -> Option<Arc<Entry>> {
         if self.first == NOWHERE {
             return None;

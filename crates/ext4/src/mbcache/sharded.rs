@@ -1,18 +1,18 @@
 //! A table of words of fixed size, without locks.
 //!
-//! A key leads to a set of eight words, which is one cache line. A word holds a block, fourteen bits
-//! of the key's hash, and two marks: *full* (the block serves all it may) and *used* (it was found
-//! since room was last made here). Searching reads the line; the mark *used* is written only when it
-//! is not there, so a block that is shared again and again is found without a write. A search starts
-//! at the word of the caller's shard, so that of several blocks of equal content each core has
-//! another one first; such blocks are made when the others are busy.
+//! A key selects a set of eight words, which is one cache line. A word contains a block, fourteen bits of the
+//! key's hash, and two marks: *full* (the block has the maximum number of references) and *used* (it was found
+//! since room was last made here). A search reads the line. It writes the mark *used* only if it is not set, so
+//! a block that is shared again and again is found without a write. A search starts at the word selected by
+//! the caller's shard, so that each core finds another one first if several blocks have equal content; such
+//! blocks are created when the others are busy.
 //!
-//! There are no holders. A finder locks the block's buffer and looks at the word again; who gives
-//! the block up clears the word under that lock. A new entry takes an empty word, or one not used
-//! lately: that forgets a block that could have been shared, and nothing worse.
+//! There are no holders. A thread that found a block locks its buffer and checks the word again; a thread that
+//! frees the block clears the word under that lock. A new entry replaces an empty word, or one that was not
+//! used lately: then a block that could have been shared is no longer found, which is the only consequence.
 //!
-//! The table never grows. Contents that all lead to one set, by chance or somebody's design, push
-//! each other out, and no search looks at more than eight blocks.
+//! The table never grows. Contents whose keys select the same set, by chance or by design of an attacker,
+//! replace each other, and no search reads more than eight words.
 
 use std::hash::BuildHasher;
 
@@ -21,17 +21,17 @@ use pext4_sync::hash::NumberHash;
 use pext4_sync::topology;
 
 use super::Table;
-use super::entry::{Found, Withdrawal};
+use super::entry::{FoundEntry, Withdrawal};
 
 /// Words in a set.
 const WAYS: usize = 8;
-/// Blocks are numbers of 48 bits.
+/// The bits of a word that contain the block: block numbers have 48 bits.
 const BLOCK: u64 = (1 << 48) - 1;
 const FULL: u64 = 1 << 48;
 const USED: u64 = 1 << 49;
 const TAG_SHIFT: u32 = 50;
 const MARKS: u64 = FULL | USED;
-/// How often putting an entry in is tried while others change the same set.
+/// Maximum number of attempts to insert an entry while other threads change the same set.
 const TRIES: usize = 4;
 
 #[repr(align(64))]
@@ -55,25 +55,25 @@ impl Words {
         }
     }
 
-    /// The set of a key, and what a word of it holds beside the block.
+    /// The set of a key, and its tag: the part of the key's hash that a word contains.
     fn place(&self, key: u32) -> (&Set, u64) {
         let hash = self.hash.hash_one(u64::from(key));
         let set = &self.sets[(hash >> 16) as usize & (self.sets.len() - 1)];
         (set, (hash >> (64 - 14)) << TAG_SHIFT)
     }
 
-    /// The word of a block with this key; none for blocks that no word can hold.
+    /// The word of a block with this tag; `None` for blocks that no word can contain.
     fn word(tag: u64, block: u64) -> Option<u64> {
         (block != 0 && block <= BLOCK).then_some(tag | block)
     }
 }
 
 impl Set {
-    /// Puts a word in a place where none is, or one not used lately.
+    /// Stores a word in an empty slot, or in one whose word was not used lately.
     fn put(&self, word: u64) {
         for _ in 0..TRIES {
             let Some((slot, old)) = self.victim() else {
-                // All were used: the next time round they must have been used again.
+                // All were used: clear the marks, so that the next round finds those not used again.
                 for slot in &self.0 {
                     slot.fetch_and(!USED, Ordering::Relaxed);
                 }
@@ -96,7 +96,7 @@ impl Set {
         empty.or_else(|| words().find(|(_, word)| word & USED == 0))
     }
 
-    /// Changes every word of an entry; there is more than one if two readers put it in at once.
+    /// Changes every word of an entry; there is more than one if two readers inserted it at once.
     fn update(&self, wanted: u64, change: impl Fn(u64) -> u64) {
         for slot in &self.0 {
             let mut word = slot.load(Ordering::Acquire);
@@ -130,7 +130,7 @@ impl Table for Words {
         }
     }
 
-    fn find(&self, key: u32, after: Option<&Found>) -> Option<Found> {
+    fn find(&self, key: u32, after: Option<&FoundEntry>) -> Option<FoundEntry> {
         let (set, tag) = self.place(key);
         let (origin, first) = match after {
             Some(found) => (found.origin, found.step + 1),
@@ -143,11 +143,11 @@ impl Table for Words {
                 continue;
             }
             if word & USED == 0 {
-                // If the word has changed meanwhile, the mark is not its.
+                // If the word has changed meanwhile, the new word does not get the mark.
                 let marked = word | USED;
                 let _ = slot.compare_exchange(word, marked, Ordering::Relaxed, Ordering::Relaxed);
             }
-            return Some(Found {
+            return Some(FoundEntry {
                 block: word & BLOCK,
                 key,
                 origin,
@@ -158,9 +158,9 @@ impl Table for Words {
         None
     }
 
-    fn put(&self, _found: &Found) {}
+    fn put(&self, _found: &FoundEntry) {}
 
-    fn has(&self, found: &Found) -> bool {
+    fn has(&self, found: &FoundEntry) -> bool {
         let (set, tag) = self.place(found.key);
         set.contains(tag | found.block)
     }

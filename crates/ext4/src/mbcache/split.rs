@@ -1,8 +1,8 @@
-//! A cache a volume, with its locks split: one a chain of entries with equal hash of the content,
-//! one a chain by block, some that guard the holders of entries, and one for the list of recency.
+//! A cache per volume with split locks: one per chain of entries with equal hash of the content, one per chain
+//! by block, some that guard the holders of entries, and one for the list of recency.
 //!
-//! A hit takes three of them: the chain's, the entry's, and, to take the entry off the list while it
-//! is held and to put it back behind, the list's, which is the one that all cores still share.
+//! A hit takes three of them: the chain's, the entry's, and the list's, to remove the entry from the list
+//! while it is held and to add it at the end afterwards. All cores still share the list's lock.
 //!
 //! Order: chain by content, chain by block, entry, list (the keys 1 to 4 of the class).
 
@@ -13,13 +13,13 @@ use pext4_sync::hash::NumberHash;
 use pext4_sync::{Class, Mutex, MutexGuard};
 
 use super::Table;
-use super::entry::{Entry, Found, Withdrawal};
+use super::entry::{Entry, FoundEntry, Withdrawal};
 use super::global::following;
 use super::recency::Recency;
 
-/// Entries a chain should have.
+/// Intended number of entries per chain.
 const CHAIN: usize = 16;
-/// Locks that entries are spread over.
+/// Number of locks over which entries are distributed.
 const ENTRY_LOCKS: usize = 128;
 
 const BY_CONTENT: u64 = 1;
@@ -98,7 +98,7 @@ impl Split {
             let Some(oldest) = oldest else {
                 return;
             };
-            // If it is found meanwhile, it comes back to the list when it is let go.
+            // If it is found meanwhile, it is added to the list again when it is released.
             let _ = self.withdraw(oldest.key, oldest.block);
         }
     }
@@ -120,7 +120,7 @@ impl Table for Split {
         self.make_room();
     }
 
-    fn find(&self, key: u32, after: Option<&Found>) -> Option<Found> {
+    fn find(&self, key: u32, after: Option<&FoundEntry>) -> Option<FoundEntry> {
         let chain = self.content_chain(key);
         let entry = following(&chain, key, after)?;
         let _lock = self.entry_lock(entry.block);
@@ -130,7 +130,7 @@ impl Table for Split {
         Some(entry.hold())
     }
 
-    fn put(&self, found: &Found) {
+    fn put(&self, found: &FoundEntry) {
         let _lock = self.entry_lock(found.block);
         if let Some(entry) = &found.entry
             && entry.let_go()
@@ -140,7 +140,7 @@ impl Table for Split {
         }
     }
 
-    fn has(&self, found: &Found) -> bool {
+    fn has(&self, found: &FoundEntry) -> bool {
         found.entry.as_ref().is_some_and(|entry| entry.is_listed())
     }
 
@@ -161,7 +161,7 @@ impl Table for Split {
         Withdrawal::Gone
     }
 
-    /// It keeps no such mark: who finds a block that serves all it may goes on.
+    /// No such mark: a search that finds a block with the maximum number of references continues.
     fn set_reusable(&self, _key: u32, _block: u64, _reusable: bool) {}
 
     #[cfg(test)]

@@ -1,7 +1,6 @@
-//! Blocks that are found, taken, left and changed as the file system does it, with nothing around.
+//! Blocks that are found, referenced, released and changed as by the file system, without the rest of it.
 //!
-//! A block that was given up keeps its bytes, as on a disk: nothing but its entry says that it is
-//! not to be had.
+//! A freed block keeps its bytes, as on a disk: only the missing entry says that it must not be used.
 
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::xattr::{self, Attribute, Block, Content};
@@ -21,7 +20,7 @@ pub(super) const SETTINGS: [AttributeCache; 4] = [
 /// Bytes in a block.
 const SIZE: usize = 96;
 
-/// A cache in which everything meets, alone in the world.
+/// A cache of its own, in which all entries collide.
 pub(super) fn tiny(setting: AttributeCache) -> SharedBlocks {
     let table: Box<dyn Table> = match setting {
         AttributeCache::Off => unreachable!("it has no table"),
@@ -33,7 +32,7 @@ pub(super) fn tiny(setting: AttributeCache) -> SharedBlocks {
     SharedBlocks::over(Some(table), Counting::InBlock)
 }
 
-/// One attribute in a block, which serves one inode.
+/// One attribute in a block, which one inode uses.
 pub(super) fn content(value: u8) -> Content {
     content_of(Attribute::new(1, b"a", &[value; 5]))
 }
@@ -54,7 +53,7 @@ pub(super) fn bytes_of(content: &Content) -> Vec<u8> {
     bytes
 }
 
-/// A few blocks beside their cache.
+/// A few blocks and their cache.
 pub(super) struct Disk {
     pub cache: SharedBlocks,
     blocks: Vec<Mutex<State>>,
@@ -87,7 +86,7 @@ impl Disk {
         }
     }
 
-    /// What is in a block now.
+    /// The content of a block now.
     pub fn state(&self, block: usize) -> State {
         self.blocks[block].lock().clone()
     }
@@ -96,7 +95,7 @@ impl Disk {
         BlockNumber(block as u64 + 1)
     }
 
-    /// Begins a life of a block.
+    /// Allocates a block.
     pub fn make(&self, block: usize, content: &Content) {
         let mut state = self.blocks[block].lock();
         assert!(!state.in_use, "a block has one life at a time");
@@ -107,7 +106,7 @@ impl Disk {
         self.cache.insert(Self::number(block), &state.bytes);
     }
 
-    /// An owner's read, which makes the block known.
+    /// A read by an owner, which inserts an entry.
     pub fn read(&self, block: usize) {
         let state = self.blocks[block].lock();
         assert!(state.in_use, "its owner reads it");
@@ -131,7 +130,7 @@ impl Disk {
         None
     }
 
-    /// Gives one reference up; true if that was the last.
+    /// Drops one reference; true if it was the last.
     pub fn leave(&self, block: usize) -> bool {
         loop {
             let mut state = self.blocks[block].lock();
@@ -170,7 +169,7 @@ impl Disk {
         may
     }
 
-    /// Sets how many inodes a block serves.
+    /// Sets the reference count of a block.
     pub fn set_references(&self, block: usize, count: u32) {
         xattr::set_references(&mut self.blocks[block].lock().bytes, count);
     }

@@ -1,4 +1,4 @@
-//! What every table keeps, what each forgets, and many threads at few blocks.
+//! What every table keeps, what each drops, and many threads on few blocks.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ fn several_blocks_of_one_content_come_one_after_another() {
         }
         found.sort_unstable();
         assert_eq!(found, [1, 2, 3].map(BlockNumber), "{setting:?}");
-        // One that serves all it may is passed over.
+        // A block with the maximum number of references is skipped.
         disk.set_references(0, MAX_REFERENCES);
         disk.set_references(1, MAX_REFERENCES);
         for _ in 0..5 {
@@ -93,7 +93,7 @@ fn tables_stay_within_their_room_and_keep_what_is_in_use() {
         }
         let table = cache.table.as_ref().expect("it has one");
         let most = match setting {
-            // The cache of all volumes has room for those of other tests as well.
+            // The global cache also has the room that volumes of other tests add.
             AttributeCache::Global => 100_000,
             _ => 64,
         };
@@ -141,7 +141,7 @@ fn volumes_in_the_cache_of_all_do_not_see_each_other() {
     assert!(one.first(&content(1)).is_some());
 }
 
-/// Threads own references to few blocks of few contents, and take, give, change and read them.
+/// Threads have references to few blocks of few contents, and add, drop, change and read them.
 #[test]
 fn many_threads_at_few_blocks() {
     const BLOCKS: usize = 6;
@@ -187,7 +187,7 @@ fn many_threads_at_few_blocks() {
     }
 }
 
-/// What workers did, and the blocks in which they own a reference at the end.
+/// What the workers did, and the blocks to which they have a reference at the end.
 #[derive(Default)]
 struct Done {
     own: Vec<usize>,

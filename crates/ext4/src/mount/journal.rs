@@ -33,7 +33,7 @@ struct FileSystem {
 impl Client for FileSystem {
     fn closing(&self, handle: &mut Handle<'_>) {
         if let Some(groups) = self.groups.upgrade() {
-            xattr::settle(&self.attribute_blocks, &groups, handle);
+            xattr::store_counts(&self.attribute_blocks, &groups, handle);
         }
     }
 

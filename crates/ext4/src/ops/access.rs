@@ -1,5 +1,6 @@
-//! Times of last access. Reading writes nothing by itself; whoever serves readers says when something
-//! was read, and what is noted of that is little, so that readers of one file do not meet.
+//! Times of last access. Reading does not set them: the caller that serves readers reports each access,
+//! and only those that the policy asks for are written, so that readers of one file write no common
+//! cache line.
 
 use super::INODE_CREDITS;
 use crate::error::Result;
@@ -9,12 +10,12 @@ use crate::volume::Volume;
 use pext4_ondisk::inode::InodeFlags;
 use pext4_ondisk::time::Time;
 
-/// A time of access that is older than this, in seconds, is replaced by every policy but `Never`.
-const OLD: i64 = 24 * 3600;
+/// Every policy but `Never` replaces an access time that is older than this, in seconds.
+const MAX_AGE: i64 = 24 * 3600;
 
 impl Volume {
-    /// Notes that a file was read, a directory listed or a link followed, as the policy wants it. Where
-    /// it wants nothing, and on a volume that takes no changes, nothing is written and no lock taken.
+    /// Sets the access time after a file was read, a directory listed or a link followed, if the policy
+    /// requires it. If it does not, or the volume is read-only, this writes nothing and takes no lock.
     ///
     /// # Errors
     ///
@@ -39,17 +40,18 @@ impl Volume {
     }
 }
 
-/// Whether an access now is to be noted. What nobody can name any more has no time that anyone needs.
-fn is_due(told: &Attributes, policy: AccessTimes, now: Time) -> bool {
-    if told.flags & InodeFlags::NOATIME.bits() != 0 || told.links == 0 {
+/// Whether the policy requires the access time to be set. An inode without names keeps the time it has.
+fn is_due(attributes: &Attributes, policy: AccessTimes, now: Time) -> bool {
+    if attributes.flags & InodeFlags::NOATIME.bits() != 0 || attributes.links == 0 {
         return false;
     }
-    let is_older = told.accessed <= told.modified || told.accessed <= told.changed;
+    let is_older =
+        attributes.accessed <= attributes.modified || attributes.accessed <= attributes.changed;
     match policy {
         AccessTimes::Never => false,
-        AccessTimes::Strict => told.accessed != now,
+        AccessTimes::Strict => attributes.accessed != now,
         AccessTimes::Relative => {
-            is_older || now.seconds.saturating_sub(told.accessed.seconds) >= OLD
+            is_older || now.seconds.saturating_sub(attributes.accessed.seconds) >= MAX_AGE
         }
     }
 }

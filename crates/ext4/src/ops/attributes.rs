@@ -1,4 +1,4 @@
-//! Attributes: `stat`, and all that changes them.
+//! Attributes: `stat`, and the operations that change them.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use pext4_ondisk::time::Time;
 
 use super::INODE_CREDITS;
 use crate::error::{Refusal, Result};
-use crate::inode::{Inode, Reach, form, present};
+use crate::inode::{Inode, Reach, map_format, present};
 use crate::types::{Attributes, FileType, InodeNumber, SetAttributes, SetTime};
 use crate::volume::Volume;
 
 impl Volume {
-    /// What `stat` tells.
+    /// The attributes of an inode, as `stat` returns them.
     ///
     /// # Errors
     ///
@@ -26,9 +26,9 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Refused(NotPermitted)` for immutable and append-only files (unless that flag itself is
-    /// cleared, or the times of an appending writer are told), `Refused(NotSupported)` for flags
-    /// that would not be heeded, `Refused(IsADirectory | Invalid | FileTooLarge | NoSpace |
+    /// `Refused(NotPermitted)` for immutable and append-only files (unless the change clears that
+    /// flag, or reports the times of an append), `Refused(NotSupported)` for flags that would have no
+    /// effect, `Refused(IsADirectory | Invalid | FileTooLarge | NoSpace |
     /// ReadOnly)`.
     pub fn set_attributes(&self, inode: InodeNumber, change: &SetAttributes) -> Result<Attributes> {
         self.run(|| {
@@ -55,8 +55,8 @@ impl Volume {
         })
     }
 
-    /// Takes bits of the permissions away that a write takes, which may also append to a file that is
-    /// otherwise left alone.
+    /// Clears the permission bits in `taken`, as a write does. Allowed on append-only files, which can
+    /// be written as well.
     ///
     /// # Errors
     ///
@@ -75,30 +75,30 @@ impl Volume {
     }
 
     fn change_slot(&self, inode: &Arc<Inode>, change: &SetAttributes) -> Result<()> {
-        let form = self.other_form_if_wanted(inode, change)?;
+        let new_root = self.other_format_if_wanted(inode, change)?;
         let mut handle = self.inodes.store.start(INODE_CREDITS)?;
         let now = present();
         inode.edit(&mut handle, Reach::Attributes, |state| {
             apply(&mut state.slot, change, now)
         });
-        if let Some(root) = form {
-            self.inodes.change_form(&mut handle, inode, root);
+        if let Some(root) = new_root {
+            self.inodes.set_map_format(&mut handle, inode, root);
         }
         Ok(())
     }
 
-    /// The root of the map in its other form, if the flags ask for that. What has no map has no form
-    /// to choose.
-    fn other_form_if_wanted(
+    /// The root of the map in the other format, if the flags change the format. Inodes without a map
+    /// have no format to change.
+    fn other_format_if_wanted(
         &self,
         inode: &Inode,
         change: &SetAttributes,
-    ) -> Result<Option<form::Root>> {
+    ) -> Result<Option<map_format::Root>> {
         let changes = |wanted: u32| (inode.flags().bits() ^ wanted) & InodeFlags::EXTENTS.bits();
         let is_mapped = matches!(inode.file_type(), FileType::Regular | FileType::Directory);
         match change.flags {
             Some(wanted) if changes(wanted) != 0 && is_mapped && !inode.is_inline() => {
-                self.inodes.other_form(inode).map(Some)
+                self.inodes.root_in_other_format(inode).map(Some)
             }
             _ => Ok(None),
         }
@@ -123,7 +123,7 @@ pub(super) fn set_permissions(
     }
 }
 
-/// Refuses what the inode's flags forbid, and flags that would not be heeded.
+/// Refuses changes that the inode's flags forbid, and flags that would have no effect.
 fn check_flags(inode: &Inode, change: &SetAttributes) -> Result<()> {
     let flags = inode.flags();
     let only_flags = *change
@@ -133,7 +133,7 @@ fn check_flags(inode: &Inode, change: &SetAttributes) -> Result<()> {
         };
     let is_locked = match () {
         () if flags.contains(InodeFlags::IMMUTABLE) => true,
-        () if flags.contains(InodeFlags::APPEND) => !comes_with_appending(change),
+        () if flags.contains(InodeFlags::APPEND) => !reports_append(change),
         () => false,
     };
     if is_locked && !only_flags {
@@ -151,7 +151,7 @@ fn check_flags(inode: &Inode, change: &SetAttributes) -> Result<()> {
     }
 }
 
-/// While a file stays immutable, its flags do too.
+/// Refuses to change the flags of a file that stays immutable.
 fn check_stays_locked(present: InodeFlags, wanted: InodeFlags) -> Result<()> {
     let changes = (present ^ wanted) & InodeFlags::USER_MODIFIABLE;
     if (present & wanted).contains(InodeFlags::IMMUTABLE) && !changes.is_empty() {
@@ -160,9 +160,10 @@ fn check_stays_locked(present: InodeFlags, wanted: InodeFlags) -> Result<()> {
     Ok(())
 }
 
-/// Whether a change tells the times of something that may be done to an append-only file. A caller
-/// that caches writes says itself when they were made, but reads happen now, and nobody tells of them.
-fn comes_with_appending(change: &SetAttributes) -> bool {
+/// Whether a change only sets times, and only those that an append to an append-only file sets. A
+/// caller that caches writes sets modification times itself, but no caller sets an access time
+/// explicitly for a read.
+fn reports_append(change: &SetAttributes) -> bool {
     let others = SetAttributes {
         accessed: None,
         modified: None,
@@ -175,17 +176,17 @@ fn comes_with_appending(change: &SetAttributes) -> bool {
         && !matches!(change.accessed, Some(SetTime::To(_)))
 }
 
-/// `EXT4_EOFBLOCKS_FL`, which nobody sets any more and checkers complain of.
+/// `EXT4_EOFBLOCKS_FL`, which no current kernel sets and checkers report.
 const OBSOLETE: InodeFlags = InodeFlags::from_bits_retain(0x40_0000);
 
-/// Flags that users may change elsewhere, and that here are part of the file's form or stand for
-/// what this version does not do. Others that users see and may not change are passed over, as
-/// Linux does: who sets a flag hands back those that it was told.
+/// Flags that users may change on Linux but not here, because they describe how the file is stored or
+/// request something that this version does not do. Other visible flags that users may not change are
+/// ignored, as on Linux: a caller that sets one flag passes all flags that it read before.
 const FIXED: InodeFlags = OBSOLETE
     .union(InodeFlags::JOURNAL_DATA)
     .union(InodeFlags::CASEFOLD);
 
-/// Flags that mean something for directories alone.
+/// Flags that have a meaning only for directories.
 const OF_DIRECTORIES: InodeFlags = InodeFlags::DIRSYNC
     .union(InodeFlags::TOPDIR)
     .union(InodeFlags::PROJINHERIT);
@@ -197,7 +198,7 @@ fn check_new_flags(kind: FileType, present: InodeFlags, wanted: u32) -> Result<(
         FileType::Regular => OF_DIRECTORIES,
         _ => InodeFlags::USER_MODIFIABLE & !(InodeFlags::NODUMP | InodeFlags::NOATIME),
     };
-    // The operator `!` would pass over bits that have no name.
+    // The operator `!` would drop bits that have no name.
     let unknown = wanted.difference(InodeFlags::USER_VISIBLE);
     let fixed = (wanted ^ present) & FIXED;
     let misplaced = wanted.difference(present) & foreign;
@@ -226,11 +227,11 @@ fn apply(slot: &mut Slot, change: &SetAttributes, now: Time) {
         let settable = InodeFlags::USER_MODIFIABLE
             .difference(FIXED)
             .difference(InodeFlags::EXTENTS);
-        let told = InodeFlags::from_bits_retain(flags) & settable;
-        slot.flags = slot.flags.difference(settable) | told;
+        let set = InodeFlags::from_bits_retain(flags) & settable;
+        slot.flags = slot.flags.difference(settable) | set;
     }
     if let Some(accessed) = change.accessed {
-        // One call has one present, and who tells when the change was made knows it.
+        // All times of one call that are "now" are equal: the time of the change, if the caller gives it.
         let present = change.changed.map_or(now, time);
         slot.accessed = match accessed {
             SetTime::Now => present,

@@ -3,7 +3,7 @@
 use pext4_ondisk::inode::InodeFlags;
 use pext4_sync::Near;
 
-use super::birth::Birth;
+use super::new_inode::NewInode;
 use super::{INODE_CREDITS, check_directory};
 use crate::error::{Refusal, Result};
 use crate::inode::data::SLOT_CREDITS;
@@ -11,17 +11,17 @@ use crate::inode::{Inode, Reach};
 use crate::types::{AllocateMode, Entry, FileType, InodeNumber, MappedRange, New};
 use crate::volume::Volume;
 
-/// Who writes.
+/// Who calls a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Writer {
-    /// The program whose write it is, now.
+    /// A program that writes now; the write sets the times.
     Caller,
-    /// A cache that kept it for some time.
+    /// A cache that writes back data some time after the program wrote it, and sets the times itself.
     Cache,
 }
 
 impl Volume {
-    /// An inode that must be a regular file.
+    /// The inode of this number, which must be a regular file.
     pub(super) fn regular(&self, number: InodeNumber) -> Result<Near<Inode>> {
         let inode = self.inodes.get(number)?;
         match inode.file_type() {
@@ -31,8 +31,8 @@ impl Volume {
         }
     }
 
-    /// Makes a regular file without a name (`O_TMPFILE`); it lives while it is held, and
-    /// [`Volume::link`] can name it.
+    /// Makes a regular file without a name (`O_TMPFILE`). It exists while it is held, and
+    /// [`Volume::link`] can give it a name.
     ///
     /// # Errors
     ///
@@ -44,7 +44,11 @@ impl Volume {
             let _names = super::lock_shared(&directory)?;
             check_directory(&directory, false)?;
             let mut handle = self.inodes.store.start(2 * INODE_CREDITS)?;
-            let inode = self.bear(&mut handle, &directory, &Birth::new(FileType::Regular, new))?;
+            let inode = self.create_inode(
+                &mut handle,
+                &directory,
+                &NewInode::new(FileType::Regular, new),
+            )?;
             inode.edit(&mut handle, Reach::Attributes, |state| state.slot.links = 0);
             self.inodes.add_orphan(&mut handle, &inode)?;
             Ok(Entry {
@@ -67,19 +71,19 @@ impl Volume {
         })
     }
 
-    /// Writes `from`, extending the file where needed. Answers how many bytes are written: fewer
-    /// only if the volume became full.
+    /// Writes `from`, extending the file if needed. Returns the number of bytes written: fewer than
+    /// given only if the volume became full.
     ///
     /// # Errors
     ///
-    /// `Refused(NoSpace)` if not a byte could be written, `Refused(FileTooLarge | ReadOnly |
+    /// `Refused(NoSpace)` if no byte could be written, `Refused(FileTooLarge | ReadOnly |
     /// NotPermitted | IsADirectory)`, `Corrupt`, `Io`.
     pub fn write(&self, inode: InodeNumber, offset: u64, from: &[u8]) -> Result<usize> {
         self.write_by(Writer::Caller, inode, offset, from)
     }
 
     /// As [`Volume::write`], for a cache above the volume that writes its pages back some time after
-    /// the caller wrote: the times stay, which that cache sets when the caller does.
+    /// the caller wrote. It leaves the times unchanged: the cache sets them when the caller writes.
     ///
     /// # Errors
     ///
@@ -120,7 +124,7 @@ impl Volume {
                 .ok_or(Refusal::FileTooLarge)?;
             match self.write_some(writer, inode, at, rest) {
                 Ok(count) if count == rest.len() => return Ok(from.len()),
-                // The next try finds no space, and so waits for what is about to be free.
+                // The next attempt finds no space, and so waits for space that a commit releases.
                 Ok(count) => done += count,
                 Err(error) if done > 0 && error.is(Refusal::NoSpace) => return Ok(done),
                 Err(error) => return Err(error),
@@ -156,8 +160,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::write`]; `Refused(Invalid)` for an empty range, `Refused(NotPermitted)` for taking
-    /// content out of an append-only file.
+    /// As [`Volume::write`]; `Refused(Invalid)` for an empty range, `Refused(NotPermitted)` for removing
+    /// content from an append-only file.
     pub fn allocate(
         &self,
         inode: InodeNumber,
@@ -172,10 +176,10 @@ impl Volume {
         let is_punching = mode == AllocateMode::PunchHole;
         self.run(|| {
             let inode = self.regular(inode)?;
-            // A file may get a map of the other form until then.
+            // Before the lock is held, another thread may change the format of the map.
             let _lock = super::lock_exclusive(&inode)?;
             let has_pointers = self.inodes.maps_by_pointers(&inode);
-            // A hole may reach beyond what a block map can: it ends there.
+            // A hole may end beyond the largest size of a file with a block map; it is cut there.
             let limit = match is_punching && has_pointers {
                 true => u64::MAX,
                 false => self.inodes.largest_size(&inode),
@@ -183,7 +187,7 @@ impl Volume {
             if end.is_none_or(|end| end > limit) {
                 return Err(Refusal::FileTooLarge.into());
             }
-            // A block map has no way to say that a block is there and unwritten.
+            // A block map cannot represent unwritten blocks.
             if !is_punching && has_pointers {
                 return Err(Refusal::NotSupported.into());
             }
@@ -218,7 +222,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Refused(NoSuchOffset)` at or behind the end.
+    /// `Refused(NoSuchOffset)` at or beyond the end.
     pub fn seek_hole(&self, inode: InodeNumber, offset: u64) -> Result<u64> {
         self.seek(inode, offset, false)
     }
@@ -231,8 +235,8 @@ impl Volume {
         })
     }
 
-    /// Where the bytes of a file or directory lie on the device, from `offset` on, at most `most`
-    /// ranges.
+    /// Where the bytes of a file or directory are located on the device: at most `most` ranges,
+    /// starting at byte `offset` of the file.
     ///
     /// # Errors
     ///
@@ -255,7 +259,7 @@ impl Volume {
     }
 }
 
-/// Data of an immutable file does not change; append-only is for the opener to obey.
+/// Refuses to change the data of an immutable file. Append-only is enforced when a file is opened.
 pub(super) fn check_not_immutable(inode: &Inode) -> Result<()> {
     if inode.flags().contains(InodeFlags::IMMUTABLE) {
         return Err(Refusal::NotPermitted.into());

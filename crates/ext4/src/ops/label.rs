@@ -1,4 +1,4 @@
-//! The volume's name, while it is mounted.
+//! The label of a mounted volume.
 
 use pext4_ondisk::superblock::{self, Superblock};
 
@@ -10,7 +10,7 @@ use crate::volume::Volume;
 const LABEL_LENGTH: usize = 16;
 
 impl Volume {
-    /// The label, without the zeroes that fill its field.
+    /// The label, without the zeroes that pad its field.
     #[must_use]
     pub fn label(&self) -> Vec<u8> {
         let field = self
@@ -20,9 +20,9 @@ impl Volume {
         field.into_iter().take_while(|&byte| byte != 0).collect()
     }
 
-    /// Gives the volume another label, of at most 16 bytes, none of them zero. The copies of the
-    /// superblock get it at once, since a label is what they are found by; a power cut may leave them
-    /// with another one than the original.
+    /// Sets the label: at most 16 bytes, none of them zero. The copies of the superblock are written
+    /// at once, since users look for them by the label. After a power cut the copies may have another
+    /// label than the superblock.
     ///
     /// # Errors
     ///
@@ -43,8 +43,9 @@ impl Volume {
         })
     }
 
-    /// Nobody else writes to the copies while a volume is mounted, so they are in no transaction. One
-    /// that is spoilt, or of another file system, stays as it is.
+    /// Writes the label to the copies of the superblock. Nothing else writes to the copies while a
+    /// volume is mounted, so they are in no transaction. A copy that is damaged or belongs to another
+    /// file system stays as it is.
     fn label_copies(&self, field: [u8; LABEL_LENGTH]) -> Result<()> {
         let store = &self.inodes.store;
         let uuid = store.superblock(|superblock| superblock.uuid);

@@ -25,8 +25,6 @@ impl Volume {
     /// out; after all other names the listing fails with `Corrupt`. An encrypted directory shows its
     /// names as they are stored.
     ///
-    /// `visit` runs under the directory's lock and must not come back to the volume.
-    ///
     /// # Errors
     ///
     /// `Refused(NotADirectory)`, `Corrupt`, `Io`.
@@ -39,9 +37,10 @@ impl Volume {
         self.read_directory_with(inode, cookie, &mut |entry, _| visit(entry))
     }
 
-    /// The same, for who wants to know what names lead to: no name needs to be looked for again. Each call of what
-    /// `visit` gets beside an entry looks at the entry's inode and, but for `.` and `..`, takes a hold of it, as
-    /// [`Volume::lookup`] does. It answers `Refused(NotFound)` for a name that has gone meanwhile.
+    /// As [`Volume::read_directory`], with the attributes of the entries. `visit` gets a function with
+    /// each entry that returns the attributes of its inode and, except for `.` and `..`, holds it, as
+    /// [`Volume::lookup`] does but without another search for the name. It returns
+    /// `Refused(NotFound)` if the name was removed meanwhile.
     ///
     /// # Errors
     ///
@@ -70,7 +69,7 @@ impl Volume {
             };
             visit(shown, &mut || {
                 let led = self.lead(&directory, entry.name, entry.inode);
-                led.map_err(|error| self.inodes.store.judge(error))
+                led.map_err(|error| self.inodes.store.apply_error_policy(error))
             })
         });
         let listed = listed.and_then(|()| match holds_no_name {
@@ -81,11 +80,12 @@ impl Volume {
             ),
             false => Ok(()),
         });
-        listed.map_err(|error| self.inodes.store.judge(error))
+        listed.map_err(|error| self.inodes.store.apply_error_policy(error))
     }
 
-    /// What an entry leads to, the directory's lock held shared. Where names go under the locks of leaves alone it is
-    /// looked for once more, by the index; elsewhere it is still what it was.
+    /// The attributes of an entry's inode, which is held afterwards. The caller holds the directory's
+    /// lock shared. If names can be removed under the lock of a leaf alone, the name is looked up
+    /// again by the index; otherwise the entry cannot have changed.
     fn lead(&self, directory: &Arc<Inode>, name: &[u8], number: InodeNumber) -> Result<Attributes> {
         match name {
             b"." => Ok(directory.attributes()),

@@ -1,20 +1,20 @@
 //! The operations of a volume, each a composition of inodes, directories, attributes and orphans
 //! in one handle where that is possible.
 //!
-//! Locks in every operation: directories first (an ancestor before its descendant; the key of the
-//! lock is the step of the operation), then inodes by number, then the handle is started, then a
-//! leaf of a directory that is held shared is locked (`names`). Whatever may wait for a commit (a
-//! full disk, the zeroing of a file's tail) happens without a handle.
+//! Lock order of every operation: directories first (an ancestor before its descendant; the key of
+//! the lock is the step of the operation), then inodes by number, then the operation starts its
+//! handle, then it locks a leaf of a directory that it holds shared (`names`). Whatever may wait for
+//! a commit (a full disk, the zeroing of a file's tail) happens without a handle.
 
 mod access;
+mod attempt;
 mod attributes;
-mod birth;
 mod file;
 mod label;
 mod listing;
 mod names;
 mod namespace;
-mod patience;
+mod new_inode;
 mod reap;
 mod rename;
 mod symlink;
@@ -42,7 +42,7 @@ use crate::volume::Volume;
 pub const NAME_LENGTH: usize = 255;
 /// Links an inode other than a directory may have.
 const MOST_LINKS: u16 = 65_000;
-/// How often an operation that met a full disk is tried again after a commit.
+/// How often an operation that failed with a full disk is retried after a commit.
 const FULL_RETRIES: u32 = 3;
 
 /// Metadata blocks that a change of one directory may dirty: leaf splits and the index path, for
@@ -54,9 +54,9 @@ const ENTRY_CREDITS: u32 = 2;
 const INODE_CREDITS: u32 = 10;
 
 impl Volume {
-    /// Runs an operation; applies the volume's policy to corruption it meets, and tries again
-    /// after a commit while the disk is full only because freed space is not yet durable, or because it became
-    /// free while the operation searched.
+    /// Runs an operation and applies the volume's error policy to corruption that it finds. If the
+    /// operation fails with a full disk although a commit would release freed space, it is retried
+    /// after that commit. It is also retried if space became free while it searched.
     pub(crate) fn run<R>(&self, mut operation: impl FnMut() -> Result<R>) -> Result<R> {
         let store = &self.inodes.store;
         let mut tries = 0;
@@ -77,13 +77,13 @@ impl Volume {
                     continue;
                 }
             }
-            let result = result.map_err(|error| store.judge(error));
+            let result = result.map_err(|error| store.apply_error_policy(error));
             store.commit_noted();
             return result;
         }
     }
 
-    /// An inode that must be a directory.
+    /// The inode of this number, which must be a directory.
     pub(crate) fn directory(&self, number: InodeNumber) -> Result<Near<Inode>> {
         let inode = self.inodes.get(number)?;
         if !inode.is_directory() {
@@ -92,8 +92,8 @@ impl Volume {
         Ok(inode)
     }
 
-    /// The inode that a directory entry leads to, `.` and `..` apart. Entries to the directory
-    /// itself, to the root, to inodes of the system and to unused ones are corruption.
+    /// The inode that a directory entry other than `.` and `..` refers to. Entries that refer to the
+    /// directory itself, the root, an inode of the file system itself or an unused one are corrupt.
     pub(crate) fn entry_inode(
         &self,
         directory: &Inode,
@@ -123,10 +123,11 @@ impl Volume {
         Ok(inode)
     }
 
-    /// Ends an operation's work under its handle, which had made `before` changes. There is no undo:
-    /// what the device or the image made fail after the first change would be committed half done,
-    /// so the journal stops. (Refusals come before the first change, or after it was taken back.)
-    pub(crate) fn settle<R>(
+    /// Passes on the result of an operation under `handle`, which had made `before` changes when the
+    /// operation began. There is no undo: if the device or the image made the operation fail after
+    /// its first change, a commit would make half of it durable, so this stops the journal.
+    /// (Refusals happen before the first change, or after the changes were reverted.)
+    pub(crate) fn stop_if_half_done<R>(
         &self,
         handle: &Handle<'_>,
         before: u64,
@@ -142,12 +143,12 @@ impl Volume {
         result
     }
 
-    /// The names of a directory, to look at.
+    /// The names of a directory, for reading.
     pub(crate) fn names<'a>(&'a self, directory: &'a Arc<Inode>) -> DirectoryFile<'a, 'a> {
         DirectoryFile::reading(&self.inodes, &self.directory_settings, directory)
     }
 
-    /// The names of a directory, to change.
+    /// The names of a directory, for changes.
     pub(crate) fn names_to_change<'a, 'h>(
         &'a self,
         directory: &'a Arc<Inode>,
@@ -156,7 +157,7 @@ impl Volume {
         DirectoryFile::changing(&self.inodes, &self.directory_settings, directory, handle)
     }
 
-    /// An entry to give out, its inode held.
+    /// An entry to return to the caller, who holds its inode from now on.
     pub(crate) fn hand_out(&self, inode: &Inode) -> Entry {
         self.inodes.hold(inode);
         Entry {
@@ -172,15 +173,15 @@ fn bad_entry(directory: &Inode, number: InodeNumber, what: &str) -> Error {
         .into()
 }
 
-/// The lock of an operation's only inode, for looking. Its end is decided under the lock, so an
-/// inode that ended while the caller was on its way is refused.
+/// Takes the lock of an operation's only inode, shared. An inode is marked dead under this lock, so
+/// one that was freed while the caller waited is refused (`Refused(Stale)`).
 pub(crate) fn lock_shared(inode: &Inode) -> Result<BiasedReadGuard<'_, ()>> {
     let guard = inode.lock.read_keyed(lock_key(inode));
     check_alive(inode)?;
     Ok(guard)
 }
 
-/// As [`lock_shared`], for changing.
+/// As [`lock_shared`], exclusive.
 pub(crate) fn lock_exclusive(inode: &Inode) -> Result<BiasedWriteGuard<'_, ()>> {
     let guard = inode.lock.write_keyed(lock_key(inode));
     check_alive(inode)?;
@@ -194,8 +195,8 @@ fn check_alive(inode: &Inode) -> Result<()> {
     Ok(())
 }
 
-/// Refuses to look into a directory that was removed while it is held: it has no names any more,
-/// `.` and `..` included.
+/// Refuses to read a directory that was removed while it is held: it has no names any more, not even
+/// `.` and `..`.
 fn check_not_removed(directory: &Inode) -> Result<()> {
     if directory.links() == 0 {
         return Err(Refusal::NotFound.into());
@@ -223,7 +224,7 @@ fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Refuses `.` and `..`, which cannot be made, removed or moved.
+/// Refuses `.` and `..`, which always exist, and names that ext4 cannot hold.
 fn check_new_name(name: &[u8]) -> Result<()> {
     check_name(name)?;
     if name == b"." || name == b".." {
@@ -244,7 +245,7 @@ fn check_directory(directory: &Inode, removes: bool) -> Result<()> {
     Ok(())
 }
 
-/// Refuses to touch a file that is immutable or append-only.
+/// Refuses to change a file that is immutable or append-only.
 fn check_changeable(inode: &Inode) -> Result<()> {
     let flags = inode.flags();
     if flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {

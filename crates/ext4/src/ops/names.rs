@@ -1,19 +1,21 @@
 //! Which part of a directory an operation on one name locks.
 //!
 //! - *Whole*: the directory, exclusively.
-//! - *Leaf*: the directory shared, and the leaf that has the name, or would have it, while it is
-//!   changed. Others make and remove names in other leaves meanwhile. It needs an index, a name
-//!   whose hash does not go on in the next leaf, and room in the leaf. Splits, renames and
-//!   everything else that reaches beyond a leaf lock the whole.
+//! - *Leaf*: the directory shared, and, while the leaf changes, the one leaf that contains the name
+//!   or would contain it. Other threads add and remove names in other leaves at the same time. This
+//!   needs an index, a name whose hash does not continue in the next leaf, and room in the leaf.
+//!   Splits, renames and everything else that affects more than one leaf lock the whole directory.
 //!
-//! An operation on a leaf first looks for the name without the leaf's lock, does all that it can do
-//! without it (starts its handle, makes the inode), takes the lock, looks again if others changed
-//! the leaf meanwhile, and changes it. The leaf's lock is thus held for a small part of the
-//! operation. It looks as the leaf's writer and keeps hold of its buffer until the change, so that
-//! the lines of the leaf come to its core once and the cache is asked for it once. Whoever finds
-//! under the lock that the name has come or gone, or that the room is no more, and whoever cannot do
-//! with a leaf from the beginning, takes back what it did and begins again with the whole directory
-//! (`Refused(Busy)`, within this module's callers alone).
+//! An operation on a leaf first looks for the name without the leaf's lock and does everything that
+//! it can do without it (starts its handle, creates the inode). Then it takes the lock, looks again
+//! if another thread has changed the leaf meanwhile, and changes the leaf. So the leaf is locked for
+//! a small part of the operation. The first look takes the buffer's lock for writing and keeps a
+//! reference to the buffer until the change: the leaf's cache lines move to this core once, and the
+//! buffer cache is searched once.
+//!
+//! An operation on a leaf restarts with the whole directory ([`AttemptError::Restart`]) if a leaf is
+//! not enough from the start, or if under the leaf's lock the name has appeared or disappeared or
+//! the room is gone.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -21,42 +23,43 @@ use std::sync::Arc;
 use pext4_jbd2::Handle;
 use pext4_sync::{BiasedReadGuard, BiasedWriteGuard, Near};
 
+use super::attempt::{Attempt, AttemptError, last_attempt};
 use super::{DIRECTORY_CREDITS, ENTRY_CREDITS, check_directory, lock_exclusive, lock_shared};
-use crate::dir::{self, DirectoryBlocks as _, Found, SeenLeaf, Spot, Vacancy};
-use crate::error::{Refusal, Result};
-use crate::inode::leaves::{Leaf, LeafGuard};
+use crate::dir::{self, DirectoryBlocks as _, FoundEntry, LeafBuffer, NameLeaf, Vacancy};
+use crate::error::Result;
+use crate::inode::leaf_locks::{LeafGuard, LeafLock};
 use crate::inode::{Inode, present};
 use crate::options::DirectoryLocks;
 use crate::statistics::Event;
 use crate::volume::Volume;
 
-/// What is to be done with the name.
+/// What an operation does with the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// It is entered.
+    /// Adds it.
     Enter,
-    /// It is removed.
+    /// Removes it.
     Remove,
 }
 
-/// What of the directory is locked.
+/// The part of the directory that is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// The leaf of the name, for the change.
+    /// The leaf of the name, while it is changed.
     Leaf,
-    /// All of it, from the look to the end.
+    /// All of it, from the lookup to the end of the operation.
     Whole,
 }
 
-/// A name that was looked for, in a directory that is locked as far as is needed.
+/// The result of a lookup, and the locks that keep it valid until the change.
 pub(super) struct Located<'a> {
-    /// What it leads to.
-    pub found: Option<Found>,
+    /// The name's entry, if it exists.
+    pub found: Option<FoundEntry>,
     vacancy: Option<Vacancy>,
     locks: Locks<'a>,
 }
 
-/// What keeps others away.
+/// The locks of an operation on one name.
 enum Locks<'a> {
     Whole {
         _directory: BiasedWriteGuard<'a, ()>,
@@ -64,27 +67,27 @@ enum Locks<'a> {
     Leaf(InLeaf<'a>),
 }
 
-/// Where a name was located without the lock of its leaf.
+/// A name that was looked up without the lock of its leaf.
 struct InLeaf<'a> {
-    spot: Spot,
-    leaf: Leaf<'a>,
-    /// Of the leaf, before it was looked at.
+    name_leaf: NameLeaf,
+    leaf_lock: LeafLock<'a>,
+    /// The leaf's count of changes before the lookup.
     changes: u64,
-    /// The leaf itself, for who changes it.
-    seen: Cell<Option<SeenLeaf>>,
-    /// Whether this very operation took the name out of it.
+    /// The leaf's buffer, for the change.
+    buffer: Cell<Option<LeafBuffer>>,
+    /// Whether this operation has removed the name itself.
     is_own_removal: Cell<bool>,
     _directory: BiasedReadGuard<'a, ()>,
 }
 
 impl InLeaf<'_> {
     fn has_changed(&self) -> bool {
-        self.leaf.changes() != self.changes
+        self.leaf_lock.changes() != self.changes
     }
 }
 
 impl Located<'_> {
-    /// Metadata blocks that entering the name may dirty: where a leaf has room, that and the
+    /// Metadata blocks that adding the name may dirty: if a leaf has room, the leaf and the
     /// directory's inode.
     pub(super) fn entering_credits(&self) -> u32 {
         match self.vacancy {
@@ -93,14 +96,15 @@ impl Located<'_> {
         }
     }
 
-    /// What was found out about the inode of the name. The name may have gone meanwhile and its
-    /// inode ended, which would explain any refusal: then `Refused(Busy)`.
-    pub(super) fn unless_changed<R>(&self, result: Result<R>) -> Result<R> {
+    /// Passes on what an operation returned about the name's inode. If it failed and another thread
+    /// has changed the leaf, the name may be gone and its inode freed, which could be the reason:
+    /// then the attempt restarts.
+    pub(super) fn restart_if_changed<R>(&self, result: Attempt<R>) -> Attempt<R> {
         match &self.locks {
             Locks::Leaf(place)
                 if result.is_err() && !place.is_own_removal.get() && place.has_changed() =>
             {
-                Err(Refusal::Busy.into())
+                Err(AttemptError::Restart)
             }
             _ => result,
         }
@@ -108,25 +112,25 @@ impl Located<'_> {
 }
 
 impl Volume {
-    /// Runs an operation on one name: with its leaf, and if that does not do (the operation refuses
-    /// with `Busy`, for no other reason), with the whole directory.
+    /// Runs an operation on one name: with the lock of its leaf, and if that attempt restarts, with
+    /// the lock of the whole directory.
     pub(super) fn in_leaf_or_whole<R>(
         &self,
         directory: &Inode,
-        mut operation: impl FnMut(Part) -> Result<R>,
+        mut operation: impl FnMut(Part) -> Attempt<R>,
     ) -> Result<R> {
         let tally = &self.inodes.store.tally;
         if self.has_leaf_locks(directory) {
             match operation(Part::Leaf) {
-                Err(error) if error.is(Refusal::Busy) => tally.count(Event::LeafRestarts),
+                Err(AttemptError::Restart) => tally.count(Event::LeafRestarts),
                 done => {
                     tally.count(Event::NamesInLeaf);
-                    return done;
+                    return last_attempt(done);
                 }
             }
         }
         tally.count(Event::NamesInWhole);
-        operation(Part::Whole)
+        last_attempt(operation(Part::Whole))
     }
 
     pub(super) fn has_leaf_locks(&self, directory: &Inode) -> bool {
@@ -136,14 +140,14 @@ impl Volume {
             && dir::is_indexed(directory)
     }
 
-    /// Locks a directory, which must be one that can be changed, and looks for a name.
+    /// Locks a directory, refuses one that cannot be changed, and looks up a name.
     pub(super) fn locate<'a>(
         &self,
         directory: &'a Arc<Inode>,
         name: &[u8],
         change: Change,
         part: Part,
-    ) -> Result<Located<'a>> {
+    ) -> Attempt<Located<'a>> {
         if part == Part::Leaf {
             return self.locate_in_leaf(directory, name, change);
         }
@@ -167,34 +171,39 @@ impl Volume {
         directory: &'a Arc<Inode>,
         name: &[u8],
         change: Change,
-    ) -> Result<Located<'a>> {
+    ) -> Attempt<Located<'a>> {
         let guard = lock_shared(directory)?;
         check_directory(directory, change == Change::Remove)?;
         let names = self.names(directory);
-        let spot = dir::spot(&names, name)?.ok_or(Refusal::Busy)?;
-        let leaf = directory.leaves().leaf(spot.leaf(), names.count());
-        let changes = leaf.changes_before_one();
-        let names = names.before_a_change();
-        let found = spot.find(&names, name)?;
+        let name_leaf = dir::leaf_of(&names, name)?.ok_or(AttemptError::Restart)?;
+        let leaf_lock = directory
+            .leaf_locks()
+            .leaf(name_leaf.block(), names.count());
+        let changes = leaf_lock.changes_for_update();
+        let names = names.for_update();
+        let found = name_leaf.find(&names, name)?;
         let vacancy = match (change, &found) {
-            (Change::Enter, None) => Some(spot.vacancy(&names, name)?.ok_or(Refusal::Busy)?),
+            (Change::Enter, None) => {
+                let vacancy = name_leaf.vacancy(&names, name)?;
+                Some(vacancy.ok_or(AttemptError::Restart)?)
+            }
             _ => None,
         };
         Ok(Located {
             found,
             vacancy,
             locks: Locks::Leaf(InLeaf {
-                spot,
-                leaf,
+                name_leaf,
+                leaf_lock,
                 changes,
-                seen: Cell::new(names.into_seen()),
+                buffer: Cell::new(names.into_leaf_buffer()),
                 is_own_removal: Cell::new(false),
                 _directory: guard,
             }),
         })
     }
 
-    /// Enters the name, which led nowhere when it was located, and notes the directory's times.
+    /// Adds the name, which did not exist when it was located, and sets the directory's times.
     pub(super) fn enter_located(
         &self,
         handle: &mut Handle<'_>,
@@ -202,26 +211,26 @@ impl Volume {
         directory: &Arc<Inode>,
         name: &[u8],
         inode: &Inode,
-    ) -> Result<()> {
+    ) -> Attempt<()> {
         let place = match (&located.locks, located.vacancy) {
             (Locks::Whole { .. }, None) => {
-                return self.insert_name(handle, directory, name, inode);
+                return Ok(self.insert_name(handle, directory, name, inode)?);
             }
             (Locks::Whole { .. }, Some(_)) => None,
             (Locks::Leaf(place), _) => Some(place),
         };
         let mut vacancy = located.vacancy;
-        let guard = place.map(|place| place.leaf.lock());
+        let guard = place.map(|place| place.leaf_lock.lock());
         let mut names = self
             .names_to_change(directory, handle)
-            .having_seen(place.and_then(|place| place.seen.take()));
+            .with_leaf_buffer(place.and_then(|place| place.buffer.take()));
         if let Some(place) = place.filter(|place| place.has_changed()) {
-            vacancy = match place.spot.find(&names, name)? {
+            vacancy = match place.name_leaf.find(&names, name)? {
                 Some(_) => None,
-                None => place.spot.vacancy(&names, name)?,
+                None => place.name_leaf.vacancy(&names, name)?,
             };
         }
-        let vacancy = vacancy.ok_or(Refusal::Busy)?;
+        let vacancy = vacancy.ok_or(AttemptError::Restart)?;
         let filled = vacancy.fill(&mut names, name, inode.number(), inode.file_type());
         guard.inspect(LeafGuard::note_entry);
         filled?;
@@ -229,25 +238,25 @@ impl Volume {
         Ok(())
     }
 
-    /// Removes the name, which was found, and notes the directory's times.
+    /// Removes the name, which existed when it was located, and sets the directory's times.
     pub(super) fn remove_located(
         &self,
         handle: &mut Handle<'_>,
         located: &Located<'_>,
         directory: &Arc<Inode>,
         name: &[u8],
-    ) -> Result<()> {
+    ) -> Attempt<()> {
         let Locks::Leaf(place) = &located.locks else {
-            return self.remove_name(handle, directory, name);
+            return Ok(self.remove_name(handle, directory, name)?);
         };
-        let guard = place.leaf.lock();
+        let guard = place.leaf_lock.lock();
         let mut names = self
             .names_to_change(directory, handle)
-            .having_seen(place.seen.take());
-        if place.has_changed() && place.spot.find(&names, name)? != located.found {
-            return Err(Refusal::Busy.into());
+            .with_leaf_buffer(place.buffer.take());
+        if place.has_changed() && place.name_leaf.find(&names, name)? != located.found {
+            return Err(AttemptError::Restart);
         }
-        let removed = place.spot.remove(&mut names, name);
+        let removed = place.name_leaf.remove(&mut names, name);
         guard.note_removal();
         place.is_own_removal.set(true);
         drop(guard);
@@ -256,8 +265,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Looks a name up and holds its inode, which is returned; the caller has the directory's lock,
-    /// shared.
+    /// Looks up a name, holds its inode and returns it. The caller holds the directory's lock shared.
     pub(super) fn hold_named(
         &self,
         directory: &Arc<Inode>,
@@ -277,7 +285,7 @@ impl Volume {
         self.look_up(directory, name, |_| (), |_| ())
     }
 
-    /// Looks a name up and does `hold` with its inode. If a name is removed from the leaf meanwhile,
+    /// Looks up a name and calls `hold` with its inode. If another thread removes a name from the leaf meanwhile,
     /// which needs the leaf's lock only, this is undone with `release` and repeated under that lock.
     fn look_up(
         &self,
@@ -286,7 +294,7 @@ impl Volume {
         hold: impl Fn(&Inode),
         release: impl Fn(&Inode),
     ) -> Result<Option<Near<Inode>>> {
-        let entry_inode = |found: Option<Found>| {
+        let entry_inode = |found: Option<FoundEntry>| {
             let Some(found) = found else {
                 return Ok(None);
             };
@@ -295,24 +303,26 @@ impl Volume {
             Ok(Some(inode))
         };
         let names = self.names(directory);
-        let spot = if self.has_leaf_locks(directory) {
-            dir::spot(&names, name)?
+        let name_leaf = if self.has_leaf_locks(directory) {
+            dir::leaf_of(&names, name)?
         } else {
             None
         };
-        let Some(spot) = spot else {
+        let Some(name_leaf) = name_leaf else {
             return entry_inode(dir::find(&names, name)?);
         };
-        let leaf = directory.leaves().leaf(spot.leaf(), names.count());
-        let before = leaf.removals();
-        let inode = entry_inode(spot.find(&names, name)?);
-        if leaf.removals() == before {
+        let leaf_lock = directory
+            .leaf_locks()
+            .leaf(name_leaf.block(), names.count());
+        let before = leaf_lock.removals();
+        let inode = entry_inode(name_leaf.find(&names, name)?);
+        if leaf_lock.removals() == before {
             return inode;
         }
         if let Ok(Some(inode)) = &inode {
             release(inode);
         }
-        let _leaf = leaf.lock();
-        entry_inode(spot.find(&names, name)?)
+        let _leaf = leaf_lock.lock();
+        entry_inode(name_leaf.find(&names, name)?)
     }
 }

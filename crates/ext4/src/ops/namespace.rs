@@ -1,4 +1,4 @@
-//! Names: lookup, create, link, remove.
+//! Operations on names: look up, create, link, remove.
 
 use std::sync::Arc;
 
@@ -6,9 +6,9 @@ use pext4_jbd2::Handle;
 use pext4_ondisk::inode::InodeFlags;
 use pext4_sync::Near;
 
-use super::birth::Birth;
+use super::attempt::{Attempt, AttemptError, LockMode};
 use super::names::{Change, Located, Part};
-use super::patience::Patience;
+use super::new_inode::NewInode;
 use super::{
     DIRECTORY_CREDITS, INODE_CREDITS, MOST_LINKS, check_changeable, check_directory, check_name,
     check_new_name, check_not_removed, lock_exclusive, lock_shared,
@@ -19,9 +19,9 @@ use crate::inode::{Inode, Reach, present};
 use crate::types::{AccessLists, DeviceNumber, Entry, FileType, InodeNumber, New};
 use crate::volume::Volume;
 
-/// Metadata blocks that a new inode may dirty before it has a name: its own, and the first block of
-/// a directory or of a long link.
-fn birth_credits(kind: FileType) -> u32 {
+/// Metadata blocks that creating an inode may dirty before it has a name: those of the inode, and
+/// the first block of a directory or of a long symbolic link.
+fn new_inode_credits(kind: FileType) -> u32 {
     let first_block = match kind {
         FileType::Directory | FileType::Symlink => DIRECTORY_CREDITS,
         _ => 0,
@@ -30,8 +30,8 @@ fn birth_credits(kind: FileType) -> u32 {
 }
 
 impl Volume {
-    /// Looks a name up, `.` and `..` included. In an encrypted directory it is the name as it is stored, which may
-    /// hold any bytes.
+    /// Looks up a name, `.` and `..` included. In an encrypted directory the name is the stored one,
+    /// which may contain any bytes.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ impl Volume {
     ///
     /// `Refused(Exists | NotFound | NotADirectory | NoSpace | NameTooLong | ReadOnly)`, `Corrupt`, `Io`.
     pub fn create(&self, parent: InodeNumber, name: &[u8], new: &New) -> Result<Entry> {
-        self.make(parent, name, &Birth::new(FileType::Regular, new))
+        self.make(parent, name, &NewInode::new(FileType::Regular, new))
     }
 
     /// Makes a fifo, socket, or character or block special file.
@@ -92,13 +92,13 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// As [`Volume::create`]; `Refused(TooManyLinks)` if the parent can have no more.
+    /// As [`Volume::create`]; `Refused(TooManyLinks)` if the parent cannot have more subdirectories.
     pub fn make_directory(&self, parent: InodeNumber, name: &[u8], new: &New) -> Result<Entry> {
-        self.make(parent, name, &Birth::new(FileType::Directory, new))
+        self.make(parent, name, &NewInode::new(FileType::Directory, new))
     }
 
-    /// Makes a file of any kind but a symbolic link that begins with access lists, in one transaction: after a
-    /// crash it has them, or is not there.
+    /// Makes a file of any kind except a symbolic link, with access control lists, in one
+    /// transaction: after a crash the file has its lists or does not exist.
     ///
     /// # Errors
     ///
@@ -116,12 +116,12 @@ impl Volume {
         if kind == FileType::Symlink {
             return Err(Refusal::Invalid.into());
         }
-        let birth = Birth {
+        let new_inode = NewInode {
             device,
             lists: *lists,
-            ..Birth::new(kind, new)
+            ..NewInode::new(kind, new)
         };
-        self.make(parent, name, &birth)
+        self.make(parent, name, &new_inode)
     }
 
     /// Makes an inode and gives it its first name.
@@ -129,14 +129,14 @@ impl Volume {
         &self,
         parent: InodeNumber,
         name: &[u8],
-        birth: &Birth<'_>,
+        new_inode: &NewInode<'_>,
     ) -> Result<Entry> {
         self.run(|| {
             check_new_name(name)?;
             self.inodes.store.check_writable()?;
             let directory = self.directory(parent)?;
             self.in_leaf_or_whole(&directory, |part| {
-                self.make_in(&directory, name, birth, part)
+                self.make_in(&directory, name, new_inode, part)
             })
         })
     }
@@ -145,26 +145,29 @@ impl Volume {
         &self,
         directory: &Arc<Inode>,
         name: &[u8],
-        birth: &Birth<'_>,
+        new_inode: &NewInode<'_>,
         part: Part,
-    ) -> Result<Entry> {
+    ) -> Attempt<Entry> {
         let located = self.locate(directory, name, Change::Enter, part)?;
         if located.found.is_some() {
             return Err(Refusal::Exists.into());
         }
-        if birth.kind == FileType::Directory {
-            // Others make directories in other leaves, and where links are limited they are to be counted one by one.
+        if new_inode.kind == FileType::Directory {
+            // Other threads may create directories in other leaves at the same time. If the number of
+            // links is limited, they must be counted one by one.
             if part == Part::Leaf && !self.many_subdirectories {
-                return Err(Refusal::Busy.into());
+                return Err(AttemptError::Restart);
             }
             self.check_room_for_subdirectory(directory)?;
         }
-        let credits = located.entering_credits() + birth_credits(birth.kind) + birth.list_credits();
+        let credits = located.entering_credits()
+            + new_inode_credits(new_inode.kind)
+            + new_inode.list_credits();
         let mut handle = self.inodes.store.start(credits)?;
-        let inode = self.bear(&mut handle, directory, birth)?;
-        let named = self.name(&mut handle, &located, (directory, name), &inode, birth);
+        let inode = self.create_inode(&mut handle, directory, new_inode)?;
+        let named = self.fill_and_name(&mut handle, &located, (directory, name), &inode, new_inode);
         if let Err(error) = named {
-            self.unbear(&mut handle, &inode)?;
+            self.discard_new_inode(&mut handle, &inode)?;
             return Err(error);
         }
         Ok(Entry {
@@ -173,35 +176,35 @@ impl Volume {
         })
     }
 
-    /// Fills a newborn inode with what it must have and enters it into its directory.
-    fn name(
+    /// Writes the initial content of a new inode and adds its name to the directory.
+    fn fill_and_name(
         &self,
         handle: &mut Handle<'_>,
         located: &Located<'_>,
         (directory, name): (&Arc<Inode>, &[u8]),
         inode: &Arc<Inode>,
-        birth: &Birth<'_>,
-    ) -> Result<()> {
-        match birth.kind {
+        new_inode: &NewInode<'_>,
+    ) -> Attempt<()> {
+        match new_inode.kind {
             _ if inode.is_inline() => {}
             FileType::Directory => {
                 let mut names = self.names_to_change(inode, handle);
                 dir::init(&mut names, directory.number())?;
             }
-            FileType::Symlink => self.write_target(handle, inode, birth.target)?,
+            FileType::Symlink => self.write_target(handle, inode, new_inode.target)?,
             _ => {}
         }
-        // What the inode got so far is taken back with it.
+        // If the name cannot be added, the caller discards the inode with all its changes so far.
         let before = handle.changes();
         let inserted = self.enter_located(handle, located, directory, name, inode);
-        self.settle(handle, before, inserted)?;
-        if birth.kind == FileType::Directory {
+        self.stop_if_attempt_half_done(handle, before, inserted)?;
+        if new_inode.kind == FileType::Directory {
             self.add_subdirectory(handle, directory);
         }
         Ok(())
     }
 
-    /// Enters a name and notes the directory's times.
+    /// Adds a name and sets the directory's times.
     pub(super) fn insert_name(
         &self,
         handle: &mut Handle<'_>,
@@ -215,7 +218,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Takes a name out and notes the directory's times.
+    /// Removes a name and sets the directory's times.
     pub(super) fn remove_name(
         &self,
         handle: &mut Handle<'_>,
@@ -236,7 +239,8 @@ impl Volume {
         Ok(())
     }
 
-    /// One more `..` leads to the directory. Beyond the limit its count says 1: not counted.
+    /// Counts the link from the `..` of a new subdirectory. Beyond the limit the count is 1, which
+    /// means "not counted".
     pub(super) fn add_subdirectory(&self, handle: &mut Handle<'_>, directory: &Arc<Inode>) {
         directory.edit(handle, Reach::Attributes, |state| {
             let links = state.slot.links;
@@ -248,7 +252,7 @@ impl Volume {
         });
     }
 
-    /// One `..` less leads to the directory.
+    /// Removes the link from the `..` of a subdirectory that is gone.
     pub(super) fn drop_subdirectory(&self, handle: &mut Handle<'_>, directory: &Arc<Inode>) {
         directory.edit(handle, Reach::Attributes, |state| {
             if state.slot.links > 2 {
@@ -284,7 +288,7 @@ impl Volume {
         directory: &Arc<Inode>,
         name: &[u8],
         part: Part,
-    ) -> Result<Entry> {
+    ) -> Attempt<Entry> {
         let located = self.locate(directory, name, Change::Enter, part)?;
         let _inode = lock_exclusive(inode)?;
         check_changeable(inode)?;
@@ -295,10 +299,10 @@ impl Volume {
         if located.found.is_some() {
             return Err(Refusal::Exists.into());
         }
-        // A lookup must not meet the name before the count, and no lookup is in a directory that is
-        // locked whole.
+        // A lookup must not find the name before the link is counted. While the whole directory is
+        // locked, there are no lookups in it.
         if links == 0 && part == Part::Leaf {
-            return Err(Refusal::Busy.into());
+            return Err(AttemptError::Restart);
         }
         if links == 0 {
             self.inodes.finish_cut(inode)?;
@@ -306,18 +310,18 @@ impl Volume {
         let credits = located.entering_credits() + INODE_CREDITS;
         let mut handle = self.inodes.store.start(credits)?;
         let linked = self.add_name(&mut handle, &located, (directory, name), inode);
-        self.settle(&handle, 0, linked)?;
+        self.stop_if_attempt_half_done(&handle, 0, linked)?;
         Ok(self.hand_out(inode))
     }
 
-    /// One name more. An inode that had none is no orphan any longer.
+    /// Adds a name. An inode that had no name stops being an orphan.
     fn add_name(
         &self,
         handle: &mut Handle<'_>,
         located: &Located<'_>,
         (directory, name): (&Arc<Inode>, &[u8]),
         inode: &Arc<Inode>,
-    ) -> Result<()> {
+    ) -> Attempt<()> {
         self.enter_located(handle, located, directory, name, inode)?;
         let was_unnamed = inode.links() == 0;
         if was_unnamed {
@@ -331,7 +335,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Removes a name of anything but a directory.
+    /// Removes a name of a file that is not a directory.
     ///
     /// # Errors
     ///
@@ -348,20 +352,20 @@ impl Volume {
                 let located = self.locate(&directory, name, Change::Remove, part)?;
                 let found = located.found.ok_or(Refusal::NotFound)?;
                 let unlinked = self.unlink_located(&directory, name, &located, found.inode);
-                located.unless_changed(unlinked)
+                located.restart_if_changed(unlinked)
             })?;
             unlinked.map_or(Ok(()), |inode| self.reap_unnamed(&inode))
         })
     }
 
-    /// Removes a name that was located; the answer is the inode, if that was its last.
+    /// Removes a name that was located. Returns the inode if it was its last name.
     fn unlink_located(
         &self,
         directory: &Arc<Inode>,
         name: &[u8],
         located: &Located<'_>,
         number: InodeNumber,
-    ) -> Result<Option<Near<Inode>>> {
+    ) -> Attempt<Option<Near<Inode>>> {
         let inode = self.entry_inode(directory, number)?;
         if inode.is_directory() {
             return Err(Refusal::IsADirectory.into());
@@ -370,8 +374,8 @@ impl Volume {
         check_changeable(&inode)?;
         let mut handle = self.start_removal(&inode)?;
         let removed = self.remove_located(&mut handle, located, directory, name);
-        let removed = removed.and_then(|()| self.drop_link(&mut handle, &inode));
-        let is_last = self.settle(&handle, 0, removed)?;
+        let removed = removed.and_then(|()| Ok(self.drop_link(&mut handle, &inode)?));
+        let is_last = self.stop_if_attempt_half_done(&handle, 0, removed)?;
         drop((handle, lock));
         Ok(is_last.then_some(inode))
     }
@@ -391,18 +395,20 @@ impl Volume {
                 return Err(Refusal::NotEmpty.into());
             }
             self.inodes.store.check_writable()?;
-            let removed = self.twice(|patience| self.take_directory(parent, name, patience))?;
+            let removed = self.retry_under_rename_lock(|lock_mode| {
+                self.unlink_directory(parent, name, lock_mode)
+            })?;
             self.reap_unnamed(&removed)
         })
     }
 
-    /// Takes an empty directory out of its parent. It is an orphan then.
-    fn take_directory(
+    /// Removes the name of an empty directory, which becomes an orphan.
+    fn unlink_directory(
         &self,
         parent: InodeNumber,
         name: &[u8],
-        patience: Patience,
-    ) -> Result<Arc<Inode>> {
+        lock_mode: LockMode,
+    ) -> Attempt<Arc<Inode>> {
         let directory = self.directory(parent)?;
         let _names = lock_exclusive(&directory)?;
         check_directory(&directory, true)?;
@@ -411,7 +417,7 @@ impl Volume {
         if !inode.is_directory() {
             return Err(Refusal::NotADirectory.into());
         }
-        let _lock = patience.lock(&inode, 1)?;
+        let _lock = lock_mode.lock(&inode, 1)?;
         check_changeable(&inode)?;
         if !dir::is_empty(&self.names(&inode))? {
             return Err(Refusal::NotEmpty.into());
@@ -422,11 +428,12 @@ impl Volume {
             self.drop_subdirectory(&mut handle, &directory);
             self.drop_directory(&mut handle, &inode)
         });
-        self.settle(&handle, 0, removed)?;
+        self.stop_if_half_done(&handle, 0, removed)?;
         Ok(Arc::clone(&inode))
     }
 
-    /// The links of a directory that lost its name; those of its parent are the caller's.
+    /// Sets the links of a directory that lost its name to 0 and makes it an orphan. The caller
+    /// updates the links of its parent.
     pub(super) fn drop_directory(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
         let time = present();
         inode.edit(handle, Reach::Attributes, |state| {
@@ -437,7 +444,8 @@ impl Volume {
         self.inodes.add_orphan(handle, inode)
     }
 
-    /// One name less; true if it was the last. An inode that is still in use becomes an orphan.
+    /// Counts one link less; true if it was the last. An inode that is still in use becomes an
+    /// orphan.
     pub(super) fn drop_link(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<bool> {
         let time = present();
         let links = inode.edit(handle, Reach::Attributes, |state| {
@@ -460,11 +468,11 @@ impl Volume {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Birth, FileType, InodeNumber, New, Part, Refusal, Volume};
+    use super::{AttemptError, FileType, InodeNumber, New, NewInode, Part, Volume};
     use crate::MountOptions;
     use crate::groups::testing::image;
 
-    /// Two that look at the count at once would both find room for one.
+    /// Two threads that read the count at once would both find room for one more.
     #[test]
     fn where_links_are_limited_directories_are_made_one_by_one() {
         for (features, is_limited) in [("^dir_nlink", true), ("dir_nlink", false)] {
@@ -479,14 +487,15 @@ mod tests {
             }
             let directory = volume.directory(InodeNumber::ROOT).expect("the root");
             let new = New::default();
-            let birth = Birth::new(FileType::Directory, &new);
+            let new_inode = NewInode::new(FileType::Directory, &new);
             let mut made = 0;
             for number in 0..50 {
                 let name = format!("d{number}");
-                match volume.make_in(&directory, name.as_bytes(), &birth, Part::Leaf) {
+                match volume.make_in(&directory, name.as_bytes(), &new_inode, Part::Leaf) {
                     Ok(_) => made += 1,
                     // A leaf may also be full.
-                    Err(error) => assert!(error.is(Refusal::Busy), "{error}"),
+                    Err(AttemptError::Restart) => {}
+                    Err(AttemptError::Failed(error)) => panic!("{error}"),
                 }
             }
             assert_eq!(made == 0, is_limited, "{made} were made beside others");

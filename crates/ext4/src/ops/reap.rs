@@ -1,13 +1,14 @@
-//! The end of an inode: when its last name and its last hold are gone, its blocks, its attributes
-//! and its number are freed.
+//! Reaping: when the last name and the last hold of an inode are gone, its blocks, its attributes and
+//! its number are freed.
 //!
-//! An inode that nobody holds when its last name goes, and that has little to free, ends in the
-//! very transaction that removes the name: the crash leaves all or nothing, so no orphan entry is
-//! needed. Every other inode is an orphan from the removal of its name to its end.
+//! If nobody holds the inode when its last name is removed, and it has little to free, it is reaped in
+//! the transaction that removes the name: a crash leaves all of it or nothing, so no orphan entry is
+//! needed. Every other inode is an orphan from the removal of its last name until it is reaped.
 //!
-//! Exactly one thread reaps: the one whose [`Inode::claim_reaping`] answers true. It does so under
-//! the inode's lock: a hold that is given back between the removal of the last name and the orphan
-//! entry must not end the inode before that entry is made, or the entry would outlive it.
+//! Exactly one thread reaps an inode: the one for which [`Inode::claim_reaping`] returns true. It calls
+//! that under the inode's lock: if the last hold is given back between the removal of the last name and
+//! the orphan entry, the inode must not be reaped before that entry exists, or the entry would stay
+//! when the inode is gone.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -23,19 +24,20 @@ use crate::volume::Volume;
 use crate::xattr;
 
 impl Volume {
-    /// Holds an inode once more by its number alone: of one that cannot be read this is all a caller may do with it.
+    /// Adds one hold of an inode by its number alone, without reading it. It is the only operation that
+    /// works on an inode that cannot be read.
     pub fn hold(&self, inode: InodeNumber) {
         self.inodes.hold_number(inode);
     }
 
-    /// Gives back `count` holds; an inode without names and holds is deleted.
+    /// Gives back `count` holds. An inode without names and holds is freed.
     ///
-    /// A failure to free it leaves it to the orphan clean-up of the next mount.
+    /// If that fails, the orphan clean-up of the next mount frees it.
     pub fn forget(&self, inode: InodeNumber, count: u64) {
         if !self.inodes.release(inode, count) {
             return;
         }
-        // One that is not in memory has a name.
+        // An inode without a name stays in memory while it is held, so this one has a name.
         let Some(inode) = self.inodes.loaded_inode(inode) else {
             return;
         };
@@ -46,11 +48,12 @@ impl Volume {
         }
     }
 
-    /// What stands for the inodes without a name, `None` if there are none: another number when others are there.
-    /// They wait for their last hold to be given back, and the space they take may be about to be free. A number that
-    /// is used anew is told from the inode that had it by its generation.
+    /// A number that identifies the set of inodes without a name, `None` if there are none. If the set
+    /// changes, the number does. These inodes exist until their last hold is given back, so the space
+    /// that they use may soon be free. An inode number that is reused counts as another inode, since its
+    /// generation differs.
     #[must_use]
-    pub fn nameless(&self) -> Option<u64> {
+    pub fn unlinked_inodes_fingerprint(&self) -> Option<u64> {
         let orphans = self.inodes.orphans.snapshot();
         let mut hasher = DefaultHasher::new();
         for (number, _) in &orphans {
@@ -60,15 +63,16 @@ impl Volume {
         (!orphans.is_empty()).then(|| hasher.finish().max(1))
     }
 
-    /// A handle for the removal of one name of an inode, whose lock the caller holds, with all that
-    /// may follow at once; a directory's blocks are freed later.
+    /// Starts a handle that removes one name of an inode and, if it was the last, may free the inode
+    /// in the same transaction. The blocks of a directory are freed later. The caller holds the
+    /// inode's lock.
     pub(super) fn start_removal(&self, inode: &Inode) -> Result<Handle<'_>> {
         let credits = ENTRY_CREDITS + self.reaping_credits(inode);
         self.inodes.store.start(credits)
     }
 
-    /// Metadata blocks that an inode may dirty that loses a name: itself as an orphan, or all that
-    /// ends with it where that is done at once.
+    /// Metadata blocks that may become dirty when an inode loses its last name: those of its orphan
+    /// entry, or those of everything that is freed if it is reaped at once.
     pub(super) fn reaping_credits(&self, inode: &Inode) -> u32 {
         let for_blocks = if inode.is_directory() {
             0
@@ -78,8 +82,8 @@ impl Volume {
         INODE_CREDITS + for_blocks + xattr::end_credits(&self.inodes, inode)
     }
 
-    /// Ends an inode within the handle that took its last name, if nobody holds it and one step
-    /// frees all it has. One that is damaged stays an orphan: its name goes all the same.
+    /// Reaps an inode under the handle that removed its last name, if nobody holds it and one step frees
+    /// all its blocks; returns whether it did. A damaged inode loses its name but stays an orphan.
     pub(super) fn reap_at_once(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<bool> {
         if inode.is_directory()
             || !self.inodes.is_freed_in_one_step(inode).unwrap_or(false)
@@ -93,41 +97,41 @@ impl Volume {
         Ok(true)
     }
 
-    /// Ends an inode if its last name and hold are gone and nobody else has begun to, and what ends
-    /// with it.
+    /// Reaps an inode if its last name and hold are gone and no other thread reaps it, and with it the
+    /// inodes that hold values of its attributes.
     pub(crate) fn reap_if_due(&self, inode: &Arc<Inode>) -> Result<()> {
         self.reap_one(inode)?;
         self.reap_values()
     }
 
-    /// As [`Volume::reap_if_due`], for who took the last name: that one is gone, whatever the image is found to be
-    /// when the rest is to go, which the volume's policy is told of.
+    /// As [`Volume::reap_if_due`], for a caller that removed the last name. The removal has succeeded, so
+    /// an error here only goes to the volume's error policy.
     pub(super) fn reap_unnamed(&self, inode: &Arc<Inode>) -> Result<()> {
-        self.pass_over(self.reap_if_due(inode))
+        self.tolerate_failed_reap(self.reap_if_due(inode))
     }
 
-    /// What was to end after an operation that is done, and did not: it stays an orphan, which the next mount ends.
-    /// Only of a journal that stopped the caller is told.
-    pub(super) fn pass_over(&self, ended: Result<()>) -> Result<()> {
+    /// Handles the failure to reap an inode after an operation that has succeeded: the inode stays an
+    /// orphan, which the next mount reaps. Only an error of a stopped journal is returned.
+    pub(super) fn tolerate_failed_reap(&self, ended: Result<()>) -> Result<()> {
         match ended {
             Ok(()) => Ok(()),
             Err(error @ Error::Journal(_)) => Err(error),
             Err(error) => {
-                self.inodes.store.judge(error);
+                self.inodes.store.apply_error_policy(error);
                 self.inodes.store.commit_noted();
                 Ok(())
             }
         }
     }
 
-    /// Ends inodes that held values of attributes which are gone. No lock is held.
+    /// Reaps the inodes that held values of removed attributes. The caller holds no lock.
     pub(super) fn reap_values(&self) -> Result<()> {
         if !self.inodes.has_values() {
             return Ok(());
         }
         let mut outcome = Ok(());
-        while let Some(values) = self.inodes.values.take_left() {
-            // One that cannot end keeps no other from it.
+        while let Some(values) = self.inodes.values.take_deferred() {
+            // If one cannot be reaped, the others still are.
             for value in values {
                 outcome = outcome.and(self.reap_one(&value));
             }
@@ -139,7 +143,7 @@ impl Volume {
         if self.inodes.store.is_read_only() {
             return Ok(());
         }
-        // Whoever took the last name has also made the inode an orphan when the lock is free.
+        // The thread that removes the last name also makes the inode an orphan under this lock.
         let _lock = inode.lock.write_keyed(lock_key(inode));
         if !inode.claim_reaping(&self.inodes.holds) {
             return Ok(());
@@ -149,14 +153,14 @@ impl Volume {
             let handle = self.inodes.store.start(self.inodes.cut_credits(inode))?;
             self.inodes.cut(handle, inode, 0)?;
         }
-        let mut handle = self.start_end(inode)?;
+        let mut handle = self.start_finish(inode)?;
         let before = handle.changes();
         let done = self.finish_reaping(&mut handle, inode);
-        self.settle(&handle, before, done)
+        self.stop_if_half_done(&handle, before, done)
     }
 
-    /// A handle for what is left of an inode without blocks.
-    fn start_end(&self, inode: &Inode) -> Result<Handle<'_>> {
+    /// Starts a handle for [`Self::finish_reaping`].
+    fn start_finish(&self, inode: &Inode) -> Result<Handle<'_>> {
         let credits = INODE_CREDITS + xattr::end_credits(&self.inodes, inode);
         self.inodes.store.start(credits)
     }
@@ -165,7 +169,7 @@ impl Volume {
     fn finish_reaping(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
         xattr::release(&self.inodes, handle, inode)?;
         self.inodes.remove_orphan(handle, inode)?;
-        // Zero would say that it was never deleted.
+        // Zero means "not deleted".
         let deletion_time = u32::try_from(now().0 & 0xFFFF_FFFF)
             .unwrap_or(u32::MAX)
             .max(1);
@@ -179,8 +183,12 @@ impl Volume {
             .free_inode(handle, inode.number(), inode.is_directory())
     }
 
-    /// Takes back an inode that was claimed in this handle and never got a name.
-    pub(super) fn unbear(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>) -> Result<()> {
+    /// Frees an inode that was created under this handle and never got a name.
+    pub(super) fn discard_new_inode(
+        &self,
+        handle: &mut Handle<'_>,
+        inode: &Arc<Inode>,
+    ) -> Result<()> {
         inode.edit(handle, Reach::Attributes, |state| {
             state.slot.links = 0;
             state.dead = true;
@@ -219,7 +227,7 @@ mod tests {
         Some(Volume::open(Arc::new(device), MountOptions::default()).expect("a mount"))
     }
 
-    /// The last hold goes when the last name is gone and the orphan entry is not yet made.
+    /// The last hold is given back after the last name was removed and before the orphan entry exists.
     #[test]
     fn a_hold_given_back_during_an_unlink_leaves_no_orphan_entry() {
         for features in ["orphan_file", "^orphan_file"] {
@@ -239,7 +247,7 @@ mod tests {
                 while !volume.inodes.holds.is_free(number) {
                     std::thread::yield_now();
                 }
-                // Time for the other thread to do what it must not do.
+                // Gives the other thread time to do what it must not do.
                 std::thread::sleep(Duration::from_millis(50));
                 assert!(
                     !inode.state(|state| state.dead),
@@ -260,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_for_inodes_without_a_name_changes_with_them() {
+    fn the_fingerprint_of_inodes_without_a_name_changes_with_them() {
         for features in ["orphan_file", "^orphan_file"] {
             let Some(volume) = volume(features) else {
                 return;
@@ -271,18 +279,28 @@ mod tests {
                 volume.unlink(InodeNumber::ROOT, name).expect("its name");
                 number
             };
-            assert_eq!(volume.nameless(), None, "{features}");
+            assert_eq!(volume.unlinked_inodes_fingerprint(), None, "{features}");
             let first = unnamed(b"first");
-            let one = volume.nameless();
-            assert!(one.is_some() && volume.nameless() == one, "{features}");
+            let one = volume.unlinked_inodes_fingerprint();
+            assert!(
+                one.is_some() && volume.unlinked_inodes_fingerprint() == one,
+                "{features}"
+            );
             let second = unnamed(b"second");
-            assert!(volume.nameless().is_some_and(|both| Some(both) != one));
+            assert!(
+                volume
+                    .unlinked_inodes_fingerprint()
+                    .is_some_and(|both| Some(both) != one)
+            );
             volume.forget(second, 1);
-            assert_eq!(volume.nameless(), one, "{features}");
+            assert_eq!(volume.unlinked_inodes_fingerprint(), one, "{features}");
             volume.forget(first, 1);
-            assert_eq!(volume.nameless(), None, "{features}");
+            assert_eq!(volume.unlinked_inodes_fingerprint(), None, "{features}");
             let again = unnamed(b"again");
-            assert!(again != first || volume.nameless() != one, "{features}");
+            assert!(
+                again != first || volume.unlinked_inodes_fingerprint() != one,
+                "{features}"
+            );
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Moving names.
 //!
-//! Locks: a move between two directories takes the volume's rename lock first, so that the tree
-//! above cannot turn while it is walked to see which directory lies above which and whether a
-//! directory would be moved into itself. Then the two parents, an ancestor before its descendant;
-//! then directories that are moved or replaced (see [`patience`](super::patience)); then other
-//! inodes by number. One handle changes both directories, both entries and all counts: a crash shows
-//! the old names or the new.
+//! Locks, in this order: a move between two directories takes the volume's rename lock, which keeps
+//! the tree above both unchanged while this thread walks it to find out which directory is above which
+//! and whether a directory would be moved into itself. Then the two parents, an ancestor before its
+//! descendant; then directories that are moved or replaced (see [`attempt`](super::attempt)); then
+//! other inodes by number. One handle changes both directories, both entries and all counts: after a
+//! crash the names are the old ones or the new ones.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use pext4_jbd2::Handle;
 use pext4_ondisk::Corrupt;
 use pext4_sync::{BiasedWriteGuard, Near};
 
-use super::birth::Birth;
-use super::patience::Patience;
+use super::attempt::{Attempt, LockMode, last_attempt};
+use super::new_inode::NewInode;
 use super::{
     DIRECTORY_CREDITS, ENTRY_CREDITS, INODE_CREDITS, check_changeable, check_directory, check_name,
     check_not_removed, lock_exclusive, lock_shared,
@@ -27,22 +27,22 @@ use crate::types::{AccessLists, FileType, InodeNumber, New, RenameMode, Whiteout
 use crate::volume::Volume;
 use crate::xattr;
 
-/// Both parents with all directories above them; empty when there is one parent, since a directory
-/// cannot come to lie in itself then.
-struct Ways {
+/// Both parents and all directories above them. Empty if there is one parent: then no directory can
+/// be moved into itself.
+struct Ancestors {
     from: Vec<InodeNumber>,
     to: Vec<InodeNumber>,
     /// How further directories are locked.
-    patience: Patience,
+    lock_mode: LockMode,
 }
 
-impl Ways {
-    /// Those of one parent.
-    fn none(patience: Patience) -> Self {
+impl Ancestors {
+    /// For a move inside one directory.
+    fn same_parent(lock_mode: LockMode) -> Self {
         Self {
             from: Vec::new(),
             to: Vec::new(),
-            patience,
+            lock_mode,
         }
     }
 }
@@ -53,11 +53,11 @@ struct End<'a> {
     name: &'a [u8],
 }
 
-/// How a move goes about it.
+/// What kind of move it is.
 #[derive(Clone, Copy)]
-struct Manner<'a> {
+struct RenameOptions<'a> {
     mode: RenameMode,
-    /// Whose whiteout is left under the old name, if one is.
+    /// The whiteout to leave under the old name, if any.
     whiteout: Option<&'a Whiteout<'a>>,
 }
 
@@ -76,18 +76,18 @@ impl Volume {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
-        self.rename_in_manner(
+        self.rename_with(
             (parent, name),
             (new_parent, new_name),
-            Manner {
+            RenameOptions {
                 mode,
                 whiteout: None,
             },
         )
     }
 
-    /// Moves a name and leaves a whiteout in its place, by which an overlay hides what lies under
-    /// it (`RENAME_WHITEOUT`): a character device 0:0 without permissions.
+    /// Moves a name and leaves a whiteout in its place (`RENAME_WHITEOUT`): a character device 0:0
+    /// without permissions. An overlay file system uses it to hide the name in the layers below.
     ///
     /// # Errors
     ///
@@ -104,21 +104,21 @@ impl Volume {
         if mode == RenameMode::Exchange {
             return Err(Refusal::Invalid.into());
         }
-        self.rename_in_manner(
+        self.rename_with(
             (parent, name),
             (new_parent, new_name),
-            Manner {
+            RenameOptions {
                 mode,
                 whiteout: Some(whiteout),
             },
         )
     }
 
-    fn rename_in_manner(
+    fn rename_with(
         &self,
         (parent, name): (InodeNumber, &[u8]),
         (new_parent, new_name): (InodeNumber, &[u8]),
-        manner: Manner<'_>,
+        options: RenameOptions<'_>,
     ) -> Result<()> {
         self.run(|| {
             check_movable(name)?;
@@ -135,19 +135,24 @@ impl Volume {
                 name: new_name,
             };
             let replaced = if from.number() == to.number() {
-                self.twice(|patience| {
+                self.retry_under_rename_lock(|lock_mode| {
                     let _names = lock_exclusive(&from)?;
-                    self.rename_locked(&source, &target, manner, &Ways::none(patience))
+                    self.rename_locked(
+                        &source,
+                        &target,
+                        options,
+                        &Ancestors::same_parent(lock_mode),
+                    )
                 })?
             } else {
                 let _tree = self.rename_lock.lock();
-                let ways = Ways {
-                    from: self.way_up(&from)?,
-                    to: self.way_up(&to)?,
-                    patience: Patience::Waits,
+                let ancestors = Ancestors {
+                    from: self.ancestors_of(&from)?,
+                    to: self.ancestors_of(&to)?,
+                    lock_mode: LockMode::Wait,
                 };
-                let _names = lock_parents(&from, &to, &ways);
-                self.rename_locked(&source, &target, manner, &ways)?
+                let _names = lock_parents(&from, &to, &ancestors);
+                last_attempt(self.rename_locked(&source, &target, options, &ancestors))?
             };
             match replaced {
                 Some(inode) => self.reap_unnamed(&inode),
@@ -156,17 +161,18 @@ impl Volume {
         })
     }
 
-    /// A directory and all above it, the root last. The rename lock keeps them so.
-    fn way_up(&self, lower: &Inode) -> Result<Vec<InodeNumber>> {
-        let mut way = Vec::new();
-        let mut met = HashSet::new();
+    /// A directory and all directories above it, the root last. The caller holds the rename lock, so
+    /// they do not change.
+    fn ancestors_of(&self, lower: &Inode) -> Result<Vec<InodeNumber>> {
+        let mut ancestors = Vec::new();
+        let mut visited = HashSet::new();
         let mut number = lower.number();
         loop {
-            way.push(number);
+            ancestors.push(number);
             if number == InodeNumber::ROOT {
-                return Ok(way);
+                return Ok(ancestors);
             }
-            if !met.insert(number) {
+            if !visited.insert(number) {
                 let corrupt = Corrupt::new("directory", "its parents never reach the root");
                 return Err(corrupt.in_inode(lower.number()).into());
             }
@@ -177,16 +183,16 @@ impl Volume {
         }
     }
 
-    /// The move itself, both parents locked. Answers the inode that lost its last name.
+    /// Moves the name; both parents are locked. Returns the inode that lost its last name, if any.
     fn rename_locked(
         &self,
         source: &End<'_>,
         target: &End<'_>,
-        manner: Manner<'_>,
-        ways: &Ways,
-    ) -> Result<Option<Arc<Inode>>> {
+        options: RenameOptions<'_>,
+        ancestors: &Ancestors,
+    ) -> Attempt<Option<Arc<Inode>>> {
         check_directory(source.directory, true)?;
-        check_directory(target.directory, manner.mode == RenameMode::Exchange)?;
+        check_directory(target.directory, options.mode == RenameMode::Exchange)?;
         let found =
             dir::find(&self.names(source.directory), source.name)?.ok_or(Refusal::NotFound)?;
         let moved = self.entry_inode(source.directory, found.inode)?;
@@ -194,25 +200,25 @@ impl Volume {
             Some(other) => Some(self.entry_inode(target.directory, other.inode)?),
             None => None,
         };
-        if ways.to.contains(&moved.number()) {
+        if ancestors.to.contains(&moved.number()) {
             return Err(Refusal::Invalid.into());
         }
         if other
             .as_ref()
-            .is_some_and(|other| ways.from.contains(&other.number()))
+            .is_some_and(|other| ancestors.from.contains(&other.number()))
         {
-            let refusal = if manner.mode == RenameMode::Exchange {
+            let refusal = if options.mode == RenameMode::Exchange {
                 Refusal::Invalid
             } else {
                 Refusal::NotEmpty
             };
             return Err(refusal.into());
         }
-        match (manner.mode, other) {
+        match (options.mode, other) {
             (RenameMode::NoReplace, Some(_)) => Err(Refusal::Exists.into()),
             (RenameMode::Exchange, None) => Err(Refusal::NotFound.into()),
             (RenameMode::Exchange, Some(other)) => {
-                self.exchange(source, target, [&moved, &other], ways.patience)?;
+                self.exchange(source, target, [&moved, &other], ancestors.lock_mode)?;
                 Ok(None)
             }
             (_, Some(other)) if other.number() == moved.number() => Ok(None),
@@ -223,8 +229,8 @@ impl Volume {
                     target,
                     &moved,
                     other.map(Near::into_own),
-                    manner.whiteout,
-                    ways.patience,
+                    options.whiteout,
+                    ancestors.lock_mode,
                 )
             }
         }
@@ -235,15 +241,15 @@ impl Volume {
         source: &End<'_>,
         target: &End<'_>,
         inodes: [&Arc<Inode>; 2],
-        patience: Patience,
-    ) -> Result<()> {
+        lock_mode: LockMode,
+    ) -> Attempt<()> {
         let [moved, other] = inodes;
         if moved.number() == other.number() {
             return Ok(());
         }
         check_changeable(moved)?;
         check_changeable(other)?;
-        let _locks = lock_inodes(&inodes, patience)?;
+        let _locks = lock_inodes(&inodes, lock_mode)?;
         let crosses = source.directory.number() != target.directory.number();
         if crosses && moved.is_directory() != other.is_directory() {
             let gains = if moved.is_directory() { target } else { source };
@@ -254,7 +260,7 @@ impl Volume {
             .store
             .start(2 * DIRECTORY_CREDITS + 2 * INODE_CREDITS)?;
         let done = self.exchange_names(&mut handle, source, target, inodes);
-        self.settle(&handle, 0, done)
+        Ok(self.stop_if_half_done(&handle, 0, done)?)
     }
 
     fn exchange_names(
@@ -265,11 +271,11 @@ impl Volume {
         inodes: [&Arc<Inode>; 2],
     ) -> Result<()> {
         let [moved, other] = inodes;
-        self.point(handle, source, other)?;
-        self.point(handle, target, moved)?;
+        self.replace_name(handle, source, other)?;
+        self.replace_name(handle, target, moved)?;
         if source.directory.number() != target.directory.number() {
-            self.adopt(handle, target.directory, moved)?;
-            self.adopt(handle, source.directory, other)?;
+            self.set_parent_entry(handle, target.directory, moved)?;
+            self.set_parent_entry(handle, source.directory, other)?;
             if moved.is_directory() && !other.is_directory() {
                 self.drop_subdirectory(handle, source.directory);
                 self.add_subdirectory(handle, target.directory);
@@ -291,15 +297,15 @@ impl Volume {
         moved: &Arc<Inode>,
         other: Option<Arc<Inode>>,
         whiteout: Option<&Whiteout<'_>>,
-        patience: Patience,
-    ) -> Result<Option<Arc<Inode>>> {
+        lock_mode: LockMode,
+    ) -> Attempt<Option<Arc<Inode>>> {
         check_changeable(moved)?;
         if let Some(other) = &other {
             check_kinds(moved, other)?;
             check_changeable(other)?;
         }
         let locked: Vec<&Arc<Inode>> = std::iter::once(moved).chain(other.as_ref()).collect();
-        let locks = lock_inodes(&locked, patience)?;
+        let locks = lock_inodes(&locked, lock_mode)?;
         if let Some(other) = &other {
             self.check_replaceable(other)?;
         }
@@ -308,7 +314,7 @@ impl Volume {
             self.check_room_for_subdirectory(target.directory)?;
         }
         let mut handle = self.start_move(other.as_deref(), whiteout)?;
-        let left = self.bear_whiteout(&mut handle, source, whiteout)?;
+        let left = self.create_whiteout(&mut handle, source, whiteout)?;
         let before = handle.changes();
         let done = self.move_name(
             &mut handle,
@@ -318,9 +324,9 @@ impl Volume {
             other.as_ref(),
             left.as_ref(),
         );
-        let done = self.settle(&handle, before, done);
+        let done = self.stop_if_half_done(&handle, before, done);
         if let (Err(_), Some(left)) = (&done, &left) {
-            self.unbear(&mut handle, left)?;
+            self.discard_new_inode(&mut handle, left)?;
         }
         let has_ended = done?;
         drop((handle, locks));
@@ -330,7 +336,7 @@ impl Volume {
         Ok(other.filter(|_| has_ended))
     }
 
-    /// Whether what has the target's name can give way: files, and empty directories.
+    /// Refuses to replace a directory that has names.
     fn check_replaceable(&self, other: &Arc<Inode>) -> Result<()> {
         if other.is_directory() && !dir::is_empty(&self.names(other))? {
             return Err(Refusal::NotEmpty.into());
@@ -338,8 +344,8 @@ impl Volume {
         Ok(())
     }
 
-    /// What is to be left under the old name, without a name yet.
-    fn bear_whiteout(
+    /// Creates the whiteout to be left under the old name; it has no name yet.
+    fn create_whiteout(
         &self,
         handle: &mut Handle<'_>,
         source: &End<'_>,
@@ -352,17 +358,18 @@ impl Volume {
             permissions: 0,
             ..whiteout.owner
         };
-        let birth = Birth {
+        let new_inode = NewInode {
             lists: AccessLists {
                 access: whiteout.access_list,
                 default: None,
             },
-            ..Birth::new(FileType::CharacterDevice, &new)
+            ..NewInode::new(FileType::CharacterDevice, &new)
         };
-        self.bear(handle, source.directory, &birth).map(Some)
+        self.create_inode(handle, source.directory, &new_inode)
+            .map(Some)
     }
 
-    /// The change itself; true if what had the target's name has lost its last one.
+    /// Changes the entries and counts; true if the replaced inode has lost its last name.
     fn move_name(
         &self,
         handle: &mut Handle<'_>,
@@ -373,19 +380,19 @@ impl Volume {
         left: Option<&Arc<Inode>>,
     ) -> Result<bool> {
         match other {
-            Some(_) => self.point(handle, target, moved)?,
+            Some(_) => self.replace_name(handle, target, moved)?,
             None => self.insert_name(handle, target.directory, target.name, moved)?,
         }
         match left {
-            Some(left) => self.point(handle, source, left)?,
+            Some(left) => self.replace_name(handle, source, left)?,
             None => self.remove_name(handle, source.directory, source.name)?,
         }
         let crosses = source.directory.number() != target.directory.number();
         if crosses {
-            self.adopt(handle, target.directory, moved)?;
+            self.set_parent_entry(handle, target.directory, moved)?;
         }
-        // Where a directory takes another's place, that one's parent has as many as before: no more than can be
-        // counted.
+        // If the move replaces a directory, the target's parent has as many subdirectories as before, so
+        // the count does not have to be checked against the limit.
         if moved.is_directory() && (crosses || other.is_some()) {
             self.drop_subdirectory(handle, source.directory);
         }
@@ -403,7 +410,7 @@ impl Volume {
         }
     }
 
-    /// A handle for a name that goes from one place to another, where it may replace `other`.
+    /// Starts a handle for the move of a name, which may replace `other`.
     fn start_move(
         &self,
         other: Option<&Inode>,
@@ -412,24 +419,29 @@ impl Volume {
         let has_list = whiteout.is_some_and(|whiteout| whiteout.access_list.is_some());
         let list = if has_list { xattr::CREDITS } else { 0 };
         let ending = other.map_or(0, |other| self.reaping_credits(other));
-        // What is moved may be a directory, whose own block tells its parent; what it leaves behind
-        // may be an inode of its own.
+        // A directory that is moved names its parent in a block of its own. The whiteout, if any, is
+        // another new inode.
         let names = DIRECTORY_CREDITS + 2 * ENTRY_CREDITS;
         self.inodes
             .store
             .start(names + 2 * INODE_CREDITS + list + ending)
     }
 
-    /// Lets a name that exists lead to `inode`.
-    fn point(&self, handle: &mut Handle<'_>, end: &End<'_>, inode: &Inode) -> Result<()> {
+    /// Makes an existing name refer to `inode`.
+    fn replace_name(&self, handle: &mut Handle<'_>, end: &End<'_>, inode: &Inode) -> Result<()> {
         let mut names = self.names_to_change(end.directory, handle);
         dir::replace(&mut names, end.name, inode.number(), inode.file_type())?;
         end.directory.note_names_changed(handle, present());
         Ok(())
     }
 
-    /// A directory that moved gets its new parent's `..`.
-    fn adopt(&self, handle: &mut Handle<'_>, to: &Arc<Inode>, moved: &Arc<Inode>) -> Result<()> {
+    /// Makes the `..` of a directory that moved refer to its new parent; does nothing for other files.
+    fn set_parent_entry(
+        &self,
+        handle: &mut Handle<'_>,
+        to: &Arc<Inode>,
+        moved: &Arc<Inode>,
+    ) -> Result<()> {
         if !moved.is_directory() {
             return Ok(());
         }
@@ -443,20 +455,25 @@ impl Volume {
     }
 }
 
-/// An ancestor before its descendant, else by number.
-fn lock_parents<'a>(from: &'a Inode, to: &'a Inode, ways: &Ways) -> [BiasedWriteGuard<'a, ()>; 2] {
-    let to_first = ways.from.contains(&to.number());
-    let from_first = ways.to.contains(&from.number()) || (!to_first && from.number() < to.number());
+/// Locks both parents: an ancestor before its descendant, else by number.
+fn lock_parents<'a>(
+    from: &'a Inode,
+    to: &'a Inode,
+    ancestors: &Ancestors,
+) -> [BiasedWriteGuard<'a, ()>; 2] {
+    let to_first = ancestors.from.contains(&to.number());
+    let from_first =
+        ancestors.to.contains(&from.number()) || (!to_first && from.number() < to.number());
     let (first, second) = if from_first { (from, to) } else { (to, from) };
     let outer = first.lock.write_keyed(0);
     [outer, second.lock.write_keyed(1)]
 }
 
-/// The locks of what a move touches besides the parents: directories first, then by number.
+/// Locks the inodes that a move changes besides the parents: directories first, then by number.
 fn lock_inodes<'a>(
     inodes: &[&'a Arc<Inode>],
-    patience: Patience,
-) -> Result<Vec<BiasedWriteGuard<'a, ()>>> {
+    lock_mode: LockMode,
+) -> Attempt<Vec<BiasedWriteGuard<'a, ()>>> {
     const PARENTS: u64 = 1;
     let mut inodes = inodes.to_vec();
     inodes.sort_by_key(|inode| (!inode.is_directory(), inode.number()));
@@ -464,9 +481,9 @@ fn lock_inodes<'a>(
     let lock = |inode: &'a Arc<Inode>| {
         step += 1;
         if inode.is_directory() {
-            patience.lock(inode, step)
+            lock_mode.lock(inode, step)
         } else {
-            lock_exclusive(inode)
+            Ok(lock_exclusive(inode)?)
         }
     };
     inodes.into_iter().map(lock).collect()

@@ -1,5 +1,5 @@
-//! Symbolic links: short targets in the inode, where the map would be, or beside its attributes
-//! (`inline_data`); long ones in a block of their own, which is journalled like other metadata.
+//! Symbolic links. A short target is stored in the inode, in place of the map or beside the attributes
+//! (`inline_data`); a long one in a block of its own, which is journalled like other metadata.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use pext4_block::Stamp;
 use pext4_jbd2::Handle;
 use pext4_ondisk::{Corrupt, LogicalBlock};
 
-use super::birth::{Birth, FAST_SYMLINK_END};
+use super::new_inode::{FAST_SYMLINK_END, NewInode};
 use crate::error::{Refusal, Result};
 use crate::inode::data::MAP_CREDITS;
 use crate::inode::extents::{Extent, Mapping};
@@ -45,14 +45,14 @@ impl Volume {
         self.make(
             parent,
             name,
-            &Birth {
+            &NewInode {
                 target,
-                ..Birth::new(FileType::Symlink, &new)
+                ..NewInode::new(FileType::Symlink, &new)
             },
         )
     }
 
-    /// Stores the target of a newborn link.
+    /// Stores the target of a new link.
     pub(super) fn write_target(
         &self,
         handle: &mut Handle<'_>,
@@ -81,16 +81,16 @@ impl Volume {
         Ok(())
     }
 
-    /// Moves a target that lies beside the attributes out into a block, before the link gets an
-    /// attribute: one that went to a block would be lost on e2fsck 1.47, which looks no further at
-    /// such a link.
+    /// Moves a target that is stored beside the attributes to a block, before the link gets an
+    /// attribute. e2fsck 1.47 does not look at the attribute block of a link whose target is in the
+    /// inode, so an attribute in such a block would be lost.
     pub(super) fn move_target_out(&self, inode: &Arc<Inode>) -> Result<()> {
         let target = inode.inline_content()?;
         let mut handle = self.inodes.store.start(MAP_CREDITS)?;
-        let stayed = inode.end_inline(&mut handle, self.inodes.maps_by_extents())?;
+        let backup = inode.end_inline(&mut handle, self.inodes.maps_by_extents())?;
         let written = self.write_target(&mut handle, inode, &target);
         if written.is_err() {
-            inode.stay_inline(&mut handle, stayed);
+            inode.restore_inline(&mut handle, backup);
         }
         written
     }

@@ -1,17 +1,17 @@
-//! Giving free space back to the device, on demand.
+//! Discarding free blocks on the device, on request.
 
 use crate::error::{Refusal, Result};
 use crate::volume::Volume;
 
 impl Volume {
-    /// Tells the device that nobody needs the free blocks that lie wholly in `length` bytes from
-    /// `start` on, in runs of at least `least` bytes (`FITRIM`); answers how many bytes they are. What
-    /// was removed before the call is free in it.
+    /// Discards the free blocks that lie wholly within the `length` bytes from byte `start` on, in runs
+    /// of at least `least` bytes (`FITRIM`). Returns how many bytes were discarded. Space that was freed
+    /// before the call is included: the call commits first.
     ///
     /// # Errors
     ///
-    /// `Refused(Invalid)` for a range behind the end or shorter than a block, and for runs longer than
-    /// a group; `Refused(NotSupported)` where the device cannot forget; `Refused(ReadOnly)`, `Io`.
+    /// `Refused(Invalid)` for a range beyond the end or shorter than a block, and if `least` is more
+    /// than a group; `Refused(NotSupported)` if the device cannot discard; `Refused(ReadOnly)`, `Io`.
     pub fn trim(&self, start: u64, length: u64, least: u64) -> Result<u64> {
         let store = &self.inodes.store;
         let block_size = u64::from(store.block_size());

@@ -1,9 +1,9 @@
-//! Attributes whose value takes an inode of its own (`ea_inode`), because it fits neither into the inode of
-//! the file nor into a block.
+//! Attributes whose value is stored in an inode of its own (`ea_inode`), because it fits neither into the
+//! inode of the file nor into a block.
 //!
-//! The value is written to a nameless file first, in transactions of its own; the one that enters the
-//! attribute then makes an inode of values of it. A value that is in an inode already, as far as the volume
-//! remembers, is shared.
+//! The value is first written to a nameless file, in transactions of its own. The transaction that sets
+//! the attribute then turns that file into a value inode. If the volume remembers an inode that contains
+//! the same value already, the attribute shares it.
 
 use std::sync::Arc;
 
@@ -11,25 +11,25 @@ use pext4_ondisk::xattr as codec;
 
 use super::INODE_CREDITS;
 use super::attributes::set_permissions;
-use super::birth::Birth;
+use super::new_inode::NewInode;
 use crate::error::{Refusal, Result};
 use crate::inode::{Inode, Reach, values};
 use crate::types::{FileType, New, SetXattrMode};
 use crate::volume::Volume;
 use crate::xattr;
 
-/// The inode that an attribute gets its value from.
+/// The inode that contains the value of an attribute.
 #[derive(Clone, Copy)]
-enum Giver<'a> {
-    /// A nameless file with that content, nobody else's.
+enum ValueSource<'a> {
+    /// A new nameless file with that content; no other thread knows it.
     Fresh(&'a Arc<Inode>),
-    /// One that holds the value for others.
+    /// An inode that other attributes share.
     Shared(&'a Arc<Inode>),
 }
 
 impl Volume {
-    /// Sets an attribute to a value in an inode of its own, and with it the permissions, if there are any. The caller
-    /// holds the lock of `owner`, and reaps what is left behind when it does not any more.
+    /// Sets an attribute to a value in an inode of its own, and the permissions if given. The caller
+    /// holds the lock of `owner`; after releasing it, it calls [`Volume::reap_values`].
     pub(super) fn set_large_xattr(
         &self,
         owner: &Arc<Inode>,
@@ -44,7 +44,7 @@ impl Volume {
             && self.enter_value(
                 owner,
                 name,
-                Giver::Shared(&found),
+                ValueSource::Shared(&found),
                 (value, hash),
                 (mode, permissions),
             )?
@@ -56,23 +56,24 @@ impl Volume {
         let entered = self.enter_value(
             owner,
             name,
-            Giver::Fresh(&fresh),
+            ValueSource::Fresh(&fresh),
             (value, hash),
             (mode, permissions),
         );
         inodes.release(number, 1);
         match &entered {
             Ok(_) => inodes.values.remember(hash, number),
-            Err(_) => inodes.values.leave(fresh),
+            Err(_) => inodes.values.defer_reaping(fresh),
         }
         entered.map(|_| ())
     }
 
-    /// The inode with this very value, if the volume remembers. It may end before a reference is taken.
+    /// The inode with this value, if the volume remembers one. It may lose its last reference before the
+    /// caller adds one.
     fn find_value(&self, hash: u32, value: &[u8]) -> Option<Arc<Inode>> {
         let number = self.inodes.values.recall(hash)?;
         let size = u32::try_from(value.len()).ok()?;
-        // What became something else in the meantime is no value to share.
+        // The inode may contain something else by now; then there is no value to share.
         let (found, inode) = self.inodes.value_of(number, size).ok()?;
         (found == value).then_some(inode)
     }
@@ -87,7 +88,8 @@ impl Volume {
         };
         let inode = {
             let mut handle = self.inodes.store.start(2 * INODE_CREDITS)?;
-            let inode = self.bear(&mut handle, owner, &Birth::new(FileType::Regular, &new))?;
+            let inode =
+                self.create_inode(&mut handle, owner, &NewInode::new(FileType::Regular, &new))?;
             inode.edit(&mut handle, Reach::Data, |state| state.slot.links = 0);
             self.inodes.add_orphan(&mut handle, &inode)?;
             inode
@@ -96,7 +98,7 @@ impl Volume {
             Ok(()) => Ok(inode),
             Err(error) => {
                 self.inodes.release(inode.number(), 1);
-                self.inodes.values.leave(inode);
+                self.inodes.values.defer_reaping(inode);
                 Err(error)
             }
         }
@@ -114,12 +116,12 @@ impl Volume {
         Ok(())
     }
 
-    /// Enters the attribute. False if the inode that shares its value has ended.
+    /// Sets the attribute. False if the shared inode has lost its last reference.
     fn enter_value(
         &self,
         owner: &Arc<Inode>,
         name: &[u8],
-        giver: Giver<'_>,
+        source: ValueSource<'_>,
         (value, hash): (&[u8], u32),
         (mode, permissions): (SetXattrMode, Option<u16>),
     ) -> Result<bool> {
@@ -127,15 +129,17 @@ impl Volume {
         let credits = xattr::change_credits(inodes, owner)? + 2 * values::CREDITS;
         let mut handle = inodes.store.start(credits)?;
         let before = handle.changes();
-        // This reference is the operation's own: it keeps the value until the entry counts itself.
-        let number = match giver {
-            Giver::Fresh(fresh) => {
-                inodes.begin_value(&mut handle, fresh, hash)?;
+        // The operation holds this reference itself, until the attribute's entry has its own.
+        let number = match source {
+            ValueSource::Fresh(fresh) => {
+                inodes.make_value_inode(&mut handle, fresh, hash)?;
                 fresh.number()
             }
-            // The start may have waited for a commit, and its last owner have let go meanwhile.
-            Giver::Shared(found) if inodes.take_value_of(&mut handle, found) => found.number(),
-            Giver::Shared(_) => return Ok(false),
+            // Starting the handle may have waited for a commit, and the last owner may have dropped the value.
+            ValueSource::Shared(found) if inodes.try_add_value_reference(&mut handle, found) => {
+                found.number()
+            }
+            ValueSource::Shared(_) => return Ok(false),
         };
         let place = xattr::ValuePlace {
             number,
@@ -146,18 +150,19 @@ impl Volume {
         if set.is_ok() {
             set_permissions(&mut handle, owner, permissions);
         }
-        let given = inodes.give_value(&mut handle, number);
-        self.settle(&handle, before, set.and(given)).map(|()| true)
+        let given = inodes.drop_value_reference(&mut handle, number);
+        self.stop_if_half_done(&handle, before, set.and(given))
+            .map(|()| true)
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::Giver;
+    use super::ValueSource;
     use crate::groups::testing::image;
     use crate::{InodeNumber, MountOptions, New, SetXattrMode, Volume};
 
-    /// The last owner of a value lets go of it when another one has found it and waits for its handle.
+    /// The last owner of a value drops it while another owner has found it and waits for its handle.
     #[test]
     fn a_value_that_ends_before_it_is_shared_is_made_again() {
         let Some(device) = image(&["-O", "ea_inode"], "16M") else {
@@ -176,8 +181,8 @@ mod tests {
         let found = volume.find_value(hash, &value).expect("it is remembered");
         let owner = volume.inodes.get(second).expect("held");
         let enter = || {
-            let giver = Giver::Shared(&found);
-            volume.enter_value(&owner, name, giver, (&value, hash), (any, None))
+            let source = ValueSource::Shared(&found);
+            volume.enter_value(&owner, name, source, (&value, hash), (any, None))
         };
         volume.remove_xattr(first, name).expect("it was set");
         assert!(!enter().expect("no damage"), "it has ended");

@@ -37,7 +37,7 @@ impl Volume {
         })
     }
 
-    /// Sets an extended attribute. The value that it has already changes nothing.
+    /// Sets an extended attribute. If it has this value already, nothing changes.
     ///
     /// # Errors
     ///
@@ -53,8 +53,8 @@ impl Volume {
         self.run(|| self.set_xattr_and_permissions(inode, name, value, mode, None))
     }
 
-    /// Sets the list for access, in the form of the disk, and the permissions that show it, in one transaction:
-    /// if the list finds no room the permissions are what they were.
+    /// Sets the access control list (in its on-disk format) and the permissions that correspond to it,
+    /// in one transaction. If there is no room for the list, the permissions do not change.
     ///
     /// # Errors
     ///
@@ -71,12 +71,12 @@ impl Volume {
         })
     }
 
-    /// Takes the list for access away, if there is one, and sets the permissions that say as much as it did, in one
+    /// Removes the access control list, if there is one, and sets the permissions that replace it, in one
     /// transaction.
     ///
     /// # Errors
     ///
-    /// As [`Volume::remove_xattr`], but that there need be no list.
+    /// As [`Volume::remove_xattr`], except that a missing list is no error.
     pub fn remove_access_list(&self, inode: InodeNumber, permissions: u16) -> Result<()> {
         self.run(
             || match self.remove_xattr_and_set(inode, acl::ACCESS, Some(permissions)) {
@@ -85,8 +85,8 @@ impl Volume {
                         permissions: Some(permissions),
                         ..SetAttributes::default()
                     };
-                    let stands = self.inodes.get(inode)?.attributes().mode & 0o7777 == permissions;
-                    if stands {
+                    let is_set = self.inodes.get(inode)?.attributes().mode & 0o7777 == permissions;
+                    if is_set {
                         Ok(())
                     } else {
                         self.set_attributes(inode, &set).map(drop)
@@ -109,29 +109,31 @@ impl Volume {
         let inode = self.inodes.get(inode)?;
         let lock = super::lock_exclusive(&inode)?;
         super::check_changeable(&inode)?;
-        let stands = permissions.is_none_or(|new| inode.attributes().mode & 0o7777 == new);
-        if stands && self.has_value(&inode, name, value, mode) {
+        let is_set = permissions.is_none_or(|new| inode.attributes().mode & 0o7777 == new);
+        if is_set && self.has_value(&inode, name, value, mode) {
             return Ok(());
         }
         if inode.is_inline() && inode.file_type() == FileType::Symlink {
             self.move_target_out(&inode)?;
         }
-        let new = permissions.filter(|_| !stands);
+        let new = permissions.filter(|_| !is_set);
         let set = self.set_in_some_place(&inode, name, value, mode, new);
         drop(lock);
-        let ended = self.pass_over(self.reap_values());
+        let ended = self.tolerate_failed_reap(self.reap_values());
         set.and(ended)
     }
 
-    /// Whether the attribute has this value already, in an inode of its own perhaps: then nothing changes, the
-    /// times included. Where no value has one, that is seen when the change is planned.
+    /// Whether the attribute has this value already, possibly in an inode of its own: then nothing
+    /// changes, not even the times. On a volume without value inodes this returns false; there the plan
+    /// of the change finds out.
     fn has_value(&self, inode: &Arc<Inode>, name: &[u8], value: &[u8], mode: SetXattrMode) -> bool {
         self.inodes.has_values()
             && mode != SetXattrMode::Create
             && xattr::get(&self.inodes, inode, name).is_ok_and(|present| present == value)
     }
 
-    /// Sets an attribute: beside the inode's content if it can, else in its place, else elsewhere.
+    /// Sets an attribute: beside the inode's inline content if there is room; else after moving that
+    /// content to a block; else with the value in an inode of its own.
     fn set_in_some_place(
         &self,
         inode: &Arc<Inode>,
@@ -147,7 +149,7 @@ impl Volume {
             let result = xattr::set(&self.inodes, &mut handle, inode, name, value, mode);
             let result = result
                 .map(|()| super::attributes::set_permissions(&mut handle, inode, permissions));
-            self.settle(&handle, before, result)
+            self.stop_if_half_done(&handle, before, result)
         };
         let is_full = |result: &Result<()>| {
             let error = result.as_ref().err();
@@ -158,7 +160,7 @@ impl Volume {
             self.inodes.move_out(inode)?;
             result = set();
         }
-        // Blocks on the account of a short link make e2fsck 1.47 take its target for a map.
+        // If blocks are charged to a short symbolic link, e2fsck 1.47 takes its target for a block map.
         let may_lie_elsewhere = inode.file_type() != FileType::Symlink;
         if is_full(&result) && may_lie_elsewhere && self.inodes.has_values() {
             result = self.set_large_xattr(inode, name, value, mode, permissions);
@@ -191,9 +193,9 @@ impl Volume {
         let result = xattr::remove(&self.inodes, &mut handle, &inode, name);
         let result =
             result.map(|()| super::attributes::set_permissions(&mut handle, &inode, permissions));
-        let result = self.settle(&handle, before, result);
+        let result = self.stop_if_half_done(&handle, before, result);
         drop((handle, lock));
-        let ended = self.pass_over(self.reap_values());
+        let ended = self.tolerate_failed_reap(self.reap_values());
         result.and(ended)
     }
 }

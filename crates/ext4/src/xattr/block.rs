@@ -1,9 +1,9 @@
-//! The block of attributes: read, shared, changed in place or copied, given up.
+//! The block of attributes: reading it, sharing it, changing it in place or copying it, releasing it.
 //!
-//! A block may serve many inodes, each of which is locked by its own operation, so what a block's
-//! count says is decided under its buffer's lock, where the cache of blocks judges too (see
-//! `mbcache`). What is only looked at is not made dirty: another operation may have forgotten it in
-//! this very transaction.
+//! A block may be shared by many inodes, each of which is locked by its own operation. So decisions that
+//! depend on a block's reference count are made under its buffer's lock, where the cache of blocks is checked
+//! too (see `mbcache`). A block that is only read is not made dirty: another operation may have freed it in
+//! the same transaction.
 
 use std::sync::Arc;
 
@@ -14,50 +14,51 @@ use pext4_ondisk::{BlockNumber, InodeNumber};
 use pext4_sync::{CachePadded, topology};
 
 use super::counting;
-pub(super) use super::counting::Turn;
+pub(super) use super::counting::Departure;
 use crate::error::{Refusal, Result};
 use crate::inode::table::Inodes;
 use crate::mballoc::Request;
-use crate::mbcache::{Candidate, Met, Taking};
+use crate::mbcache::{Candidate, MetBlock, Taking};
 use crate::seal;
 
-/// Where an inode's block of attributes is after a change.
+/// The block of an inode's attributes after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Where it was.
+    /// The same as before.
     Same,
-    /// Elsewhere.
+    /// Another one.
     Moved {
-        /// There, or nowhere if that is 0.
+        /// The new block; 0 means none.
         to: BlockNumber,
         /// What became of the old one, if there was one.
-        turn: Turn,
+        departure: Departure,
     },
 }
 
-/// Which contents lead to values in inodes of their own. Such a block is not offered to other inodes,
-/// and its users are counted in it at once: the end of its last use gives those values up.
+/// Which contents have entries that refer to value inodes. A block with such entries is not offered to
+/// other inodes, and its references are always counted in the block: dropping the last one drops the
+/// references to those value inodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Leads {
-    /// The block that the inode has.
+pub(super) struct HasValueInodes {
+    /// The content of the block that the inode has.
     pub old: bool,
-    /// What is written.
+    /// The content to be written.
     pub new: bool,
 }
 
-/// How a search for a block to share ended.
+/// The result of a search for a block to share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Search {
-    /// The inode counts in this block now.
+    /// The inode has a reference to this block now.
     Shared(BlockNumber),
-    /// There is none.
+    /// No block could be shared.
     None {
-        /// But so many that somebody else was just at.
+        /// The number of candidates that other threads had locked.
         busy: u32,
     },
 }
 
-/// How an attempt at one candidate ended.
+/// The result of an attempt to share one candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attempt {
     Shared,
@@ -65,39 +66,42 @@ enum Attempt {
     Unfit,
 }
 
-/// What a finder does when somebody else is at a block.
+/// What a search does if another thread has locked a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Patience {
+enum WhenBusy {
     Wait,
-    GoOn,
+    Skip,
 }
 
-/// A block that an inode has, its header sound.
-pub(super) enum Known {
-    /// This core has met it, in the transaction of the handle under which it was looked up.
-    Met(Arc<CachePadded<Met>>),
-    /// It was read.
+/// An inode's block whose header was checked.
+pub(super) enum CheckedBlock {
+    /// This core has met it (see [`MetBlock`]) in the transaction of the caller's handle.
+    Met(Arc<CachePadded<MetBlock>>),
+    /// It was read from its buffer.
     Read(Arc<Buffer>),
 }
 
-/// A block that an inode has, and the attributes in it. Who is to change it asks under a handle.
-pub(super) fn attributes(inodes: &Inodes, block: BlockNumber) -> Result<(Known, Vec<Attribute>)> {
+/// An inode's block, and the attributes in it. A caller that changes them calls this under its handle.
+pub(super) fn attributes(
+    inodes: &Inodes,
+    block: BlockNumber,
+) -> Result<(CheckedBlock, Vec<Attribute>)> {
     let decode =
         |bytes: &[u8]| xattr::Block::decode(bytes).map_err(|corrupt| corrupt.in_block(block));
     if let Some(met) = inodes.attribute_blocks.own_counts().met(block) {
         let attributes = met.attributes();
         let attributes = attributes.map_err(|corrupt| corrupt.in_block(block))?;
-        return Ok((Known::Met(met), attributes));
+        return Ok((CheckedBlock::Met(met), attributes));
     }
     let buffer = read(inodes, block)?;
     let state = buffer.read();
     let decoded = decode(&state.page)?;
-    let leads = super::plan::value_inodes(&decoded.attributes).next();
-    if leads.is_none() && !inodes.store.is_read_only() {
+    let has_value_inodes = super::plan::value_inodes(&decoded.attributes).next();
+    if has_value_inodes.is_none() && !inodes.store.is_read_only() {
         inodes.attribute_blocks.insert(block, &state.page);
     }
     drop(state);
-    Ok((Known::Read(buffer), decoded.attributes))
+    Ok((CheckedBlock::Read(buffer), decoded.attributes))
 }
 
 /// The buffer of an attribute block, its checksum verified.
@@ -111,36 +115,36 @@ fn read(inodes: &Inodes, block: BlockNumber) -> Result<Arc<Buffer>> {
     Ok(buffer)
 }
 
-/// Gives an inode the content of its block: a block that has it already, or `old` if no other inode
-/// uses that, else a new one.
+/// Gives an inode a block with this content: a block that has it already; else `old`, if no other inode
+/// uses it; else a new one.
 pub(super) fn write(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
     inode: InodeNumber,
-    old: Option<&Known>,
+    old: Option<&CheckedBlock>,
     content: &Content,
-    leads: Leads,
+    has_value_inodes: HasValueInodes,
 ) -> Result<Outcome> {
-    let busy = if leads.new {
+    let busy = if has_value_inodes.new {
         false
     } else {
         match search(inodes, handle, content) {
-            Search::Shared(block) => return move_to(inodes, handle, old, block, leads),
+            Search::Shared(block) => return move_to(inodes, handle, old, block, has_value_inodes),
             Search::None { busy } => busy > 0,
         }
     };
     inodes.attribute_blocks.note_search(false, busy);
-    if let Some(Known::Read(buffer)) = old
-        && change(inodes, handle, buffer, content, leads)?
+    if let Some(CheckedBlock::Read(buffer)) = old
+        && change(inodes, handle, buffer, content, has_value_inodes)?
     {
         return Ok(Outcome::Same);
     }
     match allocate(inodes, handle, inode) {
-        Ok(block) => make(inodes, handle, old, block, content, leads),
-        // A full disk has no room for copies.
+        Ok(block) => make(inodes, handle, old, block, content, has_value_inodes),
+        // If the disk has no room for copies, wait for the busy blocks.
         Err(error) if busy && error.is(Refusal::NoSpace) => {
-            match share(inodes, handle, content, Patience::Wait) {
-                Search::Shared(block) => move_to(inodes, handle, old, block, leads),
+            match share(inodes, handle, content, WhenBusy::Wait) {
+                Search::Shared(block) => move_to(inodes, handle, old, block, has_value_inodes),
                 Search::None { .. } => Err(error),
             }
         }
@@ -148,25 +152,25 @@ pub(super) fn write(
     }
 }
 
-/// A block that an inode has. Who is to change it asks under a handle.
-pub(super) fn known(inodes: &Inodes, block: BlockNumber) -> Result<Known> {
+/// An inode's block. A caller that changes it calls this under its handle.
+pub(super) fn known(inodes: &Inodes, block: BlockNumber) -> Result<CheckedBlock> {
     if let Some(met) = inodes.attribute_blocks.own_counts().met(block) {
-        return Ok(Known::Met(met));
+        return Ok(CheckedBlock::Met(met));
     }
     let buffer = read(inodes, block)?;
     xattr::references(&buffer.read().page).map_err(|corrupt| corrupt.in_block(block))?;
-    Ok(Known::Read(buffer))
+    Ok(CheckedBlock::Read(buffer))
 }
 
-/// Looks for a block to share, and waits for a busy one only if copies enough are made already.
+/// Looks for a block to share. Waits for busy blocks only if there are enough copies already.
 fn search(inodes: &Inodes, handle: &mut Handle<'_>, content: &Content) -> Search {
     let blocks = &inodes.attribute_blocks;
     if !blocks.avoids_busy() {
-        return share(inodes, handle, content, Patience::Wait);
+        return share(inodes, handle, content, WhenBusy::Wait);
     }
-    match share(inodes, handle, content, Patience::GoOn) {
+    match share(inodes, handle, content, WhenBusy::Skip) {
         Search::None { busy } if busy > 0 && !blocks.rather_copies(busy) => {
-            share(inodes, handle, content, Patience::Wait)
+            share(inodes, handle, content, WhenBusy::Wait)
         }
         search => search,
     }
@@ -177,7 +181,7 @@ fn share(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
     content: &Content,
-    patience: Patience,
+    when_busy: WhenBusy,
 ) -> Search {
     let blocks = &inodes.attribute_blocks;
     let mut busy = 0;
@@ -186,9 +190,9 @@ fn share(
         if counting::take_noted(inodes, handle, candidate.block(), content) {
             return Search::Shared(candidate.block());
         }
-        // One that cannot be read is its owners' trouble.
+        // An error of a candidate is reported to its owners, not here.
         if let Ok(buffer) = read(inodes, candidate.block()) {
-            match take(inodes, handle, &candidate, &buffer, content, patience) {
+            match take(inodes, handle, &candidate, &buffer, content, when_busy) {
                 Attempt::Shared => return Search::Shared(candidate.block()),
                 Attempt::Busy => busy += 1,
                 Attempt::Unfit => {}
@@ -205,12 +209,12 @@ fn take(
     candidate: &Candidate<'_>,
     buffer: &Arc<Buffer>,
     content: &Content,
-    patience: Patience,
+    when_busy: WhenBusy,
 ) -> Attempt {
     let blocks = &inodes.attribute_blocks;
-    let locked = match patience {
-        Patience::Wait => Some(buffer.write()),
-        Patience::GoOn => buffer.try_write(),
+    let locked = match when_busy {
+        WhenBusy::Wait => Some(buffer.write()),
+        WhenBusy::Skip => buffer.try_write(),
     };
     let Some(mut state) = locked else {
         return Attempt::Busy;
@@ -218,8 +222,8 @@ fn take(
     if blocks.judge_taking(candidate, &state.page, content) == Taking::Pass {
         return Attempt::Unfit;
     }
-    // The entry may be of a later life of the block, which has another buffer. Asked after the
-    // entry: who put that in had seen this buffer discarded.
+    // The block may have been freed and reused since, with another buffer, and the entry may belong to
+    // that. Checked after the entry: the thread that inserted it had seen this buffer discarded.
     if buffer.is_discarded() {
         return Attempt::Unfit;
     }
@@ -230,34 +234,37 @@ fn take(
     }
 }
 
-/// Ends the change of an inode that counts in another block now.
+/// Releases the old block of an inode that has a reference to another one now.
 fn move_to(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
-    old: Option<&Known>,
+    old: Option<&CheckedBlock>,
     block: BlockNumber,
-    leads: Leads,
+    has_value_inodes: HasValueInodes,
 ) -> Result<Outcome> {
     inodes.attribute_blocks.note_search(true, false);
-    let turn = match old {
-        Some(known) => turn_away(inodes, handle, known, leads)?,
-        None => Turn::Left,
+    let departure = match old {
+        Some(known) => leave(inodes, handle, known, has_value_inodes)?,
+        None => Departure::StillUsed,
     };
-    Ok(Outcome::Moved { to: block, turn })
+    Ok(Outcome::Moved {
+        to: block,
+        departure,
+    })
 }
 
-/// Gives an inode a block of its own.
+/// Writes a new block for an inode.
 fn make(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
-    old: Option<&Known>,
+    old: Option<&CheckedBlock>,
     block: BlockNumber,
     content: &Content,
-    leads: Leads,
+    has_value_inodes: HasValueInodes,
 ) -> Result<Outcome> {
-    let left = old.map(|known| turn_away(inodes, handle, known, leads));
-    let turn = match left.unwrap_or(Ok(Turn::Left)) {
-        Ok(turn) => turn,
+    let left = old.map(|known| leave(inodes, handle, known, has_value_inodes));
+    let departure = match left.unwrap_or(Ok(Departure::StillUsed)) {
+        Ok(departure) => departure,
         Err(error) => {
             inodes.groups.free(handle, block, 1)?;
             return Err(error);
@@ -267,20 +274,23 @@ fn make(
     let mut state = buffer.write();
     let bytes = handle.edit_locked(&buffer, &mut state, seal::xattr_block());
     content.put_into(bytes);
-    if !leads.new {
+    if !has_value_inodes.new {
         inodes.attribute_blocks.insert(block, bytes);
     }
     state.counted_by = Some(topology::current());
-    Ok(Outcome::Moved { to: block, turn })
+    Ok(Outcome::Moved {
+        to: block,
+        departure,
+    })
 }
 
-/// Changes a block in place, unless others use it or are about to.
+/// Changes a block in place, unless another inode uses it or is about to; returns whether it did.
 fn change(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
     buffer: &Arc<Buffer>,
     content: &Content,
-    leads: Leads,
+    has_value_inodes: HasValueInodes,
 ) -> Result<bool> {
     let blocks = &inodes.attribute_blocks;
     let mut state = buffer.write();
@@ -293,32 +303,32 @@ fn change(
     if is_own {
         let bytes = handle.edit_locked(buffer, &mut state, seal::xattr_block());
         content.put_into(bytes);
-        if !leads.new {
+        if !has_value_inodes.new {
             blocks.insert(buffer.block(), bytes);
         }
     }
     Ok(is_own)
 }
 
-/// Takes one inode's use off a block and frees it if that was the last.
-pub(super) fn turn_away(
+/// Drops one inode's reference to a block and frees the block if that was the last.
+pub(super) fn leave(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
-    known: &Known,
-    leads: Leads,
-) -> Result<Turn> {
+    known: &CheckedBlock,
+    has_value_inodes: HasValueInodes,
+) -> Result<Departure> {
     let buffer = match known {
-        Known::Met(met) => {
+        CheckedBlock::Met(met) => {
             counting::leave_noted(handle, met);
-            return Ok(Turn::Left);
+            return Ok(Departure::StillUsed);
         }
-        Known::Read(buffer) => buffer,
+        CheckedBlock::Read(buffer) => buffer,
     };
-    let turn = counting::leave(inodes, handle, buffer, !leads.old)?;
-    if turn == Turn::Unused {
+    let departure = counting::leave(inodes, handle, buffer, !has_value_inodes.old)?;
+    if departure == Departure::Unused {
         inodes.groups.free_metadata(handle, buffer.block())?;
     }
-    Ok(turn)
+    Ok(departure)
 }
 
 fn allocate(inodes: &Inodes, handle: &mut Handle<'_>, inode: InodeNumber) -> Result<BlockNumber> {

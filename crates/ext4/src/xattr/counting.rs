@@ -1,8 +1,9 @@
-//! Counting inodes in and out of a block of attributes.
+//! Counting the references of inodes to a block of attributes.
 //!
-//! A block's users are counted in the block, under its buffer's lock, until two cores have met at it.
-//! From then to the end of the transaction each core counts for itself
-//! ([`OwnCounts`](crate::mbcache::OwnCounts)), and [`settle`] stores the sum when the transaction closes.
+//! References are counted in the block, under its buffer's lock, until two cores have met at it. From then
+//! until the end of the transaction each core counts for itself
+//! ([`OwnCounts`](crate::mbcache::OwnCounts)), and [`store_counts`] adds the counts up when the transaction
+//! closes.
 
 use std::sync::Arc;
 
@@ -15,24 +16,24 @@ use pext4_sync::{thread, topology};
 use crate::error::{Error, Result};
 use crate::groups::{CREDITS_PER_GROUP, Groups};
 use crate::inode::table::Inodes;
-use crate::mbcache::{Candidate, Leaving, Met, SharedBlocks, Sum};
+use crate::mbcache::{Candidate, Leaving, MetBlock, SharedBlocks, Sum};
 use crate::seal;
 
-/// What the end of a block that is counted apart may dirty: its group, and a revoke.
+/// Metadata blocks that freeing a block that is counted apart may dirty: those of its group, and a revoke.
 pub(super) const CREDITS_AT_END: u32 = CREDITS_PER_GROUP + 1;
-/// Blocks whose sums are worth a thread of their own.
+/// Minimum number of sums for which a thread of its own is worthwhile.
 const LEAST_PART: usize = 64;
 
-/// What became of a block that an inode turned away from.
+/// The state of a block after an inode dropped its reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    /// Others use it, or it is found out later whether they do; it counts one less.
-    Left,
-    /// Nobody uses it, and nobody can find it any more.
+pub(super) enum Departure {
+    /// Other inodes use it, or that is determined when the transaction closes.
+    StillUsed,
+    /// No inode uses it, and no search can find it any more.
     Unused,
 }
 
-/// Counts an inode in, if this core has met the block in this transaction and its content is this.
+/// Adds a reference if this core has met the block in this transaction and its content is `content`.
 pub(super) fn take_noted(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
@@ -47,8 +48,8 @@ pub(super) fn take_noted(
     taken
 }
 
-/// Counts an inode in at a candidate that may be taken and has this content, whose state is locked; false if
-/// it serves all it may for now.
+/// Adds a reference to a candidate that was checked and has this content; its state is locked. False if it
+/// can have no more references for now.
 pub(super) fn take(
     blocks: &SharedBlocks,
     handle: &mut Handle<'_>,
@@ -80,36 +81,36 @@ pub(super) fn take(
     true
 }
 
-/// Counts one inode out of a block that this core has met, under a handle of that transaction.
-pub(super) fn leave_noted(handle: &mut Handle<'_>, met: &Met) {
+/// Drops a reference to a block that this core has met, under a handle of that transaction.
+pub(super) fn leave_noted(handle: &mut Handle<'_>, met: &MetBlock) {
     met.leave();
     handle.note_change();
 }
 
-/// Counts one inode out, unless it is the only one: then nobody finds the block any more, and the
-/// caller frees it. Who must know at once whether it is lets no core count for itself from now on.
+/// Drops a reference, unless it is the last one: then no search finds the block any more, and the caller
+/// frees it. A caller that must know at once whether it is the last passes `may_count_apart = false`.
 pub(super) fn leave(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
     buffer: &Arc<Buffer>,
     may_count_apart: bool,
-) -> Result<Turn> {
+) -> Result<Departure> {
     let (blocks, block) = (&inodes.attribute_blocks, buffer.block());
     loop {
         let mut state = buffer.write();
         if is_apart(handle, &state) {
             blocks.own_counts().meet_leaving(buffer, &state);
             handle.note_change();
-            return Ok(Turn::Left);
+            return Ok(Departure::StillUsed);
         }
         let leaving = blocks.judge_leaving(block, &state.page);
         match leaving.map_err(|corrupt| Error::Corrupt(corrupt.in_block(block)))? {
             Leaving::Left => {
                 leave_to_others(blocks, handle, buffer, &mut state, may_count_apart);
-                return Ok(Turn::Left);
+                return Ok(Departure::StillUsed);
             }
-            Leaving::Last => return Ok(Turn::Unused),
-            // Its finder waits for nothing but this lock.
+            Leaving::Last => return Ok(Departure::Unused),
+            // The thread that found it waits only for this lock.
             Leaving::Held => {
                 drop(state);
                 thread::yield_now();
@@ -135,21 +136,21 @@ fn leave_to_others(
     state.counted_by = Some(topology::current());
 }
 
-/// Whether cores count for themselves what uses the block. It may serve nobody then, and is not to be
-/// changed in place.
+/// Whether cores count the references to the block for themselves in this transaction. Then it may have
+/// no users at all, and must not be changed in place.
 pub(super) fn is_apart(handle: &Handle<'_>, state: &BufferState) -> bool {
     state
         .counted_apart
         .is_some_and(|apart| apart.tid == handle.tid())
 }
 
-/// Whether the block may be counted apart, and taken while it is.
+/// Whether the block may be counted apart, and get references while it is.
 fn has_room(blocks: &SharedBlocks, state: &BufferState) -> bool {
     let counts = blocks.own_counts();
     xattr::references(&state.page).is_ok_and(|count| counts.has_room(count))
 }
 
-/// Whether another core was the last that counted here.
+/// Whether the last core that counted in the block is another one.
 fn another_counted(state: &BufferState) -> bool {
     state
         .counted_by
@@ -173,9 +174,9 @@ fn count_apart(
     });
 }
 
-/// Stores what the cores counted, and frees the blocks that nobody uses. `handle` is the last one of its
-/// transaction.
-pub fn settle(blocks: &SharedBlocks, groups: &Groups, handle: &mut Handle<'_>) {
+/// Stores the references that the cores counted, and frees the blocks without users. `handle` is the last
+/// one of its transaction.
+pub fn store_counts(blocks: &SharedBlocks, groups: &Groups, handle: &mut Handle<'_>) {
     let width = handle.commit_threads();
     let sums = blocks.own_counts().take_all(width);
     let parts = in_parts(sums, LEAST_PART, width, |sums: Vec<Sum>| {
@@ -186,12 +187,12 @@ pub fn settle(blocks: &SharedBlocks, groups: &Groups, handle: &mut Handle<'_>) {
     unused.sort_unstable();
     for block in unused {
         if let Err(error) = groups.free_metadata(handle, block) {
-            groups.store.judge(error);
+            groups.store.apply_error_policy(error);
         }
     }
 }
 
-/// Stores one sum; the block, if it serves nobody.
+/// Stores one sum; returns the block if it has no users.
 fn store(blocks: &SharedBlocks, sum: &Sum) -> Option<BlockNumber> {
     let mut state = sum.buffer.write();
     state.counted_apart = None;
@@ -206,9 +207,9 @@ fn store(blocks: &SharedBlocks, sum: &Sum) -> Option<BlockNumber> {
     Some(block)
 }
 
-/// Adds to a block's count; false, and nothing is changed, if none would be left.
+/// Adds `change` to a block's count. If no reference would be left, changes nothing and returns false.
 fn add_references(bytes: &mut [u8], change: i64) -> bool {
-    // Sound when the counting began, and only the count has changed since.
+    // The header was checked when the counting began, and only the count has changed since.
     let count = xattr::references(bytes).map_or(0, i64::from);
     let sum = u32::try_from(count.saturating_add(change)).unwrap_or(0);
     if sum > 0 {

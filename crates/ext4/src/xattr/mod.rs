@@ -1,17 +1,18 @@
 //! Extended attributes: small named values that belong to an inode.
 //!
-//! They lie in the tail of the inode's slot and, what does not fit there, in one block. A name is
-//! in one of the two places only, and a new value goes into the inode if it fits. `plan` says, as a
-//! pure function, what the two places will hold after a change; `block` reads and writes the block,
-//! which inodes with equal attributes share (`mbcache` finds it): it is changed in place only by its
-//! one owner, otherwise the inode turns to another block and the shared one counts one inode less.
+//! They are stored in the tail of the inode's slot and, if they do not fit there, in one block. A name is in
+//! only one of the two places, and a new value goes into the inode if it fits. `plan` computes, as a pure
+//! function, what the two places contain after a change. `block` reads and writes the block, which inodes
+//! with equal attributes share (`mbcache` finds it): only a single owner changes it in place; otherwise the
+//! inode switches to another block and the shared one loses one reference.
 //!
-//! Values are those of the image: access control lists in the form that ext4 stores (version 1).
-//! Values may lie in inodes of their own (`ea_inode`, `inode/values.rs`): each entry that leads there is a
-//! reference, and a block with such an entry is shared with nobody, though others may have made it so.
+//! Values have the format of the image: access control lists are those that ext4 stores (version 1). A value
+//! may be in an inode of its own (`ea_inode`, `inode/values.rs`): each entry that refers to that inode is one
+//! reference. A block with such an entry is not offered to other inodes, though other implementations may
+//! have shared it.
 //!
-//! Locking: callers hold the inode's lock, for writing where something changes. Since other inodes
-//! may share the block, or come to, its count is looked at and changed under the buffer's lock.
+//! Locking: callers hold the inode's lock, exclusively for changes. Since other inodes may share the block,
+//! or start to, its reference count is read and changed under the buffer's lock.
 
 mod block;
 mod counting;
@@ -35,15 +36,15 @@ use crate::inode::table::Inodes;
 use crate::inode::values::{self, MAX_VALUE};
 use crate::inode::{Inode, Reach, present};
 use crate::types::{FileType, SetXattrMode};
-use block::{Known, Leads, Outcome, Turn};
-pub use counting::settle;
+use block::{CheckedBlock, Departure, HasValueInodes, Outcome};
+pub use counting::store_counts;
 use plan::{BlockPlan, Places, Plan, Room};
 
-/// What an inode's attributes are, and its block if it has one.
-type Read = (Places, Option<Known>);
+/// An inode's attributes, and its block if it has one.
+type Read = (Places, Option<CheckedBlock>);
 
-/// Metadata blocks that a change of one attribute may dirty: the inode, the superblock, the old block and a
-/// new or shared one, and what the end of each of these may.
+/// Metadata blocks that a change of one attribute may dirty: the inode, the superblock, the old block, a
+/// new or shared block, and what freeing each of these two blocks may dirty.
 pub const CREDITS: u32 = 4 + 2 * counting::CREDITS_AT_END;
 
 /// Longest full name in bytes.
@@ -51,7 +52,7 @@ const MAX_FULL_NAME: usize = 255;
 /// The number of `user.`.
 const INDEX_USER: u8 = 1;
 
-/// Where the value of an attribute lies that has an inode of its own.
+/// A value that is stored in an inode of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct ValuePlace {
     /// That inode.
@@ -67,7 +68,7 @@ pub struct ValuePlace {
 /// # Errors
 ///
 /// `Refused(NoAttribute)` if there is none, `Refused(NotSupported)` for a prefix that ext4 does not
-/// know, `Refused(TooBig)` for one that no system call can hand out, `Corrupt`, `Io`.
+/// know, `Refused(TooBig)` for a value that no system call can return, `Corrupt`, `Io`.
 pub fn get(inodes: &Inodes, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
     let (index, rest) = parse_name(name)?;
     let (places, _) = read(inodes, inode)?;
@@ -131,7 +132,7 @@ pub fn set(
     )
 }
 
-/// Sets an attribute whose value lies in an inode of its own, which has a reference of the caller's; the
+/// Sets an attribute whose value is in an inode of its own, of which the caller holds a reference. The
 /// handle has [`change_credits`].
 ///
 /// # Errors
@@ -199,7 +200,7 @@ pub fn remove(
 ///
 /// `Corrupt`, `Io`.
 pub fn change_credits(inodes: &Inodes, inode: &Inode) -> Result<u32> {
-    // A reference that goes over to another block is counted there first.
+    // An entry that moves to another block is counted there before it is dropped here.
     let uses = value_count(inodes, inode)?.saturating_add(1);
     Ok(CREDITS.saturating_add(most_credits(
         inodes,
@@ -207,22 +208,23 @@ pub fn change_credits(inodes: &Inodes, inode: &Inode) -> Result<u32> {
     )))
 }
 
-/// Metadata blocks that the end of this inode's attributes may dirty.
+/// Metadata blocks that freeing this inode's attributes may dirty.
 pub fn end_credits(inodes: &Inodes, inode: &Inode) -> u32 {
     let has_block = inode.state(|state| state.slot.file_acl.get() != 0);
-    // What cannot be read is told when they end.
+    // If they cannot be read, the error is reported when they are freed.
     let uses = value_count(inodes, inode).unwrap_or(0);
     let for_block = if has_block { CREDITS } else { 0 };
     for_block.saturating_add(most_credits(inodes, uses.saturating_mul(values::CREDITS)))
 }
 
-/// What to ask for where so much might be dirtied. Values' inodes mostly lie beside each other, and a small journal
-/// must not refuse what has many of them: what is used beyond is owed to those who come later.
+/// The credits to request if up to `wanted` blocks may become dirty. Value inodes are mostly close to each
+/// other, and a small journal must not refuse an inode with many of them. If the handle uses more, it
+/// overdraws, and later handles have fewer credits.
 fn most_credits(inodes: &Inodes, wanted: u32) -> u32 {
     wanted.min(inodes.store.journal().most_credits() / 4)
 }
 
-/// Whether what an inode has of attributes can be read, and so given up.
+/// Whether an inode's attributes can be read, and so be freed.
 pub fn can_end(inodes: &Inodes, inode: &Inode) -> bool {
     if inodes.has_values() {
         return read(inodes, inode)
@@ -233,7 +235,7 @@ pub fn can_end(inodes: &Inodes, inode: &Inode) -> bool {
     block.get() == 0 || block::known(inodes, block).is_ok()
 }
 
-/// How many values of this inode lie in inodes of their own.
+/// Number of values of this inode that are in inodes of their own.
 fn value_count(inodes: &Inodes, inode: &Inode) -> Result<u32> {
     if !inodes.has_values() {
         return Ok(0);
@@ -243,8 +245,8 @@ fn value_count(inodes: &Inodes, inode: &Inode) -> Result<u32> {
     Ok(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// Gives up the block of attributes of an inode that ends, and its values elsewhere; the handle has
-/// [`end_credits`].
+/// Drops the references of an inode that is reaped to its attribute block and its value inodes. The handle
+/// has [`end_credits`].
 ///
 /// # Errors
 ///
@@ -278,12 +280,12 @@ fn parse_name(full: &[u8]) -> Result<(u8, &[u8])> {
     Ok((index, rest))
 }
 
-/// The attributes in both places. Who is to change them asks under a handle.
+/// The attributes in both places. A caller that changes them reads them under its handle.
 fn read(inodes: &Inodes, inode: &Inode) -> Result<Read> {
     let read = || -> Result<Read> {
         let (own, block) = inode.state(|state| {
             let slot = &state.slot;
-            // Without an extra part its bytes are no place for attributes.
+            // Without an extra part the tail has no attributes.
             let area = if slot.extra_isize == 0 {
                 &[][..]
             } else {
@@ -322,21 +324,23 @@ fn room(inodes: &Inodes, inode: &Inode) -> Room {
     }
 }
 
-/// Does what the plan says: references to values first, which their inodes need not outlive else; then the
-/// block, since it may lack space; then the inode. `known` is the inode's block, if it was read.
+/// Carries out a plan: first it adds references to value inodes, which might be freed otherwise; then it
+/// changes the block, for which there may be no space; then the inode. `known` is the inode's block, if
+/// it was read.
 fn carry_out(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
     inode: &Arc<Inode>,
     plan: &Plan,
-    known: Option<Known>,
+    known: Option<CheckedBlock>,
 ) -> Result<()> {
     let values = &plan.values;
     let given = values.left_in_inode.iter().chain(&values.left_in_block);
-    // What cannot be read is told while nothing has changed; what was read stays in memory until the end.
+    // Reads all value inodes first, so that an error is reported before anything has changed, and keeps
+    // them in memory.
     let _held = inodes.hold_values(values.taken.iter().chain(given).copied())?;
     for &number in &values.taken {
-        if !inodes.take_value(handle, number)? {
+        if !inodes.add_value_reference(handle, number)? {
             let corrupt = Corrupt::new("attribute", "its value has ended before it");
             return Err(corrupt.in_inode(inode.number()).into());
         }
@@ -344,35 +348,39 @@ fn carry_out(
     let outcome = match change_block(inodes, handle, inode, known, plan) {
         Ok(outcome) => outcome,
         Err(error) => {
-            give_all(inodes, handle, &plan.values.taken)?;
+            drop_value_references(inodes, handle, &plan.values.taken)?;
             return Err(error);
         }
     };
-    give_all(inodes, handle, &plan.values.left_in_inode)?;
+    drop_value_references(inodes, handle, &plan.values.left_in_inode)?;
     let is_left = match outcome {
         Outcome::Same => plan.block != BlockPlan::Keep,
-        Outcome::Moved { turn, .. } => turn == Turn::Unused,
+        Outcome::Moved { departure, .. } => departure == Departure::Unused,
     };
     if is_left {
-        give_all(inodes, handle, &plan.values.left_in_block)?;
+        drop_value_references(inodes, handle, &plan.values.left_in_block)?;
     }
     change_slot(inodes, handle, inode, plan, outcome)
 }
 
-fn give_all(inodes: &Inodes, handle: &mut Handle<'_>, values: &[InodeNumber]) -> Result<()> {
+fn drop_value_references(
+    inodes: &Inodes,
+    handle: &mut Handle<'_>,
+    values: &[InodeNumber],
+) -> Result<()> {
     values
         .iter()
-        .try_for_each(|&number| inodes.give_value(handle, number))
+        .try_for_each(|&number| inodes.drop_value_reference(handle, number))
 }
 
 fn change_block(
     inodes: &Inodes,
     handle: &mut Handle<'_>,
     inode: &Inode,
-    known: Option<Known>,
+    known: Option<CheckedBlock>,
     plan: &Plan,
 ) -> Result<Outcome> {
-    let leads = Leads {
+    let has_value_inodes = HasValueInodes {
         old: !plan.values.left_in_block.is_empty(),
         new: !plan.values.taken.is_empty(),
     };
@@ -387,10 +395,17 @@ fn change_block(
     match (&plan.block, known) {
         (BlockPlan::Write(content), known) => {
             let number = inode.number();
-            block::write(inodes, handle, number, known.as_ref(), content, leads)
+            block::write(
+                inodes,
+                handle,
+                number,
+                known.as_ref(),
+                content,
+                has_value_inodes,
+            )
         }
         (_, Some(known)) => Ok(Outcome::Moved {
-            turn: block::turn_away(inodes, handle, &known, leads)?,
+            departure: block::leave(inodes, handle, &known, has_value_inodes)?,
             to: BlockNumber(0),
         }),
         (_, None) => Ok(Outcome::Same),
@@ -424,7 +439,7 @@ fn change_slot(
     Ok(())
 }
 
-/// Adds blocks to what the inode says it takes, or takes them off. False if that is too much.
+/// Adds `blocks` (may be negative) to the inode's block count. False if the inode cannot count so many.
 fn count_blocks(inodes: &Inodes, slot: &mut pext4_ondisk::inode::Inode, blocks: i64) -> bool {
     let block_size = inodes.store.block_size();
     let huge = inodes
@@ -442,7 +457,7 @@ fn count_blocks(inodes: &Inodes, slot: &mut pext4_ondisk::inode::Inode, blocks: 
     slot.set_sectors(sectors, block_size, huge)
 }
 
-/// Says in the superblock that there are attributes.
+/// Sets the feature `ext_attr` in the superblock.
 fn note_feature(inodes: &Inodes, handle: &mut Handle<'_>) {
     let none = ReadOnlyCompat::empty();
     inodes.store.need_features(handle, Compat::EXT_ATTR, none);

@@ -1,4 +1,4 @@
-//! What an inode's tail and its block will hold after a change. Pure: lists in, bytes out.
+//! Computes what an inode's tail and its block contain after a change. Pure functions from lists to bytes.
 
 use pext4_ondisk::InodeNumber;
 use pext4_ondisk::xattr::{
@@ -8,7 +8,7 @@ use pext4_ondisk::xattr::{
 use crate::error::{Refusal, Result};
 use crate::types::SetXattrMode;
 
-/// The attributes of an inode, by the place they lie in.
+/// The attributes of an inode, by the place where they are stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Places {
     /// In the tail of the inode's slot.
@@ -17,7 +17,7 @@ pub(super) struct Places {
     pub block: Vec<Attribute>,
 }
 
-/// Bytes that the places have.
+/// Sizes of the places in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     /// Of the inode's tail; may be 0.
@@ -33,24 +33,24 @@ pub(super) struct Plan {
     pub area: Option<Box<[u8]>>,
     /// The block.
     pub block: BlockPlan,
-    /// What becomes of values in inodes of their own.
+    /// Changes of the references to value inodes.
     pub values: ValueUses,
 }
 
-/// References to inodes that hold values, each entry one.
+/// References to value inodes, one per attribute entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ValueUses {
-    /// Of what is written.
+    /// To add, for the entries that are written.
     pub taken: Vec<InodeNumber>,
-    /// Of what was in the inode and is replaced.
+    /// To drop, for the entries in the inode that are replaced.
     pub left_in_inode: Vec<InodeNumber>,
-    /// Of what is in the block that the inode has, where that changes.
+    /// To drop, for the entries in the inode's old block, if no other inode uses it.
     pub left_in_block: Vec<InodeNumber>,
-    /// Blocks that the inode's values take more (or fewer): they are on its account.
+    /// Change of the number of blocks of the inode's values, which are charged to the inode.
     pub blocks: i64,
 }
 
-/// The inodes that hold values of these attributes.
+/// The value inodes of these attributes.
 pub(super) fn value_inodes(list: &[Attribute]) -> impl Iterator<Item = InodeNumber> {
     list.iter().filter_map(|attribute| match attribute.value {
         Value::Inode { inode, .. } => Some(inode),
@@ -58,7 +58,7 @@ pub(super) fn value_inodes(list: &[Attribute]) -> impl Iterator<Item = InodeNumb
     })
 }
 
-/// Those of both places.
+/// The value inodes of both places.
 pub(super) fn value_inodes_of(places: &Places) -> impl Iterator<Item = InodeNumber> {
     value_inodes(&places.inode).chain(value_inodes(&places.block))
 }
@@ -68,14 +68,14 @@ pub(super) fn value_inodes_of(places: &Places) -> impl Iterator<Item = InodeNumb
 pub(super) enum BlockPlan {
     /// It stays as it is, or there is none.
     Keep,
-    /// It gets this content, which says that one inode uses it.
+    /// It gets this content, with a reference count of 1.
     Write(Content),
     /// It has no attributes left.
     Drop,
 }
 
 impl Plan {
-    /// Whether everything is there already.
+    /// Whether the attributes are already as wanted.
     pub fn changes_nothing(&self) -> bool {
         self.area.is_none() && self.block == BlockPlan::Keep
     }
@@ -87,7 +87,7 @@ impl Places {
         self.inode.iter().chain(&self.block)
     }
 
-    /// Blocks that values in inodes of their own take.
+    /// Blocks of values that are in inodes of their own.
     fn value_blocks(&self, room: &Room) -> i64 {
         let blocks = self.all().map(|attribute| match attribute.value {
             Value::Inode { size, .. } => u64::from(size).div_ceil(room.block as u64),
@@ -144,21 +144,21 @@ pub(super) fn remove(places: Places, room: &Room, index: u8, name: &[u8]) -> Res
     Ok(change.plan().map_err(|Full| Refusal::AttributesFull)?)
 }
 
-/// What the two places are to hold, and what they held that counts beyond them.
+/// The wanted content of the two places, and what their old content referred to.
 struct Change<'a> {
     room: &'a Room,
     wanted: Places,
     changes_inode: bool,
     changes_block: bool,
-    /// Inodes that held values of the attributes in the inode.
+    /// Value inodes of the old attributes in the inode.
     held_in_inode: Vec<InodeNumber>,
-    /// The same of those in the block.
+    /// Value inodes of the old attributes in the block.
     held_in_block: Vec<InodeNumber>,
     value_blocks: i64,
 }
 
 impl<'a> Change<'a> {
-    /// None so far.
+    /// No change so far.
     fn of(places: Places, room: &'a Room) -> Self {
         Self {
             room,
@@ -171,7 +171,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Takes an attribute out of the inode; where it was.
+    /// Removes an attribute from the inode; returns its index.
     fn take_from_inode(&mut self, index: u8, name: &[u8]) -> Option<usize> {
         let at = position(&self.wanted.inode, index, name)?;
         self.wanted.inode.remove(at);
@@ -192,7 +192,7 @@ impl<'a> Change<'a> {
         inode_area_used(&self.wanted.inode) + new.space() <= self.room.inode
     }
 
-    /// Puts an attribute where one of its name was, else behind all others.
+    /// Inserts an attribute at index `at`, where one of its name was, else after all others.
     fn put_into_inode(&mut self, at: Option<usize>, new: Attribute) {
         let list = &mut self.wanted.inode;
         list.insert(at.unwrap_or(list.len()), new);
@@ -208,7 +208,7 @@ impl<'a> Change<'a> {
         self.changes_block = true;
     }
 
-    /// What to write, if it fits.
+    /// The plan, if everything fits.
     fn plan(self) -> std::result::Result<Plan, Full> {
         let value_blocks = self.wanted.value_blocks(self.room) - self.value_blocks;
         let Places { inode, block } = self.wanted;
@@ -253,7 +253,7 @@ fn write_block(attributes: Vec<Attribute>, room: &Room) -> std::result::Result<B
     Ok(BlockPlan::Write(block.content(room.block)?))
 }
 
-/// A plan for the end of an inode with these attributes.
+/// The plan for freeing an inode with these attributes.
 pub(super) fn end(places: &Places, room: &Room) -> Plan {
     Plan {
         area: None,

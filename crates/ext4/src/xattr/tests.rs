@@ -1,4 +1,4 @@
-//! Planning against a plain map, by random changes; and the choices that users notice.
+//! Compares plans with a plain map under random changes; and tests the choices that users notice.
 
 use std::collections::BTreeMap;
 
@@ -206,7 +206,7 @@ fn agrees_with_a_plain_map() {
     assert!(refused > 10, "the places were never full");
 }
 
-/// An attribute whose value of so many bytes lies in this inode.
+/// An attribute whose value of `size` bytes is in this inode.
 fn elsewhere(name: &[u8], inode: u32, size: u32) -> Attribute {
     Attribute {
         index: 1,
@@ -234,7 +234,7 @@ fn values_elsewhere_are_counted_by_entry() {
     places.inode.push(first);
     places.block.push(elsewhere(b"b", 21, 1024));
     places.block.push(elsewhere(b"c", 20, 3000));
-    // What lies in the inode alone changes there; the block keeps its references.
+    // An attribute in the inode changes only there; the block keeps its references.
     let small = Attribute::new(1, b"a", b"small");
     let plan = set(places.clone(), &room, small, SetXattrMode::Any).expect("it fits");
     assert_eq!(plan.values.left_in_inode, numbers(&[20]));

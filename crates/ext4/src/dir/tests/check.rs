@@ -1,15 +1,15 @@
-//! The invariants of a directory, read from its raw bytes by code of its own.
+//! The invariants of a directory, checked on its raw bytes by independent code.
 //!
-//! What e2fsck's second pass insists on: chains of entries that end exactly at the tail, `.` and
-//! `..` where they belong, exact limits, ordered hashes, every block referenced once, and leaves
-//! whose hashes lie in the range their index entry gives them.
+//! They are those that e2fsck's second pass requires: chains of entries that end exactly at the tail, `.`
+//! and `..` in their places, exact limits, ordered hashes, every block referenced once, and leaves whose
+//! hashes are in the range that their index entry gives.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{BlockKind, DirectoryBlocks};
 use super::memory::{Memory, PARENT, SELF};
 
-/// Name, inode and type byte of every entry but `.` and `..`.
+/// Name, inode and type byte of every entry except `.` and `..`.
 pub(super) type Names = BTreeMap<Vec<u8>, (u32, u8)>;
 
 struct Check<'a> {
@@ -147,7 +147,7 @@ impl Check<'_> {
         self.index(&bytes, 8, levels, low, high);
     }
 
-    /// Entries of an index block from `start` on, for names whose hashes lie from `low` to `high`.
+    /// Entries of an index block from `start` on, for names whose hashes are from `low` to `high`.
     fn index(&mut self, bytes: &[u8], start: usize, levels: u8, low: u32, high: u32) {
         let tail = if self.directory.settings.format.has_tail {
             8

@@ -1,4 +1,4 @@
-//! Bytes that lie: errors that say where, never a panic, never without end.
+//! Corrupt bytes must give errors with their location, never a panic or an endless loop.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ fn set_word(directory: &mut Memory, block: usize, at: usize, value: u32) {
     directory.blocks[block].0[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
 
-/// Everything one can do; the answers do not matter, that they come does.
+/// Runs every operation. The results do not matter, only that each returns.
 fn exercise(directory: &mut Memory, random: &mut Random) {
     let bound = 20 * u64::from(directory.count()) * u64::from(directory.count()) + 1000;
     let ask = |directory: &Memory, what: &str| {
@@ -173,7 +173,7 @@ fn bad_lengths_in_a_leaf_are_named() {
     }
 }
 
-/// What a listing shows, and how it ends.
+/// The entries of a listing, and its result.
 fn shown(directory: &Memory) -> (Vec<Vec<u8>>, Result<(), Error>) {
     let mut names = Vec::new();
     let end = list(directory, 2, &mut |entry| {
@@ -304,7 +304,7 @@ fn missing_dots_are_corrupt() {
     assert!(matches!(insertion, Err(Error::Corrupt(_))));
 }
 
-/// An index whose hashes were made with bytes of the other sign.
+/// An index whose hashes were computed with the other signedness of `char`.
 fn misplaced() -> (Memory, Vec<Vec<u8>>) {
     let mut directory = Memory::new(settings(1024));
     let names: Vec<Vec<u8>> = (0..600)

@@ -1,4 +1,4 @@
-//! Listings that go on while the directory changes.
+//! Listings that continue while the directory changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,14 +9,15 @@ use super::shapes::{COLLIDING, colliding_name, legacy};
 use super::{Random, enter};
 use crate::inode::name_orders::LONGEST;
 
-/// All names but `.` and `..`, listed in one go.
+/// All names except `.` and `..`, listed in one call.
 pub(super) fn names(directory: &Memory) -> BTreeSet<Vec<u8>> {
     let mut names = BTreeSet::new();
     list(directory, 2, &mut |entry| names.insert(entry.name.to_vec())).expect("sound, seen once");
     names
 }
 
-/// One reply of a listing: at most `most` entries; where to go on, or `None` at the end.
+/// One reply of a listing: at most `most` entries. Returns the cookie of the next reply, or `None` at the
+/// end.
 fn reply(
     directory: &Memory,
     cookie: u64,

@@ -1,4 +1,4 @@
-//! A directory's file in memory, which insists on the rules of the trait.
+//! A directory's file in memory, which asserts that callers follow the rules of the trait.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -21,15 +21,15 @@ pub(super) struct Memory {
     pub(super) blocks: Vec<(Vec<u8>, BlockKind)>,
     pub(super) indexed: bool,
     pub(super) settings: DirectorySettings,
-    /// Blocks the volume still has.
+    /// Number of free blocks of the volume.
     pub(super) space: u32,
-    /// Off where blocks hold arbitrary bytes: then kinds are not compared, and operations that
-    /// failed in the middle may leave a reservation.
+    /// False if blocks contain arbitrary bytes: then kinds are not compared, and operations that failed in
+    /// the middle may leave a reservation.
     pub(super) strict: bool,
     pub(super) reads: Cell<u64>,
     /// The order of its names that was kept.
     pub(super) order: RefCell<Option<NameOrder>>,
-    /// The parent that it names, and the bytes its regions may have, while it lies in its inode.
+    /// While it is stored in its inode: its parent, and the maximum size of its regions in bytes.
     pub(super) inline: Option<(InodeNumber, usize)>,
     reserved: u32,
     changed: BTreeSet<u32>,
@@ -81,7 +81,7 @@ impl Memory {
         directory
     }
 
-    /// A directory in an inode with room for so many bytes of names.
+    /// A directory in an inode with room for this many bytes of names.
     pub(super) fn inline(settings: DirectorySettings, most: usize) -> Self {
         let mut directory = Self::new(settings);
         let area = inline::empty_directory(PARENT, settings.format);
@@ -232,7 +232,7 @@ impl DirectoryBlocks for Memory {
     }
 
     fn end_inline(&mut self) -> Result<()> {
-        // A directory that has left its inode has changed nothing else before.
+        // A directory that moves out of its inode has changed nothing else before.
         self.changed.clear();
         self.reserve(1)?;
         self.inline = None;

@@ -29,7 +29,7 @@ const TYPES: [FileType; 7] = [
     FileType::Symlink,
 ];
 
-/// A name that may well be in use: short ones, long ones, and bytes beyond ASCII.
+/// A random name that is often in use already: short, long, or with non-ASCII bytes.
 fn some_name(random: &mut Random) -> Vec<u8> {
     let (alphabet, length): (&[u8], usize) = match random.below(4) {
         0 => (b"ab", 1 + random.below(9)),
@@ -111,7 +111,7 @@ fn step(directory: &mut Memory, model: &mut Model, random: &mut Random, grows: b
     );
 }
 
-/// Many short lives of directories that begin in an inode: names come and go there, then it fills.
+/// Many directories stored in an inode: names are added and removed there until it is full.
 #[test]
 fn directories_in_inodes() {
     let mut moved_out = 0;

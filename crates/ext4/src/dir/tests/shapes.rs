@@ -13,7 +13,7 @@ use super::{assert_found, enter, inode_of};
 use crate::error::{Error, Refusal};
 use crate::types::FileType;
 
-/// Endings that give a name of 200 'n' the same legacy hash.
+/// Suffixes with which a name of 200 'n' has the same legacy hash.
 pub(super) const COLLIDING: [&[u8; 7]; 24] = [
     b"0000000", b"1avk1jf", b"6tst6am", b"70li2o1", b"7ns4e7j", b"ao4xtiz", b"coqzv2x", b"e4dpw4u",
     b"e6eb4uz", b"ezdc27a", b"fr06dol", b"fthpz46", b"gipc0ka", b"hpj38f1", b"ig4blwf", b"nopzicy",
@@ -137,7 +137,7 @@ fn an_indexed_directory_keeps_its_dots() {
     }
 }
 
-/// Enters long names until the index is full; tells how many fitted.
+/// Inserts long names until the index is full; returns how many fitted.
 fn fill(directory: &mut Memory) -> usize {
     for number in 0.. {
         let name = long_name(number);
@@ -296,7 +296,7 @@ fn names_that_no_entry_can_hold() {
     assert_eq!(find(&directory, b"").expect("sound"), None);
 }
 
-/// Makes the index one that this version does not know, in three ways.
+/// Changes the index to a kind that this version does not support, in three ways.
 fn estrange(directory: &mut Memory, how: usize) {
     match how {
         0 => directory.blocks[0].0[0x1C] = 6,

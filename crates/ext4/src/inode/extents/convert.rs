@@ -1,4 +1,4 @@
-//! Making unwritten blocks written, after their data reached the device.
+//! Converting unwritten blocks to written ones, after their data has reached the device.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use super::split::nodes_for_two_splits;
 use super::{Mapping, NodeStore, lookup};
 use crate::error::Result;
 
-/// An unwritten extent that the range touches, and what stands beside it.
+/// An unwritten extent that overlaps the range, and its neighbours.
 struct Found {
     slots: Range<usize>,
     left: Option<Extent>,
@@ -20,7 +20,7 @@ struct Found {
     right: Option<Extent>,
 }
 
-/// What a leaf has for the range.
+/// What to do in a leaf.
 enum Step {
     /// An extent to convert.
     Convert(Found),
@@ -28,12 +28,12 @@ enum Step {
     Skip(u64),
 }
 
-/// Makes every unwritten block of the `length` blocks from `logical` on written. Extents that reach
-/// out of the range are split; holes and written blocks stay as they are.
+/// Converts the unwritten blocks among the `length` blocks from `logical` on to written ones. Extents
+/// that extend beyond the range are split; holes and written blocks stay as they are.
 ///
 /// # Errors
 ///
-/// `Refused(NoSpace)` from the store, with nothing changed; `Corrupt`, or what reading says.
+/// `Refused(NoSpace)` from the store, with nothing changed; `Corrupt`; those of reading.
 pub fn convert<S: NodeStore>(
     root: &mut [u8; ROOT_SIZE],
     store: &mut S,
@@ -69,8 +69,8 @@ fn block(position: u64) -> LogicalBlock {
     LogicalBlock(u32::try_from(position).expect("inside the range, which ends with 32 bits"))
 }
 
-/// Whether the range ends inside an unwritten extent that begins inside the range. Then changes
-/// may come before the one that splits this extent, and its nodes are needed before them.
+/// Whether the range ends inside an unwritten extent that starts inside the range. Then other changes
+/// may precede the one that splits this extent, and the nodes for the split must be reserved first.
 fn splits_late<S: NodeStore>(
     root: &[u8; ROOT_SIZE],
     store: &S,

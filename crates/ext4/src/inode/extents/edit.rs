@@ -1,6 +1,6 @@
-//! The one way in which a tree changes: some neighbouring extents of one leaf are replaced by
-//! others. What follows from that (keys of ancestors, nodes that split or vanish, a root that takes
-//! its only child in) happens here and in `split`.
+//! The only operation that changes a tree: replacing some adjacent extents of one leaf by others. Its
+//! consequences (keys of ancestors, nodes that split or are removed, a root that absorbs its only
+//! child) are handled here and in `split`.
 
 use std::ops::Range;
 
@@ -33,7 +33,7 @@ impl<S: NodeStore> Editor<'_, S> {
         self.replace_and_split(path, slots, &entries)
     }
 
-    /// Replaces entries of a node that has room; tells the ancestors if its first one changed.
+    /// Replaces entries of a node that has room; updates the ancestors if its first entry changed.
     pub fn splice(
         &mut self,
         path: &Path,
@@ -48,7 +48,7 @@ impl<S: NodeStore> Editor<'_, S> {
         self.announce_first(path, level, first)
     }
 
-    /// Makes `first` the first logical block of the node at `level` in the eyes of its ancestors.
+    /// Updates the ancestors of the node at `level` to `first`, its new first logical block.
     pub fn announce_first(&mut self, path: &Path, level: usize, first: LogicalBlock) -> Result<()> {
         if path.level(level).first == first {
             return Ok(());
@@ -65,7 +65,7 @@ impl<S: NodeStore> Editor<'_, S> {
         Ok(())
     }
 
-    /// Takes a node out of the tree, and its ancestors as far as they had nothing else.
+    /// Removes a node from the tree, and those ancestors that have no other child.
     fn drop_node(&mut self, path: &Path, level: usize) -> Result<()> {
         let Some(block) = path.level(level).block else {
             *self.root = extent::empty_root();
@@ -79,8 +79,8 @@ impl<S: NodeStore> Editor<'_, S> {
         self.splice(path, level - 1, parent.slot..parent.slot + 1, &[])
     }
 
-    /// Takes the entries of the root's only child into the root, as long as there is only one and
-    /// they fit.
+    /// Moves the entries of the root's only child into the root, repeatedly while there is only one child
+    /// and its entries fit.
     pub fn collapse(&mut self) -> Result<()> {
         while let Some((block, depth, entries)) = self.only_child()? {
             extent::write_node(self.root, depth, &entries);
@@ -125,7 +125,7 @@ impl<S: NodeStore> Editor<'_, S> {
     }
 }
 
-/// The first logical block that a node's first entry names.
+/// The first logical block of a node's first entry.
 pub(super) fn first_of(bytes: &[u8]) -> std::result::Result<LogicalBlock, Corrupt> {
     let node = Node::parse(bytes)?;
     if node.is_empty() {

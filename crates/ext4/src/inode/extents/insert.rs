@@ -1,4 +1,4 @@
-//! Mapping a hole.
+//! Mapping blocks into a hole.
 
 use pext4_ondisk::Corrupt;
 use pext4_ondisk::extent::{Extent, ROOT_SIZE};
@@ -8,13 +8,14 @@ use super::edit::Editor;
 use super::path::descend;
 use crate::error::{Refusal, Result};
 
-/// Maps `extent` into a hole of the file, as one with its neighbours in the leaf where they touch.
+/// Maps `extent` into a hole of the file, merging it with its neighbours in the leaf if they are
+/// contiguous.
 ///
 /// # Errors
 ///
 /// `Refused(NoSpace)` from the store, with nothing changed; `Refused(FileTooLarge)` if the tree
 /// cannot grow; `Refused(Invalid)` if the extent is impossible; `Corrupt` if some block of it is
-/// mapped already; what reading says.
+/// mapped already; those of reading.
 pub fn insert<S: NodeStore>(
     root: &mut [u8; ROOT_SIZE],
     store: &mut S,
@@ -38,7 +39,7 @@ pub fn insert<S: NodeStore>(
     Editor { root, store }.replace(path, slots, &extents)
 }
 
-/// The same extents, neighbours made one where that is allowed.
+/// The same extents, with contiguous neighbours merged where allowed.
 pub(super) fn join(extents: impl IntoIterator<Item = Extent>) -> Vec<Extent> {
     let mut joined: Vec<Extent> = Vec::with_capacity(5);
     for extent in extents {

@@ -1,5 +1,5 @@
-//! A node store in memory, for tests: it counts reservations, notices nodes that are used after
-//! they were freed, and can run out of space or refuse to be read.
+//! A node store in memory, for tests: it counts reservations, detects nodes that are used after they
+//! were freed, and can run out of space or fail to be read.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
 use super::{Extent, NodeStore, check_node};
 use crate::error::{Refusal, Result};
 
-/// Tests map data below this block; nodes lie from here on.
+/// Tests map data below this block; nodes are from here on.
 pub(super) const FIRST_NODE: u64 = 1 << 40;
 
 #[derive(Clone)]
@@ -22,7 +22,7 @@ pub(super) struct MemoryStore {
     pub space: u32,
     /// Changes of any kind since the store was made.
     pub changes: u64,
-    /// Answers an error instead of failing the test when a node that is not there is asked for.
+    /// Returns an error, instead of failing the test, if a missing node is read.
     pub tolerant: bool,
     /// The most nodes that one operation reserved since this was last reset.
     pub most_reserved: u32,
@@ -42,13 +42,13 @@ impl MemoryStore {
         }
     }
 
-    /// Forgets what an operation reserved and did not use.
+    /// Drops the nodes that an operation reserved and did not use.
     pub fn end_operation(&mut self) {
         self.reserved = 0;
         self.most_reserved = 0;
     }
 
-    /// The extents of a tree, after checking all that a tree promises.
+    /// The extents of a tree, after checking all its invariants.
     pub fn check(&self, root: &[u8; ROOT_SIZE]) -> Vec<Extent> {
         let mut extents = Vec::new();
         let node = Node::parse(root).expect("a sound root");

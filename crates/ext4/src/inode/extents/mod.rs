@@ -1,21 +1,21 @@
-//! The extent tree of one file: which runs of its blocks lie where on the device.
+//! The extent tree of one file: maps runs of its blocks to blocks of the device.
 //!
 //! The tree is a root of 60 bytes in the inode and, below it, nodes that fill a block each, at most
-//! five levels of them. It knows no journal and no allocator: what it needs of its file stands
-//! behind [`NodeStore`]. Extents are sorted and do not overlap; an index entry names exactly the
+//! five levels of them. It knows no journal and no allocator: it reaches its file through
+//! [`NodeStore`]. Extents are sorted and do not overlap; an index entry names exactly the
 //! first logical block of its child (e2fsck insists, so every change of a first block goes up to
 //! all ancestors it is first in); a node other than an empty root has entries.
 //!
-//! A change reads its path down to one leaf, works out the nodes it will need, has them reserved,
-//! and only then begins to write: there is no undo. An error after that point (the device, or
-//! bytes that changed while they were looked at) leaves the tree in between, and the caller's
+//! A change reads its path down to one leaf, computes which nodes it will need, reserves them, and
+//! only then starts to write: there is no undo. An error after that point (from the device, or
+//! because bytes changed after they were read) leaves the tree inconsistent, and the caller's
 //! transaction must not be committed.
 //!
-//! Bytes from the device are believed as far as they were checked: a node by [`check_node`] when it
-//! is first read, its place in the tree on every descent, an extent whenever it is decoded. Depth
-//! falls with each step, so a descent ends whatever the image says.
+//! Bytes from the device are trusted only as far as they were checked: a node by [`check_node`] when
+//! it is first read, its place in the tree on every descent, an extent whenever it is decoded. The
+//! depth decreases with each step, so a descent ends whatever the image contains.
 //!
-//! Locking: none here. The caller holds the file's map lock, for writing where `&mut` is asked.
+//! Locking: none here. The caller holds the file's map lock, exclusively for functions with `&mut`.
 
 mod convert;
 mod edit;
@@ -40,20 +40,20 @@ pub use remove::remove;
 
 use crate::error::Result;
 
-/// What a tree needs of its file.
+/// The nodes of one tree, as its file stores them.
 pub trait NodeStore {
-    /// The blocks that extents and nodes may lie in.
+    /// The range of blocks in which extents and nodes may be.
     fn bounds(&self) -> Bounds;
 
     /// Bytes in a node.
     fn block_size(&self) -> usize;
 
-    /// Shows the bytes of a node, which have passed their checksum and [`check_node`] since they
-    /// came from the device. `look` reads no other node.
+    /// Calls `look` with the bytes of a node, whose checksum and [`check_node`] have been verified since
+    /// they were read from the device. `look` must not read other nodes.
     ///
     /// # Errors
     ///
-    /// What reading or checking says, or `look`.
+    /// Those of reading and checking, and of `look`.
     fn read<R>(
         &self,
         block: BlockNumber,
@@ -65,11 +65,11 @@ pub trait NodeStore {
     ///
     /// # Errors
     ///
-    /// If the block cannot be had.
+    /// If the block cannot be read.
     fn edit<R>(&mut self, block: BlockNumber, change: impl FnOnce(&mut [u8]) -> R) -> Result<R>;
 
-    /// Makes sure that the next `nodes` calls of `allocate` find a block. What is not used in the
-    /// end is the store's to give back. Called before the first change.
+    /// Makes sure that the next `nodes` calls of `allocate` succeed. The store frees blocks that are not
+    /// used in the end. Called before the first change.
     ///
     /// # Errors
     ///
@@ -94,12 +94,12 @@ pub trait NodeStore {
 /// What a logical block maps to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapping {
-    /// It lies in this extent.
+    /// It is in this extent.
     Mapped(Extent),
-    /// Nothing is mapped from `logical`, the block asked for, on for `length` blocks: up to the
-    /// next extent, or as far as numbers go.
+    /// `length` blocks from `logical`, the requested block, on are not mapped: up to the next extent, or
+    /// to the largest block number.
     Hole {
-        /// The block asked for.
+        /// The requested block.
         logical: LogicalBlock,
         /// Blocks up to the next extent; at least 1.
         length: u32,

@@ -1,7 +1,7 @@
-//! The way from the root down to one leaf, and what each node on it looked like.
+//! The path from the root down to one leaf, and what was read from each node on it.
 //!
-//! Each node is checked against its parent on the way: depth one less, first entry where the
-//! parent says, last entry before the parent's next one.
+//! Each node is checked against its parent on the way: its depth is one less, its first entry starts
+//! where the parent says, its last entry is before the parent's next one.
 
 use pext4_ondisk::extent::{Bounds, EntryBytes, Extent, Index, MAX_DEPTH, Node, ROOT_SIZE};
 use pext4_ondisk::{BlockNumber, Corrupt, LogicalBlock};
@@ -16,16 +16,16 @@ const LEVELS: usize = MAX_DEPTH as usize + 1;
 /// One node of a path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Level {
-    /// Where it lies; `None` for the root.
+    /// Its block; `None` for the root.
     pub block: Option<BlockNumber>,
     /// Entries in use.
     pub entries: usize,
     /// Room for entries.
     pub max: usize,
-    /// In an index node the entry that was followed; in a leaf the number of entries that begin at
-    /// the target or before it.
+    /// In an index node the entry that was followed; in a leaf the number of entries that start at or
+    /// before the target.
     pub slot: usize,
-    /// The logical block its first entry names; 0 in an empty root.
+    /// The logical block of its first entry; 0 in an empty root.
     pub first: LogicalBlock,
 }
 
@@ -34,17 +34,17 @@ pub(super) struct Level {
 pub(super) struct Path {
     levels: [Level; LEVELS],
     count: usize,
-    /// Where the logical blocks end that this leaf may map: the next leaf's first one.
+    /// The end of the logical blocks that this leaf may map: the first one of the next leaf.
     pub end: u64,
 }
 
-/// The leaf at the end of a path, while its bytes can be seen.
+/// The leaf at the end of a path, with its bytes.
 pub(super) struct Leaf<'a> {
     node: Node<'a>,
     bounds: Bounds,
-    /// Entries that begin at the target or before it.
+    /// Entries that start at or before the target.
     pub slot: usize,
-    /// Where the logical blocks end that this leaf may map.
+    /// The end of the logical blocks that this leaf may map.
     pub end: u64,
 }
 
@@ -64,7 +64,7 @@ impl Path {
         &self.levels[..self.count]
     }
 
-    /// Puts a new root above the nodes, after the old root's entries moved into `block`.
+    /// Adds a new root above the nodes, after the old root's entries were moved to `block`.
     pub fn push_root(&mut self, root: Level, block: BlockNumber, max: usize) {
         self.levels.copy_within(..LEVELS - 1, 1);
         self.levels[1].block = Some(block);
@@ -96,7 +96,7 @@ impl Path {
         self.count += 1;
     }
 
-    /// Notes an index node and answers the entry to follow.
+    /// Adds an index node and returns the entry to follow.
     fn enter_index(
         &mut self,
         block: Option<BlockNumber>,
@@ -112,7 +112,7 @@ impl Path {
         Ok(node.index(slot, bounds)?)
     }
 
-    /// Notes the leaf.
+    /// Adds the leaf.
     fn enter_leaf<'a>(
         &mut self,
         block: Option<BlockNumber>,
@@ -142,7 +142,7 @@ impl<'a> Leaf<'a> {
         Ok(self.node.extent(slot, &self.bounds)?)
     }
 
-    /// The extent in `slot`, if the leaf has so many.
+    /// The extent in `slot`, if the leaf has one there.
     pub fn get(&self, slot: usize) -> Result<Option<Extent>> {
         if slot < self.len() {
             self.extent(slot).map(Some)
@@ -151,7 +151,7 @@ impl<'a> Leaf<'a> {
         }
     }
 
-    /// The last extent that begins at the target or before it.
+    /// The last extent that starts at or before the target.
     pub fn before(&self) -> Result<Option<Extent>> {
         self.slot
             .checked_sub(1)
@@ -159,7 +159,7 @@ impl<'a> Leaf<'a> {
             .transpose()
     }
 
-    /// The first logical block that is mapped behind the target: by this leaf, or by the next.
+    /// The first mapped logical block after the target, in this leaf or the next.
     pub fn next_logical(&self) -> u64 {
         if self.slot < self.len() {
             u64::from(self.node.logical(self.slot).get())
@@ -176,7 +176,7 @@ pub(super) fn parse_root<'a>(root: &'a [u8; ROOT_SIZE], bounds: &Bounds) -> Resu
     Ok(node)
 }
 
-/// A node that an index entry of depth `depth + 1` leads to, its header checked.
+/// A node to which an index entry of depth `depth + 1` refers, its header checked.
 pub(super) fn parse_child(bytes: &[u8], depth: u16) -> std::result::Result<Node<'_>, Corrupt> {
     let node = Node::parse(bytes)?;
     if node.depth() != depth {
@@ -192,8 +192,8 @@ pub(super) fn parse_child(bytes: &[u8], depth: u16) -> std::result::Result<Node<
     Ok(node)
 }
 
-/// A node, its header and its place under its parent checked: the parent calls it `index` and has
-/// its next entry at `end`.
+/// A node whose header and place under its parent are checked: the parent refers to it by `index`, and
+/// the parent's next entry starts at `end`.
 pub(super) fn parse_placed<'a>(
     bytes: &'a [u8],
     depth: u16,
@@ -220,7 +220,7 @@ pub(super) fn parse_placed<'a>(
     Ok(node)
 }
 
-/// The same error, with the block where it was met.
+/// The same error, with the block in which it was found.
 pub(super) fn in_block(error: Error, block: BlockNumber) -> Error {
     match error {
         Error::Corrupt(corrupt) => Error::Corrupt(corrupt.in_block(block)),
@@ -228,7 +228,7 @@ pub(super) fn in_block(error: Error, block: BlockNumber) -> Error {
     }
 }
 
-/// Goes down to the leaf that maps `target` or would map it, and looks at it.
+/// Descends to the leaf that maps `target` or would map it, and calls `look` with it.
 pub(super) fn descend<S: NodeStore, R>(
     root: &[u8; ROOT_SIZE],
     store: &S,
@@ -264,7 +264,7 @@ pub(super) fn descend<S: NodeStore, R>(
     }
 }
 
-/// All entries of a node as they lie there.
+/// All entries of a node, undecoded.
 pub(super) fn entries_of<S: NodeStore>(
     root: &[u8; ROOT_SIZE],
     store: &S,

@@ -1,4 +1,4 @@
-//! Looking at a tree: one block, a range.
+//! Reading a tree: one block, a range.
 
 use std::ops::{ControlFlow, Range};
 
@@ -13,7 +13,7 @@ use crate::error::Result;
 ///
 /// # Errors
 ///
-/// `Corrupt`, or what reading says.
+/// `Corrupt`; those of reading.
 pub fn lookup<S: NodeStore>(
     root: &[u8; ROOT_SIZE],
     store: &S,
@@ -34,11 +34,11 @@ pub fn lookup<S: NodeStore>(
     Ok(mapping)
 }
 
-/// The logical block behind the last mapped one of a range; `None` if none is mapped.
+/// The logical block after the last mapped one of a range; `None` if none is mapped.
 ///
 /// # Errors
 ///
-/// `Corrupt`, or what reading says.
+/// `Corrupt`; those of reading.
 pub fn last_end<S: NodeStore>(
     root: &[u8; ROOT_SIZE],
     store: &S,
@@ -55,12 +55,12 @@ pub fn last_end<S: NodeStore>(
         .filter(|&end| end > range.start))
 }
 
-/// Shows every extent that has a block in `range` of logical blocks, whole, in order, until `visit`
-/// breaks.
+/// Calls `visit` with every extent that has a block in `range` of logical blocks, in order and not cut
+/// to the range, until `visit` breaks.
 ///
 /// # Errors
 ///
-/// `Corrupt`, or what reading says.
+/// `Corrupt`; those of reading.
 pub fn walk<S: NodeStore>(
     root: &[u8; ROOT_SIZE],
     store: &S,

@@ -1,4 +1,4 @@
-//! Unmapping: truncation and holes, from the end backwards, in steps that fit a transaction.
+//! Unmapping, for truncation and hole punching: from the end backwards, in steps that fit a transaction.
 
 use std::ops::Range;
 
@@ -16,17 +16,17 @@ struct Found {
     extents: Vec<Extent>,
 }
 
-/// Unmaps the logical blocks of `range`, from its end backwards, and tells `freed` each run of
-/// blocks that nothing maps any more. `budget` bounds the work: every extent costs one, and so does
-/// every leaf. Answers where the next call's range must end, or `None` when all is done.
+/// Unmaps the logical blocks of `range`, from its end backwards, and calls `freed` with each run of
+/// unmapped blocks. `budget` bounds the work: every extent costs one, and every leaf costs one. Returns
+/// the end of the range for the next call, or `None` when everything is unmapped.
 ///
-/// A leaf that loses all its extents is freed, with ancestors that lose all their entries; the tree
-/// becomes flatter when the root can hold what is left.
+/// A leaf that loses all its extents is freed, with ancestors that lose all their entries. The tree
+/// loses a level when the rest fits into the root.
 ///
 /// # Errors
 ///
 /// `Refused(NoSpace)` from the store, with nothing changed, if a hole in the middle of an extent
-/// needs a node; `Corrupt`, or what reading says.
+/// needs a node; `Corrupt`; those of reading.
 pub fn remove<S: NodeStore>(
     root: &mut [u8; ROOT_SIZE],
     store: &mut S,
@@ -68,7 +68,7 @@ pub fn remove<S: NodeStore>(
     Ok(None)
 }
 
-/// The last extents of the leaf that have blocks in the range, at most `most`, backwards.
+/// The last extents of the leaf that have blocks in the range, at most `most`, in reverse order.
 fn find(leaf: &Leaf<'_>, range: &Range<u64>, most: u32) -> Result<Found> {
     let mut extents = Vec::new();
     let mut first = leaf.slot;
@@ -89,7 +89,7 @@ fn find(leaf: &Leaf<'_>, range: &Range<u64>, most: u32) -> Result<Found> {
     })
 }
 
-/// What stays of the extents: the head of the first and the tail of the last.
+/// The parts of the extents outside the range: the head of the first and the tail of the last.
 fn remains(backwards: &[Extent], range: &Range<u64>) -> Vec<Extent> {
     let head = backwards
         .last()

@@ -1,12 +1,12 @@
-//! When a leaf is full: nodes split, and the tree grows.
+//! Splitting full nodes, and growing the tree.
 //!
-//! A node that is full splits into itself and a new one to its right, whose entry goes into the
-//! parent, which may split in turn. If all nodes of the path are full, the root's entries first
-//! move into a new node, and the tree is one level taller. A node that grew at its end stays full
-//! and only what is new goes to the right, so that files written in order have full nodes;
-//! otherwise each side gets half.
+//! A full node splits into itself and a new one to its right, whose entry is added to the parent, which
+//! may split in turn. If all nodes of the path are full, the root's entries first move to a new node,
+//! and the tree gets one level deeper. If the new entries are at the node's end, the node stays full and
+//! only they move to the right, so that files written in order have full nodes; otherwise each side
+//! gets half.
 //!
-//! An operation adds at most two entries to a leaf. After a split both sides have room for that, so
+//! An operation adds at most two entries to a leaf. After a split both sides have room for them, so
 //! one operation splits each node of a path at most once.
 
 use std::ops::Range;
@@ -19,23 +19,23 @@ use super::edit::{Editor, first_of};
 use super::path::{Level, Path, entries_of};
 use crate::error::{Refusal, Result};
 
-/// Most entries that one replacement adds to a leaf.
+/// Maximum number of entries that one replacement adds to a leaf.
 const MOST_ADDED: usize = 2;
 
-/// The most nodes that two replacements take that split leaves of a tree of this depth, if each
-/// adds one entry: nodes of this capacity may split twice in each level, and the tree grows once.
+/// Maximum number of nodes for two replacements that each add one entry and split leaves of a tree of
+/// this depth: nodes of this capacity may split twice in each level, and the tree grows once.
 pub(super) fn nodes_for_two_splits(depth: u32, capacity: usize) -> u32 {
     let grown_splits = extent::capacity(ROOT_SIZE) + MOST_ADDED > capacity;
     2 * depth + 1 + u32::from(grown_splits)
 }
 
-/// What a replacement that does not fit into its leaf will need.
+/// The changes that a replacement needs if it does not fit into its leaf.
 struct Plan {
     nodes: u32,
     grows: bool,
 }
 
-/// Works out which nodes of the path split when its leaf gets `added` more entries.
+/// Computes which nodes of the path split when its leaf gets `added` more entries.
 fn plan(path: &Path, capacity: usize, added: usize) -> Result<Plan> {
     let mut added = added;
     let mut nodes = 0;
@@ -67,7 +67,7 @@ fn plan(path: &Path, capacity: usize, added: usize) -> Result<Plan> {
 }
 
 impl<S: NodeStore> Editor<'_, S> {
-    /// Replaces entries of the leaf, which has not room for the new ones.
+    /// Replaces entries of the leaf, which has no room for the new ones.
     pub fn replace_and_split(
         &mut self,
         mut path: Path,
@@ -84,7 +84,7 @@ impl<S: NodeStore> Editor<'_, S> {
         self.put_entries(&path, leaf, slots, entries)
     }
 
-    /// Replaces entries of the node at `level`, splitting it if it has not room for the new ones.
+    /// Replaces entries of the node at `level`, splitting it if it has no room for the new ones.
     fn put_entries(
         &mut self,
         path: &Path,
@@ -102,7 +102,7 @@ impl<S: NodeStore> Editor<'_, S> {
     }
 
     /// Divides a node, with the replacement done, between itself and a new node to its right.
-    /// Answers the index entry of the new one.
+    /// Returns the index entry of the new one.
     fn split(
         &mut self,
         path: &Path,
@@ -169,7 +169,7 @@ impl<S: NodeStore> Editor<'_, S> {
     }
 }
 
-/// How many levels lie below a level of the path.
+/// Number of levels below a level of the path.
 fn depth_of(path: &Path, level: usize) -> u16 {
     u16::try_from(path.leaf() - level).expect("a path has at most six levels")
 }

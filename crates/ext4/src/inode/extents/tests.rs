@@ -1,4 +1,4 @@
-//! The tree against a plain map of blocks, by random operations; and the shapes that matter.
+//! Compares the tree with a plain map of blocks under random operations; and tests special shapes.
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
@@ -38,7 +38,7 @@ fn extent(logical: u32, start: u64, length: u32, unwritten: bool) -> Extent {
     }
 }
 
-/// A tree and what it should say: for each mapped block, where it lies and whether unwritten.
+/// A tree and its model: for each mapped block, its location and whether it is unwritten.
 struct Case {
     root: [u8; ROOT_SIZE],
     store: MemoryStore,
@@ -54,8 +54,8 @@ impl Case {
         }
     }
 
-    /// The most nodes an operation may ask for that splits so many leaves: each level once for
-    /// each of them, one more level, and with tiny nodes a split there.
+    /// Maximum number of nodes that an operation that splits this many leaves may reserve: one per level
+    /// for each of them, one for a new level, and with tiny nodes one for a split there.
     fn most_nodes(&self, leaves: u32) -> u32 {
         let depth = u32::from(Node::parse(&self.root).expect("sound").depth());
         leaves * depth + 1 + u32::from(self.store.block_size() == TINY)
@@ -94,7 +94,7 @@ impl Case {
         }
     }
 
-    /// Removes in as many calls as the budget makes it.
+    /// Removes a range in as many calls as the budget requires.
     fn remove(&mut self, range: Range<u32>, budget: u32) {
         let mut freed = Vec::new();
         let mut rest = u64::from(range.start)..u64::from(range.end);
@@ -127,7 +127,7 @@ impl Case {
         assert_eq!(freed, expected, "exactly the unmapped blocks are told");
     }
 
-    /// Checks the tree's promises and that it maps what the model maps.
+    /// Checks the tree's invariants and that it maps what the model maps.
     fn check(&self) {
         let extents = self.store.check(&self.root);
         let mut mapped = BTreeMap::new();
@@ -191,8 +191,8 @@ impl Case {
     }
 }
 
-/// Where a random extent's blocks lie: each stretch of the device belongs to one stretch of the
-/// file, so that neighbours often touch on both.
+/// The location of a random extent's blocks: each part of the device belongs to one part of the file, so
+/// that neighbours are often contiguous in both.
 fn random_extent(random: &mut Random, case: &Case, span: u32) -> Option<Extent> {
     let logical = random.below(span);
     if case.model.contains_key(&logical) {
@@ -377,7 +377,7 @@ fn refuses_what_is_mapped_or_impossible() {
     case.check();
 }
 
-/// A change that may lack space.
+/// A change that may fail for lack of space.
 type Attempt = fn(&mut [u8; ROOT_SIZE], &mut MemoryStore, u32) -> crate::error::Result<()>;
 
 #[test]
@@ -442,8 +442,7 @@ fn the_tallest_tree_refuses_to_grow() {
     assert_eq!(case.store.check(&case.root).len(), 4096);
 }
 
-/// Everything that reads or changes, on a tree that may be corrupt. It may say what it likes, as
-/// long as it comes back.
+/// Runs every operation on a tree that may be corrupt. The results do not matter, only that each returns.
 fn try_everything(case: &Case) {
     let (root, store) = (&case.root, &case.store);
     for logical in (0..500).step_by(7) {

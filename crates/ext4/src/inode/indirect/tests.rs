@@ -1,4 +1,4 @@
-//! Block maps in memory: against a plain map by random changes, and at the edges of their levels.
+//! Block maps in memory: compared with a plain map under random changes, and at the limits of their levels.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::error::{Error, Refusal, Result};
 /// Small blocks, so that maps are deep soon: 16 pointers each.
 const BLOCK: usize = 64;
 const FAN_OUT: u64 = 16;
-/// Pointer blocks lie from here on, data below.
+/// Pointer blocks are from here on, data below.
 const FIRST_NODE: u64 = 1 << 30;
 const ALL: Limit = Limit {
     entries: u32::MAX,
@@ -167,7 +167,7 @@ fn what_cannot_be_is_corrupt() {
     insert(&mut root, &mut memory, extent(20, 50, 2)).expect("room");
     let twice = insert(&mut root, &mut memory, extent(19, 70, 2));
     assert!(matches!(twice, Err(Error::Corrupt(_))));
-    // A pointer block that leads to itself, and a pointer that leaves the file system.
+    // A pointer block that points to itself, and a pointer outside the file system.
     let node = *memory.nodes.keys().next().expect("one");
     let pointer = u32::try_from(node.get()).expect("small");
     set_entry(&mut root, DIRECT + 2, pointer);
@@ -309,7 +309,7 @@ fn agrees_with_a_plain_map() {
     assert!(steps > 3000 && memory.made > 500);
 }
 
-/// A lookup says what the model says, no further than that, and no pointer block is empty.
+/// Checks that lookups return what the model contains, and no more, and that no pointer block is empty.
 fn check(root: &Root, memory: &Memory, model: &BTreeMap<u64, u64>, logical: u64) {
     let expected = model.get(&logical).copied();
     match look(root, memory, logical) {

@@ -1,4 +1,4 @@
-//! New inodes: number, owner, mode, times, an empty map, the access lists that they inherit.
+//! New inodes: number, owner, mode, times, an empty map, and inherited access control lists.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use crate::types::{AccessLists, DeviceNumber, FileType, InodeNumber, New, SetXat
 use crate::volume::Volume;
 use crate::xattr;
 
-/// Permission bit that hands a directory's group to what is made in it.
+/// Permission bit of a directory: new inodes in it get its group.
 const SET_GROUP_ID: u16 = 0o2000;
-/// A symbolic link's target is kept in the inode below this many bytes.
+/// Targets of symbolic links with fewer bytes than this are stored in the inode.
 pub(super) const FAST_SYMLINK_END: usize = 60;
 
-/// What a new inode will be.
-pub(super) struct Birth<'a> {
+/// The properties of an inode to be created.
+pub(super) struct NewInode<'a> {
     pub kind: FileType,
     pub new: &'a New,
     pub device: DeviceNumber,
@@ -30,7 +30,7 @@ pub(super) struct Birth<'a> {
     pub lists: AccessLists<'a>,
 }
 
-impl<'a> Birth<'a> {
+impl<'a> NewInode<'a> {
     pub fn new(kind: FileType, new: &'a New) -> Self {
         Self {
             kind,
@@ -41,7 +41,7 @@ impl<'a> Birth<'a> {
         }
     }
 
-    /// The attributes that the lists are.
+    /// The access control lists as extended attributes: name and value.
     fn list_attributes(&self) -> impl Iterator<Item = (&'static [u8], &'a [u8])> {
         let lists = [(ACCESS, self.lists.access), (DEFAULT, self.lists.default)];
         lists
@@ -49,7 +49,7 @@ impl<'a> Birth<'a> {
             .filter_map(|(name, list)| Some((name, list?)))
     }
 
-    /// Metadata blocks that they may dirty.
+    /// Metadata blocks that setting the lists may dirty.
     pub fn list_credits(&self) -> u32 {
         self.list_attributes().map(|_| xattr::CREDITS).sum()
     }
@@ -63,7 +63,7 @@ impl<'a> Birth<'a> {
         }
     }
 
-    /// Whether the inode begins with an empty extent tree.
+    /// Whether the inode starts with an empty extent tree.
     fn is_mapped(&self) -> bool {
         match self.kind {
             FileType::Regular | FileType::Directory => true,
@@ -74,58 +74,60 @@ impl<'a> Birth<'a> {
 }
 
 impl Volume {
-    /// Claims a number and puts a new inode, held once, with its lists into the table.
-    pub(super) fn bear(
+    /// Allocates a number and puts a new inode, held once and with its lists, into the table.
+    pub(super) fn create_inode(
         &self,
         handle: &mut Handle<'_>,
         directory: &Inode,
-        birth: &Birth<'_>,
+        new_inode: &NewInode<'_>,
     ) -> Result<Arc<Inode>> {
-        let is_directory = birth.kind == FileType::Directory;
+        let is_directory = new_inode.kind == FileType::Directory;
         let is_top = directory.number() == InodeNumber::ROOT
             || directory.flags().contains(InodeFlags::TOPDIR);
         let number =
             self.inodes
                 .groups
                 .allocate_inode(handle, directory.number(), is_directory, is_top)?;
-        let slot = self.first_slot(directory, birth, number);
-        let inode = self.inodes.bear(handle, number, slot, birth.kind)?;
-        if let Err(error) = self.give_lists(handle, &inode, birth) {
-            self.unbear(handle, &inode)?;
+        let slot = self.first_slot(directory, new_inode, number);
+        let inode = self
+            .inodes
+            .insert_new(handle, number, slot, new_inode.kind)?;
+        if let Err(error) = self.set_lists(handle, &inode, new_inode) {
+            self.discard_new_inode(handle, &inode)?;
             return Err(error);
         }
         Ok(inode)
     }
 
-    fn give_lists(
+    fn set_lists(
         &self,
         handle: &mut Handle<'_>,
         inode: &Arc<Inode>,
-        birth: &Birth<'_>,
+        new_inode: &NewInode<'_>,
     ) -> Result<()> {
-        for (name, list) in birth.list_attributes() {
+        for (name, list) in new_inode.list_attributes() {
             let before = handle.changes();
             let mode = SetXattrMode::Create;
             let set = xattr::set(&self.inodes, handle, inode, name, list, mode);
-            self.settle(handle, before, set)?;
+            self.stop_if_half_done(handle, before, set)?;
         }
         Ok(())
     }
 
-    fn first_slot(&self, directory: &Inode, birth: &Birth<'_>, number: InodeNumber) -> Slot {
+    fn first_slot(&self, directory: &Inode, new_inode: &NewInode<'_>, number: InodeNumber) -> Slot {
         let store = &self.inodes.store;
         let (parent_mode, parent_gid) = directory.mode_and_group();
         let inherits_group = parent_mode & SET_GROUP_ID != 0;
         let time = present();
         let mut slot = Slot::new(store.geometry.inode_size, self.new_inode_extra_size);
-        slot.mode = birth.kind.to_mode() | birth.permissions(inherits_group);
-        slot.uid = birth.new.uid;
+        slot.mode = new_inode.kind.to_mode() | new_inode.permissions(inherits_group);
+        slot.uid = new_inode.new.uid;
         slot.gid = if inherits_group {
             parent_gid
         } else {
-            birth.new.gid
+            new_inode.new.gid
         };
-        slot.links = if birth.kind == FileType::Directory {
+        slot.links = if new_inode.kind == FileType::Directory {
             2
         } else {
             1
@@ -137,29 +139,29 @@ impl Volume {
         if let Some(created) = &mut slot.created {
             *created = time;
         }
-        slot.flags = directory.flags() & inherited_flags(birth.kind);
-        if self.begins_inline && begin_inline(&mut slot, birth, directory.number(), self) {
+        slot.flags = directory.flags() & inherited_flags(new_inode.kind);
+        if self.begins_inline && begin_inline(&mut slot, new_inode, directory.number(), self) {
             return slot;
         }
-        if birth.is_mapped() && store.features.incompat.contains(Incompat::EXTENTS) {
+        if new_inode.is_mapped() && store.features.incompat.contains(Incompat::EXTENTS) {
             slot.flags |= InodeFlags::EXTENTS;
             slot.block = extent::empty_root();
         }
         if matches!(
-            birth.kind,
+            new_inode.kind,
             FileType::CharacterDevice | FileType::BlockDevice
         ) {
-            slot.set_device(birth.device.major, birth.device.minor);
+            slot.set_device(new_inode.device.major, new_inode.device.minor);
         }
         slot
     }
 
-    /// A generation that differs from the number's last one but by a rare chance.
+    /// A generation that almost certainly differs from the one that this number had last.
     fn next_generation(&self, number: InodeNumber) -> u32 {
         if let Some(next) = &self.counted_generation {
             return next.fetch_add(1, Ordering::Relaxed);
         }
-        // The clock that stamps files ticks too slowly to tell two lives apart.
+        // The clock that stamps files ticks too slowly to distinguish two uses of one number.
         let running = time::now();
         let mut mixed = self.generation_seed
             ^ (u64::from(number.get()) << 32)
@@ -171,10 +173,16 @@ impl Volume {
     }
 }
 
-/// Puts the content of a new file or directory into its slot, if there is room. Links do without,
-/// as on Linux: e2fsck 1.47 does not see the attribute block of a link whose target lies there.
-fn begin_inline(slot: &mut Slot, birth: &Birth<'_>, parent: InodeNumber, volume: &Volume) -> bool {
-    let content = match birth.kind {
+/// Puts the content of a new file or directory into its slot, if there is room; returns whether it
+/// did. Symbolic links are excluded, as on Linux: e2fsck 1.47 does not see the attribute block of a
+/// link whose target is stored there.
+fn begin_inline(
+    slot: &mut Slot,
+    new_inode: &NewInode<'_>,
+    parent: InodeNumber,
+    volume: &Volume,
+) -> bool {
+    let content = match new_inode.kind {
         FileType::Regular => Vec::new(),
         FileType::Directory => {
             inline::empty_directory(parent, volume.directory_settings.format).to_vec()
@@ -188,7 +196,7 @@ fn begin_inline(slot: &mut Slot, birth: &Birth<'_>, parent: InodeNumber, volume:
     fits
 }
 
-/// Flags that a directory hands on to what is made in it.
+/// Flags that a new inode of this kind inherits from its directory.
 fn inherited_flags(kind: FileType) -> InodeFlags {
     let all = InodeFlags::SYNC | InodeFlags::NODUMP | InodeFlags::NOATIME | InodeFlags::DAX;
     match kind {

@@ -1,10 +1,11 @@
-//! What of an inode's state is read without its lock.
+//! Copies of the fields of an inode's state that can be read without its lock.
 //!
-//! Whoever changes the state calls [`Glance::note`] before the lock is given back. Single facts are
-//! then read one by one: two of them belong together only under a lock of the caller's that keeps
-//! both from changing. What belongs together (what `stat` tells; the root of the map) is published
-//! once it is asked for twice without a change in between. Times of a directory that no state says
-//! yet are told with its attributes (`name_changes.rs`).
+//! A thread that changes the state calls [`PublishedFields::update`] before it releases the lock.
+//! Single fields are then read one by one: two of them are consistent only if the reader holds a lock
+//! that keeps both from changing. Groups of fields (the attributes that `stat` returns; the root of the
+//! map) are published together once they have been read twice without a change in between. The times of
+//! a directory that are not in its state yet are read together with its attributes
+//! (`name_changes.rs`).
 
 use pext4_ondisk::InodeNumber;
 use pext4_ondisk::time::Time;
@@ -19,29 +20,30 @@ use crate::types::{Attributes, DeviceNumber, FileType};
 const ATTRIBUTE_WORDS: usize = 13;
 const ROOT_WORDS: usize = ROOT_BYTES.div_ceil(8);
 const ROOT_BYTES: usize = 60;
-/// Says that a time of creation is kept.
+/// Set if the attributes contain a creation time.
 const HAS_CREATED: u64 = 1 << 32;
 
-/// Facts of an inode, for who has no lock.
-pub(super) struct Glance {
+/// Fields of an inode, for readers without its lock.
+pub(super) struct PublishedFields {
     dead: AtomicBool,
     size: AtomicU64,
     flags: AtomicU32,
-    /// The mode and the group: what files made in a directory get their group by.
+    /// The mode in the upper half, the group in the lower: a new file in a directory needs both to get its
+    /// group.
     mode_and_group: AtomicU64,
     links: AtomicU32,
     generation: AtomicU32,
     has_wide_times: AtomicBool,
-    /// Times of a directory that the state does not say yet.
+    /// Times of a directory that are not in the state yet.
     pub(super) names: NameChanges,
     attributes: Published<ATTRIBUTE_WORDS>,
-    /// Of the map, which most changes leave as it is.
+    /// The root of the map, which most changes do not affect.
     root: Published<ROOT_WORDS>,
 }
 
-impl Glance {
-    pub(super) fn of(state: &State) -> Self {
-        let glance = Self {
+impl PublishedFields {
+    pub(super) fn new(state: &State) -> Self {
+        let fields = Self {
             dead: AtomicBool::new(false),
             size: AtomicU64::new(0),
             flags: AtomicU32::new(0),
@@ -53,12 +55,12 @@ impl Glance {
             attributes: Published::new(),
             root: Published::new(),
         };
-        glance.note(state);
-        glance
+        fields.update(state);
+        fields
     }
 
-    /// Follows a change of the state, whose lock the caller holds.
-    pub(super) fn note(&self, state: &State) {
+    /// Copies the fields after a change of the state, whose lock the caller holds.
+    pub(super) fn update(&self, state: &State) {
         let slot = &state.slot;
         self.dead.store(state.dead, Ordering::Release);
         self.size.store(slot.size, Ordering::Release);
@@ -73,7 +75,8 @@ impl Glance {
         self.root.expire_unless(|| words_of(&slot.block));
     }
 
-    /// The attributes are about to change; the caller holds the lock of the state.
+    /// Makes readers stop using the published attributes, which are about to change. The caller holds the
+    /// lock of the state.
     pub(super) fn expire_attributes(&self) {
         self.attributes.expire();
     }
@@ -99,10 +102,13 @@ impl Glance {
         self.flags.load(Ordering::Acquire)
     }
 
-    /// The mode, and the group that belongs to it.
+    /// Mode and group, consistent with each other.
     pub(super) fn mode_and_group(&self) -> (u16, u32) {
         let both = self.mode_and_group.load(Ordering::Acquire);
-        #[expect(clippy::cast_possible_truncation, reason = "they were put together so")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "both parts were packed at these widths"
+        )]
         let parts = ((both >> 32) as u16, both as u32);
         parts
     }
@@ -135,21 +141,21 @@ impl Glance {
         Some(root)
     }
 
-    /// The attributes as they are, for a reader who found under the lock of the state what it says of them;
-    /// what it says is offered to others.
-    pub(super) fn show_attributes(&self, attributes: Attributes) -> Attributes {
+    /// Publishes `attributes`, which the caller has read from the state and whose lock it holds. Returns
+    /// them with the directory times that are not in the state yet.
+    pub(super) fn publish_attributes(&self, attributes: Attributes) -> Attributes {
         self.attributes.offer(|| pack(&attributes));
         with_names(attributes, self.names.newest())
     }
 
-    /// The root of the map, for a reader who has the lock of the state; it is offered to others.
-    pub(super) fn show_root(&self, state: &State) -> [u8; ROOT_BYTES] {
+    /// Publishes the root of the map and returns it. The caller holds the lock of the state.
+    pub(super) fn publish_root(&self, state: &State) -> [u8; ROOT_BYTES] {
         self.root.offer(|| words_of(&state.slot.block));
         state.slot.block
     }
 }
 
-/// Attributes with the time of a change of names that came after them.
+/// The attributes, with the time of a later change of names if there is one.
 fn with_names(attributes: Attributes, names: Option<Time>) -> Attributes {
     Attributes {
         modified: names.unwrap_or(attributes.modified),

@@ -1,18 +1,21 @@
 //! Locks of the leaves of one directory.
 //!
-//! There are about as many as the directory has blocks, up to a limit, and a leaf's is chosen by its block. A directory
-//! that outgrows its locks gets others; it grows under its exclusive lock, when nobody uses any. So their memory is a
-//! part of the directory's own. Whoever changes a name of a leaf holds the directory's lock shared and the leaf's
-//! exclusively, the latter for the change alone.
-//! What is looked at without the lock is made sure of by a count beside it, which grows under the
-//! lock when the leaf *has been* changed, and before the links of the name's inode do:
+//! A directory has about as many of these locks as blocks, up to a limit; the block of a leaf selects its
+//! lock, so leaves may share one. When a directory outgrows its locks it gets a larger set. It grows under
+//! its exclusive lock, when no thread uses a leaf's lock. Their memory is so in proportion to the
+//! directory's. A thread that changes a name in a leaf holds the directory's lock shared and, during the
+//! change, the leaf's lock exclusively.
 //!
-//! - Who looked at the leaf, then took the lock, and sees the count as it was before it looked, need
-//!   not look again.
-//! - A lookup that finds a name and then takes a hold of its inode must be sure that the name was
-//!   still there when it had the hold, or the inode may have ended meanwhile. If the count of
-//!   removals is as it was before it looked, it is sure. (A count that grew before the change would
-//!   not do: the lookup could begin between the two.)
+//! A counter next to each lock lets other threads validate what they read without the lock. It is
+//! incremented under the lock *after* the leaf has changed, and before the link count of the name's inode
+//! changes:
+//!
+//! - If a thread reads the leaf, then takes the lock and finds the count unchanged since before it read
+//!   the leaf, it does not have to read the leaf again.
+//! - A lookup that finds a name and then holds its inode must be sure that the name still existed when it
+//!   had the hold, since otherwise the inode may have been freed meanwhile. It is sure if the count of
+//!   removals is unchanged since before it read the leaf. (A counter incremented before the change would
+//!   not do: the lookup could start between the increment and the change.)
 
 use std::sync::OnceLock;
 
@@ -21,48 +24,49 @@ use pext4_sync::atomic::{AtomicU64, Ordering};
 use pext4_sync::order::Class;
 use pext4_sync::{Mutex, MutexGuard, Sharded, topology};
 
-/// Locks for each shard: makers of files in one directory meet where two leaves have one lock.
+/// Locks per shard. Threads that create files in one directory contend if their leaves share a lock.
 const FOR_EACH_SHARD: usize = 8;
-/// One removal, as it is counted; names entered that fill the lower half look like one, which costs
-/// somebody a second look.
+/// What one removal adds to the counter. Additions of names that overflow the lower half count as a
+/// removal, which only costs some reader a second look.
 const REMOVAL: u64 = 1 << 32;
-/// Locks of the smallest directories and of all large ones; powers of two.
+/// Number of locks of the smallest directories and of all large ones; powers of two.
 const FEWEST: u32 = 4;
 const MOST: u32 = 512;
 
-/// The locks.
+/// The locks of one directory.
 #[derive(Default)]
-pub struct Leaves {
-    /// From the fewest, each as many again as the one before.
+pub struct LeafLocks {
+    /// Sets of locks from the smallest; each has twice as many as the one before.
     levels: [OnceLock<Sharded<Stripe>>; (MOST / FEWEST).ilog2() as usize + 1],
 }
 
 struct Stripe {
     lock: Mutex<()>,
-    /// Names entered in the lower half, names removed in the upper.
+    /// Names added in the lower half, names removed in the upper.
     changes: AtomicU64,
 }
 
-/// One leaf, and those that share its lock.
+/// The lock of one leaf, which others may share.
 #[derive(Clone, Copy)]
-pub struct Leaf<'a> {
+pub struct LeafLock<'a> {
     stripe: &'a Stripe,
 }
 
-/// One leaf, locked.
+/// The locked leaf.
 pub struct LeafGuard<'a> {
     stripe: &'a Stripe,
     _guard: MutexGuard<'a, ()>,
 }
 
-impl Leaves {
-    /// A leaf, by its block in the directory, which has `blocks` while the caller holds its lock.
-    pub fn leaf(&self, block: LogicalBlock, blocks: u32) -> Leaf<'_> {
+impl LeafLocks {
+    /// The lock of the leaf in `block` of the directory, which has `blocks` blocks while the caller holds
+    /// its lock.
+    pub fn leaf(&self, block: LogicalBlock, blocks: u32) -> LeafLock<'_> {
         let locks = blocks.clamp(FEWEST, MOST).next_power_of_two();
         let level = &self.levels[(locks / FEWEST).ilog2() as usize];
         let stripes = level.get_or_init(|| stripes(locks as usize));
         let place = block.get() as usize & (stripes.count() - 1);
-        Leaf {
+        LeafLock {
             stripe: stripes.get(place),
         }
     }
@@ -76,8 +80,8 @@ fn stripes(most: usize) -> Sharded<Stripe> {
     })
 }
 
-impl<'a> Leaf<'a> {
-    /// Waits for the leaf.
+impl<'a> LeafLock<'a> {
+    /// Locks the leaf, spinning for a while before it sleeps.
     pub fn lock(self) -> LeafGuard<'a> {
         LeafGuard {
             stripe: self.stripe,
@@ -85,39 +89,41 @@ impl<'a> Leaf<'a> {
         }
     }
 
-    /// How many changes were made so far.
+    /// The count of changes so far.
     pub fn changes(self) -> u64 {
         self.stripe.changes.load(Ordering::SeqCst)
     }
 
-    /// The same for who will change the leaf: as a write, so that the line is its core's own when the
-    /// lock is taken. To read it and then to write it is two ways.
-    pub fn changes_before_one(self) -> u64 {
+    /// As [`Self::changes`], for a thread that will change the leaf. It reads by a write, so that the
+    /// cache line is exclusive to this core before the lock is taken; a read followed by a write would
+    /// transfer the line twice.
+    pub fn changes_for_update(self) -> u64 {
         self.stripe.changes.fetch_add(0, Ordering::SeqCst)
     }
 
-    /// How many names were removed so far.
+    /// The count of removals so far.
     pub fn removals(self) -> u64 {
         self.changes() / REMOVAL
     }
 }
 
 impl LeafGuard<'_> {
-    /// Says that a name was entered.
+    /// Counts an added name.
     pub fn note_entry(&self) {
         self.stripe.changes.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Says that a name was removed. Its inode has its links still.
+    /// Counts a removed name, before the links of its inode change.
     pub fn note_removal(&self) {
-        // In one order with the count of holds: a lookup sees the one, or the end the other.
+        // Sequentially consistent with the count of holds: either a lookup sees this removal, or the thread
+        // that frees the inode sees the hold of the lookup.
         self.stripe.changes.fetch_add(REMOVAL, Ordering::SeqCst);
     }
 }
 
 #[cfg(all(test, loom))]
 mod models {
-    //! A leaf whose content is one number, zero for no name.
+    //! A leaf whose content is one number; zero means no name.
 
     use std::sync::Arc;
 
@@ -125,17 +131,17 @@ mod models {
     use pext4_sync::atomic::{AtomicU64, Ordering};
     use pext4_sync::thread;
 
-    use super::Leaves;
+    use super::LeafLocks;
 
     struct Directory {
-        leaves: Leaves,
+        leaves: LeafLocks,
         content: AtomicU64,
     }
 
     impl Directory {
         fn new(content: u64) -> Arc<Self> {
-            let leaves = Leaves::default();
-            // That they are made once is not what is looked at here.
+            let leaves = LeafLocks::default();
+            // Creates the locks now: that is not part of the model.
             let _ = leaves.leaf(LogicalBlock(1), 2);
             Arc::new(Self {
                 leaves,
@@ -143,10 +149,10 @@ mod models {
             })
         }
 
-        /// Looks, locks, looks again if it has to, and changes `from` to `to`.
+        /// Reads, locks, reads again if the count changed, and changes `from` to `to`.
         fn change(&self, from: u64, to: u64) -> bool {
             let leaf = self.leaves.leaf(LogicalBlock(1), 2);
-            let changes = leaf.changes_before_one();
+            let changes = leaf.changes_for_update();
             let seen = self.content.load(Ordering::Acquire);
             let guard = leaf.lock();
             let now = self.content.load(Ordering::Acquire);
@@ -204,11 +210,11 @@ mod models {
 mod tests {
     use pext4_ondisk::LogicalBlock;
 
-    use super::Leaves;
+    use super::LeafLocks;
 
     #[test]
     fn a_small_directory_has_few_locks() {
-        let leaves = Leaves::default();
+        let leaves = LeafLocks::default();
         let lock =
             |block, blocks| std::ptr::from_ref(leaves.leaf(LogicalBlock(block), blocks).stripe);
         assert_eq!(lock(1, 3), lock(1, 3));

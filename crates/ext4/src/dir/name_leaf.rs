@@ -1,10 +1,10 @@
-//! The one leaf that has a name, or would have it: what a change of a single name needs to lock,
-//! and what it changes.
+//! The one leaf that contains a name, or would contain it: what a change of a single name must lock, and
+//! what it changes.
 //!
-//! In an indexed directory a name belongs into the leaf of its hash, unless names of that very hash
-//! go on in the next leaf; then there is no single leaf, and no [`Spot`]. A spot stays right while
-//! the directory's lock is held shared, since the index changes under the exclusive lock alone.
-//! What it says of the leaf's content stays right while the leaf's lock is held as well.
+//! In an indexed directory a name belongs to the leaf of its hash, unless names of the same hash continue
+//! in the next leaf; then there is no single leaf, and no [`NameLeaf`]. A `NameLeaf` stays valid while the
+//! directory's lock is held shared, since the index changes only under the exclusive lock. What it returns
+//! about the leaf's content stays valid only while the leaf's lock is held as well.
 
 use pext4_ondisk::directory::Entry;
 use pext4_ondisk::{InodeNumber, LogicalBlock};
@@ -12,39 +12,39 @@ use pext4_ondisk::{InodeNumber, LogicalBlock};
 use super::blocks::{BlockKind, DirectoryBlocks};
 use super::index::{Path, Seek};
 use super::leaf::{self, Room};
-use super::{Found, check_name, is_dot};
+use super::{FoundEntry, check_name, is_dot};
 use crate::error::Result;
 use crate::types::FileType;
 
 /// The leaf of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spot {
+pub struct NameLeaf {
     leaf: LogicalBlock,
 }
 
-/// A leaf with room for a name that belongs there.
+/// Room for a name in the leaf to which it belongs.
 #[derive(Clone, Copy)]
 pub struct Vacancy {
     leaf: LogicalBlock,
     room: Room,
 }
 
-/// Finds the leaf of a name; `None` where there is no single one.
+/// Finds the leaf of a name; `None` if there is no single one.
 ///
 /// # Errors
 ///
-/// `Corrupt` for impossible bytes on the way; those of the blocks.
-pub fn spot<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<Spot>> {
+/// `Corrupt` for impossible bytes on the path; those of the blocks.
+pub fn leaf_of<B: DirectoryBlocks>(blocks: &B, name: &[u8]) -> Result<Option<NameLeaf>> {
     if is_dot(name) {
         return Ok(None);
     }
     let path = Path::descend(blocks, Seek::Name(name))?;
-    let path = path.filter(|path| !path.goes_on());
-    Ok(path.map(|path| Spot { leaf: path.leaf() }))
+    let path = path.filter(|path| !path.hash_continues());
+    Ok(path.map(|path| NameLeaf { leaf: path.leaf() }))
 }
 
-/// The room that the directory as it is has for a name, which is not in it; `None` if it has to
-/// grow first, or cannot take names. It stays while the directory's lock is held exclusively.
+/// The room that the directory has, without growing, for a name that is not in it. `None` if it must
+/// grow first or cannot take names. Valid while the directory's lock is held exclusively.
 ///
 /// # Errors
 ///
@@ -73,19 +73,19 @@ fn in_leaf<B: DirectoryBlocks>(
     Ok(room.map(|room| Vacancy { leaf, room }))
 }
 
-impl Spot {
-    /// The leaf, as a block of the directory.
+impl NameLeaf {
+    /// The leaf's block in the directory.
     #[must_use]
-    pub fn leaf(&self) -> LogicalBlock {
+    pub fn block(&self) -> LogicalBlock {
         self.leaf
     }
 
-    /// Looks for the name.
+    /// Looks up the name.
     ///
     /// # Errors
     ///
-    /// As [`spot`].
-    pub fn find<B: DirectoryBlocks>(&self, blocks: &B, name: &[u8]) -> Result<Option<Found>> {
+    /// As [`leaf_of`].
+    pub fn find<B: DirectoryBlocks>(&self, blocks: &B, name: &[u8]) -> Result<Option<FoundEntry>> {
         leaf::find(blocks, self.leaf, BlockKind::Leaf, name)
     }
 
@@ -99,7 +99,7 @@ impl Spot {
         in_leaf(blocks, self.leaf, name)
     }
 
-    /// Removes the name, which was found there.
+    /// Removes the name, which is in the leaf.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl Spot {
 }
 
 impl Vacancy {
-    /// Enters the name.
+    /// Inserts the name.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
-//! The form of a file's map, changed at its owner's wish (`chattr -e`, `chattr +e`).
+//! Converting a file's map between its two formats at the owner's request (`chattr -e`, `chattr +e`).
 //!
-//! Only maps that both forms keep in the inode itself are changed, so nothing is allocated and one
-//! change of the slot does it: as on Linux, one written run within the twelve direct pointers, and
-//! back as many runs as the root of a tree holds.
+//! Only maps that fit into the inode in both formats are converted, so nothing is allocated and one
+//! change of the slot is enough. As on Linux: to pointers, one written run within the twelve direct
+//! pointers; to extents, as many runs as the root of a tree has room for.
 
 use std::sync::Arc;
 
@@ -21,16 +21,16 @@ use crate::store::Store;
 /// The root of a map.
 pub(crate) type Root = [u8; extent::ROOT_SIZE];
 
-/// Pointers in a root, those to pointer blocks included.
+/// Pointers in a root, including those to pointer blocks.
 const POINTERS: usize = DIRECT + MAX_DEPTH;
 
 impl Inodes {
-    /// The root that the file's map would have in the other form. The caller holds the file's lock.
+    /// The root that the file's map would have in the other format. The caller holds the file's lock.
     ///
     /// # Errors
     ///
-    /// `Refused(NotSupported)` for what the other form does not hold in the inode, `Corrupt`.
-    pub(crate) fn other_form(&self, inode: &Inode) -> Result<Root> {
+    /// `Refused(NotSupported)` if the map in the other format would not fit into the inode, `Corrupt`.
+    pub(crate) fn root_in_other_format(&self, inode: &Inode) -> Result<Root> {
         let root = inode.root();
         if inode.is_inline() {
             return Err(Refusal::NotSupported.into());
@@ -49,8 +49,8 @@ impl Inodes {
         Ok(other)
     }
 
-    /// Gives the file's map the other form, with the root that [`Self::other_form`] told.
-    pub(crate) fn change_form(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>, other: Root) {
+    /// Switches the file's map to the other format; `other` comes from [`Self::root_in_other_format`].
+    pub(crate) fn set_map_format(&self, handle: &mut Handle<'_>, inode: &Arc<Inode>, other: Root) {
         let _map = inode.map.write();
         inode.edit(handle, Reach::Data, |state| {
             state.slot.block = other;
@@ -93,7 +93,7 @@ fn tree_of(store: &Store, root: &Root) -> Result<Root> {
     Ok(tree)
 }
 
-/// The runs that the direct pointers name.
+/// The runs of blocks to which the direct pointers refer.
 fn runs_of(store: &Store, root: &Root) -> Result<Vec<Extent>> {
     let mut runs: Vec<Extent> = Vec::new();
     for (place, logical) in (0..DIRECT).zip(0u32..) {
