@@ -1,8 +1,8 @@
-//! Listings of directories, with and without what each name leads to.
+//! Directory listings, with and without the attributes of each entry.
 //!
-//! The transport takes entries until its reply is full. Names are gathered first and looked at
-//! afterwards, since a directory is locked while it is read. Every entry that comes with
-//! attributes holds its node once, like a lookup; `.` and `..` do not.
+//! The transport takes entries until its reply is full. A directory is locked while it is read, so
+//! its names are gathered first and their inodes are read afterwards. Every entry with attributes
+//! holds its node once, like a lookup; `.` and `..` do not.
 
 use pext4_fs::{Attributes, DirectoryEntry, FileType, InodeNumber, Refusal};
 use pext4_ondisk::directory::is_sound_name;
@@ -10,8 +10,8 @@ use pext4_ondisk::directory::is_sound_name;
 use super::{Answer, Dispatch};
 use crate::node::{is_own_node, node_of};
 
-/// Bytes that are gathered at once: what fits into the buffer with which the C library asks.
-const GATHERED: usize = 32 << 10;
+/// Bytes of entries that are gathered at once: the size of the C library's buffer.
+const GATHERED_BYTES: usize = 32 << 10;
 /// Bytes of an entry before its name, without attributes.
 const PLAIN_HEADER: usize = 24;
 /// Bytes of an entry before its name, with attributes.
@@ -20,13 +20,13 @@ const PLUS_HEADER: usize = 152;
 /// One name of a listing.
 #[derive(Clone, Debug)]
 pub struct Listed {
-    /// The number that `d_ino` shows.
+    /// The inode number, shown as `d_ino`.
     pub inode: InodeNumber,
-    /// The kind of file, if the directory remembers it.
+    /// The kind of file, if the directory entry has it.
     pub file_type: Option<FileType>,
     /// The name.
     pub name: Vec<u8>,
-    /// Where the kernel goes on behind it.
+    /// The position after this entry, for the kernel's next request.
     pub cookie: u64,
 }
 
@@ -47,10 +47,12 @@ impl Listed {
 
 /// Names gathered for one reply.
 struct Gathered {
+    /// Bytes that are still free.
     room: usize,
+    /// Bytes of an entry before its name.
     header: usize,
     entries: Vec<Listed>,
-    /// Whether a name was left out for want of room.
+    /// Whether a name was left out because it did not fit.
     full: bool,
 }
 
@@ -65,7 +67,8 @@ impl Gathered {
     }
 
     fn take(&mut self, entry: &DirectoryEntry<'_>) -> bool {
-        // Encrypted names may hold anything, and the kernel gives up a listing with one that no path can hold.
+        // Encrypted names may contain any byte, and the kernel fails a listing with a name that no
+        // path can contain.
         if !is_sound_name(entry.name) {
             return true;
         }
@@ -103,8 +106,8 @@ impl Dispatch {
         Ok(())
     }
 
-    /// The same with attributes. A name that went away meanwhile is left out; one that leads to
-    /// what cannot be read comes without.
+    /// The same with attributes. A name that was removed meanwhile is left out; a name whose inode
+    /// cannot be read has none.
     ///
     /// # Errors
     /// The volume's.
@@ -147,7 +150,7 @@ impl Dispatch {
             let attributes = self.answer(self.volume.attributes(listed.inode)).ok();
             return Shown::of(take(listed, attributes.as_ref()));
         }
-        match self.unless(
+        match self.answer_unless(
             self.volume.lookup(directory, &listed.name),
             Refusal::NotFound,
         ) {
@@ -163,8 +166,8 @@ impl Dispatch {
         }
     }
 
-    /// Shows a name of what cannot be looked at. The kernel takes a node for it, and gives it back later; one that
-    /// stands for nothing is not held.
+    /// Shows a name whose inode cannot be read. The kernel takes a node for it and forgets it
+    /// later, so the node is held, unless its number stands for no inode.
     fn show_unreadable(
         &self,
         listed: &Listed,
@@ -182,24 +185,27 @@ impl Dispatch {
     }
 
     fn gather(&self, directory: InodeNumber, cookie: u64, header: usize) -> Answer<Gathered> {
-        let mut gathered = Gathered::new(GATHERED, header);
+        let mut gathered = Gathered::new(GATHERED_BYTES, header);
         let read = self
             .volume
             .read_directory(directory, cookie, &mut |entry| gathered.take(&entry));
-        let told = self.answer(read);
-        // What can be read comes first. Who asks for what lies behind it is told why there is no more.
+        let result = self.answer(read);
+        // The entries before an error are listed; the next request, which finds none, gets the
+        // error.
         if gathered.entries.is_empty() {
-            told?;
+            result?;
         }
-        self.note_access(directory, self.noting.directories);
+        self.note_access(directory, self.access_times.directories);
         Ok(gathered)
     }
 }
 
-/// What became of an entry.
+/// The result for one entry of a listing.
 enum Shown {
     Taken,
+    /// The reply is full.
     Refused,
+    /// The name was removed meanwhile.
     Gone,
 }
 
