@@ -3,8 +3,8 @@
 //! At the start of the session the server asks for all the caching that the kernel offers. If a
 //! kernel lacks some of it, it sends more requests. The server answers `OPEN`, `OPENDIR`, `CREATE`
 //! and `FLUSH` with `ENOSYS`: the kernel then opens files without a request, makes them with
-//! `MKNOD` (which needs no
-//! `RELEASE` later), and closes them as soon as it has written its dirty pages.
+//! `MKNOD` (which needs no `RELEASE` later), and closes them as soon as it has written its dirty
+//! pages.
 //!
 //! The kernel sends `LSEEK` without writing its dirty pages first, so the server would report a
 //! hole where data is still in these pages. So before a search the server makes the kernel write

@@ -10,7 +10,7 @@ use pext4_fs::options::{AttributeCache, MountOptions, OnError, Scaling, ScalingE
 use thiserror::Error;
 
 /// Maximal value of `commit=`, in seconds.
-const LONGEST_COMMIT: u64 = 3600;
+const MAX_COMMIT_SECONDS: u64 = 3600;
 
 /// An option that is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -155,7 +155,7 @@ impl Options {
                 let seconds = value
                     .parse()
                     .ok()
-                    .filter(|&seconds| seconds <= LONGEST_COMMIT);
+                    .filter(|&seconds| seconds <= MAX_COMMIT_SECONDS);
                 let seconds = seconds.ok_or_else(|| wrong("a number of seconds up to 3600"))?;
                 // As in Linux, 0 means the default.
                 let interval = if seconds == 0 {

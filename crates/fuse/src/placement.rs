@@ -12,8 +12,8 @@
 //! While a thread follows a caller, it also runs in the scheduler's idle class ([`IdleClass`]).
 //!
 //! Polling for the next request before a thread sleeps does not help: the threads take requests
-//! from
-//! each other, and then wake each other's callers (two processes that truncate made half as many calls).
+//! from each other, and then wake each other's callers (two processes that truncate made half as
+//! many calls).
 //!
 //! Only requests for names and attributes count: for most data no process waits, since it is read
 //! ahead and written back. If only data requests arrive any more, the threads stop following.

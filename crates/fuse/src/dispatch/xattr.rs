@@ -105,8 +105,7 @@ impl Dispatch {
     ///
     /// # Errors
     /// `EINVAL` for unknown flags or a malformed access list, `EEXIST` or `ENODATA` for both flags
-    /// at
-    /// once; the volume's.
+    /// at once; the volume's.
     pub fn set_xattr(
         &self,
         caller: Caller,

@@ -1,7 +1,7 @@
 //! Conversions between the types of the library and those of `fuser`.
 //!
-//! `fuser` 0.18 reads a time before 1970 as if nanoseconds counted backwards;
-//! [`time_from_fuser`] corrects that.
+//! `fuser` 0.18 reads a time before 1970 as if nanoseconds counted backwards; [`time_from_fuser`]
+//! corrects that.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
