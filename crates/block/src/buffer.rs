@@ -1,13 +1,14 @@
 //! One block in memory.
 //!
 //! Life: the [`Cache`](crate::Cache) makes a buffer as a placeholder, holds its state for writing
-//! while the device is read, and then marks it loaded; from then on the bytes are there. It leaves
-//! memory when the cache evicts it, which happens only while nobody else holds it, it is dirty in
-//! no transaction and nobody has pinned it; or when its block is discarded.
+//! while the device is read, and then marks it loaded; from then on its bytes are valid. The cache
+//! evicts it only if it has no other references, is dirty in no transaction and is not pinned. It
+//! also leaves the cache when its block is discarded.
 //!
-//! Locking: the state is under the lock of class `Buffer`, whose readers do not meet while nobody
-//! writes, and for which one spins, as it is held for a change of a few bytes or one copy of the block
-//! (who spins while the device is read sleeps in the end); pins and flags are atomic.
+//! Locking: the state is under a lock of class `Buffer`. Its readers write no common cache line
+//! while there is no writer. Waiters spin, as the lock is held for a change of a few bytes or one
+//! copy of the block; a thread that waits for a read of the device sleeps after a while. Pins and
+//! flags are atomic.
 
 use std::fmt;
 
@@ -17,8 +18,8 @@ use pext4_sync::{BiasedLock, BiasedReadGuard, BiasedWriteGuard, Class};
 
 use crate::page::Page;
 
-/// Which checksum a block gets when its version is sealed: the owner of the block knows what the
-/// numbers mean, the layers below carry them.
+/// Selects the checksum that a block gets when its version is sealed. Only the owner of the block
+/// interprets the numbers; the layers below pass them on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Stamp {
     /// The kind of block.
@@ -30,7 +31,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// No checksum at all.
+    /// The block has no checksum.
     pub const NONE: Self = Self {
         kind: 0,
         inode: 0,
@@ -38,12 +39,12 @@ impl Stamp {
     };
 }
 
-/// How the users of a block are counted that several cores use.
+/// How the users of a block that several cores use are counted core by core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountedApart {
-    /// In this transaction.
+    /// The transaction in which they are counted so.
     pub tid: Tid,
-    /// By this number, of the blocks that are counted so in it.
+    /// The block's number among the blocks that are counted so in this transaction.
     pub number: u32,
 }
 
@@ -52,49 +53,51 @@ pub struct CountedApart {
 pub struct BufferState {
     /// The live bytes. Checksums in them may be stale: they are made on the sealed copy.
     pub page: Page,
-    /// The transaction that this buffer still owes its bytes to.
+    /// The transaction in which the buffer is dirty: it still needs a version of the bytes.
     pub dirty_in: Option<Tid>,
     /// The last transaction on whose list it was put.
     pub listed_in: Option<Tid>,
-    /// The transaction in which this life of the block began, if it began in memory.
+    /// The transaction that began the block's present use, if that began while it was in memory.
     pub born_in: Option<Tid>,
-    /// That its users are counted core by core, if that is done in the transaction that runs.
+    /// Set if its users are counted core by core in the running transaction.
     pub counted_apart: Option<CountedApart>,
     /// The core that last counted a user, if one has.
     pub counted_by: Option<usize>,
-    /// Which checksum the bytes get.
+    /// Selects the checksum that the bytes get.
     pub stamp: Stamp,
 }
 
-/// One block of the device, in memory. Its lock comes first, on the line of what counts references.
+/// One block of the device, in memory. The lock is the first field, in the cache line of the
+/// reference count.
 #[repr(C)]
 pub struct Buffer {
     state: BiasedLock<BufferState>,
     /// [immutable]
     block: BlockNumber,
-    /// [atomic] Reasons to stay in memory.
+    /// [atomic] Number of pins; a pinned buffer is not evicted.
     pins: AtomicU32,
-    /// [atomic; set once, under the state's lock] The bytes are there.
+    /// [atomic; set once, under the state's lock] The bytes are valid.
     loaded: AtomicBool,
-    /// [atomic] A reader above has checked the checksum of what the device gave.
+    /// [atomic] A layer above has checked the checksum of the bytes from the device.
     verified: AtomicBool,
-    /// [atomic; set under the shard's lock] It left the cache: another may stand for its block.
-    gone: AtomicBool,
-    /// [atomic] Used since the clock's hand last passed.
+    /// [atomic; set under the shard's lock] It is not in the cache any more: its block may have
+    /// another buffer.
+    removed: AtomicBool,
+    /// [atomic] Used since the clock hand last passed.
     used: AtomicBool,
-    /// [atomic; set once, under the shard's lock] The cache has forgotten it.
+    /// [atomic; set once, under the shard's lock] It was removed because its block was discarded.
     discarded: AtomicBool,
 }
 
 impl Buffer {
-    /// A buffer whose bytes are there.
+    /// A buffer whose bytes are valid.
     pub(crate) fn loaded(block: BlockNumber, page: Page) -> Self {
         let buffer = Self::placeholder(block, page);
         buffer.set_loaded();
         buffer
     }
 
-    /// A buffer whose bytes are still to come.
+    /// A buffer whose bytes are not valid yet.
     pub(crate) fn placeholder(block: BlockNumber, page: Page) -> Self {
         let state = BufferState {
             page,
@@ -111,7 +114,7 @@ impl Buffer {
             pins: AtomicU32::new(0),
             loaded: AtomicBool::new(false),
             verified: AtomicBool::new(false),
-            gone: AtomicBool::new(false),
+            removed: AtomicBool::new(false),
             used: AtomicBool::new(false),
             discarded: AtomicBool::new(false),
         }
@@ -123,31 +126,31 @@ impl Buffer {
         self.block
     }
 
-    /// Locks the state for looking.
+    /// Locks the state for reading.
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn read(&self) -> BiasedReadGuard<'_, BufferState> {
         self.state.read_spinning()
     }
 
-    /// Locks the state for changing.
+    /// Locks the state for writing.
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn write(&self) -> BiasedWriteGuard<'_, BufferState> {
         self.state.write_spinning()
     }
 
-    /// Locks the state for changing, if nobody has it locked.
+    /// Locks the state for writing; `None` if it is locked.
     #[must_use]
     pub fn try_write(&self) -> Option<BiasedWriteGuard<'_, BufferState>> {
         self.state.try_write()
     }
 
-    /// The bytes as they are now; later changes do not reach them.
+    /// The bytes as they are now; later changes do not affect the returned page.
     #[must_use]
     pub fn page(&self) -> Page {
         self.read().page.clone()
     }
 
-    /// Sets the bytes; what the buffer owes and its stamp stay.
+    /// Sets the bytes; the transactions and the stamp of the buffer are unchanged.
     ///
     /// # Panics
     /// If the length is not that of a block.
@@ -161,12 +164,12 @@ impl Buffer {
         state.page = page;
     }
 
-    /// Keeps the buffer in memory until as many [`Buffer::unpin`]s.
+    /// Keeps the buffer in memory until the matching [`Buffer::unpin`].
     pub fn pin(&self) {
         self.pins.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes back one [`Buffer::pin`].
+    /// Releases one [`Buffer::pin`].
     pub fn unpin(&self) {
         let before = self.pins.fetch_sub(1, Ordering::Release);
         debug_assert!(
@@ -176,23 +179,23 @@ impl Buffer {
         );
     }
 
-    /// Whether anyone has pinned it.
+    /// Whether it is pinned.
     #[must_use]
     pub fn is_pinned(&self) -> bool {
         self.pins.load(Ordering::Acquire) > 0
     }
 
-    /// Whether a reader has checked the bytes that came from the device. A block that was made
-    /// here counts as checked: its checksum is made when it is sealed.
+    /// Whether a reader has checked the bytes from the device. A block that was made in memory
+    /// counts as checked: its checksum is made when it is sealed.
     #[must_use]
     pub fn is_verified(&self) -> bool {
         self.verified.load(Ordering::Acquire)
     }
 
-    /// Has the bytes that came from the device checked, unless a reader has done so.
+    /// Checks the bytes from the device by `check`, unless a reader has done so.
     ///
     /// # Errors
-    /// Those of `check`; the next reader asks again then.
+    /// Those of `check`; the next reader then checks again.
     pub fn verify<E>(
         &self,
         check: impl FnOnce(&[u8]) -> std::result::Result<(), E>,
@@ -201,7 +204,8 @@ impl Buffer {
             return Ok(());
         }
         let state = self.read();
-        // Once more under the lock: who changes a block had it checked first, and leaves its checksum to the seal.
+        // Once more under the lock: a writer checks the block before it changes it, and leaves the
+        // checksum stale.
         if self.is_verified() {
             return Ok(());
         }
@@ -215,8 +219,8 @@ impl Buffer {
         self.verified.store(true, Ordering::Release);
     }
 
-    /// Whether the block was discarded, so that another buffer may stand for it now. Asked by who
-    /// holds a buffer without owning its block.
+    /// Whether the block was discarded, so that it may have another buffer now. For callers that
+    /// keep a buffer without owning its block.
     #[must_use]
     pub fn is_discarded(&self) -> bool {
         self.discarded.load(Ordering::Acquire)
@@ -234,23 +238,24 @@ impl Buffer {
         self.loaded.store(true, Ordering::Release);
     }
 
-    /// Whether the cache would still give this buffer for its block.
+    /// Whether [`Cache::get`](crate::Cache::get) would still return this buffer for its block.
     pub(crate) fn is_current(&self) -> bool {
-        self.is_loaded() && !self.gone.load(Ordering::Acquire)
+        self.is_loaded() && !self.removed.load(Ordering::Acquire)
     }
 
-    pub(crate) fn set_gone(&self) {
-        self.gone.store(true, Ordering::Release);
+    pub(crate) fn set_removed(&self) {
+        self.removed.store(true, Ordering::Release);
     }
 
-    /// Notes a use; looks first, so that a hot buffer's line is not written each time.
+    /// Marks it as used; reads the flag first, so that a hot buffer's cache line is not written
+    /// each time.
     pub(crate) fn note_use(&self) {
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether it was used since the last call.
+    /// Clears the mark; returns whether it was set.
     pub(crate) fn take_use(&self) -> bool {
         let used = self.used.load(Ordering::Relaxed);
         if used {
@@ -259,7 +264,7 @@ impl Buffer {
         used
     }
 
-    /// Whether it may leave memory, asked by the only holder.
+    /// Whether it may be evicted, apart from its references.
     pub(crate) fn is_idle(&mut self) -> bool {
         !self.is_pinned() && self.state.get_mut().dirty_in.is_none()
     }

@@ -1,20 +1,20 @@
-//! The buffer cache: from block number to [`Buffer`].
+//! The buffer cache: a map from block number to [`Buffer`].
 //!
-//! One block has at most one buffer at a time, and one read brings it in: the first getter puts a
-//! placeholder into the shard, whose state it holds for writing while it reads the device with no
-//! shard locked; others find the placeholder and wait for its state. When the read fails the
-//! placeholder is taken out, its reader gets the error, and whoever waited tries for itself.
+//! One block has at most one buffer at a time, which is loaded by one read: the first getter
+//! inserts a placeholder into the shard and holds its state for writing while it reads the device,
+//! with no shard locked; others find the placeholder and wait for its state. If the read fails, the
+//! placeholder is removed, its reader gets the error, and each waiter tries the read itself.
 //!
 //! Capacity is divided among the shards. An insert into a full shard moves the shard's clock hand
-//! a bounded number of steps to find buffers that nobody holds, that are clean and unpinned, and
-//! that were not used since the hand last passed. If it finds none the cache grows beyond its
+//! a bounded number of steps to find buffers without other references, that are clean and unpinned,
+//! and that were not used since the hand last passed. If it finds none, the cache grows beyond its
 //! capacity rather than fail, and shrinks again with later inserts.
 //!
 //! Locking: a shard (class `BufferShard`) comes before a buffer (class `Buffer`), and no call here
-//! may be made with a buffer locked. Sole ownership is what makes eviction safe: references are
-//! given out under the shard's lock only, so a buffer that the shard alone holds cannot be got,
-//! locked or made dirty by anyone else. What a core remembers ([`Cache::near`]) is held by it, and
-//! so stays; a buffer that was taken out though somebody held it says so itself.
+//! may be made with a buffer locked. Eviction is safe because references are given out only under
+//! the shard's lock: a buffer that only the shard references cannot be got, locked or made dirty by
+//! another thread. Buffers that a core remembers ([`Cache::near`]) are referenced and so stay. A
+//! buffer that is removed although it has references is marked as removed.
 
 use std::io;
 use std::sync::Arc;
@@ -27,16 +27,17 @@ use crate::buffer::Buffer;
 use crate::device::Device;
 use crate::page::Page;
 
-/// Blocks a shard has at least, so that small caches are not cut into shards of nothing.
+/// Minimal capacity of a shard in blocks, so that small caches have few shards.
 const LEAST_SHARD: usize = 64;
 
-/// Buffers one insert evicts at most: more than one, so that a grown cache shrinks again.
+/// Maximal number of buffers that one insert evicts: more than one, so that a grown cache shrinks
+/// again.
 const MOST_EVICTIONS: usize = 4;
 
-/// Buffers that each core remembers at most, as long as they are few beside the cache.
+/// Maximal number of buffers that each core remembers; fewer if the cache is small.
 const MOST_NEAR: usize = 32;
 
-/// Steps the hand takes at most in one insert.
+/// Maximal number of steps of the clock hand in one insert.
 const MOST_STEPS: usize = 64;
 
 /// Blocks of one device in memory.
@@ -48,13 +49,13 @@ pub struct Cache {
     /// [immutable] Buffers in a shard before it evicts.
     shard_capacity: usize,
     shards: Sharded<BiasedLock<Shard>>,
-    /// What each core asks for again and again: roots and upper nodes of trees.
+    /// The buffers that each core uses often: roots and upper nodes of trees.
     front: Front<Buffer>,
-    /// Blocks asked of the device.
+    /// Blocks read from the device.
     reads: Counter,
 }
 
-/// Some of the blocks, in a ring for the clock's hand.
+/// Some of the blocks, in a ring for the clock hand.
 #[derive(Default)]
 struct Shard {
     /// From block to its place in the ring.
@@ -63,7 +64,7 @@ struct Shard {
     hand: usize,
 }
 
-/// What an attempt to find or make a buffer came to.
+/// The result of an attempt to find or make a buffer.
 enum Found {
     Present(Arc<Buffer>),
     /// It was absent and has been loaded by this caller.
@@ -71,7 +72,7 @@ enum Found {
 }
 
 impl Cache {
-    /// An empty cache of blocks of `block_size` bytes, which holds about `capacity` bytes.
+    /// An empty cache of blocks of `block_size` bytes, with a capacity of about `capacity` bytes.
     ///
     /// # Panics
     /// If the block size is zero.
@@ -127,8 +128,8 @@ impl Cache {
         }
     }
 
-    /// As [`Cache::get`], without a write to what other cores read if this core asks for the block
-    /// often.
+    /// As [`Cache::get`]. If this core gets the block often, the call writes to no cache line that
+    /// other cores read.
     ///
     /// # Errors
     /// As [`Cache::get`].
@@ -137,8 +138,8 @@ impl Cache {
             .get(block.get(), Buffer::is_current, || self.get(block))
     }
 
-    /// The buffer of `block` with a page of zeroes and nothing read: for a block that begins a new
-    /// life. If it is in memory its page is replaced; whoever still needs the old bytes has
+    /// The buffer of `block` with a page of zeroes, without a read: for a newly allocated block. If
+    /// it is in memory, its page is replaced; a transaction that still needs the old bytes has
     /// captured them before.
     pub fn get_zeroed(&self, block: BlockNumber) -> Arc<Buffer> {
         let zeroes = Page::zeroed(self.block_size);
@@ -169,14 +170,14 @@ impl Cache {
         self.wait_until_loaded(&buffer).then_some(buffer)
     }
 
-    /// Forgets the buffer of `block`, clean or not. Whoever holds it keeps it, but the next get
-    /// makes another: only for blocks that nobody uses any more.
+    /// Removes the buffer of `block`, clean or not. Existing references stay valid, but the next
+    /// get makes another buffer: only for blocks that are not in use any more.
     pub fn discard(&self, block: BlockNumber) {
         self.shard(block).write().remove(block);
     }
 
-    /// Asks the device to have these blocks ready; those in memory are left out. It waits for
-    /// nothing.
+    /// Announces to the device that these blocks will be read, except those in memory. It does not
+    /// wait.
     pub fn prefetch(&self, blocks: &[BlockNumber]) {
         let mut absent = blocks
             .iter()
@@ -195,7 +196,7 @@ impl Cache {
         }
     }
 
-    /// Lets go of every buffer that may leave memory; answers how many did.
+    /// Evicts every buffer that may be evicted; returns their number.
     pub fn evict_idle(&self) -> usize {
         self.front.clear();
         self.shards
@@ -204,13 +205,13 @@ impl Cache {
             .sum()
     }
 
-    /// Bytes of blocks it holds before it evicts.
+    /// Capacity in bytes, beyond which an insert evicts.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         (self.shard_capacity * self.shards.count() * self.block_size) as u64
     }
 
-    /// Bytes of blocks it holds now.
+    /// Bytes of blocks in the cache now.
     #[must_use]
     pub fn used(&self) -> u64 {
         let blocks: usize = self
@@ -221,7 +222,7 @@ impl Cache {
         (blocks * self.block_size) as u64
     }
 
-    /// Bytes of blocks that are pinned now. It walks through all buffers.
+    /// Bytes of blocks that are pinned now. The call visits all buffers.
     #[must_use]
     pub fn pinned(&self) -> u64 {
         let pinned = |shard: &BiasedLock<Shard>| {
@@ -236,13 +237,13 @@ impl Cache {
         (blocks * self.block_size) as u64
     }
 
-    /// Blocks that were asked of the device so far.
+    /// Number of blocks read from the device so far.
     #[must_use]
     pub fn reads(&self) -> u64 {
         self.reads.sum().cast_unsigned()
     }
 
-    /// Neighbours lie in different shards.
+    /// The shard of a block. Neighbouring blocks are in different shards.
     fn shard(&self, block: BlockNumber) -> &BiasedLock<Shard> {
         let number = block.get() ^ (block.get() >> 15);
         self.shards.get(number as usize & (self.shards.count() - 1))
@@ -262,7 +263,7 @@ impl Cache {
     }
 
     /// Waits for the reader of a placeholder. If its read failed, makes sure that the placeholder
-    /// is out of the way, and answers that the caller must look again.
+    /// is removed, and returns false: the caller must look the block up again.
     fn wait_until_loaded(&self, buffer: &Arc<Buffer>) -> bool {
         if buffer.is_loaded() {
             return true;
@@ -271,12 +272,12 @@ impl Cache {
         if buffer.is_loaded() {
             return true;
         }
-        self.take_out(buffer);
+        self.remove_if_present(buffer);
         false
     }
 
-    /// Takes this very buffer out of its shard, if it is still in.
-    fn take_out(&self, buffer: &Arc<Buffer>) {
+    /// Removes this buffer, but no other one of its block, from its shard.
+    fn remove_if_present(&self, buffer: &Arc<Buffer>) {
         let mut shard = self.shard(buffer.block()).write();
         if shard
             .find(buffer.block())
@@ -286,7 +287,7 @@ impl Cache {
         }
     }
 
-    /// Reads `block` into a new buffer, unless someone else has begun to meanwhile.
+    /// Reads `block` into a new buffer, unless another thread has inserted one meanwhile.
     fn load(&self, block: BlockNumber) -> io::Result<Found> {
         let offset = self.offset(block).ok_or_else(|| beyond(block))?;
         let buffer = Arc::new(Buffer::placeholder(block, Page::default()));
@@ -296,7 +297,7 @@ impl Cache {
                 return Ok(Found::Present(present));
             }
             shard.insert(Arc::clone(&buffer), self.shard_capacity);
-            // Nobody else knows the buffer before the shard is let go, so this does not wait.
+            // No other thread knows the buffer before the shard is unlocked, so this does not wait.
             buffer.write()
         };
         self.reads.add(1);
@@ -308,7 +309,7 @@ impl Cache {
         }
         drop(state);
         if let Err(error) = read {
-            self.take_out(&buffer);
+            self.remove_if_present(&buffer);
             return Err(error);
         }
         Ok(Found::Loaded(buffer))
@@ -329,7 +330,7 @@ impl Shard {
         Some(Arc::clone(buffer))
     }
 
-    /// Puts a new buffer in, in the place of an evicted one where the shard is full.
+    /// Inserts a new buffer; if the shard is full, in the place of an evicted one if possible.
     fn insert(&mut self, buffer: Arc<Buffer>, capacity: usize) {
         let mut steps = MOST_STEPS;
         let full = self.ring.len() >= capacity;
@@ -341,8 +342,8 @@ impl Shard {
         let block = buffer.block();
         let place = match victim {
             Some(place) => {
-                let gone = std::mem::replace(&mut self.ring[place], buffer);
-                self.places.remove(&gone.block());
+                let removed = std::mem::replace(&mut self.ring[place], buffer);
+                self.places.remove(&removed.block());
                 place
             }
             None => {
@@ -355,21 +356,22 @@ impl Shard {
         self.shrink(capacity, &mut steps);
     }
 
-    /// Evicts a few more if the shard has grown beyond its capacity. The buffer just put in is
-    /// safe: its getter holds it.
+    /// Evicts a few more if the shard has grown beyond its capacity. The buffer that was just
+    /// inserted is not evicted, since its getter references it.
     fn shrink(&mut self, capacity: usize, steps: &mut usize) {
         for _ in 1..MOST_EVICTIONS {
             if self.ring.len() <= capacity {
                 return;
             }
             match self.find_victim(steps) {
-                Some(place) => self.close(place),
+                Some(place) => self.remove_at(place),
                 None => return,
             }
         }
     }
 
-    /// Moves the hand to just behind a buffer that may go, in at most `steps` steps.
+    /// Moves the hand, in at most `steps` steps, to the place after a buffer that may be evicted,
+    /// and returns the buffer's place.
     fn find_victim(&mut self, steps: &mut usize) -> Option<usize> {
         while *steps > 0 {
             *steps -= 1;
@@ -390,15 +392,15 @@ impl Shard {
     fn remove(&mut self, block: BlockNumber) {
         if let Some(place) = self.places.get(&block).copied() {
             self.ring[place].set_discarded();
-            self.close(place);
+            self.remove_at(place);
         }
     }
 
-    /// Takes the buffer at `place` out of the ring; the last one moves there.
-    fn close(&mut self, place: usize) {
-        let gone = self.ring.swap_remove(place);
-        gone.set_gone();
-        self.places.remove(&gone.block());
+    /// Removes the buffer at `place` from the ring; the last one moves there.
+    fn remove_at(&mut self, place: usize) {
+        let removed = self.ring.swap_remove(place);
+        removed.set_removed();
+        self.places.remove(&removed.block());
         if let Some(moved) = self.ring.get(place) {
             self.places.insert(moved.block(), place);
         }
@@ -409,7 +411,7 @@ impl Shard {
         let mut place = 0;
         while place < self.ring.len() {
             if Arc::get_mut(&mut self.ring[place]).is_some_and(Buffer::is_idle) {
-                self.close(place);
+                self.remove_at(place);
             } else {
                 place += 1;
             }

@@ -1,11 +1,12 @@
-//! Having a file or block device for oneself, or with other readers.
+//! Exclusive or shared use of a file or block device.
 //!
-//! A claim is an advisory lock (`flock`), exclusive for writing and shared for reading, on the file and,
-//! of a loop device, on the file behind it: its bytes have two names. Where it begins inside the file,
-//! its twins that begin there too are locked instead, since others may have other parts of the file.
-//! A block device for writing is opened with `O_EXCL`, which fails while the kernel has it mounted. What
-//! the kernel has mounted by another loop device carries no lock and is refused for writing. Locks end
-//! with the open files.
+//! A claim is an advisory lock (`flock`), exclusive for writing and shared for reading, on the file
+//! and, for a loop device, on the file behind it, since both have the same bytes. If the loop
+//! device begins inside the file, other users may have other parts of the file, so its aliases,
+//! which begin at the same byte, are locked instead of the file. For writing, a block device is
+//! opened with `O_EXCL`, which fails while the kernel has it mounted. A file that the kernel has
+//! mounted by another loop device is not locked by the kernel; it is refused for writing. Locks end
+//! when the files are closed.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -20,25 +21,25 @@ use rustix::io::Errno;
 use crate::file::{Access, error};
 use crate::loops;
 
-/// How often a file that is in use is tried again.
+/// Time between two attempts while a file is in use.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// An open file, locked.
 pub(crate) struct Claim {
     /// The file itself.
     pub(crate) file: File,
-    /// What is behind it, if it is a loop device, and what else has its bytes.
-    pub(crate) behind: Vec<File>,
+    /// The locked files behind a loop device, and its aliases.
+    pub(crate) backing: Vec<File>,
 }
 
-/// How one try went.
-enum Try {
+/// The result of one attempt.
+enum Attempt {
     Claimed(Claim),
-    /// Somebody has it, or what is named here.
+    /// The file is in use, or what this text names.
     Busy(Option<String>),
 }
 
-/// Opens and locks a file, trying again until `wait` is over while it is in use.
+/// Opens and locks a file. While it is in use, tries again until `wait` has passed.
 pub(crate) fn claim(
     path: &Path,
     options: &OpenOptions,
@@ -48,11 +49,11 @@ pub(crate) fn claim(
     let deadline = time::now().saturating_add(wait);
     loop {
         match try_claim(path, options, access)? {
-            Try::Claimed(claim) => return Ok(claim),
-            Try::Busy(what) if time::now() >= deadline => {
+            Attempt::Claimed(claim) => return Ok(claim),
+            Attempt::Busy(what) if time::now() >= deadline => {
                 return Err(error(path, "open it", in_use(what)));
             }
-            Try::Busy(_) => thread::sleep(RETRY_INTERVAL),
+            Attempt::Busy(_) => thread::sleep(RETRY_INTERVAL),
         }
     }
 }
@@ -67,67 +68,67 @@ fn busy(problem: String) -> io::Error {
 }
 
 /// As [`claim`], once.
-fn try_claim(path: &Path, options: &OpenOptions, access: Access) -> io::Result<Try> {
+fn try_claim(path: &Path, options: &OpenOptions, access: Access) -> io::Result<Attempt> {
     let file = match options.open(path) {
         Ok(file) => file,
         Err(source) if source.kind() == io::ErrorKind::ResourceBusy => {
-            // For a moment only, unless it is mounted.
+            // This lasts for a moment only, unless it is mounted.
             refuse_if_mounted(path, path, fs::metadata(path).ok(), access)?;
-            return Ok(Try::Busy(None));
+            return Ok(Attempt::Busy(None));
         }
         Err(source) => return Err(error(path, "open it", source)),
     };
     if !lock(&file, path, access)? || !is_still_at(&file, path) {
-        return Ok(Try::Busy(None));
+        return Ok(Attempt::Busy(None));
     }
     refuse_if_mounted(path, path, file.metadata().ok(), access)?;
     refuse_if_read_only(&file, path, access)?;
     let mut claim = Claim {
         file,
-        behind: Vec::new(),
+        backing: Vec::new(),
     };
-    while claim.behind.len() < loops::DEEPEST
-        && let Some(next) = claim.next_behind()
+    while claim.backing.len() < loops::MAX_LOOP_DEPTH
+        && let Some(next) = claim.next_backing()
     {
-        // What may not be opened cannot be asked.
+        // A file that cannot be opened cannot be locked.
         let Ok(file) = File::open(&next) else { break };
         if !lock(&file, path, access)? {
             let what = format!("{}, the file behind it", next.display());
-            return Ok(Try::Busy(Some(what)));
+            return Ok(Attempt::Busy(Some(what)));
         }
         refuse_if_mounted(path, &next, file.metadata().ok(), access)?;
-        claim.behind.push(file);
+        claim.backing.push(file);
     }
-    for twin in claim.twins() {
-        let Ok(file) = File::open(&twin) else {
+    for alias in claim.aliases() {
+        let Ok(file) = File::open(&alias) else {
             continue;
         };
         if !lock(&file, path, access)? {
-            let what = format!("{}, which has the same bytes", twin.display());
-            return Ok(Try::Busy(Some(what)));
+            let what = format!("{}, which has the same bytes", alias.display());
+            return Ok(Attempt::Busy(Some(what)));
         }
-        refuse_if_mounted(path, &twin, file.metadata().ok(), access)?;
-        claim.behind.push(file);
+        refuse_if_mounted(path, &alias, file.metadata().ok(), access)?;
+        claim.backing.push(file);
     }
-    Ok(Try::Claimed(claim))
+    Ok(Attempt::Claimed(claim))
 }
 
 impl Claim {
-    /// The other devices that begin where the last one does.
-    fn twins(&self) -> Vec<PathBuf> {
-        let last = self.behind.last().unwrap_or(&self.file);
+    /// The other loop devices that begin at the same byte as the innermost one.
+    fn aliases(&self) -> Vec<PathBuf> {
+        let last = self.backing.last().unwrap_or(&self.file);
         last.metadata()
-            .map_or_else(|_| Vec::new(), |facts| loops::twins_of(&facts))
+            .map_or_else(|_| Vec::new(), |metadata| loops::aliases_of(&metadata))
     }
 
-    /// The file behind the last one, if that is a loop device.
-    fn next_behind(&self) -> Option<PathBuf> {
-        let last = self.behind.last().unwrap_or(&self.file);
+    /// The file behind the innermost one, if that is a loop device.
+    fn next_backing(&self) -> Option<PathBuf> {
+        let last = self.backing.last().unwrap_or(&self.file);
         loops::backing_of(&last.metadata().ok()?)
     }
 }
 
-/// Whether the lock could be had.
+/// Takes the lock; false if another process holds it.
 fn lock(file: &File, path: &Path, access: Access) -> io::Result<bool> {
     let operation = match access {
         Access::ReadOnly => FlockOperation::NonBlockingLockShared,
@@ -140,8 +141,9 @@ fn lock(file: &File, path: &Path, access: Access) -> io::Result<bool> {
     }
 }
 
-/// Whether a path leads to an open file; what cannot be found out does. Whoever had it may have put
-/// another file in its place, and that one counts.
+/// Whether `path` still leads to the open file. The process that held the lock may have replaced
+/// the file by another one, which must then be opened. If the files cannot be compared, true if the
+/// path exists.
 fn is_still_at(file: &File, path: &Path) -> bool {
     let (Ok(open), Ok(there)) = (file.metadata(), fs::metadata(path)) else {
         return path.exists();
@@ -149,26 +151,26 @@ fn is_still_at(file: &File, path: &Path) -> bool {
     open.dev() == there.dev() && open.ino() == there.ino()
 }
 
-/// Two that write to one file system each destroy what the other does. `what` is the path itself, or
-/// that of the file behind it.
+/// Refuses to write to a file system that the kernel has mounted, which would corrupt it. `what` is
+/// the path itself, or that of the file behind it or of an alias.
 fn refuse_if_mounted(
     path: &Path,
     what: &Path,
-    facts: Option<Metadata>,
+    metadata: Option<Metadata>,
     access: Access,
 ) -> io::Result<()> {
-    let Some(facts) = facts.filter(|_| access == Access::ReadWrite) else {
+    let Some(metadata) = metadata.filter(|_| access == Access::ReadWrite) else {
         return Ok(());
     };
-    let Some(directory) = loops::mounted_on(&facts) else {
+    let Some(directory) = loops::mounted_on(&metadata) else {
         return Ok(());
     };
     let it = match what == path {
         true => "it".to_owned(),
-        false if facts.is_file() => format!("{}, the file behind it,", what.display()),
+        false if metadata.is_file() => format!("{}, the file behind it,", what.display()),
         false => format!("{}, which has the same bytes,", what.display()),
     };
-    let way = if facts.is_file() {
+    let way = if metadata.is_file() {
         " by a loop device"
     } else {
         ""
@@ -179,11 +181,11 @@ fn refuse_if_mounted(
     Err(error(path, "write to it", busy(problem)))
 }
 
-/// A block device may be opened for writing and still take no write.
+/// Refuses a read-only block device for writing: opening it for writing may succeed all the same.
 fn refuse_if_read_only(file: &File, path: &Path, access: Access) -> io::Result<()> {
     let is_read_only = || {
         file.metadata()
-            .is_ok_and(|facts| loops::is_read_only(&facts))
+            .is_ok_and(|metadata| loops::is_read_only(&metadata))
     };
     if access == Access::ReadWrite && is_read_only() {
         let refusal = io::Error::new(

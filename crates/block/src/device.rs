@@ -1,14 +1,15 @@
-//! What a device promises.
+//! The trait of block devices. A device guarantees:
 //!
-//! - A read or a write is done as a whole or is an error; after an error any part of the range may
+//! - A read or a write is done completely or fails; after an error any part of the range may
 //!   have been written.
 //! - A write is seen by every read that starts after it returned. It is durable once a `flush`
 //!   that started after it returned has succeeded. Before that any subset of the unflushed writes
-//!   may survive a crash, and a write may be torn at a sector's edge.
-//! - Every call may be made from many threads at once. Overlapping writes at the same time leave
-//!   either's bytes, block by block.
-//! - A failed flush says nothing about what is durable, and nor do those that ran beside it or come
-//!   later, whatever they answer: the caller must not believe them ([`WaryDevice`](crate::WaryDevice)).
+//!   may survive a crash, and a write may be torn at a sector boundary.
+//! - All calls may be made concurrently. Of concurrent overlapping writes, each block gets the
+//!   bytes of one of them.
+//! - After a failed flush it is unknown which writes are durable. Neither concurrent nor later
+//!   flushes guarantee anything, even if they succeed: callers that need to know use
+//!   [`FailStopDevice`](crate::FailStopDevice).
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -18,19 +19,19 @@ pub trait Device: Send + Sync + 'static {
     /// Its size in bytes.
     fn size(&self) -> u64;
 
-    /// Reads exactly `into.len()` bytes from `offset` on.
+    /// Reads exactly `into.len()` bytes at `offset`.
     ///
     /// # Errors
     /// The range does not lie within the device, or the device failed.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
 
-    /// Writes all of `from` from `offset` on.
+    /// Writes all of `from` at `offset`.
     ///
     /// # Errors
     /// The range does not lie within the device, or the device failed or refuses writes.
     fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()>;
 
-    /// Writes all pieces one behind the other from `offset` on.
+    /// Writes all pieces, one after the other, at `offset`.
     ///
     /// # Errors
     /// As for [`Device::write_at`].
@@ -47,11 +48,11 @@ pub trait Device: Send + Sync + 'static {
     /// Makes everything written before durable.
     ///
     /// # Errors
-    /// The device failed; see the module's last promise.
+    /// The device failed; see the last guarantee of the module.
     fn flush(&self) -> io::Result<()>;
 
-    /// Says that nobody needs these bytes any more. Answers whether they read as zeroes from now
-    /// on; else they may be anything.
+    /// Discards bytes that are not needed any more. Returns whether they read as zeroes from now
+    /// on; if not, their content is undefined.
     ///
     /// # Errors
     /// The range does not lie within the device, or the device failed.
@@ -60,7 +61,7 @@ pub trait Device: Send + Sync + 'static {
         Ok(false)
     }
 
-    /// Says that these bytes will be read soon. It waits for nothing and cannot fail.
+    /// Announces that these bytes will be read soon. It does not wait and cannot fail.
     fn will_need(&self, _offset: u64, _length: u64) {}
 
     /// Whether writes are refused.
@@ -103,7 +104,7 @@ impl<D: Device + ?Sized> Device for Arc<D> {
     }
 }
 
-/// Refuses a range that does not lie within a device of `size` bytes.
+/// Fails if a range is not within a device of `size` bytes.
 pub(crate) fn check_range(size: u64, offset: u64, length: u64) -> io::Result<()> {
     if offset.checked_add(length).is_some_and(|end| end <= size) {
         return Ok(());
@@ -114,25 +115,25 @@ pub(crate) fn check_range(size: u64, offset: u64, length: u64) -> io::Result<()>
     ))
 }
 
-/// The bytes in all pieces together.
+/// The sum of the pieces' lengths in bytes.
 pub(crate) fn total_length(pieces: &[IoSlice<'_>]) -> u64 {
     pieces.iter().map(|piece| piece.len() as u64).sum()
 }
 
-/// The parts of a range that lie in one chunk each.
+/// A part of a range that is within one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     /// The chunk's number.
     pub(crate) chunk: u64,
-    /// Where the part begins in the chunk.
+    /// Offset of the part in the chunk.
     pub(crate) within: usize,
-    /// Where the part begins in the range.
+    /// Offset of the part in the range.
     pub(crate) at: usize,
-    /// Its length.
+    /// Its length in bytes.
     pub(crate) length: usize,
 }
 
-/// Cuts `length` bytes from `offset` on at the edges of chunks of `chunk_size` bytes.
+/// Splits `length` bytes at `offset` at the boundaries of chunks of `chunk_size` bytes.
 pub(crate) fn parts(offset: u64, length: usize, chunk_size: usize) -> impl Iterator<Item = Part> {
     let mut at = 0;
     std::iter::from_fn(move || {

@@ -1,7 +1,7 @@
-//! A device that fails when told to.
+//! A device whose calls fail as planned, for tests.
 //!
-//! Calls are counted by kind from the device's making. A plan says which of them fail: one, all
-//! from one on, or all that touch a range; a torn write leaves its first bytes behind.
+//! Calls are counted by kind since the device was made. A plan selects those that fail: one, all
+//! from one on, or all that overlap a range. A torn write writes only its first bytes.
 
 use std::fmt;
 use std::io;
@@ -17,7 +17,7 @@ use crate::device::Device;
 pub enum Operation {
     /// `read_at`.
     Read,
-    /// `write_at`; a vectored write counts one for each piece.
+    /// `write_at`; a vectored write counts as one for each piece.
     Write,
     /// `flush`.
     Flush,
@@ -39,11 +39,11 @@ impl fmt::Display for Operation {
 /// Which calls fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fault {
-    /// The call with this number; a write leaves this many bytes behind.
+    /// The call with this number; a write writes so many of its bytes first.
     One(Operation, u64, usize),
     /// The call with this number and all after it.
     From(Operation, u64),
-    /// All calls that touch these bytes.
+    /// All calls that overlap these bytes.
     Touching(Operation, Range<u64>),
     /// All calls.
     Everything,
@@ -56,14 +56,14 @@ struct Plan {
     failures: u64,
 }
 
-/// A device that fails when told to.
+/// A device whose calls fail as planned.
 pub struct FaultDevice {
     below: Arc<dyn Device>,
     plan: Mutex<Plan>,
 }
 
 impl FaultDevice {
-    /// No call fails yet.
+    /// A device on top of `below`, with an empty plan.
     #[must_use]
     pub fn new(below: Arc<dyn Device>) -> Self {
         Self {
@@ -72,27 +72,27 @@ impl FaultDevice {
         }
     }
 
-    /// The `nth` call of this kind from now on fails; 0 is the next one.
+    /// Makes the `nth` call of this kind from now on fail; 0 is the next one.
     pub fn fail_nth(&self, operation: Operation, nth: u64) {
         self.plan
             .lock()
             .add(operation, nth, |number| Fault::One(operation, number, 0));
     }
 
-    /// The `nth` write from now on fails and leaves its first `bytes` bytes on the device.
+    /// Makes the `nth` write from now on fail after its first `bytes` bytes were written.
     pub fn tear_nth_write(&self, nth: u64, bytes: usize) {
         let fault = |number| Fault::One(Operation::Write, number, bytes);
         self.plan.lock().add(Operation::Write, nth, fault);
     }
 
-    /// The `nth` call of this kind from now on fails, and all after it.
+    /// Makes the `nth` call of this kind from now on fail, and all after it.
     pub fn fail_from(&self, operation: Operation, nth: u64) {
         self.plan
             .lock()
             .add(operation, nth, |number| Fault::From(operation, number));
     }
 
-    /// Every call of this kind that touches these bytes fails.
+    /// Makes every call of this kind fail that overlaps these bytes.
     pub fn fail_touching(&self, operation: Operation, bytes: Range<u64>) {
         self.plan
             .lock()
@@ -100,29 +100,30 @@ impl FaultDevice {
             .push(Fault::Touching(operation, bytes));
     }
 
-    /// Every call fails from now on: the cable is out.
+    /// Makes every call fail from now on, as if the device were unplugged.
     pub fn fail_everything(&self) {
         self.plan.lock().faults.push(Fault::Everything);
     }
 
-    /// No call fails any more.
+    /// Clears the plan: calls succeed again.
     pub fn heal(&self) {
         self.plan.lock().faults.clear();
     }
 
-    /// Calls of this kind so far, failed ones included.
+    /// Number of calls of this kind so far, including failed ones.
     #[must_use]
     pub fn calls(&self, operation: Operation) -> u64 {
         self.plan.lock().calls[operation as usize]
     }
 
-    /// Calls that failed so far because they were told to.
+    /// Number of calls that failed so far as planned.
     #[must_use]
     pub fn failures(&self) -> u64 {
         self.plan.lock().failures
     }
 
-    /// Counts a call; the error if it is to fail, with the bytes that a write leaves behind.
+    /// Counts a call. If it must fail, returns the error and the number of bytes that a write
+    /// writes first.
     fn call(&self, operation: Operation, bytes: Range<u64>) -> Result<(), (usize, io::Error)> {
         let mut plan = self.plan.lock();
         let number = plan.calls[operation as usize];
@@ -150,7 +151,7 @@ impl Plan {
 }
 
 impl Fault {
-    /// Whether a call fails by this, and how many bytes a write leaves behind.
+    /// If a call fails by this fault, the number of bytes that a write writes first.
     fn hits(&self, operation: Operation, number: u64, bytes: &Range<u64>) -> Option<usize> {
         let (hit, left) = match self {
             Self::One(kind, one, left) => (*kind == operation && *one == number, *left),

@@ -1,8 +1,8 @@
 //! A regular file or a block device of the system.
 //!
-//! Opening claims it, exclusively for writing and with others for reading, so that two mounts of one
-//! image exclude each other (`claim`). Errors name the file. After a failed flush none succeeds
-//! any more ([`wary`](crate::wary)): the system tells an open file once of what it lost.
+//! Opening locks it, exclusively for writing and shared for reading, so that two mounts of one
+//! image exclude each other (`claim`). Errors name the file. After a failed flush all flushes fail
+//! ([`fail_stop`](crate::fail_stop)), since the system reports lost writes once per open file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
@@ -16,17 +16,17 @@ use rustix::io::Errno;
 
 use crate::claim::{Claim, claim};
 use crate::device::{Device, check_range, total_length};
-use crate::wary::Flushes;
+use crate::fail_stop::Flushes;
 
-/// Pieces the system takes in one write (`IOV_MAX`).
+/// Maximal number of pieces in one system call (`IOV_MAX`).
 const MOST_PIECES: usize = 1024;
 
-/// What a device is opened for.
+/// The access for which a device is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Others may read it too.
+    /// For reading, shared with other readers.
     ReadOnly,
-    /// Nobody else may use it.
+    /// For reading and writing, exclusively.
     ReadWrite,
 }
 
@@ -34,13 +34,13 @@ pub enum Access {
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
-    /// Locked files behind a loop device.
-    _behind: Vec<File>,
+    /// The locked files behind a loop device, kept open for their locks.
+    _backing: Vec<File>,
     path: PathBuf,
     size: u64,
     access: Access,
     kind: Kind,
-    /// Whether it was not there before.
+    /// Whether [`FileDevice::create`] made the file, which did not exist before.
     is_new: bool,
     flushes: Flushes,
     /// How the system is asked to make durable what was written; a test has it fail.
@@ -53,7 +53,7 @@ enum Kind {
     Block,
 }
 
-/// What could not be done with which file.
+/// An error with the action that failed and the file.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: cannot {action}: {source}", path.display())]
 struct FileError {
@@ -62,11 +62,12 @@ struct FileError {
     source: io::Error,
 }
 
-/// Opens a file or block device to look at it, without a lock: it may be in use.
+/// Opens a file or block device for reading without a lock: it may be in use.
 ///
 /// # Errors
-/// It cannot be opened, or is neither a file nor a block device (a pipe would wait for a writer).
-pub fn open_to_look(path: &Path) -> io::Result<File> {
+/// It cannot be opened, or is neither a file nor a block device (opening a pipe would wait for a
+/// writer).
+pub fn open_unlocked(path: &Path) -> io::Result<File> {
     Kind::of(path)?;
     File::open(path).map_err(|source| error(path, "open it", source))
 }
@@ -90,11 +91,11 @@ pub(crate) fn error(
 }
 
 impl FileDevice {
-    /// Opens a file or block device, waiting up to `wait` for whoever uses it to finish.
+    /// Opens a file or block device. If it is in use, waits for that to end, up to `wait`.
     ///
     /// # Errors
-    /// It cannot be opened, is neither a file nor a block device, or stays in use (an error of
-    /// kind `ResourceBusy`).
+    /// It cannot be opened, is neither a file nor a block device, or is still in use after `wait`
+    /// (an error of kind `ResourceBusy`).
     pub fn open(path: &Path, access: Access, wait: Duration) -> io::Result<Self> {
         let kind = Kind::of(path)?;
         let mut options = OpenOptions::new();
@@ -102,12 +103,12 @@ impl FileDevice {
         if kind == Kind::Block && access == Access::ReadWrite {
             options.custom_flags(OFlags::EXCL.bits().cast_signed());
         }
-        let Claim { file, behind } = claim(path, &options, access, wait)?;
+        let Claim { file, backing } = claim(path, &options, access, wait)?;
         let size = rustix::fs::seek(&file, SeekFrom::End(0))
             .map_err(|errno| error(path, "find its size", errno))?;
         Ok(Self {
             file,
-            _behind: behind,
+            _backing: backing,
             path: path.to_owned(),
             size,
             access,
@@ -118,18 +119,18 @@ impl FileDevice {
         })
     }
 
-    /// Makes a file of `size` zeroes, in place of what the file held if there is one.
+    /// Makes a file of `size` zeroes; if the file exists, its content is replaced.
     ///
     /// # Errors
-    /// It cannot be made, is no regular file, or is in use; what the file held is still there then.
+    /// It cannot be made, is not a regular file, or is in use; then its content is unchanged.
     pub fn create(path: &Path, size: u64) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true);
         let new = claim(path, &options, Access::ReadWrite, Duration::ZERO);
         let is_new = new.is_ok();
-        let Claim { file, behind } = match new {
+        let Claim { file, backing } = match new {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                // It is emptied only once it is locked.
+                // The content is removed only after the file is locked.
                 options.create_new(false).create(true).truncate(false);
                 claim(path, &options, Access::ReadWrite, Duration::ZERO)?
             }
@@ -141,7 +142,7 @@ impl FileDevice {
         }
         let device = Self {
             file,
-            _behind: behind,
+            _backing: backing,
             path: path.to_owned(),
             size,
             access: Access::ReadWrite,
@@ -157,7 +158,8 @@ impl FileDevice {
         Ok(device)
     }
 
-    /// Makes the file zeroes of this size; what the system refuses, it refuses before anything is lost.
+    /// Replaces the content by zeroes. The file is first extended, so that a size that the system
+    /// refuses fails before any content is lost.
     fn empty(&self, size: u64) -> io::Result<()> {
         let before = self.file.metadata()?.len();
         if size > before {
@@ -167,15 +169,15 @@ impl FileDevice {
         self.file.set_len(size)
     }
 
-    /// Removes the file if [`FileDevice::create`] made it, for who cannot make use of it after all.
+    /// Removes the file if [`FileDevice::create`] made it, for callers that fail afterwards.
     pub fn remove_if_new(&self) {
         if self.is_new {
-            // What stays is an empty file, or half an image.
+            // If it fails, an empty file or an incomplete image is left.
             let _ = fs::remove_file(&self.path);
         }
     }
 
-    /// Makes a regular file longer, with zeroes at its end, or shorter.
+    /// Sets the length of a regular file in bytes; a longer file gets zeroes at its end.
     ///
     /// # Errors
     /// It is a block device, or the system refuses.
@@ -192,7 +194,8 @@ impl FileDevice {
         Ok(())
     }
 
-    /// The open file, for what a device has no word for: cloning it, its owner and mode.
+    /// The open file, for operations that are not part of [`Device`], such as cloning it or setting
+    /// its owner and mode.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
@@ -256,8 +259,8 @@ impl FileDevice {
         }
     }
 
-    /// Writes pieces until all are written; a piece that the system took only a part of is
-    /// finished alone.
+    /// Writes pieces until all are written. After a short write, the rest of a partly written piece
+    /// is written alone.
     fn write_pieces(&self, mut offset: u64, mut pieces: &[IoSlice<'_>]) -> io::Result<()> {
         while !pieces.is_empty() {
             let batch = &pieces[..pieces.len().min(MOST_PIECES)];
@@ -284,7 +287,7 @@ fn data_sync(file: &File) -> rustix::io::Result<()> {
     rustix::fs::fdatasync(file)
 }
 
-/// How many whole pieces, and then how many bytes of the next one, `written` bytes are.
+/// The number of whole pieces in `written` bytes, and of bytes of the next piece.
 fn count_written(pieces: &[IoSlice<'_>], written: usize) -> (usize, usize) {
     let mut rest = written;
     let whole = pieces
@@ -348,7 +351,7 @@ impl Device for FileDevice {
         self.flushes.run(|| self.flush_once())
     }
 
-    /// Punches a hole, which a block device does by discarding or by writing zeroes itself.
+    /// Punches a hole; a block device discards the range or writes zeroes.
     fn discard(&self, offset: u64, length: u64) -> io::Result<bool> {
         self.check("discard", offset, length)?;
         if length == 0 {
@@ -358,7 +361,7 @@ impl Device for FileDevice {
         match rustix::fs::fallocate(&self.file, flags, offset, length) {
             Ok(()) => Ok(true),
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
-            // A block device takes whole sectors only.
+            // A block device accepts whole sectors only.
             Err(Errno::INVAL) if self.kind == Kind::Block => Ok(false),
             Err(errno) => {
                 let action = format!("discard {length} bytes at {offset}");
@@ -368,7 +371,7 @@ impl Device for FileDevice {
     }
 
     fn will_need(&self, offset: u64, length: u64) {
-        // Advice that is not taken costs nothing.
+        // The advice may be ignored without harm.
         let _ = rustix::fs::fadvise(
             &self.file,
             offset,
@@ -541,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_holds_no_bytes() {
+    fn only_files_and_block_devices_are_opened() {
         let directory = directory();
         let refusal = FileDevice::open(directory.path(), Access::ReadOnly, Duration::ZERO);
         let refusal = refusal.expect_err("a directory is no device").to_string();

@@ -1,5 +1,6 @@
-//! Who has locked a file, by `/proc/locks`: to tell a person whom to wait for. A process in another
-//! namespace is not shown, nor is one on a file system that numbers its files anew.
+//! The processes that have locked a file, from `/proc/locks`, for error messages. Processes in
+//! another PID namespace are not found, nor those on file systems where the table has other inode
+//! numbers than `stat`.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -9,13 +10,13 @@ use rustix::fs::{major, minor};
 
 use crate::loops;
 
-/// Numbers of the processes that have locked the file at a path, or the one behind a loop device.
+/// Ids of the processes that have locked the file at a path, or the file behind a loop device.
 #[must_use]
 pub fn holders(path: &Path) -> Vec<u32> {
     let Ok(table) = fs::read_to_string("/proc/locks") else {
         return Vec::new();
     };
-    let files = [fs::metadata(path).ok(), loops::ground(path)];
+    let files = [fs::metadata(path).ok(), loops::innermost_backing(path)];
     let names: Vec<_> = files.iter().flatten().map(name).collect();
     table
         .lines()
@@ -25,14 +26,14 @@ pub fn holders(path: &Path) -> Vec<u32> {
         .collect()
 }
 
-/// A file as the table names it: its device's numbers, and its own.
+/// A file as the table names it: its device's major and minor number, and its inode number.
 fn name(file: &Metadata) -> String {
     let (device, inode) = (file.dev(), file.ino());
     format!("{:02x}:{:02x}:{inode}", major(device), minor(device))
 }
 
-/// The process and the file of a lock that is held: number, kind, strictness, mode, process, file,
-/// start, end. What waits for a lock has an arrow behind its number.
+/// The process and the file of a lock that is held. The fields of a line: number, kind, strictness,
+/// mode, process, file, start, end. A process that waits for a lock has an arrow after the number.
 fn parse(line: &str) -> Option<(u32, &str)> {
     let mut words = line.split_ascii_whitespace().skip(1);
     let kind = words.next()?;
@@ -46,7 +47,7 @@ mod tests {
     use crate::{Access, FileDevice};
 
     #[test]
-    fn a_lock_that_is_held_is_told_from_others() {
+    fn only_held_locks_of_flock_are_parsed() {
         let line = "1: FLOCK  ADVISORY  WRITE 1234 fe:00:131 0 EOF";
         assert_eq!(parse(line), Some((1234, "fe:00:131")));
         for other in [
@@ -61,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_a_file_is_found() {
+    fn the_process_that_has_a_file_is_found() {
         let directory = tempfile::tempdir().expect("there is room for a directory");
         let path = directory.path().join("image");
         let device = FileDevice::create(&path, 4096).expect("it is made");

@@ -1,21 +1,21 @@
 //! Block devices that stack, and the buffer cache.
 //!
-//! A [`Device`] is a row of bytes. Two of them hold bytes ([`FileDevice`], [`RamDevice`]); the
-//! others stand on another one and change one thing: [`OverlayDevice`] keeps writes in memory,
-//! [`RecordDevice`] writes them down, [`FaultDevice`] lets them fail, [`SlowDevice`] lets them
-//! take time, [`WaryDevice`] believes no flush after one has failed.
+//! A [`Device`] is an array of bytes. Two kinds store bytes ([`FileDevice`], [`RamDevice`]); the
+//! others are stacked on another device and change one thing: [`OverlayDevice`] keeps writes in
+//! memory, [`RecordDevice`] logs them, [`FaultDevice`] makes calls fail, [`SlowDevice`] makes them
+//! slow, [`FailStopDevice`] fails every flush after one has failed.
 //!
-//! The [`Cache`] holds blocks of a device in memory as [`Buffer`]s, whose bytes are [`Page`]s:
-//! shared, and copied when a shared one is changed. It obeys what the journal says about a buffer
-//! (dirty in a transaction, pinned) and knows nothing of transactions itself.
+//! The [`Cache`] holds blocks of a device in memory as [`Buffer`]s. Their bytes are [`Page`]s,
+//! which are shared and copied on write. The cache respects the state that the journal sets in a
+//! buffer (dirty in a transaction, pinned) but knows nothing of transactions itself.
 
 #![forbid(unsafe_code)]
 
-mod beside;
 pub mod buffer;
 pub mod cache;
 mod claim;
 pub mod device;
+pub mod fail_stop;
 pub mod fault;
 pub mod file;
 pub mod holders;
@@ -26,17 +26,17 @@ pub mod page;
 pub mod ram;
 pub mod record;
 pub mod slow;
-pub mod wary;
+mod temporary_name;
 
-pub use beside::name_beside;
 pub use buffer::{Buffer, BufferState, CountedApart, Stamp};
 pub use cache::Cache;
 pub use device::Device;
+pub use fail_stop::FailStopDevice;
 pub use fault::FaultDevice;
-pub use file::{Access, FileDevice, open_to_look};
+pub use file::{Access, FileDevice, open_unlocked};
 pub use overlay::OverlayDevice;
 pub use page::Page;
 pub use ram::RamDevice;
 pub use record::{Event, RecordDevice};
 pub use slow::{Latency, SlowDevice};
-pub use wary::WaryDevice;
+pub use temporary_name::temporary_name;

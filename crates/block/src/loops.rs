@@ -1,11 +1,11 @@
-//! Who else has a file system's bytes: under loop devices, and mounted by the kernel.
+//! Finds other users of a file system's bytes: loop devices, and mounts by the kernel.
 //!
-//! A loop device is another name for its backing file, but locks of the one say nothing of the other,
-//! and the kernel takes none on a file that it has mounted. So whoever is about to write asks the
-//! tables of the system: `/sys` says which file a loop device has, and `/proc/self/mountinfo` which
-//! devices are mounted where. What cannot be read says nothing. A loop device that begins inside its
-//! file (a partition, `losetup -o`) is another file system than the file, and the same as every other
-//! that begins there: its twins.
+//! A loop device is another name for its backing file, but a lock of one does not lock the other,
+//! and the kernel takes no lock on a file that it has mounted. So before a write the tables of the
+//! system are read: `/sys` shows the file of a loop device, and `/proc/self/mountinfo` which
+//! devices are mounted where. A table that cannot be read is taken for empty. A loop device that
+//! begins inside its file (a partition, `losetup -o`) contains another file system than the file,
+//! and the same as every other loop device that begins at the same byte: its aliases.
 
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
@@ -17,10 +17,10 @@ use rustix::fs::{major, minor};
 
 use crate::mountinfo::{self, Mount};
 
-/// Loop devices on files of loop devices are followed this far.
-pub(crate) const DEEPEST: usize = 8;
+/// How many loop devices on files of loop devices are followed.
+pub(crate) const MAX_LOOP_DEPTH: usize = 8;
 
-/// The device as the kernel's tables number it; of a block device only.
+/// Major and minor number of a block device.
 fn number(device: &Metadata) -> Option<(u32, u32)> {
     let number = device.rdev();
     device
@@ -29,62 +29,62 @@ fn number(device: &Metadata) -> Option<(u32, u32)> {
         .then(|| (major(number), minor(number)))
 }
 
-/// What `/sys` says of a block device, without the line's end.
-fn told(device: &Metadata, what: &str) -> Option<Vec<u8>> {
+/// An attribute of a block device in `/sys`, without the newline.
+fn sysfs_attribute(device: &Metadata, what: &str) -> Option<Vec<u8>> {
     let (major, minor) = number(device)?;
-    let mut told = fs::read(format!("/sys/dev/block/{major}:{minor}/{what}")).ok()?;
-    told.pop_if(|&mut last| last == b'\n');
-    Some(told)
+    let mut sysfs_attribute = fs::read(format!("/sys/dev/block/{major}:{minor}/{what}")).ok()?;
+    sysfs_attribute.pop_if(|&mut last| last == b'\n');
+    Some(sysfs_attribute)
 }
 
-/// Whether nothing can be written to a block device, whoever may open it for that.
+/// Whether a block device refuses writes even if it was opened for writing.
 pub(crate) fn is_read_only(device: &Metadata) -> bool {
-    told(device, "ro").as_deref() == Some(b"1")
+    sysfs_attribute(device, "ro").as_deref() == Some(b"1")
 }
 
-/// The file (or device) whose first byte is the first one of a loop device.
+/// The file (or device) behind a loop device, if both begin at the same byte.
 pub(crate) fn backing_of(device: &Metadata) -> Option<PathBuf> {
-    let path = told(device, "loop/backing_file")?;
-    let starts_there = told(device, "loop/offset")? == b"0";
+    let path = sysfs_attribute(device, "loop/backing_file")?;
+    let starts_there = sysfs_attribute(device, "loop/offset")? == b"0";
     starts_there.then(|| PathBuf::from(OsString::from_vec(path)))
 }
 
-/// Where a loop device begins inside a file: the file's device and number, and the offset as told.
-/// None where it begins with the file.
+/// Where a loop device begins inside a file: the file's device and inode number, and the offset as
+/// `/sys` shows it. `None` if it begins at the file's first byte.
 fn inner_start(device: &Metadata) -> Option<(u64, u64, Vec<u8>)> {
-    let path = told(device, "loop/backing_file")?;
-    let offset = told(device, "loop/offset").filter(|offset| offset != b"0")?;
+    let path = sysfs_attribute(device, "loop/backing_file")?;
+    let offset = sysfs_attribute(device, "loop/offset").filter(|offset| offset != b"0")?;
     let backing = fs::metadata(OsString::from_vec(path)).ok()?;
     Some((backing.dev(), backing.ino(), offset))
 }
 
 /// The other loop devices that begin at the same byte inside the same file.
-pub(crate) fn twins_of(device: &Metadata) -> Vec<PathBuf> {
+pub(crate) fn aliases_of(device: &Metadata) -> Vec<PathBuf> {
     let Some(start) = inner_start(device) else {
         return Vec::new();
     };
     let devices = fs::read_dir("/sys/block").into_iter().flatten();
     let paths = devices.filter_map(Result::ok);
     let paths = paths.map(|entry| Path::new("/dev").join(entry.file_name()));
-    let is_twin = |path: &PathBuf| {
-        let facts = fs::metadata(path);
-        facts.is_ok_and(|facts| {
-            facts.rdev() != device.rdev() && inner_start(&facts).as_ref() == Some(&start)
+    let is_alias = |path: &PathBuf| {
+        let metadata = fs::metadata(path);
+        metadata.is_ok_and(|metadata| {
+            metadata.rdev() != device.rdev() && inner_start(&metadata).as_ref() == Some(&start)
         })
     };
-    paths.filter(is_twin).collect()
+    paths.filter(is_alias).collect()
 }
 
-/// What a path leads to in the end, through loop devices.
-pub(crate) fn ground(path: &Path) -> Option<Metadata> {
-    let mut facts = fs::metadata(path).ok()?;
-    for _ in 0..DEEPEST {
-        match backing_of(&facts).and_then(|backing| fs::metadata(backing).ok()) {
-            Some(behind) => facts = behind,
+/// The innermost file behind a path, through loop devices.
+pub(crate) fn innermost_backing(path: &Path) -> Option<Metadata> {
+    let mut metadata = fs::metadata(path).ok()?;
+    for _ in 0..MAX_LOOP_DEPTH {
+        match backing_of(&metadata).and_then(|backing| fs::metadata(backing).ok()) {
+            Some(backing) => metadata = backing,
             None => break,
         }
     }
-    Some(facts)
+    Some(metadata)
 }
 
 /// Whether two paths are names of the same bytes: the same file, a loop device and its file, or two
@@ -92,28 +92,28 @@ pub(crate) fn ground(path: &Path) -> Option<Metadata> {
 #[must_use]
 pub fn are_same(one: &Path, other: &Path) -> bool {
     let bytes = |path| {
-        let facts = ground(path)?;
-        let is_device = facts.file_type().is_block_device();
+        let metadata = innermost_backing(path)?;
+        let is_device = metadata.file_type().is_block_device();
         let whole = match is_device {
-            true => (facts.rdev(), 0, Vec::new()),
-            false => (facts.dev(), facts.ino(), Vec::new()),
+            true => (metadata.rdev(), 0, Vec::new()),
+            false => (metadata.dev(), metadata.ino(), Vec::new()),
         };
-        Some(inner_start(&facts).unwrap_or(whole))
+        Some(inner_start(&metadata).unwrap_or(whole))
     };
     one == other || bytes(one).is_some_and(|of_one| bytes(other) == Some(of_one))
 }
 
-/// The directory on which the kernel has mounted a file, by a loop device, or a block device.
+/// The directory on which the kernel has mounted a block device, or a file through a loop device.
 pub(crate) fn mounted_on(file: &Metadata) -> Option<PathBuf> {
     let mounts = mountinfo::mounts().ok()?;
     match number(file) {
         Some(number) => mount_of(&mounts, number),
-        None => loops_of(file).find_map(|number| mount_of(&mounts, number)),
+        None => loop_devices_of(file).find_map(|number| mount_of(&mounts, number)),
     }
 }
 
-/// The loop devices that have a file.
-fn loops_of(file: &Metadata) -> impl Iterator<Item = (u32, u32)> {
+/// The loop devices on a file.
+fn loop_devices_of(file: &Metadata) -> impl Iterator<Item = (u32, u32)> {
     let same = (file.dev(), file.ino());
     let devices = fs::read_dir("/sys/block").into_iter().flatten();
     devices.filter_map(Result::ok).filter_map(move |device| {

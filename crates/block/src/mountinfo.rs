@@ -1,5 +1,5 @@
-//! What is mounted, by `/proc/self/mountinfo`. Paths are bytes there, with blanks written as numbers; a
-//! line that is not understood is left out.
+//! The mounts of the system, from `/proc/self/mountinfo`. Paths are bytes there, with blanks as
+//! octal numbers; a line that cannot be parsed is left out.
 
 use std::ffi::OsString;
 use std::io;
@@ -9,15 +9,15 @@ use std::path::PathBuf;
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Major and minor number of its device. By the minor one the kernel names a FUSE connection.
+    /// Major and minor number of its device. The minor one is also the name of a FUSE connection.
     pub device: (u32, u32),
-    /// The directory.
+    /// The directory that it is mounted on.
     pub directory: PathBuf,
-    /// The type.
+    /// The file system type.
     pub file_system_type: String,
-    /// What stands for the device: of a FUSE mount, what its server said.
+    /// The device, or for a FUSE mount the text that its server gave.
     pub source: PathBuf,
-    /// Whether nothing can be written.
+    /// Whether it is mounted read-only.
     pub read_only: bool,
 }
 
@@ -56,7 +56,7 @@ fn parse(line: &[u8]) -> Option<Mount> {
     })
 }
 
-/// A device by `MAJOR:MINOR`.
+/// Parses a device number `MAJOR:MINOR`.
 pub(crate) fn device_number(text: &[u8]) -> Option<(u32, u32)> {
     let (major, minor) = std::str::from_utf8(text).ok()?.trim().split_once(':')?;
     Some((major.parse().ok()?, minor.parse().ok()?))

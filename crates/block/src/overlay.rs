@@ -1,7 +1,7 @@
-//! Writes kept in memory above a device that stays as it is.
+//! A device that keeps writes in memory and does not change the device below.
 //!
-//! For a read-only open of an image whose journal has something to replay: the replay goes here.
-//! Changed bytes lie in chunks of 4 KiB, made from the device below by the first write to each.
+//! A read-only open of an image whose journal must be replayed replays it into an overlay. Changed
+//! bytes are kept in chunks of 4 KiB; the first write to a chunk reads the rest of it from below.
 
 use std::io;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ const CHUNK_SIZE: usize = 4096;
 /// A device whose writes stay in memory.
 pub struct OverlayDevice {
     below: Arc<dyn Device>,
-    /// From chunk number to its bytes; what is absent is as below.
+    /// From chunk number to its bytes; absent chunks are unchanged.
     chunks: Map<u64, Arc<RwLock<Page>>>,
 }
 
 impl OverlayDevice {
-    /// Nothing changed yet.
+    /// An overlay without changes on top of `below`.
     #[must_use]
     pub fn new(below: Arc<dyn Device>) -> Self {
         Self {
@@ -36,7 +36,7 @@ impl OverlayDevice {
         (self.chunks.len() * CHUNK_SIZE) as u64
     }
 
-    /// The chunk that `part` changes, made now if need be.
+    /// The chunk that contains `part`, made if it is absent.
     fn chunk(&self, part: Part) -> io::Result<Arc<RwLock<Page>>> {
         if let Some(chunk) = self.chunks.get(&part.chunk) {
             return Ok(chunk);
@@ -48,7 +48,7 @@ impl OverlayDevice {
             self.below.read_at(start, &mut page.make_mut()[..length])?;
         }
         let chunk = Arc::new(RwLock::new(Class::Leaf, page));
-        // Another writer may have been quicker: then its chunk stands, with what it wrote.
+        // If another writer has inserted the chunk meanwhile, its chunk is used.
         Ok(self.chunks.insert_if_absent(part.chunk, chunk))
     }
 }
@@ -60,7 +60,7 @@ impl Device for OverlayDevice {
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         check_range(self.size(), offset, into.len() as u64)?;
-        // What is unchanged in one piece is read in one piece.
+        // Each run of unchanged chunks is read in one call.
         let mut unchanged = 0..0;
         for part in parts(offset, into.len(), CHUNK_SIZE) {
             let Some(chunk) = self.chunks.get(&part.chunk) else {

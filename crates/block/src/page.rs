@@ -1,13 +1,13 @@
-//! The bytes of one block, shared until someone changes them.
+//! The bytes of one block, with copy on write.
 //!
-//! Cloning a page takes a reference. Changing one that others hold too copies it first, so a clone
-//! is a version: it stays what it was. That is how a transaction captures a block.
+//! Cloning a page takes a reference. Changing a page that has other references copies it first, so
+//! a clone is a version that never changes. That is how a transaction captures a block.
 
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Shared bytes with copy on write; the default is none at all.
+/// Shared bytes with copy on write; the default is empty.
 #[derive(Clone, Default)]
 pub struct Page(Arc<[u8]>);
 
@@ -18,12 +18,12 @@ impl Page {
         Self(std::iter::repeat_n(0, length).collect())
     }
 
-    /// The bytes for changing; copied first if anyone else holds this page.
+    /// The bytes for changing; copied first if the page has other references.
     pub fn make_mut(&mut self) -> &mut [u8] {
         Arc::make_mut(&mut self.0)
     }
 
-    /// Whether both are the same version, not only equal bytes.
+    /// Whether both are the same version, and not just equal in their bytes.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

@@ -1,9 +1,9 @@
 //! A device in memory.
 //!
-//! Its bytes lie in chunks of 64 KiB, each with a lock of its own and made by the first write to
-//! it; tables of chunks are made on demand too, so that a device of terabytes costs what is written
-//! to it. Chunks are [`Page`]s: a [`RamDevice::fork`] shares them with the original until one of
-//! the two writes. A flush does nothing: nothing here outlives the process.
+//! Its bytes are in chunks of 64 KiB, each with its own lock and made by the first write to it.
+//! Tables of chunks are made on demand too, so a device of terabytes takes only the memory that is
+//! written. Chunks are [`Page`]s: a [`RamDevice::fork`] shares them with the original until one of
+//! the two writes. A flush does nothing, since the content ends with the process.
 
 use std::fs::{self, File};
 use std::io;
@@ -52,7 +52,7 @@ impl RamDevice {
         for start in (0..device.size).step_by(CHUNK_SIZE) {
             let length = (device.size - start).min(CHUNK_SIZE as u64) as usize;
             file.read_exact_at(&mut bytes[..length], start)?;
-            // As one comparison of memory, since images are large and mostly zeroes.
+            // Compared with one `memcmp`, since images are large and mostly zeroes.
             if bytes[..length] != zeroes[..length] {
                 device.write_at(start, &bytes[..length])?;
             }
@@ -60,7 +60,7 @@ impl RamDevice {
         Ok(device)
     }
 
-    /// Writes the bytes into a new or emptied file, with holes for chunks that are absent.
+    /// Writes the bytes to a file, which is made or truncated, with holes for absent chunks.
     ///
     /// # Errors
     /// The file cannot be made or written.
@@ -75,7 +75,7 @@ impl RamDevice {
         Ok(())
     }
 
-    /// Another device with the same bytes; each goes its own way from here.
+    /// A copy of the device; later writes to one do not affect the other.
     #[must_use]
     pub fn fork(&self) -> Self {
         let fork = Self::new(self.size);
@@ -91,7 +91,7 @@ impl RamDevice {
         (self.present().count() * CHUNK_SIZE) as u64
     }
 
-    /// The chunk with this number, whose table is made if it is not there.
+    /// The chunk with this number; its table is made if it is absent.
     fn chunk(&self, number: u64) -> &Chunk {
         let table = self.tables[(number / CHUNKS_IN_TABLE) as usize].get_or_init(|| {
             (0..CHUNKS_IN_TABLE)
@@ -101,7 +101,7 @@ impl RamDevice {
         &table[(number % CHUNKS_IN_TABLE) as usize]
     }
 
-    /// As [`RamDevice::chunk`], but only if its table is there.
+    /// As [`RamDevice::chunk`], but `None` if its table is absent.
     fn existing_chunk(&self, number: u64) -> Option<&Chunk> {
         let table = self.tables[(number / CHUNKS_IN_TABLE) as usize].get()?;
         table.get((number % CHUNKS_IN_TABLE) as usize)
@@ -166,7 +166,7 @@ impl Device for RamDevice {
 
     fn discard(&self, offset: u64, length: u64) -> io::Result<bool> {
         check_range(self.size, offset, length)?;
-        // In pieces that fit a `usize` everywhere and end at a chunk's edge.
+        // In pieces that fit into a `usize` on all platforms and end at a chunk boundary.
         let end = offset + length;
         let mut start = offset;
         while start < end {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn discarded_bytes_are_zero_and_chunks_go() {
+    fn discarded_bytes_are_zero_and_whole_chunks_are_freed() {
         let device = RamDevice::new(4 * CHUNK_SIZE as u64);
         device
             .write_at(0, &vec![7; 4 * CHUNK_SIZE])
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn forks_go_their_own_way() {
+    fn forks_are_independent() {
         let device = RamDevice::new(1 << 20);
         device.write_at(5, b"common").expect("it fits");
         let fork = device.fork();

@@ -1,8 +1,8 @@
-//! A log of what reached a device, in order, for tests that rebuild what a crash leaves.
+//! A device that logs its writes in order, for tests that reconstruct the content after a crash.
 //!
-//! The log's lock is held while the device below works, so the order of the log is the order of
-//! the device: what stands before a flush is durable, what stands between two flushes may survive
-//! in any part. Failed calls are not logged. One record does not stand on another.
+//! The log's lock is held during each call of the device below, so both have the same order: events
+//! before a flush are durable, and any part of the events after the last flush may survive. Failed
+//! calls are not logged. Record devices cannot be stacked on each other.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use pext4_sync::{Class, Mutex};
 
 use crate::device::Device;
 
-/// One thing that was done to the device.
+/// One call that changed or flushed the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// These bytes were written, in one call.
     Write {
-        /// Where.
+        /// Offset in bytes.
         offset: u64,
-        /// What.
+        /// The bytes written.
         bytes: Arc<[u8]>,
     },
     /// These bytes were discarded and read as zeroes from then on.
     Discard {
-        /// Where.
+        /// Offset in bytes.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         length: u64,
     },
     /// Everything before was made durable.
@@ -33,7 +33,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// Does the same to another device.
+    /// Repeats the call on another device.
     ///
     /// # Errors
     /// Those of the device.
@@ -46,7 +46,7 @@ impl Event {
     }
 }
 
-/// Zeroes a range, by discarding it where that is enough.
+/// Zeroes a range: by a discard, if that makes it read as zeroes, else by writes.
 fn write_zeroes(device: &dyn Device, offset: u64, length: u64) -> io::Result<()> {
     if device.discard(offset, length)? {
         return Ok(());
@@ -61,14 +61,14 @@ fn write_zeroes(device: &dyn Device, offset: u64, length: u64) -> io::Result<()>
     Ok(())
 }
 
-/// A device that writes down what is done to it.
+/// A device that logs its writes, discards and flushes.
 pub struct RecordDevice {
     below: Arc<dyn Device>,
     events: Mutex<Vec<Event>>,
 }
 
 impl RecordDevice {
-    /// Nothing is recorded yet.
+    /// A device on top of `below`, with an empty log.
     #[must_use]
     pub fn new(below: Arc<dyn Device>) -> Self {
         Self {
@@ -77,8 +77,8 @@ impl RecordDevice {
         }
     }
 
-    /// How many events there are: a position in the log. What was durable at this moment is
-    /// durable in every crash from this position on.
+    /// The number of events, which is a position in the log. Writes that are durable now survive
+    /// every crash at or after this position.
     #[must_use]
     pub fn mark(&self) -> usize {
         self.events.lock().len()

@@ -1,6 +1,6 @@
-//! A device whose calls take time, as a disk's do.
+//! A device whose calls take time, like a disk's.
 //!
-//! Calls do not wait for each other: it has a queue without end.
+//! Calls do not wait for each other, as if the queue depth were unlimited.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use pext4_sync::thread;
 
 use crate::device::{Device, total_length};
 
-/// How long calls take, beyond what the device below takes.
+/// How long calls take in addition to the device below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Latency {
     /// Each read.

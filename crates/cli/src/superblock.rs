@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
-use pext4_block::open_to_look;
+use pext4_block::open_unlocked;
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::superblock::{self, State, Superblock};
 
@@ -15,7 +15,7 @@ use pext4_ondisk::superblock::{self, State, Superblock};
 /// The file cannot be read, or is no ext4.
 pub fn read(image: &Path) -> Result<Superblock> {
     let name = || image.display().to_string();
-    let file = open_to_look(image)?;
+    let file = open_unlocked(image)?;
     let mut bytes = [0; superblock::SIZE];
     file.read_exact_at(&mut bytes, superblock::OFFSET)
         .map_err(|error| match error.kind() {

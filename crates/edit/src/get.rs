@@ -17,7 +17,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pext4_block::name_beside;
+use pext4_block::temporary_name;
 use pext4_fs::FileType;
 use pext4_ondisk::acl;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags};
@@ -122,7 +122,7 @@ impl Reader {
         let name = target.file_name().unwrap_or_default();
         check_vacant(&target, options)?;
         let directory = open_directory(parent).on(parent, "open it")?;
-        let temporary = name_beside(name, &format!(".pext4-{}", std::process::id()));
+        let temporary = temporary_name(name, &format!(".pext4-{}", std::process::id()));
         let mut extractor = Extractor {
             image: Image::new(self.volume()),
             progress: self.progress(),

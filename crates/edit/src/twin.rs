@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pext4_block::{Access, Device, FileDevice, name_beside};
+use pext4_block::{Access, Device, FileDevice, temporary_name};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
@@ -70,7 +70,7 @@ impl Twin {
             )));
         }
         let name = path.file_name().unwrap_or_default();
-        let temporary = path.with_file_name(name_beside(name, ".pext4-edit"));
+        let temporary = path.with_file_name(temporary_name(name, ".pext4-edit"));
         let to = create(&temporary)?;
         let mut remover = Remover(Some(temporary.clone()));
         let made = copy(from, &to, facts.len()).on(&temporary, "copy the image to it")?;

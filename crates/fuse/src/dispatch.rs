@@ -1,22 +1,24 @@
-//! What each request of the FUSE protocol means for a volume, whatever carries it.
+//! Executes the requests of the FUSE protocol on a volume, independent of the transport.
 //!
-//! A request names nodes by number; a node that was found or made is *held* in the volume until
-//! `forget` has given it back as often as it was answered. Names, permissions and open files are
-//! the kernel's: it checks access by the modes and lists it is told (`default_permissions`), or there is nothing to
-//! check (`entrants`). So nothing here does, but for what is left to servers: that an append-only file keeps what it
-//! has, that a list set by a stranger to the group takes the set-group-id bit, and what not even root may do. There are
-//! no file handles; open and close send no request.
+//! A request names nodes by number. Each reply that gives a node to the kernel *holds* it once in
+//! the volume; `forget` releases these holds. Permissions and open files are the kernel's task: it
+//! checks access by the modes and access lists that the server reports (`default_permissions`), or
+//! there is nothing to check (`access_policy.rs`). The server checks only what the kernel leaves to
+//! it: that a write to an append-only file does not change old bytes, that setting an access list
+//! clears the set-group-id bit if the caller is not in the file's group, and what even root may not
+//! do. There are no file handles; open and close send no request.
 //!
-//! Nothing here keeps state of its own, but for the few files whose times the kernel will tell though they may no
-//! longer change: all calls take `&self` and may run at once.
+//! All calls take `&self` and may run concurrently. The only state besides the volume are the times
+//! that the kernel will still send for immutable files ([`WritebackTimes`]) and the memory of
+//! [`SpaceRetry`].
 
 mod attributes;
 mod data;
 mod directory;
 mod ioctl;
-mod late;
 mod namespace;
-mod room;
+mod space_retry;
+mod writeback_times;
 mod xattr;
 
 use std::fs;
@@ -26,19 +28,19 @@ use pext4_sync::thread;
 
 use pext4_fs::{AccessTimes, Attributes, Entry, Error, InodeNumber, New, Refusal, StatFs, Volume};
 
-use crate::complaints::Complaints;
+use crate::error_log::ErrorLog;
 use crate::node::{inode_of, node_of};
 use crate::options::KernelOptions;
-use late::LateTimes;
+use space_retry::SpaceRetry;
+use writeback_times::WritebackTimes;
 
 pub use attributes::Change;
 pub use data::Whence;
 pub use directory::Listed;
 pub(crate) use namespace::encode_device;
-use room::Room;
 pub use xattr::{OPTIMIZE_SCAN, REPORT, REPORT_JSON, Sized, fit};
 
-/// A request's answer, or the number of the error.
+/// The result of a request, or the error number for the caller.
 pub type Answer<T> = Result<T, Errno>;
 
 /// An error number of Linux.
@@ -48,13 +50,13 @@ pub struct Errno(pub i32);
 impl Errno {
     /// Input/output error.
     pub const IO: Self = Self(5);
-    /// Not permitted.
+    /// Operation not permitted.
     pub const NOT_PERMITTED: Self = Self(1);
-    /// The mode forbids it.
+    /// The mode does not allow the access.
     pub const NO_ACCESS: Self = Self(13);
-    /// Nothing can be written.
+    /// The file system is read-only.
     pub const READ_ONLY: Self = Self(30);
-    /// There is one already.
+    /// The name or attribute exists already.
     pub const EXISTS: Self = Self(17);
     /// No space left.
     pub const NO_SPACE: Self = Self(28);
@@ -62,31 +64,32 @@ impl Errno {
     pub const INVALID: Self = Self(22);
     /// No data or hole at this offset.
     pub const NO_SUCH_OFFSET: Self = Self(6);
-    /// Not a command this file knows.
+    /// The file does not know this `ioctl` command.
     pub const NO_SUCH_COMMAND: Self = Self(25);
-    /// The answer does not fit.
+    /// The caller's buffer is too small.
     pub const RANGE: Self = Self(34);
-    /// The server does not do this at all; the kernel stops asking.
+    /// The server does not implement this request; the kernel does not send it again.
     pub const NO_SUCH_CALL: Self = Self(38);
     /// Not supported.
     pub const NOT_SUPPORTED: Self = Self(95);
-    /// The node is gone.
+    /// There is no such node any more.
     pub const STALE: Self = Self(116);
 }
 
-/// Who asks.
+/// The process that a request comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// User id.
     pub uid: u32,
     /// Group id.
     pub gid: u32,
-    /// Its thread.
+    /// Id of the calling thread.
     pub process: u32,
 }
 
 impl Caller {
-    /// Whether it is in a group; one that cannot be asked is in its own alone.
+    /// Whether the caller is in a group. If its supplementary groups cannot be read, only its own
+    /// group counts.
     fn is_in_group(self, group: u32) -> bool {
         let status = || fs::read_to_string(format!("/proc/{}/status", self.process)).ok();
         self.gid == group || status().is_some_and(|status| names_group(&status, group))
@@ -96,12 +99,12 @@ impl Caller {
         self.uid == 0
     }
 
-    /// Whether a set-group-id bit of the file may outlive what the caller does to it.
+    /// Whether the file keeps a set-group-id bit when the caller changes it.
     fn may_keep_group_id(self, file: &Attributes) -> bool {
         self.is_root() || self.is_in_group(file.gid)
     }
 
-    /// What the caller makes is the caller's.
+    /// The owner and group of inodes that the caller makes.
     fn owner(self) -> New {
         New {
             uid: self.uid,
@@ -111,7 +114,7 @@ impl Caller {
     }
 }
 
-/// Whether the text of `/proc/PID/status` has the group among the further ones.
+/// Whether the text of `/proc/PID/status` lists the group as a supplementary one.
 fn names_group(status: &str, group: u32) -> bool {
     let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"));
     groups.is_some_and(|groups| {
@@ -120,7 +123,7 @@ fn names_group(status: &str, group: u32) -> bool {
     })
 }
 
-/// A node that was looked up or made, and is held once more.
+/// A node that was looked up or made; the caller has one more hold on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
     /// Its number.
@@ -138,30 +141,29 @@ impl Found {
     }
 }
 
-/// A volume that answers requests.
+/// Executes requests on a volume.
 pub struct Dispatch {
     volume: Arc<Volume>,
-    complaints: Arc<Complaints>,
+    error_log: Arc<ErrorLog>,
     /// [immutable]
-    noting: Noting,
+    access_times: AccessTimePolicies,
     /// [immutable] Whether changes of names are committed before they are answered.
     synchronous_names: bool,
-    /// [immutable] Whether all changes are.
+    /// [immutable] Whether all changes are committed before they are answered.
     synchronous: bool,
-    late_times: LateTimes,
-    room: Room,
+    writeback_times: WritebackTimes,
+    space_retry: SpaceRetry,
 }
 
-/// When times of access are noted.
+/// Which reads change access times.
 #[derive(Clone, Copy, Debug)]
-struct Noting {
+struct AccessTimePolicies {
     files: AccessTimes,
     directories: AccessTimes,
 }
 
-impl Noting {
-    /// As the options of a mount say it.
-    fn of(options: &KernelOptions) -> Self {
+impl AccessTimePolicies {
+    fn from_options(options: &KernelOptions) -> Self {
         let files = options.access_times;
         let directories = match options.directory_access_times {
             true => files,
@@ -172,80 +174,83 @@ impl Noting {
 }
 
 impl Dispatch {
-    /// Answers requests by `volume`; what went wrong below goes to `complaints`.
+    /// Executes requests on `volume`; errors that an error number cannot describe are written to
+    /// `error_log`.
     pub(crate) fn new(
         volume: Arc<Volume>,
-        complaints: Arc<Complaints>,
+        error_log: Arc<ErrorLog>,
         options: &KernelOptions,
     ) -> Self {
         Self {
             volume,
-            complaints,
-            noting: Noting::of(options),
+            error_log,
+            access_times: AccessTimePolicies::from_options(options),
             synchronous_names: options.synchronous || options.synchronous_directories,
             synchronous: options.synchronous,
-            late_times: LateTimes::new(),
-            room: Room::new(),
+            writeback_times: WritebackTimes::new(),
+            space_retry: SpaceRetry::new(),
         }
     }
 
-    /// Notes that something was read. The reader has what it wanted; that the time of it could not be
-    /// noted is complained about.
+    /// Updates the access time after a read. The read itself has succeeded, so an error is only
+    /// logged.
     fn note_access(&self, inode: InodeNumber, policy: AccessTimes) {
         let _ = self.answer(self.volume.note_access(inode, policy));
     }
 
-    /// Whether the volume takes no changes.
+    /// Whether the volume refuses changes.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.volume.is_read_only()
     }
 
-    /// What `statfs` tells.
+    /// The numbers for `statfs(2)`.
     #[must_use]
     pub fn statfs(&self) -> StatFs {
         self.volume.statfs()
     }
 
-    /// Blocks that are free now.
+    /// The number of free blocks.
     pub(crate) fn free_blocks(&self) -> u64 {
         self.volume.statfs().free_blocks
     }
 
-    /// Whether there are more free blocks than `before`, or are as soon as deleted files are given back. Not for the
-    /// threads that serve: it may wait.
-    pub(crate) fn has_more_room(&self, before: u64) -> bool {
-        let look = || match self.free_blocks() > before {
+    /// Whether there are more free blocks than `before`, if need be after deleted files were freed.
+    /// It may wait, so the transport's threads must not call it.
+    pub(crate) fn has_more_space(&self, before: u64) -> bool {
+        let check = || match self.free_blocks() > before {
             true => Ok(()),
             false => Err(Error::Refused(Refusal::NoSpace)),
         };
-        self.with_room(look).is_ok()
+        self.retry_if_full(check).is_ok()
     }
 
-    /// Gives back `count` holds of a node.
+    /// Releases `count` holds on a node.
     pub fn forget(&self, node: u64, count: u64) {
         if let (Some(inode), 1..) = (inode_of(node), count) {
-            // The kernel holds the root by itself; nobody looked it up.
+            // The kernel has the root without a lookup, so no reply has held it.
             if inode != InodeNumber::ROOT {
                 self.volume.forget(inode, count);
             }
         }
     }
 
-    /// Carries out a request on a thread that serves; none if it found no space and some may come at any moment. It is
-    /// to be carried out again then, where it can wait for that; twice does what once would.
+    /// Runs a request on a thread of the transport. `None` if it found no space and deleted files
+    /// may be freed at any moment: the caller then repeats the request on a thread that may wait.
+    /// Requests can be repeated without harm.
     pub(crate) fn attempt<T>(request: impl FnOnce() -> Answer<T>) -> Option<Answer<T>> {
-        room::without_waiting(request)
+        space_retry::without_waiting(request)
     }
 
-    /// Runs what may find no space, and runs it again while deleted files may be about to be given back.
-    fn with_room<T>(&self, operation: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+    /// Runs an operation that may find no space, and repeats it while deleted files may be about to
+    /// be freed.
+    fn retry_if_full<T>(&self, operation: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
         let nameless = || self.volume.unlinked_inodes_fingerprint();
-        self.room.wait_for(operation, nameless, thread::sleep)
+        self.space_retry.run(operation, nameless, thread::sleep)
     }
 
-    /// Waits until a change that is none of names is on the device, where the mount wants that. The kernel sees to it
-    /// for written content only.
+    /// On a mount with `-o sync`, waits until a change other than of names is durable. The kernel
+    /// does that only for written content.
     fn commit_change(&self) -> Answer<()> {
         if self.synchronous {
             self.answer(self.volume.sync())?;
@@ -257,25 +262,25 @@ impl Dispatch {
         inode_of(node).ok_or(Errno::STALE)
     }
 
-    /// The number for the caller; what the caller cannot be told is complained about.
+    /// The error number for the caller; logs errors that the number does not describe.
     fn errno(&self, error: &Error) -> Errno {
         match error {
-            Error::Refused(Refusal::ReadOnly) | Error::Journal(_) => self.tell_failure(error),
+            Error::Refused(Refusal::ReadOnly) | Error::Journal(_) => self.report_failure(error),
             Error::Refused(_) => {}
-            _ => self.complaints.say(&error.to_string()),
+            _ => self.error_log.report(&error.to_string()),
         }
         Errno(error.errno())
     }
 
-    /// Says why the volume takes no changes any more. What failed may have been a part of what was
-    /// asked for, and then nobody has heard of it.
-    fn tell_failure(&self, error: &Error) {
+    /// Logs why the volume refuses changes. The failure may have occurred outside of any request,
+    /// so no caller may have got its error.
+    fn report_failure(&self, error: &Error) {
         let failure = self.volume.failure();
         if let Some(failure) = failure {
             let text = format!("the volume is read-only now: {failure}");
-            self.complaints.say(&text);
+            self.error_log.report(&text);
         } else if matches!(error, Error::Journal(_)) {
-            self.complaints.say(&error.to_string());
+            self.error_log.report(&error.to_string());
         }
     }
 
@@ -283,8 +288,8 @@ impl Dispatch {
         result.map_err(|error| self.errno(&error))
     }
 
-    /// The same, where `refusal` is an answer as well.
-    fn unless<T>(&self, result: Result<T, Error>, refusal: Refusal) -> Answer<Option<T>> {
+    /// As `answer`, but `None` for the error `refusal`.
+    fn answer_unless<T>(&self, result: Result<T, Error>, refusal: Refusal) -> Answer<Option<T>> {
         match result {
             Err(error) if error.is(refusal) => Ok(None),
             result => self.answer(result).map(Some),

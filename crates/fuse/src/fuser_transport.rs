@@ -1,20 +1,21 @@
-//! Carries requests over `/dev/fuse` with the crate `fuser`.
+//! The transport over `/dev/fuse`, with the crate `fuser`.
 //!
-//! Opening asks for all the caching that the kernel offers; what a kernel does not offer costs
-//! round trips and nothing else. `OPEN`, `OPENDIR`, `CREATE` and `FLUSH` are answered "no such
-//! call": the kernel then opens files without asking, makes them with `MKNOD` (which needs no
-//! `RELEASE` later), and closes them as soon as it has written its dirty pages.
+//! At the start of the session the server asks for all the caching that the kernel offers. If a
+//! kernel lacks some of it, it sends more requests. The server answers `OPEN`, `OPENDIR`, `CREATE`
+//! and `FLUSH` with `ENOSYS`: the kernel then opens files without a request, makes them with
+//! `MKNOD` (which needs no `RELEASE` later), and closes them as soon as it has written its dirty
+//! pages.
 //!
-//! The kernel looks for holes without writing its dirty pages first, and would take what it has not
-//! written for a hole. So before a search the server tells it to let go of the pages, which makes
-//! it write them.
+//! The kernel sends `LSEEK` without writing its dirty pages first, so the server would report a
+//! hole where data is still in these pages. So before a search the server makes the kernel write
+//! and drop the pages.
 //!
-//! `fuser` takes the node number of a new node from the attributes' inode number: those are equal
-//! but for the root, which is never new.
+//! `fuser` takes the node number of a new node from the attributes' inode number. Both are equal
+//! except for the root, which is never new.
 
 mod kernel_cache;
 mod replies;
-mod room;
+mod space_retry;
 mod translate;
 
 use std::cell::RefCell;
@@ -33,33 +34,33 @@ use fuser::{
 };
 use pext4_fs::{Attributes, SetTime};
 
+use crate::access_policy::AccessPolicy;
 use crate::dispatch::{Answer, Change, Dispatch, Errno, Listed, Whence};
-use crate::entrants::Entrants;
 use crate::offload::Offload;
-use crate::overdue::Overdue;
 use crate::placement::{self, Servers};
+use crate::writeback_errors::WritebackErrors;
 pub(crate) use kernel_cache::KernelCache;
 use replies::{add, attributes, caller, done, entry, error, no_entry, sized};
-use room::{Sides, Write};
+use space_retry::{Context, Write};
 use translate::{kind, time_from_fuser, time_to_set};
 
-/// Most bytes of one write, and so of one read.
+/// Most bytes of one write request; the kernel uses the same bound for reads.
 const MOST_BYTES: u32 = 1 << 20;
 
-/// Requests the kernel may have under way for readahead and writeback.
+/// Background requests (readahead and writeback) that the kernel may have in flight.
 const MOST_BACKGROUND: u16 = 64;
 
-/// The transport: what `fuser` calls.
+/// The file system object whose methods `fuser` calls.
 pub(crate) struct FuserTransport {
     dispatch: Arc<Dispatch>,
-    /// What waits for the volume.
+    /// Runs requests that wait for the volume.
     waiting: Offload,
-    /// What waits for the kernel to write a file's pages. The writes may have to wait in `waiting`, which is never
-    /// kept by what waits for them.
-    letting_go: Arc<Offload>,
+    /// Runs jobs that wait for the kernel to write a file's pages. These writes may have to wait in
+    /// `waiting`, so a job that waits for them never occupies a worker there.
+    page_release: Arc<Offload>,
     kernel: KernelCache,
-    overdue: Arc<Overdue>,
-    entrants: Entrants,
+    writeback_errors: Arc<WritebackErrors>,
+    access_policy: AccessPolicy,
     servers: Servers,
 }
 
@@ -68,31 +69,32 @@ thread_local! {
 }
 
 impl FuserTransport {
-    /// Carries requests to `dispatch`.
-    pub(crate) fn new(dispatch: Arc<Dispatch>, entrants: Entrants) -> Self {
+    /// A transport that passes requests to `dispatch`.
+    pub(crate) fn new(dispatch: Arc<Dispatch>, access_policy: AccessPolicy) -> Self {
         Self {
             dispatch,
             waiting: Offload::new(),
-            letting_go: Arc::new(Offload::new()),
+            page_release: Arc::new(Offload::new()),
             kernel: KernelCache::default(),
-            overdue: Arc::new(Overdue::new()),
-            entrants,
+            writeback_errors: Arc::new(WritebackErrors::new()),
+            access_policy,
             servers: Servers::new(),
         }
     }
 
-    /// The way to the kernel's caches, to be connected as soon as there is a session.
+    /// The sender of notifications to the kernel, to be connected as soon as there is a session.
     pub(crate) fn kernel(&self) -> KernelCache {
         self.kernel.clone()
     }
 
-    /// Makes a file durable. The kernel asks for that only if no late write failed that the caller has not heard of.
-    /// It counts no blocks itself, and must forget how many there were before it wrote.
+    /// Makes a file durable. The kernel sends this request only if it has no error of a write from
+    /// the page cache to report to the caller instead. It does not update the cached block count
+    /// itself, so it must drop the attributes.
     fn sync(&self, node: INodeNo, data_only: bool, reply: ReplyEmpty) {
         let dispatch = Arc::clone(&self.dispatch);
-        let (kernel, overdue) = (self.kernel.clone(), Arc::clone(&self.overdue));
+        let (kernel, writeback_errors) = (self.kernel.clone(), Arc::clone(&self.writeback_errors));
         self.waiting.run(move || {
-            overdue.take(node.0);
+            writeback_errors.take(node.0);
             let synced = dispatch.sync(node.0, data_only);
             if !dispatch.is_read_only() {
                 kernel.forget_attributes(node);
@@ -102,8 +104,8 @@ impl FuserTransport {
     }
 }
 
-/// What the kernel may do by itself.
-fn wanted(read_only: bool, entrants: Entrants) -> InitFlags {
+/// The capabilities that the server asks the kernel for.
+fn wanted(read_only: bool, access_policy: AccessPolicy) -> InitFlags {
     let mut wanted = InitFlags::FUSE_DO_READDIRPLUS
         | InitFlags::FUSE_READDIRPLUS_AUTO
         | InitFlags::FUSE_PARALLEL_DIROPS
@@ -116,15 +118,18 @@ fn wanted(read_only: bool, entrants: Entrants) -> InitFlags {
         | InitFlags::FUSE_HANDLE_KILLPRIV_V2
         | InitFlags::FUSE_NO_EXPORT_SUPPORT;
     wanted.set(InitFlags::FUSE_WRITEBACK_CACHE, !read_only);
-    // With it the kernel judges, asked to or not.
-    wanted.set(InitFlags::FUSE_POSIX_ACL, entrants.are_judged());
+    // With this flag the kernel checks permissions even without `default_permissions`.
+    wanted.set(
+        InitFlags::FUSE_POSIX_ACL,
+        access_policy.is_checked_by_kernel(),
+    );
     wanted
 }
 
 impl Filesystem for FuserTransport {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        for flag in wanted(self.dispatch.is_read_only(), self.entrants).iter() {
-            // A kernel without it asks more often.
+        for flag in wanted(self.dispatch.is_read_only(), self.access_policy).iter() {
+            // A kernel without the capability sends more requests.
             let _ = config.add_capabilities(flag);
         }
         // Both are within what fuser allows.
@@ -134,7 +139,7 @@ impl Filesystem for FuserTransport {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.servers.serve(request.pid());
+        self.servers.note_call(request.pid());
         match self.dispatch.lookup(parent.0, name.as_bytes()) {
             Ok(None) => no_entry(reply),
             Ok(Some(found)) => entry(Ok(found), reply),
@@ -143,7 +148,7 @@ impl Filesystem for FuserTransport {
     }
 
     fn forget(&self, _: &Request, node: INodeNo, count: u64) {
-        self.overdue.take(node.0);
+        self.writeback_errors.take(node.0);
         self.dispatch.forget(node.0, count);
     }
 
@@ -154,10 +159,10 @@ impl Filesystem for FuserTransport {
         writer: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
-        self.servers.serve(request.pid());
-        // The kernel names an open file when it asks on behalf of a write; `stat` is not to fail.
-        match writer.and_then(|_| self.overdue.take(node.0)) {
-            Some(late) => self.tell_writer(node, late, reply),
+        self.servers.note_call(request.pid());
+        // The kernel names an open file if it asks on behalf of a write; `stat` must not fail.
+        match writer.and_then(|_| self.writeback_errors.take(node.0)) {
+            Some(failed) => self.report_writeback_error(node, failed, reply),
             None => attributes(self.dispatch.attributes(node.0), reply),
         }
     }
@@ -180,10 +185,11 @@ impl Filesystem for FuserTransport {
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        self.servers.serve(request.pid());
+        self.servers.note_call(request.pid());
         if size.is_some() {
-            // Whoever sets a size begins anew; `close` and `fsync` still tell what was lost.
-            self.overdue.take(node.0);
+            // A new size starts the content afresh; `close` and `fsync` still report the lost
+            // write.
+            self.writeback_errors.take(node.0);
         }
         let change = Change {
             mode,
@@ -202,7 +208,7 @@ impl Filesystem for FuserTransport {
     }
 
     fn readlink(&self, request: &Request, node: INodeNo, reply: ReplyData) {
-        self.servers.serve(request.pid());
+        self.servers.note_call(request.pid());
         match self.dispatch.read_link(node.0) {
             Ok(target) => reply.data(&target),
             Err(errno) => reply.error(error(errno)),
@@ -219,14 +225,14 @@ impl Filesystem for FuserTransport {
         device: u32,
         reply: ReplyEntry,
     ) {
-        self.servers.serve(request.pid());
+        self.servers.note_call(request.pid());
         let caller = caller(request);
-        let make = move |sides: Sides<'_>, [name]: [&[u8]; 1]| {
-            sides
+        let make = move |context: Context<'_>, [name]: [&[u8]; 1]| {
+            context
                 .dispatch
                 .make_node(caller, parent.0, name, mode, umask, device)
         };
-        self.where_room_is([name.as_bytes()], make, entry, reply);
+        self.run_or_offload([name.as_bytes()], make, entry, reply);
     }
 
     fn mkdir(
@@ -238,23 +244,23 @@ impl Filesystem for FuserTransport {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        self.servers.serve(request.pid());
+        self.servers.note_call(request.pid());
         let caller = caller(request);
-        let make = move |sides: Sides<'_>, [name]: [&[u8]; 1]| {
-            sides
+        let make = move |context: Context<'_>, [name]: [&[u8]; 1]| {
+            context
                 .dispatch
                 .make_directory(caller, parent.0, name, mode, umask)
         };
-        self.where_room_is([name.as_bytes()], make, entry, reply);
+        self.run_or_offload([name.as_bytes()], make, entry, reply);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.servers.serve(request.pid());
+        self.servers.note_call(request.pid());
         done(self.dispatch.unlink(parent.0, name.as_bytes()), reply);
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.servers.serve(request.pid());
+        self.servers.note_call(request.pid());
         done(
             self.dispatch.remove_directory(parent.0, name.as_bytes()),
             reply,
@@ -269,13 +275,15 @@ impl Filesystem for FuserTransport {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        self.servers.serve(request.pid());
+        self.servers.note_call(request.pid());
         let caller = caller(request);
-        let make = move |sides: Sides<'_>, [name, target]: [&[u8]; 2]| {
-            sides.dispatch.make_symlink(caller, parent.0, name, target)
+        let make = move |context: Context<'_>, [name, target]: [&[u8]; 2]| {
+            context
+                .dispatch
+                .make_symlink(caller, parent.0, name, target)
         };
         let names = [name.as_bytes(), target.as_os_str().as_bytes()];
-        self.where_room_is(names, make, entry, reply);
+        self.run_or_offload(names, make, entry, reply);
     }
 
     fn rename(
@@ -288,15 +296,15 @@ impl Filesystem for FuserTransport {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        self.servers.serve(request.pid());
+        self.servers.note_call(request.pid());
         let (caller, flags) = (caller(request), flags.bits());
-        let rename = move |sides: Sides<'_>, [from, to]: [&[u8]; 2]| {
-            sides
+        let rename = move |context: Context<'_>, [from, to]: [&[u8]; 2]| {
+            context
                 .dispatch
                 .rename(caller, parent.0, from, new_parent.0, to, flags)
         };
         let names = [name.as_bytes(), new_name.as_bytes()];
-        self.where_room_is(names, rename, done, reply);
+        self.run_or_offload(names, rename, done, reply);
     }
 
     fn link(
@@ -307,11 +315,11 @@ impl Filesystem for FuserTransport {
         new_name: &OsStr,
         reply: ReplyEntry,
     ) {
-        self.servers.serve(request.pid());
-        let link = move |sides: Sides<'_>, [name]: [&[u8]; 1]| {
-            sides.dispatch.link(node.0, new_parent.0, name)
+        self.servers.note_call(request.pid());
+        let link = move |context: Context<'_>, [name]: [&[u8]; 1]| {
+            context.dispatch.link(node.0, new_parent.0, name)
         };
-        self.where_room_is([new_name.as_bytes()], link, entry, reply);
+        self.run_or_offload([new_name.as_bytes()], link, entry, reply);
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -340,10 +348,10 @@ impl Filesystem for FuserTransport {
     }
 
     fn access(&self, request: &Request, node: INodeNo, wanted: AccessFlags, reply: ReplyEmpty) {
-        if self.entrants.are_judged() {
+        if self.access_policy.is_checked_by_kernel() {
             return reply.error(error(Errno::NO_SUCH_CALL));
         }
-        self.servers.serve(request.pid());
+        self.servers.note_call(request.pid());
         let write = wanted.contains(AccessFlags::W_OK);
         let execute = wanted.contains(AccessFlags::X_OK);
         let answer = self.dispatch.check_access_of_root(node.0, write, execute);
@@ -361,7 +369,7 @@ impl Filesystem for FuserTransport {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        placement::serve_apart();
+        placement::note_data_request();
         READ_BUFFER.with_borrow_mut(|buffer| {
             let size = size as usize;
             if buffer.len() < size {
@@ -389,24 +397,24 @@ impl Filesystem for FuserTransport {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        placement::serve_apart();
+        placement::note_data_request();
         let write = Write {
             node,
             offset,
             caller: caller(request),
-            takes_set_id: flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
-            is_late: flags.contains(WriteFlags::FUSE_WRITE_CACHE),
+            clears_set_id: flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+            is_writeback: flags.contains(WriteFlags::FUSE_WRITE_CACHE),
         };
-        self.write_where_room_is(write, data, reply);
+        self.write_or_offload(write, data, reply);
     }
 
     fn fsync(&self, _: &Request, node: INodeNo, _: FileHandle, data: bool, reply: ReplyEmpty) {
-        placement::serve_apart();
+        placement::note_data_request();
         self.sync(node, data, reply);
     }
 
     fn fsyncdir(&self, _: &Request, node: INodeNo, _: FileHandle, data: bool, reply: ReplyEmpty) {
-        placement::serve_apart();
+        placement::note_data_request();
         self.sync(node, data, reply);
     }
 
@@ -418,7 +426,7 @@ impl Filesystem for FuserTransport {
         cookie: u64,
         mut reply: ReplyDirectory,
     ) {
-        self.servers.serve(request.pid());
+        self.servers.note_call(request.pid());
         let listed = self
             .dispatch
             .list(node.0, cookie, &mut |listed, file_type| {
@@ -444,7 +452,7 @@ impl Filesystem for FuserTransport {
         cookie: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        self.servers.serve(request.pid());
+        self.servers.note_call(request.pid());
         let mut take = |listed: &Listed, found: Option<&Attributes>| add(&mut reply, listed, found);
         match self
             .dispatch
@@ -456,7 +464,7 @@ impl Filesystem for FuserTransport {
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        placement::serve_apart();
+        placement::note_data_request();
         let statfs = self.dispatch.statfs();
         reply.statfs(
             statfs.blocks,
@@ -480,14 +488,16 @@ impl Filesystem for FuserTransport {
         _: u32,
         reply: ReplyEmpty,
     ) {
-        self.servers.serve(request.pid());
+        self.servers.note_call(request.pid());
         let caller = caller(request);
-        let set = move |sides: Sides<'_>, [name, value]: [&[u8]; 2]| {
-            let set = sides.dispatch.set_xattr(caller, node.0, name, value, flags);
-            sides.kernel.forget_attributes(node);
+        let set = move |context: Context<'_>, [name, value]: [&[u8]; 2]| {
+            let set = context
+                .dispatch
+                .set_xattr(caller, node.0, name, value, flags);
+            context.kernel.forget_attributes(node);
             set
         };
-        self.where_room_is([name.as_bytes(), value], set, done, reply);
+        self.run_or_offload([name.as_bytes(), value], set, done, reply);
     }
 
     fn getxattr(
@@ -498,12 +508,12 @@ impl Filesystem for FuserTransport {
         room: u32,
         reply: ReplyXattr,
     ) {
-        self.servers.serve(request.pid());
+        self.servers.note_call(request.pid());
         sized(self.dispatch.xattr(node.0, name.as_bytes()), room, reply);
     }
 
     fn listxattr(&self, request: &Request, node: INodeNo, room: u32, reply: ReplyXattr) {
-        self.servers.serve(request.pid());
+        self.servers.note_call(request.pid());
         sized(
             self.dispatch.xattr_names(caller(request), node.0),
             room,
@@ -512,7 +522,7 @@ impl Filesystem for FuserTransport {
     }
 
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.servers.serve(request.pid());
+        self.servers.note_call(request.pid());
         let removed = self.dispatch.remove_xattr(node.0, name.as_bytes());
         self.kernel.forget_attributes(node);
         done(removed, reply);
@@ -529,13 +539,15 @@ impl Filesystem for FuserTransport {
         room: u32,
         reply: ReplyIoctl,
     ) {
-        placement::serve_apart();
+        placement::note_data_request();
         let caller = caller(request);
         let (dispatch, kernel) = (Arc::clone(&self.dispatch), self.kernel.clone());
         let (input, room) = (input.to_vec(), room as usize);
         let work = move || {
             let answer = if Dispatch::changes_flags(command) && !dispatch.is_read_only() {
-                dispatch.control_flags(caller, node.0, command, &input, || kernel.let_go(node, 0))
+                dispatch.control_flags(caller, node.0, command, &input, || {
+                    kernel.release_pages(node, 0)
+                })
             } else {
                 dispatch.control(caller, node.0, command, &input)
             };
@@ -548,9 +560,10 @@ impl Filesystem for FuserTransport {
                 Err(errno) => reply.error(error(errno)),
             }
         };
-        // The kernel's pages come in through the transport's threads, so none may wait for them, nor for the device.
+        // The transport's threads serve the writes of the kernel's dirty pages, so none of them may
+        // wait for these writes. They should not wait for the device either.
         if Dispatch::changes_flags(command) {
-            self.letting_go.run(work);
+            self.page_release.run(work);
         } else if Dispatch::takes_long(command) {
             self.waiting.run(work);
         } else {
@@ -568,15 +581,15 @@ impl Filesystem for FuserTransport {
         flags: i32,
         reply: ReplyEmpty,
     ) {
-        self.servers.serve(request.pid());
+        self.servers.note_call(request.pid());
         let caller = caller(request);
-        let allocate = move |sides: Sides<'_>, []: [&[u8]; 0]| {
-            // Here the kernel does not say who may leave the bits.
-            sides.take_set_id(caller, node, !caller.is_root())?;
-            let dispatch = sides.dispatch;
+        let allocate = move |context: Context<'_>, []: [&[u8]; 0]| {
+            // For `fallocate` the kernel does not say whether the set-id bits must be cleared.
+            context.clear_set_id(caller, node, !caller.is_root())?;
+            let dispatch = context.dispatch;
             dispatch.allocate(node.0, flags.cast_unsigned(), offset, length)
         };
-        self.where_room_is([], allocate, done, reply);
+        self.run_or_offload([], allocate, done, reply);
     }
 
     fn lseek(
@@ -588,11 +601,11 @@ impl Filesystem for FuserTransport {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        placement::serve_apart();
+        placement::note_data_request();
         let (dispatch, kernel) = (Arc::clone(&self.dispatch), self.kernel.clone());
-        self.letting_go.run(move || {
+        self.page_release.run(move || {
             if !dispatch.is_read_only() {
-                kernel.let_go(node, offset);
+                kernel.release_pages(node, offset);
             }
             match seek(&dispatch, node, offset, whence) {
                 Ok(found) => reply.offset(found),
@@ -603,7 +616,7 @@ impl Filesystem for FuserTransport {
 }
 
 fn seek(dispatch: &Dispatch, node: INodeNo, offset: i64, whence: i32) -> Answer<i64> {
-    // No byte lies before the start.
+    // A negative offset is before the first byte.
     let from = u64::try_from(offset).map_err(|_| Errno::NO_SUCH_OFFSET)?;
     let found = dispatch.seek(node.0, from, Whence::from_number(whence)?)?;
     i64::try_from(found).map_err(|_| Errno::INVALID)

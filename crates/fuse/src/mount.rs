@@ -1,8 +1,8 @@
-//! Attaching a directory to `/dev/fuse` and letting it go again.
+//! Attaches a directory to `/dev/fuse`, and detaches it.
 //!
-//! With the right to mount (root, or a user namespace of one's own) the system call does it;
-//! without, the helper `fusermount3` of the package `fuse3`, which is set-user-id root. What is
-//! missing for either is said in one line.
+//! If the process may mount (root, or root of its own user namespace), `mount(2)` does it, else the
+//! helper `fusermount3` of the package `fuse3`, which is set-user-id root. Errors say in one line
+//! what is missing.
 
 mod direct;
 mod fusermount;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::entrants::Entrants;
+use crate::access_policy::AccessPolicy;
 use crate::options::KernelOptions;
 
 pub use table::{Mount, is_ours, mounts};
@@ -28,11 +28,11 @@ const SUBTYPE: &str = "pext4";
 
 const DEVICE: &str = "/dev/fuse";
 
-/// Why a directory could not be attached, or let go.
+/// Why a directory could not be attached or detached.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MountError {
-    /// The device file is not there.
+    /// The device file does not exist.
     #[error(
         "/dev/fuse is missing; load the kernel module `fuse`, or give the container the device \
          (--device /dev/fuse)"
@@ -41,42 +41,43 @@ pub enum MountError {
     /// The device file cannot be opened.
     #[error("/dev/fuse is not accessible ({}); it should have mode 0666, or you be root", .0.kind())]
     DeviceRefused(io::Error),
-    /// Not root, and no helper.
+    /// The process is not root, and there is no helper.
     #[error("only root may mount without `fusermount3`; install the package fuse3")]
     NoHelper,
-    /// The helper said no.
+    /// The helper failed, with this message.
     #[error("fusermount3 refuses: {0}")]
     Helper(String),
-    /// The directory is none, or cannot be reached.
+    /// The path is not a directory, or cannot be accessed.
     #[error("{0}: {1}")]
     Directory(PathBuf, io::Error),
-    /// Something is in use in the directory.
+    /// The mounted directory is in use.
     #[error("{0} is in use; `fuser -vm {0}` shows by whom")]
     Busy(PathBuf),
-    /// It was taken away while in use, and nothing is there by which to end what is left.
+    /// The mount is covered, or was detached while in use, and there is no control file to abort
+    /// its connection.
     #[error(
         "{0}: it is covered or detached, and the kernel shows no connection to end \
          (`mount -t fusectl none /sys/fs/fuse/connections` has it show them)"
     )]
     Detached(PathBuf),
-    /// A path that cannot be put into the options of a mount.
+    /// The path cannot be part of the options of a mount.
     #[error("{0}: a path with a zero byte cannot be mounted")]
     Path(PathBuf),
-    /// What is mounted there has no server any more.
+    /// The server of the mount on this directory has ended.
     #[error("{0}: a mount whose server is gone is still there; `pext4 umount {0}` takes it away")]
     Dead(PathBuf),
     /// The system call failed otherwise.
     #[error("{0}: {1}")]
     System(PathBuf, io::Error),
-    /// The kernel and the server did not come to terms.
+    /// The kernel and the server could not agree on the protocol.
     #[error("the kernel's side of FUSE: {0}")]
     Handshake(io::Error),
 }
 
-/// Says early what is missing to mount on `directory`, and gives its path without links.
+/// Checks early whether `directory` can be mounted on, and returns its path without symbolic links.
 ///
 /// # Errors
-/// What is missing.
+/// What is missing for a mount.
 pub fn check(directory: &Path) -> Result<PathBuf, MountError> {
     let at = |error: io::Error| match error.kind() {
         io::ErrorKind::NotConnected => MountError::Dead(directory.to_owned()),
@@ -102,15 +103,15 @@ fn open_device() -> Result<File, MountError> {
     })
 }
 
-/// Attaches `directory` (a path without links) and returns the server's end. `source` is what
-/// `mount` and `df` show as the device.
+/// Attaches `directory` (a path without symbolic links) and returns the open `/dev/fuse`. `mount`
+/// and `df` show `source` as the device.
 pub(crate) fn attach(
     directory: &Path,
     source: &Path,
     options: &KernelOptions,
-    entrants: Entrants,
+    access_policy: AccessPolicy,
 ) -> Result<OwnedFd, MountError> {
-    match direct::attach(directory, source, options, entrants)? {
+    match direct::attach(directory, source, options, access_policy)? {
         Some(device) => Ok(device),
         None => fusermount::attach(directory, source, options),
     }

@@ -1,15 +1,15 @@
-//! Node numbers of FUSE and inode numbers of ext4.
+//! Conversion between node numbers of FUSE and inode numbers of ext4.
 //!
 //! FUSE's root is 1, ext4's is 2; ext4's inode 1 (the list of bad blocks) has no name and is never
-//! shown. So node 1 stands for inode 2, node 2 for nothing, and all others are equal. Only the
-//! number of the *node* is moved: what `stat` shows is always ext4's own number.
+//! shown. So node 1 stands for inode 2, node 2 for no inode, and all others are equal. Only the
+//! *node* number differs: `stat` always shows ext4's own number.
 
 use pext4_fs::InodeNumber;
 
 /// FUSE's number of the root.
 pub(crate) const ROOT_NODE: u64 = 1;
 
-/// A bit that no inode's number has.
+/// A bit that no inode number has.
 const NO_INODE: u64 = 1 << 32;
 
 /// The inode behind a node, or `None` for a number that was never given to the kernel.
@@ -30,14 +30,14 @@ pub(crate) fn node_of(inode: InodeNumber) -> u64 {
     }
 }
 
-/// Whether a node by the inode's own number stands for it. An entry of a damaged directory may name one for which
-/// none does.
+/// Whether the node with the inode's own number stands for this inode. An entry of a corrupt
+/// directory may name an inode for which this is false.
 pub(crate) fn is_own_node(inode: InodeNumber) -> bool {
     inode_of(u64::from(inode.get())) == Some(inode)
 }
 
-/// The node that a listing gives to a name of what cannot be read: by the inode's own number, or, where the kernel
-/// would take that for the root, one that stands for nothing.
+/// The node that a listing gives to a name whose inode cannot be read: the inode's own number, or,
+/// if the kernel would take that for the root, a number that stands for no inode.
 pub(crate) fn unreadable_node(inode: InodeNumber) -> u64 {
     let number = u64::from(inode.get());
     if is_own_node(inode) {

@@ -1,14 +1,14 @@
-//! Threads for requests that wait for the device or the kernel.
+//! Worker threads for requests that wait for the device or the kernel.
 //!
-//! The transport has few threads. A request that waits for a commit would keep one of them from
-//! all others, and a group commit could only ever serve as many callers as there are threads; one
-//! that waits for the kernel, which in turn sends requests, could keep all. Such requests run here;
-//! their reply can be sent from any thread. What waits for the kernel has a pool of its own, since the kernel's
-//! requests may want one of the other.
+//! The transport has few threads. A request that waits for a commit would occupy one of them, and
+//! one group commit could serve at most as many callers as there are threads. Requests that wait
+//! for the kernel, which sends requests itself meanwhile, could occupy all threads. Such requests
+//! run in an [`Offload`]; any thread can send their reply. Requests that wait for the kernel have a
+//! pool of their own, since the kernel's requests may need a worker of the other pool.
 //!
-//! Workers start when a job finds none idle, up to a bound, and end when the pool is dropped, which
-//! waits for all jobs. They run wherever there is room, also those that a thread starts which
-//! follows its caller ([`placement`]).
+//! If a job finds no idle worker, the pool starts one, up to [`MOST_WORKERS`]. Dropping the pool
+//! runs the jobs that are left and ends the workers. Workers may run on all cores, even if the
+//! thread that starts them is kept on its caller's core ([`placement`]).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ struct State {
 }
 
 impl Offload {
-    /// A pool without workers yet.
+    /// Creates a pool without workers.
     pub(crate) fn new() -> Self {
         let state = State {
             jobs: VecDeque::new(),
@@ -58,7 +58,8 @@ impl Offload {
         }
     }
 
-    /// Runs `job` soon on a worker, or right here if there is none and none can be started.
+    /// Runs `job` on a worker, or on the calling thread if there is no worker and none can be
+    /// started.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.shared.state.lock();
         state.jobs.push_back(Box::new(job));
@@ -66,7 +67,7 @@ impl Offload {
             let shared = Arc::clone(&self.shared);
             let inherited = placement::inherited();
             let work = move || {
-                inherited.shed();
+                inherited.reset();
                 shared.work();
             };
             match try_spawn("pext4-waiting", work) {
@@ -112,7 +113,7 @@ impl Drop for Offload {
         };
         self.shared.changed.notify_all();
         for worker in workers {
-            // A worker that panicked has said so; its job's reply was an error.
+            // A panic was reported when it occurred; the job's reply was an error.
             let _ = worker.join();
         }
     }

@@ -1,7 +1,7 @@
-//! The options of `-o`, in the words that `mount(8)` uses.
+//! The options of `-o`, named as those of `mount(8)`.
 //!
-//! Some are the volume's, some the kernel's, some both. Set-user-id files and devices are off
-//! unless asked for, since an image may come from anyone.
+//! Some apply to the volume, some to the kernel, some to both. Set-user-id files and devices are
+//! off by default, since an image may come from anyone.
 
 use std::time::Duration;
 
@@ -9,34 +9,34 @@ use pext4_fs::AccessTimes;
 use pext4_fs::options::{AttributeCache, MountOptions, OnError, Scaling, ScalingError};
 use thiserror::Error;
 
-/// Longest time between commits that can be asked for, in seconds.
-const LONGEST_COMMIT: u64 = 3600;
+/// Maximal value of `commit=`, in seconds.
+const MAX_COMMIT_SECONDS: u64 = 3600;
 
-/// An option that is not understood.
+/// An option that is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum OptionError {
     /// There is no such option.
     #[error("option `{0}` is not known; known are {KNOWN}")]
     Unknown(String),
-    /// A mount is to change while it lasts.
+    /// The options of an existing mount cannot be changed.
     #[error(
         "option `remount`: a mount keeps the options that it began with; unmount, and mount again with others"
     )]
     Remount,
-    /// Its value makes no sense.
+    /// The option has no valid value.
     #[error("option `{option}` wants {wants}")]
     Value {
         /// The option as given.
         option: String,
-        /// What it wants.
+        /// The valid values.
         wants: &'static str,
     },
-    /// A setting of the mechanisms that keep cores apart makes no sense.
+    /// The value of `scaling=` is not valid.
     #[error("option `{option}`: {problem}")]
     Scaling {
         /// The option as given.
         option: String,
-        /// What is wrong with it, and what there is.
+        /// What is wrong with it, and the valid values.
         problem: ScalingError,
     },
 }
@@ -47,24 +47,24 @@ const KNOWN: &str = "ro, rw, allow_other, default_permissions, commit=SECONDS, e
                      sync, async, defaults, no_mbcache, mb_optimize_scan=0|1, \
                      scaling=SETTING[:SWITCH=VALUE...]";
 
-/// What the kernel is told about a mount.
+/// The options of a mount that concern the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelOptions {
-    /// No writes.
+    /// Writes are refused.
     pub read_only: bool,
-    /// Other users may enter.
+    /// Users other than the one that mounted may access the mount.
     pub allow_other: bool,
-    /// The kernel checks permissions also where only root may enter, which is else not asked to.
-    pub judged: bool,
-    /// Set-user-id and set-group-id bits count.
+    /// The kernel checks permissions even if only root can access the mount.
+    pub check_permissions: bool,
+    /// Set-user-id and set-group-id bits take effect.
     pub set_id: bool,
-    /// Device files are devices.
+    /// Device files give access to their devices.
     pub devices: bool,
-    /// Programs may be run.
+    /// Programs may be executed.
     pub execute: bool,
     /// When reading changes access times.
     pub access_times: AccessTimes,
-    /// Whether listing a directory does.
+    /// Whether listing a directory changes its access time.
     pub directory_access_times: bool,
     /// Changes of directories are synchronous.
     pub synchronous_directories: bool,
@@ -77,7 +77,7 @@ impl Default for KernelOptions {
         Self {
             read_only: false,
             allow_other: false,
-            judged: false,
+            check_permissions: false,
             set_id: false,
             devices: false,
             execute: true,
@@ -92,17 +92,17 @@ impl Default for KernelOptions {
 /// All options of a mount.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The volume's.
+    /// Those of the volume.
     pub volume: MountOptions,
-    /// The kernel's.
+    /// Those of the kernel.
     pub kernel: KernelOptions,
 }
 
 impl Options {
-    /// Takes a list of options separated by commas; later ones win.
+    /// Applies a list of options separated by commas; later ones win.
     ///
     /// # Errors
-    /// The first that is not understood.
+    /// The first option that is not accepted.
     pub fn take(&mut self, list: &str) -> Result<(), OptionError> {
         list.split(',')
             .filter(|option| !option.is_empty())
@@ -112,7 +112,7 @@ impl Options {
     fn one(&mut self, option: &str) -> Result<(), OptionError> {
         let kernel = &mut self.kernel;
         match option {
-            // What holds anyway, and what is said to those who read a table of mounts.
+            // Options that hold anyway, and those for readers of `fstab`.
             "defaults" | "acl" | "user_xattr" | "auto" | "noauto" | "nofail" | "user" | "users"
             | "nouser" | "owner" | "group" | "_netdev" | "data=ordered" | "barrier"
             | "barrier=1" | "loop" | "lazytime" | "nolazytime" | "silent" | "loud" => {}
@@ -123,7 +123,7 @@ impl Options {
                 self.volume.read_only = kernel.read_only;
             }
             "allow_other" => kernel.allow_other = true,
-            "default_permissions" => kernel.judged = true,
+            "default_permissions" => kernel.check_permissions = true,
             "suid" | "nosuid" => kernel.set_id = option == "suid",
             "dev" | "nodev" => kernel.devices = option == "dev",
             "exec" | "noexec" => kernel.execute = option == "exec",
@@ -135,7 +135,7 @@ impl Options {
             "diratime" | "nodiratime" => kernel.directory_access_times = option == "diratime",
             "dirsync" => kernel.synchronous_directories = true,
             "sync" | "async" => kernel.synchronous = option == "sync",
-            // Both are Linux's.
+            // Linux accepts both spellings.
             "no_mbcache" | "nombcache" => {
                 self.volume.scaling.attribute_cache = AttributeCache::Off;
             }
@@ -155,9 +155,9 @@ impl Options {
                 let seconds = value
                     .parse()
                     .ok()
-                    .filter(|&seconds| seconds <= LONGEST_COMMIT);
+                    .filter(|&seconds| seconds <= MAX_COMMIT_SECONDS);
                 let seconds = seconds.ok_or_else(|| wrong("a number of seconds up to 3600"))?;
-                // As for Linux, 0 stands for the default.
+                // As in Linux, 0 means the default.
                 let interval = if seconds == 0 {
                     MountOptions::default().commit_interval
                 } else {
@@ -198,8 +198,13 @@ mod tests {
     fn options_reach_the_volume_and_the_kernel() {
         let options = parsed("ro,allow_other,commit=30,errors=remount-ro,discard,noatime").unwrap();
         assert!(options.volume.read_only && options.kernel.read_only);
-        assert!(options.kernel.allow_other && !options.kernel.judged);
-        assert!(parsed("default_permissions").unwrap().kernel.judged);
+        assert!(options.kernel.allow_other && !options.kernel.check_permissions);
+        assert!(
+            parsed("default_permissions")
+                .unwrap()
+                .kernel
+                .check_permissions
+        );
         assert_eq!(options.kernel.access_times, AccessTimes::Never);
         assert_eq!(options.volume.commit_interval, Duration::from_secs(30));
         assert_eq!(options.volume.on_error, Some(OnError::ReadOnly));
@@ -235,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_table_of_mounts_says_is_taken() {
+    fn options_of_fstab_are_accepted() {
         let list =
             "defaults,relatime,user,noauto,nofail,_netdev,x-systemd.automount,acl,comment=a b,loop";
         assert_eq!(parsed(list).unwrap().kernel, KernelOptions::default());
@@ -261,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_named() {
+    fn errors_name_the_option() {
         let text = parsed("ro,bogus").unwrap_err().to_string();
         assert!(
             text.starts_with("option `bogus` is not known; known are ro, rw"),

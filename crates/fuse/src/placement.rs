@@ -1,29 +1,31 @@
-//! On which core a serving thread runs.
+//! Chooses the cores on which the server's threads run.
 //!
-//! A process that makes a call waits until it is served, so one core could do the work of both. The
-//! scheduler cannot know that: it wakes the server on an idle core, and waking an idle core, twice
-//! for each call, costs many times what serving it does (tens of microseconds against two or three,
-//! most of all in a virtual machine). So while one caller has the threads of a mount to itself, they
-//! follow it to its core ([`together`]). Callers that take turns, as those who make names in one directory do, are
-//! followed in turn, or to the core that they share. As soon as several are served at once, and where there is a crowd,
-//! the threads run wherever there is room ([`callers`]).
+//! A process that makes a system call sleeps until it is served, so one core could do the work of
+//! both. The scheduler does not know that: it wakes the server on an idle core. Waking an idle
+//! core, twice for each call, costs many times what serving the call does (tens of microseconds
+//! against two or three, most of all in a virtual machine). So while one caller has the threads of
+//! a mount to itself, the threads are moved to its core ([`server_threads`]). If callers take
+//! turns, for example when they make names in one directory, the threads follow each in turn, or
+//! stay on the core that the callers share. If several callers are served at once, or there are
+//! many, the threads may run on all cores ([`callers`]).
 //!
-//! While it follows, it also gives way to everybody ([`GivingWay`]).
+//! While a thread follows a caller, it also runs in the scheduler's idle class ([`IdleClass`]).
 //!
-//! Threads that look for the next request for a while before they sleep would be no help: they take requests from
-//! each other, and then wake each other's callers (two processes that truncate made half as many calls).
+//! Polling for the next request before a thread sleeps does not help: the threads take requests
+//! from each other, and then wake each other's callers (two processes that truncate made half as
+//! many calls).
 //!
-//! Only calls for names and attributes count: nobody waits for most data, which is read ahead and written late. But
-//! where nothing else comes any more, a thread that still follows leaves its place.
+//! Only requests for names and attributes count: for most data no process waits, since it is read
+//! ahead and written back. If only data requests arrive any more, the threads stop following.
 //!
-//! All of it is a hint: where the system does not tell the caller's core, or refuses, nothing is
-//! moved. Where a caller runs is asked of another thread ([`whereabouts`] says why), and what it answers is acted upon
-//! at a later call.
+//! All of this is a hint: if the system does not report the caller's core, or does not let the
+//! server move a thread, nothing is moved. Another thread reads on which core a caller runs (see
+//! [`caller_cores`]); the serving thread uses the result at a later call.
 
+mod caller_cores;
 mod callers;
-mod giving_way;
-mod together;
-mod whereabouts;
+mod idle_class;
+mod server_threads;
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -32,77 +34,81 @@ use std::time::{Duration, Instant};
 use pext4_sync::deference;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use caller_cores::{CoreQuery, Cores};
 use callers::Callers;
-use giving_way::GivingWay;
-use together::{Membership, Together};
-use whereabouts::{Cores, Desk};
+use idle_class::IdleClass;
+use server_threads::{Membership, ServerThreads};
 
-/// Calls between two looks, at least, where nobody is followed.
-const CALLS: u32 = 16;
-/// Time between two looks, at least: a look costs as much as a few calls.
-const INTERVAL: Duration = Duration::from_millis(1);
-/// The same where the last look found no reason to follow any more.
-const SHORT: Duration = Duration::from_micros(500);
-/// The longest time between two looks while others are served too and nobody is followed.
-const PATIENCE: Duration = Duration::from_millis(16);
-/// Looks in a row that must find no reason to follow before a thread leaves its place.
-const DOUBTS: u32 = 4;
-/// After this time without a look, a thread that moves data follows nobody.
-const QUIET: Duration = Duration::from_millis(50);
+/// Minimal number of calls between two samples while no caller is followed.
+const MIN_CALLS: u32 = 16;
+/// Minimal time between two samples: a sample costs as much as a few calls.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(1);
+/// The same if the last sample found no reason to follow any more.
+const DOUBT_INTERVAL: Duration = Duration::from_micros(500);
+/// Maximal time between two samples while other callers are served too and none is followed.
+const MAX_SHARED_INTERVAL: Duration = Duration::from_millis(16);
+/// After so many samples in a row without a reason to follow, the threads stop following.
+const DOUBTS_TO_LEAVE: u32 = 4;
+/// A data request that arrives so long after the last sample makes the threads stop following.
+const IDLE_TIMEOUT: Duration = Duration::from_millis(50);
 
 thread_local! {
     static PLACEMENT: RefCell<Option<Placement>> = const { RefCell::new(None) };
 }
 
 /// The threads that serve one mount.
-pub(crate) struct Servers(Arc<Together>);
+pub(crate) struct Servers(Arc<ServerThreads>);
 
-/// What one serving thread knows.
+/// The state of one serving thread.
 struct Placement {
-    place: Membership,
+    membership: Membership,
     callers: Callers,
-    /// Calls since the last look.
+    /// Calls since the last sample.
     calls: u32,
-    looked: Instant,
-    /// When the next look is due.
+    /// When the last sample began or ended.
+    sampled: Instant,
+    /// Time from the last sample to the next.
     interval: Duration,
-    /// When it is due though others are served too.
-    patience: Duration,
-    /// Looks in a row that found no reason to follow.
+    /// The same while other callers are served too and none is followed.
+    shared_interval: Duration,
+    /// Samples in a row that found no reason to follow.
     doubts: u32,
-    /// Of whom it has asked on which cores they run, and has no answer yet.
-    asked: Option<[u32; 2]>,
-    /// Where two callers were at the last look.
-    known: [(u32, Option<usize>); 2],
-    desk: Desk,
-    giving_way: GivingWay,
+    /// The callers of a query that has no answer yet.
+    pending: Option<[u32; 2]>,
+    /// Two callers with their cores in the last sample.
+    known_cores: [(u32, Option<usize>); 2],
+    query: CoreQuery,
+    idle_class: IdleClass,
 }
 
 impl Servers {
-    /// None yet.
+    /// Creates an empty set; a thread joins it with its first call of [`Servers::note_call`].
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Together::new()))
+        Self(Arc::new(ServerThreads::new()))
     }
 
-    /// Notes a call of a process that the calling thread serves; now and then moves the threads.
-    pub(crate) fn serve(&self, caller: u32) {
+    /// Notes a call of the process `caller`, which the calling thread serves, and moves the threads
+    /// if that is due.
+    pub(crate) fn note_call(&self, caller: u32) {
         PLACEMENT.with_borrow_mut(|placement| {
             let placement = placement.get_or_insert_with(|| Placement::new(self.0.join()));
-            placement.serve(caller);
+            placement.note_call(caller);
         });
     }
 }
 
-/// Notes a request that tells nothing of a caller who waits. While the thread follows nobody it costs a look at that.
-pub(crate) fn serve_apart() {
+/// Notes a request for which no caller need be waiting. While the thread follows no caller, this
+/// costs one check.
+pub(crate) fn note_data_request() {
     PLACEMENT.with_borrow_mut(|placement| {
         if let Some(placement) = placement {
-            placement.serve_apart();
+            placement.note_data_request();
         }
     });
 }
 
-/// What a thread started by this one takes over of its place, and is not meant to: it does other work, and for others.
+/// The placement that a thread started by this one inherits. The new thread does work for other
+/// callers, so it calls [`Inherited::reset`].
 pub(crate) fn inherited() -> Inherited {
     PLACEMENT.with_borrow(|placement| {
         let inherited = placement.as_ref().map(Placement::inherited);
@@ -110,160 +116,171 @@ pub(crate) fn inherited() -> Inherited {
     })
 }
 
-/// What a new thread takes over of the place of a thread that serves.
+/// The placement that a new thread inherits from a serving thread.
 #[derive(Default)]
 pub(crate) struct Inherited {
-    /// The cores that the other may use when it follows nobody.
+    /// The cores that the serving thread may use while it follows no caller.
     cores: Option<CpuSet>,
-    gives_way: bool,
+    is_idle_class: bool,
 }
 
 impl Inherited {
-    /// Has the calling thread run wherever there is room, as one among others.
-    pub(crate) fn shed(self) {
+    /// Lets the calling thread run on all cores, in the normal scheduling class.
+    pub(crate) fn reset(self) {
         if let Some(cores) = self.cores {
-            // A hint as all of it.
+            // If it fails, the thread only runs slower.
             let _ = sched_setaffinity(None, &cores);
         }
-        if self.gives_way {
+        if self.is_idle_class {
             let _ = deference::defer_to_others(false);
         }
     }
 }
 
 impl Placement {
-    fn new(place: Membership) -> Self {
+    fn new(membership: Membership) -> Self {
         Self {
-            place,
+            membership,
             callers: Callers::new(),
             calls: 0,
-            looked: Instant::now(),
-            interval: INTERVAL,
-            patience: INTERVAL,
+            sampled: Instant::now(),
+            interval: SAMPLE_INTERVAL,
+            shared_interval: SAMPLE_INTERVAL,
             doubts: 0,
-            asked: None,
-            known: [(0, None); 2],
-            desk: Desk::new(),
-            giving_way: GivingWay::default(),
+            pending: None,
+            known_cores: [(0, None); 2],
+            query: CoreQuery::new(),
+            idle_class: IdleClass::default(),
         }
     }
 
-    fn serve(&mut self, caller: u32) {
+    fn note_call(&mut self, caller: u32) {
         if self.callers.note(caller) {
-            self.place.tell(caller);
+            self.membership.publish_caller(caller);
         }
         self.calls += 1;
-        if self.callers.is_alone_since_now() {
-            self.follow_turn();
+        if self.callers.just_became_sole() {
+            self.follow_alternation();
         }
-        if let Some(asked) = self.asked {
-            match self.desk.take() {
-                Some(cores) => self.end_look(asked, cores),
-                None => self.serve_apart(),
+        if let Some(pending) = self.pending {
+            match self.query.take() {
+                Some(cores) => self.finish_sample(pending, cores),
+                None => self.note_data_request(),
             }
-        } else if (self.calls >= CALLS || self.is_placed())
-            && self.looked.elapsed() >= self.interval
+        } else if (self.calls >= MIN_CALLS || self.is_following())
+            && self.sampled.elapsed() >= self.interval
         {
-            self.begin_look();
+            self.begin_sample();
         }
     }
 
-    /// Follows the other one of two callers that take turns, where its core is known.
-    fn follow_turn(&self) {
+    /// If two callers take turns, moves the threads to the known core of the current one.
+    fn follow_alternation(&self) {
         let current = self.callers.current();
         let known = self
-            .known
+            .known_cores
             .into_iter()
             .find(|&(caller, _)| caller == current);
         let core = known.and_then(|(_, core)| core);
-        let is_elsewhere = core.is_some() && self.place.core().is_some_and(|own| Some(own) != core);
-        if is_elsewhere && self.place.agree(current) && !self.callers.are_a_crowd() {
-            self.place.move_all(core);
+        let is_elsewhere =
+            core.is_some() && self.membership.core().is_some_and(|own| Some(own) != core);
+        if is_elsewhere && self.membership.is_only_caller(current) && !self.callers.is_crowd() {
+            self.membership.move_all(core);
         }
     }
 
-    /// Asks where the callers run, if there is a reason to.
-    fn begin_look(&mut self) {
-        let processes = [self.callers.current(), self.callers.other()];
-        self.place.tell(self.callers.current());
-        if !self.is_placed() && !self.is_alone() && self.looked.elapsed() < self.patience {
+    /// Queries on which cores the current and the previous caller run, unless it is too early for
+    /// that.
+    fn begin_sample(&mut self) {
+        let processes = [self.callers.current(), self.callers.previous()];
+        self.membership.publish_caller(self.callers.current());
+        if !self.is_following()
+            && !self.is_sole_caller()
+            && self.sampled.elapsed() < self.shared_interval
+        {
             return self.calls = 0;
         }
-        if self.desk.ask(processes) {
-            self.asked = Some(processes);
+        if self.query.ask(processes) {
+            self.pending = Some(processes);
         }
-        self.begin_anew();
+        self.restart_interval();
     }
 
-    /// Acts upon the answer.
-    fn end_look(&mut self, asked: [u32; 2], cores: Cores) {
-        self.asked = None;
-        self.known = [(asked[0], cores[0]), (asked[1], cores[1])];
-        let wanted = self.wanted();
-        let is_placed = self.place.core().is_some();
-        self.doubts = if is_placed && wanted.is_none() {
+    /// Moves the threads by the answer to a query.
+    fn finish_sample(&mut self, pending: [u32; 2], cores: Cores) {
+        self.pending = None;
+        self.known_cores = [(pending[0], cores[0]), (pending[1], cores[1])];
+        let wanted = self.wanted_core();
+        let has_core = self.membership.core().is_some();
+        self.doubts = if has_core && wanted.is_none() {
             self.doubts + 1
         } else {
             0
         };
-        self.interval = if self.doubts > 0 { SHORT } else { INTERVAL };
-        self.patience = match wanted {
-            Some(_) => INTERVAL,
-            None => PATIENCE.min(self.patience * 2),
+        self.interval = if self.doubts > 0 {
+            DOUBT_INTERVAL
+        } else {
+            SAMPLE_INTERVAL
         };
-        let is_certain = self.doubts == 0 || self.doubts >= DOUBTS;
-        if is_certain && wanted != self.place.core() {
-            self.place.move_all(wanted);
+        self.shared_interval = match wanted {
+            Some(_) => SAMPLE_INTERVAL,
+            None => MAX_SHARED_INTERVAL.min(self.shared_interval * 2),
+        };
+        let is_certain = self.doubts == 0 || self.doubts >= DOUBTS_TO_LEAVE;
+        if is_certain && wanted != self.membership.core() {
+            self.membership.move_all(wanted);
             self.doubts = 0;
         }
-        self.giving_way
-            .look(self.callers.current(), self.place.core().is_some());
-        self.begin_anew();
+        self.idle_class
+            .update(self.callers.current(), self.membership.core().is_some());
+        self.restart_interval();
     }
 
-    fn is_alone(&self) -> bool {
-        self.callers.is_alone() && self.place.agree(self.callers.current())
+    fn is_sole_caller(&self) -> bool {
+        self.callers.is_sole_caller() && self.membership.is_only_caller(self.callers.current())
     }
 
-    /// The core of the current caller, if it is alone, or shares it with the other one with which it takes turns.
-    fn wanted(&self) -> Option<usize> {
+    /// The core of the current caller, if it is the only one, or takes turns with another on the
+    /// same core.
+    fn wanted_core(&self) -> Option<usize> {
         let current = self.callers.current();
-        let place = self
-            .known
+        let index = self
+            .known_cores
             .iter()
             .position(|&(caller, _)| caller == current)?;
-        let [core, other] = [place, 1 - place].map(|place| self.known[place].1);
-        core.filter(|_| (self.is_alone() || core == other) && !self.callers.are_a_crowd())
+        let [core, other] = [index, 1 - index].map(|index| self.known_cores[index].1);
+        core.filter(|_| (self.is_sole_caller() || core == other) && !self.callers.is_crowd())
     }
 
-    fn serve_apart(&mut self) {
-        if self.is_placed() && self.looked.elapsed() >= QUIET {
-            self.leave();
+    fn note_data_request(&mut self) {
+        if self.is_following() && self.sampled.elapsed() >= IDLE_TIMEOUT {
+            self.stop_following();
         }
     }
 
-    fn is_placed(&self) -> bool {
-        self.place.core().is_some() || self.giving_way.is_on()
+    fn is_following(&self) -> bool {
+        self.membership.core().is_some() || self.idle_class.is_on()
     }
 
-    /// Follows nobody any more.
-    fn leave(&mut self) {
-        self.place.move_all(None);
-        self.giving_way.look(self.callers.current(), false);
-        self.begin_anew();
+    /// Lets all threads run on all cores again.
+    fn stop_following(&mut self) {
+        self.membership.move_all(None);
+        self.idle_class.update(self.callers.current(), false);
+        self.restart_interval();
     }
 
-    /// What a thread that is started here would take over. Another thread may move this one at any time.
+    /// The placement that a thread started now inherits. Another thread may move this one at any
+    /// time.
     fn inherited(&self) -> Inherited {
         Inherited {
-            cores: self.place.everywhere(),
-            gives_way: self.giving_way.is_on(),
+            cores: self.membership.allowed_cores(),
+            is_idle_class: self.idle_class.is_on(),
         }
     }
 
-    fn begin_anew(&mut self) {
+    fn restart_interval(&mut self) {
         self.calls = 0;
-        self.looked = Instant::now();
+        self.sampled = Instant::now();
     }
 }
 
@@ -276,17 +293,19 @@ pub(crate) mod tests {
     use pext4_sync::deference;
     use rustix::thread::{CpuSet, sched_getaffinity};
 
-    use super::{Inherited, PLACEMENT, Placement, QUIET, Servers, inherited, serve_apart};
+    use super::{
+        IDLE_TIMEOUT, Inherited, PLACEMENT, Placement, Servers, inherited, note_data_request,
+    };
 
-    /// Has the calling thread follow somebody to one of the cores that it may use.
+    /// Moves the calling thread to one of the cores that it may use, as if it followed a caller.
     pub(crate) fn follow_to_one_core() {
         let cores = sched_getaffinity(None).expect("Linux has it");
         let mut all = 0..CpuSet::MAX_CPU;
         let core = all.find(|&core| cores.is_set(core));
         PLACEMENT.with_borrow_mut(|placement| {
-            let place = Servers::new().0.join();
-            let placement = placement.get_or_insert_with(|| Placement::new(place));
-            placement.place.move_all(core);
+            let membership = Servers::new().0.join();
+            let placement = placement.get_or_insert_with(|| Placement::new(membership));
+            placement.membership.move_all(core);
         });
     }
 
@@ -299,22 +318,22 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_thread_that_one_in_its_place_starts_runs_anywhere() {
+    fn a_thread_started_by_a_following_one_runs_on_all_cores() {
         let serving = thread::spawn(|| {
-            let everywhere = sched_getaffinity(None).expect("Linux has it");
+            let allowed_cores = sched_getaffinity(None).expect("Linux has it");
             follow_to_one_core();
             assert_eq!(sched_getaffinity(None).expect("as before").count(), 1);
             let is_idle = deference::defer_to_others(true).is_ok();
             let inherited = Inherited {
-                gives_way: is_idle,
+                is_idle_class: is_idle,
                 ..inherited()
             };
             let started = thread::spawn(move || {
                 assert_eq!(policy(), if is_idle { 5 } else { 0 });
-                inherited.shed();
+                inherited.reset();
                 (sched_getaffinity(None).expect("as before"), policy())
             });
-            assert_eq!(started.join().expect("no panic"), (everywhere, 0));
+            assert_eq!(started.join().expect("no panic"), (allowed_cores, 0));
         });
         serving.join().expect("no panic");
     }
@@ -330,14 +349,18 @@ pub(crate) mod tests {
         };
         let serving = thread::spawn(move || {
             let mut placement = Placement::new(Servers::new().0.join());
-            placement.known = [(7, Some(one)), (8, Some(other))];
-            placement.place.move_all(Some(one));
+            placement.known_cores = [(7, Some(one)), (8, Some(other))];
+            placement.membership.move_all(Some(one));
             for _ in 0..7 {
-                placement.serve(8);
-                assert_eq!(placement.place.core(), Some(one), "7 may go on at once");
+                placement.note_call(8);
+                assert_eq!(
+                    placement.membership.core(),
+                    Some(one),
+                    "7 may continue at once"
+                );
             }
-            placement.serve(8);
-            assert_eq!(placement.place.core(), Some(other));
+            placement.note_call(8);
+            assert_eq!(placement.membership.core(), Some(other));
         });
         serving.join().expect("no panic");
     }
@@ -348,49 +371,49 @@ pub(crate) mod tests {
         for caller in [7, 8] {
             placement.callers.note(caller);
         }
-        placement.known = [(8, Some(3)), (7, Some(3))];
-        assert_eq!(placement.wanted(), Some(3));
-        placement.known = [(8, Some(3)), (7, Some(4))];
-        assert_eq!(placement.wanted(), None);
+        placement.known_cores = [(8, Some(3)), (7, Some(3))];
+        assert_eq!(placement.wanted_core(), Some(3));
+        placement.known_cores = [(8, Some(3)), (7, Some(4))];
+        assert_eq!(placement.wanted_core(), None);
         for caller in 9..16 {
             placement.callers.note(caller);
         }
         for _ in 0..20 {
             placement.callers.note(8);
         }
-        placement.known = [(8, Some(3)), (7, Some(3))];
-        assert_eq!(placement.wanted(), None, "there are nine");
+        placement.known_cores = [(8, Some(3)), (7, Some(3))];
+        assert_eq!(placement.wanted_core(), None, "there are nine");
     }
 
     #[test]
-    fn who_serves_nobody_hands_nothing_on() {
+    fn a_thread_that_does_not_serve_passes_nothing_on() {
         let thread = thread::spawn(|| {
             let inherited = inherited();
-            assert!(inherited.cores.is_none() && !inherited.gives_way);
+            assert!(inherited.cores.is_none() && !inherited.is_idle_class);
         });
         thread.join().expect("no panic");
     }
 
     #[test]
-    fn who_moves_data_only_leaves_the_place_after_a_while() {
+    fn a_thread_with_data_requests_only_stops_following() {
         let serving = thread::spawn(|| {
             let cores = || sched_getaffinity(None).expect("Linux has it");
-            let everywhere = cores();
+            let allowed_cores = cores();
             follow_to_one_core();
             PLACEMENT.with_borrow_mut(|placement| {
                 let placement = placement.as_mut().expect("it follows");
-                placement.looked = Instant::now() + QUIET;
+                placement.sampled = Instant::now() + IDLE_TIMEOUT;
             });
-            serve_apart();
+            note_data_request();
             assert_eq!(cores().count(), 1, "names may come again");
             PLACEMENT.with_borrow_mut(|placement| {
                 let placement = placement.as_mut().expect("it follows");
-                placement.giving_way.look(std::process::id(), true);
-                let then = Instant::now().checked_sub(QUIET);
-                placement.looked = then.expect("the machine runs for a while");
+                placement.idle_class.update(std::process::id(), true);
+                let then = Instant::now().checked_sub(IDLE_TIMEOUT);
+                placement.sampled = then.expect("the machine runs for a while");
             });
-            serve_apart();
-            assert_eq!((cores(), policy()), (everywhere, 0));
+            note_data_request();
+            assert_eq!((cores(), policy()), (allowed_cores, 0));
         });
         serving.join().expect("no panic");
     }

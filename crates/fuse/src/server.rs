@@ -1,4 +1,4 @@
-//! A mounted volume: from the mount to the closed image.
+//! A mounted volume, from the mount until the image is closed.
 
 use std::io;
 use std::path::Path;
@@ -11,18 +11,19 @@ use pext4_fs::Volume;
 use pext4_sync::thread;
 use thiserror::Error;
 
-use crate::complaints::Complaints;
+use crate::access_policy::AccessPolicy;
 use crate::dispatch::Dispatch;
-use crate::entrants::Entrants;
+use crate::error_log::ErrorLog;
 use crate::fuser_transport::FuserTransport;
 use crate::mount::{self, MountError, Unmounter};
 use crate::options::KernelOptions;
 
-/// Threads that take requests: few, since each more makes the kernel's choice among them dearer.
+/// Bounds of the number of threads that serve requests. Each further thread makes it more expensive
+/// for the kernel to select one.
 const FEWEST_THREADS: usize = 2;
 const MOST_THREADS: usize = 4;
 
-/// What was wrong at the end of a mount.
+/// An error at the end of a mount.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EndError {
@@ -32,7 +33,7 @@ pub enum EndError {
     /// The volume was not closed cleanly; the next mount replays its journal, if it has one.
     #[error("the image was not closed cleanly: {0}")]
     Close(pext4_fs::Error),
-    /// A thread kept the volume; what was written so far is durable.
+    /// A thread still uses the volume; everything written so far is durable.
     #[error("a thread of the server failed; the next mount replays the journal")]
     Kept,
 }
@@ -45,20 +46,20 @@ pub struct Server {
 }
 
 impl Server {
-    /// Mounts `volume` on `directory`, a path without links (as [`mount::check`] gives it), and
-    /// starts to serve. `source` is shown as the device.
+    /// Mounts `volume` on `directory`, a path without symbolic links (as [`mount::check`] returns
+    /// it), and starts to serve. `source` is shown as the device.
     ///
     /// # Errors
-    /// What is missing to mount. The volume is closed then.
+    /// Why it could not be mounted; the volume is then closed.
     pub fn mount(
         volume: Volume,
         directory: &Path,
         source: &Path,
         options: &KernelOptions,
-        complaints: Arc<Complaints>,
+        error_log: Arc<ErrorLog>,
     ) -> Result<Self, MountError> {
         let volume = Arc::new(volume);
-        let started = Self::start(&volume, directory, source, options, complaints);
+        let started = Self::start(&volume, directory, source, options, error_log);
         match started {
             Ok((session, unmounter)) => Ok(Self {
                 volume,
@@ -66,7 +67,8 @@ impl Server {
                 unmounter,
             }),
             Err(error) => {
-                // The mount's error is the one to tell; an image that was not closed is replayed.
+                // The error of the mount is the one to report; if closing fails, the next mount
+                // replays the journal.
                 let _ = close(volume);
                 Err(error)
             }
@@ -78,18 +80,18 @@ impl Server {
         directory: &Path,
         source: &Path,
         options: &KernelOptions,
-        complaints: Arc<Complaints>,
+        error_log: Arc<ErrorLog>,
     ) -> Result<(JoinHandle<io::Result<()>>, Unmounter), MountError> {
         let options = KernelOptions {
             read_only: options.read_only || volume.is_read_only(),
             ..options.clone()
         };
-        let entrants = Entrants::of(&options);
-        let device = mount::attach(directory, source, &options, entrants)?;
-        let dispatch = Arc::new(Dispatch::new(Arc::clone(volume), complaints, &options));
-        let transport = FuserTransport::new(dispatch, entrants);
+        let access_policy = AccessPolicy::for_mount(&options);
+        let device = mount::attach(directory, source, &options, access_policy)?;
+        let dispatch = Arc::new(Dispatch::new(Arc::clone(volume), error_log, &options));
+        let transport = FuserTransport::new(dispatch, access_policy);
         let kernel = transport.kernel();
-        // The kernel keeps out who may not enter; a second check would turn away the kernel's own
+        // The kernel keeps other users out; a check by fuser would also refuse the kernel's own
         // requests, which come as root.
         let session = Session::from_fd(transport, device, SessionACL::All, config());
         let started = session.and_then(|session| {
@@ -97,25 +99,25 @@ impl Server {
             thread::try_spawn("pext4-session", move || session.run())
         });
         let volume = Arc::downgrade(volume);
-        let write_out = move || kernel.let_all_go(&volume);
+        let flush_pages = move || kernel.release_all_pages(&volume);
         match started {
-            Ok(thread) => Ok((thread, Unmounter::new(directory, Arc::new(write_out)))),
+            Ok(thread) => Ok((thread, Unmounter::new(directory, Arc::new(flush_pages)))),
             Err(error) => {
-                // The connection is gone, and the directory would only answer with errors.
+                // The connection is closed, so every access to the directory would fail.
                 let _ = mount::unmount(directory);
                 Err(MountError::Handshake(error))
             }
         }
     }
 
-    /// What ends the mount from another thread.
+    /// An [`Unmounter`], which ends the mount from another thread.
     #[must_use]
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
     }
 
     /// Waits until the directory is unmounted, then closes the volume; on return the image is
-    /// closed and its lock free.
+    /// closed and unlocked.
     ///
     /// # Errors
     /// The connection failed, or the volume could not be closed cleanly.
@@ -125,7 +127,8 @@ impl Server {
             .join()
             .unwrap_or_else(|_| Err(io::Error::other("a panic")));
         if ended.is_err() {
-            // The kernel does not know. What cannot be taken away the next mount and `pext4 umount` tell of.
+            // The kernel does not know that nobody serves the mount. If it cannot be unmounted
+            // here, the next mount and `pext4 umount` report it.
             let _ = self.unmounter.end_unserved();
             wait_for_threads(&self.volume);
         }
@@ -148,7 +151,8 @@ fn thread_count() -> usize {
     cores.clamp(FEWEST_THREADS, MOST_THREADS)
 }
 
-/// Waits for threads that serve on after one has failed: they end when they hear that the mount is gone.
+/// Waits up to a second for threads that still serve after one has failed; they end once the mount
+/// is gone.
 fn wait_for_threads(volume: &Arc<Volume>) {
     const TRIES: u32 = 100;
     const PAUSE: Duration = Duration::from_millis(10);
@@ -182,7 +186,7 @@ mod tests {
     use pext4_sync::thread;
 
     use super::{EndError, Server};
-    use crate::entrants::Entrants;
+    use crate::access_policy::AccessPolicy;
     use crate::mount::{self, Unmounter};
     use crate::options::KernelOptions;
 
@@ -202,19 +206,19 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_whose_session_fails_is_taken_away() {
+    fn a_mount_whose_session_fails_is_unmounted() {
         let folder = tempfile::tempdir().expect("a place for temporary files");
         let folder = folder.path().canonicalize().expect("it is there");
         let directory = folder.join("mount");
         std::fs::create_dir(&directory).expect("a free name");
-        // Before there is a mount, which mke2fs would look at and wait for.
+        // Before the mount: mke2fs would access it and wait for it.
         let Some(volume) = volume(&folder) else {
             return;
         };
         let volume = Arc::new(volume);
         let options = KernelOptions::default();
         let image = folder.join("image");
-        let device = match mount::attach(&directory, &image, &options, Entrants::Judged) {
+        let device = match mount::attach(&directory, &image, &options, AccessPolicy::Kernel) {
             Ok(device) => device,
             Err(error) => return eprintln!("SKIPPED: {error}"),
         };

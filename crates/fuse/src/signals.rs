@@ -1,4 +1,4 @@
-//! SIGINT, SIGTERM and SIGHUP end a mount cleanly.
+//! Ends a mount cleanly on SIGINT, SIGTERM and SIGHUP.
 
 use std::fs;
 use std::io;
@@ -11,55 +11,56 @@ use signal_hook::iterator::Signals;
 
 use crate::mount::Unmounter;
 
-/// What lies between two signals of which the second is meant as such.
-const APART: Duration = Duration::from_secs(1);
+/// Minimal time between two signals for the second to count as a repetition.
+const MIN_REPEAT_DELAY: Duration = Duration::from_secs(1);
 
-/// The signals that ask a process to end, without those that whoever started it had it ignore (`nohup`).
+/// The signals that ask a process to end, without those that it has inherited as ignored (`nohup`).
 #[must_use]
 pub fn ending_signals() -> Vec<i32> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = ignored_signals(&status);
-    let heard = |signal: &i32| ignored >> (signal - 1) & 1 == 0;
+    let is_handled = |signal: &i32| ignored >> (signal - 1) & 1 == 0;
     [SIGINT, SIGTERM, SIGHUP]
         .into_iter()
-        .filter(heard)
+        .filter(is_handled)
         .collect()
 }
 
-/// One bit a signal, from the text of `/proc/PID/status`.
+/// The ignored signals, one bit each, from the text of `/proc/PID/status`.
 fn ignored_signals(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
         .unwrap_or(0)
 }
 
-/// Tells who is impatient from who asks once and is heard twice.
+/// Detects a deliberate repetition of the request to end.
 ///
-/// A service manager asks with SIGTERM and SIGHUP at once, and a terminal that closes sends SIGHUP to everybody, more
-/// than once. So only who sends SIGINT or SIGTERM again, some time after the first of these, does not want to wait.
-struct Patience {
-    /// When the first of them came.
-    asked: Option<Duration>,
+/// A service manager sends SIGTERM and SIGHUP at once, and a terminal that closes sends SIGHUP to
+/// all its processes, more than once. So only a SIGINT or SIGTERM some time after the first of
+/// these means that the user does not want to wait.
+struct RepeatDetector {
+    /// When the first SIGINT or SIGTERM arrived.
+    first: Option<Duration>,
 }
 
-impl Patience {
-    /// Notes a signal that comes `now`; whether its sender is impatient.
-    fn ends_with(&mut self, signal: i32, now: Duration) -> bool {
+impl RepeatDetector {
+    /// Notes a signal that arrives at `now`; true if it repeats an earlier one.
+    fn is_repeated(&mut self, signal: i32, now: Duration) -> bool {
         let counts = matches!(signal, SIGINT | SIGTERM);
-        counts && now.saturating_sub(*self.asked.get_or_insert(now)) >= APART
+        counts && now.saturating_sub(*self.first.get_or_insert(now)) >= MIN_REPEAT_DELAY
     }
 }
 
-/// Lets the first of the signals end the mount, as `umount` would, but also while files are open;
+/// Ends the mount on the first of the signals, as `umount` would, but even while files are open;
 /// [`Server::wait`](crate::Server::wait) then closes the volume. A second SIGINT or SIGTERM, a second or more after the
-/// first, calls `impatient`, which is meant to end the process: the journal makes the image good again.
+/// first, calls `on_repeat`, which should end the process: the next mount replays the journal.
 ///
 /// # Errors
 /// The signals cannot be caught.
 pub fn end_on_signals(
     unmounter: Unmounter,
     say: impl Fn(&str) + Send + Sync + 'static,
-    impatient: impl Fn() + Send + 'static,
+    on_repeat: impl Fn() + Send + 'static,
 ) -> io::Result<()> {
     let mut signals = Signals::new(ending_signals())?;
     let end = Arc::new(move || {
@@ -70,11 +71,11 @@ pub fn end_on_signals(
         }
     });
     thread::try_spawn("pext4-signals", move || {
-        let mut patience = Patience { asked: None };
+        let mut detector = RepeatDetector { first: None };
         let mut has_begun = false;
         for signal in signals.forever() {
-            if patience.ends_with(signal, time::now()) {
-                return impatient();
+            if detector.is_repeated(signal, time::now()) {
+                return on_repeat();
             }
             if !has_begun {
                 begin(&end);
@@ -85,8 +86,8 @@ pub fn end_on_signals(
     Ok(())
 }
 
-/// Unmounts on a thread of its own: it may wait for the server long, and the next signal is for whoever does not want
-/// to. Where there is no room for a thread it is done right here.
+/// Unmounts on a thread of its own, since that may wait long for the server, and this thread must
+/// receive the next signal. If no thread can be started, the calling thread unmounts.
 fn begin(end: &Arc<impl Fn() + Send + Sync + 'static>) {
     let ending = Arc::clone(end);
     if thread::try_spawn("pext4-unmount", move || ending()).is_err() {
@@ -98,36 +99,36 @@ fn begin(end: &Arc<impl Fn() + Send + Sync + 'static>) {
 mod tests {
     use std::time::Duration;
 
-    use super::{APART, Patience, SIGHUP, SIGINT, SIGTERM, ignored_signals};
+    use super::{MIN_REPEAT_DELAY, RepeatDetector, SIGHUP, SIGINT, SIGTERM, ignored_signals};
 
     #[test]
-    fn only_who_asks_again_and_later_is_impatient() {
+    fn only_a_later_sigint_or_sigterm_is_a_repetition() {
         let start = Duration::from_secs(70);
-        let soon = start + APART / 2;
-        let later = start + APART;
-        let is_impatient = |signals: &[(i32, Duration)]| {
-            let mut patience = Patience { asked: None };
-            let mut heard = signals.iter();
-            heard.any(|&(signal, now)| patience.ends_with(signal, now))
+        let soon = start + MIN_REPEAT_DELAY / 2;
+        let later = start + MIN_REPEAT_DELAY;
+        let is_repeated = |signals: &[(i32, Duration)]| {
+            let mut detector = RepeatDetector { first: None };
+            let mut received = signals.iter();
+            received.any(|&(signal, now)| detector.is_repeated(signal, now))
         };
-        assert!(is_impatient(&[(SIGTERM, start), (SIGTERM, later)]));
-        assert!(is_impatient(&[
+        assert!(is_repeated(&[(SIGTERM, start), (SIGTERM, later)]));
+        assert!(is_repeated(&[
             (SIGINT, start),
             (SIGTERM, soon),
             (SIGINT, later)
         ]));
-        assert!(!is_impatient(&[(SIGTERM, start), (SIGINT, soon)]));
-        assert!(!is_impatient(&[
+        assert!(!is_repeated(&[(SIGTERM, start), (SIGINT, soon)]));
+        assert!(!is_repeated(&[
             (SIGTERM, start),
             (SIGHUP, start),
             (SIGHUP, later)
         ]));
-        assert!(!is_impatient(&[(SIGHUP, start), (SIGHUP, later)]));
-        assert!(!is_impatient(&[(SIGHUP, start), (SIGTERM, later)]));
+        assert!(!is_repeated(&[(SIGHUP, start), (SIGHUP, later)]));
+        assert!(!is_repeated(&[(SIGHUP, start), (SIGTERM, later)]));
     }
 
     #[test]
-    fn what_is_ignored_is_read_from_the_status() {
+    fn ignored_signals_are_read_from_the_status() {
         let status = "Name:\tpext4\nSigBlk:\t0000000000000002\nSigIgn:\t0000000000001001\n";
         let ignored = ignored_signals(status);
         assert_eq!(ignored >> (SIGHUP - 1) & 1, 1);

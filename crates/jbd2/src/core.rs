@@ -8,7 +8,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use pext4_block::{Cache, Device, WaryDevice};
+use pext4_block::{Cache, Device, FailStopDevice};
 use pext4_ondisk::journal::{JournalSuperblock, RecordFormat};
 use pext4_ondisk::{BlockNumber, Corrupt, Tid};
 use pext4_sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -120,7 +120,7 @@ impl Core {
             commit_interval,
             width,
         } = config;
-        let device: Arc<dyn Device> = Arc::new(WaryDevice::new(device));
+        let device: Arc<dyn Device> = Arc::new(FailStopDevice::new(device));
         let first = log.as_ref().map_or(Tid(1), |log| log.superblock.sequence);
         let log = log
             .map(|log| LogCore::new(log, &device, &cache))

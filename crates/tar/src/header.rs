@@ -1,4 +1,4 @@
-//! The fields of a header.
+//! Decodes the fields of a tar header.
 
 use std::ops::Range;
 
@@ -18,14 +18,15 @@ pub(crate) const MINOR: Range<usize> = 337..345;
 const NAME: Range<usize> = 0..100;
 const PREFIX: Range<usize> = 345..500;
 
-/// The sum of a header's bytes, its own field taken for blanks.
+/// The sum of a header's bytes, with blanks in the checksum's own field.
 #[must_use]
 pub fn checksum(header: &[u8; BLOCK]) -> u32 {
     let sum = |bytes: &[u8]| bytes.iter().map(|&byte| u32::from(byte)).sum::<u32>();
     sum(header) - sum(&header[SUM]) + 8 * u32::from(b' ')
 }
 
-/// Whether a block is a header, by its sum. Some old archivers took bytes for signed.
+/// Whether a block is a header, by its checksum. Some old archivers added the bytes as signed
+/// numbers.
 pub(crate) fn has_sum(block: &[u8; BLOCK]) -> bool {
     let wide = block.iter().enumerate();
     let wide = wide.filter(|(at, byte)| !SUM.contains(at) && **byte >= 0x80);
@@ -34,7 +35,8 @@ pub(crate) fn has_sum(block: &[u8; BLOCK]) -> bool {
     signed_number(&block[SUM]).is_some_and(|stated| stated == unsigned || stated == signed)
 }
 
-/// What an entry is by its type flag. Old archives mark directories by a slash.
+/// The kind of an entry with this type flag. In old archives the name of a directory ends with a
+/// slash.
 pub(crate) fn kind(flag: u8, name: &[u8]) -> Option<Kind> {
     Some(match flag {
         0 | b'0' if name.ends_with(b"/") => Kind::Directory,
@@ -49,28 +51,28 @@ pub(crate) fn kind(flag: u8, name: &[u8]) -> Option<Kind> {
     })
 }
 
-/// What follows the header of an entry that keeps no content.
+/// What follows the header of an entry whose content is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Behind {
-    /// The next header, whatever the size says.
+pub(crate) enum Following {
+    /// The next header, whatever size is stated.
     Header,
-    /// As many bytes as the size says.
+    /// A content of the stated size.
     Content,
-    /// The same, or the next header.
+    /// One of both; the next block shows which.
     Either,
 }
 
-/// What the type in a header says follows it. Of hard links many archivers state the size of the
-/// file, and nothing follows. But in POSIX' own format the file's content may follow (pax(1), `-o
-/// linkdata`), and there it cannot be told by the header alone; no more can it of a directory that is
-/// one by the slash behind its name.
-pub(crate) fn behind(flag: u8, is_posix: bool) -> Behind {
+/// What follows a header with this type flag. For hard links many archivers state the size of the
+/// file, and no content follows. But in the POSIX format the file's content may follow (pax(1), `-o
+/// linkdata`), which the header does not show. Neither does it for a directory that is marked only
+/// by the slash after its name.
+pub(crate) fn following(flag: u8, is_posix: bool) -> Following {
     match flag {
-        b'1' if is_posix => Behind::Either,
-        b'1'..=b'6' => Behind::Header,
+        b'1' if is_posix => Following::Either,
+        b'1'..=b'6' => Following::Header,
         // A dumped directory lists its names.
-        b'D' => Behind::Content,
-        _ => Behind::Either,
+        b'D' => Following::Content,
+        _ => Following::Either,
     }
 }
 
@@ -90,12 +92,13 @@ pub(crate) fn text(field: &[u8]) -> &[u8] {
     &field[..end.unwrap_or(field.len())]
 }
 
-/// A number in octal, or in GNU's base 256; an empty field is 0.
+/// A number in octal, or in GNU's base 256; an empty field is 0. `None` if it is malformed,
+/// negative or too large.
 pub(crate) fn number(field: &[u8]) -> Option<u64> {
     u64::try_from(signed_number(field)?).ok()
 }
 
-/// The same, which may be negative in base 256.
+/// The same; in base 256 it may be negative.
 pub(crate) fn signed_number(field: &[u8]) -> Option<i64> {
     let first = *field.first()?;
     if first & 0x80 == 0 {
@@ -110,7 +113,7 @@ pub(crate) fn signed_number(field: &[u8]) -> Option<i64> {
             value.checked_mul(8)?.checked_add(digit)
         });
     }
-    // Two's complement; the mark is part of the sign.
+    // Two's complement; the bit that marks base 256 is part of the sign.
     let negative = first == 0xFF;
     let start = if negative {
         -1
@@ -140,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_may_take_bytes_for_signed() {
+    fn checksums_may_be_of_signed_bytes() {
         let mut block = [0; BLOCK];
         block[..3].copy_from_slice(b"n\xC3\xA4");
         let sum = checksum(&block);

@@ -1,12 +1,12 @@
-//! Reading tar archives: the old, the POSIX and the GNU kind, with their extensions.
+//! Reads tar archives: the old, the POSIX and the GNU format, with their extensions.
 //!
-//! An archive is passed over once, from its start to its end mark. The [`Reader`] takes blocks from
-//! whoever has them ([`Blocks`]), turns headers and what goes before them into an [`Entry`], and
-//! stops where the entry's content begins; the caller takes the content, or passes over it, before it
-//! asks for the next entry. Nothing about sizes is taken on trust: every stated length has a bound,
-//! numbers are judged, and the pieces of a file with holes must be in order and add up. What states a
-//! size and has no content is passed over, so that the next entry is found. Names are given as they
-//! stand there: what may be made of them is the caller's to say.
+//! An archive is read once, from its start to its end mark. The [`Reader`] takes blocks from an
+//! implementation of [`Blocks`], decodes a header and the extension headers before it to an
+//! [`Entry`], and stops at the start of the entry's content. The caller reads or skips the content
+//! before it asks for the next entry. Sizes are not trusted: every stated length is bounded,
+//! numbers are checked, and the segments of a sparse file must be in order and add up. If an entry
+//! of a kind without content states a size, the reader finds the next header all the same. Names
+//! are returned as in the archive; the caller decides which of them it accepts.
 
 #![forbid(unsafe_code)]
 
@@ -23,46 +23,47 @@ use pext4_ondisk::xattr::pax;
 pub use header::checksum;
 pub use reader::Reader;
 
-/// Bytes of a block: a header, and what everything is padded to.
+/// Bytes of a block: the size of a header, and the unit to which contents are padded.
 pub const BLOCK: usize = 512;
 
-/// Where an archive's blocks come from.
+/// The source of an archive's blocks.
 pub trait Blocks {
-    /// Why there are none.
+    /// An error of the source.
     type Error;
 
-    /// The next block; false at the end.
+    /// Reads the next block; false at the end of the source.
     ///
     /// # Errors
-    /// What reading them comes to.
+    /// Those of the source.
     fn read_block(&mut self, block: &mut [u8; BLOCK]) -> Result<bool, Self::Error>;
 
-    /// Passes over a content that nobody wants and the padding behind it; false where the archive
-    /// ends before it does.
+    /// Skips a content of `length` bytes and its padding; false if the source ends before the
+    /// content does.
     ///
     /// # Errors
-    /// What reading them comes to.
+    /// Those of the source.
     fn skip(&mut self, length: u64) -> Result<bool, Self::Error>;
 
-    /// The end mark was read. What is asked for from now on only shows whether anything follows.
+    /// Called when the end mark was read. The reader reads the following blocks only to see whether
+    /// another archive follows.
     fn note_end(&mut self) {}
 }
 
-/// Why there is no next entry.
+/// Why the next entry could not be read.
 #[derive(Debug)]
-pub enum Fault<E> {
-    /// Its blocks could not be read.
+pub enum ReadError<E> {
+    /// The source failed.
     Input(E),
-    /// What is wrong with the archive, and with which entry, if it is one's.
-    Unsound {
-        /// The entry's name; empty for the archive.
+    /// The archive is malformed or not supported.
+    Malformed {
+        /// The name of the entry with the problem; empty if it concerns the archive.
         entry: Vec<u8>,
-        /// What is wrong.
+        /// A description of the problem.
         problem: String,
     },
 }
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A file with content.
@@ -81,37 +82,37 @@ pub enum Kind {
     Fifo,
 }
 
-/// What an archive says of one entry.
+/// One entry of an archive.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// As it stands in the archive.
+    /// Its name, as in the archive.
     pub name: Vec<u8>,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// Where a link leads, as it stands there; empty for none.
+    /// The target of a link, as in the archive; empty for other kinds.
     pub link: Vec<u8>,
-    /// Permissions with the bits above them, 12 bits.
+    /// Permissions with the set-id and sticky bits, 12 bits.
     pub permissions: u16,
-    /// The owner's number.
+    /// The owner's id.
     pub uid: u32,
-    /// The group's number.
+    /// The group's id.
     pub gid: u32,
-    /// When it was written.
+    /// Time of the last modification.
     pub modified: Time,
-    /// When it was read, where that is said.
+    /// Time of the last access, if the archive has it.
     pub accessed: Option<Time>,
-    /// A device's numbers, major and minor.
+    /// Major and minor number of a device; 0 for other kinds.
     pub device: (u32, u32),
-    /// Bytes of the file, holes included; 0 for what is none.
+    /// Bytes of the file, including holes; 0 for other kinds.
     pub size: u64,
-    /// Bytes that the archive holds of the file, from where the reader stopped.
+    /// Bytes of the file's content in the archive, which are the next of the source.
     pub stored: u64,
-    /// Where those bytes lie in the file, in order; all of it at its start where there is no map.
+    /// The ranges of the file that contain these bytes, in order; `None` if the file is not sparse.
     pub segments: Option<Box<[Range<u64>]>>,
     /// Extended attributes.
     pub attributes: pax::Records,
-    /// The access control list about access, as text; empty for none.
+    /// The access control list as text; empty for none.
     pub access_list: Vec<u8>,
-    /// The one for what is made inside.
+    /// The default access control list of a directory as text; empty for none.
     pub default_list: Vec<u8>,
 }

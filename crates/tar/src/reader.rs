@@ -1,35 +1,35 @@
-//! Passing over an archive, entry by entry.
+//! Reads an archive entry by entry.
 
 use pext4_ondisk::time::Time;
 
-use super::header::{self, Behind};
+use super::header::{self, Following};
 use super::records::Records;
-use super::{BLOCK, Blocks, Entry, Fault, Kind, sparse};
+use super::{BLOCK, Blocks, Entry, Kind, ReadError, sparse};
 
-/// The longest extension header that is believed. A map of very many pieces may stand in one.
-const LONGEST_EXTENSION: u64 = 8 << 20;
+/// Maximal size of an extension header in bytes; one may contain a map of very many segments.
+const MAX_EXTENSION_BYTES: u64 = 8 << 20;
 
-/// Bytes that headers for all entries may say together: each entry gets a copy.
+/// Maximal size of all values from headers for all entries, in bytes: each entry gets a copy.
 const MOST_GLOBAL: usize = 64 << 10;
 
-/// Blocks of zeroes behind the end mark that are passed over to see what follows: 4 MiB, more than any
-/// archiver pads its last record with.
+/// Maximal number of zero blocks after the end mark that are read to see what follows: 4 MiB, more
+/// than any archiver uses to pad its last record.
 const MOST_PADDING: usize = 8192;
 
-/// Passes over an archive.
+/// Reads an archive.
 pub struct Reader<I> {
     input: I,
-    /// What `g` headers said, to hold for all entries that follow.
+    /// The values from `g` headers, for all entries that follow.
     global: Records,
-    /// A block of it has been read.
+    /// A block has been read.
     has_begun: bool,
-    /// It had a header of POSIX' own format.
+    /// An extended header of the POSIX format has been read.
     is_posix: bool,
     /// A header that was read when a content might have followed.
     peeked: Option<[u8; BLOCK]>,
 }
 
-/// Extensions that the next entry has.
+/// The extension headers before an entry.
 #[derive(Default)]
 struct Extensions {
     name: Option<Vec<u8>>,
@@ -37,17 +37,20 @@ struct Extensions {
     own: Vec<u8>,
 }
 
-type Result<T, I> = std::result::Result<T, Fault<<I as Blocks>::Error>>;
+type Result<T, I> = std::result::Result<T, ReadError<<I as Blocks>::Error>>;
 
-fn unsound<T, E>(entry: &[u8], problem: impl Into<String>) -> std::result::Result<T, Fault<E>> {
-    Err(Fault::Unsound {
+fn malformed<T, E>(
+    entry: &[u8],
+    problem: impl Into<String>,
+) -> std::result::Result<T, ReadError<E>> {
+    Err(ReadError::Malformed {
         entry: entry.to_vec(),
         problem: problem.into(),
     })
 }
 
 impl<I: Blocks> Reader<I> {
-    /// A reader of an archive that begins with the input's first block.
+    /// A reader of the archive that begins with the input's next block.
     pub fn new(input: I) -> Self {
         Self {
             input,
@@ -58,20 +61,20 @@ impl<I: Blocks> Reader<I> {
         }
     }
 
-    /// The input, which stands at the content of the entry that came last.
+    /// The input, positioned at the content of the last entry.
     pub fn input(&mut self) -> &mut I {
         &mut self.input
     }
 
-    /// Gives the input back.
+    /// Returns the input.
     pub fn into_input(self) -> I {
         self.input
     }
 
-    /// The next entry, whose content the input gives next; `None` at the end mark.
+    /// The next entry, whose content is next in the input; `None` at the end mark.
     ///
     /// # Errors
-    /// [`Fault`], of the input or of what the archive says.
+    /// The input failed, or the archive is malformed.
     pub fn next_entry(&mut self) -> Result<Option<Entry>, I> {
         let mut extensions = Extensions::default();
         let mut block = [0; BLOCK];
@@ -79,18 +82,18 @@ impl<I: Blocks> Reader<I> {
             if let Some(peeked) = self.peeked.take() {
                 block = peeked;
             } else if !self.read(&mut block)? {
-                return unsound(b"", self.without_end_mark());
+                return malformed(b"", self.without_end_mark());
             }
             self.has_begun = true;
             if block == [0; BLOCK] {
-                // What nobody follows must make sense all the same.
+                // An extension header that no entry follows must be well-formed too.
                 let read = Records::default().read(&extensions.own);
-                read.or_else(|problem| unsound(b"", problem))?;
+                read.or_else(|problem| malformed(b"", problem))?;
                 self.check_end()?;
                 return Ok(None);
             }
             if !header::has_sum(&block) {
-                return unsound(b"", not_a_header(&block));
+                return malformed(b"", not_a_header(&block));
             }
             if !self.extend(&block, &mut extensions)? {
                 return self.entry(&block, extensions).map(Some);
@@ -98,8 +101,8 @@ impl<I: Blocks> Reader<I> {
         }
     }
 
-    /// Nothing that is an archive's own may lie behind the end mark: whoever joins archives with `cat`
-    /// wants all of them, and would miss the others without a word.
+    /// Fails if another archive follows after the end mark: a user who joins archives with `cat`
+    /// wants all of them, and would lose the others without a warning.
     fn check_end(&mut self) -> Result<(), I> {
         self.input.note_end();
         let mut block = [0; BLOCK];
@@ -113,7 +116,7 @@ impl<I: Blocks> Reader<I> {
             if header::has_sum(&block) {
                 let problem = "another archive follows behind its end mark, which would be lost: give each \
                                of them alone, or join them with `tar -A` instead of `cat`";
-                return unsound(b"", problem);
+                return malformed(b"", problem);
             }
             break;
         }
@@ -128,23 +131,23 @@ impl<I: Blocks> Reader<I> {
     }
 
     fn read(&mut self, block: &mut [u8; BLOCK]) -> Result<bool, I> {
-        self.input.read_block(block).map_err(Fault::Input)
+        self.input.read_block(block).map_err(ReadError::Input)
     }
 
-    /// Keeps what an extension header says; false if the header is an entry's own.
+    /// Reads an extension header; false if `header` is the header of an entry.
     fn extend(&mut self, header: &[u8; BLOCK], extensions: &mut Extensions) -> Result<bool, I> {
         let flag = header[header::FLAG];
         if !matches!(flag, b'x' | b'g' | b'L' | b'K' | b'V' | b'X') {
             return Ok(false);
         }
         let Some(size) = header::number(&header[header::SIZE]) else {
-            return unsound(b"", "an extension header states no size");
+            return malformed(b"", "an extension header states no size");
         };
-        if size > LONGEST_EXTENSION {
-            return unsound(
+        if size > MAX_EXTENSION_BYTES {
+            return malformed(
                 b"",
                 format!(
-                    "an extension header of {size} bytes: up to {LONGEST_EXTENSION} are believed"
+                    "an extension header of {size} bytes: up to {MAX_EXTENSION_BYTES} are believed"
                 ),
             );
         }
@@ -154,30 +157,30 @@ impl<I: Blocks> Reader<I> {
             b'x' | b'X' => extensions.own = content,
             b'g' => {
                 let read = self.global.read(&content);
-                read.or_else(|problem| unsound(b"", problem))?;
+                read.or_else(|problem| malformed(b"", problem))?;
                 if self.global.size() > MOST_GLOBAL {
                     let problem = format!(
                         "its extension headers for all entries say more than {MOST_GLOBAL} bytes"
                     );
-                    return unsound(b"", problem);
+                    return malformed(b"", problem);
                 }
             }
             b'L' => extensions.name = Some(header::text(&content).to_vec()),
             b'K' => extensions.link = Some(header::text(&content).to_vec()),
-            // The label of a volume.
+            // `V`: the label of a volume.
             _ => {}
         }
         Ok(true)
     }
 
-    /// A content that is needed now.
+    /// Reads the content of an extension header.
     fn small_content(&mut self, size: u64) -> Result<Vec<u8>, I> {
         let length = usize::try_from(size).expect("bounded by what is believed");
         let mut bytes = Vec::new();
         let mut block = [0; BLOCK];
         while bytes.len() < length {
             if !self.read(&mut block)? {
-                return unsound(b"", "it ends inside an extension header: it was cut short");
+                return malformed(b"", "it ends inside an extension header: it was cut short");
             }
             bytes.extend_from_slice(&block);
         }
@@ -186,39 +189,44 @@ impl<I: Blocks> Reader<I> {
     }
 
     fn entry(&mut self, header: &[u8; BLOCK], extensions: Extensions) -> Result<Entry, I> {
-        let mut said = self.global.clone();
-        let own = said.read(&extensions.own);
-        own.or_else(|problem| unsound(&header::name(header), problem))?;
-        let name = (said.sparse.name.take())
-            .or(said.name.take())
+        let mut records = self.global.clone();
+        let own = records.read(&extensions.own);
+        own.or_else(|problem| malformed(&header::name(header), problem))?;
+        let name = (records.sparse.name.take())
+            .or(records.name.take())
             .or(extensions.name)
             .unwrap_or_else(|| header::name(header));
-        if said.link.is_none() {
-            said.link = extensions.link;
+        if records.link.is_none() {
+            records.link = extensions.link;
         }
-        let (mut entry, said) =
-            describe(header, name.clone(), said).or_else(|problem| unsound(&name, problem))?;
+        let (mut entry, records) =
+            describe(header, name.clone(), records).or_else(|problem| malformed(&name, problem))?;
         if entry.kind == Kind::File {
-            self.find_segments(header, &said, &mut entry)?;
+            self.read_map(header, &records, &mut entry)?;
             return Ok(entry);
         }
-        let stated = std::mem::take(&mut entry.stored);
+        let stated_size = std::mem::take(&mut entry.stored);
         entry.size = 0;
-        self.pass(
+        self.skip_content(
             &entry.name,
-            header::behind(header[header::FLAG], self.is_posix),
-            stated,
+            header::following(header[header::FLAG], self.is_posix),
+            stated_size,
         )?;
         Ok(entry)
     }
 
-    /// Passes over what follows an entry that keeps no content.
-    fn pass(&mut self, name: &[u8], behind: Behind, stated: u64) -> Result<(), I> {
-        let mut left = stated;
-        if behind == Behind::Either && left > 0 {
+    /// Skips what follows an entry whose content is not used.
+    fn skip_content(
+        &mut self,
+        name: &[u8],
+        following: Following,
+        stated_size: u64,
+    ) -> Result<(), I> {
+        let mut left = stated_size;
+        if following == Following::Either && left > 0 {
             let mut block = [0; BLOCK];
             if !self.read(&mut block)? {
-                return unsound(name, "the archive ends inside it: it was cut short");
+                return malformed(name, "the archive ends inside it: it was cut short");
             }
             if header::has_sum(&block) {
                 self.peeked = Some(block);
@@ -226,63 +234,63 @@ impl<I: Blocks> Reader<I> {
             }
             left = left.saturating_sub(BLOCK as u64);
         }
-        if behind != Behind::Header && !self.input.skip(left).map_err(Fault::Input)? {
-            return unsound(name, "the archive ends inside it: it was cut short");
+        if following != Following::Header && !self.input.skip(left).map_err(ReadError::Input)? {
+            return malformed(name, "the archive ends inside it: it was cut short");
         }
         Ok(())
     }
 
-    /// Where what the archive holds of a file lies in it.
-    fn find_segments(
+    /// If the file is sparse, reads its map.
+    fn read_map(
         &mut self,
         header: &[u8; BLOCK],
-        said: &sparse::Said,
+        records: &sparse::PaxMap,
         entry: &mut Entry,
     ) -> Result<(), I> {
         let map = if header[header::FLAG] == b'S' {
-            Some(self.old_map(header, &entry.name)?)
-        } else if said.is_inside() {
-            Some(self.inner_map(said.real_size, entry)?)
+            Some(self.gnu_map(header, &entry.name)?)
+        } else if records.is_inside() {
+            Some(self.map_in_content(records.real_size, entry)?)
         } else {
-            said.map()
+            records.map()
         };
         if let Some(map) = map {
             let map = map.check(entry.stored);
-            let map = map.or_else(|problem| unsound(&entry.name, problem))?;
+            let map = map.or_else(|problem| malformed(&entry.name, problem))?;
             entry.size = map.size;
             entry.segments = Some(map.segments);
         }
         Ok(())
     }
 
-    /// The map of a GNU sparse file, which goes on in further blocks behind its header.
-    fn old_map(&mut self, header: &[u8; BLOCK], name: &[u8]) -> Result<sparse::Map, I> {
-        let failed = |problem: String| Fault::Unsound {
+    /// The map of a GNU sparse file, which continues in further blocks after its header.
+    fn gnu_map(&mut self, header: &[u8; BLOCK], name: &[u8]) -> Result<sparse::Map, I> {
+        let failed = |problem: String| ReadError::Malformed {
             entry: name.to_vec(),
             problem,
         };
-        let (mut map, mut goes_on) = sparse::Map::of_header(header).map_err(failed)?;
+        let (mut map, mut continues) = sparse::Map::from_header(header).map_err(failed)?;
         let mut block = [0; BLOCK];
-        while goes_on {
+        while continues {
             if !self.read(&mut block)? {
-                return unsound(name, "the archive ends inside its map of holes");
+                return malformed(name, "the archive ends inside its map of holes");
             }
-            goes_on = map.extend(&block).map_err(failed)?;
+            continues = map.extend(&block).map_err(failed)?;
         }
         Ok(map)
     }
 
-    /// The map of a POSIX sparse file, which is the start of its content.
-    fn inner_map(&mut self, real_size: u64, entry: &mut Entry) -> Result<sparse::Map, I> {
-        let mut text = sparse::Text::new(real_size);
+    /// The map of a POSIX sparse file, which is at the start of its content.
+    fn map_in_content(&mut self, real_size: u64, entry: &mut Entry) -> Result<sparse::Map, I> {
+        let mut text = sparse::TextMap::new(real_size);
         let mut block = [0; BLOCK];
         loop {
             if entry.stored < BLOCK as u64 || !self.read(&mut block)? {
-                return unsound(&entry.name, "it ends inside its map of holes");
+                return malformed(&entry.name, "it ends inside its map of holes");
             }
             entry.stored -= BLOCK as u64;
             match text.read(&block) {
-                Err(problem) => return unsound(&entry.name, problem),
+                Err(problem) => return malformed(&entry.name, problem),
                 Ok(Some(map)) => return Ok(map),
                 Ok(None) => {}
             }
@@ -290,7 +298,7 @@ impl<I: Blocks> Reader<I> {
     }
 }
 
-/// What a block that is no header may be.
+/// Describes a block that is not a header.
 fn not_a_header(block: &[u8; BLOCK]) -> String {
     let compressed = [
         (&b"\x1f\x8b"[..], "gzip -dc"),
@@ -307,12 +315,13 @@ fn not_a_header(block: &[u8; BLOCK]) -> String {
     }
 }
 
-/// What a header and its extensions say; of the size all is taken for stored.
+/// The entry that a header and its extensions describe. The stated size is taken for both the size
+/// of the file and that of its content.
 fn describe(
     header: &[u8; BLOCK],
     name: Vec<u8>,
-    said: Records,
-) -> std::result::Result<(Entry, sparse::Said), String> {
+    records: Records,
+) -> std::result::Result<(Entry, sparse::PaxMap), String> {
     let flag = header[header::FLAG];
     let kind = header::kind(flag, &name).ok_or_else(|| {
         let shown = char::from(flag).escape_default();
@@ -323,23 +332,25 @@ fn describe(
         number.ok_or_else(|| format!("its {what} is no number of 32 bits"))
     };
     let mode = header::number(&header[header::MODE]).ok_or("its mode is no number")?;
-    let modified = match said.modified {
+    let modified = match records.modified {
         Some(time) => time,
         None => {
             let seconds = header::signed_number(&header[header::TIME]);
             Time::from_seconds(seconds.ok_or("its time is no number")?)
         }
     };
-    let stated = match said.size {
+    let stated_size = match records.size {
         Some(size) => size,
         None => header::number(&header[header::SIZE]).ok_or("it states no size")?,
     };
-    // Old archives have anything there; only of a device it counts.
+    // In old archives other kinds may have any bytes there.
     let device = match kind {
         Kind::CharacterDevice | Kind::BlockDevice => (
-            said.major
+            records
+                .major
                 .map_or_else(|| small(header::MAJOR, "major device number"), Ok)?,
-            said.minor
+            records
+                .minor
                 .map_or_else(|| small(header::MINOR, "minor device number"), Ok)?,
         ),
         _ => (0, 0),
@@ -347,21 +358,25 @@ fn describe(
     let entry = Entry {
         name,
         kind,
-        link: said
+        link: records
             .link
             .unwrap_or_else(|| header::text(&header[header::LINK]).to_vec()),
         permissions: u16::try_from(mode & 0o7777).expect("masked to 12 bits"),
-        uid: said.uid.map_or_else(|| small(header::UID, "owner"), Ok)?,
-        gid: said.gid.map_or_else(|| small(header::GID, "group"), Ok)?,
+        uid: records
+            .uid
+            .map_or_else(|| small(header::UID, "owner"), Ok)?,
+        gid: records
+            .gid
+            .map_or_else(|| small(header::GID, "group"), Ok)?,
         modified,
-        accessed: said.accessed,
+        accessed: records.accessed,
         device,
-        size: stated,
-        stored: stated,
+        size: stated_size,
+        stored: stated_size,
         segments: None,
-        attributes: said.attributes,
-        access_list: said.access_list,
-        default_list: said.default_list,
+        attributes: records.attributes,
+        access_list: records.access_list,
+        default_list: records.default_list,
     };
-    Ok((entry, said.sparse))
+    Ok((entry, records.sparse))
 }

@@ -1,14 +1,15 @@
-//! The extensions of POSIX archives: keys and values before an entry.
+//! The extended headers of POSIX archives: keys and values for the next entry, or for all that
+//! follow.
 
 use pext4_ondisk::time::Time;
 use pext4_ondisk::xattr::pax;
 
 use super::sparse;
 
-/// Memory that a record of an attribute takes besides its bytes, about.
-const RECORD: usize = 64;
+/// Approximate memory of an attribute's record in bytes, in addition to its name and value.
+const RECORD_OVERHEAD_BYTES: usize = 64;
 
-/// What the extensions say of an entry.
+/// The values that extended headers give for an entry.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Records {
     pub(crate) name: Option<Vec<u8>>,
@@ -20,7 +21,7 @@ pub(crate) struct Records {
     pub(crate) accessed: Option<Time>,
     pub(crate) major: Option<u32>,
     pub(crate) minor: Option<u32>,
-    pub(crate) sparse: sparse::Said,
+    pub(crate) sparse: sparse::PaxMap,
     pub(crate) attributes: pax::Records,
     /// Access control lists as text.
     pub(crate) access_list: Vec<u8>,
@@ -28,35 +29,35 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// Takes over the records of an extension header; what is wrong with one of them otherwise.
+    /// Adds the records of an extended header; fails with a description of the first malformed one.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<(), String> {
         let mut rest = bytes;
         while !rest.is_empty() && rest[0] != 0 {
-            let (key, value, behind) = record(rest).ok_or("an extension header makes no sense")?;
+            let (key, value, next) = record(rest).ok_or("an extension header makes no sense")?;
             self.take(key, value)?;
-            rest = behind;
+            rest = next;
         }
         Ok(())
     }
 
-    /// Bytes of memory that keeping them takes, about.
+    /// Approximate memory of the records in bytes.
     pub(crate) fn size(&self) -> usize {
         let (count, bytes) = self.attributes.extent();
         let texts = [&self.name, &self.link, &self.sparse.name];
         let texts = texts.into_iter().flatten().map(Vec::len).sum::<usize>();
         let lists = self.access_list.len() + self.default_list.len();
-        RECORD * count + bytes + texts + lists + self.sparse.size()
+        RECORD_OVERHEAD_BYTES * count + bytes + texts + lists + self.sparse.size()
     }
 
-    /// An empty value takes back what an earlier header said under the key.
+    /// Sets the value of a key. An empty value removes the value from an earlier header.
     fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
-        let said = (!value.is_empty()).then_some(value);
-        let whole = || said.map(|value| number(key, value)).transpose();
-        let small = || said.map(|value| small(key, value)).transpose();
-        let time = || said.map(|value| time(key, value)).transpose();
+        let given = (!value.is_empty()).then_some(value);
+        let whole = || given.map(|value| number(key, value)).transpose();
+        let small = || given.map(|value| small(key, value)).transpose();
+        let time = || given.map(|value| time(key, value)).transpose();
         match key {
-            b"path" => self.name = said.map(<[u8]>::to_vec),
-            b"linkpath" => self.link = said.map(<[u8]>::to_vec),
+            b"path" => self.name = given.map(<[u8]>::to_vec),
+            b"linkpath" => self.link = given.map(<[u8]>::to_vec),
             b"size" => self.size = whole()?,
             b"uid" => self.uid = small()?,
             b"gid" => self.gid = small()?,
@@ -78,7 +79,8 @@ impl Records {
     }
 }
 
-/// The first record: its length in digits, a blank, the key, `=`, the value, a line's end.
+/// Splits off the first record and returns its key, its value, and the bytes after it. A record
+/// consists of its length in decimal, a blank, the key, `=`, the value, and a newline.
 fn record(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let blank = bytes.iter().take(20).position(|&byte| byte == b' ')?;
     let length: usize = std::str::from_utf8(&bytes[..blank]).ok()?.parse().ok()?;
@@ -121,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_taken_apart() {
+    fn records_are_split_into_key_and_value() {
         let bytes = lines(&[
             b"path=a=b",
             b"mtime=1700000000.5",
@@ -146,11 +148,11 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_value_takes_a_key_back() {
+    fn an_empty_value_removes_a_key() {
         let mut records = Records::default();
-        let said = ["path=twelve", "size=55555", "mtime=5555"];
+        let given = ["path=twelve", "size=55555", "mtime=5555"];
         let list = "SCHILY.acl.access=user::rwx,group::r--,other::r--";
-        records.read(&lines(&said.map(str::as_bytes))).unwrap();
+        records.read(&lines(&given.map(str::as_bytes))).unwrap();
         records.read(&lines(&[list.as_bytes()])).unwrap();
         assert!(records.size == Some(55_555) && records.name.is_some());
         assert!(records.modified.is_some() && !records.access_list.is_empty());
@@ -161,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_records_are_refused() {
         for bytes in [
             &b"x"[..],
             b"99 path=a\n",

@@ -1,4 +1,4 @@
-//! Files with holes in archives: where their data lies, in the four ways that GNU tar has said it.
+//! Sparse files in archives: the ranges of their data, in the four formats that GNU tar has used.
 
 use std::ops::Range;
 
@@ -6,26 +6,28 @@ use super::BLOCK;
 use super::header;
 use super::records::number;
 
-/// The most pieces of a file that are believed.
+/// Maximal number of segments of a file.
 const MOST_SEGMENTS: usize = 1 << 20;
 
-/// What an archive says about a file's pieces, not yet judged.
+/// The segments of a file as the archive states them, not yet checked.
 #[derive(Debug, Default)]
 pub(crate) struct Map {
+    /// Offset and length of each, in bytes.
     pieces: Vec<(u64, u64)>,
+    /// Bytes of the file, including holes.
     size: u64,
 }
 
-/// A map that makes sense.
-pub(crate) struct Checked {
+/// A map that was checked.
+pub(crate) struct ValidMap {
     pub segments: Box<[Range<u64>]>,
-    /// Bytes of the file, holes included.
+    /// Bytes of the file, including holes.
     pub size: u64,
 }
 
 impl Map {
-    /// From the header of an old sparse file; and whether further blocks follow.
-    pub fn of_header(header: &[u8; BLOCK]) -> Result<(Self, bool), String> {
+    /// The map in the header of an old sparse file, and whether further blocks of it follow.
+    pub fn from_header(header: &[u8; BLOCK]) -> Result<(Self, bool), String> {
         if &header[header::MAGIC] == b"ustar\0" {
             return Err("it has a map of holes in a header that has no room for one".to_owned());
         }
@@ -37,13 +39,13 @@ impl Map {
         Ok((map, header[482] != 0))
     }
 
-    /// Takes over a further block; whether yet another follows.
+    /// Adds a further block; returns whether another one follows.
     pub fn extend(&mut self, block: &[u8; BLOCK]) -> Result<bool, String> {
         self.add(&block[..504])?;
         Ok(block[504] != 0)
     }
 
-    /// Pieces of 12 bytes of offset and as many of length; an empty one is none.
+    /// Adds pieces of 12 bytes of offset and 12 bytes of length; empty ones are skipped.
     fn add(&mut self, pieces: &[u8]) -> Result<(), String> {
         let (pieces, _) = pieces.as_chunks::<24>();
         for piece in pieces
@@ -66,8 +68,8 @@ impl Map {
         Ok(())
     }
 
-    /// Judges the map against the bytes that the archive holds of the file.
-    pub fn check(self, held: u64) -> Result<Checked, String> {
+    /// Checks the order of the segments, and that their lengths add up to the bytes in the archive.
+    pub fn check(self, held: u64) -> Result<ValidMap, String> {
         let (mut at, mut sum) = (0, 0u64);
         let mut segments = Vec::new();
         for (offset, length) in self.pieces {
@@ -86,16 +88,16 @@ impl Map {
                 "its map speaks of {sum} bytes, the archive holds {held}"
             ));
         }
-        Ok(Checked {
+        Ok(ValidMap {
             segments: segments.into_boxed_slice(),
             size: self.size,
         })
     }
 }
 
-/// What POSIX extensions say about a file's pieces.
+/// The records about a sparse file in extended headers.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct PaxMap {
     pub name: Option<Vec<u8>>,
     pub real_size: u64,
     is_version_one: bool,
@@ -104,8 +106,8 @@ pub(crate) struct Said {
     offset: Option<u64>,
 }
 
-impl Said {
-    /// Takes over a key behind `GNU.sparse.`.
+impl PaxMap {
+    /// Sets the value of the key `GNU.sparse.` followed by `key`.
     pub fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
         match key {
             b"name" => self.name = Some(value.to_vec()),
@@ -141,17 +143,17 @@ impl Said {
         Ok(())
     }
 
-    /// Bytes of memory that the pieces take.
+    /// Memory of the pieces in bytes.
     pub fn size(&self) -> usize {
         self.pieces.len() * size_of::<(u64, u64)>()
     }
 
-    /// Whether the map is the start of the content.
+    /// Whether the map is at the start of the content.
     pub fn is_inside(&self) -> bool {
         self.is_version_one
     }
 
-    /// The map, if the extensions hold one.
+    /// The map, if the records contain one.
     pub fn map(&self) -> Option<Map> {
         self.is_sparse.then(|| Map {
             pieces: self.pieces.clone(),
@@ -160,15 +162,16 @@ impl Said {
     }
 }
 
-/// A map as text: how many pieces, then offset and length of each, a number a line.
-pub(crate) struct Text {
+/// Parser of a map as text: the number of pieces, then offset and length of each, one number per
+/// line.
+pub(crate) struct TextMap {
     map: Map,
     expected: Option<usize>,
     offset: Option<u64>,
     number: Option<u64>,
 }
 
-impl Text {
+impl TextMap {
     pub fn new(real_size: u64) -> Self {
         Self {
             map: Map {
@@ -181,7 +184,7 @@ impl Text {
         }
     }
 
-    /// Reads a block; the map, once it is whole. What follows it in the block is padding.
+    /// Reads a block; returns the map once it is complete. The rest of the block is padding.
     pub fn read(&mut self, block: &[u8; BLOCK]) -> Result<Option<Map>, String> {
         for &byte in block {
             match byte {
@@ -222,7 +225,7 @@ impl Text {
 
 #[cfg(test)]
 mod tests {
-    use super::{BLOCK, Map, Text};
+    use super::{BLOCK, Map, TextMap};
 
     fn map(pieces: &[(u64, u64)], size: u64) -> Map {
         Map {
@@ -232,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_are_judged() {
+    fn maps_are_checked() {
         let checked = map(&[(0, 10), (100, 20), (200, 0)], 200).check(30).unwrap();
         assert_eq!(&*checked.segments, [0..10, 100..120]);
         assert_eq!(checked.size, 200);
@@ -256,10 +259,10 @@ mod tests {
     fn text_is_read_to_its_end() {
         let mut block = [0; BLOCK];
         block[..14].copy_from_slice(b"2\n0\n5\n1000\n7\n\0");
-        let read = Text::new(2000).read(&block).unwrap().unwrap();
+        let read = TextMap::new(2000).read(&block).unwrap().unwrap();
         assert_eq!(read.pieces, [(0, 5), (1000, 7)]);
         block[0] = b'x';
-        assert!(Text::new(2000).read(&block).is_err());
-        assert!(Text::new(2000).read(&[b'9'; BLOCK]).is_err());
+        assert!(TextMap::new(2000).read(&block).is_err());
+        assert!(TextMap::new(2000).read(&[b'9'; BLOCK]).is_err());
     }
 }

@@ -1,8 +1,8 @@
-//! Every interleaving of a few threads at one block.
+//! Models of all interleavings of a few threads that use one block.
 
 use std::io;
 use std::sync::Arc;
-// The device stands outside the model: its calls are single steps of it.
+// The device is not part of the model: each of its calls is a single step.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pext4_ondisk::{BlockNumber, Tid};
@@ -15,7 +15,7 @@ const BLOCK: u32 = 8;
 const FIRST: BlockNumber = BlockNumber(1);
 const SECOND: BlockNumber = BlockNumber(2);
 
-/// Ones everywhere; the first `failing` reads fail.
+/// A device full of ones whose first `failing` reads fail.
 struct Ones {
     reads: AtomicU64,
     failing: u64,
@@ -126,8 +126,8 @@ fn a_change_outlives_the_eviction_of_its_neighbours() {
     });
 }
 
-/// The checksum in a block that is being changed is an old one: nobody who read the block before it was checked may
-/// judge it by that afterwards.
+/// A block that has been changed has a stale checksum: a thread that read the block before it was
+/// checked must not check it afterwards.
 #[test]
 fn what_was_checked_and_changed_is_not_checked_again() {
     model(|| {

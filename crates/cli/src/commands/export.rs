@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use pext4_block::{loops, name_beside};
+use pext4_block::{loops, temporary_name};
 use pext4_edit::{Exported, Reader};
 
 use crate::device;
@@ -126,7 +126,7 @@ fn to_special(arguments: &Arguments, reader: &Reader, output: &Path) -> Result<E
 fn to_file(arguments: &Arguments, reader: &Reader, output: &Path) -> Result<Exported> {
     let shown = || format!("{}: cannot write it", output.display());
     let name = output.file_name().unwrap_or_default();
-    let name = name_beside(name, &format!(".pext4-{}", std::process::id()));
+    let name = temporary_name(name, &format!(".pext4-{}", std::process::id()));
     let temporary = output.with_file_name(name);
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use pext4_block::{Access, Device, FileDevice, open_to_look};
+use pext4_block::{Access, Device, FileDevice, open_unlocked};
 use pext4_image::mkfs::{Design, FileSystem, Made, Options};
 use uuid::Uuid;
 
@@ -223,7 +223,7 @@ fn cleared(image: &Path, device: FileDevice) -> Result<FileDevice> {
 /// the start; partition tables have a copy at the end, members of some arrays a mark there alone.
 fn is_empty(image: &Path) -> Result<bool> {
     let name = || image.display().to_string();
-    let mut file = open_to_look(image)?;
+    let mut file = open_unlocked(image)?;
     let is_zero = stretch_is_zero(&mut file).with_context(name)?;
     if !is_zero {
         return Ok(false);

@@ -20,7 +20,7 @@ use clap::Args;
 use pext4_block::Access;
 use pext4_fs::options::Reserve;
 use pext4_fs::{MountOptions, Volume};
-use pext4_fuse::{Complaints, Options, Server, end_on_signals, mount};
+use pext4_fuse::{ErrorLog, Options, Server, end_on_signals, mount};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::mkfs;
@@ -240,8 +240,8 @@ fn serve(
     for note in volume.notes() {
         aside(format_args!("pext4: {note}"));
     }
-    let complaints = Arc::new(Complaints::new(log::say));
-    let server = Server::mount(volume, &directory, &image, &options.kernel, complaints)
+    let error_log = Arc::new(ErrorLog::new(log::say));
+    let server = Server::mount(volume, &directory, &image, &options.kernel, error_log)
         .context("cannot mount")?;
     // The directory may be reached by a path that is unmounted before the end.
     env::set_current_dir("/").context("/")?;

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use pext4_tar::{BLOCK, Blocks, Entry, Fault, Reader};
+use pext4_tar::{BLOCK, Blocks, Entry, ReadError, Reader};
 
 use crate::change::fill;
 use crate::error::{EditError, On, Result};
@@ -48,8 +48,8 @@ impl<'r> Archive<'r> {
         }
         let entry = match self.entries.next_entry() {
             Ok(entry) => entry,
-            Err(Fault::Input(error)) => return Err(error),
-            Err(Fault::Unsound { entry, problem }) => return bad(&entry, problem),
+            Err(ReadError::Input(error)) => return Err(error),
+            Err(ReadError::Malformed { entry, problem }) => return bad(&entry, problem),
         };
         if let Some(entry) = &entry {
             let input = self.entries.input();

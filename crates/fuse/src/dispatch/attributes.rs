@@ -1,4 +1,4 @@
-//! Attributes: told and changed, and the bits that a change of owner or content takes away.
+//! Requests for attributes, and the set-id bits that a change of owner or content clears.
 
 use pext4_fs::{Attributes, FileType, InodeNumber, SetAttributes, SetTime, Time};
 use pext4_ondisk::acl;
@@ -10,7 +10,7 @@ const SET_USER_ID: u16 = 0o4000;
 const SET_GROUP_ID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o0010;
 
-/// What `SETATTR` asks for; `None` leaves a thing as it is.
+/// The changes that `SETATTR` asks for; `None` leaves an attribute as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// New mode; type bits are ignored.
@@ -25,12 +25,13 @@ pub struct Change {
     pub accessed: Option<SetTime>,
     /// Last change of the content.
     pub modified: Option<SetTime>,
-    /// Last change of the inode, where the kernel has kept it.
+    /// Last change of the inode, if the kernel keeps that time itself.
     pub changed: Option<SetTime>,
 }
 
 impl Change {
-    /// The times, if nothing else changes and the kernel had kept them: then it writes them back.
+    /// The times of modification and change, if the request consists of these: the kernel kept them
+    /// and writes them back.
     fn times_written_back(&self) -> Option<(Time, Time)> {
         let nothing_else = self.mode.is_none()
             && self.uid.is_none()
@@ -45,15 +46,15 @@ impl Change {
         }
     }
 
-    /// Whether set-id bits of the file go away: always with a new owner, and with a new size unless
-    /// root makes it.
-    fn takes_set_id(&self, caller: Caller) -> bool {
+    /// Whether the change clears the file's set-id bits: a new owner always does, and a new size
+    /// unless root sets it.
+    fn clears_set_id(&self, caller: Caller) -> bool {
         let owner = self.uid.is_some() || self.gid.is_some() || self.is_same_owner();
         self.mode.is_none() && (owner || (self.size.is_some() && !caller.is_root()))
     }
 
-    /// Whether a new owner was asked for who is the old one: `chown` with twice -1 names nothing but,
-    /// at most, the time of the change. So does, without a time, a write that takes set-id bits.
+    /// Whether the request is a `chown` that names neither owner nor group (both -1): it has at
+    /// most the time of the change. A write that clears set-id bits looks the same, without a time.
     fn is_same_owner(&self) -> bool {
         let nothing = Self {
             changed: self.changed,
@@ -63,9 +64,9 @@ impl Change {
     }
 }
 
-/// The permissions without the set-id bits, or `None` if there are none to take. A set-group-id bit
-/// without group execution (it once meant mandatory locking) stays where `may_keep` says that the
-/// caller is in the file's group, or root: so does Linux since 6.2.
+/// The permissions without the set-id bits, or `None` if there are none to clear. As in Linux since
+/// 6.2, a set-group-id bit without group execution (it once meant mandatory locking) stays if
+/// `may_keep` says that the caller is in the file's group, or root.
 fn without_set_id(attributes: &Attributes, may_keep: impl FnOnce() -> bool) -> Option<u16> {
     let permissions = attributes.mode & 0o7777;
     if attributes.file_type == FileType::Directory {
@@ -78,10 +79,10 @@ fn without_set_id(attributes: &Attributes, may_keep: impl FnOnce() -> bool) -> O
     (left != permissions).then_some(left)
 }
 
-/// Whether a change of owner that names none may go on: to everyone where no set-id bit would go,
-/// else to the owner alone. The kernel checks who may give a file away, and here nobody does. Of a
-/// regular file it tells the time of that change; what has not even a time comes from a write, which
-/// was allowed.
+/// Whether the caller may make a change of owner that names no owner. If no set-id bit would be
+/// cleared, everyone may, else only root and the owner. The kernel checks only callers that name a
+/// new owner. For a regular file it sends the time of such a `chown`; a request without a time
+/// comes from a write, which was permitted.
 fn may_take_set_id(caller: Caller, attributes: &Attributes, change: &Change) -> bool {
     let is_write = is_of_a_write(attributes, change);
     let has_bits = attributes.mode & (SET_USER_ID | SET_GROUP_ID) != 0;
@@ -89,13 +90,13 @@ fn may_take_set_id(caller: Caller, attributes: &Attributes, change: &Change) -> 
     !change.is_same_owner() || is_write || !goes || caller.is_root() || caller.uid == attributes.uid
 }
 
-/// Whether the kernel asks for nothing but what a write takes.
+/// Whether a request only clears the bits that a write clears.
 fn is_of_a_write(attributes: &Attributes, change: &Change) -> bool {
     attributes.file_type == FileType::Regular && *change == Change::default()
 }
 
 impl Dispatch {
-    /// What `stat` tells of a node.
+    /// The attributes of a node, for `stat(2)`.
     ///
     /// # Errors
     /// The volume's.
@@ -103,11 +104,11 @@ impl Dispatch {
         self.answer(self.volume.attributes(Self::inode(node)?))
     }
 
-    /// What `access(2)` tells root, which the kernel asks where it does not judge itself.
+    /// `access(2)` of root, which the kernel sends if it does not check permissions itself.
     ///
     /// # Errors
-    /// `EROFS` for writing where nothing can be written, `EPERM` for writing what is immutable, `EACCES` for executing
-    /// a file that nobody may execute; the volume's.
+    /// `EROFS` for writing on a read-only volume, `EPERM` for writing an immutable file, `EACCES`
+    /// for executing a file without any execute bit; the volume's.
     pub fn check_access_of_root(&self, node: u64, write: bool, execute: bool) -> Answer<()> {
         const EXECUTE: u16 = 0o111;
         let attributes = self.attributes(node)?;
@@ -128,19 +129,21 @@ impl Dispatch {
         Ok(())
     }
 
-    /// Changes attributes. A new mode is carried into the access list, a new owner takes the
-    /// set-id bits away, and so does a new size that anyone but root sets.
+    /// Changes attributes. A new mode also updates the access list. A new owner clears the set-id
+    /// bits, as does a new size unless root sets it.
     ///
     /// # Errors
-    /// `EPERM` for a stranger whose `chown` names nobody and would take set-id bits; the volume's.
+    /// `EPERM` if the caller is neither root nor the owner, and its `chown` names no owner and
+    /// would clear set-id bits; the volume's.
     pub fn set_attributes(&self, caller: Caller, node: u64, change: &Change) -> Answer<Attributes> {
         let inode = Self::inode(node)?;
         if let Some((modified, changed)) = change.times_written_back() {
             let attributes = self.answer(self.volume.attributes(inode))?;
-            // The kernel does this after every unlink, and nobody will ever read these times; of an immutable file
-            // it tells when it was written before.
-            let comes_late = is_immutable(attributes.flags) && self.late_times.take(inode);
-            if attributes.links == 0 || comes_late {
+            // The kernel writes times back after every unlink, and nobody will ever read them; for
+            // an immutable file it sends the times of writes before the flag was set.
+            let is_from_writeback =
+                is_immutable(attributes.flags) && self.writeback_times.take(inode);
+            if attributes.links == 0 || is_from_writeback {
                 return Ok(Attributes {
                     modified,
                     changed,
@@ -151,15 +154,15 @@ impl Dispatch {
         let mut permissions = change
             .mode
             .map(|mode| u16::try_from(mode & 0o7777).expect("twelve bits"));
-        if change.takes_set_id(caller) {
+        if change.clears_set_id(caller) {
             let attributes = self.answer(self.volume.attributes(inode))?;
             if !may_take_set_id(caller, &attributes, change) {
                 return Err(Errno::NOT_PERMITTED);
             }
             if is_of_a_write(&attributes, change) {
-                // Of root's writes the kernel tells that they took the capabilities, which is not told here.
+                // A write of root clears only the file's capabilities, which are not handled here.
                 if !caller.is_root() {
-                    self.take_set_id(caller, node)?;
+                    self.clear_set_id(caller, node)?;
                 }
                 return self.attributes(node);
             }
@@ -178,18 +181,18 @@ impl Dispatch {
         };
         let attributes = self.answer(self.volume.set_attributes(inode, &set))?;
         if change.mode.is_some() {
-            self.carry_mode_into_list(inode, attributes.mode)?;
+            self.update_access_list(inode, attributes.mode)?;
         }
         self.commit_change()?;
         Ok(attributes)
     }
 
-    /// Takes the set-id bits of a file whose content a caller other than root changes; true if it
-    /// had any. The kernel, which may remember the mode, is the caller's to tell.
+    /// Clears the set-id bits of a file whose content a caller other than root changes; true if it
+    /// had any. The kernel may have cached the mode: the caller of this function must notify it.
     ///
     /// # Errors
     /// The volume's.
-    pub fn take_set_id(&self, caller: Caller, node: u64) -> Answer<bool> {
+    pub fn clear_set_id(&self, caller: Caller, node: u64) -> Answer<bool> {
         let inode = Self::inode(node)?;
         let attributes = self.answer(self.volume.attributes(inode))?;
         let permissions = without_set_id(&attributes, || caller.may_keep_group_id(&attributes));
@@ -200,7 +203,7 @@ impl Dispatch {
         Ok(permissions.is_some())
     }
 
-    fn carry_mode_into_list(&self, inode: InodeNumber, mode: u16) -> Answer<()> {
+    fn update_access_list(&self, inode: InodeNumber, mode: u16) -> Answer<()> {
         let Some(list) = self.acl(inode, acl::ACCESS)? else {
             return Ok(());
         };
@@ -264,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_owner_that_names_none_is_the_owners_where_it_takes_bits() {
+    fn only_the_owner_may_make_a_chown_that_names_no_owner_and_clears_bits() {
         let caller = |uid| Caller {
             uid,
             gid: 0,
@@ -297,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn who_changes_what_decides() {
+    fn set_id_bits_depend_on_the_change_and_the_caller() {
         let caller = |uid, gid| Caller {
             uid,
             gid,
@@ -308,32 +311,32 @@ mod tests {
             size: Some(0),
             ..Change::default()
         };
-        assert!(size.takes_set_id(user) && !size.takes_set_id(root));
+        assert!(size.clears_set_id(user) && !size.clears_set_id(root));
         let owner = Change {
             gid: Some(7),
             ..Change::default()
         };
-        assert!(owner.takes_set_id(root));
+        assert!(owner.clears_set_id(root));
         let mode = Change {
             mode: Some(0o4755),
             uid: Some(7),
             ..Change::default()
         };
         assert!(
-            !mode.takes_set_id(root),
+            !mode.clears_set_id(root),
             "a mode that is asked for is what it gets"
         );
         let nobody = Change {
             changed: Some(SetTime::Now),
             ..Change::default()
         };
-        assert!(nobody.takes_set_id(root) && Change::default().takes_set_id(user));
+        assert!(nobody.clears_set_id(root) && Change::default().clears_set_id(user));
         let times = Change {
             accessed: Some(SetTime::Now),
             modified: Some(SetTime::Now),
             ..nobody
         };
-        assert!(!times.takes_set_id(user));
+        assert!(!times.clears_set_id(user));
     }
 
     #[test]

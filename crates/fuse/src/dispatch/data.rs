@@ -1,4 +1,4 @@
-//! Content: read, written, allocated, searched for holes, made durable.
+//! Requests for file content: read, write, `fallocate`, `lseek`, `fsync`.
 
 use std::time::Duration;
 
@@ -11,17 +11,18 @@ const KEEP_SIZE: u32 = 0x01;
 const PUNCH_HOLE: u32 = 0x02;
 const ZERO_RANGE: u32 = 0x10;
 
-/// The flag of files that only grow.
+/// The inode flag of append-only files.
 const APPEND_ONLY: u32 = 0x20;
 
-/// How often, and how far apart, a late write looks whether an append-only file has grown to where it begins.
-const LOOKS: u32 = 200;
-const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
+/// How often, and at which interval, a write from the page cache polls whether an append-only file
+/// has grown to the write's offset.
+const APPEND_POLLS: u32 = 200;
+const APPEND_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
-/// What `lseek` looks for; the kernel answers the other kinds itself.
+/// What `lseek` searches for; the kernel answers the other kinds itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whence {
     /// The next byte that is not in a hole.
@@ -31,7 +32,7 @@ pub enum Whence {
 }
 
 impl Whence {
-    /// By `lseek`'s number.
+    /// The kind with `lseek`'s number.
     ///
     /// # Errors
     /// `EINVAL` for another kind.
@@ -44,8 +45,8 @@ impl Whence {
     }
 }
 
-/// Whether reading counts: not where the opener does not want that, nor for the kernel, which reads what
-/// lies around the bytes that are written.
+/// Whether a read changes the access time. It does not if the file was opened with `O_NOATIME`, or
+/// if the kernel reads the bytes around those that it writes (`O_WRONLY`).
 fn is_access(flags: i32) -> bool {
     const ACCESS_MODE: i32 = 0o3;
     const WRITE_ONLY: i32 = 0o1;
@@ -53,7 +54,7 @@ fn is_access(flags: i32) -> bool {
     flags & ACCESS_MODE != WRITE_ONLY && flags & NO_ACCESS_TIME == 0
 }
 
-/// What the flags of `fallocate` ask for.
+/// The mode that the flags of `fallocate` stand for.
 fn allocate_mode(flags: u32) -> Answer<AllocateMode> {
     const KEEP_AND_PUNCH: u32 = KEEP_SIZE | PUNCH_HOLE;
     const KEEP_AND_ZERO: u32 = KEEP_SIZE | ZERO_RANGE;
@@ -68,8 +69,8 @@ fn allocate_mode(flags: u32) -> Answer<AllocateMode> {
 }
 
 impl Dispatch {
-    /// Reads into `into`; fewer bytes only at the end of the file. `flags` are those with which the
-    /// file was opened.
+    /// Reads into `into` and returns the number of bytes, which is less than asked for only at the
+    /// end of the file. `flags` are those with which the file was opened.
     ///
     /// # Errors
     /// The volume's.
@@ -77,48 +78,51 @@ impl Dispatch {
         let inode = Self::inode(node)?;
         let length = self.answer(self.volume.read(inode, offset, into))?;
         if is_access(flags) {
-            self.note_access(inode, self.noting.files);
+            self.note_access(inode, self.access_times.files);
         }
         Ok(length)
     }
 
-    /// Writes `from`. What the kernel writes late, from its pages, leaves the times as they are: it
-    /// keeps them itself, and has told them to those who asked.
+    /// Writes `from`. A write from the kernel's page cache (`is_writeback`) leaves the file's times
+    /// as they are: the kernel keeps them itself, and has reported them to callers of `stat`.
     ///
     /// # Errors
     /// The volume's.
-    pub fn write(&self, node: u64, offset: u64, from: &[u8], is_late: bool) -> Answer<usize> {
+    pub fn write(&self, node: u64, offset: u64, from: &[u8], is_writeback: bool) -> Answer<usize> {
         let inode = Self::inode(node)?;
-        if is_late {
-            self.late_times.note_write(inode);
+        if is_writeback {
+            self.writeback_times.note_write(inode);
         }
-        let old = self.old_of_append_only(inode, offset, from, is_late)?;
-        let written = self.write_all(inode, offset + old as u64, &from[old..], is_late);
+        let old = self.old_of_append_only(inode, offset, from, is_writeback)?;
+        let written = self.write_all(inode, offset + old as u64, &from[old..], is_writeback);
         Ok(old + self.answer(written)?)
     }
 
-    /// How many bytes of `from` are what an append-only file has there already; 0 for other files.
+    /// How many bytes at the start of `from` an append-only file already contains at `offset`; 0
+    /// for other files.
     ///
-    /// The kernel opens files without asking the server, so who may write where is decided here; and
-    /// what it writes late are whole pages, the old bytes before the new ones.
+    /// The kernel opens files without asking the server, so the server checks here that a write
+    /// only appends. From its page cache the kernel writes whole pages, with the old bytes before
+    /// the new ones.
     fn old_of_append_only(
         &self,
         inode: InodeNumber,
         offset: u64,
         from: &[u8],
-        is_late: bool,
+        is_writeback: bool,
     ) -> Answer<usize> {
         let mut attributes = self.answer(self.volume.attributes(inode))?;
         if attributes.flags & APPEND_ONLY == 0 {
             return Ok(0);
         }
-        // What comes before it is most likely being written by another thread, and would find
-        // zeroes in its place. The kernel hands out what comes first first, so that thread is not this one.
-        for _ in 0..LOOKS {
-            if !is_late || attributes.size >= offset {
+        // The bytes before `offset` are most likely being written by another thread, and its write
+        // would find zeroes if this one came first. The kernel sends writes in order, so the other
+        // thread has its request already and does not wait for this thread.
+        for _ in 0..APPEND_POLLS {
+            if !is_writeback || attributes.size >= offset {
                 break;
             }
-            thread::sleep(BETWEEN_LOOKS);
+            thread::sleep(APPEND_POLL_INTERVAL);
             attributes = self.answer(self.volume.attributes(inode))?;
         }
         let below = attributes.size.saturating_sub(offset);
@@ -136,10 +140,10 @@ impl Dispatch {
         inode: InodeNumber,
         offset: u64,
         from: &[u8],
-        is_late: bool,
+        is_writeback: bool,
     ) -> Result<usize, Error> {
         let write = |at, rest: &[u8]| {
-            if is_late {
+            if is_writeback {
                 self.volume.write_back(inode, at, rest)
             } else {
                 self.volume.write(inode, at, rest)
@@ -148,7 +152,7 @@ impl Dispatch {
         let mut done = 0;
         while done < from.len() {
             let (at, rest) = (offset + done as u64, &from[done..]);
-            match self.with_room(|| write(at, rest)) {
+            match self.retry_if_full(|| write(at, rest)) {
                 Ok(count) => done += count,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -160,11 +164,11 @@ impl Dispatch {
     /// `fallocate(2)` with its flags.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` for flags that ext4 images of this version do not know; the volume's.
+    /// `EOPNOTSUPP` for other combinations of flags than those of [`AllocateMode`]; the volume's.
     pub fn allocate(&self, node: u64, flags: u32, offset: u64, length: u64) -> Answer<()> {
         let mode = allocate_mode(flags)?;
         let inode = Self::inode(node)?;
-        self.answer(self.with_room(|| self.volume.allocate(inode, mode, offset, length)))?;
+        self.answer(self.retry_if_full(|| self.volume.allocate(inode, mode, offset, length)))?;
         self.commit_change()
     }
 
@@ -180,7 +184,7 @@ impl Dispatch {
         })
     }
 
-    /// Makes a file or directory durable; waits for the commit.
+    /// Makes a file or directory durable; returns after the commit.
     ///
     /// # Errors
     /// The volume's.
@@ -194,7 +198,7 @@ mod tests {
     use super::{AllocateMode, Errno, Whence, allocate_mode, is_access};
 
     #[test]
-    fn a_read_counts_unless_it_is_for_a_write_or_not_wanted() {
+    fn a_read_changes_the_access_time_unless_it_serves_a_write_or_is_opened_without() {
         assert!(is_access(0) && is_access(2 | 0o100_000));
         assert!(!is_access(1) && !is_access(0o1_000_000));
     }

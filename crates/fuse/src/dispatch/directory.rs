@@ -1,9 +1,9 @@
-//! Listings of directories, with and without what each name leads to.
+//! Directory listings, with and without the attributes of each entry.
 //!
-//! The transport takes entries until its reply is full. Without attributes names are gathered first, as what the
-//! directory does not tell of them is asked when its lock is given back. With them each name is looked at as it
-//! comes, under that lock, while it leads where it says. Such an entry holds its node once, like a lookup; `.` and
-//! `..` do not.
+//! The transport takes entries until its reply is full. Without attributes, names are gathered under
+//! the directory's lock, and their inodes are read after it is released. With attributes, each
+//! entry's inode is read under that lock, while the name is known to refer to it. Every entry with
+//! attributes holds its node once, like a lookup; `.` and `..` do not.
 
 use pext4_fs::{Attributes, DirectoryEntry, Error, FileType, InodeNumber, Lead, Refusal, Volume};
 use pext4_ondisk::directory::is_sound_name;
@@ -11,21 +11,21 @@ use pext4_ondisk::directory::is_sound_name;
 use super::{Answer, Dispatch};
 use crate::node::{is_own_node, node_of};
 
-/// Bytes that are gathered at once: what fits into the buffer with which the C library asks.
-const GATHERED: usize = 32 << 10;
+/// Bytes of entries that are gathered at once: the size of the C library's buffer.
+const GATHERED_BYTES: usize = 32 << 10;
 /// Bytes of an entry before its name, without attributes.
 const PLAIN_HEADER: usize = 24;
 
 /// One name of a listing.
 #[derive(Clone, Debug)]
 pub struct Listed {
-    /// The number that `d_ino` shows.
+    /// The inode number, shown as `d_ino`.
     pub inode: InodeNumber,
-    /// The kind of file, if the directory remembers it.
+    /// The kind of file, if the directory entry has it.
     pub file_type: Option<FileType>,
     /// The name.
     pub name: Vec<u8>,
-    /// Where the kernel goes on behind it.
+    /// The position after this entry, for the kernel's next request.
     pub cookie: u64,
 }
 
@@ -46,6 +46,7 @@ impl Listed {
 
 /// Names gathered for one reply.
 struct Gathered {
+    /// Bytes that are still free.
     room: usize,
     entries: Vec<Listed>,
 }
@@ -59,7 +60,8 @@ impl Gathered {
     }
 
     fn take(&mut self, entry: &DirectoryEntry<'_>) -> bool {
-        // Encrypted names may hold anything, and the kernel gives up a listing with one that no path can hold.
+        // Encrypted names may contain any byte, and the kernel fails a listing with a name that no
+        // path can contain.
         if !is_sound_name(entry.name) {
             return true;
         }
@@ -97,8 +99,8 @@ impl Dispatch {
         Ok(())
     }
 
-    /// The same with attributes. A name that went away meanwhile is left out; one that leads to
-    /// what cannot be read comes without.
+    /// The same with attributes. A name that was removed meanwhile is left out; a name whose inode
+    /// cannot be read has none.
     ///
     /// `take` runs under the directory's lock.
     ///
@@ -127,41 +129,42 @@ impl Dispatch {
             self.forget(node_of(refused), 1);
         }
         for error in errors {
-            // What cannot be read comes without; here is told why.
+            // Such an entry has no attributes; the log says why.
             let _ = self.answer::<()>(Err(error));
         }
         let told = self.answer(read);
-        // What can be read comes first. Who asks for what lies behind it is told why there is no more.
+        // What can be read comes first; the request that continues behind it gets the error.
         if !has_taken {
             told?;
         }
-        self.note_access(directory, self.noting.directories);
+        self.note_access(directory, self.access_times.directories);
         Ok(())
     }
 
     fn gather(&self, directory: InodeNumber, cookie: u64) -> Answer<Gathered> {
-        let mut gathered = Gathered::new(GATHERED);
+        let mut gathered = Gathered::new(GATHERED_BYTES);
         let read = self
             .volume
             .read_directory(directory, cookie, &mut |entry| gathered.take(&entry));
-        let told = self.answer(read);
-        // What can be read comes first. Who asks for what lies behind it is told why there is no more.
+        let result = self.answer(read);
+        // The entries before an error are listed; the next request, which finds none, gets the
+        // error.
         if gathered.entries.is_empty() {
-            told?;
+            result?;
         }
-        self.note_access(directory, self.noting.directories);
+        self.note_access(directory, self.access_times.directories);
         Ok(gathered)
     }
 }
 
-/// A reply with attributes that is being made.
+/// A reply with attributes that is being assembled.
 struct Plus<'a> {
     volume: &'a Volume,
     take: &'a mut dyn FnMut(&Listed, Option<&Attributes>) -> bool,
     has_taken: bool,
-    /// What was held for the entry that the reply had no room for.
+    /// The inode that was held for the entry which did not fit into the reply.
     refused: Option<InodeNumber>,
-    /// Why some things cannot be looked at.
+    /// Why the inodes of some entries cannot be read.
     errors: Vec<Error>,
 }
 
@@ -181,7 +184,8 @@ impl<'a> Plus<'a> {
 
     /// Shows an entry; false if the reply is full.
     fn show(&mut self, entry: &DirectoryEntry<'_>, lead: &mut Lead<'_>) -> bool {
-        // Encrypted names may hold anything, and the kernel gives up a listing with one that no path can hold.
+        // Encrypted names may contain any bytes, and the kernel gives up a listing with a name that no path can
+        // contain.
         if !is_sound_name(entry.name) {
             return true;
         }
@@ -202,8 +206,8 @@ impl<'a> Plus<'a> {
         taken
     }
 
-    /// The kernel takes a node for a name of what cannot be looked at too, and gives it back later; one that stands
-    /// for nothing is not held.
+    /// Holds the node of an entry whose inode cannot be read: the kernel takes a node for it and
+    /// forgets it later, unless its number stands for no inode.
     fn hold_unreadable(&self, listed: &Listed) -> bool {
         let has_node = !listed.is_dot() && is_own_node(listed.inode);
         if has_node {

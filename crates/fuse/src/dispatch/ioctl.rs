@@ -1,8 +1,9 @@
-//! The few commands of `ioctl(2)` that ext4 files answer: flags, generation, the volume's label,
-//! `FITRIM`, by which `fstrim` gives free space back, and `EXT4_IOC_CHECKPOINT`, which empties the journal
+//! The supported commands of `ioctl(2)`: flags, generation, the volume's label, `FITRIM`, by which
+//! `fstrim` discards free space, and `EXT4_IOC_CHECKPOINT`, which empties the journal
 //! (`Documentation/filesystems/ext4/journal.rst` of Linux).
 //!
-//! The kernel passes the sizes that a command's number names and copies back what it gets.
+//! A command's number contains the size of its argument; the kernel copies that many bytes in and
+//! out.
 
 use std::sync::LazyLock;
 
@@ -20,23 +21,23 @@ const SET_LABEL: u32 = 0x4100_9432;
 const TRIM: u32 = 0xc018_5879;
 const CHECKPOINT: u32 = 0x4004_662b;
 
-/// The journal's blocks are to be discarded or overwritten as well.
+/// The journal's blocks are discarded or overwritten as well.
 const CHECKPOINT_AND_ERASE: u32 = 0x1 | 0x2;
-/// Nothing is to be done but to look at the flags.
+/// Only the flags are checked.
 const CHECKPOINT_DRY_RUN: u32 = 0x4;
 
-/// The file may not change at all, or only grow.
+/// The file must not change at all, or only grow.
 const IMMUTABLE: u32 = 0x10;
 const APPEND: u32 = 0x20;
-/// Data goes through the journal: nobody but root may ask for that.
+/// Data is written to the journal: only root may set this.
 const JOURNAL_DATA: u32 = 0x4000;
 
-/// Length of the field that the commands for labels carry.
+/// Bytes of the argument of the label commands.
 const LABEL_FIELD: usize = 256;
 
-/// Length of the structure that the extended commands carry.
+/// Bytes of the argument of the extended commands (`struct fsxattr`).
 const EXTENDED_LENGTH: usize = 28;
-/// Where in it the project number lies.
+/// Offset of the project number in it.
 const PROJECT_AT: usize = 12;
 
 /// Flags of ext4 and their bit in the extended structure.
@@ -50,9 +51,9 @@ const EXTENDED_BITS: [(u32, u32); 7] = [
     (0x0200_0000, 0x0000_8000), // direct access
 ];
 
-/// Bits of the extended structure that Linux passes over on ext4: a place on a real-time device, and
-/// links not to be followed.
-const PASSED_OVER: u32 = 0x0000_0001 | 0x0000_0100;
+/// Bits of the extended structure that Linux ignores on ext4: a real-time device, and symbolic
+/// links that are not followed.
+const IGNORED_BITS: u32 = 0x0000_0001 | 0x0000_0100;
 
 fn to_extended(flags: u32) -> u32 {
     EXTENDED_BITS
@@ -61,10 +62,10 @@ fn to_extended(flags: u32) -> u32 {
         .fold(0, |bits, (_, bit)| bits | bit)
 }
 
-/// `flags` with those that the extended structure can tell replaced by what it tells.
+/// `flags`, with those that have a bit in the extended structure set as in `extended`.
 fn from_extended(flags: u32, extended: u32) -> Answer<u32> {
     let known = EXTENDED_BITS.iter().fold(0, |bits, (_, bit)| bits | bit);
-    if extended & !(known | PASSED_OVER) != 0 {
+    if extended & !(known | IGNORED_BITS) != 0 {
         return Err(Errno::NOT_SUPPORTED);
     }
     Ok(EXTENDED_BITS.iter().fold(flags, |flags, (ours, bit)| {
@@ -82,8 +83,8 @@ fn word(bytes: &[u8]) -> Answer<u32> {
 }
 
 impl Dispatch {
-    /// Whether a command changes flags, before which the kernel must have written what it holds of the file:
-    /// an immutable or append-only file would not take it afterwards.
+    /// Whether a command changes flags. The kernel must write its dirty pages of the file before,
+    /// since an immutable or append-only file would refuse them afterwards.
     #[must_use]
     pub fn changes_flags(command: u32) -> bool {
         matches!(command, SET_FLAGS | SET_EXTENDED)
@@ -95,8 +96,9 @@ impl Dispatch {
         matches!(command, TRIM | CHECKPOINT)
     }
 
-    /// Answers a command that [changes flags](Dispatch::changes_flags); `write_pages` has the kernel write what it
-    /// holds of the file. It tells the times of such writes later, when they may no longer change.
+    /// Executes a command that [changes flags](Dispatch::changes_flags); `write_pages` makes the
+    /// kernel write its dirty pages of the file. The kernel sends the times of these writes later,
+    /// when they may no longer change.
     ///
     /// # Errors
     /// As [`Dispatch::control`].
@@ -109,19 +111,21 @@ impl Dispatch {
         write_pages: impl FnOnce(),
     ) -> Answer<Vec<u8>> {
         let inode = Self::inode(node)?;
-        self.late_times.watch(inode, write_pages);
+        self.writeback_times.watch(inode, write_pages);
         let answer = self.control(caller, node, command, input);
         let is_immutable = self.present(inode).is_ok_and(|now| is_immutable(now.flags));
         if answer.is_err() || !is_immutable {
-            self.late_times.forget(inode);
+            self.writeback_times.forget(inode);
         }
         answer
     }
 
-    /// Answers a command with the bytes for the caller.
+    /// Executes a command and returns the bytes for the caller.
     ///
     /// # Errors
-    /// `ENOTTY` for a command that is not known; `EPERM` where only root may; the volume's.
+    /// `ENOTTY` for an unknown command; `EPERM` if only root may use it; `EOPNOTSUPP` for a project
+    /// number, and for flags or a mode that are not supported; `EINVAL` for a malformed argument;
+    /// the volume's.
     pub fn control(
         &self,
         caller: Caller,
@@ -172,7 +176,8 @@ impl Dispatch {
         }
     }
 
-    /// The log is not erased: what it held may be read off the device until it is written over.
+    /// Empties the log. Erasing it is not supported: its old blocks stay readable on the device
+    /// until they are overwritten.
     fn checkpoint(&self, flags: u32) -> Answer<Vec<u8>> {
         let erase = flags & CHECKPOINT_AND_ERASE;
         if flags & !(CHECKPOINT_AND_ERASE | CHECKPOINT_DRY_RUN) != 0
@@ -189,8 +194,8 @@ impl Dispatch {
         Ok(Vec::new())
     }
 
-    /// Start, length and least length of a run come as three numbers of 64 bits; what was given back
-    /// goes where the length was.
+    /// `FITRIM`: start, length and minimal length of a run are three numbers of 64 bits, in bytes.
+    /// The number of discarded bytes is returned in place of the length.
     fn trim(&self, input: &[u8]) -> Answer<Vec<u8>> {
         let mut range: [u8; 24] = *input.first_chunk().ok_or(Errno::INVALID)?;
         let field = |at: usize| {
@@ -222,8 +227,9 @@ pub(super) fn is_immutable(flags: u32) -> bool {
     flags & IMMUTABLE != 0
 }
 
-/// Flags are the owner's to change, and some root's alone. Kernels since 5.13 see to that but for data in the journal,
-/// and know the capabilities of callers; older ones ask nobody.
+/// Checks that the caller is the file's owner, and root for some of the flags. Kernels since 5.13
+/// check this by the caller's capabilities, except for journalled data; older ones do not check it
+/// at all.
 fn check_may_change_flags(
     caller: Caller,
     owner: u32,
@@ -259,7 +265,7 @@ mod tests {
     };
 
     #[test]
-    fn what_waits_for_others_keeps_no_thread_that_serves() {
+    fn commands_that_wait_are_told_apart() {
         assert!(Dispatch::takes_long(TRIM) && Dispatch::takes_long(CHECKPOINT));
         assert!(Dispatch::changes_flags(SET_FLAGS));
         assert!(!Dispatch::takes_long(GET_FLAGS) && !Dispatch::changes_flags(GET_FLAGS));

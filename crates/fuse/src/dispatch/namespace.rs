@@ -1,4 +1,4 @@
-//! Names: looked up, made, moved and removed.
+//! Requests that look up, make, move and remove names.
 
 use pext4_fs::{
     AccessLists, DeviceNumber, FileType, InodeNumber, New, Refusal, RenameMode, Whiteout,
@@ -14,32 +14,34 @@ const BLOCK_DEVICE: u32 = 0o060_000;
 const FIFO: u32 = 0o010_000;
 const SOCKET: u32 = 0o140_000;
 
-/// Flags of a directory whose changes are to be on the device before they are answered: `S` and `D` of `chattr`.
+/// Flags of a directory whose changes must be durable before they are answered: `S` and `D` of
+/// `chattr`.
 const SYNCHRONOUS: u32 = 0x8 | 0x1_0000;
 
 const RENAME_NO_REPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
 const RENAME_WHITEOUT: u32 = 4;
 
-/// How a node begins: by the caller, the mode it asked for, and its directory's default list.
-struct Beginning {
+/// The owner, mode and access lists of a new node, from the caller, the mode that it asks for, and
+/// the directory's default list.
+struct NewNode {
     new: New,
     access: Option<Acl>,
     default: Option<Acl>,
 }
 
 impl Dispatch {
-    /// Looks a name up; `None` if there is none, which the kernel may remember too.
+    /// Looks a name up; `None` if there is none, which the kernel may cache too.
     ///
     /// # Errors
     /// The volume's.
     pub fn lookup(&self, parent: u64, name: &[u8]) -> Answer<Option<Found>> {
         let found = self.volume.lookup(Self::inode(parent)?, name);
-        Ok(self.unless(found, Refusal::NotFound)?.map(Found::of))
+        Ok(self.answer_unless(found, Refusal::NotFound)?.map(Found::of))
     }
 
-    /// Makes a file of the type that `mode` names. The caller's umask applies unless the directory
-    /// has a default list.
+    /// Makes a file of the type in `mode`. The caller's umask applies unless the directory has a
+    /// default list.
     ///
     /// # Errors
     /// `EINVAL` for a type that `mknod` does not make; the volume's.
@@ -61,8 +63,8 @@ impl Dispatch {
             _ => return Err(Errno::INVALID),
         };
         let parent = Self::inode(parent)?;
-        let beginning = self.beginning(caller, parent, mode, umask, false)?;
-        self.make(parent, name, &beginning, kind, device)
+        let new_node = self.new_node(caller, parent, mode, umask, false)?;
+        self.make(parent, name, &new_node, kind, device)
     }
 
     /// Makes a directory.
@@ -78,8 +80,8 @@ impl Dispatch {
         umask: u32,
     ) -> Answer<Found> {
         let parent = Self::inode(parent)?;
-        let beginning = self.beginning(caller, parent, mode, umask, true)?;
-        self.make(parent, name, &beginning, FileType::Directory, 0)
+        let new_node = self.new_node(caller, parent, mode, umask, true)?;
+        self.make(parent, name, &new_node, FileType::Directory, 0)
     }
 
     /// Makes a symbolic link.
@@ -95,26 +97,26 @@ impl Dispatch {
     ) -> Answer<Found> {
         let parent = Self::inode(parent)?;
         let owner = caller.owner();
-        let made = self.with_room(|| self.volume.make_symlink(parent, name, target, &owner));
+        let made = self.retry_if_full(|| self.volume.make_symlink(parent, name, target, &owner));
         let found = self.answer(made).map(Found::of)?;
         self.commit_names(&[parent])?;
         Ok(found)
     }
 
-    /// Gives a node another name.
+    /// Makes another name for a node.
     ///
     /// # Errors
     /// The volume's.
     pub fn link(&self, node: u64, parent: u64, name: &[u8]) -> Answer<Found> {
         let parent = Self::inode(parent)?;
         let inode = Self::inode(node)?;
-        let linked = self.with_room(|| self.volume.link(inode, parent, name));
+        let linked = self.retry_if_full(|| self.volume.link(inode, parent, name));
         let found = self.answer(linked).map(Found::of)?;
         self.commit_names(&[parent])?;
         Ok(found)
     }
 
-    /// Removes a name of anything but a directory.
+    /// Removes a name of an inode other than a directory.
     ///
     /// # Errors
     /// The volume's.
@@ -156,25 +158,25 @@ impl Dispatch {
         let (from, to) = (Self::inode(parent)?, Self::inode(new_parent)?);
         if flags & RENAME_WHITEOUT == 0 {
             let rename = || self.volume.rename(from, name, to, new_name, mode);
-            self.answer(self.with_room(rename))?;
+            self.answer(self.retry_if_full(rename))?;
             return self.commit_names(&[from, to]);
         }
-        let beginning = self.beginning(caller, from, 0, 0, false)?;
-        let list = beginning.access.map(|list| list.to_disk());
+        let new_node = self.new_node(caller, from, 0, 0, false)?;
+        let list = new_node.access.map(|list| list.to_disk());
         let whiteout = Whiteout {
-            owner: beginning.new,
+            owner: new_node.new,
             access_list: list.as_deref(),
         };
         let rename = || {
             self.volume
                 .rename_leaving_whiteout(from, name, to, new_name, mode, &whiteout)
         };
-        self.answer(self.with_room(rename))?;
+        self.answer(self.retry_if_full(rename))?;
         self.commit_names(&[from, to])
     }
 
-    /// Waits until a change of names is on the device, where the mount or the flags of a directory want that. The
-    /// kernel does this for the content of files only.
+    /// Waits until a change of names is durable, if the mount's options or a directory's flags ask
+    /// for that. The kernel does that only for written content.
     fn commit_names(&self, directories: &[InodeNumber]) -> Answer<()> {
         let wants = |&directory: &InodeNumber| {
             let attributes = self.volume.attributes(directory);
@@ -193,7 +195,7 @@ impl Dispatch {
     pub fn read_link(&self, node: u64) -> Answer<Vec<u8>> {
         let inode = Self::inode(node)?;
         let target = self.answer(self.volume.read_link(inode))?;
-        self.note_access(inode, self.noting.files);
+        self.note_access(inode, self.access_times.files);
         Ok(target)
     }
 
@@ -201,18 +203,18 @@ impl Dispatch {
         &self,
         parent: InodeNumber,
         name: &[u8],
-        beginning: &Beginning,
+        new_node: &NewNode,
         kind: FileType,
         device: u32,
     ) -> Answer<Found> {
-        let lists = [&beginning.access, &beginning.default];
+        let lists = [&new_node.access, &new_node.default];
         let [access, default] = lists.map(|list| list.as_ref().map(Acl::to_disk));
         let lists = AccessLists {
             access: access.as_deref(),
             default: default.as_deref(),
         };
-        let (new, device) = (&beginning.new, decode_device(device));
-        let made = self.with_room(|| {
+        let (new, device) = (&new_node.new, decode_device(device));
+        let made = self.retry_if_full(|| {
             self.volume
                 .make_with_lists(parent, name, new, kind, device, &lists)
         });
@@ -221,14 +223,14 @@ impl Dispatch {
         Ok(found)
     }
 
-    fn beginning(
+    fn new_node(
         &self,
         caller: Caller,
         parent: InodeNumber,
         mode: u32,
         umask: u32,
         directory: bool,
-    ) -> Answer<Beginning> {
+    ) -> Answer<NewNode> {
         let bits = |mode: u32| u16::try_from(mode & 0o7777).expect("twelve bits");
         let default = self.acl(parent, acl::DEFAULT)?;
         let (permissions, access) = match &default {
@@ -242,7 +244,7 @@ impl Dispatch {
             permissions,
             ..caller.owner()
         };
-        Ok(Beginning {
+        Ok(NewNode {
             new,
             access,
             default: default.filter(|_| directory),
@@ -250,7 +252,7 @@ impl Dispatch {
     }
 }
 
-/// A device number as the protocol carries it.
+/// Decodes a device number of the protocol.
 fn decode_device(device: u32) -> DeviceNumber {
     DeviceNumber {
         major: (device >> 8) & 0xfff,
@@ -258,7 +260,7 @@ fn decode_device(device: u32) -> DeviceNumber {
     }
 }
 
-/// The protocol's form of a device number.
+/// Encodes a device number for the protocol.
 pub(crate) fn encode_device(device: DeviceNumber) -> u32 {
     (device.minor & 0xff) | ((device.major & 0xfff) << 8) | ((device.minor & 0xf_ff00) << 12)
 }

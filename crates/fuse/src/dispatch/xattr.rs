@@ -1,35 +1,36 @@
-//! Extended attributes, access control lists among them.
+//! Requests for extended attributes, including access control lists.
 //!
-//! Lists change form on the way ([`pext4_ondisk::acl`]), and a list that is set changes the mode.
+//! Access control lists have another format on disk than in system calls ([`pext4_ondisk::acl`]),
+//! and setting one changes the mode.
 
 use pext4_fs::{Error, InodeNumber, Refusal, SetXattrMode};
 use pext4_ondisk::acl::{self, Acl, is_list};
 
 use super::{Answer, Caller, Dispatch, Errno};
 
-/// What a mount tells of itself, as the value of an attribute that is on no list, that the root has, and every
-/// file without one of that name: for a person.
+/// The attribute whose value is a report of the mount as text. The root has it, as has every file
+/// without an own attribute of this name; `listxattr` does not list it.
 pub const REPORT: &str = "user.pext4.report";
-/// The same for a program, as JSON.
+/// The same report as JSON.
 pub const REPORT_JSON: &str = "user.pext4.report.json";
-/// Whether searches for blocks go by the index of groups: 0 or 1, to be set on the root by whoever
-/// may write there.
+/// Whether block searches use the index of groups: 0 or 1. Every user who may write to the root
+/// can set it there.
 pub const OPTIMIZE_SCAN: &str = "user.pext4.mb_optimize_scan";
 
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
 const XATTR_BOTH: i32 = XATTR_CREATE | XATTR_REPLACE;
 
-/// An answer to a caller that first asks how long it will be.
+/// The answer to a caller that may ask for the length first.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Sized {
-    /// Its length.
+    /// The length of the value in bytes.
     Length(u32),
-    /// Itself.
+    /// The value.
     Bytes(Vec<u8>),
 }
 
-/// What a caller with `room` bytes gets: with none, the length.
+/// The answer for a caller with a buffer of `room` bytes: if it is 0, the length.
 ///
 /// # Errors
 /// `ERANGE` if the room is too small.
@@ -49,16 +50,16 @@ impl Dispatch {
     /// `ENODATA` if there is none; the volume's.
     pub fn xattr(&self, node: u64, name: &[u8]) -> Answer<Vec<u8>> {
         let inode = Self::inode(node)?;
-        // What the root tells comes from the mount, whoever made the image; elsewhere a file may have such a name
-        // itself.
+        // On the root the mount's own attributes hide those of the image; another file may have an
+        // attribute of this name itself.
         if inode == InodeNumber::ROOT
-            && let Some(told) = self.told(name)
+            && let Some(value) = self.mount_attribute(name)
         {
-            return Ok(told);
+            return Ok(value);
         }
         let value = match self.volume.xattr(inode, name) {
-            Err(error) if is_missing(&error) => match self.told(name) {
-                Some(told) => return Ok(told),
+            Err(error) if is_missing(&error) => match self.mount_attribute(name) {
+                Some(value) => return Ok(value),
                 None => self.answer(Err(error))?,
             },
             value => self.answer(value)?,
@@ -70,8 +71,8 @@ impl Dispatch {
         Ok(value)
     }
 
-    /// What the mount itself tells by that name.
-    fn told(&self, name: &[u8]) -> Option<Vec<u8>> {
+    /// The value of one of the mount's own attributes.
+    fn mount_attribute(&self, name: &[u8]) -> Option<Vec<u8>> {
         if name == REPORT.as_bytes() {
             Some(self.volume.report().to_string().into_bytes())
         } else if name == REPORT_JSON.as_bytes() {
@@ -84,7 +85,7 @@ impl Dispatch {
         }
     }
 
-    /// The names of all extended attributes the caller may know of, each with a zero byte behind.
+    /// The names of all extended attributes that the caller may see, each followed by a zero byte.
     ///
     /// # Errors
     /// The volume's.
@@ -103,8 +104,8 @@ impl Dispatch {
     /// Sets an extended attribute; `flags` are those of `setxattr(2)`.
     ///
     /// # Errors
-    /// `EINVAL` for unknown flags or a list that is none, `EEXIST` or `ENODATA` for both flags at
-    /// once; the volume's.
+    /// `EINVAL` for unknown flags or a malformed access list, `EEXIST` or `ENODATA` for both flags
+    /// at once; the volume's.
     pub fn set_xattr(
         &self,
         caller: Caller,
@@ -134,32 +135,33 @@ impl Dispatch {
             let list = Acl::from_call(value).ok_or(Errno::INVALID)?;
             self.set_list(caller, inode, name, &list, mode)?;
         } else {
-            self.answer(self.with_room(|| self.volume.set_xattr(inode, name, value, mode)))?;
+            self.answer(self.retry_if_full(|| self.volume.set_xattr(inode, name, value, mode)))?;
         }
         self.commit_change()
     }
 
-    /// Whoever wants to make and to replace an attribute at once hears which of the two fails.
+    /// With both `XATTR_CREATE` and `XATTR_REPLACE` the call always fails: by whether the attribute
+    /// exists, with `EEXIST` or `ENODATA`.
     fn refuse_both(&self, inode: InodeNumber, name: &[u8]) -> Answer<()> {
         self.answer(self.volume.xattr(inode, name))?;
         Err(Errno::EXISTS)
     }
 
-    /// Removes an extended attribute; a list may be missing.
+    /// Removes an extended attribute. Removing a missing access list succeeds.
     ///
     /// # Errors
-    /// `ENODATA` if there is none; the volume's.
+    /// `ENODATA` if there is no such attribute; the volume's.
     pub fn remove_xattr(&self, node: u64, name: &[u8]) -> Answer<()> {
         let removed = self.volume.remove_xattr(Self::inode(node)?, name);
         if is_list(name) {
-            self.unless(removed, Refusal::NoAttribute)?;
+            self.answer_unless(removed, Refusal::NoAttribute)?;
         } else {
             self.answer(removed)?;
         }
         self.commit_change()
     }
 
-    /// The list of a node, if it has one.
+    /// The access list of a node with this attribute name, if it has one.
     pub(super) fn acl(&self, inode: InodeNumber, name: &[u8]) -> Answer<Option<Acl>> {
         let value = match self.volume.xattr(inode, name) {
             Err(error) if is_missing(&error) => return Ok(None),
@@ -170,8 +172,9 @@ impl Dispatch {
             .ok_or_else(|| self.bad_list(inode))
     }
 
-    /// A list for access shows in the mode, and is not stored where the mode says it all. As with
-    /// `chmod`, whoever is not in the file's group takes its set-group-id bit away.
+    /// Sets an access list. A list for access also sets the mode's bits, and is not stored if the
+    /// mode expresses all of it. As with `chmod`, the set-group-id bit is cleared if the caller is
+    /// not in the file's group.
     fn set_list(
         &self,
         caller: Caller,
@@ -193,22 +196,22 @@ impl Dispatch {
                 self.volume.remove_access_list(inode, new)
             } else {
                 let stored = list.to_disk();
-                self.with_room(|| self.volume.set_access_list(inode, &stored, mode, new))
+                self.retry_if_full(|| self.volume.set_access_list(inode, &stored, mode, new))
             });
         }
         let stored = list.to_disk();
-        self.answer(self.with_room(|| self.volume.set_xattr(inode, name, &stored, mode)))
+        self.answer(self.retry_if_full(|| self.volume.set_xattr(inode, name, &stored, mode)))
     }
 
     fn bad_list(&self, inode: InodeNumber) -> Errno {
-        self.complaints.say(&format!(
+        self.error_log.report(&format!(
             "corrupt access control list (inode {inode}); run `e2fsck -f` on a copy of the image"
         ));
         Errno::IO
     }
 }
 
-/// Whether there is no attribute of that name, nor could there be.
+/// Whether there is no attribute of that name, or cannot be one.
 fn is_missing(error: &Error) -> bool {
     error.is(Refusal::NoAttribute) || error.is(Refusal::NotSupported)
 }

@@ -1,4 +1,4 @@
-//! Answers, as `fuser` sends them.
+//! Sends answers of the dispatch through `fuser`'s reply objects.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +12,7 @@ use pext4_fs::Attributes;
 use super::translate::{attributes_for_fuser, nothing, unreadable};
 use crate::dispatch::{Answer, Caller, Errno, Found, Listed, Sized, fit};
 
-/// How long the kernel may keep names and attributes: it is the only one who changes them.
+/// How long the kernel may cache names and attributes: only the kernel changes them.
 pub(super) const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 pub(super) fn error(errno: Errno) -> fuser::Errno {
@@ -45,7 +45,7 @@ pub(super) fn entry(answer: Answer<Found>, reply: ReplyEntry) {
     }
 }
 
-/// There is no such name, which the kernel may remember.
+/// Replies that there is no such name, which the kernel may cache.
 pub(super) fn no_entry(reply: ReplyEntry) {
     reply.entry(&FOREVER, &nothing(), Generation(0));
 }
@@ -65,8 +65,9 @@ pub(super) fn sized(answer: Answer<Vec<u8>>, room: u32, reply: ReplyXattr) {
     }
 }
 
-/// Adds an entry with what it leads to; false if it did not fit. Of one that could not be looked at the kernel may
-/// keep nothing: it asks when someone uses it, and is told the error.
+/// Adds an entry with the attributes of its inode; false if it did not fit. If the inode could not
+/// be read (`found` is `None`), the kernel must not cache anything of it: it asks when a process
+/// uses the name, and gets the error.
 pub(super) fn add(
     reply: &mut ReplyDirectoryPlus,
     listed: &Listed,

@@ -1,7 +1,7 @@
-//! Between the library's words and those of `fuser`.
+//! Conversions between the types of the library and those of `fuser`.
 //!
-//! `fuser` 0.18 reads a time before 1970 as if nanoseconds counted backwards, which
-//! [`time_from_fuser`] turns round.
+//! `fuser` 0.18 reads a time before 1970 as if nanoseconds counted backwards; [`time_from_fuser`]
+//! corrects that.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,7 @@ use pext4_fs::{Attributes, FileType, SetTime, Time};
 use crate::dispatch::{Listed, encode_device};
 use crate::node::unreadable_node;
 
-/// A kind of file in fuser's words.
+/// A kind of file as fuser's type.
 pub(super) fn kind(file_type: FileType) -> fuser::FileType {
     match file_type {
         FileType::Regular => fuser::FileType::RegularFile,
@@ -24,7 +24,7 @@ pub(super) fn kind(file_type: FileType) -> fuser::FileType {
     }
 }
 
-/// Attributes in fuser's words.
+/// Attributes as fuser's type.
 pub(super) fn attributes_for_fuser(attributes: &Attributes) -> FileAttr {
     FileAttr {
         ino: INodeNo(u64::from(attributes.inode.get())),
@@ -66,8 +66,8 @@ pub(super) fn nothing() -> FileAttr {
     }
 }
 
-/// What is told of a name whose inode cannot be read: a number and its kind, of which the kernel may keep nothing. With
-/// the number 0 the C library would not show the name.
+/// The attributes of a name whose inode cannot be read: a number and the kind, neither of which the
+/// kernel may cache. With the number 0 the C library would not show the name.
 pub(super) fn unreadable(listed: &Listed) -> FileAttr {
     FileAttr {
         ino: INodeNo(unreadable_node(listed.inode)),
@@ -91,7 +91,7 @@ fn time_for_fuser(time: Time) -> SystemTime {
 }
 
 /// The time that the kernel sent. Before 1970 `fuser` subtracts the nanoseconds that it ought to
-/// add; what it subtracted is what was sent.
+/// add; the number that it subtracted is the one that the kernel sent.
 pub(super) fn time_from_fuser(time: SystemTime) -> Time {
     let signed = |seconds: u64| i64::try_from(seconds).unwrap_or(i64::MAX);
     match time.duration_since(UNIX_EPOCH) {

@@ -1,4 +1,4 @@
-//! Mounting by the system call.
+//! Mounting by `mount(2)`.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -13,15 +13,15 @@ use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
 use super::{FILE_SYSTEM_TYPE, MountError, open_device};
-use crate::entrants::Entrants;
+use crate::access_policy::AccessPolicy;
 use crate::options::KernelOptions;
 
-/// Attaches the directory; `None` if the caller lacks the right.
+/// Attaches the directory; `None` if the process may not mount.
 pub(super) fn attach(
     directory: &Path,
     source: &Path,
     options: &KernelOptions,
-    entrants: Entrants,
+    access_policy: AccessPolicy,
 ) -> Result<Option<OwnedFd>, MountError> {
     let device = open_device()?;
     let at = |error| MountError::Directory(directory.to_owned(), error);
@@ -34,7 +34,7 @@ pub(super) fn attach(
         rustix::process::getuid().as_raw(),
         rustix::process::getgid().as_raw(),
     );
-    if entrants.are_judged() {
+    if access_policy.is_checked_by_kernel() {
         data.push_str(",default_permissions");
     }
     if options.allow_other {
@@ -55,8 +55,9 @@ pub(super) fn attach(
     }
 }
 
-/// The directory, held fast. Whoever owns what it lies in may have put a link in its way since its path was
-/// found, and another place is not to be mounted on.
+/// Opens the directory. The owner of a directory above it may have replaced part of the path by a
+/// symbolic link since the path was resolved; then this fails, since another place must not be
+/// mounted on.
 fn held(directory: &Path) -> Result<File, MountError> {
     let at = |error| MountError::Directory(directory.to_owned(), error);
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -99,7 +100,7 @@ mod tests {
     use super::{KernelOptions, MountError, MountFlags, flags, held};
 
     #[test]
-    fn a_link_that_came_into_the_way_is_not_followed() {
+    fn a_link_that_replaced_part_of_the_path_is_not_followed() {
         let folder = tempfile::tempdir().expect("a place for temporary files");
         let folder = folder.path().canonicalize().expect("it is there");
         let directory = folder.join("above/mount");

@@ -1,7 +1,7 @@
 //! Mounting through the helper `fusermount3`.
 //!
 //! The helper opens `/dev/fuse`, mounts, and sends the open device back over a socket whose number
-//! it finds in its environment. Its end of the socket is its standard input.
+//! is in an environment variable. Here the socket is the helper's standard input.
 
 use std::ffi::OsString;
 use std::io::{self, IoSliceMut};
@@ -19,7 +19,7 @@ use super::{MountError, SUBTYPE};
 use crate::options::KernelOptions;
 
 const HELPER: &str = "fusermount3";
-/// Where the helper is besides the directories of `PATH`.
+/// Directories in which the helper is searched after those of `PATH`.
 const USUAL_PLACES: [&str; 4] = ["/usr/bin", "/bin", "/usr/local/bin", "/sbin"];
 /// The variable that names the socket, and the number it names.
 const SOCKET_VARIABLE: (&str, &str) = ("_FUSE_COMMFD", "0");
@@ -54,18 +54,18 @@ pub(super) fn attach(
         .stderr(Stdio::piped())
         .spawn()
         .map_err(system)?;
-    // The command is gone and with it our copy of the helper's end: without the helper, the
-    // socket ends.
+    // The command was dropped, and with it our copy of the helper's end: when the helper ends,
+    // reading the socket does too.
     let device = receive(&ours);
-    let said = last_words(child).map_err(system)?;
+    let message = helper_error(child).map_err(system)?;
     match device {
         Ok(Some(device)) => Ok(device),
-        Ok(None) => Err(MountError::Helper(said)),
+        Ok(None) => Err(MountError::Helper(message)),
         Err(error) => Err(system(error)),
     }
 }
 
-/// Lets the directory go.
+/// Detaches the directory; `lazily` also if it is in use.
 pub(super) fn detach(directory: &Path, lazily: bool) -> Result<(), MountError> {
     let system = |error| MountError::System(directory.to_owned(), error);
     let mut command = Command::new(find()?);
@@ -79,13 +79,13 @@ pub(super) fn detach(directory: &Path, lazily: bool) -> Result<(), MountError> {
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
     let output = command.output().map_err(system)?;
-    let said = words(&output.stderr);
+    let message = error_line(&output.stderr);
     if output.status.success() {
         Ok(())
-    } else if said.contains("busy") {
+    } else if message.contains("busy") {
         Err(MountError::Busy(directory.to_owned()))
     } else {
-        Err(MountError::Helper(said))
+        Err(MountError::Helper(message))
     }
 }
 
@@ -104,12 +104,12 @@ fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     Ok(device)
 }
 
-fn last_words(child: Child) -> io::Result<String> {
-    Ok(words(&child.wait_with_output()?.stderr))
+fn helper_error(child: Child) -> io::Result<String> {
+    Ok(error_line(&child.wait_with_output()?.stderr))
 }
 
-/// What the helper printed, as one line without its name.
-fn words(stderr: &[u8]) -> String {
+/// The helper's error output as one line, without its name.
+fn error_line(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let line = text.trim().replace('\n', "; ");
     let line = line
@@ -150,7 +150,7 @@ fn option_list(source: &Path, options: &KernelOptions) -> OsString {
 
 #[cfg(test)]
 mod tests {
-    use super::{KernelOptions, Path, option_list, words};
+    use super::{KernelOptions, Path, error_line, option_list};
 
     #[test]
     fn commas_in_a_path_do_not_end_the_option() {
@@ -166,12 +166,12 @@ mod tests {
     }
 
     #[test]
-    fn the_helpers_words_become_one_line() {
+    fn the_helpers_messages_become_one_line() {
         assert_eq!(
-            words(b"fusermount3: mount failed\nsorry\n"),
+            error_line(b"fusermount3: mount failed\nsorry\n"),
             "mount failed; sorry"
         );
-        assert_eq!(words(b"/usr/bin/fusermount3: no"), "no");
-        assert_eq!(words(b""), "it gave no reason");
+        assert_eq!(error_line(b"/usr/bin/fusermount3: no"), "no");
+        assert_eq!(error_line(b""), "it gave no reason");
     }
 }

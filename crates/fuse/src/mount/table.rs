@@ -1,4 +1,4 @@
-//! Which mounts are ours.
+//! Finds our mounts in the system's table.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,13 @@ pub use pext4_block::mountinfo::{Mount, mounts};
 
 use super::FILE_SYSTEM_TYPE;
 
-/// Whether a server of ours is behind a mount.
+/// Whether pext4 serves a mount.
 #[must_use]
 pub fn is_ours(mount: &Mount) -> bool {
     mount.file_system_type == FILE_SYSTEM_TYPE
 }
 
-/// Our mount that is on top of `directory`, a path without links.
+/// Our mount that is on top of `directory`, a path without symbolic links.
 ///
 /// # Errors
 /// The table cannot be read.
@@ -21,7 +21,7 @@ pub(super) fn ours_on(directory: &Path) -> io::Result<Option<Mount>> {
     Ok(top_of(directory)?.filter(is_ours))
 }
 
-/// The mount that is on top of `directory`, a path without links.
+/// The mount that is on top of `directory`, a path without symbolic links.
 ///
 /// # Errors
 /// The table cannot be read.
@@ -30,9 +30,9 @@ fn top_of(directory: &Path) -> io::Result<Option<Mount>> {
     Ok(mounts.rfind(|mount| mount.directory == directory))
 }
 
-/// The directories on top of which is a mount that was `made` some time ago, wherever they are now.
+/// The directories on which the mount `made`, as it was when it was made, is on top now.
 pub(super) fn places_of(made: &Mount, mounts: &[Mount]) -> Vec<PathBuf> {
-    // A number is used again when its mount has ended.
+    // The kernel reuses a device number after its mount has ended.
     let is_it = |mount: &Mount| {
         is_ours(mount) && mount.device == made.device && mount.source == made.source
     };
@@ -46,7 +46,7 @@ pub(super) fn places_of(made: &Mount, mounts: &[Mount]) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Whether the kernel shows its connections in this folder.
+/// Whether `fusectl`, which shows the connections, is mounted on this folder.
 pub(super) fn shows_connections(folder: &Path) -> bool {
     let shows = |mount: &Mount| mount.file_system_type == "fusectl" && mount.directory == folder;
     mounts().is_ok_and(|mounts| mounts.iter().any(shows))

@@ -1,4 +1,4 @@
-//! Letting a directory go.
+//! Unmounting a directory.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use rustix::mount::UnmountFlags;
 
 use super::{Mount, MountError, fusermount, table};
 
-/// Where the kernel shows the connections of FUSE, if somebody has mounted it there.
+/// Where the kernel shows the connections of FUSE, if `fusectl` is mounted there.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// Unmounts `directory`, by the system call or, without the right, through the helper. Returns
-/// when the directory is free; the server may still be closing its volume.
+/// Unmounts `directory`, by `umount(2)` or, if the process may not call that, by the helper.
+/// Returns when the directory is unmounted; the server may still be closing its volume.
 ///
 /// # Errors
-/// [`MountError::Busy`] if it is in use; or what the system says.
+/// [`MountError::Busy`] if it is in use; or the system's error.
 pub fn unmount(directory: &Path) -> Result<(), MountError> {
     match rustix::mount::unmount(directory, UnmountFlags::empty()) {
         Ok(()) => Ok(()),
@@ -26,31 +26,32 @@ pub fn unmount(directory: &Path) -> Result<(), MountError> {
     }
 }
 
-/// Ends a mount from within its server, whoever uses it.
+/// Ends a mount from within its server, even while it is in use.
 #[derive(Clone)]
 pub struct Unmounter {
     directory: PathBuf,
     /// The mount as the table showed it when it was made.
     made: Option<Mount>,
-    /// Returns when the kernel has written what it has begun to write.
-    write_out: Arc<dyn Fn() + Send + Sync>,
+    /// Returns when the kernel has written its dirty pages.
+    flush_pages: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl Unmounter {
     /// For the mount that was just made on `directory`.
-    pub(crate) fn new(directory: &Path, write_out: Arc<dyn Fn() + Send + Sync>) -> Self {
+    pub(crate) fn new(directory: &Path, flush_pages: Arc<dyn Fn() + Send + Sync>) -> Self {
         Self {
             directory: directory.to_owned(),
             made: table::ours_on(directory).ok().flatten(),
-            write_out,
+            flush_pages,
         }
     }
 
-    /// Ends the mount. Where files are open, what the kernel has not written yet is written, the
-    /// directory disappears, and whoever had files open gets errors.
+    /// Ends the mount. If files are open, the kernel writes its dirty pages, the directory is
+    /// detached, and further calls on the open files fail.
     ///
     /// # Errors
-    /// The mount could be made to disappear, but not to end: it does when the last file is closed.
+    /// The mount was detached, but its connection could not be aborted: it ends when the last file
+    /// is closed.
     pub fn end(&self) -> Result<(), MountError> {
         let directories = self.directories();
         if directories.is_empty() {
@@ -65,19 +66,19 @@ impl Unmounter {
     fn end_on(&self, directory: &Path) -> Result<(), MountError> {
         match unmount(directory) {
             Err(MountError::Busy(_)) => {}
-            // Not mounted any more: somebody else was faster.
+            // Not mounted any more: another process has unmounted it.
             Err(MountError::System(..)) if !self.is_on(directory) => return Ok(()),
             result => return result,
         }
         self.write_back(directory);
-        self.take_away(directory)
+        self.detach(directory)
     }
 
-    /// Ends a mount that nobody serves any more: who uses it would wait for ever, and so would who asks for what the
-    /// kernel has not written. That is lost.
+    /// Ends a mount that nobody serves any more. Its users would wait for ever, as would a request
+    /// to write the kernel's dirty pages, so these are lost.
     ///
     /// # Errors
-    /// As of [`Unmounter::end`].
+    /// As for [`Unmounter::end`].
     pub(crate) fn end_unserved(&self) -> Result<(), MountError> {
         let directories = self.directories();
         if directories.is_empty()
@@ -90,10 +91,10 @@ impl Unmounter {
         directories
             .iter()
             .rev()
-            .try_for_each(|directory| self.take_away(directory))
+            .try_for_each(|directory| self.detach(directory))
     }
 
-    fn take_away(&self, directory: &Path) -> Result<(), MountError> {
+    fn detach(&self, directory: &Path) -> Result<(), MountError> {
         let hard = UnmountFlags::FORCE | UnmountFlags::DETACH;
         match rustix::mount::unmount(directory, hard) {
             Err(Errno::PERM) => {
@@ -106,8 +107,8 @@ impl Unmounter {
         }
     }
 
-    /// Where the mount is on top: what covers it is not ours to take away. It is elsewhere than it was made when a
-    /// directory above was renamed.
+    /// The directories on which the mount is on top; a mount that covers it is not ours to unmount.
+    /// The mount has another path than before if a directory above it was renamed.
     fn directories(&self) -> Vec<PathBuf> {
         match (&self.made, table::mounts()) {
             (Some(made), Ok(mounts)) => table::places_of(made, &mounts),
@@ -120,40 +121,40 @@ impl Unmounter {
         directories.iter().any(|other| other == directory)
     }
 
-    /// Ends a mount that was covered, or detached while files were open.
+    /// Ends a mount that is covered, or was detached while files were open.
     fn end_elsewhere(&self) -> Result<(), MountError> {
         if self
             .connection()
             .is_some_and(|connection| connection.exists())
         {
-            (self.write_out)();
+            (self.flush_pages)();
             self.abort()
         } else if table::shows_connections(Path::new(CONNECTIONS)) {
-            // The last file was closed, or somebody else was faster.
+            // The last file was closed, or another process has ended it.
             Ok(())
         } else {
             Err(MountError::Detached(self.directory.clone()))
         }
     }
 
-    /// The kernel writes its dirty pages to the server. When `syncfs` asks for that, recent kernels
-    /// begin to and do not wait for the server to answer.
+    /// Makes the kernel write its dirty pages to the server. On `syncfs` recent kernels begin that
+    /// but do not wait for the server's replies.
     fn write_back(&self, directory: &Path) {
         if let Ok(directory) = File::open(directory) {
-            // What cannot be written now is lost with the connection; it was not synced.
+            // Pages that cannot be written now are lost with the connection; they were not synced.
             let _ = rustix::fs::syncfs(&directory);
         }
-        (self.write_out)();
+        (self.flush_pages)();
     }
 
-    /// Tears the connection down; its owner may, where the kernel shows its connections.
+    /// Aborts the connection. Its owner may do so if `fusectl` is mounted.
     fn abort(&self) -> Result<(), MountError> {
         self.connection()
             .and_then(|connection| std::fs::write(connection.join("abort"), "1").ok())
             .ok_or_else(|| MountError::Busy(self.directory.clone()))
     }
 
-    /// Where the kernel shows the connection, if it shows any.
+    /// The connection's folder in `fusectl`, if the mount's device number is known.
     fn connection(&self) -> Option<PathBuf> {
         let (_, minor) = self.made.as_ref()?.device;
         Some(Path::new(CONNECTIONS).join(minor.to_string()))

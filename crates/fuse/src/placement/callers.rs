@@ -1,49 +1,51 @@
-//! Whom a serving thread serves.
+//! The callers that one thread serves.
 //!
-//! One process has a thread for itself as long as it calls again and again ([`RUN`]), though others call before and
-//! after: processes that make names in one directory hold it by turns, for milliseconds each. Two processes that change
-//! from call to call are told as two. A crowd ([`CROWD`]) is told as such.
+//! A process counts as the sole caller after [`SOLE_CALLER_RUN`] calls in a row, even if others
+//! call before and after: processes that make names in one directory hold it in turn, for
+//! milliseconds each. If two processes call alternately, neither is the sole caller.
+//! [`CROWD_CALLERS`] callers in a short time are a crowd.
 
 use pext4_sync::time;
 
-/// Calls in a row that make a caller the only one for now.
-const RUN: u32 = 8;
-/// So many callers within [`CROWD_MS`] are a crowd.
-const CROWD: usize = 9;
+/// Calls in a row that make a process the sole caller.
+const SOLE_CALLER_RUN: u32 = 8;
+/// So many different callers within [`CROWD_MS`] are a crowd.
+const CROWD_CALLERS: usize = 9;
 const CROWD_MS: u32 = 100;
 
 /// The callers of one serving thread.
 pub(super) struct Callers {
     current: u32,
-    /// Who called last before the current one did; 0 is nobody.
-    other: u32,
-    /// Calls in a row.
+    /// The caller before the current one; 0 if there was none.
+    previous: u32,
+    /// Calls of the current caller in a row.
     run: u32,
-    /// Callers and when each began to call last, in milliseconds; the newest first.
-    recent: [(u32, u32); CROWD],
+    /// The last callers, the newest first, each with the start of its last run in milliseconds.
+    recent: [(u32, u32); CROWD_CALLERS],
 }
 
 impl Callers {
     pub(super) fn new() -> Self {
         Self {
             current: 0,
-            other: 0,
+            previous: 0,
             run: 0,
-            recent: [(0, 0); CROWD],
+            recent: [(0, 0); CROWD_CALLERS],
         }
     }
 
-    /// Notes a call; whether the other threads are to hear of it: each change, and each so many calls.
+    /// Notes a call. Returns whether to publish the caller to the other threads: when it changes,
+    /// and after every [`SOLE_CALLER_RUN`] calls.
     pub(super) fn note(&mut self, caller: u32) -> bool {
         if caller == self.current {
             self.run = self.run.saturating_add(1);
-            return self.run.is_multiple_of(RUN);
+            return self.run.is_multiple_of(SOLE_CALLER_RUN);
         }
-        self.other = self.current;
+        self.previous = self.current;
         self.current = caller;
         self.run = 1;
         let known = self.recent.iter().position(|&(other, _)| other == caller);
-        let end = known.unwrap_or(CROWD - 1);
+        let end = known.unwrap_or(CROWD_CALLERS - 1);
         self.recent[..=end].rotate_right(1);
         self.recent[0] = (caller, milliseconds());
         true
@@ -53,35 +55,35 @@ impl Callers {
         self.current
     }
 
-    /// Who called before the current one.
-    pub(super) fn other(&self) -> u32 {
-        self.other
+    /// The caller before the current one; 0 if there was none.
+    pub(super) fn previous(&self) -> u32 {
+        self.previous
     }
 
-    /// Whether this call made the current caller the only one for now.
-    pub(super) fn is_alone_since_now(&self) -> bool {
-        self.run == RUN
+    /// Whether the last call made the current caller the sole one.
+    pub(super) fn just_became_sole(&self) -> bool {
+        self.run == SOLE_CALLER_RUN
     }
 
-    /// Whether the current caller has called so often in a row that it is the only one for now.
-    pub(super) fn is_alone(&self) -> bool {
-        self.run >= RUN
+    /// Whether the current caller is the sole one.
+    pub(super) fn is_sole_caller(&self) -> bool {
+        self.run >= SOLE_CALLER_RUN
     }
 
-    pub(super) fn are_a_crowd(&self) -> bool {
-        let (oldest, when) = self.recent[CROWD - 1];
+    pub(super) fn is_crowd(&self) -> bool {
+        let (oldest, when) = self.recent[CROWD_CALLERS - 1];
         oldest != 0 && milliseconds().wrapping_sub(when) <= CROWD_MS
     }
 }
 
-/// The time, good enough for differences of days.
+/// The time in milliseconds; it wraps around after 49 days.
 pub(super) fn milliseconds() -> u32 {
     u32::try_from(time::now().as_millis() & u128::from(u32::MAX)).expect("masked")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{CROWD, CROWD_MS, Callers};
+    use super::{CROWD_CALLERS, CROWD_MS, Callers};
 
     #[test]
     fn a_run_of_calls_makes_a_caller_the_only_one() {
@@ -90,15 +92,15 @@ mod tests {
             for caller in [7, 8] {
                 assert!(callers.note(caller), "another one calls");
                 for call in 2..=20 {
-                    assert_eq!(callers.is_alone(), call > 8, "{round}, {call}");
+                    assert_eq!(callers.is_sole_caller(), call > 8, "{round}, {call}");
                     callers.note(caller);
-                    assert_eq!(callers.is_alone_since_now(), call == 8);
+                    assert_eq!(callers.just_became_sole(), call == 8);
                 }
                 assert_eq!(callers.current(), caller);
             }
-            assert_eq!(callers.other(), 7);
+            assert_eq!(callers.previous(), 7);
         }
-        assert!(!callers.are_a_crowd());
+        assert!(!callers.is_crowd());
     }
 
     #[test]
@@ -107,10 +109,10 @@ mod tests {
         for caller in (1..=8).chain(1..=8) {
             callers.note(caller);
         }
-        assert!(!callers.are_a_crowd(), "eight");
+        assert!(!callers.is_crowd(), "eight");
         callers.note(9);
-        assert!(callers.are_a_crowd());
-        callers.recent[CROWD - 1].1 = callers.recent[0].1.wrapping_sub(CROWD_MS + 1);
-        assert!(!callers.are_a_crowd(), "one of them is gone");
+        assert!(callers.is_crowd());
+        callers.recent[CROWD_CALLERS - 1].1 = callers.recent[0].1.wrapping_sub(CROWD_MS + 1);
+        assert!(!callers.is_crowd(), "one of them is gone");
     }
 }

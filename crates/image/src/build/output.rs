@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 
-use pext4_block::{Device, name_beside};
+use pext4_block::{Device, temporary_name};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
@@ -215,7 +215,7 @@ fn candidates(target: &Path) -> impl Iterator<Item = PathBuf> + '_ {
     (0..1000).map(move |attempt| {
         let name = target.file_name().unwrap_or_default();
         let mark = format!(".{}.{attempt}", std::process::id());
-        folder_of(target).join(name_beside(name, &mark))
+        folder_of(target).join(temporary_name(name, &mark))
     })
 }
 

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 
-use pext4_block::{Access, Device, FileDevice, name_beside};
+use pext4_block::{Access, Device, FileDevice, temporary_name};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use tempfile::NamedTempFile;
@@ -89,7 +89,7 @@ fn fill(
     let folder = image.parent().unwrap_or(Path::new("/"));
     let name = image.file_name().unwrap_or_default();
     let file = tempfile::Builder::new()
-        .prefix(&name_beside(name, ".resize-"))
+        .prefix(&temporary_name(name, ".resize-"))
         .tempfile_in(folder)?;
     let kept = kept.min(metadata.len());
     progress.begin(true, kept);

@@ -18,7 +18,7 @@ use std::path::Path;
 
 use pext4_ondisk::shown::Shown;
 use pext4_ondisk::xattr::Attribute;
-use pext4_tar::{Entry, Fault, Kind};
+use pext4_tar::{Entry, Kind, ReadError};
 
 use super::error::{Error, Result};
 use super::rules::Rules;
@@ -95,11 +95,11 @@ impl<'a, I: Input> Reader<'a, I> {
                         take(record)?;
                     }
                 }
-                Err(Fault::Input(error)) => return Err(error),
-                Err(Fault::Unsound { entry, problem }) if entry.is_empty() => {
+                Err(ReadError::Input(error)) => return Err(error),
+                Err(ReadError::Malformed { entry, problem }) if entry.is_empty() => {
                     return Err(self.unsound(problem));
                 }
-                Err(Fault::Unsound { entry, problem }) => {
+                Err(ReadError::Malformed { entry, problem }) => {
                     return Err(self.unsound_entry(&entry, problem));
                 }
             }

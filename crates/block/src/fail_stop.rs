@@ -1,14 +1,15 @@
-//! Flushes that are believed only while none has failed.
+//! Flushes that succeed only while no flush of the device has failed.
 //!
-//! A system says once that it lost a write: of several flushes at the same time one fails, and the
-//! others succeed though what they were to make durable is what was lost. So a flush counts only if
-//! no other had failed by the time when all those had ended that ran beside it. After the first
-//! failure none counts any more; the device is still asked, as it may make durable what it can.
+//! Linux reports a lost write once per open file: of several concurrent flushes one fails, and the
+//! others succeed although the lost write is one that they should have made durable. So a flush
+//! succeeds only if no flush has failed by the time when all concurrent ones have ended. After the
+//! first failure every flush fails; the device is still called, since it may make some writes
+//! durable.
 //!
-//! Flushes run beside each other as before: one that is done waits for those that had begun by then, and
-//! for none that began later.
+//! Flushes still run concurrently: a flush that is done waits for those that had begun by then, but
+//! not for later ones.
 //!
-//! Locking: one mutex of class `Leaf`, not held while the device works.
+//! Locking: one mutex of class `Leaf`, not held during a call of the device.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -17,24 +18,24 @@ use pext4_sync::{Class, Condvar, Mutex};
 
 use crate::device::Device;
 
-/// The flushes of one device: which of them run, and whether one has failed.
+/// The flushes of one device: those that run, and the first failure.
 #[derive(Debug)]
 pub(crate) struct Flushes {
     state: Mutex<State>,
-    /// One has ended.
+    /// Notified when a flush has ended.
     ended: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// How many have begun; the next one's number.
+    /// How many have begun, which is the number of the next one.
     begun: u64,
     /// The numbers of those that have not ended.
     running: Vec<u64>,
     failure: Option<Failure>,
 }
 
-/// What the first flush that failed said.
+/// The error of the first flush that failed.
 #[derive(Clone, Debug)]
 struct Failure {
     kind: io::ErrorKind,
@@ -42,7 +43,7 @@ struct Failure {
 }
 
 impl Failure {
-    fn again(&self) -> io::Error {
+    fn to_error(&self) -> io::Error {
         let text = format!("a flush failed before or meanwhile: {}", self.text);
         io::Error::new(self.kind, text)
     }
@@ -56,7 +57,7 @@ impl Flushes {
         }
     }
 
-    /// Has the device flush; success means that everything written before is durable.
+    /// Flushes the device by `flush`; success means that everything written before is durable.
     pub(crate) fn run(&self, flush: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let running = self.begin();
         let result = flush();
@@ -65,7 +66,7 @@ impl Flushes {
         }
         drop(running);
         result?;
-        self.wait_for_those_beside()
+        self.wait_for_concurrent()
     }
 
     fn begin(&self) -> Running<'_> {
@@ -79,12 +80,12 @@ impl Flushes {
         }
     }
 
-    fn wait_for_those_beside(&self) -> io::Result<()> {
+    fn wait_for_concurrent(&self) -> io::Result<()> {
         let mut state = self.state.lock();
         let begun = state.begun;
         loop {
             if let Some(failure) = &state.failure {
-                return Err(failure.again());
+                return Err(failure.to_error());
             }
             if state.running.iter().all(|number| *number >= begun) {
                 return Ok(());
@@ -94,7 +95,7 @@ impl Flushes {
     }
 }
 
-/// A flush that runs; one that panics ends too.
+/// A running flush. Dropping it ends the flush, also when it panics.
 struct Running<'a> {
     flushes: &'a Flushes,
     number: u64,
@@ -122,14 +123,15 @@ impl Drop for Running<'_> {
     }
 }
 
-/// A device whose flushes are believed only while none has failed.
-pub struct WaryDevice {
+/// A device whose flushes all fail after one has failed.
+pub struct FailStopDevice {
     below: Arc<dyn Device>,
     flushes: Flushes,
 }
 
-impl WaryDevice {
-    /// Over `below`, which is to be flushed through this one alone by whoever wants to know what is durable.
+impl FailStopDevice {
+    /// A device on top of `below`. Flushes that do not go through this device are not taken into
+    /// account.
     #[must_use]
     pub fn new(below: Arc<dyn Device>) -> Self {
         Self {
@@ -139,7 +141,7 @@ impl WaryDevice {
     }
 }
 
-impl Device for WaryDevice {
+impl Device for FailStopDevice {
     fn size(&self) -> u64 {
         self.below.size()
     }
@@ -180,14 +182,14 @@ mod tests {
 
     use pext4_sync::thread;
 
-    use super::{Arc, Device, Flushes, WaryDevice};
+    use super::{Arc, Device, FailStopDevice, Flushes};
     use crate::fault::{FaultDevice, Operation};
     use crate::ram::RamDevice;
 
     #[test]
-    fn after_a_failed_flush_none_is_believed() {
+    fn after_a_failed_flush_all_fail() {
         let faulty = Arc::new(FaultDevice::new(Arc::new(RamDevice::new(4096))));
-        let device = WaryDevice::new(Arc::clone(&faulty) as Arc<dyn Device>);
+        let device = FailStopDevice::new(Arc::clone(&faulty) as Arc<dyn Device>);
         device.flush().expect("nothing is planned");
         faulty.fail_nth(Operation::Flush, 0);
         let first = device.flush().expect_err("it is planned").to_string();
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_beside_one_that_fails_later_is_not_believed() {
+    fn a_flush_fails_if_a_concurrent_one_fails_later() {
         let flushes = Flushes::new();
         let (both_run, one_is_done) = (Barrier::new(2), Barrier::new(2));
         thread::scope(|scope| {
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_that_panics_fails_and_keeps_nobody_waiting() {
+    fn a_flush_that_panics_fails_and_blocks_no_other() {
         let flushes = Flushes::new();
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             flushes.run(|| panic!("a bug of the device"))

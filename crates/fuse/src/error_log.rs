@@ -1,0 +1,66 @@
+//! Messages about errors that an error number cannot describe.
+//!
+//! A system call returns only an errno; which block of the image is corrupt, or that the device
+//! failed, is reported here. Each text is reported once, and at most [`MOST`] different ones, so
+//! that a corrupt image does not fill the log.
+
+use std::collections::HashSet;
+
+use pext4_sync::Mutex;
+use pext4_sync::order::Class;
+
+/// How many different texts are reported.
+const MOST: usize = 100;
+
+/// Reports each error once.
+pub struct ErrorLog {
+    reported: Mutex<HashSet<String>>,
+    print: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+impl ErrorLog {
+    /// A log whose messages are passed to `print`.
+    pub fn new(print: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self {
+            reported: Mutex::new(Class::Leaf, HashSet::new()),
+            print: Box::new(print),
+        }
+    }
+
+    /// Reports `text`, unless it was reported before or the bound is reached.
+    pub fn report(&self, text: &str) {
+        let count = {
+            let mut reported = self.reported.lock();
+            if reported.len() >= MOST || !reported.insert(text.to_owned()) {
+                return;
+            }
+            reported.len()
+        };
+        (self.print)(text);
+        if count == MOST {
+            (self.print)("further errors are not reported");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ErrorLog, MOST};
+    use std::sync::{Arc, Mutex};
+
+    #[test]
+    fn reports_each_text_once_and_stops_after_many() {
+        let printed = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&printed);
+        let error_log = ErrorLog::new(move |text| sink.lock().unwrap().push(text.to_owned()));
+        error_log.report("corrupt inode 12");
+        error_log.report("corrupt inode 12");
+        assert_eq!(printed.lock().unwrap().as_slice(), ["corrupt inode 12"]);
+        for number in 0..2 * MOST {
+            error_log.report(&format!("corrupt block {number}"));
+        }
+        let printed = printed.lock().unwrap();
+        assert_eq!(printed.len(), MOST + 1);
+        assert_eq!(printed[MOST], "further errors are not reported");
+    }
+}

@@ -1,0 +1,187 @@
+//! Requests that may find no space while deleted files are about to be freed.
+//!
+//! The kernel's `FORGET` for such a file is read by the transport's threads, so these do not wait
+//! for it. A request that finds no space there is repeated, with a copy of its bytes, on a thread
+//! that may wait (`dispatch/space_retry.rs`), which also sends the reply. A thread that may wait
+//! for space never waits for the kernel, since writes that the kernel sends may need such a thread
+//! first.
+
+use std::sync::Arc;
+
+use fuser::{INodeNo, ReplyAttr, ReplyWrite};
+
+use super::replies::{attributes, error};
+use super::{FuserTransport, KernelCache};
+use crate::dispatch::{Answer, Caller, Dispatch, Errno};
+use crate::offload::Offload;
+use crate::writeback_errors::{WritebackError, WritebackErrors};
+
+/// A write request without its bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Write {
+    pub(super) node: INodeNo,
+    pub(super) offset: u64,
+    pub(super) caller: Caller,
+    pub(super) clears_set_id: bool,
+    /// Whether the kernel writes from its page cache: it has acknowledged the write to its process
+    /// before.
+    pub(super) is_writeback: bool,
+}
+
+/// What a request needs from the transport, on whichever thread it runs.
+#[derive(Clone, Copy)]
+pub(super) struct Context<'a> {
+    pub(super) dispatch: &'a Dispatch,
+    pub(super) kernel: &'a KernelCache,
+    writeback_errors: &'a WritebackErrors,
+}
+
+impl FuserTransport {
+    /// Runs a request that comes with `bytes`, and replies with `send`. If the request has to wait
+    /// for space, it is repeated on another thread.
+    pub(super) fn run_or_offload<const N: usize, T: 'static, R: Send + 'static>(
+        &self,
+        bytes: [&[u8]; N],
+        request: impl Fn(Context<'_>, [&[u8]; N]) -> Answer<T> + Send + 'static,
+        send: fn(Answer<T>, R),
+        reply: R,
+    ) {
+        match self.attempt(|context| request(context, bytes)) {
+            Some(answer) => send(answer, reply),
+            None => {
+                let bytes = bytes.map(<[u8]>::to_vec);
+                self.offload(move |context| {
+                    let bytes = bytes.each_ref().map(Vec::as_slice);
+                    send(request(context, bytes), reply);
+                });
+            }
+        }
+    }
+
+    /// As [`FuserTransport::run_or_offload`], for a write. If a write from the page cache fails,
+    /// the error is kept for the process that wrote, and the kernel is made to drop the file's
+    /// attributes and pages: the attributes so that it asks for the error, the pages because the
+    /// file does not contain what they say.
+    pub(super) fn write_or_offload(&self, write: Write, data: &[u8], reply: ReplyWrite) {
+        match self.attempt(|context| context.write(write, data)) {
+            Some(written) => {
+                if self
+                    .context()
+                    .reply_to_write(write, written, data.len(), reply)
+                {
+                    release_pages(&self.page_release, &self.kernel, write.node);
+                }
+            }
+            None => {
+                let data = data.to_vec();
+                let page_release = Arc::clone(&self.page_release);
+                self.offload(move |context| {
+                    let written = context.write(write, &data);
+                    if context.reply_to_write(write, written, data.len(), reply) {
+                        release_pages(&page_release, context.kernel, write.node);
+                    }
+                });
+            }
+        }
+    }
+
+    fn context(&self) -> Context<'_> {
+        Context {
+            dispatch: &self.dispatch,
+            kernel: &self.kernel,
+            writeback_errors: &self.writeback_errors,
+        }
+    }
+
+    fn attempt<T>(&self, request: impl FnOnce(Context<'_>) -> Answer<T>) -> Option<Answer<T>> {
+        Dispatch::attempt(|| request(self.context()))
+    }
+
+    fn offload(&self, work: impl FnOnce(Context<'_>) + Send + 'static) {
+        let (dispatch, kernel) = (Arc::clone(&self.dispatch), self.kernel.clone());
+        let writeback_errors = Arc::clone(&self.writeback_errors);
+        self.waiting.run(move || {
+            work(Context {
+                dispatch: &dispatch,
+                kernel: &kernel,
+                writeback_errors: &writeback_errors,
+            });
+        });
+    }
+
+    /// Reports an error of a write from the page cache to the writing process before its next
+    /// write. `ENOSPC` is not reported if there are more free blocks than when the write failed.
+    /// That there are some is not enough: the next write may need more of them, and so may every
+    /// write after it.
+    pub(super) fn report_writeback_error(
+        &self,
+        node: INodeNo,
+        failed: WritebackError,
+        reply: ReplyAttr,
+    ) {
+        if failed.errno != Errno::NO_SPACE {
+            return reply.error(error(failed.errno));
+        }
+        self.offload(move |context| {
+            if context.dispatch.has_more_space(failed.free_blocks) {
+                attributes(context.dispatch.attributes(node.0), reply);
+            } else {
+                reply.error(error(failed.errno));
+            }
+        });
+    }
+}
+
+/// Makes the kernel drop a node's pages. This runs on a thread that no write waits for, since the
+/// kernel first writes the other dirty pages.
+fn release_pages(threads: &Offload, kernel: &KernelCache, node: INodeNo) {
+    let kernel = kernel.clone();
+    threads.run(move || kernel.release_pages(node, 0));
+}
+
+impl Context<'_> {
+    fn write(self, write: Write, data: &[u8]) -> Answer<usize> {
+        self.clear_set_id(write.caller, write.node, write.clears_set_id)?;
+        self.dispatch
+            .write(write.node.0, write.offset, data, write.is_writeback)
+    }
+
+    /// Replies to the request; true if an error was recorded for a process that the kernel has told
+    /// of success.
+    fn reply_to_write(
+        self,
+        write: Write,
+        written: Answer<usize>,
+        length: usize,
+        reply: ReplyWrite,
+    ) -> bool {
+        let errno = match written {
+            // For a write from the page cache the kernel ignores the count: all is written, or it
+            // is an error.
+            Ok(written) if write.is_writeback && written < length => Errno::NO_SPACE,
+            Ok(written) => {
+                reply.written(u32::try_from(written).expect("no more than was sent"));
+                return false;
+            }
+            Err(errno) => errno,
+        };
+        if write.is_writeback {
+            let free_blocks = self.dispatch.free_blocks();
+            let failed = WritebackError { errno, free_blocks };
+            self.writeback_errors.record(write.node.0, failed);
+        }
+        reply.error(error(errno));
+        write.is_writeback
+    }
+
+    /// Clears the set-id bits of a file whose content `caller` changes, if `is_due`. The kernel
+    /// leaves that to the server, and still has the bits in its cached attributes. It must drop
+    /// these before the caller continues; the caller's open file keeps the node, so the kernel has
+    /// nothing to wait for.
+    pub(super) fn clear_set_id(self, caller: Caller, node: INodeNo, is_due: bool) -> Answer<()> {
+        if is_due && self.dispatch.clear_set_id(caller, node.0)? {
+            self.kernel.forget_attributes(node);
+        }
+        Ok(())
+    }
+}
