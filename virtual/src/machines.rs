@@ -1,4 +1,5 @@
-//! Machines to imitate, what a line costs on each, and who says so.
+//! The machines that can be simulated, the cost of a transfer on each, and the sources of the
+//! figures.
 //!
 //! Published figures are medians of the time for a line to go one way between two cores that
 //! exchange it by compare-and-swap, as `core-to-core-latency` measures them
@@ -10,22 +11,23 @@ use pext4_sync::virtual_cores::Model;
 use crate::hand_over::{measured_further, measured_transfer};
 use crate::waiting::measured_waiting;
 
-/// A machine by name.
+/// A machine with its name and its sources.
 pub struct Named {
-    /// What it is called.
+    /// The name by which the user chose it.
     pub name: String,
-    /// Where its figures are from.
+    /// The source of the transfer costs.
     pub source: String,
-    /// Where the figure of lines that are asked for together is from.
+    /// The source of the cost of lines that are requested together.
     pub further_source: &'static str,
-    /// The figures.
+    /// The machine.
     pub model: Model,
 }
 
 /// Picoseconds in a nanosecond.
 const NANOSECOND: u64 = 1000;
 
-/// A name, and nanoseconds within a cluster, across the socket, and to another one.
+/// A published machine: transfer costs in nanoseconds within a cluster, across the socket, and to
+/// another socket. Sizes of clusters and sockets are in processors; 0 stands for half of all.
 struct Preset {
     name: &'static str,
     source: &'static str,
@@ -77,11 +79,12 @@ const PRESETS: [Preset; 4] = [
     },
 ];
 
-/// The machine called `name` with so many processors; `here` is this one's cost with as many
-/// processors as asked for, a number is that many nanoseconds for every transfer.
+/// The machine `name` with `processors` processors. `here` takes the transfer cost of this machine;
+/// a number is the cost of every transfer in nanoseconds.
 ///
 /// # Errors
-/// There is none of that name; the text lists what there is.
+/// If there is no machine of that name (the message lists the names), or the measurement of `here`
+/// fails.
 pub fn find(name: &str, processors: usize) -> Result<Named> {
     let waiting = measured_waiting();
     let further = measured_further().ok();

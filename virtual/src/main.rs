@@ -122,7 +122,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// One call of the program.
+/// One run of the program.
 struct Session {
     arguments: Arguments,
     workload: &'static dyn Workload,
@@ -142,7 +142,7 @@ impl Session {
             ),
         ];
         let settings = settings(&self.arguments.scaling)?;
-        // All that looks at real time comes first, so that the machine is left alone only for that.
+        // Everything that measures real time comes first; only then the machine must be idle.
         let mut costs = Vec::new();
         for setting in &settings {
             let mut real = self.real_threads(setting)?;
@@ -188,7 +188,7 @@ impl Session {
         bar
     }
 
-    /// The window of real threads.
+    /// Length of the window of real threads.
     fn real_window(&self) -> Duration {
         Duration::from_millis(u64::from(self.arguments.calibration_ms))
     }
@@ -217,7 +217,7 @@ impl Session {
         }
     }
 
-    /// Runs a point on a machine.
+    /// Runs one point of a curve on a machine.
     fn point(
         &self,
         setting: &Setting,
@@ -239,7 +239,7 @@ impl Session {
         })
     }
 
-    /// What a reader has to know about a point.
+    /// The notes of the report about a point.
     fn remarks(&self, setting: &Setting, tasks: u32, outcome: &Outcome) -> Vec<String> {
         let Outcome {
             counted, analysis, ..
@@ -330,7 +330,7 @@ impl Session {
         Ok(vec![text])
     }
 
-    /// Compares predictions with real threads, for the machine this is.
+    /// Compares predictions for this machine with real threads.
     fn validate(
         &self,
         setting: &Setting,
@@ -360,7 +360,8 @@ impl Session {
         Ok(notes)
     }
 
-    /// One real thread, and as many more as shall be compared; none without the program for them.
+    /// One real thread and as many more as are to be compared; none without the program for real
+    /// threads.
     fn real_threads(&self, setting: &Setting) -> Result<Vec<RealThreads>> {
         let most = match self.arguments.validate {
             None => 1,
@@ -391,7 +392,7 @@ impl Session {
         }
     }
 
-    /// What that program is told.
+    /// The arguments of that program.
     fn words(&self, setting: &Setting, tasks: u32) -> Vec<String> {
         let arguments = &self.arguments;
         let numbers = [

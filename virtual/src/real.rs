@@ -1,6 +1,6 @@
-//! Measures real threads with the locks that everybody gets, for the comparison that
-//! `pext4-virtual --validate` prints: `pext4-real WORKLOAD SCALING TASKS COMMIT-MS GROUPS
-//! JOURNAL-BLOCKS FILES VALUES MILLISECONDS FILLED SEED`, and the outcome in JSON.
+//! Measures real threads with ordinary locks, for the comparison that `pext4-virtual --validate`
+//! prints: `pext4-real WORKLOAD SCALING TASKS COMMIT-MS GROUPS JOURNAL-BLOCKS FILES VALUES
+//! MILLISECONDS FILLED SEED`. Prints the result as JSON.
 
 use std::time::Duration;
 

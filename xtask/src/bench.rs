@@ -1,11 +1,11 @@
-//! `cargo xtask bench build`: images of the same trees, by pext4 and by the other tools that make
-//! them, one after the other on this machine.
+//! `cargo xtask bench build`: builds images of the same trees with pext4 and with the other tools
+//! that make them, one after another on this machine.
 //!
-//! Nothing is installed: mke2fs is looked for, the others are used where their paths are given, and
-//! what is missing is named. Runs take turns, so that a busy moment meets everybody; a figure is the
-//! best of its runs, of the whole process. Memory is the largest that was resident, looked at while
-//! the first of them ran; nothing looks at the others, as that takes a processor. Every first image of
-//! a contender is checked by e2fsck.
+//! Nothing is installed: mke2fs is searched for, the others are used if their paths are given, and
+//! missing ones are named. Runs alternate between the contenders, so that a busy moment affects
+//! all. A figure is the best of a contender's runs and covers the whole process. Memory is the
+//! largest resident size, sampled during the first run; no other run is sampled, since sampling
+//! takes a processor. e2fsck checks every first image of a contender.
 
 use std::fs;
 use std::io::Write as _;
@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{cargo, execute, workspace};
 
-/// Between two looks at a process.
+/// Interval between two samples of a process.
 const LOOK: Duration = Duration::from_millis(1);
 
 const HELP: &str = "\
@@ -30,7 +30,7 @@ cargo xtask bench build [OPTION]...
   --json             for programs
 ";
 
-/// What is asked for.
+/// The options of the benchmark.
 struct Options {
     folder: PathBuf,
     runs: usize,
@@ -40,7 +40,7 @@ struct Options {
     json: bool,
 }
 
-/// Runs the benchmark that the words describe.
+/// Runs the benchmark with these command-line arguments.
 pub fn run(words: &[&str]) -> Result<()> {
     let ["build", rest @ ..] = words else {
         bail!("{HELP}");
@@ -105,7 +105,7 @@ fn pext4() -> Result<PathBuf> {
     Ok(target.join("release/pext4"))
 }
 
-/// A tree, and how large an image it needs.
+/// A tree, and the size of the image that it needs.
 struct Workload {
     name: &'static str,
     what: &'static str,
@@ -145,7 +145,7 @@ const WORKLOADS: [Workload; 4] = [
     },
 ];
 
-/// Directories with files in them, of bytes that do not repeat.
+/// Creates directories of files; the bytes of a file do not repeat.
 fn files(root: &Path, directories: u64, each: u64, size: usize) -> Result<()> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut content = vec![0; size];
@@ -166,26 +166,26 @@ fn files(root: &Path, directories: u64, each: u64, size: usize) -> Result<()> {
     Ok(())
 }
 
-/// From source and image to the command that makes one from the other.
+/// Builds the command that makes an image; the arguments are the source and the image.
 type Making = dyn Fn(&Path, &Path) -> Command;
 
-/// Who makes an image, and how.
+/// A tool that makes images, and its command.
 struct Contender {
     name: &'static str,
-    /// The share of this one's time that pext4 may take.
+    /// The share of this contender's time that pext4 may take.
     bar: Option<f64>,
     from_archive: bool,
     command: Box<Making>,
 }
 
-/// One contender's figures.
+/// The figures of one contender.
 struct Row {
     workload: &'static str,
     what: &'static str,
     contender: &'static str,
     seconds: f64,
     memory: u64,
-    /// pext4's time by this one's.
+    /// pext4's time divided by this contender's.
     ratio: Option<f64>,
     bar: Option<f64>,
 }
@@ -362,7 +362,7 @@ fn rows(workload: &Workload, contenders: &[Contender], best: &[Option<(f64, u64)
         .collect()
 }
 
-/// Runs a command; how long it took, and the most memory that was seen resident if that is looked at.
+/// Runs a command; returns its seconds and, if `looks`, the largest resident size that was sampled.
 fn time(command: &mut Command, looks: bool) -> Result<(f64, u64)> {
     let start = Instant::now();
     let mut child = command
@@ -376,7 +376,7 @@ fn time(command: &mut Command, looks: bool) -> Result<(f64, u64)> {
     Ok((seconds, memory))
 }
 
-/// Looks at a process until it has ended, for the most memory that it had.
+/// Samples a process until it has ended; returns the largest resident size.
 fn watch(child: &Child) -> u64 {
     let path = format!("/proc/{}/status", child.id());
     let mut most = 0;
@@ -389,7 +389,7 @@ fn watch(child: &Child) -> u64 {
                 .and_then(|rest| rest.split_whitespace().next())
                 .map(str::to_owned)
         };
-        // A process that has ended keeps its entry until it is waited for.
+        // A process that has ended keeps its entry until its parent waits for it.
         if status.is_empty() || field("State:").is_some_and(|state| state == "Z") {
             return most;
         }
