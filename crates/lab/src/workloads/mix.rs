@@ -1,39 +1,39 @@
-//! What AIM7's loads are made of, as far as a file system sees them.
+//! The operations and weights of AIM7's loads, as far as they concern a file system.
 
 use serde::{Deserialize, Serialize};
 
 use crate::random::Random;
 
-/// One of a user's jobs.
+/// One operation of a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Job {
     /// Read a random block.
     Read,
     /// Overwrite a random block.
     Write,
-    /// Make the file durable.
+    /// Make the file durable (`fsync`).
     Sync,
-    /// Cut the file to nothing and write it again.
+    /// Truncate the file to 0 and write it again.
     Cut,
-    /// Look a name up.
+    /// Look up a name.
     Look,
     /// Create a file with a label, close and remove it.
     Create,
 }
 
-/// A mixture, by the name of the load.
+/// The weights of a load, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mix {
     /// A little of everything.
     Alltests,
-    /// As disk, with more names.
+    /// Like `Disk`, with more operations on names.
     Custom,
     /// Reading, writing and copying.
     Disk,
     /// A file server.
     Fserver,
-    /// The same with more durable writes.
+    /// Like `Fserver`, with more durable writes.
     NewFserver,
     /// A database.
     NewDbase,
@@ -54,7 +54,7 @@ const JOBS: [Job; 6] = [
 ];
 
 impl Mix {
-    /// All of them.
+    /// All mixes, with their names.
     pub const ALL: [(&'static str, Self); 7] = [
         ("alltests", Self::Alltests),
         ("custom", Self::Custom),
@@ -65,7 +65,7 @@ impl Mix {
         ("shared", Self::Shared),
     ];
 
-    /// The mixture of a name.
+    /// The mix with a name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         let found = Self::ALL.iter().find(|(other, _)| *other == name);
@@ -84,7 +84,7 @@ impl Mix {
         }
     }
 
-    /// The next job.
+    /// Draws the next operation.
     pub fn draw(self, random: &mut Random) -> Job {
         let weights = self.weights();
         let mut rest = random.below(weights.iter().sum());

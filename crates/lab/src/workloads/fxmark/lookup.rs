@@ -1,5 +1,5 @@
-//! `MRPL`, `MRPM`, `MRPH`: look a path of five directories up: of the task's own, one of many that
-//! all share, or the same one as all.
+//! `MRPL`, `MRPM`, `MRPH`: look up a path of five directories: one of the task's own, one of many
+//! shared paths, or the same path as all tasks.
 
 use anyhow::Result;
 
@@ -7,7 +7,7 @@ use super::super::{About, Needs, OwnDirectory, Plan, Step, Target, Task, Workloa
 use super::{Sharing, plant};
 use crate::random::Random;
 
-/// Trees that are shared.
+/// Number of shared trees.
 const TREES: u32 = 16;
 
 pub struct Lookup {
