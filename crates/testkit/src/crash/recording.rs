@@ -1,5 +1,4 @@
-//! A run whose every write is on record, with the model's state after each operation of each
-//! thread.
+//! A run with a log of every write, and with the model's state after each operation of each thread.
 
 use std::sync::Arc;
 
@@ -13,12 +12,12 @@ use crate::op::{Fresh, Op, Target};
 use crate::outcome::Subject;
 use crate::volume::VolumeSubject;
 
-/// What one thread did.
+/// The operations of one thread.
 #[derive(Default)]
 pub struct History {
-    /// The directory that it alone worked in; empty for the root.
+    /// The directory that only this thread worked in; empty for the root.
     pub at: Vec<u8>,
-    /// The operations; the first stands at 0.
+    /// The operations; the first has index 0.
     pub ops: Vec<Op>,
     /// Log positions at which the operations started.
     pub started: Vec<usize>,
@@ -32,13 +31,13 @@ pub struct History {
 pub struct Recording {
     /// The device before the first event.
     pub base: RamDevice,
-    /// Everything that was done to it.
+    /// All events of the device.
     pub events: Vec<Event>,
-    /// What each thread did.
+    /// The operations of each thread.
     pub histories: Vec<History>,
 }
 
-/// Gives the next operation, by its number and the state before it.
+/// Returns the next operation, given its number and the state before it.
 type Next<'a> = &'a mut dyn FnMut(usize, &Model) -> Option<Op>;
 
 impl History {
@@ -71,7 +70,7 @@ impl History {
 }
 
 impl Recording {
-    /// Runs operations from a seed; a remount at the end puts an unmount and a mount on record.
+    /// Runs operations from a seed; a remount at the end adds an unmount and a mount to the log.
     pub fn generate(stage: &Stage, taste: Taste, seed: u64, count: usize) -> Result<Self, String> {
         let mut random = Random::new(seed);
         let generator = Generator::new(taste);
@@ -93,7 +92,7 @@ impl Recording {
         let mut subject = open(stage, &device)?;
         let mut history = History::from(b"", stage.model());
         let result = guarded(|| history.record(&mut subject, &device, next));
-        // The log ends here: what the volume does from now on nobody sees.
+        // The log ends here: later writes of the volume are not examined.
         let events = device.events();
         subject.abandon();
         let histories = vec![history];
@@ -104,7 +103,8 @@ impl Recording {
         })
     }
 
-    /// Runs threads, each in a directory of its own. The log starts when these are durable.
+    /// Runs threads, each in a directory of its own. The log starts when these directories are
+    /// durable.
     pub fn threads(
         stage: &Stage,
         taste: Taste,
@@ -160,7 +160,7 @@ impl Recording {
         })
     }
 
-    /// All operations that had started at a position of the log, for people.
+    /// All operations that had started at a position of the log, for a failure report.
     #[must_use]
     pub fn ops_until(&self, position: usize) -> Vec<Op> {
         let of = |history: &History| {

@@ -1,4 +1,4 @@
-//! Contents: read, written, cut, allocated, searched.
+//! File contents: read, write, truncate, allocate, seek.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::content::pattern;
 use crate::errno::{EBADF, EFBIG, EINVAL, EISDIR, ELOOP, ENODEV, ENXIO, EOPNOTSUPP, EPERM};
 use crate::op::{Op, Target};
 
-/// Bytes in a page of memory, in which the kernel thinks.
+/// Bytes in a page of memory, the unit of some kernel operations.
 const PAGE: u64 = 4096;
 
 impl Model {
@@ -62,7 +62,7 @@ impl Model {
     fn seek(&self, of: &Target, offset: u64, found: fn(u32, u64) -> Expected) -> Verdict {
         let inode = self.resolve(of)?;
         match self.existing(inode).file() {
-            // Where seeking data makes no sense, neither POSIX nor the kernel says what comes back.
+            // POSIX and the kernel do not define seeking for data on such files.
             None => Ok(Expected::Whatever),
             Some(file) if offset >= file.content.size() => Err(ENXIO.into()),
             Some(_) => Ok(found(inode, offset)),
@@ -153,7 +153,7 @@ impl Model {
             return Err([EINVAL, EFBIG].into());
         }
         if self.file_of(inode).has_block_map && mode != AllocateMode::PunchHole {
-            // Linux sets the time all the same.
+            // Linux sets the time even if nothing changes.
             self.change(inode).modified = Moment::Unknown;
             return Err([EOPNOTSUPP, EFBIG].into());
         }
@@ -174,7 +174,7 @@ impl Model {
             file.content.zero(start, end - start);
         }
         if mode == AllocateMode::PunchHole {
-            // A hole that passes the end of the file may take the rest of the end's page with it.
+            // A hole that reaches past the end of the file may free the rest of the last page too.
             let reach = if end >= size {
                 end.max(size.next_multiple_of(PAGE))
             } else {
@@ -199,7 +199,7 @@ impl Model {
         if grows && end > size {
             file.content.resize(end);
         }
-        // Zeroing a part of a block is a change of data, not of what is mapped.
+        // Zeroing a part of a block changes data, not the mapping.
         let mapping = before
             != (
                 file.content.size(),
@@ -213,8 +213,8 @@ impl Model {
         node.modified = Moment::Unknown;
     }
 
-    /// A request for blocks that ran out of space half way: some may have come, the size may have
-    /// grown to `size`.
+    /// An allocation that ran out of space half way: some blocks may be allocated, and the size may
+    /// have grown to `size`.
     pub(super) fn allocated_in_part(&mut self, op: &Op, size: u64) -> Result<(), String> {
         let Op::Allocate {
             of,
@@ -254,7 +254,8 @@ impl Model {
         Ok(())
     }
 
-    /// A write that ran out of space before its first byte: blocks may have come and stayed.
+    /// A write that ran out of space before its first byte: blocks may have been allocated and
+    /// stay.
     pub(super) fn written_in_vain(&mut self, op: &Op) {
         let (of, offset, length) = match op {
             Op::Write {

@@ -1,4 +1,4 @@
-//! Names: made, removed, moved.
+//! Names: create, remove, rename.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use crate::errno::{
 use crate::op::{Fresh, Name, Op, Target};
 use crate::outcome::SET_GROUP_ID;
 
-/// Names an inode can have, and subdirectories a directory can count.
+/// Most names of an inode, and most subdirectories that a directory's link count can hold.
 pub const MOST_LINKS: u32 = 65_000;
-/// Longest target that a system call can carry.
+/// Longest target that a system call accepts.
 const LONGEST_TARGET: usize = 4095;
 
 impl Model {
@@ -56,7 +56,7 @@ impl Model {
         }
     }
 
-    /// The directory and name where something new may stand.
+    /// The directory and name of a new entry; fails if the name exists.
     fn vacancy<'a>(&self, at: &'a Target) -> Result<(u32, &'a Name), Refusals> {
         let (directory, name) = self.place(at)?;
         if name.len() > LONGEST_NAME {
@@ -96,7 +96,7 @@ impl Model {
         Ok(Expected::File(inode))
     }
 
-    /// A new inode that has its links but no name yet.
+    /// Inserts a new inode that has its link count but no name yet.
     fn insert(
         &mut self,
         directory: u32,
@@ -133,7 +133,7 @@ impl Model {
         Ok(inode)
     }
 
-    /// The subject's number if that can be right, else one of our own.
+    /// The subject's inode number if it is possible, otherwise one of the model's own.
     fn new_number(&mut self, number: Option<u32>) -> Result<u32, Refusals> {
         match number {
             Some(number)
@@ -176,7 +176,7 @@ impl Model {
         }
     }
 
-    /// Takes a name's share of an inode's life.
+    /// Removes one link of an inode; deletes the inode with the last one.
     fn drop_link(&mut self, inode: u32) {
         let node = self.change(inode);
         node.links = if node.is_directory() {
@@ -319,7 +319,7 @@ impl Model {
         }
     }
 
-    /// All reasons for which a rename must be refused; any of them is right.
+    /// All reasons to refuse a rename; each of them is correct.
     fn check_rename(
         &self,
         moved: u32,
@@ -364,7 +364,7 @@ impl Model {
         }
     }
 
-    /// Whether `inode` is `ancestor` or lies below it.
+    /// Whether `inode` is `ancestor` or is below it.
     fn is_within(&self, mut inode: u32, ancestor: u32) -> bool {
         loop {
             if inode == ancestor {

@@ -1,5 +1,5 @@
-//! Random operations that mostly make sense: the generator sees the model, so that it names files
-//! that exist, appends at ends and aims at block borders; a part of what it makes must fail.
+//! Random operations that are mostly valid: the generator sees the model, so that it names existing
+//! files, appends at ends and uses block boundaries; some operations must fail.
 
 use pext4_fs::{AllocateMode, FileType, RenameMode, SetTime, SetXattrMode, Time};
 
@@ -7,43 +7,43 @@ use super::{Base, Fresh, Name, Op, Target};
 use crate::Random;
 use crate::model::{Body, Model, Node};
 
-/// Slots the generator uses.
+/// Number of slots that the generator uses.
 const SLOTS: u64 = 4;
-/// Seconds that an inode's times can hold at most.
+/// Largest seconds that an inode's times can hold.
 const LATEST: i64 = (1 << 34) - (1 << 31) - 1;
-/// Seconds that they can hold at least.
+/// Smallest seconds that an inode's times can hold.
 const EARLIEST: i64 = -(1 << 31);
 
-/// What kinds of operations come how often, and how large things get.
+/// The relative frequencies of operations, and limits of sizes.
 #[derive(Clone, Copy, Debug)]
 pub struct Taste {
-    /// Making, removing and moving names.
+    /// Weight of creating, removing and renaming.
     pub namespace: u64,
-    /// Writing, cutting, allocating.
+    /// Weight of writing, truncating and allocating.
     pub files: u64,
-    /// Modes, owners, times.
+    /// Weight of modes, owners and times.
     pub attributes: u64,
-    /// Extended attributes.
+    /// Weight of extended attributes.
     pub xattrs: u64,
-    /// Files held open, files without names.
+    /// Weight of files held open and files without names.
     pub slots: u64,
-    /// Operations that change nothing.
+    /// Weight of operations that change nothing.
     pub reading: u64,
-    /// `fsync` and its kin.
+    /// Weight of `fsync`, `fdatasync` and `syncfs`.
     pub syncs: u64,
-    /// Closing and opening again.
+    /// Weight of remounts.
     pub remounts: u64,
-    /// Offsets of file operations stay below this, mostly.
+    /// Most offsets of file operations are below this.
     pub largest: u64,
-    /// Longest single write.
+    /// Longest single write in bytes.
     pub longest_write: u64,
-    /// A few offsets near the end of what a file can be.
+    /// Whether some offsets are near the largest size of a file.
     pub huge: bool,
-    /// Different names in a directory; from a few dozen on, directories grow.
+    /// Number of distinct names in a directory; from a few dozen on, directories grow.
     pub names: u64,
-    /// Devices, fifos and sockets.
+    /// Whether to create devices, fifos and sockets.
     pub specials: bool,
-    /// Extended attributes are few, large and mostly equal, so that inodes can share them.
+    /// Whether extended attributes are few, large and mostly equal, so that inodes can share them.
     pub alike: bool,
 }
 
@@ -69,7 +69,7 @@ impl Taste {
         }
     }
 
-    /// Extended attributes above all, few and large, of which many inodes have the same.
+    /// Mostly extended attributes, few and large ones that many inodes have in common.
     #[must_use]
     pub fn alike() -> Self {
         Self {
@@ -81,7 +81,7 @@ impl Taste {
         }
     }
 
-    /// Names above all, with many of them in a directory.
+    /// Mostly operations on names, with many names in a directory.
     #[must_use]
     pub fn names() -> Self {
         Self {
@@ -93,7 +93,7 @@ impl Taste {
         }
     }
 
-    /// Contents above all.
+    /// Mostly operations on contents.
     #[must_use]
     pub fn contents() -> Self {
         Self {
@@ -105,7 +105,7 @@ impl Taste {
         }
     }
 
-    /// Small files, many syncs and no remounts: for runs that are cut off by a crash.
+    /// Small files, many syncs and no remounts, for runs with power cuts.
     #[must_use]
     pub fn crashes() -> Self {
         Self {
@@ -120,20 +120,20 @@ impl Taste {
     }
 }
 
-/// Makes operations.
+/// Generates operations.
 #[derive(Clone, Debug)]
 pub struct Generator {
     taste: Taste,
 }
 
 impl Generator {
-    /// A generator of this taste.
+    /// A generator with these weights.
     #[must_use]
     pub fn new(taste: Taste) -> Self {
         Self { taste }
     }
 
-    /// The next operation, for a tree as the model has it.
+    /// The next operation, for the tree in the model.
     #[must_use]
     pub fn next(&self, random: &mut Random, model: &Model) -> Op {
         let taste = &self.taste;
@@ -198,13 +198,13 @@ impl Generator {
         Op::Rename { from, to, mode }
     }
 
-    /// Mostly a place where nothing stands yet.
+    /// Mostly a path that does not exist yet.
     fn vacancy(&self, random: &mut Random, model: &Model) -> Target {
         let directory = some_directory(random, model);
         directory.join(&self.name(random))
     }
 
-    /// Mostly a place where something stands.
+    /// Mostly a path that exists.
     fn entry(&self, random: &mut Random, model: &Model) -> Target {
         for _ in 0..4 {
             let target = existing(random, model);
@@ -430,7 +430,7 @@ fn not_symlink(random: &mut Random, model: &Model) -> Target {
 }
 
 impl Node {
-    /// A directory that may be filled (everything but a held one that was removed is).
+    /// Whether new entries can be created in it: any directory except a removed one that is held.
     fn is_open_directory(&self) -> bool {
         self.entries().is_some()
     }
@@ -449,7 +449,7 @@ fn fresh(random: &mut Random, bits: u16) -> Fresh {
     }
 }
 
-/// The system call for directories takes no set-id bits, so they come by a change of mode later.
+/// The system call for directories ignores set-id bits; a later change of mode sets them.
 fn directory(random: &mut Random) -> Fresh {
     let permissions = *random.pick(&[0o755, 0o700, 0o1777]);
     Fresh {
@@ -513,7 +513,7 @@ fn time(random: &mut Random) -> Option<SetTime> {
         ]),
         _ => random.below(4_000_000_000) as i64,
     };
-    // At the very ends of the range Linux drops the nanoseconds.
+    // At the ends of the range Linux drops the nanoseconds.
     let at_end = seconds == EARLIEST || seconds == LATEST;
     let nanoseconds = if at_end {
         0
@@ -579,7 +579,7 @@ fn xattr(random: &mut Random, model: &Model) -> Op {
     }
 }
 
-/// One of few values, too large for an inode.
+/// Sets an attribute to one of few values, each too large for an inode.
 fn alike_xattr(random: &mut Random, model: &Model) -> Op {
     let of = existing(random, model);
     let name = random

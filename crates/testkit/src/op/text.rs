@@ -1,8 +1,8 @@
-//! Operations as text: one line each, words parted by one space.
+//! Operations as text: one line each, words separated by one space.
 //!
-//! A target is `/a/b`, `#3/b` (slot 3) or `@12/b` (inode 12). Bytes of names that are not plain
-//! are written `%2f`; eight or more equal bytes in a row are written `{x*250}`. Lines that are empty
-//! or start with `;` mean nothing.
+//! A target is `/a/b`, `#3/b` (slot 3) or `@12/b` (inode 12). Bytes of names that are not plain are
+//! written as `%2f`; eight or more equal bytes in a row are written as `{x*250}`. Empty lines and
+//! lines that start with `;` are ignored.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use pext4_fs::{AllocateMode, FileType, RenameMode, SetTime, SetXattrMode, Time};
 
 use super::{Base, Fresh, Name, Op, Target};
 
-/// Equal bytes from which on a run is written shortly.
+/// Shortest run of equal bytes that is abbreviated.
 const RUN: usize = 8;
 
 fn is_plain(byte: u8) -> bool {
@@ -168,7 +168,7 @@ fn value_of<T: Copy>(table: &[(&str, T)], word: &str) -> Result<T> {
         .ok_or_else(|| anyhow!("unknown word `{word}`"))
 }
 
-/// A file's kind in a word.
+/// The word for a kind of file.
 #[must_use]
 pub fn kind_word(kind: FileType) -> &'static str {
     word_of(&KINDS, &kind)
@@ -305,7 +305,7 @@ impl Op {
     }
 }
 
-/// The words of one line, taken one after another.
+/// The words of one line, read one after another.
 struct Words<'a>(std::str::Split<'a, char>);
 
 impl Words<'_> {
@@ -516,11 +516,11 @@ fn attribute(verb: &str, of: Target, words: &mut Words<'_>) -> Result<Option<Op>
     }))
 }
 
-/// All operations of a text, one a line.
+/// Parses a text with one operation a line.
 pub fn parse(text: &str) -> Result<Vec<Op>> {
     let mut ops = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        // A blank at the end may begin an empty word, as of a link that points to nothing.
+        // A space at the end may precede an empty word, such as an empty link target.
         if line.trim().is_empty() || line.starts_with(';') {
             continue;
         }

@@ -19,7 +19,8 @@ fn budget(total: usize) -> Budget {
     }
 }
 
-/// A stage that commits every few milliseconds, so that cuts fall between operations nobody synced.
+/// A stage that commits every few milliseconds, so that cuts fall between operations without a
+/// sync.
 fn stage(block_size: u32, features: Features) -> Stage {
     let format = Format::new(16 << 20, block_size, features)
         .inodes(1024)
@@ -57,7 +58,7 @@ fn random_runs_with_an_orphan_list() {
     }
 }
 
-/// Content that lies in inodes, and moves out of them.
+/// Inline data, and files that outgrow it.
 #[test]
 fn random_runs_with_inline_content() {
     for seed in seeds(2) {
@@ -73,7 +74,7 @@ fn random_runs_with_inline_content() {
     }
 }
 
-/// Values of attributes that have inodes of their own.
+/// Attribute values with inodes of their own.
 #[test]
 fn random_runs_with_values_in_inodes() {
     let taste = Taste {
@@ -106,7 +107,7 @@ fn random_runs_of_names() {
     }
 }
 
-/// Blocks leave memory and come back between being changed and being brought home.
+/// Blocks are evicted and read again between their change and their writeback.
 #[test]
 fn random_runs_with_a_cache_that_is_too_small() {
     let mut stage = stage(1024, Features::Upstream);
@@ -134,8 +135,8 @@ fn a_log_that_wraps() {
     }
 }
 
-/// Threads in directories of their own: whatever order the journal gave them, each thread's part
-/// is a state that it went through.
+/// Threads in directories of their own: whatever order the journal gave them, the state of each
+/// thread's directory is one that it went through.
 #[test]
 fn several_threads() {
     for (block_size, features) in [(1024, Features::Upstream), (4096, Features::Debian12)] {
@@ -162,7 +163,7 @@ fn story(name: &str, operations: &str) {
     }
 }
 
-/// What was cut off must not come back when the file grows again.
+/// Truncated data must not reappear when the file grows again.
 #[test]
 fn a_tail_that_was_cut_stays_away() {
     story(
@@ -172,7 +173,7 @@ fn a_tail_that_was_cut_stays_away() {
     );
 }
 
-/// Blocks of one file that become another's: never the old bytes, never a directory's.
+/// Blocks that move from one file to another never show the old bytes or those of a directory.
 #[test]
 fn freed_blocks_do_not_show_old_bytes() {
     story(
@@ -183,7 +184,7 @@ fn freed_blocks_do_not_show_old_bytes() {
     );
 }
 
-/// Files without a name are gone after a crash, and so is their space.
+/// Files without a name are gone after a crash, and their space is free.
 #[test]
 fn files_without_names_do_not_survive() {
     story(
@@ -194,7 +195,7 @@ fn files_without_names_do_not_survive() {
     );
 }
 
-/// A rename over a file: either the old or the new content, never neither.
+/// A rename over a file: either the old or the new content, never a third state.
 #[test]
 fn a_rename_replaces_whole_files() {
     story(

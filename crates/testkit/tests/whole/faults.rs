@@ -1,4 +1,4 @@
-//! Devices that fail: errors surface, writing stops, and what was acknowledged is there afterwards.
+//! Failing devices: errors are reported, writing stops, and everything acknowledged survives.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A volume that runs full, is emptied, and is filled again.
+//! A volume that is filled, emptied, and filled again.
 
 use pext4_testkit::campaign::{self, Stage, check_device, compare, step};
 use pext4_testkit::effort::seeds;
@@ -31,8 +31,8 @@ fn random_operations_on_a_volume_that_is_too_small() {
     }
 }
 
-/// Fills the volume with one file, then with small ones, deletes all, and does it again: each time
-/// the same space must be there.
+/// Fills the volume with one file, then with small ones, deletes all, and repeats: the same space
+/// must be available each time.
 #[test]
 fn what_was_deleted_can_be_written_again() {
     let ext3 = Format::new(16 << 20, 1024, Features::Ext3).inodes(2048);
@@ -70,7 +70,7 @@ fn what_was_deleted_can_be_written_again() {
     }
 }
 
-/// Writes files until there is no space; gives their number.
+/// Writes files until the space runs out; returns their number.
 fn fill(subject: &mut VolumeSubject, model: &mut pext4_testkit::model::Model, round: u64) -> u64 {
     let length = if round == 1 { 30_000 } else { 1 << 20 };
     for number in 0.. {

@@ -1,4 +1,4 @@
-//! The model against the kernel's ext4: what we hold pext4 to must first be true of ext4 itself.
+//! The model against the kernel's ext4: what the tests require of pext4 must first hold for ext4.
 
 use pext4_testkit::campaign;
 use pext4_testkit::effort::{failures, scratch, seeds};

@@ -1,4 +1,4 @@
-//! Attribute blocks that inodes share: few large values on many files, by every setting of the
+//! Attribute blocks that inodes share: few large values on many files, in every setting of the
 //! cache that finds them.
 
 use std::sync::Arc;
@@ -49,7 +49,7 @@ fn one_thread_by_every_setting() {
     }
 }
 
-/// Threads in directories of their own, which meet in the blocks of their attributes.
+/// Threads in directories of their own, which share attribute blocks.
 #[test]
 fn threads_share_with_each_other() {
     for setting in SETTINGS {
@@ -69,7 +69,7 @@ fn budget(total: usize) -> Budget {
     }
 }
 
-/// Power cuts while threads share and give up blocks.
+/// Power cuts while threads share and release blocks.
 #[test]
 fn power_cuts() {
     for setting in [AttributeCache::Buckets, AttributeCache::Sharded] {
@@ -94,8 +94,8 @@ fn power_cuts() {
     }
 }
 
-/// A block is shared, given up by all, freed and used for something else; wherever the cut falls, a
-/// replay brings back neither the block nor a count that is not true.
+/// A block is shared, released by all, freed and reused; wherever the cut falls, a replay restores
+/// neither the block nor a wrong count.
 #[test]
 fn a_cut_around_the_last_reference() {
     let ops = text::parse(

@@ -1,11 +1,11 @@
-//! One thread, random operations, the model beside it, e2fsck at the end.
+//! One thread with random operations, compared with the model and checked by e2fsck at the end.
 
 use pext4_testkit::campaign::{self, Stage};
 use pext4_testkit::effort::seeds;
 use pext4_testkit::op::generate::Taste;
 use pext4_testkit::oracle::format::{Features, Format, everyday};
 
-/// Bytes of the images.
+/// Size of the images in bytes.
 const SIZE: u64 = 48 << 20;
 
 fn everywhere(name: &str, taste: Taste, count: u64, operations: usize) {

@@ -1,5 +1,5 @@
-//! Many threads: each in its own directory beside its own model, and all in the same few
-//! directories with a search for the order in which it can have happened.
+//! Many threads: each in its own directory with its own model, and all in the same few directories
+//! with a search for a possible order of the operations.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use pext4_testkit::oracle::format::{Features, Format};
 use pext4_testkit::outcome::Subject;
 use pext4_testkit::volume::VolumeSubject;
 
-/// Threads that work at once; more than cores, so that they are interrupted anywhere.
+/// Number of concurrent threads; more than cores, so that they are preempted anywhere.
 const THREADS: usize = 6;
 
 fn stage(block_size: u32, features: Features) -> Stage {
@@ -125,7 +125,7 @@ fn threads_in_one_directory_can_be_put_in_a_line() {
     }
 }
 
-/// Threads that fill and empty one directory, grown large enough to be indexed and split.
+/// Threads that fill and empty one directory, which becomes large enough to be indexed and split.
 #[test]
 fn threads_fill_one_directory() {
     let each = 800 * effort() as usize;
