@@ -27,7 +27,6 @@ const BATCH: usize = 4096;
 ///
 /// # Errors
 /// If the image cannot be read.
-/// The image cannot be read.
 pub fn of_image(device: Arc<dyn Device>, below: Option<&str>) -> Result<Fragmentation> {
     let mut found = Files::default();
     let options = MountOptions {

@@ -3,7 +3,6 @@
 //! Content is stored in chunks behind `Arc`s, so that cloning a whole model at each operation, as
 //! the crash rig does, is cheap. A chunk of zeroes is never stored, so that equal bytes are equal
 //! values however they were written.
-//! values however they came about.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -5,7 +5,6 @@
 //! all ones, by one bit, by one, or to a number that occurs elsewhere in the image. Opening,
 //! walking and writing to the result may fail with any error, but must not panic, hang, or write
 //! outside the image.
-//! writing to the result may fail in any honest way, but not panic, hang, or reach outside.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;

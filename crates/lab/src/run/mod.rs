@@ -8,7 +8,6 @@
 //!
 //! Threads, channels and flags here are the standard library's, not `pext4-sync`'s: the driver must
 //! not be measured, and it stays real when the engine runs on virtual cores.
-//! must not be measured, and stays real where the engine runs on virtual cores.
 
 mod crew;
 mod driver;

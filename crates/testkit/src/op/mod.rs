@@ -4,7 +4,6 @@
 //! (so that the file can outlive its name), or an inode number (recorded concurrent histories).
 //! Symbolic links are never followed. Each operation is one line of text; text and value convert
 //! into each other without loss.
-//! each other without loss.
 
 pub mod generate;
 pub mod text;
