@@ -194,7 +194,7 @@ fn checksums_cover_the_entries_in_use_and_the_tail() {
     }
 }
 
-/// Walks a built directory as a reader would and gives its names in the order of the leaves.
+/// Walks a built directory as a reader would; returns its names in the order of the leaves.
 fn walk(built: &Built) -> Vec<Vec<u8>> {
     let info = RootInfo::decode(&built.blocks[0].bytes).expect("sound");
     let root = Index::root(&built.blocks[0].bytes, true).expect("sound");

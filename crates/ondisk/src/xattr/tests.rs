@@ -104,7 +104,7 @@ fn the_hash_is_the_one_of_linux() {
     assert!(!in_inode(signed ^ 1).has_sound_hash_of_value_inode(value_hash));
 }
 
-/// Exact room is enough, one byte less is not.
+/// A list fits into exactly its size, and not into one byte less.
 #[test]
 fn fits_to_the_byte() {
     let one = [Attribute::new(1, b"name", b"12345678")];
@@ -141,7 +141,7 @@ fn values_in_inodes_are_kept() {
 fn refuses_lists_that_lie() {
     let mut sound = vec![0; 1024];
     block(list()).encode(&mut sound).expect("it fits");
-    // Magic, blocks, no reference; then, in the first entry, where its value lies and its size.
+    // Magic, blocks, reference count 0; then the offset and the size of the first entry's value.
     for (at, value) in [(0, 1), (8, 2), (4, 0), (35, 4), (41, 9)] {
         let mut bad = sound.clone();
         bad[at] = value;
