@@ -92,34 +92,47 @@ pub fn find(name: &str, processors: usize) -> Result<Named> {
         Some(_) => "measured on this machine",
         None => "a whole transfer: one processor says nothing about it",
     };
-    if let Some(preset) = PRESETS.iter().find(|preset| preset.name == name) {
-        let half = |size: usize| {
+    let (model, source) = match PRESETS.iter().find(|preset| preset.name == name) {
+        Some(preset) => preset.model(processors),
+        None => uniform(name, processors)?,
+    };
+    Ok(Named {
+        name: name.to_owned(),
+        source,
+        further_source,
+        model: Model {
+            waiting,
+            further: further.unwrap_or(model.near),
+            ..model
+        },
+    })
+}
+
+impl Preset {
+    /// The machine with `processors` processors and the source of its figures.
+    fn model(&self, processors: usize) -> (Model, String) {
+        let size = |size: usize| {
             if size == 0 {
                 processors.div_ceil(2)
             } else {
                 size
             }
         };
-        return Ok(Named {
-            name: name.to_owned(),
-            source: preset
-                .source
-                .split_whitespace()
-                .collect::<Vec<_>>()
-                .join(" "),
-            further_source,
-            model: Model {
-                processors,
-                cluster: half(preset.cluster),
-                socket: half(preset.socket),
-                near: preset.near * NANOSECOND,
-                across: preset.across * NANOSECOND,
-                far: preset.far * NANOSECOND,
-                further: further.unwrap_or(preset.near * NANOSECOND),
-                waiting,
-            },
-        });
+        let model = Model {
+            cluster: size(self.cluster),
+            socket: size(self.socket),
+            near: self.near * NANOSECOND,
+            across: self.across * NANOSECOND,
+            far: self.far * NANOSECOND,
+            ..Model::uniform(processors, self.near * NANOSECOND)
+        };
+        let source: Vec<&str> = self.source.split_whitespace().collect();
+        (model, source.join(" "))
     }
+}
+
+/// A machine whose transfers all cost the same: as measured for `here`, or a number of nanoseconds.
+fn uniform(name: &str, processors: usize) -> Result<(Model, String)> {
     let (transfer, source) = if name == "here" {
         let transfer = measured_transfer()?;
         (
@@ -141,14 +154,5 @@ pub fn find(name: &str, processors: usize) -> Result<Named> {
             names.join(", ")
         );
     };
-    Ok(Named {
-        name: name.to_owned(),
-        source,
-        further_source,
-        model: Model {
-            waiting,
-            further: further.unwrap_or(transfer),
-            ..Model::uniform(processors, transfer)
-        },
-    })
+    Ok((Model::uniform(processors, transfer), source))
 }

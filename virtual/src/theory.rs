@@ -61,57 +61,21 @@ impl Analysis {
     #[must_use]
     pub fn of(usage: &Usage, operations: u64, tasks: u32) -> Self {
         let operations = operations.max(1) as f64;
-        let elapsed = usage.elapsed.as_nanos() as f64;
         let rate = operations / usage.elapsed.as_secs_f64();
-        let mut stations: Vec<Station> = Vec::new();
-        let mut waited = 0.0;
-        let mut waits: BTreeMap<String, f64> = BTreeMap::new();
-        let mut add = |name: String, busy: f64| {
-            stations.push(Station {
-                name,
-                demand: busy / operations,
-                utilisation: busy / elapsed,
-            });
-        };
+        let mut totals = Totals::new(usage, operations);
         for lock in usage.locks.iter().filter(|lock| lock.cores > 1) {
-            let held = lock.held.as_nanos() as f64;
-            if held > 0.0 && is_shared(lock) {
-                let taken = lock.acquisitions as f64 / operations;
-                let name = format!(
-                    "a {:?} lock of {} cores, taken {taken:.3} times an operation",
-                    lock.class, lock.cores
-                );
-                add(name, held);
-            }
-            let waited_here = lock.waited.as_nanos() as f64;
-            *waits.entry(format!("{:?}", lock.class)).or_default() += waited_here / operations;
-            waited += waited_here;
+            totals.add_lock(lock);
         }
-        let mut transfers: BTreeMap<String, f64> = BTreeMap::new();
         for line in &usage.lines {
-            let site = match line.class {
-                Some(class) => format!("lines of {class:?} locks"),
-                None => format!("lines at {}", place(&line.site)),
-            };
-            *transfers.entry(site).or_default() += line.served.as_nanos() as f64 / operations;
-            let name = match line.class {
-                Some(class) => format!("a line of a {class:?} lock, {} cores", line.cores),
-                None => format!("the line at {}, {} cores", place(&line.site), line.cores),
-            };
-            if is_between_tasks(line, tasks) {
-                add(name, line.served.as_nanos() as f64);
-            }
-            waited += line.waited.as_nanos() as f64;
+            totals.add_line(line, tasks);
         }
-        stations.sort_by(|one, other| other.demand.total_cmp(&one.demand));
-        stations.truncate(STATIONS);
         let other_waits = usage.other_waits.iter();
         let other_waits = other_waits.map(|(site, time)| {
             let site = place(site).to_owned();
             (site, time.as_nanos() as f64 / operations)
         });
-        let transfers = most_first(transfers);
-        let waiting = waited / operations;
+        let transfers = most_first(totals.transfers);
+        let waiting = totals.waited / operations;
         let response = f64::from(tasks) * 1e9 / rate;
         let stretches = usage.stretches.as_nanos().max(1) as f64;
         Self {
@@ -119,11 +83,11 @@ impl Analysis {
             rate,
             alone: (response - waiting).max(1.0),
             waiting,
-            stations,
+            stations: busiest(totals.stations),
             working: usage.stretches.as_nanos() as f64 / operations,
             transferring: transfers.iter().map(|(_, time)| time).sum(),
             transfers,
-            waits: most_first(waits),
+            waits: most_first(totals.waits),
             other_waits: most_first(other_waits.collect()),
             unknown: usage.unknown_stretches.as_nanos() as f64 / stretches,
         }
@@ -156,6 +120,80 @@ impl Analysis {
         let think = (self.alone - demands.iter().sum::<f64>()).max(0.0);
         mean_value(self.tasks, think, &demands) * 1e9
     }
+}
+
+/// The sums over the locks and lines of a window.
+struct Totals {
+    operations: f64,
+    /// Nanoseconds of the window.
+    elapsed: f64,
+    stations: Vec<Station>,
+    /// Nanoseconds that cores waited for locks and lines.
+    waited: f64,
+    /// Nanoseconds an operation waits for locks, by class.
+    waits: BTreeMap<String, f64>,
+    /// Nanoseconds an operation of transfers, by source location.
+    transfers: BTreeMap<String, f64>,
+}
+
+impl Totals {
+    fn new(usage: &Usage, operations: f64) -> Self {
+        Self {
+            operations,
+            elapsed: usage.elapsed.as_nanos() as f64,
+            stations: Vec::new(),
+            waited: 0.0,
+            waits: BTreeMap::new(),
+            transfers: BTreeMap::new(),
+        }
+    }
+
+    fn add_station(&mut self, name: String, busy: f64) {
+        self.stations.push(Station {
+            name,
+            demand: busy / self.operations,
+            utilisation: busy / self.elapsed,
+        });
+    }
+
+    fn add_lock(&mut self, lock: &LockUsage) {
+        let held = lock.held.as_nanos() as f64;
+        if held > 0.0 && is_shared(lock) {
+            let taken = lock.acquisitions as f64 / self.operations;
+            let name = format!(
+                "a {:?} lock of {} cores, taken {taken:.3} times an operation",
+                lock.class, lock.cores
+            );
+            self.add_station(name, held);
+        }
+        let waited = lock.waited.as_nanos() as f64;
+        let class = format!("{:?}", lock.class);
+        *self.waits.entry(class).or_default() += waited / self.operations;
+        self.waited += waited;
+    }
+
+    fn add_line(&mut self, line: &LineUsage, tasks: u32) {
+        let served = line.served.as_nanos() as f64;
+        let site = match line.class {
+            Some(class) => format!("lines of {class:?} locks"),
+            None => format!("lines at {}", place(&line.site)),
+        };
+        *self.transfers.entry(site).or_default() += served / self.operations;
+        let name = match line.class {
+            Some(class) => format!("a line of a {class:?} lock, {} cores", line.cores),
+            None => format!("the line at {}, {} cores", place(&line.site), line.cores),
+        };
+        if is_between_tasks(line, tasks) {
+            self.add_station(name, served);
+        }
+        self.waited += line.waited.as_nanos() as f64;
+    }
+}
+
+fn busiest(mut stations: Vec<Station>) -> Vec<Station> {
+    stations.sort_by(|one, other| other.demand.total_cmp(&one.demand));
+    stations.truncate(STATIONS);
+    stations
 }
 
 /// Whether no core has the lock nearly to itself, that is, holds it for nine tenths of the held

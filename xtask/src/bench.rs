@@ -191,28 +191,41 @@ struct Row {
 }
 
 fn contenders(options: &Options, program: &Path, workload: &Workload) -> Vec<Contender> {
-    let own = |name, from_archive| {
-        let program = program.to_owned();
-        Contender {
-            name,
-            bar: None,
-            from_archive,
-            command: Box::new(move |source: &Path, image: &Path| {
-                let mut command = Command::new(&program);
-                command
-                    .args(["build", "--quiet", "--force"])
-                    .arg(image)
-                    .arg(source);
-                command
-            }),
-        }
-    };
-    let mut contenders = vec![own("pext4 build", false)];
+    let mut contenders = vec![pext4("pext4 build", program, false)];
     if workload.name == "million" {
         return contenders;
     }
+    contenders.push(mke2fs(workload));
+    if let Some(program) = &options.mkext4 {
+        contenders.push(mkext4(program, workload));
+    }
+    if let Some(other) = &options.tar2ext4 {
+        contenders.push(pext4("pext4 build, tar", program, true));
+        contenders.push(tar2ext4(other));
+    }
+    contenders
+}
+
+fn pext4(name: &'static str, program: &Path, from_archive: bool) -> Contender {
+    let program = program.to_owned();
+    Contender {
+        name,
+        bar: None,
+        from_archive,
+        command: Box::new(move |source, image| {
+            let mut command = Command::new(&program);
+            command
+                .args(["build", "--quiet", "--force"])
+                .arg(image)
+                .arg(source);
+            command
+        }),
+    }
+}
+
+fn mke2fs(workload: &Workload) -> Contender {
     let (bytes, inodes) = (workload.bytes, workload.inodes);
-    contenders.push(Contender {
+    Contender {
         name: "mke2fs -d",
         bar: Some(0.3),
         from_archive: false,
@@ -228,33 +241,35 @@ fn contenders(options: &Options, program: &Path, workload: &Workload) -> Vec<Con
                 .arg(format!("{}k", bytes >> 10));
             command
         }),
-    });
-    if let Some(mkext4) = options.mkext4.clone() {
-        contenders.push(Contender {
-            name: "mkext4",
-            bar: Some(0.6),
-            from_archive: false,
-            command: Box::new(move |source, image| {
-                let mut command = Command::new(&mkext4);
-                command.arg(source).arg(image).arg(bytes.to_string());
-                command
-            }),
-        });
     }
-    if let Some(tar2ext4) = options.tar2ext4.clone() {
-        contenders.push(own("pext4 build, tar", true));
-        contenders.push(Contender {
-            name: "tar2ext4",
-            bar: Some(0.3),
-            from_archive: true,
-            command: Box::new(move |source, image| {
-                let mut command = Command::new(&tar2ext4);
-                command.arg("-i").arg(source).arg("-o").arg(image);
-                command
-            }),
-        });
+}
+
+fn mkext4(program: &Path, workload: &Workload) -> Contender {
+    let (program, bytes) = (program.to_owned(), workload.bytes);
+    Contender {
+        name: "mkext4",
+        bar: Some(0.6),
+        from_archive: false,
+        command: Box::new(move |source, image| {
+            let mut command = Command::new(&program);
+            command.arg(source).arg(image).arg(bytes.to_string());
+            command
+        }),
     }
-    contenders
+}
+
+fn tar2ext4(program: &Path) -> Contender {
+    let program = program.to_owned();
+    Contender {
+        name: "tar2ext4",
+        bar: Some(0.3),
+        from_archive: true,
+        command: Box::new(move |source, image| {
+            let mut command = Command::new(&program);
+            command.arg("-i").arg(source).arg("-o").arg(image);
+            command
+        }),
+    }
 }
 
 fn measure_all(options: &Options, program: &Path, scratch: &Path) -> Result<Vec<Row>> {

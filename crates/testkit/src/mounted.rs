@@ -344,6 +344,12 @@ impl MountedSubject {
                     AtFlags::empty(),
                 ))
             }
+            _ => self.run_xattr(op),
+        }
+    }
+
+    fn run_xattr(&mut self, op: &Op) -> Outcome {
+        match op {
             Op::SetXattr {
                 of,
                 name,
@@ -371,6 +377,12 @@ impl MountedSubject {
                 done(rustix::fs::removexattr(proc_path(&self.walk(of)?), name))
             }
             Op::ListXattrs(of) => xattr_names(&self.walk(of)?).map(Answer::Names),
+            _ => self.run_other(op),
+        }
+    }
+
+    fn run_other(&mut self, op: &Op) -> Outcome {
+        match op {
             Op::ReadLink(of) => read_link(&self.walk(of)?).map(Answer::Bytes),
             Op::List { directory, at_once } => {
                 list(&self.walk(directory)?, *at_once as usize).map(Answer::Entries)

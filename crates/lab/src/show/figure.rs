@@ -173,7 +173,33 @@ fn draw_panel(svg: &mut Svg, figure: &Figure, panel: Panel, left: f64) {
 }
 
 fn draw_axes(svg: &mut Svg, figure: &Figure, panel: Panel, frame: &Frame) {
+    draw_value_grid(svg, frame);
+    draw_task_grid(svg, frame);
+    draw_processors(svg, figure, frame);
     let (left, bottom, right) = (frame.left, TOP + PANEL.1, frame.left + PANEL.0);
+    svg.line((left, TOP), (left, bottom), AXIS);
+    svg.line((left, bottom), (right, bottom), AXIS);
+    let of = match panel {
+        Panel::PerTask => "each task",
+        Panel::Total => "all tasks",
+    };
+    let unit = if figure.is_relative {
+        "relative to one task alone"
+    } else {
+        &*figure.unit
+    };
+    svg.text(
+        (left, TOP - 7.0),
+        &format!("{of}: {unit}"),
+        (11.5, INK),
+        Anchor::Start,
+    );
+    svg.text((right, bottom + 30.0), "tasks", (11.5, INK), Anchor::End);
+}
+
+/// Draws a horizontal line at 1, 2 and 5 times every power of ten, and labels it if there is room.
+fn draw_value_grid(svg: &mut Svg, frame: &Frame) {
+    let (left, right) = (frame.left, frame.left + PANEL.0);
     for power in -9..15 {
         let decade = 10_f64.powi(power);
         for step in [1.0, 2.0, 5.0] {
@@ -194,6 +220,11 @@ fn draw_axes(svg: &mut Svg, figure: &Figure, panel: Panel, frame: &Frame) {
             }
         }
     }
+}
+
+/// Draws a labelled vertical line at every power of two of tasks.
+fn draw_task_grid(svg: &mut Svg, frame: &Frame) {
+    let bottom = TOP + PANEL.1;
     let mut tasks = 1_u32;
     while f64::from(tasks) <= frame.tasks.1 {
         let x = frame.x(f64::from(tasks));
@@ -206,33 +237,19 @@ fn draw_axes(svg: &mut Svg, figure: &Figure, panel: Panel, frame: &Frame) {
         );
         tasks *= 2;
     }
+}
+
+/// Marks the number of processors if it is inside the frame.
+fn draw_processors(svg: &mut Svg, figure: &Figure, frame: &Frame) {
     if let Some(processors) = figure.processors.map(f64::from)
         && processors > 1.0
         && processors < frame.tasks.1
     {
         let x = frame.x(processors);
-        svg.line((x, TOP), (x, bottom), PROCESSORS);
+        svg.line((x, TOP), (x, TOP + PANEL.1), PROCESSORS);
         let words = format!("{processors:.0} processors");
         svg.text((x + 4.0, TOP + 11.0), &words, (9.5, PALE), Anchor::Start);
     }
-    svg.line((left, TOP), (left, bottom), AXIS);
-    svg.line((left, bottom), (right, bottom), AXIS);
-    let of = match panel {
-        Panel::PerTask => "each task",
-        Panel::Total => "all tasks",
-    };
-    let unit = if figure.is_relative {
-        "relative to one task alone"
-    } else {
-        &*figure.unit
-    };
-    svg.text(
-        (left, TOP - 7.0),
-        &format!("{of}: {unit}"),
-        (11.5, INK),
-        Anchor::Start,
-    );
-    svg.text((right, bottom + 30.0), "tasks", (11.5, INK), Anchor::End);
 }
 
 /// Draws the ideal, at the best rate of a first point per task: every further task is as fast.

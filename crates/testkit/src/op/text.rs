@@ -227,13 +227,13 @@ impl fmt::Display for Op {
                 write!(out, "tmpfile {directory} {new} #{slot}")
             }
             Self::Release(slot) => write!(out, "release #{slot}"),
-            other => other.fmt_file(out),
+            other => other.fmt_content(out),
         }
     }
 }
 
 impl Op {
-    fn fmt_file(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn fmt_content(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Read { of, offset, length } => write!(out, "read {of} {offset} {length}"),
             Self::Write {
@@ -259,6 +259,20 @@ impl Op {
             }
             Self::SeekData { of, offset } => write!(out, "seekdata {of} {offset}"),
             Self::SeekHole { of, offset } => write!(out, "seekhole {of} {offset}"),
+            Self::SyncFile {
+                of,
+                data_only: false,
+            } => write!(out, "fsync {of}"),
+            Self::SyncFile {
+                of,
+                data_only: true,
+            } => write!(out, "fdatasync {of}"),
+            other => other.fmt_attribute(out),
+        }
+    }
+
+    fn fmt_attribute(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Self::SetMode { of, permissions } => write!(out, "chmod {of} {permissions:o}"),
             Self::SetOwner { of, uid, gid } => write!(out, "chown {of} {uid} {gid}"),
             Self::SetTimes {
@@ -286,17 +300,15 @@ impl Op {
             Self::GetXattr { of, name } => write!(out, "getxattr {of} {}", escape(name)),
             Self::RemoveXattr { of, name } => write!(out, "rmxattr {of} {}", escape(name)),
             Self::ListXattrs(of) => write!(out, "listxattrs {of}"),
+            other => other.fmt_reading(out),
+        }
+    }
+
+    fn fmt_reading(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Self::ReadLink(of) => write!(out, "readlink {of}"),
             Self::List { directory, at_once } => write!(out, "list {directory} {at_once}"),
             Self::Stat(of) => write!(out, "stat {of}"),
-            Self::SyncFile {
-                of,
-                data_only: false,
-            } => write!(out, "fsync {of}"),
-            Self::SyncFile {
-                of,
-                data_only: true,
-            } => write!(out, "fdatasync {of}"),
             Self::Statistics => out.write_str("statfs"),
             Self::Sync => out.write_str("sync"),
             Self::Remount => out.write_str("remount"),
