@@ -20,16 +20,16 @@ use crate::real_threads::RealThreads;
 const ROUNDS: usize = 5;
 /// Factor of the number of files in a round's second recording, which sees stretches that the first
 /// never sees.
-const LENT_FILES: u32 = 16;
+const FILES_FACTOR: u32 = 16;
 /// Virtual cores that one thread plays in turn in the third recording.
-const LENT_TASKS: u32 = 16;
+const TASKS_IN_TURN: u32 = 16;
 
 /// The result of all rounds.
 pub struct Calibration {
     /// What stretches cost.
     pub stretches: Stretches,
     /// A description of the calibration for the report.
-    pub told: String,
+    pub description: String,
 }
 
 /// The result of one round.
@@ -54,12 +54,12 @@ pub fn calibrate(name: &str, setup: &Setup, real: &mut [RealThreads]) -> Result<
         }
         rounds.push(round(setup, real.first())?);
     }
-    let told = tell(name, &rounds, real.first());
+    let description = describe(name, &rounds, real.first());
     let lists: Vec<Stretches> = rounds.into_iter().map(|round| round.stretches).collect();
     ensure!(!lists.is_empty(), "no round, nothing found");
     Ok(Calibration {
         stretches: Stretches::middle_of(&lists),
-        told,
+        description,
     })
 }
 
@@ -67,11 +67,11 @@ fn round(setup: &Setup, one: Option<&RealThreads>) -> Result<Round> {
     let (mut recording, operations) = calibration(setup)?;
     // One task with its own files never runs the code that many files need, such as an index.
     let mut many = setup.clone();
-    many.plan.files = many.plan.files.saturating_mul(LENT_FILES);
+    many.plan.files = many.plan.files.saturating_mul(FILES_FACTOR);
     recording.learn(calibration(&many)?.0);
     // It also never runs the code for something that another core used before.
     let mut crowd = setup.clone();
-    crowd.plan.tasks = LENT_TASKS;
+    crowd.plan.tasks = TASKS_IN_TURN;
     crowd.in_turn = true;
     recording.learn(calibration(&crowd)?.0);
     let alone = alone(one, operations);
@@ -101,7 +101,7 @@ fn looks(recording: &Recording, alone: &[Duration]) -> Vec<f64> {
         .collect()
 }
 
-fn tell(name: &str, rounds: &[Round], one: Option<&RealThreads>) -> String {
+fn describe(name: &str, rounds: &[Round], one: Option<&RealThreads>) -> String {
     let Some(one) = one else {
         return format!(
             "{name}: calibrated in {ROUNDS} rounds without a program for real threads: a look at the clock is \
@@ -119,7 +119,7 @@ fn tell(name: &str, rounds: &[Round], one: Option<&RealThreads>) -> String {
     format!(
         "{name}: calibrated in {ROUNDS} rounds with {operations} operations of one real thread, {} ns each when \
          nobody looks on, in {:.1} stretches; a look cost {} ns; stretches that were not seen then, in the same \
-         rounds with {LENT_FILES} times as many files, or as {LENT_TASKS} cores in turn",
+         rounds with {FILES_FACTOR} times as many files, or as {TASKS_IN_TURN} cores in turn",
         times.join(" and "),
         stretched as f64 / operations.max(1) as f64,
         looks.join(" and "),

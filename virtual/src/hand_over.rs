@@ -35,7 +35,7 @@ const HELD: u64 = 1;
 /// # Errors
 /// If the program may use only one processor, or cannot pin its threads.
 pub fn measured_transfer() -> Result<u64> {
-    Ok(picoseconds(middle_cost(0)?))
+    Ok(picoseconds(median_cost(0)?))
 }
 
 /// Measures the picoseconds of each additional line that is transferred together with a lock's
@@ -44,7 +44,7 @@ pub fn measured_transfer() -> Result<u64> {
 /// # Errors
 /// As [`measured_transfer`].
 pub fn measured_further() -> Result<u64> {
-    let (word, all) = (middle_cost(0)?, middle_cost(LINES)?);
+    let (word, all) = (median_cost(0)?, median_cost(LINES)?);
     Ok(picoseconds((all - word) / LINES as f64))
 }
 
@@ -53,7 +53,7 @@ fn picoseconds(nanoseconds: f64) -> u64 {
 }
 
 /// The median of several measurements.
-fn middle_cost(lines: usize) -> Result<f64> {
+fn median_cost(lines: usize) -> Result<f64> {
     let processors = two_processors()?;
     let costs = (0..ROUNDS).map(|_| cost(processors, lines));
     let mut costs = costs.collect::<Result<Vec<f64>>>()?;

@@ -12,7 +12,7 @@ use crate::hand_over::{measured_further, measured_transfer};
 use crate::waiting::measured_waiting;
 
 /// A machine with its name and its sources.
-pub struct Named {
+pub struct NamedModel {
     /// The name by which the user chose it.
     pub name: String,
     /// The source of the transfer costs.
@@ -85,7 +85,7 @@ const PRESETS: [Preset; 4] = [
 /// # Errors
 /// If there is no machine of that name (the message lists the names), or the measurement of `here`
 /// fails.
-pub fn find(name: &str, processors: usize) -> Result<Named> {
+pub fn find(name: &str, processors: usize) -> Result<NamedModel> {
     let waiting = measured_waiting();
     let further = measured_further().ok();
     let further_source = match further {
@@ -96,7 +96,7 @@ pub fn find(name: &str, processors: usize) -> Result<Named> {
         Some(preset) => preset.model(processors),
         None => uniform(name, processors)?,
     };
-    Ok(Named {
+    Ok(NamedModel {
         name: name.to_owned(),
         source,
         further_source,

@@ -59,7 +59,7 @@ struct Crew {
 /// Errors of the image, the volume or a task.
 pub fn measure<O: Observer>(setup: &Setup, mut observer: O) -> Result<(Counted, O)> {
     let tasks = setup.plan.tasks as usize;
-    let hands = setup.hands();
+    let hands = setup.threads();
     let library = Library::new(open(setup)?)?;
     make_ready(&library, setup.workload, &setup.plan)?;
     make_due(&library, setup.journal_blocks)?;

@@ -9,7 +9,7 @@ use pext4_fs::options::Scaling;
 use pext4_lab::workloads::{Plan, find};
 use pext4_sync::meter;
 use pext4_virtual::measure::measure;
-use pext4_virtual::setup::{Nobody, Setup};
+use pext4_virtual::setup::{NoObserver, Setup};
 
 fn main() -> Result<()> {
     ensure!(!meter::is_built_in(), "build it without default features");
@@ -55,7 +55,7 @@ fn main() -> Result<()> {
         in_turn: false,
         imitated: false,
     };
-    let (counted, Nobody) = measure(&setup, Nobody)?;
+    let (counted, NoObserver) = measure(&setup, NoObserver)?;
     println!("{}", serde_json::to_string(&counted)?);
     Ok(())
 }

@@ -41,7 +41,7 @@ pub struct Setup {
 
 impl Setup {
     /// The ranges of task numbers, one for each thread.
-    pub(crate) fn hands(&self) -> Vec<Range<u32>> {
+    pub(crate) fn threads(&self) -> Vec<Range<u32>> {
         if self.in_turn {
             return std::iter::once(0..self.plan.tasks).collect();
         }
@@ -118,6 +118,6 @@ pub trait Observer: Send {
 }
 
 /// An observer that ignores everything.
-pub struct Nobody;
+pub struct NoObserver;
 
-impl Observer for Nobody {}
+impl Observer for NoObserver {}

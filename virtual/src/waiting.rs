@@ -17,7 +17,7 @@ pub fn measured_waiting() -> Waiting {
     let (call, wake) = measured_sleep();
     Waiting {
         pause: repeated(std::hint::spin_loop),
-        give_way: repeated(std::thread::yield_now),
+        yield_time: repeated(std::thread::yield_now),
         call,
         wake,
         start: measured_start(),

@@ -191,7 +191,7 @@ struct Row {
 }
 
 fn contenders(options: &Options, program: &Path, workload: &Workload) -> Vec<Contender> {
-    let mut contenders = vec![pext4("pext4 build", program, false)];
+    let mut contenders = vec![pext4_build("pext4 build", program, false)];
     if workload.name == "million" {
         return contenders;
     }
@@ -200,13 +200,13 @@ fn contenders(options: &Options, program: &Path, workload: &Workload) -> Vec<Con
         contenders.push(mkext4(program, workload));
     }
     if let Some(other) = &options.tar2ext4 {
-        contenders.push(pext4("pext4 build, tar", program, true));
+        contenders.push(pext4_build("pext4 build, tar", program, true));
         contenders.push(tar2ext4(other));
     }
     contenders
 }
 
-fn pext4(name: &'static str, program: &Path, from_archive: bool) -> Contender {
+fn pext4_build(name: &'static str, program: &Path, from_archive: bool) -> Contender {
     let program = program.to_owned();
     Contender {
         name,

@@ -169,7 +169,7 @@ impl Experiment {
         if is_examined {
             collected.fragmentation.extend(side.examine(&tasks)?);
         } else {
-            side.settle(&tasks)?;
+            side.clean_up(&tasks)?;
         }
         collected.counts.push(counted);
         Ok(())
@@ -308,7 +308,7 @@ mod tests {
             Crew::of_threads(&[target], tasks)
         }
 
-        fn settle(&mut self, _tasks: &Tasks) -> Result<()> {
+        fn clean_up(&mut self, _tasks: &Tasks) -> Result<()> {
             Ok(())
         }
 

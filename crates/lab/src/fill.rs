@@ -70,7 +70,7 @@ fn fill_in(target: &dyn Target, directory: &Node, percent: u32, seed: u64) -> Re
     }
     let mut holes = Holes::new(percent, seed);
     for (file, size) in files {
-        let done = holes.pierce(target, &file, size);
+        let done = holes.punch_holes(target, &file, size);
         target.close(file);
         done?;
     }
@@ -113,7 +113,7 @@ impl Holes {
     }
 
     /// Punches the holes of one file.
-    fn pierce(&mut self, target: &dyn Target, file: &Node, size: u64) -> Result<()> {
+    fn punch_holes(&mut self, target: &dyn Target, file: &Node, size: u64) -> Result<()> {
         let mut offset = 0;
         while offset < size {
             if self.hole == 0 {

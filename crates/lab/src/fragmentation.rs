@@ -239,7 +239,7 @@ pub fn by_filefrag(directory: &Path) -> Result<Option<Fragmentation>> {
     }
     let mut found = Files::default();
     for line in String::from_utf8_lossy(&told.stdout).lines() {
-        if let Some(extents) = extents_told(line) {
+        if let Some(extents) = parse_extents(line) {
             found.files += 1;
             found.extents += extents;
         }
@@ -255,7 +255,7 @@ pub fn by_filefrag(directory: &Path) -> Result<Option<Fragmentation>> {
 }
 
 /// The number in `name: 12 extents found`; for block maps filefrag appends the perfect number.
-fn extents_told(line: &str) -> Option<u64> {
+fn parse_extents(line: &str) -> Option<u64> {
     let (_, told) = line.rsplit_once(": ")?;
     let told = told.split_once(',').map_or(told, |(told, _)| told);
     let number = told
@@ -272,16 +272,16 @@ mod tests {
     use pext4_fs::{AllocateMode, InodeNumber, MountOptions, New, Volume};
     use pext4_image::mkfs;
 
-    use super::{extents_told, of_image};
+    use super::{of_image, parse_extents};
     use crate::sides::tool;
 
     #[test]
     fn filefrags_words() {
-        assert_eq!(extents_told("/a/b: 1 extent found"), Some(1));
-        assert_eq!(extents_told("/a: b: 17 extents found"), Some(17));
+        assert_eq!(parse_extents("/a/b: 1 extent found"), Some(1));
+        assert_eq!(parse_extents("/a: b: 17 extents found"), Some(17));
         let of_block_map = "/a: 5 extents found, perfection would be 2 extents";
-        assert_eq!(extents_told(of_block_map), Some(5));
-        assert_eq!(extents_told("Filesystem type is: ef53"), None);
+        assert_eq!(parse_extents(of_block_map), Some(5));
+        assert_eq!(parse_extents("Filesystem type is: ef53"), None);
     }
 
     /// Two files that grow in turns, on a file system of several groups; e2freefrag has the same

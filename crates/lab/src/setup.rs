@@ -13,8 +13,8 @@ use pext4_fs::options::{SWITCHES, Scaling};
 use crate::experiment::Entrant;
 use crate::run::Interrupt;
 use crate::sides::{
-    ApartSide, ControlSide, ImagePlan, Kind, LibrarySide, MountedSide, Ours, PathSide, Side,
-    Storage,
+    ApartSide, ControlSide, ImagePlan, Kind, LibrarySide, MountedSide, PathSide, Pext4Options,
+    Side, Storage,
 };
 use crate::workloads::{Plan, Workload};
 
@@ -88,7 +88,7 @@ impl Competitor {
 
     /// Whether it is pext4, which has settings and a configurable cache.
     #[must_use]
-    pub fn is_ours(self) -> bool {
+    pub fn is_pext4(self) -> bool {
         !matches!(self, Self::Mounted(Kind::Kernel | Kind::Fuse2fs))
     }
 }
@@ -195,13 +195,13 @@ pub struct Field {
     /// One line for each competitor that was left out.
     pub notes: Vec<String>,
     /// Removed when the run is over.
-    pub image: Option<OwnImage>,
+    pub image: Option<TemporaryImage>,
 }
 
 /// An image that was created for the run; dropping it removes the file.
-pub struct OwnImage(PathBuf);
+pub struct TemporaryImage(PathBuf);
 
-impl OwnImage {
+impl TemporaryImage {
     /// Creates an empty file; fails if the name exists, even as a dangling link.
     fn new(path: &Path) -> Result<Self> {
         File::create_new(path).with_context(|| path.display().to_string())?;
@@ -209,7 +209,7 @@ impl OwnImage {
     }
 }
 
-impl Drop for OwnImage {
+impl Drop for TemporaryImage {
     fn drop(&mut self) {
         // The file may already be gone.
         let _ = std::fs::remove_file(&self.0);
@@ -224,7 +224,7 @@ impl Request {
     pub fn field(&self) -> Result<Field> {
         let mut field = Field {
             entrants: Vec::new(),
-            notes: self.doubt_about_inodes().into_iter().collect(),
+            notes: self.inode_size_warning().into_iter().collect(),
             image: None,
         };
         if let Some(path) = &self.path {
@@ -269,19 +269,19 @@ impl Request {
 
     /// Bytes of pext4's metadata cache, if pext4 runs here.
     #[must_use]
-    pub fn cache_of_ours(&self) -> Option<u64> {
+    pub fn pext4_cache(&self) -> Option<u64> {
         let runs = self.path.is_none()
-            && (self.compare.is_empty() || self.compare.iter().any(|one| one.is_ours()));
+            && (self.compare.is_empty() || self.compare.iter().any(|one| one.is_pext4()));
         runs.then_some(self.cache)
     }
 
     /// A note if the workload measures attribute blocks but the inodes may have room for the
     /// attributes.
-    fn doubt_about_inodes(&self) -> Option<String> {
-        let is_ours = self.makes_images();
+    fn inode_size_warning(&self) -> Option<String> {
+        let is_pext4 = self.makes_images();
         let is_small = self.storage.inode_size.is_none_or(|size| size <= 128);
         let matters = self.workload.needs(&self.plan).small_inodes;
-        (matters && !(is_ours && is_small)).then(|| {
+        (matters && !(is_pext4 && is_small)).then(|| {
             format!(
                 "{}: inodes of more than 128 bytes have room for its attributes, and nothing is shared then",
                 self.workload.name()
@@ -354,7 +354,7 @@ impl Request {
     fn on_image(&self, path: &Path, field: &mut Field) -> Result<()> {
         let plan = self.image_plan()?;
         if !path.exists() {
-            field.image = Some(OwnImage::new(path)?);
+            field.image = Some(TemporaryImage::new(path)?);
             plan.make_file(path)?;
             field.notes.push(format!(
                 "{}: made for this run, and removed",
@@ -412,7 +412,7 @@ impl Request {
 
     fn mounted_with(&self, kind: Kind, setting: Option<&Setting>, field: &mut Field) -> Result<()> {
         let (program, plan) = (self.program.clone(), self.image_plan()?);
-        let ours = setting.map(|setting| Ours {
+        let ours = setting.map(|setting| Pext4Options {
             name: setting.name.clone(),
             scaling: setting.words(),
             cache: self.cache,

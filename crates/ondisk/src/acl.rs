@@ -76,7 +76,7 @@ pub fn is_list(name: &[u8]) -> bool {
 
 /// Applies a new mode to the entries of an access list, as `chmod` does: to the owner's, the
 /// others', and the mask or, without one, the owning group's.
-pub fn follow_mode(entries: &mut [Entry], mode: u16) {
+pub fn apply_mode(entries: &mut [Entry], mode: u16) {
     let has_mask = entries.iter().any(|entry| entry.tag == MASK);
     for entry in entries {
         let bits = match entry.tag {
@@ -154,7 +154,7 @@ pub fn encode_call(entries: &[Entry]) -> Vec<u8> {
 ///
 /// # Errors
 /// As [`decode_call`].
-pub fn stored(call: &[u8]) -> Result<Vec<u8>, Corrupt> {
+pub fn call_to_stored(call: &[u8]) -> Result<Vec<u8>, Corrupt> {
     decode_call(call).map(|entries| encode(&entries))
 }
 
@@ -162,7 +162,7 @@ pub fn stored(call: &[u8]) -> Result<Vec<u8>, Corrupt> {
 ///
 /// # Errors
 /// As [`decode`].
-pub fn called(stored: &[u8]) -> Result<Vec<u8>, Corrupt> {
+pub fn stored_to_call(stored: &[u8]) -> Result<Vec<u8>, Corrupt> {
     decode(stored).map(|entries| encode_call(&entries))
 }
 
@@ -220,8 +220,8 @@ mod tests {
 
     #[test]
     fn both_forms_say_the_same() {
-        assert_eq!(stored(CALL).as_deref(), Ok(STORED));
-        assert_eq!(called(STORED).as_deref(), Ok(CALL));
+        assert_eq!(call_to_stored(CALL).as_deref(), Ok(STORED));
+        assert_eq!(stored_to_call(STORED).as_deref(), Ok(CALL));
         let entries = decode(STORED).expect("a list");
         assert_eq!(entries.len(), 5);
         let named: Vec<_> = entries.iter().filter(|entry| entry.is_named()).collect();
@@ -264,7 +264,7 @@ mod tests {
     fn ids_of_nobody_are_not_kept() {
         let mut call = CALL.to_vec();
         call[8..12].copy_from_slice(&[1, 2, 3, 4]);
-        assert_eq!(stored(&call).as_deref(), Ok(STORED));
+        assert_eq!(call_to_stored(&call).as_deref(), Ok(STORED));
         assert_eq!(decode_call(&call), decode_call(CALL));
     }
 
@@ -315,7 +315,7 @@ mod tests {
                 bytes[at] = byte;
                 if let Ok(entries) = decode(&bytes) {
                     assert_eq!(encode(&entries), bytes, "byte {at} is {byte}");
-                    assert_eq!(stored(&encode_call(&entries)), Ok(bytes));
+                    assert_eq!(call_to_stored(&encode_call(&entries)), Ok(bytes));
                 }
             }
         }

@@ -35,7 +35,7 @@ pub const NAME_MAX: usize = 255;
 pub const TAIL_SIZE: usize = 12;
 
 /// Offset of the record of `..` in a new first block.
-pub(crate) const DOT_DOT_AT: usize = 12;
+pub(crate) const DOT_DOT_OFFSET: usize = 12;
 const STRUCTURE: &str = "directory block";
 
 /// The format of directory blocks in one file system.
@@ -127,7 +127,7 @@ pub const fn usable_length(block_length: usize, format: Format) -> usize {
 /// Whether a name is valid for a file: 1 to [`NAME_MAX`] bytes, without NUL and slash. (Names in
 /// encrypted directories are ciphertext and may contain any bytes.)
 #[must_use]
-pub fn is_sound_name(name: &[u8]) -> bool {
+pub fn is_valid_name(name: &[u8]) -> bool {
     (1..=NAME_MAX).contains(&name.len()) && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
 }
 
@@ -427,8 +427,14 @@ pub(crate) fn write_dots(
         file_type,
         name: b"..",
     };
-    write_record(block, format, 0, DOT_DOT_AT, &dot);
-    write_record(block, format, DOT_DOT_AT, end - DOT_DOT_AT, &dot_dot);
+    write_record(block, format, 0, DOT_DOT_OFFSET, &dot);
+    write_record(
+        block,
+        format,
+        DOT_DOT_OFFSET,
+        end - DOT_DOT_OFFSET,
+        &dot_dot,
+    );
 }
 
 /// Makes a block a leaf with these entries, in this order; if they do not fit, returns false and
@@ -464,7 +470,7 @@ pub fn write_leaf<'a>(
 /// # Errors
 /// [`Corrupt`] if the block does not start with the two.
 pub fn dots(block: &[u8]) -> Result<(InodeNumber, InodeNumber), Corrupt> {
-    let dot_dot = dot_dot_at(block)?;
+    let dot_dot = dot_dot_offset(block)?;
     Ok((
         InodeNumber(read_u32(block, 0)),
         InodeNumber(read_u32(block, dot_dot)),
@@ -473,14 +479,14 @@ pub fn dots(block: &[u8]) -> Result<(InodeNumber, InodeNumber), Corrupt> {
 
 /// Offset of the record of `..`: after that of `.`, which is longer than needed in some
 /// directories.
-pub(crate) fn dot_dot_at(block: &[u8]) -> Result<usize, Corrupt> {
+pub(crate) fn dot_dot_offset(block: &[u8]) -> Result<usize, Corrupt> {
     let corrupt = || Corrupt::new(STRUCTURE, "does not start with '.' and '..'");
-    let start = block.first_chunk::<DOT_DOT_AT>().ok_or_else(corrupt)?;
+    let start = block.first_chunk::<DOT_DOT_OFFSET>().ok_or_else(corrupt)?;
     let length = usize::from(read_u16(start, 4));
     let dot_dot = block
         .get(length..)
-        .and_then(|rest| rest.first_chunk::<DOT_DOT_AT>());
-    let is_dot = start[6] == 1 && start[8] == b'.' && length >= DOT_DOT_AT;
+        .and_then(|rest| rest.first_chunk::<DOT_DOT_OFFSET>());
+    let is_dot = start[6] == 1 && start[8] == b'.' && length >= DOT_DOT_OFFSET;
     let is_dot_dot = dot_dot.is_some_and(|record| record[6] == 2 && record[8..10] == *b"..");
     if is_dot && is_dot_dot {
         Ok(length)
@@ -494,7 +500,7 @@ pub(crate) fn dot_dot_at(block: &[u8]) -> Result<usize, Corrupt> {
 /// # Errors
 /// As [`dots`]; the block is unchanged.
 pub fn set_parent(block: &mut [u8], parent: InodeNumber) -> Result<(), Corrupt> {
-    let dot_dot = dot_dot_at(block)?;
+    let dot_dot = dot_dot_offset(block)?;
     write_u32(block, dot_dot, parent.get());
     Ok(())
 }
@@ -515,7 +521,7 @@ pub fn is_empty(block: &[u8], format: Format) -> Result<bool, Corrupt> {
 /// Most blocks of a directory: 2 GiB unless it may be `large` (`large_dir`), and what an index can
 /// address.
 #[must_use]
-pub fn most_blocks(large: bool, block_size: u32) -> u32 {
+pub fn max_blocks(large: bool, block_size: u32) -> u32 {
     const ADDRESSABLE: u32 = 1 << 28;
     const SMALL: u32 = 1 << 31;
     if large {

@@ -98,7 +98,7 @@ pub struct Bounds {
 impl Bounds {
     /// Whether all of `length` blocks from `start` on are inside.
     #[must_use]
-    pub fn contain(&self, start: BlockNumber, length: u32) -> bool {
+    pub fn contains(&self, start: BlockNumber, length: u32) -> bool {
         start >= self.first && start.checked_add(length).is_some_and(|end| end <= self.end)
     }
 }

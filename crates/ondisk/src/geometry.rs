@@ -4,14 +4,14 @@
 //! may divide by its fields and multiply them safely: group counts, inode counts and block numbers
 //! all fit their types. Every inconsistent number is refused with the name of its field.
 
-mod judge;
+mod validate;
 
 use crate::checksum::Checksums;
 use crate::corrupt::Corrupt;
 use crate::feature::{Compat, Features, Incompat, ReadOnlyCompat};
 use crate::number::{BlockNumber, GroupNumber, InodeNumber};
 use crate::superblock::Superblock;
-use judge::{
+use validate::{
     BlockSizes, Groups, check_checksums, check_descriptor_size, check_flex, check_inode_counts,
     check_inode_size, require,
 };

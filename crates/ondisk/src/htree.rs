@@ -27,9 +27,9 @@ use crate::number::{InodeNumber, LogicalBlock};
 /// Bytes of an entry: a hash and a block number, 4 bytes each.
 pub const ENTRY_SIZE: usize = 8;
 /// Offset of limit and count in a root, in bytes.
-pub const ROOT_ENTRIES_AT: usize = 0x20;
+pub const ROOT_ENTRIES_OFFSET: usize = 0x20;
 /// Offset of limit and count in a node, in bytes.
-pub const NODE_ENTRIES_AT: usize = 0x08;
+pub const NODE_ENTRIES_OFFSET: usize = 0x08;
 /// Mask of the 28 bits of a block number in an entry; the higher bits are ignored.
 pub const BLOCK_MASK: u32 = 0x0FFF_FFFF;
 /// Bytes of the checksum after the room for entries.
@@ -60,7 +60,7 @@ impl RootInfo {
     /// # Errors
     /// [`Corrupt`] if the block is no root.
     pub fn decode(block: &[u8]) -> Result<Self, Corrupt> {
-        if directory::dot_dot_at(block)? != directory::DOT_DOT_AT {
+        if directory::dot_dot_offset(block)? != directory::DOT_DOT_OFFSET {
             return Err(Corrupt::new(ROOT, "the record of '.' is too long"));
         }
         let Some(&[r0, r1, r2, r3, raw_version, length, indirect_levels, flags]) =
@@ -84,17 +84,17 @@ impl RootInfo {
         HashVersion::from_raw(self.raw_version)
     }
 
-    /// Checks that the index is of a known kind with at most `most_levels` levels of nodes (1, or 2
+    /// Checks that the index is of a known kind with at most `max_levels` levels of nodes (1, or 2
     /// with `large_dir`); returns the hash version.
     ///
     /// # Errors
     /// [`Corrupt`], naming the field with an unknown value.
-    pub fn check(&self, most_levels: u8) -> Result<HashVersion, Corrupt> {
+    pub fn check(&self, max_levels: u8) -> Result<HashVersion, Corrupt> {
         if self.flags != 0 {
             return Err(Corrupt::new(ROOT, format!("flags are {:#x}", self.flags)));
         }
-        if self.indirect_levels > most_levels {
-            let problem = format!("{} levels of {most_levels}", self.indirect_levels);
+        if self.indirect_levels > max_levels {
+            let problem = format!("{} levels of {max_levels}", self.indirect_levels);
             return Err(Corrupt::new(ROOT, problem));
         }
         self.hash_version()
@@ -127,7 +127,7 @@ impl<'a> Index<'a> {
     /// # Errors
     /// [`Corrupt`] if limit or count is impossible.
     pub fn root(block: &'a [u8], has_tail: bool) -> Result<Self, Corrupt> {
-        Self::at(block, ROOT_ENTRIES_AT, has_tail, ROOT)
+        Self::at(block, ROOT_ENTRIES_OFFSET, has_tail, ROOT)
     }
 
     /// The entries of a node.
@@ -141,7 +141,7 @@ impl<'a> Index<'a> {
                 "does not start with free space over the whole block",
             ));
         }
-        Self::at(block, NODE_ENTRIES_AT, has_tail, NODE)
+        Self::at(block, NODE_ENTRIES_OFFSET, has_tail, NODE)
     }
 
     fn at(
@@ -239,7 +239,7 @@ impl<'a> Index<'a> {
     /// # Errors
     /// [`Corrupt`], naming the first wrong entry.
     pub fn check(&self, blocks: u32) -> Result<(), Corrupt> {
-        let structure = if self.start == ROOT_ENTRIES_AT {
+        let structure = if self.start == ROOT_ENTRIES_OFFSET {
             ROOT
         } else {
             NODE
@@ -284,9 +284,9 @@ pub fn looks_like_node(block: &[u8]) -> bool {
 /// Offset of limit and count in an index block, root or node.
 fn entries_start(block: &[u8]) -> usize {
     if looks_like_node(block) {
-        NODE_ENTRIES_AT
+        NODE_ENTRIES_OFFSET
     } else {
-        ROOT_ENTRIES_AT
+        ROOT_ENTRIES_OFFSET
     }
 }
 
@@ -308,7 +308,11 @@ pub fn stamp(seed: u32, inode: InodeNumber, generation: u32, block: &mut [u8]) {
 /// [`Corrupt`] if limit, count or checksum is wrong.
 pub fn verify(seed: u32, inode: InodeNumber, generation: u32, block: &[u8]) -> Result<(), Corrupt> {
     let start = entries_start(block);
-    let structure = if start == NODE_ENTRIES_AT { NODE } else { ROOT };
+    let structure = if start == NODE_ENTRIES_OFFSET {
+        NODE
+    } else {
+        ROOT
+    };
     let index = Index::at(block, start, true, structure).map_err(|c| c.in_inode(inode))?;
     let stored = read_u32(block, start + index.limit * ENTRY_SIZE + 4);
     let made = checksum(&index, seed, inode, generation);

@@ -389,7 +389,7 @@ impl Superblock {
     /// Records an error of the kind `code`, found at `now` (seconds since 1970): in the state, as
     /// the latest error, and as the first if there was none. The structure's name takes the place
     /// of the function.
-    pub fn note_error(&mut self, corrupt: &Corrupt, code: u8, now: i64) {
+    pub fn record_error(&mut self, corrupt: &Corrupt, code: u8, now: i64) {
         let mut function = [0; 32];
         let name = corrupt.structure().as_bytes();
         let length = name.len().min(function.len() - 1);
@@ -509,8 +509,8 @@ mod tests {
     fn the_first_error_stays_and_the_last_moves() {
         let mut superblock = Superblock::blank();
         let corrupt = Corrupt::new("extent node", "bad").in_block(BlockNumber(7));
-        superblock.note_error(&corrupt, ERROR_CORRUPTED, 100);
-        superblock.note_error(&corrupt.in_inode(InodeNumber(12)), ERROR_IO, 200);
+        superblock.record_error(&corrupt, ERROR_CORRUPTED, 100);
+        superblock.record_error(&corrupt.in_inode(InodeNumber(12)), ERROR_IO, 200);
         assert_eq!(superblock.error_count, 2);
         assert_eq!(
             (superblock.first_error.time, superblock.first_error.inode),

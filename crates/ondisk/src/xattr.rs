@@ -76,7 +76,7 @@ pub struct Attribute {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// The value, stored in the same place as the entry.
-    Here(Box<[u8]>),
+    Inline(Box<[u8]>),
     /// The value is the content of an inode (`ea_inode`).
     Inode {
         /// The inode.
@@ -94,7 +94,7 @@ impl Attribute {
         Self {
             index,
             name: name.into(),
-            value: Value::Here(value.into()),
+            value: Value::Inline(value.into()),
             hash,
         }
     }
@@ -107,18 +107,18 @@ impl Attribute {
 
     /// Whether the hash, if there is one, matches name and value. A hash of name bytes as signed
     /// numbers, which old systems made, is accepted as well. For a value in an inode, use
-    /// [`Attribute::has_sound_hash_of_value_inode`].
+    /// [`Attribute::has_valid_hash_of_value_inode`].
     #[must_use]
-    pub fn has_sound_hash(&self) -> bool {
+    pub fn has_valid_hash(&self) -> bool {
         match &self.value {
-            Value::Here(value) => self.is_hash_of(value),
+            Value::Inline(value) => self.is_hash_of(value),
             Value::Inode { .. } => true,
         }
     }
 
     /// The same for a value in an inode with this hash; see [`value_hash`].
     #[must_use]
-    pub fn has_sound_hash_of_value_inode(&self, value_hash: u32) -> bool {
+    pub fn has_valid_hash_of_value_inode(&self, value_hash: u32) -> bool {
         self.is_hash_of(&value_hash.to_le_bytes())
     }
 
@@ -142,7 +142,7 @@ impl Attribute {
     /// Bytes of the value in the list.
     fn value_space(&self) -> usize {
         match &self.value {
-            Value::Here(value) => padded(value.len()),
+            Value::Inline(value) => padded(value.len()),
             Value::Inode { .. } => 0,
         }
     }

@@ -20,7 +20,7 @@ use crate::Random;
 use crate::effort;
 use crate::errno::ENOSPC;
 use crate::model::Model;
-use crate::op::generate::{Generator, Taste};
+use crate::op::generate::{Generator, Profile};
 use crate::op::{Op, text};
 use crate::oracle::check::e2fsck;
 use crate::oracle::format::{Features, Format};
@@ -69,7 +69,7 @@ impl Stage {
     /// The stage with the setting of the scaling mechanisms that a seed selects, unless the stage
     /// has a setting of its own.
     #[must_use]
-    pub fn set_by(&self, seed: u64) -> Self {
+    pub fn with_setting_of(&self, seed: u64) -> Self {
         let mut stage = self.clone();
         if stage.options.scaling == Scaling::default() {
             stage.options.scaling = effort::setting(seed);
@@ -155,19 +155,19 @@ pub fn compare(subject: &mut dyn Subject, model: &mut Model) -> Result<(), Strin
 pub fn generate(
     subject: &mut dyn Subject,
     model: &mut Model,
-    taste: Taste,
+    profile: Profile,
     seed: u64,
     count: usize,
 ) -> (Vec<Op>, Result<(), String>) {
     let mut random = Random::new(seed);
-    let generator = Generator::new(taste);
+    let generator = Generator::new(profile);
     let mut ops = Vec::with_capacity(count);
     for number in 1..=count {
         let op = generator.next(&mut random, model);
         ops.push(op);
-        let mut result = guarded(|| step(subject, model, &ops[number - 1]));
+        let mut result = catching_panics(|| step(subject, model, &ops[number - 1]));
         if result.is_ok() && (number % 400 == 0 || number == count) {
-            result = guarded(|| compare(subject, model));
+            result = catching_panics(|| compare(subject, model));
         }
         if result.is_err() {
             return (ops, result);
@@ -177,7 +177,7 @@ pub fn generate(
 }
 
 /// Turns a panic into an error.
-pub fn guarded(work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+pub fn catching_panics(work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text
@@ -192,12 +192,12 @@ pub fn replay(stage: &Stage, ops: &[Op]) -> Result<(), String> {
     let device = stage.device();
     let mut model = stage.model();
     let mut subject = open(stage, &device)?;
-    let result = guarded(|| {
+    let result = catching_panics(|| {
         ops.iter()
             .try_for_each(|op| step(&mut subject, &mut model, op))?;
         compare(&mut subject, &mut model)
     });
-    conclude(subject, &device, &mut model, result)
+    finish(subject, &device, &mut model, result)
 }
 
 fn open(stage: &Stage, device: &Arc<RamDevice>) -> Result<VolumeSubject, String> {
@@ -207,7 +207,7 @@ fn open(stage: &Stage, device: &Arc<RamDevice>) -> Result<VolumeSubject, String>
 
 /// Closes the image and checks it with e2fsck. A subject that failed is abandoned instead: it may
 /// hang.
-fn conclude(
+fn finish(
     subject: VolumeSubject,
     device: &RamDevice,
     model: &mut Model,
@@ -217,7 +217,7 @@ fn conclude(
         subject.abandon();
         return result;
     }
-    guarded(|| subject.close().map_err(|error| format!("{error:#}")))?;
+    catching_panics(|| subject.close().map_err(|error| format!("{error:#}")))?;
     model.release_all();
     check_device(device).map_err(|error| format!("{error:#}"))
 }
@@ -235,12 +235,12 @@ pub fn check_device(device: &RamDevice) -> Result<()> {
 /// # Panics
 ///
 /// If the run fails: the caller is a test.
-pub fn run(stage: &Stage, name: &str, taste: Taste, seed: u64, count: usize) {
-    let stage = &stage.set_by(seed);
+pub fn run(stage: &Stage, name: &str, profile: Profile, seed: u64, count: usize) {
+    let stage = &stage.with_setting_of(seed);
     let (own, label) = (stage.clone(), name.to_owned());
     let what = format!("{name}, seed {seed}, image {}", stage.describe());
     let (ops, result) = effort::within(LIMIT, &what.clone(), move || {
-        run_once(&own, taste, seed, count)
+        run_once(&own, profile, seed, count)
     });
     let Err(text) = result else { return };
     let (own, first, same) = (stage.clone(), ops.clone(), kind_of(&text).to_owned());
@@ -263,15 +263,20 @@ fn kind_of(text: &str) -> &str {
     text.split([' ', ':']).next().unwrap_or_default()
 }
 
-fn run_once(stage: &Stage, taste: Taste, seed: u64, count: usize) -> (Vec<Op>, Result<(), String>) {
+fn run_once(
+    stage: &Stage,
+    profile: Profile,
+    seed: u64,
+    count: usize,
+) -> (Vec<Op>, Result<(), String>) {
     let device = stage.device();
     let mut model = stage.model();
     let mut subject = match open(stage, &device) {
         Ok(subject) => subject,
         Err(text) => return (Vec::new(), Err(text)),
     };
-    let (ops, result) = generate(&mut subject, &mut model, taste, seed, count);
-    let result = conclude(subject, &device, &mut model, result);
+    let (ops, result) = generate(&mut subject, &mut model, profile, seed, count);
+    let result = finish(subject, &device, &mut model, result);
     (ops, result)
 }
 
@@ -336,7 +341,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_a_failure() {
-        let result = guarded(|| panic!("number {}", 5));
+        let result = catching_panics(|| panic!("number {}", 5));
         assert_eq!(result, Err("panic: number 5".to_owned()));
     }
 

@@ -24,7 +24,7 @@ use pext4_ondisk::orphan_file::OrphanBlock;
 use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, LogicalBlock, Tid, extent, xattr};
 
-use crate::mutate::{Specimen, scribble, wander};
+use crate::mutate::{Specimen, walk_corrupt, write_corrupt};
 use crate::oracle::format::Features;
 
 /// Bytes in a block of the targets.
@@ -199,8 +199,8 @@ pub fn recovery(data: &[u8]) {
 pub fn image(data: &[u8]) {
     if let Some(device) = changed(data) {
         let (one, two) = (Arc::new(device.fork()), Arc::new(device));
-        wander(one);
-        scribble(two);
+        walk_corrupt(one);
+        write_corrupt(two);
     }
 }
 

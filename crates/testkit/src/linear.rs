@@ -15,7 +15,7 @@ use pext4_fs::RenameMode;
 
 use crate::Random;
 use crate::model::Model;
-use crate::op::{Fresh, Op, Target};
+use crate::op::{NewAttributes, Op, Target};
 use crate::outcome::{Outcome, Subject};
 use crate::tree::Tree;
 use crate::volume::VolumeSubject;
@@ -23,7 +23,7 @@ use crate::volume::VolumeSubject;
 /// Most operations in a history: a set of them is one 64-bit word.
 pub const MOST: usize = 64;
 /// Most steps of a search; after them the history is undecided.
-const PATIENCE: usize = 2_000_000;
+const STEP_LIMIT: usize = 2_000_000;
 /// Slots of each thread; no two threads use the same number.
 const SLOTS: u8 = 3;
 
@@ -67,7 +67,7 @@ pub fn search(start: &Model, history: &[Call], end: Option<&Tree>) -> Verdict {
     };
     match search.extend(start, 0) {
         true => Verdict::Linear(search.order),
-        false if search.steps >= PATIENCE => Verdict::Undecided,
+        false if search.steps >= STEP_LIMIT => Verdict::Undecided,
         false => Verdict::Impossible,
     }
 }
@@ -89,7 +89,7 @@ impl Search<'_> {
                 .is_none_or(|tree| model.differences(tree).is_empty());
         }
         self.steps += 1;
-        if self.steps >= PATIENCE || !self.seen.insert((done, model.fingerprint())) {
+        if self.steps >= STEP_LIMIT || !self.seen.insert((done, model.fingerprint())) {
             return false;
         }
         let open = |index: usize| done >> index & 1 == 0;
@@ -159,7 +159,7 @@ pub fn record(
             model,
             &Op::MakeDirectory {
                 at: at.clone(),
-                new: Fresh::plain(0o755),
+                new: NewAttributes::plain(0o755),
             },
         )?;
         shared.push(Target::inode(
@@ -218,7 +218,7 @@ fn operation(random: &mut Random, shared: &[Target], first_slot: u8) -> Op {
         RenameMode::NoReplace,
         RenameMode::Exchange,
     ];
-    let new = Fresh::plain(0o644);
+    let new = NewAttributes::plain(0o644);
     match random.weighted(&[16, 8, 14, 6, 18, 8, 10, 8, 6, 4, 6, 4]) {
         0 => Op::Create {
             at: place(random),
@@ -226,7 +226,7 @@ fn operation(random: &mut Random, shared: &[Target], first_slot: u8) -> Op {
         },
         1 => Op::MakeDirectory {
             at: place(random),
-            new: Fresh::plain(0o755),
+            new: NewAttributes::plain(0o755),
         },
         2 => Op::Unlink(place(random)),
         3 => Op::RemoveDirectory(place(random)),

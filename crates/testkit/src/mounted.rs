@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 use crate::content::{Content, pattern};
 use crate::errno::{EBADF, EINVAL, EIO, ENOTDIR, ENXIO, Failure};
-use crate::op::{Base, Fresh, Name, Op, Target};
+use crate::op::{Base, Name, NewAttributes, Op, Target};
 use crate::outcome::{Answer, Facts, Listed, Outcome, PERMISSIONS, SET_GROUP_ID, Space, Subject};
 use crate::tree::{Item, Tree, join};
 
@@ -166,7 +166,7 @@ impl MountedSubject {
     }
 
     /// Sets the owner of a new file; in a set-group-id directory the group is already set.
-    fn adopt(directory: &OwnedFd, file: &OwnedFd, new: Fresh) -> Outcome {
+    fn set_initial_owner(directory: &OwnedFd, file: &OwnedFd, new: NewAttributes) -> Outcome {
         let inherited = stat(directory)?.permissions & SET_GROUP_ID != 0;
         let gid = (!inherited).then(|| Gid::from_raw(new.gid));
         own(file, Some(Uid::from_raw(new.uid)), gid)?;
@@ -181,13 +181,13 @@ impl MountedSubject {
                 let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
                 let mode = Mode::from_raw_mode(new.permissions.into());
                 let file = rustix::fs::openat(&directory, name, flags, mode)?;
-                Self::adopt(&directory, &file, *new)
+                Self::set_initial_owner(&directory, &file, *new)
             }
             Op::MakeDirectory { at, new } => {
                 let (directory, name) = self.place(at)?;
                 let mode = Mode::from_raw_mode(new.permissions.into());
                 rustix::fs::mkdirat(&directory, name, mode)?;
-                Self::adopt(&directory, &open_path(&directory, name.as_bytes())?, *new)
+                Self::set_initial_owner(&directory, &open_path(&directory, name.as_bytes())?, *new)
             }
             Op::MakeNode {
                 at,
@@ -200,12 +200,12 @@ impl MountedSubject {
                 let kind = rustix::fs::FileType::from_raw_mode(mode_type(*kind).into());
                 let device = rustix::fs::makedev(device.0, device.1);
                 rustix::fs::mknodat(&directory, name, kind, mode, device)?;
-                Self::adopt(&directory, &open_path(&directory, name.as_bytes())?, *new)
+                Self::set_initial_owner(&directory, &open_path(&directory, name.as_bytes())?, *new)
             }
             Op::MakeSymlink { at, new, to } => {
                 let (directory, name) = self.place(at)?;
                 rustix::fs::symlinkat(OsStr::from_bytes(to), &directory, name)?;
-                Self::adopt(&directory, &open_path(&directory, name.as_bytes())?, *new)
+                Self::set_initial_owner(&directory, &open_path(&directory, name.as_bytes())?, *new)
             }
             Op::Link { of, at } => {
                 let of = self.walk(of)?;
@@ -253,7 +253,7 @@ impl MountedSubject {
                 let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
                 let mode = Mode::from_raw_mode(new.permissions.into());
                 let file = rustix::fs::open(proc_path(&directory), flags, mode)?;
-                let told = Self::adopt(&directory, &file, *new)?;
+                let told = Self::set_initial_owner(&directory, &file, *new)?;
                 self.slots.insert(*slot, file);
                 Ok(told)
             }

@@ -31,7 +31,7 @@ const MOST_STEPS: usize = 50;
 
 /// A range of metadata on the device.
 #[derive(Clone, Debug)]
-pub struct Spot {
+pub struct MetadataRange {
     /// The kind of structure.
     pub what: String,
     /// First byte on the device.
@@ -45,7 +45,7 @@ pub struct Specimen {
     /// The whole image.
     pub device: RamDevice,
     /// The locations of its metadata.
-    pub spots: Vec<Spot>,
+    pub spots: Vec<MetadataRange>,
 }
 
 /// Fills a folder with files of all kinds, which mke2fs copies into an image.
@@ -121,7 +121,8 @@ impl Specimen {
         let mut told = Vec::new();
         for _ in 0..=random.below(most) {
             let kind = *random.pick(&kinds);
-            let spots: Vec<&Spot> = self.spots.iter().filter(|spot| spot.what == kind).collect();
+            let spots: Vec<&MetadataRange> =
+                self.spots.iter().filter(|spot| spot.what == kind).collect();
             let width = *random.pick(&[1, 2, 4, 4]);
             let mut place = (*random.pick(&spots), 0);
             for _ in 0..20 {
@@ -160,7 +161,7 @@ impl Specimen {
     fn change(
         &self,
         device: &RamDevice,
-        spot: &Spot,
+        spot: &MetadataRange,
         within: u64,
         width: usize,
         random: &mut Random,
@@ -191,8 +192,8 @@ impl Specimen {
     }
 }
 
-fn spot(what: &str, block: u64) -> Spot {
-    Spot {
+fn spot(what: &str, block: u64) -> MetadataRange {
+    MetadataRange {
         what: what.to_owned(),
         offset: block * 1024,
         length: 1024,
@@ -200,7 +201,7 @@ fn spot(what: &str, block: u64) -> Spot {
 }
 
 /// The locations of metadata in an image with 1 KiB blocks.
-fn spots(image: &Path) -> Result<Vec<Spot>> {
+fn spots(image: &Path) -> Result<Vec<MetadataRange>> {
     let mut spots = Vec::new();
     for region in regions(image)? {
         if region.what.starts_with("Backup") || region.what.starts_with("Reserved") {
@@ -270,7 +271,7 @@ pub fn write_journal(image: &Path, version: u8) -> Result<()> {
 }
 
 /// Opens a corrupt image and reads everything within limits; every error is accepted.
-pub fn wander(device: Arc<dyn Device>) {
+pub fn walk_corrupt(device: Arc<dyn Device>) {
     let options = MountOptions {
         read_only: true,
         ..MountOptions::default()
@@ -329,7 +330,7 @@ fn inspect(volume: &Volume, inode: InodeNumber) {
 }
 
 /// Opens a corrupt image for writing and tries all kinds of operations; every error is accepted.
-pub fn scribble(device: Arc<dyn Device>) {
+pub fn write_corrupt(device: Arc<dyn Device>) {
     let Ok(volume) = Volume::open(device, MountOptions::default()) else {
         return;
     };

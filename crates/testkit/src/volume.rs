@@ -15,7 +15,7 @@ use pext4_fs::{
 
 use crate::content::{Content, pattern};
 use crate::errno::{EBADF, EINVAL, EIO, ENXIO, Failure};
-use crate::op::{Base, Fresh, Name, Op, Target};
+use crate::op::{Base, Name, NewAttributes, Op, Target};
 use crate::outcome::{Answer, Facts, Listed, Outcome, Space, Subject};
 use crate::tree::{Item, Tree, join};
 
@@ -56,8 +56,8 @@ impl Drop for Held<'_> {
     }
 }
 
-impl From<Fresh> for New {
-    fn from(fresh: Fresh) -> Self {
+impl From<NewAttributes> for New {
+    fn from(fresh: NewAttributes) -> Self {
         Self {
             permissions: fresh.permissions,
             uid: fresh.uid,
@@ -234,7 +234,13 @@ impl VolumeSubject {
         }
     }
 
-    fn make_node(&self, at: &Target, new: Fresh, kind: FileType, device: (u32, u32)) -> Outcome {
+    fn make_node(
+        &self,
+        at: &Target,
+        new: NewAttributes,
+        kind: FileType,
+        device: (u32, u32),
+    ) -> Outcome {
         let (directory, name) = self.place(at)?;
         let number = DeviceNumber {
             major: device.0,
@@ -274,18 +280,20 @@ impl VolumeSubject {
             _ => return Err(Failure::new(EINVAL)),
         };
         let before = self.slots.insert(number, slot);
-        before.into_iter().for_each(|before| self.let_go(before));
+        before
+            .into_iter()
+            .for_each(|before| self.release_slot(before));
         Ok(answer)
     }
 
     fn release(&mut self, slot: u8) {
         if let Some(slot) = self.slots.remove(&slot) {
-            self.let_go(slot);
+            self.release_slot(slot);
         }
     }
 
     /// Passes a slot's holds to another slot that shares the inode, or returns them to the volume.
-    fn let_go(&mut self, gone: Slot) {
+    fn release_slot(&mut self, gone: Slot) {
         let mut others = self.slots.values_mut();
         if let Some(heir) = others.find(|other| other.inode == gone.inode) {
             heir.holds += gone.holds;

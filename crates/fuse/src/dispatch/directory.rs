@@ -5,7 +5,7 @@
 //! attributes holds its node once, like a lookup; `.` and `..` do not.
 
 use pext4_fs::{Attributes, DirectoryEntry, FileType, InodeNumber, Refusal};
-use pext4_ondisk::directory::is_sound_name;
+use pext4_ondisk::directory::is_valid_name;
 
 use super::{Answer, Dispatch};
 use crate::node::{is_own_node, node_of};
@@ -66,7 +66,7 @@ impl Gathered {
 
     fn take(&mut self, entry: &DirectoryEntry<'_>) -> bool {
         // Encrypted names may hold anything, and the kernel gives up a listing with one that no path can hold.
-        if !is_sound_name(entry.name) {
+        if !is_valid_name(entry.name) {
             return true;
         }
         let size = (self.header + entry.name.len()).next_multiple_of(8);

@@ -66,7 +66,7 @@ impl Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Length {
     /// Until a step reports that it was the last.
-    ToItsEnd,
+    ToEnd,
     /// A fixed number of steps.
     Steps(u64),
     /// At most a number of steps; ends earlier if a step reports that it was the last.
@@ -121,7 +121,7 @@ impl Driver<'_> {
             operations += u64::from(step.operations);
             steps += 1;
             let ends = match length {
-                Length::ToItsEnd => step.ends_part,
+                Length::ToEnd => step.ends_part,
                 Length::Steps(most) => steps >= most,
                 Length::AtMost(most) => steps >= most || step.ends_part,
             };

@@ -11,7 +11,7 @@ use crate::clock;
 use crate::workloads::{Pace, Workload};
 
 /// Time from sending the start to the start itself, so that all tasks have received it.
-const NOTICE: Duration = Duration::from_millis(10);
+const START_DELAY: Duration = Duration::from_millis(10);
 
 /// The length of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub fn measure(crew: &mut Crew, workload: &dyn Workload, window: &Window) -> Res
     let sums = match (workload.pace(), window.steps) {
         (Pace::Timed, None) => vec![timed(crew, window)?],
         (Pace::Timed, Some(steps)) => vec![once(crew, Length::Steps(steps))?],
-        (Pace::Once, None) => vec![once(crew, Length::ToItsEnd)?],
+        (Pace::Once, None) => vec![once(crew, Length::ToEnd)?],
         (Pace::Once, Some(steps)) => vec![once(crew, Length::AtMost(steps))?],
         (Pace::Rounds, _) => rounds(crew, workload.parts().len(), window)?,
     };
@@ -82,7 +82,7 @@ pub fn measure(crew: &mut Crew, workload: &dyn Workload, window: &Window) -> Res
 }
 
 fn timed(crew: &mut Crew, window: &Window) -> Result<Sum> {
-    let start = clock::now() + clock::duration(NOTICE);
+    let start = clock::now() + clock::duration(START_DELAY);
     let count = start + clock::duration(window.warm_up);
     let end = count + clock::duration(window.counted);
     let window = crew.timed(Moments { start, count, end })?;
@@ -105,13 +105,13 @@ fn rounds(crew: &mut Crew, parts: usize, window: &Window) -> Result<Vec<Sum>> {
     if window.steps.is_none() {
         // The first round loads what later rounds find in memory.
         for _ in 0..parts {
-            part(crew, Length::ToItsEnd, &mut Sum::default())?;
+            part(crew, Length::ToEnd, &mut Sum::default())?;
         }
     }
     let end = clock::now() + clock::duration(window.counted);
     loop {
         for sum in &mut sums {
-            part(crew, Length::ToItsEnd, sum)?;
+            part(crew, Length::ToEnd, sum)?;
         }
         if clock::now() >= end || window.steps.is_some() {
             return Ok(sums);
@@ -123,7 +123,7 @@ fn rounds(crew: &mut Crew, parts: usize, window: &Window) -> Result<Vec<Sum>> {
 fn part(crew: &mut Crew, length: Length, sum: &mut Sum) -> Result<()> {
     let locks = meter::snapshot();
     let before = crew.whole_cpu();
-    let start = clock::now() + clock::duration(NOTICE);
+    let start = clock::now() + clock::duration(START_DELAY);
     let samples = crew.part(start, length)?;
     let whole = before
         .zip(crew.whole_cpu())

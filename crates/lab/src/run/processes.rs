@@ -19,10 +19,10 @@ use super::worker::{Hello, Order, Reply};
 use crate::clock;
 
 /// Interval at which a wait checks for an interruption.
-const GLANCE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long to wait, in total, for the end of killed processes, and the interval of that wait.
-const LAST_PATIENCE: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 const LAST_GLANCE: Duration = Duration::from_millis(1);
 
 /// The processes. Dropping them kills them.
@@ -89,7 +89,7 @@ impl Processes {
             if left.is_zero() || !early.is_empty() {
                 return Ok(());
             }
-            if let Ok(reply) = self.replies.recv_timeout(left.min(GLANCE)) {
+            if let Ok(reply) = self.replies.recv_timeout(left.min(POLL_INTERVAL)) {
                 early.push(reply);
             }
         }
@@ -128,7 +128,7 @@ impl Processes {
             self.interrupt.check()?;
             let reply = match early.next() {
                 Some(reply) => Ok(reply),
-                None => self.replies.recv_timeout(GLANCE),
+                None => self.replies.recv_timeout(POLL_INTERVAL),
             };
             match reply {
                 // A process that is finished ends, and its output ends too: that is no failure.
@@ -157,7 +157,7 @@ impl Drop for Processes {
         }
         // A process that waits for a server's answer ends only with that server, whose mount is
         // dropped later.
-        let end = Instant::now() + LAST_PATIENCE;
+        let end = Instant::now() + KILL_TIMEOUT;
         for worker in &mut self.workers {
             while matches!(worker.child.try_wait(), Ok(None)) && Instant::now() < end {
                 std::thread::sleep(LAST_GLANCE);

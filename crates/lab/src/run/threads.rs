@@ -21,7 +21,7 @@ use crate::instructions::Instructions;
 use crate::target::Target;
 
 /// Interval at which a wait checks for an interruption.
-const GLANCE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// An order for a thread.
 #[derive(Clone, Copy)]
@@ -162,7 +162,7 @@ impl Threads {
             if left.is_zero() {
                 return;
             }
-            if let Ok(reply) = self.replies.recv_timeout(left.min(GLANCE)) {
+            if let Ok(reply) = self.replies.recv_timeout(left.min(POLL_INTERVAL)) {
                 early.push(reply);
             }
         }
@@ -180,12 +180,12 @@ impl Threads {
             if has_failed || self.interrupt.check().is_err() {
                 self.phase.end();
             }
-            match self.replies.recv_timeout(GLANCE) {
+            match self.replies.recv_timeout(POLL_INTERVAL) {
                 Ok(reply) => replies.push(reply),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(anyhow!("a task died")),
             }
-            self.notice_the_dead(&mut replies);
+            self.add_panicked(&mut replies);
         }
         self.interrupt.check()?;
         // The first failure is the cause: threads that fail later may only have been ordered to
@@ -203,7 +203,7 @@ impl Threads {
     }
 
     /// Adds a failure for every thread that panicked, since it never replies.
-    fn notice_the_dead(&self, replies: &mut Vec<Reply>) {
+    fn add_panicked(&self, replies: &mut Vec<Reply>) {
         for (number, handle) in (self.first..).zip(&self.handles) {
             let has_replied = replies.iter().any(|(other, _)| *other == number);
             if handle.is_finished() && !has_replied {

@@ -42,7 +42,7 @@ pub(super) enum Reply {
 }
 
 /// Exit status if the run that gave the orders has ended.
-const NOBODY_LISTENS: i32 = 3;
+const EXIT_NO_READER: i32 = 3;
 
 /// The main function of a worker process.
 ///
@@ -57,7 +57,7 @@ pub fn run() -> Result<()> {
                 break;
             }
         }
-        std::process::exit(NOBODY_LISTENS);
+        std::process::exit(EXIT_NO_READER);
     });
     let hello = lines.recv().context("a run starts its workers itself")?;
     let hello: Hello = serde_json::from_str(&hello).context("a run starts its workers itself")?;

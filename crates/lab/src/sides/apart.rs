@@ -41,9 +41,9 @@ impl Side for ApartSide {
         Crew::of_threads(&targets?, tasks)
     }
 
-    fn settle(&mut self, tasks: &Tasks) -> Result<()> {
+    fn clean_up(&mut self, tasks: &Tasks) -> Result<()> {
         let mut used = self.volumes[..self.used].iter_mut();
-        used.try_for_each(|volume| volume.settle(tasks))
+        used.try_for_each(|volume| volume.clean_up(tasks))
     }
 
     fn examine(&mut self, tasks: &Tasks) -> Result<Option<Fragmentation>> {

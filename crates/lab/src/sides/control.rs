@@ -54,7 +54,7 @@ impl Side for ControlSide {
         Crew::of_threads(&[Arc::clone(&self.target)], &tasks)
     }
 
-    fn settle(&mut self, _tasks: &Tasks) -> Result<()> {
+    fn clean_up(&mut self, _tasks: &Tasks) -> Result<()> {
         Ok(())
     }
 

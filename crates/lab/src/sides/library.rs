@@ -135,7 +135,7 @@ impl LibrarySide {
         };
         let library = Arc::into_inner(open).context("a task still holds the volume")?;
         if emptied {
-            library.close_emptied()
+            library.remove_and_close()
         } else {
             library.close()
         }
@@ -162,7 +162,7 @@ impl Side for LibrarySide {
         Crew::of_threads(&[target], tasks)
     }
 
-    fn settle(&mut self, tasks: &Tasks) -> Result<()> {
+    fn clean_up(&mut self, tasks: &Tasks) -> Result<()> {
         let library = self.opened()?;
         tasks.workload.clean(&*library)?;
         library.volume().sync()?;
@@ -185,8 +185,8 @@ impl Side for LibrarySide {
             self.bytes = Bytes::Memory { device, slow };
         } else {
             let volume = Volume::open(self.device(), self.options.clone())?;
-            self.open = Some(Arc::new(Library::again(volume)?));
-            self.settle(tasks)?;
+            self.open = Some(Arc::new(Library::reopen(volume)?));
+            self.clean_up(tasks)?;
         }
         Ok(Some(found))
     }

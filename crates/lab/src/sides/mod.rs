@@ -24,7 +24,7 @@ pub use check::{Verdict, e2fsck, tool};
 pub use control::ControlSide;
 pub use image::{ImagePlan, Storage};
 pub use library::LibrarySide;
-pub use mounted::{Kind, MountedSide, Ours};
+pub use mounted::{Kind, MountedSide, Pext4Options};
 pub use path::PathSide;
 
 /// A file system on which workloads run.
@@ -48,7 +48,7 @@ pub trait Side {
     ///
     /// # Errors
     /// Errors of the file system.
-    fn settle(&mut self, tasks: &Tasks) -> Result<()>;
+    fn clean_up(&mut self, tasks: &Tasks) -> Result<()>;
 
     /// Closes the side with all files of the tasks, examines their layout, checks the image, and
     /// creates a new one for the next measurement.

@@ -19,7 +19,7 @@ use super::{ImagePlan, Side, Verdict};
 use crate::fragmentation;
 use crate::results::Fragmentation;
 use crate::run::{Crew, Interrupt, Tasks};
-use mount::{Mount, PATIENCE};
+use mount::{Mount, SERVER_TIMEOUT};
 
 /// The implementation that mounts the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl fmt::Display for Kind {
 
 /// Options that only `pext4 mount` has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ours {
+pub struct Pext4Options {
     /// The name of the setting in tables.
     pub name: String,
     /// The value of `-o scaling=`.
@@ -72,7 +72,7 @@ pub struct MountedSide {
     plan: ImagePlan,
     commit: Duration,
     /// The options of a mount by pext4; `None` for other kinds.
-    ours: Option<Ours>,
+    ours: Option<Pext4Options>,
     folder: TempDir,
     /// The directory of the tasks inside the mount; dropped before the mount.
     home: Option<Home>,
@@ -91,7 +91,7 @@ impl MountedSide {
         program: PathBuf,
         plan: ImagePlan,
         commit: Duration,
-        ours: Option<Ours>,
+        ours: Option<Pext4Options>,
         interrupt: Interrupt,
     ) -> Result<Self> {
         let folder = scratch()?;
@@ -136,8 +136,8 @@ impl MountedSide {
         let mut command = self.command(&directory);
         let interrupt = self.interrupt.clone();
         let mount = match self.kind {
-            Kind::Kernel => Mount::by_the_kernel(&mut command, directory, interrupt)?,
-            Kind::Fuse2fs | Kind::Pext4 => Mount::by_a_server(&mut command, directory, interrupt)?,
+            Kind::Kernel => Mount::with_command(&mut command, directory, interrupt)?,
+            Kind::Fuse2fs | Kind::Pext4 => Mount::with_server(&mut command, directory, interrupt)?,
         };
         self.home = Some(Home::new(mount.directory())?);
         self.mount = Some(mount);
@@ -203,8 +203,8 @@ impl Side for MountedSide {
         self.home()?.crew(&self.program, tasks)
     }
 
-    fn settle(&mut self, tasks: &Tasks) -> Result<()> {
-        self.home()?.settle(tasks)
+    fn clean_up(&mut self, tasks: &Tasks) -> Result<()> {
+        self.home()?.clean_up(tasks)
     }
 
     fn examine(&mut self, _tasks: &Tasks) -> Result<Option<Fragmentation>> {
@@ -212,7 +212,7 @@ impl Side for MountedSide {
             home.leave();
         }
         self.unmount()?;
-        let device = FileDevice::open(&self.image(), Access::ReadOnly, PATIENCE)?;
+        let device = FileDevice::open(&self.image(), Access::ReadOnly, SERVER_TIMEOUT)?;
         let found = fragmentation::of_image(Arc::new(device), Some(&Home::name()))?;
         self.judged()?;
         std::fs::remove_file(self.image())?;

@@ -62,7 +62,7 @@ impl Home {
     ///
     /// # Errors
     /// Errors of the file system.
-    pub fn settle(&self, tasks: &Tasks) -> Result<()> {
+    pub fn clean_up(&self, tasks: &Tasks) -> Result<()> {
         tasks.workload.clean(&*self.target)?;
         self.target.sync_all()
     }
@@ -123,15 +123,15 @@ impl Side for PathSide {
         self.home()?.crew(&self.program, tasks)
     }
 
-    fn settle(&mut self, tasks: &Tasks) -> Result<()> {
-        self.home()?.settle(tasks)
+    fn clean_up(&mut self, tasks: &Tasks) -> Result<()> {
+        self.home()?.clean_up(tasks)
     }
 
     fn examine(&mut self, tasks: &Tasks) -> Result<Option<Fragmentation>> {
         let home = self.home()?;
         home.target.sync_all()?;
         let found = fragmentation::by_filefrag(&home.path)?;
-        home.settle(tasks)?;
+        home.clean_up(tasks)?;
         Ok(found)
     }
 

@@ -37,7 +37,7 @@ impl Library {
     ///
     /// # Errors
     /// Errors of the volume.
-    pub fn again(volume: Volume) -> Result<Self> {
+    pub fn reopen(volume: Volume) -> Result<Self> {
         let home = volume.lookup(InodeNumber::ROOT, HOME.as_bytes())?;
         let home = Node::Held(home.inode);
         Ok(Self { volume, home })
@@ -53,7 +53,7 @@ impl Library {
     ///
     /// # Errors
     /// Errors of the volume.
-    pub fn close_emptied(self) -> Result<()> {
+    pub fn remove_and_close(self) -> Result<()> {
         empty(&self, &self.home)?;
         self.volume
             .remove_directory(InodeNumber::ROOT, HOME.as_bytes())?;

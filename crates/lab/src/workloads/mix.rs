@@ -14,9 +14,9 @@ pub enum Job {
     /// Make the file durable (`fsync`).
     Sync,
     /// Truncate the file to 0 and write it again.
-    Cut,
+    Truncate,
     /// Look up a name.
-    Look,
+    Lookup,
     /// Create a file with a label, close and remove it.
     Create,
 }
@@ -41,15 +41,15 @@ pub enum Mix {
     Shared,
 }
 
-/// Weights of Read, Write, Sync, Cut, Look, Create.
+/// Weights of Read, Write, Sync, Truncate, Lookup, Create.
 type Weights = [u32; 6];
 
 const JOBS: [Job; 6] = [
     Job::Read,
     Job::Write,
     Job::Sync,
-    Job::Cut,
-    Job::Look,
+    Job::Truncate,
+    Job::Lookup,
     Job::Create,
 ];
 
@@ -67,7 +67,7 @@ impl Mix {
 
     /// The mix with a name.
     #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         let found = Self::ALL.iter().find(|(other, _)| *other == name);
         found.map(|(_, mix)| *mix)
     }
@@ -94,7 +94,7 @@ impl Mix {
             }
             rest -= weight;
         }
-        Job::Look
+        Job::Lookup
     }
 }
 
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn jobs_come_as_often_as_their_weights() {
         for (name, mix) in Mix::ALL {
-            assert_eq!(Mix::named(name), Some(mix));
+            assert_eq!(Mix::from_name(name), Some(mix));
             assert_eq!(mix.weights().iter().sum::<u32>(), 100, "{name}");
             let mut random = Random::new(1, 0);
             let reads = (0..10_000)

@@ -40,11 +40,11 @@ impl User {
             Job::Read => target.read(&self.file, at, &mut [0; BLOCK]),
             Job::Write => target.write(&self.file, at, &[3; BLOCK]),
             Job::Sync => target.sync(&self.file),
-            Job::Cut => {
+            Job::Truncate => {
                 target.truncate(&self.file, 0)?;
                 target.write(&self.file, 0, &CONTENT)
             }
-            Job::Look => target.stat(directory, &self.name).map(drop),
+            Job::Lookup => target.stat(directory, &self.name).map(drop),
             Job::Create => create_and_remove(target, directory, random.below(LABELS)),
         }
     }

@@ -1,8 +1,8 @@
 //! The meaning of access control lists: their effect on permission bits, and their inheritance.
 
 use super::{
-    Entry, GROUP_OBJECT, MASK, OTHER, USER_OBJECT, decode, decode_call, encode, encode_call,
-    follow_mode,
+    Entry, GROUP_OBJECT, MASK, OTHER, USER_OBJECT, apply_mode, decode, decode_call, encode,
+    encode_call,
 };
 
 /// A valid access control list (see acl(5)).
@@ -88,7 +88,7 @@ impl Acl {
     /// The list after `chmod` to these bits.
     #[must_use]
     pub fn with_mode(mut self, mode: u16) -> Self {
-        follow_mode(&mut self.entries, mode);
+        apply_mode(&mut self.entries, mode);
         self
     }
 

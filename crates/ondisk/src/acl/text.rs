@@ -17,7 +17,7 @@ use super::{Entry, GROUP, GROUP_OBJECT, MASK, NO_ID, OTHER, USER, USER_OBJECT, e
 pub enum Problem {
     /// It is not UTF-8.
     #[error("its access control list is no text")]
-    NoText,
+    NotText,
     /// An entry cannot be parsed; the entry.
     #[error("its access control list has the entry `{}`, which makes no sense", .0.escape_debug())]
     Entry(String),
@@ -46,7 +46,7 @@ impl List {
     /// # Errors
     /// The first problem of the text or the list.
     pub fn parse(text: &[u8]) -> Result<Option<Self>, Problem> {
-        let text = std::str::from_utf8(text).map_err(|_| Problem::NoText)?;
+        let text = std::str::from_utf8(text).map_err(|_| Problem::NotText)?;
         let mut entries = Vec::new();
         for line in text.split('\n') {
             let line = line.split('#').next().unwrap_or_default();

@@ -105,7 +105,7 @@ impl<'a> Node<'a> {
     /// If there is no such entry.
     pub fn extent(&self, slot: usize, bounds: &Bounds) -> Result<Extent, Corrupt> {
         let extent = Extent::decode(&self.entries[slot])?;
-        if !bounds.contain(extent.start, extent.length) {
+        if !bounds.contains(extent.start, extent.length) {
             return Err(Corrupt::new(
                 STRUCTURE,
                 format!("{extent} leaves the file system"),
@@ -125,7 +125,7 @@ impl<'a> Node<'a> {
     /// If there is no such entry.
     pub fn index(&self, slot: usize, bounds: &Bounds) -> Result<Index, Corrupt> {
         let index = Index::decode(&self.entries[slot]);
-        if !bounds.contain(index.child, 1) {
+        if !bounds.contains(index.child, 1) {
             let problem = format!("child {} lies outside the file system", index.child);
             return Err(Corrupt::new(STRUCTURE, problem));
         }

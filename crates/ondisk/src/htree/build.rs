@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::edit::{index_hash, write_entries};
-use super::{IndexEntry, NODE_ENTRIES_AT, ROOT_ENTRIES_AT, capacity};
+use super::{IndexEntry, NODE_ENTRIES_OFFSET, ROOT_ENTRIES_OFFSET, capacity};
 use super::{init_root, write_node};
 use crate::directory::{self, Entry, Format, record_length, usable_length};
 use crate::dirhash::{Hash, Hasher};
@@ -79,7 +79,7 @@ pub struct Plan {
 }
 
 /// Builds the blocks of directory `own` with the given entries (without `.` and `..`). Without a
-/// `hasher`, a large directory is linear. An index has at most `most_levels` levels of nodes below
+/// `hasher`, a large directory is linear. An index has at most `max_levels` levels of nodes below
 /// its root: 1, or 2 with `large_dir`.
 ///
 /// # Errors
@@ -94,7 +94,7 @@ pub fn build(
     parent: InodeNumber,
     entries: &[Entry<'_>],
     hasher: Option<&Hasher>,
-    most_levels: u8,
+    max_levels: u8,
 ) -> Result<Built, TooMany> {
     assert!(block_size >= 1024, "the smallest block has 1024 bytes");
     let shape = Shape { block_size, format };
@@ -107,7 +107,7 @@ pub fn build(
         return Ok(shape.linear(own, parent, entries));
     };
     let names = entries.iter().map(|entry| entry.name);
-    let plan = Plan::of(block_size, format, names, hasher, most_levels)?;
+    let plan = Plan::of(block_size, format, names, hasher, max_levels)?;
     let mut blocks = Vec::new();
     plan.write(
         own,
@@ -132,18 +132,18 @@ impl Plan {
     /// Lays out an index over these names, at least one.
     ///
     /// # Errors
-    /// [`TooMany`] if an index of `most_levels` levels below its root cannot hold them.
+    /// [`TooMany`] if an index of `max_levels` levels below its root cannot hold them.
     pub fn of<'a>(
         block_size: usize,
         format: Format,
         names: impl Iterator<Item = &'a [u8]>,
         hasher: &Hasher,
-        most_levels: u8,
+        max_levels: u8,
     ) -> Result<Self, TooMany> {
         let shape = Shape { block_size, format };
         let sorted = sort(names, hasher)?;
         let ranges = shape.pack(sorted.iter().map(|sorted| record_length(sorted.name.len())));
-        let widths = shape.level_widths(ranges.len(), most_levels)?;
+        let widths = shape.level_widths(ranges.len(), max_levels)?;
         let first_leaf = 1 + widths.iter().sum::<usize>();
         let leaves = first_hashes(&sorted, &ranges, first_leaf)?;
         let end_of = |range: &Range<usize>| u32::try_from(range.end).map_err(|_| TooMany);
@@ -244,12 +244,12 @@ impl Shape {
     }
 
     /// Number of nodes of each level, from the top, of an index over `leaves` leaves.
-    fn level_widths(&self, leaves: usize, most_levels: u8) -> Result<Vec<usize>, TooMany> {
-        let root_room = capacity(self.block_size, ROOT_ENTRIES_AT, self.format.has_tail);
-        let node_room = capacity(self.block_size, NODE_ENTRIES_AT, self.format.has_tail);
+    fn level_widths(&self, leaves: usize, max_levels: u8) -> Result<Vec<usize>, TooMany> {
+        let root_room = capacity(self.block_size, ROOT_ENTRIES_OFFSET, self.format.has_tail);
+        let node_room = capacity(self.block_size, NODE_ENTRIES_OFFSET, self.format.has_tail);
         let (mut widths, mut width) = (Vec::new(), leaves);
         while width > root_room {
-            if widths.len() == usize::from(most_levels) {
+            if widths.len() == usize::from(max_levels) {
                 return Err(TooMany);
             }
             width = width.div_ceil(node_room);
@@ -302,7 +302,7 @@ impl Shape {
             children[0].block,
         );
         bytes[super::LEVELS_AT] = levels;
-        write_entries(&mut bytes, ROOT_ENTRIES_AT, children);
+        write_entries(&mut bytes, ROOT_ENTRIES_OFFSET, children);
         BuiltBlock {
             kind: Kind::Index,
             bytes,

@@ -1,8 +1,8 @@
 //! Edits of index blocks: entries, levels, and the conversion of a linear directory to an index.
 
 use super::{
-    CONTINUED, ENTRY_SIZE, INFO_AT, INFO_LENGTH, Index, IndexEntry, LEVELS_AT, NODE_ENTRIES_AT,
-    ROOT_ENTRIES_AT, capacity,
+    CONTINUED, ENTRY_SIZE, INFO_AT, INFO_LENGTH, Index, IndexEntry, LEVELS_AT, NODE_ENTRIES_OFFSET,
+    ROOT_ENTRIES_OFFSET, capacity,
 };
 use crate::bytes::{write_u16, write_u32};
 use crate::corrupt::Corrupt;
@@ -144,7 +144,7 @@ pub(super) fn write_entries(block: &mut [u8], start: usize, entries: &[IndexEntr
 /// # Panics
 /// If there are no entries, or more than fit.
 pub fn write_node(block: &mut [u8], has_tail: bool, entries: &[IndexEntry]) {
-    let room = capacity(block.len(), NODE_ENTRIES_AT, has_tail);
+    let room = capacity(block.len(), NODE_ENTRIES_OFFSET, has_tail);
     assert!(
         (1..=room).contains(&entries.len()),
         "{} entries of {room}",
@@ -153,8 +153,8 @@ pub fn write_node(block: &mut [u8], has_tail: bool, entries: &[IndexEntry]) {
     block.fill(0);
     let length = u16::try_from(block.len()).unwrap_or(u16::MAX);
     write_u16(block, 4, length);
-    write_limit(block, NODE_ENTRIES_AT, has_tail);
-    write_entries(block, NODE_ENTRIES_AT, entries);
+    write_limit(block, NODE_ENTRIES_OFFSET, has_tail);
+    write_entries(block, NODE_ENTRIES_OFFSET, entries);
 }
 
 /// Makes a block a root with one entry for block `first`, and no levels below.
@@ -174,9 +174,9 @@ pub fn init_root(
     directory::write_dots(block, format, own, parent, length);
     block[INFO_AT + 4] = hash_version.to_raw();
     block[INFO_AT + 5] = INFO_LENGTH;
-    write_limit(block, ROOT_ENTRIES_AT, format.has_tail);
-    write_u32(block, ROOT_ENTRIES_AT + 4, first.get());
-    write_count(block, ROOT_ENTRIES_AT, 1);
+    write_limit(block, ROOT_ENTRIES_OFFSET, format.has_tail);
+    write_u32(block, ROOT_ENTRIES_OFFSET + 4, first.get());
+    write_count(block, ROOT_ENTRIES_OFFSET, 1);
 }
 
 /// Converts the first block of a linear directory to the root of an index: its entries, except `.`
@@ -230,7 +230,7 @@ pub fn root_from_linear(
 pub fn deepen(root: &mut [u8], has_tail: bool, node: LogicalBlock) -> Result<(), Corrupt> {
     let mut index = IndexMut::root(root, has_tail)?;
     index.truncate(1);
-    write_u32(root, ROOT_ENTRIES_AT + 4, node.get());
+    write_u32(root, ROOT_ENTRIES_OFFSET + 4, node.get());
     root[LEVELS_AT] = root[LEVELS_AT].saturating_add(1);
     Ok(())
 }

@@ -45,7 +45,7 @@ impl Inode {
             return Err(Corrupt::new(STRUCTURE, "there is no system.data for it"));
         };
         match &attribute.value {
-            Value::Here(value) => Ok([&self.block[..], value].concat()),
+            Value::Inline(value) => Ok([&self.block[..], value].concat()),
             Value::Inode { .. } => Err(Corrupt::new(STRUCTURE, "lies in another inode")),
         }
     }
@@ -96,7 +96,7 @@ impl Inode {
     /// The attributes in this inode with `value` as the value of `system.data`.
     fn with_content(&self, value: Box<[u8]>) -> Result<Vec<Attribute>, Corrupt> {
         let mut attributes = decode_inode_area(self.area())?;
-        let value = Value::Here(value);
+        let value = Value::Inline(value);
         match attributes.iter_mut().find(|one| is_content(one)) {
             Some(attribute) => {
                 attribute.value = value;

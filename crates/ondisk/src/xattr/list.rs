@@ -66,7 +66,7 @@ impl Encoded {
         }
         bytes.extend_from_slice(&[0; TERMINATOR_SIZE]);
         for attribute in attributes.iter().rev() {
-            if let Value::Here(value) = &attribute.value {
+            if let Value::Inline(value) = &attribute.value {
                 extend_padded(&mut bytes, value);
             }
         }
@@ -251,9 +251,9 @@ fn decode_entry(
     structure: &'static str,
 ) -> Result<Attribute, Corrupt> {
     let value = match (raw.e_value_inum.get(), value_range(raw)) {
-        (0, None) => Value::Here(Box::default()),
+        (0, None) => Value::Inline(Box::default()),
         (0, Some((start, end))) => match region.value(start, end) {
-            Some(bytes) if start >= values_from => Value::Here(bytes.into()),
+            Some(bytes) if start >= values_from => Value::Inline(bytes.into()),
             _ => {
                 let problem = format!("a value at {start}..{end} leaves the room for values");
                 return Err(Corrupt::new(structure, problem));
@@ -298,8 +298,8 @@ fn without_padding(raw: &RawEntry, name: &[u8], region: Region<'_>, hash: u32) -
 
 fn encode_entry(attribute: &Attribute, value_at: usize) -> RawEntry {
     let (place, inode, size) = match &attribute.value {
-        Value::Here(value) if value.is_empty() => (0, 0, 0),
-        Value::Here(value) => (
+        Value::Inline(value) if value.is_empty() => (0, 0, 0),
+        Value::Inline(value) => (
             value_at,
             0,
             u32::try_from(value.len()).expect("shorter than a block"),

@@ -26,10 +26,10 @@ const LABEL_NAME: &[u8] = b"security.selinux";
 /// The error of a value that is no base64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a value in a LIBARCHIVE.xattr record is no base64")]
-pub struct NoBase64;
+pub struct NotBase64;
 
 /// An attribute's full name, and its value if it can be decoded.
-pub type Named = (Vec<u8>, Result<Vec<u8>, NoBase64>);
+pub type Named = (Vec<u8>, Result<Vec<u8>, NotBase64>);
 
 /// The records of an archive's entry that concern attributes.
 #[derive(Clone, Debug, Default)]
@@ -73,7 +73,7 @@ impl Records {
     /// returned once.
     pub fn attributes(&self) -> impl Iterator<Item = Named> {
         let encoded = self.encoded.iter().map(|(name, value)| {
-            let value = decode_base64(value).ok_or(NoBase64);
+            let value = decode_base64(value).ok_or(NotBase64);
             (decode_percent(name, |_| true), value)
         });
         let plain = self.plain.iter().filter_map(|(name, value)| {

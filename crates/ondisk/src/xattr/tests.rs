@@ -36,12 +36,12 @@ fn blocks_sort_their_entries_and_keep_all() {
         (6, b"selinux"),
     ];
     assert_eq!(names, expected);
-    assert!(decoded.attributes.iter().all(Attribute::has_sound_hash));
+    assert!(decoded.attributes.iter().all(Attribute::has_valid_hash));
     let mut again = vec![0; 1024];
     decoded.encode(&mut again).expect("it fits");
     assert_eq!(again, bytes);
     let sorted = &decoded.attributes[0].value;
-    assert_eq!(*sorted, Value::Here((*b"123").into()));
+    assert_eq!(*sorted, Value::Inline((*b"123").into()));
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn the_hash_is_the_one_of_linux() {
         ..Attribute::new(1, b"\xE9", b"v")
     };
     assert_ne!(high.hash, entry_hash(b"\xE9", b"v"));
-    assert!(high.has_sound_hash());
+    assert!(high.has_valid_hash());
     let in_inode = |hash| Attribute {
         hash,
         value: Value::Inode {
@@ -99,9 +99,9 @@ fn the_hash_is_the_one_of_linux() {
     let value_hash = 0xFEED_5EED_u32;
     let signed = signed_entry_hash(b"\xE9", &value_hash.to_le_bytes());
     for hash in [0, entry_hash_of_value_inode(b"\xE9", value_hash), signed] {
-        assert!(in_inode(hash).has_sound_hash_of_value_inode(value_hash));
+        assert!(in_inode(hash).has_valid_hash_of_value_inode(value_hash));
     }
-    assert!(!in_inode(signed ^ 1).has_sound_hash_of_value_inode(value_hash));
+    assert!(!in_inode(signed ^ 1).has_valid_hash_of_value_inode(value_hash));
 }
 
 /// A list fits into exactly its size, and not into one byte less.

@@ -8,7 +8,7 @@
 
 use std::panic::resume_unwind;
 
-use super::{Body, NEWBORN, Thread, is_inside, new_body, with};
+use super::{Body, NEW_CORES, Thread, is_inside, new_body, with};
 
 /// Applies `work` to every part, the first on the calling core and each other one on a core of its
 /// own. Returns the results in the order of the parts.
@@ -48,7 +48,7 @@ fn lend<'a, R: 'a>(body: impl FnOnce() -> R + 'a) -> Thread<R> {
     // before what it borrows.
     let body: Box<dyn FnOnce()> = unsafe { std::mem::transmute(body) };
     let body: Body = new_body(core, body);
-    NEWBORN.with_borrow_mut(|newborn| newborn.push((core, body)));
+    NEW_CORES.with_borrow_mut(|new_cores| new_cores.push((core, body)));
     thread
 }
 

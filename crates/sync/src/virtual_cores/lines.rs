@@ -66,7 +66,7 @@ pub(crate) enum Label {
 
 /// The use of a line since the window was opened.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LineUse {
+pub(crate) struct LineCounts {
     pub(crate) transfers: u64,
     /// Picoseconds during which a transfer was in progress.
     pub(crate) served: u64,
@@ -79,7 +79,7 @@ pub(crate) struct Line {
     copies: Cores,
     free_at: u64,
     pub(crate) label: Label,
-    pub(crate) usage: LineUse,
+    pub(crate) usage: LineCounts,
 }
 
 /// All lines, keyed by address divided by the size of a line.
@@ -90,7 +90,7 @@ pub(crate) struct Lines {
 
 /// An access to a line: by which core, and when.
 #[derive(Clone, Copy)]
-pub(crate) struct Visit<'a> {
+pub(crate) struct LineAccess<'a> {
     pub(crate) core: usize,
     pub(crate) clock: u64,
     pub(crate) write: bool,
@@ -102,7 +102,7 @@ pub(crate) struct Visit<'a> {
     pub(crate) ahead: u64,
 }
 
-impl Visit<'_> {
+impl LineAccess<'_> {
     /// Picoseconds for a line at this distance, in addition to what the core waits for anyway.
     fn cost(&self, distance: u64) -> u64 {
         if self.ahead == 0 {
@@ -123,12 +123,12 @@ pub(crate) struct Arrival {
 
 impl Lines {
     /// Touches line `number`.
-    pub(crate) fn touch(&mut self, number: usize, label: Label, visit: Visit<'_>) -> Arrival {
+    pub(crate) fn touch(&mut self, number: usize, label: Label, visit: LineAccess<'_>) -> Arrival {
         let line = self.lines.entry(number).or_insert_with(|| Line {
             copies: Cores::default(),
             free_at: 0,
             label,
-            usage: LineUse::default(),
+            usage: LineCounts::default(),
         });
         line.label = label;
         line.touch(visit)
@@ -145,7 +145,7 @@ impl Lines {
     /// Resets the usage counts; the copies stay.
     pub(crate) fn open_window(&mut self) {
         for line in self.lines.values_mut() {
-            line.usage = LineUse::default();
+            line.usage = LineCounts::default();
         }
     }
 
@@ -155,8 +155,8 @@ impl Lines {
 }
 
 impl Line {
-    fn touch(&mut self, visit: Visit<'_>) -> Arrival {
-        let Visit { core, clock, .. } = visit;
+    fn touch(&mut self, visit: LineAccess<'_>) -> Arrival {
+        let LineAccess { core, clock, .. } = visit;
         let here = Arrival { clock, distance: 0 };
         let copies = self.copies;
         let has_copy = copies.contains(core);

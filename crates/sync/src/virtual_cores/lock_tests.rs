@@ -13,7 +13,7 @@ const MICROSECOND: u64 = 1000 * NANOSECOND;
 /// A waiter retries after 20, 60, 140 and every further 100 ns, and sleeps after 840 ns.
 const WAITING: Waiting = Waiting {
     pause: 10 * NANOSECOND,
-    give_way: 100 * NANOSECOND,
+    yield_time: 100 * NANOSECOND,
     call: 2 * MICROSECOND,
     wake: 5 * MICROSECOND,
     start: 0,

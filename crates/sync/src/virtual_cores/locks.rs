@@ -23,7 +23,7 @@ use crate::order::Class;
 use crate::watch::Place;
 
 /// Picoseconds after which the lock is handed to a sleeper.
-const FAIR: u64 = 500_000_000;
+const FAIR_INTERVAL: u64 = 500_000_000;
 
 /// The use of a lock since the window was opened. Times are in picoseconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,7 +63,7 @@ struct Waiter {
     place: Place,
     since: u64,
     /// When it begins to spin.
-    looks_from: u64,
+    spins_from: u64,
     /// When it stops spinning and sleeps.
     sleeps_from: u64,
     call: Option<Called>,
@@ -73,9 +73,9 @@ struct Waiter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Called {
     /// It spins and sees the release by itself.
-    Looking,
+    Spinning,
     /// It was woken.
-    Asleep,
+    Sleeping,
 }
 
 /// A waiter that a release calls.
@@ -95,7 +95,7 @@ pub(crate) struct Lock {
     exclusive: bool,
     queue: Vec<Waiter>,
     /// When the lock was last handed to a sleeper.
-    fair: u64,
+    last_fair: u64,
     pub(crate) counts: LockCounts,
 }
 
@@ -106,7 +106,7 @@ impl Lock {
             holders: Vec::new(),
             exclusive: false,
             queue: Vec::new(),
-            fair: 0,
+            last_fair: 0,
             counts: LockCounts::default(),
         }
     }
@@ -128,7 +128,7 @@ impl Lock {
     /// Removes `core` from the holders.
     pub(crate) fn take_back(&mut self, core: usize, clock: u64) {
         let position = self.holders.iter().rposition(|(holder, _)| *holder == core);
-        let position = position.expect("who gives a lock back has it");
+        let position = position.expect("a core releases only a lock that it holds");
         let (_, since) = self.holders.swap_remove(position);
         let time = clock.saturating_sub(since);
         if self.exclusive {
@@ -152,18 +152,18 @@ impl Lock {
             core,
             place,
             since,
-            looks_from: clock,
-            sleeps_from: self.end_of_looking(clock, waiting),
+            spins_from: clock,
+            sleeps_from: self.end_of_spinning(clock, waiting),
             call: None,
         };
         self.queue.push(waiter);
     }
 
     /// Until when a waiter spins that begins at `clock`: not at all while others sleep.
-    fn end_of_looking(&self, clock: u64, waiting: &Waiting) -> u64 {
+    fn end_of_spinning(&self, clock: u64, waiting: &Waiting) -> u64 {
         let others = self.queue.iter().filter(|waiter| waiter.call.is_none());
         let first = others.map(|waiter| waiter.sleeps_from).min();
-        let own = clock + waiting.looking();
+        let own = clock + waiting.spin_time();
         first.map_or(own, |first| first.clamp(clock, own))
     }
 
@@ -179,9 +179,9 @@ impl Lock {
             self.count_wait(waiter.since, clock);
             return Answer::Free;
         }
-        if waiter.call.take() == Some(Called::Asleep) {
-            waiter.looks_from = clock;
-            waiter.sleeps_from = self.end_of_looking(clock, waiting);
+        if waiter.call.take() == Some(Called::Sleeping) {
+            waiter.spins_from = clock;
+            waiter.sleeps_from = self.end_of_spinning(clock, waiting);
         }
         self.queue.insert(position, waiter);
         Answer::Held
@@ -200,19 +200,19 @@ impl Lock {
         }
         let sleeps = |waiter: &Waiter| waiter.call.is_none() && waiter.sleeps_from <= clock;
         match self.queue.iter().position(sleeps) {
-            Some(first) if clock.saturating_sub(self.fair) >= FAIR => {
-                vec![self.hand(first, clock, waiting)]
+            Some(first) if clock.saturating_sub(self.last_fair) >= FAIR_INTERVAL => {
+                vec![self.hand_over(first, clock, waiting)]
             }
             Some(first) => self.call_from(first, clock, waiting),
-            None => self.call_looking(clock, waiting),
+            None => self.call_spinning(clock, waiting),
         }
     }
 
     /// Hands the lock to a sleeper.
-    fn hand(&mut self, position: usize, clock: u64, waiting: &Waiting) -> Call {
+    fn hand_over(&mut self, position: usize, clock: u64, waiting: &Waiting) -> Call {
         let waiter = self.queue.remove(position);
         let at = clock + waiting.wake;
-        self.fair = clock;
+        self.last_fair = clock;
         self.count_wait(waiter.since, at);
         self.give(waiter.core, waiter.place.exclusive, clock);
         Call {
@@ -223,11 +223,11 @@ impl Lock {
     }
 
     /// Calls the waiter that retries next and, if it is a reader, all readers that spin.
-    fn call_looking(&mut self, clock: u64, waiting: &Waiting) -> Vec<Call> {
+    fn call_spinning(&mut self, clock: u64, waiting: &Waiting) -> Vec<Call> {
         let looking = self.queue.iter().enumerate();
         let next = looking
             .filter(|(_, waiter)| waiter.call.is_none())
-            .min_by_key(|(_, waiter)| waiting.next_look(waiter.looks_from, clock))
+            .min_by_key(|(_, waiter)| waiting.next_retry(waiter.spins_from, clock))
             .map(|(position, _)| position);
         next.map_or_else(Vec::new, |next| self.call_from(next, clock, waiting))
     }
@@ -243,16 +243,16 @@ impl Lock {
             }
             let slept = waiter.sleeps_from <= clock;
             waiter.call = Some(if slept {
-                Called::Asleep
+                Called::Sleeping
             } else {
-                Called::Looking
+                Called::Spinning
             });
             calls.push(Call {
                 core: waiter.core,
                 at: if slept {
                     clock + waiting.wake
                 } else {
-                    waiting.next_look(waiter.looks_from, clock)
+                    waiting.next_retry(waiter.spins_from, clock)
                 },
                 slept,
             });

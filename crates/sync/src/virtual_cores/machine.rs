@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use corosensei::Yielder;
 
-use super::lines::{Label, Lines, MOST_CORES, Visit, behind};
+use super::lines::{Label, LineAccess, Lines, MOST_CORES, behind};
 use super::locks::{Answer, Lock};
 use super::model::Model;
 use crate::hash::NumberHash;
@@ -27,7 +27,7 @@ const LINE: usize = 64;
 const MOST_OF_LOCKS: usize = 4096;
 
 /// Picoseconds that a step takes at least, so that the clock of a polling core advances.
-const LEAST: u64 = 100;
+const MIN_STEP: u64 = 100;
 
 /// How a wait on a condition ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,8 +223,8 @@ impl Machine {
         }
         let me = self.me();
         me.last = step;
-        me.clock += cost.max(LEAST);
-        self.gives_way()
+        me.clock += cost.max(MIN_STEP);
+        self.yields()
     }
 
     /// The next random number of the seed (xorshift).
@@ -237,7 +237,7 @@ impl Machine {
 
     /// Whether a ready core has an earlier clock than the running one; if so, the running one
     /// becomes ready.
-    fn gives_way(&mut self) -> bool {
+    fn yields(&mut self) -> bool {
         self.drop_stale();
         let (clock, tie) = (self.me().clock, self.me().tie);
         let first = self.ready.peek();
@@ -250,7 +250,7 @@ impl Machine {
 
     /// Sleeps for a time, during which other cores run.
     pub(crate) fn pass(&mut self, time: u64) {
-        self.me().clock += time.max(LEAST);
+        self.me().clock += time.max(MIN_STEP);
         self.make_ready(self.current);
     }
 
@@ -270,7 +270,7 @@ impl Machine {
         mut ahead: u64,
     ) -> u64 {
         for number in numbers {
-            let visit = Visit {
+            let visit = LineAccess {
                 core,
                 clock: self.cores[core].clock,
                 write,
@@ -352,7 +352,7 @@ impl Machine {
     }
 
     /// Whether a core can take the lock at its current time; touches only the word.
-    pub(crate) fn sees_free(&mut self, place: &Place) -> bool {
+    pub(crate) fn is_free(&mut self, place: &Place) -> bool {
         self.touch_word(self.current, place, false);
         self.lock(place).admits(place.exclusive)
     }
@@ -435,7 +435,7 @@ impl Machine {
     /// Ends the last wait of the running core, at `site`; returns whether it timed out.
     pub(crate) fn end_wait(&mut self, site: Site) -> bool {
         let since = self.me().asleep_since;
-        self.note_wait(since, site);
+        self.count_wait(since, site);
         let me = self.me();
         let timed_out = me.waiting == Waiting::TimedOut;
         me.waiting = Waiting::No;
@@ -443,7 +443,7 @@ impl Machine {
     }
 
     /// Counts that the running core has waited at `site` since `since`.
-    pub(crate) fn note_wait(&mut self, since: u64, site: Site) {
+    pub(crate) fn count_wait(&mut self, since: u64, site: Site) {
         let (window, clock) = (self.window, self.me().clock);
         let waited = clock.saturating_sub(since.max(window));
         *self.waits.entry((site.file(), site.line())).or_default() += waited;

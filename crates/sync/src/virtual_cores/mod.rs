@@ -60,7 +60,7 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
     static MACHINE: RefCell<Option<Machine>> = const { RefCell::new(None) };
     /// Cores that were created and have not run yet.
-    static NEWBORN: RefCell<Vec<(usize, Body)>> = const { RefCell::new(Vec::new()) };
+    static NEW_CORES: RefCell<Vec<(usize, Body)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Whether the caller runs on a virtual core.
@@ -119,19 +119,19 @@ pub(crate) fn take_spinning(place: &Place) {
         return;
     }
     let since = clock();
-    spin::look(|| sees_free(place), pause);
+    spin::look(|| is_free(place), pause);
     wait_for(place, Some(since));
 }
 
 /// Whether the lock is held; touches only its word.
 pub(crate) fn is_held(place: &Place) -> bool {
     arrive(place.site, Action::Load);
-    !sees_free(place)
+    !is_free(place)
 }
 
 /// Whether a waiting core could take the lock now.
-fn sees_free(place: &Place) -> bool {
-    with(|machine| machine.sees_free(place))
+fn is_free(place: &Place) -> bool {
+    with(|machine| machine.is_free(place))
 }
 
 fn take_again(place: &Place) {
@@ -195,7 +195,7 @@ pub(crate) fn spinning(site: Site, spin: impl FnOnce(&dyn Fn()) -> bool) -> bool
         arrive(site, Action::Other);
         pause();
     });
-    with(|machine| machine.note_wait(since, site));
+    with(|machine| machine.count_wait(since, site));
     has_come
 }
 
@@ -235,7 +235,7 @@ pub(crate) fn spawn<T: 'static>(name: &str, body: impl FnOnce() -> T + 'static) 
     let core = with(|machine| machine.add_core(name));
     let (thread, body) = Thread::of(core, body);
     let body = new_body(core, body);
-    NEWBORN.with_borrow_mut(|newborn| newborn.push((core, body)));
+    NEW_CORES.with_borrow_mut(|new_cores| new_cores.push((core, body)));
     thread
 }
 
@@ -376,7 +376,7 @@ fn drive(bodies: &mut Bodies) {
         let body = bodies.0[core].as_mut();
         let body = body.expect("a core that has ended is not ready");
         let outcome = body.resume(());
-        for (number, body) in NEWBORN.take() {
+        for (number, body) in NEW_CORES.take() {
             bodies.insert(number, body);
         }
         if let CoroutineResult::Return(()) = outcome {

@@ -28,7 +28,7 @@ pub struct Waiting {
     /// One pause instruction of a spinning processor.
     pub pause: u64,
     /// Yielding the processor when no other thread wants it.
-    pub give_way: u64,
+    pub yield_time: u64,
     /// Waking a sleeping thread, for the waker.
     pub call: u64,
     /// From the waker's call until the woken thread runs.
@@ -41,12 +41,12 @@ impl Waiting {
     /// Pauses before each of the first retries.
     const PAUSES: [u64; 3] = [2, 4, 8];
     /// Further retries; the thread yields before each.
-    const GIVING_WAY: u64 = 7;
+    const YIELDS: u64 = 7;
 
     /// Time that a thread spins before it sleeps.
     #[must_use]
-    pub fn looking(&self) -> u64 {
-        self.pauses() + Self::GIVING_WAY * self.give_way
+    pub fn spin_time(&self) -> u64 {
+        self.pauses() + Self::YIELDS * self.yield_time
     }
 
     fn pauses(&self) -> u64 {
@@ -54,7 +54,7 @@ impl Waiting {
     }
 
     /// The first retry at or after `clock` of a thread that began to spin at `since`.
-    pub(crate) fn next_look(&self, since: u64, clock: u64) -> u64 {
+    pub(crate) fn next_retry(&self, since: u64, clock: u64) -> u64 {
         let mut look = since;
         for pauses in Self::PAUSES {
             look += pauses * self.pause;
@@ -62,8 +62,8 @@ impl Waiting {
                 return look;
             }
         }
-        let times = (clock - look).div_ceil(self.give_way.max(1));
-        (look + times * self.give_way).max(clock)
+        let times = (clock - look).div_ceil(self.yield_time.max(1));
+        (look + times * self.yield_time).max(clock)
     }
 }
 
@@ -163,18 +163,18 @@ mod tests {
     fn who_waits_looks_ten_times() {
         let waiting = Waiting {
             pause: 10,
-            give_way: 100,
+            yield_time: 100,
             call: 0,
             wake: 0,
             start: 0,
         };
-        assert_eq!(waiting.looking(), 840);
+        assert_eq!(waiting.spin_time(), 840);
         let looks = [0, 20, 21, 60, 61, 140, 141, 240, 241, 840];
         let seen = [20, 20, 60, 60, 140, 140, 240, 240, 340, 840];
         assert_eq!(
-            looks.map(|after| waiting.next_look(1000, 1000 + after) - 1000),
+            looks.map(|after| waiting.next_retry(1000, 1000 + after) - 1000),
             seen
         );
-        assert_eq!(Waiting::default().next_look(5, 9), 9);
+        assert_eq!(Waiting::default().next_retry(5, 9), 9);
     }
 }

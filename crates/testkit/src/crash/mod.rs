@@ -20,9 +20,9 @@ use self::judge::Judge;
 use self::recording::Recording;
 use self::window::{Budget, Fate, Window, fates, image, tell, windows};
 use crate::Random;
-use crate::campaign::{Stage, check_device, guarded};
+use crate::campaign::{Stage, catching_panics, check_device};
 use crate::effort;
-use crate::op::generate::Taste;
+use crate::op::generate::Profile;
 use crate::op::text;
 use crate::oracle::check::recover;
 use crate::tree::Tree;
@@ -48,14 +48,14 @@ pub struct Report {
 pub fn run(
     stage: &Stage,
     name: &str,
-    taste: Taste,
+    profile: Profile,
     seed: u64,
     count: usize,
     budget: Budget,
 ) -> Report {
-    let stage = &stage.set_by(seed);
+    let stage = &stage.with_setting_of(seed);
     let what = format!("{name}, seed {seed}, image {}", stage.describe());
-    let recording = Recording::generate(stage, taste, seed, count);
+    let recording = Recording::generate(stage, profile, seed, count);
     let recording =
         recording.unwrap_or_else(|text| panic!("{what}: the run itself failed: {text}"));
     examine(&recording, name, seed, budget).unwrap_or_else(|text| panic!("{what}: {text}"))
@@ -173,7 +173,7 @@ fn look(left: &Arc<RamDevice>) -> Result<Tree, String> {
 fn walk(device: Arc<dyn Device>, read_only: bool) -> Result<Tree, String> {
     effort::within(LIMIT, "a recovery", move || {
         let mut tree = Tree::default();
-        guarded(|| {
+        catching_panics(|| {
             tree = tree_of(device, read_only).map_err(|error| format!("{error:#}"))?;
             Ok(())
         })?;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use pext4_block::{Device, Event, RamDevice, RecordDevice};
 
 use crate::Random;
-use crate::campaign::{Stage, guarded, step};
+use crate::campaign::{Stage, catching_panics, step};
 use crate::model::Model;
-use crate::op::generate::{Generator, Taste};
-use crate::op::{Fresh, Op, Target};
+use crate::op::generate::{Generator, Profile};
+use crate::op::{NewAttributes, Op, Target};
 use crate::outcome::Subject;
 use crate::volume::VolumeSubject;
 
@@ -71,9 +71,14 @@ impl History {
 
 impl Recording {
     /// Runs operations from a seed; a remount at the end adds an unmount and a mount to the log.
-    pub fn generate(stage: &Stage, taste: Taste, seed: u64, count: usize) -> Result<Self, String> {
+    pub fn generate(
+        stage: &Stage,
+        profile: Profile,
+        seed: u64,
+        count: usize,
+    ) -> Result<Self, String> {
         let mut random = Random::new(seed);
-        let generator = Generator::new(taste);
+        let generator = Generator::new(profile);
         Self::run(stage, &mut |number, model| match number {
             number if number < count => Some(generator.next(&mut random, model)),
             number if number == count => Some(Op::Remount),
@@ -91,7 +96,7 @@ impl Recording {
         let device = Arc::new(RecordDevice::new(Arc::new(base.fork())));
         let mut subject = open(stage, &device)?;
         let mut history = History::from(b"", stage.model());
-        let result = guarded(|| history.record(&mut subject, &device, next));
+        let result = catching_panics(|| history.record(&mut subject, &device, next));
         // The log ends here: later writes of the volume are not examined.
         let events = device.events();
         subject.abandon();
@@ -107,7 +112,7 @@ impl Recording {
     /// durable.
     pub fn threads(
         stage: &Stage,
-        taste: Taste,
+        profile: Profile,
         seed: u64,
         threads: usize,
         count: usize,
@@ -120,7 +125,7 @@ impl Recording {
         for number in 0..threads {
             let name = format!("thread{number}");
             let at = Target::path(&name);
-            let new = Fresh::plain(0o755);
+            let new = NewAttributes::plain(0o755);
             step(
                 &mut subject,
                 &mut model,
@@ -138,7 +143,7 @@ impl Recording {
         let mut random = Random::new(seed);
         let workers: Vec<_> = histories
             .into_iter()
-            .map(|history| work(&subject, &device, history, (taste, random.word(), count)))
+            .map(|history| work(&subject, &device, history, (profile, random.word(), count)))
             .collect();
         let histories: Result<Vec<History>, String> = workers
             .into_iter()
@@ -181,14 +186,14 @@ fn work(
     subject: &VolumeSubject,
     device: &Arc<RecordDevice>,
     mut history: History,
-    (taste, seed, count): (Taste, u64, usize),
+    (profile, seed, count): (Profile, u64, usize),
 ) -> std::thread::JoinHandle<Result<History, String>> {
     let mut own = subject.beside(history.models[0].root());
     let device = Arc::clone(device);
-    let generator = Generator::new(taste);
+    let generator = Generator::new(profile);
     let mut random = Random::new(seed);
     std::thread::spawn(move || {
-        guarded(|| {
+        catching_panics(|| {
             history.record(&mut own, &device, &mut |number, model| {
                 (number < count).then(|| generator.next(&mut random, model))
             })

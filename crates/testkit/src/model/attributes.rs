@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pext4_fs::{SetTime, SetXattrMode};
 
-use super::{Body, Expected, Model, Moment, Verdict};
+use super::{Body, Expected, KnownTime, Model, Verdict};
 use crate::content::pattern;
 use crate::errno::{EEXIST, EINVAL, ENODATA, EOPNOTSUPP, EPERM, ERANGE};
 use crate::op::{Op, Target};
@@ -17,10 +17,10 @@ const BLOCK_OVERHEAD: u64 = 32 + 4;
 /// Bytes of an entry without name and value.
 const ENTRY: u64 = 16;
 
-fn moment(time: SetTime) -> Moment {
+fn moment(time: SetTime) -> KnownTime {
     match time {
-        SetTime::Now => Moment::Recent,
-        SetTime::To(time) => Moment::Exactly(time),
+        SetTime::Now => KnownTime::Recent,
+        SetTime::To(time) => KnownTime::Exactly(time),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Body, Model, Moment, Node};
+use super::{Body, KnownTime, Model, Node};
 use crate::content::Ranges;
 use crate::op::Name;
 use crate::tree::{Item, Tree, join, show, xattr_difference};
@@ -89,11 +89,11 @@ impl Model {
         }
         let mut model = self.clone();
         let node = Arc::make_mut(model.nodes.get_mut(&inode)?);
-        node.modified = Moment::Unknown;
+        node.modified = KnownTime::Unknown;
         if let Body::Regular(file) = &mut node.body {
             file.content.resize(size);
-            file.surely = Ranges::default();
-            file.perhaps.join(&new.perhaps);
+            file.required = Ranges::default();
+            file.possible.join(&new.possible);
         }
         Some(model)
     }

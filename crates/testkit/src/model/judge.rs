@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use pext4_fs::{AllocateMode, FileType, Time};
 
-use super::{Body, Expected, Model, Moment, Node, Refusals, now};
+use super::{Body, Expected, KnownTime, Model, Node, Refusals, now};
 use crate::content::Ranges;
 use crate::errno::{self, E2BIG, EDQUOT, EFBIG, ENOENT, ENOSPC, ENXIO, ESTALE};
 use crate::op::Op;
@@ -94,7 +94,7 @@ impl Model {
         if !self.may_fill || !takes_space {
             return Err("ENOSPC where space cannot be short".to_owned());
         }
-        self.written_in_vain(op);
+        self.write_without_space(op);
         Ok(())
     }
 
@@ -108,7 +108,7 @@ impl Model {
         else {
             return Ok(());
         };
-        self.written_in_vain(op);
+        self.write_without_space(op);
         self.step += 1;
         let inode = self
             .resolve(of)
@@ -120,16 +120,20 @@ impl Model {
 
     /// After ENOSPC of an [`Op::Allocate`]: the subject's size tells how far it got.
     pub fn follow_size(&mut self, op: &Op, size: u64) -> Result<(), String> {
-        self.allocated_in_part(op, size)
+        self.partly_allocated(op, size)
     }
 
     fn agree(&self, expected: &Expected, observed: &Outcome) -> Result<(), String> {
         match (expected, observed) {
-            (Expected::Whatever, _) => Ok(()),
+            (Expected::Anything, _) => Ok(()),
             (Expected::DataFrom(inode, from), observed) => self.judge_data(*inode, *from, observed),
             (Expected::HoleFrom(inode, from), observed) => self.judge_hole(*inode, *from, observed),
-            (Expected::Vanished, Ok(Answer::Entries(entries))) if entries.is_empty() => Ok(()),
-            (Expected::Vanished, Err(failure)) if [ENOENT, ESTALE].contains(&failure.errno) => {
+            (Expected::RemovedDirectory, Ok(Answer::Entries(entries))) if entries.is_empty() => {
+                Ok(())
+            }
+            (Expected::RemovedDirectory, Err(failure))
+                if [ENOENT, ESTALE].contains(&failure.errno) =>
+            {
                 Ok(())
             }
             (_, Err(failure)) => Err(format!("must succeed, not fail with {failure}")),
@@ -243,11 +247,11 @@ impl Model {
         }
     }
 
-    fn is_moment(&self, right: Moment, told: Time) -> bool {
+    fn is_moment(&self, right: KnownTime, told: Time) -> bool {
         match right {
-            Moment::Exactly(time) => time == told,
-            Moment::Recent => (self.started - SLACK..=now() + SLACK).contains(&told.seconds),
-            Moment::Unknown => true,
+            KnownTime::Exactly(time) => time == told,
+            KnownTime::Recent => (self.started - SLACK..=now() + SLACK).contains(&told.seconds),
+            KnownTime::Unknown => true,
         }
     }
 
@@ -258,12 +262,12 @@ impl Model {
         let may_be_inline = facts.size <= self.inline_room;
         let (least, most) = match &node.body {
             Body::Regular(file) => {
-                let most = file.perhaps.count();
+                let most = file.possible.count();
                 let nodes = match file.has_block_map {
-                    true => self.pointer_blocks(&file.perhaps),
+                    true => self.pointer_blocks(&file.possible),
                     false => most / 20,
                 };
-                (sectors(file.surely.count()), sectors(most + nodes + 12))
+                (sectors(file.required.count()), sectors(most + nodes + 12))
             }
             Body::Symlink(to) if to.len() < 60 => (0, sectors(1)),
             Body::Symlink(_) => (sectors(1), sectors(2)),

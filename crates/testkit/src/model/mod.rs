@@ -69,13 +69,13 @@ pub enum Expected {
     /// These entries, in any order.
     Entries(Vec<Listed>),
     /// The listing of a directory that was removed: nothing, or an error.
-    Vanished,
+    RemovedDirectory,
     /// These names, in any order.
     Names(Vec<Name>),
     /// Any consistent numbers of free and total space.
     Space,
     /// Any answer, including an error.
-    Whatever,
+    Anything,
 }
 
 /// The model's answer to an operation.
@@ -83,7 +83,7 @@ pub type Verdict = Result<Expected, Refusals>;
 
 /// A time of an inode, as far as the model knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Moment {
+pub enum KnownTime {
     /// Exactly this time.
     Exactly(Time),
     /// The time of an operation in this run.
@@ -98,9 +98,9 @@ pub struct File {
     /// The bytes.
     pub content: Content,
     /// Blocks that must be allocated.
-    pub surely: Ranges,
+    pub required: Ranges,
     /// Blocks that may be allocated.
-    pub perhaps: Ranges,
+    pub possible: Ranges,
     /// Whether the blocks are mapped by pointers, not by extents.
     pub has_block_map: bool,
 }
@@ -141,9 +141,9 @@ pub struct Node {
     /// Extended attributes.
     pub xattrs: BTreeMap<Name, Arc<[u8]>>,
     /// Last access.
-    pub accessed: Moment,
+    pub accessed: KnownTime,
     /// Last modification.
-    pub modified: Moment,
+    pub modified: KnownTime,
     /// Step at which its metadata changed last: what `fsync` must have made durable.
     pub touched: u64,
     /// Step at which size or allocation changed last: what `fdatasync` must have made durable.
@@ -408,7 +408,7 @@ impl Model {
                 Ok(if can {
                     Expected::Done
                 } else {
-                    Expected::Whatever
+                    Expected::Anything
                 })
             }
             Op::Statistics => Ok(Expected::Space),
@@ -442,7 +442,7 @@ impl Model {
             return Err(ENOTDIR.into());
         };
         if node.links == 0 {
-            return Ok(Expected::Vanished);
+            return Ok(Expected::RemovedDirectory);
         }
         let listed = entries.iter().map(|(name, &inode)| Listed {
             name: name.clone(),
@@ -459,14 +459,14 @@ impl Model {
             .nodes
             .get_mut(&inode)
             .expect("the model names only inodes it has");
-        Arc::make_mut(node).accessed = Moment::Unknown;
+        Arc::make_mut(node).accessed = KnownTime::Unknown;
     }
 
     /// Makes all times of last access unknown, after everything was read.
     pub fn forget_accesses(&mut self) {
         for node in self.nodes.values_mut() {
-            if node.accessed != Moment::Unknown {
-                Arc::make_mut(node).accessed = Moment::Unknown;
+            if node.accessed != KnownTime::Unknown {
+                Arc::make_mut(node).accessed = KnownTime::Unknown;
             }
         }
     }
@@ -524,8 +524,8 @@ fn directory(parent: u32, permissions: u16) -> Node {
         links: 2,
         overflowed: false,
         xattrs: BTreeMap::new(),
-        accessed: Moment::Unknown,
-        modified: Moment::Unknown,
+        accessed: KnownTime::Unknown,
+        modified: KnownTime::Unknown,
         touched: 0,
         sized: 0,
     }

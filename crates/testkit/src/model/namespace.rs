@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use pext4_fs::RenameMode;
 
-use super::{Body, Expected, File, LONGEST_NAME, Model, Moment, Node, Refusals, Verdict};
+use super::{Body, Expected, File, KnownTime, LONGEST_NAME, Model, Node, Refusals, Verdict};
 use crate::errno::{
     EEXIST, EINVAL, EISDIR, EMLINK, ENAMETOOLONG, ENOENT, ENOTDIR, ENOTEMPTY, EPERM, ESTALE,
 };
-use crate::op::{Fresh, Name, Op, Target};
+use crate::op::{Name, NewAttributes, Op, Target};
 use crate::outcome::SET_GROUP_ID;
 
 /// Most names of an inode, and most subdirectories that a directory's link count can hold.
@@ -35,7 +35,7 @@ impl Model {
                 device,
             } => self.make(at, *new, Body::Special(*kind, *device), number),
             Op::MakeSymlink { at, new, to } => {
-                let new = Fresh {
+                let new = NewAttributes {
                     permissions: 0o777,
                     ..*new
                 };
@@ -57,7 +57,7 @@ impl Model {
     }
 
     /// The directory and name of a new entry; fails if the name exists.
-    fn vacancy<'a>(&self, at: &'a Target) -> Result<(u32, &'a Name), Refusals> {
+    fn new_place<'a>(&self, at: &'a Target) -> Result<(u32, &'a Name), Refusals> {
         let (directory, name) = self.place(at)?;
         if name.len() > LONGEST_NAME {
             return Err(ENAMETOOLONG.into());
@@ -83,14 +83,20 @@ impl Model {
             _ => return Ok(()),
         };
         let mut refusals: Refusals = refusal.into();
-        if let Err(others) = self.vacancy(at) {
+        if let Err(others) = self.new_place(at) {
             refusals.0.extend(others.0);
         }
         Err(refusals)
     }
 
-    fn make(&mut self, at: &Target, new: Fresh, body: Body, number: Option<u32>) -> Verdict {
-        let (directory, name) = self.vacancy(at)?;
+    fn make(
+        &mut self,
+        at: &Target,
+        new: NewAttributes,
+        body: Body,
+        number: Option<u32>,
+    ) -> Verdict {
+        let (directory, name) = self.new_place(at)?;
         let inode = self.insert(directory, new, body, number)?;
         self.add_entry(directory, name, inode);
         Ok(Expected::File(inode))
@@ -100,7 +106,7 @@ impl Model {
     fn insert(
         &mut self,
         directory: u32,
-        new: Fresh,
+        new: NewAttributes,
         mut body: Body,
         number: Option<u32>,
     ) -> Result<u32, Refusals> {
@@ -124,8 +130,8 @@ impl Model {
             links,
             overflowed: false,
             xattrs: BTreeMap::new(),
-            accessed: Moment::Recent,
-            modified: Moment::Recent,
+            accessed: KnownTime::Recent,
+            modified: KnownTime::Recent,
             touched: self.step,
             sized: self.step,
         };
@@ -154,7 +160,7 @@ impl Model {
     fn add_entry(&mut self, directory: u32, name: &[u8], inode: u32) {
         let is_directory = self.existing(inode).is_directory();
         let node = self.change(directory);
-        node.modified = Moment::Recent;
+        node.modified = KnownTime::Recent;
         if let Body::Directory { entries, .. } = &mut node.body {
             entries.insert(name.to_vec(), inode);
         }
@@ -167,7 +173,7 @@ impl Model {
     fn remove_entry(&mut self, directory: u32, name: &[u8], inode: u32) {
         let is_directory = self.existing(inode).is_directory();
         let node = self.change(directory);
-        node.modified = Moment::Recent;
+        node.modified = KnownTime::Recent;
         if let Body::Directory { entries, .. } = &mut node.body {
             entries.remove(name);
         }
@@ -197,7 +203,7 @@ impl Model {
     fn create_unnamed(
         &mut self,
         directory: &Target,
-        new: Fresh,
+        new: NewAttributes,
         slot: u8,
         number: Option<u32>,
     ) -> Verdict {
@@ -219,7 +225,7 @@ impl Model {
     fn link(&mut self, of: &Target, at: &Target) -> Verdict {
         let inode = self.resolve(of)?;
         let is_directory = self.existing(inode).is_directory();
-        let (directory, name) = match self.vacancy(at) {
+        let (directory, name) = match self.new_place(at) {
             Ok(place) => place,
             Err(mut refusals) => {
                 refusals.0.extend(is_directory.then_some(EPERM));

@@ -3,7 +3,7 @@
 
 use pext4_fs::{AllocateMode, FileType, RenameMode, SetTime, SetXattrMode, Time};
 
-use super::{Base, Fresh, Name, Op, Target};
+use super::{Base, Name, NewAttributes, Op, Target};
 use crate::Random;
 use crate::model::{Body, Model, Node};
 
@@ -16,7 +16,7 @@ const EARLIEST: i64 = -(1 << 31);
 
 /// The relative frequencies of operations, and limits of sizes.
 #[derive(Clone, Copy, Debug)]
-pub struct Taste {
+pub struct Profile {
     /// Weight of creating, removing and renaming.
     pub namespace: u64,
     /// Weight of writing, truncating and allocating.
@@ -47,7 +47,7 @@ pub struct Taste {
     pub alike: bool,
 }
 
-impl Taste {
+impl Profile {
     /// A mix of everything.
     #[must_use]
     pub fn everything() -> Self {
@@ -123,35 +123,35 @@ impl Taste {
 /// Generates operations.
 #[derive(Clone, Debug)]
 pub struct Generator {
-    taste: Taste,
+    profile: Profile,
 }
 
 impl Generator {
     /// A generator with these weights.
     #[must_use]
-    pub fn new(taste: Taste) -> Self {
-        Self { taste }
+    pub fn new(profile: Profile) -> Self {
+        Self { profile }
     }
 
     /// The next operation, for the tree in the model.
     #[must_use]
     pub fn next(&self, random: &mut Random, model: &Model) -> Op {
-        let taste = &self.taste;
+        let profile = &self.profile;
         let weights = [
-            taste.namespace,
-            taste.files,
-            taste.attributes,
-            taste.xattrs,
-            taste.slots,
-            taste.reading,
-            taste.syncs,
-            taste.remounts,
+            profile.namespace,
+            profile.files,
+            profile.attributes,
+            profile.xattrs,
+            profile.slots,
+            profile.reading,
+            profile.syncs,
+            profile.remounts,
         ];
         match random.weighted(&weights) {
             0 => self.namespace(random, model),
             1 => self.file(random, model),
             2 => self.attribute(random, model),
-            3 if self.taste.alike => alike_xattr(random, model),
+            3 if self.profile.alike => alike_xattr(random, model),
             3 => xattr(random, model),
             4 => self.slot(random, model),
             5 => self.reading(random, model),
@@ -163,18 +163,18 @@ impl Generator {
     fn namespace(&self, random: &mut Random, model: &Model) -> Op {
         match random.weighted(&[25, 10, 6, 6, 8, 20, 8, 17]) {
             0 => Op::Create {
-                at: self.vacancy(random, model),
+                at: self.new_place(random, model),
                 new: fresh(random, 0o7777),
             },
             1 => Op::MakeDirectory {
-                at: self.vacancy(random, model),
+                at: self.new_place(random, model),
                 new: directory(random),
             },
-            2 if self.taste.specials => node(self.vacancy(random, model), random),
-            3 => symlink(self.vacancy(random, model), random, model),
+            2 if self.profile.specials => node(self.new_place(random, model), random),
+            3 => symlink(self.new_place(random, model), random, model),
             4 => Op::Link {
                 of: existing(random, model),
-                at: self.vacancy(random, model),
+                at: self.new_place(random, model),
             },
             5 => Op::Unlink(self.entry(random, model)),
             6 => Op::RemoveDirectory(self.entry(random, model)),
@@ -193,13 +193,13 @@ impl Generator {
         let to_existing = if mode == RenameMode::NoReplace { 1 } else { 5 };
         let to = match random.chance(to_existing, 10) {
             true => self.entry(random, model),
-            false => self.vacancy(random, model),
+            false => self.new_place(random, model),
         };
         Op::Rename { from, to, mode }
     }
 
     /// Mostly a path that does not exist yet.
-    fn vacancy(&self, random: &mut Random, model: &Model) -> Target {
+    fn new_place(&self, random: &mut Random, model: &Model) -> Target {
         let directory = some_directory(random, model);
         directory.join(&self.name(random))
     }
@@ -212,11 +212,11 @@ impl Generator {
                 return target;
             }
         }
-        self.vacancy(random, model)
+        self.new_place(random, model)
     }
 
     fn name(&self, random: &mut Random) -> Name {
-        let number = random.below(self.taste.names);
+        let number = random.below(self.profile.names);
         match random.below(40) {
             0 => {
                 let length = *random.pick(&[200, 254, 255, 255, 256]);
@@ -270,11 +270,11 @@ impl Generator {
             0 => 0,
             1 => size,
             2 => random.below(size + 1),
-            4 if self.taste.huge => {
+            4 if self.profile.huge => {
                 let most = model.largest_file();
                 *random.pick(&[1 << 32, 1 << 40, most - block, most - 1, most, most + 1])
             }
-            _ => random.below(self.taste.largest),
+            _ => random.below(self.profile.largest),
         };
         match random.below(3) {
             0 => offset,
@@ -284,7 +284,7 @@ impl Generator {
     }
 
     fn length(&self, random: &mut Random, block: u64) -> u64 {
-        let longest = self.taste.longest_write;
+        let longest = self.profile.longest_write;
         let length = match random.weighted(&[20, 20, 30, 10]) {
             0 => random.below(100),
             1 => block + random.below(3) - 1,
@@ -440,9 +440,9 @@ fn id(random: &mut Random) -> u32 {
     *random.pick(&[0, 1, 1000, 65_535, 65_536, 70_000, u32::MAX - 1])
 }
 
-fn fresh(random: &mut Random, bits: u16) -> Fresh {
+fn fresh(random: &mut Random, bits: u16) -> NewAttributes {
     let permissions = *random.pick(&[0o644, 0o600, 0o755, 0o4755, 0o2755, 0]) & bits;
-    Fresh {
+    NewAttributes {
         permissions,
         uid: id(random),
         gid: id(random),
@@ -450,9 +450,9 @@ fn fresh(random: &mut Random, bits: u16) -> Fresh {
 }
 
 /// The system call for directories ignores set-id bits; a later change of mode sets them.
-fn directory(random: &mut Random) -> Fresh {
+fn directory(random: &mut Random) -> NewAttributes {
     let permissions = *random.pick(&[0o755, 0o700, 0o1777]);
-    Fresh {
+    NewAttributes {
         permissions,
         uid: id(random),
         gid: id(random),

@@ -98,7 +98,7 @@ impl Target {
 
 /// The initial attributes of a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Fresh {
+pub struct NewAttributes {
     /// Permission bits.
     pub permissions: u16,
     /// Owner.
@@ -107,7 +107,7 @@ pub struct Fresh {
     pub gid: u32,
 }
 
-impl Fresh {
+impl NewAttributes {
     /// Owned by root, with these permissions.
     #[must_use]
     pub fn plain(permissions: u16) -> Self {
@@ -129,21 +129,21 @@ pub enum Op {
         /// Its place.
         at: Target,
         /// Its beginning.
-        new: Fresh,
+        new: NewAttributes,
     },
     /// Creates a directory.
     MakeDirectory {
         /// Its place.
         at: Target,
         /// Its beginning.
-        new: Fresh,
+        new: NewAttributes,
     },
     /// Creates a fifo, socket or device.
     MakeNode {
         /// Its place.
         at: Target,
         /// Its beginning.
-        new: Fresh,
+        new: NewAttributes,
         /// Kind of file.
         kind: FileType,
         /// Major and minor number.
@@ -154,7 +154,7 @@ pub enum Op {
         /// Its place.
         at: Target,
         /// Its beginning; permissions are always 0777.
-        new: Fresh,
+        new: NewAttributes,
         /// The target of the link.
         to: Name,
     },
@@ -190,7 +190,7 @@ pub enum Op {
         /// The directory near which it is allocated.
         directory: Target,
         /// Its beginning.
-        new: Fresh,
+        new: NewAttributes,
         /// The slot.
         slot: u8,
     },

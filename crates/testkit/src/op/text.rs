@@ -10,7 +10,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result, anyhow, bail};
 use pext4_fs::{AllocateMode, FileType, RenameMode, SetTime, SetXattrMode, Time};
 
-use super::{Base, Fresh, Name, Op, Target};
+use super::{Base, Name, NewAttributes, Op, Target};
 
 /// Shortest run of equal bytes that is abbreviated.
 const RUN: usize = 8;
@@ -114,7 +114,7 @@ impl FromStr for Target {
     }
 }
 
-impl fmt::Display for Fresh {
+impl fmt::Display for NewAttributes {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             formatter,
@@ -358,8 +358,8 @@ impl Words<'_> {
         Ok(u16::from_str_radix(self.word()?, 8)?)
     }
 
-    fn fresh(&mut self) -> Result<Fresh> {
-        Ok(Fresh {
+    fn fresh(&mut self) -> Result<NewAttributes> {
+        Ok(NewAttributes {
             permissions: self.octal()?,
             uid: self.number()?,
             gid: self.number()?,
@@ -555,13 +555,13 @@ mod tests {
     use super::*;
     use crate::Random;
     use crate::model::Model;
-    use crate::op::generate::{Generator, Taste};
+    use crate::op::generate::{Generator, Profile};
 
     #[test]
     fn every_generated_operation_survives_its_text() {
         let mut random = Random::new(11);
         let mut model = Model::empty(4096);
-        let generator = Generator::new(Taste::everything());
+        let generator = Generator::new(Profile::everything());
         let mut verbs = std::collections::BTreeSet::new();
         for _ in 0..5000 {
             let op = generator.next(&mut random, &model);
@@ -592,7 +592,7 @@ mod tests {
     fn an_empty_word_at_the_end_survives() {
         let op = Op::MakeSymlink {
             at: Target::path("/a"),
-            new: Fresh::plain(0o777),
+            new: NewAttributes::plain(0o777),
             to: Vec::new(),
         };
         let ops = [op, Op::Sync];

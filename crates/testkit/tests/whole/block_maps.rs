@@ -12,7 +12,7 @@ use pext4_testkit::crash::{self, window::Budget};
 use pext4_testkit::effort::{effort, scratch, seeds};
 use pext4_testkit::model::Model;
 use pext4_testkit::mounted;
-use pext4_testkit::op::generate::Taste;
+use pext4_testkit::op::generate::Profile;
 use pext4_testkit::op::{Op, Target, text};
 use pext4_testkit::oracle::check::e2fsck;
 use pext4_testkit::oracle::format::{Features, Format};
@@ -36,11 +36,11 @@ fn stage(size: u64, block_size: u32, features: Features) -> Stage {
 }
 
 /// Files up to 20 MiB, and a few bytes at any possible offset: trees of all depths.
-fn contents() -> Taste {
-    Taste {
+fn contents() -> Profile {
+    Profile {
         largest: 20 << 20,
         longest_write: 128 << 10,
-        ..Taste::contents()
+        ..Profile::contents()
     }
 }
 
@@ -49,9 +49,9 @@ fn one_thread() {
     for (block_size, features) in KINDS {
         let stage = stage(48 << 20, block_size, features);
         for seed in seeds(1) {
-            campaign::run(&stage, "maps", Taste::everything(), seed, 700);
+            campaign::run(&stage, "maps", Profile::everything(), seed, 700);
             campaign::run(&stage, "mapcontents", contents(), seed, 500);
-            campaign::run(&stage, "mapnames", Taste::names(), seed, 1000);
+            campaign::run(&stage, "mapnames", Profile::names(), seed, 1000);
         }
     }
 }
@@ -61,17 +61,17 @@ fn full_volumes() {
     for (block_size, features) in KINDS {
         let stage = stage(8 << 20, block_size, features).filling();
         for seed in seeds(1) {
-            let taste = Taste {
+            let profile = Profile {
                 huge: false,
                 ..contents()
             };
-            campaign::run(&stage, "mapsfull", taste, seed, 600);
+            campaign::run(&stage, "mapsfull", profile, seed, 600);
         }
     }
 }
 
 /// A stage that commits every few milliseconds, with the smallest possible log.
-fn hurried(block_size: u32) -> Stage {
+fn frequent_commits(block_size: u32) -> Stage {
     let format = Format::new(16 << 20, block_size, Features::Ext3);
     let format = format.inodes(1024);
     let format = match block_size {
@@ -96,13 +96,13 @@ fn budget(total: usize) -> Budget {
 fn power_cuts() {
     for block_size in [1024, 4096] {
         for seed in seeds(1) {
-            let taste = Taste {
+            let profile = Profile {
                 files: 80,
                 largest: 2 << 20,
-                ..Taste::crashes()
+                ..Profile::crashes()
             };
-            let stage = hurried(block_size);
-            crash::run(&stage, "crashmaps", taste, seed, 150, budget(80));
+            let stage = frequent_commits(block_size);
+            crash::run(&stage, "crashmaps", profile, seed, 150, budget(80));
         }
     }
 }
@@ -136,7 +136,7 @@ fn in_pieces(block_size: u64) -> Vec<Op> {
 #[test]
 fn power_cuts_while_a_file_is_cut() {
     for block_size in [1024, 4096] {
-        let stage = hurried(block_size);
+        let stage = frequent_commits(block_size);
         let ops = in_pieces(block_size.into());
         campaign::replay(&stage, &ops).unwrap_or_else(|text| panic!("{block_size}: {text}"));
         let recording = Recording::replay(&stage, &ops);
@@ -210,23 +210,23 @@ struct Turns<'a> {
     image: &'a Path,
     stage: &'a Stage,
     model: Model,
-    taste: Taste,
+    profile: Profile,
 }
 
 impl<'a> Turns<'a> {
     fn new(image: &'a Path, stage: &'a Stage) -> Self {
         stage.device().save(image).expect("saved");
-        let taste = Taste {
+        let profile = Profile {
             remounts: 0,
             // Linux leaves the very last block of a map when a hole is punched over it.
             huge: false,
-            ..Taste::everything()
+            ..Profile::everything()
         };
         Self {
             image,
             stage,
             model: stage.model(),
-            taste,
+            profile,
         }
     }
 
@@ -234,7 +234,7 @@ impl<'a> Turns<'a> {
         let device = Arc::new(RamDevice::load(self.image).expect("loaded"));
         let options = self.stage.options.clone();
         let mut subject = VolumeSubject::open(device.clone(), options).expect("mountable");
-        let (_, result) = generate(&mut subject, &mut self.model, self.taste, seed, 300);
+        let (_, result) = generate(&mut subject, &mut self.model, self.profile, seed, 300);
         subject.close().expect("it closes");
         device.save(self.image).expect("saved");
         result
@@ -245,7 +245,7 @@ impl<'a> Turns<'a> {
         let mount = kernel_mount(self.image, Access::ReadWrite, "in_turns_with_the_kernel");
         let mount = mount.expect("sound")?;
         let mut subject = mount.subject().expect("opened");
-        let (_, result) = generate(&mut subject, &mut self.model, self.taste, seed, 300);
+        let (_, result) = generate(&mut subject, &mut self.model, self.profile, seed, 300);
         drop(subject);
         mount.unmount().expect("nobody uses it");
         Some(result)

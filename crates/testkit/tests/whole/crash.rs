@@ -6,7 +6,7 @@ use pext4_testkit::campaign::Stage;
 use pext4_testkit::crash::window::Budget;
 use pext4_testkit::crash::{self, recording::Recording};
 use pext4_testkit::effort::{effort, seeds};
-use pext4_testkit::op::generate::Taste;
+use pext4_testkit::op::generate::Profile;
 use pext4_testkit::op::text;
 use pext4_testkit::oracle::format::{Features, Format};
 
@@ -36,7 +36,7 @@ fn random_runs_with_an_orphan_file() {
         crash::run(
             &stage(1024, Features::Upstream),
             "crash",
-            Taste::crashes(),
+            Profile::crashes(),
             seed,
             150,
             budget(120),
@@ -50,7 +50,7 @@ fn random_runs_with_an_orphan_list() {
         crash::run(
             &stage(4096, Features::Debian12),
             "crash",
-            Taste::crashes(),
+            Profile::crashes(),
             seed,
             150,
             budget(120),
@@ -66,7 +66,7 @@ fn random_runs_with_inline_content() {
         crash::run(
             &stage,
             "crashinline",
-            Taste::crashes(),
+            Profile::crashes(),
             seed,
             150,
             budget(120),
@@ -77,29 +77,29 @@ fn random_runs_with_inline_content() {
 /// Attribute values with inodes of their own.
 #[test]
 fn random_runs_with_values_in_inodes() {
-    let taste = Taste {
+    let profile = Profile {
         xattrs: 40,
-        ..Taste::crashes()
+        ..Profile::crashes()
     };
     for seed in seeds(2) {
         let stage = stage(1024, Features::Values);
-        crash::run(&stage, "crashvalues", taste, seed, 150, budget(120));
+        crash::run(&stage, "crashvalues", profile, seed, 150, budget(120));
     }
 }
 
 #[test]
 fn random_runs_of_names() {
-    let taste = Taste {
+    let profile = Profile {
         names: 600,
         namespace: 80,
         files: 4,
-        ..Taste::crashes()
+        ..Profile::crashes()
     };
     for seed in seeds(1) {
         crash::run(
             &stage(1024, Features::Narrow),
             "crashnames",
-            taste,
+            profile,
             seed,
             300,
             budget(80),
@@ -112,12 +112,12 @@ fn random_runs_of_names() {
 fn random_runs_with_a_cache_that_is_too_small() {
     let mut stage = stage(1024, Features::Upstream);
     stage.options.cache_size = 128 << 10;
-    let taste = Taste {
+    let profile = Profile {
         names: 600,
-        ..Taste::crashes()
+        ..Profile::crashes()
     };
     for seed in seeds(1) {
-        crash::run(&stage, "crashcache", taste, seed, 400, budget(80));
+        crash::run(&stage, "crashcache", profile, seed, 400, budget(80));
     }
 }
 
@@ -126,12 +126,12 @@ fn random_runs_with_a_cache_that_is_too_small() {
 fn a_log_that_wraps() {
     let format = Format::new(16 << 20, 1024, Features::Upstream).with(&["-J", "size=1"]);
     let stage = Stage::new(format.inodes(1024)).expect("mke2fs makes it");
-    let taste = Taste {
+    let profile = Profile {
         syncs: 25,
-        ..Taste::crashes()
+        ..Profile::crashes()
     };
     for seed in seeds(1) {
-        crash::run(&stage, "crashwrap", taste, seed, 500, budget(80));
+        crash::run(&stage, "crashwrap", profile, seed, 500, budget(80));
     }
 }
 
@@ -141,11 +141,11 @@ fn a_log_that_wraps() {
 fn several_threads() {
     for (block_size, features) in [(1024, Features::Upstream), (4096, Features::Debian12)] {
         for seed in seeds(1) {
-            let taste = Taste {
+            let profile = Profile {
                 syncs: 4,
-                ..Taste::crashes()
+                ..Profile::crashes()
             };
-            let recording = Recording::threads(&stage(block_size, features), taste, seed, 4, 60);
+            let recording = Recording::threads(&stage(block_size, features), profile, seed, 4, 60);
             let recording = recording.unwrap_or_else(|text| panic!("seed {seed}: {text}"));
             let report = crash::examine(&recording, "crashthreads", seed, budget(80));
             report.unwrap_or_else(|text| panic!("seed {seed}, {features:?}: {text}"));

@@ -2,8 +2,8 @@
 
 use pext4_testkit::campaign::{self, Stage, check_device, compare, step};
 use pext4_testkit::effort::seeds;
-use pext4_testkit::op::generate::Taste;
-use pext4_testkit::op::{Fresh, Op, Target};
+use pext4_testkit::op::generate::Profile;
+use pext4_testkit::op::{NewAttributes, Op, Target};
 use pext4_testkit::oracle::format::{Features, Format, everyday};
 use pext4_testkit::outcome::{Answer, Space, Subject};
 use pext4_testkit::volume::VolumeSubject;
@@ -20,13 +20,13 @@ fn random_operations_on_a_volume_that_is_too_small() {
     for format in everyday(8 << 20) {
         let stage = Stage::new(format).expect("mke2fs makes it").filling();
         for seed in seeds(6) {
-            let taste = Taste {
+            let profile = Profile {
                 largest: 4 << 20,
                 longest_write: 400 << 10,
                 huge: false,
-                ..Taste::contents()
+                ..Profile::contents()
             };
-            campaign::run(&stage, "full", taste, seed, 600);
+            campaign::run(&stage, "full", profile, seed, 600);
         }
     }
 }
@@ -77,7 +77,7 @@ fn fill(subject: &mut VolumeSubject, model: &mut pext4_testkit::model::Model, ro
         let at = Target::path(&format!("f{number}"));
         let made = Op::Create {
             at: at.clone(),
-            new: Fresh::plain(0o644),
+            new: NewAttributes::plain(0o644),
         };
         step(subject, model, &made).unwrap_or_else(|text| panic!("round {round}: {text}"));
         if model.resolve(&at).is_err() {
@@ -116,7 +116,7 @@ fn inodes_run_out_and_come_back() {
             let at = Target::path(&format!("f{made}"));
             let op = Op::Create {
                 at: at.clone(),
-                new: Fresh::plain(0o644),
+                new: NewAttributes::plain(0o644),
             };
             step(&mut subject, &mut model, &op).expect("made or ENOSPC");
             if model.resolve(&at).is_err() {

@@ -8,7 +8,7 @@ use pext4_block::{Device, RamDevice, RecordDevice};
 use pext4_testkit::Random;
 use pext4_testkit::effort::{effort, failures, seeds, within};
 use pext4_testkit::fuzz;
-use pext4_testkit::mutate::{Specimen, scribble, wander};
+use pext4_testkit::mutate::{Specimen, walk_corrupt, write_corrupt};
 use pext4_testkit::oracle::format::Features;
 
 /// Longest time for one image.
@@ -20,9 +20,9 @@ fn survives(device: RamDevice, told: &str) {
     let work = std::panic::AssertUnwindSafe(|| {
         within(LIMIT, told, move || {
             let log = Arc::new(RecordDevice::new(one));
-            wander(Arc::<RecordDevice>::clone(&log));
+            walk_corrupt(Arc::<RecordDevice>::clone(&log));
             assert_eq!(log.mark(), 0, "a read-only look wrote");
-            scribble(two);
+            write_corrupt(two);
         });
     });
     if let Err(panic) = std::panic::catch_unwind(work) {

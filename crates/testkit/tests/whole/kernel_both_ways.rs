@@ -12,7 +12,7 @@ use pext4_testkit::effort::{scratch, seeds};
 use pext4_testkit::mounted;
 use pext4_testkit::mutate::Specimen;
 use pext4_testkit::op::Op;
-use pext4_testkit::op::generate::Taste;
+use pext4_testkit::op::generate::Profile;
 use pext4_testkit::oracle::check::{e2fsck, recover};
 use pext4_testkit::oracle::format::{Features, Format, everyday};
 use pext4_testkit::oracle::mount::{Access, kernel_mount};
@@ -21,10 +21,10 @@ use pext4_testkit::tree::Tree;
 use pext4_testkit::volume::{VolumeSubject, tree_of};
 
 /// All operations except remounts, since each round of these tests is one.
-fn taste() -> Taste {
-    Taste {
+fn profile() -> Profile {
+    Profile {
         remounts: 0,
-        ..Taste::everything()
+        ..Profile::everything()
     }
 }
 
@@ -59,7 +59,7 @@ fn in_turns_on_clean_images() {
                     let mut subject = VolumeSubject::open(device.clone(), MountOptions::default())
                         .expect("mountable");
                     let (_, result) =
-                        generate(&mut subject, &mut model, taste(), seed * 10 + round, 300);
+                        generate(&mut subject, &mut model, profile(), seed * 10 + round, 300);
                     if result.is_ok() {
                         subject.close().expect("it closes");
                         device.save(&image).expect("saved");
@@ -73,7 +73,7 @@ fn in_turns_on_clean_images() {
                     };
                     let mut subject = mount.subject().expect("opened");
                     let (_, result) =
-                        generate(&mut subject, &mut model, taste(), seed * 10 + round, 300);
+                        generate(&mut subject, &mut model, profile(), seed * 10 + round, 300);
                     drop(subject);
                     mount.unmount().expect("nobody uses it");
                     result
@@ -120,7 +120,7 @@ fn journals_that_the_kernel_left_dirty() {
             let mut model = stage.model();
             for part in 0..3 {
                 let (_, result) =
-                    generate(&mut subject, &mut model, taste(), seed * 10 + part, 120);
+                    generate(&mut subject, &mut model, profile(), seed * 10 + part, 120);
                 result.unwrap_or_else(|text| panic!("{context}: {text}"));
                 subject.run(&Op::Sync).expect("durable");
                 std::fs::copy(&image, &copy).expect("copied");
@@ -194,7 +194,7 @@ fn journals_that_we_left_dirty() {
             Stage::new(Format::new(32 << 20, block_size, features)).expect("mke2fs makes it");
         for seed in seeds(3) {
             let context = format!("seed {seed}, {block_size} {features:?}");
-            let recording = Recording::generate(&stage, Taste::crashes(), seed, 250);
+            let recording = Recording::generate(&stage, Profile::crashes(), seed, 250);
             let mut recording = recording.unwrap_or_else(|text| panic!("{context}: {text}"));
             // Everything that reached the device before the last operation, the clean remount.
             let cut = *recording.histories[0]

@@ -7,7 +7,7 @@ use pext4_block::{Device, RamDevice};
 use pext4_fs::{InodeNumber, MountOptions, New, Volume};
 use pext4_ondisk::superblock::{self, State, Superblock};
 use pext4_testkit::campaign::{Stage, check_device};
-use pext4_testkit::op::{Fresh, Op, Target};
+use pext4_testkit::op::{NewAttributes, Op, Target};
 use pext4_testkit::oracle::format::{Features, Format};
 use pext4_testkit::outcome::{Answer, Subject};
 use pext4_testkit::volume::VolumeSubject;
@@ -123,7 +123,7 @@ fn released_files_give_their_space_back() {
         let ops = [
             Op::Create {
                 at: at.clone(),
-                new: Fresh::plain(0o644),
+                new: NewAttributes::plain(0o644),
             },
             Op::Write {
                 of: at.clone(),

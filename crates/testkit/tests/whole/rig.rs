@@ -8,7 +8,7 @@ use pext4_testkit::crash;
 use pext4_testkit::crash::judge::Judge;
 use pext4_testkit::crash::recording::Recording;
 use pext4_testkit::crash::window::Budget;
-use pext4_testkit::op::generate::Taste;
+use pext4_testkit::op::generate::Profile;
 use pext4_testkit::op::text;
 use pext4_testkit::oracle::format::{Features, Format};
 use pext4_testkit::volume::tree_of;
@@ -29,12 +29,12 @@ fn stage() -> Stage {
 /// A journal whose flushes the device ignores does not survive power cuts.
 #[test]
 fn a_device_that_ignores_flushes_is_found_out() {
-    let taste = Taste {
+    let profile = Profile {
         syncs: 20,
-        ..Taste::crashes()
+        ..Profile::crashes()
     };
     let mut recording =
-        Recording::generate(&stage(), taste, 1, 120).expect("the run itself passes");
+        Recording::generate(&stage(), profile, 1, 120).expect("the run itself passes");
     recording.events.retain(|event| *event != Event::Flush);
     // The acknowledgements are void now; only consistency is judged.
     recording.histories[0].returned.fill(usize::MAX);

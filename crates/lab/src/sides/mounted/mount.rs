@@ -24,11 +24,11 @@ use crate::sides::check::tool;
 use crate::sides::table;
 
 /// Limit for a server to answer, and to write its image back.
-pub const PATIENCE: Duration = Duration::from_secs(120);
-const GLANCE: Duration = Duration::from_millis(10);
+pub const SERVER_TIMEOUT: Duration = Duration::from_secs(120);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Interval at which the thread checks for an interruption; long, since it runs during
 /// measurements.
-const WATCH: Duration = Duration::from_millis(100);
+const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A mount, removed when dropped. Its server and the mount and unmount commands get process groups
 /// of their own: the terminal's Ctrl-C is for the lab, which ends them in order.
@@ -41,7 +41,7 @@ pub struct Mount {
 
 impl Mount {
     /// Mounts by a command that ends when it has mounted.
-    pub fn by_the_kernel(
+    pub fn with_command(
         command: &mut Command,
         directory: PathBuf,
         interrupt: Interrupt,
@@ -60,7 +60,7 @@ impl Mount {
     }
 
     /// Starts a server in the foreground and waits until it has mounted the directory.
-    pub fn by_a_server(
+    pub fn with_server(
         command: &mut Command,
         directory: PathBuf,
         interrupt: Interrupt,
@@ -78,13 +78,13 @@ impl Mount {
         let start = Instant::now();
         while !table::is_mounted(&mount.directory) {
             if let Some(status) = mount.ended()? {
-                bail!("{}", why_it_ended(&name, status, &mut words));
+                bail!("{}", failure_reason(&name, status, &mut words));
             }
             mount.interrupt.check()?;
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > SERVER_TIMEOUT {
                 bail!("{name} does not mount");
             }
-            std::thread::sleep(GLANCE);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(mount)
     }
@@ -111,8 +111,8 @@ impl Mount {
             match self.ended()? {
                 Some(status) if !status.success() => bail!("its server ended with {status}"),
                 Some(_) => {}
-                None if start.elapsed() > PATIENCE => bail!("its server does not end"),
-                None => std::thread::sleep(GLANCE),
+                None if start.elapsed() > SERVER_TIMEOUT => bail!("its server does not end"),
+                None => std::thread::sleep(POLL_INTERVAL),
             }
         }
         Ok(())
@@ -150,10 +150,10 @@ impl Mount {
         let start = Instant::now();
         while child.try_wait()?.is_none() {
             // The command may wait for the server to write, but no longer than the server lives.
-            if self.interrupt.check().is_err() || start.elapsed() > PATIENCE {
+            if self.interrupt.check().is_err() || start.elapsed() > SERVER_TIMEOUT {
                 self.server.kill();
             }
-            std::thread::sleep(GLANCE);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(child.wait_with_output()?)
     }
@@ -183,7 +183,7 @@ impl Server {
                     watched.lock().as_ref().into_iter().for_each(signal_end);
                     return;
                 }
-                std::thread::sleep(WATCH);
+                std::thread::sleep(WATCH_INTERVAL);
             }
         });
         server
@@ -227,7 +227,7 @@ fn signal_end(server: &Child) {
 }
 
 /// The server's last output, or likely reasons if there is none.
-fn why_it_ended(name: &str, status: ExitStatus, words: &mut File) -> String {
+fn failure_reason(name: &str, status: ExitStatus, words: &mut File) -> String {
     let mut said = String::new();
     // Output that cannot be read counts as none.
     let _ = words
@@ -247,7 +247,7 @@ mod tests {
     use pext4_testkit::effort::within;
     use rustix::process::{Pid, test_kill_process};
 
-    use super::{Duration, GLANCE, Interrupt, Mount};
+    use super::{Duration, Interrupt, Mount, POLL_INTERVAL};
 
     /// A server that neither mounts nor ends, like one that hangs.
     fn stuck() -> Command {
@@ -265,7 +265,7 @@ mod tests {
         let directory = || folder.path().to_owned();
         let interrupt = Interrupt::default();
         interrupt.ask();
-        let started = Mount::by_a_server(&mut stuck(), directory(), interrupt.clone());
+        let started = Mount::with_server(&mut stuck(), directory(), interrupt.clone());
         let told = started.err().expect("it does not mount").to_string();
         assert!(told.contains("interrupted"), "{told}");
         let server = stuck().spawn().unwrap();
@@ -297,7 +297,7 @@ mod tests {
         interrupt.ask();
         within(Duration::from_secs(60), "the server lives on", move || {
             while mount.ended().unwrap().is_none() {
-                std::thread::sleep(GLANCE);
+                std::thread::sleep(POLL_INTERVAL);
             }
         });
     }

@@ -4,7 +4,7 @@
 use anyhow::Result;
 
 use super::super::{About, Needs, OwnDirectory, Plan, Step, Target, Task, Workload};
-use super::{Sharing, plant};
+use super::{Sharing, create_path};
 use crate::random::Random;
 
 /// Number of shared trees.
@@ -37,16 +37,16 @@ impl Workload for Lookup {
         }
         (0..TREES).try_for_each(|tree| {
             let top = target.make_directory(target.root(), &format!("tree{tree}"))?;
-            let planted = plant(target, &top);
+            let created = create_path(target, &top);
             target.close(top);
-            planted
+            created
         })
     }
 
     fn task(&self, target: &dyn Target, plan: &Plan, number: u32) -> Result<Box<dyn Task>> {
         let own = (self.sharing == Sharing::Low).then(|| OwnDirectory::new(target, number));
         let own = own.transpose()?;
-        own.iter().try_for_each(|own| plant(target, own))?;
+        own.iter().try_for_each(|own| create_path(target, own))?;
         let is_one = self.sharing == Sharing::High;
         Ok(Box::new(State {
             own,

@@ -29,7 +29,7 @@ pub enum Sharing {
 }
 
 /// Creates `a/b/c/d/file` in a directory.
-fn plant(target: &dyn Target, directory: &Node) -> Result<()> {
+fn create_path(target: &dyn Target, directory: &Node) -> Result<()> {
     let mut parent = target.make_directory(directory, "a")?;
     for below in ["b", "c", "d"] {
         let next = target.make_directory(&parent, below);
