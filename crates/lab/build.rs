@@ -1,4 +1,4 @@
-//! Tells the program from which commit it is built, so that its results can say so.
+//! Passes the source's commit to the program, which stores it with its results.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,7 +1,8 @@
-//! A barrier made of the engine's own atomics and clock, so that it works in real and in virtual time.
+//! A barrier made of the engine's own atomics and clock, so that it works in real and in virtual
+//! time.
 //!
-//! Who waits looks every now and then instead of sleeping until woken: to wake a hundred takes the one who does it a
-//! millisecond, which would be counted as somebody's work.
+//! A waiting thread polls instead of sleeping until it is woken: waking a hundred threads takes the
+//! waker a millisecond, which would be counted as work of its task.
 
 use std::time::Duration;
 
@@ -9,30 +10,31 @@ use pext4_sync::CachePadded;
 use pext4_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use pext4_sync::{thread, time};
 
-/// Where a number of threads wait for each other, again and again.
+/// A reusable barrier for a fixed number of threads.
 pub struct Barrier {
     threads: usize,
-    /// [atomic] How many have come since it opened last.
+    /// [atomic] Threads that have arrived since the last opening.
     waiting: CachePadded<AtomicUsize>,
     opening: CachePadded<Opening>,
 }
 
-/// The last one.
+/// The last opening of the barrier.
 #[derive(Default)]
 struct Opening {
-    /// [atomic] How many there were.
+    /// [atomic] Openings so far.
     number: AtomicU64,
-    /// [atomic; changes only while all wait] When those go on who came to begin together, in nanoseconds.
+    /// [atomic; changes only while all wait] When the threads that begin together continue, in
+    /// nanoseconds.
     together_at: AtomicU64,
 }
 
-/// How often who waits looks.
+/// Interval at which a waiting thread polls.
 const LOOK: Duration = Duration::from_micros(50);
-/// Within this time all have seen that it is open.
+/// By this time after the opening, every thread has seen it.
 const COMING_THROUGH: Duration = Duration::from_micros(300);
 
 impl Barrier {
-    /// A barrier for so many threads.
+    /// A barrier for `threads` threads.
     #[must_use]
     pub fn new(threads: usize) -> Self {
         Self {
@@ -42,7 +44,7 @@ impl Barrier {
         }
     }
 
-    /// Waits until all have come; answers when those may go on who begin together.
+    /// Waits until all threads have arrived; returns when the threads that begin together continue.
     pub fn wait(&self) -> Duration {
         let openings = self.opening.number.load(Ordering::Acquire);
         if self.waiting.fetch_add(1, Ordering::AcqRel) + 1 == self.threads {
@@ -64,8 +66,9 @@ impl Barrier {
         self.opening.number.store(openings + 1, Ordering::Release);
     }
 
-    /// As [`Barrier::wait`], and all go on at one moment of virtual time: they come out of the barrier one after
-    /// another, which would count as work of those that come last.
+    /// Waits as [`Barrier::wait`] does, and lets all threads continue at one moment of virtual
+    /// time. They leave the barrier one after another, which would otherwise count as work of the
+    /// last ones.
     pub fn wait_and_begin_together(&self) {
         let together_at = self.wait();
         thread::sleep(together_at.saturating_sub(time::now()));

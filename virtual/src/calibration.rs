@@ -1,10 +1,11 @@
-//! What stretches of code cost on this machine, found in rounds.
+//! Measures what stretches of code cost on this machine, in several rounds.
 //!
-//! A machine is fast for minutes and then slow by a third. What one task does, and what it takes when
-//! nobody looks on, and what only many files or many cores make a task do, go into one price list; found a
-//! minute apart, they would be of different machines, and a curve would bend where the second list begins.
-//! So all of it is measured in every round, one after another, each round makes a price list of its own,
-//! and a stretch costs the median of the rounds.
+//! The speed of a machine changes by a third for minutes at a time. The price list of the stretches
+//! combines several measurements: a recorded run of one task, an unrecorded one, and runs for
+//! stretches that only many files or many cores produce. Made a minute apart, they would describe
+//! different machines, and a curve would bend where the second list begins. Therefore every round
+//! makes all measurements one after another and computes a price list of its own, and a stretch
+//! costs the median of the rounds.
 
 use std::time::Duration;
 
@@ -17,33 +18,34 @@ use crate::real_threads::RealThreads;
 
 /// Rounds of a calibration.
 const ROUNDS: usize = 5;
-/// How many times as many files a round's second recording has, for stretches that the first never sees.
-const LENT_FILES: u32 = 16;
-/// Cores that one thread is in turn, in the third.
-const LENT_TASKS: u32 = 16;
+/// Factor of the number of files in a round's second recording, which sees stretches that the first
+/// never sees.
+const FILES_FACTOR: u32 = 16;
+/// Virtual cores that one thread plays in turn in the third recording.
+const TASKS_IN_TURN: u32 = 16;
 
-/// What the rounds came to.
+/// The result of all rounds.
 pub struct Calibration {
     /// What stretches cost.
     pub stretches: Stretches,
-    /// How that was found, for people.
-    pub told: String,
+    /// A description of the calibration for the report.
+    pub description: String,
 }
 
-/// One round.
+/// The result of one round.
 struct Round {
     stretches: Stretches,
     operations: u64,
-    /// Stretches of the reference.
+    /// Stretches of the reference recording.
     stretched: u64,
-    /// Nanoseconds of a look, in each part.
+    /// Nanoseconds that recording one step cost, by part of the workload.
     looks: Vec<f64>,
 }
 
-/// Calibrates with one task of `setup`, and measures real threads meanwhile.
+/// Calibrates with one task of `setup`, and runs the real threads of `real` once in every round.
 ///
 /// # Errors
-/// The measurements'.
+/// Errors of the measurements.
 pub fn calibrate(name: &str, setup: &Setup, real: &mut [RealThreads]) -> Result<Calibration> {
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
@@ -52,24 +54,24 @@ pub fn calibrate(name: &str, setup: &Setup, real: &mut [RealThreads]) -> Result<
         }
         rounds.push(round(setup, real.first())?);
     }
-    let told = tell(name, &rounds, real.first());
+    let description = describe(name, &rounds, real.first());
     let lists: Vec<Stretches> = rounds.into_iter().map(|round| round.stretches).collect();
     ensure!(!lists.is_empty(), "no round, nothing found");
     Ok(Calibration {
         stretches: Stretches::middle_of(&lists),
-        told,
+        description,
     })
 }
 
 fn round(setup: &Setup, one: Option<&RealThreads>) -> Result<Round> {
     let (mut recording, operations) = calibration(setup)?;
-    // One task with its own files never sees what those of many make: an index, once and more.
+    // One task with its own files never runs the code that many files need, such as an index.
     let mut many = setup.clone();
-    many.plan.files = many.plan.files.saturating_mul(LENT_FILES);
+    many.plan.files = many.plan.files.saturating_mul(FILES_FACTOR);
     recording.learn(calibration(&many)?.0);
-    // Nor what is done where another core was before.
+    // It also never runs the code for something that another core used before.
     let mut crowd = setup.clone();
-    crowd.plan.tasks = LENT_TASKS;
+    crowd.plan.tasks = TASKS_IN_TURN;
     crowd.in_turn = true;
     recording.learn(calibration(&crowd)?.0);
     let alone = alone(one, operations);
@@ -81,7 +83,8 @@ fn round(setup: &Setup, one: Option<&RealThreads>) -> Result<Round> {
     })
 }
 
-/// What the reference's operations of each part take when nobody looks on, by the latest run of a real thread.
+/// Time of the reference's operations of each part without recording, by the latest run of one real
+/// thread.
 fn alone(one: Option<&RealThreads>, operations: u64) -> Vec<Duration> {
     let times = one.map(RealThreads::latest_times).unwrap_or_default();
     let of_each = operations as f64 / times.len().max(1) as f64;
@@ -98,7 +101,7 @@ fn looks(recording: &Recording, alone: &[Duration]) -> Vec<f64> {
         .collect()
 }
 
-fn tell(name: &str, rounds: &[Round], one: Option<&RealThreads>) -> String {
+fn describe(name: &str, rounds: &[Round], one: Option<&RealThreads>) -> String {
     let Some(one) = one else {
         return format!(
             "{name}: calibrated in {ROUNDS} rounds without a program for real threads: a look at the clock is \
@@ -116,14 +119,14 @@ fn tell(name: &str, rounds: &[Round], one: Option<&RealThreads>) -> String {
     format!(
         "{name}: calibrated in {ROUNDS} rounds with {operations} operations of one real thread, {} ns each when \
          nobody looks on, in {:.1} stretches; a look cost {} ns; stretches that were not seen then, in the same \
-         rounds with {LENT_FILES} times as many files, or as {LENT_TASKS} cores in turn",
+         rounds with {FILES_FACTOR} times as many files, or as {TASKS_IN_TURN} cores in turn",
         times.join(" and "),
         stretched as f64 / operations.max(1) as f64,
         looks.join(" and "),
     )
 }
 
-/// The median and both ends.
+/// The median, and in parentheses the minimum and the maximum.
 fn ranged(mut numbers: Vec<f64>, digits: usize) -> String {
     numbers.sort_by(f64::total_cmp);
     match numbers[..] {

@@ -1,12 +1,13 @@
-//! What it costs two processors of this machine to use one lock in turn.
+//! Measures the cost of a lock that two processors of this machine use in turn.
 //!
-//! Two threads, each on a processor of its own, think, take a lock that is nearly always free, change some
-//! lines that it guards, and give it back; what each thinks next depends on what it read there. What an operation
-//! takes beyond what it takes when one thread does it alone, over how often the lock came from the other, is what
-//! a hand-over costs. It is about half of what a line takes between two threads that wait for it, which is how
-//! such times are published: there the line goes to the one that looks and then once more to the one that
-//! writes. And the lines that a lock guards come with its word: a processor asks for them before it
-//! knows that it has the lock.
+//! Two threads, each pinned to a processor, think, take a lock that is nearly always free, change
+//! some lines that it guards, and release it; what each thinks next depends on what it read there.
+//! The cost of a hand-over is the time of an operation beyond that of one thread alone, divided by
+//! the share of operations before which the other thread had the lock. It is about half of the
+//! published transfer times. Those are measured between two threads that poll one line: the line is
+//! transferred once to the thread that polls and once more to the thread that writes. The guarded
+//! lines arrive together with the lock's word: a processor requests them before it knows that it
+//! has the lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,31 +17,34 @@ use anyhow::{Context, Result, bail};
 use crossbeam_utils::CachePadded;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Lines that a lock guards, to judge them by.
+/// Guarded lines with which the cost of an additional line is measured.
 const LINES: usize = 4;
-/// Measurements of each, in turns.
+/// Measurements of each kind, alternating.
 const ROUNDS: usize = 9;
-/// How long one lasts.
+/// Length of one measurement.
 const WINDOW: Duration = Duration::from_millis(12);
-/// Steps of thinking between two operations; some more are drawn.
+/// Minimum steps of thinking between two operations; a random number is added.
 const THINK: u64 = 200;
-/// Bit of a lock's word that says it is held; the others say by whom it was last.
+/// Bit of a lock's word that is set while it is held; the other bits are the number of its last
+/// holder.
 const HELD: u64 = 1;
 
-/// Picoseconds for a line to go from one processor of this machine to another that asks for it.
+/// Measures the picoseconds to move a line from one processor of this machine to one that requests
+/// it.
 ///
 /// # Errors
-/// There is one processor.
+/// If the program may use only one processor, or cannot pin its threads.
 pub fn measured_transfer() -> Result<u64> {
-    Ok(picoseconds(middle_cost(0)?))
+    Ok(picoseconds(median_cost(0)?))
 }
 
-/// Picoseconds for each line that comes with a lock's word.
+/// Measures the picoseconds of each additional line that is transferred together with a lock's
+/// word.
 ///
 /// # Errors
-/// There is one processor.
+/// As [`measured_transfer`].
 pub fn measured_further() -> Result<u64> {
-    let (word, all) = (middle_cost(0)?, middle_cost(LINES)?);
+    let (word, all) = (median_cost(0)?, median_cost(LINES)?);
     Ok(picoseconds((all - word) / LINES as f64))
 }
 
@@ -48,8 +52,8 @@ fn picoseconds(nanoseconds: f64) -> u64 {
     (nanoseconds.max(0.0) * 1000.0) as u64
 }
 
-/// The median of several.
-fn middle_cost(lines: usize) -> Result<f64> {
+/// The median of several measurements.
+fn median_cost(lines: usize) -> Result<f64> {
     let processors = two_processors()?;
     let costs = (0..ROUNDS).map(|_| cost(processors, lines));
     let mut costs = costs.collect::<Result<Vec<f64>>>()?;
@@ -57,7 +61,7 @@ fn middle_cost(lines: usize) -> Result<f64> {
     Ok(costs[costs.len() / 2])
 }
 
-/// Nanoseconds of a hand-over of a lock with so many lines.
+/// Nanoseconds of a hand-over of a lock that guards `lines` lines.
 fn cost(processors: [usize; 2], lines: usize) -> Result<f64> {
     let alone = run(&processors[..1], lines)?;
     let both = run(&processors, lines)?;
@@ -65,12 +69,12 @@ fn cost(processors: [usize; 2], lines: usize) -> Result<f64> {
     Ok((both.nanoseconds() - alone.nanoseconds()) / share.max(0.01))
 }
 
-/// What threads did with a lock.
+/// The counts of the threads that used a lock.
 struct Used {
     operations: u64,
     /// Operations before which another thread had the lock.
     handed: u64,
-    /// All threads' time.
+    /// Time of all threads.
     time: Duration,
 }
 
@@ -80,14 +84,14 @@ impl Used {
     }
 }
 
-/// A lock, what it guards, and whether to go on.
+/// A lock, the data that it guards, and the flag that stops the threads.
 struct Shared {
     word: CachePadded<AtomicU64>,
     lines: Vec<CachePadded<AtomicU64>>,
     is_over: CachePadded<AtomicBool>,
 }
 
-/// Lets a thread on each of these processors use one lock for a while.
+/// Runs a thread on each of these processors; all use one lock for [`WINDOW`].
 fn run(processors: &[usize], lines: usize) -> Result<Used> {
     let shared = Arc::new(Shared {
         word: CachePadded::default(),
@@ -131,7 +135,7 @@ fn use_lock(shared: &Shared, number: u64) -> Used {
             sum |= value;
             line.store(value + 1, Ordering::Relaxed);
         }
-        // What follows depends on all that was read.
+        // The next thinking depends on everything that was read.
         draw ^= std::hint::black_box(sum >> 63);
         shared.word.store(number << 1, Ordering::Release);
         operations += 1;
@@ -143,7 +147,7 @@ fn use_lock(shared: &Shared, number: u64) -> Used {
     }
 }
 
-/// Spends some time on what depends on nobody, and draws the next number.
+/// Computes for some time without shared data, and returns the next random number.
 fn think(draw: u64) -> u64 {
     let steps = THINK + draw % 64;
     (0..steps).fold(draw | 1, |number, _| {
@@ -151,7 +155,7 @@ fn think(draw: u64) -> u64 {
     })
 }
 
-/// Takes the lock for a thread and answers its word before that.
+/// Takes the lock for a thread; returns the previous value of its word.
 fn take(word: &AtomicU64, number: u64) -> u64 {
     loop {
         let seen = word.load(Ordering::Relaxed);
@@ -167,14 +171,14 @@ fn take(word: &AtomicU64, number: u64) -> u64 {
     }
 }
 
-/// Puts the calling thread on one processor.
+/// Pins the calling thread to one processor.
 fn pin(processor: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(processor);
     sched_setaffinity(None, &set).context("choosing a processor")
 }
 
-/// Two processors that this program may run on.
+/// Two processors that this program may use.
 fn two_processors() -> Result<[usize; 2]> {
     let allowed = sched_getaffinity(None)?;
     let mut processors = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));

@@ -1,4 +1,4 @@
-//! What the journal did in a window, and how the log is brought near its end before one.
+//! Counts what the journal did in a window, and fills the log nearly to its end before the window.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use pext4_sync::time;
 use crate::parts::PartRate;
 use crate::setup::{Counted, Setup};
 
-/// The part of the log that is filled with the tasks at work; nobody else is there before.
+/// The last 1/8 of the log is filled while the tasks run; the rest is filled before they start.
 const LEFT_TO_TASKS: u64 = 8;
 
-/// The journal's numbers at one moment.
+/// The journal's counters at one moment.
 #[derive(Clone, Copy)]
 pub(crate) struct Mark {
     pub(crate) time: Duration,
@@ -25,7 +25,7 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// What it is now.
+    /// The current counters.
     pub(crate) fn now(volume: &Volume) -> Self {
         let report = volume.report();
         let value = |name: &str| report.get("journal", name).unwrap_or(0);
@@ -52,7 +52,7 @@ impl Mark {
         elapsed >= setup.longest || (elapsed >= setup.window && whole)
     }
 
-    /// What a window that began here and ends at `end` came to; of the tasks' whole time nothing is known yet.
+    /// The counters of a window from here to `end`; the CPU time of the tasks is not known yet.
     pub(crate) fn counted(
         self,
         end: Self,
@@ -76,14 +76,14 @@ impl Mark {
     }
 }
 
-/// Blocks of a journal that the log goes around in: all but the journal's superblock.
+/// Blocks of a journal that the log cycles through: all but the journal's superblock.
 fn lap_length(journal_blocks: u32) -> u64 {
     u64::from(journal_blocks).saturating_sub(1).max(1)
 }
 
-/// Fills the log, and brings it home on the way, so that half of it is in use soon after it begins again: the
-/// checkpoint that comes then and the end of the log both lie just ahead of the window. Leaves the last part
-/// to the tasks.
+/// Fills the log with half of it checkpointed on the way, so that half is in use soon after the log
+/// wraps: both the next checkpoint and the end of the log are then just ahead of the window. Leaves
+/// the last part of the log to the tasks.
 pub(crate) fn make_due(library: &Library, journal_blocks: u32) -> Result<()> {
     let length = lap_length(journal_blocks);
     let half = length / 2;
@@ -96,8 +96,8 @@ pub(crate) fn make_due(library: &Library, journal_blocks: u32) -> Result<()> {
     })
 }
 
-/// Commits until so much of the log is left before it begins again as is said to be enough, given
-/// what is left and what the last commit took, in blocks.
+/// Commits until `is_enough` accepts the blocks that are left before the log wraps, given also the
+/// blocks that the last commit took.
 pub(crate) fn fill_log(
     library: &Library,
     journal_blocks: u32,

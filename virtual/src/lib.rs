@@ -1,5 +1,5 @@
-//! What the program with virtual cores and the one with real threads have in common: one
-//! measurement, told in the same words.
+//! What the program with virtual cores and the one with real threads share: one measurement, with
+//! the same options and the same results.
 
 #![forbid(unsafe_code)]
 

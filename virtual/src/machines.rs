@@ -1,4 +1,5 @@
-//! Machines to imitate, what a line costs on each, and who says so.
+//! The machines that can be simulated, the cost of a transfer on each, and the sources of the
+//! figures.
 //!
 //! Published figures are medians of the time for a line to go one way between two cores that
 //! exchange it by compare-and-swap, as `core-to-core-latency` measures them
@@ -10,22 +11,23 @@ use pext4_sync::virtual_cores::Model;
 use crate::hand_over::{measured_further, measured_transfer};
 use crate::waiting::measured_waiting;
 
-/// A machine by name.
-pub struct Named {
-    /// What it is called.
+/// A machine with its name and its sources.
+pub struct NamedModel {
+    /// The name by which the user chose it.
     pub name: String,
-    /// Where its figures are from.
+    /// The source of the transfer costs.
     pub source: String,
-    /// Where the figure of lines that are asked for together is from.
+    /// The source of the cost of lines that are requested together.
     pub further_source: &'static str,
-    /// The figures.
+    /// The machine.
     pub model: Model,
 }
 
 /// Picoseconds in a nanosecond.
 const NANOSECOND: u64 = 1000;
 
-/// A name, and nanoseconds within a cluster, across the socket, and to another one.
+/// A published machine: transfer costs in nanoseconds within a cluster, across the socket, and to
+/// another socket. Sizes of clusters and sockets are in processors; 0 stands for half of all.
 struct Preset {
     name: &'static str,
     source: &'static str,
@@ -77,46 +79,60 @@ const PRESETS: [Preset; 4] = [
     },
 ];
 
-/// The machine called `name` with so many processors; `here` is this one's cost with as many
-/// processors as asked for, a number is that many nanoseconds for every transfer.
+/// The machine `name` with `processors` processors. `here` takes the transfer cost of this machine;
+/// a number is the cost of every transfer in nanoseconds.
 ///
 /// # Errors
-/// There is none of that name; the text lists what there is.
-pub fn find(name: &str, processors: usize) -> Result<Named> {
+/// If there is no machine of that name (the message lists the names), or the measurement of `here`
+/// fails.
+pub fn find(name: &str, processors: usize) -> Result<NamedModel> {
     let waiting = measured_waiting();
     let further = measured_further().ok();
     let further_source = match further {
         Some(_) => "measured on this machine",
         None => "a whole transfer: one processor says nothing about it",
     };
-    if let Some(preset) = PRESETS.iter().find(|preset| preset.name == name) {
-        let half = |size: usize| {
+    let (model, source) = match PRESETS.iter().find(|preset| preset.name == name) {
+        Some(preset) => preset.model(processors),
+        None => uniform(name, processors)?,
+    };
+    Ok(NamedModel {
+        name: name.to_owned(),
+        source,
+        further_source,
+        model: Model {
+            waiting,
+            further: further.unwrap_or(model.near),
+            ..model
+        },
+    })
+}
+
+impl Preset {
+    /// The machine with `processors` processors and the source of its figures.
+    fn model(&self, processors: usize) -> (Model, String) {
+        let size = |size: usize| {
             if size == 0 {
                 processors.div_ceil(2)
             } else {
                 size
             }
         };
-        return Ok(Named {
-            name: name.to_owned(),
-            source: preset
-                .source
-                .split_whitespace()
-                .collect::<Vec<_>>()
-                .join(" "),
-            further_source,
-            model: Model {
-                processors,
-                cluster: half(preset.cluster),
-                socket: half(preset.socket),
-                near: preset.near * NANOSECOND,
-                across: preset.across * NANOSECOND,
-                far: preset.far * NANOSECOND,
-                further: further.unwrap_or(preset.near * NANOSECOND),
-                waiting,
-            },
-        });
+        let model = Model {
+            cluster: size(self.cluster),
+            socket: size(self.socket),
+            near: self.near * NANOSECOND,
+            across: self.across * NANOSECOND,
+            far: self.far * NANOSECOND,
+            ..Model::uniform(processors, self.near * NANOSECOND)
+        };
+        let source: Vec<&str> = self.source.split_whitespace().collect();
+        (model, source.join(" "))
     }
+}
+
+/// A machine whose transfers all cost the same: as measured for `here`, or a number of nanoseconds.
+fn uniform(name: &str, processors: usize) -> Result<(Model, String)> {
     let (transfer, source) = if name == "here" {
         let transfer = measured_transfer()?;
         (
@@ -138,14 +154,5 @@ pub fn find(name: &str, processors: usize) -> Result<Named> {
             names.join(", ")
         );
     };
-    Ok(Named {
-        name: name.to_owned(),
-        source,
-        further_source,
-        model: Model {
-            waiting,
-            further: further.unwrap_or(transfer),
-            ..Model::uniform(processors, transfer)
-        },
-    })
+    Ok((Model::uniform(processors, transfer), source))
 }

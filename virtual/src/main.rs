@@ -19,7 +19,7 @@ use pext4_lab::show;
 use pext4_lab::workloads::{Plan, Workload, find};
 use pext4_sync::topology;
 use pext4_sync::virtual_cores::{LineAllocator, Model, Stretches, Waiting};
-use pext4_virtual::machines::{self, Named};
+use pext4_virtual::machines::{self, NamedModel};
 use pext4_virtual::run::{Outcome, point};
 use pext4_virtual::setup::Setup;
 
@@ -46,10 +46,11 @@ struct Arguments {
     /// Settings of the mechanisms, as for `pext4 lab run`.
     #[arg(long, default_value = "base,seeds,full")]
     scaling: String,
-    /// The machine: here, one-socket, two-sockets, kunpeng-920, epyc-9654, or nanoseconds a transfer.
+    /// The machine: here, one-socket, two-sockets, kunpeng-920, epyc-9654, or nanoseconds per
+    /// transfer.
     #[arg(long, default_value = "here")]
     machine: String,
-    /// The same stretches and seed give the same run.
+    /// Seed of the simulation: the same stretches and seed give the same run.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Longest time between commits, in milliseconds of virtual time.
@@ -61,13 +62,13 @@ struct Arguments {
     /// Longest window, in milliseconds of virtual time.
     #[arg(long, default_value_t = 150)]
     longest_ms: u32,
-    /// Time in which real threads show what stretches cost, in milliseconds.
+    /// Time to measure the stretches of real threads, in milliseconds.
     #[arg(long, default_value_t = 1000)]
     calibration_ms: u32,
     /// Blocks of the journal.
     #[arg(long, default_value_t = 8192)]
     journal_blocks: u32,
-    /// Groups of the image; four for each of the most tasks if not said.
+    /// Groups of the image; by default four for each task of the largest number.
     #[arg(long)]
     groups: Option<u32>,
     /// Files of a task, for workloads that make many.
@@ -76,10 +77,10 @@ struct Arguments {
     /// Distinct values, for `xattr-share`.
     #[arg(long, default_value_t = 100)]
     values: u32,
-    /// Percent of the image that is filled first; what is free is left in pieces.
+    /// Percent of the image that is filled first; the free space is left in pieces.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..100))]
     fill: u32,
-    /// Compares up to so many tasks with real threads (as many as there are processors if not said).
+    /// Compares up to this many tasks with real threads (by default the number of processors).
     #[arg(long, num_args = 0..=1, default_missing_value = "0")]
     validate: Option<u32>,
     /// The program that measures real threads, built without default features.
@@ -122,11 +123,11 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// One call of the program.
+/// One run of the program.
 struct Session {
     arguments: Arguments,
     workload: &'static dyn Workload,
-    machine: Named,
+    machine: NamedModel,
     groups: u32,
 }
 
@@ -134,7 +135,7 @@ impl Session {
     fn run(&self) -> Result<Results> {
         let mut notes = vec![
             format!("machine {}: {}", self.machine.name, self.machine.source),
-            waiting_told(&self.machine.model.waiting),
+            describe_waiting(&self.machine.model.waiting),
             format!(
                 "each line more of several that are asked for together: {:.1} ns, {}",
                 self.machine.model.further as f64 / 1e3,
@@ -142,13 +143,16 @@ impl Session {
             ),
         ];
         let settings = settings(&self.arguments.scaling)?;
-        // All that looks at real time comes first, so that the machine is left alone only for that.
+        // Everything that measures real time comes first; only then the machine must be idle.
         let mut costs = Vec::new();
         for setting in &settings {
             let mut real = self.real_threads(setting)?;
             let setup = self.setup(setting, 1, self.real_window());
-            let Calibration { stretches, told } = calibrate(&setting.name, &setup, &mut real)?;
-            notes.push(told);
+            let Calibration {
+                stretches,
+                description,
+            } = calibrate(&setting.name, &setup, &mut real)?;
+            notes.push(description);
             costs.push((Arc::new(stretches), real));
         }
         eprintln!("calibrated: from here on it does not matter what else the machine does");
@@ -188,7 +192,7 @@ impl Session {
         bar
     }
 
-    /// The window of real threads.
+    /// Length of the window of real threads.
     fn real_window(&self) -> Duration {
         Duration::from_millis(u64::from(self.arguments.calibration_ms))
     }
@@ -217,7 +221,7 @@ impl Session {
         }
     }
 
-    /// Runs a point on a machine.
+    /// Runs one point of a curve on a machine.
     fn point(
         &self,
         setting: &Setting,
@@ -239,7 +243,7 @@ impl Session {
         })
     }
 
-    /// What a reader has to know about a point.
+    /// The notes of the report about a point.
     fn remarks(&self, setting: &Setting, tasks: u32, outcome: &Outcome) -> Vec<String> {
         let Outcome {
             counted, analysis, ..
@@ -330,7 +334,7 @@ impl Session {
         Ok(vec![text])
     }
 
-    /// Compares predictions with real threads, for the machine this is.
+    /// Compares predictions for this machine with real threads.
     fn validate(
         &self,
         setting: &Setting,
@@ -360,7 +364,8 @@ impl Session {
         Ok(notes)
     }
 
-    /// One real thread, and as many more as shall be compared; none without the program for them.
+    /// One real thread and as many more as are to be compared; none without the program for real
+    /// threads.
     fn real_threads(&self, setting: &Setting) -> Result<Vec<RealThreads>> {
         let most = match self.arguments.validate {
             None => 1,
@@ -391,7 +396,7 @@ impl Session {
         }
     }
 
-    /// What that program is told.
+    /// The arguments of that program.
     fn words(&self, setting: &Setting, tasks: u32) -> Vec<String> {
         let arguments = &self.arguments;
         let numbers = [
@@ -451,14 +456,14 @@ impl Session {
     }
 }
 
-fn waiting_told(waiting: &Waiting) -> String {
+fn describe_waiting(waiting: &Waiting) -> String {
     format!(
         "waking a thread: {:.1} us, of which {:.1} for the one that wakes it; making one: {:.1} us more; who finds a \
          lock held looks for {:.1} us before it sleeps; all measured on this machine",
         waiting.wake as f64 / 1e6,
         waiting.call as f64 / 1e6,
         waiting.start as f64 / 1e6,
-        waiting.looking() as f64 / 1e6,
+        waiting.spin_time() as f64 / 1e6,
     )
 }
 

@@ -1,12 +1,13 @@
-//! One measurement: a fresh image in memory, a crew of tasks, a window in which they count.
+//! One measurement: a fresh image in memory, several tasks, a window in which their operations
+//! count.
 //!
-//! The same code runs on virtual cores and, in either program, on real threads. A window that
-//! counts lasts until the time is over and three transactions have been committed, as much has been
-//! logged as the log holds, and a checkpoint has been made; it is told if that did not happen
-//! before the longest time.
+//! The same code runs on virtual cores and, in both programs, on real threads. The window lasts
+//! until its time is over, three transactions have been committed, as many blocks have been logged
+//! as the log holds, and a checkpoint has been made. If this does not happen before the longest
+//! time, the result says so.
 //!
-//! Counters and flags here are the standard library's: what drives the engine is not part of it and
-//! costs no virtual time.
+//! Counters and flags here are those of the standard library: the driver is not part of the engine
+//! and costs no virtual time.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,34 +32,34 @@ use crate::journal::{Mark, fill_log, make_due};
 use crate::parts::{Done, Sum, queued, thread_cpu};
 use crate::setup::{Counted, Observer, Setup};
 
-/// Bytes of a group.
+/// Bytes of a group of the image.
 const GROUP: u64 = 128 << 20;
 
-/// A task, and which one it is.
+/// A task and its number.
 type Numbered = (usize, Box<dyn Task>);
 
-/// What the tasks share.
+/// The state that the tasks share.
 struct Crew {
     library: Library,
     setup: Setup,
     barrier: Barrier,
     over: AtomicBool,
     counters: Vec<CachePadded<AtomicU64>>,
-    /// Nanoseconds.
+    /// [atomic] Nanoseconds of CPU time of all tasks.
     cpu: AtomicU64,
     done: Vec<Mutex<Done>>,
-    /// The threads of the tasks, where these are real.
+    /// Thread ids of the tasks; `None` for virtual cores.
     threads: Vec<Mutex<Option<Pid>>>,
     failure: Mutex<Option<anyhow::Error>>,
 }
 
-/// Measures.
+/// Runs the measurement that `setup` describes; `observer` is called at the ends of the window.
 ///
 /// # Errors
-/// The image's, the volume's, a task's.
+/// Errors of the image, the volume or a task.
 pub fn measure<O: Observer>(setup: &Setup, mut observer: O) -> Result<(Counted, O)> {
     let tasks = setup.plan.tasks as usize;
-    let hands = setup.hands();
+    let hands = setup.threads();
     let library = Library::new(open(setup)?)?;
     make_ready(&library, setup.workload, &setup.plan)?;
     make_due(&library, setup.journal_blocks)?;
@@ -136,10 +137,10 @@ impl Crew {
         Mark::now(self.library.volume())
     }
 
-    /// Commits until the log is about to begin again, so that a window need not last a lap of it.
+    /// Commits until the log is about to wrap, so that a window need not log a whole lap.
     fn bring_log_to_its_end(&self) -> Result<()> {
-        // A sync may take several commits, where each cut file waits for its own, and none is quite as long as the
-        // last: the end must not be passed unseen.
+        // A sync may take several commits if each truncated file waits for its own, and commits
+        // differ in length: the wrap must not happen before the window begins.
         fill_log(&self.library, self.setup.journal_blocks, |left, last| {
             left < 2 * last
         })
@@ -150,7 +151,7 @@ impl Crew {
         failure.is_some()
     }
 
-    /// What each task has done since it began.
+    /// The counts of each task since its start.
     fn so_far(&self) -> Vec<Done> {
         let tasks = self.counters.iter().zip(&self.threads);
         tasks
@@ -162,7 +163,7 @@ impl Crew {
             .collect()
     }
 
-    /// Lets the tasks step until the window is over.
+    /// Runs the tasks' steps until the window is over.
     fn timed(&self, observer: &mut impl Observer) -> Counted {
         thread::sleep(self.setup.warm_up);
         if let Err(error) = self.bring_log_to_its_end() {
@@ -191,7 +192,7 @@ impl Crew {
         begin.counted(now, &self.setup, vec![part], sum.operations())
     }
 
-    /// Lets the tasks go through rounds of parts until the window is over.
+    /// Runs rounds of parts until the window is over.
     fn rounds(&self, observer: &mut impl Observer) -> Counted {
         let parts = self.setup.workload.parts();
         let start = time::now();
@@ -220,7 +221,7 @@ impl Crew {
         begin.counted(now, &self.setup, rates.collect(), operations)
     }
 
-    /// One round: what each task did in each part.
+    /// Runs one round; returns the counts of each task in each part.
     fn round(&self, parts: usize) -> Vec<Vec<Done>> {
         let part = |_| {
             self.barrier.wait();
@@ -232,7 +233,7 @@ impl Crew {
         (0..parts).map(part).collect()
     }
 
-    /// The life of a thread's tasks.
+    /// The main function of a thread that runs the tasks of `numbers`.
     fn work<O: Observer>(&self, numbers: Range<u32>) {
         let mut tasks = Vec::new();
         for number in numbers {
@@ -268,12 +269,13 @@ impl Crew {
         }
     }
 
-    /// The calling thread, if it is one that may have to wait for a processor.
+    /// The id of the calling thread, unless it is a virtual core, which never waits for a
+    /// processor.
     fn thread(&self) -> Option<Pid> {
         (!self.setup.imitated).then(gettid)
     }
 
-    /// Where a task's turn is done.
+    /// Puts the calling thread on the processor of task `number`.
     fn pin(&self, number: usize) -> Option<PinGuard> {
         self.setup.in_turn.then(|| topology::pin(number))
     }
@@ -288,7 +290,7 @@ impl Crew {
             for (number, task) in &mut *tasks {
                 let _pin = self.pin(*number);
                 let operations = u64::from(task.step(&self.library)?.operations);
-                // Nobody else writes it.
+                // Only this thread writes the counter.
                 let counter = &self.counters[*number];
                 counter.store(
                     counter.load(Ordering::Relaxed) + operations,
@@ -299,7 +301,8 @@ impl Crew {
         Ok(())
     }
 
-    /// A task that has failed goes on meeting the others, who do not know yet.
+    /// Runs tasks in rounds. A task that has failed continues to wait at the barriers, since the
+    /// others do not know of the failure yet.
     fn work_in_rounds<O: Observer>(&self, tasks: &mut [Numbered]) -> Result<()> {
         let (mut outcome, thread) = (Ok(()), self.thread());
         for at in (0..self.setup.workload.parts().len()).cycle() {

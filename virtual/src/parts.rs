@@ -1,9 +1,10 @@
-//! What tasks did in the parts of a workload, and what that comes to a second.
+//! What tasks did in the parts of a workload, and the resulting rates.
 //!
-//! There are two rates. By the clock, from when the first task began until the last one ended: that
-//! is a point of a curve. And by the tasks' own time, without what each of them stood ready and had no
-//! processor: virtual cores always have one, so this is what real threads are compared by, since the
-//! journal's wants a processor too and a machine with as many as there are tasks takes it from one.
+//! There are two rates. The rate by the clock, from the start of the first task to the end of the
+//! last one, is a point of a curve. The rate by the tasks' own time leaves out the time in which a
+//! task was ready but had no processor. Virtual cores always have one, so real threads are compared
+//! by this rate: the journal's threads need a processor too and, on a machine with as many
+//! processors as tasks, take it from a task.
 
 use std::fs;
 use std::time::Duration;
@@ -12,18 +13,18 @@ use rustix::thread::Pid;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-/// One part's outcome.
+/// The result of one part.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PartRate {
     /// Its name.
     pub name: String,
     /// Operations a second by the clock, all tasks together.
     pub rate: f64,
-    /// The same by each task's own time.
+    /// Operations a second by each task's own time, all tasks together.
     pub own_rate: f64,
-    /// Nanoseconds on a processor of an operation, if the parts are made in rounds.
+    /// CPU time of an operation in nanoseconds, if the parts run in rounds.
     pub processor_time: f64,
-    /// The slowest task's rate as a share of the fastest's.
+    /// The slowest task's rate divided by the fastest's, 0 to 1.
     pub fairness: f64,
 }
 
@@ -33,9 +34,9 @@ pub(crate) struct Done {
     pub operations: u64,
     pub start: Duration,
     pub end: Duration,
-    /// Time between the two in which it had no processor and wanted one.
+    /// Time from `start` to `end` in which it was ready but had no processor.
     pub queued: Duration,
-    /// Time between the two on a processor, if the parts are made in rounds.
+    /// CPU time from `start` to `end`, if the parts run in rounds.
     pub cpu: Duration,
 }
 
@@ -117,16 +118,16 @@ fn rate(operations: u64, time: Duration) -> f64 {
     operations as f64 / time.as_secs_f64().max(1e-9)
 }
 
-/// Time on a processor of the calling thread.
+/// CPU time of the calling thread.
 pub(crate) fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Time in which a thread of this program was ready and had no processor, ever; nothing where the
-/// kernel does not tell. It is the second number of `schedstat`, in nanoseconds (proc(5) has the file,
-/// the kernel's sched-stats.rst the numbers).
+/// Total time in which a thread of this program was ready but had no processor; zero if the kernel
+/// does not report it. It is the second number of `schedstat`, in nanoseconds (proc(5) has the
+/// file, the kernel's sched-stats.rst the numbers).
 pub(crate) fn queued(thread: Option<Pid>) -> Duration {
     let told = thread.and_then(|thread| {
         let file = format!("/proc/self/task/{}/schedstat", thread.as_raw_nonzero());

@@ -1,6 +1,6 @@
-//! Measures real threads with the locks that everybody gets, for the comparison that
-//! `pext4-virtual --validate` prints: `pext4-real WORKLOAD SCALING TASKS COMMIT-MS GROUPS
-//! JOURNAL-BLOCKS FILES VALUES MILLISECONDS FILLED SEED`, and the outcome in JSON.
+//! Measures real threads with ordinary locks, for the comparison that `pext4-virtual --validate`
+//! prints: `pext4-real WORKLOAD SCALING TASKS COMMIT-MS GROUPS JOURNAL-BLOCKS FILES VALUES
+//! MILLISECONDS FILLED SEED`. Prints the result as JSON.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use pext4_fs::options::Scaling;
 use pext4_lab::workloads::{Plan, find};
 use pext4_sync::meter;
 use pext4_virtual::measure::measure;
-use pext4_virtual::setup::{Nobody, Setup};
+use pext4_virtual::setup::{NoObserver, Setup};
 
 fn main() -> Result<()> {
     ensure!(!meter::is_built_in(), "build it without default features");
@@ -55,7 +55,7 @@ fn main() -> Result<()> {
         in_turn: false,
         imitated: false,
     };
-    let (counted, Nobody) = measure(&setup, Nobody)?;
+    let (counted, NoObserver) = measure(&setup, NoObserver)?;
     println!("{}", serde_json::to_string(&counted)?);
     Ok(())
 }

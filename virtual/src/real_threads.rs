@@ -1,10 +1,12 @@
-//! Real threads, as `pext4-real` measures them: what calibrates the virtual cores and what they are held against.
+//! Real threads, measured by `pext4-real`: they calibrate the virtual cores, whose predictions are
+//! compared with them.
 //!
-//! A machine is noisy, so every measurement is made several times, each in a process of its own, and
-//! the median counts; how far the runs were apart is told with it. One run of each is made in every round of
-//! the calibration, so that what is compared is of one machine: it is fast for minutes and then slow by a
-//! third. And a guest's processors move about under it, from one core's two threads to two sockets and
-//! back, so what a line costs between them is measured before each run as well.
+//! Measurements are noisy, so each is made several times, every time in a process of its own; the
+//! median counts, and the report shows the range. One run of each is made in every round of the
+//! calibration, so that everything that is compared comes from the same minutes: the machine's
+//! speed changes by a third for minutes at a time. The processors of a guest also move, from two
+//! threads of one core to two sockets and back, so the cost of a transfer is measured before each
+//! run as well.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,13 +17,13 @@ use pext4_virtual::hand_over::measured_transfer;
 use pext4_virtual::parts::PartRate;
 use pext4_virtual::setup::Counted;
 
-/// What several runs of the same came to.
+/// Repeated runs of one measurement.
 pub struct RealThreads {
-    /// How many.
+    /// Number of tasks.
     pub tasks: u32,
     program: PathBuf,
     words: Vec<String>,
-    /// Whether what a line costs is measured as well.
+    /// Whether the cost of a transfer is measured before each run.
     is_compared: bool,
     runs: Vec<Counted>,
     /// Picoseconds of a transfer before each run.
@@ -29,7 +31,7 @@ pub struct RealThreads {
 }
 
 impl RealThreads {
-    /// So many tasks of `program`, which has these words for them.
+    /// Runs of `program` with `tasks` tasks; `words` are its arguments.
     pub fn new(program: &Path, tasks: u32, words: Vec<String>, is_compared: bool) -> Self {
         Self {
             tasks,
@@ -44,8 +46,8 @@ impl RealThreads {
     /// Runs it once more.
     ///
     /// # Errors
-    /// If it cannot be started, fails, or answers what cannot be read; if lines are to be measured on one
-    /// processor.
+    /// If it cannot be started, fails, or prints a result that cannot be read; if transfers are to
+    /// be measured and there is only one processor.
     pub fn run_once(&mut self) -> Result<()> {
         if self.is_compared {
             self.transfers.push(measured_transfer()?);
@@ -54,7 +56,7 @@ impl RealThreads {
         Ok(())
     }
 
-    /// Picoseconds of a transfer, the median and both ends, if there is something to compare.
+    /// Picoseconds of a transfer: the median and the range, if transfers were measured.
     #[must_use]
     pub fn transfer(&self) -> Option<(u64, [u64; 2])> {
         let mut transfers = self.transfers.clone();
@@ -63,20 +65,20 @@ impl RealThreads {
         Some((transfers[transfers.len() / 2], [*first, *last]))
     }
 
-    /// How many parts the workload has.
+    /// Number of parts of the workload.
     #[must_use]
     pub fn parts(&self) -> usize {
         self.runs.first().map_or(0, |run| run.parts.len())
     }
 
-    /// Nanoseconds on a processor of an operation of a part, in each run.
+    /// CPU time of an operation of a part in nanoseconds, in each run.
     #[must_use]
     pub fn processor_times(&self, part: usize) -> Vec<f64> {
         let runs = self.runs.iter();
         runs.map(|run| run.processor_time(part)).collect()
     }
 
-    /// The same of each part, in the latest run.
+    /// CPU time of an operation of each part in nanoseconds, in the latest run.
     #[must_use]
     pub fn latest_times(&self) -> Vec<f64> {
         let run = self.runs.last();
@@ -87,7 +89,7 @@ impl RealThreads {
         })
     }
 
-    /// How a prediction compares, part by part, in words.
+    /// Lines of the report that compare a prediction with the runs, part by part.
     pub fn compare(&self, predicted: &[PartRate]) -> impl Iterator<Item = String> {
         predicted.iter().enumerate().map(|(index, part)| {
             let rates = self.runs.iter().map(|run| run.parts[index].own_rate);

@@ -11,17 +11,17 @@ use crate::measure::measure;
 use crate::setup::{Counted, Observer, Setup};
 use crate::theory::Analysis;
 
-/// A point.
+/// The result of one point.
 pub struct Outcome {
-    /// What the tasks did.
+    /// The counts of the tasks.
     pub counted: Counted,
-    /// What it implies.
+    /// The analysis of the usage.
     pub analysis: Analysis,
-    /// What it used.
+    /// The usage of the window.
     pub usage: Usage,
 }
 
-/// Puts tasks on their processors and remembers what the window used.
+/// An observer that puts tasks on their processors and keeps the usage of the window.
 #[derive(Default)]
 struct Watcher(Option<Usage>);
 
@@ -43,10 +43,10 @@ impl Observer for Watcher {
     }
 }
 
-/// Runs a point.
+/// Runs one point on virtual cores.
 ///
 /// # Errors
-/// The measurement's.
+/// Errors of the measurement.
 pub fn point(
     model: &Model,
     stretches: &Arc<Stretches>,
@@ -69,12 +69,12 @@ pub fn point(
     })
 }
 
-/// No workload has so many parts that the last ones would be taken for one.
+/// Part numbers beyond 255 share one number; no workload has so many parts.
 fn begin(part: usize) {
     begin_part(u8::try_from(part).unwrap_or(u8::MAX));
 }
 
-/// Makes the task the reference of the calibration.
+/// An observer that makes the task the reference of the calibration.
 struct Reference;
 
 impl Observer for Reference {
@@ -87,10 +87,11 @@ impl Observer for Reference {
     }
 }
 
-/// What a real thread and the journal's were seen to do, and how many operations that was.
+/// Records one real thread and the journal's threads; returns the recording and the operations in
+/// it.
 ///
 /// # Errors
-/// The measurement's.
+/// Errors of the measurement.
 pub fn calibration(setup: &Setup) -> Result<(Recording, u64)> {
     let (measured, recording) = calibrate(|| measure(setup, Reference).map(|(counted, _)| counted));
     Ok((recording, measured?.all_operations))

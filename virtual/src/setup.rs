@@ -1,4 +1,4 @@
-//! What a measurement is told, what it comes to, and who looks on.
+//! The parameters of a measurement, its result, and the observer of its window.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::parts::PartRate;
 
-/// What is measured, and how.
+/// The parameters of a measurement.
 #[derive(Clone)]
 pub struct Setup {
-    /// What the tasks do.
+    /// The workload that every task runs.
     pub workload: &'static dyn Workload,
-    /// How many and how much.
+    /// Numbers of tasks, files and values, and the random seed.
     pub plan: Plan,
     /// The setting of the mechanisms.
     pub scaling: Scaling,
@@ -24,23 +24,24 @@ pub struct Setup {
     pub journal_blocks: u32,
     /// Longest time between commits.
     pub commit_interval: Duration,
-    /// What comes before the window.
+    /// Time that the tasks run before the window.
     pub warm_up: Duration,
     /// Shortest window.
     pub window: Duration,
     /// Longest window.
     pub longest: Duration,
-    /// One thread is all tasks in turn, each on a core of its own: what cores do to each other can be seen
-    /// without any that is in another's way.
+    /// One thread plays all tasks in turn, each on a virtual core of its own. This shows the
+    /// effects of cores on each other's caches without any waiting.
     pub in_turn: bool,
-    /// Tasks are virtual cores: they begin a part at one moment, where real threads begin it as they come
-    /// (a sleep would part them further), and none is ever without a processor.
+    /// Tasks are virtual cores. They begin a part at the same moment, while real threads begin it
+    /// as they leave the barrier (a sleep would spread them further), and they always have a
+    /// processor.
     pub imitated: bool,
 }
 
 impl Setup {
-    /// The threads, each with the numbers of its tasks.
-    pub(crate) fn hands(&self) -> Vec<Range<u32>> {
+    /// The ranges of task numbers, one for each thread.
+    pub(crate) fn threads(&self) -> Vec<Range<u32>> {
         if self.in_turn {
             return std::iter::once(0..self.plan.tasks).collect();
         }
@@ -50,10 +51,10 @@ impl Setup {
     }
 }
 
-/// What a measurement came to.
+/// The result of a measurement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Counted {
-    /// In the order of the workload's parts.
+    /// Results by part, in the order of the workload's parts.
     pub parts: Vec<PartRate>,
     /// Operations in the window.
     pub operations: u64,
@@ -61,24 +62,25 @@ pub struct Counted {
     pub elapsed: Duration,
     /// Transactions committed in it.
     pub commits: u64,
-    /// Blocks of the log taken in it.
+    /// Blocks of the log written in it.
     pub logged: u64,
     /// Checkpoints made in it.
     pub checkpoints: u64,
-    /// Handles that waited in it for the next transaction, as this one had no credits left.
+    /// Handles in it that waited for the next transaction because the current one had no credits
+    /// left.
     pub credit_waits: u64,
     /// Commits that waited in it for room in the log.
     pub log_waits: u64,
-    /// Whether the log came to its end and began again.
+    /// Whether the log wrapped in it.
     pub wrapped: bool,
     /// Operations of the tasks from their start to their end.
     pub all_operations: u64,
-    /// Time on a processor that those took.
+    /// CPU time of `all_operations`.
     pub cpu: Duration,
 }
 
 impl Counted {
-    /// Nanoseconds on a processor of an operation of a part.
+    /// CPU time of an operation of a part, in nanoseconds.
     #[must_use]
     pub fn processor_time(&self, part: usize) -> f64 {
         if let [_] = self.parts[..] {
@@ -88,26 +90,26 @@ impl Counted {
         }
     }
 
-    /// Whether the window held what a window has to.
+    /// Whether the window contains everything that it must: three commits, a checkpoint and a wrap.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.commits >= 3 && self.checkpoints >= 1 && self.wrapped
     }
 }
 
-/// Looks on at the ends of the window.
+/// Callbacks at the ends of the window and at the start of tasks and parts.
 pub trait Observer: Send {
     /// The window begins.
     fn open(&mut self) {}
     /// The window is over.
     fn close(&mut self) {}
-    /// A task has begun, on the thread that calls.
+    /// A task has begun on the calling thread.
     fn task(_number: u32)
     where
         Self: Sized,
     {
     }
-    /// The thread that calls begins a part of the workload.
+    /// The calling thread begins a part of the workload.
     fn part(_number: usize)
     where
         Self: Sized,
@@ -115,7 +117,7 @@ pub trait Observer: Send {
     }
 }
 
-/// Sees nothing.
-pub struct Nobody;
+/// An observer that ignores everything.
+pub struct NoObserver;
 
-impl Observer for Nobody {}
+impl Observer for NoObserver {}

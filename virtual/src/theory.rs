@@ -1,116 +1,81 @@
-//! What the demands that a run measured imply, by operational analysis and mean value analysis.
+//! Analyses the demands that a run measured, by operational analysis and mean value analysis.
 //!
-//! Every lock that cores share and every line that goes between them is a station that serves one at a time; its
-//! *demand* is its busy time an operation. What one core has nearly to itself is none: a task's own file has a lock
-//! that the committer takes too, and there is one for every task, which none fills however many there are. The rest
-//! of an operation without any waiting is the think time. Two laws hold whatever the distributions are:
-//! throughput is at most N over the time of an operation without waiting, and at most one over the
-//! largest demand. Mean value analysis gives the throughput of such a closed network where service
-//! times are drawn from an exponential distribution; ours vary less, so the simulated value lies
-//! between that and the bounds, and where it does not, one of the two is wrong.
+//! Every lock that cores share and every line that is transferred between them is a station that
+//! serves one core at a time; its *demand* is its busy time an operation. A lock that one core has
+//! nearly to itself is no station: a task's own file has a lock that the committer also takes, and
+//! since every task has one, none saturates however many tasks there are. The rest of an operation
+//! without waiting is the think time. Two laws hold for any distribution: throughput is at most N
+//! over the time of an operation without waiting, and at most one over the largest demand. Mean
+//! value analysis gives the throughput of such a closed network with exponentially distributed
+//! service times. Ours vary less, so the simulated value lies between that and the bounds; where it
+//! does not, one of the two is wrong.
 
 use std::collections::BTreeMap;
 
 use pext4_sync::virtual_cores::{LineUsage, LockUsage, Usage};
 
-/// One thing that serves one core at a time.
+/// A resource that serves one core at a time.
 #[derive(Clone, Debug)]
 pub struct Station {
-    /// What it is.
+    /// Its name in the report.
     pub name: String,
     /// Nanoseconds an operation, averaged over all operations of all tasks.
     pub demand: f64,
-    /// Share of the window in which it was busy.
+    /// Share of the window in which it was busy, 0 to 1.
     pub utilisation: f64,
 }
 
 /// A run in the terms of queueing theory.
 #[derive(Clone, Debug)]
 pub struct Analysis {
-    /// Tasks.
+    /// Number of tasks.
     pub tasks: u32,
-    /// Operations a second as simulated.
+    /// Operations a second in the simulation.
     pub rate: f64,
     /// Nanoseconds of an operation without waiting.
     pub alone: f64,
-    /// Nanoseconds of waiting an operation: for locks and for lines.
+    /// Nanoseconds an operation waits for locks and for lines.
     pub waiting: f64,
-    /// The busiest first.
+    /// The stations, by falling demand.
     pub stations: Vec<Station>,
-    /// Nanoseconds an operation for the lines of each place in the code together, most first.
+    /// Nanoseconds an operation of transfers, by source location, most first.
     pub transfers: Vec<(String, f64)>,
-    /// Nanoseconds an operation that was waited for the locks of each class, most first.
+    /// Nanoseconds an operation waits for locks, by class, most first.
     pub waits: Vec<(String, f64)>,
-    /// Nanoseconds an operation that was waited at each place for what is no lock, by the journal's cores
-    /// too, most first.
+    /// Nanoseconds an operation that cores, also the journal's, waited for something that is no
+    /// lock, by source location, most first.
     pub other_waits: Vec<(String, f64)>,
-    /// Nanoseconds an operation in which cores, the journal's too, worked.
+    /// Nanoseconds an operation that cores, also the journal's, worked.
     pub working: f64,
-    /// Nanoseconds an operation in which lines were under way.
+    /// Nanoseconds an operation of all transfers together.
     pub transferring: f64,
-    /// Share of all stretches' time that was never measured.
+    /// Share of the time of all stretches for which no cost was measured, 0 to 1.
     pub unknown: f64,
 }
 
-/// Stations that are looked at; the others are part of the think time.
+/// The number of busiest stations to keep; the others are part of the think time.
 const STATIONS: usize = 400;
 
 impl Analysis {
-    /// Looks at what a window of `tasks` used for so many operations.
+    /// Analyses the usage of a window in which `tasks` tasks made `operations` operations.
     #[must_use]
     pub fn of(usage: &Usage, operations: u64, tasks: u32) -> Self {
         let operations = operations.max(1) as f64;
-        let elapsed = usage.elapsed.as_nanos() as f64;
         let rate = operations / usage.elapsed.as_secs_f64();
-        let mut stations: Vec<Station> = Vec::new();
-        let mut waited = 0.0;
-        let mut waits: BTreeMap<String, f64> = BTreeMap::new();
-        let mut add = |name: String, busy: f64| {
-            stations.push(Station {
-                name,
-                demand: busy / operations,
-                utilisation: busy / elapsed,
-            });
-        };
+        let mut totals = Totals::new(usage, operations);
         for lock in usage.locks.iter().filter(|lock| lock.cores > 1) {
-            let held = lock.held.as_nanos() as f64;
-            if held > 0.0 && is_shared(lock) {
-                let taken = lock.acquisitions as f64 / operations;
-                let name = format!(
-                    "a {:?} lock of {} cores, taken {taken:.3} times an operation",
-                    lock.class, lock.cores
-                );
-                add(name, held);
-            }
-            let waited_here = lock.waited.as_nanos() as f64;
-            *waits.entry(format!("{:?}", lock.class)).or_default() += waited_here / operations;
-            waited += waited_here;
+            totals.add_lock(lock);
         }
-        let mut transfers: BTreeMap<String, f64> = BTreeMap::new();
         for line in &usage.lines {
-            let site = match line.class {
-                Some(class) => format!("lines of {class:?} locks"),
-                None => format!("lines at {}", place(&line.site)),
-            };
-            *transfers.entry(site).or_default() += line.served.as_nanos() as f64 / operations;
-            let name = match line.class {
-                Some(class) => format!("a line of a {class:?} lock, {} cores", line.cores),
-                None => format!("the line at {}, {} cores", place(&line.site), line.cores),
-            };
-            if is_between_tasks(line, tasks) {
-                add(name, line.served.as_nanos() as f64);
-            }
-            waited += line.waited.as_nanos() as f64;
+            totals.add_line(line, tasks);
         }
-        stations.sort_by(|one, other| other.demand.total_cmp(&one.demand));
-        stations.truncate(STATIONS);
         let other_waits = usage.other_waits.iter();
         let other_waits = other_waits.map(|(site, time)| {
             let site = place(site).to_owned();
             (site, time.as_nanos() as f64 / operations)
         });
-        let transfers = most_first(transfers);
-        let waiting = waited / operations;
+        let transfers = most_first(totals.transfers);
+        let waiting = totals.waited / operations;
         let response = f64::from(tasks) * 1e9 / rate;
         let stretches = usage.stretches.as_nanos().max(1) as f64;
         Self {
@@ -118,11 +83,11 @@ impl Analysis {
             rate,
             alone: (response - waiting).max(1.0),
             waiting,
-            stations,
+            stations: busiest(totals.stations),
             working: usage.stretches.as_nanos() as f64 / operations,
             transferring: transfers.iter().map(|(_, time)| time).sum(),
             transfers,
-            waits: most_first(waits),
+            waits: most_first(totals.waits),
             other_waits: most_first(other_waits.collect()),
             unknown: usage.unknown_stretches.as_nanos() as f64 / stretches,
         }
@@ -134,13 +99,13 @@ impl Analysis {
         self.stations.first().map_or(0.0, |station| station.demand)
     }
 
-    /// At how many tasks the busiest station has no time left.
+    /// The number of tasks at which the busiest station is busy all the time.
     #[must_use]
     pub fn saturation(&self) -> f64 {
         self.alone / self.largest_demand().max(1e-9)
     }
 
-    /// Operations a second that no arrangement can exceed.
+    /// The upper bound of throughput, in operations a second.
     #[must_use]
     pub fn bound(&self) -> f64 {
         let tasks = f64::from(self.tasks) / self.alone;
@@ -148,7 +113,7 @@ impl Analysis {
         tasks.min(station) * 1e9
     }
 
-    /// Operations a second by mean value analysis.
+    /// The throughput by mean value analysis, in operations a second.
     #[must_use]
     pub fn mean_value(&self) -> f64 {
         let demands: Vec<f64> = self.stations.iter().map(|station| station.demand).collect();
@@ -157,17 +122,93 @@ impl Analysis {
     }
 }
 
-/// Whether no core has the lock nearly to itself: one that holds it nine times of ten.
+/// The sums over the locks and lines of a window.
+struct Totals {
+    operations: f64,
+    /// Nanoseconds of the window.
+    elapsed: f64,
+    stations: Vec<Station>,
+    /// Nanoseconds that cores waited for locks and lines.
+    waited: f64,
+    /// Nanoseconds an operation waits for locks, by class.
+    waits: BTreeMap<String, f64>,
+    /// Nanoseconds an operation of transfers, by source location.
+    transfers: BTreeMap<String, f64>,
+}
+
+impl Totals {
+    fn new(usage: &Usage, operations: f64) -> Self {
+        Self {
+            operations,
+            elapsed: usage.elapsed.as_nanos() as f64,
+            stations: Vec::new(),
+            waited: 0.0,
+            waits: BTreeMap::new(),
+            transfers: BTreeMap::new(),
+        }
+    }
+
+    fn add_station(&mut self, name: String, busy: f64) {
+        self.stations.push(Station {
+            name,
+            demand: busy / self.operations,
+            utilisation: busy / self.elapsed,
+        });
+    }
+
+    fn add_lock(&mut self, lock: &LockUsage) {
+        let held = lock.held.as_nanos() as f64;
+        if held > 0.0 && is_shared(lock) {
+            let taken = lock.acquisitions as f64 / self.operations;
+            let name = format!(
+                "a {:?} lock of {} cores, taken {taken:.3} times an operation",
+                lock.class, lock.cores
+            );
+            self.add_station(name, held);
+        }
+        let waited = lock.waited.as_nanos() as f64;
+        let class = format!("{:?}", lock.class);
+        *self.waits.entry(class).or_default() += waited / self.operations;
+        self.waited += waited;
+    }
+
+    fn add_line(&mut self, line: &LineUsage, tasks: u32) {
+        let served = line.served.as_nanos() as f64;
+        let site = match line.class {
+            Some(class) => format!("lines of {class:?} locks"),
+            None => format!("lines at {}", place(&line.site)),
+        };
+        *self.transfers.entry(site).or_default() += served / self.operations;
+        let name = match line.class {
+            Some(class) => format!("a line of a {class:?} lock, {} cores", line.cores),
+            None => format!("the line at {}, {} cores", place(&line.site), line.cores),
+        };
+        if is_between_tasks(line, tasks) {
+            self.add_station(name, served);
+        }
+        self.waited += line.waited.as_nanos() as f64;
+    }
+}
+
+fn busiest(mut stations: Vec<Station>) -> Vec<Station> {
+    stations.sort_by(|one, other| other.demand.total_cmp(&one.demand));
+    stations.truncate(STATIONS);
+    stations
+}
+
+/// Whether no core has the lock nearly to itself, that is, holds it for nine tenths of the held
+/// time.
 fn is_shared(lock: &LockUsage) -> bool {
     lock.lead.as_secs_f64() < 0.8 * lock.held.as_secs_f64()
 }
 
-/// Whether a line goes between tasks, not only between one and the one that commits.
+/// Whether a line moves between tasks, not only between one task and the committer.
 fn is_between_tasks(line: &LineUsage, tasks: u32) -> bool {
     line.cores > 2 || tasks == 2
 }
 
-/// Throughput of a closed network of so many customers, one that thinks and single servers.
+/// Throughput of a closed network with `customers` customers, one think station and single-server
+/// stations, in operations per unit of `think` and `demands`.
 #[must_use]
 pub fn mean_value(customers: u32, think: f64, demands: &[f64]) -> f64 {
     let mut queues = vec![0.0; demands.len()];
@@ -192,7 +233,7 @@ fn most_first(times: BTreeMap<String, f64>) -> Vec<(String, f64)> {
     times
 }
 
-/// A place in the source, from the folder of the crates on: where the source lies is nobody's matter.
+/// A source location without the path of the workspace, which differs between machines.
 fn place(site: &str) -> &str {
     site.find("crates/").map_or(site, |start| &site[start..])
 }

@@ -1,4 +1,4 @@
-//! What it takes on this machine to wait for a lock: to look again, to sleep, and to be woken.
+//! Measures the costs of waiting for a lock on this machine: spinning, sleeping and being woken.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -7,24 +7,24 @@ use pext4_sync::virtual_cores::Waiting;
 
 /// Picoseconds in a nanosecond.
 const NANOSECOND: u64 = 1000;
-/// Sleeps that are measured.
+/// Number of measured sleeps.
 const SLEEPS: usize = 200;
 
-/// What waiting takes here. Whoever else is on this machine makes some measurements long and none short, so of
-/// each a low one of many counts.
+/// Measures the costs of waiting. Other load on this machine makes some measurements longer and
+/// none shorter, so a low quantile of many counts.
 #[must_use]
 pub fn measured_waiting() -> Waiting {
     let (call, wake) = measured_sleep();
     Waiting {
         pause: repeated(std::hint::spin_loop),
-        give_way: repeated(std::thread::yield_now),
+        yield_time: repeated(std::thread::yield_now),
         call,
         wake,
         start: measured_start(),
     }
 }
 
-/// Picoseconds that `action` takes, one time after the other.
+/// Picoseconds that `action` takes, repeated in a loop.
 fn repeated(action: impl Fn()) -> u64 {
     const TIMES: u32 = 1000;
     let batch = || {
@@ -45,20 +45,21 @@ fn low(mut times: Vec<Duration>) -> u64 {
         .saturating_mul(NANOSECOND)
 }
 
-/// Picoseconds that it takes to make a thread, for the one that makes it.
+/// Picoseconds that creating a thread takes its creator.
 fn measured_start() -> u64 {
     let times = (0..SLEEPS).map(|_| {
         let start = Instant::now();
         let thread = std::thread::spawn(|| {});
         let time = start.elapsed();
-        // It does nothing that could fail.
+        // The thread does nothing that could fail.
         let _ = thread.join();
         time
     });
     low(times.collect())
 }
 
-/// Picoseconds that the call takes which wakes a sleeping thread, and from its beginning until that thread runs.
+/// Picoseconds of the call that wakes a sleeping thread, and from its beginning until that thread
+/// runs.
 fn measured_sleep() -> (u64, u64) {
     let pair = Arc::new((Mutex::new(None::<Instant>), Condvar::new()));
     let sleeper = {

@@ -1,11 +1,11 @@
-//! `cargo xtask bench build`: images of the same trees, by pext4 and by the other tools that make
-//! them, one after the other on this machine.
+//! `cargo xtask bench build`: builds images of the same trees with pext4 and with the other tools
+//! that make them, one after another on this machine.
 //!
-//! Nothing is installed: mke2fs is looked for, the others are used where their paths are given, and
-//! what is missing is named. Runs take turns, so that a busy moment meets everybody; a figure is the
-//! best of its runs, of the whole process. Memory is the largest that was resident, looked at while
-//! the first of them ran; nothing looks at the others, as that takes a processor. Every first image of
-//! a contender is checked by e2fsck.
+//! Nothing is installed: mke2fs is searched for, the others are used if their paths are given, and
+//! missing ones are named. Runs alternate between the contenders, so that a busy moment affects
+//! all. A figure is the best of a contender's runs and covers the whole process. Memory is the
+//! largest resident size, sampled during the first run; no other run is sampled, since sampling
+//! takes a processor. e2fsck checks every first image of a contender.
 
 use std::fs;
 use std::io::Write as _;
@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{cargo, execute, workspace};
 
-/// Between two looks at a process.
+/// Interval between two samples of a process.
 const LOOK: Duration = Duration::from_millis(1);
 
 const HELP: &str = "\
@@ -30,7 +30,7 @@ cargo xtask bench build [OPTION]...
   --json             for programs
 ";
 
-/// What is asked for.
+/// The options of the benchmark.
 struct Options {
     folder: PathBuf,
     runs: usize,
@@ -40,7 +40,7 @@ struct Options {
     json: bool,
 }
 
-/// Runs the benchmark that the words describe.
+/// Runs the benchmark with these command-line arguments.
 pub fn run(words: &[&str]) -> Result<()> {
     let ["build", rest @ ..] = words else {
         bail!("{HELP}");
@@ -105,7 +105,7 @@ fn pext4() -> Result<PathBuf> {
     Ok(target.join("release/pext4"))
 }
 
-/// A tree, and how large an image it needs.
+/// A tree, and the size of the image that it needs.
 struct Workload {
     name: &'static str,
     what: &'static str,
@@ -145,7 +145,7 @@ const WORKLOADS: [Workload; 4] = [
     },
 ];
 
-/// Directories with files in them, of bytes that do not repeat.
+/// Creates directories of files; the bytes of a file do not repeat.
 fn files(root: &Path, directories: u64, each: u64, size: usize) -> Result<()> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut content = vec![0; size];
@@ -166,53 +166,66 @@ fn files(root: &Path, directories: u64, each: u64, size: usize) -> Result<()> {
     Ok(())
 }
 
-/// From source and image to the command that makes one from the other.
+/// Builds the command that makes an image; the arguments are the source and the image.
 type Making = dyn Fn(&Path, &Path) -> Command;
 
-/// Who makes an image, and how.
+/// A tool that makes images, and its command.
 struct Contender {
     name: &'static str,
-    /// The share of this one's time that pext4 may take.
+    /// The share of this contender's time that pext4 may take.
     bar: Option<f64>,
     from_archive: bool,
     command: Box<Making>,
 }
 
-/// One contender's figures.
+/// The figures of one contender.
 struct Row {
     workload: &'static str,
     what: &'static str,
     contender: &'static str,
     seconds: f64,
     memory: u64,
-    /// pext4's time by this one's.
+    /// pext4's time divided by this contender's.
     ratio: Option<f64>,
     bar: Option<f64>,
 }
 
 fn contenders(options: &Options, program: &Path, workload: &Workload) -> Vec<Contender> {
-    let own = |name, from_archive| {
-        let program = program.to_owned();
-        Contender {
-            name,
-            bar: None,
-            from_archive,
-            command: Box::new(move |source: &Path, image: &Path| {
-                let mut command = Command::new(&program);
-                command
-                    .args(["build", "--quiet", "--force"])
-                    .arg(image)
-                    .arg(source);
-                command
-            }),
-        }
-    };
-    let mut contenders = vec![own("pext4 build", false)];
+    let mut contenders = vec![pext4_build("pext4 build", program, false)];
     if workload.name == "million" {
         return contenders;
     }
+    contenders.push(mke2fs(workload));
+    if let Some(program) = &options.mkext4 {
+        contenders.push(mkext4(program, workload));
+    }
+    if let Some(other) = &options.tar2ext4 {
+        contenders.push(pext4_build("pext4 build, tar", program, true));
+        contenders.push(tar2ext4(other));
+    }
+    contenders
+}
+
+fn pext4_build(name: &'static str, program: &Path, from_archive: bool) -> Contender {
+    let program = program.to_owned();
+    Contender {
+        name,
+        bar: None,
+        from_archive,
+        command: Box::new(move |source, image| {
+            let mut command = Command::new(&program);
+            command
+                .args(["build", "--quiet", "--force"])
+                .arg(image)
+                .arg(source);
+            command
+        }),
+    }
+}
+
+fn mke2fs(workload: &Workload) -> Contender {
     let (bytes, inodes) = (workload.bytes, workload.inodes);
-    contenders.push(Contender {
+    Contender {
         name: "mke2fs -d",
         bar: Some(0.3),
         from_archive: false,
@@ -228,33 +241,35 @@ fn contenders(options: &Options, program: &Path, workload: &Workload) -> Vec<Con
                 .arg(format!("{}k", bytes >> 10));
             command
         }),
-    });
-    if let Some(mkext4) = options.mkext4.clone() {
-        contenders.push(Contender {
-            name: "mkext4",
-            bar: Some(0.6),
-            from_archive: false,
-            command: Box::new(move |source, image| {
-                let mut command = Command::new(&mkext4);
-                command.arg(source).arg(image).arg(bytes.to_string());
-                command
-            }),
-        });
     }
-    if let Some(tar2ext4) = options.tar2ext4.clone() {
-        contenders.push(own("pext4 build, tar", true));
-        contenders.push(Contender {
-            name: "tar2ext4",
-            bar: Some(0.3),
-            from_archive: true,
-            command: Box::new(move |source, image| {
-                let mut command = Command::new(&tar2ext4);
-                command.arg("-i").arg(source).arg("-o").arg(image);
-                command
-            }),
-        });
+}
+
+fn mkext4(program: &Path, workload: &Workload) -> Contender {
+    let (program, bytes) = (program.to_owned(), workload.bytes);
+    Contender {
+        name: "mkext4",
+        bar: Some(0.6),
+        from_archive: false,
+        command: Box::new(move |source, image| {
+            let mut command = Command::new(&program);
+            command.arg(source).arg(image).arg(bytes.to_string());
+            command
+        }),
     }
-    contenders
+}
+
+fn tar2ext4(program: &Path) -> Contender {
+    let program = program.to_owned();
+    Contender {
+        name: "tar2ext4",
+        bar: Some(0.3),
+        from_archive: true,
+        command: Box::new(move |source, image| {
+            let mut command = Command::new(&program);
+            command.arg("-i").arg(source).arg("-o").arg(image);
+            command
+        }),
+    }
 }
 
 fn measure_all(options: &Options, program: &Path, scratch: &Path) -> Result<Vec<Row>> {
@@ -362,7 +377,7 @@ fn rows(workload: &Workload, contenders: &[Contender], best: &[Option<(f64, u64)
         .collect()
 }
 
-/// Runs a command; how long it took, and the most memory that was seen resident if that is looked at.
+/// Runs a command; returns its seconds and, if `looks`, the largest resident size that was sampled.
 fn time(command: &mut Command, looks: bool) -> Result<(f64, u64)> {
     let start = Instant::now();
     let mut child = command
@@ -376,7 +391,7 @@ fn time(command: &mut Command, looks: bool) -> Result<(f64, u64)> {
     Ok((seconds, memory))
 }
 
-/// Looks at a process until it has ended, for the most memory that it had.
+/// Samples a process until it has ended; returns the largest resident size.
 fn watch(child: &Child) -> u64 {
     let path = format!("/proc/{}/status", child.id());
     let mut most = 0;
@@ -389,7 +404,7 @@ fn watch(child: &Child) -> u64 {
                 .and_then(|rest| rest.split_whitespace().next())
                 .map(str::to_owned)
         };
-        // A process that has ended keeps its entry until it is waited for.
+        // A process that has ended keeps its entry until its parent waits for it.
         if status.is_empty() || field("State:").is_some_and(|state| state == "Z") {
             return most;
         }

@@ -9,7 +9,7 @@ use crate::{cargo, execute, workspace};
 /// Fuzz targets, as `fuzz/Cargo.toml` names them.
 const FUZZ_TARGETS: [&str; 4] = ["ondisk", "recovery", "image", "check"];
 
-/// Modules of the tests of the whole, tried harder.
+/// Runs modules of the whole-system tests with more effort.
 fn whole(modules: &[&str], effort: u64) -> Result<()> {
     execute(&mut whole_command(modules, effort))
 }
@@ -31,13 +31,13 @@ fn whole_command(modules: &[&str], effort: u64) -> Command {
     command
 }
 
-/// Power cuts, failing devices, files without names.
+/// Power cuts, failing devices, unlinked open files.
 pub fn crash(effort: u64) -> Result<()> {
     whole(&["crash::", "faults::", "orphans::"], effort)
 }
 
-/// Random operations: one thread and many, full volumes, spoilt images, the kernel; and the checker
-/// beside e2fsck.
+/// Random operations: one thread and many, full volumes, corrupt images, the kernel; and the
+/// checker compared with e2fsck.
 pub fn soak(effort: u64) -> Result<()> {
     whole(
         &["single::", "threads::", "full::", "hostile::", "kernel_"],
@@ -55,8 +55,8 @@ pub fn soak(effort: u64) -> Result<()> {
     execute(cargo(&arguments).env("PEXT4_TEST_EFFORT", effort.to_string()))
 }
 
-/// Settings of the scaling mechanisms that [`settings`] goes through: the named ones, and those that
-/// between them have every other value of every switch.
+/// Settings of the scaling mechanisms that [`settings`] tests: the named ones, and some that
+/// together cover every other value of every switch.
 const SETTINGS: [&str; 7] = [
     "full",
     "seeds",
@@ -122,7 +122,7 @@ pub fn fuzz(target: Option<&str>, seconds: u64) -> Result<()> {
     Ok(())
 }
 
-/// Every interleaving of the small concurrent pieces.
+/// All interleavings of the small concurrent components.
 pub fn loom() -> Result<()> {
     let arguments = [
         "test",
@@ -144,8 +144,8 @@ pub fn loom() -> Result<()> {
     execute(command.args(["--", "models::"]))
 }
 
-/// The engine's tests, watched by ThreadSanitizer; the standard library is built with it, or each
-/// `Arc` would be reported. Wants nightly with `rust-src`.
+/// The engine's tests under ThreadSanitizer. The standard library is rebuilt with it, since
+/// otherwise each `Arc` would be reported. Requires nightly with `rust-src`.
 pub fn thread_sanitizer() -> Result<()> {
     const TARGET: &str = "x86_64-unknown-linux-gnu";
     let mut command = Command::new("cargo");
@@ -161,8 +161,9 @@ pub fn thread_sanitizer() -> Result<()> {
     execute(&mut command)
 }
 
-/// A workload on virtual cores. Two programs are built: one whose locks and atomics know virtual
-/// time, and one with everybody's, which measures real threads to calibrate and compare.
+/// Runs a workload on virtual cores. Builds two programs: one whose locks and atomics run in
+/// virtual time, and one with the ordinary ones, which measures real threads for calibration and
+/// comparison.
 pub fn virtual_cores(options: &[&str]) -> Result<()> {
     let folder = workspace().join("virtual");
     let build = |arguments: &[&str]| {
@@ -179,7 +180,7 @@ pub fn virtual_cores(options: &[&str]) -> Result<()> {
     execute(&mut command)
 }
 
-/// The machine of the virtual cores against what can be worked out by hand.
+/// The virtual cores' tests against results computed by hand.
 pub fn virtual_test() -> Result<()> {
     let arguments = ["test", "-p", "pext4-sync", "--features", "virtual"];
     execute(&mut cargo(&arguments))?;

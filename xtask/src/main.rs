@@ -1,8 +1,8 @@
-//! Chores of the pext4 workspace: `cargo xtask COMMAND`.
+//! Development tasks of the pext4 workspace: `cargo xtask COMMAND`.
 //!
-//! `test` is what the README promises and continuous integration runs. The campaigns (`crash`,
-//! `soak`, `fuzz`, `loom`, `tsan`) are the same tests with more patience; each prints the seed of what it
-//! finds.
+//! `test` runs what the README promises; continuous integration runs it too. The campaigns
+//! (`crash`, `soak`, `fuzz`, `loom`, `tsan`) run the same tests with more effort; each prints the
+//! seed of every failure.
 
 mod bench;
 mod campaigns;
@@ -93,7 +93,7 @@ fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs a command that must succeed, its output going where ours goes.
+/// Runs a command that must succeed; it inherits standard output and error.
 fn execute(command: &mut Command) -> Result<()> {
     let status = command
         .status()
@@ -104,8 +104,8 @@ fn execute(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// The tools that the tests ask: without the first ones they fail, without the others some skip
-/// themselves and say so.
+/// Tools that the tests use: without a required one (`true`) the tests fail; without another, some
+/// skip themselves and say so.
 const TOOLS: [(&str, &str, bool); 7] = [
     ("mke2fs", "e2fsprogs", true),
     ("e2fsck", "e2fsprogs", true),
@@ -124,7 +124,7 @@ fn is_installed(tool: &str) -> bool {
         .any(|folder| Path::new(folder).join(tool).is_file())
 }
 
-/// Packages of missing tools, and whether the tests fail without them.
+/// Packages of missing tools, each with whether the tests fail without it.
 fn missing() -> Vec<(&'static str, bool)> {
     let absent = TOOLS.iter().filter(|(tool, _, _)| !is_installed(tool));
     let mut packages: Vec<(&str, bool)> = absent
@@ -134,14 +134,14 @@ fn missing() -> Vec<(&'static str, bool)> {
     packages
 }
 
-/// Installs what is missing where that is possible: as root on a system with apt.
+/// Installs the missing packages where possible: as root on a system with apt.
 fn install(packages: &[(&str, bool)]) {
     let names: Vec<&str> = packages.iter().map(|&(package, _)| package).collect();
     if names.is_empty() || !is_installed("apt-get") || !is_root() {
         return;
     }
     eprintln!("installing {}", names.join(" "));
-    // What could not be installed is named afterwards.
+    // The caller names what could not be installed.
     let _ = Command::new("apt-get").args(["-qq", "update"]).status();
     let _ = Command::new("apt-get")
         .args(["-qq", "-y", "install"])
@@ -157,10 +157,10 @@ fn is_root() -> bool {
     })
 }
 
-/// Tests of what is only there in other builds: virtual cores, and what commutes.
+/// Tests that only other builds contain: virtual cores, and which operations commute.
 const BUILT_OTHERWISE: &[&[&str]] = &[
     &["-p", "pext4-sync", "--features", "virtual"],
-    // Of the whole workspace, so that libraries are not built once more with other features.
+    // For the whole workspace, so that libraries are not rebuilt with other features.
     &[
         "--workspace",
         "--features",

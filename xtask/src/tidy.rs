@@ -1,7 +1,7 @@
-//! What rustfmt and clippy do not see: lengths, words that do not belong, files without a contract.
+//! Checks that rustfmt and clippy do not make: lengths, forbidden words, files without a contract.
 //!
-//! It reads rustfmt's layout: a function ends at the first `}` that stands as far left as its `fn`
-//! line. Tests (files in `tests`, modules called `tests` or `testing`, and what follows
+//! It relies on rustfmt's layout: a function ends at the first `}` with the indentation of its `fn`
+//! line. Tests (files in `tests`, modules called `tests` or `testing`, and everything after
 //! `#[cfg(test)]`) may be long and may unwrap.
 
 use std::fs;
@@ -18,7 +18,7 @@ const LONGEST_LINE: usize = 120;
 /// Folders with sources.
 const FOLDERS: [&str; 4] = ["crates", "xtask", "fuzz", "virtual"];
 
-/// Words that no source may hold. They are spelled in halves so that this file may hold them.
+/// Words that no source may contain. They are spelled in halves so that this file may.
 fn words() -> [String; 6] {
     let halves = [
         ("TO", "DO"),

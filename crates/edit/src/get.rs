@@ -445,7 +445,7 @@ impl Extractor<'_, '_> {
             return None;
         }
         if acl::is_list(name) {
-            let list = acl::called(value).ok();
+            let list = acl::stored_to_call(value).ok();
             self.got.attributes_left += u64::from(list.is_none());
             return list;
         }

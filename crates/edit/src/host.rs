@@ -188,7 +188,7 @@ fn xattrs(path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
             .on(path, "read its extended attributes")?;
         value.truncate(length);
         if acl::is_list(name) {
-            value = acl::stored(&value).map_err(|_| EditError::Host {
+            value = acl::call_to_stored(&value).map_err(|_| EditError::Host {
                 path: path.to_owned(),
                 action: "understand its access control list",
                 source: io::ErrorKind::InvalidData.into(),

@@ -378,7 +378,7 @@ fn new_files_inherit_their_directorys_list() {
     e2fsck(&image).expect("sound");
     let masked = |mode: u16| {
         let mut list = default;
-        acl::follow_mode(&mut list, mode);
+        acl::apply_mode(&mut list, mode);
         (mode, list.to_vec())
     };
     for (path, mode) in [
@@ -453,7 +453,7 @@ fn a_list_follows_the_mode_that_is_set() {
     e2fsck(&image).expect("sound");
     for (path, mode) in [("/file", 0o640), ("/folder", 0o750)] {
         let mut expected = shared_list();
-        acl::follow_mode(&mut expected, mode);
+        acl::apply_mode(&mut expected, mode);
         assert_eq!(
             list_of(&image, path, acl::ACCESS),
             (mode, expected.to_vec()),

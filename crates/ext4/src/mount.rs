@@ -388,7 +388,7 @@ mod tests {
             Superblock::decode_unverified(&bytes).expect("the magic number is there");
         for &time in times {
             let corrupt = Corrupt::new("test", "noted").in_block(BlockNumber(time.unsigned_abs()));
-            superblock.note_error(&corrupt, ERROR_CORRUPTED, time);
+            superblock.record_error(&corrupt, ERROR_CORRUPTED, time);
         }
         superblock
     }

@@ -351,7 +351,7 @@ impl Store {
                 .inner
                 .lock()
                 .superblock
-                .note_error(corrupt, ERROR_CORRUPTED, now().0);
+                .record_error(corrupt, ERROR_CORRUPTED, now().0);
             self.has_noted.store(true, Ordering::Relaxed);
             return;
         }
@@ -410,25 +410,25 @@ impl Store {
     /// Stops all writing after an error of the journal or the device; `code` is its kind in the superblock.
     pub fn stop(&self, reason: &str, code: u8) {
         self.set_read_only();
-        self.note_error(&Corrupt::new("journal", reason.to_owned()), code);
+        self.record_error(&Corrupt::new("journal", reason.to_owned()), code);
     }
 
     /// Records an error in the superblock after the journal has stopped: in memory, and in the version in
     /// the home block, since other changes in memory are not committed. A failure of the device is ignored
     /// here, since the error that stopped the journal was reported.
-    fn note_error(&self, corrupt: &Corrupt, code: u8) {
+    fn record_error(&self, corrupt: &Corrupt, code: u8) {
         let time = now().0;
         self.superblock
             .inner
             .lock()
             .superblock
-            .note_error(corrupt, code, time);
+            .record_error(corrupt, code, time);
         let mut bytes = [0; SUPERBLOCK_SIZE];
         if self.device.read_at(SUPERBLOCK_OFFSET, &mut bytes).is_err() {
             return;
         }
         if let Ok(mut superblock) = Superblock::decode(&bytes) {
-            superblock.note_error(corrupt, code, time);
+            superblock.record_error(corrupt, code, time);
             let _ = self
                 .device
                 .write_at(SUPERBLOCK_OFFSET, &superblock.encode())

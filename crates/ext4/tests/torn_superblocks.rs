@@ -68,7 +68,7 @@ fn one_that_was_torn_as_an_error_was_noted_tells_of_it() {
         return;
     };
     tear(&image, |superblock| {
-        superblock.note_error(&Corrupt::new("journal", "it stopped"), ERROR_IO, 1_000);
+        superblock.record_error(&Corrupt::new("journal", "it stopped"), ERROR_IO, 1_000);
     });
     image.open().close().expect("a close");
     let kept = superblock(&std::fs::read(&image.path).expect("the image"));

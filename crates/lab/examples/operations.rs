@@ -1,5 +1,5 @@
-//! Takes a number of steps of a workload on a device in memory and does nothing else, for tools
-//! that count instructions:
+//! Runs a number of steps of a workload on a device in memory and nothing else, for tools that
+//! count instructions:
 //!
 //! ```text
 //! RUSTFLAGS="--cfg rustix_use_libc" cargo build --release --target-dir target/count \
@@ -8,11 +8,12 @@
 //!     target/count/release/examples/operations fallocate2 20000
 //! ```
 //!
-//! (The flag is for valgrind, which does not know how `rustix` asks the kernel otherwise.) Count
-//! once with N steps and once with 2 N: the difference over N is what one costs, without making
-//! and mounting the image. `perf stat -e instructions:u` counts as well, in a usual build. Behind
-//! the steps a setting of the scaling mechanisms may follow (`base`, `full,-try-lock`); with `meter`
-//! the meters count too, in a build that has them (`--features meter`).
+//! (The flag is for valgrind, which does not know the system calls that `rustix` otherwise makes by
+//! itself.) Count once with N steps and once with 2 N: the difference divided by N is the cost of
+//! one step, without making and mounting the image. `perf stat -e instructions:u` also counts, in
+//! an ordinary build. After the number of steps a setting of the scaling mechanisms may follow
+//! (`base`, `full,-try-lock`); with `meter` the meters count too, in a build that has them
+//! (`--features meter`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +52,7 @@ fn main() -> Result<()> {
     }
     let device = Arc::new(RamDevice::new(IMAGE));
     mkfs::mkfs(&*device, &mkfs::Options::default())?;
-    // No commit comes between: which steps it would fall between depends on the clock.
+    // No commit happens during the run: the steps that it would interrupt depend on the clock.
     let options = MountOptions {
         commit_interval: Duration::from_secs(1 << 20),
         scaling,

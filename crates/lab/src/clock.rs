@@ -1,5 +1,5 @@
-//! Clocks of the measuring itself. They are the system's own also where the engine's time is
-//! virtual, and the same in every process of a run, so that a moment can be named to all tasks.
+//! The clocks of the measurements. They are the system's own even where the engine's time is
+//! virtual, and the same in every process of a run, so that all tasks can be given one moment.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ pub fn now() -> u64 {
     nanoseconds(clock_gettime(ClockId::Monotonic))
 }
 
-/// Nanoseconds on a processor, user and system, that this thread has had.
+/// CPU time of this thread in nanoseconds, user and system.
 #[must_use]
 pub fn thread_cpu() -> u64 {
     nanoseconds(clock_gettime(ClockId::ThreadCPUTime))
 }
 
-/// Nanoseconds on processors, user and system, that this process has had.
+/// CPU time of this process in nanoseconds, user and system.
 #[must_use]
 pub fn process_cpu() -> u64 {
     nanoseconds(clock_gettime(ClockId::ProcessCPUTime))
 }
 
-/// Nanoseconds on processors that anything on this machine has had, if the system tells.
+/// CPU time of everything on this machine in nanoseconds, if the system reports it.
 #[must_use]
 pub fn machine_cpu() -> Option<u64> {
     let told = std::fs::read_to_string("/proc/stat").ok()?;
@@ -47,14 +47,14 @@ fn busy_ticks(stat: &str) -> Option<u64> {
     [0, 1, 2, 5, 6].iter().map(|&at| numbers.get(at)).sum()
 }
 
-/// Sleeps until a moment of [`now`].
+/// Sleeps until [`now`] reaches `moment`.
 pub fn wait_until(moment: u64) {
     let request = Timespec {
         tv_sec: i64::try_from(moment / 1_000_000_000).unwrap_or(i64::MAX),
         tv_nsec: i64::try_from(moment % 1_000_000_000).unwrap_or(0),
     };
     while now() < moment {
-        // Interrupted by a signal, it is tried again.
+        // A signal may interrupt the sleep; the loop tries again.
         let _ = clock_nanosleep_absolute(ClockId::Monotonic, &request);
     }
 }

@@ -1,8 +1,8 @@
-//! An experiment: all points of all sides, each repeated, in turn.
+//! An experiment: every point of every side, each measured several times.
 //!
-//! Machines are noisy, so what is compared is measured in one run, and a repetition goes over all
-//! sides before the next one begins: what disturbs one disturbs all, and ratios hold. The first
-//! failure ends everything; there are no numbers from a run that failed.
+//! Machines are noisy, so only numbers of one run are compared, and a repetition measures all sides
+//! before the next repetition begins: a disturbance affects all sides, and ratios hold. The first
+//! failure ends the experiment; a failed run prints no numbers.
 
 use std::num::NonZero;
 use std::time::Duration;
@@ -14,45 +14,47 @@ use crate::run::{Counted, Interrupt, Tasks, Window, measure};
 use crate::sides::{ControlSide, Side};
 use crate::workloads::{EMPTY, Pace, Plan, Workload};
 
-/// Time for which empty steps are driven.
+/// Time for which empty steps are run to measure the lab's own cost.
 const OVERHEAD_TIME: Duration = Duration::from_millis(50);
 
 /// The shortest window, unless another is asked for.
 pub const LEAST_WINDOW: Duration = Duration::from_millis(300);
-/// What a window has for each task of a processor: a few slices of slow schedulers.
+/// Time in a window for each task of a processor: a few time slices of slow schedulers.
 const TURN: Duration = Duration::from_millis(30);
 
-/// What is to be done on every side.
+/// The parameters of an experiment.
 #[derive(Clone)]
 pub struct Experiment {
-    /// What tasks do.
+    /// The workload that every task runs.
     pub workload: &'static dyn Workload,
     /// Numbers of tasks.
     pub tasks: Vec<u32>,
-    /// All but the number of tasks.
+    /// The other parameters; its number of tasks is not used.
     pub plan: Plan,
-    /// Files of all tasks together, instead of the plan's for each: every point has as many.
+    /// Files of all tasks together, in place of the plan's files per task: every point has the same
+    /// total.
     pub files_in_all: Option<u32>,
     /// Time before each window.
     pub warm_up: Duration,
-    /// What is counted; if absent, [`LEAST_WINDOW`] and more where many tasks share a processor,
-    /// so that each has its turns in it.
+    /// The counted window; by default [`LEAST_WINDOW`], and more where many tasks share a
+    /// processor, so that each is scheduled several times in it.
     pub counted: Option<Duration>,
-    /// Instead: so many steps of every task, or all it has if that is done once.
+    /// In place of a window: the number of steps of every task, or all its steps if the workload
+    /// runs once.
     pub steps: Option<u64>,
     /// Measurements of each point.
     pub repeat: u32,
-    /// Whether each task stays on one processor.
+    /// Whether each task is pinned to one processor.
     pub pinned: bool,
-    /// Ends everything early.
+    /// Stops the experiment early.
     pub interrupt: Interrupt,
-    /// What else was set, for the reader.
+    /// Other settings, for the report.
     pub settings: Vec<(String, String)>,
 }
 
-/// A side and what its curve is called.
+/// A side with the name of its curve.
 pub struct Entrant {
-    /// What it is.
+    /// The side.
     pub side: Box<dyn Side>,
     /// `library`, `kernel`, ...
     pub kind: String,
@@ -60,32 +62,32 @@ pub struct Entrant {
     pub scaling: Option<String>,
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
-    /// Measurements that are done.
+    /// Measurements that are finished.
     pub done: usize,
-    /// All of them.
+    /// All measurements.
     pub all: usize,
-    /// The side whose turn it is.
+    /// The side that is measured now.
     pub side: &'a str,
     /// Its number of tasks.
     pub tasks: u32,
 }
 
-/// What was measured of one side so far.
+/// The measurements of one side so far.
 struct Collected {
     points: Vec<Point>,
     counts: Vec<Counted>,
-    /// What was examined, each repetition's.
+    /// The examined layout, one for each repetition.
     fragmentation: Vec<Fragmentation>,
 }
 
 impl Experiment {
-    /// Measures everything, closes the sides and has them checked.
+    /// Measures everything, closes the sides and checks them.
     ///
     /// # Errors
-    /// The first thing that failed, or the wish to stop.
+    /// The first failure, or the interruption.
     pub fn run(
         &self,
         entrants: &mut [Entrant],
@@ -106,7 +108,7 @@ impl Experiment {
                 check: verdict.to_string(),
             });
         }
-        // Whoever asks while the last one is checked wants no numbers either.
+        // An interruption during the last check also discards the numbers.
         self.interrupt.check()?;
         Ok(Results {
             format: FORMAT,
@@ -167,7 +169,7 @@ impl Experiment {
         if is_examined {
             collected.fragmentation.extend(side.examine(&tasks)?);
         } else {
-            side.settle(&tasks)?;
+            side.clean_up(&tasks)?;
         }
         collected.counts.push(counted);
         Ok(())
@@ -223,7 +225,7 @@ impl Collected {
         }
     }
 
-    /// All repetitions of a point are there.
+    /// Called when all repetitions of a point are measured.
     fn end_point(&mut self, tasks: u32, workload: &dyn Workload) {
         let counts = std::mem::take(&mut self.counts);
         let examined = std::mem::take(&mut self.fragmentation);
@@ -257,7 +259,7 @@ mod tests {
     use crate::target::{MountedPath, Target};
     use crate::workloads::{About, Needs, Step, Task};
 
-    /// Done once, with one step.
+    /// A workload that runs once, with one step.
     struct Single;
 
     impl Workload for Single {
@@ -292,7 +294,8 @@ mod tests {
         }
     }
 
-    /// What it finds when it is examined, one after another, and who is interrupted when it is closed.
+    /// A side that reports these layouts one after another and interrupts the run when it is
+    /// closed.
     struct Told(Vec<u64>, Interrupt);
 
     impl Side for Told {
@@ -305,7 +308,7 @@ mod tests {
             Crew::of_threads(&[target], tasks)
         }
 
-        fn settle(&mut self, _tasks: &Tasks) -> Result<()> {
+        fn clean_up(&mut self, _tasks: &Tasks) -> Result<()> {
             Ok(())
         }
 

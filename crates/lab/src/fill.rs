@@ -1,9 +1,10 @@
-//! An image that is nearly full, and what is free of it in pieces.
+//! Fills an image and leaves the free space in pieces.
 //!
-//! Searching for space costs nothing where the goal is free, as it is on a new image. So a run may ask
-//! for one that has been in use: files take nearly all of the room, and then holes of 1 to 128 blocks,
-//! drawn by their length's power of two, are made in them all over the image, until as much is free as
-//! was asked for; where that is most of the image, many holes meet. What it is for is in `docs/LAB.md`.
+//! A search for space costs nothing if the goal is free, as it is on a new image. A run may
+//! therefore ask for an image that looks used: files take nearly all of the space, and then holes
+//! of 1 to 128 blocks, drawn by the power of two of their length, are punched all over the image
+//! until the requested share is free. If that is most of the image, many holes are adjacent.
+//! `docs/LAB.md` has the reasons.
 
 use anyhow::{Context, Result, ensure};
 
@@ -11,21 +12,21 @@ use crate::random::Random;
 use crate::target::{Node, Target, check_room};
 use crate::workloads::{Plan, Workload};
 
-/// Where the files are; whoever finds it there has nothing to do. A workload that is cleaned up after takes
-/// it away with its own, and the next one fills anew: so each begins with the same holes.
-/// Whoever counts files leaves these out.
+/// The directory of the files. If it exists, the image is already filled. Cleaning up after a
+/// workload removes it too, and the next workload fills the image anew, so every workload starts
+/// with the same holes. Counts of files leave these out.
 pub(crate) const DIRECTORY: &str = "fill";
-/// Bytes that holes are counted in: a block, or several.
+/// The unit of holes in bytes: one block, or several.
 const BLOCK: u64 = 4096;
-/// Powers of two that a hole's length is drawn from.
+/// The number of powers of two from which the length of a hole is drawn.
 const LENGTHS: u32 = 8;
-/// Room that is not worth another file.
+/// If less space than this is left, no further file is created.
 const LEAST: u64 = 1 << 20;
 
-/// Makes what the tasks of a workload find, after an image is filled if the plan says so.
+/// Prepares `workload`: fills the image if the plan says so, and creates what the tasks share.
 ///
 /// # Errors
-/// The file system's, or the workload does not fit.
+/// Errors of the file system, or the workload does not fit.
 pub fn make_ready(target: &dyn Target, workload: &dyn Workload, plan: &Plan) -> Result<()> {
     if let Some(percent) = plan.fill {
         fill(target, percent, plan.seed)?;
@@ -34,10 +35,10 @@ pub fn make_ready(target: &dyn Target, workload: &dyn Workload, plan: &Plan) -> 
     workload.prepare(target, plan)
 }
 
-/// Takes this share of what is free, in percent, unless that was done before.
+/// Fills `percent` of the free space, unless that was done before.
 ///
 /// # Errors
-/// The file system's; a share that leaves nothing, or takes nothing.
+/// Errors of the file system; a share that would leave or take nothing.
 fn fill(target: &dyn Target, percent: u32, seed: u64) -> Result<()> {
     ensure!(
         (1..100).contains(&percent),
@@ -51,14 +52,14 @@ fn fill(target: &dyn Target, percent: u32, seed: u64) -> Result<()> {
     let done = fill_in(target, &directory, percent, seed).context("filling the image");
     target.close(directory);
     done?;
-    // Blocks that were freed can be had again once that is durable.
+    // Freed blocks become allocatable when the transaction is durable.
     target.sync_all()
 }
 
 fn fill_in(target: &dyn Target, directory: &Node, percent: u32, seed: u64) -> Result<()> {
     let mut files = Vec::new();
     for number in 0.. {
-        // Half of what is left: the rest has room for what describes the file.
+        // Half of the remaining space: the metadata of the file needs some of the rest.
         let size = target.room()?.bytes / 2 / BLOCK * BLOCK;
         if size < LEAST {
             break;
@@ -69,24 +70,26 @@ fn fill_in(target: &dyn Target, directory: &Node, percent: u32, seed: u64) -> Re
     }
     let mut holes = Holes::new(percent, seed);
     for (file, size) in files {
-        let done = holes.pierce(target, &file, size);
+        let done = holes.punch_holes(target, &file, size);
         target.close(file);
         done?;
     }
     Ok(())
 }
 
-/// Holes, each behind a stretch of which it is the share that shall be free. They go through all files as
-/// if those were one: what one file has no room for any more, the next one begins with.
+/// Holes, each after a stretch of data; together they have the requested share. They continue
+/// through all files as if these were one: a hole that does not fit into a file continues in the
+/// next one.
 struct Holes {
     random: Random,
     percent: u64,
-    /// What stays taken for the holes so far, in bytes times the percent that are free. Less than a block of
-    /// it is left after each, or short holes in an image that is hardly filled would keep nothing.
+    /// Space that must still stay allocated for the holes so far, in bytes times the free
+    /// percentage. Less than a block remains after each hole; otherwise short holes in a nearly
+    /// empty image would keep nothing allocated.
     owed: u64,
     /// Bytes before the next hole.
     stretch: u64,
-    /// Bytes of it.
+    /// Bytes of the next hole.
     hole: u64,
 }
 
@@ -109,8 +112,8 @@ impl Holes {
         self.owed -= self.stretch * free;
     }
 
-    /// Makes those of one file.
-    fn pierce(&mut self, target: &dyn Target, file: &Node, size: u64) -> Result<()> {
+    /// Punches the holes of one file.
+    fn punch_holes(&mut self, target: &dyn Target, file: &Node, size: u64) -> Result<()> {
         let mut offset = 0;
         while offset < size {
             if self.hole == 0 {

@@ -1,6 +1,6 @@
-//! How files and free space lie on an image, counted as e4defrag, filefrag and e2freefrag do: pieces
-//! that are neighbours both in the file and on the disk are one extent, and a run of free blocks
-//! goes on across the border of groups.
+//! The layout of files and free space on an image, counted as e4defrag, filefrag and e2freefrag do:
+//! pieces that are adjacent both in the file and on the disk are one extent, and a run of free
+//! blocks continues across group boundaries.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,14 +18,15 @@ use crate::fill;
 use crate::results::Fragmentation;
 use crate::sides::tool;
 
-/// Extents of a file that are asked for at once.
+/// Extents of a file that one request returns at most.
 const BATCH: usize = 4096;
 
-/// Counts on an image that nobody has open; its journal may need replay. The files are all, or those that a workload
-/// made in a directory of the root: what filled the image before it is not counted.
+/// Examines an unmounted image; its journal may need replay. Counts all files, or those in the
+/// directory `below` of the root, which a workload created: files that filled the image before it
+/// are left out.
 ///
 /// # Errors
-/// The image cannot be read.
+/// If the image cannot be read.
 pub fn of_image(device: Arc<dyn Device>, below: Option<&str>) -> Result<Fragmentation> {
     let mut found = Files::default();
     let options = MountOptions {
@@ -58,7 +59,7 @@ struct Files {
 }
 
 impl Files {
-    /// Counts what is below a directory, but not what is below this entry of it.
+    /// Counts the files below a directory, except those below its entry `but`.
     fn walk(
         &mut self,
         volume: &Volume,
@@ -145,7 +146,7 @@ fn free_runs(device: &dyn Device) -> Result<FreeRuns> {
 }
 
 impl FreeRuns {
-    /// Counts one group's; `goes_on` says whether the last block before it was free.
+    /// Counts the runs of one group; `goes_on` is whether the last block before the group was free.
     fn add(&mut self, used: &[u8], end: u32, goes_on: &mut bool) {
         let mut at = 0;
         while let Some(start) = bitmap::next_zero(used, at, end) {
@@ -158,7 +159,7 @@ impl FreeRuns {
     }
 }
 
-/// Offsets in each group of bitmaps and tables, whosoever they are.
+/// For each group, the offsets of all bitmaps and tables in it, of whichever group.
 fn metadata_by_group(geometry: &Geometry, descriptors: &[GroupDescriptor]) -> Vec<Vec<u32>> {
     let mut offsets = vec![Vec::new(); descriptors.len()];
     let mut note = |block: BlockNumber| {
@@ -201,7 +202,7 @@ fn descriptor(
     Ok(GroupDescriptor::decode(slot, geometry, group)?)
 }
 
-/// A group's bitmap, made from the places of all metadata where it was never written.
+/// A group's block bitmap; if it was never written, made from the locations of all metadata.
 fn used_blocks(
     device: &dyn Device,
     geometry: &Geometry,
@@ -220,10 +221,11 @@ fn used_blocks(
     Ok(used)
 }
 
-/// Counts the files of a directory by filefrag, or nothing where it is not there or cannot look.
+/// Counts the files of a directory by filefrag; `None` if filefrag is missing or not supported
+/// there.
 ///
 /// # Errors
-/// The directory cannot be read.
+/// If the directory cannot be read.
 pub fn by_filefrag(directory: &Path) -> Result<Option<Fragmentation>> {
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(directory)? {
@@ -237,7 +239,7 @@ pub fn by_filefrag(directory: &Path) -> Result<Option<Fragmentation>> {
     }
     let mut found = Files::default();
     for line in String::from_utf8_lossy(&told.stdout).lines() {
-        if let Some(extents) = extents_told(line) {
+        if let Some(extents) = parse_extents(line) {
             found.files += 1;
             found.extents += extents;
         }
@@ -252,8 +254,8 @@ pub fn by_filefrag(directory: &Path) -> Result<Option<Fragmentation>> {
     Ok(Some(found.sum()))
 }
 
-/// The number in `name: 12 extents found`; with block maps a comma and what would be perfect follow.
-fn extents_told(line: &str) -> Option<u64> {
+/// The number in `name: 12 extents found`; for block maps filefrag appends the perfect number.
+fn parse_extents(line: &str) -> Option<u64> {
     let (_, told) = line.rsplit_once(": ")?;
     let told = told.split_once(',').map_or(told, |(told, _)| told);
     let number = told
@@ -270,19 +272,20 @@ mod tests {
     use pext4_fs::{AllocateMode, InodeNumber, MountOptions, New, Volume};
     use pext4_image::mkfs;
 
-    use super::{extents_told, of_image};
+    use super::{of_image, parse_extents};
     use crate::sides::tool;
 
     #[test]
     fn filefrags_words() {
-        assert_eq!(extents_told("/a/b: 1 extent found"), Some(1));
-        assert_eq!(extents_told("/a: b: 17 extents found"), Some(17));
+        assert_eq!(parse_extents("/a/b: 1 extent found"), Some(1));
+        assert_eq!(parse_extents("/a: b: 17 extents found"), Some(17));
         let of_block_map = "/a: 5 extents found, perfection would be 2 extents";
-        assert_eq!(extents_told(of_block_map), Some(5));
-        assert_eq!(extents_told("Filesystem type is: ef53"), None);
+        assert_eq!(parse_extents(of_block_map), Some(5));
+        assert_eq!(parse_extents("Filesystem type is: ef53"), None);
     }
 
-    /// Two files that take turns, on a file system of several groups; e2freefrag counts as we do.
+    /// Two files that grow in turns, on a file system of several groups; e2freefrag has the same
+    /// counts.
     #[test]
     fn we_count_as_e2freefrag_does() {
         let device = Arc::new(RamDevice::new(1 << 30));
@@ -329,7 +332,7 @@ mod tests {
             Some(number("Num. free extent:")),
             "{told}"
         );
-        // It rounds down to blocks of 4 KiB.
+        // e2freefrag rounds down to blocks of 4 KiB.
         let average = found.average_free_extent.unwrap() / 1024;
         assert!(
             average - number("Avg. free extent:") < 4,

@@ -1,11 +1,11 @@
-//! Counting the instructions of a thread, where the machine and its administrator permit it.
+//! Counts the instructions of a thread, if the machine and its administrator permit it.
 //!
-//! Only what runs in user mode counts: with the library that is all there is.
+//! Only user mode is counted, which is everything that the library does.
 
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
 
-/// A running counter of the calling thread, or nothing.
+/// A running counter of the calling thread; empty if counting is not permitted.
 pub struct Instructions(Option<Counter>);
 
 impl Instructions {
@@ -20,7 +20,7 @@ impl Instructions {
         self.0.as_mut()?.read().ok()
     }
 
-    /// Why there is no counting here, if there is none.
+    /// Why instructions cannot be counted here; `None` if they can.
     #[must_use]
     pub fn refusal() -> Option<String> {
         let error = running().err()?;

@@ -1,11 +1,11 @@
-//! The workloads that ext4's scaling work is measured by, and what runs, compares and draws them.
+//! The workloads that measure ext4's scaling work, and the code that runs, compares and draws them.
 //!
-//! A [`Workload`](workloads::Workload) is one small file and speaks to a
-//! [`Target`](target::Target): a volume in this process, or a directory of any mounted file
-//! system. So one code measures the library, the kernel and everybody's mounts, and a program with
-//! virtual cores can drive the same steps. An [`Experiment`](experiment::Experiment) runs one on
-//! several [`sides`] in turn and gives [`Results`](results::Results), which [`show`] turns into
-//! tables, plots and figures beside what was [`published`].
+//! A [`Workload`](workloads::Workload) is one small file that calls a [`Target`](target::Target): a
+//! volume in this process, or a directory of any mounted file system. The same code therefore
+//! measures the library, the kernel and all mounts, and a program with virtual cores can run the
+//! same steps. An [`Experiment`](experiment::Experiment) runs a workload on several [`sides`] in
+//! turn and returns [`Results`](results::Results), which [`show`] turns into tables, plots and
+//! figures next to the [`published`] numbers.
 
 #![forbid(unsafe_code)]
 

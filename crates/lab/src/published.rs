@@ -1,10 +1,10 @@
-//! What the seeds' authors published, as they published it. Their machines are theirs: shapes can
-//! be compared with ours, heights cannot.
+//! The numbers that the seeds' authors published, unchanged. They come from other machines: the
+//! shapes of curves can be compared with ours, their heights cannot.
 
-/// What the numbers are.
+/// The unit of published numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Operations a second, each task's.
+    /// Operations a second of each task.
     PerTask,
     /// Operations a second, all tasks together.
     Total,
@@ -13,7 +13,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// What a table says.
+    /// The unit as tables show it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -31,17 +31,17 @@ pub struct Curve {
     pub workload: &'static str,
     /// The part of it, for one that has several.
     pub part: Option<&'static str>,
-    /// Before or after which change.
+    /// The change, and whether the curve was measured before or after it.
     pub label: &'static str,
-    /// Whether it shows ext4 before the change; else after it.
+    /// Whether it shows ext4 before the change; otherwise after it.
     pub is_before: bool,
-    /// On which machine.
+    /// The machine on which it was measured.
     pub machine: &'static str,
-    /// Who published it.
+    /// The publication.
     pub source: &'static str,
-    /// Unit.
+    /// The unit of the values.
     pub unit: Unit,
-    /// Tasks and value.
+    /// Numbers of tasks, each with its value.
     pub points: &'static [(u32, f64)],
 }
 
@@ -115,7 +115,7 @@ const fn mdtest(
     }
 }
 
-/// All of them.
+/// All published curves.
 pub static CURVES: &[Curve] = &[
     fallocate2(
         "base",
@@ -269,7 +269,7 @@ pub static CURVES: &[Curve] = &[
     mdtest("removal", "with patch", false, &[(48, 300_692.0)]),
 ];
 
-/// What was published about a workload in other forms than curves: a line each.
+/// Published facts about a workload that are no curves: one line each.
 #[must_use]
 pub fn remarks(workload: &str) -> &'static [&'static str] {
     match workload {
@@ -298,23 +298,23 @@ pub fn remarks(workload: &str) -> &'static [&'static str] {
     }
 }
 
-/// The curves of a workload's part.
+/// The published curves of a part of a workload.
 pub fn of(workload: &str, part: &str) -> impl Iterator<Item = &'static Curve> {
-    // Parts that are told apart here were told apart there.
+    // The parts that are distinguished here were distinguished there.
     CURVES
         .iter()
         .filter(move |curve| curve.workload == workload && curve.part.is_none_or(|own| own == part))
 }
 
 impl Curve {
-    /// The value at a number of tasks.
+    /// The value at a number of tasks, if it was published.
     #[must_use]
     pub fn at(&self, tasks: u32) -> Option<f64> {
         let found = self.points.iter().find(|(at, _)| *at == tasks);
         found.map(|(_, value)| *value)
     }
 
-    /// Each task's rate as a share of one task's alone, where that was published.
+    /// Each task's rate divided by the rate of one task alone, where that was published.
     #[must_use]
     pub fn share(&self, tasks: u32) -> Option<f64> {
         let (one, now) = (self.at(1)?, self.at(tasks)?);
@@ -354,7 +354,8 @@ mod tests {
         assert_eq!(creation.share(48), None, "one task alone was not published");
     }
 
-    /// Each run of the new inode's table, creation and removal, without the patch and with it.
+    /// Every run in the table of the new-inode patch, creation and removal, without the patch and
+    /// with it.
     #[test]
     fn means_are_of_the_runs_that_were_published() {
         let runs: [(&str, bool, [f64; 3]); 4] = [

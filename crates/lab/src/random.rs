@@ -1,15 +1,15 @@
-//! Numbers that look random and repeat for a seed (splitmix64): cheap enough to draw in a step.
+//! Pseudo-random numbers that repeat for a seed (splitmix64): cheap enough to draw in a step.
 
-/// A row of numbers.
+/// A sequence of pseudo-random numbers.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The row that belongs to a seed and a number within it, such as a task's.
+    /// The sequence of a seed and a number within it, such as a task's.
     #[must_use]
     pub fn new(seed: u64, number: u32) -> Self {
         let mut row = Self(seed ^ u64::from(number).wrapping_mul(0xA24B_AED4_963E_E407));
-        // Neighbouring seeds have unlike rows after one step.
+        // Sequences of neighbouring seeds differ only after one step.
         row.draw();
         row
     }

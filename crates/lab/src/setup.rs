@@ -1,4 +1,4 @@
-//! From what a person asks for to the sides of an experiment.
+//! Creates the sides of an experiment from the user's request.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,27 +13,27 @@ use pext4_fs::options::{SWITCHES, Scaling};
 use crate::experiment::Entrant;
 use crate::run::Interrupt;
 use crate::sides::{
-    ApartSide, ControlSide, ImagePlan, Kind, LibrarySide, MountedSide, Ours, PathSide, Side,
-    Storage,
+    ApartSide, ControlSide, ImagePlan, Kind, LibrarySide, MountedSide, PathSide, Pext4Options,
+    Side, Storage,
 };
 use crate::workloads::{Plan, Workload};
 
-/// How long an image may be in use by somebody else.
+/// How long to wait for another process to close the image.
 const IMAGE_WAIT: Duration = Duration::from_secs(2);
 
-/// What the library works on.
+/// The device of the library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceKind {
     /// Memory.
     Ram,
     /// Memory, with the delays of a disk.
     Slow,
-    /// An image; made for the run and removed after it if there is none.
+    /// An image; if the file does not exist, it is created for the run and removed afterwards.
     Image(PathBuf),
 }
 
 impl DeviceKind {
-    /// Reads `ram`, `slow`, or a path.
+    /// Parses `ram`, `slow`, or a path.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         match text {
@@ -44,7 +44,7 @@ impl DeviceKind {
     }
 }
 
-/// A competitor of a comparison.
+/// A file system of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Competitor {
     /// A mount.
@@ -56,10 +56,10 @@ pub enum Competitor {
 }
 
 impl Competitor {
-    /// Reads a name.
+    /// Parses a name.
     ///
     /// # Errors
-    /// There is none such; the text lists what there is.
+    /// If there is no such competitor; the message lists them.
     pub fn parse(text: &str) -> Result<Self> {
         if text == "library" {
             return Ok(Self::Library);
@@ -76,7 +76,7 @@ impl Competitor {
         Ok(Self::Mounted(*kind))
     }
 
-    /// By what it is called.
+    /// Its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -86,35 +86,36 @@ impl Competitor {
         }
     }
 
-    /// Whether it is pext4, which has settings and a cache that can be chosen.
+    /// Whether it is pext4, which has settings and a configurable cache.
     #[must_use]
-    pub fn is_ours(self) -> bool {
+    pub fn is_pext4(self) -> bool {
         !matches!(self, Self::Mounted(Kind::Kernel | Kind::Fuse2fs))
     }
 }
 
-/// A setting of the mechanisms and what it is called.
+/// A setting of the scaling mechanisms and its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// As it was given.
+    /// The name as the user gave it.
     pub name: String,
-    /// What it means.
+    /// The values of all switches.
     pub scaling: Scaling,
 }
 
 impl Setting {
-    /// What it means, for `-o scaling=` of a mount. A name may not say what it changes, as in an ablation.
+    /// The values for `-o scaling=` of a mount. A name may not contain its changes, as in an
+    /// ablation.
     #[must_use]
     pub fn words(&self) -> String {
         self.scaling.to_string().replace(',', ":")
     }
 }
 
-/// Reads a list of settings: `base,seeds,full` are three, `full,-try-lock` is one. A word that
-/// names a setting begins one, any other changes the one before it.
+/// Parses a list of settings: `base,seeds,full` are three, `full,-try-lock` is one. A word that
+/// names a setting begins a new one; any other word changes the one before it.
 ///
 /// # Errors
-/// A word is not understood; the text lists what there is.
+/// If a word is not understood; the message lists the valid ones.
 pub fn settings(text: &str) -> Result<Vec<Setting>> {
     let mut groups: Vec<String> = Vec::new();
     for word in text
@@ -140,11 +141,11 @@ pub fn settings(text: &str) -> Result<Vec<Setting>> {
     parsed.collect()
 }
 
-/// `full`, and `full` without each mechanism in turn. A mechanism whose value in `full` is that in
-/// `base` is left out: there is nothing to take away.
+/// `full`, and `full` without each mechanism in turn. A mechanism whose value in `full` equals that
+/// in `base` is left out: there is nothing to switch off.
 ///
 /// # Errors
-/// None that settings which exist can give.
+/// None for settings that exist.
 pub fn ablation() -> Result<Vec<Setting>> {
     let mut all = settings("full")?;
     for switch in &SWITCHES {
@@ -157,73 +158,73 @@ pub fn ablation() -> Result<Vec<Setting>> {
     Ok(all)
 }
 
-/// Everything that decides on sides.
+/// The part of the user's request that determines the sides.
 pub struct Request {
-    /// What tasks do.
+    /// The workload that every task runs.
     pub workload: &'static dyn Workload,
-    /// With the most tasks of the run.
+    /// The plan with the largest number of tasks of the run.
     pub plan: Plan,
-    /// What the library works on.
+    /// The device of the library.
     pub device: DeviceKind,
-    /// A directory, instead.
+    /// In place of the device: a directory.
     pub path: Option<PathBuf>,
-    /// Competitors, instead.
+    /// In place of the device: competitors.
     pub compare: Vec<Competitor>,
-    /// Settings of the library, and of `pext4 mount`.
+    /// Settings of the library and of `pext4 mount`.
     pub settings: Vec<Setting>,
-    /// What images are made like.
+    /// The parameters of new images.
     pub storage: Storage,
     /// Longest time between commits.
     pub commit: Duration,
-    /// Bytes of metadata that the library and `pext4 mount` keep in memory.
+    /// Bytes of the metadata cache of the library and of `pext4 mount`.
     pub cache: u64,
-    /// Whether a control stands beside.
+    /// Whether a control runs too.
     pub control: bool,
     /// Whether images are checked at the end.
     pub checked: bool,
-    /// What tasks on a path are started from, with `lab worker`.
+    /// The program that runs tasks on a path, with the arguments `lab worker`.
     pub program: PathBuf,
-    /// Ends the waiting for servers.
+    /// Interrupts the waits for servers.
     pub interrupt: Interrupt,
 }
 
-/// The sides, and what to say about those that could not be.
+/// The sides, and notes about those that are not possible.
 pub struct Field {
     /// In the order of the tables.
     pub entrants: Vec<Entrant>,
-    /// A line for each that was left out.
+    /// One line for each competitor that was left out.
     pub notes: Vec<String>,
-    /// Goes when the run is over.
-    pub image: Option<OwnImage>,
+    /// Removed when the run is over.
+    pub image: Option<TemporaryImage>,
 }
 
-/// An image that was made for the run.
-pub struct OwnImage(PathBuf);
+/// An image that was created for the run; dropping it removes the file.
+pub struct TemporaryImage(PathBuf);
 
-impl OwnImage {
-    /// An empty file; nothing else may have the name, not even a link that leads nowhere.
+impl TemporaryImage {
+    /// Creates an empty file; fails if the name exists, even as a dangling link.
     fn new(path: &Path) -> Result<Self> {
         File::create_new(path).with_context(|| path.display().to_string())?;
         Ok(Self(path.to_owned()))
     }
 }
 
-impl Drop for OwnImage {
+impl Drop for TemporaryImage {
     fn drop(&mut self) {
-        // Somebody may have been faster.
+        // The file may already be gone.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
 impl Request {
-    /// Makes the sides ready.
+    /// Prepares the sides.
     ///
     /// # Errors
-    /// One that was asked for cannot be.
+    /// If a requested side is not possible.
     pub fn field(&self) -> Result<Field> {
         let mut field = Field {
             entrants: Vec::new(),
-            notes: self.doubt_about_inodes().into_iter().collect(),
+            notes: self.inode_size_warning().into_iter().collect(),
             image: None,
         };
         if let Some(path) = &self.path {
@@ -245,7 +246,7 @@ impl Request {
         Ok(field)
     }
 
-    /// Whether the run makes its images, and does not find one.
+    /// Whether the run creates its images and does not use an existing one.
     fn makes_images(&self) -> bool {
         match (&self.path, &self.device) {
             (Some(_), _) => false,
@@ -254,10 +255,11 @@ impl Request {
         }
     }
 
-    /// Bytes in an inode of the images that the run makes, if it makes some; asked for before it does.
+    /// Bytes in an inode of the images that the run creates, if it creates some; valid before it
+    /// does.
     ///
     /// # Errors
-    /// They cannot be like that.
+    /// If such images cannot be created.
     pub fn inode_size(&self) -> Result<Option<u16>> {
         if !self.makes_images() {
             return Ok(None);
@@ -265,20 +267,21 @@ impl Request {
         Ok(Some(self.image_plan()?.inode_size))
     }
 
-    /// Bytes of metadata that pext4 keeps in memory, if it runs here.
+    /// Bytes of pext4's metadata cache, if pext4 runs here.
     #[must_use]
-    pub fn cache_of_ours(&self) -> Option<u64> {
+    pub fn pext4_cache(&self) -> Option<u64> {
         let runs = self.path.is_none()
-            && (self.compare.is_empty() || self.compare.iter().any(|one| one.is_ours()));
+            && (self.compare.is_empty() || self.compare.iter().any(|one| one.is_pext4()));
         runs.then_some(self.cache)
     }
 
-    /// What to say where the workload is about blocks of attributes and inodes may have room for them.
-    fn doubt_about_inodes(&self) -> Option<String> {
-        let is_ours = self.makes_images();
+    /// A note if the workload measures attribute blocks but the inodes may have room for the
+    /// attributes.
+    fn inode_size_warning(&self) -> Option<String> {
+        let is_pext4 = self.makes_images();
         let is_small = self.storage.inode_size.is_none_or(|size| size <= 128);
         let matters = self.workload.needs(&self.plan).small_inodes;
-        (matters && !(is_ours && is_small)).then(|| {
+        (matters && !(is_pext4 && is_small)).then(|| {
             format!(
                 "{}: inodes of more than 128 bytes have room for its attributes, and nothing is shared then",
                 self.workload.name()
@@ -328,7 +331,7 @@ impl Request {
         Ok(entrant(side, "library", setting))
     }
 
-    /// The library with a volume for each of the most tasks.
+    /// The library with a volume for each of the largest number of tasks.
     fn apart(&self, setting: &Setting) -> Result<Entrant> {
         let label = format!("a volume a task, {}", setting.name);
         let volumes = (0..self.plan.tasks).map(|_| self.in_memory(setting, label.clone()));
@@ -347,11 +350,11 @@ impl Request {
         Ok(side)
     }
 
-    /// All settings take turns on one image.
+    /// Adds the settings, which take turns on one image.
     fn on_image(&self, path: &Path, field: &mut Field) -> Result<()> {
         let plan = self.image_plan()?;
         if !path.exists() {
-            field.image = Some(OwnImage::new(path)?);
+            field.image = Some(TemporaryImage::new(path)?);
             plan.make_file(path)?;
             field.notes.push(format!(
                 "{}: made for this run, and removed",
@@ -375,7 +378,7 @@ impl Request {
         Ok(())
     }
 
-    /// Those that this machine lets us mount; it is an error if none is left.
+    /// Adds the competitors that this machine can mount; it is an error if none is left.
     fn competitors(&self, field: &mut Field) -> Result<()> {
         for competitor in &self.compare {
             match competitor {
@@ -409,7 +412,7 @@ impl Request {
 
     fn mounted_with(&self, kind: Kind, setting: Option<&Setting>, field: &mut Field) -> Result<()> {
         let (program, plan) = (self.program.clone(), self.image_plan()?);
-        let ours = setting.map(|setting| Ours {
+        let ours = setting.map(|setting| Pext4Options {
             name: setting.name.clone(),
             scaling: setting.words(),
             cache: self.cache,
@@ -418,7 +421,7 @@ impl Request {
         match MountedSide::new(kind, program, plan, self.commit, ours, interrupt) {
             Ok(side) => field.entrants.push(self.checked(kind, side, setting)),
             Err(error) => {
-                // That somebody wants to stop is no reason to go on without this one.
+                // An interruption is no reason to continue without this competitor.
                 self.interrupt.check()?;
                 field.notes.push(format!("{kind}: left out: {error:#}"));
             }

@@ -1,4 +1,4 @@
-//! An image that is nearly full before a run begins.
+//! An image that is filled before a run begins.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use pext4_lab::workloads::{Plan, find};
 
 const BLOCK: u64 = 4096;
 
-/// Nothing is kept back for root: that would lie in one piece.
+/// Options without blocks reserved for root: the reserve would lie in one piece.
 fn options() -> mkfs::Options {
     mkfs::Options {
         reserved_percent: 0.0,
@@ -45,7 +45,7 @@ fn what_is_free_lies_in_pieces_all_over_the_image() {
     assert_eq!(target.room().expect("room").bytes, after, "filled once");
     target.close().expect("closed");
     let found = fragmentation::of_image(device, None).expect("counted");
-    // Half of all holes have 8 blocks or fewer, the mean of 1 to 128 is 32.
+    // Half of all holes have 8 blocks or fewer; the mean of 1 to 128 is 32.
     let (runs, average) = (found.free_extents, found.average_free_extent);
     assert!(runs.expect("counted") > 500, "{runs:?}");
     let average = average.expect("counted") / BLOCK;

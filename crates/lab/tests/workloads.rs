@@ -1,4 +1,4 @@
-//! Every workload with two tasks for a fixed count of steps, in process and on a path.
+//! Every workload with two tasks for a fixed number of steps, in process and on a path.
 
 mod common;
 
@@ -11,7 +11,7 @@ use pext4_image::mkfs;
 use pext4_lab::target::{Library, MountedPath, Target};
 use pext4_lab::workloads::{ALL, Plan, Task, Workload};
 
-/// Enough for every workload to go round once, and for some that make things durable each time.
+/// Enough for a full cycle of every workload; few enough for those that sync in every step.
 const STEPS: u32 = 2500;
 const STEPS_ON_A_DISK: u32 = 400;
 
@@ -24,7 +24,7 @@ fn plan() -> Plan {
     }
 }
 
-/// Two tasks at once; each takes the same number of steps.
+/// Runs two tasks at once; each takes the same number of steps.
 fn drive(workload: &dyn Workload, target: &dyn Target, steps: u32) {
     let plan = plan();
     workload.prepare(target, &plan).expect("prepared");

@@ -1,15 +1,15 @@
-//! POSIX access control lists: the form that ext4 stores, and the one that system calls carry.
+//! POSIX access control lists: the form that ext4 stores, and the form that system calls use.
 //!
-//! Both are values of the extended attributes `system.posix_acl_access` and `..._default`: a version
-//! of 4 bytes, then entries of a tag (2 bytes), permissions (2 bytes) and an id (4 bytes), all
-//! little-endian. Calls carry version 2, in which every entry has an id, all ones where it names
-//! nobody (acl(5); Linux' uapi header `posix_acl_xattr.h`). ext4 stores version 1, in which only
-//! entries that name a user or a group have one (ext4's documentation of attributes). So the length
-//! of a stored entry depends on its tag, and an unknown tag cannot be skipped: it is an error in both
-//! forms, as otherwise one would take what the other cannot.
+//! Both are values of the extended attributes `system.posix_acl_access` and `..._default`: a
+//! version of 4 bytes, then entries of a tag (2 bytes), permissions (2 bytes) and an id (4 bytes),
+//! all little-endian. System calls use version 2, in which every entry has an id, all ones if it
+//! names nobody (acl(5); Linux' uapi header `posix_acl_xattr.h`). ext4 stores version 1, in which
+//! only entries for a user or a group have an id (the kernel's `ext4/attributes.rst`). The length
+//! of a stored entry therefore depends on its tag, and an unknown tag cannot be skipped: it is an
+//! error in both forms, since otherwise one form would accept what the other cannot.
 //!
-//! What a list *means* is not looked at here: whether an entry is missing or there twice, and what
-//! the list does to permission bits, is for [`Acl`] and [`text`]. Each form keeps the order of entries.
+//! This module does not interpret a list. [`Acl`] and [`text`] check for missing and duplicate
+//! entries and apply a list to permission bits. Both forms keep the order of entries.
 
 mod list;
 pub mod text;
@@ -18,44 +18,44 @@ pub use list::{Acl, Inherited};
 
 use crate::corrupt::Corrupt;
 
-/// The extended attribute with the list that decides about access.
+/// Name of the attribute with the list that controls access.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
-/// The extended attribute with the list that new files in a directory inherit.
+/// Name of a directory's attribute with the list that its new files inherit.
 pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// Tag of the owner's entry.
+/// Tag of the owner's entry (`ACL_USER_OBJ`).
 pub const USER_OBJECT: u16 = 0x01;
-/// Tag of an entry for a user by id.
+/// Tag of an entry for a user by id (`ACL_USER`).
 pub const USER: u16 = 0x02;
-/// Tag of the owning group's entry.
+/// Tag of the owning group's entry (`ACL_GROUP_OBJ`).
 pub const GROUP_OBJECT: u16 = 0x04;
-/// Tag of an entry for a group by id.
+/// Tag of an entry for a group by id (`ACL_GROUP`).
 pub const GROUP: u16 = 0x08;
-/// Tag of what users by id and all groups have at most.
+/// Tag of the limit for named users and all groups (`ACL_MASK`).
 pub const MASK: u16 = 0x10;
-/// Tag of everybody else's entry.
+/// Tag of the entry for all others (`ACL_OTHER`).
 pub const OTHER: u16 = 0x20;
 
-/// The id of an entry that names nobody.
+/// The id of an entry that names nobody (`ACL_UNDEFINED_ID`).
 pub const NO_ID: u32 = u32::MAX;
 
 const STRUCTURE: &str = "access control list";
 const VERSION_ON_DISK: u32 = 1;
 const VERSION_OF_CALLS: u32 = 2;
 
-/// One line of a list.
+/// One entry of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// For whom: one of the tags above.
+    /// One of the tags above.
     pub tag: u16,
     /// 4 to read, 2 to write, 1 to execute; other bits are kept.
     pub permissions: u16,
-    /// Of a user or a group by id; [`NO_ID`] otherwise.
+    /// The id of the named user or group; [`NO_ID`] for other tags.
     pub id: u32,
 }
 
 impl Entry {
-    /// Whether it is for a user or a group by id.
+    /// Whether the entry is for a user or a group by id.
     #[must_use]
     pub fn is_named(self) -> bool {
         matches!(self.tag, USER | GROUP)
@@ -67,15 +67,16 @@ impl Entry {
     }
 }
 
-/// Whether the value of an extended attribute of this name has two forms.
+/// Whether an attribute of this name is a list, whose stored form differs from that of system
+/// calls.
 #[must_use]
 pub fn is_list(name: &[u8]) -> bool {
     name == ACCESS || name == DEFAULT
 }
 
-/// Has the entries of a list about access follow a mode that is set, as `chmod` does: the owner's,
-/// the others', and the mask or, where there is none, the owning group's.
-pub fn follow_mode(entries: &mut [Entry], mode: u16) {
+/// Applies a new mode to the entries of an access list, as `chmod` does: to the owner's, the
+/// others', and the mask or, without one, the owning group's.
+pub fn apply_mode(entries: &mut [Entry], mode: u16) {
     let has_mask = entries.iter().any(|entry| entry.tag == MASK);
     for entry in entries {
         let bits = match entry.tag {
@@ -89,10 +90,10 @@ pub fn follow_mode(entries: &mut [Entry], mode: u16) {
     }
 }
 
-/// Reads the stored form.
+/// Decodes the stored form.
 ///
 /// # Errors
-/// Another version, an unknown tag, or an end within an entry.
+/// [`Corrupt`] for another version, an unknown tag, or a truncated entry.
 pub fn decode(bytes: &[u8]) -> Result<Vec<Entry>, Corrupt> {
     let mut rest = versioned(bytes, VERSION_ON_DISK)?;
     let mut entries = Vec::new();
@@ -106,7 +107,7 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Entry>, Corrupt> {
     Ok(entries)
 }
 
-/// Makes the stored form.
+/// Encodes the stored form.
 #[must_use]
 pub fn encode(entries: &[Entry]) -> Vec<u8> {
     let mut bytes = VERSION_ON_DISK.to_le_bytes().to_vec();
@@ -119,7 +120,7 @@ pub fn encode(entries: &[Entry]) -> Vec<u8> {
     bytes
 }
 
-/// Reads the form of system calls. The ids of entries that name nobody do not matter and become
+/// Decodes the form of system calls. The ids of entries that name nobody are ignored and become
 /// [`NO_ID`].
 ///
 /// # Errors
@@ -138,7 +139,7 @@ pub fn decode_call(bytes: &[u8]) -> Result<Vec<Entry>, Corrupt> {
     Ok(entries)
 }
 
-/// Makes the form of system calls.
+/// Encodes the form of system calls.
 #[must_use]
 pub fn encode_call(entries: &[Entry]) -> Vec<u8> {
     let mut bytes = VERSION_OF_CALLS.to_le_bytes().to_vec();
@@ -149,23 +150,23 @@ pub fn encode_call(entries: &[Entry]) -> Vec<u8> {
     bytes
 }
 
-/// The stored form of a system call's value.
+/// Converts a value from the form of system calls to the stored form.
 ///
 /// # Errors
 /// As [`decode_call`].
-pub fn stored(call: &[u8]) -> Result<Vec<u8>, Corrupt> {
+pub fn call_to_stored(call: &[u8]) -> Result<Vec<u8>, Corrupt> {
     decode_call(call).map(|entries| encode(&entries))
 }
 
-/// The form of system calls of a stored value.
+/// Converts a value from the stored form to the form of system calls.
 ///
 /// # Errors
 /// As [`decode`].
-pub fn called(stored: &[u8]) -> Result<Vec<u8>, Corrupt> {
+pub fn stored_to_call(stored: &[u8]) -> Result<Vec<u8>, Corrupt> {
     decode(stored).map(|entries| encode_call(&entries))
 }
 
-/// What follows the version, if it is this one.
+/// The bytes after the version, if it is `wanted`.
 fn versioned(bytes: &[u8], wanted: u32) -> Result<&[u8], Corrupt> {
     let mut rest = bytes;
     let version = u32::from_le_bytes(take(&mut rest)?);
@@ -176,7 +177,7 @@ fn versioned(bytes: &[u8], wanted: u32) -> Result<&[u8], Corrupt> {
     Ok(rest)
 }
 
-/// The part of an entry that both forms have.
+/// Decodes tag and permissions, which both forms have, from the front of `rest`.
 fn start(rest: &mut &[u8]) -> Result<Entry, Corrupt> {
     let [tag_low, tag_high, low, high] = take(rest)?;
     let tag = u16::from_le_bytes([tag_low, tag_high]);
@@ -206,7 +207,7 @@ fn take(rest: &mut &[u8]) -> Result<[u8; 4], Corrupt> {
 mod tests {
     use super::*;
 
-    /// `user::rw-,user:1000:r--,group::r--,mask::r--,other::---`, as the format's description says.
+    /// `user::rw-,user:1000:r--,group::r--,mask::r--,other::---`, as the format describes it.
     const STORED: &[u8] = &[
         1, 0, 0, 0, 1, 0, 6, 0, 2, 0, 4, 0, 0xE8, 3, 0, 0, 4, 0, 4, 0, 0x10, 0, 4, 0, 0x20, 0, 0, 0,
     ];
@@ -219,8 +220,8 @@ mod tests {
 
     #[test]
     fn both_forms_say_the_same() {
-        assert_eq!(stored(CALL).as_deref(), Ok(STORED));
-        assert_eq!(called(STORED).as_deref(), Ok(CALL));
+        assert_eq!(call_to_stored(CALL).as_deref(), Ok(STORED));
+        assert_eq!(stored_to_call(STORED).as_deref(), Ok(CALL));
         let entries = decode(STORED).expect("a list");
         assert_eq!(entries.len(), 5);
         let named: Vec<_> = entries.iter().filter(|entry| entry.is_named()).collect();
@@ -263,7 +264,7 @@ mod tests {
     fn ids_of_nobody_are_not_kept() {
         let mut call = CALL.to_vec();
         call[8..12].copy_from_slice(&[1, 2, 3, 4]);
-        assert_eq!(stored(&call).as_deref(), Ok(STORED));
+        assert_eq!(call_to_stored(&call).as_deref(), Ok(STORED));
         assert_eq!(decode_call(&call), decode_call(CALL));
     }
 
@@ -314,7 +315,7 @@ mod tests {
                 bytes[at] = byte;
                 if let Ok(entries) = decode(&bytes) {
                     assert_eq!(encode(&entries), bytes, "byte {at} is {byte}");
-                    assert_eq!(stored(&encode_call(&entries)), Ok(bytes));
+                    assert_eq!(call_to_stored(&encode_call(&entries)), Ok(bytes));
                 }
             }
         }

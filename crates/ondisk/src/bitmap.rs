@@ -1,8 +1,9 @@
 //! Bitmaps of blocks and inodes: one bit a cluster or inode, lowest bit of the lowest byte first.
 //!
 //! A bitmap fills a block, but a group may have fewer clusters or inodes than the block has bits;
-//! the bits behind the last are padding and must be 1 (`set_padding`). The checksum covers only
-//! the bytes that a full group needs, whatever the size of this group, and not the group's number.
+//! the bits after the last one are padding and must be 1 (`set_padding`). The checksum covers the
+//! bytes that a full group needs, whatever the size of this group, and does not depend on the
+//! group's number. Format: the kernel's `Documentation/filesystems/ext4/bitmaps.rst`.
 
 use std::ops::Range;
 
@@ -10,7 +11,7 @@ use crate::checksum::crc32c;
 
 const WORD_BITS: u32 = u64::BITS;
 
-/// Whether a bit is set; bits past the end count as set, since nothing there is free.
+/// Whether a bit is set. Bits past the end of the bitmap count as set, since they are never free.
 #[must_use]
 pub fn test(bitmap: &[u8], bit: u32) -> bool {
     bitmap
@@ -18,10 +19,10 @@ pub fn test(bitmap: &[u8], bit: u32) -> bool {
         .is_none_or(|byte| byte & mask_of(bit) != 0)
 }
 
-/// Sets a bit; true if it was clear.
+/// Sets a bit; returns whether it was clear.
 ///
 /// # Panics
-/// Past the end of the bitmap.
+/// If `bit` is past the end of the bitmap.
 pub fn set(bitmap: &mut [u8], bit: u32) -> bool {
     let byte = &mut bitmap[byte_of(bit)];
     let was_clear = *byte & mask_of(bit) == 0;
@@ -29,10 +30,10 @@ pub fn set(bitmap: &mut [u8], bit: u32) -> bool {
     was_clear
 }
 
-/// Clears a bit; true if it was set.
+/// Clears a bit; returns whether it was set.
 ///
 /// # Panics
-/// Past the end of the bitmap.
+/// If `bit` is past the end of the bitmap.
 pub fn clear(bitmap: &mut [u8], bit: u32) -> bool {
     let byte = &mut bitmap[byte_of(bit)];
     let was_set = *byte & mask_of(bit) != 0;
@@ -43,7 +44,7 @@ pub fn clear(bitmap: &mut [u8], bit: u32) -> bool {
 /// Sets all bits of a range.
 ///
 /// # Panics
-/// Past the end of the bitmap.
+/// If the range reaches past the end of the bitmap.
 pub fn set_range(bitmap: &mut [u8], range: Range<u32>) {
     change_range(bitmap, range, |byte, mask| *byte |= mask);
 }
@@ -51,18 +52,18 @@ pub fn set_range(bitmap: &mut [u8], range: Range<u32>) {
 /// Clears all bits of a range.
 ///
 /// # Panics
-/// Past the end of the bitmap.
+/// If the range reaches past the end of the bitmap.
 pub fn clear_range(bitmap: &mut [u8], range: Range<u32>) {
     change_range(bitmap, range, |byte, mask| *byte &= !mask);
 }
 
-/// Sets every bit from `valid_bits` to the end of the block, as the format wants padding.
+/// Sets all bits from `valid_bits` to the end of the block, the padding.
 pub fn set_padding(bitmap: &mut [u8], valid_bits: u32) {
     let end = length_in_bits(bitmap);
     set_range(bitmap, valid_bits.min(end)..end);
 }
 
-/// Whether every bit from `valid_bits` to the end of the block is set.
+/// Whether all bits from `valid_bits` to the end of the block are set.
 #[must_use]
 pub fn has_padding(bitmap: &[u8], valid_bits: u32) -> bool {
     next_zero(bitmap, valid_bits, length_in_bits(bitmap)).is_none()
@@ -80,7 +81,7 @@ pub fn next_one(bitmap: &[u8], from: u32, end: u32) -> Option<u32> {
     next(bitmap, from, end, 0)
 }
 
-/// How many bits of a range are clear.
+/// The number of clear bits in a range.
 #[must_use]
 pub fn count_zeros(bitmap: &[u8], range: Range<u32>) -> u32 {
     let range = range.start..range.end.min(length_in_bits(bitmap));
@@ -93,13 +94,13 @@ pub fn count_zeros(bitmap: &[u8], range: Range<u32>) -> u32 {
     count
 }
 
-/// The checksum of a block bitmap.
+/// The checksum of a block bitmap: crc32c from `seed` over `clusters_per_group / 8` bytes.
 #[must_use]
 pub fn block_bitmap_checksum(seed: u32, bitmap: &[u8], clusters_per_group: u32) -> u32 {
     checksum(seed, bitmap, clusters_per_group)
 }
 
-/// The checksum of an inode bitmap.
+/// The checksum of an inode bitmap: crc32c from `seed` over `inodes_per_group / 8` bytes.
 #[must_use]
 pub fn inode_bitmap_checksum(seed: u32, bitmap: &[u8], inodes_per_group: u32) -> u32 {
     checksum(seed, bitmap, inodes_per_group)
@@ -139,7 +140,8 @@ fn change_range(bitmap: &mut [u8], range: Range<u32>, change: impl Fn(&mut u8, u
     change(&mut bitmap[last], tail);
 }
 
-/// The 64 bits around `at`, where `at` lies in them, and how many from there are before `end`.
+/// The 64-bit word that contains bit `at`, the position of `at` in it, and the number of its bits
+/// from `at` on that are before `end`.
 fn window(bitmap: &[u8], at: u32, end: u32) -> (u64, u32, u32) {
     let start = at / WORD_BITS * WORD_BITS;
     let rest = &bitmap[byte_of(start)..];

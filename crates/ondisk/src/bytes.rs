@@ -1,8 +1,9 @@
 //! Little-endian words at byte offsets of a block whose length the caller has checked.
 //!
-//! Structures with a fixed shape are zerocopy structs; these helpers serve the ones whose fields
-//! move (entries of trees and directories). All of them panic past the end of the slice, so each
-//! caller first proves the range, usually once, when it reads the count that bounds it.
+//! Structures with a fixed shape are zerocopy structs; these helpers serve structures whose fields
+//! have varying offsets (entries of trees and directories). All helpers panic past the end of the
+//! slice, so every caller first checks the range, usually once, when it reads the count that bounds
+//! it.
 
 /// The 16-bit word at `at`.
 pub(crate) fn read_u16(bytes: &[u8], at: usize) -> u16 {

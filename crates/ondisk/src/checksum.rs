@@ -1,10 +1,11 @@
-//! The two checksums of the format, and what each file system feeds them with.
+//! The two checksum functions of the format, and how a file system uses them.
 //!
-//! Both functions work on the raw register: state in, state out, and no inversion at either end,
-//! as all of ext4 and jbd2 use them. A chain of calls over pieces equals one call over the whole.
+//! Both functions work on the raw register: state in, state out, without inversion at either end,
+//! as in all of ext4 and jbd2. A chain of calls over pieces equals one call over the whole.
 //!
-//! [`Checksums`] says which of the three regimes a file system lives under: none, the old 16-bit
-//! sums of group descriptors, or crc32c on all metadata with a seed.
+//! [`Checksums`] is the regime of a file system: no checksums, the old 16-bit checksums of group
+//! descriptors, or crc32c with a seed on all metadata. Format: the kernel's
+//! `Documentation/filesystems/ext4/checksums.rst`.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -12,10 +13,10 @@ use crate::feature::ReadOnlyCompat;
 use crate::number::InodeNumber;
 use crate::superblock::Superblock;
 
-/// The state most checksums of the format start from.
+/// The initial state of most checksums of the format: ~0.
 pub const INITIAL: u32 = u32::MAX;
 
-/// Inputs shorter than this go through tables: the fixed cost of the vector code is higher.
+/// Bytes below which the table method is faster: the vector code has a higher fixed cost.
 const SHORT: usize = 16;
 
 /// CRC-32C of `bytes`, from register to register.
@@ -29,7 +30,8 @@ pub fn crc32c(state: u32, bytes: &[u8]) -> u32 {
     u32::try_from(digest.get_state()).expect("the register of a 32-bit checksum has 32 bits")
 }
 
-/// Eight bytes a step, each looked up in the table for its distance from the end of the step.
+/// CRC-32C by tables: eight bytes a step, each looked up in the table for its distance from the end
+/// of the step.
 fn short_crc32c(state: u32, bytes: &[u8]) -> u32 {
     let (steps, rest) = bytes.as_chunks::<8>();
     let state = steps.iter().fold(state, |state, step| {
@@ -55,7 +57,7 @@ pub fn crc16(state: u16, bytes: &[u8]) -> u16 {
     })
 }
 
-/// What a byte becomes in the register, `n` bytes before the end, in table `n`.
+/// Table `n` maps a byte to its contribution to the register, `n` bytes before the end.
 static CRC32C_TABLES: [[u32; 256]; 8] = crc32c_tables();
 static CRC16_TABLE: [u16; 256] = crc16_table();
 
@@ -95,25 +97,25 @@ const fn crc16_table() -> [u16; 256] {
     table
 }
 
-/// What metadata of one file system is protected by.
+/// The checksum regime of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksums {
-    /// Nothing is.
+    /// No metadata has checksums.
     None,
-    /// Group descriptors alone, by crc16; the state already holds the UUID.
+    /// Only group descriptors have checksums, by crc16 (`uninit_bg`).
     DescriptorsOnly {
-        /// crc16 from ~0 over the UUID.
+        /// The crc16 state after the UUID, starting from ~0.
         uuid_state: u16,
     },
-    /// Everything, by crc32c.
+    /// All metadata has crc32c checksums (`metadata_csum`).
     Metadata {
-        /// The state that every sum but the superblock's starts from.
+        /// The initial state of all checksums except the superblock's.
         seed: u32,
     },
 }
 
 impl Checksums {
-    /// The regime that a superblock's features name.
+    /// The regime that a superblock's features select.
     #[must_use]
     pub fn of(superblock: &Superblock) -> Self {
         let features = &superblock.features;
@@ -129,7 +131,7 @@ impl Checksums {
         }
     }
 
-    /// The crc32c seed, where all metadata is protected.
+    /// The crc32c seed; `None` without `metadata_csum`.
     #[must_use]
     pub fn seed(self) -> Option<u32> {
         match self {
@@ -138,14 +140,15 @@ impl Checksums {
         }
     }
 
-    /// Whether group descriptors carry a sum, and so may carry the `UNINIT` flags.
+    /// Whether group descriptors have checksums, which the `UNINIT` flags require.
     #[must_use]
     pub fn protects_descriptors(self) -> bool {
         self != Self::None
     }
 }
 
-/// The state that the blocks of one inode start from: the seed, the number, the generation.
+/// The initial state for the blocks of an inode: crc32c of the number and the generation, from
+/// `seed`.
 #[must_use]
 pub fn inode_state(seed: u32, inode: InodeNumber, generation: u32) -> u32 {
     let mut input = [0; 8];
@@ -166,7 +169,7 @@ mod tests {
         assert_eq!(crc16(0, CHECK), 0xBB3D);
     }
 
-    /// Bit by bit, from the polynomial alone.
+    /// CRC-32C bit by bit, from the polynomial alone.
     fn slow_crc32c(state: u32, bytes: &[u8]) -> u32 {
         bytes.iter().fold(state, |state, &byte| {
             (0..8).fold(state ^ u32::from(byte), |register, _| {

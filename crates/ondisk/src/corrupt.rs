@@ -1,15 +1,15 @@
-//! Bytes that lie: what was wrong, in which structure, and where.
+//! The error of corrupt metadata: what is wrong, in which structure, and where.
 //!
-//! Every decoder of this crate returns `Result<T, Corrupt>`. The place is filled in by whoever
-//! knows it: a decoder that only sees bytes names the structure and the problem, its caller adds
-//! the block, inode or group with the `in_...` builders.
+//! Every decoder of this crate returns `Result<T, Corrupt>`. A decoder that sees only bytes names
+//! the structure and the problem; its caller adds the block, inode or group with the `in_...`
+//! builders.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use crate::number::{BlockNumber, GroupNumber, InodeNumber};
 
-/// A structure on disk that cannot be what it claims to be.
+/// Metadata on disk that violates the format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Corrupt(Box<Details>);
 
@@ -35,59 +35,59 @@ impl Corrupt {
         }))
     }
 
-    /// The same, known to lie in this block of the device; an earlier answer stays.
+    /// Adds the block that contains the structure, unless a block is already known.
     #[must_use]
     pub fn in_block(mut self, block: BlockNumber) -> Self {
         self.0.block.get_or_insert(block);
         self
     }
 
-    /// The same, known to belong to this inode; an earlier answer stays.
+    /// Adds the inode that owns the structure, unless an inode is already known.
     #[must_use]
     pub fn in_inode(mut self, inode: InodeNumber) -> Self {
         self.0.inode.get_or_insert(inode);
         self
     }
 
-    /// The same, known to lie in this block group; an earlier answer stays.
+    /// Adds the block group that contains the structure, unless a group is already known.
     #[must_use]
     pub fn in_group(mut self, group: GroupNumber) -> Self {
         self.0.group.get_or_insert(group);
         self
     }
 
-    /// The same, with more to say about it.
+    /// The same error with `what` appended to the problem.
     #[must_use]
     pub fn adding(mut self, what: &str) -> Self {
         self.0.problem = format!("{}; {what}", self.0.problem).into();
         self
     }
 
-    /// The structure, in the format's own words.
+    /// The name of the structure in the format's terms.
     #[must_use]
     pub fn structure(&self) -> &'static str {
         self.0.structure
     }
 
-    /// What is wrong with it.
+    /// The problem.
     #[must_use]
     pub fn problem(&self) -> &str {
         &self.0.problem
     }
 
-    /// The block it lies in, where known.
+    /// The block that contains the structure, if known.
     #[must_use]
     pub fn block(&self) -> Option<BlockNumber> {
         self.0.block
     }
 
-    /// The inode it belongs to, where known.
+    /// The inode that owns the structure, if known.
     #[must_use]
     pub fn inode(&self) -> Option<InodeNumber> {
         self.0.inode
     }
 
-    /// The group it lies in, where known.
+    /// The group that contains the structure, if known.
     #[must_use]
     pub fn group(&self) -> Option<GroupNumber> {
         self.0.group

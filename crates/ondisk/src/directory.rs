@@ -1,15 +1,17 @@
-//! Directory blocks: records of names, one behind the other up to the block's end.
+//! Directory blocks: records of names, one after another up to the end of the block.
 //!
-//! A record is 8 bytes and a name, padded to 4, and says itself where the next begins; a record
-//! whose inode is 0 is free space, and so is what a record has beyond its own need. With metadata
-//! checksums the last 12 bytes of a leaf are the *tail*, shaped like a free record. The functions
-//! here see only the bytes before it, so that no record ever grows over it.
+//! A record is a header of 8 bytes and a name, padded to a multiple of 4, and stores the distance
+//! to the next record. A record whose inode is 0 is free space, and so is the part of a record
+//! beyond its own need. With metadata checksums the last 12 bytes of a leaf are the *tail*, which
+//! looks like a free record. The functions here access only the bytes before it, so that no record
+//! ever overlaps it.
 //!
-//! Every length is checked on every visit; what cannot be true is [`Corrupt`], never a panic. A
+//! Every length is checked on every visit; an impossible one is [`Corrupt`], never a panic. A
 //! region may also be a part of an inode with inline data; such regions have no tail.
 //!
-//! Index blocks (see [`htree`](crate::htree)) look like blocks of free space to whoever does not
-//! know them. They are no leaves: their "record" covers the tail.
+//! Index blocks (see [`htree`](crate::htree)) look like blocks of free space to a program without
+//! index support. They are no leaves: their "record" covers the tail. Format: the kernel's
+//! `Documentation/filesystems/ext4/directory.rst`.
 
 mod file_type;
 mod split;
@@ -27,26 +29,26 @@ use crate::number::InodeNumber;
 
 /// Bytes of a record before its name.
 pub const HEADER_SIZE: usize = 8;
-/// Longest name.
+/// Longest name in bytes (`EXT4_NAME_LEN`).
 pub const NAME_MAX: usize = 255;
 /// Bytes of the tail.
 pub const TAIL_SIZE: usize = 12;
 
-/// Where the record of `..` starts in a first block.
-pub(crate) const DOT_DOT_AT: usize = 12;
+/// Offset of the record of `..` in a new first block.
+pub(crate) const DOT_DOT_OFFSET: usize = 12;
 const STRUCTURE: &str = "directory block";
 
-/// How one file system writes its directories.
+/// The format of directory blocks in one file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
-    /// Leaves end in a tail with a checksum.
+    /// Leaves end in a tail with a checksum (`metadata_csum`).
     pub has_tail: bool,
-    /// Records tell the kind of file.
+    /// Records have the kind of file (`filetype`).
     pub has_file_types: bool,
 }
 
 impl Format {
-    /// The format of directory blocks under these features.
+    /// The format of directory blocks with these features.
     #[must_use]
     pub fn of(features: &Features) -> Self {
         Self {
@@ -55,7 +57,7 @@ impl Format {
         }
     }
 
-    /// The format of a directory that lies in its inode.
+    /// The format of a directory that is inline data: without tails.
     #[must_use]
     pub fn inline(self) -> Self {
         Self {
@@ -65,30 +67,30 @@ impl Format {
     }
 }
 
-/// A name and what it leads to.
+/// A directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// The inode.
     pub inode: InodeNumber,
-    /// The kind of file, where the directory remembers it.
+    /// The kind of file; `None` if records do not have it.
     pub file_type: Option<FileType>,
     /// The name's bytes.
     pub name: &'a [u8],
 }
 
-/// A stretch of a block: an entry with the free space behind it, or free space alone.
+/// A record of a block: an entry with the free space after it, or free space alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Where it starts in the block.
+    /// Its offset in the block, in bytes.
     pub offset: usize,
-    /// Bytes to the next record.
+    /// Bytes from its start to the next record.
     pub length: usize,
-    /// What lies there; `None` for free space.
+    /// Its entry; `None` for free space.
     pub entry: Option<Entry<'a>>,
 }
 
 impl Record<'_> {
-    /// Bytes of it that a further entry could take. `..` is to stay the second.
+    /// Bytes that another entry could use. None before `..`, which must stay the second entry.
     fn free(&self) -> usize {
         self.entry.map_or(self.length, |entry| match entry.name {
             b"." => 0,
@@ -97,22 +99,22 @@ impl Record<'_> {
     }
 }
 
-/// What became of an insertion.
+/// The result of an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inserted {
-    /// The record starts here.
+    /// The entry was inserted; the offset of its record.
     At(usize),
-    /// There is no room; the block is as it was.
+    /// There is no room; the block is unchanged.
     Full,
 }
 
-/// Bytes that a record needs for a name of this length.
+/// Bytes that a record needs for a name of this length in bytes.
 #[must_use]
 pub const fn record_length(name_length: usize) -> usize {
     (HEADER_SIZE + name_length).next_multiple_of(4)
 }
 
-/// Bytes of a leaf that records may take: all but the tail's.
+/// Bytes of a leaf that records may use: all except the tail.
 #[must_use]
 pub const fn usable_length(block_length: usize, format: Format) -> usize {
     if format.has_tail {
@@ -122,14 +124,14 @@ pub const fn usable_length(block_length: usize, format: Format) -> usize {
     }
 }
 
-/// Whether a name can stand for a file: not empty, not too long, neither NUL nor a slash in it.
-/// (Names in encrypted directories are ciphertext and may hold any bytes.)
+/// Whether a name is valid for a file: 1 to [`NAME_MAX`] bytes, without NUL and slash. (Names in
+/// encrypted directories are ciphertext and may contain any bytes.)
 #[must_use]
-pub fn is_sound_name(name: &[u8]) -> bool {
+pub fn is_valid_name(name: &[u8]) -> bool {
     (1..=NAME_MAX).contains(&name.len()) && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
 }
 
-/// The records of a leaf, in order. Ends after the first one that cannot be true.
+/// The records of a leaf, in order. The iterator ends after the first impossible record.
 #[must_use]
 pub fn records(block: &[u8], format: Format) -> Records<'_> {
     let usable = usable_length(block.len(), format);
@@ -165,7 +167,7 @@ pub fn entries(block: &[u8], format: Format) -> impl Iterator<Item = Result<Entr
 pub struct Records<'a> {
     region: &'a [u8],
     format: Format,
-    /// The block has 64 KiB, so that a length may need a 17th bit.
+    /// The block has 64 KiB, so that a length may need 17 bits.
     long: bool,
     offset: usize,
 }
@@ -248,10 +250,10 @@ fn encode_length(length: usize) -> u16 {
     u16::try_from(length).unwrap_or(u16::MAX)
 }
 
-/// The record of a name, if the leaf has one.
+/// Finds the record of a name.
 ///
 /// # Errors
-/// [`Corrupt`] where a record up to there cannot be true.
+/// [`Corrupt`] if a record before it or its own is impossible.
 pub fn find<'a>(
     block: &'a [u8],
     format: Format,
@@ -266,10 +268,10 @@ pub fn find<'a>(
     Ok(None)
 }
 
-/// Whether a name of this length fits into the leaf.
+/// Whether an entry with a name of this length fits into the leaf.
 ///
 /// # Errors
-/// [`Corrupt`] where a record up to there cannot be true.
+/// [`Corrupt`] if a record before the free space is impossible.
 pub fn has_room(block: &[u8], format: Format, name_length: usize) -> Result<bool, Corrupt> {
     let need = record_length(name_length);
     for record in records(block, format) {
@@ -280,14 +282,14 @@ pub fn has_room(block: &[u8], format: Format, name_length: usize) -> Result<bool
     Ok(false)
 }
 
-/// Adds an entry in the first space that is large enough. Whether the name is there already is
-/// the caller's to know.
+/// Inserts an entry into the first space that is large enough. The caller must ensure that the name
+/// does not exist.
 ///
 /// # Errors
-/// [`Corrupt`] where a record up to there cannot be true; the block is as it was.
+/// [`Corrupt`] if a record before that space is impossible; the block is unchanged.
 ///
 /// # Panics
-/// For a name that is empty or too long, and for inode 0.
+/// If the name is empty or too long, or the inode is 0.
 pub fn insert(block: &mut [u8], format: Format, entry: &Entry<'_>) -> Result<Inserted, Corrupt> {
     check_entry(entry);
     let need = record_length(entry.name.len());
@@ -339,12 +341,11 @@ fn kind_byte(format: Format, file_type: Option<FileType>) -> u8 {
     }
 }
 
-/// Takes a name out and gives what it led to; `None`, and nothing changed, where the leaf does not
-/// have it. The space goes to the record before, or becomes a free record at the block's start;
-/// the name is wiped.
+/// Removes a name and returns its entry; `None` if the leaf does not have it. The record before
+/// absorbs the space, or it becomes a free record at the start of the block; the name is wiped.
 ///
 /// # Errors
-/// [`Corrupt`] where a record up to there cannot be true; the block is as it was.
+/// [`Corrupt`] if a record before it or its own is impossible; the block is unchanged.
 pub fn remove(
     block: &mut [u8],
     format: Format,
@@ -375,10 +376,10 @@ pub fn remove(
     Ok(Some((inode, file_type)))
 }
 
-/// Lets a name lead elsewhere; false where the leaf does not have it.
+/// Changes the inode of a name; false if the leaf does not have it.
 ///
 /// # Errors
-/// [`Corrupt`] where a record up to there cannot be true; the block is as it was.
+/// [`Corrupt`] if a record before it or its own is impossible; the block is unchanged.
 pub fn set_inode_of(
     block: &mut [u8],
     format: Format,
@@ -399,7 +400,7 @@ pub fn set_inode_of(
 /// Makes a block a leaf without entries.
 ///
 /// # Panics
-/// For a block that is shorter than a record and a tail.
+/// If the block is shorter than a record and a tail.
 pub fn init_empty(block: &mut [u8], format: Format) {
     let usable = usable_length(block.len(), format);
     block.fill(0);
@@ -410,7 +411,7 @@ pub fn init_empty(block: &mut [u8], format: Format) {
 /// Makes a block the first of a new directory, with `.` and `..`.
 ///
 /// # Panics
-/// For a block too short for them.
+/// If the block is too short for them.
 pub fn init_first_block(block: &mut [u8], format: Format, own: InodeNumber, parent: InodeNumber) {
     let usable = usable_length(block.len(), format);
     block.fill(0);
@@ -418,7 +419,7 @@ pub fn init_first_block(block: &mut [u8], format: Format, own: InodeNumber, pare
     init_tail(block, format);
 }
 
-/// Writes `.` and then `..`, the latter reaching to `end`.
+/// Writes `.` and then `..`, whose record ends at `end`.
 pub(crate) fn write_dots(
     block: &mut [u8],
     format: Format,
@@ -437,12 +438,18 @@ pub(crate) fn write_dots(
         file_type,
         name: b"..",
     };
-    write_record(block, format, 0, DOT_DOT_AT, &dot);
-    write_record(block, format, DOT_DOT_AT, end - DOT_DOT_AT, &dot_dot);
+    write_record(block, format, 0, DOT_DOT_OFFSET, &dot);
+    write_record(
+        block,
+        format,
+        DOT_DOT_OFFSET,
+        end - DOT_DOT_OFFSET,
+        &dot_dot,
+    );
 }
 
-/// Makes a block a leaf that holds these entries, in this order; false, and the block undefined,
-/// where they do not fit. The last record takes what space is left.
+/// Makes a block a leaf with these entries, in this order; if they do not fit, returns false and
+/// the content is unspecified. The last record gets the remaining space.
 ///
 /// # Panics
 /// As [`insert`].
@@ -468,28 +475,29 @@ pub fn write_leaf<'a>(
     true
 }
 
-/// The directory's own inode and its parent, as `.` and `..` at the start of a first block say:
-/// of a leaf as well as of an index root.
+/// The directory's own inode and its parent, from `.` and `..` at the start of a first block, which
+/// may be a leaf or an index root.
 ///
 /// # Errors
-/// [`Corrupt`] where the block does not start with the two.
+/// [`Corrupt`] if the block does not start with the two.
 pub fn dots(block: &[u8]) -> Result<(InodeNumber, InodeNumber), Corrupt> {
-    let dot_dot = dot_dot_at(block)?;
+    let dot_dot = dot_dot_offset(block)?;
     Ok((
         InodeNumber(read_u32(block, 0)),
         InodeNumber(read_u32(block, dot_dot)),
     ))
 }
 
-/// Where the record of `..` starts: behind that of `.`, which is longer than it need be in some directories.
-pub(crate) fn dot_dot_at(block: &[u8]) -> Result<usize, Corrupt> {
+/// Offset of the record of `..`: after that of `.`, which is longer than needed in some
+/// directories.
+pub(crate) fn dot_dot_offset(block: &[u8]) -> Result<usize, Corrupt> {
     let corrupt = || Corrupt::new(STRUCTURE, "does not start with '.' and '..'");
-    let start = block.first_chunk::<DOT_DOT_AT>().ok_or_else(corrupt)?;
+    let start = block.first_chunk::<DOT_DOT_OFFSET>().ok_or_else(corrupt)?;
     let length = usize::from(read_u16(start, 4));
     let dot_dot = block
         .get(length..)
-        .and_then(|rest| rest.first_chunk::<DOT_DOT_AT>());
-    let is_dot = start[6] == 1 && start[8] == b'.' && length >= DOT_DOT_AT;
+        .and_then(|rest| rest.first_chunk::<DOT_DOT_OFFSET>());
+    let is_dot = start[6] == 1 && start[8] == b'.' && length >= DOT_DOT_OFFSET;
     let is_dot_dot = dot_dot.is_some_and(|record| record[6] == 2 && record[8..10] == *b"..");
     if is_dot && is_dot_dot {
         Ok(length)
@@ -498,20 +506,20 @@ pub(crate) fn dot_dot_at(block: &[u8]) -> Result<usize, Corrupt> {
     }
 }
 
-/// Lets `..` at the start of a first block, leaf or index root, lead to another directory.
+/// Changes the inode of `..` at the start of a first block, leaf or index root.
 ///
 /// # Errors
-/// As [`dots`]; the block is as it was.
+/// As [`dots`]; the block is unchanged.
 pub fn set_parent(block: &mut [u8], parent: InodeNumber) -> Result<(), Corrupt> {
-    let dot_dot = dot_dot_at(block)?;
+    let dot_dot = dot_dot_offset(block)?;
     write_u32(block, dot_dot, parent.get());
     Ok(())
 }
 
-/// Whether a leaf holds nothing but `.` and `..`.
+/// Whether a leaf contains no entries except `.` and `..`.
 ///
 /// # Errors
-/// [`Corrupt`] where a record cannot be true.
+/// [`Corrupt`] if a record is impossible.
 pub fn is_empty(block: &[u8], format: Format) -> Result<bool, Corrupt> {
     for entry in entries(block, format) {
         if !matches!(entry?.name, b"." | b"..") {
@@ -521,9 +529,10 @@ pub fn is_empty(block: &[u8], format: Format) -> Result<bool, Corrupt> {
     Ok(true)
 }
 
-/// The most blocks a directory may have: 2 GiB unless it may be large, and what an index can address.
+/// Most blocks of a directory: 2 GiB unless it may be `large` (`large_dir`), and what an index can
+/// address.
 #[must_use]
-pub fn most_blocks(large: bool, block_size: u32) -> u32 {
+pub fn max_blocks(large: bool, block_size: u32) -> u32 {
     const ADDRESSABLE: u32 = 1 << 28;
     const SMALL: u32 = 1 << 31;
     if large {

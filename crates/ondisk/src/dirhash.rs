@@ -1,14 +1,15 @@
-//! The hash of a name: in which leaf of an indexed directory it lies.
+//! The hash of a name, which selects the leaf of an indexed directory.
 //!
-//! Three algorithms exist (a legacy one, half of MD4, and TEA in hash mode), each with name bytes
-//! taken as signed or as unsigned, because early kernels used the processor's `char`. The major
-//! hash orders the directory; its low bit is always clear, since the index uses that bit to mark
-//! runs of equal hashes that go on in the next leaf. The minor hash only refines listing cookies.
+//! There are three algorithms (a legacy one, half of MD4, and TEA in hash mode), each with name
+//! bytes taken as signed or as unsigned, because early kernels used the processor's `char`. The
+//! major hash orders the directory; its low bit is always clear, since the index uses that bit to
+//! mark runs of equal hashes that continue in the next leaf. The minor hash only refines listing
+//! cookies. Format: the kernel's `Documentation/filesystems/ext4/directory.rst`.
 
-/// Which algorithm an index was built with.
+/// The hash algorithm of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HashVersion {
-    /// The first one; weak.
+    /// The first algorithm; weak.
     Legacy,
     /// Three rounds of MD4 over half its block: the default.
     HalfMd4,
@@ -19,7 +20,7 @@ pub enum HashVersion {
 }
 
 impl HashVersion {
-    /// From the number on disk; in-memory variants (3 to 5) are not valid there.
+    /// The version of a number on disk; the in-memory variants (3 to 5) are not valid there.
     #[must_use]
     pub const fn from_raw(raw: u8) -> Option<Self> {
         match raw {
@@ -43,37 +44,37 @@ impl HashVersion {
     }
 }
 
-/// How the bytes of a name enter the arithmetic.
+/// The type of name bytes in the computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Signedness {
-    /// 0x80 and above are negative.
+    /// Bytes from 0x80 on are negative.
     Signed,
-    /// All are positive.
+    /// All bytes are positive.
     Unsigned,
 }
 
-/// What a name hashes to.
+/// The hash of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Hash {
-    /// Chooses the leaf; even, and never 0xFFFFFFFE.
+    /// Selects the leaf; even, and never 0xFFFFFFFE.
     pub major: u32,
-    /// Orders names of one major hash in listings.
+    /// Orders names with the same major hash in listings.
     pub minor: u32,
 }
 
-/// Everything but the name: one per directory index.
+/// The parameters of the hash: one set for each directory index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hasher {
     /// The algorithm.
     pub version: HashVersion,
-    /// How it takes bytes.
+    /// The type of name bytes.
     pub signedness: Signedness,
-    /// The file system's seed; all zero stands for the algorithm's constants.
+    /// The seed of the file system; all zero selects the algorithm's constants.
     pub seed: [u32; 4],
 }
 
 impl Hasher {
-    /// The hash of a name; `None` for an algorithm that needs a key.
+    /// Computes the hash of a name; `None` for an algorithm that needs a key.
     #[must_use]
     pub fn hash(&self, name: &[u8]) -> Option<Hash> {
         hash(self.version, self.signedness, self.seed, name)
@@ -82,7 +83,7 @@ impl Hasher {
 
 const INITIAL: [u32; 4] = [0x6745_2301, 0xEFCD_AB89, 0x98BA_DCFE, 0x1032_5476];
 
-/// The hash of a name; `None` for an algorithm that needs a key.
+/// Computes the hash of a name; `None` for an algorithm that needs a key.
 #[must_use]
 pub fn hash(
     version: HashVersion,
@@ -103,7 +104,7 @@ pub fn hash(
     })
 }
 
-/// Clears the continuation bit, and keeps clear of the value that ends a listing.
+/// Clears the continuation bit, and avoids the value that ends a listing.
 fn usable(major: u32) -> u32 {
     let even = major & !1;
     if even == 0xFFFF_FFFE {
@@ -134,7 +135,7 @@ fn legacy(signedness: Signedness, name: &[u8]) -> u32 {
     current << 1
 }
 
-/// Packs up to `4 * N` bytes into words, first byte highest, padded with the length that is left.
+/// Packs up to `4 * N` bytes into words, first byte highest, padded with the remaining length.
 fn pack<const N: usize>(signedness: Signedness, rest: &[u8]) -> [u32; N] {
     let length = u32::try_from(rest.len()).unwrap_or(u32::MAX);
     let doubled = length | length << 8;

@@ -1,13 +1,14 @@
 //! Nodes of an extent tree: header, leaf entries (extents), index entries, tail checksum.
 //!
-//! A node is a header of 12 bytes and entries of 12 bytes each. The root lies in the inode's 60
-//! bytes of `i_block`; every other node fills a block and, with metadata checksums, has its
-//! checksum directly behind the room for entries. Entries are sorted by logical block, extents do
-//! not overlap, and depth falls by one from a node to its children; leaves have depth 0.
+//! A node is a header of 12 bytes and entries of 12 bytes each. The root is in the inode's 60 bytes
+//! of `i_block`; every other node fills a block and, with metadata checksums, has its checksum
+//! directly after the room for entries. Entries are sorted by logical block, extents do not
+//! overlap, and depth decreases by one from a node to its children; leaves have depth 0. Format:
+//! the kernel's `Documentation/filesystems/ext4/ifork.rst`.
 //!
 //! [`Node::parse`] checks a header in constant time and [`Node::check_entries`] the entries in
-//! linear time; a decoded entry is checked for itself once more, so that no caller depends on an
-//! earlier check for its safety. What ties a node to its parent is the caller's to check.
+//! linear time. A decoded entry is checked once more by itself, so that no caller depends on an
+//! earlier check for memory safety. The caller checks how a node relates to its parent.
 
 mod build;
 mod node;
@@ -22,19 +23,19 @@ use crate::number::{BlockNumber, LogicalBlock};
 
 pub use node::{Node, empty_root, set_logical, splice, stamp_node, verify_node, write_node};
 
-/// First two bytes of every node.
+/// First two bytes of every node (`EXT4_EXT_MAGIC`).
 pub const MAGIC: u16 = 0xF30A;
 /// Bytes of a node's header.
 pub const HEADER_SIZE: usize = 12;
 /// Bytes of an entry, in leaves and in index nodes.
 pub const ENTRY_SIZE: usize = 12;
-/// Bytes of the root, which is the inode's `i_block`.
+/// Bytes of the root, the inode's `i_block`.
 pub const ROOT_SIZE: usize = 60;
 /// Depth of the tallest tree: a root above five levels of blocks.
 pub const MAX_DEPTH: u16 = 5;
-/// Most blocks in a written extent.
+/// Most blocks in a written extent (`EXT_INIT_MAX_LEN`).
 pub const MAX_WRITTEN_LENGTH: u32 = 32768;
-/// Most blocks in an unwritten extent.
+/// Most blocks in an unwritten extent (`EXT_UNWRITTEN_MAX_LEN`).
 pub const MAX_UNWRITTEN_LENGTH: u32 = 32767;
 /// No extent reaches this logical block or beyond.
 pub const LOGICAL_END: u64 = u32::MAX as u64;
@@ -75,11 +76,11 @@ const _: () = assert!(size_of::<RawHeader>() == HEADER_SIZE);
 const _: () = assert!(size_of::<RawExtent>() == ENTRY_SIZE);
 const _: () = assert!(size_of::<RawIndex>() == ENTRY_SIZE);
 
-/// An entry as it lies in a node.
+/// The bytes of an entry.
 pub type EntryBytes = [u8; ENTRY_SIZE];
 
-/// How many entries fit into a node of `bytes` bytes. Every legal block size leaves at least the 4
-/// bytes that the checksum behind the entries needs.
+/// Number of entries in a node of `bytes` bytes. Every legal block size leaves at least the 4 bytes
+/// that the checksum after the entries needs.
 #[must_use]
 pub const fn capacity(bytes: usize) -> usize {
     bytes.saturating_sub(HEADER_SIZE) / ENTRY_SIZE
@@ -90,14 +91,14 @@ pub const fn capacity(bytes: usize) -> usize {
 pub struct Bounds {
     /// The first block of the file system.
     pub first: BlockNumber,
-    /// The first block behind it.
+    /// The first block after the file system.
     pub end: BlockNumber,
 }
 
 impl Bounds {
-    /// Whether all of `length` blocks from `start` on lie inside.
+    /// Whether all of `length` blocks from `start` on are inside.
     #[must_use]
-    pub fn contain(&self, start: BlockNumber, length: u32) -> bool {
+    pub fn contains(&self, start: BlockNumber, length: u32) -> bool {
         start >= self.first && start.checked_add(length).is_some_and(|end| end <= self.end)
     }
 }
@@ -107,7 +108,7 @@ impl Bounds {
 pub struct Header {
     /// Entries in use.
     pub entries: u16,
-    /// Room for entries.
+    /// Most entries that fit.
     pub max: u16,
     /// Levels below this node; 0 for a leaf.
     pub depth: u16,
@@ -116,11 +117,11 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header at the start of `bytes`.
+    /// Decodes the header at the start of `bytes`.
     ///
     /// # Errors
     ///
-    /// If there are too few bytes or the magic is missing.
+    /// If there are too few bytes or the magic number is wrong.
     pub fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
         let (raw, _) = RawHeader::read_from_prefix(bytes)
             .map_err(|_| Corrupt::new(STRUCTURE, "shorter than its header"))?;
@@ -154,21 +155,21 @@ impl Header {
     }
 }
 
-/// A run of blocks of a file that lie one behind the other on the device.
+/// A run of blocks that are contiguous both in a file and on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// The first block in the file.
     pub logical: LogicalBlock,
     /// The first block on the device.
     pub start: BlockNumber,
-    /// Blocks; at least 1, at most [`Extent::limit`].
+    /// Number of blocks, from 1 to [`Extent::limit`].
     pub length: u32,
     /// Allocated but never written: reads as zeroes.
     pub unwritten: bool,
 }
 
 impl Extent {
-    /// An extent from its entry.
+    /// Decodes an entry of a leaf.
     ///
     /// # Errors
     ///
@@ -197,7 +198,7 @@ impl Extent {
         Ok(extent)
     }
 
-    /// The entry of a valid extent.
+    /// Encodes a valid extent.
     #[must_use]
     pub fn encode(&self) -> EntryBytes {
         debug_assert!(self.is_valid(), "{self}");
@@ -216,7 +217,7 @@ impl Extent {
         zerocopy::transmute!(raw)
     }
 
-    /// Most blocks that an extent of this state may have.
+    /// Most blocks of an extent of this kind, written or unwritten.
     #[must_use]
     pub const fn limit(&self) -> u32 {
         if self.unwritten {
@@ -226,7 +227,7 @@ impl Extent {
         }
     }
 
-    /// Whether length and position can be stored.
+    /// Whether length and position can be encoded.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         let device_end = self.start.get().checked_add(u64::from(self.length));
@@ -235,19 +236,19 @@ impl Extent {
             && device_end.is_some_and(|end| end <= 1 << 48)
     }
 
-    /// The first logical block behind it.
+    /// The first logical block after the extent.
     #[must_use]
     pub fn end(&self) -> u64 {
         u64::from(self.logical.get()) + u64::from(self.length)
     }
 
-    /// Whether it maps this logical block.
+    /// Whether the extent maps this logical block.
     #[must_use]
     pub fn covers(&self, logical: LogicalBlock) -> bool {
         logical >= self.logical && u64::from(logical.get()) < self.end()
     }
 
-    /// What of it lies in the logical blocks `from` up to but not including `to`.
+    /// The part of the extent in the logical blocks `from..to`; `None` if it is empty.
     #[must_use]
     pub fn part(&self, from: u64, to: u64) -> Option<Self> {
         let first = u64::from(self.logical.get());
@@ -266,8 +267,8 @@ impl Extent {
         })
     }
 
-    /// This extent and the one behind it as one, if they are neighbours in the file and on the
-    /// device, of the same state, and together not too long.
+    /// This extent joined with `next`, if they are contiguous in the file and on the device, of the
+    /// same kind, and together not too long.
     #[must_use]
     pub fn joined(&self, next: &Self) -> Option<Self> {
         let length = self.length.checked_add(next.length)?;
@@ -292,12 +293,12 @@ impl fmt::Display for Extent {
 pub struct Index {
     /// The first logical block that the child maps.
     pub logical: LogicalBlock,
-    /// The block that holds the child.
+    /// The block of the child.
     pub child: BlockNumber,
 }
 
 impl Index {
-    /// An index entry from its bytes.
+    /// Decodes an entry of an index node.
     #[must_use]
     pub fn decode(entry: &EntryBytes) -> Self {
         let raw = RawIndex::read_from_bytes(entry).expect("sizes are equal by type");
@@ -308,7 +309,7 @@ impl Index {
         }
     }
 
-    /// The bytes of an index entry.
+    /// Encodes the entry.
     #[must_use]
     pub fn encode(&self) -> EntryBytes {
         let (high, low) = split_block(self.child);
@@ -322,14 +323,14 @@ impl Index {
     }
 }
 
-/// The upper 16 and the lower 32 of a block number's 48 bits.
+/// The upper 16 and the lower 32 bits of a 48-bit block number.
 fn split_block(block: BlockNumber) -> (u16, u32) {
     let high = u16::try_from(block.get() >> 32).expect("block numbers have 48 bits");
     let low = u32::try_from(block.get() & u64::from(u32::MAX)).expect("masked to 32 bits");
     (high, low)
 }
 
-/// The first logical block that an entry names, be it an extent or an index entry.
+/// The first logical block of an entry, an extent or an index entry.
 fn first_logical(entry: &EntryBytes) -> LogicalBlock {
     let [a, b, c, d, ..] = *entry;
     LogicalBlock(u32::from_le_bytes([a, b, c, d]))

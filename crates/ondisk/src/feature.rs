@@ -1,17 +1,18 @@
 //! The three sets of feature bits and their names.
 //!
-//! An unknown compatible bit never forbids anything, an unknown incompatible one forbids to open,
-//! an unknown read-only-compatible one forbids to write. Bits without a name survive in all three
-//! sets, so that a superblock is written back as it was read. Names are those that mke2fs, tune2fs
-//! and dumpe2fs use; an unknown bit is called `FEATURE_I17` (C, I or R, then the bit's number).
+//! An unknown compatible bit has no effect, an unknown incompatible one forbids opening, an unknown
+//! read-only-compatible one forbids writing. Bits without a name are kept in all three sets, so
+//! that a superblock is written back as it was read. Names are those of mke2fs, tune2fs and
+//! dumpe2fs; an unknown bit is called `FEATURE_I17` (C, I or R, then the bit's number). Values: the
+//! kernel's `Documentation/filesystems/ext4/super.rst`.
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// Features that a program without them may ignore.
+    /// `s_feature_compat`: a program without these features may ignore them.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Compat: u32 {
-        /// Directories get blocks ahead.
+        /// Blocks are preallocated for directories.
         const DIR_PREALLOC = 0x1;
         /// AFS server inodes.
         const IMAGIC_INODES = 0x2;
@@ -39,18 +40,18 @@ bitflags! {
 }
 
 bitflags! {
-    /// Features without which the file system must not be opened.
+    /// `s_feature_incompat`: a program without these features must not open the file system.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Incompat: u32 {
         /// Never merged upstream.
         const COMPRESSION = 0x1;
-        /// Directory entries tell the kind of file.
+        /// Directory entries have the kind of file.
         const FILETYPE = 0x2;
         /// The journal needs replay.
         const RECOVER = 0x4;
         /// This is an external journal, not a file system.
         const JOURNAL_DEV = 0x8;
-        /// Descriptors lie in the groups they describe.
+        /// Group descriptors are in the groups that they describe.
         const META_BG = 0x10;
         /// Files may be mapped by extents.
         const EXTENTS = 0x40;
@@ -58,9 +59,9 @@ bitflags! {
         const SIXTY_FOUR_BIT = 0x80;
         /// Multiple mount protection.
         const MMP = 0x100;
-        /// Bitmaps and inode tables may lie in any group.
+        /// Bitmaps and inode tables may be in any group.
         const FLEX_BG = 0x200;
-        /// Large attribute values live in inodes.
+        /// Large attribute values are stored in inodes.
         const EA_INODE = 0x400;
         /// Data in directory entries (Lustre only).
         const DIRDATA = 0x1000;
@@ -68,7 +69,7 @@ bitflags! {
         const CSUM_SEED = 0x2000;
         /// Directories over 2 GiB or with three index levels.
         const LARGEDIR = 0x4000;
-        /// Small files live in their inodes.
+        /// Small files are stored in their inodes.
         const INLINE_DATA = 0x8000;
         /// Encrypted files may exist.
         const ENCRYPT = 0x10000;
@@ -78,7 +79,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// Features without which the file system must not be written.
+    /// `s_feature_ro_compat`: a program without these features must not write to the file system.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct ReadOnlyCompat: u32 {
         /// Superblock copies only in groups 0, 1 and powers of 3, 5 and 7.
@@ -103,7 +104,7 @@ bitflags! {
         const METADATA_CSUM = 0x400;
         /// Never merged upstream.
         const REPLICA = 0x800;
-        /// Never to be mounted writable.
+        /// The file system must not be mounted writable.
         const READONLY = 0x1000;
         /// Inodes have project numbers.
         const PROJECT = 0x2000;
@@ -119,26 +120,26 @@ bitflags! {
 /// The features of one file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Features {
-    /// May be ignored.
+    /// Features that may be ignored.
     pub compat: Compat,
-    /// Must be understood to read.
+    /// Features that reading requires.
     pub incompat: Incompat,
-    /// Must be understood to write.
+    /// Features that writing requires.
     pub read_only_compat: ReadOnlyCompat,
 }
 
-/// One feature bit, of whichever set.
+/// One feature bit of any set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
-    /// Of the compatible set.
+    /// A bit of the compatible set.
     Compat(Compat),
-    /// Of the incompatible set.
+    /// A bit of the incompatible set.
     Incompat(Incompat),
-    /// Of the read-only-compatible set.
+    /// A bit of the read-only-compatible set.
     ReadOnlyCompat(ReadOnlyCompat),
 }
 
-/// Names as the standard tools print them, and after each the other spellings they accept.
+/// Names as the standard tools print them, each with the other spellings that they accept.
 const COMPAT_NAMES: &[(Compat, &[&str])] = &[
     (Compat::DIR_PREALLOC, &["dir_prealloc"]),
     (Compat::IMAGIC_INODES, &["imagic_inodes"]),
@@ -226,7 +227,7 @@ impl Features {
         }
     }
 
-    /// The names of all set bits, in the order the standard tools list them.
+    /// The names of all set bits, in the order of the standard tools.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         let mut names = names_of(self.compat.bits(), 'C', COMPAT_NAMES);
@@ -241,7 +242,7 @@ impl Features {
 }
 
 impl Compat {
-    /// The names of the bits set.
+    /// The names of the set bits.
     #[must_use]
     pub fn names(self) -> Vec<String> {
         names_of(self.bits(), 'C', COMPAT_NAMES)
@@ -249,7 +250,7 @@ impl Compat {
 }
 
 impl Incompat {
-    /// The names of the bits set.
+    /// The names of the set bits.
     #[must_use]
     pub fn names(self) -> Vec<String> {
         names_of(self.bits(), 'I', INCOMPAT_NAMES)
@@ -257,7 +258,7 @@ impl Incompat {
 }
 
 impl ReadOnlyCompat {
-    /// The names of the bits set.
+    /// The names of the set bits.
     #[must_use]
     pub fn names(self) -> Vec<String> {
         names_of(self.bits(), 'R', READ_ONLY_COMPAT_NAMES)
@@ -265,7 +266,7 @@ impl ReadOnlyCompat {
 }
 
 impl Feature {
-    /// The feature that a name of the standard tools, or `FEATURE_I17` and the like, stands for.
+    /// The feature with a name of the standard tools, or of the form `FEATURE_I17`.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         if let Some(bits) = bits_named(name, 'C', COMPAT_NAMES) {

@@ -1,22 +1,22 @@
-//! Where things lie: every size and count that follows from a superblock, judged once.
+//! The layout of a file system: all sizes and counts that follow from a superblock, validated once.
 //!
-//! A [`Geometry`] exists only for a superblock whose numbers fit together, so code that holds one
-//! may divide by its fields and multiply them without fear: group counts, inode counts and block
-//! numbers all stay within their types. Each absurdity is refused by name.
+//! A [`Geometry`] exists only for a superblock whose numbers are consistent, so code that has one
+//! may divide by its fields and multiply them safely: group counts, inode counts and block numbers
+//! all fit their types. Every inconsistent number is refused with the name of its field.
 
-mod judge;
+mod validate;
 
 use crate::checksum::Checksums;
 use crate::corrupt::Corrupt;
 use crate::feature::{Compat, Features, Incompat, ReadOnlyCompat};
 use crate::number::{BlockNumber, GroupNumber, InodeNumber};
 use crate::superblock::Superblock;
-use judge::{
+use validate::{
     BlockSizes, Groups, check_checksums, check_descriptor_size, check_flex, check_inode_counts,
     check_inode_size, require,
 };
 
-/// The most blocks that extents can address: 48 bits.
+/// Most blocks that extents can address: 2^48.
 pub const MAX_BLOCKS: u64 = 1 << 48;
 
 /// The layout of one file system.
@@ -24,25 +24,25 @@ pub const MAX_BLOCKS: u64 = 1 << 48;
 pub struct Geometry {
     /// Bytes in a block: a power of two from 1024 to 65536.
     pub block_size: u32,
-    /// Its logarithm, 10 to 16.
+    /// Base-2 logarithm of `block_size`, 10 to 16.
     pub block_bits: u32,
-    /// All blocks of the file system.
+    /// Number of blocks of the file system.
     pub blocks_count: u64,
-    /// The block that group 0 starts at.
+    /// The first block of group 0.
     pub first_data_block: u32,
-    /// Blocks in a group, the last one aside.
+    /// Blocks in a group, except the last one.
     pub blocks_per_group: u32,
     /// Blocks in a cluster; 1 without bigalloc.
     pub blocks_per_cluster: u32,
-    /// Its logarithm.
+    /// Base-2 logarithm of `blocks_per_cluster`.
     pub cluster_bits: u32,
-    /// Clusters in a group, the last one aside: the bits of a block bitmap. A multiple of 8.
+    /// Clusters in a group, except the last one: the bits of a block bitmap. A multiple of 8.
     pub clusters_per_group: u32,
     /// Inodes in a group: the bits of an inode bitmap. A multiple of 8.
     pub inodes_per_group: u32,
-    /// Groups.
+    /// Number of groups.
     pub group_count: u32,
-    /// All inodes.
+    /// Number of inodes.
     pub inodes_count: u32,
     /// The first inode that is not reserved.
     pub first_inode: InodeNumber,
@@ -50,34 +50,35 @@ pub struct Geometry {
     pub inode_size: u16,
     /// Bytes in a group descriptor: 32, or a power of two from 64 to 1024.
     pub descriptor_size: u16,
-    /// Descriptors in a block.
+    /// Group descriptors in a block.
     pub descriptors_per_block: u32,
-    /// Blocks that all descriptors together take.
+    /// Blocks of all descriptors together.
     pub descriptor_blocks: u32,
     /// Blocks of a group's inode table.
     pub inode_table_blocks: u32,
-    /// Blocks after the descriptors kept for their growth.
+    /// Blocks after the descriptors that are reserved for their growth.
     pub reserved_gdt_blocks: u32,
-    /// Descriptor blocks from this one on lie the `meta_bg` way (only with that feature).
+    /// From this descriptor block on, descriptors use the `meta_bg` layout (only with that
+    /// feature).
     pub first_meta_bg: u32,
     /// Groups in a flexible group: a power of two, 1 without `flex_bg`.
     pub groups_per_flex: u32,
-    /// The two groups with superblock copies under `sparse_super2`; 0 for none.
+    /// The two groups with superblock copies with `sparse_super2`; 0 for none.
     pub backup_groups: [u32; 2],
-    /// The features.
+    /// The features of the file system.
     pub features: Features,
-    /// How metadata is protected.
+    /// The checksum regime.
     pub checksums: Checksums,
-    /// What the hash of an attribute value kept in an inode starts from: the seed that
-    /// `metadata_csum` uses, with or without that feature.
+    /// The seed for the hash of an attribute value in an inode: the seed that `metadata_csum` uses,
+    /// with or without that feature.
     pub value_seed: u32,
 }
 
 impl Geometry {
-    /// The layout that a superblock describes.
+    /// Derives the layout from a superblock.
     ///
     /// # Errors
-    /// [`Corrupt`], naming the field, where its numbers are absurd or contradict each other.
+    /// [`Corrupt`], naming the field, if a number is impossible or contradicts another.
     pub fn of(superblock: &Superblock) -> Result<Self, Corrupt> {
         require(superblock.revision <= 1, || {
             format!("revision is {}", superblock.revision)
@@ -147,25 +148,25 @@ impl Geometry {
         })
     }
 
-    /// Whether these features are all on.
+    /// Whether the file system has `meta_bg`.
     #[must_use]
     pub fn has_meta_bg(&self) -> bool {
         self.features.has_incompat(Incompat::META_BG)
     }
 
-    /// Whether space is allocated in clusters of several blocks.
+    /// Whether space is allocated in clusters of several blocks (`bigalloc`).
     #[must_use]
     pub fn has_bigalloc(&self) -> bool {
         self.features.has_read_only_compat(ReadOnlyCompat::BIGALLOC)
     }
 
-    /// The crc32c seed, where all metadata is protected.
+    /// The crc32c seed; `None` without `metadata_csum`.
     #[must_use]
     pub fn checksum_seed(&self) -> Option<u32> {
         self.checksums.seed()
     }
 
-    /// The most blocks whose numbers the file system can write down, whatever its present size.
+    /// Most blocks that the format of this file system can address, whatever its present size.
     #[must_use]
     pub fn addressable_blocks(&self) -> u64 {
         if self.features.has_incompat(Incompat::SIXTY_FOUR_BIT) {
@@ -175,7 +176,7 @@ impl Geometry {
         }
     }
 
-    /// Whether `count` blocks from `start` all lie in the file system.
+    /// Whether `count` blocks from `start` are all in the file system.
     #[must_use]
     pub fn contains(&self, start: BlockNumber, count: u64) -> bool {
         start.get() >= u64::from(self.first_data_block)
@@ -185,8 +186,7 @@ impl Geometry {
                 .is_some_and(|end| end <= self.blocks_count)
     }
 
-    /// The group a block lies in; `None` outside the file system, and for the boot block before
-    /// group 0.
+    /// The group of a block; `None` outside the file system, and for the boot block before group 0.
     #[must_use]
     pub fn group_of(&self, block: BlockNumber) -> Option<GroupNumber> {
         if block.get() >= self.blocks_count {
@@ -198,7 +198,7 @@ impl Geometry {
             .map(GroupNumber)
     }
 
-    /// How far into its group a block lies; `None` as for [`group_of`](Self::group_of).
+    /// Offset of a block in its group, in blocks; `None` as for [`group_of`](Self::group_of).
     #[must_use]
     pub fn offset_in_group(&self, block: BlockNumber) -> Option<u32> {
         self.group_of(block)?;
@@ -206,8 +206,7 @@ impl Geometry {
         u32::try_from(from_start % u64::from(self.blocks_per_group)).ok()
     }
 
-    /// The bit of its group's bitmap that stands for a block; `None` as for
-    /// [`group_of`](Self::group_of).
+    /// The bit of a block in its group's bitmap; `None` as for [`group_of`](Self::group_of).
     #[must_use]
     pub fn cluster_in_group(&self, block: BlockNumber) -> Option<u32> {
         self.offset_in_group(block)
@@ -221,7 +220,7 @@ impl Geometry {
         BlockNumber(from_start + u64::from(self.first_data_block))
     }
 
-    /// Blocks in a group; 0 behind the last group.
+    /// Blocks in a group; 0 past the last group.
     #[must_use]
     pub fn blocks_in(&self, group: GroupNumber) -> u32 {
         let left = self
@@ -232,7 +231,7 @@ impl Geometry {
             .min(self.blocks_per_group)
     }
 
-    /// Clusters in a group, a partial one at the end included.
+    /// Clusters in a group, including a partial one at the end.
     #[must_use]
     pub fn clusters_in(&self, group: GroupNumber) -> u32 {
         self.blocks_in(group).div_ceil(self.blocks_per_cluster)
@@ -243,7 +242,7 @@ impl Geometry {
         (0..self.group_count).map(GroupNumber)
     }
 
-    /// Whether a group starts with a copy of the superblock (group 0 with the original).
+    /// Whether a group starts with a superblock: a copy, or in group 0 the primary.
     #[must_use]
     pub fn has_superblock(&self, group: GroupNumber) -> bool {
         let number = group.get();
@@ -262,8 +261,8 @@ impl Geometry {
         number == 1 || [3, 5, 7].into_iter().any(|base| is_power_of(base, number))
     }
 
-    /// The block with a group's copy of the superblock, if it has one. In the block of group 0
-    /// the superblock starts at byte 1024 of the device, elsewhere at byte 0 of the block.
+    /// The block of a group's superblock copy, if it has one. In group 0 the superblock starts at
+    /// byte 1024 of the device, in other groups at byte 0 of the block.
     #[must_use]
     pub fn superblock_copy(&self, group: GroupNumber) -> Option<BlockNumber> {
         if !self.has_superblock(group) {
@@ -277,12 +276,12 @@ impl Geometry {
         self.first_block(group).checked_add(boot)
     }
 
-    /// Blocks of group 0 before the superblock's: 1 with 1 KiB blocks and bigalloc, else 0.
+    /// Blocks of group 0 before the superblock's: 1 with 1 KiB blocks and bigalloc, otherwise 0.
     fn boot_blocks(&self) -> u32 {
         u32::from(self.block_size == 1024 && self.first_data_block == 0)
     }
 
-    /// Where a group's descriptor lies: its block and the offset in it.
+    /// The location of a group's descriptor: its block and the byte offset in the block.
     #[must_use]
     pub fn descriptor_location(&self, group: GroupNumber) -> (BlockNumber, u32) {
         let index = group.get() / self.descriptors_per_block;
@@ -293,7 +292,7 @@ impl Geometry {
         )
     }
 
-    /// Where the primary of a block of descriptors lies, by its index.
+    /// The location of descriptor block `index`, the primary copy.
     #[must_use]
     pub fn descriptor_block(&self, index: u32) -> BlockNumber {
         if self.has_meta_bg() && index >= self.first_meta_bg {
@@ -304,7 +303,8 @@ impl Geometry {
         BlockNumber(start + 1 + u64::from(index))
     }
 
-    /// In a group that holds `meta_bg` descriptors: their block, behind the superblock if any.
+    /// The block of the `meta_bg` descriptors in a group that has them: after the superblock, if
+    /// any.
     fn meta_descriptor_block(&self, group: GroupNumber) -> BlockNumber {
         let start = self.first_block(group).get();
         let boot = if group.get() == 0 {
@@ -315,7 +315,7 @@ impl Geometry {
         BlockNumber(start + u64::from(boot) + u64::from(self.has_superblock(group)))
     }
 
-    /// Where copies of a block of descriptors lie, the primary not among them.
+    /// The locations of the copies of descriptor block `index`, without the primary.
     #[must_use]
     pub fn descriptor_block_copies(&self, index: u32) -> Vec<BlockNumber> {
         if self.has_meta_bg() && index >= self.first_meta_bg {
@@ -337,14 +337,14 @@ impl Geometry {
             .collect()
     }
 
-    /// Whether a group's descriptors lie the `meta_bg` way: its copy of the superblock, if any, has
-    /// no classic copy of descriptors behind it.
+    /// Whether a group's descriptors use the `meta_bg` layout: its superblock copy, if any, is not
+    /// followed by copies of all descriptors.
     fn is_in_meta_group(&self, group: GroupNumber) -> bool {
         self.has_meta_bg() && group.get() / self.descriptors_per_block >= self.first_meta_bg
     }
 
-    /// Blocks that the superblock, the descriptors and their copies, bitmaps and inode tables of all
-    /// groups take.
+    /// Blocks of the superblocks, the descriptors, the bitmaps and the inode tables of all groups,
+    /// including copies.
     #[must_use]
     pub fn metadata_blocks(&self) -> u64 {
         let copies: u64 = self
@@ -354,8 +354,8 @@ impl Geometry {
         copies + u64::from(self.group_count) * (2 + u64::from(self.inode_table_blocks))
     }
 
-    /// Blocks at a group's start taken by the superblock, the descriptors and what is reserved
-    /// for their growth (and by the boot block, where it belongs to group 0).
+    /// Blocks at the start of a group for the superblock, the descriptors and the blocks reserved
+    /// for their growth (and the boot block, if it belongs to group 0).
     #[must_use]
     pub fn superblock_overhead(&self, group: GroupNumber) -> u32 {
         let has_superblock = self.has_superblock(group);
@@ -378,7 +378,8 @@ impl Geometry {
         }
     }
 
-    /// An inode's group and its place in the group's table; `None` for 0 and past the last.
+    /// The group of an inode and its index in the group's table; `None` for 0 and past the last
+    /// inode.
     #[must_use]
     pub fn inode_group(&self, inode: InodeNumber) -> Option<(GroupNumber, u32)> {
         let index = inode.get().checked_sub(1)?;
@@ -390,7 +391,7 @@ impl Geometry {
         })
     }
 
-    /// The inode at a place of a group's table.
+    /// The inode at an index of a group's table.
     #[must_use]
     pub fn inode_at(&self, group: GroupNumber, index: u32) -> Option<InodeNumber> {
         let before = group.get().checked_mul(self.inodes_per_group)?;
@@ -399,8 +400,8 @@ impl Geometry {
             .then_some(InodeNumber(number))
     }
 
-    /// The block and offset of a slot in the inode table that starts at `table`; `None` where
-    /// the table would leave the number space.
+    /// The block and byte offset of a slot in the inode table that starts at `table`; `None` if the
+    /// block number overflows.
     #[must_use]
     pub fn inode_slot(&self, table: BlockNumber, index: u32) -> Option<(BlockNumber, u32)> {
         let per_block = self.inodes_per_block();
@@ -408,7 +409,7 @@ impl Geometry {
         Some((block, index % per_block * u32::from(self.inode_size)))
     }
 
-    /// Inodes in a block.
+    /// Inodes in a block of an inode table.
     #[must_use]
     pub fn inodes_per_block(&self) -> u32 {
         self.block_size / u32::from(self.inode_size)

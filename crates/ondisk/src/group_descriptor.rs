@@ -1,10 +1,10 @@
-//! Group descriptors: where a group's bitmaps and inode table lie, and what is free in it.
+//! Group descriptors: the locations of a group's bitmaps and inode table, and its free counts.
 //!
-//! The short form has 32 bytes and no high halves; the long one, under `64bit`, has 64 or more.
-//! Bytes past what is known here are kept. The checksum is made by the regime of the file system:
-//! crc32c (of which the low half is stored), crc16, or none. Bitmap checksums are kept as stored;
-//! a short descriptor has room only for their low halves, so compare them with
-//! [`GroupDescriptor::matches`] rather than by hand.
+//! The short form has 32 bytes and no high halves; the long form, with `64bit`, has 64 or more.
+//! Unknown bytes after them are kept. The checksum is that of the file system's regime: crc32c (the
+//! low half is stored), crc16, or none. Bitmap checksums are kept as stored; a short descriptor has
+//! room only for their low halves, so compare them with [`GroupDescriptor::matches`]. Format: the
+//! kernel's `Documentation/filesystems/ext4/group_descr.rst`.
 
 use bitflags::bitflags;
 use zerocopy::little_endian::{U16, U32};
@@ -18,21 +18,21 @@ use crate::number::{BlockNumber, GroupNumber};
 
 /// Bytes of the short form.
 pub const SHORT_SIZE: usize = 32;
-/// Bytes of the long form that have a meaning.
+/// Bytes of the long form with a defined meaning.
 pub const LONG_SIZE: usize = 64;
 
 const STRUCTURE: &str = "group descriptor";
 const CHECKSUM_AT: usize = 0x1E;
 
 bitflags! {
-    /// What of a group has never been written.
+    /// Which structures of a group were never written (`bg_flags`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct GroupFlags: u16 {
-        /// The inode bitmap is not there; all inodes are free.
+        /// The inode bitmap was never written; all inodes are free.
         const INODE_UNINIT = 0x1;
-        /// The block bitmap is not there; only the group's own metadata is in use.
+        /// The block bitmap was never written; only the group's own metadata is in use.
         const BLOCK_UNINIT = 0x2;
-        /// The inode table holds zeroes or inodes, no leftovers.
+        /// The inode table contains only zeroes and inodes, no old data.
         const INODE_ZEROED = 0x4;
     }
 }
@@ -76,21 +76,21 @@ const _: () = {
 /// A decoded group descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct GroupDescriptor {
-    /// The block bitmap's block.
+    /// Block of the block bitmap.
     pub block_bitmap: BlockNumber,
-    /// The inode bitmap's block.
+    /// Block of the inode bitmap.
     pub inode_bitmap: BlockNumber,
-    /// The inode table's first block.
+    /// First block of the inode table.
     pub inode_table: BlockNumber,
-    /// Free clusters (blocks without bigalloc).
+    /// Number of free clusters (blocks without bigalloc).
     pub free_clusters: u32,
-    /// Free inodes.
+    /// Number of free inodes.
     pub free_inodes: u32,
-    /// Inodes that are directories.
+    /// Number of inodes that are directories.
     pub used_directories: u32,
-    /// Inodes at the end of the table that were never used.
+    /// Number of inodes at the end of the table that were never used.
     pub unused_inodes: u32,
-    /// What was never written.
+    /// Which structures were never written.
     pub flags: GroupFlags,
     /// Checksum of the block bitmap; its high half is 0 in the short form.
     pub block_bitmap_checksum: u32,
@@ -98,10 +98,10 @@ pub struct GroupDescriptor {
     pub inode_bitmap_checksum: u32,
     /// Never used by merged kernels.
     pub exclude_bitmap: u64,
-    /// The checksum as read; `encode` makes it anew where the file system has one.
+    /// The checksum as read; `encode` recomputes it if the file system has checksums.
     pub checksum: u16,
     reserved: u32,
-    /// Bytes past the long form.
+    /// Bytes after the long form.
     rest: Box<[u8]>,
 }
 
@@ -109,7 +109,7 @@ impl GroupDescriptor {
     /// Decodes a descriptor of `geometry.descriptor_size` bytes and checks its checksum.
     ///
     /// # Errors
-    /// [`Corrupt`] where the size or the checksum is wrong.
+    /// [`Corrupt`] if the size or the checksum is wrong.
     pub fn decode(bytes: &[u8], geometry: &Geometry, group: GroupNumber) -> Result<Self, Corrupt> {
         let descriptor = Self::decode_unverified(bytes, geometry, group)?;
         if let Some(made) = checksum(bytes, geometry.checksums, group)
@@ -122,10 +122,10 @@ impl GroupDescriptor {
         Ok(descriptor)
     }
 
-    /// Decodes a descriptor whose checksum may be wrong, for those who inspect damage.
+    /// Decodes a descriptor without checking its checksum, for the examination of damage.
     ///
     /// # Errors
-    /// [`Corrupt`] where the size is wrong.
+    /// [`Corrupt`] if the size is wrong.
     pub fn decode_unverified(
         bytes: &[u8],
         geometry: &Geometry,
@@ -161,11 +161,11 @@ impl GroupDescriptor {
         }
     }
 
-    /// Writes the descriptor over `slot`, which has `geometry.descriptor_size` bytes, and makes
-    /// its checksum. High halves that the short form has no room for are dropped.
+    /// Writes the descriptor and its checksum to `slot`, which has `geometry.descriptor_size`
+    /// bytes. The short form drops the high halves.
     ///
     /// # Panics
-    /// Where `slot` has another size.
+    /// If `slot` has another size.
     pub fn encode(&self, slot: &mut [u8], geometry: &Geometry, group: GroupNumber) {
         assert_eq!(
             slot.len(),
@@ -222,8 +222,8 @@ impl GroupDescriptor {
         }
     }
 
-    /// Whether a bitmap checksum read from a descriptor equals one made from the bitmap: in full,
-    /// or in the low half where the descriptor has no room for more.
+    /// Whether the bitmap checksum `stored` in a descriptor equals the computed one: all 32 bits,
+    /// or the low half in a short descriptor.
     #[must_use]
     pub fn matches(stored: u32, made: u32, geometry: &Geometry) -> bool {
         let long = usize::from(geometry.descriptor_size) >= LONG_SIZE;
@@ -231,11 +231,11 @@ impl GroupDescriptor {
         stored & mask == made & mask
     }
 
-    /// Checks that bitmaps and table lie inside the file system (inside the group itself without
-    /// `flex_bg`), not on top of each other, and that no count exceeds the group.
+    /// Checks that bitmaps and table are inside the file system (without `flex_bg`, inside the
+    /// group), do not overlap, and that no count exceeds the group.
     ///
     /// # Errors
-    /// [`Corrupt`], naming what is out of range.
+    /// [`Corrupt`], naming the field that is out of range.
     pub fn check(&self, geometry: &Geometry, group: GroupNumber) -> Result<(), Corrupt> {
         let table_blocks = u64::from(geometry.inode_table_blocks);
         self.check_place("block bitmap", self.block_bitmap, 1, geometry, group)?;
@@ -298,7 +298,7 @@ fn check_count(what: &str, count: u32, most: u32, group: GroupNumber) -> Result<
     Err(Corrupt::new(STRUCTURE, format!("{count} {what} of {most}")).in_group(group))
 }
 
-/// What the checksum field must hold; `None` where the file system has no such sums.
+/// The value of the checksum field; `None` if the file system has no such checksums.
 fn checksum(bytes: &[u8], checksums: Checksums, group: GroupNumber) -> Option<u16> {
     let number = group.get().to_le_bytes();
     let (before, after) = (&bytes[..CHECKSUM_AT], &bytes[CHECKSUM_AT + 2..]);

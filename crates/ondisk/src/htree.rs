@@ -1,14 +1,15 @@
-//! The hash index of a directory: a root in block 0 and, when that is full, nodes below it.
+//! The hash index of a directory: a root in block 0 and, if that is full, nodes below it.
 //!
-//! A root starts with `.` and `..`, whose record covers the rest of the block, and a node with a
-//! free record that covers it whole, so that a program that knows no index sees free space. Behind
-//! that come the entries: pairs of a hash and a block, sorted by hash. The first pair has no hash
-//! (its place holds the *limit* of entries and their *count*); it stands for everything below the
-//! second. An odd hash says that the names of that hash (less one) *continue* from the block
-//! before.
+//! A root starts with `.` and `..`, whose record covers the rest of the block. A node starts with a
+//! free record that covers the whole block. A program without index support therefore sees free
+//! space. After these records come the entries: pairs of a hash and a block, sorted by hash. The
+//! first pair has no hash (in its place are the *limit* of entries and their *count*) and covers
+//! all hashes below the second pair's. An odd hash means that the names of that hash (minus one)
+//! *continue* from the block before.
 //!
-//! Limits are exact: what fits into the block, less the 8 bytes that a checksum takes behind the
-//! room for entries. The number of levels under the root is in the root alone.
+//! Limits are exact: the number of entries that fit into the block, after subtracting the 8 bytes
+//! of the checksum, which follows the room for entries. Only the root has the number of levels
+//! below it. Format: the kernel's `Documentation/filesystems/ext4/directory.rst`.
 
 mod build;
 mod edit;
@@ -23,15 +24,15 @@ use crate::directory;
 use crate::dirhash::HashVersion;
 use crate::number::{InodeNumber, LogicalBlock};
 
-/// Bytes of an entry.
+/// Bytes of an entry: a hash and a block number, 4 bytes each.
 pub const ENTRY_SIZE: usize = 8;
-/// Where limit and count lie in a root.
-pub const ROOT_ENTRIES_AT: usize = 0x20;
-/// Where limit and count lie in a node.
-pub const NODE_ENTRIES_AT: usize = 0x08;
-/// Block numbers in entries have 28 bits; what is above them is not the number's.
+/// Offset of limit and count in a root, in bytes.
+pub const ROOT_ENTRIES_OFFSET: usize = 0x20;
+/// Offset of limit and count in a node, in bytes.
+pub const NODE_ENTRIES_OFFSET: usize = 0x08;
+/// Mask of the 28 bits of a block number in an entry; the higher bits are ignored.
 pub const BLOCK_MASK: u32 = 0x0FFF_FFFF;
-/// Bytes of the checksum behind the room for entries.
+/// Bytes of the checksum after the room for entries.
 pub const TAIL_SIZE: usize = 8;
 /// The bit of a hash in an index that marks a continuation.
 pub const CONTINUED: u32 = 1;
@@ -42,24 +43,24 @@ const INFO_AT: usize = 0x18;
 const LEVELS_AT: usize = 0x1E;
 const INFO_LENGTH: u8 = 8;
 
-/// What the root says about the whole index, believed or not: see [`RootInfo::check`].
+/// The root's description of the whole index, not validated: see [`RootInfo::check`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RootInfo {
-    /// How names are hashed, as the number on disk.
+    /// The hash version, as the number on disk.
     pub raw_version: u8,
     /// Levels of nodes between the root and the leaves: 0, 1, or 2 with `large_dir`.
     pub indirect_levels: u8,
-    /// No flag is known.
+    /// Flags; none is defined.
     pub flags: u8,
 }
 
 impl RootInfo {
-    /// Reads it from block 0.
+    /// Decodes it from block 0.
     ///
     /// # Errors
-    /// [`Corrupt`] where the block is no root.
+    /// [`Corrupt`] if the block is no root.
     pub fn decode(block: &[u8]) -> Result<Self, Corrupt> {
-        if directory::dot_dot_at(block)? != directory::DOT_DOT_AT {
+        if directory::dot_dot_offset(block)? != directory::DOT_DOT_OFFSET {
             return Err(Corrupt::new(ROOT, "the record of '.' is too long"));
         }
         let Some(&[r0, r1, r2, r3, raw_version, length, indirect_levels, flags]) =
@@ -77,23 +78,23 @@ impl RootInfo {
         })
     }
 
-    /// How names are hashed, if that is known here.
+    /// The hash version; `None` if the number is unknown.
     #[must_use]
     pub fn hash_version(&self) -> Option<HashVersion> {
         HashVersion::from_raw(self.raw_version)
     }
 
-    /// Checks that the index is of a known kind with at most `most_levels` levels of nodes (1, or
-    /// 2 with `large_dir`), and tells how names are hashed.
+    /// Checks that the index is of a known kind with at most `max_levels` levels of nodes (1, or 2
+    /// with `large_dir`); returns the hash version.
     ///
     /// # Errors
-    /// [`Corrupt`], naming what is not known.
-    pub fn check(&self, most_levels: u8) -> Result<HashVersion, Corrupt> {
+    /// [`Corrupt`], naming the field with an unknown value.
+    pub fn check(&self, max_levels: u8) -> Result<HashVersion, Corrupt> {
         if self.flags != 0 {
             return Err(Corrupt::new(ROOT, format!("flags are {:#x}", self.flags)));
         }
-        if self.indirect_levels > most_levels {
-            let problem = format!("{} levels of {most_levels}", self.indirect_levels);
+        if self.indirect_levels > max_levels {
+            let problem = format!("{} levels of {max_levels}", self.indirect_levels);
             return Err(Corrupt::new(ROOT, problem));
         }
         self.hash_version()
@@ -104,13 +105,14 @@ impl RootInfo {
 /// One entry of an index block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexEntry {
-    /// Where its names begin; odd if they continue from the entry before. 0 for the first.
+    /// The lowest hash of its names; odd if they continue from the entry before. 0 for the first
+    /// entry.
     pub hash: u32,
-    /// The directory's block with the names, or with the next level's entries.
+    /// The directory's block with the names, or with the entries of the next level.
     pub block: LogicalBlock,
 }
 
-/// The entries of a root or node, proved to lie in their block.
+/// The entries of a root or node, whose limit and count are valid for their block.
 #[derive(Clone, Copy, Debug)]
 pub struct Index<'a> {
     block: &'a [u8],
@@ -120,18 +122,18 @@ pub struct Index<'a> {
 }
 
 impl<'a> Index<'a> {
-    /// The entries of a root. Its information is apart: [`RootInfo::decode`].
+    /// The entries of a root. [`RootInfo::decode`] decodes the other fields.
     ///
     /// # Errors
-    /// [`Corrupt`] where limit or count cannot be true.
+    /// [`Corrupt`] if limit or count is impossible.
     pub fn root(block: &'a [u8], has_tail: bool) -> Result<Self, Corrupt> {
-        Self::at(block, ROOT_ENTRIES_AT, has_tail, ROOT)
+        Self::at(block, ROOT_ENTRIES_OFFSET, has_tail, ROOT)
     }
 
     /// The entries of a node.
     ///
     /// # Errors
-    /// [`Corrupt`] where it does not look like one, or limit or count cannot be true.
+    /// [`Corrupt`] if the block does not look like a node, or limit or count is impossible.
     pub fn node(block: &'a [u8], has_tail: bool) -> Result<Self, Corrupt> {
         if !looks_like_node(block) {
             return Err(Corrupt::new(
@@ -139,7 +141,7 @@ impl<'a> Index<'a> {
                 "does not start with free space over the whole block",
             ));
         }
-        Self::at(block, NODE_ENTRIES_AT, has_tail, NODE)
+        Self::at(block, NODE_ENTRIES_OFFSET, has_tail, NODE)
     }
 
     fn at(
@@ -166,7 +168,7 @@ impl<'a> Index<'a> {
         })
     }
 
-    /// Room for entries.
+    /// Most entries that fit.
     #[must_use]
     pub fn limit(&self) -> usize {
         self.limit
@@ -184,10 +186,10 @@ impl<'a> Index<'a> {
         self.count == self.limit
     }
 
-    /// One of the entries.
+    /// The entry at a position.
     ///
     /// # Panics
-    /// Past the last.
+    /// If the position is past the last entry.
     #[must_use]
     pub fn entry(&self, position: usize) -> IndexEntry {
         assert!(position < self.count, "an entry in use");
@@ -207,8 +209,9 @@ impl<'a> Index<'a> {
         (0..index.count).map(move |position| index.entry(position))
     }
 
-    /// The position of the last entry whose hash is not above `hash`: where a name of that hash
-    /// belongs. It may also lie in what follows, while [`continues_at`](Self::continues_at).
+    /// The position of the last entry whose hash is at most `hash`, where a name with that hash
+    /// belongs. The name may also be in the following entries for which
+    /// [`continues_at`](Self::continues_at) is true.
     #[must_use]
     pub fn search(&self, hash: u32) -> usize {
         let (mut low, mut high) = (1, self.count);
@@ -223,20 +226,20 @@ impl<'a> Index<'a> {
         low - 1
     }
 
-    /// Whether names of this (even) hash go on in the entry at `position`, which follows the one
-    /// just searched. False past the last entry; what follows is then in the next node.
+    /// Whether names of this (even) hash continue in the entry at `position`, which follows the
+    /// entry just searched. False past the last entry; then the next node must be checked.
     #[must_use]
     pub fn continues_at(&self, position: usize, hash: u32) -> bool {
         position < self.count && self.entry(position).hash == hash | CONTINUED
     }
 
-    /// Checks that hashes do not fall, and that every block is below `blocks`, the directory's
-    /// count.
+    /// Checks that hashes do not decrease, and that every block is below `blocks`, the directory's
+    /// number of blocks.
     ///
     /// # Errors
-    /// [`Corrupt`], naming the first entry that is wrong.
+    /// [`Corrupt`], naming the first wrong entry.
     pub fn check(&self, blocks: u32) -> Result<(), Corrupt> {
-        let structure = if self.start == ROOT_ENTRIES_AT {
+        let structure = if self.start == ROOT_ENTRIES_OFFSET {
             ROOT
         } else {
             NODE
@@ -257,15 +260,15 @@ impl<'a> Index<'a> {
     }
 }
 
-/// How many entries a block has room for.
+/// Number of entries that fit into a block whose entries start at byte `start`.
 #[must_use]
 pub const fn capacity(block_length: usize, start: usize, has_tail: bool) -> usize {
     let behind = start + if has_tail { TAIL_SIZE } else { 0 };
     block_length.saturating_sub(behind) / ENTRY_SIZE
 }
 
-/// Whether a block starts as nodes do: with free space as long as the block, which has no name. What kind of file it
-/// names does not matter, to Linux and e2fsck neither. An empty leaf without a checksum tail looks the same.
+/// Whether a block starts like a node: with a free record as long as the block. The record's file type
+/// may have any value, as for Linux and e2fsck. An empty leaf without a checksum tail looks the same.
 #[must_use]
 pub fn looks_like_node(block: &[u8]) -> bool {
     let Some(start) = block.first_chunk::<8>() else {
@@ -278,18 +281,18 @@ pub fn looks_like_node(block: &[u8]) -> bool {
     start[..4] == [0; 4] && length == block.len() && start[6] == 0
 }
 
-/// Where limit and count lie in an index block with a checksum, root or node. There e2fsck finds no checksum of a node
-/// whose free space names a kind of file.
+/// Offset of limit and count in an index block with a checksum, root or node. e2fsck does not find the
+/// checksum of a node whose free record has a file type.
 fn entries_start(block: &[u8]) -> usize {
     if looks_like_node(block) && block[7] == 0 {
-        NODE_ENTRIES_AT
+        NODE_ENTRIES_OFFSET
     } else {
-        ROOT_ENTRIES_AT
+        ROOT_ENTRIES_OFFSET
     }
 }
 
-/// Puts the checksum of a root or node, whichever it is, into its tail; a block that cannot be an
-/// index stays as it is.
+/// Stores the checksum of a root or node in its tail; a block that cannot be an index block is
+/// unchanged.
 pub fn stamp(seed: u32, inode: InodeNumber, generation: u32, block: &mut [u8]) {
     let start = entries_start(block);
     let Ok(index) = Index::at(block, start, true, NODE) else {
@@ -300,13 +303,17 @@ pub fn stamp(seed: u32, inode: InodeNumber, generation: u32, block: &mut [u8]) {
     write_u32(block, tail + 4, made);
 }
 
-/// Checks the checksum of a root or node, whichever it is.
+/// Checks the checksum of a root or node.
 ///
 /// # Errors
-/// [`Corrupt`] where limit, count or checksum is wrong.
+/// [`Corrupt`] if limit, count or checksum is wrong.
 pub fn verify(seed: u32, inode: InodeNumber, generation: u32, block: &[u8]) -> Result<(), Corrupt> {
     let start = entries_start(block);
-    let structure = if start == NODE_ENTRIES_AT { NODE } else { ROOT };
+    let structure = if start == NODE_ENTRIES_OFFSET {
+        NODE
+    } else {
+        ROOT
+    };
     let index = Index::at(block, start, true, structure).map_err(|c| c.in_inode(inode))?;
     let stored = read_u32(block, start + index.limit * ENTRY_SIZE + 4);
     let made = checksum(&index, seed, inode, generation);
@@ -317,7 +324,7 @@ pub fn verify(seed: u32, inode: InodeNumber, generation: u32, block: &[u8]) -> R
     Err(Corrupt::new(structure, problem).in_inode(inode))
 }
 
-/// Over everything up to the last entry in use, then the tail with its checksum taken as 0.
+/// crc32c over the block up to the last entry in use, then the tail with its checksum field as 0.
 fn checksum(index: &Index<'_>, seed: u32, inode: InodeNumber, generation: u32) -> u32 {
     let used = index.start + index.count * ENTRY_SIZE;
     let tail = index.start + index.limit * ENTRY_SIZE;

@@ -1,29 +1,30 @@
 //! The block map of files without extents: 12 direct pointers, then trees of one to three levels.
 //!
 //! The 15 words of an inode's `block` area point to the first 12 blocks of the file, to a block of
-//! pointers, to a block of pointers to those, and to one level more. A pointer is 32 bits; 0 is a
-//! hole (a whole subtree of them, higher up). Pointer blocks carry no checksum.
+//! pointers, to a block of pointers to such blocks, and to one more level. A pointer has 32 bits; 0
+//! is a hole (at a higher level, of a whole subtree). Pointer blocks have no checksum. Format: the
+//! kernel's `Documentation/filesystems/ext4/blockmap.rst`.
 
 use crate::bytes::{read_u32, write_u32};
 use crate::corrupt::Corrupt;
 use crate::number::{BlockNumber, LogicalBlock};
 
-/// Pointers in the inode that lead straight to data.
+/// Number of pointers in the inode that point to data.
 pub const DIRECT: usize = 12;
-/// Bytes of the map in the inode.
+/// Bytes of the map in the inode: 15 pointers.
 pub const ROOT_SIZE: usize = 60;
-/// Levels of pointer blocks at most.
+/// Most levels of pointer blocks.
 pub const MAX_DEPTH: usize = 3;
 
 const POINTER_SIZE: usize = 4;
 
-/// Pointers in a block.
+/// Number of pointers in a block of `block_size` bytes.
 #[must_use]
 pub const fn pointers_per_block(block_size: u32) -> u32 {
     block_size / 4
 }
 
-/// The way from the inode to a block: which pointer to take in the inode, then in each pointer
+/// The path from the inode to a block: the index of a pointer in the inode, then in each pointer
 /// block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
@@ -32,7 +33,7 @@ pub struct Path {
 }
 
 impl Path {
-    /// The way to a logical block; `None` where it is past what the map can reach.
+    /// The path to a logical block; `None` if the map cannot reach it.
     #[must_use]
     pub fn to(logical: LogicalBlock, block_size: u32) -> Option<Self> {
         let fan_out = u64::from(pointers_per_block(block_size));
@@ -66,28 +67,28 @@ impl Path {
         Some(Self { depth, steps })
     }
 
-    /// Levels of pointer blocks on the way: 0 for the first 12 blocks.
+    /// Number of pointer blocks on the path: 0 for the first 12 blocks.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.depth
     }
 
-    /// The pointers to take: the first in the inode, each further one in the block that the one
-    /// before leads to.
+    /// The indices of the pointers: the first in the inode, each further one in the block that the
+    /// pointer before points to.
     #[must_use]
     pub fn steps(&self) -> &[usize] {
         &self.steps[..=self.depth]
     }
 }
 
-/// The first logical block past what a map of this block size can reach.
+/// The first logical block that a map of this block size cannot reach.
 #[must_use]
 pub fn end(block_size: u32) -> u64 {
     let fan_out = u64::from(pointers_per_block(block_size));
     12 + fan_out + fan_out * fan_out + fan_out * fan_out * fan_out
 }
 
-/// A pointer of the inode's map or of a pointer block; 0 past its end.
+/// The pointer at an index of the inode's map or of a pointer block; 0 past its end.
 #[must_use]
 pub fn entry(bytes: &[u8], index: usize) -> u32 {
     let at = index.saturating_mul(POINTER_SIZE);
@@ -98,19 +99,19 @@ pub fn entry(bytes: &[u8], index: usize) -> u32 {
     }
 }
 
-/// Sets a pointer of the inode's map or of a pointer block.
+/// Sets the pointer at an index of the inode's map or of a pointer block.
 ///
 /// # Panics
-/// Past its end.
+/// If the index is past its end.
 pub fn set_entry(bytes: &mut [u8], index: usize, pointer: u32) {
     write_u32(bytes, index * POINTER_SIZE, pointer);
 }
 
-/// The device block of a logical block, or `None` for a hole. `read` gives one pointer of a
-/// pointer block; whether that block lies in the file system is for it to check.
+/// The device block of a logical block, or `None` for a hole. `read` returns one pointer of a
+/// pointer block, and must check that this block is in the file system.
 ///
 /// # Errors
-/// Those of `read`, and [`Corrupt`] past what the map can reach.
+/// Errors of `read`, and [`Corrupt`] for a block that the map cannot reach.
 pub fn lookup<E: From<Corrupt>>(
     root: &[u8; ROOT_SIZE],
     block_size: u32,

@@ -1,13 +1,14 @@
-//! Inodes: everything about a file but its name and its content.
+//! Inodes: all attributes of a file except its name and its content.
 //!
-//! An inode lies in a slot of 128 bytes or more. Behind the first 128 come, in larger slots, an
-//! extra part of `extra_isize` bytes (a field counts only if that covers it) and then the *tail*,
-//! which holds extended attributes. A slot of zeroes is an inode that was never used; it has no
-//! checksum.
+//! An inode is stored in a slot of 128 bytes or more. In larger slots, the first 128 bytes are
+//! followed by an extra part of `extra_isize` bytes (a field exists only if that covers it) and
+//! then by the *tail*, which contains extended attributes. A slot of zeroes is an inode that was
+//! never used; it has no checksum.
 //!
-//! Numbers are kept as stored: `blocks` in the unit that the flags name, `size` with both halves
-//! whatever the kind of file. The `block` area is 60 raw bytes: an extent root, a block map, a
-//! symbolic link's target, a device number or inline data.
+//! Numbers are kept as stored: `blocks` in the unit that the flags select, `size` with both halves
+//! for every kind of file. The `block` area is 60 raw bytes: an extent root, a block map, a
+//! symbolic link's target, a device number or inline data. Format: the kernel's
+//! `Documentation/filesystems/ext4/inodes.rst`.
 
 pub mod inline;
 mod raw;
@@ -23,23 +24,23 @@ use crate::number::{BlockNumber, InodeNumber};
 use crate::time::Time;
 use raw::{RawExtra, RawInode};
 
-/// Bytes that every inode has.
+/// Bytes of the part that every inode has.
 pub const BASE_SIZE: usize = 128;
-/// Bytes of the `block` area.
+/// Bytes of the `block` area (`i_block`).
 pub const BLOCK_AREA: usize = 60;
-/// Bytes of the extra part that have a meaning today, and that new inodes get at least.
+/// Bytes of the extra part that are defined today; new inodes get at least this many.
 pub const EXTRA_SIZE: u16 = 32;
-/// Most links of one inode.
+/// Most links of one inode (`EXT4_LINK_MAX`).
 pub const MAX_LINKS: u16 = 65000;
 
 const STRUCTURE: &str = "inode";
 const CHECKSUM_LOW_AT: usize = 0x7C;
 const CHECKSUM_HIGH_AT: usize = 0x82;
-/// How far `extra_isize` must reach for the high half of the checksum to exist.
+/// The smallest `extra_isize` that covers the high half of the checksum.
 const CHECKSUM_HIGH_END: u16 = 4;
 
 bitflags! {
-    /// An inode's flags, by their upstream names.
+    /// The flags of an inode (`i_flags`), by their upstream names.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
     pub struct InodeFlags: u32 {
         /// Secure deletion (never implemented).
@@ -50,13 +51,13 @@ bitflags! {
         const COMPR = 0x4;
         /// Writes are synchronous.
         const SYNC = 0x8;
-        /// May not change.
+        /// The file may not change.
         const IMMUTABLE = 0x10;
-        /// May only grow at its end.
+        /// The file may only grow at its end.
         const APPEND = 0x20;
-        /// dump(8) passes over it.
+        /// dump(8) skips the file.
         const NODUMP = 0x40;
-        /// Access times are not kept.
+        /// Access times are not updated.
         const NOATIME = 0x80;
         /// Encrypted.
         const ENCRYPT = 0x800;
@@ -64,13 +65,13 @@ bitflags! {
         const INDEX = 0x1000;
         /// An AFS directory.
         const IMAGIC = 0x2000;
-        /// Data goes through the journal.
+        /// Data is written through the journal.
         const JOURNAL_DATA = 0x4000;
         /// No tail packing.
         const NOTAIL = 0x8000;
         /// Directory changes are synchronous.
         const DIRSYNC = 0x10000;
-        /// Top of unrelated directory hierarchies.
+        /// The top of unrelated directory hierarchies.
         const TOPDIR = 0x20000;
         /// `blocks` counts file system blocks, not 512-byte sectors.
         const HUGE_FILE = 0x40000;
@@ -84,16 +85,16 @@ bitflags! {
         const NOCOW = 0x800000;
         /// Direct access to persistent memory.
         const DAX = 0x200_0000;
-        /// Data lies in the inode.
+        /// Data is stored in the inode.
         const INLINE_DATA = 0x1000_0000;
         /// Children inherit the project number.
         const PROJINHERIT = 0x2000_0000;
         /// A directory that folds case.
         const CASEFOLD = 0x4000_0000;
 
-        /// What users may see.
+        /// The flags that users may read (`EXT4_FL_USER_VISIBLE`).
         const USER_VISIBLE = 0x725B_DFFF;
-        /// What users may change.
+        /// The flags that users may change (`EXT4_FL_USER_MODIFIABLE`).
         const USER_MODIFIABLE = 0x624B_80FF;
     }
 }
@@ -103,9 +104,9 @@ bitflags! {
 pub struct Inode {
     /// Kind of file and permissions, as `st_mode`.
     pub mode: u16,
-    /// Owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group id.
     pub gid: u32,
     /// Size in bytes.
     pub size: u64,
@@ -115,35 +116,36 @@ pub struct Inode {
     pub changed: Time,
     /// Last change of the content.
     pub modified: Time,
-    /// Birth, where the extra part has room for it.
+    /// Time of creation; `None` if the extra part does not cover it.
     pub created: Option<Time>,
-    /// When it was deleted, or the next inode of the orphan list; 0 for one in use.
+    /// Time of deletion in seconds since 1970, or the next inode of the orphan list; 0 for one in
+    /// use.
     pub deletion_time: u32,
-    /// Links; 1 stands for "too many" in directories under `dir_nlink`.
+    /// Link count; with `dir_nlink`, 1 stands for "too many" in directories.
     pub links: u16,
-    /// Space taken, in sectors or, under [`InodeFlags::HUGE_FILE`], file system blocks.
+    /// Space used, in 512-byte sectors or, with [`InodeFlags::HUGE_FILE`], in file system blocks.
     pub blocks: u64,
     /// Flags.
     pub flags: InodeFlags,
-    /// Generation: tells lives of one inode number apart.
+    /// Generation: distinguishes successive files with the same inode number.
     pub generation: u32,
-    /// Block map, extent root, link target, device number or inline data.
+    /// Extent root, block map, link target, device number or inline data.
     pub block: [u8; BLOCK_AREA],
-    /// The block of extended attributes, or 0.
+    /// The attribute block, or 0.
     pub file_acl: BlockNumber,
-    /// Counts changes; the upper half exists only where the extra part has room for it.
+    /// Number of changes; the upper half exists only if the extra part covers it.
     pub version: u64,
     /// Bytes of the extra part: 0, or a multiple of 4.
     pub extra_isize: u16,
-    /// Project, where the extra part has room for it.
+    /// Project id; 0 if the extra part does not cover it.
     pub project: u32,
-    /// What follows the extra part: attributes in the inode, or zeroes.
+    /// The bytes after the extra part: attributes in the inode, or zeroes.
     pub tail: Box<[u8]>,
-    /// As read; `encode` makes it anew where there are checksums.
+    /// The checksum as read; `encode` recomputes it if the file system has checksums.
     checksum: u32,
     obsolete_address: u32,
     reserved: u16,
-    /// The part of the extra part that has no meaning today.
+    /// The bytes of the extra part that are not defined today.
     unknown_extra: Box<[u8]>,
 }
 
@@ -179,11 +181,11 @@ impl Default for Inode {
 }
 
 impl Inode {
-    /// An inode of zeroes for a slot of `slot_size` bytes with `extra_isize` of them in the extra
-    /// part; with room for it, it was born in 1970.
+    /// An inode of zeroes for a slot of `slot_size` bytes with an extra part of `extra_isize`
+    /// bytes; if that covers the time of creation, it is the start of 1970.
     ///
     /// # Panics
-    /// Where the extra part does not fit or is no multiple of 4.
+    /// If the extra part does not fit or is no multiple of 4.
     #[must_use]
     pub fn new(slot_size: u16, extra_isize: u16) -> Self {
         let slot_size = usize::from(slot_size);
@@ -197,10 +199,10 @@ impl Inode {
         }
     }
 
-    /// Decodes a slot; with a seed, its checksum must be right.
+    /// Decodes a slot; with a seed, also checks its checksum.
     ///
     /// # Errors
-    /// [`Corrupt`] where size, checksum or `extra_isize` is wrong.
+    /// [`Corrupt`] if the size, the checksum or `extra_isize` is wrong.
     pub fn decode(slot: &[u8], inode: InodeNumber, seed: Option<u32>) -> Result<Self, Corrupt> {
         Self::try_decode(slot, inode, seed).map_err(|corrupt| corrupt.in_inode(inode))
     }
@@ -260,7 +262,7 @@ impl Inode {
         }
     }
 
-    /// Takes over the times, which need both parts, and what else the extra part covers.
+    /// Reads the times, which combine both parts, and the other fields of the extra part.
     fn read_extra(&mut self, raw: &RawInode, behind: &[u8], extra: u16) {
         let covered = behind.len().min(usize::from(extra));
         let known = covered.min(usize::from(EXTRA_SIZE));
@@ -280,7 +282,7 @@ impl Inode {
         self.unknown_extra = behind[known..covered].into();
     }
 
-    /// Bytes of the slot this inode was read from or made for.
+    /// Bytes of the slot that this inode was read from or made for.
     #[must_use]
     pub fn slot_size(&self) -> usize {
         if self.extra_isize == 0 && self.tail.is_empty() {
@@ -289,11 +291,11 @@ impl Inode {
         BASE_SIZE + usize::from(self.extra_isize.max(2)) + self.tail.len()
     }
 
-    /// Writes the inode over its slot of [`slot_size`](Self::slot_size) bytes; with a seed, makes
-    /// its checksum.
+    /// Writes the inode to its slot of [`slot_size`](Self::slot_size) bytes; with a seed, with its
+    /// checksum.
     ///
     /// # Panics
-    /// Where the slot has another size.
+    /// If the slot has another size.
     pub fn encode(&self, slot: &mut [u8], inode: InodeNumber, seed: Option<u32>) {
         assert_eq!(
             slot.len(),
@@ -375,19 +377,19 @@ impl Inode {
         }
     }
 
-    /// The kind of file that the mode names, if it names one.
+    /// The kind of file in the mode; `None` if the mode has an undefined kind.
     #[must_use]
     pub fn file_type(&self) -> Option<FileType> {
         FileType::from_mode(self.mode)
     }
 
-    /// Whether the extra part has room for a project number.
+    /// Whether the extra part covers the project id.
     #[must_use]
     pub fn has_project(&self) -> bool {
         covers(self.extra_isize, 32)
     }
 
-    /// Makes each time the nearest that this inode can hold, as it will be read back.
+    /// Replaces each time by the nearest time that this inode can store.
     pub fn clamp_times(&mut self) {
         self.accessed = self.clamp_time(self.accessed);
         self.changed = self.clamp_time(self.changed);
@@ -402,7 +404,7 @@ impl Inode {
         });
     }
 
-    /// The nearest time that this inode can hold as `accessed`, `changed` or `modified`.
+    /// The nearest time that this inode can store as `accessed`, `changed` or `modified`.
     #[must_use]
     pub fn clamp_time(&self, time: Time) -> Time {
         if self.has_wide_times() {
@@ -419,7 +421,7 @@ impl Inode {
     }
 }
 
-/// Whether an extra part of this size covers the field that ends `end` bytes into it.
+/// Whether an extra part of this size covers a field that ends at its byte `end`.
 fn covers(extra_isize: u16, end: u16) -> bool {
     extra_isize >= end
 }
@@ -435,7 +437,7 @@ fn check_extra_isize(extra: u16, slot_size: usize) -> Result<(), Corrupt> {
     ))
 }
 
-/// Where the tail starts: behind the extra part, of which the size field itself is always there.
+/// Offset of the tail: after the extra part, whose size field always exists.
 fn tail_offset(extra: u16, slot_size: usize) -> usize {
     (BASE_SIZE + usize::from(extra.max(2))).min(slot_size)
 }
@@ -444,10 +446,10 @@ fn has_high_checksum(slot: &[u8], extra: u16) -> bool {
     slot.len() >= CHECKSUM_HIGH_AT + 2 && extra >= CHECKSUM_HIGH_END
 }
 
-/// Slots up to this size are summed as a copy in one go, which is quicker than in pieces.
+/// Largest slot that is copied and summed in one go, which is faster than in pieces.
 const USUAL_SLOT: usize = 256;
 
-/// The checksum of a slot, its own fields taken as 0.
+/// The checksum of a slot, with its own fields as 0.
 fn checksum(slot: &[u8], extra: u16, generation: u32, inode: InodeNumber, seed: u32) -> u32 {
     let state = inode_state(seed, inode, generation);
     let has_high = has_high_checksum(slot, extra);
@@ -517,7 +519,7 @@ fn split_64(value: u64) -> (u32, u32) {
     )
 }
 
-/// Of 48 bits; what is above them does not exist in the format.
+/// The lower 32 and the upper 16 of 48 bits; the format has no higher bits.
 fn split_48(value: u64) -> (u32, u16) {
     let (low, high) = split_64(value);
     (low, split(high).0)

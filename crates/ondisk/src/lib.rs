@@ -1,9 +1,9 @@
-//! The bytes of ext4 and jbd2, and nothing else: one file an on-disk object.
+//! The on-disk structures of ext4 and jbd2: one file for each.
 //!
-//! Raw structures keep the kernel's field names and state their sizes at compile time; decoded
-//! ones have Rust names; the border between them is one function that answers
-//! `Result<T, Corrupt>`. There is no I/O here and there are no locks, so that the file system, the
-//! journal, the image tools and the checker can share it, and so that all of it can be fuzzed.
+//! Raw structures keep the kernel's field names and check their sizes at compile time; decoded ones
+//! have Rust names; one function converts a raw structure and returns `Result<T, Corrupt>`. This
+//! crate has no I/O and no locks, so that the file system, the journal, the image tools and the
+//! checker can share it, and all of it can be fuzzed.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
-//! The block of multiple mount protection: who uses the file system now.
+//! The block of multiple mount protection, which records who uses the file system.
 //!
-//! Whoever mounts it writable counts a sequence up at intervals; another machine that sees the
-//! sequence move keeps off. Two values of the sequence are reserved: clean, and being checked.
+//! A writable mount increments a sequence at intervals; another machine that sees the sequence
+//! change must not mount. Two values of the sequence are reserved: clean, and being checked.
+//! Format: the kernel's `Documentation/filesystems/ext4/mmp.rst`.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -9,17 +10,17 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::checksum::crc32c;
 use crate::corrupt::Corrupt;
 
-/// The magic number.
+/// The magic number (`EXT4_MMP_MAGIC`).
 pub const MAGIC: u32 = 0x004D_4D50;
-/// Bytes that have a meaning; the block may be larger.
+/// Bytes that are defined; the block may be larger.
 pub const SIZE: usize = 1024;
-/// The sequence of a file system that nobody uses.
+/// The sequence of an unused file system (`EXT4_MMP_SEQ_CLEAN`).
 pub const SEQUENCE_CLEAN: u32 = 0xFF4D_4D50;
-/// The sequence while a checker runs.
+/// The sequence while a checker runs (`EXT4_MMP_SEQ_FSCK`).
 pub const SEQUENCE_CHECKING: u32 = 0xE24D_4D50;
-/// The highest sequence of a mount.
+/// The highest sequence of a mount (`EXT4_MMP_SEQ_MAX`).
 pub const SEQUENCE_MAX: u32 = 0xE24D_4D4F;
-/// Seconds between updates, where nothing else is said.
+/// Default of the seconds between updates.
 pub const DEFAULT_INTERVAL: u16 = 5;
 /// Most seconds between updates.
 pub const MAX_INTERVAL: u16 = 300;
@@ -43,16 +44,16 @@ struct RawMmp {
 
 const _: () = assert!(std::mem::size_of::<RawMmp>() == SIZE);
 
-/// Who uses the file system, as the sequence tells.
+/// The use of the file system, as the sequence encodes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// Nobody.
+    /// Unused.
     Clean,
-    /// A checker.
+    /// In use by a checker.
     Checking,
-    /// A mount that last wrote this sequence; it may be gone.
+    /// Mounted, with this sequence; the machine may have crashed since.
     Mounted(u32),
-    /// A value that means nothing known.
+    /// An undefined sequence.
     Unknown(u32),
 }
 
@@ -61,11 +62,11 @@ pub enum Use {
 pub struct Mmp {
     /// The sequence.
     pub sequence: u32,
-    /// When it was written last, seconds since 1970.
+    /// Time of the last update, in seconds since 1970.
     pub time: u64,
-    /// The machine that wrote it, padded with NUL bytes.
+    /// Name of the machine that made it, padded with NUL bytes.
     pub node_name: [u8; 64],
-    /// The device there, padded with NUL bytes.
+    /// Name of the device there, padded with NUL bytes.
     pub device_name: [u8; 32],
     /// Seconds between updates.
     pub check_interval: u16,
@@ -73,7 +74,7 @@ pub struct Mmp {
 }
 
 impl Mmp {
-    /// A block that says that nobody uses the file system.
+    /// The block of an unused file system.
     #[must_use]
     pub fn clean(check_interval: u16) -> Self {
         Self {
@@ -86,10 +87,10 @@ impl Mmp {
         }
     }
 
-    /// Decodes a block; with a seed, its checksum must be right.
+    /// Decodes a block; with a seed, also checks its checksum.
     ///
     /// # Errors
-    /// [`Corrupt`] where size, magic number or checksum is wrong.
+    /// [`Corrupt`] if the size, the magic number or the checksum is wrong.
     pub fn decode(block: &[u8], seed: Option<u32>) -> Result<Self, Corrupt> {
         let (raw, _) = RawMmp::read_from_prefix(block)
             .map_err(|_| Corrupt::new(STRUCTURE, format!("{} bytes", block.len())))?;
@@ -118,7 +119,7 @@ impl Mmp {
     /// Writes the block's first 1024 bytes; with a seed, with their checksum.
     ///
     /// # Panics
-    /// For a shorter block.
+    /// If the block is shorter.
     pub fn encode(&self, block: &mut [u8], seed: Option<u32>) {
         let (pad1, pad2, checksum) = &*self.pad;
         let mut raw = RawMmp {
@@ -138,7 +139,7 @@ impl Mmp {
         block[..SIZE].copy_from_slice(raw.as_bytes());
     }
 
-    /// Who uses the file system.
+    /// The use of the file system.
     #[must_use]
     pub fn usage(&self) -> Use {
         match self.sequence {

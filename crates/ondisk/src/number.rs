@@ -1,8 +1,8 @@
-//! The numbers of the format, each its own type, so that a block of the device cannot be taken for
-//! a block of a file, or a group for an inode.
+//! The numbers of the format, each with its own type, so that a block of the device cannot be
+//! confused with a block of a file, or a group with an inode.
 //!
-//! Arithmetic on them is checked: what was read from disk may be any bit pattern. `get` leaves the
-//! type, `new` enters it; nothing converts silently.
+//! Arithmetic is checked, since numbers from the disk may have any value. `get` and `new` convert
+//! from and to these types; nothing converts implicitly.
 
 use std::fmt;
 
@@ -26,14 +26,14 @@ macro_rules! number {
                 self.0
             }
 
-            /// The number `count` further on, or `None` where the type ends.
+            /// The number plus `count`; `None` on overflow.
             #[must_use]
             pub fn checked_add(self, count: impl Into<u64>) -> Option<Self> {
                 let sum = u64::from(self.0).checked_add(count.into())?;
                 <$inner>::try_from(sum).ok().map(Self)
             }
 
-            /// The number `count` before, or `None` below zero.
+            /// The number minus `count`; `None` below zero.
             #[must_use]
             pub fn checked_sub(self, count: impl Into<u64>) -> Option<Self> {
                 let difference = u64::from(self.0).checked_sub(count.into())?;
@@ -77,32 +77,32 @@ impl InodeNumber {
     pub const ROOT: Self = Self(2);
     /// The inode that reserves descriptor blocks for growth.
     pub const RESIZE: Self = Self(7);
-    /// The internal journal.
+    /// The inode of the internal journal.
     pub const JOURNAL: Self = Self(8);
 }
 
 /// A transaction of the journal: jbd2's sequence number.
 ///
-/// Numbers wrap at 2^32 and 0 is one like any other, so there is no order in the sense of `Ord`;
-/// use [`Tid::is_after`] (rule D15).
+/// Numbers wrap at 2^32, and 0 is a valid number, so they do not implement `Ord`; use
+/// [`Tid::is_after`] (rule D15).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(transparent)]
 pub struct Tid(pub u32);
 
 impl Tid {
-    /// The transaction that follows.
+    /// The next transaction.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.wrapping_add(1))
     }
 
-    /// The transaction before.
+    /// The previous transaction.
     #[must_use]
     pub const fn previous(self) -> Self {
         Self(self.0.wrapping_sub(1))
     }
 
-    /// Whether this transaction is later than `other`, by signed difference.
+    /// Whether this transaction is later than `other`: less than 2^31 numbers after it.
     #[must_use]
     pub const fn is_after(self, other: Self) -> bool {
         self.0.wrapping_sub(other.0).cast_signed() > 0

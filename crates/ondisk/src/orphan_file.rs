@@ -1,16 +1,18 @@
-//! Blocks of the orphan file: slots for numbers of inodes that a crash would leave to be finished.
+//! Blocks of the orphan file: slots for the numbers of inodes that recovery must truncate or
+//! delete.
 //!
 //! Every block of the file is an array of 32-bit slots, 0 for a free one, and ends with a magic
-//! number and a checksum. The checksum knows where the block lies on the device.
+//! number and a checksum, which depends on the block's location on the device. Format: the kernel's
+//! `Documentation/filesystems/ext4/orphan.rst`.
 
 use crate::bytes::{read_u32, write_u32};
 use crate::checksum::{crc32c, inode_state};
 use crate::corrupt::Corrupt;
 use crate::number::{BlockNumber, InodeNumber};
 
-/// The magic number behind the slots.
+/// The magic number after the slots (`EXT4_ORPHAN_BLOCK_MAGIC`).
 pub const MAGIC: u32 = 0x0B10_CA04;
-/// Bytes behind the slots.
+/// Bytes after the slots.
 pub const TAIL_SIZE: usize = 8;
 
 const STRUCTURE: &str = "orphan file block";
@@ -21,7 +23,7 @@ pub const fn slots_per_block(block_size: usize) -> usize {
     block_size.saturating_sub(TAIL_SIZE) / 4
 }
 
-/// Blocks that new file systems get for their orphan file, before rounding up to clusters.
+/// Number of blocks of the orphan file in a new file system, before rounding up to clusters.
 #[must_use]
 pub fn default_blocks(blocks_count: u64) -> u64 {
     match blocks_count {
@@ -39,11 +41,11 @@ pub struct OrphanBlock {
 }
 
 impl OrphanBlock {
-    /// Decodes a block of orphan file `inode` that lies at `home`; with a seed, its checksum must
-    /// be right.
+    /// Decodes a block of orphan file `inode` whose device block is `home`; with a seed, also
+    /// checks its checksum.
     ///
     /// # Errors
-    /// [`Corrupt`] where magic number or checksum is wrong.
+    /// [`Corrupt`] if the magic number or the checksum is wrong.
     pub fn decode(
         block: &[u8],
         inode: InodeNumber,
@@ -80,11 +82,11 @@ impl OrphanBlock {
     }
 }
 
-/// Writes a block of orphan file `inode` with these slots, to lie at `home`; with a seed, with its
-/// checksum.
+/// Encodes a block of orphan file `inode` with these slots for device block `home`; with a seed,
+/// with its checksum.
 ///
 /// # Panics
-/// Where the block has not exactly room for these slots.
+/// If the number of slots does not match the block.
 pub fn encode(
     block: &mut [u8],
     slots: &[u32],

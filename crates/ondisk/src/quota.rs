@@ -1,10 +1,10 @@
-//! Quota files: what each user, group or project takes of the space and of the inodes.
+//! Quota files: the space and the inodes that each user, group or project uses.
 //!
-//! A file of blocks of 1 KiB, whatever the file system's blocks are. Block 0 is the header; block 1
-//! is the root of a tree of four levels, each of 256 numbers of blocks, one level a byte of the
-//! owner's number from the highest down. The last level leads to leaves, that hold up to fourteen
-//! entries of any owners, in no order. What is known of the layout was seen in files that mke2fs
-//! and e2fsck 1.47 wrote (format `vfsv1`, version 1).
+//! A file has blocks of 1 KiB, whatever the block size of the file system is. Block 0 is the
+//! header; block 1 is the root of a tree of four levels. Each level has 256 block numbers and is
+//! indexed by one byte of the owner's id, from the highest byte down. The last level points to
+//! leaves with up to fourteen entries of any owners, in any order. This layout (format `vfsv1`,
+//! version 1) was observed in files that mke2fs and e2fsck 1.47 wrote.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -13,13 +13,13 @@ use crate::corrupt::Corrupt;
 
 /// Bytes of a block of a quota file.
 pub const BLOCK_SIZE: usize = 1024;
-/// The block at which the tree begins.
+/// The number of the root block.
 pub const ROOT: u32 = 1;
-/// Levels of the tree above its leaves.
+/// Number of tree levels above the leaves.
 pub const DEPTH: u32 = 4;
-/// Numbers of blocks in a block of the tree.
+/// Number of block numbers in a block of the tree.
 pub const REFERENCES: usize = BLOCK_SIZE / 4;
-/// Entries of a leaf.
+/// Most entries of a leaf.
 pub const ENTRIES: usize = (BLOCK_SIZE - LEAF_HEADER) / ENTRY;
 
 const STRUCTURE: &str = "quota file";
@@ -27,7 +27,7 @@ const VERSION: u32 = 1;
 const LEAF_HEADER: usize = 16;
 const ENTRY: usize = 72;
 
-/// Whose usage a file counts.
+/// The kind of owner whose usage a file counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// Users.
@@ -39,10 +39,10 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// All of them, in the order of the format.
+    /// All kinds, in the order of the format.
     pub const ALL: [Self; 3] = [Self::User, Self::Group, Self::Project];
 
-    /// The first word of the file.
+    /// The magic number of a file for this kind.
     #[must_use]
     pub const fn magic(self) -> u32 {
         match self {
@@ -52,7 +52,7 @@ impl Owner {
         }
     }
 
-    /// The word for it.
+    /// The name of the kind.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -107,10 +107,10 @@ struct RawEntry {
 
 const _: () = assert!(std::mem::size_of::<RawEntry>() == ENTRY);
 
-/// What a header says of its file.
+/// The header of a quota file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Blocks of the file, this one and the root of the tree included.
+    /// Blocks of the file, including this one and the root of the tree.
     pub blocks: u32,
 }
 
@@ -118,8 +118,8 @@ impl Header {
     /// Decodes the first block of a file of `size` bytes.
     ///
     /// # Errors
-    /// [`Corrupt`] where magic number or version are others, or where it speaks of blocks that
-    /// the file has not.
+    /// [`Corrupt`] if the magic number or the version is wrong, or the header counts blocks that
+    /// the file does not have.
     pub fn decode(block: &[u8], owner: Owner, size: u64) -> Result<Self, Corrupt> {
         let corrupt = |problem| Err(Corrupt::new(STRUCTURE, problem));
         let Ok((raw, _)) = RawHeader::read_from_prefix(block) else {
@@ -149,7 +149,7 @@ impl Header {
     }
 }
 
-/// The numbers of blocks in a block of the tree; 0 leads nowhere.
+/// The block numbers in a block of the tree; 0 is empty.
 pub fn references(block: &[u8]) -> impl Iterator<Item = u32> {
     let (words, _) = block.as_chunks::<4>();
     words
@@ -158,19 +158,19 @@ pub fn references(block: &[u8]) -> impl Iterator<Item = u32> {
         .map(|word| u32::from_le_bytes(*word))
 }
 
-/// What an owner takes, by an entry.
+/// The usage of one owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The owner's number.
+    /// The owner's id.
     pub id: u32,
     /// Bytes of blocks.
     pub space: u64,
-    /// Inodes.
+    /// Number of inodes.
     pub inodes: u64,
 }
 
-/// The entries of a leaf. A place of zeroes is empty; an owner 0 without anything has a time there,
-/// so as not to look empty.
+/// The entries of a leaf. An entry of zeroes is empty; the entry of owner 0 without any usage has a
+/// time set, so that it does not look empty.
 pub fn entries(block: &[u8]) -> impl Iterator<Item = Entry> {
     let places = block.get(LEAF_HEADER..).unwrap_or_default();
     places

@@ -1,8 +1,8 @@
-//! Names and paths for people.
+//! Display of names and paths.
 
 use std::fmt;
 
-/// Bytes for a message. A terminal must not obey them, so what is no printable text is escaped.
+/// Displays bytes in a message; escapes everything that a terminal might interpret.
 pub struct Shown<'a>(pub &'a [u8]);
 
 impl fmt::Display for Shown<'_> {
@@ -23,7 +23,8 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Whether a letter only shows itself: no control, and nothing that turns the line around.
+/// Whether a character only displays itself: no control character, and none that changes the
+/// direction of the line.
 #[must_use]
 pub fn is_harmless(letter: char) -> bool {
     let turns = matches!(

@@ -1,9 +1,9 @@
-//! The superblock: what the file system is, how full it is, and what happened to it.
+//! The superblock: the parameters of the file system, its free counts and its history.
 //!
-//! [`Superblock::decode`] checks the magic number and, under `metadata_csum`, the checksum, and
-//! believes everything else; [`Geometry::of`](crate::geometry::Geometry::of) is where sizes and
-//! counts are judged. Bytes without a field here are kept, so `encode` gives back what `decode`
-//! read. Copies at the start of backup groups have the same form.
+//! [`Superblock::decode`] checks the magic number and, with `metadata_csum`, the checksum;
+//! [`Geometry::of`](crate::geometry::Geometry::of) validates sizes and counts. Bytes without a
+//! field here are kept, so `encode` returns what `decode` read. Copies in backup groups have the
+//! same format, which the kernel's `Documentation/filesystems/ext4/super.rst` describes.
 
 mod convert;
 mod raw;
@@ -20,11 +20,11 @@ use raw::RawSuperblock;
 
 /// Bytes in a superblock.
 pub const SIZE: usize = 1024;
-/// Where the first superblock lies on the device, in bytes, whatever the block size.
+/// Offset of the first superblock on the device, in bytes, for every block size.
 pub const OFFSET: u64 = 1024;
-/// The magic number.
+/// The magic number (`EXT4_SUPER_MAGIC`).
 pub const MAGIC: u16 = 0xEF53;
-/// The error code of a device that failed (`EXT4_ERR_EIO`; the codes are not those of errno).
+/// The error code of a failed device (`EXT4_ERR_EIO`; these codes are not those of errno).
 pub const ERROR_IO: u8 = 2;
 /// The error code of corrupt metadata (`EXT4_ERR_EFSCORRUPTED`).
 pub const ERROR_CORRUPTED: u8 = 5;
@@ -37,10 +37,10 @@ const STRUCTURE: &str = "superblock";
 const CHECKSUM_AT: usize = 0x3FC;
 
 bitflags! {
-    /// In what state the file system was left.
+    /// The state of the file system (`s_state`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct State: u16 {
-        /// Unmounted cleanly.
+        /// It was unmounted cleanly.
         const CLEAN = 0x1;
         /// Errors were found.
         const ERRORS = 0x2;
@@ -52,7 +52,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// Facts about the whole file system that are no features.
+    /// Properties of the whole file system that are not features (`s_flags`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Flags: u32 {
         /// Directory hashes take name bytes as signed.
@@ -64,22 +64,22 @@ bitflags! {
     }
 }
 
-/// What to do when metadata turns out to be wrong.
+/// The reaction to corrupt metadata (`s_errors`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ErrorPolicy {
-    /// Note it and go on.
+    /// Record the error and continue.
     #[default]
     Continue,
-    /// Note it and stop writing.
+    /// Record the error and stop writing.
     RemountReadOnly,
     /// Stop the machine (for us: stop the mount).
     Panic,
-    /// A value that means nothing.
+    /// An undefined value.
     Unknown(u16),
 }
 
 impl ErrorPolicy {
-    /// From the number on disk.
+    /// The policy of a number on disk.
     #[must_use]
     pub const fn from_raw(raw: u16) -> Self {
         match raw {
@@ -102,20 +102,20 @@ impl ErrorPolicy {
     }
 }
 
-/// The first or the latest error that was found in the file system.
+/// A record of the first or the latest error in the file system.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ErrorRecord {
     /// Seconds since 1970; 0 when there was none.
     pub time: i64,
-    /// The inode it concerns, or 0.
+    /// The inode concerned, or 0.
     pub inode: u32,
-    /// The block it concerns, or 0.
+    /// The block concerned, or 0.
     pub block: u64,
-    /// The name of the function that noticed, padded with NUL bytes.
+    /// The name of the function that detected it, padded with NUL bytes.
     pub function: [u8; 32],
-    /// The line that noticed.
+    /// The source line that detected it.
     pub line: u32,
-    /// What kind of error (the kernel's `EXT4_ERR_*` numbers).
+    /// The kind of error (the kernel's `EXT4_ERR_*` numbers).
     pub code: u8,
 }
 
@@ -130,22 +130,22 @@ macro_rules! superblock {
         pub struct Superblock {
             $( $(#[$doc])* pub $name: $type, )*
             $( $(#[$other_doc])* pub $other: $other_type, )*
-            /// As read: gives the bytes that have no field of their own.
+            /// The bytes as read, for the bytes without a field.
             raw: Box<[u8; SIZE]>,
         }
 
         impl Superblock {
-            /// Takes over the fields that are one plain number on disk.
+            /// Reads the fields that are one plain number on disk.
             fn read_plain(&mut self, raw: &RawSuperblock) {
                 $( self.$name = raw.$raw.into(); )*
             }
 
-            /// The reverse of `read_plain`.
+            /// Writes the fields that are one plain number on disk.
             fn write_plain(&self, raw: &mut RawSuperblock) {
                 $( raw.$raw = self.$name.into(); )*
             }
 
-            /// A superblock of zeroes apart from the magic number: where making one starts.
+            /// A superblock of zeroes except for the magic number, for creating a new one.
             #[must_use]
             pub fn blank() -> Self {
                 let mut raw = Box::new([0; SIZE]);
@@ -161,15 +161,15 @@ macro_rules! superblock {
 }
 
 superblock! {
-    /// All inodes: groups times inodes per group.
+    /// Number of inodes: groups times inodes per group.
     inodes_count: u32 = s_inodes_count,
     /// Free inodes.
     free_inodes: u32 = s_free_inodes_count,
-    /// The block that group 0 starts at: 1 with 1 KiB blocks (without bigalloc), else 0.
+    /// The first block of group 0: 1 with 1 KiB blocks (without bigalloc), otherwise 0.
     first_data_block: u32 = s_first_data_block,
-    /// Block size is 1024 shifted left by this.
+    /// Base-2 logarithm of the block size, minus 10.
     log_block_size: u32 = s_log_block_size,
-    /// Cluster size is 1024 shifted left by this.
+    /// Base-2 logarithm of the cluster size, minus 10.
     log_cluster_size: u32 = s_log_cluster_size,
     /// Blocks in a group.
     blocks_per_group: u32 = s_blocks_per_group,
@@ -185,7 +185,7 @@ superblock! {
     minor_revision: u16 = s_minor_rev_level,
     /// Seconds between checks; 0 for never.
     check_interval: u32 = s_checkinterval,
-    /// Which operating system made it; 0 is Linux.
+    /// The operating system that created it; 0 is Linux.
     creator_os: u32 = s_creator_os,
     /// 0 for the original format with fixed sizes, 1 for the dynamic one.
     revision: u32 = s_rev_level,
@@ -197,17 +197,17 @@ superblock! {
     first_inode: u32 = s_first_ino,
     /// Bytes in an inode (see [`Superblock::effective_inode_size`]).
     inode_size: u16 = s_inode_size,
-    /// The group that holds this copy.
+    /// The group of this copy.
     block_group: u16 = s_block_group_nr,
     /// UUID of the file system.
     uuid: [u8; 16] = s_uuid,
-    /// Volume name, padded with NUL bytes, without one when full.
+    /// Volume name, padded with NUL bytes; no NUL if it has 16 bytes.
     volume_name: [u8; 16] = s_volume_name,
-    /// Where it was mounted last, padded with NUL bytes.
+    /// The directory of the last mount, padded with NUL bytes.
     last_mounted: [u8; 64] = s_last_mounted,
-    /// Blocks to allocate ahead for directories.
+    /// Blocks to preallocate for directories.
     preallocated_directory_blocks: u8 = s_prealloc_dir_blocks,
-    /// Blocks after the descriptors kept for their growth.
+    /// Blocks after the descriptors that are reserved for their growth.
     reserved_gdt_blocks: u16 = s_reserved_gdt_blocks,
     /// UUID of an external journal.
     journal_uuid: [u8; 16] = s_journal_uuid,
@@ -215,13 +215,13 @@ superblock! {
     journal_device: u32 = s_journal_dev,
     /// Hash version of new directory indexes (see [`Superblock::hash_version`]).
     default_hash_version: u8 = s_def_hash_version,
-    /// 1 when `journal_backup` is filled in.
+    /// 1 if `journal_backup` is valid.
     journal_backup_type: u8 = s_jnl_backup_type,
     /// Bytes in a group descriptor under `64bit` (see `Geometry` for the effective size).
     desc_size: u16 = s_desc_size,
     /// Mount options that apply by default.
     default_mount_options: u32 = s_default_mount_opts,
-    /// First group of descriptors that lies the `meta_bg` way, counted in descriptor blocks.
+    /// The first descriptor block with the `meta_bg` layout.
     first_meta_bg: u32 = s_first_meta_bg,
     /// Every inode has at least this many bytes of the extra part.
     min_extra_isize: u16 = s_min_extra_isize,
@@ -233,90 +233,90 @@ superblock! {
     mmp_update_interval: u16 = s_mmp_update_interval,
     /// Blocks on all data disks of a RAID stripe.
     raid_stripe_width: u32 = s_raid_stripe_width,
-    /// A flexible group has two to this power groups.
+    /// Base-2 logarithm of the groups in a flexible group.
     log_groups_per_flex: u8 = s_log_groups_per_flex,
     /// 1 for crc32c.
     checksum_type: u8 = s_checksum_type,
-    /// KiB written in its life.
+    /// KiB written in the lifetime of the file system.
     kbytes_written: u64 = s_kbytes_written,
-    /// Errors found.
+    /// Number of errors found.
     error_count: u32 = s_error_count,
     /// Mount options, as text.
     mount_options: [u8; 64] = s_mount_opts,
-    /// Clusters that metadata of the whole file system takes; 0 when not known.
+    /// Clusters of metadata in the whole file system; 0 if unknown.
     overhead_clusters: u32 = s_overhead_clusters,
-    /// The seed of all checksums, under `metadata_csum_seed`.
+    /// The seed of all checksums, with `metadata_csum_seed`.
     checksum_seed: u32 = s_checksum_seed,
     /// Character encoding of casefolded names.
     encoding: u16 = s_encoding,
     /// Flags of the encoding.
     encoding_flags: u16 = s_encoding_flags,
     --
-    /// All blocks.
+    /// Number of blocks.
     blocks_count: u64,
     /// Blocks reserved for the superuser.
     reserved_blocks: u64,
-    /// Free blocks (blocks even with bigalloc).
+    /// Free blocks (blocks, not clusters, also with bigalloc).
     free_blocks: u64,
-    /// Last mount, seconds since 1970.
+    /// Time of the last mount, seconds since 1970.
     mount_time: i64,
-    /// Last write, seconds since 1970.
+    /// Time of the last write, seconds since 1970.
     write_time: i64,
-    /// Last check, seconds since 1970.
+    /// Time of the last check, seconds since 1970.
     check_time: i64,
-    /// When it was made, seconds since 1970.
+    /// Time of creation, seconds since 1970.
     make_time: i64,
-    /// In what state it was left.
+    /// The state of the file system.
     state: State,
-    /// What to do about errors.
+    /// The reaction to errors.
     errors: ErrorPolicy,
     /// The features.
     features: Features,
-    /// Signedness of directory hashes, and more.
+    /// Signedness of directory hashes, and others.
     flags: Flags,
-    /// Seed of directory hashes; all zero stands for the algorithm's own constants.
+    /// Seed of directory hashes; all zero selects the algorithm's own constants.
     hash_seed: [u32; 4],
     /// The internal journal's inode, or 0.
     journal_inode: InodeNumber,
     /// Head of the classic orphan list, or 0.
     last_orphan: InodeNumber,
-    /// Copy of the journal inode's 15 block words, then high and low half of its size.
+    /// A copy of the journal inode's 15 block words, then the high and the low half of its size.
     journal_backup: [u32; 17],
-    /// The multiple-mount block.
+    /// The block of multiple mount protection.
     mmp_block: BlockNumber,
     /// The first error found.
     first_error: ErrorRecord,
     /// The latest error found.
     last_error: ErrorRecord,
-    /// User quota's inode, or 0.
+    /// The inode of user quotas, or 0.
     user_quota_inode: InodeNumber,
-    /// Group quota's inode, or 0.
+    /// The inode of group quotas, or 0.
     group_quota_inode: InodeNumber,
-    /// Project quota's inode, or 0.
+    /// The inode of project quotas, or 0.
     project_quota_inode: InodeNumber,
-    /// The two groups with superblock copies under `sparse_super2`; 0 for none.
+    /// The two groups with superblock copies with `sparse_super2`; 0 for none.
     backup_groups: [u32; 2],
-    /// lost+found, where noted.
+    /// The inode of lost+found, or 0 if not recorded.
     lost_found_inode: InodeNumber,
     /// The orphan file's inode, or 0.
     orphan_file_inode: InodeNumber,
 }
 
 impl Superblock {
-    /// Decodes a superblock; its magic number and its checksum must be right.
+    /// Decodes a superblock; checks its magic number and its checksum.
     ///
     /// # Errors
-    /// [`Corrupt`] where they are not.
+    /// [`Corrupt`] if one of them is wrong.
     pub fn decode(bytes: &[u8; SIZE]) -> Result<Self, Corrupt> {
         let superblock = Self::decode_unverified(bytes)?;
         superblock.verify_checksum(bytes)?;
         Ok(superblock)
     }
 
-    /// Decodes a superblock whose checksum may be wrong, for those who inspect damage.
+    /// Decodes a superblock without checking its checksum, for the examination of damage.
     ///
     /// # Errors
-    /// [`Corrupt`] where the magic number is wrong.
+    /// [`Corrupt`] if the magic number is wrong.
     pub fn decode_unverified(bytes: &[u8; SIZE]) -> Result<Self, Corrupt> {
         let raw = RawSuperblock::read_from_bytes(bytes).expect("both are 1024 bytes");
         if raw.s_magic.get() != MAGIC {
@@ -352,7 +352,7 @@ impl Superblock {
         Ok(())
     }
 
-    /// The bytes, with their checksum made anew under `metadata_csum`.
+    /// Encodes the superblock, with a new checksum with `metadata_csum`.
     #[must_use]
     pub fn encode(&self) -> [u8; SIZE] {
         let mut raw = RawSuperblock::read_from_bytes(&self.raw[..]).expect("both are 1024 bytes");
@@ -371,8 +371,8 @@ impl Superblock {
         bytes
     }
 
-    /// What every crc32c but the superblock's starts from, with `metadata_csum` or without: stored,
-    /// or made from the UUID.
+    /// The initial state of every crc32c except the superblock's, with or without `metadata_csum`:
+    /// stored, or made from the UUID.
     #[must_use]
     pub fn metadata_checksum_seed(&self) -> u32 {
         if self.features.has_incompat(Incompat::CSUM_SEED) {
@@ -388,15 +388,16 @@ impl Superblock {
         self.creator_os == CREATOR_HURD
     }
 
-    /// Whether corruption is only noted, and work goes on.
+    /// Whether an error is only recorded and work continues.
     #[must_use]
     pub fn continues_on_error(&self) -> bool {
         self.errors == ErrorPolicy::Continue
     }
 
-    /// Notes an error of the kind `code`, found at `now` (seconds since 1970): in the state, as the
-    /// latest error, and as the first if there was none. The structure's name stands for the function.
-    pub fn note_error(&mut self, corrupt: &Corrupt, code: u8, now: i64) {
+    /// Records an error of the kind `code`, found at `now` (seconds since 1970): in the state, as
+    /// the latest error, and as the first if there was none. The structure's name takes the place
+    /// of the function.
+    pub fn record_error(&mut self, corrupt: &Corrupt, code: u8, now: i64) {
         let mut function = [0; 32];
         let name = corrupt.structure().as_bytes();
         let length = name.len().min(function.len() - 1);
@@ -443,13 +444,13 @@ impl Superblock {
         &self.volume_name[..end.unwrap_or(self.volume_name.len())]
     }
 
-    /// The hash version of new directory indexes; half-MD4 where the field names none.
+    /// The hash version of new directory indexes; half-MD4 if the field is invalid.
     #[must_use]
     pub fn hash_version(&self) -> HashVersion {
         HashVersion::from_raw(self.default_hash_version).unwrap_or(HashVersion::HalfMd4)
     }
 
-    /// How directory hashes take name bytes; `None` where no writer has settled it yet.
+    /// The type of name bytes in directory hashes; `None` if no writer has set it yet.
     #[must_use]
     pub fn hash_signedness(&self) -> Option<Signedness> {
         if self.flags.contains(Flags::UNSIGNED_HASH) {
@@ -516,8 +517,8 @@ mod tests {
     fn the_first_error_stays_and_the_last_moves() {
         let mut superblock = Superblock::blank();
         let corrupt = Corrupt::new("extent node", "bad").in_block(BlockNumber(7));
-        superblock.note_error(&corrupt, ERROR_CORRUPTED, 100);
-        superblock.note_error(&corrupt.in_inode(InodeNumber(12)), ERROR_IO, 200);
+        superblock.record_error(&corrupt, ERROR_CORRUPTED, 100);
+        superblock.record_error(&corrupt.in_inode(InodeNumber(12)), ERROR_IO, 200);
         assert_eq!(superblock.error_count, 2);
         assert_eq!(
             (superblock.first_error.time, superblock.first_error.inode),

@@ -1,18 +1,19 @@
 //! Inode times: 34 bits of seconds and 30 bits of nanoseconds in two words.
 //!
-//! The first word is a signed count of seconds since 1970. The second, where the inode has room
-//! for it, adds two bits that extend the count by multiples of 2^32 and 30 bits of nanoseconds.
+//! The first word is a signed count of seconds since 1970. The second word, if the inode has room
+//! for it, adds two bits that extend the count by multiples of 2^32, and 30 bits of nanoseconds.
 //!
-//! One pattern is special: a negative first word with both extension bits set was written by old
-//! kernels for dates before 1970, and checkers still take it so. It is read that way and never
-//! written: times in the 68 years it would mean (from 2310 on) become the last second before.
+//! One pattern is special: old kernels wrote a negative first word with both extension bits set for
+//! dates before 1970, and checkers still read it so. It is decoded that way and never encoded:
+//! times in the 68 years that it would otherwise mean (from 2310 on) become the last second before
+//! them.
 
-/// Largest time that fits: 2^34 - 2^31 - 1.
+/// Largest time in seconds: 2^34 - 2^31 - 1.
 const MAX_SECONDS: i64 = (1 << 34) - (1 << 31) - 1;
 const AFTER_MAX: i64 = MAX_SECONDS + 1;
-/// Smallest time that fits: -2^31.
+/// Smallest time in seconds: -2^31.
 const MIN_SECONDS: i64 = -(1 << 31);
-/// Where the special pattern would begin, and where it would end.
+/// The seconds that the special pattern would mean.
 const AMBIGUOUS: std::ops::Range<i64> = (3 << 32) - (1 << 31)..3 << 32;
 const LAST_NANOSECOND: u32 = 999_999_999;
 
@@ -35,8 +36,8 @@ impl Time {
         }
     }
 
-    /// From seconds since 1970 in decimal digits, with a fraction behind a point, of which digits behind
-    /// the ninth do not count; negative before 1970.
+    /// Parses seconds since 1970 in decimal, with an optional fraction after a point; digits after
+    /// the ninth are ignored. Negative before 1970.
     #[must_use]
     pub fn from_decimal(text: &str) -> Option<Self> {
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
@@ -62,7 +63,7 @@ impl Time {
         })
     }
 
-    /// From the two words of an inode, or from the first alone.
+    /// Decodes the two words of an inode, or the first alone.
     #[must_use]
     pub fn decode(seconds: u32, extra: Option<u32>) -> Self {
         let base = i64::from(seconds.cast_signed());
@@ -82,7 +83,7 @@ impl Time {
         }
     }
 
-    /// The two words, for the nearest time that they can hold.
+    /// Encodes the nearest time that fits into two words.
     #[must_use]
     pub fn encode(self) -> (u32, u32) {
         let time = self.clamp_wide();
@@ -91,14 +92,14 @@ impl Time {
         (low, rounded_up & 3 | time.nanoseconds << 2)
     }
 
-    /// The first word alone, for the nearest time that it can hold.
+    /// Encodes the nearest time that fits into the first word alone.
     #[must_use]
     pub fn encode_narrow(self) -> u32 {
         let [low, _] = halves(self.clamp_narrow().seconds);
         low
     }
 
-    /// What becomes of this time in an inode with both words.
+    /// The nearest time that an inode with both words can store.
     #[must_use]
     pub fn clamp_wide(self) -> Self {
         let seconds = match self.seconds {
@@ -113,7 +114,7 @@ impl Time {
         }
     }
 
-    /// What becomes of this time in an inode with only the first word: whole seconds to 2038.
+    /// The nearest time that an inode with only the first word can store: whole seconds up to 2038.
     #[must_use]
     pub fn clamp_narrow(self) -> Self {
         Self::from_seconds(self.seconds.clamp(i64::from(i32::MIN), i64::from(i32::MAX)))

@@ -1,15 +1,16 @@
-//! Extended attributes, as they lie in an inode's tail and in a block of their own.
+//! Extended attributes, as an inode's tail and an attribute block store them.
 //!
-//! Both places hold a list: entries with their names from the front, ended by a zero word, and
-//! values from the back, everything at multiples of 4. In a block a header of 32 bytes comes first,
-//! entries are sorted, and values are placed relative to the start of the block; in an inode a
-//! magic word comes first and values are placed relative to the first entry. A block may serve many
-//! inodes and counts them.
+//! Both places contain a list: entries with their names from the front, ended by a zero word, and
+//! values from the back, all at multiples of 4. A block starts with a header of 32 bytes, its
+//! entries are sorted, and value offsets are relative to the start of the block. In an inode the
+//! list starts with a magic word, and value offsets are relative to the first entry. Several inodes
+//! may share a block, which has a reference count.
 //!
-//! A list is decoded whole, changed as a list, and encoded whole. The value of an attribute may
-//! also be the content of an inode of its own (`ea_inode`); such an entry is kept as it is.
+//! A list is decoded, changed and encoded as a whole. The value of an attribute may also be the
+//! content of an inode of its own (`ea_inode`); the entry of such an attribute is kept unchanged.
 //!
-//! Names are stored as a prefix number and the rest: see [`split_name`].
+//! Names are stored as a prefix number and the rest: see [`split_name`]. Format: the kernel's
+//! `Documentation/filesystems/ext4/attributes.rst`.
 
 mod list;
 mod name;
@@ -27,11 +28,11 @@ use crate::number::{BlockNumber, InodeNumber};
 use list::{ENTRY_SIZE, Encoded, Region, TERMINATOR_SIZE, decode_list};
 pub use name::{INDEX_SYSTEM, full_name, is_bare_prefix, is_visible, split_name};
 
-/// First word of a block and of an inode's list.
+/// First word of a block and of an inode's list (`EXT4_XATTR_MAGIC`).
 pub const MAGIC: u32 = 0xEA02_0000;
 /// Longest stored name in bytes.
 pub const MAX_NAME: usize = 255;
-/// Most inodes that may share a block.
+/// Most inodes that may share a block (`EXT4_XATTR_REFCOUNT_MAX`).
 pub const MAX_REFERENCES: u32 = 1024;
 
 const BLOCK_STRUCTURE: &str = "attribute block";
@@ -53,7 +54,7 @@ struct RawHeader {
 
 const _: () = assert!(size_of::<RawHeader>() == BLOCK_HEADER_SIZE);
 
-/// A list does not fit into its place.
+/// The error of a list that does not fit into its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("extended attributes do not fit")]
 pub struct Full;
@@ -61,24 +62,24 @@ pub struct Full;
 /// One extended attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attribute {
-    /// The number that stands for the name's prefix.
+    /// The number of the name's prefix.
     pub index: u8,
-    /// The name behind the prefix, at most [`MAX_NAME`] bytes.
+    /// The name without the prefix, at most [`MAX_NAME`] bytes.
     pub name: Box<[u8]>,
     /// The value.
     pub value: Value,
-    /// Hash of name and value; 0 where none was made.
+    /// Hash of name and value; 0 if there is none.
     pub hash: u32,
 }
 
-/// Where an attribute's value lies.
+/// The value of an attribute, or its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Beside its entry.
-    Here(Box<[u8]>),
-    /// It is the content of an inode (`ea_inode`).
+    /// The value, stored in the same place as the entry.
+    Inline(Box<[u8]>),
+    /// The value is the content of an inode (`ea_inode`).
     Inode {
-        /// That inode.
+        /// The inode.
         inode: InodeNumber,
         /// Bytes of the value.
         size: u32,
@@ -86,38 +87,38 @@ pub enum Value {
 }
 
 impl Attribute {
-    /// An attribute with its hash made.
+    /// An attribute with its hash.
     #[must_use]
     pub fn new(index: u8, name: &[u8], value: &[u8]) -> Self {
         let hash = entry_hash(name, value);
         Self {
             index,
             name: name.into(),
-            value: Value::Here(value.into()),
+            value: Value::Inline(value.into()),
             hash,
         }
     }
 
-    /// Whether this is its name.
+    /// Whether it has this name.
     #[must_use]
     pub fn is_named(&self, index: u8, name: &[u8]) -> bool {
         self.index == index && *self.name == *name
     }
 
-    /// Whether the hash, if there is one, is that of name and value. Old systems hashed name bytes
-    /// as signed numbers; that is right as well. For a value in an inode it cannot be told here, see
-    /// [`Attribute::has_sound_hash_of_value_inode`].
+    /// Whether the hash, if there is one, matches name and value. A hash of name bytes as signed
+    /// numbers, which old systems made, is accepted as well. For a value in an inode, use
+    /// [`Attribute::has_valid_hash_of_value_inode`].
     #[must_use]
-    pub fn has_sound_hash(&self) -> bool {
+    pub fn has_valid_hash(&self) -> bool {
         match &self.value {
-            Value::Here(value) => self.is_hash_of(value),
+            Value::Inline(value) => self.is_hash_of(value),
             Value::Inode { .. } => true,
         }
     }
 
-    /// The same for a value that lies in an inode with this hash; see [`value_hash`].
+    /// The same for a value in an inode with this hash; see [`value_hash`].
     #[must_use]
-    pub fn has_sound_hash_of_value_inode(&self, value_hash: u32) -> bool {
+    pub fn has_valid_hash_of_value_inode(&self, value_hash: u32) -> bool {
         self.is_hash_of(&value_hash.to_le_bytes())
     }
 
@@ -127,26 +128,26 @@ impl Attribute {
             || self.hash == signed_entry_hash(&self.name, value)
     }
 
-    /// Bytes that it takes in a list.
+    /// Bytes that the attribute takes in a list.
     #[must_use]
     pub fn space(&self) -> usize {
         self.entry_space() + self.value_space()
     }
 
-    /// Bytes that name and entry take.
+    /// Bytes of the entry and its name.
     fn entry_space(&self) -> usize {
         ENTRY_SIZE + padded(self.name.len())
     }
 
-    /// Bytes that the value takes beside its entry.
+    /// Bytes of the value in the list.
     fn value_space(&self) -> usize {
         match &self.value {
-            Value::Here(value) => padded(value.len()),
+            Value::Inline(value) => padded(value.len()),
             Value::Inode { .. } => 0,
         }
     }
 
-    /// The order in which blocks keep entries.
+    /// The order of entries in blocks.
     fn order(&self, other: &Self) -> Ordering {
         let key = |this: &Self| (this.index, this.name.len());
         key(self)
@@ -159,7 +160,7 @@ fn padded(length: usize) -> usize {
     length.next_multiple_of(4)
 }
 
-/// The hash of an attribute whose value lies beside its entry.
+/// The hash of an attribute whose value is in the list.
 #[must_use]
 pub fn entry_hash(name: &[u8], value: &[u8]) -> u32 {
     hash_value(
@@ -169,20 +170,20 @@ pub fn entry_hash(name: &[u8], value: &[u8]) -> u32 {
     )
 }
 
-/// The hash of an attribute whose value lies in an inode; see [`value_hash`].
+/// The hash of an attribute whose value is in an inode; see [`value_hash`].
 #[must_use]
 pub fn entry_hash_of_value_inode(name: &[u8], value_hash: u32) -> u32 {
     entry_hash(name, &value_hash.to_le_bytes())
 }
 
-/// The hash that an inode keeps of the attribute value it holds. The seed is that of metadata
-/// checksums (`Geometry::value_seed`), whether or not there are any.
+/// The hash of an attribute value that an inode stores: crc32c from the seed of metadata checksums
+/// (`Geometry::value_seed`), with or without `metadata_csum`.
 #[must_use]
 pub fn value_hash(seed: u32, value: &[u8]) -> u32 {
     crc32c(seed, value)
 }
 
-/// The same as systems made it whose `char` is signed.
+/// The same as systems with a signed `char` make it.
 fn signed_entry_hash(name: &[u8], value: &[u8]) -> u32 {
     let extended = |byte: u8| i32::from(byte.cast_signed()).cast_unsigned();
     hash_value(
@@ -219,18 +220,18 @@ fn block_hash<'a>(attributes: impl Iterator<Item = &'a Attribute>) -> u32 {
 /// A decoded attribute block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// How many inodes it serves.
+    /// Number of inodes that share the block.
     pub references: u32,
-    /// Its attributes.
+    /// The attributes.
     pub attributes: Vec<Attribute>,
 }
 
 impl Block {
-    /// The attributes in a block; the checksum is [`verify_block`]'s to check.
+    /// Decodes the attributes of a block; [`verify_block`] checks the checksum.
     ///
     /// # Errors
     ///
-    /// What is wrong with the header or an entry.
+    /// The problem of the header or of an entry.
     pub fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
         let references = references(bytes)?;
         let attributes = decode_list(Region::whole(bytes), BLOCK_HEADER_SIZE, BLOCK_STRUCTURE)?;
@@ -240,7 +241,7 @@ impl Block {
         })
     }
 
-    /// Makes `bytes`, a whole block, hold these attributes; the checksum is left zero.
+    /// Encodes these attributes into `bytes`, a whole block; the checksum is left zero.
     ///
     /// # Errors
     ///
@@ -250,7 +251,7 @@ impl Block {
         Ok(())
     }
 
-    /// What a block of `size` bytes is that holds these attributes; its checksum is zero.
+    /// The content of a block of `size` bytes with these attributes; its checksum is zero.
     ///
     /// # Errors
     ///
@@ -273,14 +274,14 @@ impl Block {
     }
 }
 
-/// What an attribute block is to hold, without the gap between entries and values, which is most of a block.
+/// The content of an attribute block without the gap between entries and values, most of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
     list: Encoded,
 }
 
 impl Content {
-    /// The hash that the block carries; 0 if it is not to be shared.
+    /// The hash of the block; 0 if the block must not be shared.
     #[must_use]
     pub fn hash(&self) -> u32 {
         content_hash(self.list.front())
@@ -290,19 +291,19 @@ impl Content {
     ///
     /// # Errors
     ///
-    /// None, if the content was made here.
+    /// None for content that was made here.
     pub fn attributes(&self) -> Result<Vec<Attribute>, Corrupt> {
         decode_list(self.list.region(), BLOCK_HEADER_SIZE, BLOCK_STRUCTURE)
     }
 
-    /// Whether another content has the same attributes: how many inodes it serves does not count.
+    /// Whether another content has the same attributes; the reference counts may differ.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         self.hash() == other.hash() && self.list.is_same(&other.list, BLOCK_HEADER_SIZE)
     }
 
-    /// Whether a block holds these attributes, where they are put by [`Self::put_into`]: how many inodes they
-    /// serve, their checksum, and what lies in the gap does not count.
+    /// Whether a block contains these attributes at the offsets of [`Self::put_into`]; the
+    /// reference counts, the checksums and the gaps may differ.
     #[must_use]
     pub fn is_in(&self, block: &[u8]) -> bool {
         let pair = (
@@ -318,21 +319,21 @@ impl Content {
             && self.list.is_in(block, BLOCK_HEADER_SIZE)
     }
 
-    /// Makes a block hold it.
+    /// Writes the content into a block.
     ///
     /// # Panics
     ///
-    /// If the block has another size than that the content was made for.
+    /// If the block has another size than the content was made for.
     pub fn put_into(&self, block: &mut [u8]) {
         self.list.put_into(block);
     }
 }
 
-/// How many inodes an attribute block serves.
+/// The number of inodes that share an attribute block.
 ///
 /// # Errors
 ///
-/// If the header is not sound.
+/// If the header is invalid.
 pub fn references(bytes: &[u8]) -> Result<u32, Corrupt> {
     let (raw, _) = RawHeader::ref_from_prefix(bytes)
         .map_err(|_| Corrupt::new(BLOCK_STRUCTURE, "shorter than its header"))?;
@@ -350,7 +351,7 @@ pub fn references(bytes: &[u8]) -> Result<u32, Corrupt> {
     Ok(raw.h_refcount.get())
 }
 
-/// Stores how many inodes an attribute block serves.
+/// Stores the number of inodes that share an attribute block.
 ///
 /// # Panics
 ///
@@ -360,7 +361,7 @@ pub fn set_references(bytes: &mut [u8], references: u32) {
     raw.h_refcount = U32::new(references);
 }
 
-/// The hash of its content that an attribute block carries; 0 if it is not to be shared.
+/// The hash in the header of an attribute block; 0 if the block must not be shared.
 #[must_use]
 pub fn content_hash(bytes: &[u8]) -> u32 {
     RawHeader::ref_from_prefix(bytes).map_or(0, |(raw, _)| raw.h_hash.get())
@@ -398,11 +399,11 @@ pub fn verify_block(seed: u32, block: BlockNumber, bytes: &[u8]) -> Result<(), C
     Ok(())
 }
 
-/// The attributes in an inode's tail; none where the magic is missing.
+/// Decodes the attributes of an inode's tail; none without the magic number.
 ///
 /// # Errors
 ///
-/// What is wrong with an entry.
+/// The problem of an entry.
 pub fn decode_inode_area(area: &[u8]) -> Result<Vec<Attribute>, Corrupt> {
     match area.strip_prefix(&MAGIC.to_le_bytes()) {
         Some(list) => decode_list(Region::whole(list), 0, INODE_STRUCTURE),
@@ -410,7 +411,7 @@ pub fn decode_inode_area(area: &[u8]) -> Result<Vec<Attribute>, Corrupt> {
     }
 }
 
-/// Makes an inode's tail hold these attributes; zeroes if there are none.
+/// Encodes attributes into an inode's tail; zeroes if there are none.
 ///
 /// # Errors
 ///
@@ -426,7 +427,7 @@ pub fn encode_inode_area(attributes: &[Attribute], area: &mut [u8]) -> Result<()
     Ok(())
 }
 
-/// Bytes that these attributes need in an inode's tail, if the list is not empty.
+/// Bytes that these attributes need in an inode's tail; meaningful if the list is not empty.
 #[must_use]
 pub fn inode_area_used(attributes: &[Attribute]) -> usize {
     let each = attributes.iter().map(Attribute::space);

@@ -1,5 +1,5 @@
-//! Extent nodes, attributes and superblocks made of any bytes: an error or an answer, never a
-//! panic, and what was accepted comes back the same.
+//! Decodes random bytes as extent nodes, attributes and superblocks: an error or a value, never a
+//! panic, and an accepted value survives encoding.
 
 use pext4_ondisk::acl;
 use pext4_ondisk::extent::{self, Bounds, Extent, Index, Node};
@@ -13,7 +13,7 @@ const BOUNDS: Bounds = Bounds {
     end: BlockNumber(1 << 40),
 };
 
-/// Bytes that are often small, so that counts and lengths are often possible.
+/// Random bytes, often small, so that counts and lengths are often possible.
 fn bytes(length: std::ops::Range<usize>) -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(
         prop_oneof![3 => Just(0u8), 2 => 0u8..40, 1 => any::<u8>()],
@@ -39,7 +39,8 @@ proptest! {
             prop_assert_eq!(acl::encode(&entries), list.as_slice());
         }
         if let Ok(entries) = acl::decode_call(&list) {
-            // The ids of nobody are not kept, so the second time it is the same.
+            // The ids of entries that name nobody are not kept, so only the second round trip is
+            // exact.
             let again = acl::encode_call(&entries);
             prop_assert_eq!(again.len(), list.len());
             prop_assert_eq!(acl::decode_call(&again), Ok(entries));

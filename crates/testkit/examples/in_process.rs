@@ -1,12 +1,12 @@
-//! What one thread gets out of the library on a device in memory, beside what it gets out of any
-//! mounted path through system calls, in the same run:
+//! Measures one thread that uses the library on a device in memory and, for comparison in the same
+//! run, one that uses a mounted path through system calls:
 //!
 //! ```text
 //! cargo run --release -p pext4-testkit --example in_process -- [SECONDS] [MOUNTED-PATH]
 //! ```
 //!
-//! Give a directory of a kernel ext4 to compare with the kernel. Rounds of both sides alternate,
-//! since machines are noisy: the ratio counts, not the rates.
+//! Pass a directory of a kernel ext4 to compare with the kernel. Rounds of both sides alternate,
+//! since machines are noisy: only the ratio is meaningful, not the rates.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -25,7 +25,7 @@ const PIECE: u64 = 8 << 10;
 const FILE: u64 = 1 << 20;
 const FILES: u32 = 1000;
 
-/// One side's workload: runs for the time, answers how many operations it did.
+/// One side's workload: runs for the given time and returns the number of operations.
 type Work<'a> = (&'static str, Box<dyn Fn(Duration) -> Result<u64> + 'a>);
 
 fn main() -> Result<()> {

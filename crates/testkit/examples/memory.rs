@@ -1,4 +1,4 @@
-//! How much memory a mount takes while many files are made:
+//! Measures the memory that a mount takes while many files are created:
 //!
 //! ```text
 //! cargo run --release -p pext4-testkit --example memory -- IMAGE [FILES [CACHE-MIB]]
@@ -68,7 +68,7 @@ fn resident() -> Result<u64> {
     status("VmRSS:")
 }
 
-/// A line of the process's own status, in MiB.
+/// A size in the process's own status, in MiB.
 fn status(name: &str) -> Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status

@@ -1,9 +1,10 @@
-//! Runs of random operations on a subject that the model follows, and what becomes of failures.
+//! Runs random operations on a subject, compares it with the model, and shrinks failures.
 //!
-//! A run is made from a seed: operations are generated against the model's state, run, and judged
-//! one by one; now and then, and at the end, the whole tree is compared; then the image is closed
-//! and given to e2fsck. A run that fails is shrunk to few operations, which are written to
-//! `target/testkit/failed-*.ops`; moved to the crate's `corpus/` such a file is replayed for ever.
+//! A run is derived from a seed: operations are generated against the model's state, run, and
+//! judged one by one; several times during the run and at its end, the whole tree is compared; then
+//! the image is closed and checked by e2fsck. A failing run is shrunk to few operations, which are
+//! written to `target/testkit/failed-*.ops`. Move such a file to the crate's `corpus/` and every
+//! test run replays it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -19,35 +20,35 @@ use crate::Random;
 use crate::effort;
 use crate::errno::ENOSPC;
 use crate::model::Model;
-use crate::op::generate::{Generator, Taste};
+use crate::op::generate::{Generator, Profile};
 use crate::op::{Op, text};
 use crate::oracle::check::e2fsck;
 use crate::oracle::format::{Features, Format};
 use crate::outcome::{Answer, Subject};
 use crate::volume::VolumeSubject;
 
-/// What a line of an operations file starts with that names the image.
+/// The start of the line of an operations file that names the image.
 const HEADER: &str = "; image: ";
-/// Longest time a single run may take before it is taken for hanging.
+/// Longest time of a single run; after it the run counts as hanging.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Most runs that shrinking a failure may take.
+/// Limit of the runs for shrinking a failure.
 const MOST_ATTEMPTS: usize = 120;
 
-/// An image and how it is mounted.
+/// An image and the options with which it is mounted.
 #[derive(Clone)]
 pub struct Stage {
-    /// How the image was made.
+    /// How the image is created.
     pub format: Format,
-    /// How it is mounted.
+    /// How the image is mounted.
     pub options: MountOptions,
-    /// Whether it may run full.
+    /// Whether the volume may run out of space.
     pub may_fill: bool,
-    /// The image as mke2fs left it; runs fork it.
+    /// The image as mke2fs created it; runs work on forks.
     base: Arc<RamDevice>,
 }
 
 impl Stage {
-    /// A stage with a fresh image.
+    /// A stage with a new image.
     pub fn new(format: Format) -> Result<Self> {
         let base = Arc::new(format.device()?);
         Ok(Self {
@@ -58,17 +59,17 @@ impl Stage {
         })
     }
 
-    /// A stage whose image may run full.
+    /// A stage whose volume may run out of space.
     #[must_use]
     pub fn filling(mut self) -> Self {
         self.may_fill = true;
         self
     }
 
-    /// The stage in the setting of the scaling mechanisms that a seed stands for, unless it has one
-    /// of its own.
+    /// The stage with the setting of the scaling mechanisms that a seed selects, unless the stage
+    /// has a setting of its own.
     #[must_use]
-    pub fn set_by(&self, seed: u64) -> Self {
+    pub fn with_setting_of(&self, seed: u64) -> Self {
         let mut stage = self.clone();
         if stage.options.scaling == Scaling::default() {
             stage.options.scaling = effort::setting(seed);
@@ -76,7 +77,7 @@ impl Stage {
         stage
     }
 
-    /// What tells it apart from others.
+    /// A description that distinguishes it from other stages.
     #[must_use]
     pub fn describe(&self) -> String {
         format!(
@@ -86,7 +87,7 @@ impl Stage {
         )
     }
 
-    /// The fresh image, for this run alone.
+    /// A copy of the fresh image, for this run alone.
     #[must_use]
     pub fn device(&self) -> Arc<RamDevice> {
         Arc::new(self.base.fork())
@@ -100,7 +101,7 @@ impl Stage {
         model
     }
 
-    /// The model of an empty directory of this number, and of what will be below it.
+    /// The model of a tree whose root is an empty directory with this inode number.
     #[must_use]
     pub fn model_below(&self, root: u32) -> Model {
         self.shaped(Model::rooted(self.format.block_size, root, 0o755))
@@ -115,7 +116,7 @@ impl Stage {
     }
 }
 
-/// Runs one operation and lets the model judge it.
+/// Runs one operation and compares the outcome with the model.
 pub fn step(subject: &mut dyn Subject, model: &mut Model, op: &Op) -> Result<(), String> {
     let outcome = subject.run(op);
     model
@@ -135,7 +136,7 @@ pub fn step(subject: &mut dyn Subject, model: &mut Model, op: &Op) -> Result<(),
     }
 }
 
-/// Compares the whole tree.
+/// Compares the whole tree with the model.
 pub fn compare(subject: &mut dyn Subject, model: &mut Model) -> Result<(), String> {
     let tree = subject
         .tree()
@@ -149,24 +150,24 @@ pub fn compare(subject: &mut dyn Subject, model: &mut Model) -> Result<(), Strin
     }
 }
 
-/// Runs `count` generated operations, comparing the tree `comparisons` times on the way, and gives
-/// the operations; on failure with what was wrong.
+/// Runs `count` generated operations, and compares the tree `comparisons` times in between. Returns
+/// the operations and, on failure, the problem.
 pub fn generate(
     subject: &mut dyn Subject,
     model: &mut Model,
-    taste: Taste,
+    profile: Profile,
     seed: u64,
     count: usize,
 ) -> (Vec<Op>, Result<(), String>) {
     let mut random = Random::new(seed);
-    let generator = Generator::new(taste);
+    let generator = Generator::new(profile);
     let mut ops = Vec::with_capacity(count);
     for number in 1..=count {
         let op = generator.next(&mut random, model);
         ops.push(op);
-        let mut result = guarded(|| step(subject, model, &ops[number - 1]));
+        let mut result = catching_panics(|| step(subject, model, &ops[number - 1]));
         if result.is_ok() && (number % 400 == 0 || number == count) {
-            result = guarded(|| compare(subject, model));
+            result = catching_panics(|| compare(subject, model));
         }
         if result.is_err() {
             return (ops, result);
@@ -175,8 +176,8 @@ pub fn generate(
     (ops, Ok(()))
 }
 
-/// Turns a panic into a failure like any other.
-pub fn guarded(work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+/// Turns a panic into an error.
+pub fn catching_panics(work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text
@@ -186,17 +187,17 @@ pub fn guarded(work: impl FnOnce() -> Result<(), String>) -> Result<(), String> 
     })
 }
 
-/// Runs given operations on a fresh image of the stage and checks everything at the end.
+/// Runs the operations on a fresh image of the stage and checks everything at the end.
 pub fn replay(stage: &Stage, ops: &[Op]) -> Result<(), String> {
     let device = stage.device();
     let mut model = stage.model();
     let mut subject = open(stage, &device)?;
-    let result = guarded(|| {
+    let result = catching_panics(|| {
         ops.iter()
             .try_for_each(|op| step(&mut subject, &mut model, op))?;
         compare(&mut subject, &mut model)
     });
-    conclude(subject, &device, &mut model, result)
+    finish(subject, &device, &mut model, result)
 }
 
 fn open(stage: &Stage, device: &Arc<RamDevice>) -> Result<VolumeSubject, String> {
@@ -204,8 +205,9 @@ fn open(stage: &Stage, device: &Arc<RamDevice>) -> Result<VolumeSubject, String>
     VolumeSubject::open(device, stage.options.clone()).map_err(|error| format!("open: {error}"))
 }
 
-/// Closes and asks e2fsck; a subject that failed is left alone instead, since it may hang.
-fn conclude(
+/// Closes the image and checks it with e2fsck. A subject that failed is abandoned instead: it may
+/// hang.
+fn finish(
     subject: VolumeSubject,
     device: &RamDevice,
     model: &mut Model,
@@ -215,12 +217,12 @@ fn conclude(
         subject.abandon();
         return result;
     }
-    guarded(|| subject.close().map_err(|error| format!("{error:#}")))?;
+    catching_panics(|| subject.close().map_err(|error| format!("{error:#}")))?;
     model.release_all();
     check_device(device).map_err(|error| format!("{error:#}"))
 }
 
-/// Asks e2fsck about a device in memory.
+/// Checks a device in memory with e2fsck.
 pub fn check_device(device: &RamDevice) -> Result<()> {
     let folder = effort::scratch();
     let path = folder.path().join("image");
@@ -228,17 +230,17 @@ pub fn check_device(device: &RamDevice) -> Result<()> {
     e2fsck(&path)
 }
 
-/// One run from a seed; a failure is shrunk, written down, and told.
+/// One run from a seed. A failure is shrunk, saved and reported.
 ///
 /// # Panics
 ///
-/// When the run fails: that is what a test wants.
-pub fn run(stage: &Stage, name: &str, taste: Taste, seed: u64, count: usize) {
-    let stage = &stage.set_by(seed);
+/// If the run fails: the caller is a test.
+pub fn run(stage: &Stage, name: &str, profile: Profile, seed: u64, count: usize) {
+    let stage = &stage.with_setting_of(seed);
     let (own, label) = (stage.clone(), name.to_owned());
     let what = format!("{name}, seed {seed}, image {}", stage.describe());
     let (ops, result) = effort::within(LIMIT, &what.clone(), move || {
-        run_once(&own, taste, seed, count)
+        run_once(&own, profile, seed, count)
     });
     let Err(text) = result else { return };
     let (own, first, same) = (stage.clone(), ops.clone(), kind_of(&text).to_owned());
@@ -255,25 +257,30 @@ pub fn run(stage: &Stage, name: &str, taste: Taste, seed: u64, count: usize) {
     );
 }
 
-/// What kind of failure a text tells of: its first word, an operation's or our own. Shrinking must
-/// not wander off to another one.
+/// The kind of a failure: its first word, which is an operation or our own. Shrinking must not move
+/// to another kind.
 fn kind_of(text: &str) -> &str {
     text.split([' ', ':']).next().unwrap_or_default()
 }
 
-fn run_once(stage: &Stage, taste: Taste, seed: u64, count: usize) -> (Vec<Op>, Result<(), String>) {
+fn run_once(
+    stage: &Stage,
+    profile: Profile,
+    seed: u64,
+    count: usize,
+) -> (Vec<Op>, Result<(), String>) {
     let device = stage.device();
     let mut model = stage.model();
     let mut subject = match open(stage, &device) {
         Ok(subject) => subject,
         Err(text) => return (Vec::new(), Err(text)),
     };
-    let (ops, result) = generate(&mut subject, &mut model, taste, seed, count);
-    let result = conclude(subject, &device, &mut model, result);
+    let (ops, result) = generate(&mut subject, &mut model, profile, seed, count);
+    let result = finish(subject, &device, &mut model, result);
     (ops, result)
 }
 
-/// Takes operations out as long as the rest still fails: halves first, then ever smaller pieces.
+/// Removes operations while the rest still fails: first halves, then smaller and smaller pieces.
 pub fn shrink(ops: &[Op], mut fails: impl FnMut(&[Op]) -> bool) -> Vec<Op> {
     let mut small = ops.to_vec();
     let mut attempts = 0;
@@ -297,7 +304,7 @@ pub fn shrink(ops: &[Op], mut fails: impl FnMut(&[Op]) -> bool) -> Vec<Op> {
     }
 }
 
-/// Writes operations that fail to a file.
+/// Writes failing operations to a file; returns its path.
 fn keep(stage: &Stage, name: &str, seed: u64, ops: &[Op], text: &str) -> Result<PathBuf> {
     let path = effort::failures().join(format!("failed-{name}-{seed}.ops"));
     let why: String = text.lines().map(|line| format!("; {line}\n")).collect();
@@ -334,7 +341,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_a_failure() {
-        let result = guarded(|| panic!("number {}", 5));
+        let result = catching_panics(|| panic!("number {}", 5));
         assert_eq!(result, Err("panic: number 5".to_owned()));
     }
 

@@ -1,8 +1,8 @@
 //! The bytes of files: patterns made from a seed, and sparse content.
 //!
-//! Content is kept in chunks behind `Arc`s: cloning a whole model at each operation, as the crash
-//! rig does, then costs little. A chunk of zeroes is never kept, so that equal bytes are equal
-//! values however they came about.
+//! Content is stored in chunks behind `Arc`s, so that cloning a whole model at each operation, as
+//! the crash rig does, is cheap. A chunk of zeroes is never stored, so that equal bytes are equal
+//! values however they were written.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use crate::random::mix;
 /// Bytes in a chunk of [`Content`].
 pub const CHUNK: u64 = 4096;
 
-/// `length` bytes that belong to `seed`; seed 0 gives zeroes.
+/// The `length` bytes of the pattern of `seed`; seed 0 gives zeroes.
 #[must_use]
 pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
     if seed == 0 {
@@ -67,7 +67,7 @@ impl Content {
         self.size
     }
 
-    /// Bytes from `offset`, at most `length`, fewer only at the end.
+    /// The bytes from `offset`: `length` bytes, or fewer at the end of the file.
     #[must_use]
     pub fn read(&self, offset: u64, length: u64) -> Vec<u8> {
         let length = length.min(self.size.saturating_sub(offset));
@@ -80,7 +80,7 @@ impl Content {
         bytes
     }
 
-    /// Puts `bytes` at `offset`; the size grows to hold them.
+    /// Writes `bytes` at `offset`; the file grows if needed.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -119,7 +119,7 @@ impl Content {
         }
     }
 
-    /// Cuts or extends (with zeroes).
+    /// Truncates the content, or extends it with zeroes.
     pub fn resize(&mut self, size: u64) {
         if size < self.size {
             self.zero(size, self.size - size);
@@ -127,7 +127,7 @@ impl Content {
         self.size = size;
     }
 
-    /// Whether a range reads as zeroes (what lies past the end does).
+    /// Whether a range reads as zeroes; bytes past the end do.
     #[must_use]
     pub fn is_zero(&self, offset: u64, length: u64) -> bool {
         let end = offset.saturating_add(length);
@@ -142,12 +142,12 @@ impl Content {
             })
     }
 
-    /// Starts of the chunks that hold anything but zeroes.
+    /// Starts of the chunks that contain anything but zeroes.
     pub fn occupied(&self) -> impl Iterator<Item = u64> + '_ {
         self.chunks.keys().map(|chunk| chunk * CHUNK)
     }
 
-    /// Says where two contents differ first, if they do.
+    /// Describes the first difference of two contents; `None` if they are equal.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Option<String> {
         if self.size != other.size {
@@ -172,7 +172,7 @@ impl Content {
     }
 }
 
-/// A set of ranges of numbers, for what is allocated.
+/// A set of ranges of numbers, used for allocated blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Ranges {
     /// start -> end, neither touching nor overlapping.
@@ -200,7 +200,7 @@ impl Ranges {
         self.runs.insert(joined.0, joined.1);
     }
 
-    /// Adds all of another set.
+    /// Adds all ranges of another set.
     pub fn join(&mut self, other: &Self) {
         other
             .runs
@@ -208,7 +208,7 @@ impl Ranges {
             .for_each(|(&start, &end)| self.add(start, end));
     }
 
-    /// Takes `start..end` out.
+    /// Removes `start..end`.
     pub fn remove(&mut self, start: u64, end: u64) {
         if start >= end {
             return;
@@ -231,7 +231,8 @@ impl Ranges {
         }
     }
 
-    /// How many of the cells of `size` numbers each that `whole` is cut into hold some of the set.
+    /// Divides `whole` into cells of `size` numbers and counts those that contain a number of the
+    /// set.
     #[must_use]
     pub fn cells(&self, whole: &Range<u64>, size: u64) -> u64 {
         let (mut cells, mut next) = (0, 0);
@@ -264,7 +265,7 @@ mod tests {
         for (start, end) in [(0, 3), (9, 14), (15, 16), (35, 60)] {
             set.add(start, end);
         }
-        // Cells of 4 from 2 on: 2, 6 and 10, 14, then 34 and, cut off by the end, 38.
+        // Cells of 4 from 2 on: 2, 6 and 10, 14, then 34 and 38, which the end cuts off.
         assert_eq!(set.cells(&(2..40), 4), 6);
         assert_eq!(set.cells(&(16..35), 4), 0);
         assert_eq!(set.cells(&(0..100), 100), 1);

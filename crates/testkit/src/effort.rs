@@ -1,9 +1,10 @@
-//! How much a run tries, where it puts its files, and who stops it when it hangs.
+//! How much a run tries, the location of its files, and a limit for hanging runs.
 //!
-//! `PEXT4_TEST_EFFORT` multiplies the number of seeds and samples (1 by default: what `cargo test`
-//! does; `cargo xtask crash`, `soak` and `fuzz` set more). `PEXT4_SEED` runs a single seed instead,
-//! the one that a failure printed. Each seed also stands for a setting of the scaling mechanisms
-//! ([`setting`]), unless `PEXT4_TEST_SCALING` names one for all (`cargo xtask settings`).
+//! `PEXT4_TEST_EFFORT` multiplies the number of seeds and samples (1 by default, as in `cargo
+//! test`; `cargo xtask crash`, `soak` and `fuzz` set more). `PEXT4_SEED` runs a single seed
+//! instead, the one that a failure printed. Each seed also selects a setting of the scaling
+//! mechanisms ([`setting`]), unless `PEXT4_TEST_SCALING` names one for all seeds (`cargo xtask
+//! settings`).
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -12,13 +13,13 @@ use std::time::Duration;
 use pext4_fs::options::Scaling;
 use tempfile::TempDir;
 
-/// The factor by which this run tries harder than the default.
+/// The factor of this run's effort relative to the default.
 #[must_use]
 pub fn effort() -> u64 {
     number("PEXT4_TEST_EFFORT").unwrap_or(1).max(1)
 }
 
-/// The seed to run alone, if one was asked for.
+/// The only seed to run, if one was given.
 #[must_use]
 pub fn chosen_seed() -> Option<u64> {
     number("PEXT4_SEED")
@@ -42,7 +43,7 @@ pub fn seeds(count: u64) -> Vec<u64> {
     }
 }
 
-/// Settings that between them have every value of every switch.
+/// Settings that together have every value of every switch.
 const SETTINGS: [&str; 5] = [
     "full",
     "base",
@@ -51,11 +52,11 @@ const SETTINGS: [&str; 5] = [
     "base,directory=leaves,frees=deferred,orphan=lockless,handle-shards=2,try-lock=skip",
 ];
 
-/// The setting of the scaling mechanisms that a seed stands for.
+/// The setting of the scaling mechanisms that a seed selects.
 ///
 /// # Panics
 ///
-/// When `PEXT4_TEST_SCALING` is none.
+/// If `PEXT4_TEST_SCALING` is no setting.
 #[must_use]
 pub fn setting(seed: u64) -> Scaling {
     let named = std::env::var("PEXT4_TEST_SCALING").ok();
@@ -64,11 +65,12 @@ pub fn setting(seed: u64) -> Scaling {
     Scaling::parse(text).unwrap_or_else(|error| panic!("PEXT4_TEST_SCALING={text}: {error}"))
 }
 
-/// A directory for images, in memory where the machine has one, that goes with the value.
+/// A temporary directory for images, in memory if the machine has such a file system; dropping it
+/// removes it.
 ///
 /// # Panics
 ///
-/// When no directory can be made.
+/// If no directory can be created.
 #[must_use]
 pub fn scratch() -> TempDir {
     let shared_memory = Path::new("/dev/shm");
@@ -83,7 +85,7 @@ pub fn scratch() -> TempDir {
     made.expect("a directory for temporary files can be made")
 }
 
-/// The folder for what failed: `target/testkit` of the workspace.
+/// The folder for reports of failures: `target/testkit` of the workspace.
 #[must_use]
 pub fn failures() -> PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/testkit");
@@ -91,18 +93,18 @@ pub fn failures() -> PathBuf {
     folder
 }
 
-/// The folder of kept operations, part of the repository.
+/// The folder of saved operations, part of the repository.
 #[must_use]
 pub fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
 }
 
-/// Runs `work` on a thread of its own and fails loudly if it is not done within `limit`: the
-/// only way to tell a hang. A panic of `work` goes on in the caller.
+/// Runs `work` on a thread of its own and panics if it has not finished within `limit`: there is no
+/// other way to detect a hang. A panic of `work` continues in the caller.
 ///
 /// # Panics
 ///
-/// When the work panics or does not end.
+/// If the work panics or does not finish.
 pub fn within<T: Send + 'static>(
     limit: Duration,
     what: &str,

@@ -1,18 +1,18 @@
-//! Linux's error numbers by name, as far as the tests speak of them.
+//! The names of Linux's error numbers, as far as the tests use them.
 
 use std::fmt;
 
-/// Why a subject refused: the number counts, the text is for people.
+/// A refusal of a subject: only the number is compared, the text is for messages.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The errno of Linux.
     pub errno: i32,
-    /// What the subject itself said.
+    /// The subject's own message.
     pub text: String,
 }
 
 impl Failure {
-    /// A refusal by its number alone.
+    /// A refusal with only its number.
     #[must_use]
     pub fn new(errno: i32) -> Self {
         Self {
@@ -86,7 +86,7 @@ numbers! {
     ELOOP = 40, ENODATA = 61, EOPNOTSUPP = 95, ESTALE = 116, EUCLEAN = 117, EDQUOT = 122,
 }
 
-/// Names for a list of numbers.
+/// The names of several error numbers.
 #[must_use]
 pub fn names(errnos: &[i32]) -> String {
     errnos

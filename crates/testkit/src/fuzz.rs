@@ -1,8 +1,8 @@
-//! What the fuzz targets do with their bytes; also run by a plain test on bytes from seeds, so
-//! that the targets stay alive where nobody fuzzes.
+//! The bodies of the fuzz targets. A plain test also runs them on bytes from seeds, so that the
+//! targets stay correct even if nobody fuzzes.
 //!
-//! None of these may panic, hang or take memory beyond reason. Decoders that accept something must
-//! give it back: encoding what was decoded and decoding that again changes nothing.
+//! No target may panic, hang or take excessive memory. What a decoder accepts must survive a round
+//! trip: encoding the decoded value and decoding it again changes nothing.
 
 use std::sync::{Arc, OnceLock};
 
@@ -24,17 +24,17 @@ use pext4_ondisk::orphan_file::OrphanBlock;
 use pext4_ondisk::superblock::Superblock;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, LogicalBlock, Tid, extent, xattr};
 
-use crate::mutate::{Specimen, scribble, wander};
+use crate::mutate::{Specimen, walk_corrupt, write_corrupt};
 use crate::oracle::format::Features;
 
 /// Bytes in a block of the targets.
 const BLOCK: usize = 1024;
 /// Blocks in the log of the recovery target.
 const LOG_BLOCKS: u32 = 64;
-/// Bytes that one change of the image target takes.
+/// Bytes of the input that describe one change of the image target.
 const CHANGE: usize = 8;
 
-/// Gives the bytes to every decoder; the first byte chooses nothing, all of them see the same.
+/// Passes the bytes to every decoder.
 pub fn ondisk(data: &[u8]) {
     let mut block = data.to_vec();
     block.resize(BLOCK.max(data.len().min(1 << 16)), 0);
@@ -154,7 +154,7 @@ fn journals(block: &[u8]) {
     let _ = format.verify_tail(block);
 }
 
-/// Takes the bytes for a journal and replays it.
+/// Treats the bytes as a journal and replays it.
 pub fn recovery(data: &[u8]) {
     let blocks = 4 * LOG_BLOCKS;
     let device = RamDevice::new(u64::from(blocks) * BLOCK as u64);
@@ -195,16 +195,16 @@ pub fn recovery(data: &[u8]) {
     }
 }
 
-/// Changes a sound image as the bytes say, and uses it.
+/// Changes a valid image as the bytes say, and uses it.
 pub fn image(data: &[u8]) {
     if let Some(device) = changed(data) {
         let (one, two) = (Arc::new(device.fork()), Arc::new(device));
-        wander(one);
-        scribble(two);
+        walk_corrupt(one);
+        write_corrupt(two);
     }
 }
 
-/// Changes a sound image as the bytes say, and checks it.
+/// Changes a valid image as the bytes say, and checks it.
 pub fn check(data: &[u8]) {
     if let Some(device) = changed(data) {
         let options = check::Options {
@@ -215,7 +215,7 @@ pub fn check(data: &[u8]) {
     }
 }
 
-/// A sound image changed as the bytes say.
+/// A valid image, changed as the bytes say.
 fn changed(data: &[u8]) -> Option<RamDevice> {
     static SPECIMENS: OnceLock<Vec<Specimen>> = OnceLock::new();
     let specimens = SPECIMENS.get_or_init(|| {

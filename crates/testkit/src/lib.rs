@@ -1,16 +1,16 @@
 //! Operations, models, crash images and oracles for testing pext4.
 //!
-//! One language of operations ([`op::Op`]) is run on *subjects*: the [`model::Model`] in memory, a
+//! One language of operations ([`op::Op`]) runs on *subjects*: the [`model::Model`] in memory, a
 //! [`volume::VolumeSubject`] (pext4 itself) or a [`mounted::MountedSubject`] (any mounted
-//! directory, the kernel's ext4 above all, which is how the model itself is checked). The model
-//! follows a subject operation by operation and says where the two part; [`campaign`] makes such
-//! runs from seeds and shrinks the ones that fail.
+//! directory; above all the kernel's ext4, which checks the model itself). The model follows a
+//! subject operation by operation and reports where they differ; [`campaign`] makes such runs from
+//! seeds and shrinks those that fail.
 //!
-//! [`crash`] turns the writes a run sent to its device into the images a power cut could have left,
-//! [`linear`] judges concurrent histories, [`mutate`] spoils images on purpose, and [`oracle`] asks
-//! programs that are not ours: e2fsck, mke2fs, debugfs and the kernel.
+//! [`crash`] turns the writes of a run into the images that a power cut may leave, [`linear`]
+//! judges concurrent histories, [`mutate`] corrupts images on purpose, and [`oracle`] runs
+//! independent programs: e2fsck, mke2fs, debugfs and the kernel.
 //!
-//! Never shipped; `std` locks and threads are fine here.
+//! This crate is never shipped; `std` locks and threads are fine here.
 
 #![forbid(unsafe_code)]
 

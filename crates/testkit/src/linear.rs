@@ -1,11 +1,11 @@
-//! Whether a concurrent history can be put in a line.
+//! Checks concurrent histories for linearisability.
 //!
-//! Threads run operations on one volume and note when each was called and when it returned. The
+//! Threads run operations on one volume and record when each was called and when it returned. The
 //! history is *linearisable* if the operations can be ordered, each at one moment between its call
-//! and its return, so that the model gives every answer that was observed, and the tree found at
-//! the end. The search is Wing and Gong's: take any operation that no unfinished one precedes,
-//! apply it to the model, go on, take it back if that leads nowhere; places reached before (the
-//! same operations done, the same model) are not searched again.
+//! and its return, so that the model gives every observed answer and the final tree. The search is
+//! Wing and Gong's: choose any operation that no unfinished operation precedes, apply it to the
+//! model, continue, and take it back if that fails. A search state that was reached before (the
+//! same operations done, the same model) is not searched again.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,16 +15,16 @@ use pext4_fs::RenameMode;
 
 use crate::Random;
 use crate::model::Model;
-use crate::op::{Fresh, Op, Target};
+use crate::op::{NewAttributes, Op, Target};
 use crate::outcome::{Outcome, Subject};
 use crate::tree::Tree;
 use crate::volume::VolumeSubject;
 
-/// Most operations in a history: they are counted in the bits of a word.
+/// Most operations in a history: a set of them is one 64-bit word.
 pub const MOST: usize = 64;
-/// Most steps of a search; a history that wants more is given up as undecided.
-const PATIENCE: usize = 2_000_000;
-/// Slots of a thread: the numbers differ between threads.
+/// Most steps of a search; after them the history is undecided.
+const STEP_LIMIT: usize = 2_000_000;
+/// Slots of each thread; no two threads use the same number.
 const SLOTS: u8 = 3;
 
 /// One operation of a history.
@@ -34,26 +34,27 @@ pub struct Call {
     pub thread: usize,
     /// The operation.
     pub op: Op,
-    /// What came back.
+    /// What it returned.
     pub outcome: Outcome,
-    /// When it was called, on a clock that all threads share.
+    /// Time of the call, on a clock that all threads share.
     pub called: u64,
-    /// When it returned.
+    /// Time of the return.
     pub returned: u64,
 }
 
-/// What a search found out.
+/// The result of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// There is an order; these calls in it, by index.
+    /// An order exists; the indices of the calls in it.
     Linear(Vec<usize>),
-    /// There is none.
+    /// No order exists.
     Impossible,
     /// The search was given up.
     Undecided,
 }
 
-/// Searches an order for a history that starts from this model and ends with this tree.
+/// Searches for an order of a history that starts from the model `start` and ends with the tree
+/// `end`.
 #[must_use]
 pub fn search(start: &Model, history: &[Call], end: Option<&Tree>) -> Verdict {
     assert!(history.len() <= MOST, "a history is counted in one word");
@@ -66,7 +67,7 @@ pub fn search(start: &Model, history: &[Call], end: Option<&Tree>) -> Verdict {
     };
     match search.extend(start, 0) {
         true => Verdict::Linear(search.order),
-        false if search.steps >= PATIENCE => Verdict::Undecided,
+        false if search.steps >= STEP_LIMIT => Verdict::Undecided,
         false => Verdict::Impossible,
     }
 }
@@ -80,7 +81,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Whether the calls not yet `done` can follow in some order.
+    /// Whether the calls that are not in `done` can follow in some order.
     fn extend(&mut self, model: &Model, done: u64) -> bool {
         if self.order.len() == self.history.len() {
             return self
@@ -88,7 +89,7 @@ impl Search<'_> {
                 .is_none_or(|tree| model.differences(tree).is_empty());
         }
         self.steps += 1;
-        if self.steps >= PATIENCE || !self.seen.insert((done, model.fingerprint())) {
+        if self.steps >= STEP_LIMIT || !self.seen.insert((done, model.fingerprint())) {
             return false;
         }
         let open = |index: usize| done >> index & 1 == 0;
@@ -115,7 +116,7 @@ impl Search<'_> {
     }
 }
 
-/// A history for people.
+/// A history as text.
 #[must_use]
 pub fn tell(history: &[Call]) -> String {
     let mut calls: Vec<&Call> = history.iter().collect();
@@ -130,19 +131,19 @@ pub fn tell(history: &[Call]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// How concurrent histories are made.
+/// The parameters of a concurrent history.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
-    /// Operations of each.
+    /// Operations of each thread.
     pub each: usize,
     /// Directories that the threads share.
     pub directories: usize,
 }
 
-/// Runs threads on one volume and gives the history, and the directories' inode numbers behind
-/// the model that holds them.
+/// Runs threads on one volume. Returns the history and the inode numbers of the shared directories,
+/// besides the model that contains them.
 pub fn record(
     subject: &mut VolumeSubject,
     model: &mut Model,
@@ -158,7 +159,7 @@ pub fn record(
             model,
             &Op::MakeDirectory {
                 at: at.clone(),
-                new: Fresh::plain(0o755),
+                new: NewAttributes::plain(0o755),
             },
         )?;
         shared.push(Target::inode(
@@ -200,8 +201,7 @@ pub fn record(
     Ok(history)
 }
 
-/// An operation that is one call of the volume: nothing is looked up on the way but the name it is
-/// about.
+/// An operation that is a single call of the volume: no name is looked up except the last one.
 fn operation(random: &mut Random, shared: &[Target], first_slot: u8) -> Op {
     let slot = first_slot + random.below(SLOTS.into()) as u8;
     let held = Target::slot(slot);
@@ -218,7 +218,7 @@ fn operation(random: &mut Random, shared: &[Target], first_slot: u8) -> Op {
         RenameMode::NoReplace,
         RenameMode::Exchange,
     ];
-    let new = Fresh::plain(0o644);
+    let new = NewAttributes::plain(0o644);
     match random.weighted(&[16, 8, 14, 6, 18, 8, 10, 8, 6, 4, 6, 4]) {
         0 => Op::Create {
             at: place(random),
@@ -226,7 +226,7 @@ fn operation(random: &mut Random, shared: &[Target], first_slot: u8) -> Op {
         },
         1 => Op::MakeDirectory {
             at: place(random),
-            new: Fresh::plain(0o755),
+            new: NewAttributes::plain(0o755),
         },
         2 => Op::Unlink(place(random)),
         3 => Op::RemoveDirectory(place(random)),

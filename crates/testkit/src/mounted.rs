@@ -1,9 +1,9 @@
-//! A mounted directory as a subject: the kernel's ext4, by which the model itself is checked, or
-//! anybody's mount.
+//! A mounted directory as a subject: the kernel's ext4, which checks the model itself, or any other
+//! mount.
 //!
-//! Every file is reached through an `O_PATH` descriptor, one component after another, so that no
-//! symbolic link is followed; what needs a real descriptor opens `/proc/self/fd/N` anew. It wants
-//! to be root on a file system that honours everything.
+//! Every file is reached through an `O_PATH` descriptor, component by component, so that no
+//! symbolic link is followed; operations that need an ordinary descriptor open `/proc/self/fd/N`
+//! again. Requires root, and a file system that supports everything.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -20,16 +20,16 @@ use rustix::io::Errno;
 
 use crate::content::{Content, pattern};
 use crate::errno::{EBADF, EINVAL, EIO, ENOTDIR, ENXIO, Failure};
-use crate::op::{Base, Fresh, Name, Op, Target};
+use crate::op::{Base, Name, NewAttributes, Op, Target};
 use crate::outcome::{Answer, Facts, Listed, Outcome, PERMISSIONS, SET_GROUP_ID, Space, Subject};
 use crate::tree::{Item, Tree, join};
 
 /// Bytes read at once by the walker.
 const STRIDE: usize = 1 << 20;
-/// Longest list of attribute names, and longest value, that Linux gives.
+/// Longest list of attribute names, and longest value, that Linux returns.
 const LONGEST_XATTR: usize = 65_536;
 
-/// Opens the directory again: a remount, in whatever way it is mounted.
+/// Opens the directory again after a remount, however it is mounted.
 pub type Remount = Box<dyn FnMut() -> anyhow::Result<()> + Send>;
 
 /// A mounted directory under test.
@@ -57,13 +57,13 @@ fn open_root(directory: &Path) -> Result<OwnedFd> {
     Ok(rustix::fs::open(directory, flags, Mode::empty())?)
 }
 
-/// The path by which a descriptor's file can be opened anew.
+/// A path for opening a descriptor's file again.
 fn proc_path(file: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
-/// A real descriptor of a file or directory; what else there is may be a device of this machine and
-/// is never opened.
+/// An ordinary descriptor of a file or directory. Other files are never opened, since they may be
+/// devices of this machine.
 fn reopen(file: &OwnedFd, flags: OFlags) -> Result<OwnedFd> {
     match stat(file)?.kind {
         FileType::Regular | FileType::Directory => {}
@@ -74,7 +74,7 @@ fn reopen(file: &OwnedFd, flags: OFlags) -> Result<OwnedFd> {
     Ok(rustix::fs::open(proc_path(file), flags, Mode::empty())?)
 }
 
-/// What `stat` tells of a descriptor's file.
+/// The result of `stat` for a descriptor's file.
 fn stat(file: impl AsFd) -> Result<Facts> {
     let stat = rustix::fs::fstat(file)?;
     let kind = match stat.st_mode & 0o170_000 {
@@ -135,7 +135,7 @@ fn timespec(time: Option<SetTime>) -> Timespec {
 }
 
 impl MountedSubject {
-    /// The directory on which the file system is mounted. The process's umask becomes 0.
+    /// The directory at which the file system is mounted. Sets the process's umask to 0.
     pub fn new(directory: &Path, remount: Option<Remount>) -> Result<Self> {
         rustix::process::umask(Mode::empty());
         let root = open_root(directory)?;
@@ -165,8 +165,8 @@ impl MountedSubject {
         Ok((self.walk(&directory)?, OsStr::from_bytes(name)))
     }
 
-    /// Gives what was just made its owner; a set-group-id directory has chosen the group.
-    fn adopt(directory: &OwnedFd, file: &OwnedFd, new: Fresh) -> Outcome {
+    /// Sets the owner of a new file; in a set-group-id directory the group is already set.
+    fn set_initial_owner(directory: &OwnedFd, file: &OwnedFd, new: NewAttributes) -> Outcome {
         let inherited = stat(directory)?.permissions & SET_GROUP_ID != 0;
         let gid = (!inherited).then(|| Gid::from_raw(new.gid));
         own(file, Some(Uid::from_raw(new.uid)), gid)?;
@@ -181,13 +181,13 @@ impl MountedSubject {
                 let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
                 let mode = Mode::from_raw_mode(new.permissions.into());
                 let file = rustix::fs::openat(&directory, name, flags, mode)?;
-                Self::adopt(&directory, &file, *new)
+                Self::set_initial_owner(&directory, &file, *new)
             }
             Op::MakeDirectory { at, new } => {
                 let (directory, name) = self.place(at)?;
                 let mode = Mode::from_raw_mode(new.permissions.into());
                 rustix::fs::mkdirat(&directory, name, mode)?;
-                Self::adopt(&directory, &open_path(&directory, name.as_bytes())?, *new)
+                Self::set_initial_owner(&directory, &open_path(&directory, name.as_bytes())?, *new)
             }
             Op::MakeNode {
                 at,
@@ -200,12 +200,12 @@ impl MountedSubject {
                 let kind = rustix::fs::FileType::from_raw_mode(mode_type(*kind).into());
                 let device = rustix::fs::makedev(device.0, device.1);
                 rustix::fs::mknodat(&directory, name, kind, mode, device)?;
-                Self::adopt(&directory, &open_path(&directory, name.as_bytes())?, *new)
+                Self::set_initial_owner(&directory, &open_path(&directory, name.as_bytes())?, *new)
             }
             Op::MakeSymlink { at, new, to } => {
                 let (directory, name) = self.place(at)?;
                 rustix::fs::symlinkat(OsStr::from_bytes(to), &directory, name)?;
-                Self::adopt(&directory, &open_path(&directory, name.as_bytes())?, *new)
+                Self::set_initial_owner(&directory, &open_path(&directory, name.as_bytes())?, *new)
             }
             Op::Link { of, at } => {
                 let of = self.walk(of)?;
@@ -253,7 +253,7 @@ impl MountedSubject {
                 let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
                 let mode = Mode::from_raw_mode(new.permissions.into());
                 let file = rustix::fs::open(proc_path(&directory), flags, mode)?;
-                let told = Self::adopt(&directory, &file, *new)?;
+                let told = Self::set_initial_owner(&directory, &file, *new)?;
                 self.slots.insert(*slot, file);
                 Ok(told)
             }
@@ -344,6 +344,12 @@ impl MountedSubject {
                     AtFlags::empty(),
                 ))
             }
+            _ => self.run_xattr(op),
+        }
+    }
+
+    fn run_xattr(&mut self, op: &Op) -> Outcome {
+        match op {
             Op::SetXattr {
                 of,
                 name,
@@ -371,6 +377,12 @@ impl MountedSubject {
                 done(rustix::fs::removexattr(proc_path(&self.walk(of)?), name))
             }
             Op::ListXattrs(of) => xattr_names(&self.walk(of)?).map(Answer::Names),
+            _ => self.run_other(op),
+        }
+    }
+
+    fn run_other(&mut self, op: &Op) -> Outcome {
+        match op {
             Op::ReadLink(of) => read_link(&self.walk(of)?).map(Answer::Bytes),
             Op::List { directory, at_once } => {
                 list(&self.walk(directory)?, *at_once as usize).map(Answer::Entries)
@@ -418,7 +430,7 @@ impl Subject for MountedSubject {
     }
 }
 
-/// Changes the owner but not the mode (`chown` takes set-id bits away).
+/// Changes the owner and keeps the mode (`chown` clears set-id bits).
 fn own(file: &OwnedFd, uid: Option<Uid>, gid: Option<Gid>) -> Result<()> {
     let before = stat(file)?;
     rustix::fs::chownat(file, "", uid, gid, AtFlags::EMPTY_PATH)?;
@@ -440,8 +452,8 @@ fn allocate_flags(mode: AllocateMode) -> FallocateFlags {
     }
 }
 
-/// Seeks. Linux finds no place in a file that has just left its inode (`inline_data`) while its
-/// new blocks are not chosen yet.
+/// Seeks. Linux finds no data in a file that has just left its inode (`inline_data`) while its new
+/// blocks are not allocated yet.
 fn seek_settled(file: &OwnedFd, to: SeekFrom) -> rustix::io::Result<u64> {
     match rustix::fs::seek(file, to) {
         Err(Errno::NOENT) => {
@@ -456,7 +468,7 @@ fn seek(file: &OwnedFd, to: SeekFrom) -> Outcome {
     let size = stat(file)?.size;
     let file = seekable(file)?;
     let found = seek_settled(&file, to)?;
-    // Linux finds "data" at the very end where a page of the cache holds more than the file.
+    // Linux finds "data" at the very end if a page of the cache extends beyond the file.
     let beyond = matches!(to, SeekFrom::Data(_)) && found >= size;
     if beyond {
         Err(Failure::new(ENXIO))
@@ -481,7 +493,7 @@ fn read_all(file: &OwnedFd, offset: u64, length: usize) -> Result<Vec<u8>> {
 fn read_link(file: &OwnedFd) -> Result<Vec<u8>> {
     match rustix::fs::readlinkat(file, "", Vec::new()) {
         Ok(target) => Ok(target.into_bytes()),
-        // The kernel says ENOENT where a descriptor is no link; a path would have said EINVAL.
+        // The kernel returns ENOENT for a descriptor that is no link; for a path it returns EINVAL.
         Err(Errno::NOENT) => Err(Failure::new(EINVAL)),
         Err(error) => Err(error.into()),
     }
@@ -503,8 +515,8 @@ fn xattr_names(file: &OwnedFd) -> Result<Vec<Name>> {
     Ok(names.map(<[u8]>::to_vec).collect())
 }
 
-/// Lists a directory; the buffer is small where few entries are wanted at once, so that the kernel
-/// stops and goes on between them.
+/// Lists a directory. If few entries are wanted at once, the buffer is small, so that the kernel
+/// stops and continues between them.
 fn list(directory: &OwnedFd, at_once: usize) -> Result<Vec<Listed>> {
     let directory = reopen(directory, OFlags::RDONLY | OFlags::DIRECTORY)?;
     let mut buffer = Vec::with_capacity((at_once * 40).clamp(300, 65_536));
@@ -560,7 +572,7 @@ fn kind_of(kind: rustix::fs::FileType) -> Result<FileType> {
     })
 }
 
-/// Walks a mounted directory and writes everything down.
+/// Walks a mounted directory; returns its whole tree.
 pub fn walk(directory: &Path) -> Result<Tree> {
     let mut tree = Tree::default();
     let root = open_root(directory)?;
@@ -607,9 +619,9 @@ fn item(file: &OwnedFd) -> Result<Item> {
     })
 }
 
-/// A regular file in which data can be sought. In one with a block map Linux finds no data that still
-/// waits for its place in the page cache: `SEEK_DATA` passes over it, though a read gives it. So it is
-/// given its place first.
+/// A descriptor of a regular file in which data can be sought. In a file with a block map Linux
+/// finds no data that is only in the page cache without a block: `SEEK_DATA` skips it, though a
+/// read returns it. So the file is synced first.
 fn seekable(file: &OwnedFd) -> Result<OwnedFd> {
     const EXTENTS_OR_INLINE: u32 = 0x1008_0000;
     let file = reopen(file, OFlags::RDONLY)?;

@@ -1,9 +1,10 @@
-//! Images spoilt on purpose, and a walk that survives whatever they say.
+//! Images corrupted on purpose, and a walk that survives any content.
 //!
-//! A *specimen* is a small image with a bit of everything, made by mke2fs from a folder; dumpe2fs
-//! and debugfs tell where its metadata lies. Mutations change a field of it: to zero, to all ones,
-//! by one bit, by one, to a number that is somewhere else in the image. Opening, walking and
-//! writing to the result may fail in any honest way, but not panic, hang, or reach outside.
+//! A *specimen* is a small image with files of all kinds, made by mke2fs from a folder; dumpe2fs
+//! and debugfs report where its metadata is located. Mutations change a field of it: to zero, to
+//! all ones, by one bit, by one, or to a number that occurs elsewhere in the image. Opening,
+//! walking and writing to the result may fail with any error, but must not panic, hang, or write
+//! outside the image.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -21,33 +22,33 @@ use crate::oracle::debugfs::{blocks_of, command, extent_nodes_of, pointer_blocks
 use crate::oracle::format::{Features, Format};
 use crate::oracle::{output, run, tool};
 
-/// Most inodes a walk of a spoilt image looks at.
+/// Most inodes that a walk of a corrupt image visits.
 const MOST_INODES: usize = 400;
-/// Most entries it takes from one directory.
+/// Most entries that it reads from one directory.
 const MOST_ENTRIES: usize = 1000;
-/// Most steps from data to hole to data in one file.
+/// Most seeks between data and holes in one file.
 const MOST_STEPS: usize = 50;
 
-/// A stretch of metadata.
+/// A range of metadata on the device.
 #[derive(Clone, Debug)]
-pub struct Spot {
-    /// What lies there.
+pub struct MetadataRange {
+    /// The kind of structure.
     pub what: String,
     /// First byte on the device.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
-/// An image with a bit of everything.
+/// An image with files and metadata of all kinds.
 pub struct Specimen {
     /// The whole image.
     pub device: RamDevice,
-    /// Where its metadata lies.
-    pub spots: Vec<Spot>,
+    /// The locations of its metadata.
+    pub spots: Vec<MetadataRange>,
 }
 
-/// Fills a folder with files of all kinds that mke2fs copies into an image.
+/// Fills a folder with files of all kinds, which mke2fs copies into an image.
 fn populate(folder: &Path) -> Result<()> {
     let at = |name: &str| folder.join(name);
     std::fs::create_dir_all(at("dir/deeper/deepest"))?;
@@ -66,14 +67,14 @@ fn populate(folder: &Path) -> Result<()> {
     }
     for (name, length) in [("user.short", 10), ("user.long", 600)] {
         let flags = rustix::fs::XattrFlags::empty();
-        // A folder that cannot hold attributes only makes a poorer specimen.
+        // If the folder does not support attributes, the specimen just has fewer of them.
         let _ = rustix::fs::setxattr(at("small"), name, &pattern(9, length), flags);
     }
     Ok(())
 }
 
 impl Specimen {
-    /// A clean image of these features with blocks of 1 KiB.
+    /// A clean image with these features and 1 KiB blocks.
     pub fn make(features: Features) -> Result<Self> {
         let scratch = scratch();
         let (folder, image) = (scratch.path().join("folder"), scratch.path().join("image"));
@@ -94,7 +95,7 @@ impl Specimen {
         })
     }
 
-    /// The same with transactions in its journal that wait to be replayed.
+    /// The same, with transactions in its journal that need replay.
     pub fn with_journal(features: Features) -> Result<Self> {
         let scratch = scratch();
         let image = scratch.path().join("image");
@@ -109,8 +110,8 @@ impl Specimen {
         })
     }
 
-    /// A copy with one to `most` fields changed, and what they are. Every kind of structure is as
-    /// likely as every other, and fields that say something are likelier than zeroes.
+    /// A copy with one to `most` changed fields, and their description. Every kind of structure is
+    /// equally likely, and fields that are not zero are likelier than zeroes.
     #[must_use]
     pub fn mutate(&self, random: &mut Random, most: u64) -> (RamDevice, String) {
         let device = self.device.fork();
@@ -120,7 +121,8 @@ impl Specimen {
         let mut told = Vec::new();
         for _ in 0..=random.below(most) {
             let kind = *random.pick(&kinds);
-            let spots: Vec<&Spot> = self.spots.iter().filter(|spot| spot.what == kind).collect();
+            let spots: Vec<&MetadataRange> =
+                self.spots.iter().filter(|spot| spot.what == kind).collect();
             let width = *random.pick(&[1, 2, 4, 4]);
             let mut place = (*random.pick(&spots), 0);
             for _ in 0..20 {
@@ -140,8 +142,8 @@ impl Specimen {
         (device, told.join(", "))
     }
 
-    /// A copy with one field changed: field number `index` of all 4-byte fields of the stretches
-    /// whose name contains `what`. `None` past the last.
+    /// A copy with one changed field: field number `index` of all 4-byte fields in the ranges whose
+    /// name contains `what`. `None` past the last.
     #[must_use]
     pub fn nth(&self, what: &str, index: u64, random: &mut Random) -> Option<(RamDevice, String)> {
         let mut rest = index * 4;
@@ -159,7 +161,7 @@ impl Specimen {
     fn change(
         &self,
         device: &RamDevice,
-        spot: &Spot,
+        spot: &MetadataRange,
         within: u64,
         width: usize,
         random: &mut Random,
@@ -190,22 +192,22 @@ impl Specimen {
     }
 }
 
-fn spot(what: &str, block: u64) -> Spot {
-    Spot {
+fn spot(what: &str, block: u64) -> MetadataRange {
+    MetadataRange {
         what: what.to_owned(),
         offset: block * 1024,
         length: 1024,
     }
 }
 
-/// Where an image of 1 KiB blocks keeps what.
-fn spots(image: &Path) -> Result<Vec<Spot>> {
+/// The locations of metadata in an image with 1 KiB blocks.
+fn spots(image: &Path) -> Result<Vec<MetadataRange>> {
     let mut spots = Vec::new();
     for region in regions(image)? {
         if region.what.starts_with("Backup") || region.what.starts_with("Reserved") {
             continue;
         }
-        // Of an inode table the used part: 400 inodes and a few behind them.
+        // Of an inode table only the used part: 400 inodes and a few after them.
         let blocks = region
             .blocks
             .take(if region.what == "Inode table" { 20 } else { 64 });
@@ -242,13 +244,13 @@ fn xattr_block(image: &Path) -> Result<Option<u64>> {
         .filter(|&block| block != 0))
 }
 
-/// Lets debugfs write transactions into the journal: copies of directory blocks, and a revoke.
+/// Makes debugfs write transactions into the journal: copies of directory blocks, and a revoke.
 pub fn write_journal(image: &Path, version: u8) -> Result<()> {
     let scratch = scratch();
     let data = scratch.path().join("data");
     let mut blocks = blocks_of(image, "/dir")?;
     if blocks.is_empty() {
-        // It lies in its inode.
+        // Inline data has no block.
         blocks = blocks_of(image, "/lost+found")?;
     }
     let block = *blocks.first().context("a directory has a block")?;
@@ -268,8 +270,8 @@ pub fn write_journal(image: &Path, version: u8) -> Result<()> {
     run(tool("dumpe2fs").arg("-h").arg(image)).map(|_| ())
 }
 
-/// Opens a spoilt image and looks at everything within reach; every error is fine.
-pub fn wander(device: Arc<dyn Device>) {
+/// Opens a corrupt image and reads everything within limits; every error is accepted.
+pub fn walk_corrupt(device: Arc<dyn Device>) {
     let options = MountOptions {
         read_only: true,
         ..MountOptions::default()
@@ -327,8 +329,8 @@ fn inspect(volume: &Volume, inode: InodeNumber) {
     }
 }
 
-/// Opens a spoilt image for writing and does a little of everything; every error is fine.
-pub fn scribble(device: Arc<dyn Device>) {
+/// Opens a corrupt image for writing and tries all kinds of operations; every error is accepted.
+pub fn write_corrupt(device: Arc<dyn Device>) {
     let Ok(volume) = Volume::open(device, MountOptions::default()) else {
         return;
     };

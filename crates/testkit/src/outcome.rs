@@ -1,4 +1,4 @@
-//! What an operation gives back, the same for every subject, and what a subject is.
+//! The result of an operation, the same for every subject, and the trait of subjects.
 
 use pext4_fs::{Attributes, FileType, Time};
 
@@ -11,27 +11,27 @@ pub const SET_GROUP_ID: u16 = 0o2000;
 /// The permission bits of a mode.
 pub const PERMISSIONS: u16 = 0o7777;
 
-/// Result of one operation.
+/// The result of one operation.
 pub type Outcome = Result<Answer, Failure>;
 
-/// What operations answer.
+/// The answer of a successful operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Nothing more to say.
+    /// Success without a value.
     Done,
-    /// A file that was looked up, made or asked about.
+    /// A file that was looked up, created or examined.
     File(Facts),
     /// Bytes that were read.
     Bytes(Vec<u8>),
-    /// Bytes that were written.
+    /// Number of bytes written.
     Count(u64),
-    /// An offset that was found.
+    /// The offset that a seek found.
     Offset(u64),
-    /// Entries of a directory, less `.` and `..`, in the order they came.
+    /// Entries of a directory without `.` and `..`, in the order of the listing.
     Entries(Vec<Listed>),
     /// Names of extended attributes.
     Names(Vec<Name>),
-    /// What `statfs` tells.
+    /// The result of `statfs`.
     Space(Space),
 }
 
@@ -40,21 +40,21 @@ pub enum Answer {
 pub struct Listed {
     /// Its name.
     pub name: Name,
-    /// The inode it leads to.
+    /// Its inode number.
     pub inode: u32,
-    /// What the directory says it is, where it does.
+    /// The kind of file in the directory entry, if it has one.
     pub kind: Option<FileType>,
 }
 
 impl Listed {
-    /// Whether what is found under the name is what is listed.
+    /// Whether the entry agrees with the file that its name leads to.
     #[must_use]
     pub fn agrees(&self, facts: &Facts) -> bool {
         self.inode == facts.inode && self.kind.is_none_or(|kind| kind == facts.kind)
     }
 }
 
-/// What `stat` tells.
+/// The result of `stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Inode number.
@@ -69,9 +69,9 @@ pub struct Facts {
     pub gid: u32,
     /// Size in bytes.
     pub size: u64,
-    /// Names that lead here.
+    /// Link count.
     pub links: u32,
-    /// Device number, zero where it is none.
+    /// Major and minor device number; zero for other files.
     pub device: (u32, u32),
     /// Space taken, in units of 512 bytes.
     pub sectors: u64,
@@ -86,11 +86,11 @@ pub struct Facts {
 /// Free and total space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// Blocks.
+    /// All blocks.
     pub blocks: u64,
     /// Free blocks.
     pub free_blocks: u64,
-    /// Inodes.
+    /// All inodes.
     pub inodes: u64,
     /// Free inodes.
     pub free_inodes: u64,
@@ -115,10 +115,10 @@ impl From<&Attributes> for Facts {
     }
 }
 
-/// Something operations can be run on.
+/// A file system under test.
 pub trait Subject {
     /// Runs one operation.
     fn run(&mut self, op: &Op) -> Outcome;
-    /// Walks everything and writes down what is there.
+    /// Walks the whole tree and returns it.
     fn tree(&mut self) -> Result<Tree, Failure>;
 }

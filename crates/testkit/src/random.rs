@@ -1,5 +1,5 @@
-//! A small random generator that gives the same numbers for the same seed everywhere, for ever:
-//! a seed printed by a failing test must still mean the same run next year.
+//! A small random generator that gives the same numbers for the same seed on all machines and in
+//! all versions: a seed printed by a failing test must mean the same run next year.
 
 /// xoshiro256**, seeded through splitmix64.
 #[derive(Clone, Debug)]
@@ -7,7 +7,7 @@ pub struct Random {
     state: [u64; 4],
 }
 
-/// One step of splitmix64: also a decent mixer of single words.
+/// One step of splitmix64; also usable as a hash of single words.
 #[must_use]
 pub fn mix(word: u64) -> u64 {
     let mut mixed = word.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -49,22 +49,22 @@ impl Random {
         self.below(length as u64) as usize
     }
 
-    /// True `times` in `of` draws.
+    /// True with probability `times / of`.
     pub fn chance(&mut self, times: u64, of: u64) -> bool {
         self.below(of) < times
     }
 
-    /// One of the items.
+    /// One of the items, at random.
     ///
     /// # Panics
     ///
-    /// When there is none.
+    /// If there is none.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         assert!(!items.is_empty(), "nothing to pick from");
         &items[self.index(items.len())]
     }
 
-    /// An index, each with the weight that stands at it.
+    /// A random index; `weights` are the relative probabilities.
     pub fn weighted(&mut self, weights: &[u64]) -> usize {
         let mut rest = self.below(weights.iter().sum());
         for (index, &weight) in weights.iter().enumerate() {
@@ -76,7 +76,8 @@ impl Random {
         0
     }
 
-    /// A generator of its own for a part of the run, so that parts do not disturb each other.
+    /// An independent generator for a part of the run, so that a change in one part does not affect
+    /// the others.
     pub fn fork(&mut self) -> Self {
         Self::new(self.word())
     }

@@ -1,8 +1,8 @@
-//! A whole tree written down: what every walker produces, so that any two can be compared.
+//! A snapshot of a whole tree, which every walker produces, so that any two can be compared.
 //!
-//! Paths are names joined by `/`; the root's is empty. Two trees that were walked from the same
-//! image by different implementations must be equal in everything, inode numbers, space taken and
-//! nanoseconds included; times of last access may be left out.
+//! Paths are names joined by `/`; the root's is empty. Two trees that different implementations
+//! read from the same image must be equal in everything, including inode numbers, space and
+//! nanoseconds; times of last access may be left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,13 +13,13 @@ use crate::op::Name;
 use crate::op::text::escape;
 use crate::outcome::Facts;
 
-/// Most differences that a comparison tells.
+/// Most differences that a comparison reports.
 const MOST_TOLD: usize = 20;
 
 /// One file of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// What `stat` tells.
+    /// The result of `stat`.
     pub facts: Facts,
     /// Bytes of a regular file.
     pub content: Option<Content>,
@@ -36,7 +36,7 @@ pub struct Tree {
     pub items: BTreeMap<Vec<u8>, Item>,
 }
 
-/// A path for people.
+/// A path in printable form.
 #[must_use]
 pub fn show(path: &[u8]) -> String {
     let names = path
@@ -57,7 +57,7 @@ pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 impl Tree {
-    /// Says where two trees of the same image differ; nothing means they are equal.
+    /// Describes where two trees of the same image differ; empty if they are equal.
     #[must_use]
     pub fn differences(&self, other: &Self, with_access: bool) -> Vec<String> {
         let paths: BTreeSet<&Vec<u8>> = self.items.keys().chain(other.items.keys()).collect();
@@ -80,7 +80,7 @@ impl Tree {
         told
     }
 
-    /// The part of the tree that begins at a directory, which becomes its root.
+    /// The part of the tree below a directory, which becomes its root.
     #[must_use]
     pub fn below(&self, directory: &[u8]) -> Self {
         let strip = |path: &[u8]| match directory {
@@ -100,7 +100,7 @@ impl Tree {
         }
     }
 
-    /// The tree for people, a line for each file.
+    /// The tree as text, one line for each file.
     #[must_use]
     pub fn tell(&self) -> String {
         let lines = self.items.iter().map(|(path, item)| {
@@ -115,11 +115,11 @@ impl Tree {
         lines.collect::<Vec<_>>().join("\n")
     }
 
-    /// Fails with all differences between two walks of the same image.
+    /// Panics with all differences between two walks of the same image.
     ///
     /// # Panics
     ///
-    /// When there are any.
+    /// If there are any.
     pub fn assert_same(&self, other: &Self, context: &str) {
         let found = self.differences(other, false);
         assert!(found.is_empty(), "{context}:\n  {}", found.join("\n  "));
@@ -149,7 +149,7 @@ fn item_differences(one: &Item, two: &Item, with_access: bool) -> Vec<String> {
     told
 }
 
-/// Says which extended attributes differ.
+/// Describes which extended attributes differ.
 #[must_use]
 pub fn xattr_difference(one: &BTreeMap<Name, Vec<u8>>, two: &BTreeMap<Name, Vec<u8>>) -> String {
     let names: BTreeSet<&Name> = one.keys().chain(two.keys()).collect();
@@ -169,7 +169,7 @@ pub fn xattr_difference(one: &BTreeMap<Name, Vec<u8>>, two: &BTreeMap<Name, Vec<
     format!("xattrs {}", told.collect::<Vec<_>>().join(", "))
 }
 
-/// Whether a kind of file has content to read.
+/// Whether files of this kind have content to read.
 #[must_use]
 pub fn has_content(kind: FileType) -> bool {
     kind == FileType::Regular

@@ -1,8 +1,8 @@
 //! pext4 itself as a subject: operations become calls of [`Volume`].
 //!
-//! Paths are walked by `lookup`; every hold that a call returns is given back as soon as it is not
-//! needed, so that the accounting of holds is exercised by each operation. Several subjects may
-//! share one volume ([`VolumeSubject::beside`]), each with its own root and slots: one a thread.
+//! Paths are resolved by `lookup`. Every hold that a call returns is released as soon as it is not
+//! needed, so that each operation exercises the accounting of holds. Several subjects may share one
+//! volume ([`VolumeSubject::beside`]), each with its own root and slots: one for each thread.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use pext4_fs::{
 
 use crate::content::{Content, pattern};
 use crate::errno::{EBADF, EINVAL, EIO, ENXIO, Failure};
-use crate::op::{Base, Fresh, Name, Op, Target};
+use crate::op::{Base, Name, NewAttributes, Op, Target};
 use crate::outcome::{Answer, Facts, Listed, Outcome, Space, Subject};
 use crate::tree::{Item, Tree, join};
 
-/// Directories deeper than this are taken for a loop.
+/// A path with more directories than this counts as a loop.
 const DEEPEST: usize = 4096;
 /// Bytes read at once by the walker.
 const STRIDE: u64 = 1 << 20;
@@ -33,15 +33,15 @@ pub struct VolumeSubject {
     slots: BTreeMap<u8, Slot>,
 }
 
-/// What a slot holds. A slot that was filled from another one shares that one's holds: the volume
-/// gives a hold only where a name is looked up.
+/// The content of a slot. A slot that was filled from another slot shares the holds of that one:
+/// the volume returns a hold only when a name is looked up.
 #[derive(Clone, Copy)]
 struct Slot {
     inode: InodeNumber,
     holds: u64,
 }
 
-/// An inode that a walk holds; giving it back is its drop.
+/// An inode that a walk holds; dropping it releases the hold.
 struct Held<'a> {
     volume: &'a Volume,
     inode: InodeNumber,
@@ -56,8 +56,8 @@ impl Drop for Held<'_> {
     }
 }
 
-impl From<Fresh> for New {
-    fn from(fresh: Fresh) -> Self {
+impl From<NewAttributes> for New {
+    fn from(fresh: NewAttributes) -> Self {
         Self {
             permissions: fresh.permissions,
             uid: fresh.uid,
@@ -84,8 +84,8 @@ impl VolumeSubject {
         })
     }
 
-    /// Another subject on the same volume whose root is the given directory, which must keep a
-    /// name. It cannot remount.
+    /// Another subject on the same volume with the given directory as its root. The directory must
+    /// keep a name. Such a subject cannot remount.
     #[must_use]
     pub fn beside(&self, root: u32) -> Self {
         Self {
@@ -101,7 +101,7 @@ impl VolumeSubject {
     ///
     /// # Panics
     ///
-    /// After a remount that failed.
+    /// After a failed remount.
     #[must_use]
     pub fn volume(&self) -> &Volume {
         self.volume
@@ -109,14 +109,15 @@ impl VolumeSubject {
             .expect("a subject is only used while its volume is open")
     }
 
-    /// Releases the slots and closes the file system; all subjects beside must be gone.
+    /// Releases the slots and closes the file system; all subjects that share it must have been
+    /// dropped.
     pub fn close(mut self) -> Result<()> {
         self.close_volume()
             .map_err(|failure| anyhow::anyhow!("close: {failure}"))
     }
 
-    /// Leaves everything as it is and never closes: what a killed process does. Its threads go on
-    /// in the background, so the device must be one whose later writes nobody looks at.
+    /// Leaves everything as it is and never closes, like a killed process. The volume's threads
+    /// continue in the background, so later writes of the device must be irrelevant.
     pub fn abandon(mut self) {
         self.slots.clear();
         std::mem::forget(self.volume.take());
@@ -178,7 +179,7 @@ impl VolumeSubject {
         Ok((self.walk(&directory)?, name))
     }
 
-    /// An entry that a call returned: its hold is given back.
+    /// An entry that a call returned; releases its hold.
     fn entry(&self, entry: Result<pext4_fs::Entry, Error>) -> Outcome {
         let entry = entry?;
         self.volume().forget(entry.inode, 1);
@@ -233,7 +234,13 @@ impl VolumeSubject {
         }
     }
 
-    fn make_node(&self, at: &Target, new: Fresh, kind: FileType, device: (u32, u32)) -> Outcome {
+    fn make_node(
+        &self,
+        at: &Target,
+        new: NewAttributes,
+        kind: FileType,
+        device: (u32, u32),
+    ) -> Outcome {
         let (directory, name) = self.place(at)?;
         let number = DeviceNumber {
             major: device.0,
@@ -273,18 +280,20 @@ impl VolumeSubject {
             _ => return Err(Failure::new(EINVAL)),
         };
         let before = self.slots.insert(number, slot);
-        before.into_iter().for_each(|before| self.let_go(before));
+        before
+            .into_iter()
+            .for_each(|before| self.release_slot(before));
         Ok(answer)
     }
 
     fn release(&mut self, slot: u8) {
         if let Some(slot) = self.slots.remove(&slot) {
-            self.let_go(slot);
+            self.release_slot(slot);
         }
     }
 
-    /// Gives a slot's holds to another one that shares the inode, or back to the volume.
-    fn let_go(&mut self, gone: Slot) {
+    /// Passes a slot's holds to another slot that shares the inode, or returns them to the volume.
+    fn release_slot(&mut self, gone: Slot) {
         let mut others = self.slots.values_mut();
         if let Some(heir) = others.find(|other| other.inode == gone.inode) {
             heir.holds += gone.holds;
@@ -482,7 +491,7 @@ fn done(result: Result<(), Error>) -> Outcome {
     result.map(|()| Answer::Done).map_err(Failure::from)
 }
 
-/// Walks a volume from a directory on and writes everything down.
+/// Walks a volume from a directory; returns the tree.
 pub fn walk(volume: &Volume, root: InodeNumber) -> Result<Tree, Failure> {
     let mut tree = Tree::default();
     tree.items.insert(Vec::new(), item(volume, root)?);
@@ -556,7 +565,7 @@ fn item(volume: &Volume, inode: InodeNumber) -> Result<Item, Failure> {
     })
 }
 
-/// Reads a file, skipping what the volume calls holes.
+/// Reads a file, skipping what the volume reports as holes.
 fn content(volume: &Volume, inode: InodeNumber, size: u64) -> Result<Content, Failure> {
     let wrong = |text: String| Failure { errno: EIO, text };
     let mut content = Content::default();
@@ -588,7 +597,7 @@ fn content(volume: &Volume, inode: InodeNumber, size: u64) -> Result<Content, Fa
     Ok(content)
 }
 
-/// Opens, walks and closes an image that nobody else changes.
+/// Opens, walks and closes an image that nobody else uses.
 pub fn tree_of(device: Arc<dyn Device>, read_only: bool) -> Result<Tree> {
     let options = MountOptions {
         read_only,

@@ -221,7 +221,7 @@ impl Unpacker<'_> {
                 bad(entry, format!("its attribute {}: {problem}", Shown(&name)))
             })?;
             let value = if acl::is_list(&name) {
-                let list = acl::stored(&value);
+                let list = acl::call_to_stored(&value);
                 list.map_err(|_| bad(entry, "its access control list makes no sense"))?
             } else {
                 value

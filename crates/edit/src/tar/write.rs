@@ -322,7 +322,7 @@ impl Header {
         self.record(b"atime", decimal(facts.accessed).as_bytes());
         for (name, value) in &facts.xattrs {
             let system = if acl::is_list(name) {
-                acl::called(value).ok()
+                acl::stored_to_call(value).ok()
             } else {
                 None
             };

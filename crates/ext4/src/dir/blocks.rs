@@ -144,12 +144,12 @@ pub struct DirectorySettings {
 
 impl DirectorySettings {
     /// Maximum number of blocks of a directory.
-    pub(super) fn most_blocks(&self) -> u32 {
-        directory::most_blocks(self.large, self.block_size)
+    pub(super) fn max_blocks(&self) -> u32 {
+        directory::max_blocks(self.large, self.block_size)
     }
 
     /// Maximum number of levels of nodes between an index's root and its leaves.
-    pub(super) fn most_levels(&self) -> u8 {
+    pub(super) fn max_levels(&self) -> u8 {
         if self.large { 2 } else { 1 }
     }
 

@@ -134,11 +134,11 @@ fn make_room<B: DirectoryBlocks>(blocks: &mut B, path: &mut Path) -> Result<()> 
     let full = path.frames.iter().rev().take_while(is_full).count();
     let settings = blocks.settings();
     let deepens = full == path.frames.len();
-    if deepens && path.frames.len() > usize::from(settings.most_levels()) {
+    if deepens && path.frames.len() > usize::from(settings.max_levels()) {
         return Err(Refusal::DirectoryFull.into());
     }
     let added = u32::try_from(full + 1).expect("a path is short");
-    if blocks.count() > settings.most_blocks().saturating_sub(added) {
+    if blocks.count() > settings.max_blocks().saturating_sub(added) {
         return Err(Refusal::DirectoryFull.into());
     }
     blocks.reserve(added)?;

@@ -259,7 +259,7 @@ fn read_head(bytes: &[u8], settings: &DirectorySettings, seek: Seek<'_>) -> Deco
     let Some(hasher) = hasher.filter(|_| info.flags == 0) else {
         return Ok(None);
     };
-    info.check(settings.most_levels())?;
+    info.check(settings.max_levels())?;
     let hash = match seek {
         Seek::Name(name) => blocks::hash(&hasher, name),
         Seek::Hash(hash) => hash,

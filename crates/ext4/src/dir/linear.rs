@@ -60,9 +60,7 @@ pub(super) fn insert<B: DirectoryBlocks>(blocks: &mut B, new: &Entry<'_>) -> Res
     match (blocks.count(), hasher_of_new) {
         (0, _) => Err(corrupt_in(blocks, LogicalBlock(0), "has no blocks")),
         (1, Some(hasher)) => grow::index_and_insert(blocks, hasher, new),
-        (count, _) if count >= blocks.settings().most_blocks() => {
-            Err(Refusal::DirectoryFull.into())
-        }
+        (count, _) if count >= blocks.settings().max_blocks() => Err(Refusal::DirectoryFull.into()),
         _ => {
             blocks.reserve(1)?;
             let block = blocks.append(BlockKind::Leaf)?;

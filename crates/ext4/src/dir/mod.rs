@@ -238,7 +238,7 @@ fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > directory::NAME_MAX {
         return Err(Refusal::NameTooLong.into());
     }
-    if is_dot(name) || !directory::is_sound_name(name) {
+    if is_dot(name) || !directory::is_valid_name(name) {
         return Err(Refusal::Invalid.into());
     }
     Ok(())

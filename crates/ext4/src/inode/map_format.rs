@@ -101,7 +101,7 @@ fn runs_of(store: &Store, root: &Root) -> Result<Vec<Extent>> {
         if pointer == BlockNumber(0) {
             continue;
         }
-        if !store.bounds().contain(pointer, 1) {
+        if !store.bounds().contains(pointer, 1) {
             return Err(Corrupt::new("block map", "a pointer leads outside").into());
         }
         let next = Extent {

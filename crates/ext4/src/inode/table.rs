@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use pext4_jbd2::{Capture, Handle};
-use pext4_ondisk::directory::most_blocks;
+use pext4_ondisk::directory::max_blocks;
 use pext4_ondisk::feature::Incompat;
 use pext4_ondisk::inode::Inode as Slot;
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, Tid};
@@ -230,7 +230,7 @@ impl Inodes {
                     .geometry
                     .features
                     .has_incompat(Incompat::LARGEDIR);
-                block_size * blocks.min(most_blocks(large, self.store.block_size()).into())
+                block_size * blocks.min(max_blocks(large, self.store.block_size()).into())
             }
             FileType::Symlink => block_size,
             _ => u64::MAX,

@@ -315,7 +315,7 @@ impl Inodes {
     }
 
     fn check_mapped(&self, block: BlockNumber) -> Result<()> {
-        if !self.store.bounds().contain(block, 1) {
+        if !self.store.bounds().contains(block, 1) {
             return Err(Corrupt::new("block map", "points outside the file system").into());
         }
         self.check_not_metadata(block, 1)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pext4_ondisk::Corrupt;
-use pext4_ondisk::directory::is_sound_name;
+use pext4_ondisk::directory::is_valid_name;
 use pext4_ondisk::inode::InodeFlags;
 
 use super::{check_not_removed, lock_shared};
@@ -57,7 +57,7 @@ impl Volume {
         let is_encrypted = directory.flags().contains(InodeFlags::ENCRYPT);
         let mut holds_no_name = false;
         let listed = dir::list(&self.names(&directory), cookie, &mut |entry| {
-            if !is_encrypted && !is_sound_name(entry.name) {
+            if !is_encrypted && !is_valid_name(entry.name) {
                 holds_no_name = true;
                 return true;
             }

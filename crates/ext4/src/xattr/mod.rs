@@ -74,11 +74,11 @@ pub fn get(inodes: &Inodes, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
     let (places, _) = read(inodes, inode)?;
     let found = places.find(index, rest).ok_or(Refusal::NoAttribute)?;
     let (number, size) = match &found.value {
-        Value::Here(value) => return Ok(value.to_vec()),
+        Value::Inline(value) => return Ok(value.to_vec()),
         Value::Inode { inode, size } => (*inode, *size),
     };
     let (value, hash) = inodes.read_value(number, size)?;
-    if !found.has_sound_hash_of_value_inode(hash) {
+    if !found.has_valid_hash_of_value_inode(hash) {
         let corrupt = Corrupt::new("attribute", "its hash is not that of name and value");
         return Err(corrupt.in_inode(inode.number()).into());
     }

@@ -54,7 +54,7 @@ pub(super) struct ValueUses {
 pub(super) fn value_inodes(list: &[Attribute]) -> impl Iterator<Item = InodeNumber> {
     list.iter().filter_map(|attribute| match attribute.value {
         Value::Inode { inode, .. } => Some(inode),
-        Value::Here(_) => None,
+        Value::Inline(_) => None,
     })
 }
 
@@ -91,7 +91,7 @@ impl Places {
     fn value_blocks(&self, room: &Room) -> i64 {
         let blocks = self.all().map(|attribute| match attribute.value {
             Value::Inode { size, .. } => u64::from(size).div_ceil(room.block as u64),
-            Value::Here(_) => 0,
+            Value::Inline(_) => 0,
         });
         i64::try_from(blocks.sum::<u64>()).unwrap_or(i64::MAX)
     }

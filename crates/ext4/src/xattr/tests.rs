@@ -76,7 +76,7 @@ impl Image {
 
     fn get(&self, name: &[u8]) -> Option<Vec<u8>> {
         match &self.places().find(1, name)?.value {
-            Value::Here(value) => Some(value.to_vec()),
+            Value::Inline(value) => Some(value.to_vec()),
             Value::Inode { .. } => None,
         }
     }
@@ -195,7 +195,7 @@ fn agrees_with_a_plain_map() {
         let held: BTreeMap<_, _> = places
             .all()
             .map(|attribute| match &attribute.value {
-                Value::Here(value) => (attribute.name.to_vec(), value.to_vec()),
+                Value::Inline(value) => (attribute.name.to_vec(), value.to_vec()),
                 Value::Inode { .. } => panic!("none was made"),
             })
             .collect();

@@ -6,7 +6,7 @@
 //! attributes holds its node once, like a lookup; `.` and `..` do not.
 
 use pext4_fs::{Attributes, DirectoryEntry, Error, FileType, InodeNumber, Lead, Refusal, Volume};
-use pext4_ondisk::directory::is_sound_name;
+use pext4_ondisk::directory::is_valid_name;
 
 use super::{Answer, Dispatch};
 use crate::node::{is_own_node, node_of};
@@ -62,7 +62,7 @@ impl Gathered {
     fn take(&mut self, entry: &DirectoryEntry<'_>) -> bool {
         // Encrypted names may contain any byte, and the kernel fails a listing with a name that no
         // path can contain.
-        if !is_sound_name(entry.name) {
+        if !is_valid_name(entry.name) {
             return true;
         }
         let size = (PLAIN_HEADER + entry.name.len()).next_multiple_of(8);
@@ -186,7 +186,7 @@ impl<'a> Plus<'a> {
     fn show(&mut self, entry: &DirectoryEntry<'_>, lead: &mut Lead<'_>) -> bool {
         // Encrypted names may contain any bytes, and the kernel gives up a listing with a name that no path can
         // contain.
-        if !is_sound_name(entry.name) {
+        if !is_valid_name(entry.name) {
             return true;
         }
         let listed = Listed::of(entry);

@@ -86,7 +86,7 @@ pub(super) fn canonical(attributes: &[Attribute]) -> Vec<u8> {
 
 pub(super) fn value_of(attribute: &Attribute) -> &[u8] {
     match &attribute.value {
-        Value::Here(value) => value,
+        Value::Inline(value) => value,
         Value::Inode { .. } => &[],
     }
 }
@@ -109,7 +109,8 @@ pub(super) fn stored(name: &[u8], value: &[u8]) -> Result<Attribute, String> {
         ));
     }
     if acl::is_list(name) {
-        let list = acl::stored(value).map_err(|_| format!("its {shown} is no access list"))?;
+        let list =
+            acl::call_to_stored(value).map_err(|_| format!("its {shown} is no access list"))?;
         return Ok(Attribute::new(index, rest, &list));
     }
     Ok(Attribute::new(index, rest, value))
@@ -135,14 +136,14 @@ pub(super) fn judge_extent(attributes: &[Attribute]) -> Result<(), String> {
 }
 
 /// Has the access list among attributes follow a mode.
-pub(super) fn follow_mode(attributes: &mut [Attribute], mode: u16) {
+pub(super) fn apply_mode(attributes: &mut [Attribute], mode: u16) {
     let (index, name) = xattr::split_name(acl::ACCESS).expect("lists have numbers of their own");
     let lists = attributes
         .iter_mut()
         .filter(|attribute| attribute.is_named(index, name));
     for attribute in lists {
         if let Ok(mut entries) = acl::decode(value_of(attribute)) {
-            acl::follow_mode(&mut entries, mode);
+            acl::apply_mode(&mut entries, mode);
             *attribute = Attribute::new(index, name, &acl::encode(&entries));
         }
     }

@@ -13,7 +13,7 @@ use super::archive::apply::Layer;
 use super::archive::input::{Compression, FileInput, PADDING, with_stream};
 use super::archive::spool::Spool;
 use super::archive::{Limits, Reader, Record};
-use super::attributes::{follow_mode, judge_extent, stored};
+use super::attributes::{apply_mode, judge_extent, stored};
 use super::error::{Error, Result};
 use super::oci;
 use super::output::{Output, scratch};
@@ -343,7 +343,7 @@ fn number_of(
     let stored = attributes.iter().map(|(name, value)| stored(name, value));
     let mut stored = stored.collect::<std::result::Result<Vec<_>, _>>()?;
     if let Some(mode) = mode {
-        follow_mode(&mut stored, mode);
+        apply_mode(&mut stored, mode);
     }
     judge_extent(&stored)?;
     Ok(tree.sets.number_of(stored))

@@ -164,7 +164,7 @@ fn check_context(subject: &Subject<'_>, context: Option<Context>) {
 
 fn inline_length(attribute: &Attribute) -> Option<usize> {
     match &attribute.value {
-        Value::Here(value) if attribute.is_named(INDEX_SYSTEM, b"data") => Some(value.len()),
+        Value::Inline(value) if attribute.is_named(INDEX_SYSTEM, b"data") => Some(value.len()),
         _ => None,
     }
 }
@@ -235,7 +235,7 @@ fn check_list(examination: &Examination, list: &[Attribute], place: &Place) {
             let corrupt = Corrupt::new("attributes", "a name without a prefix");
             findings.corrupt(Kind::XattrEntry, place.clone(), &corrupt);
         }
-        if !attribute.has_sound_hash() {
+        if !attribute.has_valid_hash() {
             findings.add(Kind::XattrHash, place.clone(), || shown(attribute));
         }
         if let Value::Inode { inode, size } = attribute.value
@@ -282,7 +282,7 @@ fn check_value(
     if inode.size != u64::from(size) {
         return Err(format!("{} bytes, not {size}", inode.size));
     }
-    if !attribute.has_sound_hash_of_value_inode(inode.value_hash()) {
+    if !attribute.has_valid_hash_of_value_inode(inode.value_hash()) {
         let hash = xattr::entry_hash_of_value_inode(&attribute.name, inode.value_hash());
         let stored = attribute.hash;
         return Err(format!("hash is {stored:#010X}, it makes {hash:#010X}"));

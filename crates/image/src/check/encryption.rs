@@ -53,7 +53,7 @@ impl Context {
             .iter()
             .find(|attribute| attribute.is_named(INDEX_ENCRYPTION, CONTEXT))?;
         Some(match &context.value {
-            Value::Here(bytes) => Self::decode(bytes),
+            Value::Inline(bytes) => Self::decode(bytes),
             Value::Inode { .. } => Self::Elsewhere,
         })
     }

@@ -1,7 +1,7 @@
 //! Pass 2, one block of names.
 
 use pext4_ondisk::InodeNumber;
-use pext4_ondisk::directory::{self, Entry, Format, HEADER_SIZE, Record, is_sound_name};
+use pext4_ondisk::directory::{self, Entry, Format, HEADER_SIZE, Record, is_valid_name};
 use pext4_ondisk::dirhash::Hasher;
 use pext4_ondisk::inode::Inode;
 use pext4_ondisk::xattr::{self, INDEX_SYSTEM, Value};
@@ -217,7 +217,7 @@ fn is_possible(subject: &Subject<'_>, name: &[u8]) -> bool {
     const STRICT: u16 = 1;
     let superblock = &subject.tree.examination.volume.superblock;
     let is_strict = subject.directory.folds_case && superblock.encoding_flags & STRICT != 0;
-    is_sound_name(name) && (!is_strict || std::str::from_utf8(name).is_ok())
+    is_valid_name(name) && (!is_strict || std::str::from_utf8(name).is_ok())
 }
 
 /// The name as the directory compares it, where that is another: folded, as far as that is known
@@ -268,7 +268,7 @@ fn inline_rest(inode: &Inode) -> Box<[u8]> {
     let rest = list
         .into_iter()
         .find_map(|attribute| match attribute.value {
-            Value::Here(ref value) if attribute.is_named(INDEX_SYSTEM, b"data") => {
+            Value::Inline(ref value) if attribute.is_named(INDEX_SYSTEM, b"data") => {
                 Some(value.clone())
             }
             _ => None,

@@ -121,7 +121,7 @@ impl<V: Visitor> Tree<'_, V> {
                 self.visitor.fault(Kind::ExtentOrder, block, text);
                 continue;
             }
-            if !self.volume.bounds.contain(extent.start, extent.length) {
+            if !self.volume.bounds.contains(extent.start, extent.length) {
                 let text = format!("entry {slot}: {extent}");
                 self.visitor.fault(Kind::BlockOutside, block, text);
                 continue;
@@ -151,7 +151,7 @@ impl<V: Visitor> Tree<'_, V> {
                 continue;
             }
             least = logical + 1;
-            if !self.volume.bounds.contain(index.child, 1) {
+            if !self.volume.bounds.contains(index.child, 1) {
                 let text = format!("entry {slot}: its node is block {}", index.child);
                 self.visitor.fault(Kind::BlockOutside, block, text);
                 continue;
@@ -272,7 +272,7 @@ impl<V: Visitor> Map<'_, V> {
         if pointer == 0 {
             return;
         }
-        if self.volume.bounds.contain(target, 1) {
+        if self.volume.bounds.contains(target, 1) {
             growing.add(logical, target, self.visitor);
         } else {
             let text = format!("logical block {logical} is block {target}");
@@ -294,7 +294,7 @@ impl<V: Visitor> Map<'_, V> {
         if pointer == 0 || logical >= 1 << 32 {
             return;
         }
-        if !self.volume.bounds.contain(block, 1) {
+        if !self.volume.bounds.contains(block, 1) {
             let text = format!("pointers for logical block {logical} are block {block}");
             return self.visitor.fault(Kind::BlockOutside, parent, text);
         }

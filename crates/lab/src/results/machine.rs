@@ -1,18 +1,18 @@
-//! What a number was found on: processor, memory, kernel, moment and commit.
+//! The machine of a run: processor, memory, kernel, date and commit.
 
 use std::time::Duration;
 
 use pext4_sync::time;
 use serde::{Deserialize, Serialize};
 
-/// Where and when, and of which state of the source.
+/// The machine, the date and the commit of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's model.
     pub processor: String,
     /// Processors that this process may use.
     pub processors: u32,
-    /// Whether it is a virtual machine, as far as it says so.
+    /// Whether it is a virtual machine, as far as it can be detected.
     pub is_virtual: bool,
     /// Mebibytes of memory.
     pub memory: u64,
@@ -27,7 +27,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This one, now.
+    /// This machine, today.
     #[must_use]
     pub fn here() -> Self {
         let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -51,7 +51,7 @@ impl Machine {
         }
     }
 
-    /// What a reader of rates should know, if the machine is busy with other things now.
+    /// A warning for the reader of rates, if other work runs on the machine now.
     #[must_use]
     pub fn busy(&self) -> Option<String> {
         let told = std::fs::read_to_string("/proc/loadavg").ok()?;
@@ -64,7 +64,7 @@ impl Machine {
         })
     }
 
-    /// In one line.
+    /// The description in one line.
     #[must_use]
     pub fn line(&self) -> String {
         let kind = if self.is_virtual {

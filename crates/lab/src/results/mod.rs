@@ -1,7 +1,7 @@
-//! What a run found, as it is shown and as it is kept in a file.
+//! The results of a run, as they are shown and as they are stored in a file.
 //!
-//! The files (`docs/results/*.json`) are what reports are made from. Both kinds of evidence that
-//! have numbers, measured and virtual, come in this form and never in one file.
+//! Reports are made from the files (`docs/results/*.json`). Both kinds of evidence with numbers,
+//! measured and virtual, have this form; no file mixes them.
 
 mod machine;
 
@@ -16,10 +16,10 @@ use crate::run::PartCount;
 
 pub use machine::Machine;
 
-/// The form of the file.
+/// Version of the file format.
 pub const FORMAT: u32 = 1;
 
-/// How numbers came about.
+/// How the numbers were obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Evidence {
@@ -40,125 +40,127 @@ impl Evidence {
     }
 }
 
-/// One run of one workload.
+/// The results of one run of one workload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Results {
-    /// Form of the file.
+    /// Version of the file format.
     pub format: u32,
     /// Kind of evidence.
     pub evidence: Evidence,
     /// Name of the workload.
     pub workload: String,
-    /// Where and when.
+    /// The machine, the date and the commit.
     pub machine: Machine,
-    /// What was set, by name, in words.
+    /// The settings of the run: names and values, as text.
     pub settings: Vec<(String, String)>,
-    /// Nanoseconds that driving an empty step takes; in no number subtracted.
+    /// Nanoseconds that the lab itself needs for an empty step; not subtracted from any number.
     pub overhead: f64,
-    /// One a side and setting.
+    /// One curve for each side and setting.
     pub series: Vec<Series>,
-    /// What a reader should know besides.
+    /// Further remarks for the reader.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// One curve.
+/// A curve.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// What it is called.
+    /// Its name.
     pub label: String,
-    /// What ran: `library`, `kernel`, `fuse2fs`, `pext4`, a type of file system, or a control:
-    /// `control` enters no file system, `apart` is the library with a volume a task.
+    /// What ran: `library`, `kernel`, `fuse2fs`, `pext4`, a type of file system, or a control
+    /// (`control` enters no file system, `apart` is the library with one volume for each task).
     pub side: String,
     /// The setting of the scaling mechanisms, where there is one: its name as given.
     pub scaling: Option<String>,
-    /// One a number of tasks.
+    /// One point for each number of tasks.
     pub points: Vec<Point>,
-    /// What the check of the image said afterwards.
+    /// The result of the check of the image afterwards.
     pub check: String,
 }
 
 impl Series {
-    /// Whether it only shows what company costs on this machine.
+    /// Whether it is a control, which shows only the cost of other tasks on this machine.
     #[must_use]
     pub fn is_control(&self) -> bool {
         matches!(&*self.side, "control" | "apart")
     }
 }
 
-/// One number of tasks.
+/// The results at one number of tasks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// Tasks at once.
+    /// Number of tasks.
     pub tasks: u32,
-    /// One a part of the workload.
+    /// One result for each part of the workload.
     pub parts: Vec<Part>,
-    /// How the files lay afterwards, where that was examined: medians over the repetitions.
+    /// The layout of the files afterwards, where it was examined: medians over the repetitions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fragmentation: Option<Fragmentation>,
-    /// What saturates first, where that is known.
+    /// The resource that saturates first, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saturation: Option<String>,
 }
 
-/// What one part came to, over the repetitions.
+/// The result of one part, over all repetitions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Part {
     /// Its name.
     pub name: String,
-    /// Operations a second of all tasks together, each repetition's.
+    /// Operations a second of all tasks together, one value for each repetition.
     pub rates: Vec<f64>,
-    /// Their median.
+    /// The median of `rates`.
     pub rate: f64,
-    /// Largest less smallest, as a share of the median.
+    /// Largest minus smallest rate, divided by the median.
     pub spread: f64,
-    /// The slowest task's rate as a share of the fastest's, median.
+    /// The slowest task's rate divided by the fastest's, 0 to 1; the median.
     pub fairness: f64,
-    /// Nanoseconds on a processor an operation: the tasks', median.
+    /// CPU time of the tasks in nanoseconds an operation; the median.
     pub cpu: f64,
-    /// The same with all other threads (in process) or of the whole machine (on a path).
+    /// CPU time including all other threads (in process) or the whole machine (on a path).
     pub whole_cpu: Option<f64>,
-    /// Instructions an operation, where they are counted.
+    /// Instructions an operation in user mode, where they are counted.
     pub instructions: Option<f64>,
-    /// What locks cost an operation, by class, where a meter ran: means over all repetitions.
+    /// The cost of locks an operation, by class, in a build with meters: means over all
+    /// repetitions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub locks: Vec<LockCost>,
 }
 
-/// What the locks of one class cost an operation.
+/// The cost of the locks of one class; all numbers are per operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LockCost {
     /// The class.
     pub class: String,
-    /// How often one is taken.
+    /// Acquisitions.
     pub acquisitions: f64,
-    /// How often it was found held, and waited for.
+    /// Acquisitions that found the lock held and waited.
     pub contended: f64,
-    /// How often trying failed.
+    /// Failed try-locks.
     pub failures: f64,
     /// Nanoseconds of waiting.
     pub waited: f64,
-    /// Nanoseconds of holding.
+    /// Nanoseconds for which locks were held.
     pub held: f64,
 }
 
-/// How files and free space lie, as e4defrag, filefrag and e2freefrag count.
+/// The layout of files and free space, as e4defrag, filefrag and e2freefrag count it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fragmentation {
-    /// Files that were looked at.
+    /// Examined files.
     pub files: u64,
-    /// Extents of all of them; neighbours on disk that are neighbours in the file are one.
+    /// Extents of all files; two that are adjacent on disk and in the file are one.
     pub extents: u64,
-    /// Bytes of an extent, on average.
+    /// Average bytes of an extent.
     pub average_extent: u64,
     /// Runs of free blocks, where they were counted.
     pub free_extents: Option<u64>,
-    /// Bytes of such a run, on average.
+    /// Average bytes of a run of free blocks.
     pub average_free_extent: Option<u64>,
 }
 
 impl Fragmentation {
-    /// Of repetitions: each number's median, and nothing of none. What was not counted once is not known.
+    /// The median of each number over the repetitions; `None` without repetitions. A number that is
+    /// missing in one repetition is missing in the result.
     #[must_use]
     pub fn median(repetitions: &[Self]) -> Option<Self> {
         let all = |take: fn(&Self) -> u64| median_count(repetitions.iter().map(take).collect());
@@ -175,7 +177,7 @@ impl Fragmentation {
         })
     }
 
-    /// Extents of a file, on average.
+    /// Average number of extents of a file.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "an average needs no 53 bits")]
     pub fn extents_per_file(&self) -> f64 {
@@ -184,7 +186,7 @@ impl Fragmentation {
 }
 
 impl Part {
-    /// Sums up repetitions; there is at least one.
+    /// Combines the repetitions, at least one.
     #[must_use]
     pub fn of(name: &str, counts: &[PartCount]) -> Self {
         let all = |take: fn(&PartCount) -> f64| counts.iter().map(take).collect();
@@ -233,7 +235,7 @@ fn locks(counts: &[PartCount]) -> Vec<LockCost> {
     costs.collect()
 }
 
-/// The middle value, or the mean of both.
+/// The middle value, or the mean of the two middle values.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
@@ -245,7 +247,7 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The same of whole numbers, rounded down.
+/// The same for integers, rounded down.
 fn median_count(mut values: Vec<u64>) -> u64 {
     values.sort_unstable();
     match values.len() {
@@ -259,7 +261,7 @@ impl Results {
     /// Reads a file.
     ///
     /// # Errors
-    /// It cannot be read, or has another form.
+    /// If it cannot be read or has another format.
     pub fn load(path: &Path) -> Result<Self> {
         let name = || path.display().to_string();
         let text = std::fs::read_to_string(path).with_context(name)?;
@@ -273,7 +275,7 @@ impl Results {
     /// Writes a file.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// If it cannot be written.
     pub fn save(&self, path: &Path) -> Result<()> {
         let mut text = serde_json::to_string_pretty(self)?;
         text.push('\n');
@@ -339,7 +341,7 @@ pub(crate) mod samples {
 mod tests {
     use super::{Fragmentation, Part, PartCount, Path, Results, Tallies, median};
 
-    /// Those of before a setting was told of do not name it.
+    /// Results stored before a setting was recorded do not name it.
     #[test]
     fn results_that_are_kept_are_read() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");

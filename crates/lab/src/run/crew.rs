@@ -1,4 +1,4 @@
-//! A crew: the tasks of one measurement, wherever they run, and what it tells them.
+//! A crew: the tasks of one measurement, as threads or processes, and the orders that they get.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,37 +16,38 @@ use crate::clock;
 use crate::target::Target;
 use crate::workloads::{Plan, Workload};
 
-/// What the tasks of a crew are.
+/// The parameters of the tasks of a crew.
 #[derive(Clone)]
 pub struct Tasks {
-    /// What they do.
+    /// The workload that every task runs.
     pub workload: &'static dyn Workload,
-    /// How many, and how much.
+    /// Numbers of tasks, files and so on.
     pub plan: Plan,
-    /// Whether each stays on one processor, by its number.
+    /// Whether each task is pinned to one processor, by its number.
     pub pinned: bool,
-    /// Ends everything early.
+    /// Stops the run early.
     pub interrupt: Interrupt,
 }
 
-/// When a timed measurement begins, counts and ends, by the clock that all processes share.
+/// Start, start of counting, and end of a timed measurement: nanoseconds of [`crate::clock::now`],
+/// which all processes share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moments {
-    /// All tasks begin.
+    /// When all tasks begin.
     pub start: u64,
-    /// Counting begins.
+    /// When counting begins.
     pub count: u64,
-    /// It is over.
+    /// When the window ends.
     pub end: u64,
 }
 
-/// What all tasks did between two moments.
+/// The counts of all tasks between two moments.
 pub struct Window {
-    /// One a task.
+    /// One sample for each task.
     pub samples: Vec<Sample>,
-    /// Nanoseconds on processors of all who did the work, where that is known.
+    /// CPU time in nanoseconds of everything that did the work, where it is known.
     pub whole_cpu: Option<u64>,
-    /// What locks cost; nothing where no meter runs.
+    /// The cost of locks; empty without a meter.
     pub locks: Tallies,
 }
 
@@ -59,25 +60,25 @@ pub enum Crew {
 }
 
 impl Crew {
-    /// Starts threads in this process. All work on one target, or on several in turn.
+    /// Starts threads in this process. All use one target, or several in turn.
     ///
     /// # Errors
-    /// A task could not be made.
+    /// If a task cannot be created.
     pub fn of_threads(targets: &[Arc<dyn Target>], tasks: &Tasks) -> Result<Self> {
         let numbers = 0..tasks.plan.tasks;
         Threads::start(targets, tasks, numbers).map(Self::Threads)
     }
 
     /// Starts processes that work in the directory `home`; `program` with the arguments `lab
-    /// worker` is one.
+    /// worker` is such a process.
     ///
     /// # Errors
-    /// A task could not be made.
+    /// If a task cannot be created.
     pub fn of_processes(program: &Path, home: &Path, tasks: &Tasks) -> Result<Self> {
         Processes::start(program, home, tasks).map(Self::Processes)
     }
 
-    /// All tasks work from the start to the end.
+    /// Runs all tasks from the start to the end.
     pub(super) fn timed(&mut self, moments: Moments) -> Result<Window> {
         match self {
             Self::Threads(crew) => crew.timed(moments),
@@ -85,7 +86,7 @@ impl Crew {
         }
     }
 
-    /// All tasks do one part of their work.
+    /// Runs one part of the work of all tasks.
     pub(super) fn part(&mut self, start: u64, length: Length) -> Result<Vec<Sample>> {
         match self {
             Self::Threads(crew) => crew.part(start, length),
@@ -93,10 +94,10 @@ impl Crew {
         }
     }
 
-    /// Ends the tasks; each removes what is its own, unless that is to be examined.
+    /// Ends the tasks; each removes its own files, unless they are to be examined.
     ///
     /// # Errors
-    /// What a task made could not be removed.
+    /// If the files of a task cannot be removed.
     pub fn finish(self, removing: bool) -> Result<()> {
         match self {
             Self::Threads(crew) => crew.finish(removing),
@@ -104,8 +105,8 @@ impl Crew {
         }
     }
 
-    /// Nanoseconds on processors so far of all who do the work: this process, or the whole
-    /// machine, with whatever else it does, where processes and servers do it.
+    /// CPU time so far, in nanoseconds, of everything that does the work: this process, or, for
+    /// processes and servers, the whole machine with all other load.
     pub(super) fn whole_cpu(&self) -> Option<u64> {
         match self {
             Self::Threads(_) => Some(clock::process_cpu()),

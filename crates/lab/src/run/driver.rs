@@ -1,6 +1,6 @@
-//! One task's loop: steps until it is told that the time is over, or that its part is done.
+//! The loop of one task: runs steps until the time is over or the part is done.
 //!
-//! Between two steps it reads one flag, which nobody writes inside a window.
+//! Between two steps it reads one flag, which nobody writes during a window.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -12,30 +12,31 @@ use crate::instructions::Instructions;
 use crate::target::Target;
 use crate::workloads::Task;
 
-/// What one task did in its window or part.
+/// The counts of one task in its window or part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Operations in the window that is common to all, or in its part.
+    /// Operations in the common window, or in its part.
     pub operations: u64,
-    /// How long that was: the window, or from the common start to the end of its part.
+    /// Length of the common window, or the time from the common start to the end of its part.
     pub nanoseconds: u64,
-    /// What the task itself saw.
+    /// The counts by the task's own clocks.
     pub own: Own,
 }
 
-/// What a task sees between two looks at its own clocks. The scheduler may have kept it away at
-/// either end of the common window, so this one is about as long, not the same.
+/// The counts between two readings of the task's own clocks. The scheduler may have delayed the
+/// task at either end of the common window, so this interval has about the same length, not
+/// exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Own {
     /// Operations.
     pub operations: u64,
-    /// Time on a processor.
+    /// CPU time in nanoseconds.
     pub cpu: u64,
     /// Instructions in user mode, where they are counted.
     pub instructions: Option<u64>,
 }
 
-/// Where in a measurement all tasks are.
+/// The phase of a measurement, the same for all tasks.
 #[derive(Debug, Default)]
 pub struct Phase(AtomicU32);
 
@@ -61,28 +62,28 @@ impl Phase {
     }
 }
 
-/// How long a task's part is.
+/// The length of a task's part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Length {
-    /// Until a step says that it was the last.
-    ToItsEnd,
-    /// So many steps.
+    /// Until a step reports that it was the last.
+    ToEnd,
+    /// A fixed number of steps.
     Steps(u64),
-    /// So many steps, or until one says that it was the last.
+    /// At most a number of steps; ends earlier if a step reports that it was the last.
     AtMost(u64),
 }
 
-/// A task and what it runs on.
+/// A task and its target.
 pub struct Driver<'a> {
     pub task: &'a mut dyn Task,
     pub target: &'a dyn Target,
     pub phase: &'a Phase,
-    /// Its operations so far, for whoever wants to look.
+    /// Its operations so far, for other threads to read.
     pub counter: &'a AtomicU64,
     pub instructions: &'a mut Instructions,
 }
 
-/// The task's clocks at one moment.
+/// The readings of the task's clocks at one moment.
 struct Mark {
     operations: u64,
     cpu: u64,
@@ -90,7 +91,7 @@ struct Mark {
 }
 
 impl Driver<'_> {
-    /// Steps through warm-up and window.
+    /// Runs steps through warm-up and window.
     pub fn timed(&mut self) -> Result<Own> {
         let mut operations = 0;
         self.while_in(WARMING_UP, &mut operations)?;
@@ -108,7 +109,7 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Steps through one part, whose time counts from `start`.
+    /// Runs the steps of one part, whose time counts from `start`.
     pub fn part(&mut self, start: u64, length: Length) -> Result<Sample> {
         let before = self.mark(0);
         let (mut operations, mut steps) = (0, 0);
@@ -120,7 +121,7 @@ impl Driver<'_> {
             operations += u64::from(step.operations);
             steps += 1;
             let ends = match length {
-                Length::ToItsEnd => step.ends_part,
+                Length::ToEnd => step.ends_part,
                 Length::Steps(most) => steps >= most,
                 Length::AtMost(most) => steps >= most || step.ends_part,
             };

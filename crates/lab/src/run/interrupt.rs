@@ -1,14 +1,14 @@
-//! The wish of a person to stop: set by a signal, looked at by everything that waits.
+//! Interruption by the user: a signal sets a flag, and everything that waits checks it.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A flag that all parts of a run look at.
+/// A flag that all parts of a run check.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
-/// The run ended because somebody asked for it.
+/// The error of a run that the user interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interrupted;
 
@@ -21,18 +21,18 @@ impl fmt::Display for Interrupted {
 impl std::error::Error for Interrupted {}
 
 impl Interrupt {
-    /// The flag itself, for a signal's handler to set.
+    /// The flag itself, for a signal handler to set.
     #[must_use]
     pub fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.0)
     }
 
-    /// Asks for the end.
+    /// Requests the end of the run.
     pub fn ask(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Fails if somebody has asked for the end.
+    /// Fails if the end was requested.
     ///
     /// # Errors
     /// `Interrupted`.

@@ -1,4 +1,4 @@
-//! One measurement: a crew works through a window, and what it did is summed up.
+//! One measurement: a crew works through a window, and its counts are summed up.
 
 use std::time::Duration;
 
@@ -10,66 +10,67 @@ use super::driver::{Length, Own, Sample};
 use crate::clock;
 use crate::workloads::{Pace, Workload};
 
-/// Time for all tasks to hear of the start.
-const NOTICE: Duration = Duration::from_millis(10);
+/// Time from sending the start to the start itself, so that all tasks have received it.
+const START_DELAY: Duration = Duration::from_millis(10);
 
-/// How long is counted.
+/// The length of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Time, or rounds, that are not counted.
+    /// Time that is not counted, in rounds as well as in windows.
     pub warm_up: Duration,
-    /// Time that is; rounds end with the first that goes beyond it.
+    /// Time that is counted; rounds end with the first that exceeds it.
     pub counted: Duration,
-    /// Instead of time: so many steps of every task, and no warm-up; what is done once takes no more than it has.
+    /// In place of time: the number of steps of every task, without warm-up; a workload that runs
+    /// once makes no more steps than it has.
     pub steps: Option<u64>,
 }
 
-/// One part's count.
+/// The counts of one part.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PartCount {
     /// Operations a second, all tasks together.
     pub rate: f64,
-    /// The slowest task's rate, as a share of the fastest's.
+    /// The slowest task's rate divided by the fastest's, 0 to 1.
     pub fairness: f64,
-    /// Nanoseconds on a processor that an operation took of the tasks.
+    /// CPU time of the tasks in nanoseconds an operation.
     pub cpu: f64,
-    /// Nanoseconds on processors an operation, threads besides the tasks included.
+    /// CPU time in nanoseconds an operation, with threads other than the tasks.
     pub whole_cpu: Option<f64>,
-    /// Instructions of an operation, where they are counted.
+    /// Instructions an operation, where they are counted.
     pub instructions: Option<f64>,
     /// Operations, all tasks together.
     pub operations: u64,
-    /// What locks cost all of them; nothing where no meter runs.
+    /// The cost of locks of all operations; empty without a meter.
     pub locks: Tallies,
 }
 
-/// One measurement's outcome, part by part.
+/// The counts of one measurement, part by part.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Counted {
     /// In the order of the workload's parts.
     pub parts: Vec<PartCount>,
 }
 
-/// What the tasks did in one part, over all its rounds.
+/// The counts of the tasks in one part, over all its rounds.
 #[derive(Default)]
 struct Sum {
-    /// One a task.
+    /// One sample for each task.
     tasks: Vec<Sample>,
-    /// The sum of the rounds' times, each as long as its slowest task.
+    /// The sum of the rounds' times; a round is as long as its slowest task.
     nanoseconds: u64,
     whole_cpu: Option<u64>,
     locks: Tallies,
 }
 
-/// Lets a crew work.
+/// Runs a crew through one measurement.
 ///
 /// # Errors
-/// A task failed, nothing ended while it was counted, or the run was interrupted; there is no count then.
+/// If a task failed, no operation ended in the window, or the run was interrupted.
 pub fn measure(crew: &mut Crew, workload: &dyn Workload, window: &Window) -> Result<Counted> {
     let sums = match (workload.pace(), window.steps) {
         (Pace::Timed, None) => vec![timed(crew, window)?],
         (Pace::Timed, Some(steps)) => vec![once(crew, Length::Steps(steps))?],
-        (Pace::Once, None) => vec![once(crew, Length::ToItsEnd)?],
+        (Pace::Once, None) => vec![once(crew, Length::ToEnd)?],
         (Pace::Once, Some(steps)) => vec![once(crew, Length::AtMost(steps))?],
         (Pace::Rounds, _) => rounds(crew, workload.parts().len(), window)?,
     };
@@ -81,7 +82,7 @@ pub fn measure(crew: &mut Crew, workload: &dyn Workload, window: &Window) -> Res
 }
 
 fn timed(crew: &mut Crew, window: &Window) -> Result<Sum> {
-    let start = clock::now() + clock::duration(NOTICE);
+    let start = clock::now() + clock::duration(START_DELAY);
     let count = start + clock::duration(window.warm_up);
     let end = count + clock::duration(window.counted);
     let window = crew.timed(Moments { start, count, end })?;
@@ -102,15 +103,15 @@ fn once(crew: &mut Crew, length: Length) -> Result<Sum> {
 fn rounds(crew: &mut Crew, parts: usize, window: &Window) -> Result<Vec<Sum>> {
     let mut sums: Vec<Sum> = (0..parts).map(|_| Sum::default()).collect();
     if window.steps.is_none() {
-        // The first round loads what later ones find in memory.
+        // The first round loads what later rounds find in memory.
         for _ in 0..parts {
-            part(crew, Length::ToItsEnd, &mut Sum::default())?;
+            part(crew, Length::ToEnd, &mut Sum::default())?;
         }
     }
     let end = clock::now() + clock::duration(window.counted);
     loop {
         for sum in &mut sums {
-            part(crew, Length::ToItsEnd, sum)?;
+            part(crew, Length::ToEnd, sum)?;
         }
         if clock::now() >= end || window.steps.is_some() {
             return Ok(sums);
@@ -118,11 +119,11 @@ fn rounds(crew: &mut Crew, parts: usize, window: &Window) -> Result<Vec<Sum>> {
     }
 }
 
-/// One part by all tasks, added to what it came to so far.
+/// Runs one part with all tasks and adds its counts to `sum`.
 fn part(crew: &mut Crew, length: Length, sum: &mut Sum) -> Result<()> {
     let locks = meter::snapshot();
     let before = crew.whole_cpu();
-    let start = clock::now() + clock::duration(NOTICE);
+    let start = clock::now() + clock::duration(START_DELAY);
     let samples = crew.part(start, length)?;
     let whole = before
         .zip(crew.whole_cpu())
@@ -133,7 +134,7 @@ fn part(crew: &mut Crew, length: Length, sum: &mut Sum) -> Result<()> {
 }
 
 impl Sum {
-    /// One more round. What was not known of one is not known of all.
+    /// Adds one round. A number that is unknown for one round is unknown for the sum.
     fn add(&mut self, samples: Vec<Sample>, whole_cpu: Option<u64>) {
         let slowest = samples.iter().map(|sample| sample.nanoseconds).max();
         self.nanoseconds += slowest.unwrap_or(0);
@@ -169,7 +170,7 @@ fn real(number: u64) -> f64 {
     number as f64
 }
 
-/// A sum's rates and costs; `has_windows` says that all tasks were counted for the same time.
+/// The rates and costs of a sum; `has_windows` is whether all tasks were counted for the same time.
 fn count(sum: &Sum, has_windows: bool) -> Result<PartCount> {
     let operations: u64 = sum.tasks.iter().map(|sample| sample.operations).sum();
     let own = |take: fn(&Own) -> u64| sum.tasks.iter().map(|sample| take(&sample.own)).sum();

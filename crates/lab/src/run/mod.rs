@@ -1,12 +1,13 @@
-//! Running a workload: crews of tasks, the window in which they count, what they measured.
+//! Runs a workload: crews of tasks, the window in which they count, and the measured numbers.
 //!
 //! A *crew* is the tasks of one measurement: threads in this process, or processes on a mounted
-//! path, all driven by the same loop. A measurement has a start that all wait for, a warm-up that
-//! is not counted, and a window, at both ends of which every task's count is read. Time on a
-//! processor a task reads itself, when it first sees that the window has begun and that it is over.
+//! path, all with the same loop. A measurement has a start for which all tasks wait, a warm-up that
+//! is not counted, and a window, at both ends of which every task's count is read. A task reads its
+//! CPU time itself, when it first sees that the window has begun and when it first sees that it is
+//! over.
 //!
-//! Threads, channels and flags here are the standard library's, not `pext4-sync`'s: who measures
-//! must not be measured, and stays real where the engine runs on virtual cores.
+//! Threads, channels and flags here are the standard library's, not `pext4-sync`'s: the driver must
+//! not be measured, and it stays real when the engine runs on virtual cores.
 
 mod crew;
 mod driver;

@@ -18,14 +18,14 @@ use super::interrupt::Interrupt;
 use super::worker::{Hello, Order, Reply};
 use crate::clock;
 
-/// How often a wait looks whether it should go on.
-const GLANCE: Duration = Duration::from_millis(100);
+/// Interval at which a wait checks for an interruption.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long processes that were killed are waited for, all together, and how often that wait looks.
-const LAST_PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait, in total, for the end of killed processes, and the interval of that wait.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 const LAST_GLANCE: Duration = Duration::from_millis(1);
 
-/// The processes. Dropping them ends them, whatever they do.
+/// The processes. Dropping them kills them.
 pub struct Processes {
     workers: Vec<Worker>,
     replies: Receiver<(usize, Result<Reply>)>,
@@ -39,7 +39,7 @@ struct Worker {
 }
 
 impl Processes {
-    /// Starts one process a task and waits until all are ready.
+    /// Starts one process for each task and waits until all are ready.
     pub fn start(program: &Path, home: &Path, tasks: &Tasks) -> Result<Self> {
         let (sender, replies) = channel();
         let mut crew = Self {
@@ -80,7 +80,8 @@ impl Processes {
         })
     }
 
-    /// Sleeps until a moment, unless somebody has a reply before it, which can only be bad news.
+    /// Sleeps until a moment, or until a process replies before it: such a reply can only be a
+    /// failure.
     fn sleep(&self, moment: u64, early: &mut Vec<(usize, Result<Reply>)>) -> Result<()> {
         loop {
             self.interrupt.check()?;
@@ -88,7 +89,7 @@ impl Processes {
             if left.is_zero() || !early.is_empty() {
                 return Ok(());
             }
-            if let Ok(reply) = self.replies.recv_timeout(left.min(GLANCE)) {
+            if let Ok(reply) = self.replies.recv_timeout(left.min(POLL_INTERVAL)) {
                 early.push(reply);
             }
         }
@@ -119,7 +120,7 @@ impl Processes {
         self.gather(Vec::new())
     }
 
-    /// Waits for one reply of every process; the first failure is all that counts.
+    /// Waits for one reply of every process; only the first failure counts.
     fn gather(&mut self, early: Vec<(usize, Result<Reply>)>) -> Result<Vec<Sample>> {
         let mut samples: Vec<Option<Vec<Sample>>> = vec![None; self.workers.len()];
         let mut early = early.into_iter();
@@ -127,10 +128,10 @@ impl Processes {
             self.interrupt.check()?;
             let reply = match early.next() {
                 Some(reply) => Ok(reply),
-                None => self.replies.recv_timeout(GLANCE),
+                None => self.replies.recv_timeout(POLL_INTERVAL),
             };
             match reply {
-                // One that is finished ends; that its output ends too is no news.
+                // A process that is finished ends, and its output ends too: that is no failure.
                 Ok((number, Err(_))) if self.is_finishing && samples[number].is_some() => {}
                 Ok((number, reply)) => {
                     let reply = reply.with_context(|| format!("task {number}"))?;
@@ -151,11 +152,12 @@ impl Drop for Processes {
     fn drop(&mut self) {
         for worker in &mut self.workers {
             worker.orders = None;
-            // It fails for one that has ended by itself.
+            // This fails for a process that has already ended.
             let _ = worker.child.kill();
         }
-        // One that waits for a server's answer dies only with that server, whose mount is dropped after us.
-        let end = Instant::now() + LAST_PATIENCE;
+        // A process that waits for a server's answer ends only with that server, whose mount is
+        // dropped later.
+        let end = Instant::now() + KILL_TIMEOUT;
         for worker in &mut self.workers {
             while matches!(worker.child.try_wait(), Ok(None)) && Instant::now() < end {
                 std::thread::sleep(LAST_GLANCE);
@@ -164,8 +166,8 @@ impl Drop for Processes {
     }
 }
 
-/// Starts a process whose replies go to `sender` under its number. It is in a group of its own:
-/// the terminal's Ctrl-C is for us, who end it in order.
+/// Starts a process whose replies go to `sender` under its number. It gets a process group of its
+/// own: the terminal's Ctrl-C is for the lab, which ends the process in order.
 fn start_one(
     program: &Path,
     number: usize,
@@ -190,7 +192,7 @@ fn start_one(
                 return;
             }
         }
-        // Whoever still waits for a reply has waited in vain.
+        // Anybody who still waits for a reply gets this failure.
         let _ = sender.send((number, Err(anyhow!("its process ended"))));
     });
     Ok(Worker { child, orders })

@@ -20,10 +20,10 @@ use crate::clock;
 use crate::instructions::Instructions;
 use crate::target::Target;
 
-/// How often a wait looks whether it should go on.
-const GLANCE: Duration = Duration::from_millis(50);
+/// Interval at which a wait checks for an interruption.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What a thread is told.
+/// An order for a thread.
 #[derive(Clone, Copy)]
 enum Order {
     Timed { start: u64 },
@@ -31,10 +31,10 @@ enum Order {
     Finish { removing: bool },
 }
 
-/// What a thread answers, once for its making and once for every order.
+/// The answer of a thread: one after its start, and one for every order.
 type Reply = (u32, Result<Option<Sample>>);
 
-/// What all have done by a moment.
+/// The counts of all tasks at one moment.
 struct Look {
     moment: u64,
     cpu: u64,
@@ -42,21 +42,21 @@ struct Look {
     counts: Vec<u64>,
 }
 
-/// The threads.
+/// The threads of a crew.
 pub struct Threads {
     orders: Vec<Sender<Order>>,
     replies: Receiver<Reply>,
     handles: Vec<JoinHandle<()>>,
     phase: Arc<Phase>,
-    /// One a task, each on a line of its own.
+    /// One counter for each task, each on a cache line of its own.
     counters: Arc<[CachePadded<AtomicU64>]>,
     interrupt: Interrupt,
     first: u32,
 }
 
 impl Threads {
-    /// Starts tasks of these numbers and waits until all are made. The targets, at least one, go
-    /// round among them.
+    /// Starts the tasks of these numbers and waits until all are ready. The tasks use the targets,
+    /// at least one, in turn.
     pub fn start(targets: &[Arc<dyn Target>], tasks: &Tasks, numbers: Range<u32>) -> Result<Self> {
         let (sender, replies) = channel();
         let crew_first = numbers.start;
@@ -121,7 +121,7 @@ impl Threads {
         })
     }
 
-    /// Every task's count, and the moment.
+    /// Reads every task's count and the clock.
     fn look(&self) -> Look {
         let counts = self.counters.iter();
         Look {
@@ -142,27 +142,27 @@ impl Threads {
 
     pub fn finish(mut self, removing: bool) -> Result<()> {
         self.tell(Order::Finish { removing });
-        // Also after an interruption what was made is removed.
+        // The files are removed even after an interruption.
         self.interrupt = Interrupt::default();
         self.collect().context("cleaning up").map(drop)
     }
 
     fn tell(&self, order: Order) {
         for orders in &self.orders {
-            // A thread that is gone has said why.
+            // A thread that has ended has already sent its error.
             let _ = orders.send(order);
         }
     }
 
-    /// Waits until a moment; somebody's early reply (it can only be a failure) or a wish to stop
-    /// ends the wait.
+    /// Waits until a moment; ends earlier if a thread replies (it can only be a failure) or the run
+    /// is interrupted.
     fn wait(&self, moment: u64, early: &mut Vec<Reply>) {
         while early.is_empty() && self.interrupt.check().is_ok() {
             let left = Duration::from_nanos(moment.saturating_sub(clock::now()));
             if left.is_zero() {
                 return;
             }
-            if let Ok(reply) = self.replies.recv_timeout(left.min(GLANCE)) {
+            if let Ok(reply) = self.replies.recv_timeout(left.min(POLL_INTERVAL)) {
                 early.push(reply);
             }
         }
@@ -172,23 +172,24 @@ impl Threads {
         self.gather(Vec::new())
     }
 
-    /// Waits for one reply of every thread. After a failure or a wish to stop the others are told
-    /// to end, and are still waited for.
+    /// Waits for one reply of every thread. After a failure or an interruption it orders the other
+    /// threads to end, and still waits for them.
     fn gather(&mut self, mut replies: Vec<Reply>) -> Result<Vec<Sample>> {
         while replies.len() < self.orders.len() {
             let has_failed = replies.iter().any(|(_, reply)| reply.is_err());
             if has_failed || self.interrupt.check().is_err() {
                 self.phase.end();
             }
-            match self.replies.recv_timeout(GLANCE) {
+            match self.replies.recv_timeout(POLL_INTERVAL) {
                 Ok(reply) => replies.push(reply),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(anyhow!("a task died")),
             }
-            self.notice_the_dead(&mut replies);
+            self.add_panicked(&mut replies);
         }
         self.interrupt.check()?;
-        // The first failure is the cause: whoever fails later may only have been told to end.
+        // The first failure is the cause: threads that fail later may only have been ordered to
+        // end.
         let samples: Result<Vec<(u32, Option<Sample>)>> = replies
             .into_iter()
             .map(|(number, reply)| Ok((number, reply?)))
@@ -201,8 +202,8 @@ impl Threads {
             .collect())
     }
 
-    /// A thread that panicked never replies.
-    fn notice_the_dead(&self, replies: &mut Vec<Reply>) {
+    /// Adds a failure for every thread that panicked, since it never replies.
+    fn add_panicked(&self, replies: &mut Vec<Reply>) {
         for (number, handle) in (self.first..).zip(&self.handles) {
             let has_replied = replies.iter().any(|(other, _)| *other == number);
             if handle.is_finished() && !has_replied {
@@ -221,13 +222,13 @@ impl Drop for Threads {
         self.phase.end();
         self.orders.clear();
         for handle in self.handles.drain(..) {
-            // What a thread that panicked had to say is on the terminal.
+            // The message of a thread that panicked is on the terminal.
             let _ = handle.join();
         }
     }
 }
 
-/// One thread's.
+/// The data of one thread.
 struct Life<'a> {
     number: u32,
     target: &'a dyn Target,
@@ -244,7 +245,7 @@ impl Life<'_> {
         }
         let tell = |reply: Result<Option<Sample>>| {
             let reply = reply.with_context(|| format!("task {number}"));
-            // Nobody listens any more when the run was given up.
+            // Nobody receives the reply if the run was given up.
             let _ = outbox.send((number, reply));
         };
         let mut task = match self.tasks.workload.task(target, &self.tasks.plan, number) {
@@ -271,7 +272,7 @@ impl Life<'_> {
                 }
             }
         }
-        // The run has failed and says why; what the task made goes as far as it can.
+        // The run has failed and reports why; removing the task's files is best effort.
         let _ = task.finish(target);
     }
 }
@@ -294,7 +295,7 @@ fn obey(driver: &mut Driver<'_>, order: Order) -> Result<Option<Sample>> {
     }
 }
 
-/// Keeps this thread on one of the processors that the process may use.
+/// Pins this thread to one of the processors that the process may use.
 fn pin(number: u32) {
     let Ok(allowed) = rustix::thread::sched_getaffinity(None) else {
         return;
@@ -307,6 +308,6 @@ fn pin(number: u32) {
     };
     let mut set = CpuSet::new();
     set.set(mine);
-    // Where that is not permitted, the scheduler chooses.
+    // If that is not permitted, the scheduler chooses.
     let _ = sched_setaffinity(None, &set);
 }

@@ -1,5 +1,5 @@
-//! One task as a process of its own: orders come as lines on standard input, replies go as lines to
-//! standard output. The end of the input is the end of the process, so none outlives its run.
+//! One task as a process of its own: orders arrive as lines on standard input, replies go as lines
+//! to standard output. The process ends at the end of its input, so none outlives its run.
 
 use std::io::{BufRead, Write, stdin, stdout};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use super::threads::Threads;
 use crate::target::{MountedPath, Target};
 use crate::workloads::{self, Plan};
 
-/// The first line.
+/// The first line of the input.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Hello {
     pub workload: String,
@@ -26,7 +26,7 @@ pub(super) struct Hello {
     pub pinned: bool,
 }
 
-/// Every further line.
+/// Every further line of the input.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) enum Order {
     Timed(Moments),
@@ -34,20 +34,20 @@ pub(super) enum Order {
     Finish { removing: bool },
 }
 
-/// The line that answers one.
+/// The line that answers an order.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Reply {
     Done(Vec<Sample>),
     Failed(String),
 }
 
-/// What happens when whoever gave the orders is gone.
-const NOBODY_LISTENS: i32 = 3;
+/// Exit status if the run that gave the orders has ended.
+const EXIT_NO_READER: i32 = 3;
 
-/// The life of a worker.
+/// The main function of a worker process.
 ///
 /// # Errors
-/// It was not started by a run.
+/// If it was not started by a run.
 pub fn run() -> Result<()> {
     let (sender, lines) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -57,7 +57,7 @@ pub fn run() -> Result<()> {
                 break;
             }
         }
-        std::process::exit(NOBODY_LISTENS);
+        std::process::exit(EXIT_NO_READER);
     });
     let hello = lines.recv().context("a run starts its workers itself")?;
     let hello: Hello = serde_json::from_str(&hello).context("a run starts its workers itself")?;

@@ -1,9 +1,9 @@
-//! Figures of curves over a number of tasks: two panels, each task's rate and that of all together,
-//! both axes logarithmic.
+//! Figures of curves over a number of tasks: two panels, the rate of each task and the rate of all
+//! together, both axes logarithmic.
 //!
-//! They are to be read in black and white: settings differ by dash and mark, what is measured is
-//! filled, what is virtual is hollow, what was published is small dots without a line (hollow
-//! before the authors' change, filled after it), and the ideal is a thin line.
+//! They are readable in black and white: settings differ by dash and mark, measured points are
+//! filled, virtual points are hollow, published points are small dots without a line (hollow before
+//! the authors' change, filled after it), and the ideal is a thin line.
 
 mod frame;
 
@@ -37,7 +37,7 @@ const PROCESSORS: Stroke = Stroke {
     width: 0.8,
     dash: "2 3",
 };
-/// Colours that people who see few colours tell apart.
+/// Colours that remain distinct for colour-blind readers.
 const COLOURS: [&str; 7] = [
     "#999999", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#b8860b",
 ];
@@ -51,16 +51,16 @@ const MARKS: [Mark; 5] = [
 const DASHES: [&str; 5] = ["1.5 3", "7 4", "", "9 3 2 3", "3 3"];
 const LEGEND_ROW: f64 = 18.0;
 
-/// What a curve is.
+/// The origin of a curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
-    /// By the clock.
+    /// Measured by the clock.
     Measured,
     /// On virtual cores.
     Virtual,
-    /// By others, before their change.
+    /// Published by others, before their change.
     PublishedBefore,
-    /// By others, after it.
+    /// Published by others, after their change.
     PublishedAfter,
 }
 
@@ -78,44 +78,44 @@ impl Sort {
     }
 }
 
-/// A curve of rates of all tasks together.
+/// A curve of the rates of all tasks together.
 #[derive(Clone, Debug)]
 pub struct Curve {
-    /// For the legend.
+    /// Its name in the legend.
     pub name: String,
-    /// Which dash, mark and colour; the same number is the same look.
+    /// The number that selects dash, mark and colour; equal numbers look the same.
     pub look: usize,
-    /// How it came about.
+    /// The origin of its points.
     pub sort: Sort,
-    /// In the order of tasks.
+    /// Its points, by increasing number of tasks.
     pub points: Vec<Rate>,
 }
 
 /// A rate at a number of tasks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// Tasks.
+    /// Number of tasks.
     pub tasks: u32,
-    /// All together.
+    /// Operations a second, all tasks together.
     pub rate: f64,
-    /// The least and the largest that was measured.
+    /// The smallest and the largest measured rate.
     pub range: Option<(f64, f64)>,
 }
 
 /// A figure.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// What it is of.
+    /// The title.
     pub title: String,
-    /// Under the title.
+    /// The text under the title.
     pub note: String,
-    /// What is counted, such as `operations/s`; relative to one task if `is_relative`.
+    /// The unit of rates, such as `operations/s`; relative to one task if `is_relative`.
     pub unit: String,
-    /// Whether rates are multiples of one task's.
+    /// Whether rates are multiples of one task's rate.
     pub is_relative: bool,
-    /// Processors of the machine, if something was measured there.
+    /// Processors of the machine, if a curve was measured there.
     pub processors: Option<u32>,
-    /// In the order of the legend; curves of one name have one entry.
+    /// In the order of the legend; curves with the same name have one entry.
     pub curves: Vec<Curve>,
 }
 
@@ -135,7 +135,7 @@ impl Panel {
     }
 }
 
-/// Draws it.
+/// Draws the figure as SVG.
 #[must_use]
 pub fn draw(figure: &Figure) -> String {
     let rows = entries(figure).len().div_ceil(2);
@@ -173,48 +173,10 @@ fn draw_panel(svg: &mut Svg, figure: &Figure, panel: Panel, left: f64) {
 }
 
 fn draw_axes(svg: &mut Svg, figure: &Figure, panel: Panel, frame: &Frame) {
+    draw_value_grid(svg, frame);
+    draw_task_grid(svg, frame);
+    draw_processors(svg, figure, frame);
     let (left, bottom, right) = (frame.left, TOP + PANEL.1, frame.left + PANEL.0);
-    for power in -9..15 {
-        let decade = 10_f64.powi(power);
-        for step in [1.0, 2.0, 5.0] {
-            let value = decade * step;
-            if value < frame.values.0 * 0.999 || value > frame.values.1 * 1.001 {
-                continue;
-            }
-            let y = frame.y(value);
-            svg.line((left, y), (right, y), GRID);
-            let is_wide = frame.values.1 / frame.values.0 > 200.0;
-            if (step - 1.0).abs() < 0.1 || !is_wide {
-                svg.text(
-                    (left - 7.0, y + 3.5),
-                    &short(value),
-                    (10.5, INK),
-                    Anchor::End,
-                );
-            }
-        }
-    }
-    let mut tasks = 1_u32;
-    while f64::from(tasks) <= frame.tasks.1 {
-        let x = frame.x(f64::from(tasks));
-        svg.line((x, TOP), (x, bottom), GRID);
-        svg.text(
-            (x, bottom + 15.0),
-            &tasks.to_string(),
-            (10.5, INK),
-            Anchor::Middle,
-        );
-        tasks *= 2;
-    }
-    if let Some(processors) = figure.processors.map(f64::from)
-        && processors > 1.0
-        && processors < frame.tasks.1
-    {
-        let x = frame.x(processors);
-        svg.line((x, TOP), (x, bottom), PROCESSORS);
-        let words = format!("{processors:.0} processors");
-        svg.text((x + 4.0, TOP + 11.0), &words, (9.5, PALE), Anchor::Start);
-    }
     svg.line((left, TOP), (left, bottom), AXIS);
     svg.line((left, bottom), (right, bottom), AXIS);
     let of = match panel {
@@ -235,7 +197,62 @@ fn draw_axes(svg: &mut Svg, figure: &Figure, panel: Panel, frame: &Frame) {
     svg.text((right, bottom + 30.0), "tasks", (11.5, INK), Anchor::End);
 }
 
-/// From the best curve's first point: as fast for every task as for that.
+/// Draws a horizontal line at 1, 2 and 5 times every power of ten, and labels it if there is room.
+fn draw_value_grid(svg: &mut Svg, frame: &Frame) {
+    let (left, right) = (frame.left, frame.left + PANEL.0);
+    for power in -9..15 {
+        let decade = 10_f64.powi(power);
+        for step in [1.0, 2.0, 5.0] {
+            let value = decade * step;
+            if value < frame.values.0 * 0.999 || value > frame.values.1 * 1.001 {
+                continue;
+            }
+            let y = frame.y(value);
+            svg.line((left, y), (right, y), GRID);
+            let is_wide = frame.values.1 / frame.values.0 > 200.0;
+            if (step - 1.0).abs() < 0.1 || !is_wide {
+                svg.text(
+                    (left - 7.0, y + 3.5),
+                    &short(value),
+                    (10.5, INK),
+                    Anchor::End,
+                );
+            }
+        }
+    }
+}
+
+/// Draws a labelled vertical line at every power of two of tasks.
+fn draw_task_grid(svg: &mut Svg, frame: &Frame) {
+    let bottom = TOP + PANEL.1;
+    let mut tasks = 1_u32;
+    while f64::from(tasks) <= frame.tasks.1 {
+        let x = frame.x(f64::from(tasks));
+        svg.line((x, TOP), (x, bottom), GRID);
+        svg.text(
+            (x, bottom + 15.0),
+            &tasks.to_string(),
+            (10.5, INK),
+            Anchor::Middle,
+        );
+        tasks *= 2;
+    }
+}
+
+/// Marks the number of processors if it is inside the frame.
+fn draw_processors(svg: &mut Svg, figure: &Figure, frame: &Frame) {
+    if let Some(processors) = figure.processors.map(f64::from)
+        && processors > 1.0
+        && processors < frame.tasks.1
+    {
+        let x = frame.x(processors);
+        svg.line((x, TOP), (x, TOP + PANEL.1), PROCESSORS);
+        let words = format!("{processors:.0} processors");
+        svg.text((x + 4.0, TOP + 11.0), &words, (9.5, PALE), Anchor::Start);
+    }
+}
+
+/// Draws the ideal, at the best rate of a first point per task: every further task is as fast.
 fn draw_ideal(svg: &mut Svg, figure: &Figure, panel: Panel, frame: &Frame) {
     let own = figure
         .curves
@@ -250,7 +267,7 @@ fn draw_ideal(svg: &mut Svg, figure: &Figure, panel: Panel, frame: &Frame) {
     }
     let (from, to) = match panel {
         Panel::PerTask => frame.tasks,
-        // The part of it that lies in the frame: bent to its border, it would say another thing.
+        // Only the part inside the frame: clamped to the border, the line would have a wrong slope.
         Panel::Total => (
             frame.tasks.0.max(frame.values.0 / best),
             frame.tasks.1.min(frame.values.1 / best),
@@ -308,7 +325,7 @@ fn draw_curve(svg: &mut Svg, curve: &Curve, panel: Panel, frame: &Frame) {
     }
 }
 
-/// One curve of each name and sort, in their order.
+/// One curve for each name and sort, in their order.
 fn entries(figure: &Figure) -> Vec<&Curve> {
     let mut entries: Vec<&Curve> = Vec::new();
     for curve in &figure.curves {
@@ -339,7 +356,7 @@ fn draw_legend(svg: &mut Svg, figure: &Figure, top: f64) {
     }
 }
 
-/// A number at an axis.
+/// A number as an axis label.
 fn short(value: f64) -> String {
     let (scaled, unit) = match value {
         value if value >= 1e9 => (value / 1e9, " G"),
@@ -403,7 +420,7 @@ mod tests {
         };
         let text = draw(&figure);
         assert_eq!(text, draw(&figure), "the same bytes every time");
-        // Two panels and the legend: a line with dots for base, none for what was published.
+        // Two panels and the legend: a line with dots for base, no line for the published points.
         assert_eq!(
             text.matches("<polyline").count(),
             4,
@@ -439,7 +456,7 @@ mod tests {
         assert!(frame.values.0 <= 1e4 && frame.values.1 >= 1e6);
     }
 
-    /// The values of an attribute of the ideal's lines.
+    /// The values of an attribute of the lines of the ideal.
     fn ideals(text: &str, attribute: &str) -> Vec<f64> {
         let lines = text
             .lines()
@@ -453,7 +470,8 @@ mod tests {
 
     #[test]
     fn the_ideal_is_cut_where_it_leaves_the_frame() {
-        // From 8 tasks on: one task alone would be far below the frame of all together, 64 far above.
+        // From 8 tasks on: one task alone would be far below the frame of the total panel, 64 far
+        // above.
         let figure = Figure {
             title: String::new(),
             note: String::new(),
@@ -466,7 +484,7 @@ mod tests {
         let [x1, y1, x2, y2] = ["x1", "y1", "x2", "y2"].map(|name| ideals(&text, name)[1]);
         let frame = Frame::of(&figure, Panel::Total, LEFTS[1]).unwrap();
         assert_eq!(frame.values, (500.0, 2000.0));
-        // 100 a task: 5 tasks have the least of the frame, 20 the most.
+        // 100 a task: 5 tasks are at the bottom of the frame, 20 at the top.
         let corners = [frame.x(5.0), frame.y(500.0), frame.x(20.0), frame.y(2000.0)];
         for (found, expected) in [x1, y1, x2, y2].into_iter().zip(corners) {
             assert!((found - expected).abs() < 0.1, "{found} is not {expected}");

@@ -1,10 +1,10 @@
-//! Results as tables of a document.
+//! Results as Markdown tables.
 
 use super::number::{nanoseconds, share, thousands};
 use crate::published::{self, Curve, Unit};
 use crate::results::{Part, Point, Results, Series};
 
-/// A table: the first row is its head.
+/// A table; the first row is the header.
 #[must_use]
 pub fn table(rows: &[Vec<String>]) -> String {
     let line = |row: &Vec<String>| format!("| {} |\n", row.join(" | "));
@@ -19,7 +19,7 @@ pub fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// The part of a point by its name; the control has one part for all.
+/// The part of a point by its name; a control has one part for all names.
 #[must_use]
 pub fn part_of<'a>(series: &Series, point: &'a Point, name: &str) -> Option<&'a Part> {
     if series.side == "control" {
@@ -28,7 +28,7 @@ pub fn part_of<'a>(series: &Series, point: &'a Point, name: &str) -> Option<&'a 
     point.parts.iter().find(|part| part.name == name)
 }
 
-/// The rate of one task alone; nothing where one was not run, since a share of several would be no share of one.
+/// The rate of one task alone; `None` if one task was not run: a share needs the rate of one.
 pub(super) fn rate_alone(series: &Series, part: &str) -> Option<f64> {
     let point = series.points.iter().find(|point| point.tasks == 1)?;
     Some(part_of(series, point, part)?.rate)
@@ -46,7 +46,7 @@ pub fn part_names(results: &Results) -> Vec<String> {
     names.unwrap_or_default()
 }
 
-/// One row a point.
+/// A table with one row for each point.
 #[must_use]
 pub fn points(results: &Results, part: &str) -> String {
     let saturates = results
@@ -99,7 +99,7 @@ fn cells(part: &Part, tasks: u32, alone: Option<f64>) -> [String; 7] {
     ]
 }
 
-/// How files lay, where it was examined.
+/// The layout of the files, where it was examined.
 #[must_use]
 pub fn fragmentation(results: &Results) -> Option<String> {
     let kibibytes = |bytes: u64| format!("{} KiB", bytes / 1024);
@@ -133,7 +133,7 @@ pub fn fragmentation(results: &Results) -> Option<String> {
     (rows.len() > 1).then(|| table(&rows))
 }
 
-/// The published curves of a part, those of one machine and source in one table.
+/// The published curves of a part; curves of one machine and source share a table.
 #[must_use]
 pub fn published(workload: &str, part: &str) -> String {
     let curves: Vec<&Curve> = published::of(workload, part).collect();
@@ -173,7 +173,8 @@ pub fn published(workload: &str, part: &str) -> String {
     text
 }
 
-/// The series with one mechanism off, each with the one of the same side that has all of them on.
+/// The series with one mechanism off, each paired with the one of the same side with all mechanisms
+/// on.
 pub(super) fn ablated(results: &Results) -> Vec<(&Series, &Series)> {
     let all_on = |side: &str| {
         let mut all = results.series.iter();
@@ -187,8 +188,8 @@ pub(super) fn ablated(results: &Results) -> Vec<(&Series, &Series)> {
     ablated.collect()
 }
 
-/// Rates with one mechanism off as shares of those of the same side with all on, and the time on a
-/// processor of one task; only for results of an ablation.
+/// Rates with one mechanism off, divided by those of the same side with all on, and the CPU time of
+/// one task; only for results of an ablation.
 #[must_use]
 pub fn ablation(results: &Results, part: &str) -> Option<String> {
     let ablated = ablated(results);
@@ -205,14 +206,14 @@ pub fn ablation(results: &Results, part: &str) -> Option<String> {
     Some(table(&rows))
 }
 
-/// What stands above [`shares`], but for the last.
+/// The header of [`shares`] without the last column.
 pub(super) fn tasks_across(full: &Series) -> impl Iterator<Item = String> {
     full.points
         .iter()
         .map(|point| format!("{} tasks", point.tasks))
 }
 
-/// Shares of the rates at each number of tasks, and of the time on a processor of one task.
+/// The rates at each number of tasks divided by those of `full`, and the CPU time of one task.
 pub(super) fn shares(full: &Series, series: &Series, part: &str) -> Vec<String> {
     let mut shares = Vec::new();
     let mut alone = "-".to_owned();

@@ -1,4 +1,4 @@
-//! Results as people see them: on a terminal, in figures, in a report.
+//! Output of results: on a terminal, in figures, in a report.
 
 mod figure;
 mod markdown;

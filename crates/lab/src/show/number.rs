@@ -1,6 +1,6 @@
-//! Numbers for people.
+//! Formatting of numbers.
 
-/// A whole number with its thousands apart: `1,234,567`.
+/// A whole number with separated thousands: `1,234,567`.
 #[must_use]
 pub fn thousands(value: f64) -> String {
     if !value.is_finite() {
@@ -20,7 +20,7 @@ pub fn thousands(value: f64) -> String {
     text
 }
 
-/// A share in percent, with as many digits as matter.
+/// A share in percent, with as many digits as are significant.
 #[must_use]
 pub fn share(value: f64) -> String {
     if !value.is_finite() {
@@ -34,7 +34,7 @@ pub fn share(value: f64) -> String {
     }
 }
 
-/// A time from nanoseconds.
+/// A time given in nanoseconds, in a suitable unit.
 #[must_use]
 pub fn nanoseconds(value: f64) -> String {
     if value < 9_995.0 {

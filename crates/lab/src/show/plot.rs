@@ -1,4 +1,4 @@
-//! A small plot of letters: both axes logarithmic, one letter a curve.
+//! A small text plot: both axes logarithmic, one character for each curve.
 
 use std::fmt::Write;
 
@@ -14,7 +14,7 @@ pub struct Curve {
     pub points: Vec<(f64, f64)>,
 }
 
-/// The marks of curves, in their order; what is printed first is hidden by what comes later.
+/// The marks of curves, in their order; a later mark hides an earlier one in the same cell.
 pub const MARKS: [char; 12] = ['o', 'x', '+', '#', '*', '@', '%', '&', '=', '$', '^', '~'];
 
 /// Draws the curves over a number of tasks.
@@ -83,7 +83,7 @@ impl Range {
         (least <= most).then_some(Self { least, most })
     }
 
-    /// Where a value lies among `cells`.
+    /// The cell of a value among `cells`.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

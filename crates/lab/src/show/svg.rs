@@ -1,7 +1,6 @@
-//! Scalable vector graphics, as far as figures need them: lines, marks, words.
+//! Scalable vector graphics, as far as figures need them: lines, marks, text.
 //!
-//! Numbers are written with one digit behind the point, so that the same results give the same
-//! bytes.
+//! Numbers have one digit after the decimal point, so that the same results give the same bytes.
 
 use std::fmt::Write;
 
@@ -12,7 +11,7 @@ pub struct Svg {
     body: String,
 }
 
-/// Where words stand relative to their point.
+/// The position of text relative to its point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
     Start,
@@ -20,13 +19,13 @@ pub enum Anchor {
     End,
 }
 
-/// How a line looks.
+/// The style of a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stroke {
-    /// As the web writes colours.
+    /// A colour in CSS notation.
     pub colour: &'static str,
     pub width: f64,
-    /// Lengths of strokes and gaps; none for a solid line.
+    /// Lengths of dashes and gaps; empty for a solid line.
     pub dash: &'static str,
 }
 
@@ -63,7 +62,7 @@ impl Svg {
         ));
     }
 
-    /// A line through points.
+    /// Adds a line through points.
     pub fn path(&mut self, points: &[(f64, f64)], stroke: Stroke) {
         let list: Vec<String> = points
             .iter()
@@ -75,7 +74,7 @@ impl Svg {
         ));
     }
 
-    /// Words of a size in points, in a colour.
+    /// Adds text; `look` is the size in points and the colour.
     pub fn text(&mut self, at: (f64, f64), words: &str, look: (f64, &str), anchor: Anchor) {
         let anchor = match anchor {
             Anchor::Start => "start",
@@ -91,7 +90,7 @@ impl Svg {
         ));
     }
 
-    /// A point's mark; a hollow one lets the ground through.
+    /// Adds a mark at a point; a hollow one is filled with the background colour.
     pub fn mark(&mut self, at: (f64, f64), mark: Mark, colour: &str, hollow: bool) {
         let fill = if hollow { GROUND } else { colour };
         let (x, y) = at;
@@ -136,7 +135,7 @@ impl Svg {
         ));
     }
 
-    /// The whole file.
+    /// Returns the whole file.
     pub fn finish(self, title: &str) -> String {
         let Self {
             width,
@@ -156,7 +155,7 @@ impl Svg {
     }
 }
 
-/// What is drawn on.
+/// The background colour.
 const GROUND: &str = "#ffffff";
 
 fn style(stroke: Stroke) -> String {

@@ -1,16 +1,16 @@
 //! Text in columns.
 
-/// How a column stands.
+/// The alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
-    /// To the left, as text.
+    /// Left, for text.
     Left,
-    /// To the right, as numbers.
+    /// Right, for numbers.
     Right,
 }
 
-/// Rows with columns as wide as their widest cell and two blanks between. The first column stands
-/// to the left, the others to the right.
+/// Aligns rows; every column is as wide as its widest cell, with two blanks between columns. The
+/// first column is aligned left, the others right.
 #[must_use]
 pub fn align(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);

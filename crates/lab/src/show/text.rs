@@ -1,4 +1,4 @@
-//! Results on a terminal: tables, what was published beside them, and a small plot.
+//! Results on a terminal: tables, the published numbers next to them, and a small plot.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use crate::published::{self, Curve, Unit};
 use crate::results::{Evidence, Fragmentation, Part, Results, Series};
 use crate::workloads;
 
-/// Everything about a run, as text.
+/// The results of a run as text.
 #[must_use]
 pub fn print(results: &Results) -> String {
     let mut text = head(results);
@@ -57,7 +57,7 @@ fn head(results: &Results) -> String {
     text
 }
 
-/// One row a point, one after another for every curve.
+/// One row for each point, curve after curve.
 fn rows(results: &Results, part: &str) -> Vec<Vec<String>> {
     let has_whole = columns(results, part).any(|part| part.whole_cpu.is_some());
     let has_instructions = columns(results, part).any(|part| part.instructions.is_some());
@@ -122,7 +122,7 @@ fn cells(part: &Part, tasks: u32, alone: Option<f64>) -> Vec<String> {
     ]
 }
 
-/// What locks cost an operation, where a meter ran.
+/// The cost of locks an operation, where a meter ran.
 fn locks(results: &Results, part: &str) -> String {
     let head = [
         "locks",
@@ -158,7 +158,7 @@ fn locks(results: &Results, part: &str) -> String {
     format!("\nper operation, by the meter\n{}", align(&rows))
 }
 
-/// The published curves, tasks across.
+/// The published curves, with one column for each number of tasks.
 fn published_beside(results: &Results, part: &str) -> String {
     let curves: Vec<&Curve> = published::of(&results.workload, part).collect();
     let mut text = String::new();
@@ -205,7 +205,7 @@ fn published_rows(curve: &Curve) -> Vec<Vec<String>> {
     rows
 }
 
-/// The rate of each task over their number.
+/// A plot of the rate of each task over the number of tasks.
 fn drawn(results: &Results, part: &str) -> String {
     let series = results.series.iter().filter(|series| !series.is_control());
     let curves: Vec<plot::Curve> = series
@@ -301,8 +301,8 @@ fn foot(results: &Results) -> String {
     text
 }
 
-/// Every mechanism off in turn, against all of them on. Ratios of the rates at each number of
-/// tasks, of one side with itself.
+/// Every mechanism off in turn, compared with all on: ratios of the rates at each number of tasks,
+/// each side compared with itself.
 #[must_use]
 pub fn print_ablation(results: &Results) -> String {
     let mut text = String::new();
@@ -331,7 +331,7 @@ mod tests {
     use super::print;
     use crate::results::samples::{point, results, series};
 
-    /// The row of a table that begins with these words, in words.
+    /// The words of the table row that begins with these words.
     fn row<'a>(text: &'a str, words: &[&str]) -> Vec<&'a str> {
         let mut rows = text
             .lines()
@@ -370,7 +370,7 @@ mod tests {
             ["38", "%", "0.0"],
             "{text}"
         );
-        // Neither the fewest tasks of its own nor another's one task.
+        // Neither the smallest number of tasks of its own nor one task of another series.
         assert_eq!(row(creation, &["never", "2"])[4], "-", "{text}");
     }
 }

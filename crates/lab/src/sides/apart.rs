@@ -1,7 +1,7 @@
 //! The library with a volume for every task: a control that does the same work and shares nothing.
 //!
-//! What its tasks cost each other is the machine's: caches, memory, clock rates. What tasks in one
-//! volume cost each other beyond that is the file system's.
+//! The costs that its tasks cause each other are the machine's: caches, memory, clock rates.
+//! Further costs of tasks in one volume are the file system's.
 
 use anyhow::{Context, Result};
 
@@ -9,16 +9,16 @@ use super::{LibrarySide, Side, Verdict};
 use crate::results::Fragmentation;
 use crate::run::{Crew, Tasks};
 
-/// So many volumes in memory; tasks go round among them.
+/// Several volumes in memory, which the tasks use in turn.
 pub struct ApartSide {
     label: String,
     volumes: Vec<LibrarySide>,
-    /// How many the tasks of the last measurement used.
+    /// Number of volumes that the tasks of the last measurement used.
     used: usize,
 }
 
 impl ApartSide {
-    /// Of volumes that are made alike, at least as many as there will be tasks.
+    /// Takes volumes with the same parameters, at least as many as there will be tasks.
     #[must_use]
     pub fn new(label: String, volumes: Vec<LibrarySide>) -> Self {
         Self {
@@ -41,13 +41,13 @@ impl Side for ApartSide {
         Crew::of_threads(&targets?, tasks)
     }
 
-    fn settle(&mut self, tasks: &Tasks) -> Result<()> {
+    fn clean_up(&mut self, tasks: &Tasks) -> Result<()> {
         let mut used = self.volumes[..self.used].iter_mut();
-        used.try_for_each(|volume| volume.settle(tasks))
+        used.try_for_each(|volume| volume.clean_up(tasks))
     }
 
     fn examine(&mut self, tasks: &Tasks) -> Result<Option<Fragmentation>> {
-        // How files lie that share nothing is nobody's question.
+        // The layout of files that share nothing is not needed.
         let mut used = self.volumes[..self.used].iter_mut();
         used.try_for_each(|volume| volume.examine(tasks).map(drop))?;
         Ok(None)
@@ -55,7 +55,7 @@ impl Side for ApartSide {
 
     fn close(&mut self) -> Result<Verdict> {
         let verdicts: Result<Vec<_>> = self.volumes.iter_mut().map(Side::close).collect();
-        // They are alike: what could not be looked at in one could not in any.
+        // The volumes are alike: if one could not be checked, none could.
         let first = verdicts?.into_iter().next();
         first.context("there is a volume for each task")
     }

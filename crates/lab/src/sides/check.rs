@@ -1,4 +1,4 @@
-//! Letting e2fsck judge what a run leaves.
+//! Checks the images of a run with e2fsck.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -9,12 +9,12 @@ use std::process::Command;
 use anyhow::{Result, bail};
 use pext4_block::RamDevice;
 
-/// What e2fsck said.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// `e2fsck -fn` found nothing.
     Clean,
-    /// Nobody looked, and why.
+    /// The image was not checked; the reason.
     Unchecked(String),
 }
 
@@ -27,8 +27,9 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A command of the system, also where the path does not name the administrator's folders. It is in a group of its
-/// own: the terminal's Ctrl-C is for us, and what a tool says then would be blamed on the image.
+/// A system command, found even if the path lacks the administrator's folders. It gets a process
+/// group of its own: the terminal's Ctrl-C is for the lab, and an interrupted tool's message would
+/// be taken for a fault of the image.
 #[must_use]
 pub fn tool(name: &str) -> Command {
     let path = std::env::var("PATH").unwrap_or_default();
@@ -39,10 +40,10 @@ pub fn tool(name: &str) -> Command {
     command
 }
 
-/// Has an image checked.
+/// Checks an image with e2fsck.
 ///
 /// # Errors
-/// e2fsck is not content; its words.
+/// If e2fsck finds a fault; its output.
 pub fn e2fsck(image: &Path) -> Result<Verdict> {
     let told = match tool("e2fsck").arg("-fn").arg(image).output() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -57,10 +58,10 @@ pub fn e2fsck(image: &Path) -> Result<Verdict> {
     bail!("e2fsck is not content with {}:\n{words}", image.display())
 }
 
-/// Has a device in memory checked, by a copy in a file.
+/// Checks a device in memory, through a copy in a file.
 ///
 /// # Errors
-/// The copy cannot be written; e2fsck is not content.
+/// If the copy cannot be written or e2fsck finds a fault.
 pub fn e2fsck_of_memory(device: &RamDevice) -> Result<Verdict> {
     let folder = super::image::scratch()?;
     let copy = folder.path().join("image");

@@ -11,26 +11,26 @@ use crate::run::{Crew, Tasks};
 use crate::target::{MountedPath, Target};
 use crate::workloads::{CONTROL, Workload};
 
-/// Runs one of the workloads that enter no file system, whatever the others run.
+/// Runs a workload that enters no file system, whatever the other sides run.
 pub struct ControlSide {
     workload: &'static dyn Workload,
-    /// Where they do nothing.
+    /// The target, which the workload does not use.
     target: Arc<dyn Target>,
 }
 
 impl ControlSide {
-    /// With the workload that shares nothing.
+    /// A side with the control workload.
     ///
     /// # Errors
-    /// The root directory cannot be opened.
+    /// If the root directory cannot be opened.
     pub fn new() -> Result<Self> {
         Self::of(CONTROL)
     }
 
-    /// With another one that enters no file system.
+    /// A side with another workload that enters no file system.
     ///
     /// # Errors
-    /// The root directory cannot be opened.
+    /// If the root directory cannot be opened.
     pub fn of(workload: &'static dyn Workload) -> Result<Self> {
         let target = Arc::new(MountedPath::open(Path::new("/"))?);
         Ok(Self { workload, target })
@@ -54,7 +54,7 @@ impl Side for ControlSide {
         Crew::of_threads(&[Arc::clone(&self.target)], &tasks)
     }
 
-    fn settle(&mut self, _tasks: &Tasks) -> Result<()> {
+    fn clean_up(&mut self, _tasks: &Tasks) -> Result<()> {
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! The images that a run makes for itself: how large, where, and in what format.
+//! The images that a run creates: size, location and format.
 
 use std::io;
 use std::path::Path;
@@ -12,35 +12,35 @@ use crate::workloads::{Needs, Plan, Workload};
 
 /// Bytes of a block group with blocks of 4 KiB.
 const GROUP: u64 = 128 << 20;
-/// Groups a task, so that tasks can keep out of each other's way.
+/// Groups per task, so that tasks can allocate in groups of their own.
 const GROUPS_PER_TASK: u64 = 4;
-/// The smallest image that is made unless a size is given.
+/// The smallest image that is created unless the user gives a size.
 const LEAST: u64 = 8 << 30;
-/// No image is larger: the descriptors of its groups of 4 KiB blocks fill the first one then. A device in memory
-/// that is much larger takes gigabytes before anything is on it.
+/// The largest image: the descriptors of its groups with 4 KiB blocks then fill the first group. A
+/// device in memory that is much larger takes gigabytes before anything is on it.
 const MOST: u64 = 256 << 40;
 /// The smallest journal, 1024 blocks.
 const LEAST_JOURNAL: u64 = 4 << 20;
-/// An inode's share of an image, unless more are needed, as upstream has it.
+/// Bytes of the image for each inode unless more inodes are needed; the default of mke2fs.
 const BYTES_PER_INODE: u64 = 16 << 10;
 
-/// What an image is made like.
+/// The parameters of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImagePlan {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Inodes, where the usual number is too small.
+    /// Number of inodes, if the default is too small.
     pub inodes: Option<u64>,
     /// Bytes in an inode.
     pub inode_size: u16,
-    /// Bytes of the journal, if not the usual.
+    /// Bytes of the journal, if not the default.
     pub journal: Option<u64>,
 }
 
-/// What a person asks of an image; all can be left to us.
+/// The user's wishes for an image; `None` selects a default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Storage {
-    /// Bytes.
+    /// Size in bytes.
     pub size: Option<u64>,
     /// Bytes in an inode.
     pub inode_size: Option<u16>,
@@ -49,11 +49,11 @@ pub struct Storage {
 }
 
 impl ImagePlan {
-    /// An image that holds what the workload needs with the most tasks of a run; it is the same
-    /// for all sides and all points of that run.
+    /// An image with enough room for the workload with the largest number of tasks of a run; all
+    /// sides and points of that run use the same one.
     ///
     /// # Errors
-    /// The size that was asked for is too small or too large, or no size is large enough.
+    /// If the given size is too small or too large, or no size is large enough.
     pub fn new(workload: &dyn Workload, plan: &Plan, storage: &Storage) -> Result<Self> {
         let needs = workload.needs(plan);
         let Some(needed) = least_size(&needs).filter(|needed| *needed <= MOST) else {
@@ -93,10 +93,10 @@ impl ImagePlan {
         })
     }
 
-    /// Makes the file system on a device of zeroes.
+    /// Creates the file system on a device of zeroes.
     ///
     /// # Errors
-    /// It is not possible like this.
+    /// If mkfs refuses the parameters or the device fails.
     pub fn make(&self, device: &dyn Device) -> Result<()> {
         let journal_blocks = self
             .journal
@@ -108,7 +108,7 @@ impl ImagePlan {
             inode_size: self.inode_size,
             reserved_percent: 0.0,
             journal_blocks,
-            // Directories are hashed alike in every run.
+            // Directories have the same hashes in every run.
             hash_seed: Some([1, 2, 3, 4]),
             root_owner: caller(),
             ..Options::default()
@@ -117,7 +117,7 @@ impl ImagePlan {
         Ok(())
     }
 
-    /// Makes the file system in a new file.
+    /// Creates the file system in a new file.
     ///
     /// # Errors
     /// As [`make`](Self::make).
@@ -128,7 +128,7 @@ impl ImagePlan {
     }
 }
 
-/// What the content takes with the file system's own and some air; nothing if no number holds it.
+/// Bytes for the content, the file system's metadata and a reserve; `None` if the number overflows.
 fn least_size(needs: &Needs) -> Option<u64> {
     let content = needs.bytes.checked_add(needs.bytes / 8)?;
     let inodes = needs.inodes.checked_mul(512)?;
@@ -140,16 +140,16 @@ fn caller() -> (u32, u32) {
     (user.as_raw(), group.as_raw())
 }
 
-/// A folder that goes when it is dropped, in memory where the system has such a place.
+/// A temporary folder, in memory if the system has such a file system; dropping it removes it.
 ///
 /// # Errors
-/// There is no room for one.
+/// If it cannot be created.
 pub fn scratch() -> Result<TempDir> {
     let folder = folder_in(Path::new("/dev/shm")).or_else(|_| folder_in(&std::env::temp_dir()));
     folder.context("cannot make a temporary folder")
 }
 
-/// A folder whose path is the one that the system's table of mounts shows, without links.
+/// A temporary folder whose path has no symbolic links, as in the system's table of mounts.
 fn folder_in(place: &Path) -> io::Result<TempDir> {
     tempfile::Builder::new()
         .prefix("pext4-lab-")

@@ -16,7 +16,7 @@ use crate::results::Fragmentation;
 use crate::run::{Crew, Tasks};
 use crate::target::{HOME, Library, Target};
 
-/// A disk as the slow device pretends to be: an SSD with a gigabyte a second.
+/// The latency of the slow device: an SSD with a gigabyte a second.
 pub const SLOW: Latency = Latency {
     read: Duration::from_micros(80),
     write: Duration::from_micros(20),
@@ -24,12 +24,12 @@ pub const SLOW: Latency = Latency {
     mebibyte: Duration::from_micros(1000),
 };
 
-/// Where the bytes are.
+/// The device of the volume.
 #[derive(Clone)]
 enum Bytes {
-    /// In memory, and whether getting there takes time.
+    /// Memory; `slow` adds the delays of a disk.
     Memory { device: Arc<RamDevice>, slow: bool },
-    /// In an image that was there before and will be there afterwards.
+    /// An image that existed before the run and stays afterwards.
     Image {
         device: Arc<FileDevice>,
         path: PathBuf,
@@ -40,7 +40,7 @@ enum Bytes {
 pub struct LibrarySide {
     label: String,
     bytes: Bytes,
-    /// How a device in memory is made.
+    /// The parameters of a device in memory.
     plan: ImagePlan,
     options: MountOptions,
     open: Option<Arc<Library>>,
@@ -48,10 +48,10 @@ pub struct LibrarySide {
 }
 
 impl LibrarySide {
-    /// On a device in memory.
+    /// A volume on a device in memory.
     ///
     /// # Errors
-    /// The file system cannot be made.
+    /// If the file system cannot be created.
     pub fn in_memory(
         label: String,
         plan: ImagePlan,
@@ -71,7 +71,7 @@ impl LibrarySide {
         })
     }
 
-    /// On an image that is there and may be shared with other sides.
+    /// A volume on an existing image, which other sides may share.
     #[must_use]
     pub fn on_image(
         label: String,
@@ -91,7 +91,7 @@ impl LibrarySide {
         }
     }
 
-    /// Leaves the check out.
+    /// Skips the check at the end.
     #[must_use]
     pub fn unchecked(mut self) -> Self {
         self.checked = false;
@@ -122,7 +122,7 @@ impl LibrarySide {
         Ok(library)
     }
 
-    /// Opens it where it is not and makes what the tasks share.
+    /// Opens the volume unless it is open, and creates what the tasks share.
     pub(super) fn prepared(&mut self, tasks: &Tasks) -> Result<Arc<dyn Target>> {
         let library = self.opened()?;
         make_ready(&*library, tasks.workload, &tasks.plan)?;
@@ -135,7 +135,7 @@ impl LibrarySide {
         };
         let library = Arc::into_inner(open).context("a task still holds the volume")?;
         if emptied {
-            library.close_emptied()
+            library.remove_and_close()
         } else {
             library.close()
         }
@@ -162,12 +162,12 @@ impl Side for LibrarySide {
         Crew::of_threads(&[target], tasks)
     }
 
-    fn settle(&mut self, tasks: &Tasks) -> Result<()> {
+    fn clean_up(&mut self, tasks: &Tasks) -> Result<()> {
         let library = self.opened()?;
         tasks.workload.clean(&*library)?;
         library.volume().sync()?;
         drop(library);
-        // Another side may want the image.
+        // Another side may need the image.
         if matches!(self.bytes, Bytes::Image { .. }) {
             self.shut(true)?;
         }
@@ -185,8 +185,8 @@ impl Side for LibrarySide {
             self.bytes = Bytes::Memory { device, slow };
         } else {
             let volume = Volume::open(self.device(), self.options.clone())?;
-            self.open = Some(Arc::new(Library::again(volume)?));
-            self.settle(tasks)?;
+            self.open = Some(Arc::new(Library::reopen(volume)?));
+            self.clean_up(tasks)?;
         }
         Ok(Some(found))
     }
@@ -199,7 +199,7 @@ impl Side for LibrarySide {
 
 impl Drop for LibrarySide {
     fn drop(&mut self) {
-        // After a failure: an image of the user's gets its old content back if that is possible.
+        // After a failure, the user's image gets its old content back if possible.
         let _ = self.shut(true);
     }
 }

@@ -1,8 +1,8 @@
-//! Sides: what a workload is run on, made ready and taken down.
+//! Sides: the file systems on which a workload runs, with their setup and teardown.
 //!
-//! A side is opened once and stays open while measurements of all sides alternate, unless the
-//! workload wants a file system of its own each time or two sides share one image. Dropping a side
-//! takes everything down that it made: mounts, images, folders.
+//! A side is opened once and stays open while the measurements of all sides alternate, unless the
+//! workload needs a new file system each time or two sides share one image. Dropping a side removes
+//! everything that it created: mounts, images, folders.
 
 mod apart;
 mod check;
@@ -24,42 +24,42 @@ pub use check::{Verdict, e2fsck, tool};
 pub use control::ControlSide;
 pub use image::{ImagePlan, Storage};
 pub use library::LibrarySide;
-pub use mounted::{Kind, MountedSide, Ours};
+pub use mounted::{Kind, MountedSide, Pext4Options};
 pub use path::PathSide;
 
-/// Something that workloads run on.
+/// A file system on which workloads run.
 pub trait Side {
-    /// What it is called in tables.
+    /// Its name in tables.
     fn label(&self) -> String;
 
-    /// What it runs instead of the workload of the run, if it does.
+    /// The workload that it runs in place of the run's, if any.
     fn workload(&self) -> Option<&'static dyn Workload> {
         None
     }
 
-    /// Opens it where it is not, makes what the tasks share, and starts the tasks.
+    /// Opens the side unless it is open, creates what the tasks share, and starts the tasks.
     ///
     /// # Errors
-    /// It cannot be opened, has no room, or a task cannot start.
+    /// If it cannot be opened, has too little room, or a task cannot start.
     fn crew(&mut self, tasks: &Tasks) -> Result<Crew>;
 
-    /// Removes what the tasks shared and lets what is written become durable, so that the next
-    /// measurement does not pay for this one.
+    /// Removes what the tasks shared and makes all writes durable, so that the next measurement
+    /// does not pay for this one.
     ///
     /// # Errors
-    /// The file system's.
-    fn settle(&mut self, tasks: &Tasks) -> Result<()>;
+    /// Errors of the file system.
+    fn clean_up(&mut self, tasks: &Tasks) -> Result<()>;
 
-    /// Closes it with all that the tasks left, examines how their files lie, has it checked, and
-    /// makes it anew for the next measurement.
+    /// Closes the side with all files of the tasks, examines their layout, checks the image, and
+    /// creates a new one for the next measurement.
     ///
     /// # Errors
-    /// The file system's; the check's.
+    /// Errors of the file system or the check.
     fn examine(&mut self, tasks: &Tasks) -> Result<Option<Fragmentation>>;
 
-    /// Closes it and has it checked.
+    /// Closes the side and checks it.
     ///
     /// # Errors
-    /// It did not close cleanly.
+    /// If it did not close cleanly.
     fn close(&mut self) -> Result<Verdict>;
 }

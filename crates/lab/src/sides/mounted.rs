@@ -1,4 +1,4 @@
-//! An image of ours in memory, mounted by the kernel, by fuse2fs or by pext4.
+//! A new image in memory, mounted by the kernel, by fuse2fs or by pext4.
 
 mod mount;
 
@@ -19,9 +19,9 @@ use super::{ImagePlan, Side, Verdict};
 use crate::fragmentation;
 use crate::results::Fragmentation;
 use crate::run::{Crew, Interrupt, Tasks};
-use mount::{Mount, PATIENCE};
+use mount::{Mount, SERVER_TIMEOUT};
 
-/// Who mounts.
+/// The implementation that mounts the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The kernel's ext4 on a loop device.
@@ -33,10 +33,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 3] = [Self::Kernel, Self::Fuse2fs, Self::Pext4];
 
-    /// By what it is called.
+    /// Its name on the command line and in tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -53,28 +53,28 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What only `pext4 mount` can be told.
+/// Options that only `pext4 mount` has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ours {
-    /// By what the setting is called in tables.
+pub struct Pext4Options {
+    /// The name of the setting in tables.
     pub name: String,
-    /// Words for `-o scaling=`.
+    /// The value of `-o scaling=`.
     pub scaling: String,
-    /// Bytes of metadata that it keeps in memory.
+    /// Bytes of its metadata cache.
     pub cache: u64,
 }
 
-/// A mounted image of ours.
+/// A mounted image.
 pub struct MountedSide {
     label: String,
     kind: Kind,
     program: PathBuf,
     plan: ImagePlan,
     commit: Duration,
-    /// Of a mount by pext4.
-    ours: Option<Ours>,
+    /// The options of a mount by pext4; `None` for other kinds.
+    ours: Option<Pext4Options>,
     folder: TempDir,
-    /// Seen from inside; goes before the mount.
+    /// The directory of the tasks inside the mount; dropped before the mount.
     home: Option<Home>,
     mount: Option<Mount>,
     checked: bool,
@@ -82,16 +82,16 @@ pub struct MountedSide {
 }
 
 impl MountedSide {
-    /// Makes the image and mounts it, so that what is not possible here shows before anything runs.
+    /// Creates the image and mounts it, so that an impossible side fails before anything runs.
     ///
     /// # Errors
-    /// The machine does not let us mount like that, or somebody wants to stop.
+    /// If the machine does not permit the mount, or the run is interrupted.
     pub fn new(
         kind: Kind,
         program: PathBuf,
         plan: ImagePlan,
         commit: Duration,
-        ours: Option<Ours>,
+        ours: Option<Pext4Options>,
         interrupt: Interrupt,
     ) -> Result<Self> {
         let folder = scratch()?;
@@ -117,7 +117,7 @@ impl MountedSide {
         Ok(side)
     }
 
-    /// Leaves the check out.
+    /// Skips the check at the end.
     #[must_use]
     pub fn unchecked(mut self) -> Self {
         self.checked = false;
@@ -128,7 +128,7 @@ impl MountedSide {
         self.folder.path().join("image")
     }
 
-    /// A new image, mounted; none for somebody who wants to stop.
+    /// Creates and mounts a new image; fails after an interruption.
     fn make(&mut self) -> Result<()> {
         self.interrupt.check()?;
         self.plan.make_file(&self.image())?;
@@ -136,8 +136,8 @@ impl MountedSide {
         let mut command = self.command(&directory);
         let interrupt = self.interrupt.clone();
         let mount = match self.kind {
-            Kind::Kernel => Mount::by_the_kernel(&mut command, directory, interrupt)?,
-            Kind::Fuse2fs | Kind::Pext4 => Mount::by_a_server(&mut command, directory, interrupt)?,
+            Kind::Kernel => Mount::with_command(&mut command, directory, interrupt)?,
+            Kind::Fuse2fs | Kind::Pext4 => Mount::with_server(&mut command, directory, interrupt)?,
         };
         self.home = Some(Home::new(mount.directory())?);
         self.mount = Some(mount);
@@ -203,8 +203,8 @@ impl Side for MountedSide {
         self.home()?.crew(&self.program, tasks)
     }
 
-    fn settle(&mut self, tasks: &Tasks) -> Result<()> {
-        self.home()?.settle(tasks)
+    fn clean_up(&mut self, tasks: &Tasks) -> Result<()> {
+        self.home()?.clean_up(tasks)
     }
 
     fn examine(&mut self, _tasks: &Tasks) -> Result<Option<Fragmentation>> {
@@ -212,7 +212,7 @@ impl Side for MountedSide {
             home.leave();
         }
         self.unmount()?;
-        let device = FileDevice::open(&self.image(), Access::ReadOnly, PATIENCE)?;
+        let device = FileDevice::open(&self.image(), Access::ReadOnly, SERVER_TIMEOUT)?;
         let found = fragmentation::of_image(Arc::new(device), Some(&Home::name()))?;
         self.judged()?;
         std::fs::remove_file(self.image())?;
@@ -228,8 +228,8 @@ impl Side for MountedSide {
 
 impl Drop for MountedSide {
     fn drop(&mut self) {
-        // If it was not closed, nobody wants what is on the image, which goes as it is. The mount goes before
-        // the folder that it is in.
+        // If the side was not closed, the content of the image is not needed. The mount is dropped
+        // before the folder that contains it.
         if let Some(home) = self.home.take() {
             home.leave();
         }

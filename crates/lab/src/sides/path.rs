@@ -1,4 +1,4 @@
-//! A directory of a mounted file system that somebody else has mounted.
+//! A directory of a file system that was mounted by others.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use crate::results::Fragmentation;
 use crate::run::{Crew, Tasks};
 use crate::target::{MountedPath, Target};
 
-/// A folder of ours in a directory; it goes when this is dropped.
+/// A folder of the lab in a directory; dropping it removes the folder.
 pub struct Home {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     target: Arc<MountedPath>,
     removing: bool,
 }
 
 impl Home {
-    /// Makes it.
+    /// Creates it.
     ///
     /// # Errors
-    /// The directory is not there, or not writable.
+    /// If the directory does not exist or is not writable.
     pub fn new(directory: &Path) -> Result<Self> {
         let path = directory.join(Self::name());
         std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
@@ -42,7 +42,7 @@ impl Home {
         }
     }
 
-    /// What it is called.
+    /// Its name.
     #[must_use]
     pub fn name() -> String {
         format!("pext4-lab-{}", std::process::id())
@@ -51,7 +51,7 @@ impl Home {
     /// Starts tasks in it, as processes.
     ///
     /// # Errors
-    /// There is no room, or they cannot start.
+    /// If there is no room, or the processes cannot start.
     pub fn crew(&self, program: &Path, tasks: &Tasks) -> Result<Crew> {
         make_ready(&*self.target, tasks.workload, &tasks.plan)
             .with_context(|| self.path.display().to_string())?;
@@ -61,13 +61,13 @@ impl Home {
     /// Removes what the tasks shared, and waits until everything is durable.
     ///
     /// # Errors
-    /// The file system's.
-    pub fn settle(&self, tasks: &Tasks) -> Result<()> {
+    /// Errors of the file system.
+    pub fn clean_up(&self, tasks: &Tasks) -> Result<()> {
         tasks.workload.clean(&*self.target)?;
         self.target.sync_all()
     }
 
-    /// Leaves everything where it is.
+    /// Keeps everything in place.
     pub fn leave(mut self) {
         self.removing = false;
     }
@@ -78,7 +78,7 @@ impl Drop for Home {
         if !self.removing {
             return;
         }
-        // After a failure files may be left; nothing of ours stays if that is possible.
+        // After a failure, files may be left; they are removed if possible.
         let _ = crate::target::empty(&*self.target, self.target.root());
         let _ = std::fs::remove_dir(&self.path);
     }
@@ -92,10 +92,10 @@ pub struct PathSide {
 }
 
 impl PathSide {
-    /// In this directory; `program` is what tasks are started from.
+    /// A side in this directory; `program` runs the tasks.
     ///
     /// # Errors
-    /// The directory is not there, or not writable.
+    /// If the directory does not exist or is not writable.
     pub fn new(directory: &Path, program: PathBuf) -> Result<Self> {
         let directory = directory
             .canonicalize()
@@ -123,15 +123,15 @@ impl Side for PathSide {
         self.home()?.crew(&self.program, tasks)
     }
 
-    fn settle(&mut self, tasks: &Tasks) -> Result<()> {
-        self.home()?.settle(tasks)
+    fn clean_up(&mut self, tasks: &Tasks) -> Result<()> {
+        self.home()?.clean_up(tasks)
     }
 
     fn examine(&mut self, tasks: &Tasks) -> Result<Option<Fragmentation>> {
         let home = self.home()?;
         home.target.sync_all()?;
         let found = fragmentation::by_filefrag(&home.path)?;
-        home.settle(tasks)?;
+        home.clean_up(tasks)?;
         Ok(found)
     }
 

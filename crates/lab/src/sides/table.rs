@@ -1,21 +1,21 @@
-//! What is mounted where.
+//! The table of mounts.
 
 use std::path::Path;
 
 use pext4_block::mountinfo::{self, Mount};
 
-/// The type of the file system a path without links is on.
+/// The type of the file system that contains a path without symbolic links.
 pub fn type_of(path: &Path) -> Option<String> {
     nearest(mountinfo::mounts().ok()?, path)
 }
 
-/// Whether a mount is on this directory.
+/// Whether this directory is a mount point.
 pub fn is_mounted(directory: &Path) -> bool {
     let mounts = mountinfo::mounts().unwrap_or_default();
     mounts.iter().any(|mount| mount.directory == directory)
 }
 
-/// The longest directory above the path counts, of several on it the latest.
+/// The type of the mount with the longest matching directory; the latest if there are several.
 fn nearest(mounts: Vec<Mount>, path: &Path) -> Option<String> {
     let above = mounts
         .into_iter()

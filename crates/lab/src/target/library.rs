@@ -1,4 +1,4 @@
-//! A volume in this process: calls of the library, no system calls.
+//! A volume in this process: library calls without system calls.
 
 use anyhow::{Context, Result, bail};
 use pext4_fs::{AllocateMode, InodeNumber, New, RenameMode, SetAttributes, SetXattrMode, Volume};
@@ -11,20 +11,20 @@ const NEW: New = New {
     gid: 0,
 };
 
-/// The name of the directory below which all is ours.
+/// The name of the lab's directory.
 pub const HOME: &str = "lab";
 
-/// A mounted volume, and the directory in it that is ours.
+/// A mounted volume, and the lab's directory in it.
 pub struct Library {
     volume: Volume,
     home: Node,
 }
 
 impl Library {
-    /// Takes a volume and makes our directory in it.
+    /// Takes a volume and creates the lab's directory in it.
     ///
     /// # Errors
-    /// The volume's.
+    /// Errors of the volume.
     pub fn new(volume: Volume) -> Result<Self> {
         let home = volume
             .make_directory(InodeNumber::ROOT, HOME.as_bytes(), &NEW)
@@ -33,11 +33,11 @@ impl Library {
         Ok(Self { volume, home })
     }
 
-    /// Takes a volume that has our directory, from [`Library::close`].
+    /// Takes a volume that already has the lab's directory, after [`Library::close`].
     ///
     /// # Errors
-    /// The volume's.
-    pub fn again(volume: Volume) -> Result<Self> {
+    /// Errors of the volume.
+    pub fn reopen(volume: Volume) -> Result<Self> {
         let home = volume.lookup(InodeNumber::ROOT, HOME.as_bytes())?;
         let home = Node::Held(home.inode);
         Ok(Self { volume, home })
@@ -49,21 +49,21 @@ impl Library {
         &self.volume
     }
 
-    /// Removes our directory with all that is left in it, and closes the volume.
+    /// Removes the lab's directory with all its content, and closes the volume.
     ///
     /// # Errors
-    /// The volume's.
-    pub fn close_emptied(self) -> Result<()> {
+    /// Errors of the volume.
+    pub fn remove_and_close(self) -> Result<()> {
         empty(&self, &self.home)?;
         self.volume
             .remove_directory(InodeNumber::ROOT, HOME.as_bytes())?;
         self.close()
     }
 
-    /// Writes everything home and closes the volume; what the workloads left stays in it.
+    /// Writes everything back and closes the volume; the files of the workloads stay.
     ///
     /// # Errors
-    /// The volume's.
+    /// Errors of the volume.
     pub fn close(self) -> Result<()> {
         self.volume.forget(inode(&self.home)?, 1);
         Ok(self.volume.close()?)

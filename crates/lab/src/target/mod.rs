@@ -1,7 +1,7 @@
 //! A file system as workloads see it: a volume in this process, or a directory of any mounted one.
 //!
-//! Calls are those of POSIX, relative to an open directory, and each costs what the side behind it
-//! costs: the library is called without system calls, a path with one a call.
+//! The calls are those of POSIX, relative to an open directory. The library is called without
+//! system calls; on a path, every call is a system call.
 
 mod library;
 mod path;
@@ -16,55 +16,55 @@ use crate::workloads::{Plan, Workload};
 pub use library::{HOME, Library};
 pub use path::MountedPath;
 
-/// An open file or directory; given back by [`Target::close`].
+/// An open file or directory; release it with [`Target::close`].
 #[derive(Debug)]
 pub enum Node {
-    /// An inode that a volume in this process holds for us.
+    /// An inode that the volume in this process keeps in use.
     Held(InodeNumber),
-    /// A descriptor.
+    /// A file descriptor.
     Open(OwnedFd),
 }
 
-/// What is free on a file system.
+/// The free space of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// Bytes that we may take.
+    /// Bytes available to the lab.
     pub bytes: u64,
-    /// Inodes; `None` where they are made as needed.
+    /// Free inodes; `None` if the file system creates them as needed.
     pub inodes: Option<u64>,
 }
 
-/// What a workload may do. Files are named by an open directory and a name in it; every call may be
+/// The calls of workloads. Files are named by an open directory and a name in it. Every call may be
 /// made from many threads at once.
 pub trait Target: Send + Sync {
-    /// The directory below which all is ours.
+    /// The lab's directory.
     fn root(&self) -> &Node;
 
-    /// Opens a directory that is there.
+    /// Opens an existing directory.
     ///
     /// # Errors
-    /// The file system's, for this and every call below.
+    /// Errors of the file system, as for every call below.
     fn directory(&self, parent: &Node, name: &str) -> Result<Node>;
 
-    /// Makes a directory and opens it.
+    /// Creates a directory and opens it.
     ///
     /// # Errors
     /// As above.
     fn make_directory(&self, parent: &Node, name: &str) -> Result<Node>;
 
-    /// Makes a file, which must not be there, and opens it for reading and writing.
+    /// Creates a file, which must not exist, and opens it for reading and writing.
     ///
     /// # Errors
     /// As above.
     fn create(&self, parent: &Node, name: &str) -> Result<Node>;
 
-    /// Opens a file that is there.
+    /// Opens an existing file.
     ///
     /// # Errors
     /// As above.
     fn open(&self, parent: &Node, name: &str) -> Result<Node>;
 
-    /// Closes what was opened.
+    /// Closes a file or a directory.
     fn close(&self, node: Node);
 
     /// Removes a file's name.
@@ -79,37 +79,38 @@ pub trait Target: Send + Sync {
     /// As above.
     fn remove_directory(&self, parent: &Node, name: &str) -> Result<()>;
 
-    /// Moves a name; one that is there is replaced.
+    /// Renames a file; an existing one at the new name is replaced.
     ///
     /// # Errors
     /// As above.
     fn rename(&self, parent: &Node, name: &str, new_parent: &Node, new_name: &str) -> Result<()>;
 
-    /// Size of the file at a path of names below `from`, as `stat` tells it.
+    /// Size in bytes of the file at a path below `from`, as `stat` reports it.
     ///
     /// # Errors
     /// As above.
     fn stat(&self, from: &Node, path: &str) -> Result<u64>;
 
-    /// Names in a directory, without the two of every directory.
+    /// Names in a directory, without `.` and `..`.
     ///
     /// # Errors
     /// As above.
     fn list(&self, directory: &Node) -> Result<Vec<String>>;
 
-    /// Cuts or extends a file.
+    /// Truncates or extends a file to `size` bytes.
     ///
     /// # Errors
     /// As above.
     fn truncate(&self, file: &Node, size: u64) -> Result<()>;
 
-    /// Blocks for a range of a file, which grows to cover it (`fallocate` without flags).
+    /// Allocates blocks for a range in bytes; the file grows to cover it (`fallocate` without
+    /// flags).
     ///
     /// # Errors
     /// As above.
     fn allocate(&self, file: &Node, offset: u64, length: u64) -> Result<()>;
 
-    /// Makes a hole in a file, which stays as long as it is (`fallocate` with `PUNCH_HOLE`).
+    /// Punches a hole into a file, whose size stays (`fallocate` with `PUNCH_HOLE`).
     ///
     /// # Errors
     /// As above.
@@ -121,25 +122,25 @@ pub trait Target: Send + Sync {
     /// As above.
     fn write(&self, file: &Node, offset: u64, bytes: &[u8]) -> Result<()>;
 
-    /// Fills `into`, which lies within the file.
+    /// Fills `into` from a range that lies within the file.
     ///
     /// # Errors
     /// As above.
     fn read(&self, file: &Node, offset: u64, into: &mut [u8]) -> Result<()>;
 
-    /// What is free.
+    /// The free space.
     ///
     /// # Errors
     /// As above.
     fn room(&self) -> Result<Room>;
 
-    /// Makes everything durable.
+    /// Makes everything written durable.
     ///
     /// # Errors
     /// As above.
     fn sync_all(&self) -> Result<()>;
 
-    /// Makes a file durable.
+    /// Makes a file durable (`fsync`).
     ///
     /// # Errors
     /// As above.
@@ -152,10 +153,10 @@ pub trait Target: Send + Sync {
     fn set_attribute(&self, file: &Node, name: &str, value: &[u8]) -> Result<()>;
 }
 
-/// Removes everything below a directory, but not the directory.
+/// Removes everything in a directory, but not the directory.
 ///
 /// # Errors
-/// The first that was met.
+/// The first error.
 pub fn empty(target: &dyn Target, directory: &Node) -> Result<()> {
     for name in target.list(directory)? {
         if target.unlink(directory, &name).is_ok() {
@@ -170,10 +171,10 @@ pub fn empty(target: &dyn Target, directory: &Node) -> Result<()> {
     Ok(())
 }
 
-/// Whether a workload fits.
+/// Checks that a workload fits.
 ///
 /// # Errors
-/// It does not; what it needs and what there is.
+/// If it does not; the message has the needed and the free space.
 pub fn check_room(target: &dyn Target, workload: &dyn Workload, plan: &Plan) -> Result<()> {
     let (needs, room) = (workload.needs(plan), target.room()?);
     let (name, tasks) = (workload.name(), plan.tasks);
@@ -193,7 +194,7 @@ pub fn check_room(target: &dyn Target, workload: &dyn Workload, plan: &Plan) -> 
     }
 }
 
-/// A read that met the end of the file.
+/// The error of a read beyond the end of the file.
 fn short_read<T>() -> Result<T> {
     bail!("a read met the end of a file that should be longer")
 }

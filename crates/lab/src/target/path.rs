@@ -1,4 +1,4 @@
-//! A directory of any mounted file system: one system call a call, two where a name is opened.
+//! A directory of any mounted file system: one system call for each call, two to open a name.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,16 +10,16 @@ use rustix::io::Errno;
 
 use super::{Node, Room, Target, short_read};
 
-/// A directory that is ours.
+/// The lab's directory on a mounted file system.
 pub struct MountedPath {
     home: Node,
 }
 
 impl MountedPath {
-    /// Opens a directory that is there and ours alone.
+    /// Opens an existing directory that nobody else uses.
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// If it cannot be opened.
     pub fn open(home: &Path) -> Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let home = rustix::fs::open(home, flags, Mode::empty())
@@ -37,7 +37,7 @@ fn descriptor(node: &Node) -> Result<&OwnedFd> {
     }
 }
 
-/// Opens relative to a directory.
+/// Opens a name relative to a directory.
 fn open_at(parent: &Node, name: &str, flags: OFlags) -> Result<Node> {
     let mode = Mode::RUSR | Mode::WUSR;
     let parent = descriptor(parent)?;

@@ -1,9 +1,9 @@
-//! `aim7-mix`: users who each do a mixture of small things to files, in the manner of AIM7's
-//! multiuser loads, on inodes of 128 bytes, where every new file's label is an external attribute.
+//! `aim7-mix`: users who each run a mix of small operations on files, similar to AIM7's multiuser
+//! loads, on inodes of 128 bytes, where the label of every new file needs an attribute block.
 //!
-//! A task plays its share of the users in turn. The mixtures have the character of AIM7's loads,
-//! as far as file systems see them, with weights of our own; its computing, pipes and processes are
-//! left out.
+//! A task plays its share of the users in turn. The mixes resemble AIM7's loads, as far as they
+//! concern file systems, with weights of our own; AIM7's computing, pipes and processes are left
+//! out.
 
 use anyhow::Result;
 

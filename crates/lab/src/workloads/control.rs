@@ -1,8 +1,8 @@
-//! `control`: shares nothing with anybody, and never enters a file system.
+//! `control`: shares nothing and never enters a file system.
 //!
-//! It mixes 16 KiB of the task's own memory. What its operations cost more with many tasks than
-//! with one is the machine's doing (clock rates, caches, hyper-threads, a noisy neighbour), and
-//! stands beside what a workload's do.
+//! It mixes 16 KiB of the task's own memory. If its operations cost more with many tasks than with
+//! one, the machine is the cause (clock rates, caches, hyper-threads, a noisy neighbour). Tables
+//! show this next to the cost of a workload.
 
 use std::hint::black_box;
 

@@ -1,4 +1,4 @@
-//! `empty`: a step that does nothing, so that its time is the lab's own. It is not listed.
+//! `empty`: a step that does nothing, so that its time is the lab's own. It is not in the list.
 
 use anyhow::Result;
 

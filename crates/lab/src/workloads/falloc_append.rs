@@ -1,8 +1,8 @@
-//! `falloc-append`: many files grow side by side, 4 KiB at a time, and one looks at how they lie.
+//! `falloc-append`: many files grow in turns, 4 KiB at a time; afterwards their layout is examined.
 //!
-//! After the job of fio in block allocation v3: every task appends by fallocate to a file of its
-//! own in one directory until it has its size. The rate counts less here than the extents that are
-//! counted afterwards.
+//! After the fio job of block allocation v3: every task appends by fallocate to a file of its own
+//! in one directory until the file has its size. The number of extents matters more here than the
+//! rate.
 
 use anyhow::{Result, ensure};
 

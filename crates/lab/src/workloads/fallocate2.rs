@@ -1,7 +1,8 @@
 //! `fallocate2`: allocation and freeing of blocks, each task in a file of its own that has no name.
 //!
-//! After will-it-scale's test of that name: 8 KiB pieces until the file has 1 MiB, cut to nothing,
-//! again. An operation is one allocation; the cut comes with the last of a file, as there.
+//! After the test of that name in will-it-scale: allocates 8 KiB pieces until the file has 1 MiB,
+//! truncates it to 0, and repeats. An operation is one allocation; the truncation belongs to the
+//! last one of a file, as in will-it-scale.
 
 use anyhow::Result;
 

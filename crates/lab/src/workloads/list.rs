@@ -1,4 +1,4 @@
-//! The list of all workloads; one that is not here does not exist.
+//! The list of all workloads; a workload that is not in it is not available.
 
 use super::fxmark::block::Block;
 use super::fxmark::lookup::Lookup;

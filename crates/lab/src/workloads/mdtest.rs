@@ -1,8 +1,8 @@
-//! `mdtest`: files are made, all of them, and then removed.
+//! `mdtest`: creates many files, and then removes all of them.
 //!
 //! After mdtest `-F -C -r`: with `-u` each task has a directory of its own; in the shared variant
-//! all work in one. The round before the first that counts loads the inodes. FxMark's `MWCL`,
-//! `MWCM`, `MWUL` and `MWUM` are the same seen from one side: the other part only makes room.
+//! all tasks use one. The uncounted first round loads the inodes. FxMark's `MWCL`, `MWCM`, `MWUL`
+//! and `MWUM` count only creation or removal; the other part only makes room.
 
 use anyhow::Result;
 
@@ -17,7 +17,7 @@ pub struct Mdtest {
 
 struct State {
     number: u32,
-    /// A directory of its own; without one all is done in the target's root.
+    /// The task's directory; in the shared variant, `None`: the files are in the target's root.
     own: Option<OwnDirectory>,
     files: u32,
     done: u32,

@@ -1,39 +1,39 @@
-//! What AIM7's loads are made of, as far as a file system sees them.
+//! The operations and weights of AIM7's loads, as far as they concern a file system.
 
 use serde::{Deserialize, Serialize};
 
 use crate::random::Random;
 
-/// One of a user's jobs.
+/// One operation of a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Job {
     /// Read a random block.
     Read,
     /// Overwrite a random block.
     Write,
-    /// Make the file durable.
+    /// Make the file durable (`fsync`).
     Sync,
-    /// Cut the file to nothing and write it again.
-    Cut,
-    /// Look a name up.
-    Look,
+    /// Truncate the file to 0 and write it again.
+    Truncate,
+    /// Look up a name.
+    Lookup,
     /// Create a file with a label, close and remove it.
     Create,
 }
 
-/// A mixture, by the name of the load.
+/// The weights of a load, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mix {
     /// A little of everything.
     Alltests,
-    /// As disk, with more names.
+    /// Like `Disk`, with more operations on names.
     Custom,
     /// Reading, writing and copying.
     Disk,
     /// A file server.
     Fserver,
-    /// The same with more durable writes.
+    /// Like `Fserver`, with more durable writes.
     NewFserver,
     /// A database.
     NewDbase,
@@ -41,20 +41,20 @@ pub enum Mix {
     Shared,
 }
 
-/// Weights of Read, Write, Sync, Cut, Look, Create.
+/// Weights of Read, Write, Sync, Truncate, Lookup, Create.
 type Weights = [u32; 6];
 
 const JOBS: [Job; 6] = [
     Job::Read,
     Job::Write,
     Job::Sync,
-    Job::Cut,
-    Job::Look,
+    Job::Truncate,
+    Job::Lookup,
     Job::Create,
 ];
 
 impl Mix {
-    /// All of them.
+    /// All mixes, with their names.
     pub const ALL: [(&'static str, Self); 7] = [
         ("alltests", Self::Alltests),
         ("custom", Self::Custom),
@@ -65,9 +65,9 @@ impl Mix {
         ("shared", Self::Shared),
     ];
 
-    /// The mixture of a name.
+    /// The mix with a name.
     #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         let found = Self::ALL.iter().find(|(other, _)| *other == name);
         found.map(|(_, mix)| *mix)
     }
@@ -84,7 +84,7 @@ impl Mix {
         }
     }
 
-    /// The next job.
+    /// Draws the next operation.
     pub fn draw(self, random: &mut Random) -> Job {
         let weights = self.weights();
         let mut rest = random.below(weights.iter().sum());
@@ -94,7 +94,7 @@ impl Mix {
             }
             rest -= weight;
         }
-        Job::Look
+        Job::Lookup
     }
 }
 
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn jobs_come_as_often_as_their_weights() {
         for (name, mix) in Mix::ALL {
-            assert_eq!(Mix::named(name), Some(mix));
+            assert_eq!(Mix::from_name(name), Some(mix));
             assert_eq!(mix.weights().iter().sum::<u32>(), 100, "{name}");
             let mut random = Random::new(1, 0);
             let reads = (0..10_000)

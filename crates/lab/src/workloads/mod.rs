@@ -1,12 +1,11 @@
-//! Workloads: what a task does, step by step. One small file each; `ALL` lists them.
+//! Workloads: the work of a task, step by step. Each is one small file; `ALL` lists them.
 //!
-//! The life of a workload on a target: [`prepare`](Workload::prepare) once; for every task
-//! [`task`](Workload::task), in the thread or process that it will run in; then [`Task::step`]
-//! over and over, by all tasks at once; and at the end [`Task::finish`] for each and
-//! [`clean`](Workload::clean) once, after which the target is as it was. A step is short, so that
-//! whoever drives it can look at the clock between two, and for one seed a task makes the same
-//! calls in the same order wherever it runs. Steps touch no state that tasks share, except in the
-//! file system.
+//! The life cycle of a workload on a target: [`prepare`](Workload::prepare) once;
+//! [`task`](Workload::task) for every task, in the thread or process that runs it; then
+//! [`Task::step`] repeatedly, by all tasks at once; at the end [`Task::finish`] for each task and
+//! [`clean`](Workload::clean) once, after which the target is as before. A step is short, so that
+//! the driver can check the clock between two steps. For one seed a task makes the same calls in
+//! the same order wherever it runs. Tasks share no state except in the file system.
 
 mod aim7_mix;
 mod control;
@@ -31,16 +30,16 @@ use crate::target::{Node, Target, empty};
 pub use list::ALL;
 pub use mix::Mix;
 
-/// Nothing, for measuring the lab itself.
+/// The workload that does nothing, for measuring the lab's own cost.
 pub static EMPTY: &dyn Workload = &empty::Empty;
 
-/// What shares nothing, to stand beside others.
+/// The workload that shares nothing, for comparison.
 pub static CONTROL: &dyn Workload = &control::Control;
 
-/// The workload of a name.
+/// Finds a workload by its name.
 ///
 /// # Errors
-/// There is none; the text lists what there is.
+/// If there is none; the message lists the names.
 pub fn find(name: &str) -> Result<&'static dyn Workload> {
     let found = ALL
         .iter()
@@ -54,24 +53,24 @@ pub fn find(name: &str) -> Result<&'static dyn Workload> {
     })
 }
 
-/// How many and how much; a workload takes what concerns it.
+/// The parameters of a run; each workload uses those that concern it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// Tasks that run at once.
     pub tasks: u32,
-    /// Draws of all tasks repeat for it.
+    /// Seed of the random numbers of all tasks.
     pub seed: u64,
-    /// Files of a task.
+    /// Files of each task.
     pub files: u32,
     /// Bytes of a file that grows.
     pub file_size: u64,
     /// Distinct values of attributes.
     pub values: u32,
-    /// Users, where tasks play some.
+    /// Number of users, if the tasks play users.
     pub users: u32,
-    /// What those do.
+    /// The load of the users.
     pub mix: Mix,
-    /// Percent of the room that is taken before, and what is left in pieces.
+    /// Percent of the space that is filled before the run; the rest is left in pieces.
     pub fill: Option<u32>,
 }
 
@@ -90,7 +89,7 @@ impl Default for Plan {
     }
 }
 
-/// How a workload is driven.
+/// How the driver runs a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// Steps until the time is over.
@@ -101,19 +100,19 @@ pub enum Pace {
     Once,
 }
 
-/// What a workload needs of an image that is made for it.
+/// The requirements of a workload for a new image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Needs {
     /// Bytes of content, all tasks together.
     pub bytes: u64,
     /// Files and directories.
     pub inodes: u64,
-    /// Inodes of 128 bytes, which have no room for attributes.
+    /// Whether inodes must have 128 bytes, without room for attributes.
     pub small_inodes: bool,
 }
 
 impl Needs {
-    /// So many bytes and inodes, which are of the usual size.
+    /// The requirement of `bytes` and `inodes`, with inodes of the default size.
     const fn of(bytes: u64, inodes: u64) -> Self {
         Self {
             bytes,
@@ -130,18 +129,18 @@ impl Needs {
     }
 }
 
-/// What one step did.
+/// The result of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// Operations, as the workload counts them.
     pub operations: u32,
-    /// Whether it was the last step of this part, see [`Workload::parts`]; the next step begins
-    /// the next part, or the first one again.
+    /// Whether it was the last step of its part, see [`Workload::parts`]; the next step begins the
+    /// next part, or the first one again.
     pub ends_part: bool,
 }
 
 impl Step {
-    /// One operation, in the middle of things.
+    /// One operation, not the last of its part.
     pub const ONE: Self = Self {
         operations: 1,
         ends_part: false,
@@ -157,86 +156,86 @@ impl Step {
     }
 }
 
-/// What a workload is, for people.
+/// A description of a workload for the user.
 #[derive(Clone, Copy, Debug)]
 pub struct About {
-    /// By what it is called.
+    /// Its name.
     pub name: &'static str,
-    /// Where it comes from.
+    /// Its source.
     pub source: &'static str,
-    /// What one operation is.
+    /// What counts as one operation.
     pub operation: &'static str,
 }
 
-/// Something worth measuring.
+/// A workload.
 pub trait Workload: Sync {
-    /// What it is.
+    /// Its description.
     fn about(&self) -> &About;
 
-    /// By what it is called.
+    /// Its name.
     fn name(&self) -> &'static str {
         self.about().name
     }
 
-    /// Where it comes from.
+    /// Its source.
     fn source(&self) -> &'static str {
         self.about().source
     }
 
-    /// What one operation is.
+    /// What counts as one operation.
     fn operation(&self) -> &'static str {
         self.about().operation
     }
 
-    /// Parts whose rates are told apart, in the order in which a task goes through them.
+    /// Parts with rates of their own, in the order in which a task runs them.
     fn parts(&self) -> &'static [&'static str] {
         &["operations"]
     }
 
-    /// How it is driven.
+    /// How the driver runs it.
     fn pace(&self) -> Pace {
         Pace::Timed
     }
 
-    /// What it needs of an image.
+    /// Its requirements for a new image.
     fn needs(&self, plan: &Plan) -> Needs;
 
-    /// Makes what all tasks share.
+    /// Creates what all tasks share.
     ///
     /// # Errors
-    /// The target's.
+    /// Errors of the target.
     fn prepare(&self, target: &dyn Target, plan: &Plan) -> Result<()> {
         let _ = (target, plan);
         Ok(())
     }
 
-    /// Makes what task `number` (from 0) needs for itself.
+    /// Creates the files and the state of task `number` (from 0).
     ///
     /// # Errors
-    /// The target's.
+    /// Errors of the target.
     fn task(&self, target: &dyn Target, plan: &Plan, number: u32) -> Result<Box<dyn Task>>;
 
-    /// Removes what [`prepare`](Self::prepare) made, and what tasks that failed have left.
+    /// Removes what [`prepare`](Self::prepare) created, and the remains of failed tasks.
     ///
     /// # Errors
-    /// The target's.
+    /// Errors of the target.
     fn clean(&self, target: &dyn Target) -> Result<()> {
         empty(target, target.root())
     }
 }
 
-/// One task's state.
+/// The state of one task.
 pub trait Task: Send {
-    /// Does a little.
+    /// Runs one step.
     ///
     /// # Errors
-    /// The target's; the task takes no further step then.
+    /// Errors of the target; the task runs no further step then.
     fn step(&mut self, target: &dyn Target) -> Result<Step>;
 
-    /// Removes what is the task's own.
+    /// Removes the task's own files.
     ///
     /// # Errors
-    /// The target's.
+    /// Errors of the target.
     fn finish(self: Box<Self>, target: &dyn Target) -> Result<()>;
 }
 
@@ -270,7 +269,7 @@ impl OwnDirectory {
     }
 }
 
-/// Refuses a plan with nothing in it.
+/// Refuses a plan in which a count is zero.
 fn at_least_one(what: &str, count: impl Into<u64>) -> Result<()> {
     if count.into() == 0 {
         bail!("{what}: at least 1 is needed");

@@ -1,7 +1,7 @@
-//! `stress-orphan`: every cut of a file puts it on the list of orphans and takes it off again.
+//! `stress-orphan`: every truncation adds a file to the list of orphans and removes it again.
 //!
-//! After the stress-orphan of the orphan file's patches: a file of 4 KiB is truncated byte by byte;
-//! written again when it is empty. The second variant's file has lost its name while open, so it is
+//! After stress-orphan of the orphan file's patches: a file of 4 KiB is truncated byte by byte and
+//! written again when it is empty. The file of the second variant is unlinked while open, so it is
 //! an orphan all the time.
 
 use anyhow::Result;

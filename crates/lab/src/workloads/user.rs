@@ -1,4 +1,4 @@
-//! One of `aim7-mix`'s users: a file, and the jobs that are done to it.
+//! One user of `aim7-mix`: a file and the operations on it.
 
 use anyhow::Result;
 
@@ -6,7 +6,7 @@ use super::mix::Job;
 use super::{Node, Target};
 use crate::random::Random;
 
-/// Labels that files have, all users together.
+/// Number of distinct labels, all users together.
 const LABELS: u32 = 20;
 const BLOCK: usize = 4096;
 /// Blocks of a user's file.
@@ -19,7 +19,7 @@ pub struct User {
 }
 
 impl User {
-    /// Makes the file of one in a directory.
+    /// Creates the file of a user in a directory.
     pub fn new(target: &dyn Target, directory: &Node, number: u32) -> Result<Self> {
         let name = format!("user{number}");
         let file = target.create(directory, &name)?;
@@ -27,7 +27,7 @@ impl User {
         Ok(Self { name, file })
     }
 
-    /// Does one job.
+    /// Runs one operation.
     pub fn work(
         &self,
         target: &dyn Target,
@@ -40,11 +40,11 @@ impl User {
             Job::Read => target.read(&self.file, at, &mut [0; BLOCK]),
             Job::Write => target.write(&self.file, at, &[3; BLOCK]),
             Job::Sync => target.sync(&self.file),
-            Job::Cut => {
+            Job::Truncate => {
                 target.truncate(&self.file, 0)?;
                 target.write(&self.file, 0, &CONTENT)
             }
-            Job::Look => target.stat(directory, &self.name).map(drop),
+            Job::Lookup => target.stat(directory, &self.name).map(drop),
             Job::Create => create_and_remove(target, directory, random.below(LABELS)),
         }
     }

@@ -1,9 +1,9 @@
-//! `xattr-share`: files whose attributes have few distinct values share blocks on disk, and whoever
-//! sets one looks for a block that holds it already.
+//! `xattr-share`: files whose attributes have few distinct values share attribute blocks, and
+//! setting an attribute first searches for a block with the same content.
 //!
-//! After xattr-bench: each task has ten files and sets a random one's attribute to one of so many
-//! values. Inodes of 128 bytes, as the lab's own images have them here, have no room for it, so it always goes
-//! to a block; it fits into larger ones, and the results say so.
+//! After xattr-bench: each task has ten files and sets the attribute of a random one to one of
+//! several values. Inodes of 128 bytes, the lab's default for this workload, have no room for the
+//! attribute, so it always needs a block; it fits into larger inodes, and the results say so.
 
 use anyhow::Result;
 

@@ -1,18 +1,18 @@
-//! What is shared although the operations commute, each with its reason.
+//! The shared locks and lines of commuting operations that are permitted, each with its reason.
 
 use pext4_sync::order::Class;
 use pext4_sync::trace::Kind;
 
-/// What is shared although the operations commute.
+/// A lock or line that commuting operations share.
 pub struct Exception {
-    /// Words of the names of the two operations; the one that is empty fits all.
+    /// Parts of the names of the two operations; the empty string matches all.
     pub operations: [&'static str; 2],
     pub kind: Kind,
-    /// Part of the place.
+    /// Part of the source location.
     pub place: &'static str,
-    /// Whether it is there in every run: if not, it depends on how memory and numbers fall.
+    /// Whether it is shared in every run; if not, it depends on memory addresses and numbers.
     pub always: bool,
-    /// Why it is so, and what it would take to change it.
+    /// The reason, and what would be needed to remove it.
     #[expect(dead_code, reason = "it is there to be read")]
     pub reason: &'static str,
 }

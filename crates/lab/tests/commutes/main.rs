@@ -1,14 +1,14 @@
-//! What should commute shares nothing: the structural evidence, on one core.
+//! Operations that should commute share nothing: the structural evidence, on one core.
 //!
-//! Two sides, pinned to different shards, do operations that have nothing to do with each other, or
-//! meet only in one directory. Every lock instance and every line with an atomic that an operation
-//! touches is written down (`pext4_sync::trace`); two operations that commute may have none in
-//! common that either of them changes, but for the exceptions in [`exceptions`], each with its
-//! reason. An exception that no longer occurs fails the test as well, unless it depends on chance.
+//! Two sides, pinned to different shards, run operations that are independent, or meet only in one
+//! directory. Every lock instance and every line with an atomic that an operation touches is
+//! recorded (`pext4_sync::trace`). Two operations that commute must not share one that either of
+//! them changes, except for the [`exceptions`], each with its reason. An exception that no longer
+//! occurs fails the test as well, unless it depends on chance.
 //!
-//! An operation is done many times. Something that is shared once in many times (a shard fetches
-//! another chunk of credits, a hint is renewed) is no hand-over per operation, so what counts is
-//! what is shared in at least [`OFTEN`] of [`ROUNDS`] rounds. `docs/VIRTUAL.md` says what a trace
+//! Every operation runs many times. A lock or line that is shared only once in many rounds (a shard
+//! fetches another chunk of credits, a hint is renewed) is no hand-over per operation; only what is
+//! shared in at least [`OFTEN`] of [`ROUNDS`] rounds counts. `docs/VIRTUAL.md` says what a trace
 //! does not see.
 
 mod exceptions;
@@ -24,16 +24,16 @@ use exceptions::{EXCEPTIONS, Exception};
 use operations::{COMMON, Operation, PRIVATE};
 use side::{Maps, Worker, common, volume};
 
-/// As many shards as on a machine with so many processors: with few, what is spread by hash meets by
-/// accident.
+/// Simulates the number of shards of a machine with this many processors: with few shards,
+/// unrelated hashed items would share one by accident.
 const PROCESSORS: usize = 256;
 const ROUNDS: usize = 12;
 const OFTEN: usize = 4;
 
-/// What is shared, and where.
+/// The shared locks and lines with their source locations, and the number of rounds.
 type Found = BTreeMap<(Kind, String), usize>;
 
-/// The file of a place in the source, without the folders that differ between machines.
+/// The file of a source location, without the folders that differ between machines.
 fn file(site: &std::panic::Location<'_>) -> String {
     let path = site.file();
     let names: Vec<&str> = path.rsplitn(4, '/').collect();
@@ -91,8 +91,8 @@ fn check(first: &str, second: &str, found: &Found, used: &mut BTreeSet<usize>) -
     wrong
 }
 
-/// Each pair that shares what no exception names, and what that is. Each side makes so many directories
-/// before its own, so that its numbers and blocks fall otherwise.
+/// The pairs that share something without an exception, and what they share. Each side creates
+/// `moved` directories before its own, which changes its inode numbers and blocks.
 fn shared_things(maps: Maps, moved: usize) -> BTreeMap<String, String> {
     let volume = volume(maps);
     let common = common(&volume);
@@ -147,8 +147,8 @@ fn what_commutes_shares_nothing_where_files_have_block_maps() {
 fn nothing_is_shared(maps: Maps) {
     topology::imitate(PROCESSORS);
     let mut wrong = shared_things(maps, 0);
-    // Two blocks may fall to one shard by chance, and then do so in every round, but not again and
-    // again where they are others.
+    // By chance, two blocks may belong to one shard; they then share it in every round, but not in
+    // every run with different block numbers.
     for moved in [3, 7] {
         if !wrong.is_empty() {
             let again = shared_things(maps, moved);

@@ -1,11 +1,11 @@
-//! What is done: operations of which any two commute.
+//! The operations, any two of which commute.
 
 use pext4_fs::{AllocateMode, RenameMode, SetAttributes, SetXattrMode};
 use pext4_lab::random::Random;
 
 use crate::side::{NEW, Side, common_name};
 
-/// An operation: what comes before it and is not looked at, and itself.
+/// An operation, and its preparation, which is not recorded.
 pub struct Operation {
     pub name: &'static str,
     pub before: fn(&Side),
@@ -24,7 +24,7 @@ pub const fn prepared(name: &'static str, before: fn(&Side), run: fn(&Side)) -> 
     Operation { name, before, run }
 }
 
-/// So many words that differ from round to round and from side to side.
+/// Bytes that differ between rounds and between sides.
 fn scattered(side: &Side, length: usize) -> Vec<u8> {
     let mut random = Random::new(side.round as u64, u32::try_from(side.number).expect("two"));
     (0..length)
@@ -32,7 +32,7 @@ fn scattered(side: &Side, length: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Operations on what is a side's own. Any two of different sides commute.
+/// Operations on a side's own files. Any two of different sides commute.
 pub const PRIVATE: &[Operation] = &[
     operation("create", |side| {
         let made = side.volume.create(side.directory, &side.name("new"), &NEW);
@@ -146,7 +146,7 @@ pub const PRIVATE: &[Operation] = &[
         "write far behind the end",
         |side| side.resize(4096),
         |side| {
-            // Where a block map needs two blocks of pointers.
+            // Beyond the first block of pointers, so that a block map needs two.
             side.volume
                 .write(side.file, 8 << 20, &[9; 4096])
                 .expect("there is room");
@@ -179,8 +179,8 @@ pub const PRIVATE: &[Operation] = &[
         set.expect("there is room");
     }),
     operation("set a large attribute", |side| {
-        // The format's hash of a value is no more than a rotation and an exclusive or: values that
-        // repeat themselves have the same one.
+        // The format's hash of a value is only rotations and exclusive ors: values of repeated
+        // bytes have the same hash.
         let value = scattered(side, 50);
         let set = side
             .volume
@@ -196,7 +196,7 @@ pub const PRIVATE: &[Operation] = &[
     }),
 ];
 
-/// Operations in one directory, or on one file, that commute all the same.
+/// Operations in one directory, or on one file, that commute nevertheless.
 pub const COMMON: &[Operation] = &[
     operation("look up one name", |side| {
         let found = side
@@ -227,7 +227,7 @@ pub const COMMON: &[Operation] = &[
             .expect("it is there");
     }),
     operation("set an attribute that others have", |side| {
-        // One of two blocks is taken and the other left in each round.
+        // Each round takes one of two blocks and leaves the other.
         let value = [b'a' + (side.round % 2) as u8; 300];
         let set = side
             .volume

@@ -1,4 +1,4 @@
-//! A volume, and the two sides that work on it, each with files and a directory of its own.
+//! A volume, and two sides that use it, each with files and a directory of its own.
 
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -15,14 +15,15 @@ use pext4_sync::trace::{Trace, record};
 use crate::ROUNDS;
 use crate::operations::Operation;
 
-/// Groups of the image, of 128 MiB.
+/// Groups of the image, 128 MiB each.
 const GROUPS: u64 = 64;
-/// Rounds before those that count.
+/// Rounds before the counted ones.
 const WARM_UP: usize = 20;
-/// Look-ups of one name in it before anything is looked at: locks that were written to, the
-/// directory's and that of its index, count so many readers before they let them by without a trace.
+/// Look-ups of one name in the common directory before recording begins: locks that were written,
+/// those of the directory and its index, count this many readers before readers pass without a
+/// trace.
 const STILL: usize = 40_000;
-/// Names in the directory that both sides use: enough for several dozen leaves.
+/// Names in the common directory: enough for several dozen leaves.
 const COMMON_NAMES: usize = 3000;
 
 pub const NEW: New = New {
@@ -31,7 +32,7 @@ pub const NEW: New = New {
     gid: 0,
 };
 
-/// What one side works on.
+/// The files and directories of one side.
 pub struct Side {
     pub number: usize,
     pub volume: Arc<Volume>,
@@ -49,7 +50,7 @@ impl Side {
         format!("{prefix}-{}-{}", self.number, self.round).into_bytes()
     }
 
-    /// A name of the common directory that exists and is this side's in this round.
+    /// An existing name of the common directory that only this side uses in this round.
     pub fn common_name(&self) -> Vec<u8> {
         common_name((self.round * 37 + self.number * COMMON_NAMES / 2) % COMMON_NAMES)
     }
@@ -73,13 +74,13 @@ pub fn common_name(number: usize) -> Vec<u8> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Maps {
     Extents,
-    /// Block maps, as on ext3.
+    /// Block maps, as in ext3.
     Pointers,
 }
 
 pub fn volume(maps: Maps) -> Arc<Volume> {
     let device = Arc::new(RamDevice::new(GROUPS << 27));
-    // The same each time: where names and numbers fall by hash decides what meets.
+    // The same in every run: hashes of names and numbers decide which items share a shard.
     let options = mkfs::Options {
         uuid: Some([7; 16]),
         hash_seed: Some([1, 2, 3, 4]),
@@ -97,7 +98,7 @@ pub fn volume(maps: Maps) -> Arc<Volume> {
     Arc::new(Volume::open(device, options).expect("a mount"))
 }
 
-/// What is there keeps its extents, new files do without.
+/// Existing files keep their extents; new files get block maps.
 pub fn take_extents_away(device: &RamDevice) {
     let mut bytes = [0; superblock::SIZE];
     device.read_at(1024, &mut bytes).expect("it has one");
@@ -107,8 +108,7 @@ pub fn take_extents_away(device: &RamDevice) {
     written.expect("it is in memory");
 }
 
-/// A directory with room in its leaves, and a file in it, as they are when nobody has split a leaf
-/// for a while.
+/// Creates a directory with room in its leaves, and a file in it; no leaf was split recently.
 pub fn common(volume: &Volume) -> [InodeNumber; 2] {
     let root = InodeNumber::ROOT;
     let directory = volume
@@ -158,7 +158,7 @@ impl Side {
         }
     }
 
-    /// What each round of an operation touched.
+    /// The traces of all rounds of an operation.
     fn traces(&mut self, operation: &Operation) -> Vec<Trace> {
         let rounds = (0..WARM_UP + ROUNDS).map(|_| {
             self.round += 1;
@@ -170,8 +170,8 @@ impl Side {
     }
 }
 
-/// A side on a thread of its own, as in life: so it has memory of its own too, and what one side has
-/// given back is not what the other gets.
+/// A side on a thread of its own, as in a real program: it has its own allocator cache, so memory
+/// that one side frees is not reused by the other.
 pub struct Worker {
     orders: mpsc::Sender<&'static Operation>,
     traces: mpsc::Receiver<Vec<Trace>>,
@@ -188,7 +188,7 @@ impl Worker {
         let (results, traces) = mpsc::channel();
         let volume = Arc::clone(volume);
         thread::spawn(move || {
-            // Shard 0 is where unpinned threads may be.
+            // Unpinned threads may use shard 0.
             let _pin = topology::pin(number + 1);
             let mut side = Side::new(&volume, common, number, moved);
             for operation in received {

@@ -1,40 +1,40 @@
-//! What access control lists mean: what they do to permission bits, and what new files inherit.
+//! The meaning of access control lists: their effect on permission bits, and their inheritance.
 
 use super::{
-    Entry, GROUP_OBJECT, MASK, OTHER, USER_OBJECT, decode, decode_call, encode, encode_call,
-    follow_mode,
+    Entry, GROUP_OBJECT, MASK, OTHER, USER_OBJECT, apply_mode, decode, decode_call, encode,
+    encode_call,
 };
 
-/// An access control list.
+/// A valid access control list (see acl(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl {
     entries: Vec<Entry>,
 }
 
-/// What a new file gets from its directory's default list.
+/// The permissions that a new file inherits from its directory's default list.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Inherited {
-    /// Permission bits.
+    /// Permission bits (0777).
     pub permissions: u16,
-    /// Its own list, unless the bits say it all.
+    /// The file's access list; `None` if the bits alone express it.
     pub access: Option<Acl>,
 }
 
 impl Acl {
-    /// Reads the form that system calls carry; `None` if it is not one.
+    /// Decodes the form of system calls; `None` if the value is no valid list.
     #[must_use]
     pub fn from_call(bytes: &[u8]) -> Option<Self> {
         Self::checked(decode_call(bytes).ok()?)
     }
 
-    /// Reads the form that the image stores; `None` if it is not one.
+    /// Decodes the stored form; `None` if the value is no valid list.
     #[must_use]
     pub fn from_disk(bytes: &[u8]) -> Option<Self> {
         Self::checked(decode(bytes).ok()?)
     }
 
-    /// Exactly one entry each for owner, group and others, at most one mask, no unknown permissions,
-    /// and a mask where users or groups are named.
+    /// Checks that there is exactly one entry each for owner, group and others, at most one mask,
+    /// only known permissions, and a mask if users or groups are named.
     fn checked(entries: Vec<Entry>) -> Option<Self> {
         let count = |tag| entries.iter().filter(|entry| entry.tag == tag).count();
         let known = entries.iter().all(|entry| entry.permissions <= 7);
@@ -44,13 +44,13 @@ impl Acl {
         (known && whole && masked).then_some(Self { entries })
     }
 
-    /// The form that system calls carry.
+    /// The list in the form of system calls.
     #[must_use]
     pub fn to_call(&self) -> Vec<u8> {
         encode_call(&self.entries)
     }
 
-    /// The form that the image stores.
+    /// The list in the stored form.
     #[must_use]
     pub fn to_disk(&self) -> Vec<u8> {
         encode(&self.entries)
@@ -63,7 +63,7 @@ impl Acl {
             .map(|entry| entry.permissions)
     }
 
-    /// The tag whose permissions the mode's group bits show.
+    /// The tag of the entry whose permissions are the mode's group bits.
     fn group_class(&self) -> u16 {
         if self.get(MASK).is_some() {
             MASK
@@ -72,14 +72,14 @@ impl Acl {
         }
     }
 
-    /// The nine bits that a mode shows of this list.
+    /// The nine permission bits (0777) that the mode of a file with this list has.
     #[must_use]
     pub fn mode_bits(&self) -> u16 {
         let bits = |tag| self.get(tag).unwrap_or(0);
         bits(USER_OBJECT) << 6 | bits(self.group_class()) << 3 | bits(OTHER)
     }
 
-    /// Whether the nine bits say all that the list says.
+    /// Whether the nine permission bits alone express the list.
     #[must_use]
     pub fn is_mode_only(&self) -> bool {
         self.entries.len() == 3
@@ -88,12 +88,12 @@ impl Acl {
     /// The list after `chmod` to these bits.
     #[must_use]
     pub fn with_mode(mut self, mode: u16) -> Self {
-        follow_mode(&mut self.entries, mode);
+        apply_mode(&mut self.entries, mode);
         self
     }
 
-    /// What a file inherits from this default list whose mode is set as it is made: these bits, whatever
-    /// the list says.
+    /// The permissions of a new file under this default list if its mode is set explicitly when it
+    /// is created: exactly `mode`, whatever the list permits.
     #[must_use]
     pub fn inherit_exactly(&self, mode: u16) -> Inherited {
         let access = self.clone().with_mode(mode & 0o777);
@@ -103,7 +103,8 @@ impl Acl {
         }
     }
 
-    /// What a file made with `mode` inherits from this default list: no more than both allow.
+    /// The permissions of a new file created with `mode` under this default list: those that both
+    /// allow.
     #[must_use]
     pub fn inherit(&self, mode: u16) -> Inherited {
         self.inherit_exactly(mode & (0o7000 | self.mode_bits()))
@@ -153,7 +154,8 @@ mod tests {
         let call = good.to_call();
         for cut in 0..call.len() {
             let entries = cut.checked_sub(4).map(|rest| rest / 8);
-            // Cut between entries, the rule for others is missing; cut elsewhere, bytes are.
+            // A cut between entries loses the rule for others; any other cut loses bytes of an
+            // entry.
             assert_eq!(
                 Acl::from_call(&call[..cut]),
                 None,

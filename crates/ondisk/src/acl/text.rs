@@ -1,51 +1,52 @@
-//! Access control lists as text, which archives hold: `user::rw-,user:1000:r--,mask::r--`.
+//! Access control lists as text, as archives store them: `user::rw-,user:1000:r--,mask::r--`.
 //!
-//! Archives keep them in the records `SCHILY.acl.access` and `SCHILY.acl.default` (star's manual,
-//! libarchive's tar(5); the long and the short form of acl(5)). Entries end at a comma or a line's end,
-//! a `#` begins a comment that ends with its line (`#effective:r--`, which getfacl writes, is one),
-//! and a fourth part, which star and bsdtar write, is the number of who is named. An image knows
-//! numbers only, so a name without one is refused, and so is a list that Linux would not take: one
-//! in which an entry is missing or there twice.
+//! Archives store them in the records `SCHILY.acl.access` and `SCHILY.acl.default` (star's manual,
+//! libarchive's tar(5); the long and the short form of acl(5)). An entry ends at a comma or at the
+//! end of the line. A `#` begins a comment that ends with its line, such as getfacl's
+//! `#effective:r--`. star and bsdtar write a fourth part, the numeric id. An image stores only
+//! numeric ids, so a name without a number is refused. A list that Linux would not accept, because
+//! an entry is missing or duplicate, is refused as well.
 
 use std::fmt::Write as _;
 
 use super::{Entry, GROUP, GROUP_OBJECT, MASK, NO_ID, OTHER, USER, USER_OBJECT, encode};
 
-/// What is wrong with a list. What the text says is shown so that no terminal obeys it.
+/// The reason why a list is refused. Messages escape quoted text, so that no terminal interprets
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// It holds bytes that are no text.
+    /// It is not UTF-8.
     #[error("its access control list is no text")]
-    NoText,
-    /// An entry that cannot be read.
+    NotText,
+    /// An entry cannot be parsed; the entry.
     #[error("its access control list has the entry `{}`, which makes no sense", .0.escape_debug())]
     Entry(String),
-    /// Who is named without a number.
+    /// An entry names a user or group without a number; the name.
     #[error(
         "its access control list names `{}` without a number, and only numbers can be kept; bsdtar \
          writes them (--acls --format pax), GNU tar does not",
         .0.escape_debug()
     )]
     Named(String),
-    /// Two entries for the same.
+    /// Two entries are for the same subject.
     #[error("its access control list has an entry twice")]
     Twice,
-    /// An entry that every such list has.
+    /// A mandatory entry is missing; the start of that entry.
     #[error("its access control list lacks the entry `{0}`")]
     Missing(&'static str),
 }
 
-/// A list that makes sense, its entries in the order in which they are stored.
+/// A valid list, with its entries in the order in which they are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List(Vec<Entry>);
 
 impl List {
-    /// The list that a text says; `None` if it says none.
+    /// Parses a list; `None` if the text has no entries.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The first problem of the text or the list.
     pub fn parse(text: &[u8]) -> Result<Option<Self>, Problem> {
-        let text = std::str::from_utf8(text).map_err(|_| Problem::NoText)?;
+        let text = std::str::from_utf8(text).map_err(|_| Problem::NotText)?;
         let mut entries = Vec::new();
         for line in text.split('\n') {
             let line = line.split('#').next().unwrap_or_default();
@@ -61,10 +62,10 @@ impl List {
         Self::of(entries).map(Some)
     }
 
-    /// The list of these entries, in any order.
+    /// Makes a list of entries in any order.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The first problem of the list.
     pub fn of(mut entries: Vec<Entry>) -> Result<Self, Problem> {
         entries.sort_unstable_by_key(|entry| (entry.tag, entry.id));
         let list = Self(entries);
@@ -72,13 +73,13 @@ impl List {
         Ok(list)
     }
 
-    /// The form that ext4 stores.
+    /// The list in the form that ext4 stores.
     #[must_use]
     pub fn stored(&self) -> Vec<u8> {
         encode(&self.0)
     }
 
-    /// The text, with numbers: one that every reader of such texts understands.
+    /// The list as text with numeric ids, which every reader of such texts accepts.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();
@@ -91,7 +92,7 @@ impl List {
             };
             let comma = if text.is_empty() { "" } else { "," };
             let letters = letters(entry.permissions);
-            // A string takes everything.
+            // Writing to a string cannot fail.
             let _ = match entry.is_named() {
                 true => write!(text, "{comma}{kind}:{}:{letters}", entry.id),
                 false => write!(text, "{comma}{kind}::{letters}"),
@@ -100,7 +101,7 @@ impl List {
         text
     }
 
-    /// The permission bits of a file with this list; the group's are what the mask allows.
+    /// The permission bits (0777) of a file with this list; the group bits are those of the mask.
     #[must_use]
     pub fn permissions(&self) -> u16 {
         let of = |tag| self.find(tag).unwrap_or(0);
@@ -200,7 +201,7 @@ mod tests {
             plain,
             "mask::r\nother::\nuser:lisa:r--:1000 # a comment, with: all\n\nuser::rw-\ngroup::r--",
             "u::rw-\nu:1000:r--\t#effective:---\ng::r--\nm::r--\no::---\n",
-            // The number counts where there is one, whatever the name looks like.
+            // A number takes precedence over a name, whatever the name looks like.
             "user::rw-,user:77:r--:1000,group::r--,mask::r--,other::---",
         ] {
             let list = List::parse(text.as_bytes()).expect(text).expect(text);

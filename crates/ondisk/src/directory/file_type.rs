@@ -1,6 +1,6 @@
-//! What kind of file something is, in the two places that say so.
+//! Kinds of files, as directory entries and modes encode them.
 
-/// The kind of a file, as directory entries and modes tell it.
+/// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileType {
     /// A regular file.
@@ -19,7 +19,7 @@ pub enum FileType {
     Symlink,
 }
 
-/// The bits of a mode that tell the kind.
+/// The bits of a mode that contain the kind (`S_IFMT`).
 const KIND_MASK: u16 = 0o170_000;
 
 /// Each kind with its number in directory entries and its bits in modes.
@@ -34,7 +34,7 @@ const KINDS: [(FileType, u8, u16); 7] = [
 ];
 
 impl FileType {
-    /// From the byte of a directory entry; `None` for "unknown" and for numbers without meaning.
+    /// The kind from the byte in a directory entry; `None` for 0 ("unknown") and undefined numbers.
     #[must_use]
     pub fn from_entry(number: u8) -> Option<Self> {
         KINDS
@@ -43,13 +43,13 @@ impl FileType {
             .map(|kind| kind.0)
     }
 
-    /// The byte of a directory entry.
+    /// The byte in a directory entry.
     #[must_use]
     pub fn to_entry(self) -> u8 {
         self.row().1
     }
 
-    /// From a mode as `st_mode` has it.
+    /// The kind from the bits of a mode (`st_mode`); `None` for undefined bits.
     #[must_use]
     pub fn from_mode(mode: u16) -> Option<Self> {
         KINDS
@@ -58,7 +58,7 @@ impl FileType {
             .map(|kind| kind.0)
     }
 
-    /// The bits of a mode, permissions not among them.
+    /// The bits of a mode, without permissions.
     #[must_use]
     pub fn to_mode(self) -> u16 {
         self.row().2

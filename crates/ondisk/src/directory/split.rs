@@ -1,10 +1,10 @@
-//! Dividing a full leaf of an indexed directory in two.
+//! Splits a full leaf of an indexed directory in two.
 
 use super::{Entry, FileType, Format, entries, record_length, write_leaf};
 use crate::corrupt::Corrupt;
 use crate::number::InodeNumber;
 
-/// Where a leaf was divided.
+/// The place at which a leaf was split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split {
     /// The lowest hash in the new leaf.
@@ -14,7 +14,7 @@ pub struct Split {
 }
 
 impl Split {
-    /// What the index holds for the new leaf: the hash, with its low bit marking a continuation.
+    /// The hash in the index entry of the new leaf; its low bit marks a continuation.
     #[must_use]
     pub fn index_hash(&self) -> u32 {
         self.hash | u32::from(self.continued)
@@ -38,16 +38,15 @@ impl Owned {
     }
 }
 
-/// Moves the upper half, by hash and in bytes, of the entries of `old` into `new`, and packs both.
-/// The place is moved to a boundary between two hashes where one is near, so that runs of equal
-/// hashes stay in one leaf if they can. `None`, and both blocks as they were, where there are
-/// fewer than two entries.
+/// Moves the entries with the higher hashes, about half of the bytes, from `old` to `new`, and
+/// packs both leaves. Prefers a nearby boundary between two hashes, so that runs of equal hashes
+/// stay in one leaf if possible. With fewer than two entries, returns `None` and changes nothing.
 ///
 /// # Errors
-/// [`Corrupt`] where a record cannot be true; both blocks are as they were.
+/// [`Corrupt`] if a record is impossible; both blocks are unchanged.
 ///
 /// # Panics
-/// Where the two blocks differ in size.
+/// If the two blocks differ in size.
 pub fn split_by_hash(
     old: &mut [u8],
     new: &mut [u8],
@@ -88,8 +87,8 @@ pub fn split_by_hash(
     Ok(Some(split))
 }
 
-/// The first entry of the upper half: the one nearest to the middle in bytes that begins a new
-/// hash, unless that would leave less than a quarter on one side.
+/// Chooses the first entry of the upper half: the nearest to the middle in bytes that begins a new
+/// hash, unless one side would get less than a quarter.
 fn choose(all: &[Owned]) -> Option<usize> {
     let total: usize = all
         .iter()

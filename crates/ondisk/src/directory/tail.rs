@@ -1,4 +1,4 @@
-//! The tail of a leaf: a record of no inode that carries the checksum.
+//! The tail of a leaf: a record without an inode that contains the checksum.
 
 use super::{Format, STRUCTURE, TAIL_SIZE, write_free};
 use crate::bytes::{read_u32, write_u32};
@@ -6,7 +6,7 @@ use crate::checksum::{crc32c, inode_state};
 use crate::corrupt::Corrupt;
 use crate::number::InodeNumber;
 
-/// The kind that marks a tail.
+/// The file type that marks a tail (`EXT4_FT_DIR_CSUM`).
 const TAIL_KIND: u8 = 0xDE;
 
 pub(super) fn init_tail(block: &mut [u8], format: Format) {
@@ -17,7 +17,7 @@ pub(super) fn init_tail(block: &mut [u8], format: Format) {
     }
 }
 
-/// Whether the block ends in a tail, right or wrong.
+/// Whether the block ends in a tail, with any checksum.
 #[must_use]
 pub fn has_tail(block: &[u8]) -> bool {
     let Some(tail) = block.last_chunk::<TAIL_SIZE>() else {
@@ -26,20 +26,20 @@ pub fn has_tail(block: &[u8]) -> bool {
     tail[..8] == [0, 0, 0, 0, 12, 0, 0, TAIL_KIND]
 }
 
-/// Puts a leaf's checksum into its tail.
+/// Stores the checksum of a leaf in its tail.
 ///
 /// # Panics
-/// For a block shorter than a tail.
+/// If the block is shorter than a tail.
 pub fn stamp_leaf(seed: u32, inode: InodeNumber, generation: u32, block: &mut [u8]) {
     let at = block.len() - 4;
     let made = leaf_checksum(seed, inode, generation, block);
     write_u32(block, at, made);
 }
 
-/// Checks a leaf's tail and checksum.
+/// Checks the tail and the checksum of a leaf.
 ///
 /// # Errors
-/// [`Corrupt`] where the tail is missing or the checksum is wrong.
+/// [`Corrupt`] if the tail is missing or the checksum is wrong.
 pub fn verify_leaf(
     seed: u32,
     inode: InodeNumber,

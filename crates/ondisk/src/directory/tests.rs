@@ -1,4 +1,4 @@
-//! Leaf operations against a plain list of names, and the bytes they leave.
+//! Leaf operations compared with a plain list of names, and the bytes they produce.
 
 use std::collections::BTreeMap;
 

@@ -1,38 +1,38 @@
-//! A whole extent tree from the runs of blocks of a file, as low as it can be.
+//! Builds a whole extent tree of minimal height from the runs of blocks of a file.
 //!
-//! Every node but the last of its level is full. The blocks for nodes come from the caller, lowest
-//! level first, in the order of the file.
+//! Every node except the last of its level is full. The caller provides the blocks for nodes,
+//! lowest level first, in the order of the file.
 
 use super::{ENTRY_SIZE, EntryBytes, Extent, Index, MAX_DEPTH, ROOT_SIZE, capacity, write_node};
 use crate::number::{BlockNumber, InodeNumber, LogicalBlock};
 
-/// Entries in the root.
+/// Number of entries in the root.
 const ROOT_CAPACITY: usize = (ROOT_SIZE - super::HEADER_SIZE) / ENTRY_SIZE;
 
-/// A run of blocks of a file, as an extent but of any length.
+/// A run of blocks of a file, like an extent but of any length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The first block in the file.
     pub logical: LogicalBlock,
     /// The first block on the device.
     pub start: BlockNumber,
-    /// Blocks.
+    /// Number of blocks.
     pub length: u32,
     /// Allocated but never written.
     pub unwritten: bool,
 }
 
-/// A tree, without the checksums of its nodes.
+/// A tree; its nodes have no checksums yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Built {
-    /// The root, for the inode.
+    /// The root, for the inode's `i_block`.
     pub root: [u8; ROOT_SIZE],
-    /// The nodes below it, each with the block it lies in.
+    /// The nodes below the root, each with its block.
     pub nodes: Vec<(BlockNumber, Vec<u8>)>,
 }
 
 impl Built {
-    /// Makes the checksum of every node.
+    /// Stores the checksum of every node.
     pub fn stamp(&mut self, seed: u32, inode: InodeNumber, generation: u32) {
         for (_, node) in &mut self.nodes {
             super::stamp_node(seed, inode, generation, node);
@@ -40,9 +40,9 @@ impl Built {
     }
 }
 
-/// The extents of a file whose runs of blocks are these: what is too long is cut, what continues
-/// the run before it is joined. `None` where a run is empty, overlaps the one before or reaches
-/// beyond what can be stored.
+/// The extents for the runs of a file: runs that are too long are divided, a run that continues the
+/// one before is joined. `None` if a run is empty, overlaps the one before or reaches beyond the
+/// last logical block.
 #[must_use]
 pub fn extents_of(runs: &[Run]) -> Option<Vec<Extent>> {
     let mut extents: Vec<Extent> = Vec::new();
@@ -81,7 +81,7 @@ fn push(extents: &mut Vec<Extent>, extent: Extent) -> Option<()> {
     Some(())
 }
 
-/// How many blocks the nodes below the root take, for so many extents.
+/// Number of blocks for the nodes below the root, for `extents` extents.
 #[must_use]
 pub fn nodes_needed(extents: usize, block_size: usize) -> usize {
     let room = capacity(block_size).max(2);
@@ -93,11 +93,11 @@ pub fn nodes_needed(extents: usize, block_size: usize) -> usize {
     nodes
 }
 
-/// Makes a tree of these extents, which are in order. `allocate` gives a block for each of the
-/// [`nodes_needed`]; `None` where it does not, or where the tree would be too high.
+/// Builds a tree of extents that are in order. `allocate` returns a block for each of the
+/// [`nodes_needed`]; `None` if it does not, or if the tree would be too high.
 ///
 /// # Panics
-/// For block sizes under 1024.
+/// If the block size is below 1024.
 #[must_use]
 pub fn build(
     extents: &[Extent],

@@ -1,4 +1,4 @@
-//! Nodes as a whole: read with their header checked, written, edited in place, stamped.
+//! Whole nodes: parsing with a checked header, writing, editing in place, checksums.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::checksum::{crc32c, inode_state};
 use crate::corrupt::Corrupt;
 use crate::number::{InodeNumber, LogicalBlock};
 
-/// A node whose header is sound.
+/// A node with a valid header.
 #[derive(Clone, Copy, Debug)]
 pub struct Node<'a> {
     header: Header,
@@ -18,12 +18,12 @@ pub struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// The node in `bytes`: the root's 60 or a whole block.
+    /// Parses a node: the 60 bytes of a root, or a whole block.
     ///
     /// # Errors
     ///
-    /// If magic, depth or counts cannot be true. A node other than an empty leaf root has entries;
-    /// whether an empty leaf is a root is the caller's to know.
+    /// If the magic number, the depth or the counts are impossible. A node has entries unless it is
+    /// an empty root of depth 0; the caller checks whether an empty leaf is a root.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Corrupt> {
         let header = Header::decode(bytes)?;
         let room = capacity(bytes.len());
@@ -71,7 +71,7 @@ impl<'a> Node<'a> {
         self.entries.is_empty()
     }
 
-    /// The entries in use, as they lie there.
+    /// The bytes of the entries in use.
     #[must_use]
     pub fn entries(&self) -> &'a [EntryBytes] {
         self.entries
@@ -87,25 +87,25 @@ impl<'a> Node<'a> {
         first_logical(&self.entries[slot])
     }
 
-    /// How many entries begin at `logical` or before it.
+    /// Number of entries that begin at `logical` or before it.
     #[must_use]
     pub fn count_up_to(&self, logical: LogicalBlock) -> usize {
         self.entries
             .partition_point(|entry| first_logical(entry) <= logical)
     }
 
-    /// Extent `slot` of a leaf.
+    /// Decodes extent `slot` of a leaf.
     ///
     /// # Errors
     ///
-    /// If it is no possible extent or leaves `bounds`.
+    /// If it is invalid or exceeds `bounds`.
     ///
     /// # Panics
     ///
     /// If there is no such entry.
     pub fn extent(&self, slot: usize, bounds: &Bounds) -> Result<Extent, Corrupt> {
         let extent = Extent::decode(&self.entries[slot])?;
-        if !bounds.contain(extent.start, extent.length) {
+        if !bounds.contains(extent.start, extent.length) {
             return Err(Corrupt::new(
                 STRUCTURE,
                 format!("{extent} leaves the file system"),
@@ -114,7 +114,7 @@ impl<'a> Node<'a> {
         Ok(extent)
     }
 
-    /// Index entry `slot` of an index node.
+    /// Decodes index entry `slot` of an index node.
     ///
     /// # Errors
     ///
@@ -125,18 +125,18 @@ impl<'a> Node<'a> {
     /// If there is no such entry.
     pub fn index(&self, slot: usize, bounds: &Bounds) -> Result<Index, Corrupt> {
         let index = Index::decode(&self.entries[slot]);
-        if !bounds.contain(index.child, 1) {
+        if !bounds.contains(index.child, 1) {
             let problem = format!("child {} lies outside the file system", index.child);
             return Err(Corrupt::new(STRUCTURE, problem));
         }
         Ok(index)
     }
 
-    /// Checks every entry for itself and against the one before it.
+    /// Checks every entry by itself and against the one before it.
     ///
     /// # Errors
     ///
-    /// What is wrong with the first bad entry.
+    /// The problem of the first bad entry.
     pub fn check_entries(&self, bounds: &Bounds) -> Result<(), Corrupt> {
         let mut least = 0;
         for slot in 0..self.len() {
@@ -156,8 +156,8 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Makes `bytes` a node of this depth that holds `entries` and has room for all that fit; bytes
-/// behind the entries become zero.
+/// Makes `bytes` a node of this depth with `entries` and room for as many as fit; the bytes after
+/// the entries become zero.
 ///
 /// # Panics
 ///
@@ -176,11 +176,11 @@ pub fn write_node(bytes: &mut [u8], depth: u16, entries: &[EntryBytes]) {
     bytes[HEADER_SIZE..][..entries.len() * ENTRY_SIZE].copy_from_slice(entries.as_flattened());
 }
 
-/// Replaces the entries in `slots` by `new` ones, in place; entries behind them move.
+/// Replaces the entries in `slots` with `new` ones, in place; entries after them move.
 ///
 /// # Errors
 ///
-/// If the node is not sound, has fewer entries than `slots` says, or too little room.
+/// If the node is invalid, has fewer entries than `slots`, or too little room.
 pub fn splice(bytes: &mut [u8], slots: Range<usize>, new: &[EntryBytes]) -> Result<(), Corrupt> {
     let mut header = Node::parse(bytes)?.header();
     let old = usize::from(header.entries);
@@ -206,11 +206,11 @@ pub fn splice(bytes: &mut [u8], slots: Range<usize>, new: &[EntryBytes]) -> Resu
     Ok(())
 }
 
-/// Changes the first logical block that entry `slot` names, in place.
+/// Changes the first logical block of entry `slot`, in place.
 ///
 /// # Errors
 ///
-/// If the node is not sound or has no such entry.
+/// If the node is invalid or has no such entry.
 pub fn set_logical(bytes: &mut [u8], slot: usize, logical: LogicalBlock) -> Result<(), Corrupt> {
     if slot >= Node::parse(bytes)?.len() {
         return Err(Corrupt::new(
@@ -223,10 +223,10 @@ pub fn set_logical(bytes: &mut [u8], slot: usize, logical: LogicalBlock) -> Resu
     Ok(())
 }
 
-/// Bytes of the checksum behind the room for entries.
+/// Bytes of the checksum after the room for entries.
 const CHECKSUM_SIZE: usize = 4;
 
-/// Where a block's checksum lies: behind the room that the header claims, not at the block's end.
+/// Offset of a block's checksum: after the room that the header claims, not at the block's end.
 fn checksum_place(bytes: &[u8]) -> Result<usize, Corrupt> {
     let place = HEADER_SIZE + ENTRY_SIZE * usize::from(Header::decode(bytes)?.max);
     if place + CHECKSUM_SIZE > bytes.len() {
@@ -235,7 +235,7 @@ fn checksum_place(bytes: &[u8]) -> Result<usize, Corrupt> {
     Ok(place)
 }
 
-/// Stores the checksum of a node that fills a block; a block without a sound header stays as it is.
+/// Stores the checksum of a node that fills a block; a block with an invalid header is unchanged.
 pub fn stamp_node(seed: u32, inode: InodeNumber, generation: u32, bytes: &mut [u8]) {
     if let Ok(place) = checksum_place(bytes) {
         let (summed, rest) = bytes.split_at_mut(place);
@@ -263,7 +263,7 @@ pub fn verify_node(
     Ok(())
 }
 
-/// An empty root, as a new file has it.
+/// An empty root, as a new file has.
 #[must_use]
 pub fn empty_root() -> [u8; ROOT_SIZE] {
     let mut root = [0; ROOT_SIZE];

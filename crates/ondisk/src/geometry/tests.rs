@@ -1,4 +1,4 @@
-//! Layout facts on made-up superblocks, and one refusal for each absurdity.
+//! Layouts of constructed superblocks, and one refusal for each inconsistent field.
 
 use proptest::prelude::*;
 
@@ -149,7 +149,7 @@ fn meta_bg_spreads_the_descriptors() {
     assert_eq!(geometry.superblock_overhead(GroupNumber(1)), 2);
     assert_eq!(geometry.superblock_overhead(GroupNumber(2)), 0);
     assert_eq!(geometry.superblock_overhead(GroupNumber(33)), 1);
-    // Of the groups with a superblock only those before group 32 have copies of the first block.
+    // Of the groups with a superblock, only those before group 32 have copies of the first block.
     let classic = [1, 3, 5, 7, 9, 25, 27].map(|group| BlockNumber(start(group).get() + 1));
     assert_eq!(geometry.descriptor_block_copies(0), classic);
     superblock.blocks_count = 8192 * 50 + 1;

@@ -1,37 +1,38 @@
-//! A whole directory from its names: linear if one block holds them, else with a balanced index.
+//! Builds a whole directory from its names: linear if one block suffices, otherwise with a balanced
+//! index.
 //!
-//! The same names give the same blocks, whatever order they come in. Blocks are in this order: the
-//! root, then the nodes level by level from the top, then the leaves by hash.
+//! The same names give the same blocks in any order of the names. The order of blocks is: the root,
+//! the nodes level by level from the top, the leaves by hash.
 
 use std::ops::Range;
 
 use super::edit::{index_hash, write_entries};
-use super::{IndexEntry, NODE_ENTRIES_AT, ROOT_ENTRIES_AT, capacity};
+use super::{IndexEntry, NODE_ENTRIES_OFFSET, ROOT_ENTRIES_OFFSET, capacity};
 use super::{init_root, write_node};
 use crate::directory::{self, Entry, Format, record_length, usable_length};
 use crate::dirhash::{Hash, Hasher};
 use crate::number::{InodeNumber, LogicalBlock};
 
-/// What kind of block it is, which says how its checksum is made.
+/// The kind of a block, which determines how its checksum is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Names: [`directory::stamp_leaf`].
+    /// Names; checksum by [`directory::stamp_leaf`].
     Leaf,
-    /// A root or node: [`stamp`](super::stamp).
+    /// A root or node; checksum by [`stamp`](super::stamp).
     Index,
 }
 
-/// A block without its checksum.
+/// A block; its checksum is missing until [`stamp`](Self::stamp).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BuiltBlock {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Its bytes.
     pub bytes: Vec<u8>,
 }
 
 impl BuiltBlock {
-    /// Makes the checksum that belongs to the block's kind.
+    /// Stores the checksum for the block's kind.
     pub fn stamp(&mut self, seed: u32, inode: InodeNumber, generation: u32) {
         match self.kind {
             Kind::Leaf => directory::stamp_leaf(seed, inode, generation, &mut self.bytes),
@@ -40,52 +41,52 @@ impl BuiltBlock {
     }
 }
 
-/// A directory's blocks in order.
+/// The blocks of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Built {
-    /// The blocks, from the directory's first.
+    /// The blocks in order, starting with block 0.
     pub blocks: Vec<BuiltBlock>,
-    /// Whether there is an index, so that the inode must have its `INDEX` flag.
+    /// Whether there is an index; then the inode needs its `INDEX` flag.
     pub is_indexed: bool,
 }
 
-/// More names than an index of the allowed depth can lead to, or a hash that cannot be computed.
+/// The names exceed an index of the allowed depth, or a hash cannot be computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the directory has more names than its index can hold")]
 pub struct TooMany;
 
-/// What the blocks of a directory depend on apart from its names.
+/// The parameters of a directory's blocks, except its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     block_size: usize,
     format: Format,
 }
 
-/// An index over names, laid out before any inode is known: how many blocks the directory takes,
-/// and which names each of its leaves holds.
+/// An index over names, laid out before any inode is known. It determines how many blocks the
+/// directory has and which names are in each leaf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     shape: Shape,
     hasher: Hasher,
-    /// Positions of the names as they were given, by hash.
+    /// Positions of the names in the caller's order, sorted by hash.
     order: Vec<u32>,
-    /// The last leaf ends here in `order`; each begins where its predecessor ends.
+    /// The end of every leaf in `order`; each leaf begins where the one before ends.
     leaf_ends: Vec<u32>,
-    /// Nodes of each level below the root, from the top.
+    /// Number of nodes of each level below the root, from the top.
     widths: Vec<usize>,
     /// The index entry of every leaf.
     leaves: Vec<IndexEntry>,
 }
 
-/// Makes the blocks of directory `own` with the given entries (neither `.` nor `..` among them).
-/// Without a `hasher`, a large directory stays linear. An index has at most `most_levels` levels
-/// of nodes below its root: 1, or 2 with `large_dir`.
+/// Builds the blocks of directory `own` with the given entries (without `.` and `..`). Without a
+/// `hasher`, a large directory is linear. An index has at most `max_levels` levels of nodes below
+/// its root: 1, or 2 with `large_dir`.
 ///
 /// # Errors
-/// [`TooMany`] where such an index cannot hold them.
+/// [`TooMany`] if such an index cannot hold the entries.
 ///
 /// # Panics
-/// For block sizes under 1024, and for entries without a name or an inode.
+/// If the block size is below 1024, or an entry has no name or no inode.
 pub fn build(
     block_size: usize,
     format: Format,
@@ -93,7 +94,7 @@ pub fn build(
     parent: InodeNumber,
     entries: &[Entry<'_>],
     hasher: Option<&Hasher>,
-    most_levels: u8,
+    max_levels: u8,
 ) -> Result<Built, TooMany> {
     assert!(block_size >= 1024, "the smallest block has 1024 bytes");
     let shape = Shape { block_size, format };
@@ -106,7 +107,7 @@ pub fn build(
         return Ok(shape.linear(own, parent, entries));
     };
     let names = entries.iter().map(|entry| entry.name);
-    let plan = Plan::of(block_size, format, names, hasher, most_levels)?;
+    let plan = Plan::of(block_size, format, names, hasher, max_levels)?;
     let mut blocks = Vec::new();
     plan.write(
         own,
@@ -120,7 +121,7 @@ pub fn build(
     })
 }
 
-/// A name's place in the order of the index.
+/// A name and its position in the order of the index.
 struct Sorted<'a> {
     hash: Hash,
     name: &'a [u8],
@@ -128,21 +129,21 @@ struct Sorted<'a> {
 }
 
 impl Plan {
-    /// Lays out an index over these names, of which there is at least one.
+    /// Lays out an index over these names, at least one.
     ///
     /// # Errors
-    /// [`TooMany`] where an index of `most_levels` levels below its root cannot hold them.
+    /// [`TooMany`] if an index of `max_levels` levels below its root cannot hold them.
     pub fn of<'a>(
         block_size: usize,
         format: Format,
         names: impl Iterator<Item = &'a [u8]>,
         hasher: &Hasher,
-        most_levels: u8,
+        max_levels: u8,
     ) -> Result<Self, TooMany> {
         let shape = Shape { block_size, format };
         let sorted = sort(names, hasher)?;
         let ranges = shape.pack(sorted.iter().map(|sorted| record_length(sorted.name.len())));
-        let widths = shape.level_widths(ranges.len(), most_levels)?;
+        let widths = shape.level_widths(ranges.len(), max_levels)?;
         let first_leaf = 1 + widths.iter().sum::<usize>();
         let leaves = first_hashes(&sorted, &ranges, first_leaf)?;
         let end_of = |range: &Range<usize>| u32::try_from(range.end).map_err(|_| TooMany);
@@ -156,17 +157,17 @@ impl Plan {
         })
     }
 
-    /// Blocks that the directory takes.
+    /// Number of blocks of the directory.
     #[must_use]
     pub fn blocks(&self) -> usize {
         1 + self.widths.iter().sum::<usize>() + self.leaves.len()
     }
 
-    /// Makes the blocks in order: `entry` gives the entry of a name by its position among the names
-    /// of the plan, `take` gets one block after the other.
+    /// Builds the blocks in order. `entry` returns the entry of a name by its position among the
+    /// names of the plan; `take` receives one block after another.
     ///
     /// # Panics
-    /// Where an entry has another name than was planned for, or no inode.
+    /// If an entry has another name than in the plan, or no inode.
     pub fn write<'a>(
         &self,
         own: InodeNumber,
@@ -226,7 +227,7 @@ impl Shape {
         }
     }
 
-    /// Cuts records of these lengths into runs that fit into a leaf each.
+    /// Divides records of these lengths into ranges that each fit into a leaf.
     fn pack(&self, lengths: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
         let room = usable_length(self.block_size, self.format);
         let (mut ranges, mut start, mut used, mut end) = (Vec::new(), 0, 0, 0);
@@ -242,13 +243,13 @@ impl Shape {
         ranges
     }
 
-    /// How many nodes each level has, from the top, for an index over so many leaves.
-    fn level_widths(&self, leaves: usize, most_levels: u8) -> Result<Vec<usize>, TooMany> {
-        let root_room = capacity(self.block_size, ROOT_ENTRIES_AT, self.format.has_tail);
-        let node_room = capacity(self.block_size, NODE_ENTRIES_AT, self.format.has_tail);
+    /// Number of nodes of each level, from the top, of an index over `leaves` leaves.
+    fn level_widths(&self, leaves: usize, max_levels: u8) -> Result<Vec<usize>, TooMany> {
+        let root_room = capacity(self.block_size, ROOT_ENTRIES_OFFSET, self.format.has_tail);
+        let node_room = capacity(self.block_size, NODE_ENTRIES_OFFSET, self.format.has_tail);
         let (mut widths, mut width) = (Vec::new(), leaves);
         while width > root_room {
-            if widths.len() == usize::from(most_levels) {
+            if widths.len() == usize::from(max_levels) {
                 return Err(TooMany);
             }
             width = width.div_ceil(node_room);
@@ -257,7 +258,8 @@ impl Shape {
         Ok(widths)
     }
 
-    /// One level: `width` nodes over `children`, evenly filled, in the blocks from `first` on.
+    /// Builds one level: `width` nodes over `children`, evenly filled, in the blocks from `first`
+    /// on.
     fn nodes(
         &self,
         children: &[IndexEntry],
@@ -300,7 +302,7 @@ impl Shape {
             children[0].block,
         );
         bytes[super::LEVELS_AT] = levels;
-        write_entries(&mut bytes, ROOT_ENTRIES_AT, children);
+        write_entries(&mut bytes, ROOT_ENTRIES_OFFSET, children);
         BuiltBlock {
             kind: Kind::Index,
             bytes,

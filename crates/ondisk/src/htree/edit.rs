@@ -1,8 +1,8 @@
-//! Changing index blocks: entries, levels, and the step from a linear directory to an index.
+//! Edits of index blocks: entries, levels, and the conversion of a linear directory to an index.
 
 use super::{
-    CONTINUED, ENTRY_SIZE, INFO_AT, INFO_LENGTH, Index, IndexEntry, LEVELS_AT, NODE_ENTRIES_AT,
-    ROOT_ENTRIES_AT, capacity,
+    CONTINUED, ENTRY_SIZE, INFO_AT, INFO_LENGTH, Index, IndexEntry, LEVELS_AT, NODE_ENTRIES_OFFSET,
+    ROOT_ENTRIES_OFFSET, capacity,
 };
 use crate::bytes::{write_u16, write_u32};
 use crate::corrupt::Corrupt;
@@ -10,7 +10,7 @@ use crate::directory::{self, Entry, Format};
 use crate::dirhash::HashVersion;
 use crate::number::{InodeNumber, LogicalBlock};
 
-/// The entries of a root or node, to be changed.
+/// The entries of a root or node, for changes.
 #[derive(Debug)]
 pub struct IndexMut<'a> {
     block: &'a mut [u8],
@@ -58,7 +58,7 @@ impl<'a> IndexMut<'a> {
         })
     }
 
-    /// The entries, to be read.
+    /// The entries, for reading.
     #[must_use]
     pub fn as_index(&self) -> Index<'_> {
         Index {
@@ -69,11 +69,11 @@ impl<'a> IndexMut<'a> {
         }
     }
 
-    /// Adds an entry at `position` (at least 1: nothing comes before the first); false, and
-    /// nothing changed, where the block is full.
+    /// Inserts an entry at `position` (at least 1: the first entry stays first); returns false and
+    /// changes nothing if the block is full.
     ///
     /// # Panics
-    /// For position 0, or one past the end.
+    /// If the position is 0 or past the end.
     #[must_use]
     pub fn insert(&mut self, position: usize, hash: u32, block: LogicalBlock) -> bool {
         assert!(
@@ -92,11 +92,11 @@ impl<'a> IndexMut<'a> {
         true
     }
 
-    /// Keeps the first `count` entries (at least 1). To split a node, write the others into a new
-    /// one with [`write_node`]; the hash of the first of them goes into the parent.
+    /// Keeps the first `count` entries (at least 1). To split a node, write the other entries into
+    /// a new node with [`write_node`]; the hash of the first of them goes into the parent.
     ///
     /// # Panics
-    /// For a count of 0, or of more than there are.
+    /// If the count is 0 or above the number of entries.
     pub fn truncate(&mut self, count: usize) {
         assert!(
             (1..=self.count).contains(&count),
@@ -127,7 +127,7 @@ fn write_limit(block: &mut [u8], start: usize, has_tail: bool) {
     );
 }
 
-/// Writes entries; the first one's hash is not written, its place has limit and count.
+/// Writes entries; limit and count take the place of the first one's hash.
 pub(super) fn write_entries(block: &mut [u8], start: usize, entries: &[IndexEntry]) {
     for (position, entry) in entries.iter().enumerate() {
         let at = start + position * ENTRY_SIZE;
@@ -139,12 +139,12 @@ pub(super) fn write_entries(block: &mut [u8], start: usize, entries: &[IndexEntr
     write_count(block, start, entries.len());
 }
 
-/// Makes a block a node that holds these entries.
+/// Makes a block a node with these entries.
 ///
 /// # Panics
-/// For no entries, and for more than fit.
+/// If there are no entries, or more than fit.
 pub fn write_node(block: &mut [u8], has_tail: bool, entries: &[IndexEntry]) {
-    let room = capacity(block.len(), NODE_ENTRIES_AT, has_tail);
+    let room = capacity(block.len(), NODE_ENTRIES_OFFSET, has_tail);
     assert!(
         (1..=room).contains(&entries.len()),
         "{} entries of {room}",
@@ -153,14 +153,14 @@ pub fn write_node(block: &mut [u8], has_tail: bool, entries: &[IndexEntry]) {
     block.fill(0);
     let length = u16::try_from(block.len()).unwrap_or(u16::MAX);
     write_u16(block, 4, length);
-    write_limit(block, NODE_ENTRIES_AT, has_tail);
-    write_entries(block, NODE_ENTRIES_AT, entries);
+    write_limit(block, NODE_ENTRIES_OFFSET, has_tail);
+    write_entries(block, NODE_ENTRIES_OFFSET, entries);
 }
 
-/// Makes a block a root with one entry, `first`, and no levels below.
+/// Makes a block a root with one entry for block `first`, and no levels below.
 ///
 /// # Panics
-/// For a block too short for it.
+/// If the block is too short.
 pub fn init_root(
     block: &mut [u8],
     format: Format,
@@ -174,20 +174,20 @@ pub fn init_root(
     directory::write_dots(block, format, own, parent, length);
     block[INFO_AT + 4] = hash_version.to_raw();
     block[INFO_AT + 5] = INFO_LENGTH;
-    write_limit(block, ROOT_ENTRIES_AT, format.has_tail);
-    write_u32(block, ROOT_ENTRIES_AT + 4, first.get());
-    write_count(block, ROOT_ENTRIES_AT, 1);
+    write_limit(block, ROOT_ENTRIES_OFFSET, format.has_tail);
+    write_u32(block, ROOT_ENTRIES_OFFSET + 4, first.get());
+    write_count(block, ROOT_ENTRIES_OFFSET, 1);
 }
 
-/// Makes the first block of a linear directory the root of an index: its entries, but for `.` and
-/// `..`, move to `leaf`, which will be the directory's block `leaf_number`.
+/// Converts the first block of a linear directory to the root of an index: its entries, except `.`
+/// and `..`, move to `leaf`, which will be the directory's block `leaf_number`.
 ///
 /// # Errors
-/// [`Corrupt`] where the block does not start with `.` and `..` or a record cannot be true; both
-/// blocks are as they were.
+/// [`Corrupt`] if the block does not start with `.` and `..` or a record is impossible; both blocks
+/// are unchanged.
 ///
 /// # Panics
-/// Where the blocks differ in size.
+/// If the blocks differ in size.
 pub fn root_from_linear(
     first: &mut [u8],
     leaf: &mut [u8],
@@ -221,20 +221,21 @@ pub fn root_from_linear(
     Ok(())
 }
 
-/// Adds a level: the root keeps a single entry, for a node in the directory's block `node` that
-/// has taken over its entries (with [`write_node`]; a node has room for more than a root).
+/// Adds a level: the root keeps a single entry, for a node in the directory's block `node`. The
+/// caller has written the root's entries there with [`write_node`]; a node has room for more than a
+/// root.
 ///
 /// # Errors
-/// [`Corrupt`] where the root's limit or count cannot be true; it is as it was.
+/// [`Corrupt`] if the root's limit or count is impossible; it is unchanged.
 pub fn deepen(root: &mut [u8], has_tail: bool, node: LogicalBlock) -> Result<(), Corrupt> {
     let mut index = IndexMut::root(root, has_tail)?;
     index.truncate(1);
-    write_u32(root, ROOT_ENTRIES_AT + 4, node.get());
+    write_u32(root, ROOT_ENTRIES_OFFSET + 4, node.get());
     root[LEVELS_AT] = root[LEVELS_AT].saturating_add(1);
     Ok(())
 }
 
-/// The hash to hold for a block whose names begin at `hash` (even), where `continued` tells
+/// The hash in the index entry of a block whose names begin at `hash` (even); `continued` is
 /// whether the block before ends with the same hash.
 #[must_use]
 pub(super) fn index_hash(hash: u32, continued: bool) -> u32 {

@@ -34,7 +34,7 @@ fn root_of(size: usize) -> Vec<u8> {
 #[test]
 fn limits_are_those_of_the_standard_tools() {
     let limits = |size, has_tail| {
-        [ROOT_ENTRIES_AT, NODE_ENTRIES_AT].map(|start| capacity(size, start, has_tail))
+        [ROOT_ENTRIES_OFFSET, NODE_ENTRIES_OFFSET].map(|start| capacity(size, start, has_tail))
     };
     assert_eq!(limits(4096, true), [507, 510]);
     assert_eq!(limits(4096, false), [508, 511]);
@@ -199,7 +199,7 @@ fn checksums_cover_the_entries_in_use_and_the_tail() {
     }
 }
 
-/// Walks a built directory as a reader would and gives its names in the order of the leaves.
+/// Walks a built directory as a reader would; returns its names in the order of the leaves.
 fn walk(built: &Built) -> Vec<Vec<u8>> {
     let info = RootInfo::decode(&built.blocks[0].bytes).expect("sound");
     let root = Index::root(&built.blocks[0].bytes, true).expect("sound");
@@ -245,7 +245,7 @@ fn children(built: &Built, parent: &IndexEntry) -> Vec<IndexEntry> {
     .collect()
 }
 
-fn build_names(names: &[Vec<u8>], most_levels: u8) -> Result<Built, TooMany> {
+fn build_names(names: &[Vec<u8>], max_levels: u8) -> Result<Built, TooMany> {
     let entry = |name| Entry {
         inode: InodeNumber(9),
         file_type: Some(FileType::Regular),
@@ -259,7 +259,7 @@ fn build_names(names: &[Vec<u8>], most_levels: u8) -> Result<Built, TooMany> {
         PARENT,
         &entries,
         Some(&HASHER),
-        most_levels,
+        max_levels,
     )
 }
 
@@ -326,7 +326,7 @@ proptest! {
     ) {
         if as_node && block.len() >= 12 {
             let length = u16::try_from(block.len()).expect("short").to_le_bytes();
-            let limit = capacity(block.len(), NODE_ENTRIES_AT, true);
+            let limit = capacity(block.len(), NODE_ENTRIES_OFFSET, true);
             block[..4].fill(0);
             block[4..6].copy_from_slice(&length);
             block[6..8].fill(0);

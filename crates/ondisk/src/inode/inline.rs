@@ -1,12 +1,13 @@
-//! Content that lies in the inode itself (`inline_data`).
+//! File content in the inode itself (`inline_data`).
 //!
-//! The first 60 bytes are the `block` area, the rest is the value of the attribute `system.data`
-//! in the inode's tail, which exists even if it is empty. So its length says how much content
-//! there is room for already: at least as much as a file's size, exactly that of a directory.
+//! The first 60 bytes are in the `block` area, the rest is the value of the attribute `system.data`
+//! in the inode's tail, which exists even if it is empty. Its length determines the reserved room:
+//! at least the size of a file, exactly the size of a directory.
 //!
-//! A directory has no `.` and no `..` there. The first 4 bytes are its parent's number; then come
-//! two regions of records, what is left of the `block` area and the attribute's value, neither of
-//! which a record crosses. They have no checksum of their own: the inode's covers them.
+//! A directory has no `.` and no `..` there. The first 4 bytes are its parent's number; two regions
+//! of records follow, the rest of the `block` area and the attribute's value, and no record crosses
+//! from one to the other. They have no checksum of their own: the inode's checksum covers them.
+//! Format: the kernel's `Documentation/filesystems/ext4/inlinedata.rst`.
 
 use std::ops::Range;
 
@@ -19,13 +20,13 @@ use crate::xattr::{
     Attribute, Full, INDEX_SYSTEM, Value, decode_inode_area, encode_inode_area, inode_area_used,
 };
 
-/// Where the records of a directory begin.
+/// Offset of the records of a directory in its content.
 const RECORDS_AT: usize = 4;
 const STRUCTURE: &str = "inline data";
 const NAME: &[u8] = b"data";
 
 impl Inode {
-    /// The part of the slot that holds attributes.
+    /// The part of the slot that contains attributes.
     fn area(&self) -> &[u8] {
         if self.extra_isize == 0 {
             &[]
@@ -34,36 +35,36 @@ impl Inode {
         }
     }
 
-    /// The content that lies in this inode, with the bytes behind its end that are set aside for it.
+    /// The inline content of this inode, including the reserved bytes after its end.
     ///
     /// # Errors
-    /// [`Corrupt`] where the attributes cannot be read or the one for the content is missing.
+    /// [`Corrupt`] if the attributes cannot be decoded or the one for the content is missing.
     pub fn inline_content(&self) -> Result<Vec<u8>, Corrupt> {
         let attributes = decode_inode_area(self.area())?;
         let Some(attribute) = attributes.iter().find(|attribute| is_content(attribute)) else {
             return Err(Corrupt::new(STRUCTURE, "there is no system.data for it"));
         };
         match &attribute.value {
-            Value::Here(value) => Ok([&self.block[..], value].concat()),
+            Value::Inline(value) => Ok([&self.block[..], value].concat()),
             Value::Inode { .. } => Err(Corrupt::new(STRUCTURE, "lies in another inode")),
         }
     }
 
-    /// Most bytes of content that could lie in this inode beside its other attributes; 0 if none.
+    /// Most bytes of content that fit into this inode with its other attributes; 0 if none.
     ///
     /// # Errors
-    /// [`Corrupt`] where the attributes cannot be read.
+    /// [`Corrupt`] if the attributes cannot be decoded.
     pub fn inline_room(&self) -> Result<usize, Corrupt> {
         let attributes = self.with_content(Box::default())?;
         let left = self.area().len().checked_sub(inode_area_used(&attributes));
         Ok(left.map_or(0, |left| BLOCK_AREA + left / 4 * 4))
     }
 
-    /// Puts content into this inode, in place of what it holds, and says so in its flags. The size
-    /// is the caller's to set.
+    /// Replaces the inline content of this inode and sets its flag. The caller sets the size.
     ///
     /// # Errors
-    /// [`Full`] where it does not fit or the attributes cannot be read; nothing is changed then.
+    /// [`Full`] if the content does not fit or the attributes cannot be decoded; the inode is
+    /// unchanged.
     pub fn set_inline_content(&mut self, content: &[u8]) -> Result<(), Full> {
         let (head, rest) = content.split_at(content.len().min(BLOCK_AREA));
         let attributes = self.with_content(rest.into()).map_err(|_| Full)?;
@@ -78,10 +79,10 @@ impl Inode {
         Ok(())
     }
 
-    /// Takes the content out of this inode: its `block` area is `root` then.
+    /// Removes the inline content of this inode and sets its `block` area to `root`.
     ///
     /// # Errors
-    /// [`Corrupt`] where the attributes cannot be read; nothing is changed then.
+    /// [`Corrupt`] if the attributes cannot be decoded; the inode is unchanged.
     pub fn end_inline(&mut self, root: [u8; BLOCK_AREA]) -> Result<(), Corrupt> {
         let mut attributes = decode_inode_area(self.area())?;
         attributes.retain(|attribute| !is_content(attribute));
@@ -92,10 +93,10 @@ impl Inode {
         Ok(())
     }
 
-    /// The attributes in this inode with that value for the content.
+    /// The attributes in this inode with `value` as the value of `system.data`.
     fn with_content(&self, value: Box<[u8]>) -> Result<Vec<Attribute>, Corrupt> {
         let mut attributes = decode_inode_area(self.area())?;
-        let value = Value::Here(value);
+        let value = Value::Inline(value);
         match attributes.iter_mut().find(|one| is_content(one)) {
             Some(attribute) => {
                 attribute.value = value;
@@ -105,7 +106,7 @@ impl Inode {
                 index: INDEX_SYSTEM,
                 name: NAME.into(),
                 value,
-                // Others change the value in place, and make no hash either.
+                // Other implementations change the value in place and store no hash either.
                 hash: 0,
             }),
         }
@@ -126,25 +127,25 @@ pub fn empty_directory(parent: InodeNumber, format: Format) -> [u8; BLOCK_AREA] 
     content
 }
 
-/// The parent that a directory in its inode names; `block` is the inode's `block` area.
+/// The parent of a directory with inline data; `block` is the inode's `block` area.
 #[must_use]
 pub fn parent(block: &[u8; BLOCK_AREA]) -> InodeNumber {
     InodeNumber(read_u32(block, 0))
 }
 
-/// Lets a directory in its inode name another parent.
+/// Changes the parent of a directory with inline data.
 ///
 /// # Panics
-/// For content that is shorter than the `block` area.
+/// If the content is shorter than the `block` area.
 pub fn set_parent(content: &mut [u8], parent: InodeNumber) {
     write_u32(content, 0, parent.get());
 }
 
-/// Where in the content of a directory its region of records with this number lies: 0 in the
-/// `block` area, 1 in the attribute.
+/// The range of a region of records in the content of a directory: region 0 is in the `block` area,
+/// region 1 in the attribute.
 ///
 /// # Errors
-/// [`Corrupt`] where there is no such region.
+/// [`Corrupt`] if there is no such region.
 pub fn region(content: &[u8], number: u32) -> Result<Range<usize>, Corrupt> {
     match number {
         0 => Ok(RECORDS_AT..BLOCK_AREA),

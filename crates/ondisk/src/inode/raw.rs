@@ -32,7 +32,7 @@ pub(super) struct RawInode {
     pub l_i_reserved: U16,
 }
 
-/// What `i_extra_isize` counts, as far as it has a meaning today.
+/// The part that `i_extra_isize` counts, as far as it is defined today.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawExtra {

@@ -1,5 +1,5 @@
-//! What the fields of an inode mean for particular kinds of file: the space count's unit, short
-//! symbolic links, device numbers, and inodes that hold attribute values.
+//! The fields of an inode that have a particular meaning for some kinds of file: the unit of the
+//! space count, short symbolic links, device numbers, and inodes with attribute values.
 
 use super::{BLOCK_AREA, Inode, InodeFlags};
 use crate::bytes::{read_u32, write_u32};
@@ -7,11 +7,11 @@ use crate::corrupt::Corrupt;
 use crate::directory::FileType;
 use crate::time::Time;
 
-/// Bits of the space count.
+/// Number of bits of the space count.
 const COUNT_BITS: u32 = 48;
 
 impl Inode {
-    /// Space taken, in units of 512 bytes.
+    /// Space used, in units of 512 bytes.
     #[must_use]
     pub fn sectors(&self, block_size: u32) -> u64 {
         if self.flags.contains(InodeFlags::HUGE_FILE) {
@@ -21,9 +21,9 @@ impl Inode {
         }
     }
 
-    /// Sets the space taken, in units of 512 bytes. `huge_file` tells whether the file system has
-    /// that feature, and thereby 48 bits and, past those, a coarser unit. False, and nothing
-    /// changed, where the count does not fit.
+    /// Sets the space used, in units of 512 bytes. With `huge_file`, the feature of the file
+    /// system, the count has 48 bits and, above them, a coarser unit. Returns false and changes
+    /// nothing if the count does not fit.
     #[must_use]
     pub fn set_sectors(&mut self, sectors: u64, block_size: u32, huge_file: bool) -> bool {
         let bits = if huge_file { COUNT_BITS } else { 32 };
@@ -41,7 +41,7 @@ impl Inode {
         fits
     }
 
-    /// Whether data lies in the inode.
+    /// Whether data is stored in the inode.
     #[must_use]
     pub fn has_inline_data(&self) -> bool {
         self.flags.contains(InodeFlags::INLINE_DATA)
@@ -53,7 +53,7 @@ impl Inode {
         self.flags.contains(InodeFlags::EXTENTS)
     }
 
-    /// Whether this is a symbolic link whose target lies in the `block` area.
+    /// Whether this is a symbolic link whose target is in the `block` area.
     #[must_use]
     pub fn is_fast_symlink(&self) -> bool {
         self.file_type() == Some(FileType::Symlink)
@@ -63,10 +63,10 @@ impl Inode {
             && usize::try_from(self.size).is_ok_and(|size| size < BLOCK_AREA)
     }
 
-    /// The target of a short symbolic link; an encrypted one as it is stored, which may be any bytes.
+    /// The target of a short symbolic link; an encrypted one as it is stored, with any bytes.
     ///
     /// # Errors
-    /// [`Corrupt`] where this is none, or its size and its first NUL byte disagree.
+    /// [`Corrupt`] if this is no such link, or its size and its first NUL byte disagree.
     pub fn fast_symlink_target(&self) -> Result<&[u8], Corrupt> {
         let ends = self.block.iter().position(|&byte| byte == 0);
         let length = match usize::try_from(self.size) {
@@ -80,8 +80,8 @@ impl Inode {
         Ok(&self.block[..length])
     }
 
-    /// Makes this a short symbolic link; false, and nothing changed, where `target` is empty or
-    /// does not fit with the NUL byte behind it.
+    /// Makes this a short symbolic link; returns false and changes nothing if `target` is empty or
+    /// does not fit together with a NUL byte.
     #[must_use]
     pub fn set_fast_symlink_target(&mut self, target: &[u8]) -> bool {
         let fits = !target.is_empty() && target.len() < BLOCK_AREA;
@@ -94,7 +94,7 @@ impl Inode {
         fits
     }
 
-    /// A special file's device, as major and minor number.
+    /// Major and minor number of a special file's device.
     #[must_use]
     pub fn device(&self) -> (u32, u32) {
         let old = read_u32(&self.block, 0);
@@ -105,8 +105,8 @@ impl Inode {
         (new >> 8 & 0xFFF, new & 0xFF | new >> 12 & 0xF_FF00)
     }
 
-    /// Sets a special file's device: in the old form where 8 bits each suffice, else in the new
-    /// one with 12 bits of major and 20 of minor number; what is above those is lost.
+    /// Sets the device of a special file: in the old encoding if 8 bits each suffice, otherwise in
+    /// the new one with 12 bits of major and 20 of minor number; higher bits are lost.
     pub fn set_device(&mut self, major: u32, minor: u32) {
         self.block = [0; BLOCK_AREA];
         if major < 256 && minor < 256 {
@@ -117,32 +117,32 @@ impl Inode {
         }
     }
 
-    /// Of an inode that holds an attribute value: how many attributes refer to it.
+    /// For an inode with an attribute value: the number of attributes that refer to it.
     #[must_use]
     pub fn value_references(&self) -> u64 {
         u64::from(first_word(self.changed)) << 32 | self.version & 0xFFFF_FFFF
     }
 
-    /// Of an inode that holds an attribute value: sets how many attributes refer to it.
+    /// For an inode with an attribute value: sets the number of attributes that refer to it.
     pub fn set_value_references(&mut self, count: u64) {
         let [a, b, c, d, e, f, g, h] = count.to_le_bytes();
         self.changed = Time::decode(u32::from_le_bytes([e, f, g, h]), None);
         self.version = self.version >> 32 << 32 | u64::from(u32::from_le_bytes([a, b, c, d]));
     }
 
-    /// Of an inode that holds an attribute value: the value's hash.
+    /// For an inode with an attribute value: the value's hash.
     #[must_use]
     pub fn value_hash(&self) -> u32 {
         first_word(self.accessed)
     }
 
-    /// Of an inode that holds an attribute value: sets the value's hash.
+    /// For an inode with an attribute value: sets the value's hash.
     pub fn set_value_hash(&mut self, hash: u32) {
         self.accessed = Time::decode(hash, None);
     }
 }
 
-/// A time's first word, which some inodes use as a plain number.
+/// The first word of a time, which some inodes use as a plain number.
 fn first_word(time: Time) -> u32 {
     time.encode().0
 }

@@ -1,9 +1,9 @@
-//! The commit block: the transaction is there if, and only if, this block is.
+//! The commit block: the transaction is complete if and only if this block is in the log.
 //!
-//! It carries the time of the commit, which tells a leftover of an earlier lap of the log from a
-//! damaged block of this one. Everything that counts lies in its first 512 bytes, so a commit
-//! block of which a power cut let only the first sector through is a commit all the same:
-//! [`verify`] tries that reading too.
+//! It contains the time of the commit, which distinguishes an old block of an earlier lap of the
+//! log from a damaged block of this one. All its fields are in its first 512 bytes, so a commit
+//! block of which a power cut wrote only the first sector is a valid commit: [`verify`] accepts it
+//! too.
 
 use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -13,7 +13,7 @@ use crate::journal::format::RecordFormat;
 use crate::journal::header::{BlockType, Header, RawHeader};
 use crate::number::Tid;
 
-/// The smallest piece that devices write whole.
+/// The smallest unit that devices write atomically, in bytes.
 const SECTOR: usize = 512;
 const CHECKSUM_OFFSET: usize = 0x10;
 
@@ -34,19 +34,19 @@ const _: () = assert!(size_of::<RawCommit>() == 0x3C);
 const _: () = assert!(std::mem::offset_of!(RawCommit, h_chksum) == CHECKSUM_OFFSET);
 const _: () = assert!(std::mem::offset_of!(RawCommit, h_commit_sec) == 0x30);
 
-/// The end of one transaction.
+/// The commit record of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Commit {
-    /// The transaction it ends.
+    /// The transaction.
     pub sequence: Tid,
-    /// When it was committed: seconds since 1970.
+    /// Time of the commit: seconds since 1970.
     pub seconds: u64,
-    /// And nanoseconds.
+    /// Nanoseconds of the time.
     pub nanoseconds: u32,
 }
 
 impl Commit {
-    /// The block, summed as `format` asks.
+    /// Encodes the block, with the checksum that `format` requires.
     #[must_use]
     pub fn encode(&self, format: &RecordFormat) -> Vec<u8> {
         let raw = RawCommit {
@@ -72,8 +72,8 @@ impl Commit {
         block
     }
 
-    /// What a block says whose header names it a commit; `None` if it is too short to be one. The
-    /// sum is [`verify`]'s business, since even a wrong one leaves the time worth knowing.
+    /// Decodes a block whose header says that it is a commit; `None` if it is too short. [`verify`]
+    /// checks the checksum: even with a wrong one, the time is useful.
     #[must_use]
     pub fn decode(block: &[u8]) -> Option<Self> {
         let (raw, _) = RawCommit::read_from_prefix(block).ok()?;
@@ -85,8 +85,8 @@ impl Commit {
     }
 }
 
-/// Whether a commit block's sum is right, whole or as its first sector alone; true where the
-/// format has no sums.
+/// Whether a commit block's checksum is right, for the whole block or for its first sector alone;
+/// true if the format has no checksums.
 #[must_use]
 pub fn verify(format: &RecordFormat, block: &[u8]) -> bool {
     if !format.is_summed() {
@@ -99,7 +99,7 @@ pub fn verify(format: &RecordFormat, block: &[u8]) -> bool {
     matches(block) || matches(&first_sector_alone(block))
 }
 
-/// The block as the writer meant it, if only its first sector reached the device.
+/// The block that the writer intended, if only its first sector reached the device.
 fn first_sector_alone(block: &[u8]) -> Vec<u8> {
     let mut torn = vec![0; block.len()];
     let sector = SECTOR.min(block.len());
@@ -107,7 +107,7 @@ fn first_sector_alone(block: &[u8]) -> Vec<u8> {
     torn
 }
 
-/// Over the whole block with the sum's own place read as zeroes.
+/// The checksum of the whole block with its own field as zeroes.
 fn checksum(seed: u32, block: &[u8]) -> u32 {
     let (before, rest) = block.split_at(CHECKSUM_OFFSET);
     crc32c(crc32c(crc32c(seed, before), &[0; 4]), &rest[4..])

@@ -1,7 +1,7 @@
-//! Descriptor blocks: tags that say where the blocks following in the log belong.
+//! Descriptor blocks: tags with the home locations of the blocks that follow in the log.
 //!
-//! A tag's layout depends on the features (see [`RecordFormat`]): flags and sums sit at different
-//! places in v3 tags than in the older ones. The first tag of a block is followed by the UUID.
+//! A tag's layout depends on the features (see [`RecordFormat`]): v3 tags have flags and checksums
+//! at other offsets than older ones. The first tag of a block is followed by the UUID.
 
 use bitflags::bitflags;
 use zerocopy::big_endian::{U16, U32};
@@ -12,10 +12,10 @@ use crate::journal::header::{BlockType, HEADER_SIZE, Header};
 use crate::number::{BlockNumber, Tid};
 
 bitflags! {
-    /// What a tag says about its block.
+    /// The flags of a tag.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct TagFlags: u32 {
-        /// The block begins with the journal's magic at home and with zeroes in the log.
+        /// The block begins with the journal's magic number; the log has zeroes in its place.
         const ESCAPE = 1;
         /// No UUID follows the tag.
         const SAME_UUID = 2;
@@ -26,14 +26,14 @@ bitflags! {
     }
 }
 
-/// Where one logged block belongs.
+/// The description of one logged block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
-    /// Its home.
+    /// The home location of the block.
     pub block: BlockNumber,
     /// See [`TagFlags`].
     pub flags: TagFlags,
-    /// As [`RecordFormat::data_checksum`] makes it.
+    /// Checksum of the block, made by [`RecordFormat::data_checksum`].
     pub checksum: u32,
 }
 
@@ -47,7 +47,7 @@ struct RawTag3 {
     t_checksum: U32,
 }
 
-/// `journal_block_tag_t` without its optional end.
+/// `journal_block_tag_t` without its optional last field.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawTag {
@@ -59,7 +59,7 @@ struct RawTag {
 const _: () = assert!(size_of::<RawTag3>() == 16 && size_of::<RawTag>() == 8);
 
 impl Tag {
-    /// The tag that `bytes`, of exactly [`RecordFormat::tag_size`], hold.
+    /// Decodes a tag from `bytes`, of exactly [`RecordFormat::tag_size`].
     fn decode(format: &RecordFormat, bytes: &[u8]) -> Option<Self> {
         let (low, high, flags, checksum) = if format.checksum == RecordChecksum::V3 {
             let (raw, _) = RawTag3::read_from_prefix(bytes).ok()?;
@@ -128,8 +128,8 @@ impl Tag {
     }
 }
 
-/// The tags of a descriptor block, up to the one marked last or, where a full block has none, up
-/// to where no further tag fits.
+/// The tags of a descriptor block, up to the last one: marked as such or, in a full block, followed
+/// by too little room for another.
 #[must_use]
 pub fn tags(format: &RecordFormat, block: &[u8]) -> Vec<Tag> {
     let mut room = &block[..block.len().saturating_sub(format.tail_size())];
@@ -153,7 +153,7 @@ pub fn tags(format: &RecordFormat, block: &[u8]) -> Vec<Tag> {
     found
 }
 
-/// Fills one descriptor block.
+/// Builds one descriptor block.
 pub struct DescriptorWriter {
     format: RecordFormat,
     block: Vec<u8>,
@@ -163,7 +163,7 @@ pub struct DescriptorWriter {
 }
 
 impl DescriptorWriter {
-    /// An empty block of this transaction, in the journal with this UUID.
+    /// An empty block of this transaction, for the journal with this UUID.
     #[must_use]
     pub fn new(format: &RecordFormat, sequence: Tid, uuid: [u8; UUID_SIZE]) -> Self {
         let mut block = vec![0; format.block_size];
@@ -181,7 +181,7 @@ impl DescriptorWriter {
         }
     }
 
-    /// Adds a tag; the flags about UUID and end are the writer's own. False if there is no room.
+    /// Adds a tag; the writer sets the flags for UUID and end. Returns false if there is no room.
     #[must_use]
     pub fn push(&mut self, block: BlockNumber, escaped: bool, checksum: u32) -> bool {
         let size = self.format.tag_size();
@@ -205,7 +205,7 @@ impl DescriptorWriter {
         true
     }
 
-    /// The finished block, its last tag marked; there must be one.
+    /// Returns the finished block with its last tag marked; there must be one.
     #[must_use]
     pub fn finish(mut self) -> Vec<u8> {
         let (at, mut tag) = self

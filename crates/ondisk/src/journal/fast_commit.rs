@@ -1,21 +1,20 @@
-//! Fast commits: whether the area at the journal's end holds any.
+//! Fast commits: detects whether the area at the journal's end contains any.
 //!
 //! A fast commit describes small changes in records of tag and length (little-endian, unlike the
-//! rest of the journal) that continue the last full commit. pext4 never writes them and does not
-//! replay them; it must know whether there are any, since ignoring one loses what an fsync
-//! acknowledged. The area counts if it begins with a head record for the transaction that would
-//! have come next; anything else is a leftover.
+//! rest of the journal) that follow the last full commit. pext4 never writes fast commits and does
+//! not replay them; it must detect them, since ignoring one would lose what an fsync acknowledged.
+//! The area is valid if it begins with a head record for the next transaction; otherwise it is old.
 
 use crate::bytes::{read_u16, read_u32};
 use crate::number::Tid;
 
 const TAG_HEAD: u16 = 9;
-/// Features and transaction, four bytes each.
+/// Bytes of a head record's value: features and transaction, four each.
 const HEAD_LENGTH: u16 = 8;
-/// Tag and length.
+/// Bytes of tag and length of a record, two each.
 const RECORD_HEADER: usize = 4;
 
-/// Whether the area, given its first block, holds fast commits of the transaction `expected`.
+/// Whether the area with this first block contains fast commits of the transaction `expected`.
 #[must_use]
 pub fn is_pending(first_block: &[u8], expected: Tid) -> bool {
     first_block.len() >= RECORD_HEADER + usize::from(HEAD_LENGTH)

@@ -3,16 +3,16 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// May be unknown.
+    /// Features that a reader may ignore.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct JournalCompat: u32 {
-        /// Checksum v1: the commit block sums the whole transaction with crc32.
+        /// Checksum v1: the commit block has a crc32 of the whole transaction.
         const CHECKSUM = 0x1;
     }
 }
 
 bitflags! {
-    /// Must be known to read the log.
+    /// Features that a reader of the log must know.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct JournalIncompat: u32 {
         /// There may be revoke blocks.
@@ -21,9 +21,9 @@ bitflags! {
         const BIT64 = 0x2;
         /// The commit block may have been written before what it commits.
         const ASYNC_COMMIT = 0x4;
-        /// Every record is summed, tags keep 16 bits of the sum.
+        /// Every record has a checksum; tags have its low 16 bits.
         const CSUM_V2 = 0x8;
-        /// Every record is summed, tags keep the whole sum.
+        /// Every record has a checksum; tags have all 32 bits.
         const CSUM_V3 = 0x10;
         /// The end of the journal is an area of fast commits.
         const FAST_COMMIT = 0x20;
@@ -31,13 +31,13 @@ bitflags! {
 }
 
 bitflags! {
-    /// Must be known to write the log; none is defined.
+    /// Features that a writer of the log must know; none is defined.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct JournalReadOnlyCompat: u32 {}
 }
 
 impl JournalIncompat {
-    /// The bits that this version does not know, spelled for an error.
+    /// The names of the bits that this version does not know, for an error; `None` if it knows all.
     #[must_use]
     pub fn unknown(self) -> Option<String> {
         let bits = self.bits() & !Self::all().bits();

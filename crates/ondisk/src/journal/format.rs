@@ -1,5 +1,4 @@
-//! How the records of one journal are laid out and summed: what its features decide, worked out
-//! once.
+//! The layout and the checksums of the records of one journal, derived once from its features.
 
 use crate::checksum::crc32c;
 use crate::journal::feature::JournalIncompat;
@@ -7,39 +6,39 @@ use crate::journal::header::HEADER_SIZE;
 use crate::journal::superblock::JournalSuperblock;
 use crate::number::Tid;
 
-/// Bytes of the sum at the end of descriptor and revoke blocks.
+/// Bytes of the checksum at the end of descriptor and revoke blocks.
 const TAIL_SIZE: usize = 4;
 /// Bytes of the UUID that follows the first tag of a descriptor.
 pub(super) const UUID_SIZE: usize = 16;
 /// Bytes of a revoke block before its first record.
 pub(super) const REVOKE_HEADER_SIZE: usize = 16;
 
-/// Which sums the records carry.
+/// The checksums of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordChecksum {
-    /// None (or, with checksum v1, only the commit block's).
+    /// None (with checksum v1, only the commit block has one).
     None,
-    /// crc32c on every record; tags keep the low 16 bits.
+    /// crc32c on every record; tags have the low 16 bits.
     V2,
-    /// crc32c on every record; tags keep it whole.
+    /// crc32c on every record; tags have all 32 bits.
     V3,
 }
 
 /// The layout of the records of one journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordFormat {
-    /// Bytes in a block, of the journal as of the file system.
+    /// Bytes in a block of the journal, the same as of the file system.
     pub block_size: usize,
     /// Whether block numbers have 64 bits.
     pub wide: bool,
-    /// Which sums the records carry.
+    /// The checksums of records.
     pub checksum: RecordChecksum,
-    /// The state that all sums start from: crc32c of the journal's UUID.
+    /// The initial state of all checksums: crc32c of the journal's UUID.
     pub seed: u32,
 }
 
 impl RecordFormat {
-    /// The format that a journal's superblock asks for.
+    /// The format that a journal's superblock selects.
     #[must_use]
     pub fn of(superblock: &JournalSuperblock) -> Self {
         let features = superblock.incompat;
@@ -58,13 +57,13 @@ impl RecordFormat {
         }
     }
 
-    /// Whether descriptor, revoke and commit blocks are summed.
+    /// Whether descriptor, revoke and commit blocks have checksums.
     #[must_use]
     pub fn is_summed(&self) -> bool {
         self.checksum != RecordChecksum::None
     }
 
-    /// Bytes at the end of a descriptor or revoke block that no record may use.
+    /// Bytes at the end of a descriptor or revoke block that records must not use.
     #[must_use]
     pub fn tail_size(&self) -> usize {
         if self.is_summed() { TAIL_SIZE } else { 0 }
@@ -81,7 +80,7 @@ impl RecordFormat {
         }
     }
 
-    /// Tags that fit a descriptor block whose first one alone carries the UUID, as ours do.
+    /// Tags in a descriptor block in which only the first tag has the UUID, as pext4 writes them.
     #[must_use]
     pub fn tags_per_block(&self) -> usize {
         (self.block_size - HEADER_SIZE - UUID_SIZE - self.tail_size()) / self.tag_size()
@@ -93,14 +92,14 @@ impl RecordFormat {
         if self.wide { 8 } else { 4 }
     }
 
-    /// Revoke records that fit a block.
+    /// Revoke records in a block.
     #[must_use]
     pub fn revokes_per_block(&self) -> usize {
         (self.block_size - REVOKE_HEADER_SIZE - self.tail_size()) / self.revoke_size()
     }
 
-    /// Log blocks that a transaction takes at most: what it logs and revokes, the blocks that
-    /// describe these, and the commit block.
+    /// Most log blocks of a transaction: those that it logs and revokes, the descriptor and revoke
+    /// blocks for them, and the commit block.
     #[must_use]
     pub fn footprint(&self, blocks: usize, revokes: usize) -> usize {
         blocks
@@ -109,8 +108,8 @@ impl RecordFormat {
             .saturating_add(1)
     }
 
-    /// The sum of a logged block *as it stands in the log*, that is, after escaping. The answer is
-    /// what a tag would hold: 0 without sums, 16 bits with v2.
+    /// The checksum of a logged block *as it is in the log*, that is, after escaping, in the form
+    /// of a tag's field: 0 without checksums, 16 bits with v2.
     #[must_use]
     pub fn data_checksum(&self, tid: Tid, logged: &[u8]) -> u32 {
         let sum = || crc32c(crc32c(self.seed, &tid.0.to_be_bytes()), logged);
@@ -121,7 +120,7 @@ impl RecordFormat {
         }
     }
 
-    /// Puts the sum at the end of a descriptor or revoke block, where the format has one.
+    /// Stores the checksum at the end of a descriptor or revoke block, if the format has one.
     pub fn stamp_tail(&self, block: &mut [u8]) {
         if self.is_summed() {
             let at = block.len() - TAIL_SIZE;
@@ -130,7 +129,7 @@ impl RecordFormat {
         }
     }
 
-    /// Whether the sum at the end of a descriptor or revoke block is right, or not asked for.
+    /// Whether the checksum at the end of a descriptor or revoke block is right, or not required.
     #[must_use]
     pub fn verify_tail(&self, block: &[u8]) -> bool {
         if !self.is_summed() {
@@ -143,7 +142,7 @@ impl RecordFormat {
             })
     }
 
-    /// The sum is over the whole block with the tail read as zeroes.
+    /// The checksum of the whole block with the tail as zeroes.
     fn tail_checksum(&self, body: &[u8]) -> u32 {
         crc32c(crc32c(self.seed, body), &[0; TAIL_SIZE])
     }
@@ -153,7 +152,7 @@ impl RecordFormat {
 pub(super) mod tests {
     use super::{RecordChecksum, RecordFormat, Tid};
 
-    /// All layouts there are, with 1 KiB blocks.
+    /// All layouts, with 1 KiB blocks.
     pub(in crate::journal) fn all_formats() -> Vec<RecordFormat> {
         let mut formats = Vec::new();
         for wide in [false, true] {

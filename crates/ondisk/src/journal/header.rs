@@ -1,11 +1,11 @@
-//! The twelve bytes that every block of the log but a logged one begins with.
+//! The twelve bytes at the start of every block of the log except logged blocks.
 
 use zerocopy::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::number::Tid;
 
-/// The first word of every journal block. A logged block that happens to begin with it is escaped.
+/// The first word of every journal block. A logged block that begins with it is escaped.
 pub const MAGIC: u32 = 0xC03B_3998;
 
 /// Bytes of a header.
@@ -22,14 +22,14 @@ pub(super) struct RawHeader {
 
 const _: () = assert!(size_of::<RawHeader>() == 12);
 
-/// What a block of the journal is.
+/// The kind of a journal block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockType {
-    /// Names the blocks that follow it.
+    /// Describes the blocks that follow it.
     Descriptor,
     /// Ends a transaction.
     Commit,
-    /// The journal's superblock as ext3 first had it.
+    /// The journal's superblock in its first version (ext3).
     SuperblockV1,
     /// The journal's superblock.
     SuperblockV2,
@@ -40,7 +40,7 @@ pub enum BlockType {
 }
 
 impl BlockType {
-    /// The type from its number on disk.
+    /// The type of a number on disk.
     #[must_use]
     pub const fn of(number: u32) -> Self {
         match number {
@@ -70,15 +70,15 @@ impl BlockType {
 /// The header of a journal block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the block is.
+    /// The kind of the block.
     pub block_type: BlockType,
     /// The transaction it belongs to.
     pub sequence: Tid,
 }
 
 impl Header {
-    /// The header that `block` begins with; `None` if it begins with anything else, as the blocks
-    /// past the end of a log may.
+    /// Decodes the header of `block`; `None` if the block has no header, which is possible past the
+    /// end of a log.
     #[must_use]
     pub fn decode(block: &[u8]) -> Option<Self> {
         let (raw, _) = RawHeader::read_from_prefix(block).ok()?;
@@ -88,7 +88,7 @@ impl Header {
         })
     }
 
-    /// Writes the header to the front of `block`, which must be long enough to hold one.
+    /// Writes the header to the front of `block`, which must be long enough.
     pub fn encode(self, block: &mut [u8]) {
         self.raw()
             .write_to_prefix(block)
@@ -104,7 +104,7 @@ impl Header {
     }
 }
 
-/// Whether a logged block begins like a journal block, and so must be escaped in the log.
+/// Whether a logged block begins with the journal's magic number, and must therefore be escaped.
 #[must_use]
 pub fn begins_with_magic(block: &[u8]) -> bool {
     block.starts_with(&MAGIC.to_be_bytes())

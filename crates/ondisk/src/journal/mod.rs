@@ -1,13 +1,13 @@
-//! jbd2's bytes: the journal's superblock and the records of its log. All of it is big-endian.
+//! The format of jbd2: the journal's superblock and the records of its log. All of it is
+//! big-endian.
 //!
-//! A log is a ring of blocks behind the superblock. A transaction in it is any number of
-//! descriptor blocks, each followed by the blocks that its tags name, and revoke blocks, closed by
-//! one commit block; all of them carry the transaction's number. How a record is laid out and
-//! summed follows from the journal's features: [`RecordFormat`] holds that choice, and every codec
-//! here takes it.
+//! A log is a ring of blocks after the superblock. A transaction in it is any number of descriptor
+//! blocks, each followed by the blocks that its tags describe, and of revoke blocks, ended by one
+//! commit block; all of them have the transaction's number. The layout and the checksums of records
+//! depend on the journal's features: [`RecordFormat`] combines them, and every codec here takes it.
 //!
-//! Sources: the kernel's documentation of jbd2 and the field lists of e2fsprogs' headers; the
-//! sums and offsets were read back from journals that e2fsck accepts.
+//! Sources: the kernel's documentation of jbd2 and the field lists of e2fsprogs' headers; checksums
+//! and offsets were verified with journals that e2fsck accepts.
 
 pub mod commit;
 pub mod descriptor;

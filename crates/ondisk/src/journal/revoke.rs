@@ -1,18 +1,18 @@
 //! Revoke blocks: numbers of blocks whose earlier versions in the log must not be replayed.
 //!
-//! A record in transaction N holds back versions of N and before. It is written when a metadata
-//! block is freed, since the block may soon hold data that is not logged.
+//! A record in transaction N suppresses versions of N and before. It is written when a metadata
+//! block is freed, since the block may then be reused for data that is not logged.
 
 use crate::corrupt::Corrupt;
 use crate::journal::format::{REVOKE_HEADER_SIZE, RecordFormat};
 use crate::journal::header::{BlockType, HEADER_SIZE, Header};
 use crate::number::{BlockNumber, Tid};
 
-/// The blocks that a revoke block lists.
+/// The block numbers in a revoke block.
 ///
 /// # Errors
 ///
-/// If the count of bytes cannot be true.
+/// If the byte count is impossible.
 pub fn records<'a>(
     format: &RecordFormat,
     block: &'a [u8],
@@ -35,7 +35,7 @@ pub fn records<'a>(
     }))
 }
 
-/// Fills one revoke block.
+/// Builds one revoke block.
 pub struct RevokeWriter {
     format: RecordFormat,
     block: Vec<u8>,
@@ -59,7 +59,7 @@ impl RevokeWriter {
         }
     }
 
-    /// Adds a record; false if there is no room left.
+    /// Adds a record; returns false if there is no room.
     #[must_use]
     pub fn push(&mut self, revoked: BlockNumber) -> bool {
         let size = self.format.revoke_size();
@@ -73,7 +73,7 @@ impl RevokeWriter {
         true
     }
 
-    /// The finished block.
+    /// Returns the finished block.
     #[must_use]
     pub fn finish(mut self) -> Vec<u8> {
         let used = u32::try_from(self.used).expect("a block has at most 64 KiB");

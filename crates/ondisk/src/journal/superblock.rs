@@ -1,8 +1,8 @@
 //! The journal's superblock: block 0 of the log, 1024 bytes.
 //!
-//! `start` is the block of the log where replay begins, and 0 says that there is nothing to
-//! replay; `sequence` is the transaction expected there (or to be used next). Version 1 ends at
-//! `errno`: what follows in it means nothing.
+//! `start` is the block of the log at which replay begins, or 0 if there is nothing to replay;
+//! `sequence` is the transaction expected there (or the next to use). Version 1 ends at `errno`:
+//! later bytes are undefined in it.
 
 use zerocopy::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -15,12 +15,12 @@ use crate::number::Tid;
 
 /// Bytes of the superblock.
 pub const SUPERBLOCK_SIZE: usize = 1024;
-/// The number of crc32c in `s_checksum_type`.
+/// The value of `s_checksum_type` for crc32c.
 const CHECKSUM_CRC32C: u8 = 4;
-/// Blocks of the fast-commit area where the superblock does not say.
+/// Blocks of the fast-commit area if the superblock has 0.
 const DEFAULT_FAST_COMMIT_BLOCKS: u32 = 256;
 const CHECKSUM_OFFSET: usize = 0xFC;
-/// Where version 1 ends.
+/// Length of version 1 in bytes.
 const VERSION_1_END: usize = 0x24;
 
 /// `journal_superblock_t`.
@@ -56,39 +56,39 @@ const _: () = assert!(std::mem::offset_of!(RawSuperblock, s_feature_compat) == V
 const _: () = assert!(std::mem::offset_of!(RawSuperblock, s_head) == 0x58);
 const _: () = assert!(std::mem::offset_of!(RawSuperblock, s_checksum) == CHECKSUM_OFFSET);
 
-/// The journal's superblock. What has no field here is kept as it was read.
+/// A decoded journal superblock. Bytes without a field here are kept.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JournalSuperblock {
     /// Bytes in a block.
     pub block_size: u32,
-    /// Blocks of the whole journal, this one included.
+    /// Number of blocks of the journal, including this one.
     pub max_len: u32,
     /// The first block of the log.
     pub first: u32,
     /// The transaction expected at `start`, or the next to be used if the log is empty.
     pub sequence: Tid,
-    /// The block where replay begins; 0 if there is nothing to replay.
+    /// The block at which replay begins; 0 if there is nothing to replay.
     pub start: u32,
     /// The error that stopped the journal, as a negative errno; 0 for none.
     pub errno: i32,
-    /// Features that may be unknown.
+    /// Features that a reader may ignore.
     pub compat: JournalCompat,
-    /// Features that must be known.
+    /// Features that a reader must know.
     pub incompat: JournalIncompat,
-    /// Features that must be known to write.
+    /// Features that a writer must know.
     pub read_only_compat: JournalReadOnlyCompat,
-    /// Seeds the sums of all records.
+    /// UUID, the seed of the checksums of all records.
     pub uuid: [u8; 16],
-    /// File systems that use it, of which an external journal may have several.
+    /// Number of file systems that use the journal; an external one may have several.
     users: u32,
-    /// Blocks of the fast-commit area; 0 stands for the default.
+    /// Blocks of the fast-commit area; 0 selects the default.
     pub num_fast_commit_blocks: u32,
     block_type: BlockType,
     raw: [u8; SUPERBLOCK_SIZE],
 }
 
 impl JournalSuperblock {
-    /// A fresh, empty journal of `max_len` blocks, as mke2fs makes it.
+    /// A new, empty journal of `max_len` blocks, as mke2fs creates it.
     #[must_use]
     pub fn new(block_size: u32, max_len: u32, uuid: [u8; 16]) -> Self {
         let mut raw = [0; SUPERBLOCK_SIZE];
@@ -111,11 +111,11 @@ impl JournalSuperblock {
         }
     }
 
-    /// Reads a superblock and checks what can be checked without the journal around it.
+    /// Decodes a superblock and checks everything that does not depend on the rest of the journal.
     ///
     /// # Errors
     ///
-    /// If it is none, if its sum is wrong, or if its numbers contradict each other.
+    /// If it is no superblock, its checksum is wrong, or its numbers contradict each other.
     pub fn decode(bytes: &[u8; SUPERBLOCK_SIZE]) -> Result<Self, Corrupt> {
         let raw = RawSuperblock::read_from_bytes(bytes).expect("the array has the size");
         if raw.s_header.h_magic.get() != MAGIC {
@@ -208,14 +208,14 @@ impl JournalSuperblock {
         Ok(())
     }
 
-    /// File systems that use it, of which an external journal may have several.
+    /// Number of file systems that use the journal; an external one may have several.
     #[must_use]
     pub const fn users(&self) -> u32 {
         self.users
     }
 
-    /// The bytes, summed if the features ask for it. Version 1 stays version 1 until
-    /// [`JournalSuperblock::upgrade`].
+    /// Encodes the superblock, with a checksum if the features require one. Version 1 stays version
+    /// 1 until [`JournalSuperblock::upgrade`].
     #[must_use]
     pub fn encode(&self) -> [u8; SUPERBLOCK_SIZE] {
         let mut raw = RawSuperblock::read_from_bytes(&self.raw).expect("the array has the size");
@@ -245,10 +245,10 @@ impl JournalSuperblock {
         bytes
     }
 
-    /// Turns on what our own log needs: revokes, checksums v3, and 64-bit numbers if `wide`. The
-    /// log must be empty. Other versions of checksums and asynchronous commits are turned off, and so are fast
-    /// commits, of which we write none: with their feature e2fsck 1.47.0 takes the log for longer than its writers
-    /// do, and loses what lies at its end.
+    /// Turns on the features that our own log needs: revokes, checksums v3, and 64-bit numbers if
+    /// `wide`. The log must be empty. Turns off other checksum versions, asynchronous commits, and
+    /// fast commits, of which we write none: with their feature, e2fsck 1.47.0 assumes a longer log
+    /// than its writers do, and loses the blocks at its end.
     pub fn upgrade(&mut self, wide: bool) {
         if self.block_type == BlockType::SuperblockV1 {
             self.block_type = BlockType::SuperblockV2;
@@ -266,14 +266,14 @@ impl JournalSuperblock {
         }
     }
 
-    /// Whether records and this superblock are summed with crc32c.
+    /// Whether records and this superblock have crc32c checksums.
     #[must_use]
     pub fn is_summed(&self) -> bool {
         self.incompat
             .intersects(JournalIncompat::CSUM_V2 | JournalIncompat::CSUM_V3)
     }
 
-    /// Blocks at the journal's end that belong to fast commits.
+    /// Blocks at the journal's end that are reserved for fast commits.
     #[must_use]
     pub fn fast_commit_blocks(&self) -> u32 {
         match (
@@ -286,14 +286,15 @@ impl JournalSuperblock {
         }
     }
 
-    /// The block after the log's last: the log is the ring from `first` to here.
+    /// The block after the last of the log: the log is the ring from `first` to here.
     #[must_use]
     pub fn log_end(&self) -> u32 {
         self.max_len.saturating_sub(self.fast_commit_blocks())
     }
 
-    /// The first block of the fast-commit area, where there is room for one. Linux leaves the block
-    /// at the log's end unused and begins after it (seen in the journals that it writes).
+    /// The first block of the fast-commit area; `None` if there is no room for one. Linux leaves
+    /// the block at the log's end unused and starts the area after it (observed in journals that it
+    /// wrote).
     #[must_use]
     pub fn first_fast_commit(&self) -> Option<u32> {
         (self.fast_commit_blocks() > 1).then(|| self.log_end().saturating_add(1))
@@ -319,7 +320,7 @@ fn corrupt(problem: impl Into<std::borrow::Cow<'static, str>>) -> Corrupt {
     Corrupt::new("journal superblock", problem)
 }
 
-/// Over all bytes with the sum's own place read as zeroes, without a seed.
+/// crc32c from ~0 over all bytes with the checksum's own field as zeroes.
 fn checksum(bytes: &[u8; SUPERBLOCK_SIZE]) -> u32 {
     let (before, rest) = bytes.split_at(CHECKSUM_OFFSET);
     crc32c(crc32c(crc32c(u32::MAX, before), &[0; 4]), &rest[4..])

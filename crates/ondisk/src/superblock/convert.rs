@@ -1,6 +1,6 @@
-//! Fields of a superblock that are more than one number on disk: halves joined, words made flags.
+//! Fields of a superblock that are more than one number on disk: joined halves, words as flags.
 //!
-//! Each `read_` function has its `write_` beside it, and they touch the same raw fields.
+//! Each `read_` function is next to its `write_`, and both use the same raw fields.
 
 use zerocopy::little_endian::U32;
 
@@ -10,7 +10,7 @@ use crate::feature::{Compat, Features, Incompat, ReadOnlyCompat};
 use crate::number::{BlockNumber, InodeNumber};
 
 impl Superblock {
-    /// Sizes, features and hashing.
+    /// Reads sizes, features and hash parameters.
     pub(super) fn read_identity(&mut self, raw: &RawSuperblock) {
         self.features = Features {
             compat: Compat::from_bits_retain(raw.s_feature_compat.get()),

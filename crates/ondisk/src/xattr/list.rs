@@ -1,6 +1,6 @@
-//! A list of attributes as bytes: entries with their names from the front, ended by a zero word, and values
-//! from the back, both at multiples of 4. The gap between them is zero when it is written, and nobody's
-//! business when it is read.
+//! A list of attributes as bytes: entries with their names from the front, ended by a zero word,
+//! and values from the back, both at multiples of 4. The gap between them is written as zeroes and
+//! ignored when it is read.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -11,9 +11,9 @@ use crate::number::InodeNumber;
 
 /// Bytes of an entry without its name.
 pub(super) const ENTRY_SIZE: usize = 16;
-/// Names and values end at multiples of this.
+/// Names and values are padded to multiples of this, in bytes.
 const WORD: usize = 4;
-/// The zero word behind the last entry.
+/// Bytes of the zero word after the last entry.
 pub(super) const TERMINATOR_SIZE: usize = 4;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -29,19 +29,19 @@ struct RawEntry {
 
 const _: () = assert!(size_of::<RawEntry>() == ENTRY_SIZE);
 
-/// A list as it is written, without its gap.
+/// An encoded list without its gap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Encoded {
-    /// What is before the gap, and what is behind it.
+    /// The bytes before the gap, followed by those after it.
     bytes: Vec<u8>,
-    /// Bytes before the gap.
+    /// Number of bytes before the gap.
     front: usize,
-    /// Bytes of the whole, gap included.
+    /// Bytes of the whole list, including the gap.
     size: usize,
 }
 
 impl Encoded {
-    /// The list of these attributes in a region of `size` bytes; `start` bytes before the entries,
+    /// Encodes these attributes for a region of `size` bytes; the `start` bytes before the entries,
     /// at most those of a block's header, are zero.
     ///
     /// # Errors
@@ -54,7 +54,8 @@ impl Encoded {
         if front + values > size {
             return Err(Full);
         }
-        // Not asked for as zeroes: such memory the C library takes from what all threads share.
+        // Not allocated as zeroes: the C library takes such memory from a pool that all threads
+        // share.
         let mut bytes = Vec::with_capacity(front + values);
         bytes.extend_from_slice(&[0; BLOCK_HEADER_SIZE][..start]);
         let mut value_at = size;
@@ -65,24 +66,24 @@ impl Encoded {
         }
         bytes.extend_from_slice(&[0; TERMINATOR_SIZE]);
         for attribute in attributes.iter().rev() {
-            if let Value::Here(value) = &attribute.value {
+            if let Value::Inline(value) = &attribute.value {
                 extend_padded(&mut bytes, value);
             }
         }
         Ok(Self { bytes, front, size })
     }
 
-    /// What lies before the gap.
+    /// The bytes before the gap.
     pub fn front(&self) -> &[u8] {
         &self.bytes[..self.front]
     }
 
-    /// What lies before the gap.
+    /// The bytes before the gap.
     pub fn front_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[..self.front]
     }
 
-    /// It, to be decoded.
+    /// The list, for decoding.
     pub fn region(&self) -> Region<'_> {
         Region {
             bytes: &self.bytes,
@@ -91,14 +92,14 @@ impl Encoded {
         }
     }
 
-    /// Whether this is the same list, but for its first `start` bytes.
+    /// Whether both lists are equal after their first `start` bytes.
     pub fn is_same(&self, other: &Self, start: usize) -> bool {
         self.size == other.size
             && self.front == other.front
             && self.bytes[start..] == other.bytes[start..]
     }
 
-    /// Whether a region holds this, but for its first `start` bytes and the gap.
+    /// Whether a region contains this list, except for its first `start` bytes and the gap.
     pub fn is_in(&self, region: &[u8], start: usize) -> bool {
         let (front, back) = self.bytes.split_at(self.front);
         region.len() == self.size
@@ -106,7 +107,7 @@ impl Encoded {
             && region[self.size - back.len()..] == *back
     }
 
-    /// Makes a region hold this, and zeroes in the gap.
+    /// Writes the list into a region, with zeroes in the gap.
     ///
     /// # Panics
     ///
@@ -122,25 +123,25 @@ impl Encoded {
     }
 }
 
-/// Adds something, and zeroes up to the end of its last word.
+/// Appends bytes, padded with zeroes to a multiple of [`WORD`].
 fn extend_padded(bytes: &mut Vec<u8>, something: &[u8]) {
     bytes.extend_from_slice(something);
     let padding = padded(something.len()) - something.len();
     bytes.extend_from_slice(&[0; WORD][..padding]);
 }
 
-/// A list as it is read: whole, or without its gap.
+/// A list for decoding: whole, or without its gap.
 #[derive(Clone, Copy)]
 pub(super) struct Region<'a> {
     bytes: &'a [u8],
-    /// Where the gap is, if it is left out.
+    /// Offset of the gap, if it is left out.
     front: usize,
-    /// Bytes of it.
+    /// Bytes of the gap.
     gap: usize,
 }
 
 impl<'a> Region<'a> {
-    /// All of its bytes are there.
+    /// A region with all of its bytes.
     pub fn whole(bytes: &'a [u8]) -> Self {
         Self {
             bytes,
@@ -159,7 +160,7 @@ impl<'a> Region<'a> {
     }
 }
 
-/// The entries of a list, one after the other; it ends with the terminator or the first error.
+/// An iterator over the entries of a list; ends at the terminator or the first error.
 struct Entries<'a> {
     region: Region<'a>,
     at: usize,
@@ -190,14 +191,14 @@ impl<'a> Entries<'a> {
         if name.contains(&0) {
             return Err(Corrupt::new(self.structure, "a name holds a NUL byte"));
         }
-        // An entry has a size, so this ends.
+        // Every entry has a positive size, so the loop ends.
         self.at += ENTRY_SIZE + padded(name.len());
         Ok(Some((raw, name)))
     }
 }
 
-/// Reads the list whose entries begin at `start` and whose values are placed relative to the start
-/// of `region`.
+/// Decodes the list whose entries begin at `start`; value offsets are relative to the start of
+/// `region`.
 pub(super) fn decode_list(
     region: Region<'_>,
     start: usize,
@@ -218,7 +219,7 @@ pub(super) fn decode_list(
     let mut again = entries();
     while let Some((raw, name)) = again.next()? {
         list.push(decode_entry(&raw, name, region, values_from, structure)?);
-        // One value alone has nothing to overlap with.
+        // A single value cannot overlap another.
         if count > 1 {
             ranges.extend(value_range(&raw));
         }
@@ -227,7 +228,7 @@ pub(super) fn decode_list(
     Ok(list)
 }
 
-/// Where the value of an entry lies, if it has bytes beside the entry.
+/// The range of an entry's value, if it has bytes in the list.
 fn value_range(raw: &RawEntry) -> Option<(usize, usize)> {
     let size = usize::try_from(raw.e_value_size.get()).ok()?;
     let start = usize::from(raw.e_value_offs.get());
@@ -250,9 +251,9 @@ fn decode_entry(
     structure: &'static str,
 ) -> Result<Attribute, Corrupt> {
     let value = match (raw.e_value_inum.get(), value_range(raw)) {
-        (0, None) => Value::Here(Box::default()),
+        (0, None) => Value::Inline(Box::default()),
         (0, Some((start, end))) => match region.value(start, end) {
-            Some(bytes) if start >= values_from => Value::Here(bytes.into()),
+            Some(bytes) if start >= values_from => Value::Inline(bytes.into()),
             _ => {
                 let problem = format!("a value at {start}..{end} leaves the room for values");
                 return Err(Corrupt::new(structure, problem));
@@ -273,9 +274,9 @@ fn decode_entry(
     })
 }
 
-/// The hash, of which a value that ends inside a word has the bytes behind it up to the word's end.
-/// They are zero but where somebody left others there; they are not kept, so one that is right with
-/// them becomes the one that is right without.
+/// Corrects a hash that includes bytes after a value that ends inside a word, up to the end of the
+/// word. These bytes are usually zero and are not kept. A hash that is right with them is replaced
+/// by the one that is right without them.
 fn without_padding(raw: &RawEntry, name: &[u8], region: Region<'_>, hash: u32) -> u32 {
     let Some((start, end)) = value_range(raw).filter(|_| raw.e_value_inum.get() == 0) else {
         return hash;
@@ -297,8 +298,8 @@ fn without_padding(raw: &RawEntry, name: &[u8], region: Region<'_>, hash: u32) -
 
 fn encode_entry(attribute: &Attribute, value_at: usize) -> RawEntry {
     let (place, inode, size) = match &attribute.value {
-        Value::Here(value) if value.is_empty() => (0, 0, 0),
-        Value::Here(value) => (
+        Value::Inline(value) if value.is_empty() => (0, 0, 0),
+        Value::Inline(value) => (
             value_at,
             0,
             u32::try_from(value.len()).expect("shorter than a block"),

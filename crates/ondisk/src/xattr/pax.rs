@@ -1,40 +1,40 @@
-//! Extended attributes as the records of pax archives hold them.
+//! Extended attributes in the records of pax archives.
 //!
-//! `SCHILY.xattr.NAME=VALUE` is what star, GNU tar and bsdtar write. A key ends at its first `=`, so
-//! GNU tar writes `%3D` for one in a name, and `%25` for `%`; it reads these two and nothing else of
-//! that kind, and so it is done here. bsdtar writes each attribute a second time, as
-//! `LIBARCHIVE.xattr.NAME=VALUE`, the name with all odd bytes as `%XX`, the value in base64
-//! (libarchive's tar(5)). It puts the name that it encoded so behind both prefixes: of such twins the
-//! second says what is meant, and the first is left out.
+//! star, GNU tar and bsdtar write `SCHILY.xattr.NAME=VALUE`. A key ends at its first `=`, so GNU
+//! tar writes `%3D` for a `=` in a name, and `%25` for `%`; it decodes only these two, and so does
+//! this module. bsdtar writes each attribute a second time as `LIBARCHIVE.xattr.NAME=VALUE`, with
+//! unusual bytes of the name as `%XX` and the value in base64 (libarchive's tar(5)). bsdtar uses
+//! the encoded name in both records: of such a pair, only the second one is used.
 //!
-//! `RHT.security.selinux=LABEL` is what GNU tar writes of a file's label when it is asked for labels: the
-//! text without the NUL that Linux keeps behind it. A record of the attribute itself says more.
+//! GNU tar writes the label of a file as `RHT.security.selinux=LABEL` if labels are requested: the
+//! text without the NUL that Linux stores after it. A record of the attribute itself takes
+//! precedence.
 //!
-//! The value of a record `SCHILY.xattr.` may be empty: an attribute with an empty value, not the key
-//! taken back, as an empty value is elsewhere in pax.
+//! The value of a record `SCHILY.xattr.` may be empty: this means an attribute with an empty value,
+//! and does not delete the key, as an empty value does elsewhere in pax.
 
 use std::collections::BTreeMap;
 
-/// Before the names of attributes, as everybody writes them.
+/// The prefix of keys with plain values.
 const PLAIN: &[u8] = b"SCHILY.xattr.";
-/// Before the names of attributes whose values are in base64.
+/// The prefix of keys with base64 values.
 const ENCODED: &[u8] = b"LIBARCHIVE.xattr.";
-/// The key of a label as GNU tar writes it, and the attribute that it is.
+/// The key of a label in GNU tar's form, and the attribute for it.
 const LABEL: &[u8] = b"RHT.security.selinux";
 const LABEL_NAME: &[u8] = b"security.selinux";
 
-/// A value that is no base64.
+/// The error of a value that is no base64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a value in a LIBARCHIVE.xattr record is no base64")]
-pub struct NoBase64;
+pub struct NotBase64;
 
-/// An attribute's full name, and its value if that makes sense.
-pub type Named = (Vec<u8>, Result<Vec<u8>, NoBase64>);
+/// An attribute's full name, and its value if it can be decoded.
+pub type Named = (Vec<u8>, Result<Vec<u8>, NotBase64>);
 
-/// The records about attributes that an entry of an archive has.
+/// The records of an archive's entry that concern attributes.
 #[derive(Clone, Debug, Default)]
 pub struct Records {
-    /// By what stands behind the prefix.
+    /// Plain records by the key without its prefix.
     plain: BTreeMap<Vec<u8>, Vec<u8>>,
     encoded: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The text of a label; empty if there is none.
@@ -42,7 +42,8 @@ pub struct Records {
 }
 
 impl Records {
-    /// Takes a record; false if its key is none of an attribute's. Later ones of one key win.
+    /// Adds a record; false if its key does not concern attributes. Of several records with one
+    /// key, the last one counts.
     pub fn take(&mut self, key: &[u8], value: &[u8]) -> bool {
         if key == LABEL {
             self.label = value.to_vec();
@@ -59,7 +60,7 @@ impl Records {
         true
     }
 
-    /// How many records there are, and the bytes of their keys and values.
+    /// The number of records, and the bytes of their keys and values.
     #[must_use]
     pub fn extent(&self) -> (usize, usize) {
         let all = self.plain.iter().chain(&self.encoded);
@@ -68,18 +69,18 @@ impl Records {
         })
     }
 
-    /// The attributes that the records say, by full name. An attribute that is there in both forms
-    /// comes once.
+    /// The attributes of the records, by full name. An attribute with both forms of records is
+    /// returned once.
     pub fn attributes(&self) -> impl Iterator<Item = Named> {
         let encoded = self.encoded.iter().map(|(name, value)| {
-            let value = decode_base64(value).ok_or(NoBase64);
+            let value = decode_base64(value).ok_or(NotBase64);
             (decode_percent(name, |_| true), value)
         });
         let plain = self.plain.iter().filter_map(|(name, value)| {
             let is_twin = self.encoded.contains_key(name);
             (!is_twin).then(|| (decode_name(name), Ok(value.clone())))
         });
-        // By the name itself: the same one may come encoded and not.
+        // By the decoded name: the same one may have both forms of records.
         let mut all: BTreeMap<_, _> = plain.chain(encoded).collect();
         if !self.label.is_empty() {
             let value = all.entry(LABEL_NAME.to_vec());
@@ -89,7 +90,7 @@ impl Records {
     }
 }
 
-/// The key of a record about the attribute of this full name.
+/// The key of the record for the attribute with this full name.
 #[must_use]
 pub fn key(name: &[u8]) -> Vec<u8> {
     let mut key = PLAIN.to_vec();
@@ -103,7 +104,7 @@ pub fn key(name: &[u8]) -> Vec<u8> {
     key
 }
 
-/// A text with one NUL behind it, as Linux keeps labels.
+/// A text followed by one NUL, as Linux stores labels.
 fn terminated(text: &[u8]) -> Vec<u8> {
     let end = text.strip_suffix(b"\0").unwrap_or(text);
     [end, b"\0"].concat()
@@ -113,7 +114,7 @@ fn decode_name(name: &[u8]) -> Vec<u8> {
     decode_percent(name, |code| matches!(code, b"25" | b"3D"))
 }
 
-/// Puts bytes in place of `%XX` where the two digits are meant.
+/// Decodes those `%XX` for whose two digits `is_meant` is true.
 fn decode_percent(text: &[u8], is_meant: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -141,7 +142,7 @@ fn byte_of(digits: &[u8; 2]) -> Option<u8> {
     u8::try_from(value).ok()
 }
 
-/// The bytes of a text in base64, with or without its padding.
+/// Decodes base64, with or without padding.
 fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
     let end = text.iter().rposition(|&byte| byte != b'=');
     let digits = &text[..end.map_or(0, |last| last + 1)];

@@ -36,12 +36,12 @@ fn blocks_sort_their_entries_and_keep_all() {
         (6, b"selinux"),
     ];
     assert_eq!(names, expected);
-    assert!(decoded.attributes.iter().all(Attribute::has_sound_hash));
+    assert!(decoded.attributes.iter().all(Attribute::has_valid_hash));
     let mut again = vec![0; 1024];
     decoded.encode(&mut again).expect("it fits");
     assert_eq!(again, bytes);
     let sorted = &decoded.attributes[0].value;
-    assert_eq!(*sorted, Value::Here((*b"123").into()));
+    assert_eq!(*sorted, Value::Inline((*b"123").into()));
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn the_hash_is_the_one_of_linux() {
         ..Attribute::new(1, b"\xE9", b"v")
     };
     assert_ne!(high.hash, entry_hash(b"\xE9", b"v"));
-    assert!(high.has_sound_hash());
+    assert!(high.has_valid_hash());
     let in_inode = |hash| Attribute {
         hash,
         value: Value::Inode {
@@ -99,12 +99,12 @@ fn the_hash_is_the_one_of_linux() {
     let value_hash = 0xFEED_5EED_u32;
     let signed = signed_entry_hash(b"\xE9", &value_hash.to_le_bytes());
     for hash in [0, entry_hash_of_value_inode(b"\xE9", value_hash), signed] {
-        assert!(in_inode(hash).has_sound_hash_of_value_inode(value_hash));
+        assert!(in_inode(hash).has_valid_hash_of_value_inode(value_hash));
     }
-    assert!(!in_inode(signed ^ 1).has_sound_hash_of_value_inode(value_hash));
+    assert!(!in_inode(signed ^ 1).has_valid_hash_of_value_inode(value_hash));
 }
 
-/// Exact room is enough, one byte less is not.
+/// A list fits into exactly its size, and not into one byte less.
 #[test]
 fn fits_to_the_byte() {
     let one = [Attribute::new(1, b"name", b"12345678")];
@@ -141,7 +141,7 @@ fn values_in_inodes_are_kept() {
 fn refuses_lists_that_lie() {
     let mut sound = vec![0; 1024];
     block(list()).encode(&mut sound).expect("it fits");
-    // Magic, blocks, no reference; then, in the first entry, where its value lies and its size.
+    // Magic, blocks, reference count 0; then the offset and the size of the first entry's value.
     for (at, value) in [(0, 1), (8, 2), (4, 0), (35, 4), (41, 9)] {
         let mut bad = sound.clone();
         bad[at] = value;

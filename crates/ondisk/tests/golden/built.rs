@@ -1,4 +1,4 @@
-//! Whole structures from the builders, put into images for the standard checker to judge.
+//! Structures from the builders, written into images and checked by e2fsck.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -99,7 +99,8 @@ fn put_directory(image: &mut Image, names: &[Vec<u8>]) {
     image.set_inode(target, &inode);
 }
 
-/// Builds the extent tree of `sparse` anew, in the blocks of its old nodes, and frees what is left.
+/// Rebuilds the extent tree of `sparse` in the blocks of its old nodes, and frees the remaining
+/// blocks.
 fn rebuild_extents(image: &mut Image) {
     let (number, mut inode) = image.find(b"sparse");
     let nodes: Vec<BlockNumber> = image

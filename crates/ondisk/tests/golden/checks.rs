@@ -1,5 +1,5 @@
-//! For each kind of structure in an image: its checksum is right, and what was decoded encodes to
-//! the same bytes.
+//! Checks of each kind of structure in an image: its checksum is right, and decoding and encoding
+//! gives the same bytes.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ use pext4_ondisk::{GroupNumber, InodeNumber, LogicalBlock, bitmap};
 use crate::image::Image;
 use crate::tools;
 
-/// How many structures of each kind were compared, so that a recipe can insist on them.
+/// The number of compared structures of each kind, so that a recipe can require some.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub superblocks: usize,
@@ -37,7 +37,7 @@ pub struct Seen {
     pub mmp_blocks: usize,
 }
 
-/// Says where two blocks differ, rather than showing both.
+/// Compares two blocks; reports the first difference instead of both blocks.
 #[track_caller]
 fn assert_same(made: &[u8], read: &[u8], what: impl std::fmt::Display) {
     assert_eq!(made.len(), read.len(), "{what}");
@@ -73,7 +73,7 @@ pub fn check(image: &Image) -> Seen {
     seen
 }
 
-/// Checks what an image has whether or not there are files.
+/// Checks the structures that an image has even without files.
 pub fn check_frame(image: &Image) -> Seen {
     let mut seen = Seen::default();
     superblocks(image, &mut seen);
@@ -192,7 +192,7 @@ fn attributes(image: &Image, number: InodeNumber, inode: &Inode, seen: &mut Seen
     let list = xattr::decode_inode_area(&inode.tail).expect("sound");
     if !list.is_empty() {
         assert!(
-            list.iter().all(xattr::Attribute::has_sound_hash),
+            list.iter().all(xattr::Attribute::has_valid_hash),
             "{number:?}"
         );
         let mut again = vec![0xAA; inode.tail.len()];
@@ -210,12 +210,12 @@ fn attributes(image: &Image, number: InodeNumber, inode: &Inode, seen: &mut Seen
         block
             .attributes
             .iter()
-            .all(xattr::Attribute::has_sound_hash),
+            .all(xattr::Attribute::has_valid_hash),
         "{number:?}"
     );
     let mut again = vec![0xAA; bytes.len()];
     block.encode(&mut again).expect("it fitted before");
-    // e2fsprogs leaves the hash of the whole block 0, we make it.
+    // e2fsprogs leaves the hash of the whole block 0, we compute it.
     assert_eq!(bytes[12..16], [0; 4]);
     again[12..16].fill(0);
     if let Some(seed) = image.geometry.checksum_seed() {
@@ -227,7 +227,7 @@ fn attributes(image: &Image, number: InodeNumber, inode: &Inode, seen: &mut Seen
     seen.attribute_blocks += 1;
 }
 
-/// A value in an inode of its own hashes to what both that inode and the attribute's entry say.
+/// Checks the hash of a value in an inode against that inode and the attribute's entry.
 fn value_inodes(image: &Image, list: &[xattr::Attribute], seen: &mut Seen) {
     for attribute in list {
         let xattr::Value::Inode {
@@ -266,7 +266,7 @@ fn extent_nodes(image: &Image, number: InodeNumber, inode: &Inode, seen: &mut Se
         let node = Node::parse(bytes).expect("sound");
         assert_eq!(node.depth(), depth);
         node.check_entries(&image.bounds()).expect("sound");
-        // What lies behind the entries in use is whatever was there before, and is not compared.
+        // The bytes after the entries in use are old data and not compared.
         let used = extent::HEADER_SIZE + node.len() * extent::ENTRY_SIZE;
         let mut again = vec![0; bytes.len()];
         extent::write_node(&mut again, depth, node.entries());
@@ -393,7 +393,7 @@ fn compare_index(
     assert_same(again, bytes, format_args!("index block of {number:?}"));
 }
 
-/// Checks a leaf and gives its names, `.` and `..` aside.
+/// Checks a leaf; returns its names without `.` and `..`.
 fn leaf(
     image: &Image,
     number: InodeNumber,
@@ -475,7 +475,7 @@ fn journal_backup(image: &Image) {
     assert_eq!(u64::from(image.superblock.journal_backup[16]), inode.size);
 }
 
-/// The files are there, with their content, names and kinds.
+/// Checks that the files exist, with their content, names and kinds.
 fn content(image: &Image) {
     assert_eq!(image.find(b"tty").1.device(), (259, 3));
     assert_eq!(image.find(b"disk").1.device(), (8, 1));

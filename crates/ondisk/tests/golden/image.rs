@@ -1,4 +1,4 @@
-//! A reader of whole images that uses nothing but the decoders under test.
+//! A reader of whole images that uses only the decoders under test.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use pext4_ondisk::{
     BlockNumber, GroupNumber, InodeNumber, LogicalBlock, bitmap, directory, indirect,
 };
 
-/// An image in memory, with its decoded frame.
+/// An image in memory, with its superblock and descriptors decoded.
 pub struct Image {
     bytes: Vec<u8>,
     pub superblock: Superblock,
@@ -21,7 +21,7 @@ pub struct Image {
     pub descriptors: Vec<GroupDescriptor>,
 }
 
-/// An extent node: its block and how deep it is.
+/// An extent node: its block and its depth.
 pub type NodePlace = (BlockNumber, u16);
 
 impl Image {
@@ -98,7 +98,7 @@ impl Image {
         fs::write(path, &self.bytes).expect("the image can be written");
     }
 
-    /// The superblock, or a group's copy of it.
+    /// The bytes of a group's superblock, if it has one.
     pub fn superblock_bytes(&self, group: GroupNumber) -> Option<&[u8; superblock::SIZE]> {
         let block = self.geometry.superblock_copy(group)?;
         let start = block.get() * u64::from(self.geometry.block_size);
@@ -162,7 +162,7 @@ impl Image {
         }
     }
 
-    /// Extent nodes of an inode, from the top.
+    /// The extent nodes of an inode, from the top.
     pub fn extent_nodes(&self, inode: &Inode) -> Vec<NodePlace> {
         let root = Node::parse(&inode.block).expect("sound");
         let mut level = vec![root];
@@ -211,7 +211,7 @@ impl Image {
             .collect()
     }
 
-    /// The inode that a name in the root directory leads to.
+    /// The inode of a name in the root directory.
     pub fn find(&self, name: &[u8]) -> (InodeNumber, Inode) {
         let root = self.inode(InodeNumber::ROOT);
         assert_eq!(root.file_type(), Some(FileType::Directory));

@@ -1,7 +1,7 @@
-//! The decoders against images of the standard tools: every superblock, descriptor, bitmap, inode,
-//! extent node, directory block, attribute block, orphan block and multiple-mount block of a number
-//! of file systems is decoded, its checksum made anew, and encoded to the same bytes. Without the
-//! tools the tests pass and say that they compared nothing.
+//! The decoders on images of the standard tools: every superblock, descriptor, bitmap, inode,
+//! extent node, directory block, attribute block, orphan block and multiple-mount block of several
+//! file systems is decoded, its checksum recomputed, and encoded to the same bytes. Without the
+//! tools the tests pass and report that they compared nothing.
 
 mod built;
 mod checks;
@@ -14,7 +14,7 @@ use image::Image;
 use pext4_ondisk::dirhash::{Hash, HashVersion, Signedness, hash};
 use tools::Recipe;
 
-/// Makes an image and checks all of it.
+/// Makes an image and checks all of it; `None` without the tools.
 fn seen(recipe: &Recipe) -> Option<checks::Seen> {
     if !tools::has_tools() {
         return None;
@@ -225,7 +225,7 @@ golden!(
     |seen| seen.index_nodes > 1
 );
 
-/// Apart, because tools that write to such an image first wait for others that might.
+/// A separate test, because tools that write to such an image first wait for other users.
 #[test]
 fn multiple_mount_protection() {
     if !tools::has_tools() {
@@ -248,7 +248,7 @@ fn multiple_mount_protection() {
     }
 }
 
-/// The word that debugfs prints before a value, then the value.
+/// The number after a word in a line of debugfs.
 fn value_after(line: &str, word: &str) -> Option<u32> {
     let (_, rest) = line.split_once(word)?;
     let digits: String = rest

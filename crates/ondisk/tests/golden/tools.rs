@@ -1,4 +1,4 @@
-//! Running the standard tools: images made by them, and hashes told by them.
+//! Runs the standard tools, which make the images and report hashes.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 /// Names in the directory `big`: enough for an index of two levels with 1 KiB blocks, and for an
 /// index at all with 64 KiB blocks.
 pub const NAMES: usize = 3000;
-/// Every how many blocks of 1 KiB the file `sparse` has one.
+/// Distance of the blocks of the file `sparse`, in blocks of 1 KiB.
 pub const STRIDE: u64 = 8;
 /// Blocks of 1 KiB in the file `sparse`: enough for extent nodes with 4 KiB blocks and for double
 /// indirection with 1 KiB blocks.
@@ -21,7 +21,7 @@ pub const LONG_VALUE: [u8; 700] = [b'v'; 700];
 /// Bytes of a value that fits neither an inode nor a block of 4 KiB.
 pub const HUGE_VALUE: [u8; 6000] = [b'h'; 6000];
 
-/// Finds a tool of e2fsprogs; without it, says so.
+/// Finds a tool of e2fsprogs; reports if it is missing.
 pub fn tool(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
@@ -41,7 +41,7 @@ pub fn has_tools() -> bool {
         .all(|name| tool(name).is_some())
 }
 
-/// Runs a tool and gives its output; its exit status is judged by `is_fine`.
+/// Runs a tool; returns its output if `is_fine` accepts its exit status.
 pub fn run(
     name: &str,
     arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
@@ -65,7 +65,7 @@ pub fn run(
     output
 }
 
-/// Runs commands of debugfs on an image and gives what it prints.
+/// Runs debugfs commands on an image; returns the output.
 pub fn debugfs(folder: &Path, image: &Path, writable: bool, commands: &[u8]) -> String {
     let script = folder.join("commands");
     fs::write(&script, commands).expect("a temporary folder can be written");
@@ -89,7 +89,7 @@ pub fn names() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Makes the files that every image is filled with.
+/// Makes the files that every image contains.
 pub fn make_source(folder: &Path) -> PathBuf {
     let source = folder.join("source");
     let big = source.join("big");
@@ -119,17 +119,17 @@ fn make_sparse(path: &Path) {
     }
 }
 
-/// How an image is made.
+/// The parameters of an image.
 pub struct Recipe {
     pub name: &'static str,
     pub mebibytes: u64,
     /// Arguments of mke2fs.
     pub arguments: &'static [&'static str],
-    /// Commands of debugfs for it alone; `HUGE` stands for a file with the huge value.
+    /// Additional debugfs commands; `HUGE` stands for a file with the huge value.
     pub commands: &'static str,
 }
 
-/// Makes an image, fills it, and lets the checker build the indexes of its directories.
+/// Makes an image, fills it, and makes e2fsck build the indexes of its directories.
 pub fn make_image(folder: &Path, source: &Path, recipe: &Recipe) -> PathBuf {
     let path = folder.join("image");
     let file = fs::File::create(&path).expect("a temporary folder can be written");

@@ -1,16 +1,17 @@
-//! Work that a core lends to others for a while: it goes on when all of it is done.
+//! Work that a core divides among several cores; it continues when all of them have finished.
 //!
-//! What is lent borrows from the stack of the core that lends. So that core stays where it is until all others
-//! have ended, also when one of them panics; if the lender itself panics meanwhile the program ends. A machine
-//! that is taken away before drops the bodies of its cores where they stand, those with the larger numbers first,
-//! and who lends has a smaller number than all that it lends to.
+//! The work of the other cores borrows from the stack of the lending core. Therefore the lending
+//! core does not return before all others have ended, even if one of them panics; if the lending
+//! core itself panics meanwhile, the process aborts. If the machine is dropped before that, it
+//! drops the bodies of its cores from the highest number down, and a lending core has a smaller
+//! number than all cores that it lends to.
 
 use std::panic::resume_unwind;
 
-use super::{Body, NEWBORN, Thread, is_inside, new_body, with};
+use super::{Body, NEW_CORES, Thread, is_inside, new_body, with};
 
-/// Does `work` on every part, the first on the calling core and each other on one of its own; answers what it
-/// made of each, in their order.
+/// Applies `work` to every part, the first on the calling core and each other one on a core of its
+/// own. Returns the results in the order of the parts.
 pub(crate) fn at_once<T, R>(parts: Vec<T>, work: &impl Fn(T) -> R) -> Vec<R> {
     let mut parts = parts.into_iter();
     let own = parts.next();
@@ -25,12 +26,12 @@ pub(crate) fn at_once<T, R>(parts: Vec<T>, work: &impl Fn(T) -> R) -> Vec<R> {
     own.into_iter().chain(others).collect()
 }
 
-/// Ends the program if its owner is unwound while others borrow from it.
+/// Aborts the process if its owner unwinds while other cores borrow from it.
 struct Borrowed(bool);
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        // Without a machine the others have been dropped already.
+        // Without a machine the other cores have already been dropped.
         if self.0 && is_inside() {
             std::process::abort();
         }
@@ -42,11 +43,12 @@ fn lend<'a, R: 'a>(body: impl FnOnce() -> R + 'a) -> Thread<R> {
     let core = with(super::Machine::lend);
     let (thread, body) = Thread::of(core, body);
     let body: Box<dyn FnOnce() + 'a> = Box::new(body);
-    // SAFETY: only the lifetime is forgotten. `at_once`, the only caller, goes on when the body has ended, as the
-    // head of this file says; a body that has not run to its end is dropped before what it borrows.
+    // SAFETY: this only erases the lifetime. `at_once`, the only caller, continues after the body
+    // has ended, as the head of this file says; a body that does not run to its end is dropped
+    // before what it borrows.
     let body: Box<dyn FnOnce()> = unsafe { std::mem::transmute(body) };
     let body: Body = new_body(core, body);
-    NEWBORN.with_borrow_mut(|newborn| newborn.push((core, body)));
+    NEW_CORES.with_borrow_mut(|new_cores| new_cores.push((core, body)));
     thread
 }
 

@@ -1,12 +1,12 @@
-//! Cache lines in virtual time: who has a copy, and what it costs to get one.
+//! Cache lines in virtual time: which cores have a copy of a line, and what it costs to get one.
 //!
-//! A core that reads a line last written by another, or writes a line of which another has a copy,
-//! waits for a transfer; a line serves one transfer at a time, so a second asker waits for the
-//! first. Lines that are asked for together are under way together, as a core has several misses
-//! open at a time: the farthest costs its transfer, each other one what follows at its heels. A core
-//! that has the only copy writes for nothing, and one that has a copy reads for nothing. A line
-//! nobody has touched costs nothing: fetching it from memory is part of the stretch that was
-//! measured.
+//! A core that reads a line last written by another core, or writes a line of which another core
+//! has a copy, waits for a transfer. A line serves one transfer at a time, so a second core that
+//! asks waits for the first. Lines that are requested together are transferred together, since a
+//! core can have several misses outstanding: the farthest line costs its transfer, each other one
+//! an extra cost. A core that has the only copy writes without cost, and a core that has a copy
+//! reads without cost. The first touch of a line costs nothing: fetching it from memory is part of
+//! the measured stretch.
 
 use std::collections::HashMap;
 
@@ -55,22 +55,22 @@ impl Cores {
     }
 }
 
-/// What a line is known as in a report.
+/// The name of a line in a report.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Label {
     /// The word of a lock, or what the lock guards.
     Lock(Class),
-    /// An atomic, by the place that touched it last.
+    /// An atomic, named by the source location that touched it last.
     At(Site),
 }
 
-/// How much a line was used since the window was opened.
+/// The use of a line since the window was opened.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LineUse {
+pub(crate) struct LineCounts {
     pub(crate) transfers: u64,
-    /// Picoseconds in which a transfer was under way.
+    /// Picoseconds during which a transfer was in progress.
     pub(crate) served: u64,
-    /// Picoseconds that cores waited for their turn.
+    /// Picoseconds that cores waited until the line was free for their transfer.
     pub(crate) waited: u64,
     pub(crate) cores: Cores,
 }
@@ -79,31 +79,31 @@ pub(crate) struct Line {
     copies: Cores,
     free_at: u64,
     pub(crate) label: Label,
-    pub(crate) usage: LineUse,
+    pub(crate) usage: LineCounts,
 }
 
-/// All lines, by address over the size of a line.
+/// All lines, keyed by address divided by the size of a line.
 #[derive(Default)]
 pub(crate) struct Lines {
     lines: HashMap<usize, Line, NumberHash>,
 }
 
-/// Who touches a line, and when.
+/// An access to a line: by which core, and when.
 #[derive(Clone, Copy)]
-pub(crate) struct Visit<'a> {
+pub(crate) struct LineAccess<'a> {
     pub(crate) core: usize,
     pub(crate) clock: u64,
     pub(crate) write: bool,
     pub(crate) model: &'a Model,
     /// The processor each core runs on.
     pub(crate) processors: &'a [usize],
-    /// The longest transfer, in picoseconds, of those that were asked for together with this one
-    /// and before it; none is 0.
+    /// The longest transfer, in picoseconds, among the lines requested before this one in the same
+    /// group; 0 if there was none.
     pub(crate) ahead: u64,
 }
 
-impl Visit<'_> {
-    /// Picoseconds for a line that is so far away, over what is waited for anyway.
+impl LineAccess<'_> {
+    /// Picoseconds for a line at this distance, in addition to what the core waits for anyway.
     fn cost(&self, distance: u64) -> u64 {
         if self.ahead == 0 {
             return distance;
@@ -112,29 +112,29 @@ impl Visit<'_> {
     }
 }
 
-/// A line that has come.
+/// The result of an access to a line.
 #[derive(Clone, Copy)]
 pub(crate) struct Arrival {
-    /// The core's clock.
+    /// The core's clock after the access.
     pub(crate) clock: u64,
-    /// Picoseconds of its way; 0 where it was there already.
+    /// Picoseconds of the transfer; 0 if the core already had a copy.
     pub(crate) distance: u64,
 }
 
 impl Lines {
     /// Touches line `number`.
-    pub(crate) fn touch(&mut self, number: usize, label: Label, visit: Visit<'_>) -> Arrival {
+    pub(crate) fn touch(&mut self, number: usize, label: Label, visit: LineAccess<'_>) -> Arrival {
         let line = self.lines.entry(number).or_insert_with(|| Line {
             copies: Cores::default(),
             free_at: 0,
             label,
-            usage: LineUse::default(),
+            usage: LineCounts::default(),
         });
         line.label = label;
         line.touch(visit)
     }
 
-    /// Nobody has a copy any more; what was used stays counted.
+    /// Drops all copies of a line; the usage counts stay.
     pub(crate) fn forget(&mut self, number: usize) {
         if let Some(line) = self.lines.get_mut(&number) {
             line.copies = Cores::default();
@@ -142,10 +142,10 @@ impl Lines {
         }
     }
 
-    /// Forgets what has been used, not who has what.
+    /// Resets the usage counts; the copies stay.
     pub(crate) fn open_window(&mut self) {
         for line in self.lines.values_mut() {
-            line.usage = LineUse::default();
+            line.usage = LineCounts::default();
         }
     }
 
@@ -155,8 +155,8 @@ impl Lines {
 }
 
 impl Line {
-    fn touch(&mut self, visit: Visit<'_>) -> Arrival {
-        let Visit { core, clock, .. } = visit;
+    fn touch(&mut self, visit: LineAccess<'_>) -> Arrival {
+        let LineAccess { core, clock, .. } = visit;
         let here = Arrival { clock, distance: 0 };
         let copies = self.copies;
         let has_copy = copies.contains(core);
@@ -170,10 +170,10 @@ impl Line {
                 .transfer(visit.processors[other], visit.processors[core])
         };
         let distance = if visit.write {
-            // All other copies must go; the farthest takes longest.
+            // All other copies must be invalidated; the farthest takes longest.
             others.map(way).max()
         } else {
-            // The nearest copy will do.
+            // The nearest copy is enough.
             others.map(way).min()
         };
         if visit.write {
@@ -198,24 +198,24 @@ impl Line {
     }
 }
 
-/// Lines that a critical section of this class usually changes behind a pointer in what the lock
-/// guards: they move with the lock, though they are no part of it.
+/// The number of lines that a critical section of this class usually changes behind a pointer: they
+/// move with the lock, although they are not part of it.
 pub(crate) fn behind(class: Class) -> usize {
     match class {
-        // Control bytes and the slot of a hash table.
+        // The control bytes and the slot of a hash table.
         Class::InodeTable | Class::BufferShard | Class::AttributeCache => 2,
-        // Bitmap words, buddy words and the descriptor's counts.
+        // Bitmap words, buddy words and the counts of the descriptor.
         Class::Group => 4,
-        // The edited bytes of a page, and the head of the page.
+        // The edited bytes of a page and the header of the page.
         Class::Buffer => 2,
-        // The tail of a list, the slot that is changed, the root of a tree.
+        // The tail of a list, the changed slot, the root of a tree.
         Class::OrphanSlot
         | Class::InodeMap
         | Class::Journal
         | Class::Checkpoint
         | Class::DeviceQueue
         | Class::GroupIndex => 1,
-        // What they guard lies in the lock.
+        // The guarded data is inside the lock.
         _ => 0,
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting for a lock: what can be worked out by hand comes out.
+//! Waiting for a lock: the simulation gives the results that can be computed by hand.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use crate::{Mutex, RwLock, thread, time};
 const NANOSECOND: u64 = 1000;
 const MICROSECOND: u64 = 1000 * NANOSECOND;
 
-/// It looks after 20, 60, 140 and every further 100 ns, and sleeps after 840.
+/// A waiter retries after 20, 60, 140 and every further 100 ns, and sleeps after 840 ns.
 const WAITING: Waiting = Waiting {
     pause: 10 * NANOSECOND,
-    give_way: 100 * NANOSECOND,
+    yield_time: 100 * NANOSECOND,
     call: 2 * MICROSECOND,
     wake: 5 * MICROSECOND,
     start: 0,
@@ -32,7 +32,8 @@ fn imitate<R: 'static>(body: impl FnOnce() -> R + 'static) -> R {
     run(model, &Arc::new(Stretches::constant(0)), 1, body)
 }
 
-/// When a second core gets a lock that it asks for at 1000, if a first one holds it from 0 until `end`.
+/// When a second core gets a lock that it requests at 1000 while another core holds it from 0 to
+/// `end`.
 fn had_after(end: u64) -> (u64, u64) {
     imitate(move || {
         let lock = Arc::new(Mutex::new(Class::Leaf, ()));
@@ -46,7 +47,7 @@ fn had_after(end: u64) -> (u64, u64) {
     })
 }
 
-/// Another core that wants the lock from 1000 on; it tells when it had it.
+/// Another core that wants the lock from 1000 on; its result is the time at which it got the lock.
 fn other_asker(lock: &Arc<Mutex<()>>) -> thread::JoinHandle<Duration> {
     let lock = Arc::clone(lock);
     thread::spawn("asker", move || {
@@ -57,7 +58,7 @@ fn other_asker(lock: &Arc<Mutex<()>>) -> thread::JoinHandle<Duration> {
     })
 }
 
-/// Steps take a little time.
+/// Whether two times are equal up to the small cost of steps.
 fn near(time: u64, wanted: u64) -> bool {
     (wanted..wanted + 10).contains(&time)
 }
@@ -96,7 +97,8 @@ fn who_gave_it_back_has_it_again_while_the_sleeper_wakes() {
         }
         turns
     });
-    // From 5000, when the call is over, until 8000: twenty, and a few until it is told that the sleeper ended.
+    // From 5000, when the call has ended, until 8000: 20 turns, and a few until it is notified that
+    // the sleeper ended.
     assert!((20..30).contains(&turns), "{turns}");
 }
 
@@ -105,7 +107,7 @@ fn nobody_sleeps_for_ever() {
     let (waited, turns) = imitate(|| {
         let lock = Arc::new(Mutex::new(Class::Leaf, ()));
         let sleeper = other_asker(&lock);
-        // Held all the time but for a moment, in which nobody who must wake comes in between.
+        // Always held except for a moment in which no core that has to wake up can take it.
         let mut turns = 0_u64;
         while !sleeper.is_finished() {
             let _guard = lock.lock();
@@ -152,7 +154,7 @@ fn a_lock_that_was_handed_over_is_seen_to_be_held() {
             assert!(lock.is_locked());
             thread::sleep(Duration::from_micros(20));
             drop(guard);
-            // Only a sleeper to whom it is handed has it now, and is not awake yet.
+            // Only a sleeper that was handed the lock can have it now, and it is not awake yet.
             if lock.is_locked() {
                 return !sleeper.is_finished();
             }

@@ -1,41 +1,44 @@
-//! Locks in virtual time: who holds one, who waits, and how.
+//! Locks in virtual time: which core holds a lock, which cores wait, and how they wait.
 //!
-//! A lock is `parking_lot`'s here as it is there (its `raw_mutex.rs` and `spinwait.rs`, 0.12), for that is
-//! what decides how two threads share one that both want all the time. Who finds it held looks again ten
-//! times, after 2, 4 and 8 pauses and then after giving way to others seven times; then it sleeps, and it
-//! does not look at all while others sleep. A lock that is given back is free: it is had by whoever comes
-//! first, be it the one that gave it back. Who gives it back calls one sleeper, which takes the caller
-//! some time and the sleeper more, and asks again when it is awake. Only once in half a millisecond a
-//! sleeper is handed the lock itself, so that none sleeps for ever (there it is a random time up to one).
-//! Readers are called together; one does not pass a waiting writer unless the lock is free.
+//! A lock behaves like one of `parking_lot` (`raw_mutex.rs` and `spinwait.rs` of its 0.12), because
+//! this behaviour decides how two threads share a lock that both want all the time. A core that
+//! finds the lock held spins: it retries ten times, three times after 2, 4 and 8 pauses and then
+//! seven times after yielding. Then it sleeps. It does not spin at all while others sleep. A
+//! released lock is free: the first core that comes takes it, possibly the one that released it.
+//! The releasing core wakes one sleeper, which costs the releasing core some time and the sleeper
+//! more; the sleeper tries again when it is awake. Only once in half a millisecond the lock itself
+//! is handed to a sleeper, so that none starves (`parking_lot` draws a random time of up to one
+//! millisecond). Readers are woken together; a reader does not overtake a waiting writer unless the
+//! lock is free.
 //!
-//! While a lock is free and somebody waits, somebody has been called: a call is made whenever the last
-//! holder gives it back, and who was called and finds it held is in the queue as before.
+//! Invariant: while a lock is free and a core waits for it, some waiter has been called. Every last
+//! release calls one, and a core that was called and finds the lock held is back in the queue.
 //!
-//! This file knows nobody's clock and no lines: the machine asks who comes next and makes it cost
-//! something.
+//! This file knows neither clocks nor lines: the machine asks which core is next and charges the
+//! costs.
 
 use super::lines::Cores;
 use super::model::Waiting;
 use crate::order::Class;
 use crate::watch::Place;
 
-/// Picoseconds after which a sleeper is handed the lock.
-const FAIR: u64 = 500_000_000;
+/// Picoseconds after which the lock is handed to a sleeper.
+const FAIR_INTERVAL: u64 = 500_000_000;
 
-/// How much a lock was used since the window was opened. Times are in picoseconds.
+/// The use of a lock since the window was opened. Times are in picoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LockCounts {
     pub(crate) acquisitions: u64,
     pub(crate) contended: u64,
     pub(crate) failures: u64,
     pub(crate) waited: u64,
-    /// Held for writing.
+    /// Time held for writing.
     pub(crate) held: u64,
-    /// Held for reading, every reader on its own.
+    /// Time held for reading, summed over all readers.
     pub(crate) read: u64,
-    /// Who may have held it for writing for most of the time, and by how much more than all others at the least
-    /// (the vote of Boyer and Moore, by time).
+    /// The candidate for the core that held it for writing most of the time (the majority vote of
+    /// Boyer and Moore, weighted by time). `lead` is at least its lead over all others and at most
+    /// its own time.
     owner: usize,
     pub(crate) lead: u64,
     pub(crate) cores: Cores,
@@ -54,45 +57,45 @@ impl LockCounts {
     }
 }
 
-/// Somebody who waits.
+/// A waiting core.
 struct Waiter {
     core: usize,
     place: Place,
     since: u64,
-    /// Since when it looks again and again.
-    looks_from: u64,
-    /// Until when, for it sleeps from then on.
+    /// When it begins to spin.
+    spins_from: u64,
+    /// When it stops spinning and sleeps.
     sleeps_from: u64,
     call: Option<Called>,
 }
 
-/// How a waiter was called that has not looked yet.
+/// How a waiter was called that has not retried yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Called {
-    /// It will see by itself that the lock was given back.
-    Looking,
+    /// It spins and sees the release by itself.
+    Spinning,
     /// It was woken.
-    Asleep,
+    Sleeping,
 }
 
-/// Somebody to whom a release matters.
+/// A waiter that a release calls.
 pub(crate) struct Call {
     pub(crate) core: usize,
-    /// When it goes on.
+    /// When it continues.
     pub(crate) at: u64,
     /// Whether it had to be woken.
     pub(crate) slept: bool,
 }
 
-/// One lock.
+/// A lock.
 pub(crate) struct Lock {
     pub(crate) class: Class,
-    /// Holders, and since when.
+    /// The holders, each with the time since when it holds the lock.
     holders: Vec<(usize, u64)>,
     exclusive: bool,
     queue: Vec<Waiter>,
-    /// When a sleeper was last handed it.
-    fair: u64,
+    /// When the lock was last handed to a sleeper.
+    last_fair: u64,
     pub(crate) counts: LockCounts,
 }
 
@@ -103,18 +106,18 @@ impl Lock {
             holders: Vec::new(),
             exclusive: false,
             queue: Vec::new(),
-            fair: 0,
+            last_fair: 0,
             counts: LockCounts::default(),
         }
     }
 
-    /// Whether it could be had now.
+    /// Whether a core could take it now.
     pub(crate) fn admits(&self, exclusive: bool) -> bool {
         let writes = |waiter: &Waiter| waiter.place.exclusive;
         self.holders.is_empty() || (!exclusive && !self.exclusive && !self.queue.iter().any(writes))
     }
 
-    /// Gives it to `core`, who may have it.
+    /// Makes `core` a holder; `admits` must be true.
     pub(crate) fn give(&mut self, core: usize, exclusive: bool, clock: u64) {
         self.holders.push((core, clock));
         self.exclusive = exclusive;
@@ -122,10 +125,10 @@ impl Lock {
         self.counts.cores.insert(core);
     }
 
-    /// Takes it back from `core`.
+    /// Removes `core` from the holders.
     pub(crate) fn take_back(&mut self, core: usize, clock: u64) {
         let position = self.holders.iter().rposition(|(holder, _)| *holder == core);
-        let position = position.expect("who gives a lock back has it");
+        let position = position.expect("a core releases only a lock that it holds");
         let (_, since) = self.holders.swap_remove(position);
         let time = clock.saturating_sub(since);
         if self.exclusive {
@@ -136,7 +139,7 @@ impl Lock {
         }
     }
 
-    /// `core`, which has waited `since` then, is in the queue from now on.
+    /// Puts `core`, which has waited since `since`, into the queue.
     pub(crate) fn queue(
         &mut self,
         core: usize,
@@ -149,66 +152,67 @@ impl Lock {
             core,
             place,
             since,
-            looks_from: clock,
-            sleeps_from: self.end_of_looking(clock, waiting),
+            spins_from: clock,
+            sleeps_from: self.end_of_spinning(clock, waiting),
             call: None,
         };
         self.queue.push(waiter);
     }
 
-    /// Until when somebody looks who begins now: nobody does while others sleep.
-    fn end_of_looking(&self, clock: u64, waiting: &Waiting) -> u64 {
+    /// Until when a waiter spins that begins at `clock`: not at all while others sleep.
+    fn end_of_spinning(&self, clock: u64, waiting: &Waiting) -> u64 {
         let others = self.queue.iter().filter(|waiter| waiter.call.is_none());
         let first = others.map(|waiter| waiter.sleeps_from).min();
-        let own = clock + waiting.looking();
+        let own = clock + waiting.spin_time();
         first.map_or(own, |first| first.clamp(clock, own))
     }
 
-    /// `core`, which was called, looks; answers whether the lock is its own already, or it may take it.
+    /// Called by `core` when it retries after a call: whether it has the lock, can take it, or
+    /// waits on.
     pub(crate) fn answer(&mut self, core: usize, clock: u64, waiting: &Waiting) -> Answer {
         let Some(position) = self.queue.iter().position(|waiter| waiter.core == core) else {
             return Answer::Given;
         };
-        // It is out of the queue while it asks.
+        // It leaves the queue while it retries.
         let mut waiter = self.queue.remove(position);
         if self.admits(waiter.place.exclusive) {
             self.count_wait(waiter.since, clock);
             return Answer::Free;
         }
-        if waiter.call.take() == Some(Called::Asleep) {
-            waiter.looks_from = clock;
-            waiter.sleeps_from = self.end_of_looking(clock, waiting);
+        if waiter.call.take() == Some(Called::Sleeping) {
+            waiter.spins_from = clock;
+            waiter.sleeps_from = self.end_of_spinning(clock, waiting);
         }
         self.queue.insert(position, waiter);
         Answer::Held
     }
 
-    /// Somebody who has waited `since` then has it.
+    /// Counts a wait from `since` until `clock`, which ended with the lock taken.
     pub(crate) fn count_wait(&mut self, since: u64, clock: u64) {
         self.counts.contended += 1;
         self.counts.waited += clock.saturating_sub(since);
     }
 
-    /// Whom the release at `clock` concerns: nobody, if others still hold it.
+    /// The waiters that the release at `clock` calls; none if other holders remain.
     pub(crate) fn call(&mut self, clock: u64, waiting: &Waiting) -> Vec<Call> {
         if !self.holders.is_empty() || self.queue.is_empty() {
             return Vec::new();
         }
         let sleeps = |waiter: &Waiter| waiter.call.is_none() && waiter.sleeps_from <= clock;
         match self.queue.iter().position(sleeps) {
-            Some(first) if clock.saturating_sub(self.fair) >= FAIR => {
-                vec![self.hand(first, clock, waiting)]
+            Some(first) if clock.saturating_sub(self.last_fair) >= FAIR_INTERVAL => {
+                vec![self.hand_over(first, clock, waiting)]
             }
             Some(first) => self.call_from(first, clock, waiting),
-            None => self.call_looking(clock, waiting),
+            None => self.call_spinning(clock, waiting),
         }
     }
 
-    /// Gives it to a sleeper.
-    fn hand(&mut self, position: usize, clock: u64, waiting: &Waiting) -> Call {
+    /// Hands the lock to a sleeper.
+    fn hand_over(&mut self, position: usize, clock: u64, waiting: &Waiting) -> Call {
         let waiter = self.queue.remove(position);
         let at = clock + waiting.wake;
-        self.fair = clock;
+        self.last_fair = clock;
         self.count_wait(waiter.since, at);
         self.give(waiter.core, waiter.place.exclusive, clock);
         Call {
@@ -218,17 +222,17 @@ impl Lock {
         }
     }
 
-    /// Calls the waiter that looks next, and if it is a reader all that look.
-    fn call_looking(&mut self, clock: u64, waiting: &Waiting) -> Vec<Call> {
+    /// Calls the waiter that retries next and, if it is a reader, all readers that spin.
+    fn call_spinning(&mut self, clock: u64, waiting: &Waiting) -> Vec<Call> {
         let looking = self.queue.iter().enumerate();
         let next = looking
             .filter(|(_, waiter)| waiter.call.is_none())
-            .min_by_key(|(_, waiter)| waiting.next_look(waiter.looks_from, clock))
+            .min_by_key(|(_, waiter)| waiting.next_retry(waiter.spins_from, clock))
             .map(|(position, _)| position);
         next.map_or_else(Vec::new, |next| self.call_from(next, clock, waiting))
     }
 
-    /// Calls a waiter, and if it is a reader the others.
+    /// Calls a waiter and, if it is a reader, the other readers.
     fn call_from(&mut self, position: usize, clock: u64, waiting: &Waiting) -> Vec<Call> {
         let exclusive = self.queue[position].place.exclusive;
         let mut calls = Vec::new();
@@ -239,16 +243,16 @@ impl Lock {
             }
             let slept = waiter.sleeps_from <= clock;
             waiter.call = Some(if slept {
-                Called::Asleep
+                Called::Sleeping
             } else {
-                Called::Looking
+                Called::Spinning
             });
             calls.push(Call {
                 core: waiter.core,
                 at: if slept {
                     clock + waiting.wake
                 } else {
-                    waiting.next_look(waiter.looks_from, clock)
+                    waiting.next_retry(waiter.spins_from, clock)
                 },
                 slept,
             });
@@ -257,13 +261,13 @@ impl Lock {
     }
 }
 
-/// What somebody who was called finds.
+/// What a called waiter finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// It has the lock: it was handed over.
+    /// It holds the lock: the lock was handed over.
     Given,
-    /// It may take it.
+    /// The lock is free; it may take it.
     Free,
-    /// It waits on.
+    /// The lock is held; it continues to wait.
     Held,
 }

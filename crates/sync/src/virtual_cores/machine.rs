@@ -1,10 +1,10 @@
-//! The clocks of all virtual cores, and who runs next.
+//! The clocks of all virtual cores, and the choice of the core that runs next.
 //!
-//! A core is *running* (one at a time), *ready* (in the heap, by its clock), *blocked* (in some
-//! queue, and nowhere else unless its wait has a time-out) or *finished*. What a core does to
-//! shared state it does when no ready core is behind it, so everything that is shared changes in
-//! the order of the clocks. Entries of the heap that a wake-up has overtaken are told by an old
-//! generation and skipped.
+//! A core is *running* (one at a time), *ready* (in the heap, ordered by its clock), *blocked* (in
+//! exactly one queue, and in the heap only if its wait has a time-out) or *finished*. A core
+//! changes shared state only when no ready core has an earlier clock, so all shared state changes
+//! in the order of the clocks. A heap entry that a wake-up has made obsolete has an old generation
+//! and is skipped.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use corosensei::Yielder;
 
-use super::lines::{Label, Lines, MOST_CORES, Visit, behind};
+use super::lines::{Label, LineAccess, Lines, MOST_CORES, behind};
 use super::locks::{Answer, Lock};
 use super::model::Model;
 use crate::hash::NumberHash;
@@ -23,11 +23,11 @@ use crate::watch::{Place, Site};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// Bytes of an object in which locks are looked for when it is given back.
+/// Bytes at the start of a freed object that are searched for locks.
 const MOST_OF_LOCKS: usize = 4096;
 
-/// The least a step takes, so that whoever asks again and again gets older by it.
-const LEAST: u64 = 100;
+/// Picoseconds that a step takes at least, so that the clock of a polling core advances.
+const MIN_STEP: u64 = 100;
 
 /// How a wait on a condition ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,18 +40,18 @@ enum Waiting {
 pub(crate) struct Core {
     pub(crate) clock: u64,
     name: String,
-    /// Equal clocks are told apart by it.
+    /// Breaks ties between equal clocks.
     tie: u64,
-    /// The part of its work it is in, which its stretches are looked up by.
+    /// The current part of its work; the costs of its stretches depend on it.
     pub(crate) part: Part,
     last: Step,
     generation: u64,
     waiting: Waiting,
-    /// Since when it waits on a condition.
+    /// When its wait on a condition began.
     asleep_since: u64,
     finished: bool,
     joiners: Vec<usize>,
-    /// The way out of the core's coroutine; set when it starts.
+    /// Suspends the core's coroutine; set when the coroutine starts.
     pub(crate) yielder: *const Yielder<(), ()>,
 }
 
@@ -63,7 +63,7 @@ struct Ready {
     generation: u64,
 }
 
-/// What was spent where, since the window was opened.
+/// The time spent on each kind of work since the window was opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spent {
     pub(crate) steps: u64,
@@ -75,7 +75,7 @@ pub(crate) struct Spent {
 pub(crate) struct Machine {
     pub(crate) cores: Vec<Core>,
     pub(crate) processors: Vec<usize>,
-    /// Cores whose work was lent to them and has ended.
+    /// Lent cores whose work has ended, for reuse.
     spare: Vec<usize>,
     pub(crate) current: usize,
     ready: BinaryHeap<Reverse<Ready>>,
@@ -85,10 +85,11 @@ pub(crate) struct Machine {
     pub(crate) model: Model,
     stretches: Arc<Stretches>,
     seed: u64,
-    /// The number that was drawn last; never zero.
+    /// The last random number; never zero.
     drawn: u64,
     pub(crate) spent: Spent,
-    /// Picoseconds that cores waited for what is no lock, spinning or asleep, by place.
+    /// Picoseconds that cores waited, spinning or asleep, for something that is no lock, by source
+    /// location.
     pub(crate) waits: BTreeMap<(&'static str, u32), u64>,
     pub(crate) window: u64,
 }
@@ -114,8 +115,8 @@ impl Machine {
         }
     }
 
-    /// Makes a core that is ready now; its processor is one from the end of the machine until it
-    /// says otherwise.
+    /// Creates a core, ready at the current time. It runs on a processor counted from the end of
+    /// the machine until it chooses another one.
     pub(crate) fn add_core(&mut self, name: &str) -> usize {
         let number = self.cores.len();
         assert!(number < MOST_CORES, "at most {MOST_CORES} virtual cores");
@@ -139,8 +140,8 @@ impl Machine {
         number
     }
 
-    /// Makes a core for a part of the running one's work, in the middle of which it begins. Its number is the
-    /// larger of the two.
+    /// Creates a core for a part of the running core's work, starting now. The new core has the
+    /// higher number.
     pub(crate) fn lend(&mut self) -> usize {
         let me = self.current;
         let spare = self.spare.iter().position(|&core| core > me);
@@ -159,7 +160,7 @@ impl Machine {
         core
     }
 
-    /// A core that was lent has ended, and who lent it knows.
+    /// Marks a lent core that has ended as free for reuse; the lending core has been notified.
     pub(crate) fn spare(&mut self, core: usize) {
         self.spare.push(core);
     }
@@ -184,7 +185,7 @@ impl Machine {
         }));
     }
 
-    /// Whose turn it is; that core runs from now on.
+    /// Chooses the next core and makes it the running one.
     pub(crate) fn next(&mut self) -> Option<usize> {
         self.drop_stale();
         let Reverse(entry) = self.ready.pop()?;
@@ -209,7 +210,7 @@ impl Machine {
         }
     }
 
-    /// The running core has come to a step; answers whether somebody else goes first.
+    /// The running core has reached a step. Returns whether another core runs first.
     pub(crate) fn arrive(&mut self, step: Step) -> bool {
         let (part, last) = (self.me().part, self.me().last);
         let (cost, known) = self.stretches.cost(part, last, step);
@@ -222,11 +223,11 @@ impl Machine {
         }
         let me = self.me();
         me.last = step;
-        me.clock += cost.max(LEAST);
-        self.gives_way()
+        me.clock += cost.max(MIN_STEP);
+        self.yields()
     }
 
-    /// The next of the numbers that the seed stands for (by xorshift).
+    /// The next random number of the seed (xorshift).
     fn draw(&mut self) -> u64 {
         self.drawn ^= self.drawn << 13;
         self.drawn ^= self.drawn >> 7;
@@ -234,8 +235,9 @@ impl Machine {
         self.drawn >> 32
     }
 
-    /// Whether a ready core is behind the running one, which is made ready if so.
-    fn gives_way(&mut self) -> bool {
+    /// Whether a ready core has an earlier clock than the running one; if so, the running one
+    /// becomes ready.
+    fn yields(&mut self) -> bool {
         self.drop_stale();
         let (clock, tie) = (self.me().clock, self.me().tie);
         let first = self.ready.peek();
@@ -246,19 +248,19 @@ impl Machine {
         behind
     }
 
-    /// Sleeps for a time, which others use.
+    /// Sleeps for a time, during which other cores run.
     pub(crate) fn pass(&mut self, time: u64) {
-        self.me().clock += time.max(LEAST);
+        self.me().clock += time.max(MIN_STEP);
         self.make_ready(self.current);
     }
 
-    /// Touches a line; answers how far it was away.
+    /// Touches a line; returns the picoseconds that its transfer took.
     fn touch(&mut self, core: usize, number: usize, label: Label, write: bool) -> u64 {
         self.touch_together(core, std::iter::once(number), label, write, 0)
     }
 
-    /// Touches lines whose addresses are known before any of them has come, and before one has that is so far
-    /// ahead; answers how far the farthest was away.
+    /// Touches lines that are requested together, and together with one whose transfer takes
+    /// `ahead` picoseconds; returns the longest transfer.
     fn touch_together(
         &mut self,
         core: usize,
@@ -268,7 +270,7 @@ impl Machine {
         mut ahead: u64,
     ) -> u64 {
         for number in numbers {
-            let visit = Visit {
+            let visit = LineAccess {
                 core,
                 clock: self.cores[core].clock,
                 write,
@@ -288,13 +290,14 @@ impl Machine {
         self.touch(self.current, address / LINE, Label::At(site), write);
     }
 
-    /// The line that the word of a lock lies on; answers how far it was away.
+    /// Touches the line of the lock's word; returns the picoseconds that its transfer took.
     fn touch_word(&mut self, core: usize, place: &Place, write: bool) -> u64 {
         self.touch(core, place.address / LINE, Label::Lock(place.class), write)
     }
 
-    /// The other lines of what a lock guards, which move with it: those of the lock together with its word, which was
-    /// so far away, then those behind its pointers together.
+    /// Touches the other lines that the lock guards, which move with it: first those of the lock
+    /// itself, together with its word, whose transfer took `word`; then those behind its pointers,
+    /// together.
     fn touch_content(&mut self, core: usize, place: &Place, word: u64) {
         let label = Label::Lock(place.class);
         let last = (place.address + place.bytes.max(1) - 1) / LINE;
@@ -304,8 +307,8 @@ impl Machine {
         self.touch_together(core, behind, label, place.exclusive, 0);
     }
 
-    /// Memory that was given back has no copies of its lines anywhere: a real allocator keeps it
-    /// for the core that gave it back, whose cache has it, while here all cores share one.
+    /// Drops all copies of the lines of freed memory: a real allocator keeps it for the core that
+    /// freed it, which has it in its cache, while here all cores share one allocator.
     pub(crate) fn forget(&mut self, address: usize, bytes: usize) {
         let end = address + bytes;
         for number in address / LINE..end.div_ceil(LINE) {
@@ -324,13 +327,13 @@ impl Machine {
     fn lock(&mut self, place: &Place) -> &mut Lock {
         let lock = self.locks.entry(place.address);
         let lock = lock.or_insert_with(|| Lock::new(place.class));
-        // The memory may have been another lock before.
+        // The memory may have held another lock before.
         lock.class = place.class;
         lock
     }
 
-    /// Takes a lock or queues for it; answers whether it was had at once. It may have been waited for `since`
-    /// some time.
+    /// Takes a lock or queues for it; returns whether the core has it now. `since` is when the core
+    /// began to wait, if it has waited already.
     pub(crate) fn take(&mut self, place: &Place, since: Option<u64>) -> bool {
         let (core, waiting) = (self.current, self.model.waiting);
         let word = self.touch_word(core, place, true);
@@ -348,13 +351,13 @@ impl Machine {
         true
     }
 
-    /// Whether a lock is free at this core's time, at a glance.
-    pub(crate) fn sees_free(&mut self, place: &Place) -> bool {
+    /// Whether a core can take the lock at its current time; touches only the word.
+    pub(crate) fn is_free(&mut self, place: &Place) -> bool {
         self.touch_word(self.current, place, false);
         self.lock(place).admits(place.exclusive)
     }
 
-    /// The running core was called to a lock that it waits for; answers whether it has it now.
+    /// Retries after the running core was called for a lock; returns whether it has the lock now.
     pub(crate) fn take_when_called(&mut self, place: &Place) -> bool {
         let (core, waiting) = (self.current, self.model.waiting);
         let word = self.touch_word(core, place, true);
@@ -367,7 +370,7 @@ impl Machine {
         true
     }
 
-    /// Takes a lock if nobody is in the way by this core's clock; else that was a failure.
+    /// Takes a lock if it is free at this core's time; otherwise counts a failure.
     pub(crate) fn try_take(&mut self, place: &Place) -> bool {
         let has_it = self.take_if_free(place);
         if !has_it {
@@ -376,7 +379,7 @@ impl Machine {
         has_it
     }
 
-    /// Takes a lock if nobody is in the way by this core's clock.
+    /// Takes a lock if it is free at this core's time.
     pub(crate) fn take_if_free(&mut self, place: &Place) -> bool {
         let core = self.current;
         if self.lock(place).admits(place.exclusive) {
@@ -384,7 +387,7 @@ impl Machine {
             self.grant(core, place, word);
             return true;
         }
-        // A look at the word is enough to see that it is held.
+        // Reading the word is enough to see that it is held.
         self.touch_word(core, place, false);
         false
     }
@@ -395,7 +398,7 @@ impl Machine {
         self.touch_content(core, place, word);
     }
 
-    /// Gives a lock back and calls whoever is next.
+    /// Releases a lock and calls the next waiters.
     pub(crate) fn release(&mut self, place: &Place) {
         let (core, waiting) = (self.current, self.model.waiting);
         self.touch_word(core, place, true);
@@ -410,7 +413,7 @@ impl Machine {
         }
     }
 
-    /// Waits on a condition, its lock given back; the caller takes it again.
+    /// Waits on a condition and releases the lock; the caller takes the lock again afterwards.
     pub(crate) fn wait(&mut self, condition: usize, place: &Place, timeout: Option<u64>) {
         self.release(place);
         let core = self.current;
@@ -421,7 +424,7 @@ impl Machine {
         let clock = self.me().clock;
         self.me().asleep_since = clock;
         self.me().waiting = Waiting::Condition(condition);
-        // Whatever else is in the heap for this core is of the past.
+        // All other heap entries of this core are obsolete.
         self.me().generation += 1;
         if let Some(timeout) = timeout {
             let deadline = self.me().clock.saturating_add(timeout);
@@ -429,18 +432,18 @@ impl Machine {
         }
     }
 
-    /// How the last wait of the running core, at `site`, ended.
+    /// Ends the last wait of the running core, at `site`; returns whether it timed out.
     pub(crate) fn end_wait(&mut self, site: Site) -> bool {
         let since = self.me().asleep_since;
-        self.note_wait(since, site);
+        self.count_wait(since, site);
         let me = self.me();
         let timed_out = me.waiting == Waiting::TimedOut;
         me.waiting = Waiting::No;
         timed_out
     }
 
-    /// Notes that the running core has waited at `site`, `since` then.
-    pub(crate) fn note_wait(&mut self, since: u64, site: Site) {
+    /// Counts that the running core has waited at `site` since `since`.
+    pub(crate) fn count_wait(&mut self, since: u64, site: Site) {
         let (window, clock) = (self.window, self.me().clock);
         let waited = clock.saturating_sub(since.max(window));
         *self.waits.entry((site.file(), site.line())).or_default() += waited;
@@ -463,7 +466,7 @@ impl Machine {
         }
     }
 
-    /// Answers whether `core` has finished; if not, the running one will be woken when it has.
+    /// Whether `core` has finished; if not, the running core will be woken when it has.
     pub(crate) fn join(&mut self, core: usize) -> bool {
         let me = self.current;
         let ended = self.cores[core].clock;
@@ -490,7 +493,7 @@ impl Machine {
         }
     }
 
-    /// Forgets what was used so far: the window that counts begins.
+    /// Resets all counts: the measured window begins.
     pub(crate) fn open_window(&mut self) {
         self.lines.open_window();
         for lock in self.locks.values_mut() {
@@ -501,7 +504,7 @@ impl Machine {
         self.window = self.me().clock;
     }
 
-    /// Who is stuck, for the panic that says so.
+    /// The blocked cores, for the message of the panic.
     pub(crate) fn stuck(&self) -> String {
         let names = self.cores.iter().filter(|core| !core.finished);
         let names: Vec<&str> = names.map(|core| core.name.as_str()).collect();
@@ -511,6 +514,6 @@ impl Machine {
 
 /// The lines that a lock's critical section changes behind a pointer.
 fn lines_behind(address: usize, class: Class) -> impl Iterator<Item = usize> {
-    // No address of this program is that large, so these are lines of their own.
+    // No address of this program is that large, so these lines belong to no object.
     (0..behind(class)).map(move |number| usize::MAX - address * 8 - number)
 }

@@ -1,11 +1,11 @@
-//! Memory in which no two objects share a cache line.
+//! An allocator with which no two objects share a cache line.
 //!
-//! Which objects happen to lie on one line depends on what was allocated before, so a run would not
-//! repeat. A program with virtual cores makes [`Lines`] its allocator: sizes are rounded up so that
-//! the objects of the system's allocator, which keeps eight bytes of its own before each, begin at
-//! the same place of a line, always. So two objects never share a line by accident; that real
-//! programs may is a thing the virtual cores do not see. Memory that is given back is told to the
-//! machine, which forgets whose its lines were.
+//! Which objects share a line by accident depends on earlier allocations, so a run would not
+//! repeat. A program with virtual cores makes [`Lines`] its global allocator. It rounds sizes up so
+//! that the objects of the system's allocator, which keeps eight bytes of its own before each,
+//! always begin at the same offset in a line. Real programs may share lines by accident; the
+//! virtual cores do not see that. The allocator reports freed memory to the machine, which drops
+//! all copies of its lines.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
@@ -14,7 +14,7 @@ const LINE: usize = 64;
 /// Bytes that the system's allocator adds to an object.
 const HEAD: usize = 8;
 
-/// The system's allocator, asked for whole lines.
+/// The system's allocator, which gets requests for whole lines only.
 pub struct Lines;
 
 fn rounded(size: usize) -> usize {
@@ -25,8 +25,8 @@ fn whole_lines(layout: Layout) -> Option<Layout> {
     Layout::from_size_align(rounded(layout.size()), layout.align()).ok()
 }
 
-// SAFETY: every call goes to the system's allocator with a layout that is at least as large, made
-// from the caller's by the same rule when memory is had, changed and given back.
+// SAFETY: every call passes a layout to the system's allocator that is at least as large as the
+// caller's; allocation, reallocation and release derive it by the same rule.
 #[allow(unsafe_code)]
 unsafe impl GlobalAlloc for Lines {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

@@ -1,17 +1,20 @@
-//! Virtual cores: the engine's own code on as many processors as one likes, in virtual time.
+//! Virtual cores: runs the engine's own code on any number of simulated processors, in virtual
+//! time.
 //!
-//! [`run`] imitates a machine ([`Model`]). Its main body and every thread it starts through
+//! [`run`] simulates a machine ([`Model`]). Its main body and every thread it starts through
 //! [`crate::thread`] is a virtual core with a clock of its own. All of them are coroutines of one
-//! real thread, and at each step that touches something shared (a lock, an atomic, a condition, a
-//! sleep) the core that is furthest behind goes on. The work between two steps costs what it cost
-//! real threads ([`crate::calibration`]); a lock makes its next taker wait until the release; a
-//! try-lock fails if the lock is held at the trier's time; a cache line that another core wrote
-//! costs a transfer, one at a time. So for the same stretches and seed a run repeats exactly.
+//! real thread. At each step that touches something shared (a lock, an atomic, a condition, a
+//! sleep), the core with the earliest clock runs next. The work between two steps costs what it
+//! cost real threads ([`crate::calibration`]). A lock makes its next taker wait until the release;
+//! a try-lock fails if the lock is held at that time of the core's clock; a cache line that another
+//! core wrote costs a transfer, one at a time. Therefore a run repeats exactly for the same
+//! stretches and seed.
 //!
-//! What is seen is what goes through this crate. `docs/VIRTUAL.md` says what the model leaves out.
+//! The simulation sees only what goes through this crate. `docs/VIRTUAL.md` lists what the model
+//! leaves out.
 //!
-//! A core's body runs on a stack of its own inside one real thread, so thread-locals are shared by
-//! all cores; this crate's own ask here first.
+//! Every core's body runs on a stack of its own inside one real thread, so all cores share the
+//! thread-locals; this crate's own thread-locals ask this module first.
 
 mod lend;
 mod lines;
@@ -48,7 +51,7 @@ use crate::spin;
 use crate::stretches::Step;
 use crate::watch::{Action, Place, Site};
 
-/// Bytes of a core's stack; only what is used takes memory.
+/// Bytes of a core's stack; only the used part takes memory.
 const STACK: usize = 2 << 20;
 
 type Body = Coroutine<(), (), ()>;
@@ -56,8 +59,8 @@ type Body = Coroutine<(), (), ()>;
 thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
     static MACHINE: RefCell<Option<Machine>> = const { RefCell::new(None) };
-    /// Cores that were made and have not run yet.
-    static NEWBORN: RefCell<Vec<(usize, Body)>> = const { RefCell::new(Vec::new()) };
+    /// Cores that were created and have not run yet.
+    static NEW_CORES: RefCell<Vec<(usize, Body)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Whether the caller runs on a virtual core.
@@ -72,8 +75,8 @@ fn with<R>(body: impl FnOnce(&mut Machine) -> R) -> R {
     })
 }
 
-/// Notes that memory was given back. The machine's own may be, while it is at work; nobody looks for
-/// lines there.
+/// Drops all copies of the lines of freed memory. Memory that the machine itself frees while it
+/// works is ignored; no lines are looked up there.
 fn forget(address: usize, bytes: usize) {
     if !is_inside() {
         return;
@@ -87,13 +90,12 @@ fn forget(address: usize, bytes: usize) {
     });
 }
 
-/// Lets others run until it is this core's turn again.
+/// Suspends this core until it runs again.
 #[allow(unsafe_code)]
 fn suspend() {
     let yielder = with(|machine| machine.cores[machine.current].yielder);
-    // SAFETY: the pointer was taken from the reference that this core's body got from its
-    // coroutine, which is valid as long as the body runs, and we are in the body of the current
-    // core.
+    // SAFETY: the pointer comes from the reference that this core's body got from its coroutine. It
+    // is valid as long as the body runs, and this code runs in the body of the current core.
     unsafe { (*yielder).suspend(()) }
 }
 
@@ -117,26 +119,26 @@ pub(crate) fn take_spinning(place: &Place) {
         return;
     }
     let since = clock();
-    spin::look(|| sees_free(place), pause);
+    spin::look(|| is_free(place), pause);
     wait_for(place, Some(since));
 }
 
-/// Whether somebody holds a lock, at a glance.
+/// Whether the lock is held; touches only its word.
 pub(crate) fn is_held(place: &Place) -> bool {
     arrive(place.site, Action::Load);
-    !sees_free(place)
+    !is_free(place)
 }
 
-/// Whether a lock could be had now, which a core asks that waits for it.
-fn sees_free(place: &Place) -> bool {
-    with(|machine| machine.sees_free(place))
+/// Whether a waiting core could take the lock now.
+fn is_free(place: &Place) -> bool {
+    with(|machine| machine.is_free(place))
 }
 
 fn take_again(place: &Place) {
     wait_for(place, None);
 }
 
-/// Takes a lock that has been waited for `since` then.
+/// Takes a lock for which the core has waited since `since`.
 fn wait_for(place: &Place, since: Option<u64>) {
     let mut has_it = with(|machine| machine.take(place, since));
     while !has_it {
@@ -151,7 +153,7 @@ pub(crate) fn try_take(place: &Place) -> bool {
     with(|machine| machine.try_take(place))
 }
 
-/// Gives a lock back.
+/// Releases a lock.
 pub(crate) fn release(place: &Place) {
     arrive(place.site, Action::Release);
     with(|machine| machine.release(place));
@@ -164,7 +166,7 @@ pub(crate) fn access(address: usize, write: bool, site: Site) {
     with(|machine| machine.access(address, write, site));
 }
 
-/// Waits on a condition with a lock that is given back meanwhile; answers whether time ran out.
+/// Waits on a condition and releases the lock meanwhile; returns whether the wait timed out.
 pub(crate) fn wait(condition: usize, place: &Place, timeout: Option<Duration>) -> bool {
     arrive(place.site, Action::Release);
     with(|machine| machine.wait(condition, place, timeout.map(picoseconds)));
@@ -174,30 +176,30 @@ pub(crate) fn wait(condition: usize, place: &Place, timeout: Option<Duration>) -
     timed_out
 }
 
-/// Wakes up to `count` waiters; no step of its own, since it goes with the one before.
+/// Wakes up to `count` waiters. It is no step of its own: it belongs to the step before it.
 pub(crate) fn notify(condition: usize, count: usize) {
     with(|machine| machine.notify(condition, count));
 }
 
-/// Lets time pass.
+/// Advances the core's clock by `time`.
 pub(crate) fn sleep(time: Duration, site: Site) {
     arrive(site, Action::Other);
     with(|machine| machine.pass(picoseconds(time)));
     suspend();
 }
 
-/// Runs what `spin`s at `site`, with the pause it makes between two looks.
+/// Runs `spin`, a spin loop at `site`, and gives it the function that pauses between two tries.
 pub(crate) fn spinning(site: Site, spin: impl FnOnce(&dyn Fn()) -> bool) -> bool {
     let since = clock();
     let has_come = spin(&|| {
         arrive(site, Action::Other);
         pause();
     });
-    with(|machine| machine.note_wait(since, site));
+    with(|machine| machine.count_wait(since, site));
     has_come
 }
 
-/// Lets the pauses pass that are made between two looks at something.
+/// Spends the pauses between two tries of a spin loop.
 fn pause() {
     with(|machine| machine.pass(machine.model.waiting.pause * u64::from(spin::PAUSES)));
     suspend();
@@ -208,12 +210,12 @@ fn clock() -> u64 {
     with(|machine| machine.cores[machine.current].clock)
 }
 
-/// The running core's time since the machine was switched on.
+/// The running core's time since the machine started.
 pub(crate) fn now() -> Duration {
     Duration::from_nanos(clock() / 1000)
 }
 
-/// The processor the running core is on.
+/// The processor that the running core is on.
 pub(crate) fn processor() -> usize {
     with(|machine| machine.processors[machine.current])
 }
@@ -222,18 +224,18 @@ fn picoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().saturating_mul(1000)).unwrap_or(u64::MAX)
 }
 
-/// What a virtual core leaves behind.
+/// A handle to a virtual core and its result.
 pub(crate) struct Thread<T> {
     core: usize,
     result: Arc<Mutex<Option<std::thread::Result<T>>>>,
 }
 
-/// Makes another virtual core run `body`.
+/// Starts another virtual core that runs `body`.
 pub(crate) fn spawn<T: 'static>(name: &str, body: impl FnOnce() -> T + 'static) -> Thread<T> {
     let core = with(|machine| machine.add_core(name));
     let (thread, body) = Thread::of(core, body);
     let body = new_body(core, body);
-    NEWBORN.with_borrow_mut(|newborn| newborn.push((core, body)));
+    NEW_CORES.with_borrow_mut(|new_cores| new_cores.push((core, body)));
     thread
 }
 
@@ -246,7 +248,7 @@ fn new_body(core: usize, body: impl FnOnce() + 'static) -> Body {
 }
 
 impl<T> Thread<T> {
-    /// What `core` leaves behind when it runs `body` as it is answered.
+    /// A handle to `core`, and `body` changed so that it stores its result there.
     fn of(core: usize, body: impl FnOnce() -> T) -> (Self, impl FnOnce()) {
         let result = Arc::new(Mutex::new(None));
         let place = Arc::clone(&result);
@@ -257,7 +259,7 @@ impl<T> Thread<T> {
         (Self { core, result }, body)
     }
 
-    /// Waits until it has ended.
+    /// Waits until the core has ended, and returns its result.
     pub(crate) fn join(self) -> std::thread::Result<T> {
         if !with(|machine| machine.join(self.core)) {
             suspend();
@@ -272,19 +274,19 @@ impl<T> Thread<T> {
         with(|machine| machine.is_finished(self.core))
     }
 
-    /// Whether it is the running one.
+    /// Whether this is the running core.
     pub(crate) fn is_current(&self) -> bool {
         is_inside() && with(|machine| machine.current == self.core)
     }
 }
 
-/// Puts the calling virtual core on processor `number`.
+/// Moves the calling virtual core to processor `number`.
 pub fn move_to(number: usize) {
     with(|machine| machine.processors[machine.current] = number % machine.model.processors);
 }
 
-/// The caller, a virtual core or a thread of a calibration, begins a part of its work: a stretch of code
-/// costs in each what it cost there.
+/// Begins a part of the caller's work; the caller is a virtual core or a thread of a calibration.
+/// Every part has its own costs of stretches.
 pub fn begin_part(number: u8) {
     if is_inside() {
         with(|machine| machine.cores[machine.current].part = number);
@@ -293,18 +295,18 @@ pub fn begin_part(number: u8) {
     }
 }
 
-/// Begins the window that counts.
+/// Begins the measured window.
 pub fn open_window() {
     with(Machine::open_window);
 }
 
-/// Tells what was used since [`open_window`].
+/// Returns what was used since [`open_window`].
 #[must_use]
 pub fn close_window() -> Usage {
     with(|machine| Usage::of(machine))
 }
 
-/// Takes the machine away when the run ends, however it ends.
+/// Drops the machine when the run ends, also by a panic.
 struct Switch;
 
 impl Drop for Switch {
@@ -314,11 +316,11 @@ impl Drop for Switch {
     }
 }
 
-/// Runs `main` on the first virtual core of a machine and answers what it returns. Whatever it
-/// starts must have ended by then; cores that have not are dropped where they stand.
+/// Runs `main` on the first virtual core of a machine and returns its result. Everything that it
+/// starts must have ended by then; remaining cores are dropped without running on.
 ///
 /// # Panics
-/// With the panic of `main`; if no core can go on; and inside another run.
+/// If `main` panics; if all cores are blocked; if called inside another run.
 pub fn run<R: 'static>(
     model: Model,
     stretches: &Arc<Stretches>,
@@ -345,8 +347,8 @@ pub fn run<R: 'static>(
     result.expect("the machine runs until its main body has ended")
 }
 
-/// What the cores run, by their numbers. The last goes first when all are dropped: what was lent to a core lies on
-/// the stack of one with a smaller number.
+/// The bodies of the cores, by core number. They are dropped from the last to the first: work lent
+/// to a core borrows from the stack of a core with a smaller number.
 #[derive(Default)]
 struct Bodies(Vec<Option<Body>>);
 
@@ -364,7 +366,7 @@ impl Drop for Bodies {
     }
 }
 
-/// Lets cores run, always the one that is furthest behind, until the first one has ended.
+/// Runs the cores, always the one with the earliest clock, until the first core has ended.
 fn drive(bodies: &mut Bodies) {
     loop {
         let Some(core) = with(Machine::next) else {
@@ -374,7 +376,7 @@ fn drive(bodies: &mut Bodies) {
         let body = bodies.0[core].as_mut();
         let body = body.expect("a core that has ended is not ready");
         let outcome = body.resume(());
-        for (number, body) in NEWBORN.take() {
+        for (number, body) in NEW_CORES.take() {
             bodies.insert(number, body);
         }
         if let CoroutineResult::Return(()) = outcome {

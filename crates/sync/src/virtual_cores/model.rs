@@ -1,60 +1,60 @@
-//! A machine: how many processors, how they stand together, and what it costs them to hand a line
-//! from one to another.
+//! The simulated machine: the number of processors, their topology, and the cost of moving a line
+//! from one processor to another.
 
-/// The machine that is imitated. Times are in picoseconds.
+/// A machine to simulate. Times are in picoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model {
-    /// Processors of the machine; structures have as many shards.
+    /// Processors of the machine; sharded structures get as many shards.
     pub processors: usize,
     /// Processors that share a last-level cache.
     pub cluster: usize,
     /// Processors of a socket.
     pub socket: usize,
-    /// A line from a processor of the same cluster.
+    /// Transfer of a line from a processor of the same cluster.
     pub near: u64,
-    /// A line from another cluster of the socket.
+    /// Transfer of a line from another cluster of the socket.
     pub across: u64,
-    /// A line from another socket.
+    /// Transfer of a line from another socket.
     pub far: u64,
-    /// Each line more of several that are asked for together, whatever its way.
+    /// The cost of each additional line of a group that is requested together, at any distance.
     pub further: u64,
-    /// What waiting takes.
+    /// The costs of waiting.
     pub waiting: Waiting,
 }
 
-/// How long those take who wait for a lock or a condition. Times are in picoseconds.
+/// The costs of waiting for a lock or a condition. Times are in picoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// A pause of a processor that looks again and again.
+    /// One pause instruction of a spinning processor.
     pub pause: u64,
-    /// To give way to whoever else wants the processor, where nobody does.
-    pub give_way: u64,
-    /// To call a sleeping thread, for the caller.
+    /// Yielding the processor when no other thread wants it.
+    pub yield_time: u64,
+    /// Waking a sleeping thread, for the waker.
     pub call: u64,
-    /// From that call until it runs.
+    /// From the waker's call until the woken thread runs.
     pub wake: u64,
-    /// To make a thread, for the caller.
+    /// Starting a thread, for the thread that starts it.
     pub start: u64,
 }
 
 impl Waiting {
-    /// Pauses before the first looks.
+    /// Pauses before each of the first retries.
     const PAUSES: [u64; 3] = [2, 4, 8];
-    /// Looks after those, before each of which it gives way.
-    const GIVING_WAY: u64 = 7;
+    /// Further retries; the thread yields before each.
+    const YIELDS: u64 = 7;
 
-    /// Time after which who has looked in vain goes to sleep.
+    /// Time that a thread spins before it sleeps.
     #[must_use]
-    pub fn looking(&self) -> u64 {
-        self.pauses() + Self::GIVING_WAY * self.give_way
+    pub fn spin_time(&self) -> u64 {
+        self.pauses() + Self::YIELDS * self.yield_time
     }
 
     fn pauses(&self) -> u64 {
         Self::PAUSES.iter().sum::<u64>() * self.pause
     }
 
-    /// The first look at or after `clock` of somebody who began at `since`.
-    pub(crate) fn next_look(&self, since: u64, clock: u64) -> u64 {
+    /// The first retry at or after `clock` of a thread that began to spin at `since`.
+    pub(crate) fn next_retry(&self, since: u64, clock: u64) -> u64 {
         let mut look = since;
         for pauses in Self::PAUSES {
             look += pauses * self.pause;
@@ -62,13 +62,13 @@ impl Waiting {
                 return look;
             }
         }
-        let times = (clock - look).div_ceil(self.give_way.max(1));
-        (look + times * self.give_way).max(clock)
+        let times = (clock - look).div_ceil(self.yield_time.max(1));
+        (look + times * self.yield_time).max(clock)
     }
 }
 
 impl Model {
-    /// A machine of equal neighbours.
+    /// A machine whose processors all have the same distance.
     #[must_use]
     pub fn uniform(processors: usize, transfer: u64) -> Self {
         Self {
@@ -83,7 +83,7 @@ impl Model {
         }
     }
 
-    /// The same machine with every transfer this many percent of what it was.
+    /// The same machine with every transfer scaled to `percent`.
     #[must_use]
     pub fn with_transfers(&self, percent: u64) -> Self {
         let scale = |time: u64| time * percent / 100;
@@ -96,8 +96,9 @@ impl Model {
         }
     }
 
-    /// The same machine where a sleeping thread is woken in 25 us, 10 of them its waker's: so slow is a guest
-    /// whose processors the host has put to sleep (23 and 9.6 us were measured on one).
+    /// The same machine where waking a sleeping thread takes 25 us, 10 of them the waker's. A guest
+    /// is that slow if the host has put its processors to sleep (23 and 9.6 us were measured on
+    /// one).
     #[must_use]
     pub fn with_slow_waking(&self) -> Self {
         const MICROSECOND: u64 = 1_000_000;
@@ -112,7 +113,7 @@ impl Model {
         }
     }
 
-    /// The same machine, all of its processors equally far apart.
+    /// The same machine with all processors at the same distance.
     #[must_use]
     pub fn with_equal_transfers(&self, transfer: u64) -> Self {
         Self {
@@ -123,7 +124,7 @@ impl Model {
         }
     }
 
-    /// Picoseconds for a line to go from one processor to another.
+    /// Picoseconds to move a line from one processor to another.
     pub(crate) fn transfer(&self, from: usize, to: usize) -> u64 {
         if from / self.cluster == to / self.cluster {
             self.near
@@ -162,18 +163,18 @@ mod tests {
     fn who_waits_looks_ten_times() {
         let waiting = Waiting {
             pause: 10,
-            give_way: 100,
+            yield_time: 100,
             call: 0,
             wake: 0,
             start: 0,
         };
-        assert_eq!(waiting.looking(), 840);
+        assert_eq!(waiting.spin_time(), 840);
         let looks = [0, 20, 21, 60, 61, 140, 141, 240, 241, 840];
         let seen = [20, 20, 60, 60, 140, 140, 240, 240, 340, 840];
         assert_eq!(
-            looks.map(|after| waiting.next_look(1000, 1000 + after) - 1000),
+            looks.map(|after| waiting.next_retry(1000, 1000 + after) - 1000),
             seen
         );
-        assert_eq!(Waiting::default().next_look(5, 9), 9);
+        assert_eq!(Waiting::default().next_retry(5, 9), 9);
     }
 }

@@ -1,4 +1,5 @@
-//! Who spins on a virtual core has what comes as soon as it looks, and its time counts as waiting.
+//! A core that spins gets the lock at its first retry after the release, and its time counts as
+//! waiting.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +10,11 @@ use crate::order::Class;
 use crate::{Mutex, RwLock, spin, thread, time};
 
 const MICROSECOND: u64 = 1_000_000;
-/// The holder has the lock until then, since the window was opened.
+/// The holder keeps the lock until this time after the opening of the window.
 const HELD: Duration = Duration::from_micros(10);
 const WAKING: Duration = Duration::from_micros(20);
 
-/// A machine where a sleeper is woken in [`WAKING`] and a pause takes 40 ns.
+/// A machine where waking takes [`WAKING`] and a pause takes 40 ns.
 fn model() -> Model {
     let mut model = Model::uniform(4, 0);
     model.waiting.pause = 40_000;
@@ -21,7 +22,7 @@ fn model() -> Model {
     model
 }
 
-/// When who comes 1 us after another, which has the lock for so long, has it, and what was used.
+/// When a core that comes 1 us after the holder gets the lock, and the usage of the window.
 fn second<L: Send + Sync + 'static>(
     lock: L,
     held: Duration,
@@ -51,7 +52,7 @@ fn only(usage: &Usage) -> &LockUsage {
     locks.next().expect("the lock was used")
 }
 
-/// It had the lock at the first look after `since`, and all the time from its coming counts.
+/// It got the lock at the first retry after `since`, and all the time since its arrival counts.
 fn assert_spun(case: &str, (had, usage): &(Duration, Usage)) {
     let lock = only(usage);
     assert!(

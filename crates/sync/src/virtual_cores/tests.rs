@@ -1,4 +1,4 @@
-//! The machine itself: what can be worked out by hand comes out.
+//! The machine itself: the simulation gives the results that can be computed by hand.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn join_all(threads: Vec<JoinHandle<()>>) {
     }
 }
 
-/// Cycles a microsecond of `cores` cores that think, take one lock, hold it, and begin again.
+/// Cycles a microsecond of `cores` cores that repeatedly think, take one lock and hold it.
 fn one_lock(cores: usize, hold: u64, think: u64, transfer: u64) -> f64 {
     const CYCLES: u64 = 2000;
     let elapsed = run(
@@ -40,7 +40,7 @@ fn one_lock(cores: usize, hold: u64, think: u64, transfer: u64) -> f64 {
                 let lock = Arc::clone(&lock);
                 thread::spawn("customer", move || {
                     move_to(number);
-                    // They do not all come at once.
+                    // They do not all arrive at once.
                     spend(1 + number as u64 * think / cores as u64);
                     for _ in 0..CYCLES {
                         spend(think);
@@ -75,8 +75,8 @@ fn one_lock_with_fixed_times_is_as_theory_says() {
 
 #[test]
 fn a_hand_over_costs_its_transfers() {
-    // Saturated: each turn is the word coming over, the hold, and the word coming back from
-    // whoever looked at it last to be released; the newly come queue while it is held.
+    // Saturated: each turn is the transfer of the word, the hold, and the transfer of the word back
+    // from the last core that tried it; cores that arrive queue while the lock is held.
     let free_of_charge = one_lock(20, 100, 100, 0);
     let dear = one_lock(20, 100, 100, 50);
     assert!((free_of_charge - 10.0).abs() < 0.1, "{free_of_charge}");
@@ -94,7 +94,7 @@ fn a_line_written_in_turn_costs_a_transfer_each() {
             thread::spawn("player", move || {
                 move_to(me as usize);
                 for turn in 0..TURNS {
-                    // In turn by the clock: each has the line once every 200 ns.
+                    // In the order of the clocks: each gets the line once every 200 ns.
                     let due = Duration::from_nanos(10_000 + 200 * turn + 100 * me);
                     spend((due - time::now()).as_nanos() as u64);
                     number.fetch_add(1, Ordering::Relaxed);
@@ -111,7 +111,7 @@ fn a_line_written_in_turn_costs_a_transfer_each() {
         (ends, number.load(Ordering::Relaxed))
     });
     assert_eq!(sum, 2 * TURNS);
-    // The last write of each begins when it is due and ends a transfer later; a step takes at
+    // The last write of each begins when it is due and ends one transfer later; a step takes at
     // least a tenth of a nanosecond.
     for (me, end) in elapsed.into_iter().enumerate() {
         let due = 10_000 + 200 * (TURNS - 1) + 100 * me as u64;
@@ -318,7 +318,7 @@ fn who_wakes_many_pays_for_each_and_they_go_on_one_after_another() {
     model.waiting.wake = 20_000 * NANOSECOND;
     let (paid, woken) = run(model, &free(), 1, || {
         let ready = Arc::new(CachePadded::new(AtomicU64::new(0)));
-        // Each has a condition of its own, so none waits for another's lock.
+        // Each has a condition of its own, so none waits for the lock of another.
         let gates: Vec<_> = (0..3)
             .map(|_| Arc::new((Mutex::new(Class::Leaf, ()), Condvar::new())))
             .collect();
@@ -367,14 +367,15 @@ fn stretches_take_what_they_are_said_to_take() {
     assert_eq!(elapsed, Duration::from_nanos(3000));
 }
 
-/// A run in which much depends on who comes first.
+/// A run whose result depends on the order of the cores.
 fn tangle(seed: u64) -> (Duration, Vec<u64>, Usage) {
     run(
         Model::uniform(32, 40 * NANOSECOND),
         &Arc::new(Stretches::constant(9_000)),
         seed,
         || {
-            // On lines of their own, or it would depend on the memory that is free.
+            // On lines of their own, since the result would otherwise depend on the addresses of
+            // free memory.
             let lock = Arc::new(CachePadded::new(Mutex::new(Class::Group, Vec::new())));
             let number = Arc::new(CachePadded::new(AtomicU64::new(0)));
             open_window();
@@ -447,7 +448,7 @@ fn work_that_is_lent_is_done_at_once_and_borrows() {
     model.waiting.wake = 5_000 * NANOSECOND;
     let times = run(model, &free(), 1, || {
         let factor = [3_u64];
-        // Twice, and so the second time by cores that were lent before.
+        // Twice; the second time the cores lent before are reused.
         [(); 2].map(|()| {
             let start = time::now();
             let made = thread::at_once((0..4).collect(), &|part: u64| {
@@ -458,7 +459,8 @@ fn work_that_is_lent_is_done_at_once_and_borrows() {
             time::now() - start
         })
     });
-    // The third is made after 30 us and runs 5 later; who waits for it runs 5 after it has ended.
+    // The third is created after 30 us and runs 5 us later; its waiter runs 5 us after it has
+    // ended.
     for time in times {
         assert!((140_000..140_010).contains(&time.as_nanos()), "{time:?}");
     }

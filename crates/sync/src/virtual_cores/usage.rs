@@ -1,4 +1,4 @@
-//! What a window used: every lock and every line that more than one core had to do with.
+//! The usage of a window: every lock and every line that several cores used.
 
 use std::time::Duration;
 
@@ -6,22 +6,23 @@ use super::lines::Label;
 use super::machine::Machine;
 use crate::order::Class;
 
-/// One lock in a window.
+/// The use of one lock in a window.
 #[derive(Clone, Debug)]
 pub struct LockUsage {
     /// Its class.
     pub class: Class,
     /// How often it was taken.
     pub acquisitions: u64,
-    /// How many of those waited.
+    /// How many of those acquisitions had to wait.
     pub contended: u64,
-    /// How often trying failed.
+    /// How many try-locks failed.
     pub failures: u64,
     /// Time spent waiting, all cores together.
     pub waited: Duration,
     /// Time held for writing.
     pub held: Duration,
-    /// By how much longer than all others together one core held it for writing, at the least.
+    /// What is left of one core's time for writing after the time of all others is set off against
+    /// it: at least its lead over all others together, at most its own time.
     pub lead: Duration,
     /// Time held for reading, all readers together.
     pub read: Duration,
@@ -29,40 +30,40 @@ pub struct LockUsage {
     pub cores: usize,
 }
 
-/// One cache line in a window.
+/// The use of one cache line in a window.
 #[derive(Clone, Debug)]
 pub struct LineUsage {
     /// The class of the lock it belongs to.
     pub class: Option<Class>,
-    /// The place that touched it last, for an atomic.
+    /// For an atomic, the source location that touched it last.
     pub site: String,
-    /// How often it went to another core.
+    /// How often it was transferred to another core.
     pub transfers: u64,
-    /// Time in which it was on its way.
+    /// Time during which a transfer was in progress.
     pub served: Duration,
-    /// Time that cores waited for their turn.
+    /// Time that cores waited until the line was free for their transfer.
     pub waited: Duration,
-    /// Cores it went to.
+    /// Cores that it was transferred to.
     pub cores: usize,
 }
 
-/// What a window used.
+/// The usage of a window.
 #[derive(Clone, Debug)]
 pub struct Usage {
-    /// From the opening of the window to its end, by the clock of whoever asked.
+    /// Length of the window by the clock of the core that closed it.
     pub elapsed: Duration,
     /// Every lock that was used.
     pub locks: Vec<LockUsage>,
-    /// Every line that went from core to core.
+    /// Every line that was transferred between cores.
     pub lines: Vec<LineUsage>,
-    /// How long cores, all together, waited at each place for what is no lock, asleep or spinning; the longest
-    /// first.
+    /// How long all cores together waited at each source location for something that is no lock,
+    /// asleep or spinning; the longest first.
     pub other_waits: Vec<(String, Duration)>,
-    /// Steps, and how many of them ended a stretch that no real thread was seen to take.
+    /// Steps, of which `unknown_steps` ended a stretch that no real thread took in the calibration.
     pub steps: u64,
     /// See [`Usage::steps`].
     pub unknown_steps: u64,
-    /// Time of all stretches, and of those that were never seen.
+    /// Time of all stretches, of which `unknown_stretches` have no measured cost.
     pub stretches: Duration,
     /// See [`Usage::stretches`].
     pub unknown_stretches: Duration,

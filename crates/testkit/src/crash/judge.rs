@@ -1,10 +1,10 @@
-//! Whether a recovered tree can be what a crash leaves.
+//! Judges whether a recovered tree is a possible result of a crash.
 //!
-//! The journal commits operations in order, so the names and attributes must be those after *some*
+//! The journal commits operations in order, so names and attributes must be those after *some*
 //! number of operations: at least all that an acknowledged sync covers, at most all that had
-//! started. Contents are not journalled: data written in place may be newer than the rest, and
-//! where nobody called fsync older, byte by byte. But it is always data of that file, never
-//! what was cut away or punched out before, and never somebody else's.
+//! started. Contents are not journalled: data written in place may be newer than the metadata and,
+//! without an fsync, older, byte by byte. But it is always data of that file, never data that was
+//! truncated or punched before, and never another file's.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -15,11 +15,11 @@ use crate::model::{Model, Node};
 use crate::op::Op;
 use crate::tree::{Item, Tree};
 
-/// What is known at a cut.
+/// The knowledge about the run at a cut.
 pub struct Judge<'a> {
     history: &'a History,
     cut: usize,
-    /// States (numbers of operations) that the recovered tree may have.
+    /// States (numbers of operations) that the recovered tree may be in.
     states: RangeInclusive<usize>,
 }
 
@@ -69,8 +69,8 @@ impl<'a> Judge<'a> {
         })
     }
 
-    /// Whether the tree stands in the middle of a long operation: one file partly written,
-    /// allocated or cut.
+    /// Whether the tree is in the middle of a long operation: one file is partly written, allocated
+    /// or truncated.
     fn is_between(&self, state: usize, tree: &Tree) -> bool {
         let (Some(op), Some(after)) = (
             self.history.ops.get(state),
@@ -121,9 +121,10 @@ impl<'a> Judge<'a> {
         None
     }
 
-    /// The first byte of a chunk that no version explains: not the right one, not a later one, and
-    /// not an earlier one that only writes have replaced since. Bytes are judged one by one, since
-    /// writes need not keep to sectors: a sector may hold a late write beside early bytes.
+    /// The first byte of a chunk that no version explains: neither the right one, nor a later one,
+    /// nor an earlier one that only writes have replaced since. Bytes are judged one by one, since
+    /// writes need not be aligned to sectors: a sector may contain a late write next to early
+    /// bytes.
     fn foreign_byte(
         &self,
         state: usize,
@@ -179,7 +180,7 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// The state that must be durable once the operation that leads to `state` has returned.
+/// The state that must be durable after the operation that leads to `state` has returned.
 fn covered(history: &History, state: usize) -> usize {
     let model = &history.models[state];
     let step = match &history.ops[state - 1] {

@@ -1,10 +1,10 @@
-//! The crash rig: what a power cut at any write may leave, recovered and judged.
+//! The crash rig: creates the images that a power cut at any write may leave, recovers and judges
+//! them.
 //!
-//! A run is recorded ([`recording`]), its log cut into windows and images ([`window`]); each image
-//! is recovered by our own replay and, apart from it, by e2fsck's, since a mistake made both in
-//! writing and in replaying would cancel out. After either recovery e2fsck must have nothing to
-//! say, and the tree must be one that the cut can explain ([`judge`]). Some recoveries are cut in
-//! turn.
+//! A run is recorded ([`recording`]), and its log is cut into windows and images ([`window`]). Each
+//! image is recovered by our own replay and, separately, by e2fsck's, since a mistake made both in
+//! writing and in replaying would cancel out. After either recovery e2fsck must find nothing, and
+//! the tree must be one that the cut can explain ([`judge`]). Some recoveries are cut as well.
 
 pub mod judge;
 pub mod recording;
@@ -20,48 +20,48 @@ use self::judge::Judge;
 use self::recording::Recording;
 use self::window::{Budget, Fate, Window, fates, image, tell, windows};
 use crate::Random;
-use crate::campaign::{Stage, check_device, guarded};
+use crate::campaign::{Stage, catching_panics, check_device};
 use crate::effort;
-use crate::op::generate::Taste;
+use crate::op::generate::Profile;
 use crate::op::text;
 use crate::oracle::check::recover;
 use crate::tree::Tree;
 use crate::volume::tree_of;
 
-/// Longest time that recovering one image may take before it is taken for hanging.
+/// Longest time of recovering one image; after it the recovery counts as hanging.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What was tried.
+/// The amount of work that a run did.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Report {
-    /// Windows looked at.
+    /// Windows examined.
     pub windows: usize,
     /// Images recovered.
     pub images: usize,
 }
 
-/// Records a run and examines what cuts of it leave.
+/// Records a run and examines the images of power cuts in it.
 ///
 /// # Panics
 ///
-/// When an image is not recovered as it must be: that is what a test wants.
+/// If an image is not recovered correctly: the caller is a test.
 pub fn run(
     stage: &Stage,
     name: &str,
-    taste: Taste,
+    profile: Profile,
     seed: u64,
     count: usize,
     budget: Budget,
 ) -> Report {
-    let stage = &stage.set_by(seed);
+    let stage = &stage.with_setting_of(seed);
     let what = format!("{name}, seed {seed}, image {}", stage.describe());
-    let recording = Recording::generate(stage, taste, seed, count);
+    let recording = Recording::generate(stage, profile, seed, count);
     let recording =
         recording.unwrap_or_else(|text| panic!("{what}: the run itself failed: {text}"));
     examine(&recording, name, seed, budget).unwrap_or_else(|text| panic!("{what}: {text}"))
 }
 
-/// Examines what cuts of a recording leave.
+/// Examines the images of power cuts in a recording.
 pub fn examine(
     recording: &Recording,
     name: &str,
@@ -108,7 +108,7 @@ pub fn examine(
     Ok(report)
 }
 
-/// Recovers an image in every way and judges the results.
+/// Recovers an image in all ways and judges the results.
 fn check(
     recording: &Recording,
     window: &Window,
@@ -136,7 +136,8 @@ fn check(
     Ok(())
 }
 
-/// Opens (which replays), walks and closes; e2fsck must then be content. Gives the log of it too.
+/// Opens the image (which replays the journal), walks the tree and closes it; then e2fsck must find
+/// nothing. Also returns the log of the recovery.
 fn recover_ourselves(left: &Arc<RamDevice>) -> Result<(Arc<RecordDevice>, Tree), String> {
     let device = Arc::new(left.fork());
     let below: Arc<dyn Device> = Arc::<RamDevice>::clone(&device);
@@ -157,7 +158,7 @@ fn recover_by_e2fsck(left: &RamDevice) -> Result<Tree, String> {
     walk(Arc::new(device), true).map_err(|text| format!("after e2fsck's recovery: {text}"))
 }
 
-/// A read-only look at an image that needs recovery: it must show the same and write nothing.
+/// Opens an image that needs recovery read-only: it must show the same tree and write nothing.
 fn look(left: &Arc<RamDevice>) -> Result<Tree, String> {
     let below: Arc<dyn Device> = Arc::<RamDevice>::clone(left);
     let log = Arc::new(RecordDevice::new(below));
@@ -172,7 +173,7 @@ fn look(left: &Arc<RamDevice>) -> Result<Tree, String> {
 fn walk(device: Arc<dyn Device>, read_only: bool) -> Result<Tree, String> {
     effort::within(LIMIT, "a recovery", move || {
         let mut tree = Tree::default();
-        guarded(|| {
+        catching_panics(|| {
             tree = tree_of(device, read_only).map_err(|error| format!("{error:#}"))?;
             Ok(())
         })?;
@@ -180,7 +181,7 @@ fn walk(device: Arc<dyn Device>, read_only: bool) -> Result<Tree, String> {
     })
 }
 
-/// The image that a second cut, in the middle of our recovery, leaves.
+/// The image that a second power cut, during our recovery, leaves.
 fn cut_recovery(left: &RamDevice, log: &RecordDevice, random: &mut Random) -> Arc<RamDevice> {
     let events = log.events();
     let all = windows(&events);
@@ -200,7 +201,7 @@ fn cut_recovery(left: &RamDevice, log: &RecordDevice, random: &mut Random) -> Ar
     image(&durable, &events, window, &fates)
 }
 
-/// Writes down what is needed to look at a failure again.
+/// Saves what is needed to reproduce a failure.
 fn explain(
     recording: &Recording,
     window: &Window,

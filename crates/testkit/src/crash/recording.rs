@@ -1,24 +1,23 @@
-//! A run whose every write is on record, with the model's state after each operation of each
-//! thread.
+//! A run with a log of every write, and with the model's state after each operation of each thread.
 
 use std::sync::Arc;
 
 use pext4_block::{Device, Event, RamDevice, RecordDevice};
 
 use crate::Random;
-use crate::campaign::{Stage, guarded, step};
+use crate::campaign::{Stage, catching_panics, step};
 use crate::model::Model;
-use crate::op::generate::{Generator, Taste};
-use crate::op::{Fresh, Op, Target};
+use crate::op::generate::{Generator, Profile};
+use crate::op::{NewAttributes, Op, Target};
 use crate::outcome::Subject;
 use crate::volume::VolumeSubject;
 
-/// What one thread did.
+/// The operations of one thread.
 #[derive(Default)]
 pub struct History {
-    /// The directory that it alone worked in; empty for the root.
+    /// The directory that only this thread worked in; empty for the root.
     pub at: Vec<u8>,
-    /// The operations; the first stands at 0.
+    /// The operations; the first has index 0.
     pub ops: Vec<Op>,
     /// Log positions at which the operations started.
     pub started: Vec<usize>,
@@ -32,13 +31,13 @@ pub struct History {
 pub struct Recording {
     /// The device before the first event.
     pub base: RamDevice,
-    /// Everything that was done to it.
+    /// All events of the device.
     pub events: Vec<Event>,
-    /// What each thread did.
+    /// The operations of each thread.
     pub histories: Vec<History>,
 }
 
-/// Gives the next operation, by its number and the state before it.
+/// Returns the next operation, given its number and the state before it.
 type Next<'a> = &'a mut dyn FnMut(usize, &Model) -> Option<Op>;
 
 impl History {
@@ -71,10 +70,15 @@ impl History {
 }
 
 impl Recording {
-    /// Runs operations from a seed; a remount at the end puts an unmount and a mount on record.
-    pub fn generate(stage: &Stage, taste: Taste, seed: u64, count: usize) -> Result<Self, String> {
+    /// Runs operations from a seed; a remount at the end adds an unmount and a mount to the log.
+    pub fn generate(
+        stage: &Stage,
+        profile: Profile,
+        seed: u64,
+        count: usize,
+    ) -> Result<Self, String> {
         let mut random = Random::new(seed);
-        let generator = Generator::new(taste);
+        let generator = Generator::new(profile);
         Self::run(stage, &mut |number, model| match number {
             number if number < count => Some(generator.next(&mut random, model)),
             number if number == count => Some(Op::Remount),
@@ -92,8 +96,8 @@ impl Recording {
         let device = Arc::new(RecordDevice::new(Arc::new(base.fork())));
         let mut subject = open(stage, &device)?;
         let mut history = History::from(b"", stage.model());
-        let result = guarded(|| history.record(&mut subject, &device, next));
-        // The log ends here: what the volume does from now on nobody sees.
+        let result = catching_panics(|| history.record(&mut subject, &device, next));
+        // The log ends here: later writes of the volume are not examined.
         let events = device.events();
         subject.abandon();
         let histories = vec![history];
@@ -104,10 +108,11 @@ impl Recording {
         })
     }
 
-    /// Runs threads, each in a directory of its own. The log starts when these are durable.
+    /// Runs threads, each in a directory of its own. The log starts when these directories are
+    /// durable.
     pub fn threads(
         stage: &Stage,
-        taste: Taste,
+        profile: Profile,
         seed: u64,
         threads: usize,
         count: usize,
@@ -120,7 +125,7 @@ impl Recording {
         for number in 0..threads {
             let name = format!("thread{number}");
             let at = Target::path(&name);
-            let new = Fresh::plain(0o755);
+            let new = NewAttributes::plain(0o755);
             step(
                 &mut subject,
                 &mut model,
@@ -138,7 +143,7 @@ impl Recording {
         let mut random = Random::new(seed);
         let workers: Vec<_> = histories
             .into_iter()
-            .map(|history| work(&subject, &device, history, (taste, random.word(), count)))
+            .map(|history| work(&subject, &device, history, (profile, random.word(), count)))
             .collect();
         let histories: Result<Vec<History>, String> = workers
             .into_iter()
@@ -160,7 +165,7 @@ impl Recording {
         })
     }
 
-    /// All operations that had started at a position of the log, for people.
+    /// All operations that had started at a position of the log, for a failure report.
     #[must_use]
     pub fn ops_until(&self, position: usize) -> Vec<Op> {
         let of = |history: &History| {
@@ -181,14 +186,14 @@ fn work(
     subject: &VolumeSubject,
     device: &Arc<RecordDevice>,
     mut history: History,
-    (taste, seed, count): (Taste, u64, usize),
+    (profile, seed, count): (Profile, u64, usize),
 ) -> std::thread::JoinHandle<Result<History, String>> {
     let mut own = subject.beside(history.models[0].root());
     let device = Arc::clone(device);
-    let generator = Generator::new(taste);
+    let generator = Generator::new(profile);
     let mut random = Random::new(seed);
     std::thread::spawn(move || {
-        guarded(|| {
+        catching_panics(|| {
             history.record(&mut own, &device, &mut |number, model| {
                 (number < count).then(|| generator.next(&mut random, model))
             })

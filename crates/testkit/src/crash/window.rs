@@ -1,9 +1,9 @@
-//! Which writes survive a power cut.
+//! Determines which writes survive a power cut.
 //!
-//! The log of a device falls into windows between flushes. At a cut within a window everything
-//! before the window's first flush is durable, and any subset of the writes in it may be; a write
-//! may also be torn at a sector's edge. Small windows are exhausted; of large ones come: nothing
-//! kept, everything kept, each write lost alone, each kept alone, pairs, and seeded samples.
+//! The log of a device is divided into windows between flushes. At a cut within a window everything
+//! before the window is durable, and so may be any subset of the writes in it; a write may also be
+//! torn at a sector boundary. Small windows are tried exhaustively. In large ones the rig tries: no
+//! write kept, all kept, each write lost alone, each kept alone, pairs, and seeded samples.
 
 use std::sync::Arc;
 
@@ -11,27 +11,27 @@ use pext4_block::{Device, Event, RamDevice};
 
 use crate::Random;
 
-/// What a device writes as a whole.
+/// Bytes that a device writes atomically.
 pub const SECTOR: usize = 512;
 
 /// The events between two flushes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Events before this one are durable.
+    /// Index of the first event of the window; all earlier events are durable.
     pub start: usize,
-    /// The position of the flush that ends the window (or of the log's end): the cut.
+    /// The position of the flush that ends the window (or of the log's end), where the cut is.
     pub end: usize,
 }
 
 impl Window {
-    /// How many writes are at stake.
+    /// The number of writes in the window.
     #[must_use]
     pub fn writes(&self) -> usize {
         self.end - self.start
     }
 }
 
-/// The windows of a log, in order; empty ones are left out.
+/// The windows of a log, in order, without empty ones.
 #[must_use]
 pub fn windows(events: &[Event]) -> Vec<Window> {
     let mut windows = Vec::new();
@@ -53,23 +53,23 @@ pub fn windows(events: &[Event]) -> Vec<Window> {
     windows
 }
 
-/// What became of one write.
+/// The fate of one write at a cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fate {
-    /// It is on the device.
+    /// It reached the device.
     Kept,
-    /// It never was.
+    /// It did not.
     Lost,
-    /// Only this many bytes from its start are there, up to a sector's edge.
+    /// Only this many bytes from its start reached the device, up to a sector boundary.
     Head(usize),
-    /// Only what follows this many bytes is there, from a sector's edge on.
+    /// Only the bytes after this many reached the device, from a sector boundary on.
     Tail(usize),
 }
 
-/// How many images are made.
+/// Limits of the number of images.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// Windows of up to this many writes are exhausted.
+    /// Windows of up to this many writes are tried exhaustively.
     pub exhaust: usize,
     /// Most images of one window.
     pub window: usize,
@@ -77,7 +77,7 @@ pub struct Budget {
     pub total: usize,
 }
 
-/// The fates to try in a window, different ones, most telling first.
+/// The fates to try in a window, without duplicates, the most informative ones first.
 #[must_use]
 pub fn fates(
     window: &Window,
@@ -122,7 +122,7 @@ fn kept_by(count: usize, keep: impl Fn(usize) -> bool) -> Vec<Fate> {
         .collect()
 }
 
-/// Each lost alone, each kept alone, pairs lost; a sample where there are too many.
+/// Each write lost alone, each kept alone, pairs lost; a sample if there are too many.
 fn alone_and_pairs(count: usize, most: usize, random: &mut Random) -> Vec<Vec<Fate>> {
     let mut picks: Vec<usize> = (0..count).collect();
     while picks.len() > (most / 4).max(1) {
@@ -138,16 +138,16 @@ fn alone_and_pairs(count: usize, most: usize, random: &mut Random) -> Vec<Vec<Fa
     all
 }
 
-/// One write torn, the others all kept or as chance has it.
+/// One write torn, the others all kept or drawn at random.
 fn torn(window: &Window, events: &[Event], random: &mut Random) -> Option<Vec<Fate>> {
     let pick = random.index(window.writes());
     let Event::Write { offset, bytes } = &events[window.start + pick] else {
         return None;
     };
-    // Edges that the device's sectors have within the write.
+    // Boundaries of the device's sectors within the write.
     let first = SECTOR - (*offset % SECTOR as u64) as usize;
     let edges = bytes.len().saturating_sub(first + 1) / SECTOR + usize::from(first < bytes.len());
-    // The primary superblock is the one thing that no implementation can save from a tear.
+    // No implementation can protect the primary superblock from a torn write.
     let superblock = *offset <= 1024 && offset + bytes.len() as u64 > 1024;
     if edges == 0 || superblock {
         return None;
@@ -171,7 +171,7 @@ fn torn(window: &Window, events: &[Event], random: &mut Random) -> Option<Vec<Fa
     Some(fates)
 }
 
-/// The image that these fates leave of a durable one.
+/// The image that results from these fates on a durable image.
 #[must_use]
 pub fn image(
     durable: &RamDevice,
@@ -200,7 +200,7 @@ fn suffer(image: &RamDevice, event: &Event, fate: Fate) {
     result.expect("what was recorded fits the device");
 }
 
-/// Fates in few words.
+/// A short description of fates.
 #[must_use]
 pub fn tell(window: &Window, events: &[Event], fates: &[Fate]) -> String {
     let lines =

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pext4_fs::{SetTime, SetXattrMode};
 
-use super::{Body, Expected, Model, Moment, Verdict};
+use super::{Body, Expected, KnownTime, Model, Verdict};
 use crate::content::pattern;
 use crate::errno::{EEXIST, EINVAL, ENODATA, EOPNOTSUPP, EPERM, ERANGE};
 use crate::op::{Op, Target};
@@ -12,15 +12,15 @@ use crate::outcome::PERMISSIONS;
 
 /// Longest name of an extended attribute, prefix included.
 const LONGEST_ATTRIBUTE: usize = 255;
-/// Bytes of an attribute block that are no entries: its header and the end mark.
+/// Bytes of an attribute block that no entry can use: the header and the end mark.
 const BLOCK_OVERHEAD: u64 = 32 + 4;
-/// Bytes of an entry, less name and value.
+/// Bytes of an entry without name and value.
 const ENTRY: u64 = 16;
 
-fn moment(time: SetTime) -> Moment {
+fn moment(time: SetTime) -> KnownTime {
     match time {
-        SetTime::Now => Moment::Recent,
-        SetTime::To(time) => Moment::Exactly(time),
+        SetTime::Now => KnownTime::Recent,
+        SetTime::To(time) => KnownTime::Exactly(time),
     }
 }
 
@@ -115,8 +115,8 @@ impl Model {
         Ok(Expected::Done)
     }
 
-    /// Whether all attributes of an inode, with this one, fit in one attribute block: then no
-    /// layout of them can be a reason to refuse.
+    /// Whether all attributes of an inode, including this one, fit in one attribute block; then no
+    /// layout is a reason to refuse.
     pub(super) fn xattrs_fit(&self, of: &Target, name: &[u8], length: u64) -> bool {
         let Ok(inode) = self.resolve(of) else {
             return false;
@@ -132,7 +132,8 @@ impl Model {
     }
 }
 
-/// Bytes an attribute takes in a block (its prefix, stored as a number, is counted as if written).
+/// Bytes that an attribute takes in a block, counting its prefix although that is stored as a
+/// number.
 fn entry_size(name: &[u8], value: u64) -> u64 {
     ENTRY + (name.len() as u64).next_multiple_of(4) + value.next_multiple_of(4)
 }

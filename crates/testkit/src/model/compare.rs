@@ -1,18 +1,18 @@
-//! The whole model against the whole tree that a walker found.
+//! Compares the whole model with the whole tree that a walker found.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Body, Model, Moment, Node};
+use super::{Body, KnownTime, Model, Node};
 use crate::content::Ranges;
 use crate::op::Name;
 use crate::tree::{Item, Tree, join, show, xattr_difference};
 
-/// Most differences that a comparison tells.
+/// Most differences that a comparison reports.
 const MOST_TOLD: usize = 20;
 
 impl Model {
-    /// All paths and the inodes they lead to; the root's is empty.
+    /// All paths and their inodes; the path of the root is empty.
     #[must_use]
     pub fn paths(&self) -> BTreeMap<Vec<u8>, u32> {
         let mut paths = BTreeMap::from([(Vec::new(), self.root)]);
@@ -34,7 +34,7 @@ impl Model {
         paths
     }
 
-    /// Says where a tree differs from the model; nothing means they agree.
+    /// Describes where a tree differs from the model; empty if they agree.
     #[must_use]
     pub fn differences(&self, tree: &Tree) -> Vec<String> {
         self.compare(tree, &mut |node, item| match (&node.body, &item.content) {
@@ -44,7 +44,7 @@ impl Model {
         })
     }
 
-    /// The same with the comparison of contents left to `content`.
+    /// The same, with the comparison of contents left to `content`.
     pub fn compare(
         &self,
         tree: &Tree,
@@ -77,8 +77,8 @@ impl Model {
         told
     }
 
-    /// This model with one file on its way to what it is in `after`: of the given size, its space
-    /// as it was, as it will be, or between. `None` where the size fits neither.
+    /// This model with one file between its present state and that in `after`: its size is given,
+    /// its blocks are the old ones, the new ones, or between. `None` if the size fits neither.
     #[must_use]
     pub fn between(&self, after: &Self, inode: u32, size: u64) -> Option<Self> {
         let old = self.node(inode)?.file()?;
@@ -89,11 +89,11 @@ impl Model {
         }
         let mut model = self.clone();
         let node = Arc::make_mut(model.nodes.get_mut(&inode)?);
-        node.modified = Moment::Unknown;
+        node.modified = KnownTime::Unknown;
         if let Body::Regular(file) = &mut node.body {
             file.content.resize(size);
-            file.surely = Ranges::default();
-            file.perhaps.join(&new.perhaps);
+            file.required = Ranges::default();
+            file.possible.join(&new.possible);
         }
         Some(model)
     }

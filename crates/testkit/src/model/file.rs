@@ -1,15 +1,15 @@
-//! Contents: read, written, cut, allocated, searched.
+//! File contents: read, write, truncate, allocate, seek.
 
 use std::sync::Arc;
 
 use pext4_fs::AllocateMode;
 
-use super::{Body, Expected, File, Model, Moment, Refusals, Verdict};
+use super::{Body, Expected, File, KnownTime, Model, Refusals, Verdict};
 use crate::content::pattern;
 use crate::errno::{EBADF, EFBIG, EINVAL, EISDIR, ELOOP, ENODEV, ENXIO, EOPNOTSUPP, EPERM};
 use crate::op::{Op, Target};
 
-/// Bytes in a page of memory, in which the kernel thinks.
+/// Bytes in a page of memory, the unit of some kernel operations.
 const PAGE: u64 = 4096;
 
 impl Model {
@@ -62,8 +62,8 @@ impl Model {
     fn seek(&self, of: &Target, offset: u64, found: fn(u32, u64) -> Expected) -> Verdict {
         let inode = self.resolve(of)?;
         match self.existing(inode).file() {
-            // Where seeking data makes no sense, neither POSIX nor the kernel says what comes back.
-            None => Ok(Expected::Whatever),
+            // POSIX and the kernel do not define seeking for data on such files.
+            None => Ok(Expected::Anything),
             Some(file) if offset >= file.content.size() => Err(ENXIO.into()),
             Some(_) => Ok(found(inode, offset)),
         }
@@ -97,16 +97,16 @@ impl Model {
         }
         let (block_size, step) = (self.block_size, self.step);
         let file = self.change_file(inode);
-        let before = (file.content.size(), file.surely.count());
+        let before = (file.content.size(), file.required.count());
         let end = offset + bytes.len() as u64;
         file.content.write(offset, bytes);
-        file.surely
+        file.required
             .add(offset / block_size, end.div_ceil(block_size));
-        file.perhaps
+        file.possible
             .add(offset / block_size, end.div_ceil(block_size));
-        let grown = before != (file.content.size(), file.surely.count());
+        let grown = before != (file.content.size(), file.required.count());
         let node = self.change(inode);
-        node.modified = Moment::Recent;
+        node.modified = KnownTime::Recent;
         if grown {
             node.sized = step;
         }
@@ -122,17 +122,17 @@ impl Model {
         let before = file.content.size();
         file.content.resize(size);
         if size <= before {
-            file.surely.remove(blocks, u64::MAX);
+            file.required.remove(blocks, u64::MAX);
         }
         if size < before {
-            file.perhaps.remove(blocks, u64::MAX);
+            file.possible.remove(blocks, u64::MAX);
         }
         let node = self.change(inode);
         node.sized = step;
         node.modified = if size == before {
-            Moment::Unknown
+            KnownTime::Unknown
         } else {
-            Moment::Recent
+            KnownTime::Recent
         };
         Ok(Expected::Done)
     }
@@ -153,8 +153,8 @@ impl Model {
             return Err([EINVAL, EFBIG].into());
         }
         if self.file_of(inode).has_block_map && mode != AllocateMode::PunchHole {
-            // Linux sets the time all the same.
-            self.change(inode).modified = Moment::Unknown;
+            // Linux sets the time even if nothing changes.
+            self.change(inode).modified = KnownTime::Unknown;
             return Err([EOPNOTSUPP, EFBIG].into());
         }
         if offset + length > self.largest_file() && mode != AllocateMode::PunchHole {
@@ -168,29 +168,29 @@ impl Model {
         let (block_size, step) = (self.block_size, self.step);
         let file = self.change_file(inode);
         let size = file.content.size();
-        let before = (size, file.surely.count(), file.perhaps.count());
+        let before = (size, file.required.count(), file.possible.count());
         let blocks = (start / block_size, end.div_ceil(block_size));
         if let AllocateMode::PunchHole | AllocateMode::ZeroRange { .. } = mode {
             file.content.zero(start, end - start);
         }
         if mode == AllocateMode::PunchHole {
-            // A hole that passes the end of the file may take the rest of the end's page with it.
+            // A hole that reaches past the end of the file may free the rest of the last page too.
             let reach = if end >= size {
                 end.max(size.next_multiple_of(PAGE))
             } else {
                 end
             };
-            file.surely.remove(blocks.0, reach.div_ceil(block_size));
+            file.required.remove(blocks.0, reach.div_ceil(block_size));
             let whole = (start.div_ceil(block_size), end.min(size) / block_size);
             let whole_end = if end >= size {
                 size / block_size
             } else {
                 whole.1
             };
-            file.perhaps.remove(whole.0, whole_end);
+            file.possible.remove(whole.0, whole_end);
         } else {
-            file.surely.add(blocks.0, blocks.1);
-            file.perhaps.add(blocks.0, blocks.1);
+            file.required.add(blocks.0, blocks.1);
+            file.possible.add(blocks.0, blocks.1);
         }
         let grows = matches!(
             mode,
@@ -199,23 +199,23 @@ impl Model {
         if grows && end > size {
             file.content.resize(end);
         }
-        // Zeroing a part of a block is a change of data, not of what is mapped.
+        // Zeroing a part of a block changes data, not the mapping.
         let mapping = before
             != (
                 file.content.size(),
-                file.surely.count(),
-                file.perhaps.count(),
+                file.required.count(),
+                file.possible.count(),
             );
         let node = self.change(inode);
         if mapping {
             node.sized = step;
         }
-        node.modified = Moment::Unknown;
+        node.modified = KnownTime::Unknown;
     }
 
-    /// A request for blocks that ran out of space half way: some may have come, the size may have
-    /// grown to `size`.
-    pub(super) fn allocated_in_part(&mut self, op: &Op, size: u64) -> Result<(), String> {
+    /// An allocation that ran out of space half way: some blocks may be allocated, and the size may
+    /// have grown to `size`.
+    pub(super) fn partly_allocated(&mut self, op: &Op, size: u64) -> Result<(), String> {
         let Op::Allocate {
             of,
             mode,
@@ -249,13 +249,14 @@ impl Model {
         );
         let file = self.change_file(inode);
         file.content.resize(size);
-        file.perhaps.add(blocks.0, blocks.1);
-        self.change(inode).modified = Moment::Unknown;
+        file.possible.add(blocks.0, blocks.1);
+        self.change(inode).modified = KnownTime::Unknown;
         Ok(())
     }
 
-    /// A write that ran out of space before its first byte: blocks may have come and stayed.
-    pub(super) fn written_in_vain(&mut self, op: &Op) {
+    /// A write that ran out of space before its first byte: blocks may have been allocated and
+    /// stay.
+    pub(super) fn write_without_space(&mut self, op: &Op) {
         let (of, offset, length) = match op {
             Op::Write {
                 of, offset, length, ..
@@ -269,9 +270,9 @@ impl Model {
         let end = offset.saturating_add(length).div_ceil(self.block_size);
         let start = offset / self.block_size;
         let node = Arc::make_mut(self.nodes.get_mut(&inode).expect("just resolved"));
-        node.modified = Moment::Unknown;
+        node.modified = KnownTime::Unknown;
         if let Body::Regular(file) = &mut node.body {
-            file.perhaps.add(start, end);
+            file.possible.add(start, end);
         }
     }
 }

@@ -1,20 +1,20 @@
-//! Where model and subject are held against each other, operation by operation.
+//! Compares model and subject, operation by operation.
 
 use std::collections::BTreeSet;
 
 use pext4_fs::{AllocateMode, FileType, Time};
 
-use super::{Body, Expected, Model, Moment, Node, Refusals, now};
+use super::{Body, Expected, KnownTime, Model, Node, Refusals, now};
 use crate::content::Ranges;
 use crate::errno::{self, E2BIG, EDQUOT, EFBIG, ENOENT, ENOSPC, ENXIO, ESTALE};
 use crate::op::Op;
 use crate::outcome::{Answer, Facts, Listed, Outcome, Space};
 
-/// Seconds by which clocks may disagree (the kernel stamps inodes with a coarse clock).
+/// Seconds by which clocks may differ (the kernel stamps inodes with a coarse clock).
 const SLACK: i64 = 2;
 
 impl Model {
-    /// Applies what a subject has done and says what was wrong about its answer.
+    /// Applies an operation of a subject to the model and reports what was wrong with its answer.
     pub fn follow(&mut self, op: &Op, observed: &Outcome) -> Result<(), String> {
         if let Err(failure) = observed
             && [ENOSPC, EDQUOT].contains(&failure.errno)
@@ -55,8 +55,8 @@ impl Model {
     }
 
     /// Whether a write starts below the largest size and would end above it (Linux writes the part
-    /// that fits), or a hole would (Linux refuses it): refusing and doing what can be done are
-    /// both right.
+    /// that fits), or a hole would (Linux refuses it). Both refusal and partial success are
+    /// correct.
     fn passes_the_end(&self, op: &Op) -> bool {
         let most = self.largest_file();
         match op {
@@ -71,7 +71,7 @@ impl Model {
         }
     }
 
-    /// Out of space is no mistake where something new was asked of a volume that may be full.
+    /// Accepts ENOSPC for an operation that needs space, if the volume may be full.
     fn excuse(&mut self, op: &Op) -> Result<(), String> {
         self.step += 1;
         if let Op::SetXattr {
@@ -94,7 +94,7 @@ impl Model {
         if !self.may_fill || !takes_space {
             return Err("ENOSPC where space cannot be short".to_owned());
         }
-        self.written_in_vain(op);
+        self.write_without_space(op);
         Ok(())
     }
 
@@ -108,7 +108,7 @@ impl Model {
         else {
             return Ok(());
         };
-        self.written_in_vain(op);
+        self.write_without_space(op);
         self.step += 1;
         let inode = self
             .resolve(of)
@@ -118,18 +118,22 @@ impl Model {
         Ok(())
     }
 
-    /// After ENOSPC of an [`Op::Allocate`]: how far it got, as the subject's size tells.
+    /// After ENOSPC of an [`Op::Allocate`]: the subject's size tells how far it got.
     pub fn follow_size(&mut self, op: &Op, size: u64) -> Result<(), String> {
-        self.allocated_in_part(op, size)
+        self.partly_allocated(op, size)
     }
 
     fn agree(&self, expected: &Expected, observed: &Outcome) -> Result<(), String> {
         match (expected, observed) {
-            (Expected::Whatever, _) => Ok(()),
+            (Expected::Anything, _) => Ok(()),
             (Expected::DataFrom(inode, from), observed) => self.judge_data(*inode, *from, observed),
             (Expected::HoleFrom(inode, from), observed) => self.judge_hole(*inode, *from, observed),
-            (Expected::Vanished, Ok(Answer::Entries(entries))) if entries.is_empty() => Ok(()),
-            (Expected::Vanished, Err(failure)) if [ENOENT, ESTALE].contains(&failure.errno) => {
+            (Expected::RemovedDirectory, Ok(Answer::Entries(entries))) if entries.is_empty() => {
+                Ok(())
+            }
+            (Expected::RemovedDirectory, Err(failure))
+                if [ENOENT, ESTALE].contains(&failure.errno) =>
+            {
                 Ok(())
             }
             (_, Err(failure)) => Err(format!("must succeed, not fail with {failure}")),
@@ -187,7 +191,7 @@ impl Model {
         }
     }
 
-    /// Holds what `stat` tells against an inode.
+    /// Compares the results of `stat` with an inode.
     pub fn judge_facts(&self, inode: u32, facts: &Facts) -> Result<(), String> {
         let Some(node) = self.node(inode) else {
             return Ok(());
@@ -243,27 +247,27 @@ impl Model {
         }
     }
 
-    fn is_moment(&self, right: Moment, told: Time) -> bool {
+    fn is_moment(&self, right: KnownTime, told: Time) -> bool {
         match right {
-            Moment::Exactly(time) => time == told,
-            Moment::Recent => (self.started - SLACK..=now() + SLACK).contains(&told.seconds),
-            Moment::Unknown => true,
+            KnownTime::Exactly(time) => time == told,
+            KnownTime::Recent => (self.started - SLACK..=now() + SLACK).contains(&told.seconds),
+            KnownTime::Unknown => true,
         }
     }
 
-    /// Space taken lies between what must and what may be allocated, with the blocks that a tree
-    /// of extents and one attribute block can take, or those of pointers.
+    /// Checks that the space taken is between what must and what may be allocated, plus the blocks
+    /// of an extent tree and one attribute block, or of pointers.
     fn judge_sectors(&self, node: &Node, facts: &Facts) -> Result<(), String> {
         let sectors = |blocks: u64| blocks * self.block_size / 512;
         let may_be_inline = facts.size <= self.inline_room;
         let (least, most) = match &node.body {
             Body::Regular(file) => {
-                let most = file.perhaps.count();
+                let most = file.possible.count();
                 let nodes = match file.has_block_map {
-                    true => self.pointer_blocks(&file.perhaps),
+                    true => self.pointer_blocks(&file.possible),
                     false => most / 20,
                 };
-                (sectors(file.surely.count()), sectors(most + nodes + 12))
+                (sectors(file.required.count()), sectors(most + nodes + 12))
             }
             Body::Symlink(to) if to.len() < 60 => (0, sectors(1)),
             Body::Symlink(_) => (sectors(1), sectors(2)),
@@ -276,13 +280,13 @@ impl Model {
         } else {
             most
         };
-        // What lies in the inode takes no block.
+        // Inline data takes no block.
         let least = if may_be_inline && least <= sectors(1) {
             0
         } else {
             least
         };
-        // A directory that was removed but is held has lost its size already.
+        // The size of a removed directory that is still held is already zero.
         let is_gone = node.links == 0 && facts.size == 0;
         if facts.kind == FileType::Directory
             && !is_gone
@@ -302,7 +306,7 @@ impl Model {
 }
 
 impl Model {
-    /// Blocks of pointers above these blocks of a file without extents.
+    /// The number of pointer blocks that map these blocks of a file without extents.
     fn pointer_blocks(&self, blocks: &Ranges) -> u64 {
         let fan_out = self.block_size / 4;
         let (mut start, mut count) = (12, 0);
@@ -316,7 +320,7 @@ impl Model {
     }
 }
 
-/// The size of an inode, where the model knows it.
+/// The size of an inode, if the model knows it.
 fn node_size(node: &Node) -> Option<u64> {
     match &node.body {
         Body::Regular(file) => Some(file.content.size()),
@@ -326,7 +330,7 @@ fn node_size(node: &Node) -> Option<u64> {
     }
 }
 
-/// An outcome in few words.
+/// A short description of an outcome.
 #[must_use]
 pub fn tell(outcome: &Outcome) -> String {
     match outcome {

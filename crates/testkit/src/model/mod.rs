@@ -1,12 +1,12 @@
-//! A plain file system in memory that behaves as ext4 does: the measure of every other subject.
+//! A plain file system in memory that behaves like ext4: the reference for all other subjects.
 //!
-//! Life cycle: made [`Model::empty`] or [`Model::fresh`] (as mke2fs leaves an image), then fed each
-//! operation together with what a subject answered ([`Model::follow`]), which changes the model and
-//! says where the subject was wrong. Where ext4 leaves room (which of two errors comes first, when
-//! space runs out, where data lies) the model accepts what is within that room and follows it. The
-//! subject also chooses the inode numbers; the model holds it to them.
+//! Life cycle: created by [`Model::empty`] or [`Model::fresh`] (as mke2fs leaves an image), then
+//! given each operation with the subject's answer ([`Model::follow`]), which changes the model and
+//! reports where the subject was wrong. Where ext4 may choose (which of two errors comes first,
+//! when space runs out, where data is located), the model accepts every permitted choice and adopts
+//! it. The subject also chooses the inode numbers; the model requires it to keep them.
 //!
-//! Nodes sit behind `Arc`s: a clone is cheap, and the crash rig and the linearisation check clone a
+//! Nodes are behind `Arc`s: a clone is cheap, and the crash rig and the linearisation check clone a
 //! model for every step.
 
 mod attributes;
@@ -35,7 +35,7 @@ pub const ROOT: u32 = 2;
 /// The inode number of the `lost+found` that mke2fs makes.
 const LOST_AND_FOUND: u32 = 11;
 
-/// Errors any of which is right.
+/// A set of errors, each of which is correct.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusals(pub Vec<i32>);
 
@@ -51,10 +51,10 @@ impl<const N: usize> From<[i32; N]> for Refusals {
     }
 }
 
-/// What a right answer looks like.
+/// The description of a correct answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// Nothing more to say.
+    /// Success without a value.
     Done,
     /// The facts of this inode.
     File(u32),
@@ -69,43 +69,43 @@ pub enum Expected {
     /// These entries, in any order.
     Entries(Vec<Listed>),
     /// The listing of a directory that was removed: nothing, or an error.
-    Vanished,
+    RemovedDirectory,
     /// These names, in any order.
     Names(Vec<Name>),
-    /// Free and total space that can be true.
+    /// Any consistent numbers of free and total space.
     Space,
-    /// Whatever comes back, an error included.
-    Whatever,
+    /// Any answer, including an error.
+    Anything,
 }
 
-/// What the model makes of an operation.
+/// The model's answer to an operation.
 pub type Verdict = Result<Expected, Refusals>;
 
-/// A time of an inode, as far as the model can know it.
+/// A time of an inode, as far as the model knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Moment {
-    /// It was set to this.
+pub enum KnownTime {
+    /// Exactly this time.
     Exactly(Time),
-    /// It was set to the present during this run.
+    /// The time of an operation in this run.
     Recent,
-    /// It may be anything.
+    /// Any time.
     Unknown,
 }
 
-/// A regular file's content and what is allocated for it, in blocks.
+/// A regular file's content and its allocated blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct File {
     /// The bytes.
     pub content: Content,
     /// Blocks that must be allocated.
-    pub surely: Ranges,
-    /// Blocks that may be.
-    pub perhaps: Ranges,
-    /// Whether they are mapped by pointers, not by extents.
+    pub required: Ranges,
+    /// Blocks that may be allocated.
+    pub possible: Ranges,
+    /// Whether the blocks are mapped by pointers, not by extents.
     pub has_block_map: bool,
 }
 
-/// What a node is.
+/// The kind of a node, with its content.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Body {
     /// A regular file.
@@ -114,7 +114,7 @@ pub enum Body {
     Directory {
         /// Its entries.
         entries: BTreeMap<Name, u32>,
-        /// Where `..` leads.
+        /// The inode of `..`.
         parent: u32,
     },
     /// A symbolic link.
@@ -126,7 +126,7 @@ pub enum Body {
 /// An inode of the model.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What it is.
+    /// Its kind and content.
     pub body: Body,
     /// Permission bits.
     pub permissions: u16,
@@ -134,16 +134,16 @@ pub struct Node {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Names that lead here (of a directory: 2 and its subdirectories).
+    /// Link count (of a directory: 2 and its subdirectories).
     pub links: u32,
-    /// Whether a directory ever had too many subdirectories to count.
+    /// Whether a directory ever had more subdirectories than its link count can hold.
     pub overflowed: bool,
     /// Extended attributes.
     pub xattrs: BTreeMap<Name, Arc<[u8]>>,
     /// Last access.
-    pub accessed: Moment,
+    pub accessed: KnownTime,
     /// Last modification.
-    pub modified: Moment,
+    pub modified: KnownTime,
     /// Step at which its metadata changed last: what `fsync` must have made durable.
     pub touched: u64,
     /// Step at which size or allocation changed last: what `fdatasync` must have made durable.
@@ -151,7 +151,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// What kind of file it is.
+    /// The kind of file.
     #[must_use]
     pub fn kind(&self) -> FileType {
         match &self.body {
@@ -171,7 +171,7 @@ impl Node {
         }
     }
 
-    /// The regular file in it, if it is one.
+    /// The regular file, if it is one.
     #[must_use]
     pub fn file(&self) -> Option<&File> {
         match &self.body {
@@ -192,23 +192,23 @@ pub struct Model {
     slots: BTreeMap<u8, u32>,
     block_size: u64,
     root: u32,
-    /// The number that the next inode gets when no subject chooses one.
+    /// The number of the next inode if no subject chooses one.
     next: u32,
-    /// Operations seen so far.
+    /// Operations applied so far.
     step: u64,
     /// Whether the volume may run out of space or inodes.
     pub may_fill: bool,
     /// Most bytes of content that may lie in an inode instead of blocks.
     pub inline_room: u64,
-    /// Whether new files have extents; without them space cannot be allocated ahead.
+    /// Whether new files have extents; without them blocks cannot be preallocated.
     pub has_extents: bool,
-    /// Whether directories say what kind of file a name is.
+    /// Whether directory entries have a file type.
     pub has_types: bool,
-    /// Whether values of attributes may take inodes of their own, on the account of each owner.
+    /// Whether attribute values may have inodes of their own, each charged to all owners.
     pub has_value_inodes: bool,
-    /// Inodes without names live on as if somebody held them (concurrent histories).
+    /// Whether inodes without names stay as if they were held open (concurrent histories).
     pub keeps_unnamed: bool,
-    /// Seconds since 1970 when the run began.
+    /// Start of the run in seconds since 1970.
     started: i64,
 }
 
@@ -250,7 +250,7 @@ impl Model {
         model
     }
 
-    /// A tree whose root is this directory, empty, of an inode number the volume chose.
+    /// A tree whose root is an empty directory with an inode number that the volume chose.
     #[must_use]
     pub fn rooted(block_size: u32, root: u32, permissions: u16) -> Self {
         let mut model = Self::empty(block_size);
@@ -268,7 +268,7 @@ impl Model {
         self.block_size
     }
 
-    /// Operations followed so far.
+    /// Operations applied so far.
     #[must_use]
     pub fn step(&self) -> u64 {
         self.step
@@ -280,8 +280,8 @@ impl Model {
         self.root
     }
 
-    /// The largest size a file can have. Without extents it is what Linux says it is, where inodes
-    /// count in units of 512 bytes (no `huge_file`).
+    /// The largest size of a file. Without extents it is Linux's limit for inodes that count blocks
+    /// in units of 512 bytes (no `huge_file`).
     #[must_use]
     pub fn largest_file(&self) -> u64 {
         match self.block_size {
@@ -305,7 +305,7 @@ impl Model {
             .map(|(&inode, node)| (inode, node.as_ref()))
     }
 
-    /// The inode that a target leads to.
+    /// The inode of a target.
     pub fn resolve(&self, target: &Target) -> Result<u32, Refusals> {
         let start = match target.base {
             Base::Root => self.root,
@@ -346,7 +346,7 @@ impl Model {
             .expect("the model names only inodes it has")
     }
 
-    /// The inode to change: notes that its metadata changes in this step.
+    /// The inode for a change; records that its metadata changes in this step.
     fn change(&mut self, inode: u32) -> &mut Node {
         let step = self.step;
         let node = self
@@ -358,7 +358,7 @@ impl Model {
         node
     }
 
-    /// Deletes an inode that nobody can reach any more.
+    /// Deletes an inode that cannot be reached any more.
     fn reap(&mut self, inode: u32) {
         let unnamed = self.node(inode).is_some_and(|node| node.links == 0);
         if unnamed && !self.keeps_unnamed && !self.slots.values().any(|&held| held == inode) {
@@ -366,7 +366,7 @@ impl Model {
         }
     }
 
-    /// Applies an operation; new inodes get numbers of the model's own choice.
+    /// Applies an operation; the model chooses the numbers of new inodes.
     pub fn run(&mut self, op: &Op) -> Verdict {
         self.apply(op, None)
     }
@@ -386,7 +386,8 @@ impl Model {
             | Op::CreateUnnamed { .. } => self.apply_namespace(op, number),
             Op::Hold { of, slot } => {
                 let inode = self.resolve(of)?;
-                // In this order: the slot may hold, as the last one, what it is to hold again.
+                // In this order: the slot may be the last holder of the inode that it is to hold
+                // again.
                 let before = self.slots.insert(*slot, inode);
                 before.into_iter().for_each(|before| self.reap(before));
                 Ok(Expected::Done)
@@ -402,12 +403,12 @@ impl Model {
             Op::Sync => Ok(Expected::Done),
             Op::SyncFile { of, .. } => {
                 let node = self.existing(self.resolve(of)?);
-                // Some of the others can be opened for this, some cannot.
+                // Of the other kinds, some can be opened for this and some cannot.
                 let can = matches!(node.body, Body::Regular(_) | Body::Directory { .. });
                 Ok(if can {
                     Expected::Done
                 } else {
-                    Expected::Whatever
+                    Expected::Anything
                 })
             }
             Op::Statistics => Ok(Expected::Space),
@@ -416,7 +417,7 @@ impl Model {
         }
     }
 
-    /// Lets every slot go, as closing the file system does.
+    /// Releases all slots, as closing the file system does.
     pub fn release_all(&mut self) {
         let slots: Vec<u8> = self.slots.keys().copied().collect();
         slots.into_iter().for_each(|slot| self.release(slot));
@@ -441,7 +442,7 @@ impl Model {
             return Err(ENOTDIR.into());
         };
         if node.links == 0 {
-            return Ok(Expected::Vanished);
+            return Ok(Expected::RemovedDirectory);
         }
         let listed = entries.iter().map(|(name, &inode)| Listed {
             name: name.clone(),
@@ -458,19 +459,19 @@ impl Model {
             .nodes
             .get_mut(&inode)
             .expect("the model names only inodes it has");
-        Arc::make_mut(node).accessed = Moment::Unknown;
+        Arc::make_mut(node).accessed = KnownTime::Unknown;
     }
 
-    /// After somebody read everything: no time of last access is known any more.
+    /// Makes all times of last access unknown, after everything was read.
     pub fn forget_accesses(&mut self) {
         for node in self.nodes.values_mut() {
-            if node.accessed != Moment::Unknown {
-                Arc::make_mut(node).accessed = Moment::Unknown;
+            if node.accessed != KnownTime::Unknown {
+                Arc::make_mut(node).accessed = KnownTime::Unknown;
             }
         }
     }
 
-    /// A number that is equal for equal trees, whatever way led there.
+    /// A hash of the tree; equal trees have equal hashes, whatever operations led to them.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
@@ -504,7 +505,7 @@ impl Model {
         Ok((inode, name))
     }
 
-    /// Whether a new entry in this directory passes its group and set-group-id bit on.
+    /// The group that a new entry inherits from a directory with the set-group-id bit.
     fn inherited_group(&self, directory: u32) -> Option<u32> {
         let node = self.existing(directory);
         (node.permissions & SET_GROUP_ID != 0).then_some(node.gid)
@@ -523,8 +524,8 @@ fn directory(parent: u32, permissions: u16) -> Node {
         links: 2,
         overflowed: false,
         xattrs: BTreeMap::new(),
-        accessed: Moment::Unknown,
-        modified: Moment::Unknown,
+        accessed: KnownTime::Unknown,
+        modified: KnownTime::Unknown,
         touched: 0,
         sized: 0,
     }

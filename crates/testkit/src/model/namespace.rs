@@ -1,20 +1,20 @@
-//! Names: made, removed, moved.
+//! Names: create, remove, rename.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pext4_fs::RenameMode;
 
-use super::{Body, Expected, File, LONGEST_NAME, Model, Moment, Node, Refusals, Verdict};
+use super::{Body, Expected, File, KnownTime, LONGEST_NAME, Model, Node, Refusals, Verdict};
 use crate::errno::{
     EEXIST, EINVAL, EISDIR, EMLINK, ENAMETOOLONG, ENOENT, ENOTDIR, ENOTEMPTY, EPERM, ESTALE,
 };
-use crate::op::{Fresh, Name, Op, Target};
+use crate::op::{Name, NewAttributes, Op, Target};
 use crate::outcome::SET_GROUP_ID;
 
-/// Names an inode can have, and subdirectories a directory can count.
+/// Most names of an inode, and most subdirectories that a directory's link count can hold.
 pub const MOST_LINKS: u32 = 65_000;
-/// Longest target that a system call can carry.
+/// Longest target that a system call accepts.
 const LONGEST_TARGET: usize = 4095;
 
 impl Model {
@@ -35,7 +35,7 @@ impl Model {
                 device,
             } => self.make(at, *new, Body::Special(*kind, *device), number),
             Op::MakeSymlink { at, new, to } => {
-                let new = Fresh {
+                let new = NewAttributes {
                     permissions: 0o777,
                     ..*new
                 };
@@ -56,8 +56,8 @@ impl Model {
         }
     }
 
-    /// The directory and name where something new may stand.
-    fn vacancy<'a>(&self, at: &'a Target) -> Result<(u32, &'a Name), Refusals> {
+    /// The directory and name of a new entry; fails if the name exists.
+    fn new_place<'a>(&self, at: &'a Target) -> Result<(u32, &'a Name), Refusals> {
         let (directory, name) = self.place(at)?;
         if name.len() > LONGEST_NAME {
             return Err(ENAMETOOLONG.into());
@@ -83,24 +83,30 @@ impl Model {
             _ => return Ok(()),
         };
         let mut refusals: Refusals = refusal.into();
-        if let Err(others) = self.vacancy(at) {
+        if let Err(others) = self.new_place(at) {
             refusals.0.extend(others.0);
         }
         Err(refusals)
     }
 
-    fn make(&mut self, at: &Target, new: Fresh, body: Body, number: Option<u32>) -> Verdict {
-        let (directory, name) = self.vacancy(at)?;
+    fn make(
+        &mut self,
+        at: &Target,
+        new: NewAttributes,
+        body: Body,
+        number: Option<u32>,
+    ) -> Verdict {
+        let (directory, name) = self.new_place(at)?;
         let inode = self.insert(directory, new, body, number)?;
         self.add_entry(directory, name, inode);
         Ok(Expected::File(inode))
     }
 
-    /// A new inode that has its links but no name yet.
+    /// Inserts a new inode that has its link count but no name yet.
     fn insert(
         &mut self,
         directory: u32,
-        new: Fresh,
+        new: NewAttributes,
         mut body: Body,
         number: Option<u32>,
     ) -> Result<u32, Refusals> {
@@ -124,8 +130,8 @@ impl Model {
             links,
             overflowed: false,
             xattrs: BTreeMap::new(),
-            accessed: Moment::Recent,
-            modified: Moment::Recent,
+            accessed: KnownTime::Recent,
+            modified: KnownTime::Recent,
             touched: self.step,
             sized: self.step,
         };
@@ -133,7 +139,7 @@ impl Model {
         Ok(inode)
     }
 
-    /// The subject's number if that can be right, else one of our own.
+    /// The subject's inode number if it is possible, otherwise one of the model's own.
     fn new_number(&mut self, number: Option<u32>) -> Result<u32, Refusals> {
         match number {
             Some(number)
@@ -154,7 +160,7 @@ impl Model {
     fn add_entry(&mut self, directory: u32, name: &[u8], inode: u32) {
         let is_directory = self.existing(inode).is_directory();
         let node = self.change(directory);
-        node.modified = Moment::Recent;
+        node.modified = KnownTime::Recent;
         if let Body::Directory { entries, .. } = &mut node.body {
             entries.insert(name.to_vec(), inode);
         }
@@ -167,7 +173,7 @@ impl Model {
     fn remove_entry(&mut self, directory: u32, name: &[u8], inode: u32) {
         let is_directory = self.existing(inode).is_directory();
         let node = self.change(directory);
-        node.modified = Moment::Recent;
+        node.modified = KnownTime::Recent;
         if let Body::Directory { entries, .. } = &mut node.body {
             entries.remove(name);
         }
@@ -176,7 +182,7 @@ impl Model {
         }
     }
 
-    /// Takes a name's share of an inode's life.
+    /// Removes one link of an inode; deletes the inode with the last one.
     fn drop_link(&mut self, inode: u32) {
         let node = self.change(inode);
         node.links = if node.is_directory() {
@@ -197,7 +203,7 @@ impl Model {
     fn create_unnamed(
         &mut self,
         directory: &Target,
-        new: Fresh,
+        new: NewAttributes,
         slot: u8,
         number: Option<u32>,
     ) -> Verdict {
@@ -219,7 +225,7 @@ impl Model {
     fn link(&mut self, of: &Target, at: &Target) -> Verdict {
         let inode = self.resolve(of)?;
         let is_directory = self.existing(inode).is_directory();
-        let (directory, name) = match self.vacancy(at) {
+        let (directory, name) = match self.new_place(at) {
             Ok(place) => place,
             Err(mut refusals) => {
                 refusals.0.extend(is_directory.then_some(EPERM));
@@ -319,7 +325,7 @@ impl Model {
         }
     }
 
-    /// All reasons for which a rename must be refused; any of them is right.
+    /// All reasons to refuse a rename; each of them is correct.
     fn check_rename(
         &self,
         moved: u32,
@@ -364,7 +370,7 @@ impl Model {
         }
     }
 
-    /// Whether `inode` is `ancestor` or lies below it.
+    /// Whether `inode` is `ancestor` or is below it.
     fn is_within(&self, mut inode: u32, ancestor: u32) -> bool {
         loop {
             if inode == ancestor {

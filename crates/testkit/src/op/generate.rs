@@ -1,53 +1,53 @@
-//! Random operations that mostly make sense: the generator sees the model, so that it names files
-//! that exist, appends at ends and aims at block borders; a part of what it makes must fail.
+//! Random operations that are mostly valid: the generator sees the model, so that it names existing
+//! files, appends at ends and uses block boundaries; some operations must fail.
 
 use pext4_fs::{AllocateMode, FileType, RenameMode, SetTime, SetXattrMode, Time};
 
-use super::{Base, Fresh, Name, Op, Target};
+use super::{Base, Name, NewAttributes, Op, Target};
 use crate::Random;
 use crate::model::{Body, Model, Node};
 
-/// Slots the generator uses.
+/// Number of slots that the generator uses.
 const SLOTS: u64 = 4;
-/// Seconds that an inode's times can hold at most.
+/// Largest seconds that an inode's times can hold.
 const LATEST: i64 = (1 << 34) - (1 << 31) - 1;
-/// Seconds that they can hold at least.
+/// Smallest seconds that an inode's times can hold.
 const EARLIEST: i64 = -(1 << 31);
 
-/// What kinds of operations come how often, and how large things get.
+/// The relative frequencies of operations, and limits of sizes.
 #[derive(Clone, Copy, Debug)]
-pub struct Taste {
-    /// Making, removing and moving names.
+pub struct Profile {
+    /// Weight of creating, removing and renaming.
     pub namespace: u64,
-    /// Writing, cutting, allocating.
+    /// Weight of writing, truncating and allocating.
     pub files: u64,
-    /// Modes, owners, times.
+    /// Weight of modes, owners and times.
     pub attributes: u64,
-    /// Extended attributes.
+    /// Weight of extended attributes.
     pub xattrs: u64,
-    /// Files held open, files without names.
+    /// Weight of files held open and files without names.
     pub slots: u64,
-    /// Operations that change nothing.
+    /// Weight of operations that change nothing.
     pub reading: u64,
-    /// `fsync` and its kin.
+    /// Weight of `fsync`, `fdatasync` and `syncfs`.
     pub syncs: u64,
-    /// Closing and opening again.
+    /// Weight of remounts.
     pub remounts: u64,
-    /// Offsets of file operations stay below this, mostly.
+    /// Most offsets of file operations are below this.
     pub largest: u64,
-    /// Longest single write.
+    /// Longest single write in bytes.
     pub longest_write: u64,
-    /// A few offsets near the end of what a file can be.
+    /// Whether some offsets are near the largest size of a file.
     pub huge: bool,
-    /// Different names in a directory; from a few dozen on, directories grow.
+    /// Number of distinct names in a directory; from a few dozen on, directories grow.
     pub names: u64,
-    /// Devices, fifos and sockets.
+    /// Whether to create devices, fifos and sockets.
     pub specials: bool,
-    /// Extended attributes are few, large and mostly equal, so that inodes can share them.
+    /// Whether extended attributes are few, large and mostly equal, so that inodes can share them.
     pub alike: bool,
 }
 
-impl Taste {
+impl Profile {
     /// A mix of everything.
     #[must_use]
     pub fn everything() -> Self {
@@ -69,7 +69,7 @@ impl Taste {
         }
     }
 
-    /// Extended attributes above all, few and large, of which many inodes have the same.
+    /// Mostly extended attributes, few and large ones that many inodes have in common.
     #[must_use]
     pub fn alike() -> Self {
         Self {
@@ -81,7 +81,7 @@ impl Taste {
         }
     }
 
-    /// Names above all, with many of them in a directory.
+    /// Mostly operations on names, with many names in a directory.
     #[must_use]
     pub fn names() -> Self {
         Self {
@@ -93,7 +93,7 @@ impl Taste {
         }
     }
 
-    /// Contents above all.
+    /// Mostly operations on contents.
     #[must_use]
     pub fn contents() -> Self {
         Self {
@@ -105,7 +105,7 @@ impl Taste {
         }
     }
 
-    /// Small files, many syncs and no remounts: for runs that are cut off by a crash.
+    /// Small files, many syncs and no remounts, for runs with power cuts.
     #[must_use]
     pub fn crashes() -> Self {
         Self {
@@ -120,38 +120,38 @@ impl Taste {
     }
 }
 
-/// Makes operations.
+/// Generates operations.
 #[derive(Clone, Debug)]
 pub struct Generator {
-    taste: Taste,
+    profile: Profile,
 }
 
 impl Generator {
-    /// A generator of this taste.
+    /// A generator with these weights.
     #[must_use]
-    pub fn new(taste: Taste) -> Self {
-        Self { taste }
+    pub fn new(profile: Profile) -> Self {
+        Self { profile }
     }
 
-    /// The next operation, for a tree as the model has it.
+    /// The next operation, for the tree in the model.
     #[must_use]
     pub fn next(&self, random: &mut Random, model: &Model) -> Op {
-        let taste = &self.taste;
+        let profile = &self.profile;
         let weights = [
-            taste.namespace,
-            taste.files,
-            taste.attributes,
-            taste.xattrs,
-            taste.slots,
-            taste.reading,
-            taste.syncs,
-            taste.remounts,
+            profile.namespace,
+            profile.files,
+            profile.attributes,
+            profile.xattrs,
+            profile.slots,
+            profile.reading,
+            profile.syncs,
+            profile.remounts,
         ];
         match random.weighted(&weights) {
             0 => self.namespace(random, model),
             1 => self.file(random, model),
             2 => self.attribute(random, model),
-            3 if self.taste.alike => alike_xattr(random, model),
+            3 if self.profile.alike => alike_xattr(random, model),
             3 => xattr(random, model),
             4 => self.slot(random, model),
             5 => self.reading(random, model),
@@ -163,18 +163,18 @@ impl Generator {
     fn namespace(&self, random: &mut Random, model: &Model) -> Op {
         match random.weighted(&[25, 10, 6, 6, 8, 20, 8, 17]) {
             0 => Op::Create {
-                at: self.vacancy(random, model),
+                at: self.new_place(random, model),
                 new: fresh(random, 0o7777),
             },
             1 => Op::MakeDirectory {
-                at: self.vacancy(random, model),
+                at: self.new_place(random, model),
                 new: directory(random),
             },
-            2 if self.taste.specials => node(self.vacancy(random, model), random),
-            3 => symlink(self.vacancy(random, model), random, model),
+            2 if self.profile.specials => node(self.new_place(random, model), random),
+            3 => symlink(self.new_place(random, model), random, model),
             4 => Op::Link {
                 of: existing(random, model),
-                at: self.vacancy(random, model),
+                at: self.new_place(random, model),
             },
             5 => Op::Unlink(self.entry(random, model)),
             6 => Op::RemoveDirectory(self.entry(random, model)),
@@ -193,18 +193,18 @@ impl Generator {
         let to_existing = if mode == RenameMode::NoReplace { 1 } else { 5 };
         let to = match random.chance(to_existing, 10) {
             true => self.entry(random, model),
-            false => self.vacancy(random, model),
+            false => self.new_place(random, model),
         };
         Op::Rename { from, to, mode }
     }
 
-    /// Mostly a place where nothing stands yet.
-    fn vacancy(&self, random: &mut Random, model: &Model) -> Target {
+    /// Mostly a path that does not exist yet.
+    fn new_place(&self, random: &mut Random, model: &Model) -> Target {
         let directory = some_directory(random, model);
         directory.join(&self.name(random))
     }
 
-    /// Mostly a place where something stands.
+    /// Mostly a path that exists.
     fn entry(&self, random: &mut Random, model: &Model) -> Target {
         for _ in 0..4 {
             let target = existing(random, model);
@@ -212,11 +212,11 @@ impl Generator {
                 return target;
             }
         }
-        self.vacancy(random, model)
+        self.new_place(random, model)
     }
 
     fn name(&self, random: &mut Random) -> Name {
-        let number = random.below(self.taste.names);
+        let number = random.below(self.profile.names);
         match random.below(40) {
             0 => {
                 let length = *random.pick(&[200, 254, 255, 255, 256]);
@@ -270,11 +270,11 @@ impl Generator {
             0 => 0,
             1 => size,
             2 => random.below(size + 1),
-            4 if self.taste.huge => {
+            4 if self.profile.huge => {
                 let most = model.largest_file();
                 *random.pick(&[1 << 32, 1 << 40, most - block, most - 1, most, most + 1])
             }
-            _ => random.below(self.taste.largest),
+            _ => random.below(self.profile.largest),
         };
         match random.below(3) {
             0 => offset,
@@ -284,7 +284,7 @@ impl Generator {
     }
 
     fn length(&self, random: &mut Random, block: u64) -> u64 {
-        let longest = self.taste.longest_write;
+        let longest = self.profile.longest_write;
         let length = match random.weighted(&[20, 20, 30, 10]) {
             0 => random.below(100),
             1 => block + random.below(3) - 1,
@@ -430,7 +430,7 @@ fn not_symlink(random: &mut Random, model: &Model) -> Target {
 }
 
 impl Node {
-    /// A directory that may be filled (everything but a held one that was removed is).
+    /// Whether new entries can be created in it: any directory except a removed one that is held.
     fn is_open_directory(&self) -> bool {
         self.entries().is_some()
     }
@@ -440,19 +440,19 @@ fn id(random: &mut Random) -> u32 {
     *random.pick(&[0, 1, 1000, 65_535, 65_536, 70_000, u32::MAX - 1])
 }
 
-fn fresh(random: &mut Random, bits: u16) -> Fresh {
+fn fresh(random: &mut Random, bits: u16) -> NewAttributes {
     let permissions = *random.pick(&[0o644, 0o600, 0o755, 0o4755, 0o2755, 0]) & bits;
-    Fresh {
+    NewAttributes {
         permissions,
         uid: id(random),
         gid: id(random),
     }
 }
 
-/// The system call for directories takes no set-id bits, so they come by a change of mode later.
-fn directory(random: &mut Random) -> Fresh {
+/// The system call for directories ignores set-id bits; a later change of mode sets them.
+fn directory(random: &mut Random) -> NewAttributes {
     let permissions = *random.pick(&[0o755, 0o700, 0o1777]);
-    Fresh {
+    NewAttributes {
         permissions,
         uid: id(random),
         gid: id(random),
@@ -513,7 +513,7 @@ fn time(random: &mut Random) -> Option<SetTime> {
         ]),
         _ => random.below(4_000_000_000) as i64,
     };
-    // At the very ends of the range Linux drops the nanoseconds.
+    // At the ends of the range Linux drops the nanoseconds.
     let at_end = seconds == EARLIEST || seconds == LATEST;
     let nanoseconds = if at_end {
         0
@@ -579,7 +579,7 @@ fn xattr(random: &mut Random, model: &Model) -> Op {
     }
 }
 
-/// One of few values, too large for an inode.
+/// Sets an attribute to one of few values, each too large for an inode.
 fn alike_xattr(random: &mut Random, model: &Model) -> Op {
     let of = existing(random, model);
     let name = random

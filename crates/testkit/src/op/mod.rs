@@ -1,9 +1,9 @@
-//! The operation language: what tests, fuzzers, the crash rig and kept failures speak.
+//! The operation language of the tests, fuzzers, the crash rig and saved failures.
 //!
 //! An operation names files by a [`Target`]: a path from the root, a *slot* that holds a file open
-//! (so that it can outlive its name), or an inode number (recorded concurrent histories). Symbolic
-//! links are never followed. Each operation is one line of text, and text and value convert into
-//! each other without loss.
+//! (so that the file can outlive its name), or an inode number (recorded concurrent histories).
+//! Symbolic links are never followed. Each operation is one line of text; text and value convert
+//! into each other without loss.
 
 pub mod generate;
 pub mod text;
@@ -18,9 +18,9 @@ pub type Name = Vec<u8>;
 pub enum Base {
     /// The root of the tree under test.
     Root,
-    /// A file held by [`Op::Hold`] or [`Op::CreateUnnamed`].
+    /// The file in a slot, put there by [`Op::Hold`] or [`Op::CreateUnnamed`].
     Slot(u8),
-    /// An inode by its number; its user makes sure that it is held.
+    /// An inode by its number; the caller ensures that it is held.
     Inode(u32),
 }
 
@@ -43,7 +43,7 @@ impl Target {
         }
     }
 
-    /// A path from the root, names parted by `/`.
+    /// A path from the root, with names separated by `/`.
     #[must_use]
     pub fn path(path: &str) -> Self {
         let names = path.split('/').filter(|name| !name.is_empty());
@@ -53,7 +53,7 @@ impl Target {
         }
     }
 
-    /// What a slot holds.
+    /// The file in a slot.
     #[must_use]
     pub fn slot(slot: u8) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl Target {
         }
     }
 
-    /// The target one name further down.
+    /// The target with one more name.
     #[must_use]
     pub fn join(&self, name: &[u8]) -> Self {
         let mut path = self.path.clone();
@@ -82,7 +82,7 @@ impl Target {
         }
     }
 
-    /// The directory and the last name, where there is a name.
+    /// The directory and the last name; `None` without a name.
     #[must_use]
     pub fn split(&self) -> Option<(Self, &Name)> {
         let (name, directory) = self.path.split_last()?;
@@ -96,9 +96,9 @@ impl Target {
     }
 }
 
-/// How a new file begins.
+/// The initial attributes of a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Fresh {
+pub struct NewAttributes {
     /// Permission bits.
     pub permissions: u16,
     /// Owner.
@@ -107,8 +107,8 @@ pub struct Fresh {
     pub gid: u32,
 }
 
-impl Fresh {
-    /// Root's, with these permissions.
+impl NewAttributes {
+    /// Owned by root, with these permissions.
     #[must_use]
     pub fn plain(permissions: u16) -> Self {
         Self {
@@ -122,79 +122,79 @@ impl Fresh {
 /// One operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Looks a name up.
+    /// Looks up a name.
     Lookup(Target),
-    /// Makes a regular file.
+    /// Creates a regular file.
     Create {
         /// Its place.
         at: Target,
         /// Its beginning.
-        new: Fresh,
+        new: NewAttributes,
     },
-    /// Makes a directory.
+    /// Creates a directory.
     MakeDirectory {
         /// Its place.
         at: Target,
         /// Its beginning.
-        new: Fresh,
+        new: NewAttributes,
     },
-    /// Makes a fifo, socket or device.
+    /// Creates a fifo, socket or device.
     MakeNode {
         /// Its place.
         at: Target,
         /// Its beginning.
-        new: Fresh,
-        /// What it is.
+        new: NewAttributes,
+        /// Kind of file.
         kind: FileType,
         /// Major and minor number.
         device: (u32, u32),
     },
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     MakeSymlink {
         /// Its place.
         at: Target,
         /// Its beginning; permissions are always 0777.
-        new: Fresh,
-        /// Where it points.
+        new: NewAttributes,
+        /// The target of the link.
         to: Name,
     },
-    /// Gives a file another name.
+    /// Creates a hard link.
     Link {
         /// The file.
         of: Target,
-        /// The new name's place.
+        /// The new name.
         at: Target,
     },
     /// Removes a name of anything but a directory.
     Unlink(Target),
     /// Removes an empty directory.
     RemoveDirectory(Target),
-    /// Moves a name.
+    /// Renames a file.
     Rename {
-        /// The old place.
+        /// The old name.
         from: Target,
-        /// The new place.
+        /// The new name.
         to: Target,
-        /// What happens to a target that exists.
+        /// What happens to an existing file at the new name.
         mode: RenameMode,
     },
-    /// Holds a file open in a slot; what the slot held before is released first.
+    /// Holds a file open in a slot; the file that the slot held before is released first.
     Hold {
         /// The file.
         of: Target,
         /// The slot.
         slot: u8,
     },
-    /// Makes a file without a name and holds it.
+    /// Creates a file without a name and holds it.
     CreateUnnamed {
-        /// The directory whose neighbourhood it takes.
+        /// The directory near which it is allocated.
         directory: Target,
         /// Its beginning.
-        new: Fresh,
+        new: NewAttributes,
         /// The slot.
         slot: u8,
     },
-    /// Lets go what a slot holds.
+    /// Releases the file in a slot.
     Release(u8),
     /// Reads.
     Read {
@@ -216,7 +216,7 @@ pub enum Op {
         /// Seed of [`pattern`](crate::content::pattern).
         fill: u64,
     },
-    /// Sets the size.
+    /// Sets the size of a file.
     Truncate {
         /// The file.
         of: Target,
@@ -238,14 +238,14 @@ pub enum Op {
     SeekData {
         /// The file.
         of: Target,
-        /// From where.
+        /// Start of the search.
         offset: u64,
     },
     /// `SEEK_HOLE`.
     SeekHole {
         /// The file.
         of: Target,
-        /// From where.
+        /// Start of the search.
         offset: u64,
     },
     /// Sets permission bits.
@@ -268,9 +268,9 @@ pub enum Op {
     SetTimes {
         /// The file.
         of: Target,
-        /// Last access; `None` leaves it.
+        /// Last access; `None` keeps it.
         accessed: Option<SetTime>,
-        /// Last modification; `None` leaves it.
+        /// Last modification; `None` keeps it.
         modified: Option<SetTime>,
     },
     /// Sets an extended attribute to a pattern.
@@ -283,7 +283,7 @@ pub enum Op {
         length: u32,
         /// Seed of the value's pattern.
         fill: u64,
-        /// Whether it may or must exist.
+        /// Whether the attribute may or must exist before.
         mode: SetXattrMode,
     },
     /// Reads an extended attribute.
@@ -300,11 +300,11 @@ pub enum Op {
         /// Full name.
         name: Name,
     },
-    /// Names of all extended attributes.
+    /// Lists the names of all extended attributes.
     ListXattrs(Target),
-    /// Target of a symbolic link.
+    /// Reads the target of a symbolic link.
     ReadLink(Target),
-    /// Lists a directory, stopping and going on by cookie after every `at_once` entries.
+    /// Lists a directory; stops after every `at_once` entries and continues by cookie.
     List {
         /// The directory.
         directory: Target,
@@ -329,7 +329,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Whether the operation never changes what the tree holds.
+    /// Whether the operation never changes the tree.
     #[must_use]
     pub fn is_reading(&self) -> bool {
         matches!(

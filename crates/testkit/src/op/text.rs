@@ -1,8 +1,8 @@
-//! Operations as text: one line each, words parted by one space.
+//! Operations as text: one line each, words separated by one space.
 //!
-//! A target is `/a/b`, `#3/b` (slot 3) or `@12/b` (inode 12). Bytes of names that are not plain
-//! are written `%2f`; eight or more equal bytes in a row are written `{x*250}`. Lines that are empty
-//! or start with `;` mean nothing.
+//! A target is `/a/b`, `#3/b` (slot 3) or `@12/b` (inode 12). Bytes of names that are not plain are
+//! written as `%2f`; eight or more equal bytes in a row are written as `{x*250}`. Empty lines and
+//! lines that start with `;` are ignored.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,9 +10,9 @@ use std::str::FromStr;
 use anyhow::{Context, Result, anyhow, bail};
 use pext4_fs::{AllocateMode, FileType, RenameMode, SetTime, SetXattrMode, Time};
 
-use super::{Base, Fresh, Name, Op, Target};
+use super::{Base, Name, NewAttributes, Op, Target};
 
-/// Equal bytes from which on a run is written shortly.
+/// Shortest run of equal bytes that is abbreviated.
 const RUN: usize = 8;
 
 fn is_plain(byte: u8) -> bool {
@@ -114,7 +114,7 @@ impl FromStr for Target {
     }
 }
 
-impl fmt::Display for Fresh {
+impl fmt::Display for NewAttributes {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             formatter,
@@ -168,7 +168,7 @@ fn value_of<T: Copy>(table: &[(&str, T)], word: &str) -> Result<T> {
         .ok_or_else(|| anyhow!("unknown word `{word}`"))
 }
 
-/// A file's kind in a word.
+/// The word for a kind of file.
 #[must_use]
 pub fn kind_word(kind: FileType) -> &'static str {
     word_of(&KINDS, &kind)
@@ -227,13 +227,13 @@ impl fmt::Display for Op {
                 write!(out, "tmpfile {directory} {new} #{slot}")
             }
             Self::Release(slot) => write!(out, "release #{slot}"),
-            other => other.fmt_file(out),
+            other => other.fmt_content(out),
         }
     }
 }
 
 impl Op {
-    fn fmt_file(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn fmt_content(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Read { of, offset, length } => write!(out, "read {of} {offset} {length}"),
             Self::Write {
@@ -259,6 +259,20 @@ impl Op {
             }
             Self::SeekData { of, offset } => write!(out, "seekdata {of} {offset}"),
             Self::SeekHole { of, offset } => write!(out, "seekhole {of} {offset}"),
+            Self::SyncFile {
+                of,
+                data_only: false,
+            } => write!(out, "fsync {of}"),
+            Self::SyncFile {
+                of,
+                data_only: true,
+            } => write!(out, "fdatasync {of}"),
+            other => other.fmt_attribute(out),
+        }
+    }
+
+    fn fmt_attribute(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Self::SetMode { of, permissions } => write!(out, "chmod {of} {permissions:o}"),
             Self::SetOwner { of, uid, gid } => write!(out, "chown {of} {uid} {gid}"),
             Self::SetTimes {
@@ -286,17 +300,15 @@ impl Op {
             Self::GetXattr { of, name } => write!(out, "getxattr {of} {}", escape(name)),
             Self::RemoveXattr { of, name } => write!(out, "rmxattr {of} {}", escape(name)),
             Self::ListXattrs(of) => write!(out, "listxattrs {of}"),
+            other => other.fmt_reading(out),
+        }
+    }
+
+    fn fmt_reading(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Self::ReadLink(of) => write!(out, "readlink {of}"),
             Self::List { directory, at_once } => write!(out, "list {directory} {at_once}"),
             Self::Stat(of) => write!(out, "stat {of}"),
-            Self::SyncFile {
-                of,
-                data_only: false,
-            } => write!(out, "fsync {of}"),
-            Self::SyncFile {
-                of,
-                data_only: true,
-            } => write!(out, "fdatasync {of}"),
             Self::Statistics => out.write_str("statfs"),
             Self::Sync => out.write_str("sync"),
             Self::Remount => out.write_str("remount"),
@@ -305,7 +317,7 @@ impl Op {
     }
 }
 
-/// The words of one line, taken one after another.
+/// The words of one line, read one after another.
 struct Words<'a>(std::str::Split<'a, char>);
 
 impl Words<'_> {
@@ -346,8 +358,8 @@ impl Words<'_> {
         Ok(u16::from_str_radix(self.word()?, 8)?)
     }
 
-    fn fresh(&mut self) -> Result<Fresh> {
-        Ok(Fresh {
+    fn fresh(&mut self) -> Result<NewAttributes> {
+        Ok(NewAttributes {
             permissions: self.octal()?,
             uid: self.number()?,
             gid: self.number()?,
@@ -516,11 +528,11 @@ fn attribute(verb: &str, of: Target, words: &mut Words<'_>) -> Result<Option<Op>
     }))
 }
 
-/// All operations of a text, one a line.
+/// Parses a text with one operation a line.
 pub fn parse(text: &str) -> Result<Vec<Op>> {
     let mut ops = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        // A blank at the end may begin an empty word, as of a link that points to nothing.
+        // A space at the end may precede an empty word, such as an empty link target.
         if line.trim().is_empty() || line.starts_with(';') {
             continue;
         }
@@ -543,13 +555,13 @@ mod tests {
     use super::*;
     use crate::Random;
     use crate::model::Model;
-    use crate::op::generate::{Generator, Taste};
+    use crate::op::generate::{Generator, Profile};
 
     #[test]
     fn every_generated_operation_survives_its_text() {
         let mut random = Random::new(11);
         let mut model = Model::empty(4096);
-        let generator = Generator::new(Taste::everything());
+        let generator = Generator::new(Profile::everything());
         let mut verbs = std::collections::BTreeSet::new();
         for _ in 0..5000 {
             let op = generator.next(&mut random, &model);
@@ -580,7 +592,7 @@ mod tests {
     fn an_empty_word_at_the_end_survives() {
         let op = Op::MakeSymlink {
             at: Target::path("/a"),
-            new: Fresh::plain(0o777),
+            new: NewAttributes::plain(0o777),
             to: Vec::new(),
         };
         let ops = [op, Op::Sync];

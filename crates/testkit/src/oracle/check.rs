@@ -1,4 +1,4 @@
-//! e2fsck: the judge of every image we leave behind.
+//! e2fsck, which checks every image that the tests leave.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use super::{output, text, tool};
 
-/// Runs `e2fsck -fn`; anything it has to say against the image is an error that carries its words.
+/// Runs `e2fsck -fn`; every complaint about the image is an error with e2fsck's output.
 pub fn e2fsck(image: &Path) -> Result<()> {
     let told = output(tool("e2fsck").arg("-fn").arg(image))?;
     match told.status.code() {
@@ -16,8 +16,8 @@ pub fn e2fsck(image: &Path) -> Result<()> {
     }
 }
 
-/// Lets e2fsck mend whatever there is, after which nothing may be left. Where the superblock
-/// remembers an error, e2fsck trusts no orphans and counts everything anew.
+/// Repairs an image with e2fsck, after which e2fsck must find nothing. If the superblock has an
+/// error recorded, e2fsck trusts no orphans and recounts everything.
 pub fn repair(image: &Path) -> Result<String> {
     let told = output(tool("e2fsck").arg("-fy").arg(image))?;
     let words = text(&told);
@@ -28,7 +28,7 @@ pub fn repair(image: &Path) -> Result<String> {
     Ok(words)
 }
 
-/// Lets e2fsck replay the journal and clear orphans, and fails if it had anything else to mend.
+/// Replays the journal and clears orphans with e2fsck; fails if e2fsck repairs anything else.
 pub fn recover(image: &Path) -> Result<()> {
     let words = repair(image)?;
     let mut mended = repairs(&words);
@@ -54,8 +54,9 @@ pub fn recover(image: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What e2fsck mends besides on any image that was cut off, the kernel's too: the totals in the
-/// superblock, which are not journalled at each change, and what is left in the orphan file.
+/// Further repairs that e2fsck makes on every image after a power cut, also the kernel's: the
+/// totals in the superblock, which are not journalled at each change, and entries left in the
+/// orphan file.
 const BELONGS_TO_RECOVERY: [&str; 4] = [
     "Free blocks count wrong (",
     "Free inodes count wrong (",
@@ -63,9 +64,9 @@ const BELONGS_TO_RECOVERY: [&str; 4] = [
     "Orphan file (inode ",
 ];
 
-/// The inode that a repair brings to light, if it holds the value of an attribute (`ea_inode`; seen by its flag).
-/// e2fsck 1.47 clears an orphan without giving up the references of its attributes, and finds such
-/// inodes without a name then.
+/// The inode without a name that a repair reports, if it holds an attribute value (`ea_inode`,
+/// detected by its flag). e2fsck 1.47 clears an orphan without dropping the references of its
+/// attributes, and then finds such inodes.
 fn value_without_name<'a>(image: &Path, repair: &'a str) -> Option<&'a str> {
     const VALUE: u32 = 0x20_0000;
     if !repair.starts_with("Unattached inode ") && !repair.contains(" ref count is 2, ") {
@@ -80,7 +81,7 @@ fn value_without_name<'a>(image: &Path, repair: &'a str) -> Option<&'a str> {
     (flags & VALUE != 0).then_some(number)
 }
 
-/// Removes what e2fsck put into `lost+found`, where no file system lets it stay.
+/// Removes what e2fsck moved into `lost+found`, which no file system would allow there.
 fn remove_found(image: &Path, number: &str) -> Result<()> {
     debugfs(image, &format!("rm \"/lost+found/#{number}\""))?;
     e2fsck(image).context("after removing the value of an attribute")
@@ -91,8 +92,8 @@ fn debugfs(image: &Path, request: &str) -> Result<String> {
     Ok(text(&told))
 }
 
-/// The repairs that e2fsck tells of: its questions, with what they are about. What belongs to
-/// recovery otherwise (the journal, orphans) asks nothing.
+/// The repairs that e2fsck reports: its questions with their subjects. The other parts of recovery
+/// (the journal, orphans) ask no questions.
 fn repairs(words: &str) -> Vec<String> {
     let lines: Vec<&str> = words.lines().filter(|line| !line.is_empty()).collect();
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! debugfs and dumpe2fs: where an image keeps what, told by somebody else's decoder, and journals
-//! written by somebody else's hand.
+//! debugfs and dumpe2fs: locations of structures from an independent decoder, and journals from an
+//! independent writer.
 
 use std::ops::Range;
 use std::path::Path;
@@ -8,12 +8,12 @@ use anyhow::{Context, Result};
 
 use super::{run, tool};
 
-/// Runs one debugfs request that only reads.
+/// Runs one read-only debugfs request; returns its output.
 pub fn ask(image: &Path, request: &str) -> Result<String> {
     run(tool("debugfs").args(["-R", request]).arg(image))
 }
 
-/// Runs debugfs requests that may write, one a line.
+/// Runs debugfs requests that may write, one a line; returns the output.
 pub fn command(image: &Path, requests: &[String]) -> Result<String> {
     let folder = crate::effort::scratch();
     let script = folder.path().join("script");
@@ -24,13 +24,13 @@ pub fn command(image: &Path, requests: &[String]) -> Result<String> {
 /// A named run of blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// What lies there.
+    /// The kind of structure.
     pub what: String,
-    /// Its blocks.
+    /// Its block numbers.
     pub blocks: Range<u64>,
 }
 
-/// Blocks of one file or directory, by debugfs's own mapping.
+/// Blocks of one file or directory, as debugfs maps it.
 pub fn blocks_of(image: &Path, file: &str) -> Result<Vec<u64>> {
     let told = ask(image, &format!("blocks {file}"))?;
     Ok(told
@@ -39,7 +39,7 @@ pub fn blocks_of(image: &Path, file: &str) -> Result<Vec<u64>> {
         .collect())
 }
 
-/// Blocks of the nodes of a file's extent tree.
+/// Blocks of the extent tree nodes of a file.
 pub fn extent_nodes_of(image: &Path, file: &str) -> Result<Vec<u64>> {
     let told = ask(image, &format!("ex -n {file}"))?;
     let rows = told.lines().skip(1).filter_map(|line| {
@@ -50,7 +50,7 @@ pub fn extent_nodes_of(image: &Path, file: &str) -> Result<Vec<u64>> {
     Ok(rows.collect())
 }
 
-/// Blocks of pointers of a file's block map.
+/// Pointer blocks of a file's block map.
 pub fn pointer_blocks_of(image: &Path, file: &str) -> Result<Vec<u64>> {
     let told = ask(image, &format!("stat {file}"))?;
     // Among the blocks: "(IND):694, (DIND):951".
@@ -59,7 +59,7 @@ pub fn pointer_blocks_of(image: &Path, file: &str) -> Result<Vec<u64>> {
     Ok(numbers.collect())
 }
 
-/// Where groups keep their metadata, as dumpe2fs tells it.
+/// The metadata regions of all groups, as dumpe2fs reports them.
 pub fn regions(image: &Path) -> Result<Vec<Region>> {
     let told = run(tool("dumpe2fs").arg(image))?;
     let groups = told.lines().skip_while(|line| !line.starts_with("Group 0"));
@@ -69,7 +69,7 @@ pub fn regions(image: &Path) -> Result<Vec<Region>> {
         .collect())
 }
 
-/// A region from a piece of a line such as `  Block bitmap at 66 (+65)`.
+/// Parses a region from a piece of a line such as `  Block bitmap at 66 (+65)`.
 fn region(piece: &str) -> Option<Region> {
     let (what, place) = piece.trim().split_once(" at ")?;
     let numbers = place.split_whitespace().next()?;

@@ -1,5 +1,5 @@
-//! mke2fs: images as the world makes them. Features are named one by one, so that the machine's
-//! own configuration does not matter.
+//! mke2fs: images as users create them. Features are named one by one, so that the machine's own
+//! configuration has no effect.
 
 use std::path::Path;
 
@@ -11,17 +11,18 @@ use super::{run, tool};
 /// A set of features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Features {
-    /// What Debian 12's mke2fs turns on for ext4.
+    /// The features that Debian 12's mke2fs turns on for ext4.
     Debian12,
-    /// What upstream's 1.47 turns on: the former, an orphan file, and a checksum seed of its own.
+    /// The features of upstream's 1.47: as Debian 12, with an orphan file and a stored checksum
+    /// seed.
     Upstream,
     /// As Debian 12, without a journal.
     NoJournal,
-    /// As Debian 12, without checksums: bytes can be changed and nobody notices at once.
+    /// As Debian 12, without checksums, so that changed bytes are not detected at once.
     NoChecksums,
     /// As Debian 12, with 32-bit block numbers and descriptors of 32 bytes.
     Narrow,
-    /// As upstream, with small files and directories in their inodes.
+    /// As upstream, with inline data for small files and directories.
     Inline,
     /// The same without checksums.
     InlineNoChecksums,
@@ -29,9 +30,9 @@ pub enum Features {
     Ext3,
     /// ext2: block maps, and no journal.
     Ext2,
-    /// ext2 as it began: no types in directories, no index of them, no large files.
+    /// The first ext2: no types in directories, no directory index, no large files.
     FirstExt2,
-    /// As upstream, with large values of attributes in inodes of their own.
+    /// As upstream, with inodes for large attribute values.
     Values,
 }
 
@@ -66,7 +67,7 @@ impl Features {
         !matches!(self, Self::Ext3 | Self::Ext2 | Self::FirstExt2)
     }
 
-    /// Whether directories say what kind of file a name is.
+    /// Whether directory entries have a file type.
     #[must_use]
     pub fn has_types(self) -> bool {
         self != Self::FirstExt2
@@ -97,18 +98,18 @@ impl Features {
     }
 }
 
-/// How to make an image.
+/// The parameters of an image.
 #[derive(Clone, Debug)]
 pub struct Format {
-    /// Bytes of the image.
+    /// Size in bytes.
     pub size: u64,
     /// Bytes in a block.
     pub block_size: u32,
     /// Features.
     pub features: Features,
-    /// Number of inodes; mke2fs chooses if absent.
+    /// Number of inodes; mke2fs chooses it if `None`.
     pub inodes: Option<u32>,
-    /// More arguments.
+    /// Further arguments of mke2fs.
     pub extra: Vec<String>,
 }
 
@@ -125,14 +126,14 @@ impl Format {
         }
     }
 
-    /// With this many inodes.
+    /// Sets the number of inodes.
     #[must_use]
     pub fn inodes(mut self, count: u32) -> Self {
         self.inodes = Some(count);
         self
     }
 
-    /// With more arguments for mke2fs.
+    /// Adds arguments for mke2fs.
     #[must_use]
     pub fn with(mut self, arguments: &[&str]) -> Self {
         self.extra
@@ -140,7 +141,7 @@ impl Format {
         self
     }
 
-    /// Makes the image, a sparse file.
+    /// Creates the image as a sparse file.
     pub fn make(&self, path: &Path) -> Result<()> {
         let file = std::fs::File::create(path).context("creating the image")?;
         file.set_len(self.size).context("sizing the image")?;
@@ -158,7 +159,7 @@ impl Format {
         run(command.args(&self.extra).arg(path)).map(|_| ())
     }
 
-    /// Makes the image in memory.
+    /// Creates the image in memory.
     pub fn device(&self) -> Result<RamDevice> {
         let folder = crate::effort::scratch();
         let path = folder.path().join("image");
@@ -166,7 +167,7 @@ impl Format {
         RamDevice::load(&path).context("loading the image")
     }
 
-    /// What identifies the format in a file of operations.
+    /// The text that identifies the format in a file of operations.
     #[must_use]
     pub fn describe(&self) -> String {
         let inodes = self.inodes.unwrap_or(0);
@@ -176,7 +177,7 @@ impl Format {
         )
     }
 
-    /// The format that [`Format::describe`] wrote down.
+    /// Parses the text of [`Format::describe`].
     pub fn parse(text: &str) -> Result<Self> {
         let mut words = text.split_whitespace();
         let mut word = || words.next().context("size, block size, features, inodes");
@@ -195,8 +196,8 @@ impl Format {
     }
 }
 
-/// The images that people have today and that tests go through: both feature sets, both block
-/// sizes, and the variants that take other paths through the code.
+/// The common images that tests use: both feature sets, both block sizes, and the variants that use
+/// other code paths.
 #[must_use]
 pub fn everyday(size: u64) -> Vec<Format> {
     let inodes = u32::try_from(size / 8192).expect("test images are small");

@@ -1,7 +1,7 @@
-//! Programs that are not ours and know better: mke2fs, e2fsck, debugfs, and the kernel.
+//! Independent programs as references: mke2fs, e2fsck, debugfs, and the kernel.
 //!
-//! The first three come with e2fsprogs and are required; the kernel's mount needs rights that not
-//! every place gives, so it is probed, and tests that want it say loudly when they are skipped.
+//! The first three are part of e2fsprogs and are required. The kernel's mount needs privileges that
+//! are not always available, so it is probed, and tests that need it report when they are skipped.
 
 pub mod check;
 pub mod debugfs;
@@ -13,16 +13,16 @@ use std::process::{Command, Output};
 
 use anyhow::{Context, Result, bail};
 
-/// Folders in which the tools may be although the path does not name them.
+/// Folders in which the tools may be even if the path does not contain them.
 const TOOL_FOLDERS: &str = "/usr/sbin:/sbin";
 
-/// A command of e2fsprogs or util-linux, speaking English and using no local configuration.
+/// A command of e2fsprogs or util-linux, with English messages and without local configuration.
 #[must_use]
 pub fn tool(name: &str) -> Command {
     let path = std::env::var("PATH").unwrap_or_default();
     let path = format!("{path}:{TOOL_FOLDERS}");
-    // By its whole path: one that is looked for in another `PATH` the library starts by a fork, which copies the tables
-    // of all the memory of a test.
+    // By its absolute path: for a program that must be searched in another `PATH`, the library uses
+    // fork, which copies the page tables of all memory of a test.
     let mut places = std::env::split_paths(&path).map(|folder| folder.join(name));
     let program = places.find(|place| place.is_file());
     let mut command = Command::new(program.as_deref().unwrap_or(Path::new(name)));
@@ -34,7 +34,7 @@ pub fn tool(name: &str) -> Command {
     command
 }
 
-/// Runs a command and gives what it printed, whatever its exit status.
+/// Runs a command and returns its output, whatever its exit status.
 pub fn output(command: &mut Command) -> Result<Output> {
     let name = command.get_program().to_string_lossy().into_owned();
     command
@@ -42,7 +42,7 @@ pub fn output(command: &mut Command) -> Result<Output> {
         .with_context(|| format!("running {name}; is e2fsprogs installed?"))
 }
 
-/// Runs a command that must succeed and gives its standard output.
+/// Runs a command that must succeed; returns its standard output.
 pub fn run(command: &mut Command) -> Result<String> {
     let told = output(command)?;
     if !told.status.success() {
@@ -51,7 +51,7 @@ pub fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&told.stdout).into_owned())
 }
 
-/// Everything a command printed.
+/// Everything that a command printed.
 #[must_use]
 pub fn text(told: &Output) -> String {
     let (out, err) = (

@@ -1,4 +1,4 @@
-//! The kernel's ext4 on a loop device, where the machine lets us.
+//! The kernel's ext4 on a loop device, if the machine permits it.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -18,18 +18,17 @@ pub struct KernelMount {
     mounted: bool,
 }
 
-/// How to mount.
+/// The access of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Read-only, the journal replayed all the same (into the image).
+    /// Read-only; the kernel still replays the journal into the image.
     ReadOnly,
-    /// Writable; commits happen when somebody asks for them, so that a copy taken in between is not
-    /// torn.
+    /// Writable; commits happen only on request, so that a copy taken in between is consistent.
     ReadWrite,
 }
 
 impl Access {
-    /// Options to try, one after another: without a journal there is nothing to commit.
+    /// Options to try in turn: without a journal there is no commit interval.
     fn options(self) -> &'static [&'static str] {
         match self {
             Self::ReadOnly => &["loop,ro,noatime,nodev"],
@@ -38,7 +37,7 @@ impl Access {
     }
 }
 
-/// Whether this machine lets us mount, tried once.
+/// Whether this machine permits mounts; tried once.
 fn allowed() -> bool {
     static ALLOWED: OnceLock<bool> = OnceLock::new();
     *ALLOWED.get_or_init(|| {
@@ -49,8 +48,8 @@ fn allowed() -> bool {
     })
 }
 
-/// Mounts an image, or says loudly that the test is skipped because this machine does not allow
-/// it. An image the kernel refuses is an error.
+/// Mounts an image, or reports that the test is skipped because this machine does not permit
+/// mounts. If the kernel refuses the image, that is an error.
 pub fn kernel_mount(image: &Path, access: Access, test: &str) -> Result<Option<KernelMount>> {
     if !allowed() {
         eprintln!("SKIPPED: {test}: this machine does not let us mount through a loop device");
@@ -71,7 +70,7 @@ impl KernelMount {
         })
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.directory.path()
@@ -88,7 +87,7 @@ impl KernelMount {
             .map_err(|failure| anyhow::anyhow!("{failure}"))
     }
 
-    /// Unmounts and says what went wrong, if anything.
+    /// Unmounts; returns the error, if any.
     pub fn unmount(mut self) -> Result<()> {
         self.mounted = false;
         unmount(self.directory.path())
@@ -121,7 +120,7 @@ fn mount(image: &Path, directory: &Path, access: Access) -> Result<()> {
     last.with_context(|| format!("the kernel refuses {}", image.display()))
 }
 
-/// Unmounts; a mount that somebody still looks at is tried again for a while.
+/// Unmounts; retries for a while if the mount is busy.
 fn unmount(directory: &Path) -> Result<()> {
     for _ in 0..50 {
         if output(tool("umount").arg(directory))?.status.success() {

@@ -1,4 +1,4 @@
-//! A directory of many thousand entries: filled, split, looked up, listed while it shrinks.
+//! A directory of many thousand entries: fill, split, look up, list while it shrinks.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use pext4_fs::{InodeNumber, New, Volume};
 use pext4_testkit::campaign::{Stage, check_device};
 use pext4_testkit::oracle::format::{Features, Format};
 
-/// Entries.
+/// Number of entries.
 const COUNT: u32 = 100_000;
 
 fn name(number: u32) -> String {
@@ -77,7 +77,7 @@ fn a_hundred_thousand_entries() {
     }
 }
 
-/// What is there all the time is listed exactly once, whatever else goes on.
+/// Entries that exist all the time are listed exactly once, whatever else happens.
 fn shrink_while_listing(volume: &Volume, big: InodeNumber, all: &BTreeSet<Vec<u8>>) {
     let mut doomed: Vec<&Vec<u8>> = all.iter().step_by(2).collect();
     let found = listed(volume, big, |_| {

@@ -1,5 +1,5 @@
-//! ext2 and ext3: files with block maps, written by us, judged by the model, e2fsck, power cuts and
-//! the kernel.
+//! ext2 and ext3: files with block maps, written by pext4 and judged by the model, e2fsck, power
+//! cuts and the kernel.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use pext4_testkit::crash::{self, window::Budget};
 use pext4_testkit::effort::{effort, scratch, seeds};
 use pext4_testkit::model::Model;
 use pext4_testkit::mounted;
-use pext4_testkit::op::generate::Taste;
+use pext4_testkit::op::generate::Profile;
 use pext4_testkit::op::{Op, Target, text};
 use pext4_testkit::oracle::check::e2fsck;
 use pext4_testkit::oracle::format::{Features, Format};
@@ -35,12 +35,12 @@ fn stage(size: u64, block_size: u32, features: Features) -> Stage {
     Stage::new(format).expect("mke2fs makes it")
 }
 
-/// Files up to 20 MiB, and a few bytes wherever a file can have any: trees of all depths.
-fn contents() -> Taste {
-    Taste {
+/// Files up to 20 MiB, and a few bytes at any possible offset: trees of all depths.
+fn contents() -> Profile {
+    Profile {
         largest: 20 << 20,
         longest_write: 128 << 10,
-        ..Taste::contents()
+        ..Profile::contents()
     }
 }
 
@@ -49,9 +49,9 @@ fn one_thread() {
     for (block_size, features) in KINDS {
         let stage = stage(48 << 20, block_size, features);
         for seed in seeds(1) {
-            campaign::run(&stage, "maps", Taste::everything(), seed, 700);
+            campaign::run(&stage, "maps", Profile::everything(), seed, 700);
             campaign::run(&stage, "mapcontents", contents(), seed, 500);
-            campaign::run(&stage, "mapnames", Taste::names(), seed, 1000);
+            campaign::run(&stage, "mapnames", Profile::names(), seed, 1000);
         }
     }
 }
@@ -61,17 +61,17 @@ fn full_volumes() {
     for (block_size, features) in KINDS {
         let stage = stage(8 << 20, block_size, features).filling();
         for seed in seeds(1) {
-            let taste = Taste {
+            let profile = Profile {
                 huge: false,
                 ..contents()
             };
-            campaign::run(&stage, "mapsfull", taste, seed, 600);
+            campaign::run(&stage, "mapsfull", profile, seed, 600);
         }
     }
 }
 
-/// A stage that commits every few milliseconds, with as small a log as there is.
-fn hurried(block_size: u32) -> Stage {
+/// A stage that commits every few milliseconds, with the smallest possible log.
+fn frequent_commits(block_size: u32) -> Stage {
     let format = Format::new(16 << 20, block_size, Features::Ext3);
     let format = format.inodes(1024);
     let format = match block_size {
@@ -96,19 +96,19 @@ fn budget(total: usize) -> Budget {
 fn power_cuts() {
     for block_size in [1024, 4096] {
         for seed in seeds(1) {
-            let taste = Taste {
+            let profile = Profile {
                 files: 80,
                 largest: 2 << 20,
-                ..Taste::crashes()
+                ..Profile::crashes()
             };
-            let stage = hurried(block_size);
-            crash::run(&stage, "crashmaps", taste, seed, 150, budget(80));
+            let stage = frequent_commits(block_size);
+            crash::run(&stage, "crashmaps", profile, seed, 150, budget(80));
         }
     }
 }
 
-/// Every other block of a file, so that each is a run of its own: cutting it takes many steps and
-/// several transactions. Blocks of the second and third level are there too.
+/// Every other block of a file, so that each block is a run of its own: truncating it takes many
+/// steps and several transactions. Includes blocks of the second and third level.
 fn in_pieces(block_size: u64) -> Vec<Op> {
     let mut lines = String::from("create /a 644 0 0\n");
     let mut write = |block: u64| {
@@ -136,7 +136,7 @@ fn in_pieces(block_size: u64) -> Vec<Op> {
 #[test]
 fn power_cuts_while_a_file_is_cut() {
     for block_size in [1024, 4096] {
-        let stage = hurried(block_size);
+        let stage = frequent_commits(block_size);
         let ops = in_pieces(block_size.into());
         campaign::replay(&stage, &ops).unwrap_or_else(|text| panic!("{block_size}: {text}"));
         let recording = Recording::replay(&stage, &ops);
@@ -146,7 +146,7 @@ fn power_cuts_while_a_file_is_cut() {
     }
 }
 
-/// What is taken and given back is exact, block by block, at each level of pointers.
+/// Allocated and freed space is exact, block by block, at each level of pointers.
 #[test]
 fn what_is_taken_is_counted() {
     for (block_size, features) in KINDS {
@@ -167,7 +167,7 @@ fn what_is_taken_is_counted() {
             third,
             third + per_block,
         ];
-        // Its own block, and pointer blocks that no block before it needed.
+        // The block itself, and the pointer blocks that no earlier block needed.
         let taken = [1, 2, 1, 3, 2, 4, 2];
         let path = Target::path("a");
         let create = text::parse("create /a 644 0 0\n").expect("an operation");
@@ -205,28 +205,28 @@ fn what_is_taken_is_counted() {
     }
 }
 
-/// An image that goes from one to the other, with one model for both.
+/// An image that two implementations use in turn, with one model for both.
 struct Turns<'a> {
     image: &'a Path,
     stage: &'a Stage,
     model: Model,
-    taste: Taste,
+    profile: Profile,
 }
 
 impl<'a> Turns<'a> {
     fn new(image: &'a Path, stage: &'a Stage) -> Self {
         stage.device().save(image).expect("saved");
-        let taste = Taste {
+        let profile = Profile {
             remounts: 0,
-            // Linux leaves the very last block that a map reaches when a hole is punched over it.
+            // Linux leaves the very last block of a map when a hole is punched over it.
             huge: false,
-            ..Taste::everything()
+            ..Profile::everything()
         };
         Self {
             image,
             stage,
             model: stage.model(),
-            taste,
+            profile,
         }
     }
 
@@ -234,18 +234,18 @@ impl<'a> Turns<'a> {
         let device = Arc::new(RamDevice::load(self.image).expect("loaded"));
         let options = self.stage.options.clone();
         let mut subject = VolumeSubject::open(device.clone(), options).expect("mountable");
-        let (_, result) = generate(&mut subject, &mut self.model, self.taste, seed, 300);
+        let (_, result) = generate(&mut subject, &mut self.model, self.profile, seed, 300);
         subject.close().expect("it closes");
         device.save(self.image).expect("saved");
         result
     }
 
-    /// `None` where the kernel cannot be asked.
+    /// `None` if the kernel is not available.
     fn theirs(&mut self, seed: u64) -> Option<Result<(), String>> {
         let mount = kernel_mount(self.image, Access::ReadWrite, "in_turns_with_the_kernel");
         let mount = mount.expect("sound")?;
         let mut subject = mount.subject().expect("opened");
-        let (_, result) = generate(&mut subject, &mut self.model, self.taste, seed, 300);
+        let (_, result) = generate(&mut subject, &mut self.model, self.profile, seed, 300);
         drop(subject);
         mount.unmount().expect("nobody uses it");
         Some(result)
@@ -257,7 +257,7 @@ impl<'a> Turns<'a> {
         e2fsck(self.image).unwrap_or_else(|error| panic!("{what}: {error:#}"));
     }
 
-    /// Both look at the whole tree.
+    /// Compares the whole tree with both implementations.
     fn compare(&self, what: &str) {
         let device = Arc::new(RamDevice::load(self.image).expect("loaded"));
         let options = self.stage.options.clone();
@@ -273,8 +273,8 @@ impl<'a> Turns<'a> {
     }
 }
 
-/// The two write in turn. Where directories have no types Linux leaves in that place of `.` and `..`
-/// what the block held before, and e2fsck is not content with it: there it only reads.
+/// The two write in turn. In directories without types, Linux leaves the block's old bytes in the
+/// type field of `.` and `..`, which e2fsck rejects: there the kernel only reads.
 #[test]
 fn in_turns_with_the_kernel() {
     let folder = scratch();
@@ -298,7 +298,7 @@ fn in_turns_with_the_kernel() {
     }
 }
 
-/// What was made before keeps its block map, what is made later has extents.
+/// Old files keep their block maps; new files have extents.
 #[test]
 fn an_image_that_was_ext3_once() {
     let folder = scratch();

@@ -1,4 +1,4 @@
-//! Operations that once failed, or that tell a story worth keeping.
+//! Replays operations that once failed, or that are worth keeping as examples.
 
 use pext4_testkit::campaign::replay_file;
 use pext4_testkit::effort::corpus;

@@ -6,7 +6,7 @@ use pext4_testkit::campaign::Stage;
 use pext4_testkit::crash::window::Budget;
 use pext4_testkit::crash::{self, recording::Recording};
 use pext4_testkit::effort::{effort, seeds};
-use pext4_testkit::op::generate::Taste;
+use pext4_testkit::op::generate::Profile;
 use pext4_testkit::op::text;
 use pext4_testkit::oracle::format::{Features, Format};
 
@@ -19,7 +19,8 @@ fn budget(total: usize) -> Budget {
     }
 }
 
-/// A stage that commits every few milliseconds, so that cuts fall between operations nobody synced.
+/// A stage that commits every few milliseconds, so that cuts fall between operations without a
+/// sync.
 fn stage(block_size: u32, features: Features) -> Stage {
     let format = Format::new(16 << 20, block_size, features)
         .inodes(1024)
@@ -35,7 +36,7 @@ fn random_runs_with_an_orphan_file() {
         crash::run(
             &stage(1024, Features::Upstream),
             "crash",
-            Taste::crashes(),
+            Profile::crashes(),
             seed,
             150,
             budget(120),
@@ -49,7 +50,7 @@ fn random_runs_with_an_orphan_list() {
         crash::run(
             &stage(4096, Features::Debian12),
             "crash",
-            Taste::crashes(),
+            Profile::crashes(),
             seed,
             150,
             budget(120),
@@ -57,7 +58,7 @@ fn random_runs_with_an_orphan_list() {
     }
 }
 
-/// Content that lies in inodes, and moves out of them.
+/// Inline data, and files that outgrow it.
 #[test]
 fn random_runs_with_inline_content() {
     for seed in seeds(2) {
@@ -65,7 +66,7 @@ fn random_runs_with_inline_content() {
         crash::run(
             &stage,
             "crashinline",
-            Taste::crashes(),
+            Profile::crashes(),
             seed,
             150,
             budget(120),
@@ -73,32 +74,32 @@ fn random_runs_with_inline_content() {
     }
 }
 
-/// Values of attributes that have inodes of their own.
+/// Attribute values with inodes of their own.
 #[test]
 fn random_runs_with_values_in_inodes() {
-    let taste = Taste {
+    let profile = Profile {
         xattrs: 40,
-        ..Taste::crashes()
+        ..Profile::crashes()
     };
     for seed in seeds(2) {
         let stage = stage(1024, Features::Values);
-        crash::run(&stage, "crashvalues", taste, seed, 150, budget(120));
+        crash::run(&stage, "crashvalues", profile, seed, 150, budget(120));
     }
 }
 
 #[test]
 fn random_runs_of_names() {
-    let taste = Taste {
+    let profile = Profile {
         names: 600,
         namespace: 80,
         files: 4,
-        ..Taste::crashes()
+        ..Profile::crashes()
     };
     for seed in seeds(1) {
         crash::run(
             &stage(1024, Features::Narrow),
             "crashnames",
-            taste,
+            profile,
             seed,
             300,
             budget(80),
@@ -106,17 +107,17 @@ fn random_runs_of_names() {
     }
 }
 
-/// Blocks leave memory and come back between being changed and being brought home.
+/// Blocks are evicted and read again between their change and their writeback.
 #[test]
 fn random_runs_with_a_cache_that_is_too_small() {
     let mut stage = stage(1024, Features::Upstream);
     stage.options.cache_size = 128 << 10;
-    let taste = Taste {
+    let profile = Profile {
         names: 600,
-        ..Taste::crashes()
+        ..Profile::crashes()
     };
     for seed in seeds(1) {
-        crash::run(&stage, "crashcache", taste, seed, 400, budget(80));
+        crash::run(&stage, "crashcache", profile, seed, 400, budget(80));
     }
 }
 
@@ -125,26 +126,26 @@ fn random_runs_with_a_cache_that_is_too_small() {
 fn a_log_that_wraps() {
     let format = Format::new(16 << 20, 1024, Features::Upstream).with(&["-J", "size=1"]);
     let stage = Stage::new(format.inodes(1024)).expect("mke2fs makes it");
-    let taste = Taste {
+    let profile = Profile {
         syncs: 25,
-        ..Taste::crashes()
+        ..Profile::crashes()
     };
     for seed in seeds(1) {
-        crash::run(&stage, "crashwrap", taste, seed, 500, budget(80));
+        crash::run(&stage, "crashwrap", profile, seed, 500, budget(80));
     }
 }
 
-/// Threads in directories of their own: whatever order the journal gave them, each thread's part
-/// is a state that it went through.
+/// Threads in directories of their own: whatever order the journal gave them, the state of each
+/// thread's directory is one that it went through.
 #[test]
 fn several_threads() {
     for (block_size, features) in [(1024, Features::Upstream), (4096, Features::Debian12)] {
         for seed in seeds(1) {
-            let taste = Taste {
+            let profile = Profile {
                 syncs: 4,
-                ..Taste::crashes()
+                ..Profile::crashes()
             };
-            let recording = Recording::threads(&stage(block_size, features), taste, seed, 4, 60);
+            let recording = Recording::threads(&stage(block_size, features), profile, seed, 4, 60);
             let recording = recording.unwrap_or_else(|text| panic!("seed {seed}: {text}"));
             let report = crash::examine(&recording, "crashthreads", seed, budget(80));
             report.unwrap_or_else(|text| panic!("seed {seed}, {features:?}: {text}"));
@@ -162,7 +163,7 @@ fn story(name: &str, operations: &str) {
     }
 }
 
-/// What was cut off must not come back when the file grows again.
+/// Truncated data must not reappear when the file grows again.
 #[test]
 fn a_tail_that_was_cut_stays_away() {
     story(
@@ -172,7 +173,7 @@ fn a_tail_that_was_cut_stays_away() {
     );
 }
 
-/// Blocks of one file that become another's: never the old bytes, never a directory's.
+/// Blocks that move from one file to another never show the old bytes or those of a directory.
 #[test]
 fn freed_blocks_do_not_show_old_bytes() {
     story(
@@ -183,7 +184,7 @@ fn freed_blocks_do_not_show_old_bytes() {
     );
 }
 
-/// Files without a name are gone after a crash, and so is their space.
+/// Files without a name are gone after a crash, and their space is free.
 #[test]
 fn files_without_names_do_not_survive() {
     story(
@@ -194,7 +195,7 @@ fn files_without_names_do_not_survive() {
     );
 }
 
-/// A rename over a file: either the old or the new content, never neither.
+/// A rename over a file: either the old or the new content, never a third state.
 #[test]
 fn a_rename_replaces_whole_files() {
     story(

@@ -1,4 +1,4 @@
-//! The edges that random operations meet too seldom.
+//! Edge cases that random operations reach too rarely.
 
 use std::sync::Arc;
 
@@ -107,7 +107,7 @@ fn dot_and_dot_dot() {
     finish(&device, volume);
 }
 
-/// Every second block of a file: an extent each, several levels of them, then all gone.
+/// Every second block of a file: one extent each, several tree levels, then all removed.
 #[test]
 fn a_tree_of_extents_grows_and_shrinks() {
     for (block, features) in [(1024_u64, Features::Upstream), (4096, Features::Debian12)] {
@@ -118,7 +118,7 @@ fn a_tree_of_extents_grows_and_shrinks() {
             .inode;
         let count = 9000;
         for piece in 0..count {
-            // From both ends, so that leaves split in different places.
+            // From both ends, so that leaves split at different places.
             let piece = if piece % 2 == 0 {
                 piece / 2
             } else {
@@ -183,7 +183,7 @@ fn a_read_only_volume_writes_nothing_and_says_so() {
     assert_eq!(device.mark(), 0);
 }
 
-/// A clean close leaves a state that nobody has anything to replay from.
+/// A clean close leaves a journal without anything to replay.
 #[test]
 fn a_closed_volume_is_marked_clean() {
     for features in [Features::Upstream, Features::Debian12, Features::NoJournal] {

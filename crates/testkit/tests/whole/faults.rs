@@ -1,4 +1,4 @@
-//! Devices that fail: errors surface, writing stops, and what was acknowledged is there afterwards.
+//! Failing devices: errors are reported, writing stops, and everything acknowledged survives.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use pext4_testkit::crash::judge::Judge;
 use pext4_testkit::crash::recording::History;
 use pext4_testkit::effort::{scratch, seeds};
 use pext4_testkit::errno::{EIO, EROFS};
-use pext4_testkit::op::generate::{Generator, Taste};
-use pext4_testkit::op::{Fresh, Op, Target};
+use pext4_testkit::op::generate::{Generator, Profile};
+use pext4_testkit::op::{NewAttributes, Op, Target};
 use pext4_testkit::oracle::check::{recover, repair};
 use pext4_testkit::oracle::format::{Features, Format};
 use pext4_testkit::outcome::Subject;
@@ -34,12 +34,12 @@ fn run_until_failure(
     let mut random = Random::new(seed);
     let failing = [Operation::Write, Operation::Write, Operation::Flush];
     device.fail_nth(*random.pick(&failing), random.below(60));
-    let taste = Taste {
+    let profile = Profile {
         syncs: 25,
         remounts: 0,
-        ..Taste::crashes()
+        ..Profile::crashes()
     };
-    let generator = Generator::new(taste);
+    let generator = Generator::new(profile);
     let mut run = History::from(b"", stage.model());
     for number in 0..2000 {
         let mut model = run.models.last().expect("one stands at the start").clone();
@@ -71,7 +71,7 @@ fn fail_once(stage: &Stage, seed: u64) {
     let context = format!("seed {seed}, {told}");
     let create = Op::Create {
         at: Target::path("after-the-failure"),
-        new: Fresh::plain(0o644),
+        new: NewAttributes::plain(0o644),
     };
     let sync = subject.run(&create).and_then(|_| subject.run(&Op::Sync));
     assert!(
@@ -108,7 +108,8 @@ fn fail_once(stage: &Stage, seed: u64) {
         .unwrap_or_else(|text| panic!("{context}: after e2fsck: {text}"));
 }
 
-/// The volume hears of a journal that stopped a moment after whoever waited for it.
+/// Waits until the volume is read-only: it learns of the stopped journal a moment after the caller
+/// that waited for a commit.
 fn becomes_read_only(subject: &VolumeSubject) -> bool {
     (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
@@ -141,7 +142,7 @@ fn a_failure_is_remembered_in_the_superblock() {
             .expect("mountable");
     let create = Op::Create {
         at: Target::path("a"),
-        new: Fresh::plain(0o644),
+        new: NewAttributes::plain(0o644),
     };
     subject.run(&create).expect("there is room");
     device.fail_nth(Operation::Write, 0);
@@ -175,7 +176,7 @@ fn failed_reads_are_errors_and_pass() {
             let _ = subject.run(&Op::Unlink(Target::path("a")));
             let _ = subject.run(&Op::Create {
                 at: Target::path("later"),
-                new: Fresh::plain(0o644),
+                new: NewAttributes::plain(0o644),
             });
             let _ = subject.close();
         }
@@ -194,9 +195,9 @@ fn fill(stage: &Stage, ram: &Arc<RamDevice>, seed: u64) {
         .expect("mountable");
     let mut model = stage.model();
     let mut random = Random::new(seed);
-    let generator = Generator::new(Taste {
+    let generator = Generator::new(Profile {
         remounts: 0,
-        ..Taste::crashes()
+        ..Profile::crashes()
     });
     for _ in 0..150 {
         let op = generator.next(&mut random, &model);

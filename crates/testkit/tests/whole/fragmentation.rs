@@ -1,5 +1,5 @@
-//! Many files that grow at the same time, each by small pieces, get long extents, whatever the number
-//! of cores.
+//! Many files that grow at the same time in small pieces get long extents, whatever the number of
+//! cores.
 
 use std::sync::Arc;
 use std::thread;
@@ -15,7 +15,7 @@ const IMAGE: u64 = 200 << 30;
 const TASKS: usize = 64;
 const PIECE: u64 = 4 << 10;
 
-/// Each task appends to a file of its own; none may have more extents than this.
+/// Each task appends to a file of its own; none may have more than `most` extents.
 fn grow_side_by_side(setting: &str, length: u64, most: usize) {
     let device = Arc::new(RamDevice::new(IMAGE));
     mkfs::mkfs(&*device, &mkfs::Options::default()).expect("an image");
@@ -55,7 +55,7 @@ fn grow_side_by_side(setting: &str, length: u64, most: usize) {
     volume.close().expect("it closes");
 }
 
-/// Runs that are neighbours both in the file and on the device are one.
+/// The number of extents; runs that are adjacent both in the file and on the device are one.
 fn extents(volume: &Volume, file: InodeNumber) -> usize {
     let ranges = volume.extents(file, 0, usize::MAX).expect("mapped");
     let breaks = ranges
@@ -66,9 +66,9 @@ fn extents(volume: &Volume, file: InodeNumber) -> usize {
 
 #[test]
 fn sixty_four_files_on_two_cores_get_long_extents() {
-    // While it is small, up to 64 KiB, a file takes its blocks from its shard's run, and where tasks
-    // take turns after each of them it has 16 extents. Then each search finds as much as the file
-    // has, up to 8 MiB: one more extent for each doubling, and one for each 8 MiB.
+    // Up to 64 KiB, a file takes its blocks from its shard's run, and if tasks take turns after
+    // each block it has 16 extents. Later, each search finds as much as the file has, up to 8 MiB:
+    // one more extent for each doubling, and one for each 8 MiB.
     if effort() > 1 {
         for setting in ["full", "full,mb_optimize_scan=0", "seeds"] {
             grow_side_by_side(setting, 64 << 20, 16 + 7 + 8);

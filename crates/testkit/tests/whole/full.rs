@@ -1,9 +1,9 @@
-//! A volume that runs full, is emptied, and is filled again.
+//! A volume that is filled, emptied, and filled again.
 
 use pext4_testkit::campaign::{self, Stage, check_device, compare, step};
 use pext4_testkit::effort::seeds;
-use pext4_testkit::op::generate::Taste;
-use pext4_testkit::op::{Fresh, Op, Target};
+use pext4_testkit::op::generate::Profile;
+use pext4_testkit::op::{NewAttributes, Op, Target};
 use pext4_testkit::oracle::format::{Features, Format, everyday};
 use pext4_testkit::outcome::{Answer, Space, Subject};
 use pext4_testkit::volume::VolumeSubject;
@@ -20,19 +20,19 @@ fn random_operations_on_a_volume_that_is_too_small() {
     for format in everyday(8 << 20) {
         let stage = Stage::new(format).expect("mke2fs makes it").filling();
         for seed in seeds(6) {
-            let taste = Taste {
+            let profile = Profile {
                 largest: 4 << 20,
                 longest_write: 400 << 10,
                 huge: false,
-                ..Taste::contents()
+                ..Profile::contents()
             };
-            campaign::run(&stage, "full", taste, seed, 600);
+            campaign::run(&stage, "full", profile, seed, 600);
         }
     }
 }
 
-/// Fills the volume with one file, then with small ones, deletes all, and does it again: each time
-/// the same space must be there.
+/// Fills the volume with one file, then with small ones, deletes all, and repeats: the same space
+/// must be available each time.
 #[test]
 fn what_was_deleted_can_be_written_again() {
     let ext3 = Format::new(16 << 20, 1024, Features::Ext3).inodes(2048);
@@ -70,14 +70,14 @@ fn what_was_deleted_can_be_written_again() {
     }
 }
 
-/// Writes files until there is no space; gives their number.
+/// Writes files until the space runs out; returns their number.
 fn fill(subject: &mut VolumeSubject, model: &mut pext4_testkit::model::Model, round: u64) -> u64 {
     let length = if round == 1 { 30_000 } else { 1 << 20 };
     for number in 0.. {
         let at = Target::path(&format!("f{number}"));
         let made = Op::Create {
             at: at.clone(),
-            new: Fresh::plain(0o644),
+            new: NewAttributes::plain(0o644),
         };
         step(subject, model, &made).unwrap_or_else(|text| panic!("round {round}: {text}"));
         if model.resolve(&at).is_err() {
@@ -116,7 +116,7 @@ fn inodes_run_out_and_come_back() {
             let at = Target::path(&format!("f{made}"));
             let op = Op::Create {
                 at: at.clone(),
-                new: Fresh::plain(0o644),
+                new: NewAttributes::plain(0o644),
             };
             step(&mut subject, &mut model, &op).expect("made or ENOSPC");
             if model.resolve(&at).is_err() {

@@ -1,5 +1,5 @@
-//! Images made by an enemy: whatever they say, an error or a sane answer; never a panic, a hang, or
-//! a write where nobody asked for one.
+//! Hostile images: any content leads to an error or a valid answer, never to a panic, a hang, or an
+//! unrequested write.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use pext4_block::{Device, RamDevice, RecordDevice};
 use pext4_testkit::Random;
 use pext4_testkit::effort::{effort, failures, seeds, within};
 use pext4_testkit::fuzz;
-use pext4_testkit::mutate::{Specimen, scribble, wander};
+use pext4_testkit::mutate::{Specimen, walk_corrupt, write_corrupt};
 use pext4_testkit::oracle::format::Features;
 
-/// Longest time one image may take.
+/// Longest time for one image.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn survives(device: RamDevice, told: &str) {
@@ -20,9 +20,9 @@ fn survives(device: RamDevice, told: &str) {
     let work = std::panic::AssertUnwindSafe(|| {
         within(LIMIT, told, move || {
             let log = Arc::new(RecordDevice::new(one));
-            wander(Arc::<RecordDevice>::clone(&log));
+            walk_corrupt(Arc::<RecordDevice>::clone(&log));
             assert_eq!(log.mark(), 0, "a read-only look wrote");
-            scribble(two);
+            write_corrupt(two);
         });
     });
     if let Err(panic) = std::panic::catch_unwind(work) {
@@ -79,7 +79,7 @@ fn fields_of_every_structure() {
     let each = whats.map(|what| (what, features, specimen));
     let pointers = [("Pointer block", maps_features, maps)];
     for (what, features, specimen) in each.into_iter().chain(pointers) {
-        // A prime step through all fields of the kind, from a start that each effort moves.
+        // A prime step through all fields of the kind, with a start that depends on the effort.
         let step = (23 / effort()).max(1);
         for index in (0..).map(|index| index * step) {
             let Some((device, told)) = specimen.nth(what, index, &mut random) else {
@@ -126,7 +126,7 @@ fn images_that_end_too_early() {
     }
 }
 
-/// The fuzz targets on noise, on real metadata, and on real metadata with a byte changed.
+/// The fuzz targets on noise, on real metadata, and on real metadata with a changed byte.
 #[test]
 fn what_the_fuzzers_do() {
     let (_, specimen) = specimens().swap_remove(1);
@@ -156,8 +156,8 @@ fn what_the_fuzzers_do() {
     }
 }
 
-/// The start of a journal that waits to be replayed, some bytes changed, and checksums too where
-/// nobody looks at them.
+/// The start of a journal that needs replay, with some bytes changed, and checksums too where
+/// nothing verifies them.
 fn journal(specimen: &Specimen, random: &mut Random) -> Vec<u8> {
     let spots = specimen.spots.iter().filter(|spot| spot.what == "Journal");
     let mut bytes = Vec::new();
@@ -169,7 +169,7 @@ fn journal(specimen: &Specimen, random: &mut Random) -> Vec<u8> {
             .expect("within");
         bytes.extend(block);
     }
-    // The journal says how long it is; the target's is shorter.
+    // The journal's length must match the target's shorter log.
     bytes[16..20].copy_from_slice(&64_u32.to_be_bytes());
     for _ in 0..random.below(4) {
         let at = random.index(bytes.len().min(6000));

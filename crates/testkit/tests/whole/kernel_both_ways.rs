@@ -1,4 +1,4 @@
-//! Images that go to the kernel and back, clean and with dirty journals, in both directions.
+//! Images that the kernel and pext4 use in turn, clean and with dirty journals, in both directions.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use pext4_testkit::effort::{scratch, seeds};
 use pext4_testkit::mounted;
 use pext4_testkit::mutate::Specimen;
 use pext4_testkit::op::Op;
-use pext4_testkit::op::generate::Taste;
+use pext4_testkit::op::generate::Profile;
 use pext4_testkit::oracle::check::{e2fsck, recover};
 use pext4_testkit::oracle::format::{Features, Format, everyday};
 use pext4_testkit::oracle::mount::{Access, kernel_mount};
@@ -20,11 +20,11 @@ use pext4_testkit::outcome::Subject;
 use pext4_testkit::tree::Tree;
 use pext4_testkit::volume::{VolumeSubject, tree_of};
 
-/// Everything but remounts, which the rounds of these tests are anyway.
-fn taste() -> Taste {
-    Taste {
+/// All operations except remounts, since each round of these tests is one.
+fn profile() -> Profile {
+    Profile {
         remounts: 0,
-        ..Taste::everything()
+        ..Profile::everything()
     }
 }
 
@@ -42,7 +42,7 @@ fn our_tree(image: &Path, read_only: bool) -> Tree {
     tree_of(Arc::new(device), read_only).unwrap_or_else(|error| panic!("our walk: {error:#}"))
 }
 
-/// The two write in turn, with one model between them; each sees exactly what the other left.
+/// The two write in turn, with one model for both; each sees exactly what the other left.
 #[test]
 fn in_turns_on_clean_images() {
     let folder = scratch();
@@ -59,7 +59,7 @@ fn in_turns_on_clean_images() {
                     let mut subject = VolumeSubject::open(device.clone(), MountOptions::default())
                         .expect("mountable");
                     let (_, result) =
-                        generate(&mut subject, &mut model, taste(), seed * 10 + round, 300);
+                        generate(&mut subject, &mut model, profile(), seed * 10 + round, 300);
                     if result.is_ok() {
                         subject.close().expect("it closes");
                         device.save(&image).expect("saved");
@@ -73,7 +73,7 @@ fn in_turns_on_clean_images() {
                     };
                     let mut subject = mount.subject().expect("opened");
                     let (_, result) =
-                        generate(&mut subject, &mut model, taste(), seed * 10 + round, 300);
+                        generate(&mut subject, &mut model, profile(), seed * 10 + round, 300);
                     drop(subject);
                     mount.unmount().expect("nobody uses it");
                     result
@@ -95,7 +95,7 @@ fn in_turns_on_clean_images() {
     }
 }
 
-/// The image of a mounted file system, taken while the kernel has it: a journal to replay.
+/// The image of a mounted file system, copied while the kernel uses it: its journal needs replay.
 #[test]
 fn journals_that_the_kernel_left_dirty() {
     let folder = scratch();
@@ -120,7 +120,7 @@ fn journals_that_the_kernel_left_dirty() {
             let mut model = stage.model();
             for part in 0..3 {
                 let (_, result) =
-                    generate(&mut subject, &mut model, taste(), seed * 10 + part, 120);
+                    generate(&mut subject, &mut model, profile(), seed * 10 + part, 120);
                 result.unwrap_or_else(|text| panic!("{context}: {text}"));
                 subject.run(&Op::Sync).expect("durable");
                 std::fs::copy(&image, &copy).expect("copied");
@@ -148,7 +148,7 @@ fn journals_that_the_kernel_left_dirty() {
     }
 }
 
-/// Journals written by debugfs, whose checksums are of both kinds.
+/// Journals written by debugfs, with both kinds of checksums.
 #[test]
 fn journals_that_debugfs_wrote() {
     let folder = scratch();
@@ -179,7 +179,7 @@ fn journals_that_debugfs_wrote() {
     }
 }
 
-/// We are killed; the kernel replays what we left.
+/// pext4 is killed; the kernel replays its journal.
 #[test]
 fn journals_that_we_left_dirty() {
     let folder = scratch();
@@ -194,9 +194,9 @@ fn journals_that_we_left_dirty() {
             Stage::new(Format::new(32 << 20, block_size, features)).expect("mke2fs makes it");
         for seed in seeds(3) {
             let context = format!("seed {seed}, {block_size} {features:?}");
-            let recording = Recording::generate(&stage, Taste::crashes(), seed, 250);
+            let recording = Recording::generate(&stage, Profile::crashes(), seed, 250);
             let mut recording = recording.unwrap_or_else(|text| panic!("{context}: {text}"));
-            // All that reached the device before the last operation, the clean remount.
+            // Everything that reached the device before the last operation, the clean remount.
             let cut = *recording.histories[0]
                 .started
                 .last()

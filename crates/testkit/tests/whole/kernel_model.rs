@@ -1,15 +1,15 @@
-//! The model against the kernel's ext4: what we hold pext4 to must first be true of ext4 itself.
+//! The model against the kernel's ext4: what the tests require of pext4 must first hold for ext4.
 
 use pext4_testkit::campaign;
 use pext4_testkit::effort::{failures, scratch, seeds};
 use pext4_testkit::model::Model;
-use pext4_testkit::op::generate::Taste;
+use pext4_testkit::op::generate::Profile;
 use pext4_testkit::op::text;
 use pext4_testkit::oracle::check::e2fsck;
 use pext4_testkit::oracle::format::{Features, Format};
 use pext4_testkit::oracle::mount::{Access, kernel_mount};
 
-fn run(format: &Format, taste: Taste, seed: u64, count: usize) {
+fn run(format: &Format, profile: Profile, seed: u64, count: usize) {
     let folder = scratch();
     let image = folder.path().join("image");
     format.make(&image).expect("mke2fs makes it");
@@ -19,7 +19,7 @@ fn run(format: &Format, taste: Taste, seed: u64, count: usize) {
     };
     let mut subject = mount.subject().expect("the mount can be opened");
     let mut model = Model::fresh(format.block_size);
-    let (ops, result) = campaign::generate(&mut subject, &mut model, taste, seed, count);
+    let (ops, result) = campaign::generate(&mut subject, &mut model, profile, seed, count);
     if let Err(wrong) = result {
         let path = failures().join(format!("failed-kernel-{seed}.ops"));
         std::fs::write(&path, text::print(&ops)).expect("the folder was made");
@@ -39,7 +39,7 @@ fn the_model_does_what_the_kernel_does() {
     for seed in seeds(3) {
         run(
             &Format::new(64 << 20, 4096, Features::Debian12),
-            Taste::everything(),
+            Profile::everything(),
             seed,
             1500,
         );
@@ -50,8 +50,8 @@ fn the_model_does_what_the_kernel_does() {
 fn the_model_does_what_the_kernel_does_with_small_blocks() {
     for seed in seeds(2) {
         let format = Format::new(64 << 20, 1024, Features::Debian12);
-        run(&format, Taste::everything(), seed, 1000);
-        run(&format, Taste::contents(), seed, 1000);
+        run(&format, Profile::everything(), seed, 1000);
+        run(&format, Profile::contents(), seed, 1000);
     }
 }
 
@@ -60,7 +60,7 @@ fn the_model_does_what_the_kernel_does_with_many_names() {
     for seed in seeds(1) {
         run(
             &Format::new(64 << 20, 1024, Features::Debian12),
-            Taste::names(),
+            Profile::names(),
             seed,
             3000,
         );

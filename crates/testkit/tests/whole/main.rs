@@ -1,7 +1,8 @@
 //! pext4 as a whole, against a model, against e2fsck, and against the kernel.
 //!
-//! One program, so that it links once; each module is a subject of its own. Seeds are fixed: a
-//! default run tries the same everywhere. See `pext4_testkit::effort` for how to try more.
+//! One program, so that it links once; each module has a topic of its own. Seeds are fixed: a
+//! default run tries the same operations everywhere. `pext4_testkit::effort` describes how to try
+//! more.
 
 mod big_directory;
 mod block_maps;

@@ -1,4 +1,5 @@
-//! Files that outlive their names: by list and by file, few and more than the file has room for.
+//! Files that outlive their names: orphan list and orphan file, few orphans and more than the file
+//! holds.
 
 use std::sync::Arc;
 
@@ -6,7 +7,7 @@ use pext4_block::{Device, RamDevice};
 use pext4_fs::{InodeNumber, MountOptions, New, Volume};
 use pext4_ondisk::superblock::{self, State, Superblock};
 use pext4_testkit::campaign::{Stage, check_device};
-use pext4_testkit::op::{Fresh, Op, Target};
+use pext4_testkit::op::{NewAttributes, Op, Target};
 use pext4_testkit::oracle::format::{Features, Format};
 use pext4_testkit::outcome::{Answer, Subject};
 use pext4_testkit::volume::VolumeSubject;
@@ -16,7 +17,7 @@ fn free(volume: &Volume) -> (u64, u64) {
     (told.free_blocks, told.free_inodes)
 }
 
-/// Makes files without names, cuts the power, and looks what the next mount makes of it.
+/// Creates files without names, cuts the power, and checks the recovery of the next mount.
 fn survive(stage: &Stage, count: u32) {
     let device = stage.device();
     let volume = Volume::open(device.clone(), MountOptions::default()).expect("mountable");
@@ -104,7 +105,7 @@ fn stage(features: Features, inodes: u32) -> Stage {
     Stage::new(Format::new(64 << 20, 1024, features).inodes(inodes)).expect("mke2fs makes it")
 }
 
-/// Released at last, they go at once, and their names' space can be used again.
+/// Released files are deleted at once, and their space can be used again.
 #[test]
 fn released_files_give_their_space_back() {
     for features in [
@@ -122,7 +123,7 @@ fn released_files_give_their_space_back() {
         let ops = [
             Op::Create {
                 at: at.clone(),
-                new: Fresh::plain(0o644),
+                new: NewAttributes::plain(0o644),
             },
             Op::Write {
                 of: at.clone(),

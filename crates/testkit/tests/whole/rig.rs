@@ -1,4 +1,4 @@
-//! The crash rig itself: it must find what it is there to find.
+//! The crash rig itself: it must detect deliberate faults.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use pext4_testkit::crash;
 use pext4_testkit::crash::judge::Judge;
 use pext4_testkit::crash::recording::Recording;
 use pext4_testkit::crash::window::Budget;
-use pext4_testkit::op::generate::Taste;
+use pext4_testkit::op::generate::Profile;
 use pext4_testkit::op::text;
 use pext4_testkit::oracle::format::{Features, Format};
 use pext4_testkit::volume::tree_of;
@@ -29,20 +29,20 @@ fn stage() -> Stage {
 /// A journal whose flushes the device ignores does not survive power cuts.
 #[test]
 fn a_device_that_ignores_flushes_is_found_out() {
-    let taste = Taste {
+    let profile = Profile {
         syncs: 20,
-        ..Taste::crashes()
+        ..Profile::crashes()
     };
     let mut recording =
-        Recording::generate(&stage(), taste, 1, 120).expect("the run itself passes");
+        Recording::generate(&stage(), profile, 1, 120).expect("the run itself passes");
     recording.events.retain(|event| *event != Event::Flush);
-    // The positions of acknowledgements mean nothing now; only consistency is left to judge.
+    // The acknowledgements are void now; only consistency is judged.
     recording.histories[0].returned.fill(usize::MAX);
     let result = crash::examine(&recording, "rig-no-flushes", 1, BUDGET);
     assert!(result.is_err(), "nothing was noticed in {result:?}");
 }
 
-/// An acknowledged operation that is not there is noticed, and so is a foreign byte.
+/// A missing acknowledged operation is detected, and so is a foreign byte.
 #[test]
 fn what_was_acknowledged_and_is_missing_is_found_out() {
     let ops = text::parse(

@@ -1,4 +1,4 @@
-//! Attribute blocks that inodes share: few large values on many files, by every setting of the
+//! Attribute blocks that inodes share: few large values on many files, in every setting of the
 //! cache that finds them.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use pext4_testkit::campaign::{self, Stage, generate};
 use pext4_testkit::crash::window::Budget;
 use pext4_testkit::crash::{self, recording::Recording};
 use pext4_testkit::effort::{effort, scratch, seeds};
-use pext4_testkit::op::generate::Taste;
+use pext4_testkit::op::generate::Profile;
 use pext4_testkit::op::text;
 use pext4_testkit::oracle::check::e2fsck;
 use pext4_testkit::oracle::format::{Features, Format};
@@ -43,19 +43,19 @@ fn one_thread_by_every_setting() {
         for (block_size, features) in [(1024, Features::Upstream), (4096, Features::NoJournal)] {
             let stage = stage(setting, block_size, features);
             for seed in seeds(2) {
-                campaign::run(&stage, "alike", Taste::alike(), seed, 800);
+                campaign::run(&stage, "alike", Profile::alike(), seed, 800);
             }
         }
     }
 }
 
-/// Threads in directories of their own, which meet in the blocks of their attributes.
+/// Threads in directories of their own, which share attribute blocks.
 #[test]
 fn threads_share_with_each_other() {
     for setting in SETTINGS {
         let stage = stage(setting, 1024, Features::Upstream);
         for seed in seeds(1) {
-            threads::apart(&stage, Taste::alike(), seed, 500);
+            threads::apart(&stage, Profile::alike(), seed, 500);
         }
     }
 }
@@ -69,23 +69,23 @@ fn budget(total: usize) -> Budget {
     }
 }
 
-/// Power cuts while threads share and give up blocks.
+/// Power cuts while threads share and release blocks.
 #[test]
 fn power_cuts() {
     for setting in [AttributeCache::Buckets, AttributeCache::Sharded] {
         let mut stage = stage(setting, 1024, Features::Upstream);
         stage.options.commit_interval = Duration::from_millis(20);
         for seed in seeds(1) {
-            let taste = Taste {
+            let profile = Profile {
                 syncs: 8,
                 remounts: 0,
                 reading: 0,
                 largest: 64 << 10,
                 longest_write: 8 << 10,
                 huge: false,
-                ..Taste::alike()
+                ..Profile::alike()
             };
-            let recording = Recording::threads(&stage, taste, seed, 3, 60);
+            let recording = Recording::threads(&stage, profile, seed, 3, 60);
             let recording =
                 recording.unwrap_or_else(|text| panic!("{setting:?}, seed {seed}: {text}"));
             crash::examine(&recording, "crashalike", seed, budget(80))
@@ -94,8 +94,8 @@ fn power_cuts() {
     }
 }
 
-/// A block is shared, given up by all, freed and used for something else; wherever the cut falls, a
-/// replay brings back neither the block nor a count that is not true.
+/// A block is shared, released by all, freed and reused; wherever the cut falls, a replay restores
+/// neither the block nor a wrong count.
 #[test]
 fn a_cut_around_the_last_reference() {
     let ops = text::parse(
@@ -124,9 +124,9 @@ fn in_turns_with_the_kernel() {
     let folder = scratch();
     let image = folder.path().join("image");
     let stage = stage(AttributeCache::Sharded, 1024, Features::Upstream);
-    let taste = Taste {
+    let profile = Profile {
         remounts: 0,
-        ..Taste::alike()
+        ..Profile::alike()
     };
     for seed in seeds(1) {
         stage.device().save(&image).expect("saved");
@@ -138,7 +138,7 @@ fn in_turns_with_the_kernel() {
                 let device = Arc::new(RamDevice::load(&image).expect("loaded"));
                 let options = stage.options.clone();
                 let mut subject = VolumeSubject::open(device.clone(), options).expect("mountable");
-                let (_, result) = generate(&mut subject, &mut model, taste, seed, 200);
+                let (_, result) = generate(&mut subject, &mut model, profile, seed, 200);
                 subject.close().expect("it closes");
                 device.save(&image).expect("saved");
                 result
@@ -148,7 +148,7 @@ fn in_turns_with_the_kernel() {
                     return;
                 };
                 let mut subject = mount.subject().expect("opened");
-                let (_, result) = generate(&mut subject, &mut model, taste, seed, 200);
+                let (_, result) = generate(&mut subject, &mut model, profile, seed, 200);
                 drop(subject);
                 mount.unmount().expect("nobody uses it");
                 result

@@ -1,4 +1,4 @@
-//! The specimens themselves, whose makers are others.
+//! The specimens, whose makers are the tools of e2fsprogs.
 
 use pext4_testkit::effort::scratch;
 use pext4_testkit::mutate::{Specimen, write_journal};

@@ -1,19 +1,19 @@
-//! Many threads: each in its own directory beside its own model, and all in the same few
-//! directories with a search for the order in which it can have happened.
+//! Many threads: each in its own directory with its own model, and all in the same few directories
+//! with a search for a possible order of the operations.
 
 use std::sync::Arc;
 
 use pext4_testkit::Random;
-use pext4_testkit::campaign::{self, Stage, check_device, compare, guarded};
+use pext4_testkit::campaign::{self, Stage, catching_panics, check_device, compare};
 use pext4_testkit::effort::{effort, seeds};
 use pext4_testkit::linear::{self, Plan, Verdict};
-use pext4_testkit::op::generate::Taste;
-use pext4_testkit::op::{Fresh, Op, Target};
+use pext4_testkit::op::generate::Profile;
+use pext4_testkit::op::{NewAttributes, Op, Target};
 use pext4_testkit::oracle::format::{Features, Format};
 use pext4_testkit::outcome::Subject;
 use pext4_testkit::volume::VolumeSubject;
 
-/// Threads that work at once; more than cores, so that they are interrupted anywhere.
+/// Number of concurrent threads; more than cores, so that they are preempted anywhere.
 const THREADS: usize = 6;
 
 fn stage(block_size: u32, features: Features) -> Stage {
@@ -21,24 +21,24 @@ fn stage(block_size: u32, features: Features) -> Stage {
 }
 
 /// Threads in directories of their own, each judged by a model of its own.
-pub(super) fn apart(stage: &Stage, taste: Taste, seed: u64, operations: usize) {
-    let stage = &stage.set_by(seed);
+pub(super) fn apart(stage: &Stage, profile: Profile, seed: u64, operations: usize) {
+    let stage = &stage.with_setting_of(seed);
     let device = stage.device();
     let mut subject =
         VolumeSubject::open(device.clone(), stage.options.clone()).expect("mountable");
     let mut model = stage.model();
     let mut seeds = Random::new(seed);
-    let taste = Taste {
+    let profile = Profile {
         remounts: 0,
         syncs: 1,
-        ..taste
+        ..profile
     };
     let mut workers = Vec::new();
     for number in 0..THREADS {
         let at = Target::path(&format!("thread{number}"));
         let make = Op::MakeDirectory {
             at: at.clone(),
-            new: Fresh::plain(0o755),
+            new: NewAttributes::plain(0o755),
         };
         campaign::step(&mut subject, &mut model, &make).expect("there is room");
         let root = model.resolve(&at).expect("just made");
@@ -47,7 +47,7 @@ pub(super) fn apart(stage: &Stage, taste: Taste, seed: u64, operations: usize) {
         let own_seed = seeds.word();
         workers.push(std::thread::spawn(move || {
             let (ops, result) =
-                campaign::generate(&mut own, &mut own_model, taste, own_seed, operations);
+                campaign::generate(&mut own, &mut own_model, profile, own_seed, operations);
             own_model.release_all();
             (ops.len(), result, own_model)
         }));
@@ -75,7 +75,7 @@ fn threads_in_directories_of_their_own_do_not_meet() {
     ] {
         let stage = stage(block_size, features);
         for seed in seeds(2) {
-            apart(&stage, Taste::everything(), seed, 500);
+            apart(&stage, Profile::everything(), seed, 500);
         }
     }
 }
@@ -125,7 +125,7 @@ fn threads_in_one_directory_can_be_put_in_a_line() {
     }
 }
 
-/// Threads that fill and empty one directory, grown large enough to be indexed and split.
+/// Threads that fill and empty one directory, which becomes large enough to be indexed and split.
 #[test]
 fn threads_fill_one_directory() {
     let each = 800 * effort() as usize;
@@ -139,10 +139,10 @@ fn threads_fill_one_directory() {
         .map(|thread| {
             let mut own = subject.beside(2);
             std::thread::spawn(move || {
-                guarded(|| {
+                catching_panics(|| {
                     for number in 0..each {
                         let at = Target::path(&format!("thread-{thread}-file-{number}"));
-                        let new = Fresh::plain(0o644);
+                        let new = NewAttributes::plain(0o644);
                         own.run(&Op::Create { at, new })
                             .map_err(|failure| failure.to_string())?;
                         if number % 3 == 2 {

@@ -143,7 +143,7 @@ pub struct Arguments {
 
 fn mix(name: &str) -> Result<Mix, String> {
     let names = || Mix::ALL.map(|(name, _)| name).join(", ");
-    Mix::named(name).ok_or_else(|| format!("there are {}", names()))
+    Mix::from_name(name).ok_or_else(|| format!("there are {}", names()))
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -243,7 +243,7 @@ fn check_device(arguments: &Arguments) -> Result<()> {
 /// Refuses what is only pext4's where no pext4 runs.
 fn check_what_is_compared(arguments: &Arguments) -> Result<()> {
     let compared = competitors(arguments)?;
-    if compared.is_empty() || compared.iter().any(|one| one.is_ours()) {
+    if compared.is_empty() || compared.iter().any(|one| one.is_pext4()) {
         return Ok(());
     }
     let of_ours = [
@@ -273,7 +273,7 @@ fn cache_size(arguments: &Arguments) -> u64 {
 /// What to say where a cache was chosen and not all that are compared have it.
 fn without_our_cache(arguments: &Arguments, compared: &[Competitor]) -> Option<String> {
     arguments.cache_size?;
-    let others = compared.iter().filter(|one| !one.is_ours());
+    let others = compared.iter().filter(|one| !one.is_pext4());
     let names: Vec<&str> = others.map(|one| one.name()).collect();
     (!names.is_empty()).then(|| {
         format!(
@@ -415,7 +415,7 @@ fn said(arguments: &Arguments, request: &Request) -> Result<Vec<(String, String)
     if let Some(size) = request.inode_size()? {
         say("inode size", size.to_string());
     }
-    if let Some(cache) = request.cache_of_ours() {
+    if let Some(cache) = request.pext4_cache() {
         say("cache size", size::show(cache));
     }
     if arguments.meter {

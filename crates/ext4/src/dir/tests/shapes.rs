@@ -350,11 +350,11 @@ fn index_nodes_look_like_nodes_and_leaves_like_leaves() {
 
 #[test]
 fn a_directory_ends_at_two_gibibytes_without_the_feature() {
-    assert_eq!(settings(4096).most_blocks(), 1 << 19);
-    assert_eq!(settings(1024).most_blocks(), 1 << 21);
+    assert_eq!(settings(4096).max_blocks(), 1 << 19);
+    assert_eq!(settings(1024).max_blocks(), 1 << 21);
     let large = DirectorySettings {
         large: true,
         ..settings(4096)
     };
-    assert_eq!(large.most_blocks(), 1 << 28);
+    assert_eq!(large.max_blocks(), 1 << 28);
 }

@@ -21,7 +21,7 @@ pub fn insert<S: NodeStore>(
     store: &mut S,
     extent: Extent,
 ) -> Result<()> {
-    if !extent.is_valid() || !store.bounds().contain(extent.start, extent.length) {
+    if !extent.is_valid() || !store.bounds().contains(extent.start, extent.length) {
         return Err(Refusal::Invalid.into());
     }
     let (path, (slot, left, right)) = descend(root, store, extent.logical, |leaf| {

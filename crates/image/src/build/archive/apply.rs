@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use pext4_ondisk::shown::Shown;
 
-use super::super::attributes::follow_mode;
+use super::super::attributes::apply_mode;
 use super::super::error::{Error, Result};
 use super::super::rules::Rules;
 use super::super::tree::{Facts, Id, ROOT, Tree, judge_name};
@@ -94,7 +94,7 @@ impl<'a> Layer<'a> {
         record.facts.source = self.number;
         let path = std::mem::take(&mut record.path);
         if self.rules.apply(|| path.clone(), &mut record.facts) {
-            follow_mode(&mut record.attributes, record.facts.mode);
+            apply_mode(&mut record.attributes, record.facts.mode);
         }
         self.count(&path)?;
         let Some((folder, name)) = split(&path) else {

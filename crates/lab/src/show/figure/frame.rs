@@ -1,8 +1,8 @@
-//! The frame of a panel: which values lie where.
+//! The frame of a panel: the mapping from values to coordinates.
 
 use super::{Figure, PANEL, Panel, TOP};
 
-/// Maps values to places.
+/// Maps values to coordinates.
 pub struct Frame {
     pub left: f64,
     pub tasks: (f64, f64),
@@ -14,7 +14,7 @@ impl Frame {
         let points = || figure.curves.iter().flat_map(|curve| curve.points.iter());
         let tasks = points().map(|point| f64::from(point.tasks));
         let most_tasks = tasks.clone().fold(1.0, f64::max);
-        // The ends of what was measured belong into the frame as well as the rates.
+        // The ends of the measured ranges belong to the frame as well as the rates.
         let values = points()
             .flat_map(|point| {
                 let (least, most) = point.range.unwrap_or((point.rate, point.rate));
@@ -46,8 +46,8 @@ impl Frame {
     }
 }
 
-/// The ends of an axis: 1, 2 or 5 times a power of ten around the values, a factor of three at
-/// least between them.
+/// The ends of an axis: 1, 2 or 5 times a power of ten around the values, at least a factor of
+/// three apart.
 fn decades(least: f64, most: f64) -> (f64, f64) {
     let steps = || (-9..15).flat_map(|power| [1.0, 2.0, 5.0].map(|step| step * 10_f64.powi(power)));
     let below = steps()

@@ -1,11 +1,12 @@
-//! A mount of an image of ours, and the server behind it.
+//! A mount of a new image, and the server behind it.
 //!
-//! Whoever ends one in order waits until its server has written the image home. Whoever drops one has failed
-//! or was told to stop, and needs no image any more: the server is killed, and the mount that it leaves goes.
+//! Ending a mount in order waits until its server has written the image back. Dropping a mount
+//! means that the run has failed or was interrupted and the image is not needed: the server is
+//! killed, and the remaining mount is removed.
 //!
-//! A server that hangs holds whoever calls into its mount: no signal reaches a task that waits for an answer,
-//! and the lab's own main thread may be the one that waits. So a thread beside it looks for the wish to stop
-//! and kills the server; then every call into the mount fails.
+//! A hanging server blocks every thread that calls into its mount: no signal reaches a thread that
+//! waits for an answer, and the lab's own main thread may be one of them. Therefore a separate
+//! thread checks for an interruption and kills the server; then every call into the mount fails.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -22,24 +23,25 @@ use crate::run::Interrupt;
 use crate::sides::check::tool;
 use crate::sides::table;
 
-/// How long a server may take to answer, and to write its image home.
-pub const PATIENCE: Duration = Duration::from_secs(120);
-const GLANCE: Duration = Duration::from_millis(10);
-/// How often the thread beside a server looks: seldom, for it runs while others are measured.
-const WATCH: Duration = Duration::from_millis(100);
+/// Limit for a server to answer, and to write its image back.
+pub const SERVER_TIMEOUT: Duration = Duration::from_secs(120);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Interval at which the thread checks for an interruption; long, since it runs during
+/// measurements.
+const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A mount, undone when it is dropped. Its server, and whatever mounts and unmounts, are in groups of their
-/// own: the terminal's Ctrl-C is for us, who end them in order.
+/// A mount, removed when dropped. Its server and the mount and unmount commands get process groups
+/// of their own: the terminal's Ctrl-C is for the lab, which ends them in order.
 pub struct Mount {
     directory: PathBuf,
     server: Server,
-    /// Ends every wait.
+    /// Interrupts every wait.
     interrupt: Interrupt,
 }
 
 impl Mount {
-    /// By a command that ends when it has mounted.
-    pub fn by_the_kernel(
+    /// Mounts by a command that ends when it has mounted.
+    pub fn with_command(
         command: &mut Command,
         directory: PathBuf,
         interrupt: Interrupt,
@@ -57,8 +59,8 @@ impl Mount {
         })
     }
 
-    /// Starts a server that stays in the foreground and waits until the directory is its mount.
-    pub fn by_a_server(
+    /// Starts a server in the foreground and waits until it has mounted the directory.
+    pub fn with_server(
         command: &mut Command,
         directory: PathBuf,
         interrupt: Interrupt,
@@ -76,13 +78,13 @@ impl Mount {
         let start = Instant::now();
         while !table::is_mounted(&mount.directory) {
             if let Some(status) = mount.ended()? {
-                bail!("{}", why_it_ended(&name, status, &mut words));
+                bail!("{}", failure_reason(&name, status, &mut words));
             }
             mount.interrupt.check()?;
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > SERVER_TIMEOUT {
                 bail!("{name} does not mount");
             }
-            std::thread::sleep(GLANCE);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(mount)
     }
@@ -95,12 +97,12 @@ impl Mount {
         }
     }
 
-    /// Where it is.
+    /// The mount point.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Unmounts and waits until the server has written its image home.
+    /// Unmounts and waits until the server has written its image back.
     pub fn end(mut self) -> Result<()> {
         self.unmount()?;
         let start = Instant::now();
@@ -109,14 +111,14 @@ impl Mount {
             match self.ended()? {
                 Some(status) if !status.success() => bail!("its server ended with {status}"),
                 Some(_) => {}
-                None if start.elapsed() > PATIENCE => bail!("its server does not end"),
-                None => std::thread::sleep(GLANCE),
+                None if start.elapsed() > SERVER_TIMEOUT => bail!("its server does not end"),
+                None => std::thread::sleep(POLL_INTERVAL),
             }
         }
         Ok(())
     }
 
-    /// How the server ended, once it has.
+    /// The exit status of the server, if it has ended.
     fn ended(&self) -> Result<Option<ExitStatus>> {
         self.server.ended()
     }
@@ -136,7 +138,7 @@ impl Mount {
         Ok(())
     }
 
-    /// What a command that unmounts has to say.
+    /// Runs a command that unmounts, and returns its output.
     fn told(&mut self, command: &mut Command) -> Result<Output> {
         let mut child = command
             .arg(&self.directory)
@@ -147,11 +149,11 @@ impl Mount {
             .spawn()?;
         let start = Instant::now();
         while child.try_wait()?.is_none() {
-            // It may wait for what the server has to write, and waits no longer than that lives.
-            if self.interrupt.check().is_err() || start.elapsed() > PATIENCE {
+            // The command may wait for the server to write, but no longer than the server lives.
+            if self.interrupt.check().is_err() || start.elapsed() > SERVER_TIMEOUT {
                 self.server.kill();
             }
-            std::thread::sleep(GLANCE);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(child.wait_with_output()?)
     }
@@ -160,18 +162,18 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         self.server.kill();
-        // What there is to tell was told before.
+        // The error was reported before.
         let _ = self.unmount();
     }
 }
 
-/// A server's process; there is none behind the kernel's own mounts, nor after it was waited for. Whoever sends
-/// it a signal holds the lock, so that its number is not another's by then.
+/// The server's process; `None` for the kernel's own mounts and after the process was waited for.
+/// The lock is held while a signal is sent, so that the process number cannot be reused by then.
 #[derive(Clone, Default)]
 struct Server(Arc<Mutex<Option<Child>>>);
 
 impl Server {
-    /// One that is killed when somebody wants to stop.
+    /// A server that is killed when the run is interrupted.
     fn watched(child: Child, interrupt: Interrupt) -> Self {
         let server = Self(Arc::new(Mutex::new(Some(child))));
         let watched = server.clone();
@@ -181,14 +183,14 @@ impl Server {
                     watched.lock().as_ref().into_iter().for_each(signal_end);
                     return;
                 }
-                std::thread::sleep(WATCH);
+                std::thread::sleep(WATCH_INTERVAL);
             }
         });
         server
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Child>> {
-        // A process is one whoever panicked.
+        // The process remains valid even if a thread panicked with the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -196,7 +198,7 @@ impl Server {
         self.lock().is_some()
     }
 
-    /// How it ended, once it has.
+    /// The exit status, if the process has ended.
     fn ended(&self) -> Result<Option<ExitStatus>> {
         let mut server = self.lock();
         let status = match &mut *server {
@@ -209,11 +211,11 @@ impl Server {
         Ok(status)
     }
 
-    /// Ends it at once, and whatever it has started.
+    /// Kills the process and everything that it started.
     fn kill(&self) {
         if let Some(mut child) = self.lock().take() {
             signal_end(&child);
-            // It was killed.
+            // It was killed; the status does not matter.
             let _ = child.wait();
         }
     }
@@ -224,10 +226,10 @@ fn signal_end(server: &Child) {
     let _ = kill_process_group(Pid::from_child(server), Signal::KILL);
 }
 
-/// What a server said last, or what may be the matter if it said nothing.
-fn why_it_ended(name: &str, status: ExitStatus, words: &mut File) -> String {
+/// The server's last output, or likely reasons if there is none.
+fn failure_reason(name: &str, status: ExitStatus, words: &mut File) -> String {
     let mut said = String::new();
-    // Words that cannot be read are none.
+    // Output that cannot be read counts as none.
     let _ = words
         .rewind()
         .and_then(|()| words.read_to_string(&mut said));
@@ -245,12 +247,12 @@ mod tests {
     use pext4_testkit::effort::within;
     use rustix::process::{Pid, test_kill_process};
 
-    use super::{Duration, GLANCE, Interrupt, Mount};
+    use super::{Duration, Interrupt, Mount, POLL_INTERVAL};
 
-    /// A server that neither mounts nor ends, as one that hangs.
+    /// A server that neither mounts nor ends, like one that hangs.
     fn stuck() -> Command {
         let mut command = Command::new("sleep");
-        // Nobody who waits for what it says is to wait for it, should a test fail.
+        // If a test fails, nobody who reads the test's output may wait for this process.
         let nothing = std::process::Stdio::null;
         command.stdin(nothing()).stdout(nothing()).stderr(nothing());
         command.arg("600").process_group(0);
@@ -263,7 +265,7 @@ mod tests {
         let directory = || folder.path().to_owned();
         let interrupt = Interrupt::default();
         interrupt.ask();
-        let started = Mount::by_a_server(&mut stuck(), directory(), interrupt.clone());
+        let started = Mount::with_server(&mut stuck(), directory(), interrupt.clone());
         let told = started.err().expect("it does not mount").to_string();
         assert!(told.contains("interrupted"), "{told}");
         let server = stuck().spawn().unwrap();
@@ -274,7 +276,7 @@ mod tests {
         assert!(test_kill_process(process).is_err(), "its server lives on");
     }
 
-    /// Also when nobody interrupts, a server that is not wanted any more is not waited for.
+    /// A dropped mount kills its server even without an interruption.
     #[test]
     fn a_mount_that_is_dropped_ends_its_server() {
         let folder = tempfile::tempdir().unwrap();
@@ -285,7 +287,7 @@ mod tests {
         assert!(test_kill_process(process).is_err(), "its server lives on");
     }
 
-    /// Whoever could end it may be inside the mount, and waits for its answer.
+    /// The thread that could end the mount may itself wait for an answer of its server.
     #[test]
     fn a_server_is_killed_also_where_nobody_comes_to_end_it() {
         let folder = tempfile::tempdir().unwrap();
@@ -295,7 +297,7 @@ mod tests {
         interrupt.ask();
         within(Duration::from_secs(60), "the server lives on", move || {
             while mount.ended().unwrap().is_none() {
-                std::thread::sleep(GLANCE);
+                std::thread::sleep(POLL_INTERVAL);
             }
         });
     }

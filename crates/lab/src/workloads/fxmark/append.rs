@@ -1,5 +1,5 @@
-//! `DWAL`: append a block to a file of the task's own. At 4 MiB it is cut to nothing, so that
-//! memory is enough for many tasks.
+//! `DWAL`: appends a block to a file of the task's own. At 4 MiB the file is truncated to 0, so
+//! that memory suffices for many tasks.
 
 use anyhow::Result;
 

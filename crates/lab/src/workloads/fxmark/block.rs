@@ -1,5 +1,5 @@
 //! `DRBL`, `DRBM`, `DRBH`, `DWOL`, `DWOM`: read or overwrite a block of a file of the task's own, a
-//! block of its own in a file that all share, or the same block of that file as all.
+//! private block of a shared file, or the same block of a shared file as all tasks.
 
 use anyhow::{Result, ensure};
 
@@ -13,7 +13,7 @@ pub struct Block {
 }
 
 struct State {
-    /// Where the file is, unless it is shared.
+    /// The directory of the task's file, unless the file is shared.
     own: Option<OwnDirectory>,
     file: Node,
     at: u64,

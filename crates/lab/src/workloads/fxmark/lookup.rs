@@ -1,13 +1,13 @@
-//! `MRPL`, `MRPM`, `MRPH`: look a path of five directories up: of the task's own, one of many that
-//! all share, or the same one as all.
+//! `MRPL`, `MRPM`, `MRPH`: look up a path of five directories: one of the task's own, one of many
+//! shared paths, or the same path as all tasks.
 
 use anyhow::Result;
 
 use super::super::{About, Needs, OwnDirectory, Plan, Step, Target, Task, Workload};
-use super::{Sharing, plant};
+use super::{Sharing, create_path};
 use crate::random::Random;
 
-/// Trees that are shared.
+/// Number of shared trees.
 const TREES: u32 = 16;
 
 pub struct Lookup {
@@ -37,16 +37,16 @@ impl Workload for Lookup {
         }
         (0..TREES).try_for_each(|tree| {
             let top = target.make_directory(target.root(), &format!("tree{tree}"))?;
-            let planted = plant(target, &top);
+            let created = create_path(target, &top);
             target.close(top);
-            planted
+            created
         })
     }
 
     fn task(&self, target: &dyn Target, plan: &Plan, number: u32) -> Result<Box<dyn Task>> {
         let own = (self.sharing == Sharing::Low).then(|| OwnDirectory::new(target, number));
         let own = own.transpose()?;
-        own.iter().try_for_each(|own| plant(target, own))?;
+        own.iter().try_for_each(|own| create_path(target, own))?;
         let is_one = self.sharing == Sharing::High;
         Ok(Box::new(State {
             own,

@@ -1,6 +1,6 @@
-//! FxMark's workloads, by its names: D(ata) or M(etadata), R(ead) or W(rite), the operation, and
-//! L(ow), M(edium) or H(igh) sharing. After "Understanding Manycore Scalability of File Systems",
-//! USENIX ATC 2016, described there in words.
+//! FxMark's workloads under its names: D(ata) or M(etadata), R(ead) or W(rite), the operation, and
+//! L(ow), M(edium) or H(igh) sharing. Written from the descriptions in "Understanding Manycore
+//! Scalability of File Systems", USENIX ATC 2016.
 
 pub mod append;
 pub mod block;
@@ -12,9 +12,9 @@ use anyhow::Result;
 
 use super::{Node, Target};
 
-/// Where they come from.
+/// The source of these workloads.
 pub const SOURCE: &str = "FxMark, 2016";
-/// What is read and written at once.
+/// Bytes of one read or write.
 const BLOCK: usize = 4096;
 
 /// How much tasks share.
@@ -22,14 +22,14 @@ const BLOCK: usize = 4096;
 pub enum Sharing {
     /// Nothing but the file system.
     Low,
-    /// A file or a directory.
+    /// A file or a directory is shared.
     Medium,
-    /// What they touch in it, too.
+    /// The block or the name in it is shared too.
     High,
 }
 
-/// Makes `a/b/c/d/file` in a directory.
-fn plant(target: &dyn Target, directory: &Node) -> Result<()> {
+/// Creates `a/b/c/d/file` in a directory.
+fn create_path(target: &dyn Target, directory: &Node) -> Result<()> {
     let mut parent = target.make_directory(directory, "a")?;
     for below in ["b", "c", "d"] {
         let next = target.make_directory(&parent, below);

@@ -1,5 +1,5 @@
-//! `MWRL`, `MWRM`: rename a file within the task's own directory, or move it between that and one
-//! directory that all share.
+//! `MWRL`, `MWRM`: rename a file within the task's own directory, or move it between that directory
+//! and a shared one.
 
 use anyhow::Result;
 
@@ -13,7 +13,7 @@ pub struct Rename {
 
 struct State {
     own: OwnDirectory,
-    /// The other directory, where there is one.
+    /// The shared directory, if there is one.
     shared: Option<Node>,
     names: [String; 2],
     is_moved: bool,

@@ -1,4 +1,4 @@
-//! `DWSL`: overwrite a block of a file of the task's own and make it durable.
+//! `DWSL`: overwrites a block of a file of the task's own and makes the file durable.
 
 use anyhow::Result;
 

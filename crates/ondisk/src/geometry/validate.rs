@@ -1,4 +1,4 @@
-//! The judgement on a superblock's numbers, field by field: each absurdity is refused by name.
+//! Validation of a superblock's numbers, field by field; every refusal names the field.
 
 use super::MAX_BLOCKS;
 use crate::checksum::Checksums;
@@ -6,7 +6,7 @@ use crate::corrupt::Corrupt;
 use crate::feature::{Incompat, ReadOnlyCompat};
 use crate::superblock::{CHECKSUM_CRC32C, Superblock};
 
-/// `condition` must hold, or the superblock's field is absurd.
+/// Fails with `problem` unless `condition` holds.
 pub(super) fn require(condition: bool, problem: impl FnOnce() -> String) -> Result<(), Corrupt> {
     if condition {
         Ok(())
@@ -100,7 +100,7 @@ pub(super) fn check_inode_size(superblock: &Superblock, block_size: u32) -> Resu
     Ok(size)
 }
 
-/// Judges the inode counts; the answer is how many blocks a group's table takes.
+/// Checks the inode counts; returns the number of blocks of a group's inode table.
 pub(super) fn check_inode_counts(
     superblock: &Superblock,
     block_size: u32,
