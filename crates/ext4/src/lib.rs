@@ -35,7 +35,7 @@ pub mod path;
 
 pub use error::{Error, Refusal, Result};
 pub use mbcache::AttributeCacheStatistics;
-pub use mount::whole::{NotWritten, OfflineJournal, Written};
+pub use mount::offline::{CommitError, CommitOutcome, OfflineJournal};
 pub use options::MountOptions;
 pub use types::*;
 pub use volume::Volume;

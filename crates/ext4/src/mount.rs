@@ -11,8 +11,8 @@
 
 mod features;
 mod journal;
+pub mod offline;
 mod recovery;
-pub mod whole;
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -187,7 +187,7 @@ impl Held<'_> {
         }
         self.drain();
         let folded = self.fold(tid);
-        if self.present().owed.settle(tid) || folded {
+        if self.present().owed.clear(tid) || folded {
             self.version().capture(captures);
         }
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use pext4_block::{Cache, Device, RamDevice, Stamp};
-use pext4_jbd2::{Capture, Client, Config, Handle, Journal, JournalError, Width};
+use pext4_jbd2::{Capture, Client, Config, Handle, Journal, JournalError, JournalWidth};
 use pext4_ondisk::bitmap;
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
@@ -125,7 +125,7 @@ impl Ground {
             log: None,
             client,
             commit_interval,
-            width: Width::default(),
+            width: JournalWidth::default(),
         };
         store.attach_journal(Journal::open(config)?);
         Ok(Self {

@@ -46,7 +46,7 @@ impl Inodes {
         let wanted = STEP_BASE_CREDITS
             .saturating_add(most_revokes(inode))
             .saturating_add(self.run_credits().saturating_mul(STEP_ENTRIES));
-        wanted.min(self.store.journal().most_credits() / 2)
+        wanted.min(self.store.journal().max_credits() / 2)
     }
 
     /// Metadata blocks that the first step of cutting this inode, whose lock the caller holds, may

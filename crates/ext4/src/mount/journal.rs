@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use pext4_block::Stamp;
-use pext4_jbd2::{Capture, Client, Config, Handle, Journal, JournalError, Log, Width};
+use pext4_jbd2::{Capture, Client, Config, Handle, Journal, JournalError, JournalWidth, Log};
 use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
 use pext4_ondisk::superblock::{ERROR_CORRUPTED, ERROR_IO, Flags, State};
 use pext4_ondisk::{BlockNumber, Tid};
@@ -55,7 +55,7 @@ impl Client for FileSystem {
 
     fn aborted(&self, error: &JournalError) {
         if let Some(store) = self.store.upgrade() {
-            let code = match error.is_of_device() {
+            let code = match error.is_device_error() {
                 true => ERROR_IO,
                 false => ERROR_CORRUPTED,
             };
@@ -102,12 +102,12 @@ pub(super) fn begin(lent: &Lent<'_>, log: Option<Log>) -> Result<()> {
 }
 
 /// The journal's part of a setting.
-fn width(scaling: &Scaling) -> Width {
+fn width(scaling: &Scaling) -> JournalWidth {
     let fixed = |width| match width {
         options::Width::Auto => None,
         options::Width::Fixed(width) => Some(width as usize),
     };
-    Width {
+    JournalWidth {
         handle_shards: fixed(scaling.handle_shards),
         commit_threads: fixed(scaling.commit_threads),
     }

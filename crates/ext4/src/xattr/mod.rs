@@ -219,7 +219,7 @@ pub fn end_credits(inodes: &Inodes, inode: &Inode) -> u32 {
 /// What to ask for where so much might be dirtied. Values' inodes mostly lie beside each other, and a small journal
 /// must not refuse what has many of them: what is used beyond is owed to those who come later.
 fn most_credits(inodes: &Inodes, wanted: u32) -> u32 {
-    wanted.min(inodes.store.journal().most_credits() / 4)
+    wanted.min(inodes.store.journal().max_credits() / 4)
 }
 
 /// Whether what an inode has of attributes can be read, and so given up.

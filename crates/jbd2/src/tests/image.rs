@@ -64,7 +64,7 @@ fn open(image: &Path, area: &LogArea) -> (Arc<dyn Device>, Arc<Journal>) {
         }),
         client: Arc::new(Plain),
         commit_interval: NEVER,
-        width: crate::Width::default(),
+        width: crate::JournalWidth::default(),
     });
     (device, journal.expect("a fresh journal opens"))
 }

@@ -242,7 +242,7 @@ fn a_change_of_the_next_transaction_does_not_reach_the_last() {
 #[test]
 fn handles_extend_and_restart() {
     let toy = Toy::open(Arc::new(blank(LOG)), Some(LOG));
-    let most = toy.journal.most_credits();
+    let most = toy.journal.max_credits();
     let mut handle = toy.journal.start(2).expect("the journal runs");
     assert!(handle.extend(3));
     assert_eq!(handle.credits(), 5);
@@ -447,7 +447,7 @@ fn an_unrecovered_log_is_not_opened() {
             cells: Vec::new(),
         }),
         commit_interval: NEVER,
-        width: crate::Width::default(),
+        width: crate::JournalWidth::default(),
     });
     let text = opened.err().expect("it must be replayed first").to_string();
     assert!(text.contains("has not been replayed"), "{text}");

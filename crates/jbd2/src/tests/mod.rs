@@ -8,8 +8,8 @@ mod abort;
 mod crash;
 mod image;
 mod life;
+mod offline;
 mod stress;
-mod whole;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -75,7 +75,7 @@ impl Cell {
 
     fn capture(&self, tid: Tid, captures: &mut Vec<Capture>) {
         let mut state = self.state.lock();
-        if state.owed.settle(tid) {
+        if state.owed.clear(tid) {
             captures.push(self.capture_of(state.value));
         }
     }
@@ -220,7 +220,7 @@ impl Toy {
             log,
             client: Arc::clone(&client) as Arc<dyn Client>,
             commit_interval,
-            width: crate::Width::default(),
+            width: crate::JournalWidth::default(),
         })
         .expect("the journal opens");
         Self {

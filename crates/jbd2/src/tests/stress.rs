@@ -129,7 +129,7 @@ fn every_crash_is_one_cut_through_all_threads() {
 fn a_tiny_journal_makes_handles_wait_and_never_overflows() {
     const THREADS: usize = 8;
     let toy = Toy::open(Arc::new(blank(24)), Some(24));
-    let most = toy.journal.most_credits();
+    let most = toy.journal.max_credits();
     assert!((4..=10).contains(&most), "{most}");
     thread::scope(|scope| {
         for worker in 0..THREADS {
