@@ -68,7 +68,7 @@ fn every_group_of_a_fresh_image_is_sound() {
             );
             held.blocks().buddy.check().expect("built whole");
         }
-        assert!(ground.groups.complaints.is_empty(), "{shape:?}");
+        assert!(ground.groups.deferred_errors.is_empty(), "{shape:?}");
     }
 }
 
@@ -190,7 +190,7 @@ fn a_corrupt_group_is_left_alone_and_reported_once() {
 }
 
 #[test]
-fn what_is_free_in_a_condemned_group_counts_no_more() {
+fn free_blocks_of_a_corrupt_group_are_not_counted() {
     for scaling in settings() {
         let Some(ground) = Ground::set(&["-b", "4096", "-g", "4096"], "64M", scaling) else {
             return;
@@ -201,7 +201,7 @@ fn what_is_free_in_a_condemned_group_counts_no_more() {
         let (blocks, inodes) = (groups.free_blocks(), groups.free_inodes());
         let corrupt = || Corrupt::new("a test", "it says so").in_group(group);
 
-        // Eight of its blocks are on their way back when it is condemned.
+        // Eight of its blocks are freed, but not allocatable yet, when it is marked corrupt.
         let mut handle = ground.handle();
         let request = Request {
             length: 8,
@@ -218,16 +218,16 @@ fn what_is_free_in_a_condemned_group_counts_no_more() {
         drop(handle);
         groups
             .hold(group)
-            .condemn(mark::BLOCKS_CORRUPT, corrupt().into());
+            .mark_corrupt(mark::BLOCKS_CORRUPT, corrupt().into());
         ground.commit();
         ground.commit();
         let lost = u64::from(fresh.free_clusters);
         assert_eq!(groups.free_blocks(), blocks - lost, "{scaling:?}");
 
         let lost = u64::from(fresh.free_inodes);
-        groups.condemn_inodes(group, 7);
+        groups.mark_inodes_corrupt(group, 7);
         assert_eq!(groups.free_inodes(), inodes - lost, "{scaling:?}");
-        groups.condemn_inodes(group, 8);
+        groups.mark_inodes_corrupt(group, 8);
         groups.count_freed(group, false);
         assert_eq!(groups.free_inodes(), inodes - lost, "{scaling:?}");
     }
@@ -475,9 +475,9 @@ fn what_a_transaction_used_it_may_free_and_others_may_discard() {
     assert_eq!(free, on_disk[group.get() as usize].descriptor.free_clusters);
 }
 
-fn bitmap_of(debtor: &dyn Owing, tid: pext4_ondisk::Tid) -> Vec<u8> {
+fn bitmap_of(group: &dyn Owing, tid: pext4_ondisk::Tid) -> Vec<u8> {
     let mut captures = Vec::new();
-    debtor.capture(tid, &mut captures);
+    group.capture(tid, &mut captures);
     let blocks = captures.iter().filter_map(|capture| match capture {
         Capture::Block { page, .. } => Some(page.to_vec()),
         Capture::Piece { .. } => None,
@@ -514,7 +514,7 @@ fn a_double_free_is_noticed_and_takes_nothing_else_down() {
         .expect("noticed later");
     drop(handle);
     ground.commit();
-    // The group is condemned, and all that was free there with it.
+    // The group is marked corrupt, so its free blocks cannot be allocated any more.
     assert_eq!(
         ground.store.geometry.group_of(run.start),
         Some(GroupNumber(1))
@@ -539,7 +539,7 @@ fn a_double_free_is_noticed_and_takes_nothing_else_down() {
 }
 
 #[test]
-fn what_was_set_aside_in_a_condemned_group_is_nobodys() {
+fn preallocations_of_a_corrupt_group_are_not_used() {
     for scaling in settings() {
         let Some(ground) = Ground::set(&["-b", "4096", "-g", "4096"], "64M", scaling) else {
             return;
@@ -554,7 +554,7 @@ fn what_was_set_aside_in_a_condemned_group_is_nobodys() {
         let corrupt = Corrupt::new("a test", "it says so").in_group(group);
         groups
             .hold(group)
-            .condemn(mark::BLOCKS_CORRUPT, corrupt.into());
+            .mark_corrupt(mark::BLOCKS_CORRUPT, corrupt.into());
         let mut handle = ground.handle();
         let used = groups.use_preallocation(&mut handle, &preallocation, LogicalBlock(20), 5);
         assert!(used.is_none(), "{scaling:?}");
