@@ -29,7 +29,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pext4_sync::deference;
+use pext4_sync::scheduling;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use callers::Callers;
@@ -126,7 +126,7 @@ impl Inherited {
             let _ = sched_setaffinity(None, &cores);
         }
         if self.gives_way {
-            let _ = deference::defer_to_others(false);
+            let _ = scheduling::set_idle_class(false);
         }
     }
 }
@@ -273,7 +273,7 @@ pub(crate) mod tests {
     use std::thread;
     use std::time::Instant;
 
-    use pext4_sync::deference;
+    use pext4_sync::scheduling;
     use rustix::thread::{CpuSet, sched_getaffinity};
 
     use super::{Inherited, PLACEMENT, Placement, QUIET, Servers, inherited, serve_apart};
@@ -304,7 +304,7 @@ pub(crate) mod tests {
             let everywhere = sched_getaffinity(None).expect("Linux has it");
             follow_to_one_core();
             assert_eq!(sched_getaffinity(None).expect("as before").count(), 1);
-            let is_idle = deference::defer_to_others(true).is_ok();
+            let is_idle = scheduling::set_idle_class(true).is_ok();
             let inherited = Inherited {
                 gives_way: is_idle,
                 ..inherited()

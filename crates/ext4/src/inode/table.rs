@@ -309,7 +309,7 @@ impl Inodes {
 
     fn wrongly_free(&self, number: InodeNumber) -> Error {
         if let Some((group, index)) = self.store.geometry.inode_group(number) {
-            self.groups.condemn_inodes(group, index);
+            self.groups.mark_inodes_corrupt(group, index);
         }
         let corrupt = Corrupt::new("inode bitmap", "an inode in use is marked free");
         corrupt.in_inode(number).into()

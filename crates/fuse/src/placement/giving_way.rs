@@ -2,7 +2,7 @@
 //!
 //! When the reply wakes the caller, the server still runs on the core that they share, so the
 //! scheduler puts the caller on an idle one, which must be woken; and the server is left behind. If
-//! the server gives way to everybody ([`deference`]), its core counts as free: the caller goes on
+//! the server gives way to everybody ([`scheduling`]), its core counts as free: the caller goes on
 //! there at once, and the server finishes when the caller waits for its next call. No core is woken
 //! for a call any more.
 //!
@@ -11,13 +11,13 @@
 //! ran there. If that was most of the time at [`PATIENCE`] looks in a row, no server of this process
 //! gives way for [`REST_MS`].
 //!
-//! It takes a right (see [`deference`]) and `/proc/PID/schedstat`; without them nobody gives way.
+//! It takes a right (see [`scheduling`]) and `/proc/PID/schedstat`; without them nobody gives way.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use pext4_sync::atomic::{AtomicU32, Ordering};
-use pext4_sync::deference;
+use pext4_sync::scheduling;
 
 use super::callers::milliseconds;
 
@@ -60,7 +60,7 @@ impl GivingWay {
         }
         let is_on = waits.is_some() && !rests();
         self.last = waits;
-        if is_on != self.is_on && deference::defer_to_others(is_on).is_ok() {
+        if is_on != self.is_on && scheduling::set_idle_class(is_on).is_ok() {
             self.is_on = is_on;
         }
     }

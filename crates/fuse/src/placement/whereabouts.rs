@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 use pext4_sync::atomic::{AtomicU64, Ordering};
 use pext4_sync::order::Class;
 use pext4_sync::thread::try_spawn;
-use pext4_sync::{CachePadded, Condvar, Mutex, deference};
+use pext4_sync::{CachePadded, Condvar, Mutex, scheduling};
 
 /// Where `/proc/PID/stat` tells the core, counted behind the command's closing parenthesis.
 const CORE_FIELD: usize = 36;
@@ -99,7 +99,7 @@ impl Questions {
 
     fn answer_for_ever(&self) {
         // A core where it runs, or did a moment ago, is to count as free for the caller that is about to be woken.
-        let _ = deference::defer_to_others(true);
+        let _ = scheduling::set_idle_class(true);
         loop {
             let (desk, processes) = self.next();
             desk.store(encode(processes.map(core_of)), Ordering::Relaxed);

@@ -117,7 +117,7 @@ pub(crate) fn take_spinning(place: &Place) {
         return;
     }
     let since = clock();
-    spin::look(|| sees_free(place), pause);
+    spin::poll(|| sees_free(place), pause);
     wait_for(place, Some(since));
 }
 
