@@ -1,4 +1,4 @@
-//! The volume by paths: slashes at the end, and links that lead to nothing.
+//! Path operations of a volume: trailing slashes, and dangling links.
 
 mod images;
 

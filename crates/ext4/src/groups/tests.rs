@@ -1,4 +1,4 @@
-//! Groups over images of mke2fs: opening, judging, owing, eviction.
+//! Groups on images of mke2fs: opening, validation, captures, eviction.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::testing::{Ground, image, settings};
 use crate::mballoc::{Purpose, Request};
 use crate::options::MountOptions;
 
-/// Shapes of images that people have.
+/// Common shapes of images.
 const SHAPES: [&[&str]; 6] = [
     &["-b", "4096"],
     &["-b", "1024", "-g", "1024", "-N", "2048"],
@@ -254,7 +254,7 @@ fn frees_of_an_older_transaction_stay_out_of_the_next_and_the_next_out_of_them()
         .offset_in_group(run.start)
         .expect("inside");
 
-    // As if the transaction before had freed and its committer not come by yet.
+    // As if the previous transaction had freed and its committer had not captured the group yet.
     let mut handle = ground.handle();
     let older = handle.tid().previous();
     groups.counts.pending.add(4);
@@ -297,7 +297,7 @@ fn frees_of_an_older_transaction_stay_out_of_the_next_and_the_next_out_of_them()
     assert_eq!(bits(&newer_bytes, first, 16), "0000110011111111");
 }
 
-/// A file of 20 blocks, committed, whose preallocation has more, and where it begins in its group.
+/// A committed file of 20 blocks whose preallocation has more, and its first block in the group.
 fn file_with_preallocation(ground: &Ground) -> (Arc<Preallocation>, GroupNumber, u32) {
     let mut preallocation = None;
     let mut handle = ground.handle();
@@ -320,7 +320,7 @@ fn file_with_preallocation(ground: &Ground) -> (Arc<Preallocation>, GroupNumber,
     (preallocation.expect("it grows"), group, first)
 }
 
-/// Uses blocks of the preallocation at a place in the file; answers where they are in the group.
+/// Uses blocks of the preallocation for a position in the file; returns their span in the group.
 fn use_up(
     ground: &Ground,
     handle: &mut Handle<'_>,
@@ -351,7 +351,7 @@ fn uses_of_an_older_transaction_stay_out_of_the_next_and_the_next_out_of_them() 
     let mut handle = ground.handle();
     let tid = handle.tid();
 
-    // As if the transaction before had used two and its committer not come by yet.
+    // As if the previous transaction had used two and its committer had not captured the group yet.
     assert_eq!(
         use_up(&ground, &mut handle, &preallocation, 20, 2),
         first + 20
@@ -494,7 +494,7 @@ fn bits(bitmap: &[u8], first: u32, count: u32) -> String {
 }
 
 #[test]
-fn a_double_free_is_noticed_and_takes_nothing_else_down() {
+fn a_double_free_is_detected_and_damages_nothing_else() {
     let Some(ground) = Ground::make(&["-b", "4096", "-g", "4096"], "64M") else {
         return;
     };
@@ -672,7 +672,7 @@ fn trimming_forgets_free_runs_and_nothing_else() {
     let kept = |block: u64| ground.block(BlockNumber(block)) == [7; 4096];
     let expected = |block: &u64| {
         let short = own - 1..own + 4;
-        // What was freed is still needed after a power cut.
+        // Blocks of a transaction that is not durable would be needed after a power cut.
         short.contains(block) || *block == freed || *block == freed + 1
     };
     for block in own - 1..own + 22 {

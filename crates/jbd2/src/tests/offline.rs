@@ -1,4 +1,4 @@
-//! One transaction without a running journal: cut at every event it is there as a whole or not.
+//! One transaction without a running journal: after a crash at any event, all of it is there or nothing.
 
 use pext4_block::{Event, Page, RecordDevice};
 use pext4_ondisk::journal::header;
@@ -61,7 +61,7 @@ fn is_new(device: &RamDevice, versions: &[(BlockNumber, Page)]) -> Vec<bool> {
 }
 
 #[test]
-fn a_cut_leaves_all_blocks_or_none() {
+fn a_crash_leaves_all_blocks_or_none() {
     let base = device();
     let record = Arc::new(RecordDevice::new(Arc::new(base.fork())));
     let mut transaction = open(Arc::<RecordDevice>::clone(&record));
