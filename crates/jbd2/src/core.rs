@@ -16,7 +16,7 @@ use pext4_sync::{Class, Condvar, Mutex, MutexGuard, time, topology};
 
 use crate::checkpoint::Checkpoint;
 use crate::client::Client;
-use crate::credits::{Credits, Taken, limit_of_log, limit_of_memory};
+use crate::credits::{Credits, Grant, limit_of_log, limit_of_memory};
 use crate::epoch::{self, Epoch, Place};
 use crate::error::JournalError;
 use crate::hosts::Hosts;
@@ -169,12 +169,12 @@ impl Core {
                 return Err(error);
             }
             match self.credits.take(place.tid, place.shard, credits) {
-                Taken::All => return Ok(place),
-                Taken::AllOfFew => {
+                Grant::Granted => return Ok(place),
+                Grant::GrantedLow => {
                     self.request(place.tid);
                     return Ok(place);
                 }
-                Taken::Nothing => self.epoch.leave(place),
+                Grant::Refused => self.epoch.leave(place),
             }
             count(&self.statistics.waits, 1);
             self.request(place.tid);

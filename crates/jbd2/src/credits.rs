@@ -31,19 +31,19 @@ const LOW_SHARE: i64 = 4;
 
 /// The result of an attempt to take credits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum Grant {
     /// All were taken.
-    All,
+    Granted,
     /// All were taken, but few are left: it is time to commit.
-    AllOfFew,
+    GrantedLow,
     /// There were not enough, and none was taken.
-    Nothing,
+    Refused,
 }
 
-impl Taken {
+impl Grant {
     /// Whether the credits were taken.
     pub(crate) fn is_granted(self) -> bool {
-        self != Self::Nothing
+        self != Self::Refused
     }
 }
 
@@ -104,12 +104,12 @@ impl Credits {
     }
 
     /// Takes `count` credits for a handle of this shard, all of them or none.
-    pub(crate) fn take(&self, tid: Tid, shard: usize, count: u32) -> Taken {
+    pub(crate) fn take(&self, tid: Tid, shard: usize, count: u32) -> Grant {
         let count = i64::from(count);
         let slot = self.slot(tid);
         let lease = slot.leases.get(shard);
         if take_exactly(lease, count) || self.take_of_plenty(slot, lease, count) {
-            return Taken::All;
+            return Grant::Granted;
         }
         self.take_from_pool(tid, shard, count)
     }
@@ -156,7 +156,7 @@ impl Credits {
         true
     }
 
-    fn take_from_pool(&self, tid: Tid, shard: usize, count: i64) -> Taken {
+    fn take_from_pool(&self, tid: Tid, shard: usize, count: i64) -> Grant {
         let _moving = self.moving.lock();
         let slot = self.slot(tid);
         let own = slot.leases.get(shard);
@@ -166,7 +166,7 @@ impl Credits {
         }
         if found >= count {
             own.fetch_add(found - count, Ordering::Relaxed);
-            return Taken::All;
+            return Grant::Granted;
         }
         let leased = slot.leases.iter();
         found += leased
@@ -174,16 +174,16 @@ impl Credits {
             .sum::<i64>();
         if found < count {
             slot.pool.fetch_add(found, Ordering::Relaxed);
-            return Taken::Nothing;
+            return Grant::Refused;
         }
         let left = found - count;
         let lease = left.min(self.chunk);
         own.fetch_add(lease, Ordering::Relaxed);
         slot.pool.fetch_add(left - lease, Ordering::Relaxed);
         if left < i64::from(self.limit) / LOW_SHARE {
-            Taken::AllOfFew
+            Grant::GrantedLow
         } else {
-            Taken::All
+            Grant::Granted
         }
     }
 
@@ -236,7 +236,7 @@ mod tests {
     use pext4_ondisk::journal::RecordChecksum;
     use pext4_sync::{thread, topology};
 
-    use super::{Credits, RecordFormat, Taken, Tid, limit_of_log};
+    use super::{Credits, Grant, RecordFormat, Tid, limit_of_log};
 
     fn took(credits: &Credits, tid: u32, shard: usize, count: u32) -> bool {
         credits.take(Tid(tid), shard, count).is_granted()
@@ -246,13 +246,21 @@ mod tests {
     fn the_answer_says_when_little_is_left() {
         let credits = Credits::new(100);
         let last = credits.slots[0].leases.count() - 1;
-        assert_eq!(credits.take(Tid(0), last, 60), Taken::All);
+        assert_eq!(credits.take(Tid(0), last, 60), Grant::Granted);
         credits.put(Tid(0), last, 30);
-        assert_eq!(credits.take(Tid(0), 0, 34), Taken::All, "the pool has them");
+        assert_eq!(
+            credits.take(Tid(0), 0, 34),
+            Grant::Granted,
+            "the pool has them"
+        );
         if last > 0 {
-            assert_eq!(credits.take(Tid(0), 0, 20), Taken::AllOfFew, "a lease has");
+            assert_eq!(
+                credits.take(Tid(0), 0, 20),
+                Grant::GrantedLow,
+                "a lease has"
+            );
         }
-        assert_eq!(credits.take(Tid(0), 0, 30), Taken::Nothing);
+        assert_eq!(credits.take(Tid(0), 0, 30), Grant::Refused);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //!
 //! Protocol: `version` counts the changes; the words are those of version `shown`. A reader requires
 //! both to be equal before and after it reads the words. Words are written only while `shown` is
-//! [`NONE`], so a reader that saw a new word sees afterwards that `shown` has changed.
+//! `NONE`, so a reader that saw a new word sees afterwards that `shown` has changed.
 
 use crate::atomic::{AtomicU64, Ordering, fence};
 

@@ -230,7 +230,7 @@ impl Groups {
     /// Whether an inode's slot has never been used: its bytes on disk are undefined, and must be
     /// initialised rather than read.
     #[must_use]
-    pub fn inode_slot_is_virgin(&self, inode: InodeNumber) -> bool {
+    pub fn is_inode_slot_unused(&self, inode: InodeNumber) -> bool {
         let Some((group, index)) = self.store.geometry.inode_group(inode) else {
             return true;
         };

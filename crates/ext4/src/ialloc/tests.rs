@@ -152,30 +152,30 @@ fn a_full_group_sends_files_on() {
 }
 
 #[test]
-fn slots_are_virgin_until_claimed() {
+fn slots_are_unused_until_claimed() {
     let Some(ground) = Ground::make(FOUR_GROUPS, "64M") else {
         return;
     };
     let groups = &ground.groups;
-    assert!(!groups.inode_slot_is_virgin(InodeNumber::ROOT));
-    assert!(!groups.inode_slot_is_virgin(InodeNumber(11)), "lost+found");
-    assert!(groups.inode_slot_is_virgin(InodeNumber(12)));
+    assert!(!groups.is_inode_slot_unused(InodeNumber::ROOT));
+    assert!(!groups.is_inode_slot_unused(InodeNumber(11)), "lost+found");
+    assert!(groups.is_inode_slot_unused(InodeNumber(12)));
     assert_eq!(make(&ground, InodeNumber::ROOT, false), InodeNumber(12));
     assert!(
-        !groups.inode_slot_is_virgin(InodeNumber(12))
-            && groups.inode_slot_is_virgin(InodeNumber(13))
+        !groups.is_inode_slot_unused(InodeNumber(12))
+            && groups.is_inode_slot_unused(InodeNumber(13))
     );
     let mut handle = ground.handle();
     groups
         .free_inode(&mut handle, InodeNumber(12), false)
         .expect("ours");
     assert!(
-        !groups.inode_slot_is_virgin(InodeNumber(12)),
+        !groups.is_inode_slot_unused(InodeNumber(12)),
         "used once is used for ever"
     );
     assert!(
-        groups.inode_slot_is_virgin(InodeNumber(0))
-            && groups.inode_slot_is_virgin(InodeNumber(u32::MAX))
+        groups.is_inode_slot_unused(InodeNumber(0))
+            && groups.is_inode_slot_unused(InodeNumber(u32::MAX))
     );
 }
 

@@ -166,7 +166,7 @@ impl Inodes {
 
     fn read(&self, number: InodeNumber) -> Result<Arc<Inode>> {
         // What lies in a slot that was never used is nobody's, and may be anything.
-        if self.groups.inode_slot_is_virgin(number) {
+        if self.groups.is_inode_slot_unused(number) {
             return Err(Refusal::Stale.into());
         }
         let (slot, place) = self.read_slot(number)?;

@@ -6,7 +6,7 @@ use std::panic::Location;
 use std::time::Duration;
 
 use crate::order::Class;
-use crate::watch::{self, Action, Hold, Place};
+use crate::watch::{self, Hold, Place};
 
 pub(crate) struct Mutex<T> {
     class: Class,
