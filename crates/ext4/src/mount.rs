@@ -1,9 +1,9 @@
 //! Mounting and unmounting: from a device to a volume and back.
 //!
 //! Mounting: the superblock is read and checked (features, absurd counts, the device's size); the
-//! journal is found and replayed, on the device or, for a read-only mount, into an overlay in memory;
-//! then the layers are built from the bottom up, `recover` and `orphan_present` are set durably before
-//! the first commit can happen (rule 11), and orphans are finished.
+//! journal is found and replayed, on the device or, for a read-only mount, into an overlay in
+//! memory; then the layers are built from the bottom up, `recover` and `orphan_present` are set
+//! durably before the first commit can happen (rule 11), and orphans are finished.
 //!
 //! Closing: inodes without a name are deleted, everything is committed and written home, the log is
 //! emptied, and only then is the superblock marked clean, with exact counts. If a step fails, the
@@ -46,8 +46,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Corrupt` and `Unsupported` name what in the image prevents the mount, `Io` comes from the device.
-    /// Nothing is written before every check of the superblock has passed.
+    /// `Corrupt` and `Unsupported` name what in the image prevents the mount, `Io` comes from the
+    /// device. Nothing is written before every check of the superblock has passed.
     pub fn open(device: Arc<dyn Device>, options: MountOptions) -> Result<Self> {
         let mut options = options;
         let mut notes = Vec::new();
@@ -128,8 +128,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Io`, or the error of the journal's abort; the image keeps what was durable, and the next mount
-    /// replays the journal.
+    /// `Io`, or the error of the journal's abort; the image keeps what was durable, and the next
+    /// mount replays the journal.
     pub fn close(mut self) -> Result<()> {
         self.take_down()
     }
@@ -147,8 +147,8 @@ impl Volume {
             true => self.inodes.zero_tails(),
             false => Ok(()),
         };
-        // Even after a failure: the journal's threads and lists keep the volume's layers, and with them
-        // the device, in memory.
+        // Even after a failure: the journal's threads and lists keep the volume's layers, and with
+        // them the device, in memory.
         let shut_down = journal.shutdown().map_err(Error::from);
         // A tail that cannot be zeroed, because its file is corrupt, does not keep the image dirty.
         let marked = match committed.is_ok() && shut_down.is_ok() && !store.is_read_only() {
@@ -235,8 +235,9 @@ fn read_superblock(device: &dyn Device, notes: &mut Vec<String>) -> Result<Super
     }
 }
 
-/// The copy in group 1 of a torn superblock, found by the magic number and UUID in the torn one's first
-/// sector. The copy does not record whether the journal must be replayed, so `RECOVER` is set in it.
+/// The copy in group 1 of a torn superblock, found by the magic number and UUID in the torn one's
+/// first sector. The copy does not record whether the journal must be replayed, so `RECOVER` is set
+/// in it.
 fn copy_of_torn(device: &dyn Device, torn: &[u8; SUPERBLOCK_SIZE]) -> Result<Option<Superblock>> {
     /// The first block of group 1, by block size, for groups of the default size.
     const FIRST_COPIES: [(u32, u64); 3] = [(4096, 32768), (1024, 8193), (2048, 16384)];
@@ -265,8 +266,8 @@ fn copy_of_torn(device: &dyn Device, torn: &[u8; SUPERBLOCK_SIZE]) -> Result<Opt
 }
 
 /// Keeps errors that were recorded in the superblock on disk without the journal, which the replay
-/// overwrote; an abort of the journal counts as an error too. The error count in the log may be the higher
-/// one, although the last error was recorded on disk.
+/// overwrote; an abort of the journal counts as an error too. The error count in the log may be the
+/// higher one, although the last error was recorded on disk.
 fn keep_errors(superblock: &mut Superblock, before: &Superblock, had_stopped: bool) {
     let is_older = before.last_error.time < superblock.last_error.time;
     if before.error_count > 0 && !is_older && before.last_error != superblock.last_error {
@@ -315,8 +316,8 @@ fn check_shape(superblock: &Superblock, device: &dyn Device) -> Result<Geometry>
     Ok(geometry)
 }
 
-/// Fails if the replay changed fields with which the log was found. (The size may change, if the file
-/// system was being grown.)
+/// Fails if the replay changed fields with which the log was found. (The size may change, if the
+/// file system was being grown.)
 fn check_same_journal(before: &Superblock, after: &Superblock) -> Result<()> {
     let journal = |superblock: &Superblock| {
         let has_one = superblock.features.compat.contains(Compat::HAS_JOURNAL);
@@ -345,8 +346,8 @@ fn new_store(
     Store::new(device, cache, geometry, superblock, options)
 }
 
-/// The cache of attribute blocks. Counting references on each core changes the time at which blocks are
-/// freed, so it is not used for repeatable images.
+/// The cache of attribute blocks. Counting references on each core changes the time at which blocks
+/// are freed, so it is not used for repeatable images.
 fn shared_blocks(store: &Store) -> SharedBlocks {
     let options = &store.options;
     let counting = match options.repeatable {
@@ -371,8 +372,8 @@ fn directory_settings(store: &Store) -> DirectorySettings {
     }
 }
 
-/// How names are hashed. If the image does not record the signedness, it gets that of the most common
-/// machines, as a mount by Linux on them would record it.
+/// How names are hashed. If the image does not record the signedness, it gets that of the most
+/// common machines, as a mount by Linux on them would record it.
 fn hasher_of(superblock: &Superblock) -> Hasher {
     Hasher {
         version: superblock.hash_version(),
@@ -381,9 +382,9 @@ fn hasher_of(superblock: &Superblock) -> Hasher {
     }
 }
 
-/// The number of blocks of the file system's own structures and of its journal, which statfs subtracts.
-/// The number that the superblock records may date from before the file system grew: as in Linux since
-/// 5.18, it is used only with clusters of several blocks.
+/// The number of blocks of the file system's own structures and of its journal, which statfs
+/// subtracts. The number that the superblock records may date from before the file system grew: as
+/// in Linux since 5.18, it is used only with clusters of several blocks.
 fn overhead_blocks(store: &Store, journal: &[Range<u64>]) -> u64 {
     let geometry = &store.geometry;
     let noted = store.superblock(|superblock| superblock.overhead_clusters);
@@ -395,8 +396,8 @@ fn overhead_blocks(store: &Store, journal: &[Range<u64>]) -> u64 {
     u64::from(geometry.first_data_block) + geometry.metadata_blocks() + journal
 }
 
-/// The size of the extra part of new inodes, in bytes: what the image asks for, but at least 32; if that
-/// does not fit the inode size, all the room there is.
+/// The size of the extra part of new inodes, in bytes: what the image asks for, but at least 32; if
+/// that does not fit the inode size, all the room there is.
 fn new_inode_extra_size(store: &Store) -> u16 {
     let room = store.geometry.inode_size.saturating_sub(128);
     let wanted =

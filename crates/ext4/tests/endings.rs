@@ -421,7 +421,8 @@ fn fdatasync_covers_data_written_during_a_commit() {
     );
 }
 
-/// The commit that fails is not the last: the objects on the next transaction's list keep much in memory.
+/// The commit that fails is not the last: the objects on the next transaction's list keep much in
+/// memory.
 #[test]
 fn a_close_that_fails_releases_the_device() {
     for features in ["has_journal", "^has_journal"] {

@@ -12,8 +12,8 @@ use pext4_fs::{
     AllocateMode, InodeNumber, MountOptions, New, RenameMode, SetAttributes, SetXattrMode, Volume,
 };
 
-/// A child process that another test is just starting holds the image's lock until its exec: opening
-/// waits that long.
+/// A child process that another test is just starting holds the image's lock until its exec:
+/// opening waits that long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 struct Image {

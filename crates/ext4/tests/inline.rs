@@ -302,8 +302,8 @@ fn a_full_disk_leaves_content_where_it_is() {
     checked(volume, &image);
 }
 
-/// Files that are longer than the content in their inode, as `mke2fs -d` makes them from holes: they end
-/// in zeroes, and a change moves them to blocks.
+/// Files that are longer than the content in their inode, as `mke2fs -d` makes them from holes:
+/// they end in zeroes, and a change moves them to blocks.
 #[test]
 fn files_longer_than_their_inode_end_in_zeroes() {
     type Change = fn(&Volume, InodeNumber, &mut Vec<u8>);

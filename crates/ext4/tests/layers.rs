@@ -1,13 +1,14 @@
 //! The direction of this crate's modules: each imports only from those before it.
 //!
-//! The order is that of the design. A module that imports to the right is not a layer any more: it cannot
-//! be read, tested or reasoned about without the modules above it. Tests may import anything.
+//! The order is that of the design. A module that imports to the right is not a layer any more: it
+//! cannot be read, tested or reasoned about without the modules above it. Tests may import
+//! anything.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The layers from the bottom up; modules of one layer do not import each other, except in the first two
-/// layers, each of which is one unit in several files.
+/// The layers from the bottom up; modules of one layer do not import each other, except in the
+/// first two layers, each of which is one unit in several files.
 const LAYERS: [&[&str]; 9] = [
     &["error", "options", "statistics", "types"],
     &["seal", "store", "mbcache"],

@@ -29,8 +29,8 @@ fn create(volume: &Volume, directory: InodeNumber, name: &str) -> Result<(), Err
     Ok(())
 }
 
-/// Runs the same operation on all threads at the same moment, in rounds: in each round one succeeds, and
-/// the others fail with `refusal`.
+/// Runs the same operation on all threads at the same moment, in rounds: in each round one
+/// succeeds, and the others fail with `refusal`.
 fn one_a_round(act: impl Fn(u32) -> Result<(), Error> + Sync, refusal: Refusal) {
     let barrier = Barrier::new(THREADS as usize);
     // A panic between the barriers would leave the other threads waiting.

@@ -1,5 +1,5 @@
-//! Guarantees of Linux on which callers rely: times as they are read back, flags that are honoured or
-//! refused, whiteouts, generations.
+//! Guarantees of Linux on which callers rely: times as they are read back, flags that are honoured
+//! or refused, whiteouts, generations.
 
 mod images;
 

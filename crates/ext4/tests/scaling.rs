@@ -75,7 +75,8 @@ fn scatter(volume: &Volume, file: InodeNumber, blocks: u64) {
     }
 }
 
-/// Many more files than a transaction has credits, created and removed in it, charge only one block.
+/// Many more files than a transaction has credits, created and removed in it, charge only one
+/// block.
 #[test]
 fn files_that_come_and_go_fill_no_transaction() {
     const FILES: u64 = 50_000;
@@ -186,8 +187,8 @@ fn a_slot_is_remembered_while_its_transaction_runs() {
     assert_clean(&image, &device);
 }
 
-/// Threads fill a volume together, delete, and fill again: none is refused while a commit would free
-/// enough, none waits forever, and the last block can be used.
+/// Threads fill a volume together, delete, and fill again: none is refused while a commit would
+/// free enough, none waits forever, and the last block can be used.
 #[test]
 fn a_full_volume_is_full_for_everyone_and_to_the_last_block() {
     const THREADS: usize = 64;
@@ -321,7 +322,8 @@ fn a_corrupt_group_is_passed_by_and_reported() {
         });
         let report = volume.report();
         assert_eq!(report.get("groups", "corrupt"), Some(1), "{report}");
-        // A thread that got a block but none for its extent tree freed it after others had found none.
+        // A thread that got a block but none for its extent tree freed it after others had found
+        // none.
         let left = free();
         assert!(left <= files.len() as u64, "{scaling}: {left} are free");
         let sectors = |&file| volume.attributes(file).expect("held").sectors;
@@ -412,8 +414,8 @@ fn live_in(volume: &Volume, directory: InodeNumber, number: u64) {
     }
 }
 
-/// Directories in one with the flag (`chattr +T`) begin regions of their own, as those in the root do; in
-/// any other directory they stay near it.
+/// Directories in one with the flag (`chattr +T`) begin regions of their own, as those in the root
+/// do; in any other directory they stay near it.
 #[test]
 fn a_top_directory_spreads_those_below_it() {
     let shape = ["-b", "1024", "-g", "1024", "-N", "8192", "-G", "4"];

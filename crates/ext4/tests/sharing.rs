@@ -1,5 +1,6 @@
-//! Attribute blocks that inodes share, on whole images: which inodes share a block, the limit of inodes
-//! per block, full disks, and many threads; in every setting of the cache that finds the blocks.
+//! Attribute blocks that inodes share, on whole images: which inodes share a block, the limit of
+//! inodes per block, full disks, and many threads; in every setting of the cache that finds the
+//! blocks.
 
 mod images;
 
@@ -300,8 +301,8 @@ fn set_on(core: usize, volume: &Volume, inode: InodeNumber, value: &[u8]) {
     set(volume, inode, value);
 }
 
-/// Once two cores share a block, it stays until the end of the transaction, and each core counts its own
-/// references; then the block has the sum, or is freed.
+/// Once two cores share a block, it stays until the end of the transaction, and each core counts
+/// its own references; then the block has the sum, or is freed.
 #[test]
 fn cores_that_meet_count_for_themselves() {
     let Some(image) = Image::make(&["-b", "1024", "-I", "128", "-N", "4000"]) else {

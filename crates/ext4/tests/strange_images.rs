@@ -310,7 +310,8 @@ fn an_absurdly_long_journal_is_refused_at_once() {
 /// A refused image is left as it was, including the superblock.
 #[test]
 fn a_journal_that_cannot_be_used_leaves_no_mark() {
-    // An unknown feature, one that only writers must know, each with a log and without; and no room.
+    // An unknown feature, one that only writers must know, each with a log and without; and no
+    // room.
     let edits: [(usize, u32, u32); 5] = [
         (0x28, 0x1000, 0),
         (0x28, 0x1000, 1),
@@ -657,7 +658,8 @@ fn the_last_block_that_a_size_can_reach_is_a_hole_of_a_block_map() {
 
 #[test]
 fn a_number_that_a_bitmap_gives_out_wrongly_is_not_born_again() {
-    // The orphan file has inode 12 here. Bitmap and counts are consistent with each other, and wrong.
+    // The orphan file has inode 12 here. Bitmap and counts are consistent with each other, and
+    // wrong.
     let requests = [
         "freei <12>",
         "set_bg 0 free_inodes_count 8180",

@@ -1,5 +1,5 @@
-//! Discarding free space on request: the guarantees of `FITRIM` for ranges and for blocks that were just
-//! freed.
+//! Discarding free space on request: the guarantees of `FITRIM` for ranges and for blocks that were
+//! just freed.
 
 mod images;
 

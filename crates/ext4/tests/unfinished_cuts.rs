@@ -1,5 +1,5 @@
-//! Truncations that fail half way because of the device: truncated content does not reappear, and blocks
-//! that are kept after the end of the file stay.
+//! Truncations that fail half way because of the device: truncated content does not reappear, and
+//! blocks that are kept after the end of the file stay.
 
 mod images;
 
@@ -121,8 +121,8 @@ fn nor_in_one_that_gets_a_name_again() {
     case.close();
 }
 
-/// The truncated blocks are not taken for preallocated ones, which would be freed when the truncation is
-/// finished.
+/// The truncated blocks are not taken for preallocated ones, which would be freed when the
+/// truncation is finished.
 #[test]
 fn space_behind_the_end_is_kept_after_a_failed_cut() {
     let Some(case) = Case::new() else {

@@ -292,8 +292,8 @@ fn random_changes() {
     }
 }
 
-/// As many values as Linux allows for a file: with a small journal they can be changed, and the file
-/// deleted.
+/// As many values as Linux allows for a file: with a small journal they can be changed, and the
+/// file deleted.
 #[test]
 fn a_file_of_many_large_values_ends_in_a_small_journal() {
     let Some(image) = Image::make(&["-I", "256", "-b", "4096", "-O", "ea_inode"]) else {

@@ -1,8 +1,8 @@
 //! The contract between the journal and the layer above.
 //!
-//! The layer above keeps its journalled state decoded. Before an operation changes an object for the
-//! first time in a transaction, it *touches* the object ([`Handle::touch`]), which puts the object
-//! on that transaction's list: from then on the object *owes* the transaction its bytes. One
+//! The layer above keeps its journalled state decoded. Before an operation changes an object for
+//! the first time in a transaction, it *touches* the object ([`Handle::touch`]), which puts the
+//! object on that transaction's list: from then on the object *owes* the transaction its bytes. One
 //! *capture* supplies them: the committer makes it, or an operation of the next transaction, before
 //! it changes the object. Objects that share a block are not listed individually. Instead the block
 //! is listed as their *host* ([`Handle::touch_part`]), under a number that the layer above chooses.
@@ -21,18 +21,18 @@ use crate::handle::Handle;
 ///
 /// The journal holds its client by an `Arc`, so a client must refer to the journal weakly.
 pub trait Client: Send + Sync {
-    /// The transaction of `handle` is closed and all its other handles have stopped. No handle of the
-    /// next transaction can start before this returns, so it should be short. Changes under `handle`
-    /// belong to the closed transaction. Called only if a handle of this transaction has set credits
-    /// aside ([`Handle::set_aside`]); `handle` has these credits.
+    /// The transaction of `handle` is closed and all its other handles have stopped. No handle of
+    /// the next transaction can start before this returns, so it should be short. Changes under
+    /// `handle` belong to the closed transaction. Called only if a handle of this transaction has
+    /// set credits aside ([`Handle::set_aside`]); `handle` has these credits.
     ///
     /// [`Handle::set_aside`]: crate::Handle::set_aside
     fn closing(&self, handle: &mut Handle<'_>) {
         let _ = handle;
     }
 
-    /// Captures each object of `host` that still owes `tid` its bytes, as [`Owing::capture`] does. The
-    /// client must find every object that was touched as part of this host in `tid`
+    /// Captures each object of `host` that still owes `tid` its bytes, as [`Owing::capture`] does.
+    /// The client must find every object that was touched as part of this host in `tid`
     /// ([`Handle::touch_part`]), unless that object was captured earlier.
     ///
     /// [`Handle::touch_part`]: crate::Handle::touch_part
@@ -46,16 +46,16 @@ pub trait Client: Send + Sync {
     /// follow: these blocks may be reused.
     fn committed(&self, tid: Tid);
 
-    /// The journal was aborted; nothing is written any more. Called once, unless the committer itself
-    /// panicked.
+    /// The journal was aborted; nothing is written any more. Called once, unless the committer
+    /// itself panicked.
     fn aborted(&self, error: &JournalError);
 }
 
 /// A journalled object.
 pub trait Owing: Send + Sync {
-    /// If the object still owes `tid` its bytes, appends them and marks the object as captured; else
-    /// does nothing. Takes the object's own lock, and no lock that comes before "start of a handle" in
-    /// the order of locks.
+    /// If the object still owes `tid` its bytes, appends them and marks the object as captured;
+    /// else does nothing. Takes the object's own lock, and no lock that comes before "start of a
+    /// handle" in the order of locks.
     fn capture(&self, tid: Tid, captures: &mut Vec<Capture>);
 }
 
@@ -73,8 +73,8 @@ pub enum Capture {
         /// Selects the checksum that they get.
         stamp: Stamp,
     },
-    /// Some bytes of a block, which contain their own checksums; the rest of the block stays as in its
-    /// last version. Only the committer changes such a block in the cache.
+    /// Some bytes of a block, which contain their own checksums; the rest of the block stays as in
+    /// its last version. Only the committer changes such a block in the cache.
     Piece {
         /// The block's home.
         block: BlockNumber,
@@ -85,7 +85,8 @@ pub enum Capture {
     },
 }
 
-/// The transaction that an object owes its bytes to; stored with the object's state, under its lock.
+/// The transaction that an object owes its bytes to; stored with the object's state, under its
+/// lock.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Owed(pub(crate) Option<Tid>);
 
@@ -96,7 +97,8 @@ impl Owed {
         self.0
     }
 
-    /// If the object owes `tid` its bytes, clears that and returns true: the caller must capture it.
+    /// If the object owes `tid` its bytes, clears that and returns true: the caller must capture
+    /// it.
     pub fn clear(&mut self, tid: Tid) -> bool {
         let owed = self.0 == Some(tid);
         if owed {

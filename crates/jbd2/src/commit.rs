@@ -1,13 +1,13 @@
 //! The committer: one thread that turns the running transaction into a durable one.
 //!
 //! The steps: close and drain the epoch, let the client make its closing changes, open the next
-//! transaction, capture, merge and seal, write, complete. No handle can start until the next transaction
-//! is open; from then on the commit runs beside it.
-//! A large transaction is captured and sealed by several threads ([`crate::spread`]). There is one
-//! committer, so a transaction is not closed before the previous one is durable and completed.
+//! transaction, capture, merge and seal, write, complete. No handle can start until the next
+//! transaction is open; from then on the commit runs beside it. A large transaction is captured and
+//! sealed by several threads ([`crate::spread`]). There is one committer, so a transaction is not
+//! closed before the previous one is durable and completed.
 //!
-//! The committer waits for open handles and for space in the log. Neither waits for it: a handle never
-//! waits for log space, and the checkpointer makes log space (design rule 2).
+//! The committer waits for open handles and for space in the log. Neither waits for it: a handle
+//! never waits for log space, and the checkpointer makes log space (design rule 2).
 
 use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::time;
@@ -133,8 +133,8 @@ impl<'a> Committer<'a> {
         }
     }
 
-    /// Reports the transaction as durable, unless the journal was aborted meanwhile. The blocks that it
-    /// freed become reusable before the waiting threads continue.
+    /// Reports the transaction as durable, unless the journal was aborted meanwhile. The blocks
+    /// that it freed become reusable before the waiting threads continue.
     fn complete(&self, tid: Tid) -> Result<(), JournalError> {
         self.core.check_not_aborted()?;
         self.core.note_durable(tid);
@@ -158,15 +158,16 @@ fn only_revoked(mut revoked: Vec<BlockNumber>, versions: &[Version]) -> Vec<Bloc
     revoked
 }
 
-/// Pins the blocks of a failed commit, so that reads return their state in memory and not the older one
-/// on the device: the blocks owe nothing any more, so the cache could otherwise evict them.
+/// Pins the blocks of a failed commit, so that reads return their state in memory and not the older
+/// one on the device: the blocks owe nothing any more, so the cache could otherwise evict them.
 fn keep_in_memory(versions: &[Version]) {
     for version in versions {
         version.buffer.pin();
     }
 }
 
-/// Commits to the log; the checkpointer writes the blocks home later. Returns the transaction's location.
+/// Commits to the log; the checkpointer writes the blocks home later. Returns the transaction's
+/// location.
 fn write_to_log(
     core: &Core,
     log: &LogCore,

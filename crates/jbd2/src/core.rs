@@ -1,9 +1,10 @@
 //! What the journal's threads and its handles share.
 //!
-//! Locking: one mutex of class `Journal` protects the requests to the committer, and threads that wait
-//! for the committer sleep under it. Handles take it only when they must wait. Whether the journal
-//! still runs is an atomic. The start of a handle reads it after it has entered the epoch, so a
-//! shutdown, which sets it and then commits, waits for every handle that saw the journal running.
+//! Locking: one mutex of class `Journal` protects the requests to the committer, and threads that
+//! wait for the committer sleep under it. Handles take it only when they must wait. Whether the
+//! journal still runs is an atomic. The start of a handle reads it after it has entered the epoch,
+//! so a shutdown, which sets it and then commits, waits for every handle that saw the journal
+//! running.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -31,7 +32,8 @@ use crate::transaction::Transactions;
 /// What the journal's threads and its handles share.
 pub(crate) struct Core {
     pub(crate) cache: Arc<Cache>,
-    /// Everything in this crate flushes through this one, so that a failed flush fails all later ones.
+    /// Everything in this crate flushes through this one, so that a failed flush fails all later
+    /// ones.
     pub(crate) device: Arc<dyn Device>,
     pub(crate) client: Arc<dyn Client>,
     pub(crate) log: Option<LogCore>,
@@ -74,7 +76,8 @@ pub(crate) struct LogCore {
 /// The minimum commit interval: a shorter one would only keep the committer awake.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The default maximum of commit threads. More make no commit faster: they wait for the same device.
+/// The default maximum of commit threads. More make no commit faster: they wait for the same
+/// device.
 const MOST_THREADS: usize = 8;
 
 const RUNNING: u8 = 0;
@@ -152,7 +155,8 @@ impl Core {
         })
     }
 
-    /// Enters the running transaction with `credits`, or the first later one that has that many left.
+    /// Enters the running transaction with `credits`, or the first later one that has that many
+    /// left.
     pub(crate) fn enter(&self, credits: u32) -> Result<Place, JournalError> {
         let limit = self.credits.limit();
         if credits > limit {
@@ -192,8 +196,8 @@ impl Core {
         }
     }
 
-    /// If the journal was aborted, waits until the client has been notified and returns the error: a
-    /// caller that learns of a failure also sees how the client reacted to it. Must not be called
+    /// If the journal was aborted, waits until the client has been notified and returns the error:
+    /// a caller that learns of a failure also sees how the client reacted to it. Must not be called
     /// inside a handle or on the committer's thread.
     pub(crate) fn check_notified(&self) -> Result<(), JournalError> {
         match self.failure.get() {
@@ -217,8 +221,8 @@ impl Core {
         self.done.notify_all();
     }
 
-    /// Fails with the error of an abort, if there was one. A shutdown alone is no failure here: its last
-    /// commit is still written.
+    /// Fails with the error of an abort, if there was one. A shutdown alone is no failure here: its
+    /// last commit is still written.
     pub(crate) fn check_not_aborted(&self) -> Result<(), JournalError> {
         self.failure.get().cloned().map_or(Ok(()), Err)
     }
@@ -454,8 +458,8 @@ impl LogCore {
     }
 }
 
-/// Sets our own features in the superblock of an empty log; returns the format and the blocks of its
-/// records.
+/// Sets our own features in the superblock of an empty log; returns the format and the blocks of
+/// its records.
 pub(crate) fn prepare(
     superblock: &mut JournalSuperblock,
     device: &dyn Device,

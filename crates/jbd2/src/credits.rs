@@ -1,16 +1,17 @@
 //! Credits: how much the running transaction may still grow (design rule 7).
 //!
 //! A credit pays for one block in the log or one revoke record. A transaction has a fixed number of
-//! them, small enough that the transaction with all its descriptors fits half of the log. Shards lease
-//! credits from the transaction's pool in chunks, so that a start usually takes from a line of its own
-//! shard. While most of the pool is left, taking a chunk is one subtraction, because all shards take
-//! their first chunk at once when a transaction opens. When the pool is empty, the accounts become
-//! exact: under a mutex, the leases of all shards are gathered into the pool again, and a start waits
-//! for the next transaction only if even these do not suffice. Each gathering visits every shard and
-//! finds less than the one before, so a transaction is committed before its credits are exhausted.
+//! them, small enough that the transaction with all its descriptors fits half of the log. Shards
+//! lease credits from the transaction's pool in chunks, so that a start usually takes from a line
+//! of its own shard. While most of the pool is left, taking a chunk is one subtraction, because all
+//! shards take their first chunk at once when a transaction opens. When the pool is empty, the
+//! accounts become exact: under a mutex, the leases of all shards are gathered into the pool again,
+//! and a start waits for the next transaction only if even these do not suffice. Each gathering
+//! visits every shard and finds less than the one before, so a transaction is committed before its
+//! credits are exhausted.
 //!
-//! The accounts are in two slots, chosen by the parity of the transaction. Only handles of the running
-//! transaction use them, and a slot is refilled before its transaction opens.
+//! The accounts are in two slots, chosen by the parity of the transaction. Only handles of the
+//! running transaction use them, and a slot is refilled before its transaction opens.
 
 use pext4_ondisk::Tid;
 use pext4_ondisk::journal::RecordFormat;
@@ -25,8 +26,8 @@ const LEAST_IN_MEMORY: u32 = 1024;
 /// A shard takes its chunk from the pool without a lock while more than `1 / PLENTY_SHARE` of a
 /// transaction's credits are there.
 const PLENTY_SHARE: i64 = 2;
-/// Below `1 / LOW_SHARE` of a transaction's credits it is better to begin the next transaction than to
-/// gather the rest again and again.
+/// Below `1 / LOW_SHARE` of a transaction's credits it is better to begin the next transaction than
+/// to gather the rest again and again.
 const LOW_SHARE: i64 = 4;
 
 /// The result of an attempt to take credits.
@@ -132,17 +133,18 @@ impl Credits {
         self.slot(tid).aside.swap(0, Ordering::Relaxed)
     }
 
-    /// Takes `count` credits that do not exist: the handle needs more than it asked for. The transaction
-    /// may outgrow its half of the log; the committer aborts if it outgrows the whole log.
+    /// Takes `count` credits that do not exist: the handle needs more than it asked for. The
+    /// transaction may outgrow its half of the log; the committer aborts if it outgrows the whole
+    /// log.
     pub(crate) fn overdraw(&self, tid: Tid, count: u32) {
         self.slot(tid)
             .pool
             .fetch_sub(i64::from(count), Ordering::Relaxed);
     }
 
-    /// If most of the pool is left, takes `count` and a chunk for the lease from it. When so many threads
-    /// do this at once that the pool does not suffice, they put back what they took; until then other
-    /// threads may see less in the pool than there is.
+    /// If most of the pool is left, takes `count` and a chunk for the lease from it. When so many
+    /// threads do this at once that the pool does not suffice, they put back what they took; until
+    /// then other threads may see less in the pool than there is.
     fn take_of_plenty(&self, slot: &Slot, lease: &AtomicI64, count: i64) -> bool {
         if slot.pool.load(Ordering::Relaxed) <= i64::from(self.limit) / PLENTY_SHARE {
             return false;

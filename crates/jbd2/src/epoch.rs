@@ -1,24 +1,24 @@
 //! Epochs: which transaction is running, and the guarantee that two never overlap (design rule 1).
 //!
-//! Every shard has one word: a count of its open handles and a *closed* bit. A start adds one to the
-//! word of the caller's shard, and has entered if the bit was clear; this word is all that a start or
-//! stop shares with the committer, and starts and stops of different shards share nothing with each
-//! other. To end the transaction, the committer sets every bit by a read-modify-write of the same
-//! words. So each start is ordered either before the closing of its shard, and the committer waits for
-//! it, or after it, and waits at the gate. When all counts are zero, the committer increments the
-//! running transaction and clears the bits.
+//! Every shard has one word: a count of its open handles and a *closed* bit. A start adds one to
+//! the word of the caller's shard, and has entered if the bit was clear; this word is all that a
+//! start or stop shares with the committer, and starts and stops of different shards share nothing
+//! with each other. To end the transaction, the committer sets every bit by a read-modify-write of
+//! the same words. So each start is ordered either before the closing of its shard, and the
+//! committer waits for it, or after it, and waits at the gate. When all counts are zero, the
+//! committer increments the running transaction and clears the bits.
 //!
-//! The committer waits for one shard after another, and publishes for which. A handle that brings the
-//! count of a closed shard to zero wakes the committer only if it waits for this shard: otherwise all
-//! handles that stop while a transaction is closed would contend for one mutex. The committer spins
-//! briefly before it sleeps.
+//! The committer waits for one shard after another, and publishes for which. A handle that brings
+//! the count of a closed shard to zero wakes the committer only if it waits for this shard:
+//! otherwise all handles that stop while a transaction is closed would contend for one mutex. The
+//! committer spins briefly before it sleeps.
 //!
-//! A handle that has entered reads the running transaction without a lock: it cannot change while the
-//! handle is counted.
+//! A handle that has entered reads the running transaction without a lock: it cannot change while
+//! the handle is counted.
 //!
-//! Locking: the mutex with which the committer sleeps (class `Journal`) protects no data. A thread that
-//! changes what the committer waits for makes the change, then takes the mutex, then wakes. For the
-//! gates see [`Gates`].
+//! Locking: the mutex with which the committer sleeps (class `Journal`) protects no data. A thread
+//! that changes what the committer waits for makes the change, then takes the mutex, then wakes.
+//! For the gates see [`Gates`].
 
 use pext4_ondisk::Tid;
 use pext4_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -37,8 +37,8 @@ const NONE: usize = usize::MAX;
 pub(crate) struct Epoch {
     /// [atomic]
     words: Sharded<AtomicU64>,
-    /// On a cache line of its own: every start reads it, and waiting threads write the fields beside it.
-    /// [atomic; changes only while all shards are closed and drained]
+    /// On a cache line of its own: every start reads it, and waiting threads write the fields
+    /// beside it. [atomic; changes only while all shards are closed and drained]
     running: CachePadded<AtomicU32>,
     /// Starts wait here.
     gates: Gates,
@@ -72,8 +72,8 @@ impl Epoch {
         Tid(self.running.load(Ordering::Acquire))
     }
 
-    /// Enters the running transaction, waiting at the gate while it is closed. `None` if [`Epoch::stop`]
-    /// ended the wait.
+    /// Enters the running transaction, waiting at the gate while it is closed. `None` if
+    /// [`Epoch::stop`] ended the wait.
     pub(crate) fn enter(&self) -> Option<Place> {
         loop {
             let shard = self.words.local_index();
@@ -104,8 +104,8 @@ impl Epoch {
         None
     }
 
-    /// Enters the running transaction though it is closed. Only the committer may call this, between
-    /// [`Epoch::close_and_drain`] and [`Epoch::open`].
+    /// Enters the running transaction though it is closed. Only the committer may call this,
+    /// between [`Epoch::close_and_drain`] and [`Epoch::open`].
     pub(crate) fn enter_closed(&self) -> Place {
         let shard = self.words.local_index();
         self.words.get(shard).fetch_add(1, Ordering::AcqRel);
@@ -122,7 +122,8 @@ impl Epoch {
         if before != CLOSED | 1 {
             return;
         }
-        // Either this thread sees that the committer waits, or the committer sees that the count is zero.
+        // Either this thread sees that the committer waits, or the committer sees that the count is
+        // zero.
         fence(Ordering::SeqCst);
         if self.awaited.load(Ordering::Relaxed) == place.shard {
             drop(self.drained.0.lock());
@@ -136,7 +137,8 @@ impl Epoch {
         self.gates.wait(is_closed)
     }
 
-    /// Waits until `tid` is no longer the running transaction; false if [`Epoch::stop`] ended the wait.
+    /// Waits until `tid` is no longer the running transaction; false if [`Epoch::stop`] ended the
+    /// wait.
     pub(crate) fn wait_for_next(&self, tid: Tid) -> bool {
         self.gates.wait(|| self.running() == tid)
     }
@@ -161,7 +163,8 @@ impl Epoch {
         self.awaited.store(NONE, Ordering::Relaxed);
     }
 
-    /// Opens transaction `next` and wakes all waiting starts. Only after [`Epoch::close_and_drain`].
+    /// Opens transaction `next` and wakes all waiting starts. Only after
+    /// [`Epoch::close_and_drain`].
     pub(crate) fn open(&self, next: Tid) {
         self.running.store(next.0, Ordering::Release);
         for word in self.words.iter() {
@@ -176,8 +179,8 @@ impl Epoch {
     }
 }
 
-/// The words of one journal, all open and with no handles: `count`, but at most one per shard, which is
-/// also the default.
+/// The words of one journal, all open and with no handles: `count`, but at most one per shard,
+/// which is also the default.
 pub(crate) fn words(count: Option<usize>) -> Sharded<AtomicU64> {
     let shards = topology::shard_count();
     Sharded::with_count(count.unwrap_or(shards).min(shards), |_| AtomicU64::new(0))

@@ -2,21 +2,22 @@
 //!
 //! Each shard has a gate of its own: with one gate for all, the woken threads would queue for its
 //! mutex. Waking a thread costs the waker about 10 us, so opening a hundred gates one after another
-//! would take a millisecond, during which the whole machine waits for the last. The gates form a tree
-//! instead. The opener wakes the first few gates. Where a gate has sleepers, they wake the gates below
-//! it (`must_wake_below`); where it has none, the waker continues with the gates below itself. If there
-//! are no more gates than the fan-out, the opener wakes all of them itself.
+//! would take a millisecond, during which the whole machine waits for the last. The gates form a
+//! tree instead. The opener wakes the first few gates. Where a gate has sleepers, they wake the
+//! gates below it (`must_wake_below`); where it has none, the waker continues with the gates below
+//! itself. If there are no more gates than the fan-out, the opener wakes all of them itself.
 //!
-//! The first thread at a gate spins briefly before it sleeps, because a transaction is closed for less
-//! time than waking takes. Other threads sleep at once: where threads are many, the processors are
-//! needed by the threads that everybody waits for.
+//! The first thread at a gate spins briefly before it sleeps, because a transaction is closed for
+//! less time than waking takes. Other threads sleep at once: where threads are many, the processors
+//! are needed by the threads that everybody waits for.
 //!
 //! Invariant: if the awaited condition changes and then [`Gates::open`] is called, every gate is
-//! visited, by the opener or by a sleeper, which wakes the gates below before it continues or sleeps
-//! again. The requests of two openings may merge into one, since it is served after both changes.
+//! visited, by the opener or by a sleeper, which wakes the gates below before it continues or
+//! sleeps again. The requests of two openings may merge into one, since it is served after both
+//! changes.
 //!
-//! Locking: a gate's mutex (class `Journal`) protects its queue. No thread holds two of them, and none
-//! is held while a thread wakes gates below or spins.
+//! Locking: a gate's mutex (class `Journal`) protects its queue. No thread holds two of them, and
+//! none is held while a thread wakes gates below or spins.
 
 use pext4_sync::atomic::{AtomicBool, Ordering};
 use pext4_sync::{Class, Condvar, Mutex, Sharded, spin};
@@ -57,8 +58,8 @@ impl Gates {
         }
     }
 
-    /// Waits at the caller's gate until `must_wait` returns false. Returns false if [`Gates::stop`] ended
-    /// the wait.
+    /// Waits at the caller's gate until `must_wait` returns false. Returns false if [`Gates::stop`]
+    /// ended the wait.
     pub(crate) fn wait(&self, must_wait: impl Fn() -> bool) -> bool {
         let number = self.gates.local_index();
         let gate = self.gates.get(number);
@@ -122,7 +123,8 @@ impl Queue {
 }
 
 impl Gate {
-    /// Wakes the sleepers, and has one of them wake the gates below. False if no thread sleeps here.
+    /// Wakes the sleepers, and has one of them wake the gates below. False if no thread sleeps
+    /// here.
     fn wake(&self) -> bool {
         let mut queue = self.queue.lock();
         if queue.sleepers == 0 {
@@ -191,8 +193,8 @@ mod models {
 
     use super::Gates;
 
-    /// Opens the gates `openings` times. Sleeper n waits until opening `wants[n]`; the last one's gate is
-    /// below the other's.
+    /// Opens the gates `openings` times. Sleeper n waits until opening `wants[n]`; the last one's
+    /// gate is below the other's.
     fn each_is_woken<const SLEEPERS: usize>(wants: [u32; SLEEPERS], openings: u32) {
         let state = Arc::new((Gates::new(2, 1), AtomicU32::new(0)));
         let sleepers = std::array::from_fn::<_, SLEEPERS, _>(|sleeper| {

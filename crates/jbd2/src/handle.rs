@@ -1,12 +1,13 @@
 //! A handle: one operation's part in the running transaction.
 //!
-//! Life cycle: started with the maximum credits that the operation may need; used to touch the objects
-//! that it changes; stopped when dropped. All changes under one handle become durable together, along
-//! with every other change of the same transaction. Starting may wait for a commit, so it precedes the
-//! locks of all journalled state (class `HandleStart`), and a thread has at most one handle.
+//! Life cycle: started with the maximum credits that the operation may need; used to touch the
+//! objects that it changes; stopped when dropped. All changes under one handle become durable
+//! together, along with every other change of the same transaction. Starting may wait for a commit,
+//! so it precedes the locks of all journalled state (class `HandleStart`), and a thread has at most
+//! one handle.
 //!
-//! There is no undo (design rule 8): an operation must reserve everything that it needs before its first
-//! change.
+//! There is no undo (design rule 8): an operation must reserve everything that it needs before its
+//! first change.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -61,7 +62,8 @@ impl<'a> Handle<'a> {
         }
     }
 
-    /// The last handle of a transaction that is closed and drained, with the credits set aside for it.
+    /// The last handle of a transaction that is closed and drained, with the credits set aside for
+    /// it.
     pub(crate) fn for_closing(core: &'a Core, credits: u32) -> Self {
         order::handle_started();
         let place = core.epoch.enter_closed();
@@ -88,22 +90,22 @@ impl<'a> Handle<'a> {
         self.credits
     }
 
-    /// The number of touches under this handle. If it has increased since an operation began and the
-    /// operation fails, the operation has to restore consistency itself.
+    /// The number of touches under this handle. If it has increased since an operation began and
+    /// the operation fails, the operation has to restore consistency itself.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Sets `count` of its credits aside for the handle under which the client makes its changes at the
-    /// end of the transaction ([`Client::closing`](crate::Client::closing)).
+    /// Sets `count` of its credits aside for the handle under which the client makes its changes at
+    /// the end of the transaction ([`Client::closing`](crate::Client::closing)).
     pub fn set_aside(&mut self, count: u32) {
         self.charge(count);
         self.core.credits.set_aside(self.tid, count);
     }
 
-    /// Counts a change that reaches the transaction only when it closes, to an object that owes it its
-    /// bytes already.
+    /// Counts a change that reaches the transaction only when it closes, to an object that owes it
+    /// its bytes already.
     pub fn note_change(&mut self) {
         self.changes += 1;
     }
@@ -115,8 +117,8 @@ impl<'a> Handle<'a> {
     }
 
     /// Tries to get `count` more credits without waiting; returns whether it got them. If not, the
-    /// operation must [`Handle::restart`] at a point where the changes it has made are consistent on
-    /// their own.
+    /// operation must [`Handle::restart`] at a point where the changes it has made are consistent
+    /// on their own.
     #[must_use]
     pub fn extend(&mut self, count: u32) -> bool {
         let taken = self.core.credits.take(self.tid, self.shard, count);
@@ -147,13 +149,13 @@ impl<'a> Handle<'a> {
         Ok(())
     }
 
-    /// Announces that `object` is about to change. Must be called under the object's lock, before the
-    /// change.
+    /// Announces that `object` is about to change. Must be called under the object's lock, before
+    /// the change.
     ///
-    /// If the object still owes its bytes to the committing transaction, `capture_older` must append that
-    /// version, which is saved for the committer (design rules 2 and 3). The first touch in this
-    /// transaction charges `home_blocks` credits and puts the object on the transaction's list; from then
-    /// on it owes this transaction its bytes.
+    /// If the object still owes its bytes to the committing transaction, `capture_older` must
+    /// append that version, which is saved for the committer (design rules 2 and 3). The first
+    /// touch in this transaction charges `home_blocks` credits and puts the object on the
+    /// transaction's list; from then on it owes this transaction its bytes.
     pub fn touch(
         &mut self,
         owed: &mut Owed,
@@ -168,8 +170,8 @@ impl<'a> Handle<'a> {
         }
     }
 
-    /// As [`Handle::touch`], for an object that shares the block `host` with others: charges one credit
-    /// for the host and lists it, if the shard does not remember that this was done.
+    /// As [`Handle::touch`], for an object that shares the block `host` with others: charges one
+    /// credit for the host and lists it, if the shard does not remember that this was done.
     pub fn touch_part(
         &mut self,
         owed: &mut Owed,
@@ -201,8 +203,8 @@ impl<'a> Handle<'a> {
         true
     }
 
-    /// Detaches an object that another one replaces: its version for an older transaction is captured,
-    /// that for this transaction is dropped.
+    /// Detaches an object that another one replaces: its version for an older transaction is
+    /// captured, that for this transaction is dropped.
     pub fn retire(&mut self, owed: &mut Owed, capture_older: impl FnOnce(&mut Vec<Capture>)) {
         if let Some(older) = owed.0.take().filter(|tid| *tid != self.tid) {
             self.save_older(older, capture_older);
@@ -229,10 +231,10 @@ impl<'a> Handle<'a> {
         change(self.edit_locked(buffer, &mut state, stamp))
     }
 
-    /// As [`Handle::edit`], for a buffer whose state the caller has locked for writing and examined: returns
-    /// the bytes to change. Must not be called for a buffer that is only read: if another operation has
-    /// forgotten the block in this transaction, the block would be written again, and its revoke would be
-    /// void.
+    /// As [`Handle::edit`], for a buffer whose state the caller has locked for writing and
+    /// examined: returns the bytes to change. Must not be called for a buffer that is only read: if
+    /// another operation has forgotten the block in this transaction, the block would be written
+    /// again, and its revoke would be void.
     pub fn edit_locked<'state>(
         &mut self,
         buffer: &Arc<Buffer>,
@@ -244,8 +246,8 @@ impl<'a> Handle<'a> {
         state.page.make_mut()
     }
 
-    /// Begins a new life of a metadata block: the returned buffer's page is zeroed, and this transaction
-    /// will write the block. Charges one credit.
+    /// Begins a new life of a metadata block: the returned buffer's page is zeroed, and this
+    /// transaction will write the block. Charges one credit.
     pub fn create(&mut self, block: BlockNumber, stamp: Stamp) -> Arc<Buffer> {
         let cache = &self.core.cache;
         let (buffer, used) = match cache.peek(block) {
@@ -254,7 +256,8 @@ impl<'a> Handle<'a> {
         };
         {
             let mut state = buffer.write();
-            // Before zeroing: the block may still owe its previous content to the committing transaction.
+            // Before zeroing: the block may still owe its previous content to the committing
+            // transaction.
             self.touch_buffer(&buffer, &mut state);
             state.born_in = Some(self.tid);
             state.stamp = stamp;
@@ -266,9 +269,9 @@ impl<'a> Handle<'a> {
         buffer
     }
 
-    /// Ends the life of a metadata block: this transaction does not write it any more, earlier versions
-    /// are not replayed, and none is written home once this transaction is durable (design rule 6).
-    /// Charges one credit, or none if it returns [`Forgotten::WithoutTrace`].
+    /// Ends the life of a metadata block: this transaction does not write it any more, earlier
+    /// versions are not replayed, and none is written home once this transaction is durable (design
+    /// rule 6). Charges one credit, or none if it returns [`Forgotten::WithoutTrace`].
     pub fn forget(&mut self, block: BlockNumber) -> Forgotten {
         self.changes += 1;
         if let Some(buffer) = self.core.cache.peek(block) {

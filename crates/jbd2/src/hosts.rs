@@ -1,17 +1,18 @@
 //! Blocks that several journalled objects share: their *hosts*.
 //!
 //! An inode is a small part of a block. If each of the sixteen inodes of a block were charged and
-//! listed, a transaction of new files would run out of credits long before it fills half of the log,
-//! and the committer would have to visit every created inode, even if it was removed again. Instead the
-//! host is charged, one credit, and listed; at the commit the client captures the host's objects. Each
-//! shard remembers the hosts that it has listed in a fixed number of places. A host that has lost its
-//! place, or that another shard touches, is charged and listed again, which is cheap and harmless.
+//! listed, a transaction of new files would run out of credits long before it fills half of the
+//! log, and the committer would have to visit every created inode, even if it was removed again.
+//! Instead the host is charged, one credit, and listed; at the commit the client captures the
+//! host's objects. Each shard remembers the hosts that it has listed in a fixed number of places. A
+//! host that has lost its place, or that another shard touches, is charged and listed again, which
+//! is cheap and harmless.
 //!
 //! Locking: none. The first handle of a transaction in a shard empties the shard's places, and then
 //! stores its transaction's number beside them. If two threads of one shard do so at once, one may
 //! erase what the other remembered, but a place that was filled in an earlier transaction is never
-//! taken for one of the running transaction. The handle that fills a place also lists the host, and the
-//! transaction cannot close before that handle stops, so other handles need not list it.
+//! taken for one of the running transaction. The handle that fills a place also lists the host, and
+//! the transaction cannot close before that handle stops, so other handles need not list it.
 
 use std::hash::BuildHasher;
 
@@ -66,8 +67,8 @@ impl Hosts {
         }
     }
 
-    /// Remembers a host for a handle of this shard in the running transaction `tid`. Returns whether
-    /// the handle has to charge and list it.
+    /// Remembers a host for a handle of this shard in the running transaction `tid`. Returns
+    /// whether the handle has to charge and list it.
     pub(crate) fn note(&self, tid: Tid, shard: usize, host: u64) -> bool {
         let remembered = self.shards.get(shard);
         remembered.begin(tid);
@@ -127,8 +128,8 @@ mod models {
 
     use super::{Hosts, Tid};
 
-    /// A place was filled in an earlier transaction. A handle that touches that host must list it, even
-    /// while another handle of the same shard empties the places.
+    /// A place was filled in an earlier transaction. A handle that touches that host must list it,
+    /// even while another handle of the same shard empties the places.
     #[test]
     fn a_host_of_an_earlier_transaction_is_listed_again() {
         pext4_sync::model(|| {

@@ -1,12 +1,12 @@
 //! The journal as the layer above sees it.
 //!
 //! Life cycle: opened over a device whose log has been recovered; used; shut down, which commits,
-//! writes everything home and leaves an empty log. A journal that is dropped without a shutdown stops
-//! as at a power cut: acknowledged changes are in the log. After an abort nothing is written any more,
-//! and every call returns the error that caused it.
+//! writes everything home and leaves an empty log. A journal that is dropped without a shutdown
+//! stops as at a power cut: acknowledged changes are in the log. After an abort nothing is written
+//! any more, and every call returns the error that caused it.
 //!
-//! The journal owns two threads, the committer and, if there is a log, the checkpointer; what they and
-//! the handles share is `Core`.
+//! The journal owns two threads, the committer and, if there is a log, the checkpointer; what they
+//! and the handles share is `Core`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,8 +89,8 @@ impl Journal {
         }))
     }
 
-    /// Durably clears the error that an earlier abort recorded on disk. The caller has recorded it in the
-    /// file system before.
+    /// Durably clears the error that an earlier abort recorded on disk. The caller has recorded it
+    /// in the file system before.
     ///
     /// # Errors
     ///
@@ -105,7 +105,8 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// `TooLarge` if `credits` exceeds those of a whole transaction; the error of an abort; `ShutDown`.
+    /// `TooLarge` if `credits` exceeds those of a whole transaction; the error of an abort;
+    /// `ShutDown`.
     pub fn start(&self, credits: u32) -> Result<Handle<'_>, JournalError> {
         Handle::start(&self.core, credits)
     }
@@ -128,8 +129,8 @@ impl Journal {
         self.core.is_durable(tid)
     }
 
-    /// Makes `tid` durable and waits until that is done and the blocks that it freed may be reused. Must
-    /// not be called inside a handle.
+    /// Makes `tid` durable and waits until that is done and the blocks that it freed may be reused.
+    /// Must not be called inside a handle.
     ///
     /// # Errors
     ///
@@ -139,9 +140,9 @@ impl Journal {
         self.core.commit(tid)
     }
 
-    /// Makes the changes of all handles that stopped before this call durable, and waits for that. If
-    /// there are none, it does nothing and does not flush; see [`Journal::flush_data`]. Must not be
-    /// called inside a handle.
+    /// Makes the changes of all handles that stopped before this call durable, and waits for that.
+    /// If there are none, it does nothing and does not flush; see [`Journal::flush_data`]. Must not
+    /// be called inside a handle.
     ///
     /// # Errors
     ///
@@ -151,16 +152,17 @@ impl Journal {
         self.core.check_notified()?;
         let tid = self.core.epoch.running();
         let clean = self.core.transactions.is_clean(tid);
-        // Its lists are emptied only after it was closed. If it still runs, they were empty all along.
+        // Its lists are emptied only after it was closed. If it still runs, they were empty all
+        // along.
         if clean && self.core.epoch.running() == tid {
             return self.core.commit(tid.previous());
         }
         self.core.commit(tid)
     }
 
-    /// Makes the changes of all handles that stopped before this call durable, writes them home, and
-    /// waits until the log does not hold them any more. Without a log this is a commit. Must not be
-    /// called inside a handle.
+    /// Makes the changes of all handles that stopped before this call durable, writes them home,
+    /// and waits until the log does not hold them any more. Without a log this is a commit. Must
+    /// not be called inside a handle.
     ///
     /// # Errors
     ///
@@ -204,8 +206,8 @@ impl Journal {
         result
     }
 
-    /// Stops the journal permanently: nothing more is written, and waiting threads get the error. May be
-    /// called anywhere, even inside a handle.
+    /// Stops the journal permanently: nothing more is written, and waiting threads get the error.
+    /// May be called anywhere, even inside a handle.
     pub fn abort(&self, reason: &str) {
         self.core.abort(JournalError::Aborted(reason.into()));
     }
@@ -283,8 +285,8 @@ impl Drop for AbortOnPanic<'_> {
     }
 }
 
-/// After a panic of the committer no thread will notify the client of an abort, so none may wait for
-/// that.
+/// After a panic of the committer no thread will notify the client of an abort, so none may wait
+/// for that.
 struct NotificationGuard<'a>(&'a Core);
 
 impl Drop for NotificationGuard<'_> {

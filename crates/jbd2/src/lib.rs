@@ -5,7 +5,8 @@
 //! and makes each transaction durable as a whole. Bytes are made once a transaction, by the
 //! committer, from *captures* of what was touched (see [`client`]).
 //!
-//! A transaction passes through these stages; the right column names the modules that implement each:
+//! A transaction passes through these stages; the right column names the modules that implement
+//! each:
 //!
 //! ```text
 //! running      handles come and go                             epoch, handle, credits, transaction

@@ -1,7 +1,8 @@
-//! The location of the journal on the device: log block 0 is the journal's superblock, the log follows.
+//! The location of the journal on the device: log block 0 is the journal's superblock, the log
+//! follows.
 //!
-//! The mount reads the runs once from the journal's inode; from then on the journal needs no mapping,
-//! and nothing else may write there.
+//! The mount reads the runs once from the journal's inode; from then on the journal needs no
+//! mapping, and nothing else may write there.
 
 use std::io::{self, IoSlice};
 
@@ -37,7 +38,8 @@ impl LogArea {
     ///
     /// # Errors
     ///
-    /// If the runs have no blocks or overlap, or if a block number or the sum of the lengths overflows.
+    /// If the runs have no blocks or overlap, or if a block number or the sum of the lengths
+    /// overflows.
     pub fn new(block_size: u32, runs: &[(BlockNumber, u32)]) -> Result<Self, Corrupt> {
         let mut placed = Vec::with_capacity(runs.len());
         let mut blocks = 0u32;
@@ -90,8 +92,8 @@ impl LogArea {
         after > 0 && block.get() < self.runs[self.by_block[after - 1]].end()
     }
 
-    /// The device block of log block `index`, and how many blocks from there on, itself included, are
-    /// adjacent on the device. `None` past the end.
+    /// The device block of log block `index`, and how many blocks from there on, itself included,
+    /// are adjacent on the device. `None` past the end.
     #[must_use]
     pub fn place(&self, index: u32) -> Option<(BlockNumber, u32)> {
         if index >= self.blocks {
@@ -144,8 +146,8 @@ impl LogArea {
         Ok(())
     }
 
-    /// The byte offset of a log block on the device, and the number of bytes from there to the end of its
-    /// run.
+    /// The byte offset of a log block on the device, and the number of bytes from there to the end
+    /// of its run.
     fn extent(&self, index: u32) -> io::Result<(u64, usize)> {
         let (block, length) = self.place(index).ok_or(io::ErrorKind::InvalidInput)?;
         let size = u64::from(self.block_size);

@@ -1,9 +1,9 @@
 //! Writing a transaction to the log.
 //!
-//! First the revoke blocks, then descriptors, each followed by the blocks it names, contiguously from
-//! the head of the ring on; a flush; then the commit block alone, and a flush. The first flush also
-//! covers the data that operations of this transaction wrote to the device before they stopped (design
-//! rule 9).
+//! First the revoke blocks, then descriptors, each followed by the blocks it names, contiguously
+//! from the head of the ring on; a flush; then the commit block alone, and a flush. The first flush
+//! also covers the data that operations of this transaction wrote to the device before they stopped
+//! (design rule 9).
 //!
 //! Only the committer writes the log, so there is no lock here. It has reserved the space from the
 //! checkpoint before ([`crate::checkpoint`]).
@@ -120,8 +120,8 @@ impl LogWriter {
         self.head
     }
 
-    /// Writes a transaction without its commit block, and flushes. [`LogWriter::write_commit`] then makes
-    /// it durable.
+    /// Writes a transaction without its commit block, and flushes. [`LogWriter::write_commit`] then
+    /// makes it durable.
     pub(crate) fn write_body(
         &self,
         tid: Tid,

@@ -1,9 +1,9 @@
 //! From captures to sealed blocks: the blocks that a commit writes, made once.
 //!
-//! A captured block is copied and gets its checksum. Captured pieces are copied over the last version
-//! of their block, which the cache holds. The sealed page then replaces the one in the cache, so that
-//! an object that has left memory can be read from there; a live page that was changed since the
-//! capture stays as it is.
+//! A captured block is copied and gets its checksum. Captured pieces are copied over the last
+//! version of their block, which the cache holds. The sealed page then replaces the one in the
+//! cache, so that an object that has left memory can be read from there; a live page that was
+//! changed since the capture stays as it is.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

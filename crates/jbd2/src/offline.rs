@@ -1,13 +1,13 @@
 //! One transaction written without a running journal.
 //!
 //! For tools that have a prepared set of changed blocks and want all of them on the image or none.
-//! There are no handles, threads or epochs. The transaction may fill the whole log, since nothing else
-//! is in it.
+//! There are no handles, threads or epochs. The transaction may fill the whole log, since nothing
+//! else is in it.
 //!
-//! [`OfflineTransaction::commit`] makes the set durable in the log, by the same steps as any commit:
-//! after it returns, a recovery shows all of the set; before its last flush, none of it.
-//! [`OfflineTransaction::finish`] writes the blocks home and empties the log. Beforehand, the caller
-//! must make durable what the blocks refer to outside of the set, and `recover` in the file
+//! [`OfflineTransaction::commit`] makes the set durable in the log, by the same steps as any
+//! commit: after it returns, a recovery shows all of the set; before its last flush, none of it.
+//! [`OfflineTransaction::finish`] writes the blocks home and empties the log. Beforehand, the
+//! caller must make durable what the blocks refer to outside of the set, and `recover` in the file
 //! system's superblock (design rule 11).
 
 use std::sync::Arc;
@@ -75,8 +75,8 @@ impl OfflineTransaction {
     ///
     /// # Errors
     ///
-    /// `TooLarge` if they do not fit and `Corrupt` if one belongs to the journal, both before anything
-    /// is written; `Io`, after which it is unknown whether the transaction is durable.
+    /// `TooLarge` if they do not fit and `Corrupt` if one belongs to the journal, both before
+    /// anything is written; `Io`, after which it is unknown whether the transaction is durable.
     pub fn commit(&mut self, mut blocks: Vec<(BlockNumber, Page)>) -> Result<(), JournalError> {
         blocks.sort_unstable_by_key(|(block, _)| *block);
         self.check(&blocks)?;

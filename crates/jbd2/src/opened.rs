@@ -1,15 +1,16 @@
 //! Changing a journalled object without its lock.
 //!
-//! An object whose changes are single atomic operations need not be locked for each of them. The first
-//! handle of a transaction touches it under its lock, which captures the version that it owes to an
-//! older transaction and puts it on the list, and then *opens* it: from then on every handle of this
-//! transaction may change it without the lock ([`Handle::may_change`](crate::Handle::may_change)). A
-//! handle that finds the object not opened for its own transaction takes the lock and touches it.
+//! An object whose changes are single atomic operations need not be locked for each of them. The
+//! first handle of a transaction touches it under its lock, which captures the version that it owes
+//! to an older transaction and puts it on the list, and then *opens* it: from then on every handle
+//! of this transaction may change it without the lock
+//! ([`Handle::may_change`](crate::Handle::may_change)). A handle that finds the object not opened
+//! for its own transaction takes the lock and touches it.
 //!
-//! This is sound because handles of two transactions never overlap. While a handle of T runs, no thread
-//! captures T's version: the committer does so after the last handle of T has stopped, and a handle of
-//! T+1 when it opens the object. And every handle that changes the object under T found it opened for
-//! T, so the version of T-1 had been captured before.
+//! This is sound because handles of two transactions never overlap. While a handle of T runs, no
+//! thread captures T's version: the committer does so after the last handle of T has stopped, and a
+//! handle of T+1 when it opens the object. And every handle that changes the object under T found
+//! it opened for T, so the version of T-1 had been captured before.
 
 use pext4_ondisk::Tid;
 use pext4_sync::atomic::{AtomicU64, Ordering};

@@ -10,8 +10,9 @@ use pext4_sync::thread;
 /// The number of objects, captures or blocks that justifies another thread.
 pub(crate) const LEAST_PART: usize = 512;
 
-/// Cuts `items` into at most `width` parts, each of at least `least` items if there is more than one, and
-/// runs `work` on each part in a thread of its own. Returns the results in the order of the parts.
+/// Cuts `items` into at most `width` parts, each of at least `least` items if there is more than
+/// one, and runs `work` on each part in a thread of its own. Returns the results in the order of
+/// the parts.
 pub fn in_parts<T: Send, R: Send>(
     items: Vec<T>,
     least: usize,

@@ -28,8 +28,8 @@ pub struct Statistics {
     pub log_waits: u64,
 }
 
-/// The counters behind [`Statistics`]. Only `handles` is on a path that must not write a shared cache
-/// line.
+/// The counters behind [`Statistics`]. Only `handles` is on a path that must not write a shared
+/// cache line.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) handles: Counter,

@@ -1,8 +1,8 @@
 //! The journal's superblock while the journal runs: where replay has to begin.
 //!
-//! The committer sets the start of the log, the checkpointer moves it, and an abort records an error.
-//! Each change is durable before the call returns; changes are serialised. The error of an abort is the
-//! last change, so the next recovery begins at the start that was valid at the abort.
+//! The committer sets the start of the log, the checkpointer moves it, and an abort records an
+//! error. Each change is durable before the call returns; changes are serialised. The error of an
+//! abort is the last change, so the next recovery begins at the start that was valid at the abort.
 
 use std::sync::Arc;
 

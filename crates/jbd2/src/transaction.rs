@@ -1,12 +1,12 @@
 //! What a transaction collects while it runs.
 //!
 //! At most two transactions exist at a time, the running and the committing one, so there are two
-//! slots, chosen by parity, and each slot has a set of lists per shard. Handles push without locks; the
-//! committer takes everything after the transaction was closed and drained. After that, only captures
-//! are added to the slot of the closed transaction: versions that handles of the next one save before
-//! they change an object (design rules 2 and 3). These are complete once the committer has asked every
-//! listed object to capture its version, because an object saves its version and answers the committer
-//! under the same lock.
+//! slots, chosen by parity, and each slot has a set of lists per shard. Handles push without locks;
+//! the committer takes everything after the transaction was closed and drained. After that, only
+//! captures are added to the slot of the closed transaction: versions that handles of the next one
+//! save before they change an object (design rules 2 and 3). These are complete once the committer
+//! has asked every listed object to capture its version, because an object saves its version and
+//! answers the committer under the same lock.
 
 use std::sync::Arc;
 
@@ -46,8 +46,8 @@ impl Lists {
 
 /// The whole content of a closed transaction.
 pub(crate) struct Gathered {
-    /// The listed objects. They stay in memory until a reader finds their versions in the cache (design
-    /// rule 4).
+    /// The listed objects. They stay in memory until a reader finds their versions in the cache
+    /// (design rule 4).
     pub(crate) objects: Vec<Arc<dyn Owing>>,
     pub(crate) captures: Vec<Capture>,
     pub(crate) revoked: Vec<BlockNumber>,
@@ -82,8 +82,8 @@ impl Transactions {
         self.slot(tid).get(shard).revoked.push(block);
     }
 
-    /// Keeps the gathered objects of `tid` until [`Self::clear`], because their versions could not be made
-    /// and will never be committed.
+    /// Keeps the gathered objects of `tid` until [`Self::clear`], because their versions could not
+    /// be made and will never be committed.
     pub(crate) fn put_back(&self, tid: Tid, objects: Vec<Arc<dyn Owing>>) {
         for object in objects {
             self.note_dirty(tid, 0, object);
@@ -95,8 +95,8 @@ impl Transactions {
         self.slot(tid).iter().all(Lists::is_empty)
     }
 
-    /// Drops everything: nothing will be committed any more. The listed objects may keep the whole file
-    /// system in memory, and with it the journal.
+    /// Drops everything: nothing will be committed any more. The listed objects may keep the whole
+    /// file system in memory, and with it the journal.
     pub(crate) fn clear(&self) {
         for lists in self.slots.iter().flat_map(|slot| slot.iter()) {
             drop(lists.dirty.take_all());
@@ -167,9 +167,10 @@ fn gather_hosts(
 
 /// The items of all lists, one of each list in turn.
 ///
-/// A list holds what one core touched. When that core touches a captured object again, it waits for the
-/// object's cache lines. If lists were captured one after another, each core in turn would have all of
-/// this delay at once, and others would wait for it; this way the delay is spread over all cores.
+/// A list holds what one core touched. When that core touches a captured object again, it waits for
+/// the object's cache lines. If lists were captured one after another, each core in turn would have
+/// all of this delay at once, and others would wait for it; this way the delay is spread over all
+/// cores.
 fn round_robin<T>(lists: impl Iterator<Item = impl Iterator<Item = T>>) -> Vec<T> {
     let mut lists: Vec<_> = lists.collect();
     let mut items = Vec::new();

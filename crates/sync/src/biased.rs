@@ -1,24 +1,25 @@
 //! A reader-writer lock whose readers write no cache line that other cores read.
 //!
 //! The technique is biased locking for readers (BRAVO: Dice and Kogan, "Biased Locking for
-//! Reader-Writer Locks", USENIX ATC 2019). While a lock is *biased*, a reader does not write it: the
-//! reader stores the lock's address in a slot of its own shard's table, and then checks that the lock is
-//! still biased. A writer takes the underlying lock, ends the bias, and waits until no shard's slot
-//! contains the lock's address any more.
+//! Reader-Writer Locks", USENIX ATC 2019). While a lock is *biased*, a reader does not write it:
+//! the reader stores the lock's address in a slot of its own shard's table, and then checks that
+//! the lock is still biased. A writer takes the underlying lock, ends the bias, and waits until no
+//! shard's slot contains the lock's address any more.
 //!
 //! When a lock is biased: it begins unbiased, as a plain [`RwLock`]. Every reader that takes the
-//! underlying lock decrements a countdown, and the last one biases the lock. Each end of a bias doubles
-//! the countdown for the next time, up to a bound, so a lock that is often written is unbiased most of
-//! the time, and the cost of a writer's pass over all shards is amortised over many reads.
+//! underlying lock decrements a countdown, and the last one biases the lock. Each end of a bias
+//! doubles the countdown for the next time, up to a bound, so a lock that is often written is
+//! unbiased most of the time, and the cost of a writer's pass over all shards is amortised over
+//! many reads.
 //!
-//! Invariants: only a holder of the read lock sets the bias and only the holder of the write lock ends
-//! it, so it cannot be set while there is a writer. And of a reader's two steps (store the address, then
-//! read the bias) and a writer's two steps (end the bias, then read the slots), one side always sees the
-//! other, since all four are sequentially consistent.
+//! Invariants: only a holder of the read lock sets the bias and only the holder of the write lock
+//! ends it, so it cannot be set while there is a writer. And of a reader's two steps (store the
+//! address, then read the bias) and a writer's two steps (end the bias, then read the slots), one
+//! side always sees the other, since all four are sequentially consistent.
 //!
-//! A slot serves one reader, and a lock has two slots in each shard: a third reader in the same shard, or
-//! a reader of a third lock with the same slots, takes the underlying lock. A guard is dropped on the
-//! thread that took it.
+//! A slot serves one reader, and a lock has two slots in each shard: a third reader in the same
+//! shard, or a reader of a third lock with the same slots, takes the underlying lock. A guard is
+//! dropped on the thread that took it.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -37,9 +38,9 @@ use crate::thread;
 const SLOTS: usize = 64;
 /// The number of reads with the underlying lock before the first bias.
 const FIRST_PATIENCE: u32 = 16;
-/// The maximum number of reads with the underlying lock before a bias. Each costs a transfer or two of a
-/// cache line under contention, and the end of a bias one transfer per shard; this many reads pay for the
-/// end on hundreds of cores.
+/// The maximum number of reads with the underlying lock before a bias. Each costs a transfer or two
+/// of a cache line under contention, and the end of a bias one transfer per shard; this many reads
+/// pay for the end on hundreds of cores.
 const MOST_PATIENCE: u32 = 1 << 9;
 /// The countdown of a lock that is biased.
 const BIASED: u32 = 0;
@@ -226,8 +227,9 @@ impl<T> BiasedLock<T> {
 
     fn guard<'a>(&'a self, hold: Hold<'a>) -> BiasedReadGuard<'a, T> {
         BiasedReadGuard {
-            // SAFETY: `hold` is a read lock, or a slot that was filled before the bias was seen set;
-            // either prevents a writer's `&mut T` until it is dropped, which happens with the guard.
+            // SAFETY: `hold` is a read lock, or a slot that was filled before the bias was seen
+            // set; either prevents a writer's `&mut T` until it is dropped, which happens with the
+            // guard.
             value: unsafe { &*self.value.get() },
             _hold: hold,
         }
@@ -241,13 +243,14 @@ impl<T> BiasedLock<T> {
         self.writer(guard)
     }
 
-    /// The guard of a writer that holds the underlying lock and has seen that no slot contains this lock.
+    /// The guard of a writer that holds the underlying lock and has seen that no slot contains this
+    /// lock.
     #[inline]
     fn writer<'a>(&'a self, guard: RwLockWriteGuard<'a, ()>) -> BiasedWriteGuard<'a, T> {
         BiasedWriteGuard {
-            // SAFETY: the underlying write lock excludes every reader that takes that lock; the bias
-            // is not set and no slot contains this lock, so there is no other reader, and none can
-            // enter before the write lock is released.
+            // SAFETY: the underlying write lock excludes every reader that takes that lock; the
+            // bias is not set and no slot contains this lock, so there is no other reader, and none
+            // can enter before the write lock is released.
             value: unsafe { &mut *self.value.get() },
             _lock: guard,
         }
@@ -368,8 +371,8 @@ impl Bias {
     }
 }
 
-/// The model checker treats sequentially consistent accesses as acquire and release only; this fence
-/// makes it order the accesses around the call as sequential consistency does.
+/// The model checker treats sequentially consistent accesses as acquire and release only; this
+/// fence makes it order the accesses around the call as sequential consistency does.
 #[inline]
 fn model_order() {
     #[cfg(loom)]
@@ -424,8 +427,8 @@ impl Readers {
     }
 }
 
-/// The slots of a lock, the same in each shard: two on one cache line, so that of the few locks that a
-/// thread holds at once, two with the same slots both find one.
+/// The slots of a lock, the same in each shard: two on one cache line, so that of the few locks
+/// that a thread holds at once, two with the same slots both find one.
 #[inline]
 fn places(address: usize) -> [usize; 2] {
     // The upper bits of the hash, since addresses are multiples of some alignment.

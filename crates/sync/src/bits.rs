@@ -1,8 +1,8 @@
 //! A bitmap whose bits are claimed and released by one atomic operation each.
 //!
-//! A bit belongs to the thread that set it until that thread clears it. A search for a clear bit is only
-//! a hint: another thread may claim the bit first, and then the claim continues with the next one. What
-//! happens before a bit is cleared is ordered before what its next owner does.
+//! A bit belongs to the thread that set it until that thread clears it. A search for a clear bit is
+//! only a hint: another thread may claim the bit first, and then the claim continues with the next
+//! one. What happens before a bit is cleared is ordered before what its next owner does.
 
 use crate::atomic::{AtomicU64, Ordering};
 
@@ -35,7 +35,8 @@ impl Bits {
     /// The number of bits in a cache line: claims in different lines write different cache lines.
     pub const LINE: u32 = 64 * u8::BITS;
 
-    /// The first `count` bits of bytes, the lowest bit of each first. Bits beyond the bytes are set.
+    /// The first `count` bits of bytes, the lowest bit of each first. Bits beyond the bytes are
+    /// set.
     #[must_use]
     pub fn from_bytes(bytes: &[u8], count: u32) -> Self {
         let word = |index: u32| {
@@ -140,8 +141,8 @@ impl Bits {
         }
     }
 
-    /// The line with the most clear bits at the moment, and how many it has; of several, the first in the
-    /// circular order from `first` on. `first` is taken modulo the number of lines.
+    /// The line with the most clear bits at the moment, and how many it has; of several, the first
+    /// in the circular order from `first` on. `first` is taken modulo the number of lines.
     #[must_use]
     pub fn roomiest_line(&self, first: u32) -> Option<(u32, u32)> {
         let count = u32::try_from(self.lines.len()).expect("fewer than its bits");

@@ -1,21 +1,23 @@
 //! Measuring how long each stretch of code takes between two steps: the input of the virtual cores.
 //!
-//! While [`record`] runs, every real thread logs, for each pair of consecutive steps, the time from one
-//! to the other. A step is a source location and the action there (take a lock, release it, read or write
-//! an atomic). The part of its work that the thread is in belongs to the pair: the same lines of code take
-//! different times when files are made and when they are removed. The work of a step that does not depend
-//! on other cores (an atomic in the core's own cache, a free lock) counts with the stretch after it;
-//! waiting is not counted. A stretch costs the mean of its samples, without those beyond ten times the
-//! median, during which another thread had the processor: the median alone would ignore rare long
-//! executions that depend on the data. If there are few samples, their mean is bounded instead, so that
-//! a time slice of another thread is not taken for work.
+//! While [`record`] runs, every real thread logs, for each pair of consecutive steps, the time from
+//! one to the other. A step is a source location and the action there (take a lock, release it,
+//! read or write an atomic). The part of its work that the thread is in belongs to the pair: the
+//! same lines of code take different times when files are made and when they are removed. The work
+//! of a step that does not depend on other cores (an atomic in the core's own cache, a free lock)
+//! counts with the stretch after it; waiting is not counted. A stretch costs the mean of its
+//! samples, without those beyond ten times the median, during which another thread had the
+//! processor: the median alone would ignore rare long executions that depend on the data. If there
+//! are few samples, their mean is bounded instead, so that a time slice of another thread is not
+//! taken for work.
 //!
 //! Stretches are as short as a read of the clock, and the cost of that read cannot be measured in
-//! isolation: the processor overlaps it with the code before and after it. So it is derived from totals.
-//! The thread that called [`reference`] did some operations; the caller measures separately how long these
-//! take without observation, with the unobserved locks. The difference divided by the number of stretches is
-//! the cost of one observation ([`Recording::stretches`]). Each part has its own: where one step
-//! immediately follows another, as in a loop over words, more of the cost is overlapped.
+//! isolation: the processor overlaps it with the code before and after it. So it is derived from
+//! totals. The thread that called [`reference`] did some operations; the caller measures separately
+//! how long these take without observation, with the unobserved locks. The difference divided by
+//! the number of stretches is the cost of one observation ([`Recording::stretches`]). Each part has
+//! its own: where one step immediately follows another, as in a loop over words, more of the cost
+//! is overlapped.
 //!
 //! Each thread has a log of its own and adds it to the common [`Recording`] when it ends, or when
 //! the log is full, between two stretches.
@@ -30,8 +32,8 @@ pub use crate::stretches::Stretches;
 use crate::stretches::{Cost, Pair, Part, Step};
 use crate::watch::{self, Action, CALIBRATION, Site, ticks};
 
-/// The maximum number of samples kept for a pair; when it is reached, every second one is dropped, and
-/// from then on only every second one is taken.
+/// The maximum number of samples kept for a pair; when it is reached, every second one is dropped,
+/// and from then on only every second one is taken.
 const SAMPLES: usize = 1024;
 /// The number of entries in a thread's log.
 const LOG: usize = 1 << 14;
@@ -39,8 +41,8 @@ const LOG: usize = 1 << 14;
 const LEAST: f64 = 1.0;
 /// With fewer samples than this, disturbed ones cannot be recognised.
 const FEW: usize = 16;
-/// The maximum mean, in picoseconds, of fewer than [`FEW`] samples: a time slice of another thread is
-/// longer, and one such sample would weigh as much as a thousand operations.
+/// The maximum mean, in picoseconds, of fewer than [`FEW`] samples: a time slice of another thread
+/// is longer, and one such sample would weigh as much as a thousand operations.
 const MOST_OF_FEW: f64 = 100e6;
 
 /// The samples of one pair of steps.
@@ -130,9 +132,9 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// The costs of stretches. `alone` is, for each part, how long the reference's operations take without
-    /// observation; for parts without such a time, an observation is assumed to cost as much as an empty
-    /// stretch.
+    /// The costs of stretches. `alone` is, for each part, how long the reference's operations take
+    /// without observation; for parts without such a time, an observation is assumed to cost as
+    /// much as an empty stretch.
     #[must_use]
     pub fn stretches(&self, alone: &[Duration]) -> Stretches {
         let looks: Vec<f64> = (0..)
@@ -146,8 +148,8 @@ impl Recording {
         Stretches::from_costs(costs.collect())
     }
 
-    /// Takes over pairs of steps that only `other` has, or that have few samples here and more there. Their
-    /// samples do not count as the reference's.
+    /// Takes over pairs of steps that only `other` has, or that have few samples here and more
+    /// there. Their samples do not count as the reference's.
     pub fn learn(&mut self, other: Self) {
         for (pair, mut samples) in other.pairs {
             samples.reference = 0;
@@ -165,13 +167,15 @@ impl Recording {
         self.pairs.values().map(|samples| samples.reference).sum()
     }
 
-    /// The cost of one observation in a part, in nanoseconds, as [`Recording::stretches`] computes it.
+    /// The cost of one observation in a part, in nanoseconds, as [`Recording::stretches`] computes
+    /// it.
     #[must_use]
     pub fn look_nanoseconds(&self, part: u8, alone: Duration) -> f64 {
         picoseconds(self.look(part, alone)) as f64 / 1000.0
     }
 
-    /// The ticks of one observation for which the reference's stretches of a part sum up to `alone`.
+    /// The ticks of one observation for which the reference's stretches of a part sum up to
+    /// `alone`.
     fn look(&self, part: Part, alone: Duration) -> f64 {
         let wanted = alone.as_nanos() as f64 * 1000.0;
         let own: Vec<(f64, f64)> = self
@@ -307,8 +311,8 @@ fn empty() -> f64 {
     samples.typical()
 }
 
-/// Runs `body` with real threads and returns its stretches. Threads that `body` starts must have ended
-/// when it returns. Concurrent calls are serialised.
+/// Runs `body` with real threads and returns its stretches. Threads that `body` starts must have
+/// ended when it returns. Concurrent calls are serialised.
 pub fn record<R>(body: impl FnOnce() -> R) -> (R, Recording) {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,8 @@
 //! A counter that many cores add to and few read.
 //!
-//! Each shard counts on a cache line of its own, and only the sum is meaningful: a single shard may be
-//! negative. A sum that is read while other threads add contains only some of their additions, so a
-//! caller that must not see a negative sum has to clamp it.
+//! Each shard counts on a cache line of its own, and only the sum is meaningful: a single shard may
+//! be negative. A sum that is read while other threads add contains only some of their additions,
+//! so a caller that must not see a negative sum has to clamp it.
 
 use crate::atomic::{AtomicI64, Ordering};
 use crate::sharded::Sharded;

@@ -1,8 +1,8 @@
 //! An approximate counter that many cores add to and may read often.
 //!
-//! Each shard counts on a cache line of its own, and adds its count to the common one only when it exceeds
-//! a bound, so a read touches a line that is seldom written. The result is off by at most the slack, which
-//! is divided among the shards.
+//! Each shard counts on a cache line of its own, and adds its count to the common one only when it
+//! exceeds a bound, so a read touches a line that is seldom written. The result is off by at most
+//! the slack, which is divided among the shards.
 
 use crossbeam_utils::CachePadded;
 

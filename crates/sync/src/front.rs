@@ -1,18 +1,18 @@
 //! A small cache in front of a map, one per shard: values that a core requests often are found, and
 //! held, without writing a cache line that another core reads.
 //!
-//! Users of a map of `Arc`s contend for the reference count inside each of them: two cores that only
-//! read one directory write one cache line in turn. So a value that a shard has requested several times
-//! gets a second reference count of the shard's own, an `Arc` around the `Arc`, which later requests from
-//! that shard share ([`Near`]).
+//! Users of a map of `Arc`s contend for the reference count inside each of them: two cores that
+//! only read one directory write one cache line in turn. So a value that a shard has requested
+//! several times gets a second reference count of the shard's own, an `Arc` around the `Arc`, which
+//! later requests from that shard share ([`Near`]).
 //!
-//! A cached value may be stale: the caller supplies a function that tests whether it is still valid, and
-//! one that finds the value otherwise. A cached value is a reference like any other, so it counts in
-//! tests for other references until other keys have replaced it.
+//! A cached value may be stale: the caller supplies a function that tests whether it is still
+//! valid, and one that finds the value otherwise. A cached value is a reference like any other, so
+//! it counts in tests for other references until other keys have replaced it.
 //!
-//! Locking: a shard's places are under a lock of class `Leaf`. It is only tried, since its holder may be
-//! a preempted thread of the same shard; if it is held, the map is used instead. Values are found and
-//! dropped outside of the lock.
+//! Locking: a shard's places are under a lock of class `Leaf`. It is only tried, since its holder
+//! may be a preempted thread of the same shard; if it is held, the map is used instead. Values are
+//! found and dropped outside of the lock.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use crate::lock::Mutex;
 use crate::order::Class;
 use crate::sharded::Sharded;
 
-/// A key's value is cached once its requests exceed those for keys that found no place in its set by more
-/// than this.
+/// A key's value is cached once its requests exceed those for keys that found no place in its set
+/// by more than this.
 const PATIENCE: u8 = 3;
 /// The maximum number of requests for keys without a place that a cached key outlasts.
 const MOST_CREDIT: u8 = 15;
@@ -41,7 +41,8 @@ type Places<V> = Box<[Place<V>]>;
 /// One place of a shard's cache: a key, and its value once it was requested often.
 struct Place<V> {
     key: Option<u64>,
-    /// The requests for this key minus those for keys that found no place here; at 0 the place is free.
+    /// The requests for this key minus those for keys that found no place here; at 0 the place is
+    /// free.
     credit: u8,
     value: Option<Arc<CachePadded<Arc<V>>>>,
 }
@@ -101,7 +102,8 @@ impl<V> Front<V> {
         }
     }
 
-    /// The value of `key`: a cached one for which `still_counts` returns true, else the result of `find`.
+    /// The value of `key`: a cached one for which `still_counts` returns true, else the result of
+    /// `find`.
     ///
     /// # Errors
     ///

@@ -1,11 +1,11 @@
 //! A fast hash for keys that are numbers: blocks, inodes, groups.
 //!
-//! Each number is mixed in by one widening multiplication, which spreads every bit of the key over the
-//! whole result. Images may be hostile, so in release builds the start value differs from process to
-//! process, and an image cannot contain numbers that all fall into one bucket; in debug builds it is
-//! fixed, so that a failing run can be repeated. [`NeighbourHash`] has no start value: it only chooses
-//! the shard of a map, whose tables use [`NumberHash`], so prepared numbers make one shard busy but no
-//! table slow.
+//! Each number is mixed in by one widening multiplication, which spreads every bit of the key over
+//! the whole result. Images may be hostile, so in release builds the start value differs from
+//! process to process, and an image cannot contain numbers that all fall into one bucket; in debug
+//! builds it is fixed, so that a failing run can be repeated. [`NeighbourHash`] has no start value:
+//! it only chooses the shard of a map, whose tables use [`NumberHash`], so prepared numbers make
+//! one shard busy but no table slow.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
@@ -14,8 +14,8 @@ use std::sync::LazyLock;
 /// The bits of the golden ratio: odd, and without a pattern.
 const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Fibonacci hashing: maps neighbouring numbers to distant ones from `0` to `2^32 - 1`, in the same way in
-/// every process. The result is well spread also modulo a power of two, or scaled.
+/// Fibonacci hashing: maps neighbouring numbers to distant ones from `0` to `2^32 - 1`, in the same
+/// way in every process. The result is well spread also modulo a power of two, or scaled.
 #[must_use]
 pub const fn spread(number: u64) -> u32 {
     (number.wrapping_mul(MULTIPLIER) >> 32) as u32
@@ -63,7 +63,8 @@ impl Hasher for NumberHasher {
     #[inline]
     fn write_u64(&mut self, number: u64) {
         let product = u128::from(self.state ^ number) * u128::from(MULTIPLIER);
-        // Both halves: the upper one depends on all bits, the lower one is different for different numbers.
+        // Both halves: the upper one depends on all bits, the lower one is different for different
+        // numbers.
         self.state = (product as u64) ^ ((product >> 64) as u64).rotate_left(32);
     }
 
@@ -105,11 +106,13 @@ impl Hasher for NumberHasher {
     }
 }
 
-/// Builds [`NeighbourHasher`]s: numbers that differ only in their lowest `bits` bits have the same hash.
+/// Builds [`NeighbourHasher`]s: numbers that differ only in their lowest `bits` bits have the same
+/// hash.
 ///
-/// Only for choosing shards, by the bits from the 32nd on: consecutive neighbourhoods, or equally spaced
-/// ones, are placed in shards as far from each other as possible, and share a shard only if there are about
-/// as many of them as shards. With a random hash, every other one would share a shard.
+/// Only for choosing shards, by the bits from the 32nd on: consecutive neighbourhoods, or equally
+/// spaced ones, are placed in shards as far from each other as possible, and share a shard only if
+/// there are about as many of them as shards. With a random hash, every other one would share a
+/// shard.
 #[derive(Clone, Copy, Debug)]
 pub struct NeighbourHash {
     bits: u32,

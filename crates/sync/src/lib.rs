@@ -1,14 +1,14 @@
 //! Locks, atomics and threads: all of pext4's synchronisation goes through this crate.
 //!
 //! Everything that the engine shares between threads uses the types of this crate. So one page
-//! ([`order`]) defines the order of all locks, debug builds check it, the model checker (`--cfg loom`)
-//! sees every step, and the caller's shard is determined in one place ([`topology`]).
+//! ([`order`]) defines the order of all locks, debug builds check it, the model checker (`--cfg
+//! loom`) sees every step, and the caller's shard is determined in one place ([`topology`]).
 //!
-//! There are two backends: `parking_lot` with the standard atomics, and `loom`. The feature `meter` adds
-//! observers: the [`meter`], and traces for tests. With the feature `virtual` the caller may be one of
-//! hundreds of cores in virtual time. This is the only crate of the core with `unsafe` code: in the
-//! modules [`stack`] and `biased`, where the processor's clock is read, in the system calls of
-//! [`scheduling`] and [`thread`], and where virtual cores switch.
+//! There are two backends: `parking_lot` with the standard atomics, and `loom`. The feature `meter`
+//! adds observers: the [`meter`], and traces for tests. With the feature `virtual` the caller may
+//! be one of hundreds of cores in virtual time. This is the only crate of the core with `unsafe`
+//! code: in the modules [`stack`] and `biased`, where the processor's clock is read, in the system
+//! calls of [`scheduling`] and [`thread`], and where virtual cores switch.
 
 #![deny(unsafe_code)]
 
@@ -68,8 +68,8 @@ pub use sharded::Sharded;
 pub use slots::Slots;
 pub use stack::Stack;
 
-/// As [`model`], for a scenario with too many interleavings: tries those with at most `interruptions`
-/// preemptions of a thread.
+/// As [`model`], for a scenario with too many interleavings: tries those with at most
+/// `interruptions` preemptions of a thread.
 #[cfg(loom)]
 pub fn model_within(interruptions: usize, scenario: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();

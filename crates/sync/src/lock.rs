@@ -1,6 +1,7 @@
 //! A mutex with a class in the order of locks.
 //!
-//! In release builds it takes one byte beside the value. A panic while it is held does not poison it.
+//! In release builds it takes one byte beside the value. A panic while it is held does not poison
+//! it.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -42,8 +43,8 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// As [`Mutex::lock`], but spins for longer before it sleeps: for a lock that is held for about a
-    /// microsecond and that few threads want at a time.
+    /// As [`Mutex::lock`], but spins for longer before it sleeps: for a lock that is held for about
+    /// a microsecond and that few threads want at a time.
     #[inline]
     #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
     pub fn lock_spinning(&self) -> MutexGuard<'_, T> {
@@ -76,7 +77,8 @@ impl<T> Mutex<T> {
         })
     }
 
-    /// As [`Mutex::try_lock`]; the thread may wait for locks of its class with larger keys afterwards.
+    /// As [`Mutex::try_lock`]; the thread may wait for locks of its class with larger keys
+    /// afterwards.
     #[inline]
     #[cfg_attr(feature = "meter", track_caller)]
     pub fn try_lock_keyed(&self, key: u64) -> Option<MutexGuard<'_, T>> {

@@ -1,9 +1,9 @@
 //! A concurrent map.
 //!
-//! A hash distributes the keys over shards, several times as many as there are cores; each shard is a
-//! lock and a table on cache lines of its own, so two operations contend only if their keys are in one
-//! shard. Values are returned as clones (usually of an `Arc`) or passed to a closure, which runs under
-//! the shard's lock and so must not take locks of the map's class or an earlier one.
+//! A hash distributes the keys over shards, several times as many as there are cores; each shard is
+//! a lock and a table on cache lines of its own, so two operations contend only if their keys are
+//! in one shard. Values are returned as clones (usually of an `Arc`) or passed to a closure, which
+//! runs under the shard's lock and so must not take locks of the map's class or an earlier one.
 //!
 //! Operations on all shards ([`Map::len`], [`Map::for_each`], [`Map::retain`]) see the shards at
 //! different moments. The order of keys is unspecified.
@@ -41,11 +41,11 @@ impl<K: Eq + Hash, V> Map<K, V> {
 }
 
 impl<K: Eq + Hash, V> Map<K, V, NeighbourHash> {
-    /// An empty map for keys that are numbers: keys that differ only in their lowest `bits` bits are in one
-    /// shard, so a core that works on neighbours stays on its own cache lines. There are eight shards per
-    /// core, so that the neighbourhoods of several cores are rarely in one shard, but no fewer than suffice
-    /// for many threads on few cores: a thread may be preempted while it holds a shard, and others that want
-    /// this shard wait until it runs again.
+    /// An empty map for keys that are numbers: keys that differ only in their lowest `bits` bits
+    /// are in one shard, so a core that works on neighbours stays on its own cache lines. There are
+    /// eight shards per core, so that the neighbourhoods of several cores are rarely in one shard,
+    /// but no fewer than suffice for many threads on few cores: a thread may be preempted while it
+    /// holds a shard, and others that want this shard wait until it runs again.
     #[must_use]
     pub fn of_neighbours(class: Class, bits: u32) -> Self {
         let shards = (8 * topology::shard_count()).max(LEAST_NEIGHBOURHOODS);
@@ -188,7 +188,8 @@ impl<K: Eq + Hash, V: Clone, S: BuildHasher> Map<K, V, S> {
         self.shard(&key).write().entry(key).or_insert(value).clone()
     }
 
-    /// The value; if there is none, the result of `make`, which is called once, under the shard's lock.
+    /// The value; if there is none, the result of `make`, which is called once, under the shard's
+    /// lock.
     pub fn get_or_insert_with(&self, key: K, make: impl FnOnce() -> V) -> V {
         if let Some(value) = self.get(&key) {
             return value;
@@ -200,8 +201,8 @@ impl<K: Eq + Hash, V: Clone, S: BuildHasher> Map<K, V, S> {
             .clone()
     }
 
-    /// As [`Map::get_or_insert_with`], for a `make` that can fail: then nothing is inserted, and the next
-    /// caller tries again.
+    /// As [`Map::get_or_insert_with`], for a `make` that can fail: then nothing is inserted, and
+    /// the next caller tries again.
     ///
     /// # Errors
     ///

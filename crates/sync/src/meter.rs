@@ -1,12 +1,13 @@
-//! Statistics of locks by class: how often they were taken, contended and tried without success, and for
-//! how long they were waited for and held.
+//! Statistics of locks by class: how often they were taken, contended and tried without success,
+//! and for how long they were waited for and held.
 //!
-//! The feature `meter` of this crate compiles it in; it is off until [`switch`]ed on. Without the feature,
-//! locks are those of `parking_lot` and nothing is counted: a [`snapshot`] is empty, and [`is_built_in`]
-//! returns false. With it, a lock reads one switch when it is taken and one when it is released.
+//! The feature `meter` of this crate compiles it in; it is off until [`switch`]ed on. Without the
+//! feature, locks are those of `parking_lot` and nothing is counted: a [`snapshot`] is empty, and
+//! [`is_built_in`] returns false. With it, a lock reads one switch when it is taken and one when it
+//! is released.
 //!
-//! Each thread has counters of its own, which only it writes, so that counting does not make cores share
-//! a cache line. A snapshot adds them up while threads continue to count.
+//! Each thread has counters of its own, which only it writes, so that counting does not make cores
+//! share a cache line. A snapshot adds them up while threads continue to count.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;

@@ -2,27 +2,29 @@
 //!
 //! A thread that holds a lock may only take locks of a class further down this page, or of the same
 //! class with a larger key (the number of a directory, an inode or a group, as documented at the
-//! class). Debug builds keep a stack of the locks that each thread holds, and panic at the first step
-//! that violates the order, whether or not it would have deadlocked. A try-lock may violate the order,
-//! since it cannot wait; a lock that is taken after it may not.
+//! class). Debug builds keep a stack of the locks that each thread holds, and panic at the first
+//! step that violates the order, whether or not it would have deadlocked. A try-lock may violate
+//! the order, since it cannot wait; a lock that is taken after it may not.
 //!
-//! *Start of a handle* is on the page although it is not a lock: it can wait for a commit, and so must
-//! precede everything that the committer takes.
+//! *Start of a handle* is on the page although it is not a lock: it can wait for a commit, and so
+//! must precede everything that the committer takes.
 
 use crate::held;
 
 /// The classes of locks, in the order in which they are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// One rename between directories at a time, so that the tree does not change while it is walked.
+    /// One rename between directories at a time, so that the tree does not change while it is
+    /// walked.
     Rename,
     /// The names of a directory. Several: an ancestor before its descendant, else the smaller
     /// inode number first; the caller chooses the keys accordingly.
     Directory,
     /// One inode's contents and attributes as its users see them. Several: by inode number.
     Inode,
-    /// A handle of the journal is open. This is not a lock, but starting a handle may wait for a commit,
-    /// and a commit waits for every open handle: locks listed above are never taken inside a handle.
+    /// A handle of the journal is open. This is not a lock, but starting a handle may wait for a
+    /// commit, and a commit waits for every open handle: locks listed above are never taken inside
+    /// a handle.
     HandleStart,
     /// The names in some leaves of a directory that is locked for reading.
     DirectoryLeaf,
@@ -48,9 +50,9 @@ pub enum Class {
     BufferShard,
     /// The bytes and state of one buffer.
     Buffer,
-    /// The cache of shared attribute blocks, or a part of it. Its entry for a block is valid while the
-    /// block's buffer is locked. Several, if its parts have locks of their own: in the order that the
-    /// module documents.
+    /// The cache of shared attribute blocks, or a part of it. Its entry for a block is valid while
+    /// the block's buffer is locked. Several, if its parts have locks of their own: in the order
+    /// that the module documents.
     AttributeCache,
     /// The journal's own state: requests to the committer, gates, credits that move between shards.
     Journal,
@@ -94,8 +96,8 @@ impl Class {
 
 /// Notes that this thread opens a handle of the journal.
 ///
-/// Must be called before the start may wait. Panics in debug builds if the thread holds a lock that has
-/// to come later in the order.
+/// Must be called before the start may wait. Panics in debug builds if the thread holds a lock that
+/// has to come later in the order.
 #[inline]
 pub fn handle_started() {
     held::start(Class::HandleStart);
@@ -107,8 +109,8 @@ pub fn handle_stopped() {
     held::stop(Class::HandleStart);
 }
 
-/// Panics in debug builds if this thread may not take a lock of `class` now: for operations that wait
-/// without a lock (a commit, or a callback that will take locks of its own).
+/// Panics in debug builds if this thread may not take a lock of `class` now: for operations that
+/// wait without a lock (a commit, or a callback that will take locks of its own).
 #[inline]
 pub fn check(class: Class) {
     held::check(class);

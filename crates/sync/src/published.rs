@@ -1,13 +1,14 @@
 //! A copy of a few words of locked state that can be read without the lock.
 //!
-//! The state itself is under a lock, and every change of it is followed by [`Published::expire`] before
-//! the lock is released. A reader tries [`Published::read`]; if that returns nothing, it takes the lock,
-//! reads the state, and offers the words to other readers. So a value that changes often costs its
-//! writers one store per change, and a value that many cores read is read without writing anything.
+//! The state itself is under a lock, and every change of it is followed by [`Published::expire`]
+//! before the lock is released. A reader tries [`Published::read`]; if that returns nothing, it
+//! takes the lock, reads the state, and offers the words to other readers. So a value that changes
+//! often costs its writers one store per change, and a value that many cores read is read without
+//! writing anything.
 //!
-//! Protocol: `version` counts the changes; the words are those of version `shown`. A reader requires
-//! both to be equal before and after it reads the words. Words are written only while `shown` is
-//! `NONE`, so a reader that saw a new word sees afterwards that `shown` has changed.
+//! Protocol: `version` counts the changes; the words are those of version `shown`. A reader
+//! requires both to be equal before and after it reads the words. Words are written only while
+//! `shown` is `NONE`, so a reader that saw a new word sees afterwards that `shown` has changed.
 
 use crate::atomic::{AtomicU64, Ordering, fence};
 
@@ -38,8 +39,8 @@ impl<const N: usize> Published<N> {
         }
     }
 
-    /// The words, all of one version, which includes all changes that ended before the call. `None` if
-    /// this version is not published.
+    /// The words, all of one version, which includes all changes that ended before the call. `None`
+    /// if this version is not published.
     #[inline]
     #[must_use]
     pub fn read(&self) -> Option<[u64; N]> {
@@ -53,9 +54,9 @@ impl<const N: usize> Published<N> {
         still.then_some(words)
     }
 
-    /// The words, and the value that `beside` reads elsewhere, consistent with each other: writers of that
-    /// value must call [`Published::expire`] before they remove anything from it. `beside` must read with
-    /// acquire ordering, and such writers must write with release ordering.
+    /// The words, and the value that `beside` reads elsewhere, consistent with each other: writers
+    /// of that value must call [`Published::expire`] before they remove anything from it. `beside`
+    /// must read with acquire ordering, and such writers must write with release ordering.
     #[inline]
     pub fn read_with<T>(&self, beside: impl FnOnce() -> T) -> Option<([u64; N], T)> {
         let version = self.version.load(Ordering::Acquire);
@@ -73,8 +74,8 @@ impl<const N: usize> Published<N> {
         self.version.store(version + 1, Ordering::Release);
     }
 
-    /// As [`Published::expire`], but does nothing if `words` are published already: for changes that may
-    /// leave the words as they are.
+    /// As [`Published::expire`], but does nothing if `words` are published already: for changes
+    /// that may leave the words as they are.
     pub fn expire_unless(&self, words: impl FnOnce() -> [u64; N]) {
         if !self.shows(words) {
             self.expire();
@@ -179,8 +180,8 @@ mod models {
     use super::Published;
     use crate::thread;
 
-    /// A reader against a change and the offers that follow it: it sees old words, new ones, or none, but
-    /// no mixture.
+    /// A reader against a change and the offers that follow it: it sees old words, new ones, or
+    /// none, but no mixture.
     #[test]
     fn a_reader_sees_one_version() {
         crate::model(|| {

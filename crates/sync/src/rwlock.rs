@@ -1,8 +1,8 @@
 //! A reader-writer lock with a class in the order of locks.
 //!
-//! Locking for reading still writes the lock's cache line, so readers of one lock contend for it: on the
-//! hottest paths avoid locks. A thread must not lock the same lock for reading twice, because a writer
-//! that waits in between would block it; the order check rejects this.
+//! Locking for reading still writes the lock's cache line, so readers of one lock contend for it:
+//! on the hottest paths avoid locks. A thread must not lock the same lock for reading twice,
+//! because a writer that waits in between would block it; the order check rejects this.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -84,8 +84,8 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// As [`RwLock::read`], but spins for longer before it sleeps: for a lock that is held for about a
-    /// microsecond and that few threads want at a time.
+    /// As [`RwLock::read`], but spins for longer before it sleeps: for a lock that is held for
+    /// about a microsecond and that few threads want at a time.
     #[inline]
     #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
     pub fn read_spinning(&self) -> RwLockReadGuard<'_, T> {
@@ -129,8 +129,8 @@ impl<T> RwLock<T> {
         })
     }
 
-    /// Checks that the thread may wait for this lock, and notes it as held, without taking it: for a lock
-    /// built on this one.
+    /// Checks that the thread may wait for this lock, and notes it as held, without taking it: for
+    /// a lock built on this one.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn note(&self) -> Held {

@@ -1,8 +1,8 @@
 //! The scheduling class of the calling thread.
 //!
-//! A thread of the scheduler's idle class (`SCHED_IDLE`, sched(7)) runs when no other thread wants its
-//! core. The scheduler treats a core that runs only such a thread as free: it may place a thread that
-//! wakes up there, which preempts the idle one at once.
+//! A thread of the scheduler's idle class (`SCHED_IDLE`, sched(7)) runs when no other thread wants
+//! its core. The scheduler treats a core that runs only such a thread as free: it may place a
+//! thread that wakes up there, which preempts the idle one at once.
 //!
 //! Leaving the class needs `CAP_SYS_NICE`, so a thread without it may not enter the class.
 
@@ -14,8 +14,8 @@ use rustix::thread::{CapabilitySet, capabilities};
 ///
 /// # Errors
 ///
-/// `PermissionDenied` if the thread could not leave the idle class again, or the error of the system.
-/// The class is unchanged then.
+/// `PermissionDenied` if the thread could not leave the idle class again, or the error of the
+/// system. The class is unchanged then.
 pub fn set_idle_class(is_idle: bool) -> io::Result<()> {
     if is_idle && !may_leave_idle_class()? {
         return Err(io::ErrorKind::PermissionDenied.into());

@@ -1,17 +1,18 @@
 //! A lock-free set of small numbers.
 //!
-//! It has one bit per number and, on each higher level, one bit for each word below that is not zero, up
-//! to a single word. A search for the next number goes up and down the levels once, reads a few words
-//! and writes none. A change sets or clears one bit; only if a word becomes zero or nonzero does the
-//! change continue on the level above.
+//! It has one bit per number and, on each higher level, one bit for each word below that is not
+//! zero, up to a single word. A search for the next number goes up and down the levels once, reads
+//! a few words and writes none. A change sets or clears one bit; only if a word becomes zero or
+//! nonzero does the change continue on the level above.
 //!
-//! The caller must serialise changes of *one* number (by its lock, for example); changes of different
-//! numbers may be concurrent. A bit of a higher level may be set over a word that has become zero, which
-//! costs a search one read, and it may be clear over a word that has just become nonzero, only while
-//! concurrent changes last. A thread that clears such a bit then reads the word below again, and sets the
-//! bit again if the word is not zero: either this read sees a bit that another thread set meanwhile, or
-//! that thread sets the higher bit after it was cleared. The models below try every order of the steps.
-//! So a set that no thread is changing is exact, and a search may miss numbers that are being inserted.
+//! The caller must serialise changes of *one* number (by its lock, for example); changes of
+//! different numbers may be concurrent. A bit of a higher level may be set over a word that has
+//! become zero, which costs a search one read, and it may be clear over a word that has just become
+//! nonzero, only while concurrent changes last. A thread that clears such a bit then reads the word
+//! below again, and sets the bit again if the word is not zero: either this read sees a bit that
+//! another thread set meanwhile, or that thread sets the higher bit after it was cleared. The
+//! models below try every order of the steps. So a set that no thread is changing is exact, and a
+//! search may miss numbers that are being inserted.
 
 use crate::atomic::{AtomicU64, Ordering};
 
@@ -48,7 +49,8 @@ impl Set {
         let mut at = number;
         for level in &self.levels {
             let (word, bit) = (&level[(at / WORD) as usize], 1 << (at % WORD));
-            // Release and acquire on each level: a thread that clears a bit above sees what was set below.
+            // Release and acquire on each level: a thread that clears a bit above sees what was set
+            // below.
             if word.fetch_or(bit, Ordering::AcqRel) != 0 {
                 return;
             }
@@ -124,8 +126,8 @@ impl Set {
         None
     }
 
-    /// Goes down from a bit to the first number below it. `Err` with the number after all of them if there
-    /// is none any more.
+    /// Goes down from a bit to the first number below it. `Err` with the number after all of them
+    /// if there is none any more.
     fn descend(&self, height: usize, at: u32) -> Result<u32, u32> {
         let mut at = at;
         for height in (0..height).rev() {

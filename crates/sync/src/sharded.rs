@@ -31,10 +31,10 @@ impl<T> Sharded<T> {
         &self.shards[self.local_index()]
     }
 
-    /// The result of `attempt` on the element of the caller's shard or, if that is `None`, on one of three
-    /// others. For elements that only threads of one core lock: if one is locked, its holder was preempted,
-    /// and the caller would wait until the holder runs again. If there are many more shards than cores, the
-    /// three others belong to the caller's core too.
+    /// The result of `attempt` on the element of the caller's shard or, if that is `None`, on one
+    /// of three others. For elements that only threads of one core lock: if one is locked, its
+    /// holder was preempted, and the caller would wait until the holder runs again. If there are
+    /// many more shards than cores, the three others belong to the caller's core too.
     #[inline]
     pub fn nearby<'a, R>(&'a self, mut attempt: impl FnMut(&'a T) -> Option<R>) -> Option<R> {
         let own = self.local_index();

@@ -1,10 +1,11 @@
 //! An array of numbers in which threads allocate free places without locks.
 //!
-//! A count holds the number of free places. To allocate one, a thread first decrements the count, if it
-//! is not zero, which reserves one place, though not a particular one; then it searches for a place that
-//! is zero and replaces that by its number. To free a place, a thread first sets it to zero and then
-//! increments the count. So there are never fewer free places than reservations, and a search ends. (A
-//! place may be free without being counted yet, until the thread that freed it increments the count.)
+//! A count holds the number of free places. To allocate one, a thread first decrements the count,
+//! if it is not zero, which reserves one place, though not a particular one; then it searches for a
+//! place that is zero and replaces that by its number. To free a place, a thread first sets it to
+//! zero and then increments the count. So there are never fewer free places than reservations, and
+//! a search ends. (A place may be free without being counted yet, until the thread that freed it
+//! increments the count.)
 
 use crate::atomic::{AtomicU32, Ordering};
 
@@ -44,9 +45,9 @@ impl Slots {
         self.free.fetch_add(1, Ordering::Release);
     }
 
-    /// Puts a number into a free place, searching from `from` on. The caller has reserved a place. Returns
-    /// the place, and how many places other threads took first. `None` if other threads were first every
-    /// time: the reservation is kept then.
+    /// Puts a number into a free place, searching from `from` on. The caller has reserved a place.
+    /// Returns the place, and how many places other threads took first. `None` if other threads
+    /// were first every time: the reservation is kept then.
     #[must_use]
     pub fn put(&self, number: u32, from: u32) -> Option<(u32, u32)> {
         let count = self.places.len();

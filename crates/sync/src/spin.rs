@@ -1,9 +1,9 @@
 //! Spinning briefly before sleeping.
 //!
-//! Sleeping and being woken takes a thread 10 to 30 us, and its waker about 10 us. If the awaited event
-//! usually happens sooner than that, it is better to spin. But a spinning thread occupies its core, and
-//! delays the writer of the cache line that it polls. So spin only where few threads wait at a time, such
-//! as at a gate of each core.
+//! Sleeping and being woken takes a thread 10 to 30 us, and its waker about 10 us. If the awaited
+//! event usually happens sooner than that, it is better to spin. But a spinning thread occupies its
+//! core, and delays the writer of the cache line that it polls. So spin only where few threads wait
+//! at a time, such as at a gate of each core.
 
 #[cfg(feature = "virtual")]
 use std::panic::Location;
@@ -22,8 +22,8 @@ const LONGEST: Duration = Duration::from_micros(30);
 #[cfg(not(loom))]
 pub(crate) const PAUSES: u32 = 16;
 
-/// Polls `has_come` for as long as sleeping and being woken takes; false if it did not return true in
-/// that time. In a model it polls once.
+/// Polls `has_come` for as long as sleeping and being woken takes; false if it did not return true
+/// in that time. In a model it polls once.
 #[cfg_attr(feature = "virtual", track_caller)]
 pub fn until(has_come: impl Fn() -> bool) -> bool {
     if has_come() {

@@ -1,9 +1,9 @@
 //! A lock-free stack: any thread pushes, any thread takes all elements.
 //!
-//! There is no pop of a single element, and so no ABA problem: a push compares only the head that it
-//! links to, which is correct even if that node was taken and pushed again meanwhile, and taking swaps
-//! the whole chain for null. A node belongs to its pusher until the exchange that publishes it, to the
-//! stack until the swap that takes it, and then to the taker alone.
+//! There is no pop of a single element, and so no ABA problem: a push compares only the head that
+//! it links to, which is correct even if that node was taken and pushed again meanwhile, and taking
+//! swaps the whole chain for null. A node belongs to its pusher until the exchange that publishes
+//! it, to the stack until the swap that takes it, and then to the taker alone.
 //!
 //! A push happens before the take that returns its element.
 
@@ -15,8 +15,8 @@ use crate::atomic::{AtomicPtr, Ordering};
 /// A lock-free stack of `T`.
 pub struct Stack<T> {
     head: AtomicPtr<Node<T>>,
-    /// `AtomicPtr` is `Send` and `Sync` for any type. This stack moves its elements between threads, as a
-    /// standard mutex does, and so needs the same bound: `T: Send`.
+    /// `AtomicPtr` is `Send` and `Sync` for any type. This stack moves its elements between
+    /// threads, as a standard mutex does, and so needs the same bound: `T: Send`.
     owns: PhantomData<std::sync::Mutex<T>>,
 }
 
@@ -43,8 +43,8 @@ impl<T> Stack<T> {
         }));
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
-            // SAFETY: `node` comes from `Box::into_raw` above and is not published yet: each iteration
-            // follows an exchange that failed, so only this thread has the pointer.
+            // SAFETY: `node` comes from `Box::into_raw` above and is not published yet: each
+            // iteration follows an exchange that failed, so only this thread has the pointer.
             unsafe { (*node).next = head };
             // Release: the taker of the node sees `value` and `next`. The nodes below were released
             // by their own pushes, whose release sequences this exchange continues.
@@ -98,9 +98,9 @@ impl<T> Iterator for Drain<T> {
         if self.head.is_null() {
             return None;
         }
-        // SAFETY: the pointer was made by `Box::into_raw` in `push`, and the swap in `take_all` gave
-        // its chain to this drain alone; it is turned back into a box only once, since `head` is
-        // advanced below.
+        // SAFETY: the pointer was made by `Box::into_raw` in `push`, and the swap in `take_all`
+        // gave its chain to this drain alone; it is turned back into a box only once, since `head`
+        // is advanced below.
         let node = unsafe { Box::from_raw(self.head) };
         let Node { value, next } = *node;
         self.head = next;

@@ -1,9 +1,9 @@
 //! The costs of stretches of code on virtual cores.
 //!
-//! A stretch is identified by the two steps that it is between, and by the part of its work that the
-//! thread is in. Its mean cost is that measured on real threads, and its costs vary around the mean as
-//! they did there: virtual cores on which a stretch always takes the same time would synchronise, and
-//! contend for each lock either every time or never.
+//! A stretch is identified by the two steps that it is between, and by the part of its work that
+//! the thread is in. Its mean cost is that measured on real threads, and its costs vary around the
+//! mean as they did there: virtual cores on which a stretch always takes the same time would
+//! synchronise, and contend for each lock either every time or never.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -24,8 +24,8 @@ impl Step {
     }
 }
 
-/// The part of a thread's work: a workload's parts are numbered from zero; a thread without parts is in
-/// part zero.
+/// The part of a thread's work: a workload's parts are numbered from zero; a thread without parts
+/// is in part zero.
 pub(crate) type Part = u8;
 
 /// Two consecutive steps in a part.
@@ -56,8 +56,8 @@ impl Cost {
         }
     }
 
-    /// A cost with this mean that varies as the samples do. They must be sorted; their own mean may be
-    /// different.
+    /// A cost with this mean that varies as the samples do. They must be sorted; their own mean may
+    /// be different.
     pub(crate) fn new(mean: u64, samples: &[u32]) -> Self {
         let mut cost = Self::constant(mean);
         let sum: u64 = samples.iter().copied().map(u64::from).sum();
@@ -122,7 +122,8 @@ impl Stretches {
         Self::from_costs(middles(all, |pair| pair))
     }
 
-    /// The cost from one step to another, and whether this pair was seen, in this part or another one.
+    /// The cost from one step to another, and whether this pair was seen, in this part or another
+    /// one.
     pub(crate) fn cost(&self, part: Part, from: Step, to: Step) -> (Cost, bool) {
         let seen = self.pairs.get(&(part, from, to));
         match seen.or_else(|| self.elsewhere.get(&(from, to))) {

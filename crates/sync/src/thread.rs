@@ -35,9 +35,10 @@ where
     std::thread::Builder::new().spawn_scoped(scope, body)
 }
 
-/// Runs `work` on all parts in parallel, the first on the calling thread and each other on a thread of its
-/// own; returns the results in the order of the parts. If the system refuses a thread, its part runs on
-/// the calling thread. In a model, and in a calibration of virtual cores, the parts run one after another.
+/// Runs `work` on all parts in parallel, the first on the calling thread and each other on a thread
+/// of its own; returns the results in the order of the parts. If the system refuses a thread, its
+/// part runs on the calling thread. In a model, and in a calibration of virtual cores, the parts
+/// run one after another.
 ///
 /// # Panics
 /// With the panic of a part, after all have ended.
@@ -127,16 +128,16 @@ pub fn is_current<T>(handle: &JoinHandle<T>) -> bool {
     }
 }
 
-/// Gives the calling thread a working directory of its own (with root and umask), which begins as the
-/// process's. For threads that were started for a task: on the process's first thread, the change would
-/// last.
+/// Gives the calling thread a working directory of its own (with root and umask), which begins as
+/// the process's. For threads that were started for a task: on the process's first thread, the
+/// change would last.
 ///
 /// # Errors
 /// If the system forbids it, as containers may.
 #[allow(unsafe_code)]
 pub fn own_working_directory() -> io::Result<()> {
-    // SAFETY: of everything that a thread can stop sharing, only the table of open files affects the
-    // ownership of descriptors in safe code, and this flag does not concern that table.
+    // SAFETY: of everything that a thread can stop sharing, only the table of open files affects
+    // the ownership of descriptors in safe code, and this flag does not concern that table.
     let own = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) };
     Ok(own?)
 }

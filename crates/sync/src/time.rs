@@ -1,7 +1,7 @@
 //! Clocks: a monotonic one, and the wall clock.
 //!
-//! A thread may [`hold`] its wall clock at a time of its choice, for work that must produce the same bytes
-//! each time. The clocks of other threads are not affected.
+//! A thread may [`hold`] its wall clock at a time of its choice, for work that must produce the
+//! same bytes each time. The clocks of other threads are not affected.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -62,9 +62,9 @@ impl Drop for HoldGuard {
 /// Time since 1970-01-01 00:00 UTC by the system's clock, zero for a clock set before that; or the
 /// time at which this thread [`hold`]s it.
 ///
-/// It advances with the system's tick of a few milliseconds, as does the clock with which Linux stamps
-/// files. The kernel stamps some changes of a mounted file itself: if this clock were finer, a later
-/// change by the kernel could look older than an earlier one by us.
+/// It advances with the system's tick of a few milliseconds, as does the clock with which Linux
+/// stamps files. The kernel stamps some changes of a mounted file itself: if this clock were finer,
+/// a later change by the kernel could look older than an earlier one by us.
 #[must_use]
 pub fn since_epoch() -> Duration {
     if let Some(held) = HELD.get() {

@@ -1,13 +1,13 @@
 //! The caller's shard.
 //!
-//! Sharded structures have a power of two of shards, and a thread uses the shard of the processor that
-//! it runs on. A thread may migrate right after it has asked, so shards only reduce contention and give
-//! no exclusive access: their content is still atomic or locked.
+//! Sharded structures have a power of two of shards, and a thread uses the shard of the processor
+//! that it runs on. A thread may migrate right after it has asked, so shards only reduce contention
+//! and give no exclusive access: their content is still atomic or locked.
 //!
-//! If there are more shards than processors, each processor has several, and its threads are spread over
-//! them. A thread that is preempted while it holds its shard's lock blocks the other threads of the shard
-//! until it runs again: with 32 threads per core, for a tenth of a second. So structures with locked
-//! shards on hot paths have [`spare_count`] shards.
+//! If there are more shards than processors, each processor has several, and its threads are spread
+//! over them. A thread that is preempted while it holds its shard's lock blocks the other threads
+//! of the shard until it runs again: with 32 threads per core, for a tenth of a second. So
+//! structures with locked shards on hot paths have [`spare_count`] shards.
 //!
 //! Tests [`pin`] threads to numbers of their choice, so that 64 shards are in use on two
 //! processors.
@@ -34,8 +34,8 @@ thread_local! {
     static PINNED: Cell<usize> = Cell::new(UNPINNED);
 }
 
-/// The default number of shards: the number of processors that this process may use, rounded up to a
-/// power of two, but from 4 to 256.
+/// The default number of shards: the number of processors that this process may use, rounded up to
+/// a power of two, but from 4 to 256.
 #[must_use]
 pub fn shard_count() -> usize {
     shards_for(processors())
@@ -63,8 +63,8 @@ mod imitation {
     /// The number of processors that this process pretends to have; zero if it does not pretend.
     static IMITATED: AtomicUsize = AtomicUsize::new(0);
 
-    /// Makes the whole process behave as if there were so many processors: sharded structures are made for
-    /// them. Must be called before any is made.
+    /// Makes the whole process behave as if there were so many processors: sharded structures are
+    /// made for them. Must be called before any is made.
     pub fn imitate(processors: usize) {
         IMITATED.store(processors, Ordering::Relaxed);
     }
@@ -78,8 +78,8 @@ fn shards_for(processors: usize) -> usize {
     processors.next_power_of_two().clamp(4, 256)
 }
 
-/// The number of shards for structures in which threads of one core must not wait for each other: enough
-/// that if one shard is locked another one is free, even on few cores.
+/// The number of shards for structures in which threads of one core must not wait for each other:
+/// enough that if one shard is locked another one is free, even on few cores.
 #[must_use]
 pub fn spare_count() -> usize {
     // A model needs the minimum.
@@ -105,8 +105,8 @@ pub fn current_of(count: usize) -> usize {
     number() & (count - 1)
 }
 
-/// The number that the caller is pinned to; else one from its processor and, if there are more shards than
-/// processors, from the thread.
+/// The number that the caller is pinned to; else one from its processor and, if there are more
+/// shards than processors, from the thread.
 #[inline]
 fn number() -> usize {
     #[cfg(all(feature = "virtual", not(loom)))]
@@ -138,7 +138,8 @@ mod running {
         DISTANCE.with(|distance| rustix::thread::sched_getcpu().wrapping_add(*distance))
     }
 
-    /// A multiple of the number of processors, so that it distinguishes only threads of one processor.
+    /// A multiple of the number of processors, so that it distinguishes only threads of one
+    /// processor.
     pub(super) const fn distance(thread: usize, processors: usize) -> usize {
         thread.wrapping_mul(processors.next_power_of_two())
     }

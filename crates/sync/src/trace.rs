@@ -1,10 +1,10 @@
-//! Traces of the locks and cache lines that a piece of code touches, to test that two operations share
-//! none.
+//! Traces of the locks and cache lines that a piece of code touches, to test that two operations
+//! share none.
 //!
-//! [`record`] runs a closure and records, for the calling thread only, every lock instance that it takes
-//! and every cache line on which it accesses an atomic. Data inside a lock counts as the lock.
-//! [`Trace::common`] compares two traces. Only accesses through this crate are seen: a clone of an `Arc`
-//! writes a cache line without being recorded.
+//! [`record`] runs a closure and records, for the calling thread only, every lock instance that it
+//! takes and every cache line on which it accesses an atomic. Data inside a lock counts as the
+//! lock. [`Trace::common`] compares two traces. Only accesses through this crate are seen: a clone
+//! of an `Arc` writes a cache line without being recorded.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -41,7 +41,8 @@ pub struct Trace {
 /// The kind of a shared lock or line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// A lock that both take for reading: they do not wait for each other, but both write its cache line.
+    /// A lock that both take for reading: they do not wait for each other, but both write its cache
+    /// line.
     ReadLock(Class),
     /// A lock that at least one takes for writing.
     Lock(Class),

@@ -1,14 +1,14 @@
 //! The free blocks of one group, by power of two.
 //!
-//! Level `k` has one bit for each aligned run of 2^k blocks, which is set if all of them are free. So a
-//! bit is the AND of two bits of the level below. Both kinds of search (for an aligned power of two, and
-//! for a run of some length) begin at the highest level on which no suitable run can be missed. All
-//! levels together take 2 bits per block.
+//! Level `k` has one bit for each aligned run of 2^k blocks, which is set if all of them are free.
+//! So a bit is the AND of two bits of the level below. Both kinds of search (for an aligned power
+//! of two, and for a run of some length) begin at the highest level on which no suitable run can be
+//! missed. All levels together take 2 bits per block.
 //!
 //! Invariants, which [`Buddy::check`] tests: every bit above level 0 is the AND of its two
-//! children; `counts[k]` is the number of bits set in level `k`; `free` is `counts[0]`;
-//! `fragments` is the number of maximal free runs. This module takes no locks and does no I/O; its owner
-//! holds the group.
+//! children; `counts[k]` is the number of bits set in level `k`; `free` is `counts[0]`; `fragments`
+//! is the number of maximal free runs. This module takes no locks and does no I/O; its owner holds
+//! the group.
 
 use super::bits;
 
@@ -187,8 +187,8 @@ impl Buddy {
         None
     }
 
-    /// A large free run: the one around the first of the largest aligned runs, clipped to `most` blocks.
-    /// `None` if nothing is free.
+    /// A large free run: the one around the first of the largest aligned runs, clipped to `most`
+    /// blocks. `None` if nothing is free.
     #[must_use]
     pub fn find_large(&self, most: u32) -> Option<Span> {
         let order = self.largest_order()?;
@@ -233,8 +233,8 @@ impl Buddy {
     ///
     /// # Panics
     ///
-    /// If a block of it is free already. The caller has tested the group's bitmap, whose used blocks are
-    /// a subset of those used here.
+    /// If a block of it is free already. The caller has tested the group's bitmap, whose used
+    /// blocks are a subset of those used here.
     pub fn release(&mut self, span: Span) {
         assert!(span.end() <= self.blocks, "runs end inside their group");
         let taken = bits::next_set(&self.levels[0], span.start, span.end()).is_none();
@@ -249,8 +249,8 @@ impl Buddy {
         }
     }
 
-    /// Sets the bits of a level whose children are both free after the release of `span`; returns whether
-    /// there were any.
+    /// Sets the bits of a level whose children are both free after the release of `span`; returns
+    /// whether there were any.
     fn merge(&mut self, order: usize, span: Span) -> bool {
         let (below, above) = self.levels.split_at_mut(order);
         let (children, level) = (&below[order - 1], &mut above[0]);

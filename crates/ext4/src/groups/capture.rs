@@ -1,10 +1,11 @@
 //! Capturing a group for transactions.
 //!
-//! Every change of what is written to disk begins with [`Held::touch`], which guarantees two things. A
-//! version that the group still owes to an older transaction is captured before the change (rule 3),
-//! after the frees of that transaction were folded into it. And the commit of this transaction will
-//! capture the group. Frees and uses of preallocations by later transactions than the captured one stay
-//! out of its version (rule 5). Uses are folded before frees, since a transaction may free what it used.
+//! Every change of what is written to disk begins with [`Held::touch`], which guarantees two
+//! things. A version that the group still owes to an older transaction is captured before the
+//! change (rule 3), after the frees of that transaction were folded into it. And the commit of this
+//! transaction will capture the group. Frees and uses of preallocations by later transactions than
+//! the captured one stay out of its version (rule 5). Uses are folded before frees, since a
+//! transaction may free what it used.
 
 use pext4_block::Stamp;
 use pext4_jbd2::{Capture, Handle, Owed};
@@ -21,9 +22,9 @@ use super::slot::mark;
 use super::{CREDITS_PER_GROUP, Groups};
 
 impl Groups {
-    /// Puts a group on the transaction's list, if it is not there yet, because of a free or use that will
-    /// be folded later. This does not change what the group owes to an older transaction, so it needs no
-    /// lock.
+    /// Puts a group on the transaction's list, if it is not there yet, because of a free or use
+    /// that will be folded later. This does not change what the group owes to an older transaction,
+    /// so it needs no lock.
     pub(crate) fn note_deferred(&self, handle: &mut Handle<'_>, group: GroupNumber) {
         if self.slot(group).note(handle.tid()) {
             // Not the group's own state: that changes only when the free or use is folded.
@@ -34,8 +35,8 @@ impl Groups {
 }
 
 impl Held<'_> {
-    /// Prepares a change under `handle` of what is written to disk. The caller has loaded the blocks or
-    /// the inodes.
+    /// Prepares a change under `handle` of what is written to disk. The caller has loaded the
+    /// blocks or the inodes.
     pub fn touch(&mut self, handle: &mut Handle<'_>) {
         let tid = handle.tid();
         self.drain();
@@ -69,9 +70,9 @@ impl Held<'_> {
         self.fold(tid);
     }
 
-    /// Folds frees and uses of the previous transaction, which belong to its version. If nothing else
-    /// happened here, the group does not owe that transaction its bytes yet, so the version is made now
-    /// and kept until the committer asks for it.
+    /// Folds frees and uses of the previous transaction, which belong to its version. If nothing
+    /// else happened here, the group does not owe that transaction its bytes yet, so the version is
+    /// made now and kept until the committer asks for it.
     fn fold_older(&mut self, tid: Tid) {
         let loaded = self.present();
         let freed = loaded.unfolded.iter().map(|freed| freed.tid);
@@ -88,8 +89,8 @@ impl Held<'_> {
         }
     }
 
-    /// Moves the entries of the stacks of frees and uses to lists under the lock: frees first, so that for
-    /// each free seen, earlier uses of the same blocks are seen too.
+    /// Moves the entries of the stacks of frees and uses to lists under the lock: frees first, so
+    /// that for each free seen, earlier uses of the same blocks are seen too.
     pub(super) fn drain(&mut self) {
         if !self.slot.freed.is_empty() {
             let freed = self.slot.freed.take_all();
@@ -101,8 +102,8 @@ impl Held<'_> {
         }
     }
 
-    /// Applies uses and frees that transactions up to `tid` made without the group's lock; returns whether
-    /// there were any.
+    /// Applies uses and frees that transactions up to `tid` made without the group's lock; returns
+    /// whether there were any.
     pub(super) fn fold(&mut self, tid: Tid) -> bool {
         let used = self.fold_uses(tid);
         self.fold_frees(tid) || used
@@ -138,8 +139,8 @@ impl Held<'_> {
         !ready.is_empty()
     }
 
-    /// Clears the bits of one extent. The caller has touched the group for the extent's transaction, or
-    /// folds for its capture.
+    /// Clears the bits of one extent. The caller has touched the group for the extent's
+    /// transaction, or folds for its capture.
     pub(crate) fn fold_one(&mut self, freed: FreedExtent) {
         let span = freed.span;
         if self.slot.is(mark::BLOCKS_CORRUPT) {
@@ -165,8 +166,8 @@ impl Held<'_> {
         self.present().descriptor.free_clusters += span.length;
     }
 
-    /// Subtracts a free that cannot be applied from the volume's sums: the blocks are lost until the
-    /// image is repaired.
+    /// Subtracts a free that cannot be applied from the volume's sums: the blocks are lost until
+    /// the image is repaired.
     fn uncount_free(&self, span: Span) {
         self.groups.counts.pending.add(-i64::from(span.length));
         self.groups.counts.free_blocks.add(-i64::from(span.length));
@@ -181,7 +182,8 @@ impl Held<'_> {
         );
     }
 
-    /// Captures the version of transaction `tid`, if the group still owes it. Called by the committer.
+    /// Captures the version of transaction `tid`, if the group still owes it. Called by the
+    /// committer.
     pub(super) fn capture(&mut self, tid: Tid, captures: &mut Vec<Capture>) {
         if self.loaded().is_none() {
             return;

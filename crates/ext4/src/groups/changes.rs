@@ -15,8 +15,8 @@ use super::preallocation::{Aside, Listed, Preallocation};
 use super::slot::mark;
 
 impl Held<'_> {
-    /// Takes a run out of the buddy and marks its first `used` blocks used on disk. The caller must set
-    /// the rest aside under the same hold.
+    /// Takes a run out of the buddy and marks its first `used` blocks used on disk. The caller must
+    /// set the rest aside under the same hold.
     pub fn take(&mut self, handle: &mut Handle<'_>, span: Span, used: u32) {
         self.has_moved = true;
         self.blocks().buddy.take(span);
@@ -101,8 +101,8 @@ impl Held<'_> {
         Some(Arc::clone(&listed.preallocation))
     }
 
-    /// Whether the block bitmap does not exist on disk yet. If so, it must be loaded before an inode is
-    /// claimed, since a group in use has both bitmaps.
+    /// Whether the block bitmap does not exist on disk yet. If so, it must be loaded before an
+    /// inode is claimed, since a group in use has both bitmaps.
     pub fn has_no_block_bitmap(&mut self) -> bool {
         let groups = self.groups;
         loaded::has_no_block_bitmap(&groups.store, &self.present().descriptor)

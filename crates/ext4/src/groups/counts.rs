@@ -2,8 +2,9 @@
 //! ordinary request may take.
 //!
 //! Every sum is a sharded counter, since each operation changes one. Comparing a sum with the
-//! reserve would read all shards, so the result is cached: `slack` is what one shard may grant before
-//! it must sum again, chosen such that all shards together grant at most half of what is available.
+//! reserve would read all shards, so the result is cached: `slack` is what one shard may grant
+//! before it must sum again, chosen such that all shards together grant at most half of what is
+//! available.
 
 use pext4_sync::atomic::{AtomicU64, Ordering};
 use pext4_sync::{Counter, Sharded};
@@ -12,8 +13,8 @@ use crate::options::Frees;
 
 /// The sums of a volume.
 pub struct Counts {
-    /// Blocks that are free in the bitmaps, or freed and not folded yet. Preallocated blocks count as
-    /// free.
+    /// Blocks that are free in the bitmaps, or freed and not folded yet. Preallocated blocks count
+    /// as free.
     pub free_blocks: Counter,
     /// Free inodes.
     pub free_inodes: Counter,
@@ -21,8 +22,8 @@ pub struct Counts {
     pub directories: Counter,
     /// Blocks freed by transactions that are not durable: free, but not allocatable yet.
     pub pending: Counter,
-    /// Incremented whenever space becomes allocatable or a preallocation is discarded: an allocator that
-    /// found nothing checks whether it has changed meanwhile (rule D13).
+    /// Incremented whenever space becomes allocatable or a preallocation is discarded: an allocator
+    /// that found nothing checks whether it has changed meanwhile (rule D13).
     pub activity: Counter,
     gate: Gate,
 }
@@ -36,8 +37,8 @@ struct Gate {
 }
 
 impl Counts {
-    /// The sums of the descriptors, with `reserved` blocks for privileged requests. Pending frees are
-    /// counted by shard only in the setting where nothing else about them is shared.
+    /// The sums of the descriptors, with `reserved` blocks for privileged requests. Pending frees
+    /// are counted by shard only in the setting where nothing else about them is shared.
     pub fn new(
         free_blocks: u64,
         free_inodes: u64,
@@ -67,8 +68,8 @@ impl Counts {
         }
     }
 
-    /// How many of `wanted` blocks an ordinary request may have: fewer, or none, if little more than the
-    /// reserve is left.
+    /// How many of `wanted` blocks an ordinary request may have: fewer, or none, if little more
+    /// than the reserve is left.
     pub fn grant(&self, wanted: u32) -> u32 {
         let gate = &self.gate;
         let granted = gate.granted.local();

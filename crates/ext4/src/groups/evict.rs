@@ -1,13 +1,13 @@
 //! Eviction of groups from memory.
 //!
-//! A loaded group takes about four bits per block: two bitmaps and the buddy. If more groups than the
-//! bound are in memory, a clock hand moves round the table and evicts groups that were not used since it
-//! last passed, provided that the last transaction that noted them is durable and that nothing would be
-//! lost: they have no pending frees and no preallocations.
+//! A loaded group takes about four bits per block: two bitmaps and the buddy. If more groups than
+//! the bound are in memory, a clock hand moves round the table and evicts groups that were not used
+//! since it last passed, provided that the last transaction that noted them is durable and that
+//! nothing would be lost: they have no pending frees and no preallocations.
 //!
-//! A free reads the loaded mark without the lock. So eviction clears the mark first and then checks for
-//! a note: either the free sees that the mark is cleared, or eviction sees the note of the free (both
-//! sides are sequentially consistent).
+//! A free reads the loaded mark without the lock. So eviction clears the mark first and then checks
+//! for a note: either the free sees that the mark is cleared, or eviction sees the note of the free
+//! (both sides are sequentially consistent).
 
 use pext4_ondisk::GroupNumber;
 use pext4_sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -60,14 +60,14 @@ impl Residency {
 }
 
 impl Groups {
-    /// Evicts groups until no more than the bound are in memory, or the hand has made two rounds. The
-    /// caller holds no group.
+    /// Evicts groups until no more than the bound are in memory, or the hand has made two rounds.
+    /// The caller holds no group.
     pub fn evict(&self) {
         self.evict_within(2 * u64::from(self.count()));
     }
 
-    /// If too many groups are in memory, tries to evict a few before another one is read. The caller holds
-    /// no group.
+    /// If too many groups are in memory, tries to evict a few before another one is read. The
+    /// caller holds no group.
     pub(crate) fn make_room(&self) {
         self.evict_within(STEPS_PER_LOAD);
     }
@@ -122,8 +122,9 @@ impl Groups {
         last.is_none_or(|tid| self.store.journal().is_durable(tid))
     }
 
-    /// Loads the blocks of a group if they are not in memory. The caller has noted the running transaction
-    /// in the group, so they stay until it is durable. Returns whether they can be used.
+    /// Loads the blocks of a group if they are not in memory. The caller has noted the running
+    /// transaction in the group, so they stay until it is durable. Returns whether they can be
+    /// used.
     pub(crate) fn keep_blocks(&self, number: GroupNumber) -> bool {
         fence(Ordering::SeqCst);
         let slot = self.slot(number);

@@ -1,10 +1,10 @@
 //! Blocks between "freed by a transaction" and "allocatable".
 //!
-//! A free is first an entry on its group's lock-free stack. The next thread that changes the group, or
-//! the committer, *folds* it: clears its bits in the bitmap that is written to disk. The blocks stay
-//! used in the buddy until the transaction is durable; if they were allocated earlier, a replay could
-//! write old metadata over new data (rule D1). A metadata block that the same transaction has allocated
-//! is in no log, and is allocatable as soon as its free is folded.
+//! A free is first an entry on its group's lock-free stack. The next thread that changes the group,
+//! or the committer, *folds* it: clears its bits in the bitmap that is written to disk. The blocks
+//! stay used in the buddy until the transaction is durable; if they were allocated earlier, a
+//! replay could write old metadata over new data (rule D1). A metadata block that the same
+//! transaction has allocated is in no log, and is allocatable as soon as its free is folded.
 
 use std::collections::BTreeMap;
 
@@ -29,12 +29,13 @@ pub struct FreedExtent {
 pub enum Reuse {
     /// Once the transaction is durable: until then a crash restores their previous owner.
     OnceDurable,
-    /// As soon as they are folded: this transaction allocated them, wrote nothing there, and freed them.
+    /// As soon as they are folded: this transaction allocated them, wrote nothing there, and freed
+    /// them.
     AtOnce,
 }
 
-/// Freed extents of one group whose transactions are not durable yet, by their first block. Adjacent
-/// blocks that one transaction freed are one extent. [group]
+/// Freed extents of one group whose transactions are not durable yet, by their first block.
+/// Adjacent blocks that one transaction freed are one extent. [group]
 #[derive(Debug, Default)]
 pub struct Pending {
     extents: BTreeMap<u32, Extent>,
@@ -54,8 +55,8 @@ impl Pending {
         self.extents.is_empty()
     }
 
-    /// Adds an extent, merging it with adjacent ones of the same transaction, and registers the group to
-    /// be visited when the transaction is durable.
+    /// Adds an extent, merging it with adjacent ones of the same transaction, and registers the
+    /// group to be visited when the transaction is durable.
     pub fn add(&mut self, freed: FreedExtent, group: GroupNumber, waiting: &Waiting) {
         let FreedExtent { tid, span, .. } = freed;
         let left = self.extents.range(..span.start).next_back();

@@ -1,15 +1,15 @@
 //! How far a preallocation is used, readable without its lock.
 //!
-//! Blocks are used from the front, in the order of transactions, of which at most two exist at a time:
-//! the running and the committing one. So two positions suffice: how far the blocks are used now, and
-//! how far they were used when the last transaction that used any of them began to do so. One word holds
-//! both and the lower bits of that transaction's number, which are enough to distinguish consecutive
-//! transactions. Writers of the word hold the preallocation's lock; a thread that folds uses into the
-//! group's bitmap reads it without.
+//! Blocks are used from the front, in the order of transactions, of which at most two exist at a
+//! time: the running and the committing one. So two positions suffice: how far the blocks are used
+//! now, and how far they were used when the last transaction that used any of them began to do so.
+//! One word holds both and the lower bits of that transaction's number, which are enough to
+//! distinguish consecutive transactions. Writers of the word hold the preallocation's lock; a
+//! thread that folds uses into the group's bitmap reads it without.
 //!
-//! Beside the word is a flag: whether a fold has been requested. The owner moves the front first and then
-//! requests a fold; the folding thread clears the request first and then reads the front. So if it does
-//! not see a move, the mover sees no request, and makes another one.
+//! Beside the word is a flag: whether a fold has been requested. The owner moves the front first
+//! and then requests a fold; the folding thread clears the request first and then reads the front.
+//! So if it does not see a move, the mover sees no request, and makes another one.
 
 use pext4_ondisk::Tid;
 use pext4_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -72,8 +72,8 @@ impl PreallocationFront {
         self.word.store(used.packed(), Ordering::SeqCst);
     }
 
-    /// Requests a fold after a move. Returns whether the caller must push the request onto the group's
-    /// stack: false if one is pending.
+    /// Requests a fold after a move. Returns whether the caller must push the request onto the
+    /// group's stack: false if one is pending.
     pub fn request_fold(&self) -> bool {
         !self.is_fold_requested.load(Ordering::SeqCst)
             && !self.is_fold_requested.swap(true, Ordering::SeqCst)

@@ -1,8 +1,8 @@
 //! A group under its lock, and loading it.
 //!
-//! A thread that reads or changes a group's state holds its lock. The bitmaps are read on demand. A side
-//! (blocks or inodes) that turns out corrupt is marked once, and not used from then on. When the hold
-//! ends, the hints outside the lock are updated.
+//! A thread that reads or changes a group's state holds its lock. The bitmaps are read on demand. A
+//! side (blocks or inodes) that turns out corrupt is marked once, and not used from then on. When
+//! the hold ends, the hints outside the lock are updated.
 
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber};
 use pext4_sync::atomic::Ordering;
@@ -43,8 +43,8 @@ impl Groups {
         self.store.options.scaling.busy_groups == BusyGroups::Wait
     }
 
-    /// Locks a group, spinning briefly if it is locked: long enough for a holder that is running, not for
-    /// one that was preempted. `None` if the group is still locked then.
+    /// Locks a group, spinning briefly if it is locked: long enough for a holder that is running,
+    /// not for one that was preempted. `None` if the group is still locked then.
     pub(crate) fn hold_spinning(&self, number: GroupNumber) -> Option<Held<'_>> {
         self.try_hold(number).or_else(|| {
             let state = &self.slot(number).state;
@@ -98,8 +98,8 @@ impl Held<'_> {
         *self.state = None;
     }
 
-    /// Loads the block bitmap and the buddy. Returns whether they can be used: false in a corrupt group,
-    /// which is reported once.
+    /// Loads the block bitmap and the buddy. Returns whether they can be used: false in a corrupt
+    /// group, which is reported once.
     pub fn load_blocks(&mut self) -> bool {
         if self.slot.is(mark::BLOCKS_CORRUPT) {
             return false;
@@ -176,11 +176,11 @@ impl Held<'_> {
         self.state.as_deref_mut()
     }
 
-    /// Marks sides of the group (bits of [`mark`]) as corrupt and defers `error` to [`Groups::report`].
-    /// Free blocks and inodes there cannot be allocated any more, so they are subtracted from the volume's
-    /// sums; frees that are not folded yet are subtracted when they are. All of them are lost until the
-    /// image is checked. For that reason a bitmap that cannot be read is reported to the volume's error
-    /// policy as corruption too.
+    /// Marks sides of the group (bits of [`mark`]) as corrupt and defers `error` to
+    /// [`Groups::report`]. Free blocks and inodes there cannot be allocated any more, so they are
+    /// subtracted from the volume's sums; frees that are not folded yet are subtracted when they
+    /// are. All of them are lost until the image is checked. For that reason a bitmap that cannot
+    /// be read is reported to the volume's error policy as corruption too.
     pub fn mark_corrupt(&self, sides: u32, error: Error) {
         let (slot, counts) = (self.slot, &self.groups.counts);
         let newly_corrupt = slot.mark(sides);

@@ -1,5 +1,5 @@
-//! What the allocators remember between calls. All of these are hints: correctness does not depend on
-//! them, so relaxed atomics suffice (rule D9).
+//! What the allocators remember between calls. All of these are hints: correctness does not depend
+//! on them, so relaxed atomics suffice (rule D9).
 
 use std::sync::Arc;
 
@@ -58,7 +58,8 @@ pub struct Hints {
 }
 
 impl Hints {
-    /// With `alone` there is one locality shard, so that results do not depend on the number of shards.
+    /// With `alone` there is one locality shard, so that results do not depend on the number of
+    /// shards.
     pub fn new(alone: bool) -> Self {
         let localities = Sharded::new(|_| Mutex::new(Class::Leaf, None));
         let shards = u32::try_from(localities.count()).unwrap_or(u32::MAX);

@@ -1,13 +1,13 @@
 //! The inodes of a group in memory: which are used, as atomic bits, and their counts.
 //!
 //! A bit may be changed under a handle whose transaction has *opened* the group's inodes
-//! ([`Held::open_inodes`]), with the group's lock or without it (see [`Opened`]). The number of free
-//! inodes is counted from the bits when they are captured, so bitmap and count cannot differ on disk
-//! (rule D3). The numbers of directories and of never used inodes are atomics beside the bits; like
-//! these, they do not change while a version is captured.
+//! ([`Held::open_inodes`]), with the group's lock or without it (see [`Opened`]). The number of
+//! free inodes is counted from the bits when they are captured, so bitmap and count cannot differ
+//! on disk (rule D3). The numbers of directories and of never used inodes are atomics beside the
+//! bits; like these, they do not change while a version is captured.
 //!
-//! Without a journal, a recently freed number should not be reused: blocks of its last life may reach
-//! the disk later than those of its new life. This is a preference, never a reason to fail.
+//! Without a journal, a recently freed number should not be reused: blocks of its last life may
+//! reach the disk later than those of its new life. This is a preference, never a reason to fail.
 //!
 //! [`Opened`]: pext4_jbd2::Opened
 
@@ -28,8 +28,8 @@ use super::slot::{Slot, mark};
 use crate::statistics::Event;
 use crate::store::Store;
 
-/// The minimum time for which a freed number is not reused without a journal; the maximum is twice as
-/// long.
+/// The minimum time for which a freed number is not reused without a journal; the maximum is twice
+/// as long.
 const RECENT: Duration = Duration::from_secs(5);
 
 /// Which inodes of a group are used.
@@ -67,8 +67,8 @@ impl InodeBits {
         }
     }
 
-    /// The preferred free inode with an index of at least `least`: the first one, or if possible the first
-    /// one that was not freed recently.
+    /// The preferred free inode with an index of at least `least`: the first one, or if possible
+    /// the first one that was not freed recently.
     pub fn choose(&self, least: u32) -> Option<u32> {
         let from = self.first_free.load(Ordering::Relaxed).max(least);
         let first = self.bits.next_clear(from);
@@ -141,8 +141,8 @@ impl InodeBits {
         self.is_zeroed && self.recent.is_none()
     }
 
-    /// The line with the most free inodes, and how many it has; of several, the first in the circular
-    /// order from `first` on. `None` if inodes must be taken in order.
+    /// The line with the most free inodes, and how many it has; of several, the first in the
+    /// circular order from `first` on. `None` if inodes must be taken in order.
     pub fn roomiest_line(&self, first: u32) -> Option<(u32, u32)> {
         self.allows_any_order()
             .then(|| self.bits.roomiest_line(first))?
@@ -234,9 +234,9 @@ impl Recent {
 }
 
 impl Held<'_> {
-    /// Opens the group's inodes for claims and frees under `handle`: loads the bitmap, captures the version
-    /// of an older transaction, and makes this transaction's commit capture the group. Returns whether the
-    /// group's inodes can be used.
+    /// Opens the group's inodes for claims and frees under `handle`: loads the bitmap, captures the
+    /// version of an older transaction, and makes this transaction's commit capture the group.
+    /// Returns whether the group's inodes can be used.
     pub fn open_inodes(&mut self, handle: &mut Handle<'_>) -> bool {
         if !self.load_inodes() || self.has_no_block_bitmap() && !self.load_blocks() {
             return false;
@@ -258,8 +258,8 @@ impl Held<'_> {
 }
 
 impl Groups {
-    /// Opens a group's inodes for changes under `handle`: without the group's lock if this transaction has
-    /// done so before; otherwise `hold` takes the lock, or gives up.
+    /// Opens a group's inodes for changes under `handle`: without the group's lock if this
+    /// transaction has done so before; otherwise `hold` takes the lock, or gives up.
     pub(crate) fn open_inodes<'a>(
         &'a self,
         handle: &mut Handle<'_>,

@@ -1,16 +1,16 @@
 //! Lanes: where a shard claims inode numbers after it has lost a race for one.
 //!
-//! A lane is 512 numbers of one group: a cache line of the bitmap in memory, and many whole blocks of the
-//! inode table. Cores with different lanes share neither that cache line, nor blocks of the inode table,
-//! nor the state that a transaction and the table of inodes in memory have per block.
+//! A lane is 512 numbers of one group: a cache line of the bitmap in memory, and many whole blocks
+//! of the inode table. Cores with different lanes share neither that cache line, nor blocks of the
+//! inode table, nor the state that a transaction and the table of inodes in memory have per block.
 //!
-//! A shard remembers its last [`PAST`] lanes. When it has freed the numbers that it claimed there, it
-//! claims there again: the inodes' memory and the blocks of the table are in its core's caches, and the
-//! transaction has listed these blocks already.
+//! A shard remembers its last [`PAST`] lanes. When it has freed the numbers that it claimed there,
+//! it claims there again: the inodes' memory and the blocks of the table are in its core's caches,
+//! and the transaction has listed these blocks already.
 //!
-//! A lane is a hint that a shard leaves for itself. Other shards do not see it, so two shards may choose
-//! one lane, and values stored by two threads of a shard may be mixed: then claims race again, which
-//! costs little.
+//! A lane is a hint that a shard leaves for itself. Other shards do not see it, so two shards may
+//! choose one lane, and values stored by two threads of a shard may be mixed: then claims race
+//! again, which costs little.
 
 use pext4_ondisk::{GroupNumber, Tid};
 use pext4_sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -37,7 +37,8 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// The group and line for files whose directory is in `home`; without a line, one must be found.
+    /// The group and line for files whose directory is in `home`; without a line, one must be
+    /// found.
     pub fn place(&self, home: GroupNumber) -> Option<(GroupNumber, Option<u32>)> {
         if self.home.load(Ordering::Relaxed) != u64::from(home.get()) + 1 {
             return None;
@@ -46,8 +47,8 @@ impl Lane {
         Some((group, Some(line).filter(|&line| line != NO_LINE)))
     }
 
-    /// Makes a line of `group` the lane for files whose directory is in `home`, and remembers the previous
-    /// lane.
+    /// Makes a line of `group` the lane for files whose directory is in `home`, and remembers the
+    /// previous lane.
     pub fn enter(&self, home: GroupNumber, group: GroupNumber, line: u32) {
         if let Some((group, Some(line))) = self.place(home) {
             let turn = self.remembered.load(Ordering::Relaxed);

@@ -1,10 +1,11 @@
 //! One group in memory: how it is read and validated.
 //!
-//! There are three views of its blocks. The *bitmap* is written to disk with the transaction that the
-//! group owes it to. The *buddy* shows what can be allocated: a block is used there if it is set in the
-//! bitmap, if it is preallocated, or if a transaction that is not durable freed it. The bitmap in the
-//! home block is older than both. A group whose bitmap fails its checksum or contradicts the descriptor
-//! is corrupt: nothing is allocated or freed there, and other groups are not affected.
+//! There are three views of its blocks. The *bitmap* is written to disk with the transaction that
+//! the group owes it to. The *buddy* shows what can be allocated: a block is used there if it is
+//! set in the bitmap, if it is preallocated, or if a transaction that is not durable freed it. The
+//! bitmap in the home block is older than both. A group whose bitmap fails its checksum or
+//! contradicts the descriptor is corrupt: nothing is allocated or freed there, and other groups are
+//! not affected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -33,8 +34,8 @@ pub struct Loaded {
     pub inodes: Option<InodeSide>,
     /// The transaction that descriptor and changed bitmaps are owed to.
     pub owed: Owed,
-    /// The version of a transaction that only freed blocks or used preallocations here, made before a
-    /// later one changed the group.
+    /// The version of a transaction that only freed blocks or used preallocations here, made before
+    /// a later one changed the group.
     pub early: Option<(Tid, Vec<Capture>)>,
     /// Frees taken from the stack of transactions that may not be folded yet.
     pub unfolded: Vec<FreedExtent>,
@@ -81,8 +82,8 @@ impl Loaded {
         }
     }
 
-    /// Whether transactions before the running one, `tid`, used blocks of preallocations that are not
-    /// folded.
+    /// Whether transactions before the running one, `tid`, used blocks of preallocations that are
+    /// not folded.
     pub fn has_older_uses(&self, tid: Tid) -> bool {
         let listed = |end| self.preallocations.get(end);
         self.in_use
@@ -95,8 +96,8 @@ impl Loaded {
                 .any(|leftover| leftover.has_uses_before(tid))
     }
 
-    /// Takes the blocks of preallocations that transactions up to `tid` used and that are not folded: of
-    /// preallocations on the list, and of those that have left it.
+    /// Takes the blocks of preallocations that transactions up to `tid` used and that are not
+    /// folded: of preallocations on the list, and of those that have left it.
     pub fn take_uses(&mut self, tid: Tid) -> [Vec<Span>; 2] {
         let mut used = Vec::new();
         self.in_use.retain(|end| {
@@ -119,8 +120,8 @@ impl Loaded {
         [used, left]
     }
 
-    /// Whether the group can be evicted without loss, provided that the last transaction that changed it
-    /// is durable.
+    /// Whether the group can be evicted without loss, provided that the last transaction that
+    /// changed it is durable.
     pub fn is_idle(&self) -> bool {
         let pending = self
             .blocks
@@ -177,12 +178,13 @@ pub fn unused_inodes(store: &Store, descriptor: &GroupDescriptor) -> u32 {
 }
 
 impl BlockSide {
-    /// Reads the block bitmap, or computes it if it was never written. `owned` are the blocks that no file
-    /// may own: metadata, and the blocks of the file system's own files.
+    /// Reads the block bitmap, or computes it if it was never written. `owned` are the blocks that
+    /// no file may own: metadata, and the blocks of the file system's own files.
     ///
     /// # Errors
     ///
-    /// `Corrupt` if it contradicts its checksum, the owned blocks in the group, or the free count; `Io`.
+    /// `Corrupt` if it contradicts its checksum, the owned blocks in the group, or the free count;
+    /// `Io`.
     pub fn load(
         store: &Store,
         owned: &[&MetadataMap],

@@ -2,20 +2,20 @@
 //! versions that they owe to transactions.
 //!
 //! At mount the descriptors are read once, in order, and each fills a [`Slot`]: the location of the
-//! inode table and a few hints. A group's bitmaps are read when first needed and evicted when the last
-//! transaction that changed them is durable and memory is short. While a group is in memory, memory is
-//! the truth; its bytes are made at capture.
+//! inode table and a few hints. A group's bitmaps are read when first needed and evicted when the
+//! last transaction that changed them is durable and memory is short. While a group is in memory,
+//! memory is the truth; its bytes are made at capture.
 //!
 //! This module has the state and its invariants. `mballoc` decides which blocks a request gets, and
 //! `ialloc` which inode; both add their operations to [`Groups`].
 //!
 //! Life cycle of a block:
 //! - *free* in bitmap and buddy;
-//! - *taken* from the buddy, and either set in the bitmap at once, or set aside in a preallocation and
-//!   set in the bitmap when its use is folded;
-//! - *freed*: on the group's stack, then folded (clear in the bitmap, still used in the buddy), then
-//!   free again once the transaction is durable, or as soon as it is folded if the same transaction had
-//!   taken the block and never written it.
+//! - *taken* from the buddy, and either set in the bitmap at once, or set aside in a preallocation
+//!   and set in the bitmap when its use is folded;
+//! - *freed*: on the group's stack, then folded (clear in the bitmap, still used in the buddy),
+//!   then free again once the transaction is durable, or as soon as it is folded if the same
+//!   transaction had taken the block and never written it.
 
 mod bits;
 pub mod buddy;
@@ -79,7 +79,8 @@ pub struct Groups {
     pub(crate) store: Arc<Store>,
     slots: Box<[Slot]>,
     metadata: MetadataMap,
-    /// Blocks of the journal and the orphan file, which no other file may own. [immutable after mount]
+    /// Blocks of the journal and the orphan file, which no other file may own. [immutable after
+    /// mount]
     protected: OnceLock<MetadataMap>,
     pub(crate) counts: Counts,
     pub(crate) hints: Hints,
@@ -132,9 +133,9 @@ impl Groups {
         sum(&self.counts.pending) > 0
     }
 
-    /// Whether space may have become allocatable since the last call with this `room`; the first call
-    /// returns whether any block is free. A commit may have released blocks after a search for them, so
-    /// that they are not pending any more although the search did not find them.
+    /// Whether space may have become allocatable since the last call with this `room`; the first
+    /// call returns whether any block is free. A commit may have released blocks after a search for
+    /// them, so that they are not pending any more although the search did not find them.
     pub fn has_new_room(&self, room: &mut Room) -> bool {
         let now = self.counts.activity.sum();
         let has_changed = room.seen.replace(now) != Some(now);
@@ -204,7 +205,8 @@ impl Groups {
         )
     }
 
-    /// Makes searches use the index, after filing every group in it again, or look at groups one by one.
+    /// Makes searches use the index, after filing every group in it again, or look at groups one by
+    /// one.
     pub fn set_optimize_scan(&self, optimize: bool) {
         if !self.index.set_in_use(optimize) || !optimize {
             return;
@@ -217,8 +219,8 @@ impl Groups {
         }
     }
 
-    /// The location of an inode's slot: its block and the byte offset in it; `None` if there is no such
-    /// inode.
+    /// The location of an inode's slot: its block and the byte offset in it; `None` if there is no
+    /// such inode.
     #[must_use]
     pub fn slot_place(&self, inode: InodeNumber) -> Option<(BlockNumber, u32)> {
         let (group, index) = self.store.geometry.inode_group(inode)?;
@@ -254,7 +256,8 @@ impl Groups {
         std::iter::once(&self.metadata).chain(self.protected.get())
     }
 
-    /// Protects the blocks of the file system's own files from all other files. Called once, at mount.
+    /// Protects the blocks of the file system's own files from all other files. Called once, at
+    /// mount.
     ///
     /// # Errors
     ///

@@ -21,8 +21,8 @@ use crate::error::Result;
 use crate::options::Reserve;
 use crate::store::Store;
 
-/// The maximum number of groups for which memory is allocated before their descriptors are read: those
-/// of 16 TiB.
+/// The maximum number of groups for which memory is allocated before their descriptors are read:
+/// those of 16 TiB.
 const MOST_AHEAD: usize = 1 << 17;
 /// Bytes of descriptors read at once.
 const CHUNK: u64 = 1 << 20;
@@ -103,8 +103,8 @@ impl Table {
         Ok(table)
     }
 
-    /// Reads adjacent blocks of descriptors from the one with this index on; returns the index after
-    /// them.
+    /// Reads adjacent blocks of descriptors from the one with this index on; returns the index
+    /// after them.
     fn read_chunk(&mut self, store: &Store, index: u32) -> Result<u32> {
         let geometry = &store.geometry;
         let block_size = u64::from(geometry.block_size);

@@ -1,19 +1,19 @@
 //! Blocks set aside for a file that grows, or for the small files of one shard.
 //!
-//! Life cycle: the surplus of an allocation is *set aside* under the same hold of the group that took
-//! it from the buddy, and put on the group's list, so that its blocks are at all times either free or on
-//! the list. Its owner *uses* it from the front; any thread that needs space may *discard* it. Either
-//! can empty `state`, and the owner drops an empty preallocation. On disk the blocks are free until they
-//! are used.
+//! Life cycle: the surplus of an allocation is *set aside* under the same hold of the group that
+//! took it from the buddy, and put on the group's list, so that its blocks are at all times either
+//! free or on the list. Its owner *uses* it from the front; any thread that needs space may
+//! *discard* it. Either can empty `state`, and the owner drops an empty preallocation. On disk the
+//! blocks are free until they are used.
 //!
-//! In the setting where frees do not wait, uses do not wait either: the owner moves the *front* and puts
-//! the group on the transaction's list. The next thread that changes the group, or the committer,
-//! *folds* the blocks before the front into the bitmap, but not into the version of a transaction
-//! earlier than the one that used them. A use that skips blocks is made under the group's lock, and
-//! folded at once.
+//! In the setting where frees do not wait, uses do not wait either: the owner moves the *front* and
+//! puts the group on the transaction's list. The next thread that changes the group, or the
+//! committer, *folds* the blocks before the front into the bitmap, but not into the version of a
+//! transaction earlier than the one that used them. A use that skips blocks is made under the
+//! group's lock, and folded at once.
 //!
-//! So a preallocation on the list is empty if and only if its front has reached its end. It leaves the
-//! list when that is folded; until then, a search for one to discard skips it.
+//! So a preallocation on the list is empty if and only if its front has reached its end. It leaves
+//! the list when that is folded; until then, a search for one to discard skips it.
 //!
 //! Locking: `state` [Preallocation] is taken before the group.
 
@@ -29,8 +29,8 @@ use super::front::{PreallocationFront, Used};
 /// A run of blocks of one group, allocatable only through this value.
 pub struct Preallocation {
     group: GroupNumber,
-    /// The block after the end of the run: it never changes, unlike the start, so it identifies the run in
-    /// its group.
+    /// The block after the end of the run: it never changes, unlike the start, so it identifies the
+    /// run in its group.
     end: u32,
     /// How far it is used, for threads that hold the group.
     pub(crate) front: PreallocationFront,
@@ -103,8 +103,8 @@ impl Listed {
         self.preallocation.front.used().before(tid) > self.folded
     }
 
-    /// The blocks that `tid` and earlier transactions used since the last call, and whether later ones
-    /// used more.
+    /// The blocks that `tid` and earlier transactions used since the last call, and whether later
+    /// ones used more.
     pub fn take_used(&mut self, tid: Tid) -> (Span, bool) {
         let used = self.preallocation.front.begin_fold();
         let span = take_used(&mut self.folded, used, tid);

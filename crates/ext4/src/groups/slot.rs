@@ -1,9 +1,9 @@
 //! The entry of one group in the table: what every thread may read without its lock, and the lock.
 //!
-//! The numbers outside the lock are hints: they are written when a hold ends, so they are exact under
-//! the lock and possibly stale without it. A thread that acts on a hint tests it again under the lock
-//! (rule D5). Hints are also correct for groups that are not in memory, except that for a group never
-//! loaded the largest free run is derived from its free count, which only bounds it.
+//! The numbers outside the lock are hints: they are written when a hold ends, so they are exact
+//! under the lock and possibly stale without it. A thread that acts on a hint tests it again under
+//! the lock (rule D5). Hints are also correct for groups that are not in memory, except that for a
+//! group never loaded the largest free run is derived from its free count, which only bounds it.
 
 use std::sync::OnceLock;
 
@@ -54,10 +54,11 @@ pub struct Slot {
     pub directories: AtomicU32,
     /// Inodes at the end of the table that were never used. [atomic; captured with the group]
     pub unused_inodes: AtomicU32,
-    /// Which inodes are used, once the bitmap was read: the truth from then on, so it is never evicted.
-    /// [atomic; changed only under a handle that may change it, see `inodes`]
+    /// Which inodes are used, once the bitmap was read: the truth from then on, so it is never
+    /// evicted. [atomic; changed only under a handle that may change it, see `inodes`]
     pub inodes: OnceLock<Box<InodeBits>>,
-    /// The transaction that may change `inodes`, `directories` and `unused_inodes` without the lock.
+    /// The transaction that may change `inodes`, `directories` and `unused_inodes` without the
+    /// lock.
     pub opened: Opened,
     /// Bits of [`mark`]. [atomic]
     pub marks: AtomicU32,
@@ -65,7 +66,8 @@ pub struct Slot {
     noted: AtomicU64,
     /// Frees that are not folded yet. [lock-free]
     pub freed: Stack<FreedExtent>,
-    /// Preallocations with uses that are not folded yet, each named by the block after its end. [lock-free]
+    /// Preallocations with uses that are not folded yet, each named by the block after its end.
+    /// [lock-free]
     pub used: Stack<u32>,
     /// The group in memory; `None` until first needed and after eviction.
     pub state: Mutex<Option<Box<Loaded>>>,
@@ -150,7 +152,8 @@ impl Slot {
         }
     }
 
-    /// Notes that the commit of `tid` will capture the group; returns true in the first call for `tid`.
+    /// Notes that the commit of `tid` will capture the group; returns true in the first call for
+    /// `tid`.
     pub fn note(&self, tid: Tid) -> bool {
         let tag = NOTED | u64::from(tid.0);
         self.noted.load(Ordering::SeqCst) != tag && self.noted.swap(tag, Ordering::SeqCst) != tag

@@ -1,21 +1,21 @@
 //! Stream goals: large files are allocated after other large files.
 //!
-//! A goal is the group in which the last allocation of a large file ended. It is a hint: correctness
-//! does not depend on it, so relaxed atomics suffice (rule D9). The purpose of goals is to place the long
-//! runs of *different* files one after another, so there are fewer goals than groups: at most one for
-//! four groups, except in the settings *inode* and a fixed number of slots.
+//! A goal is the group in which the last allocation of a large file ended. It is a hint:
+//! correctness does not depend on it, so relaxed atomics suffice (rule D9). The purpose of goals is
+//! to place the long runs of *different* files one after another, so there are fewer goals than
+//! groups: at most one for four groups, except in the settings *inode* and a fixed number of slots.
 //!
 //! - *Locked*: one goal, under the lock that also guards the list of freed extents.
 //! - *Slots*: several, chosen by inode number, so that a file that is written to from different
 //!   cores keeps its goal.
-//! - *Spread*: more goals than cores, chosen by a hash of the inode number. The first files of several
-//!   directories often have the same index in different groups, so their numbers are equal modulo most
-//!   counts of slots; their hashes are not. Two files may still share a goal; so each file remembers its
-//!   own while it is in memory, and uses the shared one only for its first run. A file that finds the
-//!   group of its goal locked moves to another group and stays there, so files that grow at the same
-//!   time end up in different groups, wherever they began.
-//! - *Inode*: one goal per inode (two inodes may share one, if their numbers are equal modulo the count).
-//!   Files that begin in the same group then contend there again.
+//! - *Spread*: more goals than cores, chosen by a hash of the inode number. The first files of
+//!   several directories often have the same index in different groups, so their numbers are equal
+//!   modulo most counts of slots; their hashes are not. Two files may still share a goal; so each
+//!   file remembers its own while it is in memory, and uses the shared one only for its first run.
+//!   A file that finds the group of its goal locked moves to another group and stays there, so
+//!   files that grow at the same time end up in different groups, wherever they began.
+//! - *Inode*: one goal per inode (two inodes may share one, if their numbers are equal modulo the
+//!   count). Files that begin in the same group then contend there again.
 
 use pext4_ondisk::GroupNumber;
 use pext4_sync::atomic::{AtomicU32, Ordering};

@@ -1,8 +1,8 @@
 //! Discarding free blocks on the device (`FITRIM`).
 //!
-//! Blocks that are free in the buddy can be allocated at any time, so a group is held while the device
-//! discards its free runs. Blocks that a transaction freed which is not durable yet, and preallocated
-//! blocks, are not free there.
+//! Blocks that are free in the buddy can be allocated at any time, so a group is held while the
+//! device discards its free runs. Blocks that a transaction freed which is not durable yet, and
+//! preallocated blocks, are not free there.
 
 use std::ops::Range;
 
@@ -12,8 +12,8 @@ use super::Groups;
 use crate::error::{Error, Refusal, Result};
 
 impl Groups {
-    /// Discards the free runs of at least `least` blocks in a range; returns the number of discarded
-    /// blocks.
+    /// Discards the free runs of at least `least` blocks in a range; returns the number of
+    /// discarded blocks.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! When a transaction is durable, the blocks that it freed become allocatable.
 //!
-//! Only groups in which blocks were freed are visited. With `discard` the device discards the blocks
-//! first, while they cannot be allocated yet.
+//! Only groups in which blocks were freed are visited. With `discard` the device discards the
+//! blocks first, while they cannot be allocated yet.
 
 use pext4_ondisk::{GroupNumber, Tid};
 
@@ -42,8 +42,8 @@ impl Groups {
         }
     }
 
-    /// Discards the freed blocks on the device. The extents stay on the list meanwhile; only the committer
-    /// removes them. A failed discard is ignored.
+    /// Discards the freed blocks on the device. The extents stay on the list meanwhile; only the
+    /// committer removes them. A failed discard is ignored.
     fn discard_freed(&self, number: GroupNumber, tid: Tid) {
         let spans = {
             let mut held = self.hold(number);

@@ -1,13 +1,13 @@
 //! Which groups have freed blocks that wait for their transaction, and so must be visited when it
 //! is durable.
 //!
-//! - *Listed* and *merged*: one list per transaction for the whole volume, with an entry for each freed
-//!   extent, under one lock (which also guards the stream goal, in the setting with a single one).
-//!   `listed` adds an entry for every extent and removes the entries of neighbours that it merges with;
-//!   `merged` extends a neighbour that is on the list already, and otherwise changes the list only where
-//!   that is not possible.
-//! - *Deferred*: a lock-free stack per shard, on which a group is pushed when its first extent begins to
-//!   wait, and again after a visit that left some.
+//! - *Listed* and *merged*: one list per transaction for the whole volume, with an entry for each
+//!   freed extent, under one lock (which also guards the stream goal, in the setting with a single
+//!   one). `listed` adds an entry for every extent and removes the entries of neighbours that it
+//!   merges with; `merged` extends a neighbour that is on the list already, and otherwise changes
+//!   the list only where that is not possible.
+//! - *Deferred*: a lock-free stack per shard, on which a group is pushed when its first extent
+//!   begins to wait, and again after a visit that left some.
 //!
 //! At most two transactions exist at a time, so the list has two halves, chosen by parity. An entry
 //! keeps its number in its half for as long as its extent waits.
@@ -65,9 +65,10 @@ impl Waiting {
         }
     }
 
-    /// Registers that `tid` freed an extent in `group`, which is held, so that the group is visited once
-    /// `tid` is durable. `is_first` is true if no extent waits there so far; `left` and `right` are the
-    /// entries of neighbours that the extent merges with. Returns the entry of the merged extent.
+    /// Registers that `tid` freed an extent in `group`, which is held, so that the group is visited
+    /// once `tid` is durable. `is_first` is true if no extent waits there so far; `left` and
+    /// `right` are the entries of neighbours that the extent merges with. Returns the entry of the
+    /// merged extent.
     pub fn enter(
         &self,
         tid: Tid,

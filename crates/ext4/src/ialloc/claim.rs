@@ -1,12 +1,12 @@
 //! Allocating an inode number in a group, and freeing one.
 //!
-//! - *Test, then lock* (ext4 until 2017): a free bit is found without the lock and taken under it. A
-//!   thread that finds it taken starts over, as do all threads that had found the same bit.
+//! - *Test, then lock* (ext4 until 2017): a free bit is found without the lock and taken under it.
+//!   A thread that finds it taken starts over, as do all threads that had found the same bit.
 //! - *Find under lock* (ext4 since): after the first lost race the bit is found and taken under the
 //!   lock, so the second attempt cannot lose.
-//! - *Atomic*: the bit is claimed by one atomic operation, without the lock, once the transaction has
-//!   opened the group's inodes. A thread that loses a race continues with the next bit, and its shard
-//!   uses a lane of its own from then on ([`super::lanes`]).
+//! - *Atomic*: the bit is claimed by one atomic operation, without the lock, once the transaction
+//!   has opened the group's inodes. A thread that loses a race continues with the next bit, and its
+//!   shard uses a lane of its own from then on ([`super::lanes`]).
 //!
 //! The lock is that of the whole group, which block allocations take too.
 
@@ -29,8 +29,8 @@ pub(super) enum Busy {
 }
 
 impl Groups {
-    /// Claims an inode of one group for a file whose directory is in `home`; `None` if the group has none,
-    /// or is locked.
+    /// Claims an inode of one group for a file whose directory is in `home`; `None` if the group
+    /// has none, or is locked.
     pub(super) fn claim_in(
         &self,
         handle: &mut Handle<'_>,
@@ -102,8 +102,8 @@ impl Groups {
         })
     }
 
-    /// Finds a bit without the lock and takes it under the lock. After a lost race, finds the next one under
-    /// the lock if `again_under_lock`, else starts over.
+    /// Finds a bit without the lock and takes it under the lock. After a lost race, finds the next
+    /// one under the lock if `again_under_lock`, else starts over.
     fn claim_tested(
         &self,
         handle: &mut Handle<'_>,

@@ -1,16 +1,17 @@
 //! Claims under contention: each shard in a lane of its own ([`Lane`]).
 //!
-//! Threads that create files in one directory all begin at the lowest free number of one group. A shard
-//! that loses a race for a number there takes a line of 512 free numbers, by claiming the first of them,
-//! and claims in this line until it is full, or until it loses a race there. Then it returns to an
-//! earlier line of its own in which it has freed numbers since; or it takes another line, if it lost a
-//! race in this transaction or the previous one; else it begins at the lowest number again, so that
-//! numbers are dense without contention. If no line is entirely free, it shares the one with the most
-//! free numbers. A shard's searches for lines always begin at the same line.
+//! Threads that create files in one directory all begin at the lowest free number of one group. A
+//! shard that loses a race for a number there takes a line of 512 free numbers, by claiming the
+//! first of them, and claims in this line until it is full, or until it loses a race there. Then it
+//! returns to an earlier line of its own in which it has freed numbers since; or it takes another
+//! line, if it lost a race in this transaction or the previous one; else it begins at the lowest
+//! number again, so that numbers are dense without contention. If no line is entirely free, it
+//! shares the one with the most free numbers. A shard's searches for lines always begin at the same
+//! line.
 //!
 //! Lanes are used only for tables whose slots may be used in any order, and with a journal, where a
-//! recently freed number may be reused. Directories need none, because [`super::orlov`] spreads them over
-//! groups.
+//! recently freed number may be reused. Directories need none, because [`super::orlov`] spreads
+//! them over groups.
 //!
 //! [`Lane`]: crate::groups::lane::Lane
 
@@ -24,8 +25,8 @@ use crate::groups::Groups;
 use crate::groups::inodes::Claimed;
 use crate::groups::lane::Lane;
 
-/// The minimum number of free numbers in a line that becomes a lane: four blocks of inodes of 256 bytes,
-/// with blocks of 4 KiB.
+/// The minimum number of free numbers in a line that becomes a lane: four blocks of inodes of 256
+/// bytes, with blocks of 4 KiB.
 const LEAST_ROOM: u32 = 64;
 /// The maximum number of free lines that a shard tries to take before it gives up.
 const MOST_LOST: u32 = 16;
@@ -39,8 +40,8 @@ struct Line {
 }
 
 impl Groups {
-    /// Claims an inode in the caller's lane for files whose directory is in `home`, if it has one. A full
-    /// lane is replaced by another one.
+    /// Claims an inode in the caller's lane for files whose directory is in `home`, if it has one.
+    /// A full lane is replaced by another one.
     pub(super) fn claim_in_lane(
         &self,
         handle: &mut Handle<'_>,
@@ -112,8 +113,8 @@ impl Groups {
         None
     }
 
-    /// The first line that is entirely free, else the one with the most free numbers, in the groups from
-    /// `home` on and in each from its line number `first` on.
+    /// The first line that is entirely free, else the one with the most free numbers, in the groups
+    /// from `home` on and in each from its line number `first` on.
     fn roomiest(&self, home: GroupNumber, first: u32) -> Option<Line> {
         let mut best: Option<Line> = None;
         for group in self.order_from(home).take(self.near() as usize) {

@@ -1,13 +1,13 @@
 //! The inode allocator: which inode number a new file gets.
 //!
-//! [`orlov`] chooses the group to begin with; [`claim`] allocates a number of one group, in the way that
-//! the switch `inode-bits` selects; [`lanes`] separates threads that race for numbers. The first round
-//! skips groups that are locked and the second one waits for them, so that threads that create many files
-//! do not queue at one bitmap. A third round tries every group regardless of its hints, so that no free
-//! inode is missed.
+//! [`orlov`] chooses the group to begin with; [`claim`] allocates a number of one group, in the way
+//! that the switch `inode-bits` selects; [`lanes`] separates threads that race for numbers. The
+//! first round skips groups that are locked and the second one waits for them, so that threads that
+//! create many files do not queue at one bitmap. A third round tries every group regardless of its
+//! hints, so that no free inode is missed.
 //!
-//! Without contention the lowest free inode is taken, so that the never used part of a table shrinks
-//! from its front.
+//! Without contention the lowest free inode is taken, so that the never used part of a table
+//! shrinks from its front.
 //!
 //! Credits: one group, [`CREDITS_PER_GROUP`](crate::groups::CREDITS_PER_GROUP) blocks.
 
@@ -23,8 +23,8 @@ use crate::groups::Groups;
 use claim::Busy;
 
 impl Groups {
-    /// Claims an inode for a file in the directory `parent`; with `is_top` a directory is placed apart
-    /// from its siblings.
+    /// Claims an inode for a file in the directory `parent`; with `is_top` a directory is placed
+    /// apart from its siblings.
     ///
     /// # Errors
     ///
@@ -70,8 +70,8 @@ impl Groups {
             })
     }
 
-    /// Frees an inode under `handle`. In a group whose inode bitmap is corrupt it is lost instead, until
-    /// the image is repaired.
+    /// Frees an inode under `handle`. In a group whose inode bitmap is corrupt it is lost instead,
+    /// until the image is repaired.
     ///
     /// # Errors
     ///

@@ -1,12 +1,13 @@
 //! The preferred group for a new inode, by Grigory Orlov's algorithm for directories.
 //!
-//! Files that are used together should be close together, and other files should leave room for their
-//! growth. A top-level directory (in the root, or in a directory with the flag for it, `chattr +T`)
-//! begins a new region: it is placed in a flexible group with at least average free inodes and blocks, and
-//! few directories. Any other directory stays in its parent's flexible group while that is not much worse
-//! than the average, in the member with the fewest directories: files are placed near their directory, so
-//! threads that create files in different directories use different groups. A file is placed in its
-//! parent's group or, if that is full, in one that depends on the parent, at distances that double.
+//! Files that are used together should be close together, and other files should leave room for
+//! their growth. A top-level directory (in the root, or in a directory with the flag for it,
+//! `chattr +T`) begins a new region: it is placed in a flexible group with at least average free
+//! inodes and blocks, and few directories. Any other directory stays in its parent's flexible group
+//! while that is not much worse than the average, in the member with the fewest directories: files
+//! are placed near their directory, so threads that create files in different directories use
+//! different groups. A file is placed in its parent's group or, if that is full, in one that
+//! depends on the parent, at distances that double.
 //!
 //! All numbers are hints; a stale one costs distance, never correctness.
 
@@ -173,8 +174,9 @@ impl Groups {
         }
     }
 
-    /// The member of a flexible group with room and the fewest directories. Of several such members,
-    /// different shards choose different ones, so that directories made at the same time are spread.
+    /// The member of a flexible group with room and the fewest directories. Of several such
+    /// members, different shards choose different ones, so that directories made at the same time
+    /// are spread.
     fn best_member(&self, region: u32) -> GroupNumber {
         let first = self.members(region).next().unwrap_or(GroupNumber(0));
         let size = self.store.geometry.groups_per_flex.max(1);

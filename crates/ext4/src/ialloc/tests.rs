@@ -318,8 +318,8 @@ fn ground_with_lanes() -> Option<(Ground, InodeNumber)> {
     Some((ground, parent))
 }
 
-/// A shard that lost a race continues in a line of numbers that no other uses, and returns to the lowest
-/// number when it has lost no race for a while.
+/// A shard that lost a race continues in a line of numbers that no other uses, and returns to the
+/// lowest number when it has lost no race for a while.
 #[test]
 fn shards_that_raced_continue_in_lanes_of_their_own() {
     let Some((ground, parent)) = ground_with_lanes() else {
@@ -354,7 +354,8 @@ fn shards_that_raced_continue_in_lanes_of_their_own() {
     assert_eq!(lines(1, 8), dense, "nobody was met in two transactions");
 }
 
-/// A core that makes and removes more files than a lane has numbers cycles through lanes of its own.
+/// A core that makes and removes more files than a lane has numbers cycles through lanes of its
+/// own.
 #[test]
 fn a_shard_comes_back_to_lanes_where_it_has_freed_numbers() {
     let Some((ground, parent)) = ground_with_lanes() else {

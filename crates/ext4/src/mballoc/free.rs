@@ -2,10 +2,10 @@
 //!
 //! A free checks that the blocks hold no metadata, and loads the group if it is not in memory.
 //!
-//! In the setting *deferred* of `frees` it puts the group on the transaction's list, so that the commit
-//! captures the group, and pushes the extent onto the group's stack, without waiting. The bits are tested
-//! and cleared when the free is folded. In the other settings it waits for the group's lock and clears
-//! the bits itself.
+//! In the setting *deferred* of `frees` it puts the group on the transaction's list, so that the
+//! commit captures the group, and pushes the extent onto the group's stack, without waiting. The
+//! bits are tested and cleared when the free is folded. In the other settings it waits for the
+//! group's lock and clears the bits itself.
 
 use pext4_jbd2::{Forgotten, Handle};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber};
@@ -23,15 +23,16 @@ impl Groups {
     ///
     /// # Errors
     ///
-    /// `Corrupt` if they are outside the file system or hold its own structures; nothing is freed then.
+    /// `Corrupt` if they are outside the file system or hold its own structures; nothing is freed
+    /// then.
     pub fn free(&self, handle: &mut Handle<'_>, start: BlockNumber, length: u32) -> Result<()> {
         self.check_freeable(start, length)?;
         self.free_run(handle, (start, length), Reuse::OnceDurable);
         Ok(())
     }
 
-    /// Ends the life of a metadata block and frees it. If its life began in this transaction, it can be
-    /// allocated again at once.
+    /// Ends the life of a metadata block and frees it. If its life began in this transaction, it
+    /// can be allocated again at once.
     ///
     /// # Errors
     ///
@@ -114,8 +115,8 @@ impl Groups {
         }
     }
 
-    /// Counts freed blocks as pending. Must precede the push: an allocation that does not find the blocks
-    /// must see that they are pending.
+    /// Counts freed blocks as pending. Must precede the push: an allocation that does not find the
+    /// blocks must see that they are pending.
     fn count_free(&self, span: Span) {
         self.counts.pending.add(i64::from(span.length));
         self.counts.free_blocks.add(i64::from(span.length));

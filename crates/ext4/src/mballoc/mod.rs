@@ -1,18 +1,19 @@
 //! The block allocator: which blocks a request gets.
 //!
-//! A request is served from, in this order: the file's preallocation; for small files the run of the
-//! caller's shard; the goal; and a scan of the groups by criteria, each less demanding than the one
-//! before ([`scan`], in the order of [`walk`]). Every criterion except the last skips groups that are
-//! locked; the last one waits, so that space in a busy group is not missed (rule D4). If nothing is
-//! found, preallocations are discarded and the scan is repeated a bounded number of times (D13).
+//! A request is served from, in this order: the file's preallocation; for small files the run of
+//! the caller's shard; the goal; and a scan of the groups by criteria, each less demanding than the
+//! one before ([`scan`], in the order of [`walk`]). Every criterion except the last skips groups
+//! that are locked; the last one waits, so that space in a busy group is not missed (rule D4). If
+//! nothing is found, preallocations are discarded and the scan is repeated a bounded number of
+//! times (D13).
 //!
-//! Freed blocks become allocatable with the commit of the transaction that freed them. An operation that
-//! gets `NoSpace` while [`Groups::has_pending_frees`] stops its handle, waits for a commit and
+//! Freed blocks become allocatable with the commit of the transaction that freed them. An operation
+//! that gets `NoSpace` while [`Groups::has_pending_frees`] stops its handle, waits for a commit and
 //! tries again.
 //!
 //! Credits: an allocation dirties one group, that is
-//! [`CREDITS_PER_GROUP`](crate::groups::CREDITS_PER_GROUP) blocks; a free dirties as many for each group
-//! that it reaches.
+//! [`CREDITS_PER_GROUP`](crate::groups::CREDITS_PER_GROUP) blocks; a free dirties as many for each
+//! group that it reaches.
 
 mod free;
 mod prealloc;
@@ -49,8 +50,8 @@ impl Groups {
         Ok(run)
     }
 
-    /// As [`Groups::allocate`], for the data of a file: uses its preallocation, and sets blocks aside
-    /// in it for the file's growth.
+    /// As [`Groups::allocate`], for the data of a file: uses its preallocation, and sets blocks
+    /// aside in it for the file's growth.
     ///
     /// # Errors
     ///
@@ -94,8 +95,8 @@ impl Groups {
         Ok(run)
     }
 
-    /// The stream goal that a file should remember after `run` was found for it: its group, if files have
-    /// goals of their own and this one is not small.
+    /// The stream goal that a file should remember after `run` was found for it: its group, if
+    /// files have goals of their own and this one is not small.
     pub fn own_stream_goal(&self, request: &Request, run: Run) -> Option<GroupNumber> {
         let has_own = self.has_own_stream_goals() && !request.is_small(self.store.block_size());
         has_own
@@ -117,8 +118,8 @@ impl Groups {
         Ok(granted)
     }
 
-    /// Serves a small file from its shard's run; `None` if space is too short for such a run, or another
-    /// thread is using it.
+    /// Serves a small file from its shard's run; `None` if space is too short for such a run, or
+    /// another thread is using it.
     fn allocate_small(
         &self,
         handle: &mut Handle<'_>,

@@ -1,12 +1,12 @@
 //! Using, releasing and discarding preallocations.
 //!
 //! A file's run is used from its front as the file grows; if the file skips blocks of it, these are
-//! released. Discarding changes the preallocation and its group with both locks held, so that its blocks
-//! are at all times either preallocated or allocatable.
+//! released. Discarding changes the preallocation and its group with both locks held, so that its
+//! blocks are at all times either preallocated or allocatable.
 //!
-//! In the setting *deferred* of `frees`, a use puts the group on the transaction's list and moves the
-//! run's front, without waiting; its bits are set when it is folded. In the other settings, and if blocks
-//! are skipped, it holds the group and sets them itself.
+//! In the setting *deferred* of `frees`, a use puts the group on the transaction's list and moves
+//! the run's front, without waiting; its bits are set when it is folded. In the other settings, and
+//! if blocks are skipped, it holds the group and sets them itself.
 
 use pext4_jbd2::Handle;
 use pext4_ondisk::{GroupNumber, LogicalBlock};
@@ -29,8 +29,9 @@ pub(super) enum SmallUse {
 }
 
 impl Groups {
-    /// Takes up to `length` blocks for `logical` from a file's preallocation; `None` if it has none for
-    /// that position. Locks the group only if frees lock it in this setting, or if blocks are skipped.
+    /// Takes up to `length` blocks for `logical` from a file's preallocation; `None` if it has none
+    /// for that position. Locks the group only if frees lock it in this setting, or if blocks are
+    /// skipped.
     pub fn use_preallocation(
         &self,
         handle: &mut Handle<'_>,
@@ -52,9 +53,9 @@ impl Groups {
         Some(self.use_front(handle, preallocation, place, skipped, length))
     }
 
-    /// Takes `length` blocks from a shard's run for small files, all or none. Threads of one core contend
-    /// for the run only if one of them was preempted while it held the lock; the others do not wait until
-    /// that one runs again, but allocate elsewhere.
+    /// Takes `length` blocks from a shard's run for small files, all or none. Threads of one core
+    /// contend for the run only if one of them was preempted while it held the lock; the others do
+    /// not wait until that one runs again, but allocate elsewhere.
     pub(super) fn use_small(
         &self,
         handle: &mut Handle<'_>,
@@ -89,14 +90,15 @@ impl Groups {
         SmallUse::Taken(self.use_front(handle, preallocation, (&mut *state, held), 0, length))
     }
 
-    /// Whether blocks of the run's group may still be used. The mark may be set right after this test.
+    /// Whether blocks of the run's group may still be used. The mark may be set right after this
+    /// test.
     fn may_use(&self, preallocation: &Preallocation) -> bool {
         let slot = self.slot(preallocation.group());
         !slot.is(mark::BLOCKS_CORRUPT)
     }
 
-    /// Takes up to `length` blocks from the front of a run without its group's lock; `None` if the lock is
-    /// needed.
+    /// Takes up to `length` blocks from the front of a run without its group's lock; `None` if the
+    /// lock is needed.
     fn move_front(
         &self,
         handle: &mut Handle<'_>,
@@ -200,8 +202,8 @@ impl Groups {
         }
     }
 
-    /// Discards preallocations of any owner until `wanted` blocks became allocatable or none are left;
-    /// returns how many did.
+    /// Discards preallocations of any owner until `wanted` blocks became allocatable or none are
+    /// left; returns how many did.
     pub(super) fn discard_preallocations(&self, wanted: u32) -> u32 {
         let mut freed = 0;
         for number in (0..self.count()).map(GroupNumber) {

@@ -1,9 +1,9 @@
 //! Requests, and their normalisation: how many blocks to search for.
 //!
-//! A file that grows is likely to continue to grow, by about its current size. So the search is for more
-//! blocks than requested, and the surplus is set aside for the file: it gets long extents, and its next
-//! allocations find their blocks without a search. Small files get no run of their own, since each would
-//! leave a gap; they are placed one after another in a run of their shard.
+//! A file that grows is likely to continue to grow, by about its current size. So the search is for
+//! more blocks than requested, and the surplus is set aside for the file: it gets long extents, and
+//! its next allocations find their blocks without a search. Small files get no run of their own,
+//! since each would leave a gap; they are placed one after another in a run of their shard.
 
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, LogicalBlock};
@@ -24,10 +24,11 @@ const SURPLUS_PART: u64 = 64;
 pub enum Purpose {
     /// The contents of a file.
     Data,
-    /// The entries of a directory: a growing one should be contiguous, whichever cores make it grow, and
-    /// apart from large files.
+    /// The entries of a directory: a growing one should be contiguous, whichever cores make it
+    /// grow, and apart from large files.
     Entries,
-    /// Tree nodes and attributes, whose allocation must not fail half way, so they may use the reserve.
+    /// Tree nodes and attributes, whose allocation must not fail half way, so they may use the
+    /// reserve.
     Metadata,
 }
 
@@ -127,7 +128,8 @@ impl Request {
             && self.blocks_after(block_size) * u64::from(block_size) <= SMALL
     }
 
-    /// Whether the request is entirely before the end of the file, so that it does not grow the file.
+    /// Whether the request is entirely before the end of the file, so that it does not grow the
+    /// file.
     pub(super) fn is_inside(&self, block_size: u32) -> bool {
         self.end() < self.size.div_ceil(u64::from(block_size))
     }
@@ -225,8 +227,8 @@ impl Plan {
 }
 
 impl Groups {
-    /// A plan for a new run for small files of the caller's shard, which also serves this request. The
-    /// first runs of shards are far apart; later runs begin where the shard's last run ended.
+    /// A plan for a new run for small files of the caller's shard, which also serves this request.
+    /// The first runs of shards are far apart; later runs begin where the shard's last run ended.
     pub(super) fn plan_for_locality(&self, request: &Request, length: u32) -> Option<Plan> {
         let geometry = &self.store.geometry;
         let (shard, shards) = self.hints.locality_shard();

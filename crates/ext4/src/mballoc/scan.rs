@@ -6,14 +6,14 @@
 //!
 //! 1. `power2_aligned`: an aligned power of two, in a group that has one that large;
 //! 2. `goal_length_fast`: the wanted length, in a group whose average run is as long;
-//! 3. `best_available`: the wanted length trimmed, but not below the requested one, in a group whose
-//!    average run is as long (only with the index of groups, which makes it cheap);
+//! 3. `best_available`: the wanted length trimmed, but not below the requested one, in a group
+//!    whose average run is as long (only with the index of groups, which makes it cheap);
 //! 4. `goal_length_slow`: the wanted length, in any group with as many free blocks;
-//! 5. `any_free`: any run in any group, the longest first. Only this criterion waits for a locked group,
-//!    unless the setting makes all of them wait.
+//! 5. `any_free`: any run in any group, the longest first. Only this criterion waits for a locked
+//!    group, unless the setting makes all of them wait.
 //!
-//! [`walk`](super::walk) determines the order of groups. Groups are chosen by hints and tested again
-//! under the lock (rule D5). A corrupt group is skipped; a goal in one counts as no goal.
+//! [`walk`](super::walk) determines the order of groups. Groups are chosen by hints and tested
+//! again under the lock (rule D5). A corrupt group is skipped; a goal in one counts as no goal.
 
 use std::sync::Arc;
 
@@ -109,7 +109,8 @@ impl Groups {
 }
 
 impl Scan<'_, '_> {
-    /// Takes the blocks from the goal on, if they are free. A goal in a corrupt group counts as no goal.
+    /// Takes the blocks from the goal on, if they are free. A goal in a corrupt group counts as no
+    /// goal.
     fn at_goal(&mut self) -> Option<Found> {
         if self.groups.slot(self.first).free_hint() == 0 {
             return None;
@@ -162,8 +163,8 @@ impl Scan<'_, '_> {
         None
     }
 
-    /// For a large file, begins the walk at its own stream goal, or else at the shared one; returns that
-    /// group.
+    /// For a large file, begins the walk at its own stream goal, or else at the shared one; returns
+    /// that group.
     fn begin_at_stream_goal(&mut self) -> Option<GroupNumber> {
         let plan = self.plan;
         let goal = plan.is_stream.then(|| {
@@ -277,7 +278,8 @@ impl Scan<'_, '_> {
         })
     }
 
-    /// All groups that may serve, in the circular order of their numbers from the first of the walk on.
+    /// All groups that may serve, in the circular order of their numbers from the first of the walk
+    /// on.
     pub(super) fn order(&self) -> impl Iterator<Item = GroupNumber> + use<> {
         let (end, first) = (self.end, self.first.get());
         (first..end).chain(0..first).map(GroupNumber)

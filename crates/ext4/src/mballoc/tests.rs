@@ -53,7 +53,8 @@ fn used_on_disk(ground: &Ground) -> BTreeSet<u64> {
     used
 }
 
-/// Blocks that are used in an image before any allocation, including bitmaps that are not written yet.
+/// Blocks that are used in an image before any allocation, including bitmaps that are not written
+/// yet.
 fn metadata(ground: &Ground) -> BTreeSet<u64> {
     let mut used = used_on_disk(ground);
     used.extend(
@@ -187,7 +188,8 @@ fn threads_never_share_a_block() {
     }
 }
 
-/// More groups than stay in memory: they are evicted and loaded while other threads free blocks there.
+/// More groups than stay in memory: they are evicted and loaded while other threads free blocks
+/// there.
 #[test]
 fn threads_never_share_a_block_while_groups_are_evicted() {
     let Some(device) = image(&["-b", "1024", "-g", "512", "-N", "1024", "-m", "0"], "64M") else {

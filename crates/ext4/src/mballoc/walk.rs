@@ -1,19 +1,19 @@
 //! The order in which a criterion searches groups.
 //!
-//! *Without the index* (`mb_optimize_scan=0`): in the circular order of their numbers, from the goal's
-//! group on.
+//! *Without the index* (`mb_optimize_scan=0`): in the circular order of their numbers, from the
+//! goal's group on.
 //!
 //! With an index the goal's own group is searched first, for locality, and then the others by their
 //! order:
 //!
-//! *With bitmaps or ordered maps*: in two phases. First, for each suitable order in turn, the groups
-//! from the goal's on; then, for each order again, the groups before it. Groups just before the goal
-//! were used recently and blocks are likely to be freed there, so they are searched last, and the first
-//! part of a device fills first.
+//! *With bitmaps or ordered maps*: in two phases. First, for each suitable order in turn, the
+//! groups from the goal's on; then, for each order again, the groups before it. Groups just before
+//! the goal were used recently and blocks are likely to be freed there, so they are searched last,
+//! and the first part of a device fills first.
 //!
-//! *With lists*: for each suitable order the first group of its list whose hints are good. The list is
-//! locked only while the group is chosen, so the group may have changed before it is locked; then the
-//! search of the list starts again.
+//! *With lists*: for each suitable order the first group of its list whose hints are good. The list
+//! is locked only while the group is chosen, so the group may have changed before it is locked;
+//! then the search of the list starts again.
 
 use pext4_ondisk::GroupNumber;
 
@@ -25,8 +25,8 @@ use crate::groups::slot::Slot;
 const MOST_OF_A_LIST: usize = 16;
 
 impl Scan<'_, '_> {
-    /// Searches the groups that are filed under these orders, the best order first; `find_of` returns the
-    /// search for an order. Without the index, searches all groups with good hints.
+    /// Searches the groups that are filed under these orders, the best order first; `find_of`
+    /// returns the search for an order. Without the index, searches all groups with good hints.
     pub(super) fn by_order<F: Find>(
         &mut self,
         by: By,

@@ -73,8 +73,8 @@ pub(super) struct Layers<'a> {
 }
 
 /// Opens the journal, durably marks the image as mounted, and only then attaches the journal to the
-/// store (rule 11). If the journal cannot be opened, because its log is unusable or no thread can be
-/// started, the image is not marked.
+/// store (rule 11). If the journal cannot be opened, because its log is unusable or no thread can
+/// be started, the image is not marked.
 pub(super) fn begin(layers: &Layers<'_>, log: Option<Log>) -> Result<()> {
     let store = layers.store;
     let has_log = log.is_some();

@@ -2,13 +2,14 @@
 //!
 //! A caller that has changed a copy in memory (such as an edit session: a volume over a device that
 //! keeps writes in memory) has two kinds of changed blocks: those that the image on disk uses, and
-//! those that are free there. It can write the free ones directly, since nothing reads them. The used
-//! ones go through the journal as one transaction: before its commit record is durable, the image is
-//! the old one; after that it is the new one, since the next mount replays the journal.
+//! those that are free there. It can write the free ones directly, since nothing reads them. The
+//! used ones go through the journal as one transaction: before its commit record is durable, the
+//! image is the old one; after that it is the new one, since the next mount replays the journal.
 //!
-//! The steps: set `recover` in the superblock and flush, which also makes the blocks durable that the
-//! caller has written directly; commit the transaction; write the blocks home; empty the log; clear
-//! `recover`. The new superblock is usually one of the blocks, and keeps `recover` until the last step.
+//! The steps: set `recover` in the superblock and flush, which also makes the blocks durable that
+//! the caller has written directly; commit the transaction; write the blocks home; empty the log;
+//! clear `recover`. The new superblock is usually one of the blocks, and keeps `recover` until the
+//! last step.
 
 use std::sync::Arc;
 
@@ -40,7 +41,8 @@ pub enum CommitOutcome {
     NotCommitted,
     /// The image is the old one or the new one; the next mount finds out which.
     Unknown,
-    /// The transaction is durable in the log: the next mount for writing makes the image the new one.
+    /// The transaction is durable in the log: the next mount for writing makes the image the new
+    /// one.
     Committed,
 }
 
@@ -67,8 +69,8 @@ impl OfflineJournal {
     ///
     /// # Errors
     ///
-    /// `Unsupported` if the journal must be replayed first (open and close a volume), is external, or
-    /// uses an unknown feature; `Corrupt`; `Io`.
+    /// `Unsupported` if the journal must be replayed first (open and close a volume), is external,
+    /// or uses an unknown feature; `Corrupt`; `Io`.
     pub fn open(device: Arc<dyn Device>) -> Result<Option<Self>> {
         let superblock = read_superblock(&*device, &mut Vec::new())?;
         let geometry = check_shape(&superblock, &*device)?;
@@ -111,13 +113,13 @@ impl OfflineJournal {
         self.journal_blocks.iter().any(is_in)
     }
 
-    /// Durably writes all of the blocks, or none. Blocks that the caller has written directly before
-    /// become durable before them.
+    /// Durably writes all of the blocks, or none. Blocks that the caller has written directly
+    /// before become durable before them.
     ///
     /// # Errors
     ///
-    /// `Journal` if they do not fit and `Corrupt` if the superblock among them is invalid, both before
-    /// anything is written; `Io` or `Journal` if the device fails.
+    /// `Journal` if they do not fit and `Corrupt` if the superblock among them is invalid, both
+    /// before anything is written; `Io` or `Journal` if the device fails.
     pub fn write(
         mut self,
         mut blocks: Vec<(BlockNumber, Page)>,
@@ -148,7 +150,8 @@ impl OfflineJournal {
             .map_err(|error| CommitOutcome::Committed.because(error))
     }
 
-    /// The superblock among the blocks, if there is one; sets `recover` in the copy among the blocks.
+    /// The superblock among the blocks, if there is one; sets `recover` in the copy among the
+    /// blocks.
     fn new_superblock(&self, blocks: &mut [(BlockNumber, Page)]) -> Result<Option<Superblock>> {
         let block_size = u64::from(self.geometry.block_size);
         let home = BlockNumber(SUPERBLOCK_OFFSET / block_size);

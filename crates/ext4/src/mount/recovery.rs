@@ -1,4 +1,5 @@
-//! Recovery after a crash: replay of the journal's log, and of inodes that were being deleted or truncated.
+//! Recovery after a crash: replay of the journal's log, and of inodes that were being deleted or
+//! truncated.
 //!
 //! The log is found and replayed before any layer exists, with a temporary store that is dropped
 //! afterwards, since the replay changes blocks that the search has read.
@@ -35,7 +36,8 @@ pub(super) struct Recovered {
     pub log: Option<Log>,
     /// The blocks of the journal.
     pub journal_blocks: Vec<Range<u64>>,
-    /// Whether the journal had been aborted with an error: the file system may be inconsistent since then.
+    /// Whether the journal had been aborted with an error: the file system may be inconsistent
+    /// since then.
     pub had_stopped: bool,
 }
 
@@ -166,8 +168,8 @@ fn replay_on_device(
         let report = recovery::recover(device, &log.area, &mut log.superblock, blocks)?;
         note_replay(&report, "on the image", notes);
     } else if log.superblock.start != 0 {
-        // Without `recover` the content of the log does not count. The log must be durably empty before
-        // this mount sets `recover`.
+        // Without `recover` the content of the log does not count. The log must be durably empty
+        // before this mount sets `recover`.
         recovery::discard(device, &log.area, &mut log.superblock)?;
     }
     if log.superblock.errno != 0 {
@@ -374,7 +376,8 @@ pub(super) struct FoundOrphans {
     pub chain: Vec<InodeNumber>,
 }
 
-/// Refuses an image whose root is not a directory. Called before anything but the replay is written.
+/// Refuses an image whose root is not a directory. Called before anything but the replay is
+/// written.
 pub(super) fn check_root(store: &Store) -> Result<()> {
     let root = raw_slot(store, InodeNumber::ROOT)?;
     if root.file_type() != Some(FileType::Directory) || root.links == 0 {
@@ -454,11 +457,11 @@ fn orphan_chain(store: &Store, first: InodeNumber) -> Result<Vec<InodeNumber>> {
 }
 
 impl Volume {
-    /// Finishes orphans: deletes inodes without a name and truncates others to their size. An inode that
-    /// cannot be finished stays an orphan, with a note.
+    /// Finishes orphans: deletes inodes without a name and truncates others to their size. An inode
+    /// that cannot be finished stays an orphan, with a note.
     ///
-    /// On an image with errors any inode may be listed as an orphan by mistake: all are left to e2fsck, and
-    /// those in the orphan file stay there.
+    /// On an image with errors any inode may be listed as an orphan by mistake: all are left to
+    /// e2fsck, and those in the orphan file stay there.
     pub(super) fn finish_orphans(mut self) -> Result<Self> {
         let orphans = self.inodes.orphans.snapshot();
         let store = &self.inodes.store;

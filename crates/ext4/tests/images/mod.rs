@@ -8,8 +8,8 @@ use std::time::Duration;
 use pext4_block::{Access, FileDevice};
 use pext4_fs::{MountOptions, Volume};
 
-/// A child process that another test is just starting holds the image's lock until its exec: opening
-/// waits that long.
+/// A child process that another test is just starting holds the image's lock until its exec:
+/// opening waits that long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An image in a file of its own.

@@ -134,8 +134,8 @@ impl HomeWrites {
         }
     }
 
-    /// Marks the next versions of transactions up to `target` as in flight and returns at most `max` of
-    /// them, by block from `from` on.
+    /// Marks the next versions of transactions up to `target` as in flight and returns at most
+    /// `max` of them, by block from `from` on.
     pub(super) fn begin_writes(
         &mut self,
         from: BlockNumber,

@@ -1,14 +1,14 @@
 //! The checkpoint: writes durable transactions home and so frees space in the log.
 //!
 //! [`HomeWrites`] holds what has to be written home: the last durable version of each block. A pass
-//! writes some of these versions, sorted and coalesced, flushes, and only then removes them. Then it
-//! durably moves the start of the log past the transactions that have no version left, and only then
-//! frees their space. If a later transaction wrote a block again, only that later version is written
-//! home, since the log holds all of it.
+//! writes some of these versions, sorted and coalesced, flushes, and only then removes them. Then
+//! it durably moves the start of the log past the transactions that have no version left, and only
+//! then frees their space. If a later transaction wrote a block again, only that later version is
+//! written home, since the log holds all of it.
 //!
-//! The checkpointer's thread makes a pass when the log is more than half full, when the versions take
-//! too much of the cache, when the committer needs space, and on request, as at shutdown. It waits for
-//! no other thread, so other threads, the committer too, may wait for it (design rule 2).
+//! The checkpointer's thread makes a pass when the log is more than half full, when the versions
+//! take too much of the cache, when the committer needs space, and on request, as at shutdown. It
+//! waits for no other thread, so other threads, the committer too, may wait for it (design rule 2).
 //!
 //! Locking: [`HomeWrites`] is under one lock of class `Checkpoint`, which is not held during I/O;
 //! versions being written are marked as in flight instead.
@@ -150,7 +150,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Waits until versions are to be written home; returns up to which transaction, or `None` to end.
+    /// Waits until versions are to be written home; returns up to which transaction, or `None` to
+    /// end.
     fn wait_for_work(&self) -> Option<Tid> {
         let mut homes = self.homes.lock();
         loop {

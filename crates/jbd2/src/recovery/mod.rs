@@ -1,16 +1,18 @@
 //! Recovery: writes home what a crash left in the log, before anything else touches the image.
 //!
-//! There are three passes, each in its own file. The *scan* walks the log from its start and finds the
-//! committed transactions; the first record that does not continue them ends the log. The *revoke*
-//! pass finds the logged blocks that must not be written. The *replay* writes the last version of each
-//! of the others, to the device or, for a read-only mount, into an overlay in memory.
+//! There are three passes, each in its own file. The *scan* walks the log from its start and finds
+//! the committed transactions; the first record that does not continue them ends the log. The
+//! *revoke* pass finds the logged blocks that must not be written. The *replay* writes the last
+//! version of each of the others, to the device or, for a read-only mount, into an overlay in
+//! memory.
 //!
-//! Everything is checked before anything is written: a home outside the file system or inside the log,
-//! or a block whose checksum is wrong, stops recovery and leaves the image as it was. Memory is bounded
-//! by the length of the log: only revokes of blocks that are in the log are remembered.
+//! Everything is checked before anything is written: a home outside the file system or inside the
+//! log, or a block whose checksum is wrong, stops recovery and leaves the image as it was. Memory
+//! is bounded by the length of the log: only revokes of blocks that are in the log are remembered.
 //!
-//! After a replay to the device the log is empty. Its next transaction number is one more than that of
-//! the first transaction that was not committed, so no leftover record can ever continue the log.
+//! After a replay to the device the log is empty. Its next transaction number is one more than that
+//! of the first transaction that was not committed, so no leftover record can ever continue the
+//! log.
 
 mod replay;
 mod revokes;
@@ -147,8 +149,8 @@ pub fn discard(
 ///
 /// # Errors
 ///
-/// `Corrupt` if the log is invalid or names an invalid home, `Unsupported` by name, `Io`. Nothing has
-/// been written then, unless the device failed while writing; recovery may be tried again.
+/// `Corrupt` if the log is invalid or names an invalid home, `Unsupported` by name, `Io`. Nothing
+/// has been written then, unless the device failed while writing; recovery may be tried again.
 pub fn recover(
     device: &dyn Device,
     area: &LogArea,

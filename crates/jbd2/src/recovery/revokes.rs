@@ -1,7 +1,7 @@
 //! The revoke pass: up to which transaction each block's logged versions are void.
 //!
-//! Only blocks with versions in the log are remembered, so memory is bounded by the log's length even
-//! if the log is full of revokes.
+//! Only blocks with versions in the log are remembered, so memory is bounded by the log's length
+//! even if the log is full of revokes.
 
 use std::collections::HashMap;
 

@@ -1,11 +1,11 @@
 //! The scan: which transactions of the log were committed.
 //!
-//! Records must continue each other: the log ends before the first block that does not have the magic
-//! and the expected transaction number. A record that has both but a wrong checksum is *suspect*. If
-//! its transaction has no commit block, a crash interrupted its writing, and the log ends before it. If
-//! the commit block is older than the last good commit, the transaction is a leftover of an earlier
-//! lap, and the log ends before it too. Otherwise bytes that were durable have changed, and that is
-//! corruption.
+//! Records must continue each other: the log ends before the first block that does not have the
+//! magic and the expected transaction number. A record that has both but a wrong checksum is
+//! *suspect*. If its transaction has no commit block, a crash interrupted its writing, and the log
+//! ends before it. If the commit block is older than the last good commit, the transaction is a
+//! leftover of an earlier lap, and the log ends before it too. Otherwise bytes that were durable
+//! have changed, and that is corruption.
 
 use pext4_ondisk::journal::{
     BlockType, Commit, Header, JournalIncompat, JournalSuperblock, TagFlags, commit, descriptor,
@@ -184,7 +184,8 @@ impl Scanner<'_> {
         Ok(self.advance(1))
     }
 
-    /// Decides what a suspect transaction with a commit block is: the end of the log, or corruption.
+    /// Decides what a suspect transaction with a commit block is: the end of the log, or
+    /// corruption.
     fn classify(&self, problem: &'static str, time: (u64, u32)) -> Result<bool, JournalError> {
         let leftover = self.last_commit.is_some_and(|last| time < last);
         if leftover || self.asynchronous {

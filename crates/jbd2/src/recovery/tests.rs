@@ -419,7 +419,8 @@ fn asynchronous_commits_end_before_the_one_that_was_not_written_whole() {
         .incompat
         .insert(JournalIncompat::ASYNC_COMMIT);
     rig.log(&[(3, 1)]).commit();
-    // The descriptor is the ring's last block; the blocks that it describes are the ring's first ones.
+    // The descriptor is the ring's last block; the blocks that it describes are the ring's first
+    // ones.
     assert_eq!(rig.at, 23);
     rig.log(&[(3, 2), (4, 2)])
         .revoke(&[5])
@@ -445,8 +446,8 @@ fn a_superblock_that_contradicts_its_place_is_refused() {
     assert!(read_superblock(&rig.device, &rig.area).is_err());
 }
 
-/// Whatever the bytes, recovery returns, and writes nothing outside the file system or, except for the
-/// superblock, into the log.
+/// Whatever the bytes, recovery returns, and writes nothing outside the file system or, except for
+/// the superblock, into the log.
 #[test]
 fn damaged_logs_never_panic_nor_write_where_they_must_not() {
     let mut seed = 0x9E37_79B9_u64;

@@ -254,8 +254,8 @@ fn a_panic_of_the_checkpointer_aborts_and_notifies_the_client() {
     assert_eq!((recovered.transactions, recovered.errno), (1, -5));
 }
 
-/// A block is freed whose last version is being written home; that write panics while the commit block
-/// is written.
+/// A block is freed whose last version is being written home; that write panics while the commit
+/// block is written.
 #[test]
 fn a_commit_does_not_wait_for_a_home_write_that_panicked() {
     let ram = Arc::new(blank(LOG));
@@ -320,8 +320,9 @@ fn a_journal_dropped_in_the_middle_is_no_failure() {
     assert!(recovered.transactions >= 1);
 }
 
-/// A device that, like an operating system, reports a lost write to only one of two flushes: the first flush
-/// that begins once this is planned succeeds, after the second one has failed and before that returns.
+/// A device that, like an operating system, reports a lost write to only one of two flushes: the
+/// first flush that begins once this is planned succeeds, after the second one has failed and
+/// before that returns.
 struct TellsOne {
     below: Arc<RamDevice>,
     stage: std::sync::Mutex<Stage>,

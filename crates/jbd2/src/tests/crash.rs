@@ -49,8 +49,8 @@ impl Model {
     }
 }
 
-/// A device that delays writes of the journal's superblock, so that threads that do not wait for such a
-/// write overtake it.
+/// A device that delays writes of the journal's superblock, so that threads that do not wait for
+/// such a write overtake it.
 struct SlowStart(Arc<RecordDevice>);
 
 impl Device for SlowStart {

@@ -1,5 +1,5 @@
-//! The standard tools read our log: mke2fs makes an image, we write a transaction to its journal and stop
-//! as in a crash, debugfs lists it, e2fsck replays it.
+//! The standard tools read our log: mke2fs makes an image, we write a transaction to its journal
+//! and stop as in a crash, debugfs lists it, e2fsck replays it.
 
 use std::path::Path;
 use std::process::Command;
@@ -177,8 +177,8 @@ fn e2fsck_replays_and_debugfs_lists_what_we_logged() {
     );
 }
 
-/// For journals that debugfs wrote, with each version of checksums, our replay and e2fsck's have the same
-/// result.
+/// For journals that debugfs wrote, with each version of checksums, our replay and e2fsck's have
+/// the same result.
 #[test]
 fn we_replay_what_debugfs_logged_as_e2fsck_does() {
     for features in ["", "-c -v 2", "-c -v 3"] {

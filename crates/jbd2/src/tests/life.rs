@@ -63,7 +63,8 @@ fn a_checkpoint_leaves_nothing_in_the_log_and_the_journal_goes_on() {
     assert_eq!(read_cell(&*device, 5), 4);
 }
 
-/// An empty transaction is being committed when the shutdown begins, and the one after it is not empty.
+/// An empty transaction is being committed when the shutdown begins, and the one after it is not
+/// empty.
 #[test]
 fn a_shutdown_leaves_no_gap_in_the_log() {
     let ram = Arc::new(blank(LOG));

@@ -1,8 +1,8 @@
 //! Tests of the whole journal, with a toy file system.
 //!
-//! The toy has *cells*, decoded numbers whose homes are eight bytes in a table block each, and *blocks*,
-//! which it creates, edits and frees as metadata and reuses as data. Every operation is one handle and
-//! writes its own number into everything that it changes.
+//! The toy has *cells*, decoded numbers whose homes are eight bytes in a table block each, and
+//! *blocks*, which it creates, edits and frees as metadata and reuses as data. Every operation is
+//! one handle and writes its own number into everything that it changes.
 
 mod abort;
 mod crash;

@@ -1,4 +1,5 @@
-//! One transaction without a running journal: after a crash at any event, all of it is there or nothing.
+//! One transaction without a running journal: after a crash at any event, all of it is there or
+//! nothing.
 
 use pext4_block::{Event, Page, RecordDevice};
 use pext4_ondisk::journal::header;

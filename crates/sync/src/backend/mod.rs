@@ -1,5 +1,5 @@
-//! The implementations of the locks: `parking_lot`; the same with observers, in builds with the feature
-//! `meter`; or `loom` in a model.
+//! The implementations of the locks: `parking_lot`; the same with observers, in builds with the
+//! feature `meter`; or `loom` in a model.
 //!
 //! All offer the same few calls; a condition variable waits on a borrowed guard. Only the watched
 //! implementation needs a lock's class.

@@ -1,5 +1,5 @@
-//! The locks of `parking_lot`, with a call to [`crate::watch`] whenever one is taken, tried, released or
-//! waited with.
+//! The locks of `parking_lot`, with a call to [`crate::watch`] whenever one is taken, tried,
+//! released or waited with.
 
 use std::ops::{Deref, DerefMut};
 use std::panic::Location;

@@ -85,7 +85,8 @@ macro_rules! watched {
                 })
             }
 
-            /// Replaces the value by the result of `update` on it, retrying after concurrent changes.
+            /// Replaces the value by the result of `update` on it, retrying after concurrent
+            /// changes.
             ///
             /// # Errors
             /// The value, if `update` returned `None` for it.

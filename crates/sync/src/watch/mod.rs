@@ -1,10 +1,10 @@
 //! Observers of locks and atomics, in builds with the feature `meter`.
 //!
-//! The watched locks ([`crate::backend`]) and atomics ([`atomic`]) call this module at every step. It
-//! forwards the step to the virtual cores if the caller runs on one, else to the
+//! The watched locks ([`crate::backend`]) and atomics ([`atomic`]) call this module at every step.
+//! It forwards the step to the virtual cores if the caller runs on one, else to the
 //! [meter](crate::meter), the [traces](crate::trace) and the calibration of the virtual cores, each
-//! switched on by a bit of [`WATCHERS`]. Without the feature none of this is compiled, and a lock is a
-//! lock of `parking_lot`.
+//! switched on by a bit of [`WATCHERS`]. Without the feature none of this is compiled, and a lock
+//! is a lock of `parking_lot`.
 //!
 //! This module does not use the crate's own locks, so that observers are not observed.
 

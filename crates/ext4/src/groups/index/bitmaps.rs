@@ -1,8 +1,8 @@
 //! An index of bitmaps: for each order the set of its groups, as a [`Set`].
 //!
-//! Finding the next group of an order from a given number on reads a few words and writes none. Changes
-//! take no lock, or, in the setting that models Linux, one lock per order: Linux's ordered maps are radix
-//! trees of 64 slots per node, read without locks; a slot corresponds to a bit here.
+//! Finding the next group of an order from a given number on reads a few words and writes none.
+//! Changes take no lock, or, in the setting that models Linux, one lock per order: Linux's ordered
+//! maps are radix trees of 64 slots per node, read without locks; a slot corresponds to a bit here.
 
 use std::ops::Range;
 

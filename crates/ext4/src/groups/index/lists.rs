@@ -2,9 +2,9 @@
 //! its ordered maps.
 //!
 //! A group that changes its order is appended to its new list, so a list is in the order of changes
-//! and not of numbers, and a search waits while another thread changes the list. The links of all lists
-//! of a kind are in one array, since a group is on at most one of them; a link is read and written under
-//! the lock of the list that it belongs to.
+//! and not of numbers, and a search waits while another thread changes the list. The links of all
+//! lists of a kind are in one array, since a group is on at most one of them; a link is read and
+//! written under the lock of the list that it belongs to.
 
 use pext4_ondisk::GroupNumber;
 use pext4_sync::RwLock;

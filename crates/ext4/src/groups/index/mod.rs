@@ -1,15 +1,16 @@
-//! Groups by free space: for each order, which groups have a largest free run of this order, and which
-//! have an average one.
+//! Groups by free space: for each order, which groups have a largest free run of this order, and
+//! which have an average one.
 //!
-//! The index gives hints. A search locks a group that it finds here and tests it again (rule D5). The
-//! last criteria of a search do not use the index, so a group that is missing from it at some moment is
-//! still found. Each group is filed under its lock by its free runs at that moment
+//! The index gives hints. A search locks a group that it finds here and tests it again (rule D5).
+//! The last criteria of a search do not use the index, so a group that is missing from it at some
+//! moment is still found. Each group is filed under its lock by its free runs at that moment
 //! ([`GroupIndex::file`]), so the index is correct when no group is changing. A group without free
 //! blocks is not in it.
 //!
-//! There are three designs in two modules: [`lists`] under locks, and [`bitmaps`] with and without a lock
-//! for changes. The index can be switched off while a volume is mounted (`mb_optimize_scan=0`): a group
-//! that changes then leaves its old place and gets no new one. Switching it on again files every group.
+//! There are three designs in two modules: [`lists`] under locks, and [`bitmaps`] with and without
+//! a lock for changes. The index can be switched off while a volume is mounted
+//! (`mb_optimize_scan=0`): a group that changes then leaves its old place and gets no new one.
+//! Switching it on again files every group.
 
 mod bitmaps;
 mod lists;
@@ -125,8 +126,8 @@ impl GroupIndex {
         self.move_between(By::Average, number, before.average, place.average);
     }
 
-    /// The orders of `place` that the group is filed under already: while the index is off, a group only
-    /// leaves it.
+    /// The orders of `place` that the group is filed under already: while the index is off, a group
+    /// only leaves it.
     fn unchanged_part(&self, slot: &Slot, place: Place) -> Place {
         let before = Place::unpacked(slot.filed.load(Ordering::Relaxed));
         Place {
