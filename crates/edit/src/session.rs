@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use pext4_block::{Access, Device, FileDevice, Page, loops};
 use pext4_fs::options::{BusyGroups, Reserve, Scaling, StreamGoals, Width};
-use pext4_fs::{MountOptions, OfflineJournal, Time, Volume, Written};
+use pext4_fs::{CommitOutcome, MountOptions, OfflineJournal, Time, Volume};
 use pext4_ondisk::superblock::{self, State, Superblock};
 use pext4_ondisk::{BlockNumber, checksum};
 use pext4_sync::{time, topology};
@@ -443,15 +443,17 @@ impl Prepared {
             .into_iter()
             .map(|(block, page)| (BlockNumber(block), page))
             .collect();
-        journal.write(blocks).map_err(|told| {
-            let outcome = match told.written {
-                Written::Nothing => return told.error,
-                Written::AllOrNothing => {
+        journal.write(blocks).map_err(|failed| {
+            let outcome = match failed.outcome {
+                CommitOutcome::NotCommitted => return failed.error,
+                CommitOutcome::Unknown => {
                     "the edit is made or not, as whoever opens the image next will find"
                 }
-                Written::InTheLog => "the edit is made as soon as the image is opened for writing",
+                CommitOutcome::Committed => {
+                    "the edit is made as soon as the image is opened for writing"
+                }
             };
-            std::io::Error::other(format!("{}; {outcome}", told.error)).into()
+            std::io::Error::other(format!("{}; {outcome}", failed.error)).into()
         })
     }
 }

@@ -54,7 +54,7 @@ pub mod path;
 
 pub use error::{Error, Refusal, Result};
 pub use mbcache::AttributeCacheStatistics;
-pub use mount::whole::{NotWritten, OfflineJournal, Written};
+pub use mount::offline::{CommitError, CommitOutcome, OfflineJournal};
 pub use options::MountOptions;
 pub use pext4_block::{Access, Device, FileDevice, RamDevice};
 pub use types::*;

@@ -1,20 +1,20 @@
-//! From a device to a volume and back.
+//! Mounting and unmounting: from a device to a volume and back.
 //!
-//! Mounting: the superblock is read and judged (which features, absurd counts, a device that is
-//! too small); the journal is found and replayed, on the device or, for a read-only mount, in
-//! memory above it; then the layers are built from the ground up, `recover` and `orphan_present`
-//! are set durably before the first commit can happen (rule 11), and orphans are finished.
+//! Mounting: the superblock is read and checked (features, absurd counts, the device's size); the
+//! journal is found and replayed, on the device or, for a read-only mount, into an overlay in
+//! memory; then the layers are built from the bottom up, `recover` and `orphan_present` are set
+//! durably before the first commit can happen (rule 11), and orphans are finished.
 //!
-//! Closing: inodes without a name end, everything is committed and written home, the log is
-//! emptied, and only then is the superblock marked clean, with exact counts. If that fails on the way
-//! the journal is shut down all the same, and the first error is told.
+//! Closing: inodes without a name are deleted, everything is committed and written home, the log is
+//! emptied, and only then is the superblock marked clean, with exact counts. If a step fails, the
+//! journal is shut down all the same, and the first error is returned.
 
 mod features;
 mod image;
 mod journal;
+pub mod offline;
 mod recovery;
 mod superblock;
-pub mod whole;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -44,12 +44,12 @@ use crate::store::{Store, now};
 use crate::volume::Volume;
 
 impl Volume {
-    /// Mounts the file system on `device`, after replaying its journal where that is due.
+    /// Mounts the file system on `device`, after replaying its journal if necessary.
     ///
     /// # Errors
     ///
-    /// `Corrupt` and `Unsupported` say what in the image prevents it, `Io` is the device's.
-    /// Nothing is written before every check of the superblock has passed.
+    /// `Corrupt` and `Unsupported` name what in the image prevents the mount, `Io` comes from the
+    /// device. Nothing is written before every check of the superblock has passed.
     pub fn open(device: Arc<dyn Device>, options: MountOptions) -> Result<Self> {
         let mut options = options;
         let mut notes = Vec::new();
@@ -61,7 +61,7 @@ impl Volume {
         let before = superblock;
         let mut superblock = superblock::read(&*recovered.device, &mut options, &mut notes)?;
         keep_errors(&mut superblock, &before, recovered.had_stopped);
-        // The log may have held another superblock.
+        // The replay may have changed the superblock.
         let geometry = check_shape(&superblock, &*recovered.device)?;
         check_same_journal(&before, &superblock)?;
         features::check(
@@ -71,7 +71,7 @@ impl Volume {
             &mut notes,
         )?;
         let was_clean = superblock.state.contains(State::CLEAN);
-        let store = Arc::new(ground(
+        let store = Arc::new(new_store(
             Arc::clone(&recovered.device),
             superblock,
             geometry,
@@ -87,13 +87,13 @@ impl Volume {
         let table = table::empty_table();
         let attribute_blocks = Arc::new(shared_blocks(&store));
         if !store.options.read_only {
-            let lent = journal::Lent {
+            let layers = journal::Layers {
                 store: &store,
                 groups: &groups,
                 inodes: &table,
                 attribute_blocks: &attribute_blocks,
             };
-            journal::begin(&lent, recovered.log)?;
+            journal::begin(&layers, recovered.log)?;
         }
         let inodes = Inodes::new(store, groups, orphans, table, attribute_blocks);
         let volume = Self::assemble(inodes, overhead_blocks, was_clean, notes);
@@ -131,8 +131,8 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// `Io`, or the journal's error if it had stopped; the image keeps what was durable then, and
-    /// the next mount replays.
+    /// `Io`, or the error of the journal's abort; the image keeps what was durable, and the next
+    /// mount replays the journal.
     pub fn close(mut self) -> Result<()> {
         self.take_down()
     }
@@ -150,9 +150,10 @@ impl Volume {
             true => self.inodes.zero_tails(),
             false => Ok(()),
         };
-        // Whatever failed: its threads and lists keep the volume's parts alive, and with them the device.
+        // Even after a failure: the journal's threads and lists keep the volume's layers, and with
+        // them the device, in memory.
         let shut_down = journal.shutdown().map_err(Error::from);
-        // A file that is damaged keeps nothing else from being closed.
+        // A tail that cannot be zeroed, because its file is corrupt, does not keep the image dirty.
         let marked = match committed.is_ok() && shut_down.is_ok() && !store.is_read_only() {
             true => self.mark_clean(),
             false => Ok(()),
@@ -168,7 +169,7 @@ impl Volume {
         Ok(journal.commit_running()?)
     }
 
-    /// Inodes without a name end now, whoever holds them.
+    /// Deletes inodes without a name, even if they are held.
     fn end_nameless(&self) {
         let mut nameless = Vec::new();
         self.inodes.for_each(|inode| {
@@ -178,7 +179,7 @@ impl Volume {
         });
         for inode in nameless {
             self.inodes.release(inode.number(), u64::MAX);
-            // What cannot be freed stays an orphan, for the next mount to finish.
+            // An inode that cannot be deleted stays an orphan, which the next mount finishes.
             let _ = self.run(|| self.reap_if_due(&inode));
         }
     }
@@ -198,7 +199,7 @@ impl Volume {
                     .read_only_compat
                     .remove(ReadOnlyCompat::ORPHAN_PRESENT);
             }
-            // What was not clean before stays so until somebody has checked it.
+            // An image that was not clean before stays so until it has been checked.
             superblock.state.set(State::CLEAN, was_clean);
         })
     }
@@ -206,13 +207,14 @@ impl Volume {
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        // Errors were the caller's to see through `close`; the journal keeps what was durable.
+        // A caller that wants the errors calls `close`; the journal keeps what was durable.
         let _ = self.take_down();
     }
 }
 
-/// Errors noted past the journal outlive its replay, and that the journal stopped is one. What the log knew of may be
-/// more than what was at home when the last was noted there.
+/// Keeps errors that were recorded in the superblock on disk without the journal, which the replay
+/// overwrote; an abort of the journal counts as an error too. The error count in the log may be the
+/// higher one, although the last error was recorded on disk.
 fn keep_errors(superblock: &mut Superblock, before: &Superblock, had_stopped: bool) {
     let is_older = before.last_error.time < superblock.last_error.time;
     if before.error_count > 0 && !is_older && before.last_error != superblock.last_error {
@@ -228,19 +230,19 @@ fn keep_errors(superblock: &mut Superblock, before: &Superblock, had_stopped: bo
     }
 }
 
-/// Says what a mount that only reads does without.
+/// Notes which structures a read-only mount does without.
 fn note_damage(groups: &Groups, notes: &mut Vec<String>) {
-    /// More would hide what else there is to say.
-    const MOST_NAMED: usize = 10;
-    let named = groups.damage().take(MOST_NAMED);
+    /// More notes would hide the others.
+    const MAX_NOTES: usize = 10;
+    let named = groups.damage().take(MAX_NOTES);
     notes.extend(named.map(|corrupt| format!("{corrupt}; e2fsck -f should mend it")));
-    let others = groups.damage().skip(MOST_NAMED).count();
+    let others = groups.damage().skip(MAX_NOTES).count();
     if others > 0 {
         notes.push(format!("{others} more group descriptors are as bad"));
     }
 }
 
-/// Keeps the blocks of the journal and the orphan file from all other files.
+/// Protects the blocks of the journal and the orphan file from all other files.
 fn protect_system_files(
     groups: &Groups,
     journal: Vec<Range<u64>>,
@@ -253,7 +255,7 @@ fn protect_system_files(
     groups.protect(blocks)
 }
 
-/// The shape of the image, which the device must be large enough to hold.
+/// The geometry of the image; fails if the device is too small for it.
 fn check_shape(superblock: &Superblock, device: &dyn Device) -> Result<Geometry> {
     let geometry = Geometry::of(superblock)?;
     let needed = geometry
@@ -273,8 +275,8 @@ fn check_shape(superblock: &Superblock, device: &dyn Device) -> Result<Geometry>
     Ok(geometry)
 }
 
-/// Refuses what the log may not change: the place of the log was worked out with it. (A file system that was growing
-/// is larger afterwards.)
+/// Fails if the replay changed fields with which the log was found. (The size may change, if the
+/// file system was being grown.)
 fn check_same_journal(before: &Superblock, after: &Superblock) -> Result<()> {
     let journal = |superblock: &Superblock| {
         let has_one = superblock.features.compat.contains(Compat::HAS_JOURNAL);
@@ -288,8 +290,8 @@ fn check_same_journal(before: &Superblock, after: &Superblock) -> Result<()> {
     Err(Corrupt::new("superblock in the journal", problem).into())
 }
 
-/// A store over a device that needs no replay any more.
-fn ground(
+/// A store over a device whose journal was replayed.
+fn new_store(
     device: Arc<dyn Device>,
     superblock: Superblock,
     geometry: Geometry,
@@ -303,8 +305,8 @@ fn ground(
     Store::new(device, cache, geometry, superblock, options)
 }
 
-/// What counts references core by core frees some of them at another time, so whoever wants the same bytes
-/// again does without.
+/// The cache of attribute blocks. Counting references on each core changes the time at which blocks
+/// are freed, so it is not used for repeatable images.
 fn shared_blocks(store: &Store) -> SharedBlocks {
     let options = &store.options;
     let counting = match options.repeatable {
@@ -329,8 +331,8 @@ fn directory_settings(store: &Store) -> DirectorySettings {
     }
 }
 
-/// How names are hashed. An image on which no writer has settled the signedness gets that of the
-/// most common machines, as a Linux mount there would settle it.
+/// How names are hashed. If the image does not record the signedness, it gets that of the most
+/// common machines, as a mount by Linux on them would record it.
 fn hasher_of(superblock: &Superblock) -> Hasher {
     Hasher {
         version: superblock.hash_version(),
@@ -339,9 +341,9 @@ fn hasher_of(superblock: &Superblock) -> Hasher {
     }
 }
 
-/// Blocks of the file system's own structures and of its journal, as statfs leaves them out. What the superblock notes
-/// of them may be of before the file system grew: as Linux does since 5.18, it is taken only where blocks are shared by
-/// clusters.
+/// The number of blocks of the file system's own structures and of its journal, which statfs
+/// subtracts. The number that the superblock records may date from before the file system grew: as
+/// in Linux since 5.18, it is used only with clusters of several blocks.
 fn overhead_blocks(store: &Store, journal: &[Range<u64>]) -> u64 {
     let geometry = &store.geometry;
     let noted = store.superblock(|superblock| superblock.overhead_clusters);
@@ -353,7 +355,8 @@ fn overhead_blocks(store: &Store, journal: &[Range<u64>]) -> u64 {
     u64::from(geometry.first_data_block) + geometry.metadata_blocks() + journal
 }
 
-/// Bytes of the extra part of new inodes: what the image wants, at least the usual 32.
+/// The size of the extra part of new inodes, in bytes: what the image asks for, but at least 32; if
+/// that does not fit the inode size, all the room there is.
 fn new_inode_extra_size(store: &Store) -> u16 {
     let room = store.geometry.inode_size.saturating_sub(128);
     let wanted =
@@ -366,7 +369,7 @@ fn new_inode_extra_size(store: &Store) -> u16 {
     if wanted <= room { wanted } else { room }
 }
 
-/// A number that the author of an image cannot foresee.
+/// A number that the author of an image cannot predict.
 fn random_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(present())
@@ -380,7 +383,7 @@ mod tests {
 
     use super::keep_errors;
 
-    /// A superblock in which errors were noted at these times.
+    /// A superblock in which errors were recorded at these times.
     fn noted(times: &[i64]) -> Superblock {
         let mut bytes = [0; 1024];
         bytes[0x38..0x3A].copy_from_slice(&[0x53, 0xEF]);
@@ -394,8 +397,8 @@ mod tests {
     }
 
     #[test]
-    fn the_last_error_outlives_the_replay_whoever_counted_more() {
-        // What the log brings, what was at home, and how many errors were noted, the last when.
+    fn the_last_error_survives_the_replay_whichever_count_is_higher() {
+        // Errors in the log, errors on disk, the resulting count, and the time of the last one.
         for (log, home, count, last) in [
             (&[][..], &[][..], 0, 0),
             (&[], &[5], 1, 5),

@@ -400,7 +400,7 @@ impl SlotBlock {
 impl Owing for SlotBlock {
     fn capture(&self, tid: Tid, captures: &mut Vec<Capture>) {
         let mut owed = self.owed.lock_keyed(ONE_BLOCK);
-        if owed.settle(tid) {
+        if owed.clear(tid) {
             captures.push(self.version());
         }
     }

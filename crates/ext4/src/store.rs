@@ -450,7 +450,7 @@ impl SuperblockState {
 impl Owing for SuperblockState {
     fn capture(&self, tid: Tid, captures: &mut Vec<Capture>) {
         let mut inner = self.inner.lock();
-        if inner.owed.settle(tid) {
+        if inner.owed.clear(tid) {
             captures.push(self.capture_of(&inner.superblock));
         }
     }

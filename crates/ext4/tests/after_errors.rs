@@ -1,4 +1,4 @@
-//! What stands after an error: an operation that was done is told as done, whatever could not be tidied up behind it.
+//! State after errors: an operation that was done returns success, even if its cleanup failed.
 
 mod images;
 
@@ -7,7 +7,7 @@ use pext4_fs::{InodeNumber, RenameMode, SetXattrMode, Volume};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 
-/// An image that goes on after errors, with `/old`, whose map of twenty pieces takes a block.
+/// An image with `errors=continue` and a file `/old`, whose map of twenty extents takes a block.
 fn image_with_pieces() -> Option<Image> {
     let image = Image::make(&["-b", "1024", "-O", "^metadata_csum", "-e", "continue"])?;
     let volume = image.open();
@@ -65,7 +65,7 @@ fn an_attribute_is_set_though_its_old_value_cannot_end() {
     set(&volume, 1).expect("an attribute");
     volume.close().expect("it closes");
     assert!(image.debugfs("stat <13>").contains("Size: 9000"));
-    // Its blocks lie outside the file system.
+    // Its blocks are outside the file system.
     image.debugfs_write("sif <13> block[5] 0x7fffff");
     let volume = image.open();
     assert_eq!(inode(&volume, "/owner"), owner);

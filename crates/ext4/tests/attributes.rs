@@ -53,7 +53,7 @@ fn change(random: &mut Random, volume: &Volume, inode: InodeNumber, expected: &m
     }
 }
 
-/// A list with as many named users, in the form of the image.
+/// An access list with this many named users, in the on-disk format.
 fn list_of(users: u32) -> Vec<u8> {
     let entry = |tag, id| Entry {
         tag,
@@ -131,7 +131,7 @@ fn access_lists_come_with_the_name_or_not_at_all() {
 }
 
 #[test]
-fn the_value_that_it_has_changes_nothing() {
+fn setting_the_current_value_changes_nothing() {
     let Some(image) = Image::make(&["-b", "4096"]) else {
         return;
     };
@@ -206,7 +206,7 @@ fn attributes_agree_with_a_plain_map() {
     }
 }
 
-/// Lets `/b` and `/c` use the attribute block of `/a`, as Linux does with equal attributes.
+/// Makes `/b` and `/c` share the attribute block of `/a`, as Linux does with equal attributes.
 fn share_block(image: &Image) {
     let stat = image.debugfs("stat /a");
     let (_, rest) = stat
@@ -306,7 +306,7 @@ fn debugfs_reads_what_was_written() {
 }
 
 #[test]
-fn names_that_cannot_be_are_refused() {
+fn invalid_names_are_refused() {
     let Some(image) = Image::make(&[]) else {
         return;
     };

@@ -1,4 +1,4 @@
-//! Bitmaps that cannot be relied on: what they say is free and is not, and those that cannot be read.
+//! Wrong bitmaps: blocks in use that are marked free, and bitmaps that cannot be read.
 
 mod images;
 
@@ -12,7 +12,7 @@ use pext4_fs::{InodeNumber, MountOptions, Refusal, Volume};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 
-/// The first run of blocks of a file, as debugfs lists them.
+/// The first run of blocks of a file, as listed by debugfs.
 fn first_run(image: &Image, file: &str) -> RangeInclusive<u64> {
     let blocks: Vec<u64> = image
         .debugfs(&format!("blocks {file}"))
@@ -27,7 +27,7 @@ fn first_run(image: &Image, file: &str) -> RangeInclusive<u64> {
 }
 
 #[test]
-fn blocks_of_the_journal_are_nobodys_though_a_bitmap_calls_them_free() {
+fn blocks_of_the_journal_are_not_allocated_though_a_bitmap_marks_them_free() {
     let Some(image) = Image::make(&["-b", "1024", "-m", "0", "-O", "^metadata_csum"]) else {
         return;
     };
@@ -35,7 +35,7 @@ fn blocks_of_the_journal_are_nobodys_though_a_bitmap_calls_them_free() {
     let (first, count) = (journal.start() + 100, 800);
     assert!(journal.contains(&(first + count)), "{journal:?}");
     image.debugfs_write(&format!("freeb {first} {count}"));
-    // Its group says so as well.
+    // The group's free count is consistent with this.
     let group = (first - 1) / 8192;
     image.debugfs_write(&format!(
         "set_bg {group} free_blocks_count {}",
@@ -63,9 +63,9 @@ fn blocks_of_the_journal_are_nobodys_though_a_bitmap_calls_them_free() {
     );
 }
 
-/// Its blocks are nobody's, as the bitmap that says so cannot be written: the image tells that it wants to be checked.
+/// The blocks are lost, because the bitmap cannot be updated: the image is marked as having errors.
 #[test]
-fn what_a_removal_loses_with_an_unreadable_bitmap_is_told() {
+fn blocks_lost_with_an_unreadable_bitmap_are_reported() {
     let Some(image) = Image::make(&["-b", "1024", "-m", "0", "-e", "continue"]) else {
         return;
     };

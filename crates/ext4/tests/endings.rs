@@ -1,5 +1,5 @@
-//! How things end: removed directories that are still held, inodes whose last hold and last name go
-//! at the same time, mounts that an error stopped.
+//! Ends of life: removed directories that are still held, inodes whose last hold and last name are
+//! removed at the same time, mounts that an error stopped.
 
 mod images;
 
@@ -15,7 +15,7 @@ use pext4_block::{Access, Device, Event, FileDevice, RamDevice, RecordDevice};
 use pext4_fs::{Error, InodeNumber, MountOptions, New, Refusal, RenameMode, SetAttributes, Volume};
 use pext4_ondisk::superblock::{ERROR_IO, State, Superblock};
 
-/// No commit comes by itself.
+/// An interval so long that no commit happens unasked.
 fn options() -> MountOptions {
     MountOptions {
         commit_interval: Duration::from_secs(3600),
@@ -100,7 +100,7 @@ fn a_removed_directory_that_is_held_has_no_names() {
     image.assert_clean();
 }
 
-/// The last name goes in one thread, the last hold in another.
+/// One thread removes the last name, another drops the last hold.
 #[test]
 fn the_last_name_and_the_last_hold_may_go_together() {
     for features in ["orphan_file", "^orphan_file"] {
@@ -241,7 +241,7 @@ fn the_errors_of_a_stopped_mount_survive_the_replay() {
     }
 }
 
-/// The mount is tried by a process of its own, in which no thread can have the stack that it is to have.
+/// A separate process tries the mount, with a stack size that no thread can get.
 #[test]
 fn a_mount_that_gets_no_threads_leaves_the_image_as_it_was() {
     const IMAGE: &str = "PEXT4_TEST_IMAGE";
@@ -278,7 +278,7 @@ fn a_mount_that_gets_no_threads_leaves_the_image_as_it_was() {
 }
 
 #[test]
-fn a_log_that_is_of_no_concern_is_never_replayed() {
+fn a_log_without_the_recover_feature_is_never_replayed() {
     let Some(image) = Image::make(&[]) else {
         return;
     };
@@ -304,20 +304,20 @@ fn a_log_that_is_of_no_concern_is_never_replayed() {
     );
 }
 
-/// Stops flushes at a gate and writes down what happened in which order.
+/// A device that blocks flushes at a gate and records the order of events.
 struct Gated {
     below: RamDevice,
     log: Mutex<Vec<&'static str>>,
-    /// Flushes that may still begin without waiting; `None` for all.
+    /// The number of flushes that may still begin without waiting; `None` if all may.
     passes: Mutex<Option<u32>>,
     opened: Condvar,
     waits: AtomicBool,
-    /// Flushes fail, those at the gate too.
+    /// Flushes fail, including those at the gate.
     fails: AtomicBool,
 }
 
 impl Gated {
-    /// Everything passes.
+    /// Lets all flushes pass.
     fn load(image: &Image) -> Arc<Self> {
         Arc::new(Self {
             below: RamDevice::load(&image.path).expect("the image"),
@@ -382,7 +382,7 @@ impl Device for Gated {
     }
 }
 
-/// Data that is written over while a commit is in its last flush is not covered by that commit.
+/// Data that is overwritten while a commit is in its last flush is not covered by that commit.
 #[test]
 fn fdatasync_covers_data_written_during_a_commit() {
     let Some(image) = Image::make(&[]) else {
@@ -405,7 +405,7 @@ fn fdatasync_covers_data_written_during_a_commit() {
     device.wait_for_one_at_the_gate();
     volume.write(number, 0, b"DATA").expect("write over");
     let second = syncs(true);
-    // It sees that the commit is under way, or comes later and finds it done: both must do.
+    // It sees that the commit is running, or finds it done: both must work.
     std::thread::sleep(Duration::from_millis(50));
     device.pass_only(None);
     first.join().expect("synced");
@@ -421,9 +421,10 @@ fn fdatasync_covers_data_written_during_a_commit() {
     );
 }
 
-/// The commit that fails is not the last: what the one behind it lists keeps much in memory.
+/// The commit that fails is not the last: the objects on the next transaction's list keep much in
+/// memory.
 #[test]
-fn a_close_that_fails_lets_go_of_the_device() {
+fn a_close_that_fails_releases_the_device() {
     for features in ["has_journal", "^has_journal"] {
         let Some(image) = Image::make(&["-O", features]) else {
             return;
@@ -441,7 +442,7 @@ fn a_close_that_fails_lets_go_of_the_device() {
         device.fails.store(true, Ordering::SeqCst);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Time for the close to wait for it.
+                // Time for the close to begin waiting.
                 std::thread::sleep(Duration::from_millis(50));
                 device.pass_only(None);
             });

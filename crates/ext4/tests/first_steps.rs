@@ -1,4 +1,4 @@
-//! The main path from end to end: an image of mke2fs is mounted, filled, closed, and judged by
+//! The main path from end to end: an image of mke2fs is mounted, filled, closed, and checked by
 //! e2fsck.
 
 use std::io::Write;
@@ -12,7 +12,7 @@ use pext4_fs::{
     AllocateMode, InodeNumber, MountOptions, New, RenameMode, SetAttributes, SetXattrMode, Volume,
 };
 
-/// A program that a neighbouring test is just starting holds the image's lock until it is its own:
+/// A child process that another test is just starting holds the image's lock until its exec:
 /// opening waits that long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -21,7 +21,7 @@ struct Image {
     path: PathBuf,
 }
 
-/// A fresh image, or `None`, loudly, where mke2fs is missing.
+/// A fresh image, or `None`, with a message, if mke2fs is missing.
 fn image(size: &str, arguments: &[&str]) -> Option<Image> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("image");
@@ -225,7 +225,7 @@ fn files_grow_shrink_and_have_holes() {
     }
 }
 
-/// Linux takes the bytes behind the end of a file for zeroes when it lets the file grow.
+/// Linux assumes that the bytes after the end of a file are zero when the file grows.
 #[test]
 fn nothing_is_left_behind_the_end_of_a_cut_file() {
     let Some(image) = image("16M", &[]) else {
@@ -250,7 +250,7 @@ fn nothing_is_left_behind_the_end_of_a_cut_file() {
     assert_clean(&image.path);
 }
 
-/// The number of a file that was cut is a symbolic link's when the mount ends.
+/// At the end of the mount, the number of a truncated file belongs to a symbolic link.
 #[test]
 fn a_link_in_the_place_of_a_cut_file_is_left_alone() {
     let Some(image) = image("16M", &[]) else {

@@ -1,5 +1,4 @@
-//! Content that lies in inodes (`inline_data`): where it stays, where it moves out, what damage
-//! does.
+//! Content inside inodes (`inline_data`): when it stays, when it moves to blocks, and corruption.
 
 mod images;
 
@@ -10,11 +9,11 @@ use pext4_fs::{
 };
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
-/// Bytes that an inode of 256 bytes holds.
+/// The number of bytes that fit an inode of 256 bytes.
 const ROOM: usize = 128;
 const INLINE: u32 = 0x1000_0000;
 
-/// An image whose inodes can hold content; none, and told, without the tools.
+/// An image with `inline_data`; `None`, with a message, if the tools are missing.
 fn image(arguments: &[&str]) -> Option<Image> {
     let mut all = vec!["-I", "256", "-O", "inline_data"];
     all.extend(arguments);
@@ -262,7 +261,7 @@ fn directories_grow_move_out_and_move_about() {
     checked(volume, &image);
 }
 
-/// Links whose target lies beside the attributes, as mke2fs and debugfs make them.
+/// Links whose target is stored beside the attributes, as mke2fs and debugfs make them.
 #[test]
 fn long_links() {
     let Some(image) = image(&[]) else {
@@ -303,8 +302,8 @@ fn a_full_disk_leaves_content_where_it_is() {
     checked(volume, &image);
 }
 
-/// Files of more bytes than lie in their inode, as `mke2fs -d` makes them of holes: they end in
-/// zeroes, and what changes them moves them out as they are.
+/// Files that are longer than the content in their inode, as `mke2fs -d` makes them from holes:
+/// they end in zeroes, and a change moves them to blocks.
 #[test]
 fn files_longer_than_their_inode_end_in_zeroes() {
     type Change = fn(&Volume, InodeNumber, &mut Vec<u8>);
@@ -390,7 +389,7 @@ fn files_longer_than_their_inode_end_in_zeroes() {
     }
 }
 
-/// Slots that say their content lies in them and cannot: an error that names the inode.
+/// Slots that are marked as inline and cannot be: the error names the inode.
 #[test]
 fn damaged_content_is_told() {
     for (name, request) in [
@@ -439,7 +438,7 @@ fn flags_are_told_and_set_beside_content() {
     for inode in [folder, file] {
         let told = volume.attributes(inode).expect("there").flags;
         assert_eq!(told & INLINE, INLINE, "{told:#x}");
-        // A program hands back what it was told, or only what it knows.
+        // A program sets all flags that it has read, or only those that it knows.
         for form in [told, told & !INLINE] {
             let set = set_flags(&volume, inode, form | NODUMP).expect("nodump");
             assert_eq!(set, told | NODUMP);

@@ -1,5 +1,5 @@
-//! The label of a volume, changed while it is open: with and without a journal, and with none of what
-//! the field cannot hold.
+//! Changing the label of an open volume: with and without a journal, and labels that do not fit the
+//! field.
 
 mod images;
 
@@ -54,7 +54,7 @@ fn every_copy_of_the_superblock_gets_the_label() {
     assert!(places.len() > 2, "{places:?}");
     let opened = std::fs::OpenOptions::new().write(true).open(&image.path);
     let file = opened.expect("the image");
-    // One that is spoilt is not made to look sound.
+    // A corrupt copy is left corrupt.
     let spoilt = file.write_all_at(&[1; 8], places[1] + 200);
     spoilt.expect("it is ours");
     drop(file);

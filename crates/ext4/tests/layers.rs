@@ -1,13 +1,14 @@
 //! The direction of this crate's modules: each imports only from those before it.
 //!
-//! The order is the design's. A module that reaches to the right is no longer a layer: it cannot be
-//! read, tested or reasoned about without what stands above it. Tests may reach anywhere.
+//! The order is that of the design. A module that imports to the right is not a layer any more: it
+//! cannot be read, tested or reasoned about without the modules above it. Tests may import
+//! anything.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The layers from the ground up; modules of one layer do not import each other, but for the first
-/// two, which are one thing in several files.
+/// The layers from the bottom up; modules of one layer do not import each other, except in the
+/// first two layers, each of which is one unit in several files.
 const LAYERS: [&[&str]; 9] = [
     &["error", "options", "statistics", "types"],
     &["seal", "store", "mbcache"],
@@ -65,7 +66,7 @@ fn code(text: &str) -> String {
     code.join("\n")
 }
 
-/// The first names of what stands behind a path prefix: one name, or those in braces.
+/// The first names after a path prefix: one name, or those in braces.
 fn names_behind(rest: &str) -> Vec<String> {
     let is_name = |letter: char| letter.is_alphanumeric() || letter == '_';
     if let Some(inside) = rest.strip_prefix('{') {

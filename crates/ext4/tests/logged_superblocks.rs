@@ -1,4 +1,4 @@
-//! Superblocks that the log holds: the one in force is known only after the replay.
+//! Superblocks in the log: the valid one is known only after the replay.
 
 mod images;
 
@@ -32,7 +32,7 @@ fn write_to_journal(image: &Image, blocks: &[(u64, &[u8])]) {
 }
 
 #[test]
-fn a_file_system_that_was_growing_says_in_its_log_how_large_it_is() {
+fn the_size_of_a_file_system_that_was_being_grown_is_in_its_log() {
     let Some(image) = Image::make(&["-b", "4096", "-O", "^metadata_csum"]) else {
         return;
     };
@@ -49,7 +49,7 @@ fn a_file_system_that_was_growing_says_in_its_log_how_large_it_is() {
 }
 
 #[test]
-fn features_that_the_log_holds_are_judged() {
+fn features_of_a_superblock_in_the_log_are_checked() {
     let Some(image) = Image::make(&["-b", "4096", "-O", "^metadata_csum"]) else {
         return;
     };
@@ -61,7 +61,7 @@ fn features_that_the_log_holds_are_judged() {
     assert!(volume.is_read_only(), "{:?}", volume.notes());
 }
 
-/// What is known of the log's place was worked out with the superblock before.
+/// The log was found with the superblock from before the replay.
 #[test]
 fn one_with_another_journal_is_refused() {
     for (at, value) in [(COMPATIBLE, None), (JOURNAL_INODE, Some(9))] {

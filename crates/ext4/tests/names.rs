@@ -1,4 +1,4 @@
-//! Threads that fight for one name of a directory with an index: one of them has it.
+//! Threads that compete for one name of an indexed directory: exactly one of them succeeds.
 
 mod images;
 
@@ -13,7 +13,7 @@ const ROOT: InodeNumber = InodeNumber::ROOT;
 const THREADS: u32 = 4;
 const ROUNDS: u32 = 2000;
 
-/// A directory of so many names that it has an index.
+/// A directory with enough names to have an index.
 fn directory(volume: &Volume) -> InodeNumber {
     let made = volume.make_directory(ROOT, b"all", &New::default());
     let directory = made.expect("room for a directory").inode;
@@ -29,11 +29,11 @@ fn create(volume: &Volume, directory: InodeNumber, name: &str) -> Result<(), Err
     Ok(())
 }
 
-/// Lets all threads do the same at the same moment, round by round: in each round one succeeds, and
-/// the others are refused with `refusal`.
+/// Runs the same operation on all threads at the same moment, in rounds: in each round one
+/// succeeds, and the others fail with `refusal`.
 fn one_a_round(act: impl Fn(u32) -> Result<(), Error> + Sync, refusal: Refusal) {
     let barrier = Barrier::new(THREADS as usize);
-    // Whoever panicked between the barriers would leave the others waiting.
+    // A panic between the barriers would leave the other threads waiting.
     let run = || {
         let mut won = Vec::new();
         let mut errors = Vec::new();
@@ -60,7 +60,7 @@ fn one_a_round(act: impl Fn(u32) -> Result<(), Error> + Sync, refusal: Refusal) 
 }
 
 #[test]
-fn of_those_who_make_or_remove_one_name_one_succeeds() {
+fn of_threads_that_make_or_remove_one_name_one_succeeds() {
     let Some(image) = Image::make(&["-b", "4096", "-N", "16384"]) else {
         return;
     };
@@ -83,9 +83,9 @@ fn of_those_who_make_or_remove_one_name_one_succeeds() {
     image.assert_clean();
 }
 
-/// A name comes and goes under those who look it up; an inode that had none gets it.
+/// A name is linked and unlinked while other threads look it up; the inode has no other name.
 #[test]
-fn a_file_without_names_gets_one_under_the_eyes_of_others() {
+fn a_file_without_names_gets_one_while_others_look_it_up() {
     let Some(image) = Image::make(&["-b", "4096", "-N", "16384"]) else {
         return;
     };

@@ -1,4 +1,4 @@
-//! The volume by paths, as `std::fs` has it: slashes at the end, links, open options, whole trees.
+//! The volume by paths, as `std::fs` has it: trailing slashes, links, open options, whole trees.
 
 mod images;
 

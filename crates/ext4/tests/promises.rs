@@ -1,5 +1,5 @@
-//! What Linux promises of inodes and callers rely on: times as they are read back, flags that are
-//! heeded or refused, whiteouts, generations.
+//! Guarantees of Linux on which callers rely: times as they are read back, flags that are honoured
+//! or refused, whiteouts, generations.
 
 mod images;
 
@@ -148,7 +148,7 @@ fn flags_are_heeded_or_refused() {
     image.assert_clean();
 }
 
-/// What `chattr -e` and `+e` do on Linux: a map that both forms hold in the inode changes its form.
+/// `chattr -e` and `+e` as on Linux: a map that fits the inode in both forms changes its form.
 #[test]
 fn a_small_map_takes_the_other_form_and_a_large_one_does_not() {
     let Some(image) = Image::make(&["-b", "1024"]) else {
@@ -188,7 +188,7 @@ fn a_small_map_takes_the_other_form_and_a_large_one_does_not() {
         let error = set_flags(&volume, inode, 0).expect_err("it does not fit");
         assert!(error.is(Refusal::NotSupported), "{error}");
     }
-    // With pointers it goes on: in two runs by now, which a tree holds as well.
+    // It grows with pointers: now in two runs, which fit a tree as well.
     volume.write(changing[2], 0, &[7; 1024]).expect("room");
     for inode in changing {
         let before = content(inode);
@@ -521,7 +521,7 @@ fn flags_of_what_stays_immutable_stay() {
 }
 
 #[test]
-fn one_call_has_one_present() {
+fn one_call_stamps_all_inodes_with_one_time() {
     let Some(image) = Image::make(&[]) else {
         return;
     };

@@ -1,5 +1,5 @@
-//! Every setting of the scaling mechanisms does the same: what users see is the volume's, how cores
-//! keep apart is the setting's.
+//! Every setting of the scaling mechanisms behaves the same for users; settings differ only in how
+//! operations on different cores are kept apart.
 
 mod images;
 
@@ -22,7 +22,7 @@ const BLOCK: u64 = 4096;
 /// The flag of `chattr +T`.
 const TOPDIR: u32 = 0x2_0000;
 
-/// Settings that between them have every value of every switch.
+/// Settings that together cover every value of every switch.
 fn settings() -> Vec<Scaling> {
     let parse = |text| Scaling::parse(text).expect("a setting");
     vec![
@@ -67,7 +67,7 @@ fn new_file(volume: &Volume, name: &str) -> InodeNumber {
     made.expect("room for a file").inode
 }
 
-/// Writes every other block, so that the file has many extents.
+/// Writes every second block, so that the file has many extents.
 fn scatter(volume: &Volume, file: InodeNumber, blocks: u64) {
     for block in 0..blocks {
         let written = volume.write(file, 2 * block * BLOCK, &[7; 512]);
@@ -75,7 +75,8 @@ fn scatter(volume: &Volume, file: InodeNumber, blocks: u64) {
     }
 }
 
-/// Born and removed in one transaction, many more files than it has credits are one block of it.
+/// Many more files than a transaction has credits, created and removed in it, charge only one
+/// block.
 #[test]
 fn files_that_come_and_go_fill_no_transaction() {
     const FILES: u64 = 50_000;
@@ -97,7 +98,7 @@ fn files_that_come_and_go_fill_no_transaction() {
     }
 }
 
-/// Blocks of attributes that begin and end in one transaction are used again in it, and are no revokes.
+/// Attribute blocks that begin and end in one transaction are reused in it, without revokes.
 #[test]
 fn attribute_blocks_that_come_and_go_fill_no_transaction() {
     const SETS: u64 = 20_000;
@@ -164,7 +165,7 @@ fn cut_and_unnamed_files_are_orphans_in_every_design() {
     }
 }
 
-/// The second long cut of a file in one transaction finds the slot that the first one left.
+/// The second long truncation of a file in one transaction finds the orphan slot of the first one.
 #[test]
 fn a_slot_is_remembered_while_its_transaction_runs() {
     let Some(image) = Image::make(&["-b", "4096", "-O", "orphan_file"]) else {
@@ -186,8 +187,8 @@ fn a_slot_is_remembered_while_its_transaction_runs() {
     assert_clean(&image, &device);
 }
 
-/// Threads that fill a volume together, and delete, and fill: nobody is refused while another's
-/// commit would free enough, nobody waits for ever, and the last block can be used.
+/// Threads fill a volume together, delete, and fill again: none is refused while a commit would
+/// free enough, none waits forever, and the last block can be used.
 #[test]
 fn a_full_volume_is_full_for_everyone_and_to_the_last_block() {
     const THREADS: usize = 64;
@@ -209,7 +210,7 @@ fn a_full_volume_is_full_for_everyone_and_to_the_last_block() {
                     let mut random = Random(number as u64);
                     for _ in 0..4 {
                         take_all(volume, file, &mut random);
-                        // Half of them give everything back, while others are refused.
+                        // Half of them delete everything, while others are refused.
                         if number % 2 == 0 {
                             volume.set_attributes(file, &size(0)).expect("cut");
                         }
@@ -222,7 +223,7 @@ fn a_full_volume_is_full_for_everyone_and_to_the_last_block() {
         });
         volume.sync().expect("durable");
         let left = volume.statfs().free_blocks;
-        // Whoever was refused last was right: what came free later may be left, and is found.
+        // The last refusal was correct: blocks freed after it may be left, and are found now.
         let mut random = Random(99);
         take_all(&volume, files[1], &mut random);
         assert_eq!(
@@ -258,7 +259,7 @@ fn take_all(volume: &Volume, file: InodeNumber, random: &mut Random) {
     }
 }
 
-/// One frees much, in a transaction that runs; the other is not refused.
+/// One thread frees much in the running transaction; the other one is not refused.
 #[test]
 fn nobody_is_refused_while_a_commit_would_free_enough() {
     for scaling in settings() {
@@ -287,7 +288,7 @@ fn nobody_is_refused_while_a_commit_would_free_enough() {
     }
 }
 
-/// A group whose bitmap is spoilt is nobody's: the others serve everyone.
+/// A group whose bitmap is corrupt is not used: the other groups serve all requests.
 #[test]
 fn a_corrupt_group_is_passed_by_and_reported() {
     for scaling in settings() {
@@ -321,7 +322,8 @@ fn a_corrupt_group_is_passed_by_and_reported() {
         });
         let report = volume.report();
         assert_eq!(report.get("groups", "corrupt"), Some(1), "{report}");
-        // Who had a block but none for its extent tree gave it back, after others had found none.
+        // A thread that got a block but none for its extent tree freed it after others had found
+        // none.
         let left = free();
         assert!(left <= files.len() as u64, "{scaling}: {left} are free");
         let sectors = |&file| volume.attributes(file).expect("held").sectors;
@@ -341,7 +343,7 @@ fn a_corrupt_group_is_passed_by_and_reported() {
     }
 }
 
-/// Creates and removals of many threads in one directory, beside lookups and a listing.
+/// Many threads create and remove names in one directory, with concurrent lookups and a listing.
 #[test]
 fn one_directory_for_everyone() {
     const THREADS: u64 = 8;
@@ -377,7 +379,7 @@ fn one_directory_for_everyone() {
     }
 }
 
-/// Makes 600 files of which 200 stay, meets the others at names that all fight for.
+/// Makes 600 files, of which 200 stay, and competes with the other threads for common names.
 fn live_in(volume: &Volume, directory: InodeNumber, number: u64) {
     let new = New::default();
     for step in 0..600u64 {
@@ -396,7 +398,7 @@ fn live_in(volume: &Volume, directory: InodeNumber, number: u64) {
         }
         match volume.lookup(directory, shared.as_bytes()) {
             Ok(entry) => {
-                // A hold keeps it, whatever becomes of its name.
+                // The hold keeps it, even if its name is removed.
                 volume.attributes(entry.inode).expect("held");
                 volume.forget(entry.inode, 1);
             }
@@ -412,8 +414,8 @@ fn live_in(volume: &Volume, directory: InodeNumber, number: u64) {
     }
 }
 
-/// The directories below one with the flag (`chattr +T`) begin regions of their own, as those below the
-/// root do; below any other they stay near it.
+/// Directories in one with the flag (`chattr +T`) begin regions of their own, as those in the root
+/// do; in any other directory they stay near it.
 #[test]
 fn a_top_directory_spreads_those_below_it() {
     let shape = ["-b", "1024", "-g", "1024", "-N", "8192", "-G", "4"];
@@ -427,7 +429,7 @@ fn a_top_directory_spreads_those_below_it() {
     };
     let regions_below = |parent: InodeNumber| {
         let below = (0..12).map(|number| new_directory(parent, &format!("below{number}")));
-        // 64 groups of 128 inodes, four a region.
+        // 64 groups of 128 inodes, four per region.
         let regions = below.map(|inode| (inode.get() - 1) / 128 / 4);
         regions.collect::<BTreeSet<u32>>().len()
     };
@@ -446,7 +448,7 @@ fn a_top_directory_spreads_those_below_it() {
     assert_clean(&image, &device);
 }
 
-/// Whichever cores make a directory grow, its blocks lie in one piece.
+/// The blocks of a directory are contiguous, whichever cores make it grow.
 #[test]
 fn a_directory_that_grows_on_many_shards_lies_in_one_piece() {
     for scaling in settings() {

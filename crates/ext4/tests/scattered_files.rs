@@ -1,4 +1,4 @@
-//! Files in many pieces: deep extent trees on whole images, grown, punched, cut, and judged by
+//! Fragmented files: deep extent trees on whole images, grown, punched, truncated, and checked by
 //! e2fsck.
 
 mod images;
@@ -17,7 +17,7 @@ fn make_file(volume: &Volume) -> InodeNumber {
     volume.paths().metadata("/file").expect("the file").inode
 }
 
-/// A block's content tells where in the file it belongs.
+/// The content of a block, which identifies its position in the file.
 fn content(block: u64) -> Vec<u8> {
     block
         .to_le_bytes()
@@ -39,7 +39,7 @@ fn check(volume: &Volume, inode: InodeNumber, expected: &[bool]) {
     }
 }
 
-/// Every second block is written, so that no two extents can become one.
+/// Writes every second block, so that no two extents can merge.
 #[test]
 fn a_comb_survives_growing_and_cutting() {
     for arguments in KINDS {

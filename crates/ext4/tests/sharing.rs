@@ -1,5 +1,6 @@
-//! Attribute blocks that inodes share, on whole images: who gets which block, how many inodes one
-//! may serve, full disks, and many threads; by every setting of the cache that finds them.
+//! Attribute blocks that inodes share, on whole images: which inodes share a block, the limit of
+//! inodes per block, full disks, and many threads; in every setting of the cache that finds the
+//! blocks.
 
 mod images;
 
@@ -21,7 +22,7 @@ const SETTINGS: [AttributeCache; 5] = [
     AttributeCache::Sharded,
 ];
 
-/// Images whose inodes have room for attributes, and whose have none.
+/// Images whose inodes have room for attributes, and images whose inodes have none.
 const KINDS: [&[&str]; 3] = [
     &["-b", "4096", "-I", "256"],
     &["-b", "1024", "-I", "128"],
@@ -64,7 +65,7 @@ fn free_blocks(volume: &Volume) -> u64 {
     volume.statfs().free_blocks
 }
 
-/// The attribute block of a file, as somebody else reads it.
+/// The attribute block of a file, as debugfs reads it.
 fn block_of(image: &Image, name: &str) -> u64 {
     let stat = image.debugfs(&format!("stat /{name}"));
     let (_, rest) = stat.split_once("File ACL: ").expect("a line of its own");
@@ -98,13 +99,13 @@ fn equal_attributes_take_one_block() {
         if setting != AttributeCache::Off {
             assert_eq!((seen.hits, seen.misses), (39, 1), "{setting:?}");
         }
-        // One turns away, and what the others have stays.
+        // One inode leaves the block; the others keep their attributes.
         set(&volume, files[3], &[8; 300]);
         assert_eq!(volume.xattr(files[4], NAME).expect("there"), [7; 300]);
         volume.close().expect("a clean close");
         image.assert_clean();
 
-        // Another mount learns of a block when somebody looks at it.
+        // A new mount learns of a block when a file's attributes are read.
         let volume = open(&image, setting);
         assert_eq!(volume.xattr(files[0], NAME).expect("there"), [7; 300]);
         assert_eq!(volume.xattr(files[3], NAME).expect("there"), [8; 300]);
@@ -144,7 +145,7 @@ fn a_block_serves_1024_inodes() {
             continue;
         }
         let volume = open(&image, setting);
-        // Cores that meet leave room in it for what each may count for itself.
+        // Cores that share a block leave room in its count for what each core may count on its own.
         let _pin = topology::pin(0);
         let files: Vec<_> = (0..1030)
             .map(|n| create(&volume, &format!("f{n}")))
@@ -153,7 +154,7 @@ fn a_block_serves_1024_inodes() {
         files.iter().for_each(|&file| set(&volume, file, &[7; 300]));
         assert_eq!(before - free_blocks(&volume), 2, "{setting:?}");
         assert_eq!(volume.attribute_cache_statistics().capped, 1, "{setting:?}");
-        // A place that came free is taken again, in the first block or the second.
+        // A freed reference is taken again, in the first block or the second.
         volume.remove_xattr(files[5], NAME).expect("there");
         set(&volume, files[5], &[7; 300]);
         assert_eq!(before - free_blocks(&volume), 2, "{setting:?}");
@@ -188,7 +189,7 @@ fn a_full_disk_still_shares() {
             }
         };
         assert!(end.is_none_or(|error| error.is(Refusal::NoSpace)));
-        // The last blocks of all, which a file's tree could not do without.
+        // The very last blocks, down to those that a file's tree needs.
         for (number, &last) in (0..).zip(&lasts) {
             let unique = [&[1; 296][..], &u32::to_le_bytes(number)].concat();
             if volume
@@ -208,7 +209,7 @@ fn a_full_disk_still_shares() {
             assert!(shared.expect_err("no room").is(Refusal::NoSpace));
         } else {
             shared.expect("it needs no block");
-            // Its owner cannot change it in place any more, and there is no room for another.
+            // The block cannot be changed in place any more, and there is no room for another one.
             let changed = volume.set_xattr(first, NAME, &[9; 300], SetXattrMode::Any);
             assert!(
                 changed.expect_err("no room").is(Refusal::NoSpace),
@@ -225,7 +226,7 @@ fn a_full_disk_still_shares() {
     }
 }
 
-/// Threads set, remove and read few values on files of their own, and remove the files.
+/// Each thread sets, removes and reads a few values on files of its own, and removes the files.
 fn work(volume: &Volume, thread: u64, seed: u64) {
     let mut random = Random(seed * 100 + thread);
     let mut files: Vec<(String, InodeNumber, Option<u8>)> = Vec::new();
@@ -300,8 +301,8 @@ fn set_on(core: usize, volume: &Volume, inode: InodeNumber, value: &[u8]) {
     set(volume, inode, value);
 }
 
-/// From when cores meet at a block to the end of the transaction it stays, and each core's users are
-/// counted by itself; then it has the sum, or is free.
+/// Once two cores share a block, it stays until the end of the transaction, and each core counts
+/// its own references; then the block has the sum, or is freed.
 #[test]
 fn cores_that_meet_count_for_themselves() {
     let Some(image) = Image::make(&["-b", "1024", "-I", "128", "-N", "4000"]) else {
@@ -323,7 +324,7 @@ fn cores_that_meet_count_for_themselves() {
         report.get("attribute blocks", "counted core by core"),
         Some(1)
     );
-    // All three leave, each from another core than it came.
+    // All three references are dropped, each on another core than the one that took it.
     for (core, file) in [(1, 0), (2, 1), (0, 2)] {
         set_on(core, &volume, files[file], &[8; 300]);
     }
@@ -337,7 +338,7 @@ fn cores_that_meet_count_for_themselves() {
     set_on(1, &volume, files[3], &[8; 300]);
     assert_eq!(before - free_blocks(&volume), 1, "the first is free");
 
-    // More than the cores may note, all of which the blocks must tell.
+    // More references than the cores may note; the blocks must count all of them.
     for (number, &file) in files.iter().enumerate() {
         set_on(number % 3, &volume, file, &[9; 300]);
     }
@@ -355,7 +356,7 @@ fn cores_that_meet_count_for_themselves() {
     image.assert_clean();
 }
 
-/// Whoever finds no block while some may turn out to be unused waits for that.
+/// An operation that finds no block waits while some blocks may turn out to be unused.
 #[test]
 fn a_full_disk_has_what_nobody_turns_out_to_use() {
     let Some(image) = Image::make(&["-b", "1024", "-I", "128", "-m", "0"]) else {

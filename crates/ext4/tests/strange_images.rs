@@ -1,4 +1,4 @@
-//! Images of shapes that no tool makes by itself: they give an error, and neither hang nor harm.
+//! Images that no tool makes by itself: they cause an error, and no hang or damage.
 
 mod images;
 
@@ -34,7 +34,7 @@ fn inode(volume: &Volume, path: &str) -> InodeNumber {
     volume.paths().resolve_link(path).expect(path).inode()
 }
 
-/// Fails if `operation` does not come back; a minute is for ever.
+/// Fails if `operation` does not return within a minute.
 fn comes_back<R: Send + 'static>(operation: impl FnOnce() -> R + Send + 'static) -> R {
     let (answer, wait) = mpsc::channel();
     std::thread::spawn(move || answer.send(operation()));
@@ -155,7 +155,7 @@ fn directories_that_hold_each_other_do_not_lock_each_other_out() {
     });
 }
 
-/// It is of before the file system grew, or anybody's.
+/// The number may date from before the file system grew, or be arbitrary.
 #[test]
 fn how_many_blocks_the_superblock_leaves_out_is_not_believed() {
     const OVERHEAD: usize = 1024 + 0x248;
@@ -174,7 +174,7 @@ fn how_many_blocks_the_superblock_leaves_out_is_not_believed() {
 
 /// Names and targets are shown as they are stored, whatever bytes they hold.
 #[test]
-fn what_is_encrypted_can_be_looked_at() {
+fn encrypted_content_can_be_read_as_stored() {
     let Some(image) = Image::make(&["-b", "1024", "-O", "encrypt,^metadata_csum,^dir_index"])
     else {
         return;
@@ -284,7 +284,7 @@ fn an_absurdly_long_journal_is_refused_at_once() {
     let device = Arc::new(RamDevice::load(&image.path).expect("the image"));
     let mounted = comes_back(move || Volume::open(device, MountOptions::default()).map(drop));
     assert!(matches!(mounted, Err(Error::Corrupt(_))));
-    // As large as a file system that could hold it, most of it a hole.
+    // As large as a file system that could contain it, mostly a hole.
     image.debugfs_write("sif <8> size 1099511627776");
     let file = std::fs::OpenOptions::new().write(true).open(&image.path);
     let file = file.expect("the image");
@@ -307,10 +307,11 @@ fn an_absurdly_long_journal_is_refused_at_once() {
     }
 }
 
-/// What is refused is left as it was, the superblock too.
+/// A refused image is left as it was, including the superblock.
 #[test]
 fn a_journal_that_cannot_be_used_leaves_no_mark() {
-    // A feature that nobody knows, one that only writers must know, each with a log and without; and no room.
+    // An unknown feature, one that only writers must know, each with a log and without; and no
+    // room.
     let edits: [(usize, u32, u32); 5] = [
         (0x28, 0x1000, 0),
         (0x28, 0x1000, 1),
@@ -482,13 +483,13 @@ fn a_directory_in_anothers_place_changes_no_count_at_the_limit() {
         .rename(q, b"y", p, b"d", RenameMode::Exchange)
         .expect("two directories change places");
     assert_eq!((links(p), links(q)), (65_000, 3));
-    // Within one directory there is one less.
+    // Within one directory there is one fewer.
     volume
         .make_directory(q, b"z", &New::default())
         .and_then(|_| volume.rename(q, b"z", q, b"y", RenameMode::Replace))
         .expect("moved");
     assert_eq!(links(q), 3);
-    // A directory for a file is one more here and one less there.
+    // Exchanging a directory for a file adds one here and removes one there.
     volume.create(q, b"f", &New::default()).expect("a file");
     volume
         .rename(p, b"d", q, b"f", RenameMode::Exchange)
@@ -498,7 +499,7 @@ fn a_directory_in_anothers_place_changes_no_count_at_the_limit() {
 
 #[test]
 fn a_directory_that_claims_more_than_it_can_have_is_corrupt() {
-    // 16 TiB of one block that repeats would be looked through for an hour.
+    // 16 TiB of one repeated block would take an hour to read.
     let requests = ["mkdir d", "sif d size 17592186040320"];
     let Some(image) = image(&["-b", "4096"], b"x", &requests) else {
         return;
@@ -508,7 +509,7 @@ fn a_directory_that_claims_more_than_it_can_have_is_corrupt() {
     assert!(matches!(found, Err(Error::Corrupt(_))), "{found:?}");
 }
 
-/// Where the superblock begins, and some of its fields.
+/// The offset of the superblock, and of some of its fields.
 const SUPERBLOCK: usize = 1024;
 const STATE: usize = SUPERBLOCK + 58;
 
@@ -543,7 +544,7 @@ fn a_file_has_no_more_blocks_than_its_inode_can_count() {
         };
         volume.set_attributes(file, &change).map(drop)
     };
-    // 2^32 units of 512 bytes are 2 TiB, of which the tree itself may take some.
+    // 2^32 units of 512 bytes are 2 TiB, including the blocks of the tree itself.
     let refused = grow(2 << 40).expect_err("more than can be counted");
     assert!(refused.is(Refusal::FileTooLarge), "{refused}");
     grow((2 << 40) - (16 << 30)).expect("that can");
@@ -657,7 +658,8 @@ fn the_last_block_that_a_size_can_reach_is_a_hole_of_a_block_map() {
 
 #[test]
 fn a_number_that_a_bitmap_gives_out_wrongly_is_not_born_again() {
-    // The orphan file has inode 12 here. Bitmap and counts agree with each other, and lie.
+    // The orphan file has inode 12 here. Bitmap and counts are consistent with each other, and
+    // wrong.
     let requests = [
         "freei <12>",
         "set_bg 0 free_inodes_count 8180",

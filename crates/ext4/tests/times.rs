@@ -1,5 +1,5 @@
-//! What directories say of when their names were changed, though not every change writes it down; and
-//! files of when they were written, though not at that time.
+//! The times of directories, although not every change of names stores them; and of files that are
+//! written back later than they were changed.
 
 mod images;
 
@@ -17,7 +17,7 @@ fn a_change_of_names_after_the_times_were_set_back_is_told() {
     };
     let volume = image.open();
     let root = InodeNumber::ROOT;
-    // All of this happens within one tick of the clock and one transaction.
+    // All of this happens within one tick of the clock and in one transaction.
     let _held = time::hold(Duration::new(1_700_000_000, 5));
     let modified = || volume.attributes(root).expect("the root").modified;
     let now = Time {

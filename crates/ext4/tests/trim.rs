@@ -1,5 +1,5 @@
-//! Free space that is given back on demand: what `FITRIM` promises of ranges and of what was just
-//! removed.
+//! Discarding free space on request: the guarantees of `FITRIM` for ranges and for blocks that were
+//! just freed.
 
 mod images;
 
@@ -8,7 +8,7 @@ use pext4_fs::{Refusal, Volume};
 
 const MIB: u64 = 1 << 20;
 
-/// What there is to give back in runs of any length, in bytes.
+/// The number of bytes that a trim of the whole volume discards.
 fn trim_all(volume: &Volume) -> u64 {
     volume.trim(0, u64::MAX, 0).expect("the file system can")
 }

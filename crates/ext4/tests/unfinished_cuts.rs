@@ -1,4 +1,5 @@
-//! Cuts that the device let fail half way: what was cut off does not come back, and what is kept behind the end stays.
+//! Truncations that fail half way because of the device: truncated content does not reappear, and
+//! blocks that are kept after the end of the file stay.
 
 mod images;
 
@@ -11,7 +12,7 @@ use pext4_fs::{AllocateMode, Error, InodeNumber, MountOptions, SetAttributes, Vo
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 
-/// A volume whose `/old` has twenty pieces, mapped by a block outside of its inode.
+/// A volume whose `/old` has twenty extents, mapped by a block outside of its inode.
 struct Case {
     image: Image,
     ram: Arc<RamDevice>,
@@ -54,7 +55,7 @@ impl Case {
         self.volume.set_attributes(self.old, &change).map(|_| ())
     }
 
-    /// Cuts it to 1000 bytes, but its map cannot be read.
+    /// Truncates it to 1000 bytes, which fails because its map cannot be read.
     fn fail_to_cut(&self) {
         self.device.fail_nth(Operation::Read, 0);
         let cut = self.resize(1000);
@@ -63,7 +64,7 @@ impl Case {
         assert_eq!(size, 1000);
     }
 
-    /// Nothing of what was cut off is seen again.
+    /// Checks that truncated content is not visible again.
     fn assert_cut_off(&self) {
         let mut content = vec![1; 60_000];
         let read = self
@@ -120,7 +121,8 @@ fn nor_in_one_that_gets_a_name_again() {
     case.close();
 }
 
-/// What was cut off is not taken for space that was asked for, which would go when the cut is finished.
+/// The truncated blocks are not taken for preallocated ones, which would be freed when the
+/// truncation is finished.
 #[test]
 fn space_behind_the_end_is_kept_after_a_failed_cut() {
     let Some(case) = Case::new() else {

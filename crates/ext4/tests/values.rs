@@ -1,4 +1,4 @@
-//! Attributes whose values take inodes of their own (`ea_inode`).
+//! Attributes whose values have inodes of their own (`ea_inode`).
 
 mod images;
 
@@ -90,7 +90,7 @@ fn equal_values_share_an_inode() {
     let large = value(3, 40_000);
     for number in 0..20 {
         let owner = file(&volume, format!("f{number}").as_bytes());
-        // Some entries lie in the inode, some in a block.
+        // Some entries are in the inode, some in a block.
         if number % 2 == 0 {
             set(&volume, owner, b"user.fills", &value(9, 70));
         }
@@ -188,7 +188,7 @@ fn damage_is_told() {
     assert!(matches!(named, Error::Corrupt(_)), "{named}");
 }
 
-/// Of two values one cannot be given back: the other is not either, however often the end is tried.
+/// If one of two values cannot be released, the other one is not either, however often it is tried.
 #[test]
 fn an_end_that_fails_at_a_value_leaves_the_others() {
     let Some(image) = image("ea_inode,^orphan_file,^metadata_csum") else {
@@ -229,7 +229,7 @@ fn links_have_small_values_only() {
     checked(volume, &image);
 }
 
-/// Random changes of few names and few values on many files, against what must be there.
+/// Random changes of a few names and values on many files, compared with a model.
 #[test]
 fn random_changes() {
     for (seed, features) in [
@@ -292,7 +292,8 @@ fn random_changes() {
     }
 }
 
-/// As many as Linux may give a file: a small journal must let them be changed, and the file end.
+/// As many values as Linux allows for a file: with a small journal they can be changed, and the
+/// file deleted.
 #[test]
 fn a_file_of_many_large_values_ends_in_a_small_journal() {
     let Some(image) = Image::make(&["-I", "256", "-b", "4096", "-O", "ea_inode"]) else {
@@ -302,7 +303,7 @@ fn a_file_of_many_large_values_ends_in_a_small_journal() {
     let owner = file(&volume, b"owner");
     for number in 0..130 {
         let name = format!("user.{number}");
-        // Each in an inode of its own: the block has room for the names alone.
+        // Each in an inode of its own: the block has room only for the names.
         set(&volume, owner, name.as_bytes(), &value(number, 4090));
     }
     volume

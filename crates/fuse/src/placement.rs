@@ -31,7 +31,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pext4_sync::deference;
+use pext4_sync::scheduling;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use caller_cores::{CoreQuery, Cores};
@@ -132,7 +132,7 @@ impl Inherited {
             let _ = sched_setaffinity(None, &cores);
         }
         if self.is_idle_class {
-            let _ = deference::defer_to_others(false);
+            let _ = scheduling::set_idle_class(false);
         }
     }
 }
@@ -290,7 +290,7 @@ pub(crate) mod tests {
     use std::thread;
     use std::time::Instant;
 
-    use pext4_sync::deference;
+    use pext4_sync::scheduling;
     use rustix::thread::{CpuSet, sched_getaffinity};
 
     use super::{
@@ -323,7 +323,7 @@ pub(crate) mod tests {
             let allowed_cores = sched_getaffinity(None).expect("Linux has it");
             follow_to_one_core();
             assert_eq!(sched_getaffinity(None).expect("as before").count(), 1);
-            let is_idle = deference::defer_to_others(true).is_ok();
+            let is_idle = scheduling::set_idle_class(true).is_ok();
             let inherited = Inherited {
                 is_idle_class: is_idle,
                 ..inherited()

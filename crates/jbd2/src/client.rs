@@ -1,12 +1,11 @@
-//! What the journal and the layer above owe each other.
+//! The contract between the journal and the layer above.
 //!
-//! The layer above keeps its journalled state decoded. When an operation is about to change an
-//! object for the first time in a transaction it *touches* it ([`Handle::touch`]), which puts the
-//! object on that transaction's list: from then on the object *owes* the transaction its bytes.
-//! The debt is paid once, by a *capture*, either by the committer or, before the next transaction
-//! changes the object, by whoever makes that change. Objects that share a block are not listed one
-//! by one: the block is, as their *host* ([`Handle::touch_part`]), under a number that the layer
-//! above chooses.
+//! The layer above keeps its journalled state decoded. Before an operation changes an object for
+//! the first time in a transaction, it *touches* the object ([`Handle::touch`]), which puts the
+//! object on that transaction's list: from then on the object *owes* the transaction its bytes. One
+//! *capture* supplies them: the committer makes it, or an operation of the next transaction, before
+//! it changes the object. Objects that share a block are not listed individually. Instead the block
+//! is listed as their *host* ([`Handle::touch_part`]), under a number that the layer above chooses.
 //!
 //! [`Handle::touch`]: crate::Handle::touch
 //! [`Handle::touch_part`]: crate::Handle::touch_part
@@ -17,85 +16,89 @@ use pext4_ondisk::{BlockNumber, Tid};
 use crate::error::JournalError;
 use crate::handle::Handle;
 
-/// What the layer above does for the journal. All calls come from the committer's threads, which
-/// hold no lock then.
+/// What the layer above does for the journal. The committer's threads make all calls, and hold no
+/// lock while they do.
 ///
-/// A client must not keep the journal alive (hold it weakly), since the journal keeps its client.
+/// The journal holds its client by an `Arc`, so a client must refer to the journal weakly.
 pub trait Client: Send + Sync {
-    /// The transaction of `handle` is closed and all its other handles have stopped; nobody can start one in
-    /// the next before this returns, so it should be short. What is changed under `handle` belongs to the
-    /// transaction. Called if a handle of it has set credits aside ([`Handle::set_aside`]), which `handle` has.
+    /// The transaction of `handle` is closed and all its other handles have stopped. No handle of
+    /// the next transaction can start before this returns, so it should be short. Changes under
+    /// `handle` belong to the closed transaction. Called only if a handle of this transaction has
+    /// set credits aside ([`Handle::set_aside`]); `handle` has these credits.
     ///
     /// [`Handle::set_aside`]: crate::Handle::set_aside
     fn closing(&self, handle: &mut Handle<'_>) {
         let _ = handle;
     }
 
-    /// Lets each object of `host` that still owes `tid` its bytes append them and clear the debt, as
-    /// [`Owing::capture`] does. Every object that was touched as part of this host in `tid`
-    /// ([`Handle::touch_part`]) must be found, or have paid before.
+    /// Captures each object of `host` that still owes `tid` its bytes, as [`Owing::capture`] does.
+    /// The client must find every object that was touched as part of this host in `tid`
+    /// ([`Handle::touch_part`]), unless that object was captured earlier.
     ///
     /// [`Handle::touch_part`]: crate::Handle::touch_part
     fn capture_parts(&self, host: u64, tid: Tid, captures: &mut Vec<Capture>);
 
-    /// Puts the checksum that `stamp` asks for into `page`, the copy of `block` that will be
-    /// written. The live page is never touched.
+    /// Puts the checksum that `stamp` selects into `page`, the copy of `block` that will be
+    /// written. The live page is never changed.
     fn seal(&self, block: BlockNumber, stamp: Stamp, page: &mut [u8]);
 
     /// Transaction `tid` is durable, and no home write of a block that it freed is pending or will
-    /// come: what it freed may be used again.
+    /// follow: these blocks may be reused.
     fn committed(&self, tid: Tid);
 
-    /// The journal has stopped; nothing is written any more. Called once, by a commit that panicked too.
+    /// The journal was aborted; nothing is written any more. Called once, also if a commit panicked.
     fn aborted(&self, error: &JournalError);
 }
 
 /// A journalled object.
 pub trait Owing: Send + Sync {
-    /// If the object still owes `tid` its bytes, appends them and clears the debt; else does
-    /// nothing. Takes the object's own lock, and no lock that comes before "start of a handle".
+    /// If the object still owes `tid` its bytes, appends them and marks the object as captured;
+    /// else does nothing. Takes the object's own lock, and no lock that comes before "start of a
+    /// handle" in the order of locks.
     fn capture(&self, tid: Tid, captures: &mut Vec<Capture>);
 }
 
 /// One version of some bytes, as a transaction must write them. An object is captured once per
-/// transaction, so captures of one transaction do not overlap, except that pieces may lie on a
+/// transaction, so captures of one transaction do not overlap, except that pieces may overlay a
 /// whole block.
 #[derive(Clone, Debug)]
 pub enum Capture {
     /// A whole block, still without its checksum.
     Block {
-        /// Its home.
+        /// The block's home.
         block: BlockNumber,
         /// The bytes.
         page: Page,
-        /// Which checksum they get.
+        /// Selects the checksum that they get.
         stamp: Stamp,
     },
-    /// Some bytes of a block, finished with checksums of their own; the rest is what the last
-    /// version of the block says. Nobody but the committer changes such a block in the cache.
+    /// Some bytes of a block, which contain their own checksums; the rest of the block stays as in
+    /// its last version. Only the committer changes such a block in the cache.
     Piece {
         /// The block's home.
         block: BlockNumber,
-        /// Where in the block, in bytes.
+        /// Offset in the block, in bytes.
         offset: u32,
         /// The bytes.
         bytes: Box<[u8]>,
     },
 }
 
-/// To which transaction an object owes its bytes; lives beside the object's state, under its lock.
+/// The transaction that an object owes its bytes to; stored with the object's state, under its
+/// lock.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Owed(pub(crate) Option<Tid>);
 
 impl Owed {
-    /// The transaction, if there is a debt.
+    /// The transaction, if the object owes one its bytes.
     #[must_use]
     pub fn to(&self) -> Option<Tid> {
         self.0
     }
 
-    /// Clears the debt if it is to `tid`, and answers whether it was.
-    pub fn settle(&mut self, tid: Tid) -> bool {
+    /// If the object owes `tid` its bytes, clears that and returns true: the caller must capture
+    /// it.
+    pub fn clear(&mut self, tid: Tid) -> bool {
         let owed = self.0 == Some(tid);
         if owed {
             self.0 = None;
@@ -109,11 +112,11 @@ mod tests {
     use super::{Owed, Tid};
 
     #[test]
-    fn a_debt_is_settled_once_and_only_to_its_creditor() {
+    fn what_is_owed_is_cleared_once_and_only_by_its_transaction() {
         let mut owed = Owed(Some(Tid(0)));
-        assert!(!owed.settle(Tid(1)));
+        assert!(!owed.clear(Tid(1)));
         assert_eq!(owed.to(), Some(Tid(0)));
-        assert!(owed.settle(Tid(0)));
-        assert!(!owed.settle(Tid(0)));
+        assert!(owed.clear(Tid(0)));
+        assert!(!owed.clear(Tid(0)));
     }
 }

@@ -1,19 +1,18 @@
 //! The committer: one thread that turns the running transaction into a durable one.
 //!
-//! In steps: close and drain the epoch, let the client end what it left for then, open the next,
-//! capture, merge and seal, write, settle. Until the next transaction is open nobody can start; from
-//! then on the commit runs beside it.
-//! Capturing and sealing a large one is spread over threads ([`crate::spread`]). A
-//! transaction is not closed before the one before it is durable and settled, since there is one
-//! committer and it does one after the other.
+//! The steps: close and drain the epoch, let the client make its closing changes, open the next
+//! transaction, capture, merge and seal, write, complete. No handle can start until the next
+//! transaction is open; from then on the commit runs beside it. A large transaction is captured and
+//! sealed by several threads ([`crate::spread`]). There is one committer, so a transaction is not
+//! closed before the previous one is durable and completed.
 //!
-//! It waits for open handles and for space in the log. Neither waits for it: a handle never waits
-//! for log space, and log space is made by the checkpointer (design rule 2).
+//! The committer waits for open handles and for space in the log. Neither waits for it: a handle
+//! never waits for log space, and the checkpointer makes log space (design rule 2).
 
 use pext4_ondisk::{BlockNumber, Tid};
 use pext4_sync::time;
 
-use crate::core::{Core, LogCore, Wish};
+use crate::core::{Command, Core, LogCore};
 use crate::error::JournalError;
 use crate::handle::Handle;
 use crate::home;
@@ -33,25 +32,25 @@ impl<'a> Committer<'a> {
         Self { core, log }
     }
 
-    /// The thread: commits until told to end.
+    /// The thread's loop: commits until [`Command::Exit`].
     pub(crate) fn run(&mut self) {
-        let mut last_look = time::now();
+        let mut last_check = time::now();
         loop {
-            match self.core.wait_for_wish(last_look) {
-                Wish::Commit => match self.commit() {
+            match self.core.next_command(last_check) {
+                Command::Commit => match self.commit() {
                     Ok(()) => {}
-                    // Sent away by the end of the journal, which is no failure of it.
+                    // The journal is being dropped, which is not a failure.
                     Err(JournalError::ShutDown) if !self.core.has_stopped() => return,
                     Err(error) => self.core.abort(error),
                 },
-                Wish::TellAbort(error) => self.core.tell_abort(&error),
-                Wish::Look => {
-                    last_look = time::now();
+                Command::NotifyAbort(error) => self.core.notify_abort(&error),
+                Command::CheckClean => {
+                    last_check = time::now();
                     if !self.core.transactions.is_clean(self.core.epoch.running()) {
                         self.core.request(self.core.epoch.running());
                     }
                 }
-                Wish::End => return,
+                Command::Exit => return,
             }
         }
     }
@@ -77,19 +76,19 @@ impl<'a> Committer<'a> {
                 return Err(error);
             }
         };
-        // Their bytes are in the cache, and the versions hold the buffers (design rule 4).
+        // The objects' bytes are in the cache, and the versions hold the buffers (design rule 4).
         drop(gathered.objects);
         let revoked = only_revoked(gathered.revoked, &versions);
         if versions.is_empty() && revoked.is_empty() && self.core.is_last(tid) {
-            // It holds nothing, and no later one continues the log behind it.
-            return self.settle(tid);
+            // It is empty, and no later transaction continues the log after it.
+            return self.complete(tid);
         }
         let counts = &self.core.statistics;
         count(&counts.blocks, versions.len());
         count(&counts.revokes, revoked.len());
         self.write(tid, versions, &revoked)?;
         count(&counts.commits, 1);
-        self.settle(tid)
+        self.complete(tid)
     }
 
     /// Design rule 1: close, drain, open the next.
@@ -103,13 +102,13 @@ impl<'a> Committer<'a> {
         tid
     }
 
-    /// Lets the client put in order what it left for now.
+    /// Lets the client make its closing changes, if a handle has set credits aside for them.
     fn close(&self, tid: Tid) {
         let aside = self.core.credits.take_aside(tid);
         if aside > 0 {
             self.core
                 .client
-                .closing(&mut Handle::last(self.core, aside));
+                .closing(&mut Handle::for_closing(self.core, aside));
         }
     }
 
@@ -124,7 +123,7 @@ impl<'a> Committer<'a> {
                 let logged = write_to_log(self.core, log, writer, tid, &versions, revoked);
                 let logged = logged.inspect_err(|_| keep_in_memory(&versions))?;
                 log.checkpoint.add(tid, logged, versions);
-                // Design rule 6: before anyone hears that the transaction is durable.
+                // Design rule 6: before the transaction is reported as durable.
                 log.checkpoint.cancel(revoked);
                 Ok(())
             }
@@ -134,13 +133,13 @@ impl<'a> Committer<'a> {
         }
     }
 
-    /// Tells everyone, unless something has stopped the journal meanwhile. What the transaction freed is
-    /// free before whoever waited goes on.
-    fn settle(&self, tid: Tid) -> Result<(), JournalError> {
+    /// Reports the transaction as durable, unless the journal was aborted meanwhile. The blocks
+    /// that it freed become reusable before the waiting threads continue.
+    fn complete(&self, tid: Tid) -> Result<(), JournalError> {
         self.core.check_not_aborted()?;
         self.core.note_durable(tid);
         self.core.client.committed(tid);
-        self.core.note_settled(tid);
+        self.core.note_completed(tid);
         Ok(())
     }
 }
@@ -159,15 +158,16 @@ fn only_revoked(mut revoked: Vec<BlockNumber>, versions: &[Version]) -> Vec<Bloc
     revoked
 }
 
-/// After a failed commit reads show what memory knows, not what the device still has: the blocks owe nothing
-/// any more, so without this they could leave the cache and be read anew.
+/// Pins the blocks of a failed commit, so that reads return their state in memory and not the older
+/// one on the device: the blocks owe nothing any more, so the cache could otherwise evict them.
 fn keep_in_memory(versions: &[Version]) {
     for version in versions {
         version.buffer.pin();
     }
 }
 
-/// With a log: into it, and home later. Answers where it lies.
+/// Commits to the log; the checkpointer writes the blocks home later. Returns the transaction's
+/// location.
 fn write_to_log(
     core: &Core,
     log: &LogCore,
@@ -178,7 +178,7 @@ fn write_to_log(
 ) -> Result<Logged, JournalError> {
     debug_assert!(
         versions.iter().all(|version| !log.owns(version.block)),
-        "nobody writes the journal but the journal"
+        "only the journal writes its own blocks"
     );
     let waited = log
         .checkpoint
@@ -188,14 +188,14 @@ fn write_to_log(
     // Design rule 11.
     log.superblock.begin(writer.head(), tid)?;
     writer.write_body(tid, versions, revoked)?;
-    // Data that this transaction maps may have been refused meanwhile.
+    // The device may have failed to write data that this transaction maps.
     core.check_not_aborted()?;
     let logged = writer.write_commit(tid, versions, revoked)?;
     count(&core.statistics.log_blocks, logged.blocks as usize);
     Ok(logged)
 }
 
-/// Design rule 12, the null log: data first, then the blocks themselves.
+/// Commits without a log (design rule 12): flushes the data, then writes the blocks home.
 fn write_home(
     core: &Core,
     versions: &[Version],

@@ -1,9 +1,10 @@
 //! What the journal's threads and its handles share.
 //!
-//! Locking: one mutex of class `Journal` for what the committer is asked to do and for those who
-//! wait for it. Handles take it only when they must wait. Whether the journal still runs is an
-//! atomic that a start reads after it has entered the epoch, so a shutdown, which sets it and then
-//! commits, waits for every handle that saw it running.
+//! Locking: one mutex of class `Journal` protects the requests to the committer, and threads that
+//! wait for the committer sleep under it. Handles take it only when they must wait. Whether the
+//! journal still runs is an atomic. The start of a handle reads it after it has entered the epoch,
+//! so a shutdown, which sets it and then commits, waits for every handle that saw the journal
+//! running.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -16,7 +17,7 @@ use pext4_sync::{Class, Condvar, Mutex, MutexGuard, time, topology};
 
 use crate::checkpoint::Checkpoint;
 use crate::client::Client;
-use crate::credits::{Credits, Taken, limit_of_log, limit_of_memory};
+use crate::credits::{Credits, Grant, limit_of_log, limit_of_memory};
 use crate::epoch::{self, Epoch, Place};
 use crate::error::JournalError;
 use crate::hosts::Hosts;
@@ -31,7 +32,8 @@ use crate::transaction::Transactions;
 /// What the journal's threads and its handles share.
 pub(crate) struct Core {
     pub(crate) cache: Arc<Cache>,
-    /// The one through which everything in this crate flushes: a failure is everybody's.
+    /// Everything in this crate flushes through this one, so that a failed flush fails all later
+    /// ones.
     pub(crate) device: Arc<dyn Device>,
     pub(crate) client: Arc<dyn Client>,
     pub(crate) log: Option<LogCore>,
@@ -40,23 +42,23 @@ pub(crate) struct Core {
     pub(crate) hosts: Hosts,
     pub(crate) transactions: Transactions,
     pub(crate) statistics: Counts,
-    /// [immutable] Threads that make the bytes of a large commit.
+    /// [immutable] The number of threads that make the bytes of a large commit.
     pub(crate) commit_threads: usize,
     commit_interval: Duration,
     /// [atomic] The last durable transaction.
     durable: AtomicU32,
-    /// [atomic] The last one whose frees are reusable.
-    settled: AtomicU32,
+    /// [atomic] The last transaction whose freed blocks are reusable.
+    completed: AtomicU32,
     /// [atomic] One of `RUNNING`, `CLOSING`, `ABORTED`.
     condition: AtomicU8,
-    /// Set once, before `condition` says so.
+    /// The error of the abort. Set once, before `condition` becomes `ABORTED`.
     failure: OnceLock<JournalError>,
-    /// Set once, by a shutdown: no handle starts in a later one.
+    /// The last transaction: no handle starts in a later one. Set once, by a shutdown.
     last: OnceLock<Tid>,
-    orders: Mutex<Orders>,
-    /// The committer's sleep.
+    requests: Mutex<CommitRequests>,
+    /// The committer sleeps here.
     work: Condvar,
-    /// Those who wait for a commit.
+    /// Threads that wait for a commit sleep here.
     done: Condvar,
 }
 
@@ -71,10 +73,11 @@ pub(crate) struct LogCore {
     pub(crate) checkpoint: Checkpoint,
 }
 
-/// Intervals below this would only keep the committer awake.
+/// The minimum commit interval: a shorter one would only keep the committer awake.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(1);
 
-/// More threads than this make no commit faster: they wait for the same device.
+/// The default maximum of commit threads. More make no commit faster: they wait for the same
+/// device.
 const MOST_THREADS: usize = 8;
 
 const RUNNING: u8 = 0;
@@ -83,34 +86,34 @@ const ABORTED: u8 = 2;
 
 /// What the committer is asked to do.
 #[derive(Default)]
-struct Orders {
+struct CommitRequests {
     /// Commit up to this transaction.
     commit: Option<Tid>,
-    telling: Telling,
-    end: bool,
+    notification: Notification,
+    exit: bool,
 }
 
-/// How far telling the client of an abort has come.
+/// The state of [`Client::aborted`]'s call.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Telling {
+enum Notification {
     #[default]
-    NotYet,
-    Begun,
-    /// Nothing more comes.
-    Over,
+    NotStarted,
+    Started,
+    /// It has returned, or will never be called.
+    Finished,
 }
 
 /// What the committer does next.
-pub(crate) enum Wish {
+pub(crate) enum Command {
     Commit,
-    /// The interval is over: see whether there is anything to commit.
-    Look,
-    TellAbort(JournalError),
-    End,
+    /// The interval is over: check whether there is anything to commit.
+    CheckClean,
+    NotifyAbort(JournalError),
+    Exit,
 }
 
 impl Core {
-    /// Everything but the threads.
+    /// Makes everything except the threads.
     pub(crate) fn new(config: Config) -> Result<Self, JournalError> {
         let Config {
             cache,
@@ -126,7 +129,7 @@ impl Core {
             .map(|log| LogCore::new(log, &device, &cache))
             .transpose()?;
         let shape = log.as_ref().map(|log| (log.format, log.ring));
-        let limit = most_credits(&cache, shape)?;
+        let limit = max_credits(&cache, shape)?;
         Ok(Self {
             cache,
             device,
@@ -142,17 +145,18 @@ impl Core {
             statistics: Counts::default(),
             commit_interval: commit_interval.max(SHORTEST_INTERVAL),
             durable: AtomicU32::new(first.previous().0),
-            settled: AtomicU32::new(first.previous().0),
+            completed: AtomicU32::new(first.previous().0),
             condition: AtomicU8::new(RUNNING),
             failure: OnceLock::new(),
             last: OnceLock::new(),
-            orders: Mutex::new(Class::Journal, Orders::default()),
+            requests: Mutex::new(Class::Journal, CommitRequests::default()),
             work: Condvar::new(),
             done: Condvar::new(),
         })
     }
 
-    /// Enters the running transaction with credits, waiting for another one if this has none.
+    /// Enters the running transaction with `credits`, or the first later one that has that many
+    /// left.
     pub(crate) fn enter(&self, credits: u32) -> Result<Place, JournalError> {
         let limit = self.credits.limit();
         if credits > limit {
@@ -163,18 +167,18 @@ impl Core {
         }
         loop {
             let place = self.epoch.enter().ok_or_else(|| self.why_stopped())?;
-            // After entering: a shutdown waits for whoever saw the journal running.
+            // After entering: a shutdown waits for every handle that saw the journal running.
             if let Err(error) = self.check_running() {
                 self.epoch.leave(place);
                 return Err(error);
             }
             match self.credits.take(place.tid, place.shard, credits) {
-                Taken::All => return Ok(place),
-                Taken::AllOfFew => {
+                Grant::Granted => return Ok(place),
+                Grant::GrantedLow => {
                     self.request(place.tid);
                     return Ok(place);
                 }
-                Taken::Nothing => self.epoch.leave(place),
+                Grant::Refused => self.epoch.leave(place),
             }
             count(&self.statistics.waits, 1);
             self.request(place.tid);
@@ -184,7 +188,7 @@ impl Core {
         }
     }
 
-    /// Fails unless the journal takes changes.
+    /// Fails unless the journal accepts changes.
     pub(crate) fn check_running(&self) -> Result<(), JournalError> {
         match self.condition.load(Ordering::Acquire) {
             RUNNING => Ok(()),
@@ -192,38 +196,40 @@ impl Core {
         }
     }
 
-    /// The reason of an abort, once the client knows of it too: whoever learns of a failure from a
-    /// call finds what the client makes of it. Never inside a handle, and not on the committer.
-    pub(crate) fn check_told(&self) -> Result<(), JournalError> {
+    /// If the journal was aborted, waits until the client has been notified and returns the error:
+    /// a caller that learns of a failure also sees how the client reacted to it. Must not be called
+    /// inside a handle or on the committer's thread.
+    pub(crate) fn check_notified(&self) -> Result<(), JournalError> {
         match self.failure.get() {
             None => Ok(()),
             Some(failure) => {
-                self.wait_until_told(self.orders.lock());
+                self.wait_until_notified(self.requests.lock());
                 Err(failure.clone())
             }
         }
     }
 
-    fn wait_until_told(&self, mut orders: MutexGuard<'_, Orders>) {
-        while orders.telling != Telling::Over && !orders.end {
-            self.done.wait(&mut orders);
+    fn wait_until_notified(&self, mut requests: MutexGuard<'_, CommitRequests>) {
+        while requests.notification != Notification::Finished && !requests.exit {
+            self.done.wait(&mut requests);
         }
     }
 
-    /// Nobody waits any more for the client to be told.
-    pub(crate) fn note_told(&self) {
-        self.orders.lock().telling = Telling::Over;
+    /// Ends the wait of all threads that wait for the client's notification.
+    pub(crate) fn finish_notification(&self) {
+        self.requests.lock().notification = Notification::Finished;
         self.done.notify_all();
     }
 
-    /// Where telling the client has begun it came to nothing; nobody waits for it any more.
-    pub(crate) fn give_up_telling(&self) {
-        if self.orders.lock().telling == Telling::Begun {
-            self.note_told();
+    /// Ends a notification of the client that began and did not succeed, so that no thread waits for it.
+    pub(crate) fn give_up_notification(&self) {
+        if self.requests.lock().notification == Notification::Started {
+            self.finish_notification();
         }
     }
 
-    /// The reason of an abort; the last commit of a journal that is shut down may still be written.
+    /// Fails with the error of an abort, if there was one. A shutdown alone is no failure here: its
+    /// last commit is still written.
     pub(crate) fn check_not_aborted(&self) -> Result<(), JournalError> {
         self.failure.get().cloned().map_or(Ok(()), Err)
     }
@@ -250,13 +256,13 @@ impl Core {
             .unwrap_or(JournalError::ShutDown)
     }
 
-    /// Asks the committer for `tid`.
+    /// Asks the committer to commit `tid`, without waiting.
     pub(crate) fn request(&self, tid: Tid) {
-        let mut orders = self.orders.lock();
-        if orders.commit.is_none_or(|asked| tid.is_after(asked)) {
-            orders.commit = Some(tid);
+        let mut requests = self.requests.lock();
+        if requests.commit.is_none_or(|asked| tid.is_after(asked)) {
+            requests.commit = Some(tid);
         }
-        drop(orders);
+        drop(requests);
         self.work.notify_one();
     }
 
@@ -265,66 +271,67 @@ impl Core {
         Tid(self.durable.load(Ordering::Acquire)).is_at_or_after(tid)
     }
 
-    fn is_settled(&self, tid: Tid) -> bool {
-        Tid(self.settled.load(Ordering::Acquire)).is_at_or_after(tid)
+    fn is_completed(&self, tid: Tid) -> bool {
+        Tid(self.completed.load(Ordering::Acquire)).is_at_or_after(tid)
     }
 
-    /// Has `tid` committed and waits for it.
+    /// Asks for a commit of `tid` and waits until its freed blocks are reusable.
     pub(crate) fn commit(&self, tid: Tid) -> Result<(), JournalError> {
-        if self.is_settled(tid) {
+        if self.is_completed(tid) {
             return Ok(());
         }
         let running = self.epoch.running();
         debug_assert!(!tid.is_after(running), "{tid:?} has not begun");
-        // Waiting for one that has not begun could last for ever.
+        // Waiting for a transaction that has not begun could last forever.
         let tid = if tid.is_after(running) { running } else { tid };
         self.request(tid);
-        let mut orders = self.orders.lock();
-        while !self.is_settled(tid) {
+        let mut requests = self.requests.lock();
+        while !self.is_completed(tid) {
             if let Some(failure) = self.failure.get() {
-                self.wait_until_told(orders);
+                self.wait_until_notified(requests);
                 return Err(failure.clone());
             }
-            if orders.end {
+            if requests.exit {
                 return Err(JournalError::ShutDown);
             }
-            self.done.wait(&mut orders);
+            self.done.wait(&mut requests);
         }
         Ok(())
     }
 
-    /// The committer's sleep. `last_look` is when it last looked for something to commit unasked.
-    pub(crate) fn wait_for_wish(&self, last_look: Duration) -> Wish {
-        let mut orders = self.orders.lock();
+    /// Waits until there is something to do for the committer. `last_check` is the time of its last
+    /// [`Command::CheckClean`].
+    pub(crate) fn next_command(&self, last_check: Duration) -> Command {
+        let mut requests = self.requests.lock();
         loop {
-            let is_told = orders.telling != Telling::NotYet;
-            if let Some(error) = self.failure.get().filter(|_| !is_told) {
-                orders.telling = Telling::Begun;
-                return Wish::TellAbort(error.clone());
+            let is_notified = requests.notification != Notification::NotStarted;
+            if let Some(error) = self.failure.get().filter(|_| !is_notified) {
+                requests.notification = Notification::Started;
+                return Command::NotifyAbort(error.clone());
             }
-            if orders.end {
-                return Wish::End;
+            if requests.exit {
+                return Command::Exit;
             }
             if self.has_stopped() {
-                self.work.wait(&mut orders);
+                self.work.wait(&mut requests);
                 continue;
             }
             let running = self.epoch.running();
-            if orders
+            if requests
                 .commit
                 .is_some_and(|asked| asked.is_at_or_after(running))
             {
-                return Wish::Commit;
+                return Command::Commit;
             }
-            let passed = time::now().saturating_sub(last_look);
+            let passed = time::now().saturating_sub(last_check);
             let Some(left) = self
                 .commit_interval
                 .checked_sub(passed)
                 .filter(|t| !t.is_zero())
             else {
-                return Wish::Look;
+                return Command::CheckClean;
             };
-            self.work.wait_for(&mut orders, left);
+            self.work.wait_for(&mut requests, left);
         }
     }
 
@@ -332,13 +339,13 @@ impl Core {
         self.durable.store(tid.0, Ordering::Release);
     }
 
-    pub(crate) fn note_settled(&self, tid: Tid) {
-        self.settled.store(tid.0, Ordering::Release);
-        drop(self.orders.lock());
+    pub(crate) fn note_completed(&self, tid: Tid) {
+        self.completed.store(tid.0, Ordering::Release);
+        drop(self.requests.lock());
         self.done.notify_all();
     }
 
-    /// Stops everything; the first error counts. The committer tells the client.
+    /// Stops everything; only the first error is kept. The committer notifies the client.
     pub(crate) fn abort(&self, error: JournalError) {
         if self.failure.set(error).is_err() {
             return;
@@ -348,22 +355,22 @@ impl Core {
         if let Some(log) = &self.log {
             log.checkpoint.stop();
         }
-        drop(self.orders.lock());
+        drop(self.requests.lock());
         self.work.notify_all();
         self.done.notify_all();
     }
 
-    /// Leaves the error on disk, if the device still takes it, and with the client.
-    pub(crate) fn tell_abort(&self, error: &JournalError) {
+    /// Records the error on disk, if the device still accepts writes, and notifies the client.
+    pub(crate) fn notify_abort(&self, error: &JournalError) {
         if let Some(log) = &self.log {
-            // The device may be what failed.
-            let _ = log.superblock.record_error(error.recorded());
+            // This fails if the device caused the abort.
+            let _ = log.superblock.record_error(error.errno());
         }
         self.client.aborted(error);
-        self.note_told();
+        self.finish_notification();
     }
 
-    /// Commits what there is and brings everything home.
+    /// Commits the running transaction and writes everything home.
     pub(crate) fn close(&self) -> Result<(), JournalError> {
         let begun =
             self.condition
@@ -373,7 +380,7 @@ impl Core {
             Err(CLOSING) => return Ok(()),
             Err(_) => return Err(self.why_stopped()),
         }
-        // Even a clean one: it waits for the handles that are still open.
+        // Even if it is clean: the commit waits for the handles that are still open.
         let last = self.epoch.running();
         let chosen = self.last.set(last);
         debug_assert!(chosen.is_ok(), "a journal closes once");
@@ -388,7 +395,7 @@ impl Core {
         }
     }
 
-    /// Brings transactions up to `tid` home, as far as they are durable.
+    /// Writes home the durable transactions up to `tid`.
     pub(crate) fn bring_home(&self, tid: Tid) -> Result<(), JournalError> {
         match &self.log {
             Some(log) => log
@@ -399,14 +406,14 @@ impl Core {
         }
     }
 
-    /// The reason behind an error of someone who was sent away.
+    /// The error of the abort that caused `error`, or `error` itself if there was no abort.
     fn blame(&self, error: JournalError) -> JournalError {
         self.failure.get().cloned().unwrap_or(error)
     }
 
-    /// Ends the threads and lets everyone who waits go.
+    /// Ends the threads and every wait.
     pub(crate) fn end(&self) {
-        self.orders.lock().end = true;
+        self.requests.lock().exit = true;
         self.epoch.stop();
         if let Some(log) = &self.log {
             log.checkpoint.stop();
@@ -422,7 +429,7 @@ impl LogCore {
             area,
             mut superblock,
         } = log;
-        // On disk with the first commit; the log is empty until then.
+        // The new features reach the disk with the first commit; the log is empty until then.
         let (format, ring) = prepare(&mut superblock, &**device)?;
         let area = Arc::new(area);
         let uuid = superblock.uuid;
@@ -451,14 +458,15 @@ impl LogCore {
         self.area.contains(block)
     }
 
-    /// The head of the log, for the committer.
+    /// A writer at the head of the log, for the committer.
     pub(crate) fn writer(&self) -> LogWriter {
         let (device, area) = (Arc::clone(&self.device), Arc::clone(&self.area));
         LogWriter::new(device, area, self.format, self.uuid, self.ring)
     }
 }
 
-/// Gives an empty log our own features; answers how it will be written, and where.
+/// Sets our own features in the superblock of an empty log; returns the format and the blocks of
+/// its records.
 pub(crate) fn prepare(
     superblock: &mut JournalSuperblock,
     device: &dyn Device,
@@ -473,8 +481,8 @@ pub(crate) fn prepare(
     Ok((RecordFormat::of(superblock), ring))
 }
 
-/// The most credits that a transaction can have with this cache and log; an error if there are none.
-fn most_credits(cache: &Cache, log: Option<(RecordFormat, Ring)>) -> Result<u32, JournalError> {
+/// The maximum credits of a transaction with this cache and log; an error if that is 0.
+fn max_credits(cache: &Cache, log: Option<(RecordFormat, Ring)>) -> Result<u32, JournalError> {
     let memory = limit_of_memory(cache.capacity() / cache.block_size() as u64);
     let limit = log.map_or(memory, |(format, ring)| {
         memory.min(limit_of_log(&format, ring.blocks()))

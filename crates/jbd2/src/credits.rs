@@ -1,57 +1,58 @@
 //! Credits: how much the running transaction may still grow (design rule 7).
 //!
-//! A credit stands for one block in the log or one revoke record. A transaction has a fixed number
-//! of them, small enough that it fits half of the log with everything that describes it. Shards
-//! lease them from the transaction's pool in chunks, so that a start usually takes from its own
-//! line; while most of the pool is left, a chunk is one subtraction from it, as all shards come for
-//! their first at once when a transaction opens. When the pool is empty the accounts become exact:
-//! under a mutex the leases of all shards are gathered in the pool again, and only what is nowhere
-//! to be found makes a start wait for the next transaction. As each gathering looks at every shard,
-//! and there is less to gather each time, a transaction whose credits come to an end is committed
-//! before they have.
+//! A credit pays for one block in the log or one revoke record. A transaction has a fixed number of
+//! them, small enough that the transaction with all its descriptors fits half of the log. Shards
+//! lease credits from the transaction's pool in chunks, so that a start usually takes from a line
+//! of its own shard. While most of the pool is left, taking a chunk is one subtraction, because all
+//! shards take their first chunk at once when a transaction opens. When the pool is empty, the
+//! accounts become exact: under a mutex, the leases of all shards are gathered into the pool again,
+//! and a start waits for the next transaction only if even these do not suffice. Each gathering
+//! visits every shard and finds less than the one before, so a transaction is committed before its
+//! credits are exhausted.
 //!
-//! Accounts are kept in two slots by the parity of the transaction: handles of the running one are
-//! the only users, and a slot is filled again before its transaction opens.
+//! The accounts are in two slots, chosen by the parity of the transaction. Only handles of the
+//! running transaction use them, and a slot is refilled before its transaction opens.
 
 use pext4_ondisk::Tid;
 use pext4_ondisk::journal::RecordFormat;
 use pext4_sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use pext4_sync::{CachePadded, Class, Mutex, Sharded};
 
-/// What a shard leases at a time at most.
+/// The maximum number of credits that a shard leases at a time.
 const LARGEST_CHUNK: i64 = 256;
-/// Credits a transaction has at least where memory alone is the limit.
+/// The minimum credits of a transaction as far as memory limits them.
 const LEAST_IN_MEMORY: u32 = 1024;
 
-/// The part of a transaction's credits above which a shard takes its chunk from the pool without a lock.
+/// A shard takes its chunk from the pool without a lock while more than `1 / PLENTY_SHARE` of a
+/// transaction's credits are there.
 const PLENTY_SHARE: i64 = 2;
-/// The part of a transaction's credits below which it is better to begin the next one than to
-/// gather what is left again and again.
+/// Below `1 / LOW_SHARE` of a transaction's credits it is better to begin the next transaction than
+/// to gather the rest again and again.
 const LOW_SHARE: i64 = 4;
 
-/// What came of an attempt to take credits.
+/// The result of an attempt to take credits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
-    /// They were there.
-    All,
-    /// They were there, but few others are: it is time to commit.
-    AllOfFew,
-    /// They were not, and none was taken.
-    Nothing,
+pub(crate) enum Grant {
+    /// All were taken.
+    Granted,
+    /// All were taken, but few are left: it is time to commit.
+    GrantedLow,
+    /// There were not enough, and none was taken.
+    Refused,
 }
 
-impl Taken {
-    /// Whether the credits were there.
+impl Grant {
+    /// Whether the credits were taken.
     pub(crate) fn is_granted(self) -> bool {
-        self != Self::Nothing
+        self != Self::Refused
     }
 }
 
 /// The credits of one journal's transactions.
 pub(crate) struct Credits {
-    /// [immutable] Of one transaction.
+    /// [immutable] Credits of one transaction.
     limit: u32,
-    /// [immutable]
+    /// [immutable] Credits that a shard leases at a time.
     chunk: i64,
     slots: [Slot; 2],
     /// Held while credits are moved between shards.
@@ -59,12 +60,12 @@ pub(crate) struct Credits {
 }
 
 struct Slot {
-    /// [atomic] Below zero if handles took more than they had asked for. It moves between cores, so
-    /// the pointers that every handle reads lie on other lines.
+    /// [atomic] Negative if handles took more than they had asked for. It moves between cores, so it
+    /// shares no line with the pointers that every handle reads.
     pool: CachePadded<AtomicI64>,
-    /// [atomic; never below zero]
+    /// [atomic; never negative]
     leases: Sharded<AtomicI64>,
-    /// [atomic] For what is done when the transaction closes.
+    /// [atomic] For the client's changes when the transaction closes.
     aside: CachePadded<AtomicU32>,
 }
 
@@ -95,7 +96,7 @@ impl Credits {
         self.limit
     }
 
-    /// Fills the slot of `tid` before it opens.
+    /// Refills the slot of `tid`, before that transaction opens.
     pub(crate) fn refill(&self, tid: Tid) {
         let slot = self.slot(tid);
         slot.leases
@@ -104,18 +105,18 @@ impl Credits {
         slot.pool.store(i64::from(self.limit), Ordering::Relaxed);
     }
 
-    /// Takes `count` credits for a handle of this shard, all or none.
-    pub(crate) fn take(&self, tid: Tid, shard: usize, count: u32) -> Taken {
+    /// Takes `count` credits for a handle of this shard, all of them or none.
+    pub(crate) fn take(&self, tid: Tid, shard: usize, count: u32) -> Grant {
         let count = i64::from(count);
         let slot = self.slot(tid);
         let lease = slot.leases.get(shard);
         if take_exactly(lease, count) || self.take_of_plenty(slot, lease, count) {
-            return Taken::All;
+            return Grant::Granted;
         }
         self.take_from_pool(tid, shard, count)
     }
 
-    /// Gives back what a handle did not use.
+    /// Returns credits that a handle did not use.
     pub(crate) fn put(&self, tid: Tid, shard: usize, count: u32) {
         if count > 0 {
             let lease = self.slot(tid).leases.get(shard);
@@ -123,26 +124,28 @@ impl Credits {
         }
     }
 
-    /// Sets aside what a handle took, for when the transaction closes.
+    /// Sets aside credits that a handle took, for when the transaction closes.
     pub(crate) fn set_aside(&self, tid: Tid, count: u32) {
         self.slot(tid).aside.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Takes what was set aside. All handles of the transaction have stopped.
+    /// Takes all credits that were set aside. All handles of the transaction have stopped.
     pub(crate) fn take_aside(&self, tid: Tid) -> u32 {
         self.slot(tid).aside.swap(0, Ordering::Relaxed)
     }
 
-    /// Takes `count` credits that nobody has: the handle needs more than it said. The transaction
-    /// may outgrow its half of the log; the committer sees to it that it does not outgrow the log.
+    /// Takes `count` credits that do not exist: the handle needs more than it asked for. The
+    /// transaction may outgrow its half of the log; the committer aborts if it outgrows the whole
+    /// log.
     pub(crate) fn overdraw(&self, tid: Tid, count: u32) {
         self.slot(tid)
             .pool
             .fetch_sub(i64::from(count), Ordering::Relaxed);
     }
 
-    /// Takes `count` and a chunk for the lease from a pool of which most is left. Who looks meanwhile may find less
-    /// there than there is, if so many come at once that it does not suffice; they give back what they took.
+    /// If most of the pool is left, takes `count` and a chunk for the lease from it. When so many
+    /// threads do this at once that the pool does not suffice, they put back what they took; until
+    /// then other threads may see less in the pool than there is.
     fn take_of_plenty(&self, slot: &Slot, lease: &AtomicI64, count: i64) -> bool {
         if slot.pool.load(Ordering::Relaxed) <= i64::from(self.limit) / PLENTY_SHARE {
             return false;
@@ -156,7 +159,7 @@ impl Credits {
         true
     }
 
-    fn take_from_pool(&self, tid: Tid, shard: usize, count: i64) -> Taken {
+    fn take_from_pool(&self, tid: Tid, shard: usize, count: i64) -> Grant {
         let _moving = self.moving.lock();
         let slot = self.slot(tid);
         let own = slot.leases.get(shard);
@@ -166,7 +169,7 @@ impl Credits {
         }
         if found >= count {
             own.fetch_add(found - count, Ordering::Relaxed);
-            return Taken::All;
+            return Grant::Granted;
         }
         let leased = slot.leases.iter();
         found += leased
@@ -174,16 +177,16 @@ impl Credits {
             .sum::<i64>();
         if found < count {
             slot.pool.fetch_add(found, Ordering::Relaxed);
-            return Taken::Nothing;
+            return Grant::Refused;
         }
         let left = found - count;
         let lease = left.min(self.chunk);
         own.fetch_add(lease, Ordering::Relaxed);
         slot.pool.fetch_add(left - lease, Ordering::Relaxed);
         if left < i64::from(self.limit) / LOW_SHARE {
-            Taken::AllOfFew
+            Grant::GrantedLow
         } else {
-            Taken::All
+            Grant::Granted
         }
     }
 
@@ -192,7 +195,7 @@ impl Credits {
     }
 }
 
-/// Takes `count` if there is that much.
+/// Takes `count` if `account` has that much; returns whether it has.
 fn take_exactly(account: &AtomicI64, count: i64) -> bool {
     account
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |there| {
@@ -201,9 +204,9 @@ fn take_exactly(account: &AtomicI64, count: i64) -> bool {
         .is_ok()
 }
 
-/// Takes up to `most`; answers how much.
-fn take_at_most(account: &AtomicI64, most: i64) -> i64 {
-    let part = |there: i64| there.clamp(0, most);
+/// Takes up to `max`; returns how much.
+fn take_at_most(account: &AtomicI64, max: i64) -> i64 {
+    let part = |there: i64| there.clamp(0, max);
     account
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |there| {
             Some(there - part(there))
@@ -211,8 +214,8 @@ fn take_at_most(account: &AtomicI64, most: i64) -> i64 {
         .map_or(0, part)
 }
 
-/// Credits of one transaction in a log of `log_blocks`: whatever mixture of blocks and revokes
-/// they are spent on, the transaction fits half of the log. 0 for a log too small to hold any.
+/// Credits of one transaction in a log of `log_blocks`: for any mixture of blocks and revokes that
+/// they are spent on, the transaction fits half of the log. 0 if the log is too small for any.
 pub(crate) fn limit_of_log(format: &RecordFormat, log_blocks: u32) -> u32 {
     let half = log_blocks / 2;
     let fits = |credits: u32| format.footprint(credits as usize, credits as usize) <= half as usize;
@@ -223,7 +226,8 @@ pub(crate) fn limit_of_log(format: &RecordFormat, log_blocks: u32) -> u32 {
     limit
 }
 
-/// Credits that a transaction may have so that what it keeps in memory leaves room in the cache.
+/// The credits with which a transaction pins at most half of the cache, but at least
+/// [`LEAST_IN_MEMORY`].
 pub(crate) fn limit_of_memory(cache_blocks: u64) -> u32 {
     u32::try_from(cache_blocks / 2)
         .unwrap_or(u32::MAX)
@@ -235,23 +239,31 @@ mod tests {
     use pext4_ondisk::journal::RecordChecksum;
     use pext4_sync::{thread, topology};
 
-    use super::{Credits, RecordFormat, Taken, Tid, limit_of_log};
+    use super::{Credits, Grant, RecordFormat, Tid, limit_of_log};
 
     fn took(credits: &Credits, tid: u32, shard: usize, count: u32) -> bool {
         credits.take(Tid(tid), shard, count).is_granted()
     }
 
     #[test]
-    fn it_is_told_when_little_is_left() {
+    fn the_answer_says_when_little_is_left() {
         let credits = Credits::new(100);
         let last = credits.slots[0].leases.count() - 1;
-        assert_eq!(credits.take(Tid(0), last, 60), Taken::All);
+        assert_eq!(credits.take(Tid(0), last, 60), Grant::Granted);
         credits.put(Tid(0), last, 30);
-        assert_eq!(credits.take(Tid(0), 0, 34), Taken::All, "the pool has them");
+        assert_eq!(
+            credits.take(Tid(0), 0, 34),
+            Grant::Granted,
+            "the pool has them"
+        );
         if last > 0 {
-            assert_eq!(credits.take(Tid(0), 0, 20), Taken::AllOfFew, "a lease has");
+            assert_eq!(
+                credits.take(Tid(0), 0, 20),
+                Grant::GrantedLow,
+                "a lease has"
+            );
         }
-        assert_eq!(credits.take(Tid(0), 0, 30), Taken::Nothing);
+        assert_eq!(credits.take(Tid(0), 0, 30), Grant::Refused);
     }
 
     #[test]
@@ -287,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overdraft_is_paid_by_those_who_come_later() {
+    fn an_overdraft_is_subtracted_from_later_requests() {
         let credits = Credits::new(50);
         credits.overdraw(Tid(1), 60);
         assert!(!took(&credits, 1, 0, 1));

@@ -1,23 +1,24 @@
-//! Epochs: which transaction is running, and the promise that two never overlap (design rule 1).
+//! Epochs: which transaction is running, and the guarantee that two never overlap (design rule 1).
 //!
-//! Every shard has one word: a count of its open handles and a bit that says *closed*. A start
-//! adds one to the caller's word and is in if the bit was clear; that one read-modify-write is all
-//! that starts and stops of different shards share with the committer, and nothing with each
-//! other. To end the transaction the committer sets every bit by a read-modify-write on the very
-//! same words, so each start is ordered before the closing of its shard (and is waited for) or
-//! after it (and waits at the gate). When all counts are zero it sets the running transaction one
-//! further and clears the bits.
+//! Every shard has one word: a count of its open handles and a *closed* bit. A start adds one to
+//! the word of the caller's shard, and has entered if the bit was clear; this word is all that a
+//! start or stop shares with the committer, and starts and stops of different shards share nothing
+//! with each other. To end the transaction, the committer sets every bit by a read-modify-write of
+//! the same words. So each start is ordered either before the closing of its shard, and the
+//! committer waits for it, or after it, and waits at the gate. When all counts are zero, the
+//! committer increments the running transaction and clears the bits.
 //!
-//! The committer waits for one shard after another, and says for which. Whoever brings the count of a
-//! closed shard to zero looks whether it is that one, and only then wakes it: else all that stop while a
-//! transaction is closed would meet at one mutex. It spins for a moment before it sleeps.
+//! The committer waits for one shard after another, and publishes for which. A handle that brings
+//! the count of a closed shard to zero wakes the committer only if it waits for this shard:
+//! otherwise all handles that stop while a transaction is closed would contend for one mutex. The
+//! committer spins briefly before it sleeps.
 //!
-//! A handle that is in reads the running transaction without a lock: it cannot change while the
-//! handle counts.
+//! A handle that has entered reads the running transaction without a lock: it cannot change while
+//! the handle is counted.
 //!
-//! Locking: where the committer sleeps there is a mutex (class `Journal`) that protects nothing but sleep.
-//! Who changes what it waits for does so before taking it, and then wakes. For the gates see
-//! [`Gates`].
+//! Locking: the mutex with which the committer sleeps (class `Journal`) protects no data. A thread
+//! that changes what the committer waits for makes the change, then takes the mutex, then wakes.
+//! For the gates see [`Gates`].
 
 use pext4_ondisk::Tid;
 use pext4_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -27,7 +28,7 @@ use crate::gates::Gates;
 
 const CLOSED: u64 = 1 << 63;
 const COUNT: u64 = CLOSED - 1;
-/// Gates that one thread wakes.
+/// The number of gates that one thread wakes.
 const FAN_OUT: usize = 8;
 /// No shard.
 const NONE: usize = usize::MAX;
@@ -36,18 +37,18 @@ const NONE: usize = usize::MAX;
 pub(crate) struct Epoch {
     /// [atomic]
     words: Sharded<AtomicU64>,
-    /// On a line of its own: every start reads it, and those who wait write what lies around it.
-    /// [atomic; changes only while all shards are closed and drained]
+    /// On a cache line of its own: every start reads it, and waiting threads write the fields
+    /// beside it. [atomic; changes only while all shards are closed and drained]
     running: CachePadded<AtomicU32>,
-    /// Where starts wait.
+    /// Starts wait here.
     gates: Gates,
     /// The shard that the committer waits for. [atomic]
     awaited: CachePadded<AtomicUsize>,
-    /// Where it waits until that one is drained.
+    /// The committer sleeps here until that shard is drained.
     drained: (Mutex<()>, Condvar),
 }
 
-/// A place in the running transaction, to be left exactly once.
+/// An entry into the running transaction, which must be left exactly once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) shard: usize,
@@ -71,8 +72,8 @@ impl Epoch {
         Tid(self.running.load(Ordering::Acquire))
     }
 
-    /// Enters the running transaction, waiting at the gate while it is closed. `None` once the
-    /// epochs have stopped while waiting.
+    /// Enters the running transaction, waiting at the gate while it is closed. `None` if
+    /// [`Epoch::stop`] ended the wait.
     pub(crate) fn enter(&self) -> Option<Place> {
         loop {
             let shard = self.words.local_index();
@@ -87,7 +88,7 @@ impl Epoch {
 
     fn try_enter(&self, shard: usize) -> Option<Place> {
         let word = self.words.get(shard);
-        // Who sees that it is closed need not come in to learn it.
+        // If the shard is seen to be closed, its word need not be written.
         if word.load(Ordering::Relaxed) & CLOSED != 0 {
             return None;
         }
@@ -103,8 +104,8 @@ impl Epoch {
         None
     }
 
-    /// Enters the running transaction though it is closed. Only the committer may, between
-    /// [`Epoch::close_and_drain`] and [`Epoch::open`].
+    /// Enters the running transaction though it is closed. Only the committer may call this,
+    /// between [`Epoch::close_and_drain`] and [`Epoch::open`].
     pub(crate) fn enter_closed(&self) -> Place {
         let shard = self.words.local_index();
         self.words.get(shard).fetch_add(1, Ordering::AcqRel);
@@ -114,14 +115,15 @@ impl Epoch {
         }
     }
 
-    /// Leaves; the last one out of a closed shard wakes the committer if it waits for this one.
+    /// Leaves; the last handle of a closed shard wakes the committer if it waits for this shard.
     pub(crate) fn leave(&self, place: Place) {
         let before = self.words.get(place.shard).fetch_sub(1, Ordering::AcqRel);
         debug_assert_ne!(before & COUNT, 0, "a handle stops once");
         if before != CLOSED | 1 {
             return;
         }
-        // Either this one sees that it is waited for, or the committer sees that the count is zero.
+        // Either this thread sees that the committer waits, or the committer sees that the count is
+        // zero.
         fence(Ordering::SeqCst);
         if self.awaited.load(Ordering::Relaxed) == place.shard {
             drop(self.drained.0.lock());
@@ -135,7 +137,8 @@ impl Epoch {
         self.gates.wait(is_closed)
     }
 
-    /// Waits until `tid` is no longer the running transaction; false if the epochs have stopped.
+    /// Waits until `tid` is no longer the running transaction; false if [`Epoch::stop`] ended the
+    /// wait.
     pub(crate) fn wait_for_next(&self, tid: Tid) -> bool {
         self.gates.wait(|| self.running() == tid)
     }
@@ -160,7 +163,8 @@ impl Epoch {
         self.awaited.store(NONE, Ordering::Relaxed);
     }
 
-    /// Opens transaction `next` to everyone who waits. Only after [`Epoch::close_and_drain`].
+    /// Opens transaction `next` and wakes all waiting starts. Only after
+    /// [`Epoch::close_and_drain`].
     pub(crate) fn open(&self, next: Tid) {
         self.running.store(next.0, Ordering::Release);
         for word in self.words.iter() {
@@ -169,13 +173,14 @@ impl Epoch {
         self.gates.open();
     }
 
-    /// Lets everyone who waits go, and nobody wait any more.
+    /// Ends all waits of starts, the current and the future ones.
     pub(crate) fn stop(&self) {
         self.gates.stop();
     }
 }
 
-/// The words of one journal, all open and empty: so many, or one a shard.
+/// The words of one journal, all open and with no handles: `count`, but at most one per shard,
+/// which is also the default.
 pub(crate) fn words(count: Option<usize>) -> Sharded<AtomicU64> {
     let shards = topology::shard_count();
     Sharded::with_count(count.unwrap_or(shards).min(shards), |_| AtomicU64::new(0))
@@ -252,7 +257,7 @@ mod models {
 
     use super::{Epoch, Tid};
 
-    /// Workers of shards of their own, each with one handle, against one commit.
+    /// Runs `workers` threads, each with a shard of its own and one handle, against one commit.
     fn one_commit(workers: usize) {
         let words = Sharded::with_count(2, |_| AtomicU64::new(0));
         let epoch = Arc::new(Epoch::new(words, Tid(7)));

@@ -1,6 +1,6 @@
-//! Why the journal refuses, in words that tell what was being done and what failed.
+//! Errors of the journal. Each message names the operation and what failed.
 //!
-//! Errors are cloned to everyone who waits on the journal, so the causes stand behind an `Arc`.
+//! Errors are cloned to every thread that waits on the journal, so causes are behind an `Arc`.
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use pext4_ondisk::{Corrupt, Tid};
 use thiserror::Error;
 
-/// Why the journal refuses.
+/// An error of the journal.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum JournalError {
@@ -17,16 +17,16 @@ pub enum JournalError {
     Io {
         /// What the journal was doing.
         operation: &'static str,
-        /// What the device said.
+        /// The device's error.
         cause: Arc<io::Error>,
     },
-    /// The journal's bytes cannot be true.
+    /// The journal's bytes are invalid.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
-    /// The journal uses something that this version does not handle.
+    /// The journal uses a feature that this version does not support.
     #[error("the journal uses {0}, which is not supported")]
     Unsupported(String),
-    /// One operation asked for more than a transaction of this journal can ever hold.
+    /// One operation asked for more credits than a whole transaction of this journal has.
     #[error(
         "an operation needs {asked} journal credits and a transaction of this journal holds \
          {limit}: the journal is too small"
@@ -37,7 +37,7 @@ pub enum JournalError {
         /// Credits of a whole transaction.
         limit: u32,
     },
-    /// A transaction outgrew the log, against its own accounts.
+    /// A transaction needs more blocks than the log has, although its credits should prevent this.
     #[error("transaction {tid} needs {needed} blocks of a log of {log}")]
     Overflow {
         /// The transaction.
@@ -47,10 +47,10 @@ pub enum JournalError {
         /// Blocks of the whole log.
         log: u32,
     },
-    /// The journal was stopped; nothing is written any more.
+    /// The journal was aborted; nothing is written any more.
     #[error("the journal has stopped: {0}")]
     Aborted(Arc<str>),
-    /// The same, because the device failed.
+    /// The journal was aborted because the device failed.
     #[error("the journal has stopped: {0}")]
     AbortedByDevice(Arc<str>),
     /// The journal was shut down.
@@ -59,7 +59,7 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    /// Makes an I/O error of `operation` out of what the device said.
+    /// Converts a device's error into an [`JournalError::Io`] of `operation`.
     pub(crate) fn io(operation: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |cause| Self::Io {
             operation,
@@ -67,14 +67,14 @@ impl JournalError {
         }
     }
 
-    /// Whether it is the device that is to blame.
+    /// Whether the device caused the error.
     #[must_use]
-    pub fn is_of_device(&self) -> bool {
+    pub fn is_device_error(&self) -> bool {
         matches!(self, Self::Io { .. } | Self::AbortedByDevice(_))
     }
 
-    /// The negative errno that the journal's superblock remembers a stop by.
-    pub(crate) fn recorded(&self) -> i32 {
+    /// The negative errno that an abort with this error records in the journal's superblock.
+    pub(crate) fn errno(&self) -> i32 {
         const EIO: i32 = 5;
         const EUCLEAN: i32 = 117;
         match self {

@@ -1,22 +1,23 @@
 //! Gates: where starts of handles sleep until there is a transaction for them.
 //!
-//! There is one for each shard, or all that wait would queue for one mutex when they wake. To wake a
-//! thread takes the waker some 10 us, so to open a hundred gates one after another would take a
-//! millisecond, and the whole machine waits for the last. They are woken as a tree: who opens them
-//! wakes the first few, leaves at each that has sleepers the errand to wake those below it, and so on;
-//! where nobody sleeps, the waker goes on to those below itself. A few gates are all first ones: where
-//! threads are many and processors few, whoever has an errand may have to wait for a processor.
+//! Each shard has a gate of its own: with one gate for all, the woken threads would queue for its
+//! mutex. Waking a thread costs the waker about 10 us, so opening a hundred gates one after another
+//! would take a millisecond, during which the whole machine waits for the last. The gates form a
+//! tree instead. The opener wakes the first few gates. Where a gate has sleepers, they wake the
+//! gates below it (`must_wake_below`); where it has none, the waker continues with the gates below
+//! itself. If there are no more gates than the fan-out, the opener wakes all of them itself.
 //!
-//! The first who comes to a gate spins for a moment before it sleeps, as a transaction is closed for less
-//! time than waking takes. The others sleep at once: where threads are many, the processors are for those
-//! who are waited for.
+//! The first thread at a gate spins briefly before it sleeps, because a transaction is closed for
+//! less time than waking takes. Other threads sleep at once: where threads are many, the processors
+//! are needed by the threads that everybody waits for.
 //!
-//! Invariant: when what sleepers wait for has changed and [`Gates::open`] was called after it, every
-//! gate is visited: by the caller, or by a sleeper, which runs its errand before it goes on or sleeps
-//! again. Errands of two openings may become one, as it is run after both changes.
+//! Invariant: if the awaited condition changes and then [`Gates::open`] is called, every gate is
+//! visited, by the opener or by a sleeper, which wakes the gates below before it continues or
+//! sleeps again. The requests of two openings may merge into one, since it is served after both
+//! changes.
 //!
-//! Locking: a gate's mutex (class `Journal`) protects its queue. Nobody holds two, and none is held
-//! while an errand is run or somebody spins.
+//! Locking: a gate's mutex (class `Journal`) protects its queue. No thread holds two of them, and
+//! none is held while a thread wakes gates below or spins.
 
 use pext4_sync::atomic::{AtomicBool, Ordering};
 use pext4_sync::{Class, Condvar, Mutex, Sharded, spin};
@@ -24,9 +25,9 @@ use pext4_sync::{Class, Condvar, Mutex, Sharded, spin};
 /// The gates of one journal.
 pub(crate) struct Gates {
     gates: Sharded<Gate>,
-    /// How many are woken by who opens them, and by each who is woken. [immutable]
+    /// How many gates the opener wakes, and how many the sleepers of each gate. [immutable]
     fan_out: usize,
-    /// [atomic] Nobody waits any more.
+    /// [atomic] No thread waits any more.
     stopped: AtomicBool,
 }
 
@@ -38,14 +39,14 @@ struct Gate {
 #[derive(Default)]
 struct Queue {
     sleepers: usize,
-    /// Somebody spins instead.
+    /// A thread spins here before it sleeps.
     has_spinner: bool,
-    /// Somebody who sleeps here is to wake those below.
-    errand: bool,
+    /// One of the sleepers has to wake the gates below.
+    must_wake_below: bool,
 }
 
 impl Gates {
-    /// At least so many gates, of which each waker wakes at most `fan_out`.
+    /// Makes at least `count` gates; each waker wakes at most `fan_out` of them.
     pub(crate) fn new(count: usize, fan_out: usize) -> Self {
         Self {
             fan_out,
@@ -57,7 +58,8 @@ impl Gates {
         }
     }
 
-    /// Waits at the caller's gate while `must_wait` says so; false if it did when all were stopped.
+    /// Waits at the caller's gate until `must_wait` returns false. Returns false if [`Gates::stop`]
+    /// ended the wait.
     pub(crate) fn wait(&self, must_wait: impl Fn() -> bool) -> bool {
         let number = self.gates.local_index();
         let gate = self.gates.get(number);
@@ -73,8 +75,8 @@ impl Gates {
             }
         }
         queue.sleepers += 1;
-        let goes_on = loop {
-            if std::mem::take(&mut queue.errand) {
+        let has_opened = loop {
+            if std::mem::take(&mut queue.must_wake_below) {
                 drop(queue);
                 self.wake_below(number);
                 queue = gate.queue.lock();
@@ -87,21 +89,21 @@ impl Gates {
             }
         };
         queue.sleepers -= 1;
-        goes_on
+        has_opened
     }
 
-    /// Wakes all who wait. What they wait for has changed before.
+    /// Wakes all waiting threads. The caller has changed what they wait for before.
     pub(crate) fn open(&self) {
         (0..self.fan_out).for_each(|first| self.wake(first));
     }
 
-    /// Lets all who wait go, and nobody wait any more.
+    /// Ends all waits, the current and the future ones.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.open();
     }
 
-    /// Wakes those at a gate and at all below it.
+    /// Wakes the sleepers at a gate and at all gates below it.
     fn wake(&self, number: usize) {
         if number < self.gates.count() && !self.gates.get(number).wake() {
             self.wake_below(number);
@@ -121,13 +123,14 @@ impl Queue {
 }
 
 impl Gate {
-    /// Wakes who sleeps here and leaves them the errand; false if nobody does.
+    /// Wakes the sleepers, and has one of them wake the gates below. False if no thread sleeps
+    /// here.
     fn wake(&self) -> bool {
         let mut queue = self.queue.lock();
         if queue.sleepers == 0 {
             return false;
         }
-        queue.errand = true;
+        queue.must_wake_below = true;
         drop(queue);
         self.opened.notify_all();
         true
@@ -169,7 +172,7 @@ mod tests {
         for now in 1..=OPENINGS {
             opening.store(now, Ordering::Release);
             gates.open();
-            // A sleeper that is forgotten is waited for until the test is ended from outside.
+            // If a sleeper is not woken, this loops until the test is stopped from outside.
             while awake.load(Ordering::Acquire) < now * count {
                 thread::sleep(std::time::Duration::from_micros(20));
             }
@@ -190,7 +193,8 @@ mod models {
 
     use super::Gates;
 
-    /// Openings, and sleepers at gates of which one lies below the other, each content with another opening.
+    /// Opens the gates `openings` times. Sleeper n waits until opening `wants[n]`; the last one's
+    /// gate is below the other's.
     fn each_is_woken<const SLEEPERS: usize>(wants: [u32; SLEEPERS], openings: u32) {
         let state = Arc::new((Gates::new(2, 1), AtomicU32::new(0)));
         let sleepers = std::array::from_fn::<_, SLEEPERS, _>(|sleeper| {
@@ -212,12 +216,12 @@ mod models {
     }
 
     #[test]
-    fn who_is_woken_above_wakes_those_below() {
+    fn a_sleeper_above_wakes_the_gate_below() {
         pext4_sync::model(|| each_is_woken([1, 1], 1));
     }
 
     #[test]
-    fn who_sleeps_on_is_woken_again() {
+    fn a_sleeper_that_still_has_to_wait_is_woken_again() {
         pext4_sync::model(|| each_is_woken([2], 2));
     }
 }

@@ -1,13 +1,13 @@
 //! A handle: one operation's part in the running transaction.
 //!
-//! Life: started with the credits that the operation may need at most; used to touch what it
-//! changes; stopped when dropped. All changes made under one handle become durable together, and
-//! with them every other change of the same transaction. Starting may wait for a commit, so it
-//! comes before the locks of all journalled state (class `HandleStart`), and a thread has at most
+//! Life cycle: started with the maximum credits that the operation may need; used to touch the
+//! objects that it changes; stopped when dropped. All changes under one handle become durable
+//! together, along with every other change of the same transaction. Starting may wait for a commit,
+//! so it precedes the locks of all journalled state (class `HandleStart`), and a thread has at most
 //! one handle.
 //!
-//! There is no undo (design rule 8): an operation that finds out that it cannot go on must have
-//! reserved what it needs before its first change.
+//! There is no undo (design rule 8): an operation must reserve everything that it needs before its
+//! first change.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -30,12 +30,12 @@ pub struct Handle<'a> {
     place: Option<Place>,
     tid: Tid,
     shard: usize,
-    /// Asked for and not used yet.
+    /// Credits that were granted and not used yet.
     credits: u32,
-    /// How often something was touched under it.
+    /// The number of touches under it.
     changes: u64,
-    /// A handle is stopped by the thread that started it.
-    stays: PhantomData<*const ()>,
+    /// The thread that started a handle must stop it.
+    not_send: PhantomData<*const ()>,
 }
 
 impl<'a> Handle<'a> {
@@ -52,7 +52,7 @@ impl<'a> Handle<'a> {
                     shard,
                     credits,
                     changes: 0,
-                    stays: PhantomData,
+                    not_send: PhantomData,
                 })
             }
             Err(error) => {
@@ -62,8 +62,9 @@ impl<'a> Handle<'a> {
         }
     }
 
-    /// The last handle of a transaction that is closed and drained, with what was set aside for it.
-    pub(crate) fn last(core: &'a Core, credits: u32) -> Self {
+    /// The last handle of a transaction that is closed and drained, with the credits set aside for
+    /// it.
+    pub(crate) fn for_closing(core: &'a Core, credits: u32) -> Self {
         order::handle_started();
         let place = core.epoch.enter_closed();
         Self {
@@ -73,7 +74,7 @@ impl<'a> Handle<'a> {
             shard: place.shard,
             credits,
             changes: 0,
-            stays: PhantomData,
+            not_send: PhantomData,
         }
     }
 
@@ -89,34 +90,35 @@ impl<'a> Handle<'a> {
         self.credits
     }
 
-    /// How often something was touched under this handle. An operation that fails after this has
-    /// gone up leaves something half done, unless it puts it in order itself.
+    /// The number of touches under this handle. If it has increased since an operation began and
+    /// the operation fails, the operation has to restore consistency itself.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Sets `count` of its credits aside for the handle under which the client puts in order what it left for the
-    /// end of the transaction ([`Client::closing`](crate::Client::closing)).
+    /// Sets `count` of its credits aside for the handle under which the client makes its changes at
+    /// the end of the transaction ([`Client::closing`](crate::Client::closing)).
     pub fn set_aside(&mut self, count: u32) {
         self.charge(count);
         self.core.credits.set_aside(self.tid, count);
     }
 
-    /// Notes a change that the transaction learns of when it closes, of something that owes it its bytes
-    /// already.
+    /// Counts a change that reaches the transaction only when it closes, to an object that owes it
+    /// its bytes already.
     pub fn note_change(&mut self) {
         self.changes += 1;
     }
 
-    /// By how many threads large work is done while the transaction closes.
+    /// The number of threads for large work while the transaction closes.
     #[must_use]
     pub fn commit_threads(&self) -> usize {
         self.core.commit_threads
     }
 
-    /// Tries to get `count` more credits without waiting; answers whether it did. If not, the
-    /// operation must [`Handle::restart`] at a point where what it has done may stand alone.
+    /// Tries to get `count` more credits without waiting; returns whether it got them. If not, the
+    /// operation must [`Handle::restart`] at a point where the changes it has made are consistent
+    /// on their own.
     #[must_use]
     pub fn extend(&mut self, count: u32) -> bool {
         let taken = self.core.credits.take(self.tid, self.shard, count);
@@ -136,7 +138,7 @@ impl<'a> Handle<'a> {
     /// touched under it any more.
     pub fn restart(&mut self, credits: u32) -> Result<(), JournalError> {
         self.leave();
-        // It may wait for those who wait for the caller's locks, as any start may.
+        // Checks the order of locks again: like any start, this one may wait for a commit.
         order::handle_stopped();
         order::handle_started();
         let place = self.core.enter(credits)?;
@@ -147,12 +149,13 @@ impl<'a> Handle<'a> {
         Ok(())
     }
 
-    /// Says that `object` is about to change. Call it under the object's lock, before the change.
+    /// Announces that `object` is about to change. Must be called under the object's lock, before
+    /// the change.
     ///
     /// If the object still owes its bytes to the committing transaction, `capture_older` must
     /// append that version, which is saved for the committer (design rules 2 and 3). The first
-    /// time in this transaction, `home_blocks` credits are charged, the object is put on the
-    /// transaction's list and owes it its bytes.
+    /// touch in this transaction charges `home_blocks` credits and puts the object on the
+    /// transaction's list; from then on it owes this transaction its bytes.
     pub fn touch(
         &mut self,
         owed: &mut Owed,
@@ -167,8 +170,8 @@ impl<'a> Handle<'a> {
         }
     }
 
-    /// As [`Handle::touch`], for an object that shares the block `host` with others: the host is
-    /// charged, one credit, and listed, if that was not done yet.
+    /// As [`Handle::touch`], for an object that shares the block `host` with others: charges one
+    /// credit for the host and lists it, if the shard does not remember that this was done.
     pub fn touch_part(
         &mut self,
         owed: &mut Owed,
@@ -184,7 +187,7 @@ impl<'a> Handle<'a> {
         }
     }
 
-    /// The debt of an object that changes now; true if this transaction is owed it anew.
+    /// Makes the object owe its bytes to this transaction; true if it did not do so before.
     fn owes_from_now(
         &mut self,
         owed: &mut Owed,
@@ -200,24 +203,24 @@ impl<'a> Handle<'a> {
         true
     }
 
-    /// Ends the debt of an object that another takes the place of: an older version is captured,
-    /// that of this transaction is dropped.
+    /// Detaches an object that another one replaces: its version for an older transaction is
+    /// captured, that for this transaction is dropped.
     pub fn retire(&mut self, owed: &mut Owed, capture_older: impl FnOnce(&mut Vec<Capture>)) {
         if let Some(older) = owed.0.take().filter(|tid| *tid != self.tid) {
             self.save_older(older, capture_older);
         }
     }
 
-    /// Whether an object may be changed without its lock now, because this transaction opened it
-    /// under the lock before. Say so only for a change that follows.
+    /// Whether an object may be changed without its lock, because this transaction has opened it
+    /// ([`Opened`]). If so, the call counts as a change, so the caller must make one.
     pub fn may_change(&mut self, opened: &Opened) -> bool {
         let may = opened.is_for(self.tid);
         self.changes += u64::from(may);
         may
     }
 
-    /// Changes the bytes of a buffer. `stamp` says which checksum the block gets when it is
-    /// committed; the live bytes need none. One credit the first time in a transaction.
+    /// Changes the bytes of a buffer. `stamp` selects the checksum that the block gets when it is
+    /// committed; the live bytes need none. Charges one credit the first time in a transaction.
     pub fn edit<R>(
         &mut self,
         buffer: &Arc<Buffer>,
@@ -228,9 +231,10 @@ impl<'a> Handle<'a> {
         change(self.edit_locked(buffer, &mut state, stamp))
     }
 
-    /// The bytes of a buffer to be changed, whose state the caller has locked for writing and looked
-    /// at before. A buffer that is only looked at must not come here: one that another operation has
-    /// forgotten in this transaction would be written again, and its revoke would be void.
+    /// As [`Handle::edit`], for a buffer whose state the caller has locked for writing and
+    /// examined: returns the bytes to change. Must not be called for a buffer that is only read: if
+    /// another operation has forgotten the block in this transaction, the block would be written
+    /// again, and its revoke would be void.
     pub fn edit_locked<'state>(
         &mut self,
         buffer: &Arc<Buffer>,
@@ -242,8 +246,8 @@ impl<'a> Handle<'a> {
         state.page.make_mut()
     }
 
-    /// Begins a new life of a metadata block: the answer's page is zeroes, and the block will be
-    /// written by this transaction. One credit.
+    /// Begins a new life of a metadata block: the returned buffer's page is zeroed, and this
+    /// transaction will write the block. Charges one credit.
     pub fn create(&mut self, block: BlockNumber, stamp: Stamp) -> Arc<Buffer> {
         let cache = &self.core.cache;
         let (buffer, used) = match cache.peek(block) {
@@ -252,7 +256,8 @@ impl<'a> Handle<'a> {
         };
         {
             let mut state = buffer.write();
-            // Before the zeroes: the block may still owe its last life to the committing one.
+            // Before zeroing: the block may still owe its previous content to the committing
+            // transaction.
             self.touch_buffer(&buffer, &mut state);
             state.born_in = Some(self.tid);
             state.stamp = stamp;
@@ -264,9 +269,9 @@ impl<'a> Handle<'a> {
         buffer
     }
 
-    /// Ends the life of a metadata block: this transaction writes it no more, earlier versions
-    /// are not replayed, and none is written home once this transaction is durable (design rule
-    /// 6). One credit, but none if the answer is that it left no trace.
+    /// Ends the life of a metadata block: this transaction does not write it any more, earlier
+    /// versions are not replayed, and none is written home once this transaction is durable (design
+    /// rule 6). Charges one credit, or none if it returns [`Forgotten::WithoutTrace`].
     pub fn forget(&mut self, block: BlockNumber) -> Forgotten {
         self.changes += 1;
         if let Some(buffer) = self.core.cache.peek(block) {
@@ -290,7 +295,7 @@ impl<'a> Handle<'a> {
             captures.push(capture_of(buffer, state));
         });
         state.dirty_in = owed.0;
-        // One that was forgotten in this transaction and lives again is on the list still.
+        // A buffer that was forgotten and created again in this transaction is still on the list.
         if is_new && state.listed_in.replace(self.tid) != Some(self.tid) {
             self.charge(1);
             let object = Arc::new(DirtyBuffer(Arc::clone(buffer)));
@@ -318,7 +323,7 @@ impl<'a> Handle<'a> {
             self.credits = left;
             return;
         }
-        // More than the operation said it would need: from whoever has some, else from nobody.
+        // More than the operation asked for: from the pool or other shards, else by overdrawing.
         let lacking = count - std::mem::take(&mut self.credits);
         statistics::count(&self.core.statistics.shortfalls, 1);
         let taken = self.core.credits.take(self.tid, self.shard, lacking);
@@ -344,13 +349,13 @@ impl Drop for Handle<'_> {
     }
 }
 
-/// What a forgotten block left behind.
+/// Whether versions of a forgotten block may exist outside memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgotten {
-    /// It may be in the log: it must not be used again before the transaction is durable.
+    /// It may be in the log: the block must not be reused before the transaction is durable.
     Revoked,
-    /// Its life began in this transaction, so nobody else can have seen it: no version is in the log, none
-    /// is on its way home, and its last life was revoked when that ended. It may be used again at once.
+    /// Its life began in this transaction: no version is in the log or being written home, and its
+    /// previous life was revoked when that ended. The block may be reused at once.
     WithoutTrace,
 }
 

@@ -5,10 +5,10 @@ use std::io::{self, IoSlice};
 use pext4_block::{Device, Page};
 use pext4_ondisk::BlockNumber;
 
-/// Blocks of one vectored write at most.
+/// The maximum number of blocks in one vectored write.
 const MOST_SLICES: usize = 512;
 
-/// Writes each page to its block; the list must be sorted. Nothing is durable before a flush.
+/// Writes each page to its block. `pages` must be sorted by block. Does not flush.
 pub(crate) fn write(device: &dyn Device, pages: &[(BlockNumber, Page)]) -> io::Result<()> {
     let mut rest = pages;
     while let Some((first, page)) = rest.first() {
@@ -23,7 +23,7 @@ pub(crate) fn write(device: &dyn Device, pages: &[(BlockNumber, Page)]) -> io::R
     Ok(())
 }
 
-/// How many of the first blocks follow each other on the device.
+/// How many blocks at the start of `pages` are adjacent on the device.
 fn neighbours(pages: &[(BlockNumber, Page)]) -> usize {
     let pairs = pages.windows(2).take(MOST_SLICES - 1);
     1 + pairs

@@ -1,18 +1,18 @@
-//! Blocks that many journalled objects share: their *hosts*.
+//! Blocks that several journalled objects share: their *hosts*.
 //!
 //! An inode is a small part of a block. If each of the sixteen inodes of a block were charged and
-//! listed, a transaction of new files would be full long before its half of the log is, and the
-//! committer would have to visit every inode that was born, though it was removed again. So it is
-//! the host that is charged, one credit, and listed, once by each shard that remembers it; at the
-//! commit the client captures what its objects owe. Each shard has a number of places for that. What
-//! has lost its place, or was touched by another shard, is charged and listed again, which costs
-//! little and does no harm.
+//! listed, a transaction of new files would run out of credits long before it fills half of the
+//! log, and the committer would have to visit every created inode, even if it was removed again.
+//! Instead the host is charged, one credit, and listed; at the commit the client captures the
+//! host's objects. Each shard remembers the hosts that it has listed in a fixed number of places. A
+//! host that has lost its place, or that another shard touches, is charged and listed again, which
+//! is cheap and harmless.
 //!
-//! Locking: none. A shard's places are emptied by its first handle of a transaction, before it says
-//! whose they are. Two threads of one shard that both do so may lose what the other remembered; a
-//! place that was filled in an earlier transaction is never taken for one of this. The handle that
-//! fills a place also lists the host, and the transaction waits for it; so whoever finds the place
-//! filled need not.
+//! Locking: none. The first handle of a transaction in a shard empties the shard's places, and then
+//! stores its transaction's number beside them. If two threads of one shard do so at once, one may
+//! erase what the other remembered, but a place that was filled in an earlier transaction is never
+//! taken for one of the running transaction. The handle that fills a place also lists the host, and
+//! the transaction cannot close before that handle stops, so other handles need not list it.
 
 use std::hash::BuildHasher;
 
@@ -21,7 +21,7 @@ use pext4_sync::Sharded;
 use pext4_sync::atomic::{AtomicU64, Ordering};
 use pext4_sync::hash::NumberHash;
 
-/// Hosts that a shard remembers.
+/// The number of hosts that a shard remembers.
 const PLACES: usize = if cfg!(loom) { 2 } else { 512 };
 /// Marks a transaction number as present.
 const PRESENT: u64 = 1 << 32;
@@ -33,9 +33,9 @@ pub(crate) struct Hosts {
 }
 
 struct Remembered {
-    /// [atomic] The transaction that the places are of, with [`PRESENT`].
+    /// [atomic] The transaction that the places belong to, with [`PRESENT`].
     tid: AtomicU64,
-    /// [atomic] One more than the host's number; 0 is empty.
+    /// [atomic] The host's number plus one; 0 if empty.
     places: Box<[AtomicU64]>,
 }
 
@@ -67,8 +67,8 @@ impl Hosts {
         }
     }
 
-    /// Remembers a host for a handle of this shard in the running transaction `tid`; answers whether
-    /// the handle has to charge and list it.
+    /// Remembers a host for a handle of this shard in the running transaction `tid`. Returns
+    /// whether the handle has to charge and list it.
     pub(crate) fn note(&self, tid: Tid, shard: usize, host: u64) -> bool {
         let remembered = self.shards.get(shard);
         remembered.begin(tid);
@@ -81,7 +81,7 @@ impl Hosts {
         is_new
     }
 
-    /// The place for a host. Clients number theirs as they like, in steps too.
+    /// The place for a host. Hashed, because a client's numbers may be multiples of some step.
     fn place_of(&self, host: u64) -> usize {
         (self.hash.hash_one(host) >> 32) as usize % PLACES
     }
@@ -92,7 +92,7 @@ mod tests {
     use super::{Hosts, PLACES, Tid};
 
     #[test]
-    fn a_host_is_new_once_to_a_shard_and_transaction() {
+    fn a_host_is_new_once_in_each_shard_and_transaction() {
         let hosts = Hosts::new();
         let one = 0;
         let has_its_place = |other: &u64| hosts.place_of(*other) == hosts.place_of(one);
@@ -128,8 +128,8 @@ mod models {
 
     use super::{Hosts, Tid};
 
-    /// A place was filled in an earlier transaction. The handle that touches that host now lists it,
-    /// while another of the same shard empties the places.
+    /// A place was filled in an earlier transaction. A handle that touches that host must list it,
+    /// even while another handle of the same shard empties the places.
     #[test]
     fn a_host_of_an_earlier_transaction_is_listed_again() {
         pext4_sync::model(|| {

@@ -1,12 +1,12 @@
 //! The journal as the layer above sees it.
 //!
-//! Life: opened over a device whose log has been recovered; used; shut down, which commits and
+//! Life cycle: opened over a device whose log has been recovered; used; shut down, which commits,
 //! writes everything home and leaves an empty log. A journal that is dropped without a shutdown
-//! stops where it stands, like after a power cut: what was acknowledged is in the log. After an
-//! abort nothing is written any more and every call returns the error that caused it.
+//! stops as at a power cut: acknowledged changes are in the log. After an abort nothing is written
+//! any more, and every call returns the error that caused it.
 //!
-//! It owns two threads, the committer and the checkpointer; what they and the handles share is
-//! `Core`.
+//! The journal owns two threads, the committer and, if there is a log, the checkpointer; what they
+//! and the handles share is `Core`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -26,9 +26,9 @@ use crate::handle::Handle;
 use crate::log_area::LogArea;
 use crate::statistics::Statistics;
 
-/// What a journal is opened with.
+/// The arguments of [`Journal::open`].
 pub struct Config {
-    /// The cache that the file system's metadata blocks are in.
+    /// The cache of the file system's metadata blocks.
     pub cache: Arc<Cache>,
     /// The device that holds the file system and its journal.
     pub device: Arc<dyn Device>,
@@ -36,24 +36,24 @@ pub struct Config {
     pub log: Option<Log>,
     /// The layer above.
     pub client: Arc<dyn Client>,
-    /// How long a change may stay without a commit.
+    /// The interval between automatic commits.
     pub commit_interval: Duration,
-    /// How wide its mechanisms are.
-    pub width: Width,
+    /// The width of its mechanisms.
+    pub width: JournalWidth,
 }
 
-/// How wide the journal's mechanisms are; `None` is as wide as the machine suggests.
+/// The width of the journal's mechanisms; `None` chooses by the number of shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Width {
-    /// Words on which open handles are counted, with credits and lists of their own.
+pub struct JournalWidth {
+    /// The number of words on which open handles are counted, each with its own credits and lists.
     pub handle_shards: Option<usize>,
-    /// Threads that make the bytes of a large commit.
+    /// The number of threads that make the bytes of a large commit.
     pub commit_threads: Option<usize>,
 }
 
 /// A journal on disk, recovered.
 pub struct Log {
-    /// Where it lies.
+    /// Its blocks on the device.
     pub area: LogArea,
     /// Its superblock, as [`recovery`](crate::recovery) left it.
     pub superblock: JournalSuperblock,
@@ -71,7 +71,7 @@ impl Journal {
     /// # Errors
     ///
     /// If the log has not been recovered, uses unknown features, or is too small to hold a
-    /// transaction, and if the system gives no threads.
+    /// transaction, and if a thread cannot be started.
     pub fn open(config: Config) -> Result<Arc<Self>, JournalError> {
         let core = Arc::new(Core::new(config)?);
         let mut threads = vec![spawn("jbd2-commit", &core, run_committer)?];
@@ -90,7 +90,8 @@ impl Journal {
         }))
     }
 
-    /// Forgets the error that an earlier abort left on disk, durably: for when the file system has noted it.
+    /// Durably clears the error that an earlier abort recorded on disk. The caller has recorded it
+    /// in the file system before.
     ///
     /// # Errors
     ///
@@ -100,19 +101,20 @@ impl Journal {
         log.map_or(Ok(()), |log| log.superblock.clear_error())
     }
 
-    /// Starts a handle with `credits` for an operation: the number of blocks that it dirties or
-    /// forgets at most. Waits while the transaction is being closed or has no credits left.
+    /// Starts a handle with `credits`: the maximum number of blocks that the operation dirties or
+    /// forgets. Waits while the transaction is being closed or has too few credits left.
     ///
     /// # Errors
     ///
-    /// `TooLarge` if no transaction could ever grant it; the error of an abort; `ShutDown`.
+    /// `TooLarge` if `credits` exceeds those of a whole transaction; the error of an abort;
+    /// `ShutDown`.
     pub fn start(&self, credits: u32) -> Result<Handle<'_>, JournalError> {
         Handle::start(&self.core, credits)
     }
 
-    /// The most credits that one handle can start with.
+    /// The maximum number of credits that one handle can start with.
     #[must_use]
-    pub fn most_credits(&self) -> u32 {
+    pub fn max_credits(&self) -> u32 {
         self.core.credits.limit()
     }
 
@@ -128,39 +130,40 @@ impl Journal {
         self.core.is_durable(tid)
     }
 
-    /// Makes `tid` durable and waits for it; what it freed may be used again. Never inside a
-    /// handle.
+    /// Makes `tid` durable and waits until that is done and the blocks that it freed may be reused.
+    /// Must not be called inside a handle.
     ///
     /// # Errors
     ///
-    /// Of the abort, if the journal stopped first.
+    /// The error of an abort; `ShutDown`.
     pub fn commit(&self, tid: Tid) -> Result<(), JournalError> {
         order::check(Class::HandleStart);
         self.core.commit(tid)
     }
 
-    /// Makes everything durable that handles stopped before this call have done, and waits for
-    /// it. Does nothing if there is nothing; see [`Journal::flush_data`] then. Never inside a
-    /// handle.
+    /// Makes the changes of all handles that stopped before this call durable, and waits for that.
+    /// If there are none, it does nothing and does not flush; see [`Journal::flush_data`]. Must not
+    /// be called inside a handle.
     ///
     /// # Errors
     ///
     /// As [`Journal::commit`].
     pub fn commit_running(&self) -> Result<(), JournalError> {
         order::check(Class::HandleStart);
-        self.core.check_told()?;
+        self.core.check_notified()?;
         let tid = self.core.epoch.running();
         let clean = self.core.transactions.is_clean(tid);
-        // Its lists are emptied only after it has been closed, so if it still runs they were empty.
+        // Its lists are emptied only after it was closed. If it still runs, they were empty all
+        // along.
         if clean && self.core.epoch.running() == tid {
             return self.core.commit(tid.previous());
         }
         self.core.commit(tid)
     }
 
-    /// Makes everything durable that handles stopped before this call have done, writes it home, and
-    /// waits until the log does not hold it any more. Where there is no log it is a commit. Never
-    /// inside a handle.
+    /// Makes the changes of all handles that stopped before this call durable, writes them home,
+    /// and waits until the log does not hold them any more. Without a log this is a commit. Must
+    /// not be called inside a handle.
     ///
     /// # Errors
     ///
@@ -171,32 +174,32 @@ impl Journal {
         self.core.bring_home(last)
     }
 
-    /// Asks for a commit of what is running, without waiting.
+    /// Asks for a commit of the running transaction, without waiting.
     pub fn request_commit(&self) {
         self.core.request(self.core.epoch.running());
     }
 
-    /// Flushes the device: for an fsync of data whose metadata is durable already. A failure stops
-    /// the journal, since nobody knows what was lost.
+    /// Flushes the device: for an fsync of data whose metadata is durable already. A failure aborts
+    /// the journal, since it is unknown which writes were lost.
     ///
     /// # Errors
     ///
     /// `Io`, or the error of an abort.
     pub fn flush_data(&self) -> Result<(), JournalError> {
         order::check(Class::HandleStart);
-        self.core.check_told()?;
+        self.core.check_notified()?;
         if let Err(cause) = self.core.device.flush() {
             self.core.abort(JournalError::io("flushing data")(cause));
         }
-        self.core.check_told()
+        self.core.check_notified()
     }
 
-    /// Commits, writes everything home, leaves an empty log, and ends the threads. Handles cannot
-    /// be started any more. Calling it again does nothing.
+    /// Commits, writes everything home, leaves an empty log, and ends the threads. No handle can be
+    /// started afterwards. A second call does nothing.
     ///
     /// # Errors
     ///
-    /// If not all of that could be done; the log is left for recovery then.
+    /// If any of that failed; the log is then left for recovery.
     pub fn shutdown(&self) -> Result<(), JournalError> {
         order::check(Class::HandleStart);
         let result = self.core.close();
@@ -204,13 +207,13 @@ impl Journal {
         result
     }
 
-    /// Stops the journal for good: nothing more is written, those who wait get the error. Allowed
-    /// anywhere, inside a handle too.
+    /// Stops the journal permanently: nothing more is written, and waiting threads get the error.
+    /// May be called anywhere, even inside a handle.
     pub fn abort(&self, reason: &str) {
         self.core.abort(JournalError::Aborted(reason.into()));
     }
 
-    /// As [`Self::abort`], where it is the device that failed.
+    /// As [`Self::abort`], for a failure of the device.
     pub fn abort_by_device(&self, reason: &str) {
         self.core
             .abort(JournalError::AbortedByDevice(reason.into()));
@@ -222,7 +225,7 @@ impl Journal {
         self.core.failure()
     }
 
-    /// What the journal did so far.
+    /// Counts since the journal was opened.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         self.core.statistics.read()
@@ -232,11 +235,11 @@ impl Journal {
         self.core.end();
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
-            // The last reference may go away in a callback, on a thread of the journal itself.
+            // The last reference may be dropped in a callback, on a thread of the journal itself.
             if thread::is_current(&thread) {
                 continue;
             }
-            // A thread that panicked has aborted the journal, which is told elsewhere.
+            // A thread that panicked has aborted the journal, which is reported elsewhere.
             let _ = thread.join();
         }
         self.core.transactions.clear();
@@ -252,20 +255,19 @@ impl Drop for Journal {
 fn spawn(name: &str, core: &Arc<Core>, body: fn(&Core)) -> Result<JoinHandle<()>, JournalError> {
     let core = Arc::clone(core);
     thread::try_spawn(name, move || {
-        let _watch = Watch(&core);
+        let _guard = AbortOnPanic(&core);
         body(&core);
     })
     .map_err(JournalError::io("starting a thread of the journal"))
 }
 
-/// Where a commit panics the thread goes on, to tell the client of the abort as of any other: all it does from then on
-/// is that.
+/// If a commit panics, the thread continues only to notify the client of the abort.
 fn run_committer(core: &Core) {
-    let _teller = Teller(core);
+    let _guard = NotificationGuard(core);
     let worked = catch_unwind(AssertUnwindSafe(|| Committer::new(core).run()));
     if worked.is_err() {
         core.abort(panicked());
-        core.give_up_telling();
+        core.give_up_notification();
         Committer::new(core).run();
     }
 }
@@ -281,10 +283,10 @@ fn panicked() -> JournalError {
     JournalError::Aborted("a thread of the journal panicked".into())
 }
 
-/// Turns a panic of one of the threads into an abort, so that nobody waits for ever.
-struct Watch<'a>(&'a Core);
+/// Turns a panic of one of the threads into an abort, so that no thread waits forever.
+struct AbortOnPanic<'a>(&'a Core);
 
-impl Drop for Watch<'_> {
+impl Drop for AbortOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.abort(panicked());
@@ -292,13 +294,14 @@ impl Drop for Watch<'_> {
     }
 }
 
-/// Where the client panics as it is told of an abort nobody is left to tell it, and nobody may wait for that.
-struct Teller<'a>(&'a Core);
+/// If the client panics while it is notified of an abort, no thread is left to notify it, so none may
+/// wait for that.
+struct NotificationGuard<'a>(&'a Core);
 
-impl Drop for Teller<'_> {
+impl Drop for NotificationGuard<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.note_told();
+            self.0.finish_notification();
         }
     }
 }

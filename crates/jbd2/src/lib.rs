@@ -5,7 +5,8 @@
 //! and makes each transaction durable as a whole. Bytes are made once a transaction, by the
 //! committer, from *captures* of what was touched (see [`client`]).
 //!
-//! A transaction lives through these stages, each the matter of one file:
+//! A transaction passes through these stages; the right column names the modules that implement
+//! each:
 //!
 //! ```text
 //! running      handles come and go                             epoch, handle, credits, transaction
@@ -14,12 +15,12 @@
 //! sealed       versions become blocks with checksums            merge
 //! logged       descriptors, blocks, revokes; flush              log_writer
 //! durable      commit block; flush; fsyncs return               commit
-//! checkpointed blocks written home, log space given back        checkpoint
+//! checkpointed blocks written home, log space released          checkpoint
 //! ```
 //!
-//! Only the running and one committing transaction are alive at a time: T+1 is not closed before T
-//! is durable. Without a journal on disk the same epochs work with a null log: a commit writes the
-//! blocks home itself. After a crash [`recovery`] brings home what the log holds.
+//! At most two transactions exist at a time, the running and the committing one: T+1 is not closed
+//! before T is durable. Without a journal on disk the same epochs work with a null log: a commit
+//! writes the blocks home itself. After a crash, [`recovery`] writes home what the log holds.
 //!
 //! The numbers of design rules in comments are those of `docs/CONCURRENCY.md`, "The twelve rules".
 
@@ -30,8 +31,8 @@ pub mod error;
 pub mod handle;
 pub mod journal;
 pub mod log_area;
+pub mod offline;
 pub mod recovery;
-pub mod whole;
 
 mod checkpoint;
 mod commit;
@@ -52,12 +53,12 @@ mod transaction;
 pub use client::{Capture, Client, Owed, Owing};
 pub use error::JournalError;
 pub use handle::{Forgotten, Handle};
-pub use journal::{Config, Journal, Log, Width};
+pub use journal::{Config, Journal, JournalWidth, Log};
 pub use log_area::LogArea;
+pub use offline::OfflineTransaction;
 pub use opened::Opened;
 pub use spread::in_parts;
 pub use statistics::Statistics;
-pub use whole::Whole;
 
 #[cfg(all(test, not(loom)))]
 mod tests;

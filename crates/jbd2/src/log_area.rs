@@ -1,7 +1,8 @@
-//! Where the journal lies on the device: log block 0 is the journal's superblock, the rest follow.
+//! The location of the journal on the device: log block 0 is the journal's superblock, the log
+//! follows.
 //!
-//! The file system's mount works the runs out of the journal's inode once; from then on the
-//! journal needs no mapping, and nothing else may write there.
+//! The mount reads the runs once from the journal's inode; from then on the journal needs no
+//! mapping, and nothing else may write there.
 
 use std::io::{self, IoSlice};
 
@@ -33,11 +34,12 @@ impl Run {
 }
 
 impl LogArea {
-    /// The area made of these runs of device blocks, in the order of the log.
+    /// The area made of these runs of device blocks (first block, length), in the order of the log.
     ///
     /// # Errors
     ///
-    /// If they are empty, overlap, or count past what block numbers can say.
+    /// If the runs have no blocks or overlap, or if a block number or the sum of the lengths
+    /// overflows.
     pub fn new(block_size: u32, runs: &[(BlockNumber, u32)]) -> Result<Self, Corrupt> {
         let mut placed = Vec::with_capacity(runs.len());
         let mut blocks = 0u32;
@@ -69,7 +71,7 @@ impl LogArea {
         })
     }
 
-    /// Blocks in the area, the superblock's included.
+    /// The number of blocks in the area, including the superblock's.
     #[must_use]
     pub fn blocks(&self) -> u32 {
         self.blocks
@@ -90,8 +92,8 @@ impl LogArea {
         after > 0 && block.get() < self.runs[self.by_block[after - 1]].end()
     }
 
-    /// The device block of a log block, and how many follow it on the device as in the log, itself
-    /// included. `None` past the end.
+    /// The device block of log block `index`, and how many blocks from there on, itself included,
+    /// are adjacent on the device. `None` past the end.
     #[must_use]
     pub fn place(&self, index: u32) -> Option<(BlockNumber, u32)> {
         if index >= self.blocks {
@@ -107,7 +109,7 @@ impl LogArea {
     ///
     /// # Errors
     ///
-    /// What the device says, and `InvalidInput` past the end of the area.
+    /// Those of the device, and `InvalidInput` past the end of the area.
     pub fn read(&self, device: &dyn Device, index: u32, into: &mut [u8]) -> io::Result<()> {
         let mut index = index;
         let mut rest = into;
@@ -121,11 +123,11 @@ impl LogArea {
         Ok(())
     }
 
-    /// Writes whole log blocks, each slice one, from `index` on; they may span runs.
+    /// Writes whole log blocks, one from each slice, from `index` on; they may span runs.
     ///
     /// # Errors
     ///
-    /// What the device says, and `InvalidInput` past the end of the area.
+    /// Those of the device, and `InvalidInput` past the end of the area.
     pub fn write(&self, device: &dyn Device, index: u32, blocks: &[&[u8]]) -> io::Result<()> {
         let mut index = index;
         let mut rest = blocks;
@@ -144,7 +146,8 @@ impl LogArea {
         Ok(())
     }
 
-    /// The byte of the device where a log block begins, and the bytes of its run from there.
+    /// The byte offset of a log block on the device, and the number of bytes from there to the end
+    /// of its run.
     fn extent(&self, index: u32) -> io::Result<(u64, usize)> {
         let (block, length) = self.place(index).ok_or(io::ErrorKind::InvalidInput)?;
         let size = u64::from(self.block_size);
@@ -161,7 +164,7 @@ impl LogArea {
     }
 }
 
-/// What one vectored write is given at most (the usual limit of systems is 1024).
+/// The maximum number of slices in one vectored write (the usual limit of systems is 1024).
 const MOST_SLICES: usize = 512;
 
 fn bad_area(problem: &'static str, block: BlockNumber) -> Corrupt {
@@ -210,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn areas_that_cannot_be_are_refused() {
+    fn invalid_areas_are_refused() {
         let bad: [&[(BlockNumber, u32)]; 4] = [
             &[],
             &[(BlockNumber(5), 3), (BlockNumber(7), 1)],

@@ -1,12 +1,12 @@
 //! Writing a transaction to the log.
 //!
-//! First the revoke blocks, then descriptors each followed by the blocks it names, in one row from
-//! the head of the ring on; a flush; then the commit block alone, and a flush. The first flush
-//! also covers the data that operations of this transaction wrote to the device before they
-//! stopped (design rule 9).
+//! First the revoke blocks, then descriptors, each followed by the blocks it names, contiguously
+//! from the head of the ring on; a flush; then the commit block alone, and a flush. The first flush
+//! also covers the data that operations of this transaction wrote to the device before they stopped
+//! (design rule 9).
 //!
-//! The committer alone writes the log, so there is no lock here; that the space is free is the
-//! checkpoint's word ([`crate::checkpoint`]).
+//! Only the committer writes the log, so there is no lock here. It has reserved the space from the
+//! checkpoint before ([`crate::checkpoint`]).
 
 use std::sync::Arc;
 
@@ -28,11 +28,12 @@ pub(crate) struct LogWriter {
     ring: Ring,
     /// Where the next transaction begins.
     head: u32,
-    /// Of the last commit: times in the log do not go back, or a leftover would look newer.
+    /// The time of the last commit, in seconds and nanoseconds. Times in the log never decrease:
+    /// otherwise a leftover of an earlier lap would look newer than the last commit.
     last_time: (u64, u32),
 }
 
-/// The blocks of the log: from `first` to before `end`, round and round.
+/// The log blocks from `first` to before `end`, used as a ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ring {
     pub(crate) first: u32,
@@ -57,9 +58,9 @@ impl Ring {
 
 /// A block as a transaction writes it.
 pub(crate) trait Sealed {
-    /// Its home.
+    /// The block's home.
     fn home(&self) -> BlockNumber;
-    /// Its bytes.
+    /// The block's bytes.
     fn bytes(&self) -> &Page;
 }
 
@@ -83,7 +84,7 @@ impl Sealed for (BlockNumber, Page) {
     }
 }
 
-/// Where a transaction lies in the log.
+/// The location of a transaction in the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Logged {
     pub(crate) start: u32,
@@ -109,7 +110,7 @@ impl LogWriter {
         }
     }
 
-    /// Log blocks that this transaction will take, exactly.
+    /// The exact number of log blocks that this transaction will take.
     pub(crate) fn needs(&self, versions: &[impl Sealed], revoked: &[BlockNumber]) -> usize {
         self.format.footprint(versions.len(), revoked.len())
     }
@@ -119,8 +120,8 @@ impl LogWriter {
         self.head
     }
 
-    /// Writes all of a transaction but its commit block, and flushes: from here on it only takes
-    /// [`LogWriter::write_commit`] to make it durable.
+    /// Writes a transaction without its commit block, and flushes. [`LogWriter::write_commit`] then
+    /// makes it durable.
     pub(crate) fn write_body(
         &self,
         tid: Tid,
@@ -135,7 +136,7 @@ impl LogWriter {
             .map_err(JournalError::io("writing a transaction to the log"))
     }
 
-    /// Writes the commit block and flushes: the transaction is durable. Answers where it lies.
+    /// Writes the commit block and flushes: the transaction is durable. Returns its location.
     pub(crate) fn write_commit(
         &mut self,
         tid: Tid,
@@ -201,7 +202,7 @@ impl LogWriter {
         }
     }
 
-    /// Writes a row of blocks from `at` on, round the end of the ring.
+    /// Writes consecutive log blocks from `at` on, wrapping at the end of the ring.
     fn write_row(&self, at: u32, row: &[Page]) -> std::io::Result<()> {
         let room = (self.ring.end - at) as usize;
         let (before, after) = row.split_at(row.len().min(room));
@@ -213,7 +214,7 @@ impl LogWriter {
     }
 }
 
-/// The block as it stands in the log, where no block but the journal's own begins with the magic.
+/// The block as it is logged: only the journal's own records may begin with the magic there.
 fn escape(page: &Page) -> Page {
     let mut escaped = page.clone();
     escaped.make_mut()[..4].fill(0);
@@ -225,7 +226,7 @@ mod tests {
     use super::Ring;
 
     #[test]
-    fn a_ring_goes_round() {
+    fn a_ring_wraps() {
         let ring = Ring { first: 1, end: 11 };
         assert_eq!(ring.blocks(), 10);
         assert_eq!(ring.after(1, 9), 10);

@@ -1,9 +1,9 @@
-//! From captures to sealed blocks: what a commit writes, made once.
+//! From captures to sealed blocks: the blocks that a commit writes, made once.
 //!
-//! A captured block is copied and gets its checksum. Captured pieces are laid over a copy of the
-//! last version of their block, which the cache holds. The sealed page then goes back into the
-//! cache, so that a reader who finds the object gone from memory finds its bytes there; a live page
-//! that was changed since the capture stays as it is.
+//! A captured block is copied and gets its checksum. Captured pieces are copied over the last
+//! version of their block, which the cache holds. The sealed page then replaces the one in the
+//! cache, so that an object that has left memory can be read from there; a live page that was
+//! changed since the capture stays as it is.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::spread::{LEAST_PART, in_parts};
 /// One block as a transaction writes it.
 pub(crate) struct Version {
     pub(crate) block: BlockNumber,
-    /// Sealed: nobody changes it any more.
+    /// Sealed: it never changes again.
     pub(crate) page: Page,
     /// Keeps the block in memory until the version is home.
     pub(crate) buffer: Arc<Buffer>,
@@ -31,7 +31,7 @@ struct Parts {
     pieces: Vec<(u32, Box<[u8]>)>,
 }
 
-/// Makes the versions of a transaction, sorted by block, by up to `width` threads.
+/// Makes the versions of a transaction, sorted by block, with up to `width` threads.
 pub(crate) fn merge(
     cache: &Cache,
     client: &dyn Client,
@@ -92,7 +92,7 @@ fn seal_block(
     let buffer = cache.peek(block).unwrap_or_else(|| cache.get_zeroed(block));
     {
         let mut state = buffer.write();
-        // Bytes that the next transaction has changed are its own to seal.
+        // If the next transaction has changed the bytes, its commit seals them.
         if state.page.same(&captured) || state.dirty_in.is_none() {
             state.page = page.clone();
         }
@@ -123,7 +123,7 @@ fn seal_pieces(
     })
 }
 
-/// A copy of `base` with the pieces and the checksum in.
+/// A copy of `base` with the pieces and the checksum filled in.
 fn sealed(
     client: &dyn Client,
     block: BlockNumber,

@@ -1,15 +1,16 @@
 //! Changing a journalled object without its lock.
 //!
-//! An object whose changes are single atomic operations need not be locked for each. It is touched
-//! under its lock once in a transaction, which captures what it owes to an older one, puts it on
-//! the list, and *opens* it: from then on every handle of this transaction may change it as it
-//! likes ([`Handle::may_change`](crate::Handle::may_change)). Who finds it opened for another
-//! transaction, or never, takes the lock and touches it.
+//! An object whose changes are single atomic operations need not be locked for each of them. The
+//! first handle of a transaction touches it under its lock, which captures the version that it owes
+//! to an older transaction and puts it on the list, and then *opens* it: from then on every handle
+//! of this transaction may change it without the lock
+//! ([`Handle::may_change`](crate::Handle::may_change)). A handle that finds the object not opened
+//! for its own transaction takes the lock and touches it.
 //!
-//! This is sound because handles of two transactions never overlap. While a handle of T runs, nobody
-//! captures T's version: the committer does so after the last handle of T has stopped, and a
-//! handle of T+1 when it opens the object. And whoever changes the object under T found it opened
-//! for T, so the version of T-1 had been captured before.
+//! This is sound because handles of two transactions never overlap. While a handle of T runs, no
+//! thread captures T's version: the committer does so after the last handle of T has stopped, and a
+//! handle of T+1 when it opens the object. And every handle that changes the object under T found
+//! it opened for T, so the version of T-1 had been captured before.
 
 use pext4_ondisk::Tid;
 use pext4_sync::atomic::{AtomicU64, Ordering};
@@ -17,18 +18,19 @@ use pext4_sync::atomic::{AtomicU64, Ordering};
 /// Marks a transaction number as present.
 const PRESENT: u64 = 1 << 32;
 
-/// The transaction whose handles may change an object without its lock; \[atomic\]
+/// The transaction whose handles may change an object without its lock. \[atomic\]
 #[derive(Debug)]
 pub struct Opened(AtomicU64);
 
 impl Opened {
-    /// Opened for nobody.
+    /// Opened for no transaction.
     #[must_use]
     pub fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// Whether it is opened for `tid`; what was captured before it was is behind the caller then.
+    /// Whether it is opened for `tid`. If so, captures of older versions happen before the caller's
+    /// changes.
     #[must_use]
     pub fn is_for(&self, tid: Tid) -> bool {
         self.0.load(Ordering::Acquire) == PRESENT | u64::from(tid.0)

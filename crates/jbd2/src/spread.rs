@@ -1,17 +1,18 @@
-//! Work of a large commit, spread over threads.
+//! Distributes the work of a large commit over threads.
 //!
-//! While the committer makes bytes and checksums nobody waits for it but those who wait for the
-//! commit, so a small commit is made by the committer alone. A large one is cut into parts, one a
-//! thread; the committer takes one of them itself. Locks that are taken on the way are those that
-//! the committer takes ([`order`](pext4_sync::order)), and nothing is held across the parts.
+//! While the committer makes bytes and checksums, only the threads that wait for this commit are
+//! delayed, so the committer makes a small commit alone. A large commit is cut into parts, one for
+//! each thread; the committer processes one of them itself. The parts take only locks that the
+//! committer may take ([`order`](pext4_sync::order)), and the caller holds no lock meanwhile.
 
 use pext4_sync::thread;
 
-/// Objects, captures or blocks that are worth a thread of their own.
+/// The number of objects, captures or blocks that justifies another thread.
 pub(crate) const LEAST_PART: usize = 512;
 
-/// Runs `work` on the items in parts of at least `least`, by at most `width` threads; answers what it made of
-/// each part, in their order.
+/// Cuts `items` into at most `width` parts, each of at least `least` items if there is more than
+/// one, and runs `work` on each part in a thread of its own. Returns the results in the order of
+/// the parts.
 pub fn in_parts<T: Send, R: Send>(
     items: Vec<T>,
     least: usize,

@@ -1,9 +1,9 @@
-//! Numbers about what the journal did, for those who tune and test.
+//! The journal's statistics, for tuning and tests.
 
 use pext4_sync::Counter;
 use pext4_sync::atomic::{AtomicU64, Ordering};
 
-/// What the journal did since it was opened.
+/// Counts since the journal was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Handles started.
@@ -16,7 +16,7 @@ pub struct Statistics {
     pub commits: u64,
     /// Blocks committed (to the log, or home where there is none).
     pub blocks: u64,
-    /// Blocks of the log that were taken: those, and the records that describe them.
+    /// Log blocks used: for committed blocks and for the records that describe them.
     pub log_blocks: u64,
     /// Revokes recorded.
     pub revokes: u64,
@@ -28,7 +28,8 @@ pub struct Statistics {
     pub log_waits: u64,
 }
 
-/// The counters behind [`Statistics`]. Only the first is on a path that must not share a line.
+/// The counters behind [`Statistics`]. Only `handles` is on a path that must not write a shared
+/// cache line.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) handles: Counter,
@@ -60,7 +61,7 @@ impl Counts {
     }
 }
 
-/// Adds to one of the counts.
+/// Adds `amount` to one of the counts.
 pub(crate) fn count(what: &AtomicU64, amount: usize) {
     what.fetch_add(amount as u64, Ordering::Relaxed);
 }

@@ -1,8 +1,8 @@
-//! The journal's superblock while the journal runs: where replay would have to begin.
+//! The journal's superblock while the journal runs: where replay has to begin.
 //!
-//! The committer says where the log starts, the checkpointer moves the start, an abort leaves an
-//! error. Each change is durable before the call returns, and one happens at a time. None comes after
-//! the error of an abort: whoever opens the image next begins at the start that it was found with.
+//! The committer sets the start of the log, the checkpointer moves it, and an abort records an
+//! error. Each change is durable before the call returns; changes are serialised. The error of an
+//! abort is the last change, so the next recovery begins at the start that was valid at the abort.
 
 use std::sync::Arc;
 
@@ -19,19 +19,19 @@ use crate::recovery;
 pub(crate) struct SuperblockFile {
     device: Arc<dyn Device>,
     area: Arc<LogArea>,
-    /// Held while writing, so it comes before the device's locks.
+    /// Held while writing, so it precedes the device's locks in the order.
     current: Mutex<Current>,
 }
 
 struct Current {
     /// As on the device.
     superblock: JournalSuperblock,
-    /// An abort has left its error; nothing else is written any more.
-    is_over: bool,
+    /// An abort has recorded its error; nothing else is written any more.
+    is_aborted: bool,
 }
 
 impl SuperblockFile {
-    /// `superblock` is what the device holds, but for features that the first write adds.
+    /// `superblock` is the one on the device, except for features that the first write adds.
     pub(crate) fn new(
         device: Arc<dyn Device>,
         area: Arc<LogArea>,
@@ -44,14 +44,14 @@ impl SuperblockFile {
                 Class::Checkpoint,
                 Current {
                     superblock,
-                    is_over: false,
+                    is_aborted: false,
                 },
             ),
         }
     }
 
-    /// Makes an empty log start at `start` with `tid`; does nothing if it has a start. Design rule
-    /// 11: this is durable before the first commit record.
+    /// Makes an empty log start at `start` with `tid`; does nothing if the log has a start already.
+    /// Design rule 11: this is durable before the first commit record.
     pub(crate) fn begin(&self, start: u32, tid: Tid) -> Result<(), JournalError> {
         self.change(|superblock| {
             let begins = superblock.start == 0;
@@ -63,7 +63,7 @@ impl SuperblockFile {
         })
     }
 
-    /// Moves the start: all before is home and flushed.
+    /// Moves the start: everything before it is home and flushed.
     pub(crate) fn move_start(&self, start: u32, tid: Tid) -> Result<(), JournalError> {
         self.change(|superblock| {
             superblock.start = start;
@@ -72,7 +72,7 @@ impl SuperblockFile {
         })
     }
 
-    /// Declares the log empty: all is home and flushed. `next` comes next.
+    /// Declares the log empty: everything is home and flushed. `next` is the next transaction.
     pub(crate) fn finish(&self, next: Tid) -> Result<(), JournalError> {
         self.change(|superblock| {
             let was_begun = superblock.start != 0;
@@ -82,15 +82,15 @@ impl SuperblockFile {
         })
     }
 
-    /// Leaves the error of an abort for whoever opens the image next.
+    /// Records the error of an abort for the next mount of the image.
     pub(crate) fn record_error(&self, errno: i32) -> Result<(), JournalError> {
         let mut current = self.current.lock();
-        current.is_over = true;
+        current.is_aborted = true;
         current.superblock.errno = errno;
         recovery::write_superblock(&*self.device, &self.area, &current.superblock)
     }
 
-    /// Forgets the error that an earlier abort left.
+    /// Clears the error that an earlier abort recorded.
     pub(crate) fn clear_error(&self) -> Result<(), JournalError> {
         self.change(|superblock| std::mem::take(&mut superblock.errno) != 0)
     }
@@ -100,7 +100,7 @@ impl SuperblockFile {
         change: impl FnOnce(&mut JournalSuperblock) -> bool,
     ) -> Result<(), JournalError> {
         let mut current = self.current.lock();
-        if current.is_over {
+        if current.is_aborted {
             return Err(JournalError::ShutDown);
         }
         let mut changed = current.superblock.clone();

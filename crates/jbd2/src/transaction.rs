@@ -1,12 +1,12 @@
 //! What a transaction collects while it runs.
 //!
-//! Only two transactions are alive at a time, the running and the committing one, so there are two
-//! slots, by parity, and in each slot a set of lists a shard. Handles push without locks; the
-//! committer takes everything, after the transaction was closed and drained. What comes into the
-//! slot of a closed transaction later are captures alone: versions that handles of the next one
-//! save before they change an object (design rule 2 and 3). These are complete once every object
-//! on the list has been asked, because an object is asked under the lock under which its version
-//! is saved.
+//! At most two transactions exist at a time, the running and the committing one, so there are two
+//! slots, chosen by parity, and each slot has a set of lists per shard. Handles push without locks;
+//! the committer takes everything after the transaction was closed and drained. After that, only
+//! captures are added to the slot of the closed transaction: versions that handles of the next one
+//! save before they change an object (design rules 2 and 3). These are complete once the committer
+//! has asked every listed object to capture its version, because an object saves its version and
+//! answers the committer under the same lock.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use pext4_sync::{Sharded, Stack};
 use crate::client::{Capture, Client, Owing};
 use crate::spread::{LEAST_PART, in_parts};
 
-/// Hosts that are worth a thread of their own: most have sixteen objects.
+/// The number of hosts that justifies another thread: most hosts have sixteen objects.
 const LEAST_HOSTS: usize = LEAST_PART / 16;
 
 /// The slots of the running and the committing transaction.
@@ -30,11 +30,11 @@ pub(crate) struct Transactions {
 struct Lists {
     /// Objects that owe the transaction their bytes, unless they were captured early.
     dirty: Stack<Arc<dyn Owing>>,
-    /// Blocks some of whose objects do.
+    /// Hosts of objects that do.
     hosts: Stack<u64>,
-    /// Versions captured by handles of the next transaction.
+    /// Versions that handles of the next transaction captured.
     early: Stack<Vec<Capture>>,
-    /// Metadata blocks freed.
+    /// Freed metadata blocks.
     revoked: Stack<BlockNumber>,
 }
 
@@ -44,9 +44,10 @@ impl Lists {
     }
 }
 
-/// All that a closed transaction consists of.
+/// The whole content of a closed transaction.
 pub(crate) struct Gathered {
-    /// Those listed themselves. They are kept until their versions are where a reader finds them (design rule 4).
+    /// The listed objects. They stay in memory until a reader finds their versions in the cache
+    /// (design rule 4).
     pub(crate) objects: Vec<Arc<dyn Owing>>,
     pub(crate) captures: Vec<Capture>,
     pub(crate) revoked: Vec<BlockNumber>,
@@ -64,12 +65,12 @@ impl Transactions {
         self.slot(tid).get(shard).dirty.push(object);
     }
 
-    /// Puts a block that objects share on the list of `tid`.
+    /// Puts a host on the list of `tid`.
     pub(crate) fn note_host(&self, tid: Tid, shard: usize, host: u64) {
         self.slot(tid).get(shard).hosts.push(host);
     }
 
-    /// Saves versions that belong to the committing transaction.
+    /// Saves versions that belong to the committing transaction `tid`.
     pub(crate) fn save(&self, tid: Tid, shard: usize, captures: Vec<Capture>) {
         if !captures.is_empty() {
             self.slot(tid).get(shard).early.push(captures);
@@ -81,8 +82,8 @@ impl Transactions {
         self.slot(tid).get(shard).revoked.push(block);
     }
 
-    /// Keeps what was gathered of `tid` until [`Self::clear`], since its versions could not be made: none is
-    /// committed any more.
+    /// Keeps the gathered objects of `tid` until [`Self::clear`], because their versions could not
+    /// be made and will never be committed.
     pub(crate) fn put_back(&self, tid: Tid, objects: Vec<Arc<dyn Owing>>) {
         for object in objects {
             self.note_dirty(tid, 0, object);
@@ -94,8 +95,8 @@ impl Transactions {
         self.slot(tid).iter().all(Lists::is_empty)
     }
 
-    /// Lets go of everything: nothing will be committed any more. What is on the lists may keep the
-    /// whole file system in memory, and with it the journal.
+    /// Drops everything: nothing will be committed any more. The listed objects may keep the whole
+    /// file system in memory, and with it the journal.
     pub(crate) fn clear(&self) {
         for lists in self.slots.iter().flat_map(|slot| slot.iter()) {
             drop(lists.dirty.take_all());
@@ -105,11 +106,10 @@ impl Transactions {
         }
     }
 
-    /// Captures the closed transaction `tid`, by up to `width` threads, and takes it out of its
-    /// slot.
+    /// Captures the closed transaction `tid` with up to `width` threads, and empties its slot.
     pub(crate) fn gather(&self, client: &dyn Client, tid: Tid, width: usize) -> Gathered {
         let slot = self.slot(tid);
-        let objects = in_turn(slot.iter().map(|lists| lists.dirty.take_all()));
+        let objects = round_robin(slot.iter().map(|lists| lists.dirty.take_all()));
         let parts = in_parts(objects, LEAST_PART, width, |objects| {
             let mut captures = Vec::with_capacity(objects.len());
             for object in &objects {
@@ -120,7 +120,7 @@ impl Transactions {
         let (objects, captures): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         let (objects, mut captures) = (flat(objects), flat(captures));
         captures.extend(gather_hosts(slot, client, tid, width));
-        // Only now: see the top of this file.
+        // Early captures are complete only now: see the top of this file.
         captures.extend(
             slot.iter()
                 .flat_map(|lists| lists.early.take_all())
@@ -142,7 +142,7 @@ impl Transactions {
     }
 }
 
-/// What the objects of the listed hosts owe.
+/// The captures of the listed hosts' objects.
 fn gather_hosts(
     slot: &Sharded<Lists>,
     client: &dyn Client,
@@ -150,9 +150,9 @@ fn gather_hosts(
     width: usize,
 ) -> impl Iterator<Item = Capture> + use<> {
     let listed = slot.iter().flat_map(|lists| lists.hosts.take_all());
-    // Those of one shard lie far from each other, as for `in_turn`.
+    // The order by hash keeps the hosts of one shard apart, as `round_robin` does.
     let mut hosts: Vec<_> = listed.map(|host| (spread(host), host)).collect();
-    // Several shards may have listed one.
+    // Several shards may have listed the same host.
     hosts.sort_unstable();
     hosts.dedup();
     let parts = in_parts(hosts, LEAST_HOSTS, width, |hosts| {
@@ -165,12 +165,13 @@ fn gather_hosts(
     parts.into_iter().flatten()
 }
 
-/// The items of all lists, one of each list after the other.
+/// The items of all lists, one of each list in turn.
 ///
-/// A list is what one core touched, and a core waits for the lines of what is captured when it touches that
-/// again. Captured list after list, one core would have all of that at once, and be late where others wait for
-/// it; so they all have a little of it all the time.
-fn in_turn<T>(lists: impl Iterator<Item = impl Iterator<Item = T>>) -> Vec<T> {
+/// A list holds what one core touched. When that core touches a captured object again, it waits for
+/// the object's cache lines. If lists were captured one after another, each core in turn would have
+/// all of this delay at once, and others would wait for it; this way the delay is spread over all
+/// cores.
+fn round_robin<T>(lists: impl Iterator<Item = impl Iterator<Item = T>>) -> Vec<T> {
     let mut lists: Vec<_> = lists.collect();
     let mut items = Vec::new();
     while !lists.is_empty() {
@@ -185,7 +186,7 @@ fn in_turn<T>(lists: impl Iterator<Item = impl Iterator<Item = T>>) -> Vec<T> {
     items
 }
 
-/// Several lists as one; a single one stays where it is.
+/// Concatenates lists; a single list is not copied.
 fn flat<T>(lists: Vec<Vec<T>>) -> Vec<T> {
     let mut lists = lists.into_iter();
     let mut first = lists.next().unwrap_or_default();
@@ -199,10 +200,10 @@ mod tests {
 
     use pext4_block::Stamp;
 
-    use super::{Arc, BlockNumber, Capture, Client, Owing, Tid, Transactions, in_turn};
+    use super::{Arc, BlockNumber, Capture, Client, Owing, Tid, Transactions, round_robin};
     use crate::error::JournalError;
 
-    /// An object that a handle of the next transaction touches just before it is asked.
+    /// An object that a handle of the next transaction touches just before the committer asks it.
     struct Touched {
         transactions: Arc<Transactions>,
         owes: AtomicBool,
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn each_host_is_asked_once_whoever_listed_it() {
+    fn each_host_is_captured_once_though_several_shards_list_it() {
         let transactions = Transactions::new();
         for (shard, host) in [(0, 5), (0, 4), (1, 5), (0, 7)] {
             let shard = shard % transactions.slot(Tid(3)).count();
@@ -254,12 +255,12 @@ mod tests {
     #[test]
     fn what_one_core_touched_is_not_captured_at_once() {
         let lists = [vec!["a1", "a2", "a3"], vec![], vec!["c1"], vec!["d1", "d2"]];
-        let items = in_turn(lists.into_iter().map(Vec::into_iter));
+        let items = round_robin(lists.into_iter().map(Vec::into_iter));
         assert_eq!(items, ["a1", "c1", "d1", "a2", "d2", "a3"]);
     }
 
     #[test]
-    fn versions_saved_while_objects_are_asked_are_gathered() {
+    fn versions_saved_while_objects_are_captured_are_gathered() {
         let transactions = Arc::new(Transactions::new());
         let object = Arc::new(Touched {
             transactions: Arc::clone(&transactions),

@@ -1,4 +1,4 @@
-//! Atomic numbers: the standard ones, the same with somebody looking on, or the model checker's.
+//! Atomics: those of the standard library, watched ones, or those of the model checker.
 
 #[cfg(not(any(loom, feature = "meter")))]
 pub use std::sync::atomic::{

@@ -1,24 +1,25 @@
-//! A reader-writer lock whose readers write nothing that other cores read.
+//! A reader-writer lock whose readers write no cache line that other cores read.
 //!
-//! The idea is known as biased locking for readers (BRAVO: Dice and Kogan, "Biased Locking for
-//! Reader-Writer Locks", USENIX ATC 2019). While a lock is *biased*, a reader does not touch it: it
-//! enters the lock's address into a slot of its own shard's table and looks once more whether the
-//! lock is still biased. A writer takes the lock underneath, ends the bias, and waits until no
-//! shard's slot names the lock any more.
+//! The technique is biased locking for readers (BRAVO: Dice and Kogan, "Biased Locking for
+//! Reader-Writer Locks", USENIX ATC 2019). While a lock is *biased*, a reader does not write it:
+//! the reader stores the lock's address in a slot of its own shard's table, and then checks that
+//! the lock is still biased. A writer takes the underlying lock, ends the bias, and waits until no
+//! shard's slot contains the lock's address any more.
 //!
-//! When to be biased: a lock begins without bias, as a plain [`RwLock`]. Every reader that has to
-//! take the lock underneath counts down, and the last one biases it. Each end of a bias doubles the
-//! count for the next time, up to a bound, so a lock that is written often is plain for most of the time,
-//! and what a writer pays for looking through all shards is spread over many reads.
+//! When a lock is biased: it begins unbiased, as a plain [`RwLock`]. Every reader that takes the
+//! underlying lock decrements a countdown, and the last one biases the lock. Each end of a bias
+//! doubles the countdown for the next time, up to a bound, so a lock that is often written is
+//! unbiased most of the time, and the cost of a writer's pass over all shards is amortised over
+//! many reads.
 //!
-//! Invariants: the bias is set only by a holder of the read lock and ended only by the holder of
-//! the write lock, so it cannot appear while there is a writer; and of a reader's two steps (enter,
-//! then look at the bias) and a writer's (end the bias, then look at the slots) one side always sees
-//! the other, since all four are sequentially consistent.
+//! Invariants: only a holder of the read lock sets the bias and only the holder of the write lock
+//! ends it, so it cannot be set while there is a writer. And of a reader's two steps (store the
+//! address, then read the bias) and a writer's two steps (end the bias, then read the slots), one
+//! side always sees the other, since all four are sequentially consistent.
 //!
-//! A slot serves one reader, and a lock has two in each shard: a third reader of the same shard, or third
-//! lock that falls on the same slots, takes the lock underneath. A guard is given back on the thread that
-//! got it.
+//! A slot serves one reader, and a lock has two slots in each shard: a third reader in the same
+//! shard, or a reader of a third lock with the same slots, takes the underlying lock. A guard is
+//! dropped on the thread that took it.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -33,29 +34,30 @@ use crate::rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::sharded::Sharded;
 use crate::thread;
 
-/// Slots a shard has: a thread holds a handful of locks at once.
+/// The number of slots in a shard: a thread holds only a few locks at once.
 const SLOTS: usize = 64;
-/// Reads underneath before the first bias.
+/// The number of reads with the underlying lock before the first bias.
 const FIRST_PATIENCE: u32 = 16;
-/// Reads underneath before a bias, at most. Each costs a transfer or two where there is company, and the
-/// end of a bias one a shard; this many pay for the end on hundreds of cores.
+/// The maximum number of reads with the underlying lock before a bias. Each costs a transfer or two
+/// of a cache line under contention, and the end of a bias one transfer per shard; this many reads
+/// pay for the end on hundreds of cores.
 const MOST_PATIENCE: u32 = 1 << 9;
 /// The countdown of a lock that is biased.
 const BIASED: u32 = 0;
-/// Looks at a slot before a writer lets others run.
+/// How often a writer polls a slot before it yields.
 const SPINS: u32 = 64;
 
-/// The locks that readers are in, by shard.
+/// The locks that biased readers hold, by shard.
 static READERS: LazyLock<Readers> = LazyLock::new(Readers::new);
 
-/// Protects a `T` that is mostly read; its [`Class`] says when it may be taken.
+/// Protects a `T` that is mostly read; its [`Class`] determines when it may be taken.
 ///
-/// The lock and its bias lie side by side, so that where both are written one line moves.
+/// The lock and its bias are adjacent, so that writing both transfers one cache line.
 #[repr(C)]
 pub struct BiasedLock<T> {
     lock: RwLock<()>,
     bias: Bias,
-    /// [read: the lock underneath or a slot; write: the lock underneath with no slot in use]
+    /// [read: the underlying lock or a slot; write: the underlying lock with no slot in use]
     value: UnsafeCell<T>,
 }
 
@@ -66,21 +68,21 @@ unsafe impl<T: Send> Send for BiasedLock<T> {}
 // file keeps the two apart.
 unsafe impl<T: Send + Sync> Sync for BiasedLock<T> {}
 
-/// The right to look at the value, given back when dropped.
+/// Read access to the value; unlocks when dropped.
 #[must_use]
 pub struct BiasedReadGuard<'a, T> {
     value: &'a T,
     _hold: Hold<'a>,
 }
 
-/// The right to change the value, given back when dropped.
+/// Write access to the value; unlocks when dropped.
 #[must_use]
 pub struct BiasedWriteGuard<'a, T> {
     value: &'a mut T,
     _lock: RwLockWriteGuard<'a, ()>,
 }
 
-/// What keeps writers out.
+/// What a reader holds to exclude writers.
 enum Hold<'a> {
     Slot(#[expect(dead_code, reason = "held until dropped")] Entry<'a>),
     Lock(#[expect(dead_code, reason = "held until dropped")] RwLockReadGuard<'a, ()>),
@@ -94,7 +96,7 @@ struct Entry<'a> {
 
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
-        // Release: the writer that sees the slot empty comes after all this reader has read.
+        // Release: the writer that sees the slot empty writes after all reads of this reader.
         self.slot.store(0, Ordering::Release);
     }
 }
@@ -109,14 +111,14 @@ impl<T> BiasedLock<T> {
         }
     }
 
-    /// Waits until no writer has it.
+    /// Locks for reading: waits for a writer.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn read(&self) -> BiasedReadGuard<'_, T> {
         self.read_with(|| self.lock.note(), RwLock::read)
     }
 
-    /// Waits until no writer has it; others of its class with smaller keys may be held.
+    /// As [`BiasedLock::read`]; the thread may hold locks of its class with smaller keys.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn read_keyed(&self, key: u64) -> BiasedReadGuard<'_, T> {
@@ -130,7 +132,7 @@ impl<T> BiasedLock<T> {
         self.read_with(|| self.lock.note(), RwLock::read_spinning)
     }
 
-    /// Takes it for reading if no writer has it, whatever else this thread holds.
+    /// Locks for reading if no writer holds it. The order is not checked.
     #[inline]
     pub fn try_read(&self) -> Option<BiasedReadGuard<'_, T>> {
         let hold = match self.enter(|| self.lock.note_tried()) {
@@ -144,14 +146,14 @@ impl<T> BiasedLock<T> {
         Some(self.guard(hold))
     }
 
-    /// Waits until nobody has it.
+    /// Locks for writing: waits for readers and writers.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn write(&self) -> BiasedWriteGuard<'_, T> {
         self.write_with(self.lock.write())
     }
 
-    /// Waits until nobody has it; others of its class with smaller keys may be held.
+    /// As [`BiasedLock::write`]; the thread may hold locks of its class with smaller keys.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn write_keyed(&self, key: u64) -> BiasedWriteGuard<'_, T> {
@@ -165,19 +167,19 @@ impl<T> BiasedLock<T> {
         self.write_with(self.lock.write_spinning())
     }
 
-    /// Takes it for writing if nobody has it, whatever else this thread holds.
+    /// Locks for writing if it is free. The order is not checked.
     #[inline]
     pub fn try_write(&self) -> Option<BiasedWriteGuard<'_, T>> {
         let guard = self.lock.try_write()?;
         if self.bias.end() && READERS.is_in(self.address()) {
-            // The next writer must look for that reader as well.
+            // The next writer must search for that reader as well.
             self.bias.set();
             return None;
         }
         Some(self.writer(guard))
     }
 
-    /// The value, without locking: nobody else can have it.
+    /// The value, without locking, which `&mut self` makes unnecessary.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
@@ -208,7 +210,7 @@ impl<T> BiasedLock<T> {
         self.guard(hold)
     }
 
-    /// Enters as a reader if the lock is biased and the slot free.
+    /// Enters as a reader if the lock is biased and a slot is free.
     #[inline]
     fn enter(&self, note: impl FnOnce() -> Held) -> Option<Entry<'_>> {
         if !self.bias.is_set() {
@@ -225,9 +227,9 @@ impl<T> BiasedLock<T> {
 
     fn guard<'a>(&'a self, hold: Hold<'a>) -> BiasedReadGuard<'a, T> {
         BiasedReadGuard {
-            // SAFETY: `hold` is a read lock or a slot entered under a bias that was still set
-            // afterwards; each keeps writers from their `&mut T` until it is dropped, which is
-            // when the guard is.
+            // SAFETY: `hold` is a read lock, or a slot that was filled before the bias was seen
+            // set; either prevents a writer's `&mut T` until it is dropped, which happens with the
+            // guard.
             value: unsafe { &*self.value.get() },
             _hold: hold,
         }
@@ -241,13 +243,14 @@ impl<T> BiasedLock<T> {
         self.writer(guard)
     }
 
-    /// `guard` is the lock underneath, and no slot names this lock.
+    /// The guard of a writer that holds the underlying lock and has seen that no slot contains this
+    /// lock.
     #[inline]
     fn writer<'a>(&'a self, guard: RwLockWriteGuard<'a, ()>) -> BiasedWriteGuard<'a, T> {
         BiasedWriteGuard {
-            // SAFETY: the write lock underneath keeps out every reader that takes it; the bias is
-            // not set, and no slot names this lock, so there is no other reader, and none comes
-            // before the write lock is given back.
+            // SAFETY: the underlying write lock excludes every reader that takes that lock; the
+            // bias is not set and no slot contains this lock, so there is no other reader, and none
+            // can enter before the write lock is released.
             value: unsafe { &mut *self.value.get() },
             _lock: guard,
         }
@@ -297,11 +300,11 @@ impl<T: fmt::Debug> fmt::Debug for BiasedWriteGuard<'_, T> {
     }
 }
 
-/// Whether readers go by the slots, and how long until they will.
+/// Whether readers use the slots, and how many reads remain until they do.
 struct Bias {
-    /// Reads underneath until the bias; [`BIASED`] while it is set.
+    /// Reads with the underlying lock until the bias is set; [`BIASED`] while it is.
     countdown: AtomicU32,
-    /// Where the countdown begins when the bias ends. [the write lock underneath]
+    /// The start of the countdown when the bias ends. [the underlying write lock]
     patience: AtomicU32,
 }
 
@@ -318,7 +321,7 @@ impl Bias {
         self.countdown.load(Ordering::Acquire) == BIASED
     }
 
-    /// A reader's two steps; true if it is in.
+    /// A reader's two steps; true if it has entered.
     #[inline]
     fn enter(&self, slot: &AtomicUsize, address: usize) -> bool {
         if slot
@@ -335,25 +338,25 @@ impl Bias {
         false
     }
 
-    /// One read underneath; called with the read lock held, so that no writer is in.
+    /// Counts one read with the underlying lock. The caller holds it, so there is no writer.
     #[inline]
     fn count(&self) {
         let left = self.countdown.load(Ordering::Relaxed);
         if left == BIASED {
             return;
         }
-        // Two readers at once may count one: the exchange only must not undo a bias.
+        // Two readers at once may count as one: the exchange only must not undo a bias.
         let _ =
             self.countdown
                 .compare_exchange(left, left - 1, Ordering::SeqCst, Ordering::Relaxed);
     }
 
-    /// Goes on as if the bias had not ended; called with the write lock still held.
+    /// Restores the bias that [`Bias::end`] has ended. The caller still holds the write lock.
     fn set(&self) {
         self.countdown.store(BIASED, Ordering::SeqCst);
     }
 
-    /// A writer's first step, with the write lock held; true if there was a bias to end.
+    /// A writer's first step. The caller holds the write lock. True if the bias was set.
     #[inline]
     fn end(&self) -> bool {
         if self.countdown.load(Ordering::Relaxed) != BIASED {
@@ -368,15 +371,15 @@ impl Bias {
     }
 }
 
-/// The model checker takes sequentially consistent accesses for acquire and release only; a fence
-/// gives it the order that the accesses around this call have by themselves.
+/// The model checker treats sequentially consistent accesses as acquire and release only; this
+/// fence makes it order the accesses around the call as sequential consistency does.
 #[inline]
 fn model_order() {
     #[cfg(loom)]
     crate::atomic::fence(Ordering::SeqCst);
 }
 
-/// Which locks are being read by way of their bias.
+/// The slots of all shards.
 struct Readers {
     shards: Sharded<[AtomicUsize; SLOTS]>,
 }
@@ -402,13 +405,13 @@ impl Readers {
         shards.flat_map(move |slots| places.map(|place| &slots[place]))
     }
 
-    /// Whether some shard's slot names the lock.
+    /// Whether a slot of any shard contains the lock.
     fn is_in(&self, address: usize) -> bool {
         self.all(address)
             .any(|slot| slot.load(Ordering::SeqCst) == address)
     }
 
-    /// A writer's second step.
+    /// A writer's second step: waits until no slot contains the lock.
     fn wait_until_out(&self, address: usize) {
         for slot in self.all(address) {
             let mut spins = 0;
@@ -424,11 +427,11 @@ impl Readers {
     }
 }
 
-/// The slots of a lock, the same in each shard: two on one line, so that of the few locks that a thread holds
-/// at once no two drive each other out.
+/// The slots of a lock, the same in each shard: two on one cache line, so that of the few locks
+/// that a thread holds at once, two with the same slots both find one.
 #[inline]
 fn places(address: usize) -> [usize; 2] {
-    // The upper bits: addresses are multiples of something.
+    // The upper bits of the hash, since addresses are multiples of some alignment.
     let place = (spread(address as u64) >> (u32::BITS - SLOTS.ilog2())) as usize;
     [place, place ^ 1]
 }
@@ -446,7 +449,7 @@ mod models {
 
     const ADDRESS: usize = 64;
 
-    /// A reader by way of the bias and a writer that ends it are never in together.
+    /// A biased reader and a writer that ends the bias never hold the lock together.
     #[test]
     fn a_reader_and_the_writer_that_ends_its_bias() {
         crate::model(|| {
@@ -459,7 +462,7 @@ mod models {
                 let is_changing = Arc::clone(&is_changing);
                 thread::spawn("reader", move || {
                     if bias.enter(&slot, ADDRESS) {
-                        assert!(!is_changing.load(Ordering::Relaxed), "both are in");
+                        assert!(!is_changing.load(Ordering::Relaxed), "both hold it");
                         slot.store(0, Ordering::Release);
                     }
                 })
@@ -474,7 +477,7 @@ mod models {
         });
     }
 
-    /// A bias that a reader sets under the lock is seen by the writer that comes after it.
+    /// A bias that a reader sets under the lock is seen by the next writer.
     #[test]
     fn a_bias_set_by_a_reader_is_ended_by_the_next_writer() {
         crate::model(|| {

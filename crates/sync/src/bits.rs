@@ -1,19 +1,18 @@
-//! A bitmap whose bits are claimed and given back by one atomic operation each.
+//! A bitmap whose bits are claimed and released by one atomic operation each.
 //!
-//! A bit belongs to whoever turned it from clear to set, until that one clears it. Looking for a
-//! clear bit is a look: by the time it is claimed somebody else may have it, and the claim goes on
-//! to the next. Setting and clearing order what happens before a bit is given back before what its
-//! next owner does.
+//! A bit belongs to the thread that set it until that thread clears it. A search for a clear bit is
+//! only a hint: another thread may claim the bit first, and then the claim continues with the next
+//! one. What happens before a bit is cleared is ordered before what its next owner does.
 
 use crate::atomic::{AtomicU64, Ordering};
 
-/// Words of a line.
+/// The number of words in a cache line.
 const WORDS: usize = (Bits::LINE / Bits::WORD) as usize;
 
 /// A bitmap of fixed length.
 pub struct Bits {
     count: u32,
-    /// What lies behind the last bit is set.
+    /// Bits after the last one are set.
     lines: Box<[Line]>,
 }
 
@@ -24,19 +23,20 @@ struct Line([AtomicU64; WORDS]);
 /// A bit that was claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Which.
+    /// The bit's number.
     pub bit: u32,
-    /// How many bits others took first on the way.
+    /// How many bits other threads took first.
     pub races: u32,
 }
 
 impl Bits {
-    /// Bits of a word.
+    /// The number of bits in a word.
     const WORD: u32 = u64::BITS;
-    /// Bits of a cache line: who claims in one line writes none of those who claim in another.
+    /// The number of bits in a cache line: claims in different lines write different cache lines.
     pub const LINE: u32 = 64 * u8::BITS;
 
-    /// The first `count` bits of bytes, the lowest bit of each first. What the bytes lack is set.
+    /// The first `count` bits of bytes, the lowest bit of each first. Bits beyond the bytes are
+    /// set.
     #[must_use]
     pub fn from_bytes(bytes: &[u8], count: u32) -> Self {
         let word = |index: u32| {
@@ -62,7 +62,7 @@ impl Bits {
         Self { count, lines }
     }
 
-    /// Writes the bits over the first bytes; those beside the last bit stay as they are.
+    /// Writes the bits over the first bytes; other bits of the last byte stay as they are.
     pub fn write_to(&self, bytes: &mut [u8]) {
         let whole = self.count as usize / 8;
         let words = self.lines.iter().flat_map(|line| &line.0);
@@ -77,13 +77,13 @@ impl Bits {
         }
     }
 
-    /// How many bits there are.
+    /// The number of bits.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// How many are clear.
+    /// The number of clear bits.
     #[must_use]
     pub fn count_clear(&self) -> u32 {
         self.lines.iter().map(Line::count_clear).sum()
@@ -95,7 +95,7 @@ impl Bits {
         self.word_of(bit).load(Ordering::Acquire) >> (bit % Self::WORD) & 1 == 1
     }
 
-    /// The first clear bit at or behind `from`, at a look.
+    /// The first bit from `from` on that is clear at the moment.
     #[must_use]
     pub fn next_clear(&self, from: u32) -> Option<u32> {
         if from >= self.count {
@@ -112,13 +112,13 @@ impl Bits {
         None
     }
 
-    /// Sets a bit; whether it was clear, and so belongs to the caller now.
+    /// Sets a bit; true if it was clear, and so belongs to the caller now.
     pub fn set(&self, bit: u32) -> bool {
         let mask = 1 << (bit % Self::WORD);
         self.word_of(bit).fetch_or(mask, Ordering::AcqRel) & mask == 0
     }
 
-    /// Clears a bit; whether it was set.
+    /// Clears a bit; returns whether it was set.
     pub fn clear(&self, bit: u32) -> bool {
         let mask = 1 << (bit % Self::WORD);
         self.word_of(bit).fetch_and(!mask, Ordering::AcqRel) & mask != 0
@@ -141,8 +141,8 @@ impl Bits {
         }
     }
 
-    /// The line with the most clear bits, the first of such from `first` on and around, and how many
-    /// it has, at a look. `first` may be any number.
+    /// The line with the most clear bits at the moment, and how many it has; of several, the first
+    /// in the circular order from `first` on. `first` is taken modulo the number of lines.
     #[must_use]
     pub fn roomiest_line(&self, first: u32) -> Option<(u32, u32)> {
         let count = u32::try_from(self.lines.len()).expect("fewer than its bits");
@@ -160,7 +160,7 @@ impl Bits {
         best
     }
 
-    /// How many bits of a line are clear, at a look; none of a line that is not there.
+    /// How many bits of a line are clear at the moment; 0 for a line that does not exist.
     #[must_use]
     pub fn room_in_line(&self, line: u32) -> u32 {
         self.lines.get(line as usize).map_or(0, Line::count_clear)
@@ -192,7 +192,7 @@ mod tests {
     use crate::thread;
 
     #[test]
-    fn bytes_come_back_and_what_lies_behind_stays() {
+    fn bytes_are_written_back_and_bits_after_the_last_one_stay() {
         for count in [1, 7, 8, 63, 64, 65, 100, 128] {
             let bytes: Vec<u8> = (0..20u8).map(|byte| byte.wrapping_mul(37)).collect();
             let bits = Bits::from_bytes(&bytes, count);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_roomiest_line_is_the_first_from_a_place_on_and_around() {
+    fn of_equal_lines_the_first_in_circular_order_is_the_roomiest() {
         let bits = Bits::from_bytes(&[0; 400], 5 * 512 - 20);
         assert_eq!(bits.roomiest_line(0), Some((0, 512)));
         assert_eq!(bits.roomiest_line(5 + 2), Some((2, 512)), "five lines");

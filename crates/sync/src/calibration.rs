@@ -1,24 +1,26 @@
-//! How long each stretch of code takes between two steps: what the virtual cores are fed with.
+//! Measuring how long each stretch of code takes between two steps: the input of the virtual cores.
 //!
-//! While [`record`] runs, every real thread writes down, for each pair of steps that follow one
-//! another on it, how long it took from one to the other. A step is a place in the source and what
-//! it does there (take a lock, give it back, read or write an atomic). The part of its work that the
-//! thread is in belongs to the pair: the same lines of code take another time for what is made than
-//! for what is removed. The work of a step that needs nobody else (an atomic that is in the core's own
-//! cache, a free lock) counts with the stretch behind it; waiting counts nowhere. A stretch costs the
-//! mean of its samples without those beyond ten times the median, in which somebody else had the
-//! processor: a median alone would lose the seldom and long turns that a stretch takes by its data. Of
-//! a few samples none counts for longer than a turn of somebody else.
+//! While [`record`] runs, every real thread logs, for each pair of consecutive steps, the time from
+//! one to the other. A step is a source location and the action there (take a lock, release it,
+//! read or write an atomic). The part of its work that the thread is in belongs to the pair: the
+//! same lines of code take different times when files are made and when they are removed. The work
+//! of a step that does not depend on other cores (an atomic in the core's own cache, a free lock)
+//! counts with the stretch after it; waiting is not counted. A stretch costs the mean of its
+//! samples, without those beyond ten times the median, during which another thread had the
+//! processor: the median alone would ignore rare long executions that depend on the data. If there
+//! are few samples, their mean is bounded instead, so that a time slice of another thread is not
+//! taken for work.
 //!
-//! Stretches are as short as reading the clock, and what that adds to one cannot be measured alone:
-//! a processor overlaps it with what comes before and after. So it is found from the whole. The
-//! thread that called [`reference`] did some operations; how long they take when nobody looks on
-//! is measured apart, with the locks that everybody gets; the difference, over the number of
-//! stretches, is what one look costs ([`Recording::stretches`]). Each part has a look of its own: where
-//! a step follows the other at once, in a loop over words, more of it is overlapped.
+//! Stretches are as short as a read of the clock, and the cost of that read cannot be measured in
+//! isolation: the processor overlaps it with the code before and after it. So it is derived from
+//! totals. The thread that called [`reference`] did some operations; the caller measures separately
+//! how long these take without observation, with the unobserved locks. The difference divided by
+//! the number of stretches is the cost of one observation ([`Recording::stretches`]). Each part has
+//! its own: where one step immediately follows another, as in a loop over words, more of the cost
+//! is overlapped.
 //!
-//! Each thread keeps a log of its own and adds it to the common [`Recording`] when it ends, or when
-//! its log is full, between two stretches.
+//! Each thread has a log of its own and adds it to the common [`Recording`] when it ends, or when
+//! the log is full, between two stretches.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -30,27 +32,27 @@ pub use crate::stretches::Stretches;
 use crate::stretches::{Cost, Pair, Part, Step};
 use crate::watch::{self, Action, CALIBRATION, Site, ticks};
 
-/// Samples of a pair that are kept; when there are more, every second is dropped and from then on
-/// every second one is taken.
+/// The maximum number of samples kept for a pair; when it is reached, every second one is dropped,
+/// and from then on only every second one is taken.
 const SAMPLES: usize = 1024;
-/// Entries of a thread's log.
+/// The number of entries in a thread's log.
 const LOG: usize = 1 << 14;
-/// Ticks of a stretch, at least.
+/// The minimum ticks of a stretch.
 const LEAST: f64 = 1.0;
-/// Samples that are too few to tell which of them were disturbed.
+/// With fewer samples than this, disturbed ones cannot be recognised.
 const FEW: usize = 16;
-/// Picoseconds that a stretch of so few samples takes at most: whoever else had the processor had it for
-/// longer, and one such sample would weigh as much as a thousand operations.
+/// The maximum mean, in picoseconds, of fewer than [`FEW`] samples: a time slice of another thread
+/// is longer, and one such sample would weigh as much as a thousand operations.
 const MOST_OF_FEW: f64 = 100e6;
 
-/// What was seen of one pair of steps.
+/// The samples of one pair of steps.
 #[derive(Clone, Debug)]
 struct Samples {
     ticks: Vec<u32>,
-    /// One of so many is taken.
+    /// One of this many samples is kept.
     stride: u32,
     skip: u32,
-    /// How many of them the reference took.
+    /// How many samples came from the reference thread.
     reference: u64,
 }
 
@@ -81,7 +83,7 @@ impl Samples {
         }
     }
 
-    /// Those that nobody disturbed.
+    /// The samples without those during which another thread had the processor.
     fn undisturbed(&self) -> Vec<u32> {
         let mut seen = self.ticks.clone();
         if seen.is_empty() {
@@ -108,7 +110,7 @@ impl Samples {
         }
     }
 
-    /// What it costs without a look of so many ticks.
+    /// The cost of the stretch without an observation of `look` ticks.
     fn cost(&self, look: f64) -> Cost {
         let mean = picoseconds((self.typical() - look).max(LEAST));
         let mut seen = self.undisturbed();
@@ -121,17 +123,18 @@ impl Samples {
 }
 
 type Pairs = HashMap<Pair, Samples, NumberHash>;
-/// What real threads were seen to do.
+/// The samples of all pairs of steps.
 #[derive(Clone, Debug)]
 pub struct Recording {
     pairs: Pairs,
-    /// Ticks of a stretch with nothing in it.
+    /// Ticks of an empty stretch.
     empty: f64,
 }
 
 impl Recording {
-    /// What stretches cost, if all that the reference did in each part takes so long when nobody looks
-    /// on; where that is not known, a look is taken to cost as much as one with nothing before and after it.
+    /// The costs of stretches. `alone` is, for each part, how long the reference's operations take
+    /// without observation; for parts without such a time, an observation is assumed to cost as
+    /// much as an empty stretch.
     #[must_use]
     pub fn stretches(&self, alone: &[Duration]) -> Stretches {
         let looks: Vec<f64> = (0..)
@@ -145,8 +148,8 @@ impl Recording {
         Stretches::from_costs(costs.collect())
     }
 
-    /// Takes over pairs of steps that only `other` saw, or that were seen too seldom here and not there; they
-    /// are nobody's.
+    /// Takes over pairs of steps that only `other` has, or that have few samples here and more
+    /// there. Their samples do not count as the reference's.
     pub fn learn(&mut self, other: Self) {
         for (pair, mut samples) in other.pairs {
             samples.reference = 0;
@@ -158,19 +161,21 @@ impl Recording {
         }
     }
 
-    /// Stretches that the reference took.
+    /// The number of stretches of the reference thread.
     #[must_use]
     pub fn reference_stretches(&self) -> u64 {
         self.pairs.values().map(|samples| samples.reference).sum()
     }
 
-    /// Nanoseconds that one look costs in a part, as [`Recording::stretches`] finds it.
+    /// The cost of one observation in a part, in nanoseconds, as [`Recording::stretches`] computes
+    /// it.
     #[must_use]
     pub fn look_nanoseconds(&self, part: u8, alone: Duration) -> f64 {
         picoseconds(self.look(part, alone)) as f64 / 1000.0
     }
 
-    /// Ticks of one look such that the reference's stretches of a part sum up to `alone`.
+    /// The ticks of one observation for which the reference's stretches of a part sum up to
+    /// `alone`.
     fn look(&self, part: Part, alone: Duration) -> f64 {
         let wanted = alone.as_nanos() as f64 * 1000.0;
         let own: Vec<(f64, f64)> = self
@@ -186,7 +191,7 @@ impl Recording {
                 .sum();
             ticks * ticks::picoseconds_per_tick()
         };
-        // The sum falls with the look; halving the range sixty times leaves nothing of it.
+        // The sum decreases as `look` increases; sixty bisections exhaust the precision.
         let (mut low, mut high) = (0.0, 1e6);
         for _ in 0..60 {
             let middle = f64::midpoint(low, high);
@@ -208,7 +213,7 @@ fn picoseconds(ticks: f64) -> u64 {
 struct Log {
     part: Part,
     last: Step,
-    /// Ticks when the stretch that runs began.
+    /// Ticks at the beginning of the current stretch.
     since: u64,
     is_reference: bool,
     entries: Vec<(Pair, u32)>,
@@ -256,7 +261,7 @@ fn with_log(body: impl FnOnce(&mut Log)) {
     });
 }
 
-/// The calling thread has come to a step.
+/// The calling thread has reached a step: ends the current stretch.
 pub(crate) fn arrive(site: Site, action: Action) {
     let now = ticks::now();
     with_log(|log| {
@@ -272,17 +277,17 @@ pub(crate) fn arrive(site: Site, action: Action) {
     });
 }
 
-/// The calling thread leaves the step it is at.
+/// The calling thread leaves its step: begins a stretch.
 pub(crate) fn leave() {
     with_log(|log| log.since = ticks::now());
 }
 
-/// The calling thread is in this part of its work from now on.
+/// Sets the part of its work that the calling thread is in.
 pub(crate) fn part(number: Part) {
     with_log(|log| log.part = number);
 }
 
-/// The calling thread is the one whose operations are measured apart as well, from now on.
+/// Makes the calling thread the reference, whose operations are also measured without observation.
 pub fn reference() {
     with_log(|log| {
         log.fold();
@@ -290,7 +295,7 @@ pub fn reference() {
     });
 }
 
-/// Ticks of a stretch without anything in it.
+/// Ticks of an empty stretch.
 fn empty() -> f64 {
     let site = std::panic::Location::caller();
     let mut samples = Samples::new();
@@ -306,8 +311,8 @@ fn empty() -> f64 {
     samples.typical()
 }
 
-/// Runs `body` with real threads and answers what its stretches were. Threads that `body` starts
-/// must have ended when it returns. One at a time: who comes second waits.
+/// Runs `body` with real threads and returns its stretches. Threads that `body` starts must have
+/// ended when it returns. Concurrent calls are serialised.
 pub fn record<R>(body: impl FnOnce() -> R) -> (R, Recording) {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
 //! A condition variable for [`Mutex`](crate::Mutex).
 //!
-//! A wait may end without a reason: wait in a loop that looks at the condition.
+//! Wakeups may be spurious: wait in a loop that tests the condition.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,22 +8,22 @@ use std::time::Duration;
 use crate::backend;
 use crate::lock::MutexGuard;
 
-/// Where threads wait for a change of what a mutex protects.
+/// Threads wait on it for a change of the value that a mutex protects.
 pub struct Condvar(backend::Condvar);
 
 impl Condvar {
-    /// One nobody waits on.
+    /// A condition variable without waiters.
     #[must_use]
     pub fn new() -> Self {
         Self(backend::Condvar::new())
     }
 
-    /// Gives the lock back, waits to be woken, and takes the lock again.
+    /// Releases the lock, waits to be woken, and takes the lock again.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         self.0.wait(&mut guard.inner);
     }
 
-    /// As [`Condvar::wait`], for at most `timeout`; answers whether the time ran out.
+    /// As [`Condvar::wait`], for at most `timeout`; returns whether the time ran out.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, timeout: Duration) -> bool {
         self.0.wait_for(&mut guard.inner, timeout).timed_out()
     }

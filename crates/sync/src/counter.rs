@@ -1,8 +1,8 @@
-//! A number that many cores add to and few read.
+//! A counter that many cores add to and few read.
 //!
-//! Each shard counts on a line of its own, and only the sum means something: a shard alone may be
-//! below zero. A sum taken while others add contains some of what they add and not the rest, so a
-//! user who must not see less than nothing clamps it.
+//! Each shard counts on a cache line of its own, and only the sum is meaningful: a single shard may
+//! be negative. A sum that is read while other threads add contains only some of their additions,
+//! so a caller that must not see a negative sum has to clamp it.
 
 use crate::atomic::{AtomicI64, Ordering};
 use crate::sharded::Sharded;
@@ -35,7 +35,7 @@ impl Counter {
         self.shards.local().fetch_add(amount, Ordering::Relaxed);
     }
 
-    /// The sum of all shards; exact when nobody adds meanwhile.
+    /// The sum of all shards; exact if no thread adds meanwhile.
     #[must_use]
     pub fn sum(&self) -> i64 {
         let shards = self

@@ -1,8 +1,8 @@
-//! A number that many cores add to and that each may look at often.
+//! An approximate counter that many cores add to and may read often.
 //!
-//! Each shard counts on a line of its own and hands what it has to all only when that has become
-//! much, so a look costs a line that is seldom written. The answer is off by less than the slack, which
-//! is shared out among the shards.
+//! Each shard counts on a cache line of its own, and adds its count to the common one only when it
+//! exceeds a bound, so a read touches a line that is seldom written. The result is off by at most
+//! the slack, which is divided among the shards.
 
 use crossbeam_utils::CachePadded;
 
@@ -12,21 +12,21 @@ use crate::sharded::Sharded;
 /// An approximate sharded counter.
 pub struct Estimate {
     known: CachePadded<AtomicI64>,
-    /// What each shard has not told yet. [atomic; exact only in sum with `known`]
+    /// What each shard has not added to `known` yet. [atomic; exact only in sum with `known`]
     shards: Sharded<AtomicI64>,
-    /// What a shard keeps to itself at most.
-    most: i64,
+    /// The maximum absolute value that a shard keeps.
+    max: i64,
 }
 
 impl Estimate {
-    /// Zero, to be known up to `slack`.
+    /// Zero, with an error of at most `slack`.
     #[must_use]
     pub fn new(slack: u64) -> Self {
         let shards = Sharded::new(|_| AtomicI64::new(0));
-        let most = slack / shards.count().max(1) as u64;
+        let max = slack / shards.count().max(1) as u64;
         Self {
             known: CachePadded::new(AtomicI64::new(0)),
-            most: i64::try_from(most).unwrap_or(i64::MAX),
+            max: i64::try_from(max).unwrap_or(i64::MAX),
             shards,
         }
     }
@@ -35,13 +35,13 @@ impl Estimate {
     pub fn add(&self, amount: i64) {
         let shard = self.shards.local();
         let own = shard.fetch_add(amount, Ordering::Relaxed) + amount;
-        if own.abs() > self.most {
-            let told = shard.swap(0, Ordering::Relaxed);
-            self.known.fetch_add(told, Ordering::Relaxed);
+        if own.abs() > self.max {
+            let moved = shard.swap(0, Ordering::Relaxed);
+            self.known.fetch_add(moved, Ordering::Relaxed);
         }
     }
 
-    /// The sum, or what it was not long ago.
+    /// The approximate sum.
     #[must_use]
     pub fn get(&self) -> i64 {
         self.known.load(Ordering::Relaxed)
@@ -54,7 +54,7 @@ mod tests {
     use crate::topology;
 
     #[test]
-    fn it_is_off_by_less_than_the_slack() {
+    fn it_is_off_by_at_most_the_slack() {
         let estimate = Estimate::new(100);
         let mut sum = 0;
         for step in 0..10_000_i64 {

@@ -1,18 +1,18 @@
-//! A small memory in front of a map, one a shard: what every core asks for again and again is
-//! found, and held, without writing a line that another core reads.
+//! A small cache in front of a map, one per shard: values that a core requests often are found, and
+//! held, without writing a cache line that another core reads.
 //!
-//! A map that hands out `Arc`s makes its users meet at the count inside each of them: two cores
-//! that do nothing but look at one directory write one line in turn. So a value that a shard has
-//! asked for several times gets a second count of the shard's own, an `Arc` around the `Arc`, and
-//! whoever asks from that shard next shares that one ([`Near`]).
+//! Users of a map of `Arc`s contend for the reference count inside each of them: two cores that
+//! only read one directory write one cache line in turn. So a value that a shard has requested
+//! several times gets a second reference count of the shard's own, an `Arc` around the `Arc`, which
+//! later requests from that shard share ([`Near`]).
 //!
-//! A front remembers; it never knows. Whoever asks says how to see whether a remembered value still
-//! counts, and how to find it otherwise. A remembered value is a holder of the value like any
-//! other, so what asks "does anybody hold it" is told yes until other keys have taken its place.
+//! A cached value may be stale: the caller supplies a function that tests whether it is still
+//! valid, and one that finds the value otherwise. A cached value is a reference like any other, so
+//! it counts in tests for other references until other keys have replaced it.
 //!
-//! Locking: a shard's places are under a lock of class `Leaf`, which is only tried, since a thread
-//! of the same shard that was interrupted may have it, and then the map serves as well. Values are
-//! found and dropped outside of it.
+//! Locking: a shard's places are under a lock of class `Leaf`. It is only tried, since its holder
+//! may be a preempted thread of the same shard; if it is held, the map is used instead. Values are
+//! found and dropped outside of the lock.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -23,33 +23,35 @@ use crate::lock::Mutex;
 use crate::order::Class;
 use crate::sharded::Sharded;
 
-/// Requests for one key, beyond those for keys that found no place beside it, before it is remembered.
+/// A key's value is cached once its requests exceed those for keys that found no place in its set
+/// by more than this.
 const PATIENCE: u8 = 3;
-/// Requests for keys without a place that a remembered one outlasts, at most.
+/// The maximum number of requests for keys without a place that a cached key outlasts.
 const MOST_CREDIT: u8 = 15;
-/// Places that a key may have: two that are asked for all the time do not drive each other out.
+/// The associativity: two keys of one set that are both requested often do not evict each other.
 const WAYS: usize = 2;
 
-/// Remembers, by shard, what is asked for often.
+/// Caches, by shard, values that are requested often.
 pub struct Front<V> {
     shards: Sharded<Mutex<Places<V>>>,
 }
 
 type Places<V> = Box<[Place<V>]>;
 
-/// One value of a shard's memory, or a key on its way into it.
+/// One place of a shard's cache: a key, and its value once it was requested often.
 struct Place<V> {
     key: Option<u64>,
-    /// How often it was asked for, less how often keys were that have no place here; free at 0.
+    /// The requests for this key minus those for keys that found no place here; at 0 the place is
+    /// free.
     credit: u8,
     value: Option<Arc<CachePadded<Arc<V>>>>,
 }
 
-/// A holder of a value: by the value's own count, or by one of the caller's shard.
+/// A reference to a value, with the value's own reference count or with one of the caller's shard.
 pub enum Near<V> {
-    /// By its own.
+    /// Counted by the value's own count.
     Own(Arc<V>),
-    /// By the shard's.
+    /// Counted by the shard's count.
     Shard(Arc<CachePadded<Arc<V>>>),
 }
 
@@ -66,7 +68,7 @@ impl<V> Deref for Near<V> {
 }
 
 impl<V> Near<V> {
-    /// A holder of its own, for who keeps it.
+    /// Converts it into a reference with the value's own count, for a caller that keeps it.
     #[must_use]
     pub fn into_own(self) -> Arc<V> {
         match self {
@@ -76,15 +78,15 @@ impl<V> Near<V> {
     }
 }
 
-/// What a look at a place came to.
+/// The result of a lookup.
 enum Seen<V> {
     Remembered(Near<V>),
-    /// Not there; whether to remember it once it is found.
+    /// Not cached; true if it should be cached once it is found.
     Absent(bool),
 }
 
 impl<V> Front<V> {
-    /// A front of `places` values a shard, rounded up to a power of two.
+    /// A cache of `places` values per shard, rounded up to a power of two.
     #[must_use]
     pub fn new(places: usize) -> Self {
         let places = places.max(WAYS).next_power_of_two();
@@ -100,7 +102,8 @@ impl<V> Front<V> {
         }
     }
 
-    /// The value of `key`: a remembered one that `still_counts`, else what `find` gives.
+    /// The value of `key`: a cached one for which `still_counts` returns true, else the result of
+    /// `find`.
     ///
     /// # Errors
     ///
@@ -147,7 +150,7 @@ impl<V> Front<V> {
         place.key = Some(key);
         place.credit = 1;
         let gone = place.value.take();
-        // The last holder of a value may have more to do than fits under this lock.
+        // Dropping the last reference of a value may take too long, or other locks, for this lock.
         drop(places);
         drop(gone);
         Seen::Absent(false)
@@ -167,7 +170,7 @@ impl<V> Front<V> {
         Near::Shard(value)
     }
 
-    /// Forgets everything, on all shards.
+    /// Drops all cached values of all shards.
     pub fn clear(&self) {
         for shard in self.shards.iter() {
             let mut gone = Vec::new();

@@ -1,11 +1,11 @@
-//! A quick hash for keys that are numbers: blocks, inodes, groups.
+//! A fast hash for keys that are numbers: blocks, inodes, groups.
 //!
-//! Each number is folded in by one widening multiplication, which spreads every bit of the key over
-//! the whole result. An image is made by anyone, so in release builds the start value differs from
-//! process to process, and nobody can prepare numbers that all fall into one bucket; in debug
-//! builds it is fixed, so that a failing run can be repeated.
-//! [`NeighbourHash`] has none: it chooses shards of a map, whose tables are hashed as all others, so whoever
-//! prepares numbers gets one busy shard and no slow table.
+//! Each number is mixed in by one widening multiplication, which spreads every bit of the key over
+//! the whole result. Images may be hostile, so in release builds the start value differs from
+//! process to process, and an image cannot contain numbers that all fall into one bucket; in debug
+//! builds it is fixed, so that a failing run can be repeated. [`NeighbourHash`] has no start value:
+//! it only chooses the shard of a map, whose tables use [`NumberHash`], so prepared numbers make
+//! one shard busy but no table slow.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
@@ -14,8 +14,8 @@ use std::sync::LazyLock;
 /// The bits of the golden ratio: odd, and without a pattern.
 const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// A number from `0` to `2^32 - 1` that lies far from those of its neighbours, the same in every process:
-/// Fibonacci hashing. Taken modulo a power of two, or scaled, it is as well spread as before.
+/// Fibonacci hashing: maps neighbouring numbers to distant ones from `0` to `2^32 - 1`, in the same
+/// way in every process. The result is well spread also modulo a power of two, or scaled.
 #[must_use]
 pub const fn spread(number: u64) -> u32 {
     (number.wrapping_mul(MULTIPLIER) >> 32) as u32
@@ -29,10 +29,10 @@ static START: LazyLock<u64> = LazyLock::new(|| {
     }
 });
 
-/// A map by numbers, for use inside one lock.
+/// A map with numbers as keys, for use under one lock.
 pub type NumberMap<K, V> = HashMap<K, V, NumberHash>;
 
-/// Makes [`NumberHasher`]s.
+/// Builds [`NumberHasher`]s.
 #[derive(Clone, Copy, Debug)]
 pub struct NumberHash {
     start: u64,
@@ -53,7 +53,7 @@ impl BuildHasher for NumberHash {
     }
 }
 
-/// Hashes numbers; bytes are taken eight at a time.
+/// Hashes numbers; bytes are hashed eight at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct NumberHasher {
     state: u64,
@@ -63,7 +63,8 @@ impl Hasher for NumberHasher {
     #[inline]
     fn write_u64(&mut self, number: u64) {
         let product = u128::from(self.state ^ number) * u128::from(MULTIPLIER);
-        // Both halves: the upper one depends on all bits, the lower one keeps numbers apart.
+        // Both halves: the upper one depends on all bits, the lower one is different for different
+        // numbers.
         self.state = (product as u64) ^ ((product >> 64) as u64).rotate_left(32);
     }
 
@@ -98,18 +99,20 @@ impl Hasher for NumberHasher {
 
     #[inline]
     fn finish(&self) -> u64 {
-        // A last fold, so that the top bits (the table's tags) and the bottom ones (its buckets)
-        // both depend on every bit of the last number.
+        // A last multiplication, so that the top bits (the table's tags) and the bottom ones (its
+        // buckets) both depend on every bit of the last number.
         let product = u128::from(self.state) * u128::from(MULTIPLIER);
         (product as u64) ^ ((product >> 64) as u64)
     }
 }
 
-/// Makes [`NeighbourHasher`]s: numbers that differ in nothing but their lowest `bits` bits have one hash.
+/// Builds [`NeighbourHasher`]s: numbers that differ only in their lowest `bits` bits have the same
+/// hash.
 ///
-/// Only to choose shards, by the bits from the 32nd on: there numbers of neighbourhoods that follow each other,
-/// or that lie equally far apart, fall into shards as far from each other as can be, and into one shard again
-/// only when there are about as many as shards. By chance, every other one would meet another.
+/// Only for choosing shards, by the bits from the 32nd on: consecutive neighbourhoods, or equally
+/// spaced ones, are placed in shards as far from each other as possible, and share a shard only if
+/// there are about as many of them as shards. With a random hash, every other one would share a
+/// shard.
 #[derive(Clone, Copy, Debug)]
 pub struct NeighbourHash {
     bits: u32,
@@ -164,7 +167,7 @@ impl Hasher for NeighbourHasher {
 
     #[inline]
     fn finish(&self) -> u64 {
-        // The upper bits of the product are the well spread ones, the uppermost most of all.
+        // The upper bits of the product are well spread, the uppermost ones best.
         self.state.reverse_bits().rotate_left(32)
     }
 }

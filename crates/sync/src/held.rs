@@ -1,8 +1,8 @@
-//! What each thread holds: the checker behind [`crate::order`].
+//! The locks that each thread holds: the checker for [`crate::order`].
 //!
-//! A lock keeps a [`Tag`] (its class), a guard keeps a [`Held`] (its entry on the thread's stack).
-//! In release builds, and under loom and on virtual cores (whose threads share one thread of the
-//! system), both are empty and every function here is nothing.
+//! A lock has a [`Tag`] (its class), a guard has a [`Held`] (its entry on the thread's stack). In
+//! release builds, under loom and on virtual cores (whose threads share one thread of the system),
+//! both are empty and every function here does nothing.
 
 #[cfg(all(debug_assertions, not(any(loom, feature = "virtual"))))]
 pub(crate) use checked::{Held, Tag, check, start, stop};
@@ -20,7 +20,7 @@ mod checked {
         static STACK: RefCell<Vec<Entry>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// One thing held.
+    /// One held lock, or an open handle.
     #[derive(Clone, Copy, PartialEq, Eq)]
     struct Entry {
         class: Class,
@@ -28,7 +28,7 @@ mod checked {
     }
 
     impl Entry {
-        /// Whether `next` may be waited for while `self` is held.
+        /// Whether a thread that holds `self` may wait for `next`.
         fn allows(self, next: Self) -> bool {
             let ascending = matches!((self.key, next.key), (Some(own), Some(other)) if own < other);
             self.class < next.class || (self.class == next.class && ascending)
@@ -52,7 +52,7 @@ mod checked {
             Self(class)
         }
 
-        /// Checks that the lock may be waited for, and notes it as held.
+        /// Checks that the thread may wait for the lock, and notes it as held.
         #[track_caller]
         pub(crate) fn take(&self, key: Option<u64>) -> Held {
             let entry = Entry { class: self.0, key };
@@ -60,13 +60,13 @@ mod checked {
             Held::push(entry)
         }
 
-        /// Notes a lock that was got without waiting.
+        /// Notes a lock that was taken without waiting.
         pub(crate) fn note(&self, key: Option<u64>) -> Held {
             Held::push(Entry { class: self.0, key })
         }
     }
 
-    /// The entry of one guard; dropping it takes the entry off the stack, wherever it lies.
+    /// The entry of one guard; dropping it removes the entry from the stack, at whatever position.
     pub(crate) struct Held(Entry);
 
     impl Held {
@@ -83,7 +83,7 @@ mod checked {
     }
 
     fn remove(entry: Entry) {
-        // A guard may outlive the stack when both are thread-locals of a thread that ends.
+        // When a thread ends, a guard in a thread-local may be dropped after the stack.
         let _ = STACK.try_with(|stack| {
             let mut stack = stack.borrow_mut();
             if let Some(position) = stack.iter().rposition(|held| *held == entry) {
@@ -96,7 +96,7 @@ mod checked {
     fn verify(next: Entry) {
         let offender =
             STACK.with_borrow(|stack| stack.iter().copied().find(|held| !held.allows(next)));
-        // While unwinding a second panic would abort and hide the first.
+        // While unwinding, a second panic would abort the process and hide the first.
         if let (Some(held), false) = (offender, std::thread::panicking()) {
             panic!("lock order: {next} is taken while {held} is held");
         }

@@ -1,14 +1,14 @@
-//! The only door to locks, atomics and threads in pext4.
+//! Locks, atomics and threads: all of pext4's synchronisation goes through this crate.
 //!
-//! Whatever the engine shares between threads goes through the types of this crate, so that one
-//! page ([`order`]) says which lock comes before which, debug builds check it, the model checker
-//! (`--cfg loom`) sees every step, and "which shard is mine" has one answer ([`topology`]).
+//! Everything that the engine shares between threads uses the types of this crate. So one page
+//! ([`order`]) defines the order of all locks, debug builds check it, the model checker (`--cfg
+//! loom`) sees every step, and the caller's shard is determined in one place ([`topology`]).
 //!
-//! Two backends stand behind it: `parking_lot` with the standard atomics, and `loom`. With the
-//! feature `meter` somebody looks on: the [`meter`], and traces for tests; with `virtual` the
-//! caller may be one of hundreds of cores in virtual time. This is the one crate of the core with
-//! `unsafe` code, and of its modules only [`stack`] and `biased`, the reading of the processor's
-//! clock, the calls in [`deference`], [`thread`] and [`topology`], and the switch between virtual cores have any.
+//! There are two backends: `parking_lot` with the standard atomics, and `loom`. The feature `meter`
+//! adds observers: the [`meter`], and traces for tests. With the feature `virtual` the caller may
+//! be one of hundreds of cores in virtual time. This is the only crate of the core with `unsafe`
+//! code: in the modules [`stack`] and `biased`, where the processor's clock is read, in the system
+//! calls of [`scheduling`], [`thread`] and [`topology`], and where virtual cores switch.
 
 #![deny(unsafe_code)]
 
@@ -27,7 +27,6 @@ mod stretches;
 pub mod atomic;
 pub mod bits;
 pub mod counter;
-pub mod deference;
 pub mod estimate;
 mod front;
 pub mod hash;
@@ -35,6 +34,7 @@ pub mod map;
 pub mod meter;
 pub mod order;
 pub mod published;
+pub mod scheduling;
 pub mod set;
 pub mod sharded;
 pub mod slots;
@@ -68,7 +68,8 @@ pub use sharded::Sharded;
 pub use slots::Slots;
 pub use stack::Stack;
 
-/// As [`model`], for a scenario that has too many: those in which threads are interrupted at most so often.
+/// As [`model`], for a scenario with too many interleavings: tries those with at most
+/// `interruptions` preemptions of a thread.
 #[cfg(loom)]
 pub fn model_within(interruptions: usize, scenario: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();

@@ -1,6 +1,7 @@
-//! A mutual exclusion lock with a place in the order.
+//! A mutex with a class in the order of locks.
 //!
-//! One byte beside the value in release builds. A panic while it is held does not poison it.
+//! In release builds it takes one byte beside the value. A panic while it is held does not poison
+//! it.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -9,13 +10,13 @@ use crate::backend;
 use crate::held::{Held, Tag};
 use crate::order::Class;
 
-/// Protects a `T`; its [`Class`] says when it may be taken.
+/// Protects a `T`; its [`Class`] determines when it may be taken.
 pub struct Mutex<T> {
     tag: Tag,
     inner: backend::Mutex<T>,
 }
 
-/// The right to use the value, given back when dropped.
+/// Access to the value; unlocks when dropped.
 #[must_use]
 pub struct MutexGuard<'a, T> {
     pub(crate) inner: backend::MutexGuard<'a, T>,
@@ -42,8 +43,8 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// As [`Mutex::lock`], for one that is held for about a microsecond and that few want at a time: who finds it held
-    /// spins for longer before it sleeps.
+    /// As [`Mutex::lock`], but spins for longer before it sleeps: for a lock that is held for about
+    /// a microsecond and that few threads want at a time.
     #[inline]
     #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
     pub fn lock_spinning(&self) -> MutexGuard<'_, T> {
@@ -54,7 +55,7 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// Waits for the lock; others of its class with smaller keys may be held.
+    /// Waits for the lock. The thread may hold locks of its class with smaller keys.
     #[inline]
     #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
     pub fn lock_keyed(&self, key: u64) -> MutexGuard<'_, T> {
@@ -65,7 +66,7 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// Takes the lock if nobody holds it, whatever else this thread holds.
+    /// Takes the lock if it is free. The order is not checked.
     #[inline]
     #[cfg_attr(feature = "meter", track_caller)]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
@@ -76,7 +77,8 @@ impl<T> Mutex<T> {
         })
     }
 
-    /// As [`Mutex::try_lock`]; locks of its class with larger keys may be waited for afterwards.
+    /// As [`Mutex::try_lock`]; the thread may wait for locks of its class with larger keys
+    /// afterwards.
     #[inline]
     #[cfg_attr(feature = "meter", track_caller)]
     pub fn try_lock_keyed(&self, key: u64) -> Option<MutexGuard<'_, T>> {
@@ -87,14 +89,14 @@ impl<T> Mutex<T> {
         })
     }
 
-    /// Whether somebody holds the lock, at a glance that takes nothing and writes nothing.
+    /// Whether the lock is held at the moment. Writes nothing.
     #[inline]
     #[cfg_attr(feature = "meter", track_caller)]
     pub fn is_locked(&self) -> bool {
         self.inner.is_locked()
     }
 
-    /// The value, without locking: nobody else can have it.
+    /// The value, without locking, which `&mut self` makes unnecessary.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
     }
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_lock_is_not_got_by_trying() {
+    fn trying_a_held_lock_fails() {
         let lock = Mutex::new(Class::Leaf, ());
         let guard = lock.lock();
         assert!(lock.is_locked() && lock.try_lock().is_none());

@@ -1,12 +1,12 @@
-//! A map that many cores use at once.
+//! A concurrent map.
 //!
-//! The keys are spread over shards by hash, several times as many as there are cores; each shard is
-//! a lock and a table on lines of its own, so two operations meet only where their keys do. Values
-//! are handed out as clones (an `Arc`, mostly) or looked at in a closure, which runs under the
-//! shard's lock and so must take nothing of the map's class or above.
+//! A hash distributes the keys over shards, several times as many as there are cores; each shard is
+//! a lock and a table on cache lines of its own, so two operations contend only if their keys are
+//! in one shard. Values are returned as clones (usually of an `Arc`) or passed to a closure, which
+//! runs under the shard's lock and so must not take locks of the map's class or an earlier one.
 //!
-//! What spans shards ([`Map::len`], [`Map::for_each`], [`Map::retain`]) sees each shard at a moment
-//! of its own. The order of keys means nothing.
+//! Operations on all shards ([`Map::len`], [`Map::for_each`], [`Map::retain`]) see the shards at
+//! different moments. The order of keys is unspecified.
 
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher, Hash};
@@ -17,7 +17,7 @@ use crate::rwlock::RwLock;
 use crate::sharded::Sharded;
 use crate::topology;
 
-/// Shards of a map of neighbours, at least.
+/// The minimum number of shards of a map of neighbours.
 const LEAST_NEIGHBOURHOODS: usize = 256;
 
 /// A concurrent map in shards, which `S` chooses.
@@ -27,7 +27,7 @@ pub struct Map<K, V, S = NumberHash> {
 }
 
 impl<K: Eq + Hash, V> Map<K, V> {
-    /// An empty map with four shards a core, whose locks are of this class.
+    /// An empty map with four shards per core, whose locks are of this class.
     #[must_use]
     pub fn new(class: Class) -> Self {
         Self::with_shards(class, 4 * topology::shard_count())
@@ -41,10 +41,11 @@ impl<K: Eq + Hash, V> Map<K, V> {
 }
 
 impl<K: Eq + Hash, V> Map<K, V, NeighbourHash> {
-    /// An empty map for keys that are numbers: those that differ in nothing but their lowest `bits` bits live
-    /// in one shard. A core that works on neighbours stays on its own lines; there are eight shards a core, so
-    /// that a few neighbourhoods each hardly meet, and enough for many threads on few cores: one of them may lose
-    /// its core while it holds a shard, and whoever wants that waits for its next turn.
+    /// An empty map for keys that are numbers: keys that differ only in their lowest `bits` bits
+    /// are in one shard, so a core that works on neighbours stays on its own cache lines. There are
+    /// eight shards per core, so that the neighbourhoods of several cores are rarely in one shard,
+    /// but no fewer than suffice for many threads on few cores: a thread may be preempted while it
+    /// holds a shard, and others that want this shard wait until it runs again.
     #[must_use]
     pub fn of_neighbours(class: Class, bits: u32) -> Self {
         let shards = (8 * topology::shard_count()).max(LEAST_NEIGHBOURHOODS);
@@ -66,12 +67,12 @@ impl<K: Eq + Hash, V, S: BuildHasher> Map<K, V, S> {
     /// The number of the shard that a key belongs to.
     #[inline]
     pub fn shard_of(&self, key: &K) -> usize {
-        // Bits from the middle: the table inside takes those from both ends.
+        // Bits from the middle: the shard's table uses those at both ends.
         let hash = self.hash.hash_one(key) >> 32;
         hash as usize & (self.shards.count() - 1)
     }
 
-    /// What `look` makes of the value, if there is one.
+    /// The result of `look` on the value, if there is one.
     pub fn get_with<R>(&self, key: &K, look: impl FnOnce(&V) -> R) -> Option<R> {
         self.shard(key).read().get(key).map(look)
     }
@@ -86,12 +87,12 @@ impl<K: Eq + Hash, V, S: BuildHasher> Map<K, V, S> {
         self.shard(&key).write().insert(key, value)
     }
 
-    /// Takes the value out.
+    /// Removes the value and returns it.
     pub fn remove(&self, key: &K) -> Option<V> {
         self.shard(key).write().remove(key)
     }
 
-    /// Takes the value out if `condition` holds; nobody gets it in between.
+    /// Removes the value and returns it if `condition` holds, atomically.
     pub fn remove_if(&self, key: &K, condition: impl FnOnce(&V) -> bool) -> Option<V> {
         let mut shard = self.shard(key).write();
         if shard.get(key).is_some_and(condition) {
@@ -125,21 +126,21 @@ impl<K: Eq + Hash, V, S: BuildHasher> Map<K, V, S> {
         self.shards.get(shard).read().len()
     }
 
-    /// Shows every value of shard number `shard`.
+    /// Calls `look` for every value of shard number `shard`.
     pub fn for_each_in_shard(&self, shard: usize, mut look: impl FnMut(&K, &V)) {
         for (key, value) in self.shards.get(shard).read().iter() {
             look(key, value);
         }
     }
 
-    /// Shows every value.
+    /// Calls `look` for every value.
     pub fn for_each(&self, mut look: impl FnMut(&K, &V)) {
         for shard in 0..self.shard_count() {
             self.for_each_in_shard(shard, &mut look);
         }
     }
 
-    /// Drops the values of shard number `shard` that `keep` does not want.
+    /// Drops the values of shard number `shard` for which `keep` returns false.
     pub fn retain_shard(&self, shard: usize, mut keep: impl FnMut(&K, &V) -> bool) {
         self.shards
             .get(shard)
@@ -147,7 +148,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> Map<K, V, S> {
             .retain(|key, value| keep(key, value));
     }
 
-    /// Drops the values that `keep` does not want.
+    /// Drops the values for which `keep` returns false.
     pub fn retain(&self, mut keep: impl FnMut(&K, &V) -> bool) {
         for shard in 0..self.shard_count() {
             self.retain_shard(shard, &mut keep);
@@ -168,7 +169,7 @@ impl<K: Eq + Hash, V: Clone, S: BuildHasher> Map<K, V, S> {
         self.get_with(key, V::clone)
     }
 
-    /// The values of those keys that have one. Keys in a row that live in one shard cost one visit of it.
+    /// The values of those keys that have one. Locks a shard only once for consecutive keys in it.
     pub fn get_all(&self, keys: impl IntoIterator<Item = K>) -> Vec<V> {
         let mut keys = keys.into_iter().peekable();
         let mut values = Vec::new();
@@ -182,12 +183,13 @@ impl<K: Eq + Hash, V: Clone, S: BuildHasher> Map<K, V, S> {
         values
     }
 
-    /// Sets the value unless there is one; returns the one that stands now.
+    /// Sets the value unless there is one; returns the current value.
     pub fn insert_if_absent(&self, key: K, value: V) -> V {
         self.shard(&key).write().entry(key).or_insert(value).clone()
     }
 
-    /// The value, made now if there was none; it is made under the shard's lock, once.
+    /// The value; if there is none, the result of `make`, which is called once, under the shard's
+    /// lock.
     pub fn get_or_insert_with(&self, key: K, make: impl FnOnce() -> V) -> V {
         if let Some(value) = self.get(&key) {
             return value;
@@ -199,8 +201,8 @@ impl<K: Eq + Hash, V: Clone, S: BuildHasher> Map<K, V, S> {
             .clone()
     }
 
-    /// The value, made now if there was none; it is made under the shard's lock, once. When making
-    /// it fails, nothing is kept and the next caller tries again.
+    /// As [`Map::get_or_insert_with`], for a `make` that can fail: then nothing is inserted, and
+    /// the next caller tries again.
     ///
     /// # Errors
     ///

@@ -1,30 +1,31 @@
-//! What locks cost, by class: how often each was taken, met held, waited for and held, and how
-//! often trying failed.
+//! Statistics of locks by class: how often they were taken, contended and tried without success,
+//! and for how long they were waited for and held.
 //!
-//! Built in by the feature `meter` of this crate and off until [`switch`]ed on. Without the feature
-//! locks are those of `parking_lot` and nothing is counted: a [`snapshot`] is empty, and
-//! [`is_built_in`] says so. With it, a lock looks at one switch when taken and one when given back.
+//! The feature `meter` of this crate compiles it in; it is off until [`switch`]ed on. Without the
+//! feature, locks are those of `parking_lot` and nothing is counted: a [`snapshot`] is empty, and
+//! [`is_built_in`] returns false. With it, a lock reads one switch when it is taken and one when it
+//! is released.
 //!
-//! Each thread counts in numbers of its own, which only it writes, so that counting makes no two
-//! cores share a line. A snapshot adds them up while they move.
+//! Each thread has counters of its own, which only it writes, so that counting does not make cores
+//! share a cache line. A snapshot adds them up while threads continue to count.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
 use crate::order::Class;
 
-/// What one class of locks cost since the meter was first switched on.
+/// The statistics of one class of locks since the meter was first switched on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// How often one was taken, by trying too.
+    /// How often a lock was taken, including by a try-lock.
     pub acquisitions: u64,
-    /// How many of those found it held and waited.
+    /// How many of these found it held and waited.
     pub contended: u64,
-    /// How often trying failed.
+    /// How often a try-lock failed.
     pub failures: u64,
     /// Time spent waiting.
     pub waited: Duration,
-    /// Time between taking and giving back, readers each on their own.
+    /// Time between taking and releasing, for each reader separately.
     pub held: Duration,
 }
 
@@ -45,7 +46,7 @@ impl Add for Tally {
 impl Sub for Tally {
     type Output = Self;
 
-    /// What was added since `earlier`.
+    /// The difference to `earlier`.
     fn sub(self, earlier: Self) -> Self {
         Self {
             acquisitions: self.acquisitions.saturating_sub(earlier.acquisitions),
@@ -57,7 +58,7 @@ impl Sub for Tally {
     }
 }
 
-/// What all classes cost, in their order.
+/// The statistics of all classes, in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tallies([Tally; Class::COUNT]);
 
@@ -68,13 +69,13 @@ impl Default for Tallies {
 }
 
 impl Tallies {
-    /// What one class cost.
+    /// The statistics of one class.
     #[must_use]
     pub fn of(&self, class: Class) -> Tally {
         self.0[class as usize]
     }
 
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         let mut sum = self.clone();
@@ -90,7 +91,7 @@ impl Tallies {
         all.filter(|(_, tally)| *tally != Tally::default())
     }
 
-    /// What was added since `earlier`.
+    /// The difference to `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut difference = self.clone();
@@ -130,7 +131,7 @@ mod counting {
     use crate::order::Class;
     use crate::watch::{METER, switch as switch_watcher, ticks};
 
-    /// The numbers of one thread.
+    /// The counters of one thread.
     #[derive(Default)]
     struct Counts([Count; Class::COUNT]);
 
@@ -143,7 +144,7 @@ mod counting {
         held: AtomicU64,
     }
 
-    /// Every thread's numbers, and the sum of those of threads that have ended.
+    /// Every thread's counters, and the sum of those of threads that have ended.
     struct Registry {
         alive: Vec<Arc<Counts>>,
         ended: Option<Tallies>,
@@ -165,14 +166,14 @@ mod counting {
     fn register() -> Arc<Counts> {
         let mine = Arc::new(Counts::default());
         let mut registry = registry();
-        registry.bury();
+        registry.collect_ended();
         registry.alive.push(Arc::clone(&mine));
         mine
     }
 
     impl Registry {
-        /// Adds up the numbers that no thread counts in any more.
-        fn bury(&mut self) {
+        /// Moves the counters of threads that have ended into the sum.
+        fn collect_ended(&mut self) {
             let ended = self.ended.get_or_insert_default();
             self.alive.retain(|counts| {
                 let is_alive = Arc::strong_count(counts) > 1;
@@ -205,18 +206,18 @@ mod counting {
         }
     }
 
-    /// Only the thread itself writes, so this needs no read-modify-write.
+    /// Only the thread itself writes its counters, so this needs no read-modify-write.
     fn add(number: &AtomicU64, amount: u64) {
         let sum = number.load(Ordering::Relaxed).wrapping_add(amount);
         number.store(sum, Ordering::Relaxed);
     }
 
-    /// Guards may outlive the thread's numbers when a thread ends; those are not counted.
+    /// When a thread ends, guards may be dropped after its counters; these are not counted.
     fn count(class: Class, change: impl FnOnce(&Count)) {
         let _ = MINE.try_with(|mine| change(&mine.0[class as usize]));
     }
 
-    /// A lock was taken, after waiting for so many ticks if it was held.
+    /// Counts a lock that was taken, after waiting for so many ticks if it was held.
     pub(crate) fn taken(class: Class, waited: Option<u64>) {
         count(class, |count| {
             add(&count.acquisitions, 1);
@@ -227,7 +228,7 @@ mod counting {
         });
     }
 
-    /// A lock was tried.
+    /// Counts a try-lock.
     pub(crate) fn tried(class: Class, success: bool) {
         count(class, |count| {
             add(
@@ -241,21 +242,21 @@ mod counting {
         });
     }
 
-    /// A lock was given back after so many ticks.
+    /// Counts a lock that was released after so many ticks.
     pub(crate) fn released(class: Class, held: u64) {
         count(class, |count| add(&count.held, held));
     }
 
-    /// Lets the meter count from now on, or no more.
+    /// Switches the meter on or off.
     pub fn switch(on: bool) {
         switch_watcher(METER, on);
     }
 
-    /// What has been counted so far.
+    /// The statistics so far.
     #[must_use]
     pub fn snapshot() -> Tallies {
         let mut registry = registry();
-        registry.bury();
+        registry.collect_ended();
         let mut sums = registry.ended.clone().unwrap_or_default();
         for counts in &registry.alive {
             counts.add_to(&mut sums);

@@ -1,38 +1,40 @@
-//! THE order of the locks: top comes first.
+//! The order of all locks, first to last.
 //!
-//! A thread that holds a lock may only take locks of a class further down this page, or of the
-//! same class with a larger key (the number of a directory, an inode or a group; what a key means
-//! is said at the class). Debug builds keep a stack of what each thread holds and panic on the
-//! first step that breaks the rule, whether or not it would have dead-locked this time. A
-//! successful try-lock may break the order, since it cannot wait; what is taken after it may not.
+//! A thread that holds a lock may only take locks of a class further down this page, or of the same
+//! class with a larger key (the number of a directory, an inode or a group, as documented at the
+//! class). Debug builds keep a stack of the locks that each thread holds, and panic at the first
+//! step that violates the order, whether or not it would have deadlocked. A try-lock may violate
+//! the order, since it cannot wait; a lock that is taken after it may not.
 //!
-//! *Start of a handle* is on the page though it is no lock: it can wait for a commit, and so must
-//! come before everything that the committer takes.
+//! *Start of a handle* is on the page although it is not a lock: it can wait for a commit, and so
+//! must precede everything that the committer takes.
 
 use crate::held;
 
-/// Which kind of lock, in the order in which they are taken.
+/// The classes of locks, in the order in which they are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// One rename between directories at a time, so that the tree cannot turn while it is walked.
+    /// One rename between directories at a time, so that the tree does not change while it is
+    /// walked.
     Rename,
     /// The names of a directory. Several: an ancestor before its descendant, else the smaller
-    /// inode number first; the key is the caller's way to say so.
+    /// inode number first; the caller chooses the keys accordingly.
     Directory,
     /// One inode's contents and attributes as its users see them. Several: by inode number.
     Inode,
-    /// A handle of the journal is open. Not a lock, but starting one may wait for a commit, and a
-    /// commit waits for every open handle: what comes above is never taken inside a handle.
+    /// A handle of the journal is open. This is not a lock, but starting a handle may wait for a
+    /// commit, and a commit waits for every open handle: locks listed above are never taken inside
+    /// a handle.
     HandleStart,
-    /// The names in some leaves of a directory that is held shared.
+    /// The names in some leaves of a directory that is locked for reading.
     DirectoryLeaf,
-    /// The chain of orphans that begins in the superblock; its links lie in inodes.
+    /// The chain of orphans that begins in the superblock; its links are in inodes.
     OrphanList,
     /// A shard of the table of inodes in memory; an inode is loaded under it.
     InodeTable,
     /// The shape of one inode's extent tree.
     InodeMap,
-    /// The journalled fields of one inode in memory (what the committer reads to make its slot).
+    /// The journalled fields of one inode in memory, from which the committer encodes its slot.
     InodeState,
     /// The preallocations of one inode or of one locality group.
     Preallocation,
@@ -42,31 +44,31 @@ pub enum Class {
     GroupIndex,
     /// One block of the orphan file.
     OrphanSlot,
-    /// The superblock as it will be written.
+    /// The decoded superblock.
     Superblock,
-    /// A shard of the buffer cache: from block number to buffer.
+    /// A shard of the buffer cache, which maps block numbers to buffers.
     BufferShard,
     /// The bytes and state of one buffer.
     Buffer,
-    /// The cache of shared attribute blocks, or a part of it. What it says about a block counts while
-    /// the block's buffer is locked. Several, where its parts have locks of their own: in the order
-    /// that the module gives.
+    /// The cache of shared attribute blocks, or a part of it. Its entry for a block is valid while
+    /// the block's buffer is locked. Several, if its parts have locks of their own: in the order
+    /// that the module documents.
     AttributeCache,
-    /// The journal's own state: the running transaction, the list of what it dirtied, waiters.
+    /// The journal's own state: requests to the committer, gates, credits that move between shards.
     Journal,
-    /// The list of versions that still have to be written home.
+    /// The versions that still have to be written home.
     Checkpoint,
     /// The queue or log of a device.
     DeviceQueue,
-    /// Held for a few instructions, with nothing taken inside.
+    /// Held for a few instructions, during which no lock is taken.
     Leaf,
 }
 
 impl Class {
-    /// How many classes there are.
+    /// The number of classes.
     pub const COUNT: usize = Self::Leaf as usize + 1;
 
-    /// All of them, top first.
+    /// All classes, in order.
     pub const ALL: [Self; Self::COUNT] = [
         Self::Rename,
         Self::Directory,
@@ -92,23 +94,23 @@ impl Class {
     ];
 }
 
-/// Notes that this thread has opened a handle of the journal.
+/// Notes that this thread opens a handle of the journal.
 ///
-/// Call it before the start may wait. It panics in debug builds if a lock is held that has to come
-/// after.
+/// Must be called before the start may wait. Panics in debug builds if the thread holds a lock that
+/// has to come later in the order.
 #[inline]
 pub fn handle_started() {
     held::start(Class::HandleStart);
 }
 
-/// Takes back one [`handle_started`] of this thread.
+/// Notes that this thread has stopped the handle of one [`handle_started`].
 #[inline]
 pub fn handle_stopped() {
     held::stop(Class::HandleStart);
 }
 
-/// Panics in debug builds if this thread could not take a lock of `class` now: for what waits
-/// without a lock (a commit, a callback that will take locks of its own).
+/// Panics in debug builds if this thread may not take a lock of `class` now: for operations that
+/// wait without a lock (a commit, or a callback that will take locks of its own).
 #[inline]
 pub fn check(class: Class) {
     held::check(class);

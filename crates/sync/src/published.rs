@@ -1,27 +1,27 @@
-//! A few words under a lock that are read without it.
+//! A copy of a few words of locked state that can be read without the lock.
 //!
-//! What they say lives elsewhere, under a lock; every change of that is followed by
-//! [`Published::expire`] before the lock is given back. Who wants to read tries [`Published::read`],
-//! and where that gives nothing takes the lock, looks, and offers what it saw to others. So a value
-//! that changes all the time costs its writers one store, and one that many cores look at is read
-//! by all of them without a write.
+//! The state itself is under a lock, and every change of it is followed by [`Published::expire`]
+//! before the lock is released. A reader tries [`Published::read`]; if that returns nothing, it
+//! takes the lock, reads the state, and offers the words to other readers. So a value that changes
+//! often costs its writers one store per change, and a value that many cores read is read without
+//! writing anything.
 //!
-//! Protocol: `version` counts the changes; the words are those of version `shown`. Readers want
-//! both to be equal before and after; words are written only while `shown` is no version, so a
-//! reader that saw one new word sees afterwards that `shown` has moved.
+//! Protocol: `version` counts the changes; the words are those of version `shown`. A reader
+//! requires both to be equal before and after it reads the words. Words are written only while
+//! `shown` is `NONE`, so a reader that saw a new word sees afterwards that `shown` has changed.
 
 use crate::atomic::{AtomicU64, Ordering, fence};
 
-/// No version is this one.
+/// The number of no version.
 const NONE: u64 = 0;
 
-/// `N` words that can be read without a lock while nobody changes what they say.
+/// A copy of `N` words that can be read without a lock until the state behind it changes.
 pub struct Published<const N: usize> {
     /// [atomic; written under the lock]
     version: AtomicU64,
     /// [atomic; written under the lock]
     shown: AtomicU64,
-    /// The version that a reader came for last and found unpublished. [the lock]
+    /// The last version that a reader found unpublished. [the lock]
     missed: AtomicU64,
     /// [atomic; written under the lock while `shown` is none]
     words: [AtomicU64; N],
@@ -39,7 +39,8 @@ impl<const N: usize> Published<N> {
         }
     }
 
-    /// The words, all of one version and not older than the last change that ended before the call.
+    /// The words, all of one version, which includes all changes that ended before the call. `None`
+    /// if this version is not published.
     #[inline]
     #[must_use]
     pub fn read(&self) -> Option<[u64; N]> {
@@ -53,9 +54,9 @@ impl<const N: usize> Published<N> {
         still.then_some(words)
     }
 
-    /// The words, with what `beside` reads somewhere else, where nothing is taken back before
-    /// [`Published::expire`] was called: both belong together. `beside` must acquire what it reads, and who
-    /// takes it back must release.
+    /// The words, and the value that `beside` reads elsewhere, consistent with each other: writers
+    /// of that value must call [`Published::expire`] before they remove anything from it. `beside`
+    /// must read with acquire ordering, and such writers must write with release ordering.
     #[inline]
     pub fn read_with<T>(&self, beside: impl FnOnce() -> T) -> Option<([u64; N], T)> {
         let version = self.version.load(Ordering::Acquire);
@@ -65,16 +66,16 @@ impl<const N: usize> Published<N> {
         still.then_some((words, beside))
     }
 
-    /// What the words say has changed; called under the lock.
+    /// Notes a change of the state. Must be called under the lock.
     #[inline]
     pub fn expire(&self) {
-        // Nobody else writes it: the lock is held.
+        // Only this thread writes it: the caller holds the lock.
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version + 1, Ordering::Release);
     }
 
-    /// As [`Published::expire`], where the change may have left what the words say: nothing is taken back if `words`
-    /// are shown.
+    /// As [`Published::expire`], but does nothing if `words` are published already: for changes
+    /// that may leave the words as they are.
     pub fn expire_unless(&self, words: impl FnOnce() -> [u64; N]) {
         if !self.shows(words) {
             self.expire();
@@ -87,7 +88,7 @@ impl<const N: usize> Published<N> {
         is_shown && self.words.iter().zip(words()).all(is_one_of)
     }
 
-    /// Offers the words to others if this version is asked for again; called under the lock.
+    /// Publishes the words at the second offer of the same version. Must be called under the lock.
     pub fn offer(&self, words: impl FnOnce() -> [u64; N]) {
         let version = self.version.load(Ordering::Relaxed);
         if self.shown.load(Ordering::Relaxed) == version {
@@ -98,7 +99,7 @@ impl<const N: usize> Published<N> {
             return;
         }
         self.shown.store(NONE, Ordering::Relaxed);
-        // Who reads one of the words below and fences sees that none is shown.
+        // A reader that reads one of the words below and then fences sees that `shown` is none.
         fence(Ordering::Release);
         for (place, word) in self.words.iter().zip(words()) {
             place.store(word, Ordering::Relaxed);
@@ -120,7 +121,7 @@ mod tests {
     use crate::{Mutex, thread};
 
     #[test]
-    fn the_second_who_asks_publishes_and_a_change_takes_it_back() {
+    fn the_second_offer_publishes_and_a_change_expires() {
         let published = Published::new();
         published.offer(|| unreachable!("nobody has asked twice"));
         assert_eq!(published.read(), None);
@@ -179,7 +180,7 @@ mod models {
     use super::Published;
     use crate::thread;
 
-    /// A reader against a change and the publishing that follows it: old words or new ones, or
+    /// A reader against a change and the offers that follow it: it sees old words, new ones, or
     /// none, but no mixture.
     #[test]
     fn a_reader_sees_one_version() {

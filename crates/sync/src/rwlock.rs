@@ -1,8 +1,8 @@
-//! A lock with many readers or one writer, with a place in the order.
+//! A reader-writer lock with a class in the order of locks.
 //!
-//! A read lock still writes the line the lock lies on, so many readers of one lock do share
-//! something: on the hottest paths prefer what takes no lock at all. A thread never holds the same
-//! lock for reading twice (a writer waiting in between would stop it); the order check refuses it.
+//! Locking for reading still writes the lock's cache line, so readers of one lock contend for it:
+//! on the hottest paths avoid locks. A thread must not lock the same lock for reading twice,
+//! because a writer that waits in between would block it; the order check rejects this.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -11,20 +11,20 @@ use crate::backend;
 use crate::held::{Held, Tag};
 use crate::order::Class;
 
-/// Protects a `T`; its [`Class`] says when it may be taken.
+/// Protects a `T`; its [`Class`] determines when it may be taken.
 pub struct RwLock<T> {
     tag: Tag,
     inner: backend::RwLock<T>,
 }
 
-/// The right to look at the value, given back when dropped.
+/// Read access to the value; unlocks when dropped.
 #[must_use]
 pub struct RwLockReadGuard<'a, T> {
     inner: backend::RwLockReadGuard<'a, T>,
     _held: Held,
 }
 
-/// The right to change the value, given back when dropped.
+/// Write access to the value; unlocks when dropped.
 #[must_use]
 pub struct RwLockWriteGuard<'a, T> {
     inner: backend::RwLockWriteGuard<'a, T>,
@@ -40,7 +40,7 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// Waits until no writer has it.
+    /// Locks for reading: waits for a writer.
     #[inline]
     #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
@@ -51,7 +51,7 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// Waits until no writer has it; others of its class with smaller keys may be held.
+    /// As [`RwLock::read`]; the thread may hold locks of its class with smaller keys.
     #[inline]
     #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
     pub fn read_keyed(&self, key: u64) -> RwLockReadGuard<'_, T> {
@@ -62,7 +62,7 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// Waits until nobody has it.
+    /// Locks for writing: waits for readers and writers.
     #[inline]
     #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
@@ -73,7 +73,7 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// Waits until nobody has it; others of its class with smaller keys may be held.
+    /// As [`RwLock::write`]; the thread may hold locks of its class with smaller keys.
     #[inline]
     #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
     pub fn write_keyed(&self, key: u64) -> RwLockWriteGuard<'_, T> {
@@ -84,8 +84,8 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// As [`RwLock::read`], for one that is held for about a microsecond and that few want at a time: who finds a
-    /// writer in it spins for longer before it sleeps.
+    /// As [`RwLock::read`], but spins for longer before it sleeps: for a lock that is held for
+    /// about a microsecond and that few threads want at a time.
     #[inline]
     #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
     pub fn read_spinning(&self) -> RwLockReadGuard<'_, T> {
@@ -96,8 +96,7 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// As [`RwLock::write`], for one that is held for about a microsecond and that few want at a time: who finds
-    /// somebody in it spins for longer before it sleeps.
+    /// As [`RwLock::write`], spinning as [`RwLock::read_spinning`] does.
     #[inline]
     #[cfg_attr(any(debug_assertions, feature = "meter"), track_caller)]
     pub fn write_spinning(&self) -> RwLockWriteGuard<'_, T> {
@@ -108,7 +107,7 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// Takes it for reading if no writer has it, whatever else this thread holds.
+    /// Locks for reading if no writer holds it. The order is not checked.
     #[inline]
     #[cfg_attr(feature = "meter", track_caller)]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
@@ -119,7 +118,7 @@ impl<T> RwLock<T> {
         })
     }
 
-    /// Takes it for writing if nobody has it, whatever else this thread holds.
+    /// Locks for writing if it is free. The order is not checked.
     #[inline]
     #[cfg_attr(feature = "meter", track_caller)]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
@@ -130,8 +129,8 @@ impl<T> RwLock<T> {
         })
     }
 
-    /// Notes this lock as held by one who has another way in, after checking that it may be
-    /// waited for.
+    /// Checks that the thread may wait for this lock, and notes it as held, without taking it: for
+    /// a lock built on this one.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn note(&self) -> Held {
@@ -145,13 +144,13 @@ impl<T> RwLock<T> {
         self.tag.take(Some(key))
     }
 
-    /// As [`RwLock::note`], for what was got without waiting.
+    /// As [`RwLock::note`], without the check: for a lock that was taken without waiting.
     #[inline]
     pub(crate) fn note_tried(&self) -> Held {
         self.tag.note(None)
     }
 
-    /// The value, without locking: nobody else can have it.
+    /// The value, without locking, which `&mut self` makes unnecessary.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
     }

@@ -1,17 +1,18 @@
-//! A set of small numbers that anyone changes and looks into without locks.
+//! A lock-free set of small numbers.
 //!
-//! One bit a number, and above it one bit for each word below that is not zero, up to a single
-//! word. Looking for the next number goes up and down the levels once, reads a few words and writes
-//! none. A change sets or clears one bit; only where a word begins or ceases to be zero does it go
-//! up a level.
+//! It has one bit per number and, on each higher level, one bit for each word below that is not
+//! zero, up to a single word. A search for the next number goes up and down the levels once, reads
+//! a few words and writes none. A change sets or clears one bit; only if a word becomes zero or
+//! nonzero does the change continue on the level above.
 //!
-//! Changes of *one* number go one after another (by its lock, say); of different numbers they meet
-//! freely. A bit above may be found set over a word that has become zero, which costs a look, and
-//! clear over one that has just been set, no longer than the changes that meet there take. Who
-//! clears the bit above looks at the word below again afterwards, and sets it again if that is not
-//! zero: either this look sees what was set meanwhile, or who set it sets the bit above later than
-//! it was cleared. The models below try every order of the steps. So a set that nobody changes is
-//! exact, and one that is being changed may miss what is being put in.
+//! The caller must serialise changes of *one* number (by its lock, for example); changes of
+//! different numbers may be concurrent. A bit of a higher level may be set over a word that has
+//! become zero, which costs a search one read, and it may be clear over a word that has just become
+//! nonzero, only while concurrent changes last. A thread that clears such a bit then reads the word
+//! below again, and sets the bit again if the word is not zero: either this read sees a bit that
+//! another thread set meanwhile, or that thread sets the higher bit after it was cleared. The
+//! models below try every order of the steps. So a set that no thread is changing is exact, and a
+//! search may miss numbers that are being inserted.
 
 use crate::atomic::{AtomicU64, Ordering};
 
@@ -20,7 +21,7 @@ const WORD: u32 = u64::BITS;
 
 /// A set of small numbers.
 pub struct Set {
-    /// From the bits themselves up to a single word.
+    /// From the bits of the numbers up to a single word.
     levels: Box<[Box<[AtomicU64]>]>,
 }
 
@@ -43,12 +44,13 @@ impl Set {
         }
     }
 
-    /// Puts a number in.
+    /// Inserts a number.
     pub fn insert(&self, number: u32) {
         let mut at = number;
         for level in &self.levels {
             let (word, bit) = (&level[(at / WORD) as usize], 1 << (at % WORD));
-            // Release and acquire on the way up: who clears above sees what is set below.
+            // Release and acquire on each level: a thread that clears a bit above sees what was set
+            // below.
             if word.fetch_or(bit, Ordering::AcqRel) != 0 {
                 return;
             }
@@ -56,14 +58,14 @@ impl Set {
         }
     }
 
-    /// Takes a number out.
+    /// Removes a number.
     pub fn remove(&self, number: u32) {
         let mut at = number;
         for height in 0..self.levels.len() {
             let bit = 1u64 << (at % WORD);
             let before = self.word(height, at).fetch_and(!bit, Ordering::AcqRel);
             if height > 0 && self.below(height, at).load(Ordering::Acquire) != 0 {
-                // Something was put in meanwhile, by someone who may have been here before.
+                // A number was inserted meanwhile, by a thread that may have set this bit before.
                 self.restore(height, at);
                 return;
             }
@@ -86,17 +88,17 @@ impl Set {
         }
     }
 
-    /// The word that bit `at` of a level lies in.
+    /// The word that contains bit `at` of a level.
     fn word(&self, height: usize, at: u32) -> &AtomicU64 {
         &self.levels[height][(at / WORD) as usize]
     }
 
-    /// The word that bit `at` of a level stands for.
+    /// The word on the level below that bit `at` of a level represents.
     fn below(&self, height: usize, at: u32) -> &AtomicU64 {
         &self.levels[height - 1][at as usize]
     }
 
-    /// The first number of the set at or behind `from`.
+    /// The first number of the set from `from` on.
     #[must_use]
     pub fn next(&self, from: u32) -> Option<u32> {
         let mut from = from;
@@ -104,13 +106,13 @@ impl Set {
             let (height, at) = self.climb(from)?;
             match self.descend(height, at) {
                 Ok(number) => return Some(number),
-                // A word turned out empty: what comes behind it.
+                // A word turned out empty: continue after it.
                 Err(behind) => from = behind,
             }
         }
     }
 
-    /// Goes up until a word has a bit at or behind `from`: the level and the bit.
+    /// Goes up until a word has a bit from `from` on; returns the level and the bit.
     fn climb(&self, from: u32) -> Option<(usize, u32)> {
         let mut at = from;
         for (height, level) in self.levels.iter().enumerate() {
@@ -124,8 +126,8 @@ impl Set {
         None
     }
 
-    /// Goes down from a bit to the first number below it; the number behind all of them if there is
-    /// none any more.
+    /// Goes down from a bit to the first number below it. `Err` with the number after all of them
+    /// if there is none any more.
     fn descend(&self, height: usize, at: u32) -> Result<u32, u32> {
         let mut at = at;
         for height in (0..height).rev() {
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_is_what_was_put_in_and_not_taken_out() {
+    fn a_set_has_what_was_inserted_and_not_removed() {
         let mut random = Random::new(4);
         for count in [1, 64, 65, 4096, 5000, 300_000] {
             let set = Set::new(count);
@@ -246,9 +248,9 @@ mod models {
     use super::Set;
     use crate::thread;
 
-    /// Two words below one: a number leaves the first word while another comes into it.
+    /// Two words below one: a number is removed from the first word while another is inserted.
     #[test]
-    fn what_is_put_in_while_its_word_empties_is_found() {
+    fn a_number_inserted_while_its_word_empties_is_found() {
         crate::model(|| {
             let set = Arc::new(Set::new(128));
             set.insert(3);
@@ -264,7 +266,7 @@ mod models {
     }
 
     #[test]
-    fn two_who_leave_a_word_and_one_who_comes_agree() {
+    fn two_removals_and_an_insertion_in_one_word_agree() {
         crate::model(|| {
             let set = Arc::new(Set::new(128));
             set.insert(64);

@@ -1,21 +1,21 @@
-//! An array with one element a shard, each on cache lines of its own.
+//! An array with one element per shard, each on cache lines of its own.
 
 use crossbeam_utils::CachePadded;
 
 use crate::topology;
 
-/// One `T` a shard; the number of shards is a power of two.
+/// One `T` per shard; the number of shards is a power of two.
 pub struct Sharded<T> {
     shards: Box<[CachePadded<T>]>,
 }
 
 impl<T> Sharded<T> {
-    /// As many as [`topology::shard_count`]; `make` gets each shard's number.
+    /// An array of [`topology::shard_count`] elements; `make` gets each shard's number.
     pub fn new(make: impl FnMut(usize) -> T) -> Self {
         Self::with_count(topology::shard_count(), make)
     }
 
-    /// At least `count` of them, rounded up to a power of two.
+    /// An array of `count` elements, rounded up to a power of two.
     pub fn with_count(count: usize, mut make: impl FnMut(usize) -> T) -> Self {
         let count = count.max(1).next_power_of_two();
         Self {
@@ -25,15 +25,16 @@ impl<T> Sharded<T> {
         }
     }
 
-    /// The caller's own.
+    /// The element of the caller's shard.
     #[inline]
     pub fn local(&self) -> &T {
         &self.shards[self.local_index()]
     }
 
-    /// What `attempt` makes of the caller's own, or of one of three others if it makes nothing of that. For what
-    /// only threads of one core lock: who finds that held has met a thread that lost its core while it held it, and
-    /// would wait for that one's next turn. Where there are many more shards than cores, the others are its core's too.
+    /// The result of `attempt` on the element of the caller's shard or, if that is `None`, on one
+    /// of three others. For elements that only threads of one core lock: if one is locked, its
+    /// holder was preempted, and the caller would wait until the holder runs again. If there are
+    /// many more shards than cores, the three others belong to the caller's core too.
     #[inline]
     pub fn nearby<'a, R>(&'a self, mut attempt: impl FnMut(&'a T) -> Option<R>) -> Option<R> {
         let own = self.local_index();
@@ -46,29 +47,29 @@ impl<T> Sharded<T> {
         })
     }
 
-    /// The number of the caller's own.
+    /// The number of the caller's shard.
     #[inline]
     #[must_use]
     pub fn local_index(&self) -> usize {
         topology::current_of(self.shards.len())
     }
 
-    /// The one with this number.
+    /// The element with this number.
     ///
     /// # Panics
-    /// If there are not that many.
+    /// If there is no such shard.
     #[inline]
     pub fn get(&self, shard: usize) -> &T {
         &self.shards[shard]
     }
 
-    /// How many there are.
+    /// The number of shards.
     #[must_use]
     pub fn count(&self) -> usize {
         self.shards.len()
     }
 
-    /// All of them, by number.
+    /// All elements, by number.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &T> + DoubleEndedIterator {
         self.shards.iter().map(|shard| &**shard)
     }
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_have_its_own_gets_another_one_and_nobody_is_asked_twice() {
+    fn other_shards_are_tried_once_each_if_the_own_one_fails() {
         let shards = Sharded::with_count(8, |shard| shard);
         let _pin = topology::pin(5);
         assert_eq!(shards.nearby(|shard| Some(*shard)), Some(5));

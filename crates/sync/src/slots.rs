@@ -1,11 +1,11 @@
-//! An array of numbers in which anyone finds a free place without locks.
+//! An array of numbers in which threads allocate free places without locks.
 //!
-//! A count says how many places are free. Whoever wants one takes from the count first, if there
-//! is anything, and thereby has the right to a place, though not to a certain one; then it looks
-//! for a place that is zero and exchanges it for its number. Whoever gives a place back sets it to
-//! zero first and counts afterwards. So there are never fewer free places than rights to one, and a
-//! search ends. (Places may be free for a moment without being counted: they are somebody's who is
-//! about to count.)
+//! A count holds the number of free places. To allocate one, a thread first decrements the count,
+//! if it is not zero, which reserves one place, though not a particular one; then it searches for a
+//! place that is zero and replaces that by its number. To free a place, a thread first sets it to
+//! zero and then increments the count. So there are never fewer free places than reservations, and
+//! a search ends. (A place may be free without being counted yet, until the thread that freed it
+//! increments the count.)
 
 use crate::atomic::{AtomicU32, Ordering};
 
@@ -19,7 +19,7 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// With these numbers in; zero is a free place.
+    /// Places with these numbers; zero is a free place.
     #[must_use]
     pub fn new(numbers: &[u32]) -> Self {
         let free = numbers.iter().filter(|&&number| number == 0).count();
@@ -29,7 +29,7 @@ impl Slots {
         }
     }
 
-    /// Takes the right to a place, if one is free.
+    /// Reserves a place; false if none is free.
     #[must_use]
     pub fn reserve(&self) -> bool {
         let take = |free: u32| free.checked_sub(1);
@@ -40,14 +40,14 @@ impl Slots {
                 .is_ok()
     }
 
-    /// Gives a right back that was not used.
+    /// Cancels a reservation.
     pub fn unreserve(&self) {
         self.free.fetch_add(1, Ordering::Release);
     }
 
-    /// Puts a number into a place that the caller has the right to, looking from `from` on;
-    /// answers which and how many others took first. `None` if others were quicker every time: the
-    /// right is still there then.
+    /// Puts a number into a free place, searching from `from` on. The caller has reserved a place.
+    /// Returns the place, and how many places other threads took first. `None` if other threads
+    /// were first every time: the reservation is kept then.
     #[must_use]
     pub fn put(&self, number: u32, from: u32) -> Option<(u32, u32)> {
         let count = self.places.len();
@@ -55,7 +55,7 @@ impl Slots {
         for step in 0..ROUNDS * count {
             let at = (from as usize + step) % count;
             let place = &self.places[at];
-            // A look may be at what was there before; only an exchange is sure to see the last.
+            // The load may return a stale value; only the exchange is sure to see the current one.
             if step < count && place.load(Ordering::Relaxed) != 0 {
                 continue;
             }
@@ -67,7 +67,7 @@ impl Slots {
         None
     }
 
-    /// Gives a place back; what was in it.
+    /// Frees a place; returns the number that was in it.
     pub fn clear(&self, at: u32) -> u32 {
         let before = self.places[at as usize].swap(0, Ordering::AcqRel);
         if before != 0 {
@@ -76,30 +76,30 @@ impl Slots {
         before
     }
 
-    /// Changes what is in a place, which the caller owns.
+    /// Changes the number in a place that the caller owns.
     pub fn set(&self, at: u32, number: u32) {
         self.places[at as usize].store(number, Ordering::Release);
     }
 
-    /// What is in a place.
+    /// The number in a place.
     #[must_use]
     pub fn get(&self, at: u32) -> u32 {
         self.places[at as usize].load(Ordering::Acquire)
     }
 
-    /// Whether a place is free that nobody has the right to.
+    /// Whether there is a free place that is not reserved.
     #[must_use]
     pub fn has_free(&self) -> bool {
         self.free.load(Ordering::Relaxed) > 0
     }
 
-    /// How many places there are.
+    /// The number of places.
     #[must_use]
     pub fn count(&self) -> usize {
         self.places.len()
     }
 
-    /// What is in each place.
+    /// The numbers in all places.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = u32> {
         self.places
             .iter()
@@ -114,7 +114,7 @@ mod tests {
     use crate::thread;
 
     #[test]
-    fn places_are_taken_and_given_back() {
+    fn places_are_allocated_and_freed() {
         let slots = Slots::new(&[0, 7, 0]);
         assert!(slots.reserve() && slots.reserve() && !slots.reserve());
         assert_eq!(slots.put(5, 1), Some((2, 0)));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_shares_a_place() {
+    fn no_place_is_allocated_twice() {
         const PLACES: usize = 6;
         let slots = Slots::new(&[0; PLACES]);
         let owners = [(); PLACES].map(|()| AtomicU32::new(0));
@@ -163,9 +163,9 @@ mod models {
     use super::Slots;
     use crate::thread;
 
-    /// Two want the only free place while a third gives one back.
+    /// Two threads allocate, with one free place, while a third frees another one.
     #[test]
-    fn who_has_a_right_finds_a_place_and_nobody_shares_one() {
+    fn a_reservation_finds_a_place_that_no_other_gets() {
         crate::model(|| {
             let slots = Arc::new(Slots::new(&[0, 9]));
             let takers = [1, 2].map(|number| {

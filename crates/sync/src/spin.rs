@@ -1,9 +1,9 @@
-//! Spinning for a moment before falling asleep.
+//! Spinning briefly before sleeping.
 //!
-//! To fall asleep and be woken takes a thread 10 to 30 us, and its waker some 10. Where what it waits
-//! for comes sooner than that as a rule, it is better to spin. That must be the exception: who spins
-//! keeps its core from others, and the line it looks at from who is to write it. So it is for places
-//! where few wait at a time, such as a gate of each core's own.
+//! Sleeping and being woken takes a thread 10 to 30 us, and its waker about 10 us. If the awaited
+//! event usually happens sooner than that, it is better to spin. But a spinning thread occupies its
+//! core, and delays the writer of the cache line that it polls. So spin only where few threads wait
+//! at a time, such as at a gate of each core.
 
 #[cfg(feature = "virtual")]
 use std::panic::Location;
@@ -15,15 +15,15 @@ use crate::time;
 #[cfg(feature = "virtual")]
 use crate::watch;
 
-/// About what falling asleep and being woken takes.
+/// For how long to spin: about as long as sleeping and being woken takes.
 #[cfg(not(loom))]
 const LONGEST: Duration = Duration::from_micros(30);
-/// Between two looks; a pause takes a processor 10 to 50 ns.
+/// Pauses between two polls; a pause takes a processor 10 to 50 ns.
 #[cfg(not(loom))]
 pub(crate) const PAUSES: u32 = 16;
 
-/// Looks whether something `has_come`, for as long as it takes to fall asleep and be woken; false if
-/// it has not by then. In a model it looks once.
+/// Polls `has_come` for as long as sleeping and being woken takes; false if it did not return true
+/// in that time. In a model it polls once.
 #[cfg_attr(feature = "virtual", track_caller)]
 pub fn until(has_come: impl Fn() -> bool) -> bool {
     if has_come() {
@@ -32,14 +32,14 @@ pub fn until(has_come: impl Fn() -> bool) -> bool {
     #[cfg(loom)]
     return false;
     #[cfg(feature = "virtual")]
-    return watch::spinning(Location::caller(), |pause| look(has_come, pause));
+    return watch::spinning(Location::caller(), |pause| poll(has_come, pause));
     #[cfg(not(any(loom, feature = "virtual")))]
-    look(has_come, pause)
+    poll(has_come, pause)
 }
 
-/// Looks again and again whether something `has_come`, at most for [`LONGEST`], with a `pause` before each look.
+/// Polls `has_come` for at most [`LONGEST`], with a `pause` before each poll.
 #[cfg(not(loom))]
-pub(crate) fn look(has_come: impl Fn() -> bool, pause: impl Fn()) -> bool {
+pub(crate) fn poll(has_come: impl Fn() -> bool, pause: impl Fn()) -> bool {
     let end = time::now() + LONGEST;
     while time::now() < end {
         pause();
@@ -50,7 +50,7 @@ pub(crate) fn look(has_come: impl Fn() -> bool, pause: impl Fn()) -> bool {
     false
 }
 
-/// The pauses of a processor between two looks.
+/// Pauses the processor between two polls.
 #[cfg(not(loom))]
 pub(crate) fn pause() {
     (0..PAUSES).for_each(|_| std::hint::spin_loop());
@@ -63,7 +63,7 @@ mod tests {
     use crate::thread;
 
     #[test]
-    fn what_comes_is_seen_and_what_does_not_is_not_waited_for() {
+    fn an_event_is_seen_and_the_wait_for_it_is_bounded() {
         assert!(until(|| true));
         assert!(!until(|| false));
         let has_come = AtomicBool::new(false);

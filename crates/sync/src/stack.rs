@@ -1,12 +1,11 @@
-//! A stack without locks: anyone pushes, anyone takes everything.
+//! A lock-free stack: any thread pushes, any thread takes all elements.
 //!
-//! There is no pop of a single element, and so none of the trouble of one (a node freed and used
-//! again between another thread's look and its exchange): a push only compares the head it links
-//! to, which is right even if that node has meanwhile been taken and come back, and taking swaps
-//! the whole chain for nothing. A node belongs to its pusher until the exchange that publishes it,
-//! to the stack until the swap that takes it, and then to the taker alone.
+//! There is no pop of a single element, and so no ABA problem: a push compares only the head that
+//! it links to, which is correct even if that node was taken and pushed again meanwhile, and taking
+//! swaps the whole chain for null. A node belongs to its pusher until the exchange that publishes
+//! it, to the stack until the swap that takes it, and then to the taker alone.
 //!
-//! What a thread did before its push is seen by whoever takes the element.
+//! A push happens before the take that returns its element.
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -16,8 +15,8 @@ use crate::atomic::{AtomicPtr, Ordering};
 /// A lock-free stack of `T`.
 pub struct Stack<T> {
     head: AtomicPtr<Node<T>>,
-    /// `AtomicPtr` can be sent and shared whatever it points to; this stack moves its elements
-    /// between threads, as a standard mutex does, and so asks what that asks: `T: Send`.
+    /// `AtomicPtr` is `Send` and `Sync` for any type. This stack moves its elements between
+    /// threads, as a standard mutex does, and so needs the same bound: `T: Send`.
     owns: PhantomData<std::sync::Mutex<T>>,
 }
 
@@ -44,10 +43,10 @@ impl<T> Stack<T> {
         }));
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
-            // SAFETY: `node` comes from `Box::into_raw` above and is not published yet: each turn
-            // of this loop follows an exchange that failed, so this thread alone knows it.
+            // SAFETY: `node` comes from `Box::into_raw` above and is not published yet: each
+            // iteration follows an exchange that failed, so only this thread has the pointer.
             unsafe { (*node).next = head };
-            // Release: who takes the node sees `value` and `next`. The nodes below were released
+            // Release: the taker of the node sees `value` and `next`. The nodes below were released
             // by their own pushes, whose release sequences this exchange continues.
             match self
                 .head
@@ -59,7 +58,7 @@ impl<T> Stack<T> {
         }
     }
 
-    /// Takes everything that is on the stack now; the newest comes first.
+    /// Takes all elements that are on the stack; the newest is first.
     pub fn take_all(&self) -> Drain<T> {
         Drain {
             head: self.head.swap(ptr::null_mut(), Ordering::Acquire),
@@ -67,7 +66,7 @@ impl<T> Stack<T> {
         }
     }
 
-    /// Whether nothing was on the stack when looked at.
+    /// Whether the stack is empty at the moment.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.head.load(Ordering::Acquire).is_null()
@@ -86,7 +85,7 @@ impl<T> Drop for Stack<T> {
     }
 }
 
-/// What was taken from a [`Stack`], newest first; dropping it drops the rest.
+/// The elements taken from a [`Stack`], newest first; dropping it drops the rest.
 pub struct Drain<T> {
     head: *mut Node<T>,
     owns: PhantomData<Box<Node<T>>>,
@@ -100,8 +99,8 @@ impl<T> Iterator for Drain<T> {
             return None;
         }
         // SAFETY: the pointer was made by `Box::into_raw` in `push`, and the swap in `take_all`
-        // gave the chain it is in to this drain alone; it is turned back into a box once, since
-        // `head` moves on below.
+        // gave its chain to this drain alone; it is turned back into a box only once, since `head`
+        // is advanced below.
         let node = unsafe { Box::from_raw(self.head) };
         let Node { value, next } = *node;
         self.head = next;
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lost_and_nothing_comes_twice() {
+    fn no_element_is_lost_or_taken_twice() {
         const EACH: u64 = 5000;
         let stack = Stack::new();
         let done = AtomicBool::new(false);

@@ -1,8 +1,9 @@
-//! What stretches of code cost: the price list of virtual cores.
+//! The costs of stretches of code on virtual cores.
 //!
-//! A stretch is known by the two steps that it lies between, and by the part of its work that a thread is in. It
-//! costs what it cost real threads in the mean, and now more and now less than that, as it did there: virtual
-//! cores on which everything always takes the same fall into step, and meet at each lock each time or never.
+//! A stretch is identified by the two steps that it is between, and by the part of its work that
+//! the thread is in. Its mean cost is that measured on real threads, and its costs vary around the
+//! mean as they did there: virtual cores on which a stretch always takes the same time would
+//! synchronise, and contend for each lock either every time or never.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,12 +11,12 @@ use std::hash::Hash;
 use crate::hash::NumberHash;
 use crate::watch::{Action, Site};
 
-/// A place in the source and what is done there, in one number: sites lie eight bytes apart.
+/// A source location and the action there, in one number: sites are eight bytes apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Step(pub(crate) u64);
 
 impl Step {
-    /// Where a thread begins.
+    /// The beginning of a thread.
     pub(crate) const START: Self = Self(0);
 
     pub(crate) fn new(site: Site, action: Action) -> Self {
@@ -23,30 +24,31 @@ impl Step {
     }
 }
 
-/// The part of a thread's work: a workload's parts are numbered from zero, and whoever has none is in the first.
+/// The part of a thread's work: a workload's parts are numbered from zero; a thread without parts
+/// is in part zero.
 pub(crate) type Part = u8;
 
-/// Two steps that follow one another in a part.
+/// Two consecutive steps in a part.
 pub(crate) type Pair = (Part, Step, Step);
 
 type Costs<Key> = HashMap<Key, Cost, NumberHash>;
 
-/// How many ways a stretch goes, equally often.
+/// The number of equally likely costs of a stretch.
 const WAYS: usize = 8;
-/// What the mean is in a [`Cost`]'s ways.
+/// The unit of a [`Cost`]'s ways: the mean.
 const WHOLE: u64 = 1 << 16;
 
-/// What a stretch costs.
+/// The cost of a stretch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Cost {
-    /// Picoseconds, in the mean.
+    /// The mean, in picoseconds.
     pub(crate) mean: u64,
-    /// What each of the ways takes, as parts of the mean.
+    /// The cost of each way, in units of mean / [`WHOLE`].
     ways: [u32; WAYS],
 }
 
 impl Cost {
-    /// One that is always the same.
+    /// A cost that is always the same.
     pub(crate) const fn constant(mean: u64) -> Self {
         Self {
             mean,
@@ -54,7 +56,8 @@ impl Cost {
         }
     }
 
-    /// One with this mean that differs as the samples do; they are sorted, and their mean may be another.
+    /// A cost with this mean that varies as the samples do. They must be sorted; their own mean may
+    /// be different.
     pub(crate) fn new(mean: u64, samples: &[u32]) -> Self {
         let mut cost = Self::constant(mean);
         let sum: u64 = samples.iter().copied().map(u64::from).sum();
@@ -71,27 +74,27 @@ impl Cost {
         cost
     }
 
-    /// Picoseconds by a number, any number as likely as any other.
+    /// One of the costs in picoseconds, chosen by a uniformly distributed number.
     pub(crate) fn draw(&self, number: u64) -> u64 {
         let way = self.ways[number as usize % WAYS];
         (u128::from(self.mean) * u128::from(way) / u128::from(WHOLE)) as u64
     }
 }
 
-/// What every pair of steps costs.
+/// The costs of all pairs of steps.
 #[derive(Clone, Debug, Default)]
 pub struct Stretches {
     pub(crate) pairs: Costs<Pair>,
-    /// For pairs that were never seen in their part: the median of the others.
+    /// For pairs that were not seen in their part: the median over other parts.
     elsewhere: Costs<(Step, Step)>,
-    /// For pairs that were never seen: the median of what ends at a step.
+    /// For pairs that were not seen: the median of the pairs with the same end.
     ends: Costs<Step>,
-    /// For steps that were never seen.
+    /// For steps that were not seen: the median of all pairs.
     any: Option<Cost>,
 }
 
 impl Stretches {
-    /// One in which every stretch takes so many picoseconds, for tests of the machine itself.
+    /// Costs such that every stretch takes so many picoseconds, for tests of the machine itself.
     #[must_use]
     pub fn constant(picoseconds: u64) -> Self {
         Self {
@@ -100,26 +103,27 @@ impl Stretches {
         }
     }
 
-    /// How many pairs of steps are known.
+    /// The number of known pairs of steps.
     #[must_use]
     pub fn len(&self) -> usize {
         self.pairs.len()
     }
 
-    /// Whether none is.
+    /// Whether no pair is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty()
     }
 
-    /// One in which a pair costs the median of what it costs in those that know it.
+    /// For each pair the median of its costs in those lists that know it.
     #[must_use]
     pub fn middle_of(lists: &[Self]) -> Self {
         let all = lists.iter().flat_map(|list| &list.pairs);
         Self::from_costs(middles(all, |pair| pair))
     }
 
-    /// The cost from one step to another, and whether just this pair was seen, if in another part.
+    /// The cost from one step to another, and whether this pair was seen, in this part or another
+    /// one.
     pub(crate) fn cost(&self, part: Part, from: Step, to: Step) -> (Cost, bool) {
         let seen = self.pairs.get(&(part, from, to));
         match seen.or_else(|| self.elsewhere.get(&(from, to))) {
@@ -146,7 +150,7 @@ impl Stretches {
     }
 }
 
-/// The median of the costs that have a key in common.
+/// The medians of the costs with the same key.
 fn middles<'a, Key: Eq + Hash>(
     pairs: impl IntoIterator<Item = (&'a Pair, &'a Cost)>,
     key: impl Fn(Pair) -> Key,

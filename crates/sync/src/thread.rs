@@ -1,4 +1,4 @@
-//! Threads by name.
+//! Starting threads.
 
 use std::io;
 use std::time::Duration;
@@ -15,14 +15,14 @@ pub use on_virtual_cores::{JoinHandle, yield_now};
 #[cfg(not(all(feature = "virtual", not(loom))))]
 pub use backend::{JoinHandle, yield_now};
 
-/// Threads that borrow from their caller, joined before it goes on.
+/// Threads that borrow from their caller, and are joined before it continues.
 #[cfg(not(loom))]
 pub use std::thread::scope;
 
 /// Starts a thread in a scope.
 ///
 /// # Errors
-/// The system has no room for another thread.
+/// The system cannot start another thread.
 #[cfg(not(loom))]
 pub fn try_spawn_scoped<'scope, F, T>(
     scope: &'scope std::thread::Scope<'scope, '_>,
@@ -35,12 +35,13 @@ where
     std::thread::Builder::new().spawn_scoped(scope, body)
 }
 
-/// Does `work` on every part at once, the first on the calling thread and each other on one of its own; answers
-/// what it made of each, in their order. The parts of threads that the system refuses are done on the calling thread.
-/// A model, and a calibration of virtual cores, do one after another.
+/// Runs `work` on all parts in parallel, the first on the calling thread and each other on a thread
+/// of its own; returns the results in the order of the parts. If the system refuses a thread, its
+/// part runs on the calling thread. In a model, and in a calibration of virtual cores, the parts
+/// run one after another.
 ///
 /// # Panics
-/// With the panic of a part, when all have ended.
+/// With the panic of a part, after all have ended.
 pub fn at_once<T: Send, R: Send>(parts: Vec<T>, work: &(impl Fn(T) -> R + Sync)) -> Vec<R> {
     #[cfg(all(feature = "virtual", not(loom)))]
     if crate::virtual_cores::is_inside() {
@@ -58,7 +59,7 @@ fn on_threads<T: Send, R: Send>(
     work: &(impl Fn(T) -> R + Sync),
     builder: impl Fn() -> backend::Builder,
 ) -> Vec<R> {
-    // A part stays where both can take it: a thread that is refused drops what it was given.
+    // A part is stored where both threads can take it, since a refused thread drops its closure.
     let parts: Vec<_> = parts
         .into_iter()
         .map(|part| std::sync::Mutex::new(Some(part)))
@@ -86,10 +87,10 @@ fn on_threads<T: Send, R: Send>(
     })
 }
 
-/// Starts a thread; the first 15 bytes of `name` are what the system's tools show.
+/// Starts a thread; the system's tools show the first 15 bytes of `name`.
 ///
 /// # Errors
-/// The system has no room for another thread.
+/// The system cannot start another thread.
 pub fn try_spawn<F, T>(name: &str, body: F) -> io::Result<JoinHandle<T>>
 where
     F: FnOnce() -> T + Send + 'static,
@@ -104,7 +105,7 @@ where
 /// Starts a thread.
 ///
 /// # Panics
-/// Where the system has no room for another thread; [`try_spawn`] returns the error.
+/// If the system cannot start another thread; [`try_spawn`] returns the error.
 pub fn spawn<F, T>(name: &str, body: F) -> JoinHandle<T>
 where
     F: FnOnce() -> T + Send + 'static,
@@ -113,7 +114,7 @@ where
     try_spawn(name, body).expect("the system has room for another thread")
 }
 
-/// Whether the caller is the thread behind `handle` (in a model it never is).
+/// Whether the caller is the thread of `handle` (in a model always false).
 #[must_use]
 pub fn is_current<T>(handle: &JoinHandle<T>) -> bool {
     #[cfg(all(feature = "virtual", not(loom)))]
@@ -127,20 +128,21 @@ pub fn is_current<T>(handle: &JoinHandle<T>) -> bool {
     }
 }
 
-/// Gives the calling thread a working directory of its own (with root and umask), which is the process's until the
-/// thread changes it. For a thread that was started for a task: the process's first one would be left where it goes.
+/// Gives the calling thread a working directory of its own (with root and umask), which begins as
+/// the process's. For threads that were started for a task: on the process's first thread, the
+/// change would last.
 ///
 /// # Errors
-/// The system forbids it, as containers may.
+/// If the system forbids it, as containers may.
 #[allow(unsafe_code)]
 pub fn own_working_directory() -> io::Result<()> {
-    // SAFETY: of all that a thread may cease to share only the table of open files concerns the rules by which safe
-    // code owns descriptors, and the flag says nothing of it.
+    // SAFETY: of everything that a thread can stop sharing, only the table of open files affects
+    // the ownership of descriptors in safe code, and this flag does not concern that table.
     let own = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) };
     Ok(own?)
 }
 
-/// Does nothing for at least `time` (a model has no clock and only lets others run).
+/// Sleeps for at least `time` (a model has no clock and only yields).
 #[cfg_attr(feature = "virtual", track_caller)]
 pub fn sleep(time: Duration) {
     #[cfg(all(feature = "virtual", not(loom)))]
@@ -164,7 +166,7 @@ mod on_virtual_cores {
     use crate::virtual_cores;
     use crate::watch::{Site, sleeping};
 
-    /// The right to wait for a thread, real or virtual.
+    /// A handle to wait for a thread, real or virtual.
     pub struct JoinHandle<T>(Kind<T>);
 
     enum Kind<T> {
@@ -176,7 +178,7 @@ mod on_virtual_cores {
         /// Waits until the thread has ended.
         ///
         /// # Errors
-        /// What the thread panicked with.
+        /// The thread's panic.
         pub fn join(self) -> backend::Result<T> {
             match self.0 {
                 Kind::Real(handle) => handle.join(),
@@ -222,7 +224,7 @@ mod on_virtual_cores {
         }
     }
 
-    /// Lets others run.
+    /// Lets other threads run.
     #[track_caller]
     pub fn yield_now() {
         if virtual_cores::is_inside() {
@@ -239,7 +241,7 @@ mod tests {
 
     #[cfg(not(feature = "virtual"))]
     #[test]
-    fn work_of_threads_that_are_refused_is_done_here() {
+    fn parts_of_refused_threads_run_on_the_caller() {
         // More than any address space has.
         let refused = || std::thread::Builder::new().stack_size(1 << 47);
         assert!(refused().spawn(|| ()).is_err());
@@ -254,7 +256,7 @@ mod tests {
 
     #[cfg(not(feature = "virtual"))]
     #[test]
-    fn a_thread_with_a_working_directory_of_its_own_takes_nobody_along() {
+    fn a_threads_own_working_directory_does_not_change_the_process() {
         let here = || std::env::current_dir().expect("there is one");
         let before = here();
         let elsewhere = std::thread::spawn(move || {
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_bears_its_name_and_gives_its_result() {
+    fn a_thread_has_its_name_and_returns_its_result() {
         let thread = spawn("committer", || {
             std::thread::current().name().map(str::to_owned)
         });

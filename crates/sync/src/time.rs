@@ -1,7 +1,7 @@
-//! Clocks: one that only goes forward, and the one on the wall.
+//! Clocks: a monotonic one, and the wall clock.
 //!
-//! A thread may [`hold`] the clock on the wall: work that must give the same bytes each time is
-//! then stamped with a time of its choice. Other threads' clocks go on.
+//! A thread may [`hold`] its wall clock at a time of its choice, for work that must produce the
+//! same bytes each time. The clocks of other threads are not affected.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -13,15 +13,15 @@ use rustix::time::{ClockId, clock_gettime};
 #[cfg(all(feature = "virtual", not(loom)))]
 use crate::virtual_cores;
 
-/// When virtual machines are switched on: always at the same moment, so that a run repeats.
+/// The start time of virtual machines: always the same, so that a run repeats.
 #[cfg(all(feature = "virtual", not(loom)))]
 const VIRTUAL_EPOCH: Duration = Duration::from_secs(1_700_000_000);
 
-/// How far the clock that stamps files moves at once on virtual machines: as with 250 Hz.
+/// The tick of the clock that stamps files on virtual machines, as with 250 Hz.
 #[cfg(all(feature = "virtual", not(loom)))]
 const VIRTUAL_TICK: Duration = Duration::from_millis(4);
 
-/// Time since a fixed moment in the life of this process; never goes back.
+/// Time since a fixed moment in the life of this process; never decreases.
 #[must_use]
 pub fn now() -> Duration {
     #[cfg(all(feature = "virtual", not(loom)))]
@@ -36,8 +36,8 @@ thread_local! {
     static HELD: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
-/// Stops the clock on the wall for this thread at a time since 1970-01-01 00:00 UTC, until the
-/// guard is dropped. Holds nest.
+/// Stops this thread's wall clock at `at`, a time since 1970-01-01 00:00 UTC, until the guard is
+/// dropped. Holds nest.
 pub fn hold(at: Duration) -> HoldGuard {
     HoldGuard {
         before: HELD.replace(Some(at)),
@@ -45,7 +45,7 @@ pub fn hold(at: Duration) -> HoldGuard {
     }
 }
 
-/// Keeps a thread's clock; see [`hold`].
+/// Keeps a thread's clock stopped; see [`hold`].
 #[must_use]
 pub struct HoldGuard {
     before: Option<Duration>,
@@ -62,9 +62,9 @@ impl Drop for HoldGuard {
 /// Time since 1970-01-01 00:00 UTC by the system's clock, zero for a clock set before that; or the
 /// time at which this thread [`hold`]s it.
 ///
-/// It moves with the system's tick, a few milliseconds long, as the clock does by which Linux
-/// stamps files. The kernel stamps some changes of a mounted file itself: by a finer clock here a
-/// later change of its could look older than an earlier one of ours.
+/// It advances with the system's tick of a few milliseconds, as does the clock with which Linux
+/// stamps files. The kernel stamps some changes of a mounted file itself: if this clock were finer,
+/// a later change by the kernel could look older than an earlier one by us.
 #[must_use]
 pub fn since_epoch() -> Duration {
     if let Some(held) = HELD.get() {
@@ -88,7 +88,7 @@ mod tests {
     use super::{ClockId, Duration, clock_gettime, hold, now, since_epoch};
 
     #[test]
-    fn a_held_clock_stands_still_for_its_thread_alone() {
+    fn a_held_clock_is_stopped_for_its_thread_only() {
         let (outer, inner) = (Duration::new(1000, 7), Duration::ZERO);
         let first = hold(outer);
         {
@@ -114,7 +114,7 @@ mod tests {
         let ticks = || clock_gettime(ClockId::RealtimeCoarse);
         for _ in 0..1000 {
             let (before, ours, after) = (ticks(), since_epoch(), ticks());
-            // Equal unless a tick, or somebody who sets the clock, came between.
+            // Equal unless there was a tick, or the clock was set, in between.
             if before == after {
                 let ticked = (
                     u64::try_from(before.tv_sec).unwrap(),

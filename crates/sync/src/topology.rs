@@ -1,13 +1,13 @@
-//! Which shard is mine.
+//! The caller's shard.
 //!
-//! Structures that keep cores apart have a power of two of shards and use the one of the processor
-//! the caller runs on. A thread may move right after asking, so a shard is a way to stay out of
-//! each other's way, never a right: what lies in it is still atomic or locked.
+//! Sharded structures have a power of two of shards, and a thread uses the shard of the processor
+//! that it runs on. A thread may migrate right after it has asked, so shards only reduce contention
+//! and give no exclusive access: their content is still atomic or locked.
 //!
-//! Where there are more shards than processors, each processor has several, and its threads are spread
-//! over them. A thread that loses its core while it holds its shard's lock holds up the threads that
-//! share the shard, until its next turn: with 32 threads a core, a tenth of a second. So what is locked
-//! by shard on a path that matters has [`spare_count`] shards.
+//! If there are more shards than processors, each processor has several, and its threads are spread
+//! over them. A thread that is preempted while it holds its shard's lock blocks the other threads
+//! of the shard until it runs again: with 32 threads per core, for a tenth of a second. So
+//! structures with locked shards on hot paths have [`spare_count`] shards.
 //!
 //! Tests [`pin`] threads to numbers of their choice, so that 64 shards are in use on two
 //! processors.
@@ -34,14 +34,14 @@ thread_local! {
     static PINNED: Cell<usize> = Cell::new(UNPINNED);
 }
 
-/// How many shards a structure has unless told otherwise: a power of two, at least the number of
-/// processors this process may use, from 4 to 256.
+/// The default number of shards: the number of processors that this process may use, rounded up to
+/// a power of two, but from 4 to 256.
 #[must_use]
 pub fn shard_count() -> usize {
     shards_for(processors())
 }
 
-/// How many processors this process may use.
+/// The number of processors that this process may use.
 fn processors() -> usize {
     #[cfg(all(feature = "meter", not(loom)))]
     if let Some(processors) = imitation::processors() {
@@ -55,16 +55,16 @@ fn processors() -> usize {
 #[cfg(all(feature = "meter", not(loom)))]
 pub use imitation::imitate;
 
-/// Shards as on another machine.
+/// Imitating the number of processors of another machine.
 #[cfg(all(feature = "meter", not(loom)))]
 mod imitation {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Processors that this process pretends to have; zero for those it has.
+    /// The number of processors that this process pretends to have; zero if it does not pretend.
     static IMITATED: AtomicUsize = AtomicUsize::new(0);
 
-    /// Pretends for the whole process that there are so many processors: what goes by shards is
-    /// made for them. Call it first of all.
+    /// Makes the whole process behave as if there were so many processors: sharded structures are
+    /// made for them. Must be called before any is made.
     pub fn imitate(processors: usize) {
         IMITATED.store(processors, Ordering::Relaxed);
     }
@@ -78,11 +78,11 @@ fn shards_for(processors: usize) -> usize {
     processors.next_power_of_two().clamp(4, 256)
 }
 
-/// How many shards a structure has in which threads of one core are not to wait for each other: enough that
-/// where one is held another one is not, on few cores too.
+/// The number of shards for structures in which threads of one core must not wait for each other:
+/// enough that if one shard is locked another one is free, even on few cores.
 #[must_use]
 pub fn spare_count() -> usize {
-    // A model wants no more than it must.
+    // A model needs the minimum.
     let least = if cfg!(loom) { 1 } else { 32 };
     shard_count().max(least)
 }
@@ -105,7 +105,8 @@ pub fn current_of(count: usize) -> usize {
     number() & (count - 1)
 }
 
-/// The number the caller is pinned to; else one by its processor, and by itself as far as shards are spare.
+/// The number that the caller is pinned to; else one from its processor and, if there are more
+/// shards than processors, from the thread.
 #[inline]
 fn number() -> usize {
     #[cfg(all(feature = "virtual", not(loom)))]
@@ -127,7 +128,7 @@ mod running {
     static THREADS: AtomicUsize = AtomicUsize::new(0);
 
     thread_local! {
-        /// How far the thread is from where its processor's shards begin.
+        /// The distance of the thread's shard from its processor's first one.
         static DISTANCE: usize =
             distance(THREADS.fetch_add(1, Ordering::Relaxed), super::processors());
     }
@@ -147,13 +148,14 @@ mod running {
         usize::try_from(processor).unwrap_or(0)
     }
 
-    /// A multiple of the number of processors, so that it tells apart threads of one processor only.
+    /// A multiple of the number of processors, so that it distinguishes only threads of one
+    /// processor.
     pub(super) const fn distance(thread: usize, processors: usize) -> usize {
         thread.wrapping_mul(processors.next_power_of_two())
     }
 }
 
-/// A model is the same each time it runs, wherever it runs.
+/// A model must not depend on the processor.
 #[cfg(loom)]
 mod running {
     pub(super) fn number() -> usize {
@@ -162,12 +164,12 @@ mod running {
 }
 
 /// Makes this thread belong to shard `number` (modulo each structure's count) until the guard is
-/// dropped. It moves no thread: it only changes the answer of this module.
+/// dropped. It does not move the thread: it only changes the results of this module.
 pub fn pin(number: usize) -> PinGuard {
     assert_ne!(number, UNPINNED, "a shard's number is small");
     PinGuard {
         before: PINNED.with(|pinned| pinned.replace(number)),
-        stays: PhantomData,
+        not_send: PhantomData,
     }
 }
 
@@ -176,7 +178,7 @@ pub fn pin(number: usize) -> PinGuard {
 pub struct PinGuard {
     before: usize,
     /// A pin belongs to its thread.
-    stays: PhantomData<*const ()>,
+    not_send: PhantomData<*const ()>,
 }
 
 impl Drop for PinGuard {
@@ -199,7 +201,7 @@ mod tests {
     #[test]
     fn threads_of_one_processor_have_shards_of_their_own_where_there_are_some_to_spare() {
         let (processors, shards) = (4, 16);
-        // What the system calls a processor may be more than how many there are for us.
+        // The system's processor numbers may exceed the number of processors that we may use.
         for processor in [0, 3, 42] {
             let shard = |thread| (processor + running::distance(thread, processors)) & (shards - 1);
             let all: Vec<usize> = (7..11).map(shard).collect();

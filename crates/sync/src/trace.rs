@@ -1,10 +1,10 @@
-//! Which locks and cache lines a piece of code touches: what two operations that should not meet
-//! have in common.
+//! Traces of the locks and cache lines that a piece of code touches, to test that two operations
+//! share none.
 //!
-//! [`record`] runs a closure and writes down, for the calling thread alone, every lock instance it
-//! takes and every line of memory on which it touches an atomic. What lies inside a lock counts as
-//! the lock. [`Trace::common`] compares two of them. Only what goes through this crate is seen: a
-//! clone of an `Arc` writes a line unseen.
+//! [`record`] runs a closure and records, for the calling thread only, every lock instance that it
+//! takes and every cache line on which it accesses an atomic. Data inside a lock counts as the
+//! lock. [`Trace::common`] compares two traces. Only accesses through this crate are seen: a clone
+//! of an `Arc` writes a cache line without being recorded.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -38,13 +38,13 @@ pub struct Trace {
     lines: BTreeMap<usize, Touch>,
 }
 
-/// What kind of thing two traces share.
+/// The kind of a shared lock or line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// One lock, taken for reading by both: they do not wait for each other, but both write its
+    /// A lock that both take for reading: they do not wait for each other, but both write its cache
     /// line.
     ReadLock(Class),
-    /// One lock, taken for writing by one or both.
+    /// A lock that at least one takes for writing.
     Lock(Class),
     /// A line that one writes and the other reads.
     ReadLine,
@@ -52,7 +52,7 @@ pub enum Kind {
     WrittenLine,
 }
 
-/// One thing that two traces share, and where each touched it.
+/// A lock or line that two traces share, and where each touched it.
 #[derive(Clone, Copy, Debug)]
 pub struct Shared {
     /// What it is.
@@ -74,19 +74,19 @@ impl fmt::Display for Shared {
 }
 
 impl Trace {
-    /// How many different locks were taken.
+    /// The number of different locks taken.
     #[must_use]
     pub fn locks(&self) -> usize {
         self.locks.len()
     }
 
-    /// How many different lines atomics were written on.
+    /// The number of different lines on which atomics were written.
     #[must_use]
     pub fn written_lines(&self) -> usize {
         self.lines.values().filter(|touch| touch.written).count()
     }
 
-    /// What both touched and at least one changed; a lock that is read changes its own line.
+    /// What both touched and at least one wrote; taking a lock for reading writes its line.
     #[must_use]
     pub fn common(&self, other: &Self) -> Vec<Shared> {
         let locks = self.locks.iter().filter_map(|(address, mine)| {
@@ -124,17 +124,17 @@ thread_local! {
     static RECORDING: RefCell<Option<Trace>> = const { RefCell::new(None) };
 }
 
-/// Runs `body` and answers what this thread touched meanwhile. Do not nest it.
+/// Runs `body` and returns what this thread touched meanwhile. Must not be nested.
 pub fn record<R>(body: impl FnOnce() -> R) -> (R, Trace) {
     RECORDING.set(Some(Trace::default()));
-    // The switch stays on: another thread may be recording, and tests do not mind.
+    // The switch stays on, since another thread may be recording.
     watch::switch(TRACE, true);
     let result = body();
     let trace = RECORDING.take().unwrap_or_default();
     (result, trace)
 }
 
-/// A lock is about to be taken or tried.
+/// Records a lock that is about to be taken or tried.
 pub(crate) fn lock(place: &Place) {
     change(|trace| {
         let taking = trace.locks.entry(place.address).or_insert(Taking {
@@ -149,7 +149,7 @@ pub(crate) fn lock(place: &Place) {
     });
 }
 
-/// An atomic at `address` is about to be read or written.
+/// Records an atomic at `address` that is about to be read or written.
 pub(crate) fn line(address: usize, written: bool, site: Site) {
     change(|trace| {
         let touch = trace

@@ -1,10 +1,10 @@
-//! Ranges of bits in an array of words: what a level of the buddy is made of.
+//! Ranges of bits in an array of words: the representation of a level of the buddy.
 //!
-//! Bit `n` is bit `n % 64` of word `n / 64`. Ranges are half open and lie inside the array.
+//! Bit `n` is bit `n % 64` of word `n / 64`. Ranges are half open and must be inside the array.
 
 const WORD: u32 = u64::BITS;
 
-/// Words that hold `bits` bits.
+/// The number of words for `bits` bits.
 pub fn words_for(bits: u32) -> usize {
     bits.div_ceil(WORD) as usize
 }
@@ -22,7 +22,7 @@ pub fn set_range(words: &mut [u64], start: u32, end: u32) {
     for_each_mask(start, end, |word, mask| words[word] |= mask);
 }
 
-/// Clears all bits of a range; answers how many were set.
+/// Clears all bits of a range; returns how many were set.
 pub fn clear_range(words: &mut [u64], start: u32, end: u32) -> u32 {
     let mut cleared = 0;
     for_each_mask(start, end, |word, mask| {
@@ -114,7 +114,7 @@ fn for_each_mask(start: u32, end: u32, mut visit: impl FnMut(usize, u64)) {
 mod tests {
     use super::*;
 
-    /// Every range of an array over several words, against bit by bit answers.
+    /// Every range of an array of several words, compared with single bits.
     #[test]
     fn ranges_agree_with_single_bits() {
         const BITS: u32 = 200;

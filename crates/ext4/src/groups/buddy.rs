@@ -1,31 +1,31 @@
 //! The free blocks of one group, by power of two.
 //!
-//! Level `k` has one bit for each aligned run of 2^k blocks: set when all of them are free. A bit
-//! of a level is thus the AND of two bits of the level below, and both levels of search (an aligned
-//! power of two, a run of some length) begin at the level that cannot miss. All levels together
-//! take 2 bits a block.
+//! Level `k` has one bit for each aligned run of 2^k blocks, which is set if all of them are free.
+//! So a bit is the AND of two bits of the level below. Both kinds of search (for an aligned power
+//! of two, and for a run of some length) begin at the highest level on which no suitable run can be
+//! missed. All levels together take 2 bits per block.
 //!
 //! Invariants, which [`Buddy::check`] tests: every bit above level 0 is the AND of its two
-//! children; `counts[k]` is the number of bits set in level `k`; `free` is `counts[0]`;
-//! `fragments` is the number of maximal free runs. It knows no lock and no disk; its owner holds
+//! children; `counts[k]` is the number of bits set in level `k`; `free` is `counts[0]`; `fragments`
+//! is the number of maximal free runs. This module takes no locks and does no I/O; its owner holds
 //! the group.
 
 use super::bits;
 
-/// Levels at most: groups have up to 2^19 blocks (with blocks of 64 KiB).
+/// The maximum number of levels: groups have up to 2^19 blocks (with blocks of 64 KiB).
 pub const ORDERS: usize = 20;
 
 /// A run of blocks of a group, relative to the group's first block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Its first block.
+    /// The first block.
     pub start: u32,
-    /// How many blocks.
+    /// The number of blocks.
     pub length: u32,
 }
 
 impl Span {
-    /// The block behind the run.
+    /// The block after the end of the run.
     #[must_use]
     pub fn end(self) -> u32 {
         self.start + self.length
@@ -63,7 +63,7 @@ impl Buddy {
         }
     }
 
-    /// A group whose free blocks are the zeroes of a bitmap as it is on disk.
+    /// A group whose free blocks are the zeroes of an on-disk bitmap.
     #[must_use]
     pub fn from_bitmap(bitmap: &[u8], blocks: u32) -> Self {
         let mut buddy = Self::new(blocks);
@@ -138,7 +138,7 @@ impl Buddy {
         block < self.blocks && bits::test(&self.levels[0], block)
     }
 
-    /// How many blocks from `start` on are free, counted up to `most`.
+    /// How many consecutive blocks from `start` on are free, at most `most`.
     #[must_use]
     pub fn run_at(&self, start: u32, most: u32) -> u32 {
         let end = start.saturating_add(most).min(self.blocks);
@@ -148,7 +148,7 @@ impl Buddy {
         bits::next_clear(&self.levels[0], start, end).unwrap_or(end) - start
     }
 
-    /// The first free run in `from..end`, cut there.
+    /// The first free run in `from..end`, clipped to this range.
     #[must_use]
     pub fn next_run(&self, from: u32, end: u32) -> Option<Span> {
         let end = end.min(self.blocks);
@@ -157,7 +157,7 @@ impl Buddy {
         Some(Span { start, length })
     }
 
-    /// The first aligned free run of 2^order blocks at or behind `from`.
+    /// The first aligned free run of 2^order blocks that starts at `from` or later.
     #[must_use]
     pub fn find_aligned(&self, from: u32, order: u32) -> Option<Span> {
         let level = self.levels.get(order as usize)?;
@@ -168,10 +168,10 @@ impl Buddy {
         })
     }
 
-    /// The first free run of `length` blocks (at least 1) at or behind `from`.
+    /// The first free run of `length` blocks (at least 1) that starts at `from` or later.
     #[must_use]
     pub fn find_run(&self, from: u32, length: u32) -> Option<Span> {
-        // A run of 2^(k+1) - 1 blocks holds an aligned run of 2^k wherever it begins.
+        // Every run of 2^(k+1) - 1 blocks contains an aligned run of 2^k.
         let order = length.checked_add(1)?.ilog2().checked_sub(1)?;
         let level = self.levels.get(order as usize)?;
         let mut index = from >> order;
@@ -187,8 +187,8 @@ impl Buddy {
         None
     }
 
-    /// A large free run, of `most` blocks at most: the one around the first of the largest aligned
-    /// runs. `None` when nothing is free.
+    /// A large free run: the one around the first of the largest aligned runs, clipped to `most`
+    /// blocks. `None` if nothing is free.
     #[must_use]
     pub fn find_large(&self, most: u32) -> Option<Span> {
         let order = self.largest_order()?;
@@ -200,12 +200,12 @@ impl Buddy {
         })
     }
 
-    /// Where the free run around `inside` begins, not looking below `from`.
+    /// The start of the free run around `inside`, at least `from`.
     fn start_of_run(&self, inside: u32, from: u32) -> u32 {
         bits::last_clear(&self.levels[0], from, inside).map_or(from, |clear| clear + 1)
     }
 
-    /// Takes a free run.
+    /// Marks a free run as used.
     ///
     /// # Panics
     ///
@@ -229,12 +229,12 @@ impl Buddy {
         }
     }
 
-    /// Gives a run back.
+    /// Marks a used run as free.
     ///
     /// # Panics
     ///
-    /// If a block of it is free already: the bitmap on disk, which the caller consulted, is a
-    /// subset of what is used here.
+    /// If a block of it is free already. The caller has tested the group's bitmap, whose used
+    /// blocks are a subset of those used here.
     pub fn release(&mut self, span: Span) {
         assert!(span.end() <= self.blocks, "runs end inside their group");
         let taken = bits::next_set(&self.levels[0], span.start, span.end()).is_none();
@@ -249,14 +249,15 @@ impl Buddy {
         }
     }
 
-    /// Sets the bits of a level whose children the release of `span` completed; whether any.
+    /// Sets the bits of a level whose children are both free after the release of `span`; returns
+    /// whether there were any.
     fn merge(&mut self, order: usize, span: Span) -> bool {
         let (below, above) = self.levels.split_at_mut(order);
         let (children, level) = (&below[order - 1], &mut above[0]);
         let end = ((span.end() - 1) >> order) + 1;
         let end = end.min(self.blocks >> order);
         let first = span.start >> order;
-        // All but the outermost parents lie wholly inside the released run.
+        // All except the outermost parents are entirely inside the released run.
         let inner = (first + 1).min(end)..end.saturating_sub(1).max(first + 1).min(end);
         bits::set_range(level, inner.start, inner.end);
         let mut merged = inner.end - inner.start;
@@ -283,11 +284,11 @@ impl Buddy {
             .expect("fragments are counted exactly");
     }
 
-    /// Whether every invariant holds; the text names the first that does not.
+    /// Tests every invariant.
     ///
     /// # Errors
     ///
-    /// What is wrong.
+    /// A description of the first invariant that is violated.
     pub fn check(&self) -> Result<(), String> {
         for (order, level) in self.levels.iter().enumerate() {
             let length = self.blocks >> order;
@@ -319,7 +320,7 @@ impl Buddy {
     }
 }
 
-/// The ANDs of neighbouring bits: bit `n` of the answer is bits `2n` and `2n + 1` of `word`.
+/// The ANDs of adjacent bits: bit `n` of the result is the AND of bits `2n` and `2n + 1` of `word`.
 fn pairs(word: u64) -> u32 {
     let mut even = word & word >> 1 & 0x5555_5555_5555_5555;
     even = (even | even >> 1) & 0x3333_3333_3333_3333;

@@ -1,5 +1,5 @@
-//! The changes of a group that the allocators compose. Bitmap, counts and flags change under one
-//! hold (rule D3).
+//! The elementary changes of a group, from which the allocators compose theirs. Bitmap, counts and
+//! flags change under one hold (rule D3).
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use super::preallocation::{Aside, Listed, Preallocation};
 use super::slot::mark;
 
 impl Held<'_> {
-    /// Takes a run out of the buddy and marks its first `used` blocks used on disk. The rest is
-    /// the caller's to set aside under the same hold.
+    /// Takes a run out of the buddy and marks its first `used` blocks used on disk. The caller must
+    /// set the rest aside under the same hold.
     pub fn take(&mut self, handle: &mut Handle<'_>, span: Span, used: u32) {
         self.has_moved = true;
         self.blocks().buddy.take(span);
@@ -44,7 +44,7 @@ impl Held<'_> {
         self.present().descriptor.free_clusters -= span.length;
     }
 
-    /// Sees to it that the block bitmap goes to disk; it begins to exist there if it did not.
+    /// Makes the next capture write the block bitmap, and clears `BLOCK_UNINIT`.
     pub fn write_block_bitmap(&mut self) {
         let loaded = self.present();
         loaded.descriptor.flags.remove(GroupFlags::BLOCK_UNINIT);
@@ -62,8 +62,8 @@ impl Held<'_> {
         preallocation
     }
 
-    /// Blocks of a preallocation up to `end` have been used and folded, or left out.
-    pub fn leave_front(&mut self, preallocation: &Preallocation, end: u32) {
+    /// Notes that the blocks of a preallocation up to `end` have been used and folded, or skipped.
+    pub fn advance_folded(&mut self, preallocation: &Preallocation, end: u32) {
         let listed = self.present().preallocations.get_mut(&preallocation.end());
         let listed = listed.expect("one that has blocks is on its group's list");
         let before = listed.unfolded();
@@ -83,7 +83,7 @@ impl Held<'_> {
             .fetch_sub(listed.unfolded(), Ordering::Relaxed);
     }
 
-    /// Makes blocks allocatable that are free on disk; in a condemned group they are lost.
+    /// Makes blocks allocatable that are free on disk; in a corrupt group they are lost.
     pub fn release(&mut self, span: Span) {
         self.has_moved = true;
         self.blocks().buddy.release(span);
@@ -94,15 +94,15 @@ impl Held<'_> {
         }
     }
 
-    /// A preallocation of this group of which something is left, if there is one.
+    /// A preallocation of this group that is not used up, if there is one.
     pub fn any_preallocation(&mut self) -> Option<Arc<Preallocation>> {
         let mut listed = self.loaded()?.preallocations.values();
         let listed = listed.find(|listed| !listed.is_used_up())?;
         Some(Arc::clone(&listed.preallocation))
     }
 
-    /// Whether the block bitmap does not exist on disk yet; it is to be loaded before an inode is
-    /// claimed, since a group in use has both.
+    /// Whether the block bitmap does not exist on disk yet. If so, it must be loaded before an
+    /// inode is claimed, since a group in use has both bitmaps.
     pub fn has_no_block_bitmap(&mut self) -> bool {
         let groups = self.groups;
         loaded::has_no_block_bitmap(&groups.store, &self.present().descriptor)

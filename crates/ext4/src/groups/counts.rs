@@ -2,8 +2,9 @@
 //! ordinary request may take.
 //!
 //! Every sum is a sharded counter, since each operation changes one. Comparing a sum with the
-//! reserve would read all shards, so the answer is cached: `slack` is what one shard may hand out
-//! before anyone must sum again, such that all shards together stay below half of what there is.
+//! reserve would read all shards, so the result is cached: `slack` is what one shard may grant
+//! before it must sum again, chosen such that all shards together grant at most half of what is
+//! available.
 
 use pext4_sync::atomic::{AtomicU64, Ordering};
 use pext4_sync::{Counter, Sharded};
@@ -12,7 +13,8 @@ use crate::options::Frees;
 
 /// The sums of a volume.
 pub struct Counts {
-    /// Free in the sense of the bitmaps, or freed and on the way there. Preallocated blocks count.
+    /// Blocks that are free in the bitmaps, or freed and not folded yet. Preallocated blocks count
+    /// as free.
     pub free_blocks: Counter,
     /// Free inodes.
     pub free_inodes: Counter,
@@ -20,8 +22,8 @@ pub struct Counts {
     pub directories: Counter,
     /// Blocks freed by transactions that are not durable: free, but not allocatable yet.
     pub pending: Counter,
-    /// Goes up whenever space becomes allocatable or a preallocation is discarded: an allocator
-    /// that found nothing looks whether it moved meanwhile (rule D13).
+    /// Incremented whenever space becomes allocatable or a preallocation is discarded: an allocator
+    /// that found nothing checks whether it has changed meanwhile (rule D13).
     pub activity: Counter,
     gate: Gate,
 }
@@ -30,13 +32,13 @@ struct Gate {
     /// Blocks kept for the privileged. [immutable after mount]
     reserved: u64,
     slack: AtomicU64,
-    /// Handed out by each shard since it last summed.
+    /// Granted by each shard since it last summed.
     granted: Sharded<AtomicU64>,
 }
 
 impl Counts {
-    /// The sums as the descriptors give them, `reserved` blocks of them not for everyone. Pending
-    /// frees are counted by shard only where nothing else about them is shared.
+    /// The sums of the descriptors, with `reserved` blocks for privileged requests. Pending frees
+    /// are counted by shard only in the setting where nothing else about them is shared.
     pub fn new(
         free_blocks: u64,
         free_inodes: u64,
@@ -66,8 +68,8 @@ impl Counts {
         }
     }
 
-    /// How many of `wanted` blocks an ordinary request may have: fewer, or none, where only the
-    /// reserve is left.
+    /// How many of `wanted` blocks an ordinary request may have: fewer, or none, if little more
+    /// than the reserve is left.
     pub fn grant(&self, wanted: u32) -> u32 {
         let gate = &self.gate;
         let granted = gate.granted.local();
@@ -83,7 +85,7 @@ impl Counts {
     }
 }
 
-/// A counter's sum, never below zero.
+/// A counter's sum, or 0 if it is negative.
 pub fn sum(counter: &Counter) -> u64 {
     u64::try_from(counter.sum()).unwrap_or(0)
 }
@@ -95,7 +97,7 @@ mod tests {
     use super::{Counts, Frees, sum};
 
     #[test]
-    fn the_reserve_is_never_handed_out() {
+    fn the_reserve_is_never_granted() {
         let counts = Counts::new(10_000, 0, 0, 1_000, Frees::Deferred);
         let mut taken = 0u64;
         let mut turn = 0;

@@ -1,13 +1,13 @@
-//! How many groups stay in memory.
+//! Eviction of groups from memory.
 //!
-//! A loaded group takes about four bits a block: two bitmaps and the buddy. Beyond the bound a hand goes
-//! round the table and drops groups that were not used since it last passed (or the next time),
-//! provided that the last transaction that noted them is durable and that nothing in memory would
-//! be lost: no pending frees, no preallocations.
+//! A loaded group takes about four bits per block: two bitmaps and the buddy. If more groups than
+//! the bound are in memory, a clock hand moves round the table and evicts groups that were not used
+//! since it last passed, provided that the last transaction that noted them is durable and that
+//! nothing would be lost: they have no pending frees and no preallocations.
 //!
-//! A free looks at the loaded mark without the lock, so eviction takes the mark away first and then
-//! looks for a note: either the free sees the mark gone, or eviction sees its note (both sides
-//! are sequentially consistent).
+//! A free reads the loaded mark without the lock. So eviction clears the mark first and then checks
+//! for a note: either the free sees that the mark is cleared, or eviction sees the note of the free
+//! (both sides are sequentially consistent).
 
 use pext4_ondisk::GroupNumber;
 use pext4_sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -16,17 +16,17 @@ use super::slot::mark;
 use super::{Groups, Held};
 use crate::store::Store;
 
-/// A group in memory needs about this many times its block bitmap.
+/// The memory for a group, in multiples of its block bitmap's size.
 const BITMAPS_PER_GROUP: u64 = 4;
-/// The part of the cache's size that groups may take besides it.
+/// Groups may take `1 / SHARE` of the cache's size, in addition to it.
 const SHARE: u64 = 8;
-/// Groups that may stay in memory however small the cache.
+/// The number of groups that may stay in memory even with the smallest cache.
 const LEAST: u64 = 64;
 
-/// Groups that the hand passes when one more is to be read and there are too many.
+/// How many groups the hand passes when one more is to be read and there are too many.
 const STEPS_PER_LOAD: u64 = 32;
 
-/// Groups in memory, and where the hand stands.
+/// The number of groups in memory, its bound, and the hand's position.
 pub struct Residency {
     count: AtomicUsize,
     most: usize,
@@ -49,7 +49,7 @@ impl Residency {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Notes that one more group is in memory.
+    /// Counts one more group in memory.
     pub fn loaded(&self) {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
@@ -60,14 +60,14 @@ impl Residency {
 }
 
 impl Groups {
-    /// Drops groups from memory until no more than the bound are there, or two rounds found no
-    /// more that may go. No group is held.
+    /// Evicts groups until no more than the bound are in memory, or the hand has made two rounds.
+    /// The caller holds no group.
     pub fn evict(&self) {
         self.evict_within(2 * u64::from(self.count()));
     }
 
-    /// Looks for a few groups to drop, if there are too many, before another one is read. No
-    /// group is held.
+    /// If too many groups are in memory, tries to evict a few before another one is read. The
+    /// caller holds no group.
     pub(crate) fn make_room(&self) {
         self.evict_within(STEPS_PER_LOAD);
     }
@@ -94,7 +94,10 @@ impl Groups {
     fn evict_one(&self, number: GroupNumber) {
         const LOADED: u32 = mark::BLOCKS_LOADED | mark::INODES_LOADED;
         let slot = self.slot(number);
-        if !slot.is(LOADED) || slot.unmark(mark::REFERENCED) != 0 || !self.is_settled(number) {
+        if !slot.is(LOADED)
+            || slot.unmark(mark::REFERENCED) != 0
+            || !self.has_durable_changes(number)
+        {
             return;
         }
         let Some(mut held) = self.try_hold(number) else {
@@ -105,7 +108,7 @@ impl Groups {
         }
         let loaded = slot.unmark(LOADED);
         fence(Ordering::SeqCst);
-        if self.is_settled(number) && slot.freed.is_empty() {
+        if self.has_durable_changes(number) && slot.freed.is_empty() {
             held.unload();
             self.residency.count.fetch_sub(1, Ordering::Relaxed);
         } else {
@@ -114,13 +117,14 @@ impl Groups {
     }
 
     /// Whether the last transaction that noted the group is durable.
-    fn is_settled(&self, number: GroupNumber) -> bool {
+    fn has_durable_changes(&self, number: GroupNumber) -> bool {
         let last = self.slot(number).last_noted();
         last.is_none_or(|tid| self.store.journal().is_durable(tid))
     }
 
-    /// Sees to it that the blocks of a group that `tid` is noted for are in memory; they then stay
-    /// until it is durable. Answers whether they can be used.
+    /// Loads the blocks of a group if they are not in memory. The caller has noted the running
+    /// transaction in the group, so they stay until it is durable. Returns whether they can be
+    /// used.
     pub(crate) fn keep_blocks(&self, number: GroupNumber) -> bool {
         fence(Ordering::SeqCst);
         let slot = self.slot(number);

@@ -1,10 +1,10 @@
-//! Blocks on their way from "freed by a transaction" to "allocatable".
+//! Blocks between "freed by a transaction" and "allocatable".
 //!
-//! A free is first a note on its group's lock-free stack. Whoever next holds the group, or the
-//! committer, *folds* it: the bits of the bitmap that goes to disk are cleared. It then waits,
-//! still used in the buddy, until its transaction is durable; only then may the blocks be
-//! allocated again, or a replay could write old metadata over new data (rule D1). A metadata block that
-//! the transaction itself took and gave up is in no log, and is free as soon as it is folded.
+//! A free is first an entry on its group's lock-free stack. The next thread that changes the group,
+//! or the committer, *folds* it: clears its bits in the bitmap that is written to disk. The blocks
+//! stay used in the buddy until the transaction is durable; if they were allocated earlier, a
+//! replay could write old metadata over new data (rule D1). A metadata block that the same
+//! transaction has allocated is in no log, and is allocatable as soon as its free is folded.
 
 use std::collections::BTreeMap;
 
@@ -27,14 +27,15 @@ pub struct FreedExtent {
 /// When freed blocks may be allocated again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reuse {
-    /// Once the transaction is durable: until then a crash brings back who had them.
+    /// Once the transaction is durable: until then a crash restores their previous owner.
     OnceDurable,
-    /// As soon as they are folded: this transaction took them, wrote nothing there, and gave them up.
+    /// As soon as they are folded: this transaction allocated them, wrote nothing there, and freed
+    /// them.
     AtOnce,
 }
 
-/// Freed extents of one group whose transactions are not durable yet, by their first block. What
-/// one transaction freed side by side is one extent. [group]
+/// Freed extents of one group whose transactions are not durable yet, by their first block.
+/// Adjacent blocks that one transaction freed are one extent. [group]
 #[derive(Debug, Default)]
 pub struct Pending {
     extents: BTreeMap<u32, Extent>,
@@ -49,13 +50,13 @@ struct Extent {
 }
 
 impl Pending {
-    /// Whether nothing waits.
+    /// Whether there are no extents.
     pub fn is_empty(&self) -> bool {
         self.extents.is_empty()
     }
 
-    /// Adds an extent, merged with what the same transaction freed beside it, and sees to it that
-    /// the group is visited when the transaction is durable.
+    /// Adds an extent, merging it with adjacent ones of the same transaction, and registers the
+    /// group to be visited when the transaction is durable.
     pub fn add(&mut self, freed: FreedExtent, group: GroupNumber, waiting: &Waiting) {
         let FreedExtent { tid, span, .. } = freed;
         let left = self.extents.range(..span.start).next_back();
@@ -84,7 +85,7 @@ impl Pending {
         self.extents.insert(start, extent);
     }
 
-    /// The extents freed by transactions up to `tid`; they stay.
+    /// The extents freed by transactions up to `tid`, without removing them.
     pub fn through(&self, tid: Tid) -> Vec<Span> {
         let old = self
             .extents
@@ -97,7 +98,7 @@ impl Pending {
         .collect()
     }
 
-    /// Takes the extents freed by transactions up to `tid`.
+    /// Removes and returns the extents freed by transactions up to `tid`.
     pub fn take_through(&mut self, tid: Tid) -> Vec<Span> {
         let taken = self.through(tid);
         self.extents

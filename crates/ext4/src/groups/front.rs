@@ -1,42 +1,43 @@
-//! How far a preallocation is used, for those who do not hold its lock.
+//! How far a preallocation is used, readable without its lock.
 //!
-//! Blocks are used from the front, in the order of transactions, and two of these are alive at a time: one that runs
-//! and one that commits. So two positions say all that anybody wants to know: how far the blocks are used
-//! now, and how far they were when the first handle of the transaction that used them last came. Both and that
-//! transaction's number, of which a part is enough to tell two that follow one another apart, are one word. Its
-//! writers hold the preallocation's lock; whoever folds uses into the group's bitmap reads it.
+//! Blocks are used from the front, in the order of transactions, of which at most two exist at a
+//! time: the running and the committing one. So two positions suffice: how far the blocks are used
+//! now, and how far they were used when the last transaction that used any of them began to do so.
+//! One word holds both and the lower bits of that transaction's number, which are enough to
+//! distinguish consecutive transactions. Writers of the word hold the preallocation's lock; a
+//! thread that folds uses into the group's bitmap reads it without.
 //!
-//! Beside it is whether somebody will come and fold. Who moves the front asks for that afterwards; who comes
-//! takes the request first and looks at the front then. So a move that the one does not see finds no
-//! request, and makes another.
+//! Beside the word is a flag: whether a fold has been requested. The owner moves the front first
+//! and then requests a fold; the folding thread clears the request first and then reads the front.
+//! So if it does not see a move, the mover sees no request, and makes another one.
 
 use pext4_ondisk::Tid;
 use pext4_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Bits of a position: no group has more blocks.
+/// Bits of a position: every block number in a group fits.
 const POSITION: u32 = 20;
 const POSITION_MASK: u64 = (1 << POSITION) - 1;
 const TID_MASK: u32 = (1 << (u64::BITS - 2 * POSITION)) - 1;
 
 /// How far a preallocation is used, relative to its group. [Preallocation to write, atomic to read]
-pub struct Front {
+pub struct PreallocationFront {
     word: AtomicU64,
-    is_awaited: AtomicBool,
+    is_fold_requested: AtomicBool,
 }
 
-/// What a [`Front`] was at one moment.
+/// The value of a [`PreallocationFront`] at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Used {
     /// The last transaction that used blocks, its lower bits.
     tid: u32,
-    /// Where it found the front.
+    /// The front when that transaction began to use blocks.
     before: u32,
-    /// Where it is now.
+    /// The front now.
     now: u32,
 }
 
-impl Front {
-    /// One whose blocks are used up to here, by transactions that are no concern of ours.
+impl PreallocationFront {
+    /// A front at `start`; the blocks before it do not belong to the preallocation.
     pub fn new(start: u32) -> Self {
         let used = Used {
             tid: 0,
@@ -45,16 +46,16 @@ impl Front {
         };
         Self {
             word: AtomicU64::new(used.packed()),
-            is_awaited: AtomicBool::new(false),
+            is_fold_requested: AtomicBool::new(false),
         }
     }
 
-    /// What it is now.
+    /// Its current value.
     pub fn used(&self) -> Used {
         Used::unpacked(self.word.load(Ordering::SeqCst))
     }
 
-    /// Blocks up to `end` are used, by transaction `tid`, which runs.
+    /// Notes that the running transaction `tid` has used the blocks up to `end`.
     pub fn advance(&self, tid: Tid, end: u32) {
         let used = self.used();
         let tid = tid.0 & TID_MASK;
@@ -71,25 +72,27 @@ impl Front {
         self.word.store(used.packed(), Ordering::SeqCst);
     }
 
-    /// After a move: whether somebody is to be asked to fold it.
-    pub fn asks(&self) -> bool {
-        !self.is_awaited.load(Ordering::SeqCst) && !self.is_awaited.swap(true, Ordering::SeqCst)
+    /// Requests a fold after a move. Returns whether the caller must push the request onto the
+    /// group's stack: false if one is pending.
+    pub fn request_fold(&self) -> bool {
+        !self.is_fold_requested.load(Ordering::SeqCst)
+            && !self.is_fold_requested.swap(true, Ordering::SeqCst)
     }
 
-    /// Somebody has come: what it is now, and asking begins anew.
-    pub fn visit(&self) -> Used {
-        self.is_awaited.store(false, Ordering::SeqCst);
+    /// Clears the request for a fold, then returns the current value.
+    pub fn begin_fold(&self) -> Used {
+        self.is_fold_requested.store(false, Ordering::SeqCst);
         self.used()
     }
 
-    /// Who has come will come again.
-    pub fn will_visit(&self) {
-        self.is_awaited.store(true, Ordering::SeqCst);
+    /// Notes that the folding thread keeps the request for a later fold.
+    pub fn keep_request(&self) {
+        self.is_fold_requested.store(true, Ordering::SeqCst);
     }
 }
 
 impl Used {
-    /// How far blocks are used by `tid` and the transactions before it.
+    /// How far `tid` and earlier transactions have used the blocks.
     pub fn through(self, tid: Tid) -> u32 {
         if self.tid == tid.next().0 & TID_MASK {
             self.before
@@ -98,7 +101,7 @@ impl Used {
         }
     }
 
-    /// How far by those before `tid`, which runs.
+    /// How far transactions before the running one, `tid`, have used them.
     pub fn before(self, tid: Tid) -> u32 {
         if self.tid == tid.0 & TID_MASK {
             self.before
@@ -107,7 +110,7 @@ impl Used {
         }
     }
 
-    /// How far in all.
+    /// How far all transactions have used them.
     pub fn now(self) -> u32 {
         self.now
     }
@@ -130,31 +133,30 @@ impl Used {
 
 #[cfg(test)]
 mod tests {
-    use super::{Front, TID_MASK, Tid};
+    use super::{PreallocationFront, TID_MASK, Tid};
 
     #[test]
     fn each_of_two_transactions_sees_what_it_and_earlier_ones_used() {
         for first in [7, TID_MASK, u32::MAX] {
             let (first, second) = (Tid(first), Tid(first).next());
-            let front = Front::new(100);
+            let front = PreallocationFront::new(100);
             assert_eq!(
                 (front.used().through(first), front.used().before(first)),
                 (100, 100)
             );
             front.advance(first, 110);
-            assert!(front.asks(), "nobody was asked yet");
+            assert!(front.request_fold(), "none was requested yet");
             front.advance(first, 120);
-            assert!(!front.asks());
+            assert!(!front.request_fold());
             let used = front.used();
             assert_eq!(
                 (used.before(first), used.through(first), used.now()),
                 (100, 120, 120)
             );
             assert_eq!(used.before(second), 120);
-            let visited = front.visit();
-            assert_eq!(visited, used);
+            assert_eq!(front.begin_fold(), used);
             front.advance(second, 150);
-            assert!(front.asks(), "after a visit");
+            assert!(front.request_fold(), "after a fold");
             let used = front.used();
             assert_eq!((used.through(first), used.before(second)), (120, 120));
             assert_eq!((used.through(second), used.now()), (150, 150));
@@ -163,7 +165,7 @@ mod tests {
 
     #[test]
     fn positions_of_the_largest_groups_fit() {
-        let front = Front::new(8 * 65536 - 1);
+        let front = PreallocationFront::new(8 * 65536 - 1);
         front.advance(Tid(u32::MAX), 8 * 65536);
         assert_eq!(front.used().before(Tid(u32::MAX)), 8 * 65536 - 1);
         assert_eq!(front.used().now(), 8 * 65536);

@@ -1,8 +1,8 @@
 //! A group under its lock, and loading it.
 //!
-//! Whoever wants to look at or change a group holds it. What it needs is read on demand; a side
-//! that turns out corrupt is condemned, once, and from then on left alone. When the hold ends, the
-//! hints outside the lock are brought up to date.
+//! A thread that reads or changes a group's state holds its lock. The bitmaps are read on demand. A
+//! side (blocks or inodes) that turns out corrupt is marked once, and not used from then on. When
+//! the hold ends, the hints outside the lock are updated.
 
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber};
 use pext4_sync::atomic::Ordering;
@@ -14,18 +14,18 @@ use super::slot::{Slot, mark};
 use crate::error::Error;
 use crate::options::BusyGroups;
 
-/// A group whose lock is held. The hints of its slot are brought up to date when it is dropped.
+/// A group whose lock is held. Dropping it updates the hints of its slot.
 pub struct Held<'a> {
     pub(super) groups: &'a Groups,
     pub(super) number: GroupNumber,
     pub(super) slot: &'a Slot,
     state: MutexGuard<'a, Option<Box<Loaded>>>,
-    /// Whether its free runs changed, or became known.
+    /// Whether its free runs changed or were loaded, so that the hints must be updated.
     pub(super) has_moved: bool,
 }
 
 impl Groups {
-    /// Waits for a group.
+    /// Locks a group, waiting for it.
     pub(crate) fn hold(&self, number: GroupNumber) -> Held<'_> {
         let slot = self.slot(number);
         let state = slot.state.lock_keyed(u64::from(number.get()));
@@ -38,13 +38,14 @@ impl Groups {
         }
     }
 
-    /// Whether who finds a group held waits for it, instead of doing without.
+    /// Whether a thread that finds a group locked waits for it, instead of trying another one.
     pub(crate) fn waits_for_busy(&self) -> bool {
         self.store.options.scaling.busy_groups == BusyGroups::Wait
     }
 
-    /// A group, unless somebody else has it for longer than a hold takes who keeps its core.
-    pub(crate) fn hold_soon(&self, number: GroupNumber) -> Option<Held<'_>> {
+    /// Locks a group, spinning briefly if it is locked: long enough for a holder that is running,
+    /// not for one that was preempted. `None` if the group is still locked then.
+    pub(crate) fn hold_spinning(&self, number: GroupNumber) -> Option<Held<'_>> {
         self.try_hold(number).or_else(|| {
             let state = &self.slot(number).state;
             spin::until(|| !state.is_locked());
@@ -52,12 +53,12 @@ impl Groups {
         })
     }
 
-    /// The block of the device that a bit of a group stands for.
+    /// The block of the device that corresponds to a bit of a group.
     pub(crate) fn block_at(&self, group: GroupNumber, bit: u32) -> BlockNumber {
         BlockNumber(self.store.geometry.first_block(group).get() + u64::from(bit))
     }
 
-    /// A group, unless somebody else has it.
+    /// Locks a group unless it is locked.
     pub(crate) fn try_hold(&self, number: GroupNumber) -> Option<Held<'_>> {
         let slot = self.slot(number);
         let state = slot.state.try_lock_keyed(u64::from(number.get()))?;
@@ -72,7 +73,7 @@ impl Groups {
 }
 
 impl Held<'_> {
-    /// The group in memory, if it is.
+    /// The group, if it is in memory.
     pub(super) fn loaded(&mut self) -> Option<&mut Loaded> {
         self.state.as_deref_mut()
     }
@@ -92,13 +93,13 @@ impl Held<'_> {
             .expect("the caller has loaded the blocks")
     }
 
-    /// Forgets the group; eviction has made sure that nothing is lost.
+    /// Drops the group from memory. The caller has checked that nothing is lost.
     pub(super) fn unload(&mut self) {
         *self.state = None;
     }
 
-    /// Brings the block bitmap and the buddy into memory. Answers whether they can be used: not
-    /// in a corrupt group, which is reported once.
+    /// Loads the block bitmap and the buddy. Returns whether they can be used: false in a corrupt
+    /// group, which is reported once.
     pub fn load_blocks(&mut self) -> bool {
         if self.slot.is(mark::BLOCKS_CORRUPT) {
             return false;
@@ -125,13 +126,13 @@ impl Held<'_> {
                 true
             }
             Err(error) => {
-                self.condemn(mark::BLOCKS_CORRUPT, error);
+                self.mark_corrupt(mark::BLOCKS_CORRUPT, error);
                 false
             }
         }
     }
 
-    /// Brings the inode bitmap into memory; as [`Held::load_blocks`].
+    /// Loads the inode bitmap; returns as [`Held::load_blocks`].
     pub fn load_inodes(&mut self) -> bool {
         if self.slot.is(mark::INODES_CORRUPT) {
             return false;
@@ -149,7 +150,7 @@ impl Held<'_> {
             match loaded::read_inode_bitmap(&groups.store, number, descriptor) {
                 Ok(bits) => drop(self.slot.inodes.set(Box::new(bits))),
                 Err(error) => {
-                    self.condemn(mark::INODES_CORRUPT, error);
+                    self.mark_corrupt(mark::INODES_CORRUPT, error);
                     return false;
                 }
             }
@@ -167,7 +168,7 @@ impl Held<'_> {
                     self.groups.residency.loaded();
                 }
                 Err(error) => {
-                    self.condemn(mark::BLOCKS_CORRUPT | mark::INODES_CORRUPT, error);
+                    self.mark_corrupt(mark::BLOCKS_CORRUPT | mark::INODES_CORRUPT, error);
                     return None;
                 }
             }
@@ -175,21 +176,23 @@ impl Held<'_> {
         self.state.as_deref_mut()
     }
 
-    /// Marks a side of the group as unusable and leaves word of it. What is free there is nobody's any more, so
-    /// it leaves the sums; what is on the way there does so when it comes, and is lost until the image is checked. So
-    /// what cannot be read is told to the volume's policy as what makes no sense is.
-    pub fn condemn(&self, side: u32, error: Error) {
+    /// Marks sides of the group (bits of [`mark`]) as corrupt and defers `error` to
+    /// [`Groups::report`]. Free blocks and inodes there cannot be allocated any more, so they are
+    /// subtracted from the volume's sums; frees that are not folded yet are subtracted when they
+    /// are. All of them are lost until the image is checked. For that reason a bitmap that cannot
+    /// be read is reported to the volume's error policy as corruption too.
+    pub fn mark_corrupt(&self, sides: u32, error: Error) {
         let (slot, counts) = (self.slot, &self.groups.counts);
-        let condemned = slot.mark(side);
-        if condemned & mark::BLOCKS_CORRUPT != 0 {
-            // What lies in the slot may be from before the last change.
+        let newly_corrupt = slot.mark(sides);
+        if newly_corrupt & mark::BLOCKS_CORRUPT != 0 {
+            // The slot's hint may be older than the last change under this hold.
             let loaded = self.state.as_deref();
             let blocks = loaded.and_then(|loaded| loaded.blocks.as_ref());
-            let as_told = || slot.free_blocks.load(Ordering::Relaxed);
-            let free = blocks.map_or_else(as_told, |blocks| blocks.buddy.free());
+            let hint = || slot.free_blocks.load(Ordering::Relaxed);
+            let free = blocks.map_or_else(hint, |blocks| blocks.buddy.free());
             counts.free_blocks.add(-i64::from(free));
         }
-        if condemned & mark::INODES_CORRUPT != 0 {
+        if newly_corrupt & mark::INODES_CORRUPT != 0 {
             let as_read = || slot.free_inodes.load(Ordering::Relaxed);
             let free = slot
                 .inodes
@@ -197,11 +200,11 @@ impl Held<'_> {
                 .map_or_else(as_read, |bits| bits.count_free());
             counts.free_inodes.add(-i64::from(free));
         }
-        // Nobody is to be led here any more.
+        // Removes the group from the index, so that no search finds it there.
         self.groups
             .index
             .file(self.slot, self.number, self.slot.place());
-        self.groups.complaints.push(match error {
+        self.groups.deferred_errors.push(match error {
             Error::Io(cause) => {
                 Corrupt::new("bitmap or descriptor", format!("cannot be read: {cause}"))
                     .in_group(self.number)
@@ -211,7 +214,7 @@ impl Held<'_> {
         });
     }
 
-    /// The block of the device that a bit of this group stands for.
+    /// The block of the device that corresponds to a bit of this group.
     pub fn block_at(&self, bit: u32) -> BlockNumber {
         self.groups.block_at(self.number, bit)
     }

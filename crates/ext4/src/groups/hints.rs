@@ -1,5 +1,5 @@
-//! What the allocators remember between calls. All of it is advice: nothing depends on a value
-//! being there or being new, so relaxed atomics do (rule D9).
+//! What the allocators remember between calls. All of these are hints: correctness does not depend
+//! on them, so relaxed atomics suffice (rule D9).
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use pext4_sync::{Mutex, Sharded};
 use super::Preallocation;
 use super::lane::Lane;
 
-/// Sums that a shard remembers serve this many questions.
+/// A shard uses its cached sums for this many queries.
 const QUESTIONS_PER_SUM: u64 = 64;
 
-/// Sums of the volume as a shard last saw them: summing reads lines that others write.
+/// The volume's sums as a shard last read them: summing reads cache lines that other cores write.
 struct Seen<const COUNT: usize> {
     questions: AtomicU64,
     sums: [AtomicU64; COUNT],
@@ -27,7 +27,7 @@ impl<const COUNT: usize> Seen<COUNT> {
         }
     }
 
-    /// What `sum` answers, or answered not long ago.
+    /// The result of `sum`, possibly a cached one.
     fn ask(&self, sum: impl FnOnce() -> [u64; COUNT]) -> [u64; COUNT] {
         let question = self.questions.fetch_add(1, Ordering::Relaxed);
         if question.is_multiple_of(QUESTIONS_PER_SUM) {
@@ -43,22 +43,23 @@ impl<const COUNT: usize> Seen<COUNT> {
 
 /// The hints of a volume.
 pub struct Hints {
-    /// How many shards serve small files. [immutable]
+    /// The number of shards that have runs for small files. [immutable]
     shards: u32,
-    /// The blocks from which the small files of a shard are served.
+    /// Each shard's run for small files.
     localities: Sharded<Mutex<Option<Arc<Preallocation>>>>,
-    /// Where a shard claims inodes since it met others.
+    /// Each shard's lane for inode numbers.
     lanes: Sharded<Lane>,
-    /// Where the next top-level directory begins to look, as a count.
+    /// A count that determines where the search for the next top-level directory begins.
     spread: Sharded<AtomicU32>,
-    /// Free inodes, free blocks, directories: what Orlov's limits are made from.
+    /// Free inodes, free blocks and directories, from which Orlov's limits are computed.
     orlov: Sharded<Seen<3>>,
-    /// Free blocks: what a file's surplus is limited by.
+    /// Free blocks, which limit a file's surplus.
     free: Sharded<Seen<1>>,
 }
 
 impl Hints {
-    /// `alone`: one shard serves all, and nothing depends on how many there are.
+    /// With `alone` there is one locality shard, so that results do not depend on the number of
+    /// shards.
     pub fn new(alone: bool) -> Self {
         let localities = Sharded::new(|_| Mutex::new(Class::Leaf, None));
         let shards = u32::try_from(localities.count()).unwrap_or(u32::MAX);
@@ -72,12 +73,12 @@ impl Hints {
         }
     }
 
-    /// The blocks that serve small files of the caller's shard.
+    /// The run for small files of the caller's shard.
     pub fn locality(&self) -> Option<Arc<Preallocation>> {
         self.localities.local().lock().clone()
     }
 
-    /// Replaces them; answers what was there.
+    /// Replaces this run; returns the previous one.
     pub fn set_locality(
         &self,
         preallocation: Option<Arc<Preallocation>>,
@@ -85,24 +86,24 @@ impl Hints {
         std::mem::replace(&mut *self.localities.local().lock(), preallocation)
     }
 
-    /// How many shards serve small files, and which is the caller's.
+    /// The number of the caller's locality shard, and the number of locality shards.
     pub fn locality_shard(&self) -> (u32, u32) {
         let number = u32::try_from(self.localities.local_index()).unwrap_or(0);
         (number % self.shards, self.shards)
     }
 
-    /// What `sum` answers, or answered not long ago.
+    /// The result of `sum`, possibly a cached one.
     pub fn recent_sums(&self, sum: impl FnOnce() -> [u64; 3]) -> [u64; 3] {
         self.orlov.local().ask(sum)
     }
 
-    /// What `sum` answers, or answered not long ago.
+    /// The result of `sum`, possibly a cached one.
     pub fn recent_free(&self, sum: impl FnOnce() -> u64) -> u64 {
         let [free] = self.free.local().ask(|| [sum()]);
         free
     }
 
-    /// The caller's shard, and where it claims inodes since it met others.
+    /// The caller's shard and its lane.
     pub fn lane(&self) -> (u32, &Lane) {
         let shard = self.lanes.local_index();
         (u32::try_from(shard).unwrap_or(0), self.lanes.get(shard))

@@ -1,14 +1,13 @@
-//! The inodes of a group in memory: which are used, as atomic bits, and what is counted of them.
+//! The inodes of a group in memory: which are used, as atomic bits, and their counts.
 //!
-//! A bit may be changed within a handle whose transaction has *opened* the group's inodes
-//! ([`Held::open_inodes`]): under the group's lock, or without it (see [`Opened`]). How many are
-//! free is counted from the bits when they are captured, so bitmap and count cannot differ on disk
-//! (rule D3); directories and the never used part of the table are atomic numbers beside the
-//! bits, and are as quiet as they are whenever a version is captured.
+//! A bit may be changed under a handle whose transaction has *opened* the group's inodes
+//! ([`Held::open_inodes`]), with the group's lock or without it (see [`Opened`]). The number of
+//! free inodes is counted from the bits when they are captured, so bitmap and count cannot differ
+//! on disk (rule D3). The numbers of directories and of never used inodes are atomics beside the
+//! bits; like these, they do not change while a version is captured.
 //!
-//! Without a journal a number that was freed a moment ago is better not used again: what its last
-//! life left in other blocks may reach the disk later than its new life. That is a preference,
-//! never a reason to fail.
+//! Without a journal, a recently freed number should not be reused: blocks of its last life may
+//! reach the disk later than those of its new life. This is a preference, never a reason to fail.
 //!
 //! [`Opened`]: pext4_jbd2::Opened
 
@@ -29,25 +28,26 @@ use super::slot::{Slot, mark};
 use crate::statistics::Event;
 use crate::store::Store;
 
-/// How long a freed number is left alone without a journal, at least; twice as long at most.
+/// The minimum time for which a freed number is not reused without a journal; the maximum is twice
+/// as long.
 const RECENT: Duration = Duration::from_secs(5);
 
 /// Which inodes of a group are used.
 pub struct InodeBits {
     bits: Bits,
-    /// Every inode before this one is used, as far as is known. [atomic; a hint]
+    /// Every inode before this one is probably used. [atomic; a hint]
     first_free: AtomicU32,
-    /// Whether slots may be used in any order: those never used are zero on disk.
+    /// Whether slots may be used in any order, because those never used are zero on disk.
     /// [immutable after loading]
     is_zeroed: bool,
     recent: Option<Recent>,
 }
 
-/// Numbers freed a moment ago.
+/// Recently freed numbers.
 struct Recent {
-    /// This period's and the last one's, by parity.
+    /// Those of the current and of the previous period of length [`RECENT`], by parity.
     freed: [Bits; 2],
-    /// The period that the last free was in.
+    /// The period of the last free.
     period: AtomicU64,
 }
 
@@ -67,8 +67,8 @@ impl InodeBits {
         }
     }
 
-    /// A free inode that looks best, at or behind `least`: the first one, but rather none that was
-    /// freed a moment ago.
+    /// The preferred free inode with an index of at least `least`: the first one, or if possible
+    /// the first one that was not freed recently.
     pub fn choose(&self, least: u32) -> Option<u32> {
         let from = self.first_free.load(Ordering::Relaxed).max(least);
         let first = self.bits.next_clear(from);
@@ -79,7 +79,7 @@ impl InodeBits {
         }
     }
 
-    /// The first free inode from `first` on that was not freed a moment ago.
+    /// The first free inode from `first` on that was not freed recently.
     fn rested(&self, recent: &Recent, first: u32) -> Option<u32> {
         recent.rotate();
         let mut at = first;
@@ -89,12 +89,12 @@ impl InodeBits {
         Some(at)
     }
 
-    /// Takes an inode that [`InodeBits::choose`] named; whether nobody else had.
+    /// Takes an inode that [`InodeBits::choose`] returned; false if another thread took it first.
     pub fn take(&self, index: u32) -> bool {
         let from = self.first_free.load(Ordering::Relaxed);
         let taken = self.bits.set(index);
         if taken && index >= from && self.recent.is_none() {
-            // Unless somebody has freed one before it meanwhile.
+            // This fails if another thread has freed a lower one meanwhile.
             let next = index + 1;
             let _ =
                 self.first_free
@@ -103,8 +103,8 @@ impl InodeBits {
         taken
     }
 
-    /// Claims a free inode at or behind `least`: the one that looks best, or the next one if others
-    /// took it first.
+    /// Claims a free inode with an index of at least `least`: the preferred one, or the next one if
+    /// another thread took it first.
     pub fn claim(&self, least: u32) -> Claimed {
         let mut races = 0;
         loop {
@@ -128,7 +128,7 @@ impl InodeBits {
     /// Claims the first inode of a whole line, and none of its others.
     pub fn claim_start(&self, line: u32) -> Option<Claimed> {
         let index = line * Bits::LINE;
-        let taken = self.gives_any() && self.bits.set(index);
+        let taken = self.allows_any_order() && self.bits.set(index);
         let index = taken.then_some(index)?;
         Some(Claimed {
             index: Some(index),
@@ -137,23 +137,24 @@ impl InodeBits {
     }
 
     /// Whether inodes may be taken in any order.
-    fn gives_any(&self) -> bool {
+    fn allows_any_order(&self) -> bool {
         self.is_zeroed && self.recent.is_none()
     }
 
-    /// The line with the most free inodes and how many it has, the first of such from `first` on and
-    /// around; none where it matters which inodes are taken.
+    /// The line with the most free inodes, and how many it has; of several, the first in the
+    /// circular order from `first` on. `None` if inodes must be taken in order.
     pub fn roomiest_line(&self, first: u32) -> Option<(u32, u32)> {
-        self.gives_any().then(|| self.bits.roomiest_line(first))?
+        self.allows_any_order()
+            .then(|| self.bits.roomiest_line(first))?
     }
 
-    /// How many inodes of a line are free, at a look; none of a line that is not there.
+    /// How many inodes of a line are free at the moment; 0 for a line that does not exist.
     pub fn room_in_line(&self, line: u32) -> u32 {
         self.bits.room_in_line(line)
     }
 
-    /// Gives an inode back; whether it was used.
-    pub fn give(&self, index: u32) -> bool {
+    /// Frees an inode; returns whether it was used.
+    pub fn free(&self, index: u32) -> bool {
         if let Some(recent) = &self.recent {
             recent.rotate();
             recent.note(index);
@@ -170,7 +171,7 @@ impl InodeBits {
         self.bits.count_clear()
     }
 
-    /// The bitmap's bytes, and in the descriptor what goes with them.
+    /// Captures the bitmap, and sets its counts and checksum in the descriptor.
     pub fn capture(&self, store: &Store, slot: &Slot, descriptor: &mut GroupDescriptor) -> Capture {
         let mut bytes = vec![0; store.block_size() as usize];
         self.bits.write_to(&mut bytes);
@@ -193,16 +194,16 @@ impl InodeBits {
     }
 }
 
-/// What a claim found.
+/// The result of a claim.
 pub struct Claimed {
-    /// The inode, if there was one.
+    /// The claimed inode's index, if there was one.
     pub index: Option<u32>,
-    /// How many others took first.
+    /// How many inodes other threads took first.
     pub races: u32,
 }
 
 impl Recent {
-    /// Forgets what is too long ago.
+    /// Drops numbers that were freed before the previous period.
     fn rotate(&self) {
         let now = time::now().as_secs() / RECENT.as_secs() + 2;
         let before = self.period.load(Ordering::Relaxed);
@@ -233,9 +234,9 @@ impl Recent {
 }
 
 impl Held<'_> {
-    /// Lets inodes of the group be claimed and freed within `handle`: the bitmap is in memory,
-    /// what an older transaction is owed is captured, and the committer will come by. Answers
-    /// whether the group's inodes can be used.
+    /// Opens the group's inodes for claims and frees under `handle`: loads the bitmap, captures the
+    /// version of an older transaction, and makes this transaction's commit capture the group.
+    /// Returns whether the group's inodes can be used.
     pub fn open_inodes(&mut self, handle: &mut Handle<'_>) -> bool {
         if !self.load_inodes() || self.has_no_block_bitmap() && !self.load_blocks() {
             return false;
@@ -257,8 +258,8 @@ impl Held<'_> {
 }
 
 impl Groups {
-    /// Lets inodes of a group be changed within `handle`, without the group's lock if this
-    /// transaction did so before; `hold` takes the lock otherwise, or gives up.
+    /// Opens a group's inodes for changes under `handle`: without the group's lock if this
+    /// transaction has done so before; otherwise `hold` takes the lock, or gives up.
     pub(crate) fn open_inodes<'a>(
         &'a self,
         handle: &mut Handle<'_>,
@@ -276,7 +277,7 @@ impl Groups {
         slot.inodes.get().filter(|_| usable).map(|bits| &**bits)
     }
 
-    /// Takes a claimed inode into what is counted.
+    /// Updates the counts for a claimed inode.
     pub(crate) fn count_claimed(&self, group: GroupNumber, index: u32, is_directory: bool) {
         let slot = self.slot(group);
         let unused = self.store.geometry.inodes_per_group - index - 1;
@@ -291,7 +292,7 @@ impl Groups {
         self.count_event(Event::InodesClaimed);
     }
 
-    /// Takes a freed inode out of what is counted.
+    /// Updates the counts for a freed inode.
     pub(crate) fn count_freed(&self, group: GroupNumber, was_directory: bool) {
         let slot = self.slot(group);
         if slot.free_inodes.load(Ordering::Relaxed) == 0 {
@@ -310,14 +311,14 @@ impl Groups {
         self.count_event(Event::InodesFreed);
     }
 
-    /// An inode in use is marked free: the group's inodes cannot be trusted.
-    pub(crate) fn condemn_inodes(&self, group: GroupNumber, index: u32) {
+    /// Marks the group's inodes as corrupt, because an inode in use is free in the bitmap.
+    pub(crate) fn mark_inodes_corrupt(&self, group: GroupNumber, index: u32) {
         let inode = self.store.geometry.inode_at(group, index);
         let corrupt = Corrupt::new("inode bitmap", "an inode in use is marked free");
         let corrupt = corrupt
             .in_group(group)
             .in_inode(inode.unwrap_or(InodeNumber(0)));
         self.hold(group)
-            .condemn(mark::INODES_CORRUPT, corrupt.into());
+            .mark_corrupt(mark::INODES_CORRUPT, corrupt.into());
     }
 }

@@ -1,42 +1,44 @@
-//! Where a core claims inode numbers since it met others at one number.
+//! Lanes: where a shard claims inode numbers after it has lost a race for one.
 //!
-//! A lane is 512 numbers of one group: a cache line of the bitmap in memory, and many whole blocks of the
-//! inode table. Cores with lanes of their own share neither that line, nor the blocks of their inodes,
-//! nor what a transaction and the table of inodes in memory keep by block.
+//! A lane is 512 numbers of one group: a cache line of the bitmap in memory, and many whole blocks
+//! of the inode table. Cores with different lanes share neither that cache line, nor blocks of the
+//! inode table, nor the state that a transaction and the table of inodes in memory have per block.
 //!
-//! A shard remembers its last [`PAST`] lanes. When it has freed what it claimed there, it claims there again:
-//! the inodes' memory and the blocks of the table are in its core's caches, and a transaction has them already.
+//! A shard remembers its last [`PAST`] lanes. When it has freed the numbers that it claimed there,
+//! it claims there again: the inodes' memory and the blocks of the table are in its core's caches,
+//! and the transaction has listed these blocks already.
 //!
-//! It is advice of a shard to itself. Nobody else is told, so two shards may have one lane, and values that
-//! were stored by two threads of a shard may be mixed: then a claim meets others again, which costs a race.
+//! A lane is a hint that a shard leaves for itself. Other shards do not see it, so two shards may
+//! choose one lane, and values stored by two threads of a shard may be mixed: then claims race
+//! again, which costs little.
 
 use pext4_ondisk::{GroupNumber, Tid};
 use pext4_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The line of a shard that looks for one.
+/// The line of a shard that must find one.
 const NO_LINE: u32 = u32::MAX;
 
-/// Lanes that a shard remembers.
+/// The number of lanes that a shard remembers.
 const PAST: usize = 8;
 
 /// A shard's lane, if it has one.
 #[derive(Default)]
 pub struct Lane {
-    /// One more than the group of the directories whose files the lane is for; 0 for none.
+    /// The number of the group whose directories' files the lane is for, plus one; 0 for none.
     home: AtomicU64,
-    /// The group, and the line in the lower half.
+    /// The lane's group in the upper half, its line in the lower half.
     place: AtomicU64,
-    /// The transaction in which the shard last met others.
+    /// The transaction in which the shard last lost a race.
     met: AtomicU32,
-    /// One more than the places that were lanes for the same directories; 0 for none.
+    /// Earlier lanes for the same directories, as in `place`, plus one; 0 for none.
     past: [AtomicU64; PAST],
-    /// How many places were remembered, ever.
+    /// How many lanes were remembered in total.
     remembered: AtomicU32,
 }
 
 impl Lane {
-    /// The group and line for files whose directory lies in `home`; without a line, one is to be looked
-    /// for.
+    /// The group and line for files whose directory is in `home`; without a line, one must be
+    /// found.
     pub fn place(&self, home: GroupNumber) -> Option<(GroupNumber, Option<u32>)> {
         if self.home.load(Ordering::Relaxed) != u64::from(home.get()) + 1 {
             return None;
@@ -45,8 +47,8 @@ impl Lane {
         Some((group, Some(line).filter(|&line| line != NO_LINE)))
     }
 
-    /// Goes on in a line of `group`, for files whose directory lies in `home`. The line it leaves is
-    /// remembered.
+    /// Makes a line of `group` the lane for files whose directory is in `home`, and remembers the
+    /// previous lane.
     pub fn enter(&self, home: GroupNumber, group: GroupNumber, line: u32) {
         if let Some((group, Some(line))) = self.place(home) {
             let turn = self.remembered.load(Ordering::Relaxed);
@@ -54,11 +56,11 @@ impl Lane {
                 .store(turn.wrapping_add(1), Ordering::Relaxed);
             self.past[turn as usize % PAST].store(packed(group, line) + 1, Ordering::Relaxed);
         }
-        self.go(home, group, line);
+        self.set(home, group, line);
     }
 
-    /// Others were met in transaction `tid`: a line is to be looked for, for files whose directory lies
-    /// in `home`. The one where they were met is not remembered.
+    /// Notes a lost race in transaction `tid`: a line must be found for files whose directory is in
+    /// `home`. The current lane is not remembered.
     pub fn seek(&self, home: GroupNumber, tid: Tid) {
         self.met.store(tid.0, Ordering::Relaxed);
         if self.place(home).is_none() {
@@ -66,28 +68,28 @@ impl Lane {
                 .iter()
                 .for_each(|past| past.store(0, Ordering::Relaxed));
         }
-        self.go(home, home, NO_LINE);
+        self.set(home, home, NO_LINE);
     }
 
-    fn go(&self, home: GroupNumber, group: GroupNumber, line: u32) {
+    fn set(&self, home: GroupNumber, group: GroupNumber, line: u32) {
         self.place.store(packed(group, line), Ordering::Relaxed);
         self.home
             .store(u64::from(home.get()) + 1, Ordering::Relaxed);
     }
 
-    /// The lanes before this one, the oldest first.
+    /// The earlier lanes, the oldest first.
     pub fn past(&self) -> impl Iterator<Item = (GroupNumber, u32)> + '_ {
         let oldest = self.remembered.load(Ordering::Relaxed) as usize;
         let places = (0..PAST).map(move |turn| &self.past[oldest.wrapping_add(turn) % PAST]);
         places.filter_map(|place| Some(unpacked(place.load(Ordering::Relaxed).checked_sub(1)?)))
     }
 
-    /// Whether others were met in transaction `tid` or the one before it.
+    /// Whether the shard lost a race in transaction `tid` or the previous one.
     pub fn met_lately(&self, tid: Tid) -> bool {
         tid.0.wrapping_sub(self.met.load(Ordering::Relaxed)) <= 1
     }
 
-    /// There is no lane any more.
+    /// Gives up the lane.
     pub fn leave(&self) {
         self.home.store(0, Ordering::Relaxed);
     }

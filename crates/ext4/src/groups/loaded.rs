@@ -1,10 +1,11 @@
-//! One group in memory: how it is read and judged.
+//! One group in memory: how it is read and validated.
 //!
-//! Three views of its blocks stay apart. The *bitmap* is what goes to disk with the transaction
-//! that owes it. The *buddy* is what can be allocated: a block is used there if the bitmap says
-//! so, if it is preallocated, or if a transaction that is not durable freed it. The bitmap of the
-//! home block is older than both. A group whose bitmap fails its checksum or contradicts the
-//! descriptor is corrupt: it is left alone, and no other group suffers.
+//! There are three views of its blocks. The *bitmap* is written to disk with the transaction that
+//! the group owes it to. The *buddy* shows what can be allocated: a block is used there if it is
+//! set in the bitmap, if it is preallocated, or if a transaction that is not durable freed it. The
+//! bitmap in the home block is older than both. A group whose bitmap fails its checksum or
+//! contradicts the descriptor is corrupt: nothing is allocated or freed there, and other groups are
+//! not affected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -25,7 +26,7 @@ use crate::store::Store;
 
 /// A group in memory. [group]
 pub struct Loaded {
-    /// Its descriptor, as the running transaction has it.
+    /// Its descriptor in the running transaction.
     pub descriptor: GroupDescriptor,
     /// Its blocks, once needed.
     pub blocks: Option<BlockSide>,
@@ -33,40 +34,40 @@ pub struct Loaded {
     pub inodes: Option<InodeSide>,
     /// The transaction that descriptor and changed bitmaps are owed to.
     pub owed: Owed,
-    /// The version of a transaction that only freed blocks here, made before a later one changed
-    /// the group.
+    /// The version of a transaction that only freed blocks or used preallocations here, made before
+    /// a later one changed the group.
     pub early: Option<(Tid, Vec<Capture>)>,
-    /// Frees taken from the stack whose transaction may not be folded yet.
+    /// Frees taken from the stack of transactions that may not be folded yet.
     pub unfolded: Vec<FreedExtent>,
-    /// Preallocations in this group, by the block behind them.
+    /// Preallocations in this group, by the block after their end.
     pub preallocations: BTreeMap<u32, Listed>,
-    /// Those of which something was used that is not folded, and perhaps others.
+    /// At least the preallocations with uses that are not folded.
     pub in_use: BTreeSet<u32>,
-    /// What is to be folded of preallocations that were here.
+    /// Uses, not folded yet, of preallocations that are no longer on the list.
     pub leftovers: Vec<Leftover>,
 }
 
 /// The blocks of a group. [group]
 pub struct BlockSide {
-    /// The bitmap that goes to disk.
+    /// The bitmap that is written to disk.
     pub bitmap: Page,
     /// Whether it changed in the owed transaction.
     pub is_changed: bool,
     /// What can be allocated.
     pub buddy: Buddy,
-    /// Freed in the bitmap, not yet in the buddy.
+    /// Blocks that are free in the bitmap and not yet in the buddy.
     pub pending: Pending,
 }
 
-/// What the group's lock guards of its inodes; which are used is in the slot. [group]
+/// The part of a group's inode state that its lock guards; the bits are in the slot. [group]
 #[derive(Default)]
 pub struct InodeSide {
-    /// Whether they may have changed in the owed transaction.
+    /// Whether the bits may have changed in the owed transaction.
     pub is_changed: bool,
 }
 
 impl Loaded {
-    /// A group of which only the descriptor is known.
+    /// A group whose descriptor was read, but no bitmap.
     pub fn new(descriptor: GroupDescriptor) -> Self {
         Self {
             descriptor,
@@ -81,21 +82,22 @@ impl Loaded {
         }
     }
 
-    /// Whether transactions before `tid`, which runs, used blocks of preallocations that are not folded.
+    /// Whether transactions before the running one, `tid`, used blocks of preallocations that are
+    /// not folded.
     pub fn has_older_uses(&self, tid: Tid) -> bool {
         let listed = |end| self.preallocations.get(end);
         self.in_use
             .iter()
             .filter_map(listed)
-            .any(|listed| listed.owes_before(tid))
+            .any(|listed| listed.has_uses_before(tid))
             || self
                 .leftovers
                 .iter()
-                .any(|leftover| leftover.owes_before(tid))
+                .any(|leftover| leftover.has_uses_before(tid))
     }
 
-    /// Takes what transactions up to `tid` used of preallocations and nobody has folded: of those that are on the
-    /// list, and of those that were.
+    /// Takes the blocks of preallocations that transactions up to `tid` used and that are not
+    /// folded: of preallocations on the list, and of those that have left it.
     pub fn take_uses(&mut self, tid: Tid) -> [Vec<Span>; 2] {
         let mut used = Vec::new();
         self.in_use.retain(|end| {
@@ -118,8 +120,8 @@ impl Loaded {
         [used, left]
     }
 
-    /// Whether nothing but memory would be lost by forgetting it, provided that the last
-    /// transaction that changed it is durable.
+    /// Whether the group can be evicted without loss, provided that the last transaction that
+    /// changed it is durable.
     pub fn is_idle(&self) -> bool {
         let pending = self
             .blocks
@@ -163,7 +165,7 @@ pub fn has_no_inode_bitmap(store: &Store, descriptor: &GroupDescriptor) -> bool 
         && descriptor.flags.contains(GroupFlags::INODE_UNINIT)
 }
 
-/// Inodes at the end of the table that were never used; the field means something only where
+/// The number of inodes at the end of the table that were never used; the field is valid only where
 /// descriptors have checksums.
 pub fn unused_inodes(store: &Store, descriptor: &GroupDescriptor) -> u32 {
     if has_no_inode_bitmap(store, descriptor) {
@@ -176,12 +178,12 @@ pub fn unused_inodes(store: &Store, descriptor: &GroupDescriptor) -> u32 {
 }
 
 impl BlockSide {
-    /// Reads, or for a group never written computes, the block bitmap; `owned` is what the file system keeps for
-    /// itself: its metadata, and the blocks of its own files.
+    /// Reads the block bitmap, or computes it if it was never written. `owned` are the blocks that
+    /// no file may own: metadata, and the blocks of the file system's own files.
     ///
     /// # Errors
     ///
-    /// `Corrupt` if it contradicts its checksum, what is owned in the group, or the free count;
+    /// `Corrupt` if it contradicts its checksum, the owned blocks in the group, or the free count;
     /// `Io`.
     pub fn load(
         store: &Store,
@@ -221,7 +223,7 @@ fn block_bitmap_problem(
         .in_block(descriptor.block_bitmap)
 }
 
-/// The parts of a group that the file system owns, as bits of its bitmap.
+/// The runs of a group that no file may own, as bits of its bitmap.
 fn owned_bits<'a>(
     store: &'a Store,
     owned: &'a [&'a MetadataMap],
@@ -278,14 +280,14 @@ fn read_block_bitmap(
     Ok(page)
 }
 
-/// Sets bits behind the last one, should the image have them clear.
+/// Sets the bits after the last block, in case the image has them clear.
 fn pad(page: &mut Page, bits: u32) {
     if !bitmap::has_padding(page, bits) {
         bitmap::set_padding(page.make_mut(), bits);
     }
 }
 
-/// Reads, or for a table never used makes, the inode bitmap.
+/// Reads the inode bitmap, or makes an empty one if the table was never used.
 ///
 /// # Errors
 ///
@@ -340,7 +342,7 @@ fn judge_inode_bitmap(
     Ok(())
 }
 
-/// The block behind the inode table that starts at `table`.
+/// The block after the end of the inode table that starts at `table`.
 pub fn inode_table_end(store: &Store, table: BlockNumber) -> u64 {
     table.get() + u64::from(store.geometry.inode_table_blocks)
 }

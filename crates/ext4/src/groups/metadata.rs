@@ -1,10 +1,10 @@
 //! Which blocks hold the file system's own structures: superblock and descriptor copies, bitmaps,
 //! inode tables.
 //!
-//! With `flex_bg` the bitmaps and the table of a group may lie in any other group, so "the
-//! metadata of group g" is a question about places, not about descriptors. The map answers it from
-//! one sorted list of runs, made at mount: neighbours are merged, so a flexible group costs a few
-//! entries. Structures that overlap are corruption, and refused there by a mount that writes. [immutable after mount]
+//! With `flex_bg` the bitmaps and the table of a group may be in any other group, so the metadata
+//! inside a group cannot be found from its descriptor alone. This map is one sorted list of runs,
+//! made at mount: adjacent runs are merged, so a flexible group costs a few entries. Structures
+//! that overlap are corruption, which a writable mount refuses. [immutable after mount]
 
 use std::ops::Range;
 

@@ -1,23 +1,27 @@
-//! The groups of a volume: where everything lies, what is free, and what is owed to transactions.
+//! The groups of a volume: the location of their structures, their free blocks and inodes, and the
+//! versions that they owe to transactions.
 //!
-//! At mount the descriptors are read once, in order, and each leaves a [`Slot`]: a place and a few
-//! hints. A group's bitmaps come into memory when first needed and leave again when the last
-//! transaction that changed them is durable and memory is short. While a group is in memory, memory is
-//! the truth; its bytes are made at capture.
+//! At mount the descriptors are read once, in order, and each fills a [`Slot`]: the location of the
+//! inode table and a few hints. A group's bitmaps are read when first needed and evicted when the
+//! last transaction that changed them is durable and memory is short. While a group is in memory,
+//! memory is the truth; its bytes are made at capture.
 //!
-//! This module keeps the state and its invariants. Who gets which blocks is decided in `mballoc`,
-//! who gets which inode in `ialloc`; both add their operations to [`Groups`].
+//! This module has the state and its invariants. `mballoc` decides which blocks a request gets, and
+//! `ialloc` which inode; both add their operations to [`Groups`].
 //!
-//! Life of a block: *free* in bitmap and buddy; *taken* from the buddy, and used in the bitmap or
-//! set aside, used by its file later and in the bitmap once that is folded; *freed*: on the group's
-//! stack, then folded (clear in the bitmap, still used in the buddy), then free again once the
-//! transaction is durable, or at once where it was taken in the same one and never written.
+//! Life cycle of a block:
+//! - *free* in bitmap and buddy;
+//! - *taken* from the buddy, and either set in the bitmap at once, or set aside in a preallocation
+//!   and set in the bitmap when its use is folded;
+//! - *freed*: on the group's stack, then folded (clear in the bitmap, still used in the buddy),
+//!   then free again once the transaction is durable, or as soon as it is folded if the same
+//!   transaction had taken the block and never written it.
 
 mod bits;
 pub mod buddy;
+mod capture;
 mod changes;
 mod counts;
-mod debt;
 mod evict;
 mod freed;
 mod front;
@@ -68,8 +72,8 @@ pub(crate) use held::Held;
 pub(crate) use preallocation::Aside;
 pub use preallocation::Preallocation;
 
-/// Metadata blocks that the first change of a group in a transaction may dirty: both bitmaps and
-/// the descriptor.
+/// The number of metadata blocks that the first change of a group in a transaction may dirty: both
+/// bitmaps and the descriptor.
 pub const CREDITS_PER_GROUP: u32 = 3;
 
 /// All groups of a volume.
@@ -77,11 +81,12 @@ pub struct Groups {
     pub(crate) store: Arc<Store>,
     slots: Box<[Slot]>,
     metadata: MetadataMap,
-    /// What is wrong with descriptors that a mount which only reads does without. [immutable after mount]
+    /// The corrupt descriptors of groups that a read-only mount does without. [immutable after mount]
     damaged: BTreeMap<GroupNumber, Corrupt>,
-    /// Where structures share blocks, likewise.
+    /// Where structures share blocks, on a read-only mount.
     overlap: OnceLock<Corrupt>,
-    /// What else no file may own: the journal, the orphan file. [immutable after mount]
+    /// Blocks of the journal and the orphan file, which no other file may own. [immutable after
+    /// mount]
     protected: OnceLock<MetadataMap>,
     pub(crate) counts: Counts,
     pub(crate) hints: Hints,
@@ -91,25 +96,25 @@ pub struct Groups {
     /// Groups with freed blocks that wait for their transaction.
     pub(crate) waiting: Waiting,
     residency: Residency,
-    /// Corruption found under a group's lock, judged when no lock is held.
-    complaints: Stack<Error>,
+    /// Corruption found under a group's lock, reported when no lock is held.
+    deferred_errors: Stack<Error>,
     this: Weak<Self>,
 }
 
-/// What a search that found no room knows of changes in the groups.
+/// The state of the groups at the last call of [`Groups::has_new_room`].
 #[derive(Debug, Default)]
 pub(crate) struct Room {
     seen: Option<i64>,
 }
 
-/// One group in the committer's list of debtors.
-struct Debtor {
+/// One group on the list of a transaction.
+struct ListedGroup {
     groups: Arc<Groups>,
     number: GroupNumber,
 }
 
 impl Groups {
-    /// Free blocks: what `statfs` shows.
+    /// Free blocks, as `statfs` shows them.
     #[must_use]
     pub fn free_blocks(&self) -> u64 {
         sum(&self.counts.free_blocks) << self.store.geometry.cluster_bits
@@ -128,44 +133,45 @@ impl Groups {
     }
 
     /// Whether blocks were freed that become allocatable with the next commit: an allocation that
-    /// met a full disk is worth another try after it.
+    /// found the disk full should be retried after it.
     #[must_use]
     pub fn has_pending_frees(&self) -> bool {
         sum(&self.counts.pending) > 0
     }
 
-    /// Whether room may have come since the last question, the first time: where there is any. What a commit has freed
-    /// is pending no more, though a search before that did not find it.
-    pub fn has_come(&self, room: &mut Room) -> bool {
+    /// Whether space may have become allocatable since the last call with this `room`; the first
+    /// call returns whether any block is free. A commit may have released blocks after a search for
+    /// them, so that they are not pending any more although the search did not find them.
+    pub fn has_new_room(&self, room: &mut Room) -> bool {
         let now = self.counts.activity.sum();
         let has_changed = room.seen.replace(now) != Some(now);
         has_changed && self.free_blocks() > 0
     }
 
-    /// How many groups there are.
+    /// The number of groups.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.store.geometry.group_count
     }
 
-    /// Groups in memory.
+    /// The number of groups in memory.
     #[cfg(test)]
     #[must_use]
     pub fn resident(&self) -> usize {
         self.residency.count()
     }
 
-    /// What may be known of a group without its lock.
+    /// The slot of a group: its hints, which can be read without the lock, and the lock.
     pub(crate) fn slot(&self, number: GroupNumber) -> &Slot {
         &self.slots[number.get() as usize]
     }
 
-    /// The group in which the last large allocation of files like this one ended.
+    /// The group in which the last large allocation of files that share this inode's goal ended.
     pub(crate) fn stream_goal(&self, inode: InodeNumber) -> Option<GroupNumber> {
         self.stream_goals.get(&self.waiting.lists, inode.get())
     }
 
-    /// Remembers it.
+    /// Sets the goal that [`Groups::stream_goal`] returns for this inode.
     pub(crate) fn set_stream_goal(&self, inode: InodeNumber, group: GroupNumber) {
         self.stream_goals
             .set(&self.waiting.lists, inode.get(), group);
@@ -176,13 +182,13 @@ impl Groups {
         self.stream_goals.are_kept_by_files()
     }
 
-    /// Whether searches go by the index of groups (`mb_optimize_scan`).
+    /// Whether searches use the index of groups (`mb_optimize_scan`).
     #[must_use]
     pub fn optimizes_scan(&self) -> bool {
         self.index.is_in_use()
     }
 
-    /// The groups as numbers.
+    /// Statistics of the groups.
     #[must_use]
     pub fn section(&self) -> Section {
         let corrupt = mark::BLOCKS_CORRUPT | mark::INODES_CORRUPT;
@@ -205,7 +211,8 @@ impl Groups {
         )
     }
 
-    /// Lets searches go by the index, in which every group is filed anew, or one by one.
+    /// Makes searches use the index, after filing every group in it again, or look at groups one by
+    /// one.
     pub fn set_optimize_scan(&self, optimize: bool) {
         if !self.index.set_in_use(optimize) || !optimize {
             return;
@@ -218,12 +225,12 @@ impl Groups {
         }
     }
 
-    /// What is wrong with the groups, where a mount that only reads goes on without some.
+    /// The corrupt descriptors and overlaps that a read-only mount does without.
     pub fn damage(&self) -> impl Iterator<Item = &Corrupt> {
         self.damaged.values().chain(self.overlap.get())
     }
 
-    /// Why nobody knows where an inode's slot lies, if its group is one that is done without.
+    /// Why the location of an inode's slot is unknown, if the descriptor of its group is corrupt.
     #[must_use]
     pub fn damage_of(&self, inode: InodeNumber) -> Option<&Corrupt> {
         if self.damaged.is_empty() {
@@ -233,8 +240,8 @@ impl Groups {
         self.damaged.get(&group)
     }
 
-    /// Where an inode's slot lies: its block and the byte offset in it; `None` if there is no such
-    /// inode. Of one in a group that is done without it is not known ([`Groups::damage_of`]).
+    /// The location of an inode's slot: its block and the byte offset in it; `None` if there is no
+    /// such inode. It is unknown in a group with a corrupt descriptor ([`Groups::damage_of`]).
     #[must_use]
     pub fn slot_place(&self, inode: InodeNumber) -> Option<(BlockNumber, u32)> {
         let (group, index) = self.store.geometry.inode_group(inode)?;
@@ -243,10 +250,10 @@ impl Groups {
             .inode_slot(self.slot(group).inode_table, index)
     }
 
-    /// Whether an inode's slot has never been used: its bytes on disk mean nothing, and are to be
+    /// Whether an inode's slot has never been used: its bytes on disk are undefined, and must be
     /// initialised rather than read.
     #[must_use]
-    pub fn inode_slot_is_virgin(&self, inode: InodeNumber) -> bool {
+    pub fn is_inode_slot_unused(&self, inode: InodeNumber) -> bool {
         let Some((group, index)) = self.store.geometry.inode_group(inode) else {
             return true;
         };
@@ -265,12 +272,13 @@ impl Groups {
         self.owned().any(|map| map.touches(blocks.clone()))
     }
 
-    /// What no file may own.
+    /// The blocks that no file may own.
     fn owned(&self) -> impl Iterator<Item = &MetadataMap> {
         std::iter::once(&self.metadata).chain(self.protected.get())
     }
 
-    /// Keeps the blocks of the file system's own files from all others, once, at mount.
+    /// Protects the blocks of the file system's own files from all other files. Called once, at
+    /// mount.
     ///
     /// # Errors
     ///
@@ -298,24 +306,24 @@ impl Groups {
         (map, shared.or(overlap))
     }
 
-    /// The group as the journal keeps it on a transaction's list.
+    /// The group as an object for a transaction's list.
     pub(crate) fn owing(&self, number: GroupNumber) -> Arc<dyn Owing> {
         let groups = self.this.upgrade().expect("groups are used through an Arc");
-        Arc::new(Debtor { groups, number })
+        Arc::new(ListedGroup { groups, number })
     }
 
-    /// Reports corruption that was found under locks, now that none of a group is held.
+    /// Reports corruption that was found under a group's lock. The caller holds no lock of a group.
     pub(crate) fn report(&self) {
-        if !self.complaints.is_empty() {
-            for error in self.complaints.take_all() {
+        if !self.deferred_errors.is_empty() {
+            for error in self.deferred_errors.take_all() {
                 self.store.apply_error_policy(error);
             }
         }
     }
 }
 
-impl Owing for Debtor {
+impl Owing for ListedGroup {
     fn capture(&self, tid: Tid, captures: &mut Vec<pext4_jbd2::Capture>) {
-        self.groups.hold(self.number).settle(tid, captures);
+        self.groups.hold(self.number).capture(tid, captures);
     }
 }

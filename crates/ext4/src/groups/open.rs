@@ -27,7 +27,8 @@ use crate::error::{Error, Result};
 use crate::options::Reserve;
 use crate::store::Store;
 
-/// Groups that memory is asked for before their descriptors are read: those of 16 TiB.
+/// The maximum number of groups for which memory is allocated before their descriptors are read:
+/// those of 16 TiB.
 const MOST_AHEAD: usize = 1 << 17;
 /// Bytes of descriptors read at once.
 const CHUNK: u64 = 1 << 20;
@@ -39,8 +40,8 @@ impl Groups {
     ///
     /// # Errors
     ///
-    /// `Corrupt` if a descriptor's checksum is wrong, a place or count in it impossible, or
-    /// structures overlap, unless the mount only reads and the bad descriptors are few; `Io`.
+    /// `Corrupt` if a descriptor's checksum is wrong, a block number or count in it is invalid, or
+    /// structures overlap; a read-only mount continues if few descriptors are corrupt. `Io`.
     pub fn open(store: Arc<Store>) -> Result<Arc<Self>> {
         let table = Table::read(&store)?;
         let reserved = match store.options.reserve {
@@ -81,17 +82,17 @@ impl Groups {
             stream_goals: StreamGoals::new(&store),
             waiting: Waiting::new(scaling.frees),
             residency: Residency::new(&store),
-            complaints: Stack::new(),
+            deferred_errors: Stack::new(),
             this: this.clone(),
             store,
         }))
     }
 }
 
-/// What the pass over the descriptors gathers.
+/// The result of the pass over the descriptors.
 struct Table {
     slots: Vec<Slot>,
-    /// Blocks of all metadata.
+    /// The blocks of all metadata.
     runs: Vec<Range<u64>>,
     free_blocks: u64,
     free_inodes: u64,
@@ -108,7 +109,7 @@ pub(super) fn with_what_helps(corrupt: Corrupt) -> Error {
 
 impl Table {
     fn read(store: &Store) -> Result<Self> {
-        // More than that only once descriptors have shown that the groups are there.
+        // More is allocated only as descriptors are read, which shows that the groups exist.
         let groups = (store.geometry.group_count as usize).min(MOST_AHEAD);
         let mut table = Self {
             slots: Vec::with_capacity(groups),
@@ -125,8 +126,8 @@ impl Table {
         Ok(table)
     }
 
-    /// Reads neighbouring blocks of descriptors from the one with this index on; answers the
-    /// index behind them.
+    /// Reads adjacent blocks of descriptors from the one with this index on; returns the index
+    /// after them.
     fn read_chunk(&mut self, store: &Store, index: u32) -> Result<u32> {
         let (first, count) = neighbours(store, index)?;
         let block_size = store.geometry.block_size as usize;

@@ -1,20 +1,21 @@
 //! Blocks set aside for a file that grows, or for the small files of one shard.
 //!
-//! Life cycle: the surplus of an allocation is *set aside* under the very hold of the group that
-//! took it from the buddy, and put on the group's list, so that there is no moment in which it is
-//! neither free nor findable. Its owner *uses* it from the front; whoever needs space may *discard*
-//! it. Whichever comes first empties `state`, and the owner drops an empty preallocation. On disk the blocks are free
-//! until they are used.
+//! Life cycle: the surplus of an allocation is *set aside* under the same hold of the group that
+//! took it from the buddy, and put on the group's list, so that its blocks are at all times either
+//! free or on the list. Its owner *uses* it from the front; any thread that needs space may
+//! *discard* it. Either can empty `state`, and the owner drops an empty preallocation. On disk the
+//! blocks are free until they are used.
 //!
-//! Where frees wait for nobody, uses do not either: the owner moves the *front* and notes the group with the
-//! transaction. Whoever next changes the group, or the committer, *folds* what lies before the front into the bitmap,
-//! and into no version of an earlier transaction than the one that used it. A use that leaves blocks out is
-//! made under the group's lock, and folded at once.
+//! In the setting where frees do not wait, uses do not wait either: the owner moves the *front* and
+//! puts the group on the transaction's list. The next thread that changes the group, or the
+//! committer, *folds* the blocks before the front into the bitmap, but not into the version of a
+//! transaction earlier than the one that used them. A use that skips blocks is made under the
+//! group's lock, and folded at once.
 //!
-//! So a preallocation on the list is empty if and only if its front has reached its end; it leaves the list when
-//! that is folded, and who looks for one to discard passes it by.
+//! So a preallocation on the list is empty if and only if its front has reached its end. It leaves
+//! the list when that is folded; until then, a search for one to discard skips it.
 //!
-//! Locks: `state` [Preallocation] is taken before the group.
+//! Locking: `state` [Preallocation] is taken before the group.
 
 use std::sync::Arc;
 
@@ -23,22 +24,23 @@ use pext4_sync::order::Class;
 use pext4_sync::{Mutex, MutexGuard};
 
 use super::buddy::Span;
-use super::front::{Front, Used};
+use super::front::{PreallocationFront, Used};
 
 /// A run of blocks of one group, allocatable only through this value.
 pub struct Preallocation {
     group: GroupNumber,
-    /// The block behind the run: unlike its start it never changes, and tells runs of a group apart.
+    /// The block after the end of the run: it never changes, unlike the start, so it identifies the
+    /// run in its group.
     end: u32,
-    /// How far it is used, for whoever holds the group.
-    pub(crate) front: Front,
+    /// How far it is used, for threads that hold the group.
+    pub(crate) front: PreallocationFront,
     state: Mutex<Option<Aside>>,
 }
 
 /// What is left of a preallocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aside {
-    /// The block of the file that the run's first block is for; meaningless for small files' runs.
+    /// The block of the file that the run's first block is for; undefined for small files' runs.
     pub logical: u32,
     /// The blocks, relative to the group.
     pub span: Span,
@@ -50,27 +52,27 @@ impl Preallocation {
         Self {
             group,
             end: aside.span.end(),
-            front: Front::new(aside.span.start),
+            front: PreallocationFront::new(aside.span.start),
             state: Mutex::new(Class::Preallocation, Some(aside)),
         }
     }
 
-    /// The group it lies in.
+    /// The group of the blocks.
     pub(crate) fn group(&self) -> GroupNumber {
         self.group
     }
 
-    /// What tells it apart from the others of its group.
+    /// The block after the end of the run, which identifies it in its group.
     pub(crate) fn end(&self) -> u32 {
         self.end
     }
 
-    /// What is left, to look at and to change; the group is locked inside.
+    /// Locks what is left. The group's lock may be taken while this one is held.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Option<Aside>> {
         self.state.lock()
     }
 
-    /// As [`Self::lock`], unless somebody is at it.
+    /// As [`Self::lock`], or `None` if it is locked.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Option<Aside>>> {
         self.state.try_lock()
     }
@@ -82,7 +84,7 @@ pub struct Listed {
     folded: u32,
 }
 
-/// What was used of one that is no longer on the list, and not folded yet. [group]
+/// Uses, not folded yet, of a preallocation that is no longer on the list. [group]
 pub struct Leftover {
     used: Used,
     folded: u32,
@@ -96,23 +98,24 @@ impl Listed {
         }
     }
 
-    /// Whether transactions before `tid`, which runs, used blocks that are not folded.
-    pub fn owes_before(&self, tid: Tid) -> bool {
+    /// Whether transactions before the running one, `tid`, used blocks that are not folded.
+    pub fn has_uses_before(&self, tid: Tid) -> bool {
         self.preallocation.front.used().before(tid) > self.folded
     }
 
-    /// What `tid` and earlier ones used since this was asked last, and whether later ones used more.
+    /// The blocks that `tid` and earlier transactions used since the last call, and whether later
+    /// ones used more.
     pub fn take_used(&mut self, tid: Tid) -> (Span, bool) {
-        let used = self.preallocation.front.visit();
+        let used = self.preallocation.front.begin_fold();
         let span = take_used(&mut self.folded, used, tid);
         let is_more = used.now() > self.folded;
         if is_more {
-            self.preallocation.front.will_visit();
+            self.preallocation.front.keep_request();
         }
         (span, is_more)
     }
 
-    /// Blocks up to `end` have been folded, or left out.
+    /// Notes that the blocks up to `end` have been folded, or skipped.
     pub fn fold_up_to(&mut self, end: u32) {
         self.folded = end;
     }
@@ -122,12 +125,12 @@ impl Listed {
         self.preallocation.front.used().now() == self.preallocation.end
     }
 
-    /// Blocks that are not folded; those that nobody used are among them.
+    /// The number of blocks that are not folded, including those that are not used.
     pub fn unfolded(&self) -> u32 {
         self.preallocation.end - self.folded
     }
 
-    /// What is to be folded of it when it has left the list.
+    /// The uses that remain to be folded after it has left the list, if any.
     pub fn leftover(&self) -> Option<Leftover> {
         let used = self.preallocation.front.used();
         (used.now() > self.folded).then_some(Leftover {
@@ -138,17 +141,17 @@ impl Listed {
 }
 
 impl Leftover {
-    /// As [`Listed::owes_before`].
-    pub fn owes_before(&self, tid: Tid) -> bool {
+    /// As [`Listed::has_uses_before`].
+    pub fn has_uses_before(&self, tid: Tid) -> bool {
         self.used.before(tid) > self.folded
     }
 
-    /// What `tid` and earlier ones used since this was asked last.
+    /// The blocks that `tid` and earlier transactions used since the last call.
     pub fn take_used(&mut self, tid: Tid) -> Span {
         take_used(&mut self.folded, self.used, tid)
     }
 
-    /// Whether there is nothing more.
+    /// Whether all uses are folded.
     pub fn is_folded(&self) -> bool {
         self.folded >= self.used.now()
     }
@@ -165,7 +168,7 @@ fn take_used(folded: &mut u32, used: Used, tid: Tid) -> Span {
 
 #[cfg(all(test, loom))]
 mod models {
-    //! One run of blocks from 100 on, of which one thread uses some and another folds them.
+    //! One run of blocks from 100 on: one thread uses some of them, and another folds these uses.
 
     use std::sync::Arc;
 
@@ -202,7 +205,7 @@ mod models {
 
         fn use_up_to(&self, tid: Tid, end: u32) {
             self.preallocation.front.advance(tid, end);
-            if self.preallocation.front.asks() {
+            if self.preallocation.front.request_fold() {
                 self.requests.push(end);
             }
         }

@@ -1,9 +1,9 @@
-//! The place of one group in the table: what everyone may read without its lock, and the lock.
+//! The entry of one group in the table: what every thread may read without its lock, and the lock.
 //!
-//! The numbers outside the lock are hints: exact while the group is held (they are written when a
-//! hold ends), possibly stale for anyone else, who re-tests under the lock whatever matters
-//! (rule D5). They are right for groups that are not in memory as well, except that the
-//! largest free run of a group never loaded is only bounded by its free count.
+//! The numbers outside the lock are hints: they are written when a hold ends, so they are exact
+//! under the lock and possibly stale without it. A thread that acts on a hint tests it again under
+//! the lock (rule D5). Hints are also correct for groups that are not in memory, except that for a
+//! group never loaded the largest free run is derived from its free count, which only bounds it.
 
 use std::sync::OnceLock;
 
@@ -19,53 +19,55 @@ use super::index::Place;
 use super::inodes::InodeBits;
 use super::loaded::Loaded;
 
-/// What is known of a group without its lock, as bits of [`Slot::marks`].
+/// Facts about a group that can be read without its lock, as bits of [`Slot::marks`].
 pub mod mark {
     /// Block bitmap and buddy are in memory.
     pub const BLOCKS_LOADED: u32 = 1;
     /// The inode bitmap is in memory.
     pub const INODES_LOADED: u32 = 2;
-    /// The block bitmap cannot be used: nothing is allocated or freed here.
+    /// The block bitmap is corrupt: no block is allocated or freed here.
     pub const BLOCKS_CORRUPT: u32 = 4;
-    /// The inode bitmap cannot be used.
+    /// The inode bitmap is corrupt.
     pub const INODES_CORRUPT: u32 = 8;
-    /// Used since eviction last passed.
+    /// Used since the eviction hand last passed.
     pub const REFERENCED: u32 = 16;
 }
 
 /// One group of the table.
 #[repr(align(64))]
 pub struct Slot {
-    /// Where the inode table begins. [immutable after mount]
+    /// The first block of the inode table. [immutable after mount]
     pub inode_table: BlockNumber,
     /// Blocks that can be allocated. [atomic; exact under group, as all that follow]
     pub free_blocks: AtomicU32,
     /// Free runs.
     pub fragments: AtomicU32,
-    /// One more than the order of the largest aligned free run; 0 if nothing is free.
+    /// The order of the largest aligned free run plus one; 0 if nothing is free.
     pub largest: AtomicU32,
-    /// Where the index has the group; see [`Place::packed`](super::index::Place::packed).
+    /// The group's place in the index; see [`Place::packed`](super::index::Place::packed).
     pub filed: AtomicU32,
     /// Blocks set aside in preallocations.
     pub aside: AtomicU32,
-    /// Free inodes: a hint, and 0 only where none was found.
+    /// Free inodes: a hint, which is 0 only if the descriptor says so or a search found none.
     pub free_inodes: AtomicU32,
-    /// Directories. [atomic; goes to disk as it is when the group is captured]
+    /// Directories. [atomic; captured with the group]
     pub directories: AtomicU32,
-    /// Inodes at the end of the table that were never used. [atomic; likewise]
+    /// Inodes at the end of the table that were never used. [atomic; captured with the group]
     pub unused_inodes: AtomicU32,
-    /// Which inodes are used, once it was read: the truth from then on, so it never leaves memory.
-    /// [atomic; changed within a handle that may, see `inodes`]
+    /// Which inodes are used, once the bitmap was read: the truth from then on, so it is never
+    /// evicted. [atomic; changed only under a handle that may change it, see `inodes`]
     pub inodes: OnceLock<Box<InodeBits>>,
-    /// The transaction that may change `inodes` and the two numbers without the lock.
+    /// The transaction that may change `inodes`, `directories` and `unused_inodes` without the
+    /// lock.
     pub opened: Opened,
     /// Bits of [`mark`]. [atomic]
     pub marks: AtomicU32,
-    /// The last transaction whose committer will visit this group. [atomic]
+    /// The last transaction whose commit will capture this group. [atomic]
     noted: AtomicU64,
-    /// Frees that nobody has folded yet. [lock-free]
+    /// Frees that are not folded yet. [lock-free]
     pub freed: Stack<FreedExtent>,
-    /// Preallocations of which something was used that nobody has folded yet, by the block behind them. [lock-free]
+    /// Preallocations with uses that are not folded yet, each named by the block after its end.
+    /// [lock-free]
     pub used: Stack<u32>,
     /// The group in memory; `None` until first needed and after eviction.
     pub state: Mutex<Option<Box<Loaded>>>,
@@ -110,17 +112,17 @@ impl Slot {
         self.marks.load(Ordering::Acquire) & marks != 0
     }
 
-    /// Sets marks; answers those that were not set.
+    /// Sets marks; returns those that were not set before.
     pub fn mark(&self, marks: u32) -> u32 {
         marks & !self.marks.fetch_or(marks, Ordering::AcqRel)
     }
 
-    /// Clears marks; answers those that were set.
+    /// Clears marks; returns those that were set before.
     pub fn unmark(&self, marks: u32) -> u32 {
         self.marks.fetch_and(!marks, Ordering::AcqRel) & marks
     }
 
-    /// Blocks that can be allocated, as far as can be told without the lock; 0 in corrupt groups.
+    /// The number of allocatable blocks, possibly stale without the lock; 0 in corrupt groups.
     pub fn free_hint(&self) -> u32 {
         if self.is(mark::BLOCKS_CORRUPT) {
             0
@@ -129,7 +131,7 @@ impl Slot {
         }
     }
 
-    /// The order of the largest aligned free run, likewise.
+    /// The order of the largest aligned free run, possibly stale; `None` in corrupt groups.
     pub fn largest_hint(&self) -> Option<u32> {
         if self.is(mark::BLOCKS_CORRUPT) {
             return None;
@@ -137,18 +139,18 @@ impl Slot {
         self.largest.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// The average length of free runs, likewise.
+    /// The average length of free runs, possibly stale; 0 in corrupt groups.
     pub fn average_hint(&self) -> u32 {
         self.free_hint() / self.fragments.load(Ordering::Relaxed).max(1)
     }
 
-    /// Where the index is to have the group, likewise.
+    /// The place that the group should have in the index, possibly stale.
     pub fn place(&self) -> Place {
         let fragments = self.fragments.load(Ordering::Relaxed);
         Place::of(self.free_hint(), fragments, self.largest_hint())
     }
 
-    /// Free inodes, likewise.
+    /// The number of free inodes, possibly stale; 0 in corrupt groups.
     pub fn free_inodes_hint(&self) -> u32 {
         if self.is(mark::INODES_CORRUPT) {
             0
@@ -157,7 +159,8 @@ impl Slot {
         }
     }
 
-    /// Notes that the committer of `tid` is going to visit; whether this call was the one that did.
+    /// Notes that the commit of `tid` will capture the group; returns true in the first call for
+    /// `tid`.
     pub fn note(&self, tid: Tid) -> bool {
         let tag = NOTED | u64::from(tid.0);
         self.noted.load(Ordering::SeqCst) != tag && self.noted.swap(tag, Ordering::SeqCst) != tag
@@ -182,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_to_note_a_transaction_knows_it() {
+    fn only_the_first_note_of_a_transaction_returns_true() {
         let slot = Slot::new(&GroupDescriptor::default(), 0);
         assert_eq!(slot.last_noted(), None);
         assert!(slot.note(Tid(0)));

@@ -1,21 +1,21 @@
-//! Where large files look for space: behind other large files.
+//! Stream goals: large files are allocated after other large files.
 //!
-//! A goal is the group in which the last allocation of a large file ended. It is advice: nothing
-//! depends on its being there or being new, so relaxed atomics do (rule D9). What goals are
-//! for is to put *different* files' long runs behind each other, so there are fewer of them than
-//! groups, at most one for four.
+//! A goal is the group in which the last allocation of a large file ended. It is a hint:
+//! correctness does not depend on it, so relaxed atomics suffice (rule D9). The purpose of goals is
+//! to place the long runs of *different* files one after another, so there are fewer goals than
+//! groups: at most one for four groups, except in the settings *inode* and a fixed number of slots.
 //!
 //! - *Locked*: one goal, under the lock that also guards the list of freed extents.
 //! - *Slots*: several, chosen by inode number, so that a file that is written to from different
 //!   cores keeps its goal.
-//! - *Spread*: more of them than cores, chosen by a hash of the inode number. The first files of
-//!   several directories often lie in different groups at the same index, so their numbers are the
-//!   same modulo most counts of slots: by the hash they are not. Two files may have one goal even so;
-//!   therefore each remembers its own while it is in memory, and looks at the common one only to
-//!   begin. Whoever finds the group of its goal held goes elsewhere and stays there, so files that
-//!   grow at the same time come to lie in groups of their own, however they began.
-//! - *Inode*: an inode has its own (two may share one, by a hash of their numbers). Files that
-//!   begin at the same place then meet there again.
+//! - *Spread*: more goals than cores, chosen by a hash of the inode number. The first files of
+//!   several directories often have the same index in different groups, so their numbers are equal
+//!   modulo most counts of slots; their hashes are not. Two files may still share a goal; so each
+//!   file remembers its own while it is in memory, and uses the shared one only for its first run.
+//!   A file that finds the group of its goal locked moves to another group and stays there, so
+//!   files that grow at the same time end up in different groups, wherever they began.
+//! - *Inode*: one goal per inode (two inodes may share one, if their numbers are equal modulo the
+//!   count). Files that begin in the same group then contend there again.
 
 use pext4_ondisk::GroupNumber;
 use pext4_sync::atomic::{AtomicU32, Ordering};
@@ -26,16 +26,16 @@ use super::waiting::GlobalLists;
 use crate::options::{self, Width};
 use crate::store::Store;
 
-/// "No goal yet."
+/// No goal yet.
 const NONE: u32 = u32::MAX;
-/// Goals for each core, where there are more of them than cores.
+/// The number of goals per core in the setting *spread*.
 const SPREAD: u32 = 16;
-/// Goals if each inode has its own.
+/// The maximum number of goals in the setting *inode*.
 const MOST_INODE_GOALS: u32 = 1 << 16;
 
 /// The goals of a volume.
 pub enum StreamGoals {
-    /// One, among what the global lock guards.
+    /// One, which the global lock guards.
     Locked,
     /// By inode number modulo their count.
     Slots(Box<[AtomicU32]>),
@@ -61,12 +61,12 @@ impl StreamGoals {
         }
     }
 
-    /// Whether the goals here are only where files begin, who remember their own.
+    /// Whether files remember goals of their own, and use those here only for their first run.
     pub fn are_kept_by_files(&self) -> bool {
         matches!(self, Self::Spread(_))
     }
 
-    /// The goal of a file, unless it is under the lock.
+    /// The slot of a file's goal; `None` in the setting *locked*.
     fn slot(&self, inode: u32) -> Option<&AtomicU32> {
         match self {
             Self::Locked => None,
@@ -87,7 +87,7 @@ impl StreamGoals {
         (group != NONE).then_some(GroupNumber(group))
     }
 
-    /// Remembers it; a line that says so already is not written.
+    /// Sets the goal, without writing the cache line if it is unchanged.
     pub fn set(&self, lists: &GlobalLists, inode: u32, group: GroupNumber) {
         match self.slot(inode) {
             None => lists.set_stream_goal(group),

@@ -1,5 +1,5 @@
-//! Ground for the tests of groups and allocators: an image of mke2fs in memory, with a store and
-//! a journal that commits straight home.
+//! Support for the tests of groups and allocators: an image of mke2fs in memory, with a store and a
+//! journal without a log.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use pext4_block::{Cache, Device, RamDevice, Stamp};
-use pext4_jbd2::{Capture, Client, Config, Handle, Journal, JournalError, Width};
+use pext4_jbd2::{Capture, Client, Config, Handle, Journal, JournalError, JournalWidth};
 use pext4_ondisk::bitmap;
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::group_descriptor::{GroupDescriptor, GroupFlags};
@@ -26,7 +26,7 @@ pub struct Ground {
     pub device: Arc<RamDevice>,
 }
 
-/// Tells the groups of commits.
+/// The journal's client: notifies the groups of commits.
 struct Listener(OnceLock<Weak<Groups>>);
 
 impl Client for Listener {
@@ -43,7 +43,7 @@ impl Client for Listener {
     fn aborted(&self, _: &JournalError) {}
 }
 
-/// An image made by mke2fs; `None`, with a word on it, where there is no mke2fs.
+/// An image made by mke2fs; `None`, with a message, if mke2fs is missing.
 pub fn image(arguments: &[&str], size: &str) -> Option<Arc<RamDevice>> {
     let folder = tempfile::tempdir().expect("a place for temporary files");
     let path = folder.path().join("image");
@@ -65,7 +65,7 @@ pub fn image(arguments: &[&str], size: &str) -> Option<Arc<RamDevice>> {
     Some(Arc::new(RamDevice::load(&path).expect("mke2fs made it")))
 }
 
-/// Settings that between them have every value of every switch of the allocators.
+/// Settings that together cover every value of every switch of the allocators.
 pub fn settings() -> [Scaling; 5] {
     let parse = |text| Scaling::parse(text).expect("a setting");
     [
@@ -125,7 +125,7 @@ impl Ground {
             log: None,
             client,
             commit_interval,
-            width: Width::default(),
+            width: JournalWidth::default(),
         };
         store.attach_journal(Journal::open(config)?);
         Ok(Self {
@@ -146,7 +146,7 @@ impl Ground {
             .expect("the device takes writes");
     }
 
-    /// Groups as they are on the device, judged: every checksum and count holds.
+    /// The groups on the device, after checking every checksum and count.
     pub fn on_disk(&self) -> Vec<OnDisk> {
         self.store
             .geometry
@@ -207,7 +207,7 @@ impl Ground {
         bytes
     }
 
-    /// What e2fsck has to say; nothing, if it is content.
+    /// The problems that e2fsck reports; empty if there are none.
     pub fn complaints_of_e2fsck(&self) -> String {
         let folder = tempfile::tempdir().expect("a place for temporary files");
         let path = folder.path().join("image");
@@ -237,7 +237,7 @@ pub struct OnDisk {
 pub struct Random(u64);
 
 impl Random {
-    /// Says the seed, so that a failure can be repeated.
+    /// Prints the seed, so that a failure can be repeated.
     pub fn new(seed: u64) -> Self {
         println!("seed {seed}");
         Self(seed)

@@ -1,4 +1,4 @@
-//! Groups over images of mke2fs: opening, judging, owing, eviction.
+//! Groups on images of mke2fs: opening, validation, captures, eviction.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::testing::{Ground, image, settings};
 use crate::mballoc::{Purpose, Request};
 use crate::options::MountOptions;
 
-/// Shapes of images that people have.
+/// Common shapes of images.
 const SHAPES: [&[&str]; 6] = [
     &["-b", "4096"],
     &["-b", "1024", "-g", "1024", "-N", "2048"],
@@ -68,7 +68,7 @@ fn every_group_of_a_fresh_image_is_sound() {
             );
             held.blocks().buddy.check().expect("built whole");
         }
-        assert!(ground.groups.complaints.is_empty(), "{shape:?}");
+        assert!(ground.groups.deferred_errors.is_empty(), "{shape:?}");
     }
 }
 
@@ -190,7 +190,7 @@ fn a_corrupt_group_is_left_alone_and_reported_once() {
 }
 
 #[test]
-fn what_is_free_in_a_condemned_group_counts_no_more() {
+fn free_blocks_of_a_corrupt_group_are_not_counted() {
     for scaling in settings() {
         let Some(ground) = Ground::set(&["-b", "4096", "-g", "4096"], "64M", scaling) else {
             return;
@@ -201,7 +201,7 @@ fn what_is_free_in_a_condemned_group_counts_no_more() {
         let (blocks, inodes) = (groups.free_blocks(), groups.free_inodes());
         let corrupt = || Corrupt::new("a test", "it says so").in_group(group);
 
-        // Eight of its blocks are on their way back when it is condemned.
+        // Eight of its blocks are freed, but not allocatable yet, when it is marked corrupt.
         let mut handle = ground.handle();
         let request = Request {
             length: 8,
@@ -218,16 +218,16 @@ fn what_is_free_in_a_condemned_group_counts_no_more() {
         drop(handle);
         groups
             .hold(group)
-            .condemn(mark::BLOCKS_CORRUPT, corrupt().into());
+            .mark_corrupt(mark::BLOCKS_CORRUPT, corrupt().into());
         ground.commit();
         ground.commit();
         let lost = u64::from(fresh.free_clusters);
         assert_eq!(groups.free_blocks(), blocks - lost, "{scaling:?}");
 
         let lost = u64::from(fresh.free_inodes);
-        groups.condemn_inodes(group, 7);
+        groups.mark_inodes_corrupt(group, 7);
         assert_eq!(groups.free_inodes(), inodes - lost, "{scaling:?}");
-        groups.condemn_inodes(group, 8);
+        groups.mark_inodes_corrupt(group, 8);
         groups.count_freed(group, false);
         assert_eq!(groups.free_inodes(), inodes - lost, "{scaling:?}");
     }
@@ -254,7 +254,7 @@ fn frees_of_an_older_transaction_stay_out_of_the_next_and_the_next_out_of_them()
         .offset_in_group(run.start)
         .expect("inside");
 
-    // As if the transaction before had freed and its committer not come by yet.
+    // As if the previous transaction had freed and its committer had not captured the group yet.
     let mut handle = ground.handle();
     let older = handle.tid().previous();
     groups.counts.pending.add(4);
@@ -297,7 +297,7 @@ fn frees_of_an_older_transaction_stay_out_of_the_next_and_the_next_out_of_them()
     assert_eq!(bits(&newer_bytes, first, 16), "0000110011111111");
 }
 
-/// A file of 20 blocks, committed, whose preallocation has more, and where it begins in its group.
+/// A committed file of 20 blocks whose preallocation has more, and its first block in the group.
 fn file_with_preallocation(ground: &Ground) -> (Arc<Preallocation>, GroupNumber, u32) {
     let mut preallocation = None;
     let mut handle = ground.handle();
@@ -320,7 +320,7 @@ fn file_with_preallocation(ground: &Ground) -> (Arc<Preallocation>, GroupNumber,
     (preallocation.expect("it grows"), group, first)
 }
 
-/// Uses blocks of the preallocation at a place in the file; answers where they are in the group.
+/// Uses blocks of the preallocation for a position in the file; returns their span in the group.
 fn use_up(
     ground: &Ground,
     handle: &mut Handle<'_>,
@@ -351,7 +351,7 @@ fn uses_of_an_older_transaction_stay_out_of_the_next_and_the_next_out_of_them() 
     let mut handle = ground.handle();
     let tid = handle.tid();
 
-    // As if the transaction before had used two and its committer not come by yet.
+    // As if the previous transaction had used two and its committer had not captured the group yet.
     assert_eq!(
         use_up(&ground, &mut handle, &preallocation, 20, 2),
         first + 20
@@ -475,9 +475,9 @@ fn what_a_transaction_used_it_may_free_and_others_may_discard() {
     assert_eq!(free, on_disk[group.get() as usize].descriptor.free_clusters);
 }
 
-fn bitmap_of(debtor: &dyn Owing, tid: pext4_ondisk::Tid) -> Vec<u8> {
+fn bitmap_of(group: &dyn Owing, tid: pext4_ondisk::Tid) -> Vec<u8> {
     let mut captures = Vec::new();
-    debtor.capture(tid, &mut captures);
+    group.capture(tid, &mut captures);
     let blocks = captures.iter().filter_map(|capture| match capture {
         Capture::Block { page, .. } => Some(page.to_vec()),
         Capture::Piece { .. } => None,
@@ -494,7 +494,7 @@ fn bits(bitmap: &[u8], first: u32, count: u32) -> String {
 }
 
 #[test]
-fn a_double_free_is_noticed_and_takes_nothing_else_down() {
+fn a_double_free_is_detected_and_damages_nothing_else() {
     let Some(ground) = Ground::make(&["-b", "4096", "-g", "4096"], "64M") else {
         return;
     };
@@ -514,7 +514,7 @@ fn a_double_free_is_noticed_and_takes_nothing_else_down() {
         .expect("noticed later");
     drop(handle);
     ground.commit();
-    // The group is condemned, and all that was free there with it.
+    // The group is marked corrupt, so its free blocks cannot be allocated any more.
     assert_eq!(
         ground.store.geometry.group_of(run.start),
         Some(GroupNumber(1))
@@ -539,7 +539,7 @@ fn a_double_free_is_noticed_and_takes_nothing_else_down() {
 }
 
 #[test]
-fn what_was_set_aside_in_a_condemned_group_is_nobodys() {
+fn preallocations_of_a_corrupt_group_are_not_used() {
     for scaling in settings() {
         let Some(ground) = Ground::set(&["-b", "4096", "-g", "4096"], "64M", scaling) else {
             return;
@@ -554,7 +554,7 @@ fn what_was_set_aside_in_a_condemned_group_is_nobodys() {
         let corrupt = Corrupt::new("a test", "it says so").in_group(group);
         groups
             .hold(group)
-            .condemn(mark::BLOCKS_CORRUPT, corrupt.into());
+            .mark_corrupt(mark::BLOCKS_CORRUPT, corrupt.into());
         let mut handle = ground.handle();
         let used = groups.use_preallocation(&mut handle, &preallocation, LogicalBlock(20), 5);
         assert!(used.is_none(), "{scaling:?}");
@@ -672,7 +672,7 @@ fn trimming_forgets_free_runs_and_nothing_else() {
     let kept = |block: u64| ground.block(BlockNumber(block)) == [7; 4096];
     let expected = |block: &u64| {
         let short = own - 1..own + 4;
-        // What was freed is still needed after a power cut.
+        // Blocks of a transaction that is not durable would be needed after a power cut.
         short.contains(block) || *block == freed || *block == freed + 1
     };
     for block in own - 1..own + 22 {

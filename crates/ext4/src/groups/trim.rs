@@ -1,8 +1,8 @@
-//! Telling the device which blocks nobody has.
+//! Discarding free blocks on the device (`FITRIM`).
 //!
-//! What the buddy calls free may be given to somebody at any time, so a group is held while the device
-//! forgets its free runs. Blocks that a transaction freed which is not durable, and those set aside
-//! for a file, are not free there.
+//! Blocks that are free in the buddy can be allocated at any time, so a group is held while the
+//! device discards its free runs. Blocks that a transaction freed which is not durable yet, and
+//! preallocated blocks, are not free there.
 
 use std::ops::Range;
 
@@ -12,12 +12,12 @@ use super::Groups;
 use crate::error::{Error, Refusal, Result};
 
 impl Groups {
-    /// Has the device forget the free blocks of a range that lie in runs of at least `least`; answers
-    /// how many they are.
+    /// Discards the free runs of at least `least` blocks in a range; returns the number of
+    /// discarded blocks.
     ///
     /// # Errors
     ///
-    /// `Refused(NotSupported)` where the device cannot forget; `Io`.
+    /// `Refused(NotSupported)` if the device does not support discards; `Io`.
     pub fn trim(&self, range: &Range<u64>, least: u32) -> Result<u64> {
         let mut trimmed = 0;
         for number in self.store.geometry.groups() {
@@ -31,7 +31,7 @@ impl Groups {
         Ok(trimmed)
     }
 
-    /// The blocks of a group that lie in a range, counted from the group's first.
+    /// The blocks of a group that are in a range, relative to the group's first.
     fn part_of_group(&self, number: GroupNumber, range: &Range<u64>) -> Range<u32> {
         let geometry = &self.store.geometry;
         let first = geometry.first_block(number).get();
@@ -54,14 +54,14 @@ impl Groups {
         while let Some(run) = buddy.next_run(at, part.end) {
             at = run.end();
             if run.length >= least {
-                self.forget(first + u64::from(run.start), u64::from(run.length))?;
+                self.discard_blocks(first + u64::from(run.start), u64::from(run.length))?;
                 trimmed += u64::from(run.length);
             }
         }
         Ok(trimmed)
     }
 
-    fn forget(&self, start: u64, length: u64) -> Result<()> {
+    fn discard_blocks(&self, start: u64, length: u64) -> Result<()> {
         let block_size = u64::from(self.store.block_size());
         let device = &self.store.device;
         match device.discard(start * block_size, length * block_size) {

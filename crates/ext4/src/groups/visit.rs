@@ -1,7 +1,7 @@
-//! What happens when a transaction is durable: the blocks it freed become allocatable.
+//! When a transaction is durable, the blocks that it freed become allocatable.
 //!
-//! Only groups in which something was freed are visited. With `discard` the blocks are given back
-//! to the device first, while nobody can have been given them yet.
+//! Only groups in which blocks were freed are visited. With `discard` the device discards the
+//! blocks first, while they cannot be allocated yet.
 
 use pext4_ondisk::{GroupNumber, Tid};
 
@@ -42,8 +42,8 @@ impl Groups {
         }
     }
 
-    /// Tells the device; the extents stay on the list meanwhile, and only the committer removes
-    /// them. A device that fails to forget is no reason to stop.
+    /// Discards the freed blocks on the device. The extents stay on the list meanwhile; only the
+    /// committer removes them. A failed discard is ignored.
     fn discard_freed(&self, number: GroupNumber, tid: Tid) {
         let spans = {
             let mut held = self.hold(number);

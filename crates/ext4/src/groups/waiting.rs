@@ -1,15 +1,16 @@
 //! Which groups have freed blocks that wait for their transaction, and so must be visited when it
 //! is durable.
 //!
-//! - *Listed* and *merged*: one list a transaction for the whole volume, an entry for each freed
-//!   extent, under one lock (which guards the single stream goal as well, where there is but one).
-//!   `listed` enters every extent and takes its neighbours out again when it merges with them;
-//!   `merged` lets it grow a neighbour that is on the list already, and touches the list only for
-//!   what is left.
-//! - *Deferred*: a lock-free stack a shard, with a group on it once for each transaction.
+//! - *Listed* and *merged*: one list per transaction for the whole volume, with an entry for each
+//!   freed extent, under one lock (which also guards the stream goal, in the setting with a single
+//!   one). `listed` adds an entry for every extent and removes the entries of neighbours that it
+//!   merges with; `merged` extends a neighbour that is on the list already, and otherwise changes
+//!   the list only where that is not possible.
+//! - *Deferred*: a lock-free stack per shard, on which a group is pushed when its first extent
+//!   begins to wait, and again after a visit that left some.
 //!
-//! Two transactions are alive at a time, so the list has two halves, by parity. An entry is known
-//! by its number in its half for as long as its extent waits.
+//! At most two transactions exist at a time, so the list has two halves, chosen by parity. An entry
+//! keeps its number in its half for as long as its extent waits.
 
 use pext4_ondisk::{GroupNumber, Tid};
 use pext4_sync::order::Class;
@@ -17,10 +18,10 @@ use pext4_sync::{Mutex, Sharded, Stack};
 
 use crate::options::Frees;
 
-/// "On no list."
+/// The number of no entry.
 pub const NOWHERE: u32 = u32::MAX;
 
-/// What ext4 keeps under one lock for a whole volume.
+/// The lists that ext4 has under one lock for a whole volume.
 pub struct GlobalLists {
     inner: Mutex<Inner>,
 }
@@ -34,7 +35,7 @@ struct Inner {
 struct Half {
     entries: Vec<Entry>,
     first: u32,
-    /// Entries taken out, linked by `behind`.
+    /// Removed entries, linked by `behind`.
     spare: u32,
 }
 
@@ -45,13 +46,13 @@ struct Entry {
     behind: u32,
 }
 
-/// The groups of a volume that are to be visited.
+/// The groups of a volume that must be visited.
 pub struct Waiting {
     /// [immutable after mount]
     pub design: Frees,
     /// The lists under the global lock.
     pub lists: GlobalLists,
-    /// Groups with frees that wait, at least once each, where there is no list.
+    /// Groups with frees that wait, each at least once, in the setting without lists.
     groups: Sharded<Stack<GroupNumber>>,
 }
 
@@ -64,9 +65,10 @@ impl Waiting {
         }
     }
 
-    /// Sees to it that `group`, which is held, is visited after `tid`, which freed an extent there.
-    /// `is_first` if nothing waits there so far; `left` and `right` are the entries of neighbours
-    /// that the extent merges with. Answers the entry of what becomes of it.
+    /// Registers that `tid` freed an extent in `group`, which is held, so that the group is visited
+    /// once `tid` is durable. `is_first` is true if no extent waits there so far; `left` and
+    /// `right` are the entries of neighbours that the extent merges with. Returns the entry of the
+    /// merged extent.
     pub fn enter(
         &self,
         tid: Tid,
@@ -98,14 +100,14 @@ impl Waiting {
         }
     }
 
-    /// A visited group still has frees of a later transaction.
+    /// Registers a group again that was visited and still has frees of a later transaction.
     pub fn keep(&self, group: GroupNumber) {
         if self.design == Frees::Deferred {
             self.groups.local().push(group);
         }
     }
 
-    /// The groups to visit now that `tid` is durable.
+    /// Removes and returns the groups to visit now that `tid` is durable.
     pub fn take(&self, tid: Tid) -> Vec<GroupNumber> {
         match self.design {
             Frees::Listed | Frees::Merged => self.lists.take(tid),
@@ -128,27 +130,27 @@ impl GlobalLists {
         }
     }
 
-    /// The goal of large files.
+    /// The stream goal of the volume.
     pub fn stream_goal(&self) -> Option<GroupNumber> {
         self.inner.lock().stream_goal
     }
 
-    /// Sets it.
+    /// Sets the stream goal.
     pub fn set_stream_goal(&self, group: GroupNumber) {
         self.inner.lock().stream_goal = Some(group);
     }
 
-    /// Enters an extent that `tid` freed in a group; answers the entry.
+    /// Adds an entry for an extent that `tid` freed in a group; returns its number.
     pub fn enter(&self, tid: Tid, group: GroupNumber) -> u32 {
         self.inner.lock().half(tid).enter(group)
     }
 
-    /// Takes an entry of `tid` out.
+    /// Removes an entry of `tid`.
     pub fn leave(&self, tid: Tid, entry: u32) {
         self.inner.lock().half(tid).leave(entry);
     }
 
-    /// Takes the list of a transaction, which is durable: nobody enters anything there any more.
+    /// Takes the list of a durable transaction, to which no entry is added any more.
     pub fn take(&self, tid: Tid) -> Vec<GroupNumber> {
         let half = std::mem::replace(self.inner.lock().half(tid), Half::new());
         let mut groups = Vec::new();
@@ -221,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_come_and_go_in_any_order() {
+    fn entries_are_added_and_removed_in_any_order() {
         let lists = GlobalLists::new();
         let tid = Tid(4);
         let entries: Vec<u32> = (0..4).map(|n| lists.enter(tid, GroupNumber(n))).collect();

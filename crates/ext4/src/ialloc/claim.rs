@@ -1,14 +1,14 @@
-//! How a group gives an inode number, and takes one back.
+//! Allocating an inode number in a group, and freeing one.
 //!
-//! - *Test, then lock* (ext4 until 2017): a free bit is looked for without the lock and taken under
-//!   it. Who finds it taken begins anew, and so does everybody who looked at the same time.
-//! - *Find under lock* (ext4 since): after the first lost race the bit is looked for and taken under
-//!   the lock, which cannot be lost.
-//! - *Atomic*: the bit is claimed by one operation, without the lock, once the transaction has
-//!   opened the group's inodes. Who loses a race goes on with the next bit, and in a lane of its own
-//!   from then on ([`super::lanes`]).
+//! - *Test, then lock* (ext4 until 2017): a free bit is found without the lock and taken under it.
+//!   A thread that finds it taken starts over, as do all threads that had found the same bit.
+//! - *Find under lock* (ext4 since): after the first lost race the bit is found and taken under the
+//!   lock, so the second attempt cannot lose.
+//! - *Atomic*: the bit is claimed by one atomic operation, without the lock, once the transaction
+//!   has opened the group's inodes. A thread that loses a race continues with the next bit, and its
+//!   shard uses a lane of its own from then on ([`super::lanes`]).
 //!
-//! The lock is that of the whole group, which the allocation of blocks takes too.
+//! The lock is that of the whole group, which block allocations take too.
 
 use pext4_jbd2::Handle;
 use pext4_ondisk::{GroupNumber, InodeNumber};
@@ -19,23 +19,23 @@ use crate::groups::{Groups, Held};
 use crate::options;
 use crate::statistics::Event;
 
-/// Whether a claim waits for a group that somebody holds.
+/// What a claim does if the group is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Patience {
-    /// It goes on to the next.
-    Tries,
+pub(super) enum Busy {
+    /// It skips the group.
+    Skip,
     /// It waits.
-    Waits,
+    Wait,
 }
 
 impl Groups {
-    /// Claims an inode of one group for a file whose directory lies in `home`; `None` if it has none,
-    /// or is busy.
+    /// Claims an inode of one group for a file whose directory is in `home`; `None` if the group
+    /// has none, or is locked.
     pub(super) fn claim_in(
         &self,
         handle: &mut Handle<'_>,
         (home, group): (GroupNumber, GroupNumber),
-        patience: Patience,
+        busy: Busy,
         is_directory: bool,
     ) -> Option<InodeNumber> {
         let slot = self.slot(group);
@@ -43,15 +43,13 @@ impl Groups {
         let is_full = |bits: &InodeBits| bits.choose(least).is_none();
         if !slot.opened.is_for(handle.tid()) && slot.inodes.get().is_some_and(|bits| is_full(bits))
         {
-            // Nothing is to be opened, and written, for nothing.
+            // Opening the group would make the commit write it without need.
             slot.free_inodes.store(0, Ordering::Relaxed);
             return None;
         }
         let design = self.store.options.scaling.inode_bits;
         let claimed = match design {
-            options::InodeBits::Atomic => {
-                self.open_for_claim(handle, group, patience)?.claim(least)
-            }
+            options::InodeBits::Atomic => self.open_for_claim(handle, group, busy)?.claim(least),
             options::InodeBits::TestThenLock => self.claim_tested(handle, group, least, false)?,
             options::InodeBits::FindUnderLock => self.claim_tested(handle, group, least, true)?,
         };
@@ -64,7 +62,7 @@ impl Groups {
         self.note_claim(group, &claimed, is_directory)
     }
 
-    /// Counts what a claim in `group` found; the inode's number.
+    /// Updates the counts for the result of a claim in `group`; returns the inode's number.
     pub(super) fn note_claim(
         &self,
         group: GroupNumber,
@@ -88,23 +86,24 @@ impl Groups {
         }
     }
 
-    /// The bits of a group, which may be claimed without its lock within this handle.
+    /// The bits of a group, opened for claims without its lock under this handle.
     pub(super) fn open_for_claim(
         &self,
         handle: &mut Handle<'_>,
         group: GroupNumber,
-        patience: Patience,
+        busy: Busy,
     ) -> Option<&InodeBits> {
-        self.open_inodes(handle, group, || match patience {
-            Patience::Waits => Some(self.hold(group)),
-            Patience::Tries => self.try_hold(group).or_else(|| {
+        self.open_inodes(handle, group, || match busy {
+            Busy::Wait => Some(self.hold(group)),
+            Busy::Skip => self.try_hold(group).or_else(|| {
                 self.count_event(Event::InodeGroupsBusy);
                 None
             }),
         })
     }
 
-    /// Looks without the lock and takes under it; after a lost race `again_under_lock`, or anew.
+    /// Finds a bit without the lock and takes it under the lock. After a lost race, finds the next
+    /// one under the lock if `again_under_lock`, else starts over.
     fn claim_tested(
         &self,
         handle: &mut Handle<'_>,
@@ -129,14 +128,14 @@ impl Groups {
             }
             races += 1;
             if again_under_lock {
-                // Bits are taken under this lock alone, so what is found now is there.
+                // In this setting bits are taken only under this lock, so this attempt cannot lose.
                 let index = bits.choose(least).filter(|&index| bits.take(index));
                 return Some(Claimed { index, races });
             }
         }
     }
 
-    /// The bits of a group, read if that is still to be done.
+    /// The bits of a group, loading them if necessary.
     fn inode_bits(&self, group: GroupNumber) -> Option<&InodeBits> {
         let slot = self.slot(group);
         if slot.inodes.get().is_none() && !Held::load_inodes(&mut self.hold(group)) {
@@ -145,7 +144,7 @@ impl Groups {
         slot.inodes.get().map(|bits| &**bits)
     }
 
-    /// Takes an inode back.
+    /// Marks an inode as free.
     pub(super) fn give_back(
         &self,
         handle: &mut Handle<'_>,
@@ -156,17 +155,17 @@ impl Groups {
         let given = match self.store.options.scaling.inode_bits {
             options::InodeBits::Atomic => self
                 .open_inodes(handle, group, || Some(self.hold(group)))
-                .map(|bits| bits.give(index)),
+                .map(|bits| bits.free(index)),
             options::InodeBits::TestThenLock | options::InodeBits::FindUnderLock => {
                 let mut held = self.hold(group);
                 let opened = held.open_inodes(handle);
                 let bits = self.slot(group).inodes.get().filter(|_| opened);
-                bits.map(|bits| bits.give(index))
+                bits.map(|bits| bits.free(index))
             }
         };
         match given {
             Some(true) => self.count_freed(group, was_directory),
-            Some(false) => self.condemn_inodes(group, index),
+            Some(false) => self.mark_inodes_corrupt(group, index),
             None => {}
         }
     }

@@ -1,14 +1,17 @@
-//! Claims where cores meet: each in a lane of its own ([`Lane`]).
+//! Claims under contention: each shard in a lane of its own ([`Lane`]).
 //!
-//! Makers of files in one directory all begin at the lowest free number of one group. Who loses a race
-//! for a number there takes a line of 512 free numbers for itself, by taking the first of them, and goes
-//! on in it until it is full, or until somebody else is met there. Then it goes back to a line of its own
-//! where it has freed numbers since; or it takes another one, if it met others in this transaction or the
-//! last one; else it begins at the lowest number again: numbers are dense where nobody else is. Where no
-//! line is all free it shares the roomiest. A shard looks for lines from the same place on each time.
+//! Threads that create files in one directory all begin at the lowest free number of one group. A
+//! shard that loses a race for a number there takes a line of 512 free numbers, by claiming the
+//! first of them, and claims in this line until it is full, or until it loses a race there. Then it
+//! returns to an earlier line of its own in which it has freed numbers since; or it takes another
+//! line, if it lost a race in this transaction or the previous one; else it begins at the lowest
+//! number again, so that numbers are dense without contention. If no line is entirely free, it
+//! shares the one with the most free numbers. A shard's searches for lines always begin at the same
+//! line.
 //!
-//! Lanes are for tables whose slots may be used in any order, and where a number freed a moment ago
-//! may be used again. Directories need none, as their makers part by group.
+//! Lanes are used only for tables whose slots may be used in any order, and with a journal, where a
+//! recently freed number may be reused. Directories need none, because [`super::orlov`] spreads
+//! them over groups.
 //!
 //! [`Lane`]: crate::groups::lane::Lane
 
@@ -17,14 +20,15 @@ use pext4_ondisk::{GroupNumber, InodeNumber};
 use pext4_sync::Bits;
 use pext4_sync::hash::spread;
 
-use super::claim::Patience;
+use super::claim::Busy;
 use crate::groups::Groups;
 use crate::groups::inodes::Claimed;
 use crate::groups::lane::Lane;
 
-/// Free numbers that a line must have to become a lane: four blocks' worth, at 256 bytes in 4 KiB.
+/// The minimum number of free numbers in a line that becomes a lane: four blocks of inodes of 256
+/// bytes, with blocks of 4 KiB.
 const LEAST_ROOM: u32 = 64;
-/// All-free lines that may be lost to others before a shard shares one.
+/// The maximum number of free lines that a shard tries to take before it gives up.
 const MOST_LOST: u32 = 16;
 
 /// A line that could become a lane.
@@ -36,8 +40,8 @@ struct Line {
 }
 
 impl Groups {
-    /// Claims an inode in the caller's lane for files whose directory lies in `home`, if it has one. A
-    /// full lane is given up for another one.
+    /// Claims an inode in the caller's lane for files whose directory is in `home`, if it has one.
+    /// A full lane is replaced by another one.
     pub(super) fn claim_in_lane(
         &self,
         handle: &mut Handle<'_>,
@@ -46,7 +50,7 @@ impl Groups {
         let (shard, lane) = self.hints.lane();
         let (group, line) = lane.place(home)?;
         if let Some(line) = line
-            && let Some(bits) = self.open_for_claim(handle, group, Patience::Tries)
+            && let Some(bits) = self.open_for_claim(handle, group, Busy::Skip)
             && let Some(claimed) = bits.claim_in_line(line)
         {
             if claimed.races > 0 {
@@ -57,7 +61,7 @@ impl Groups {
         let (at, claimed) = match self.claim_past_lane(handle, lane) {
             Some(found) => found,
             None if lane.met_lately(handle.tid()) => {
-                // Neighbours look first in places that lie far apart.
+                // The hash places the first choices of neighbouring shards far apart.
                 self.claim_new_lane(handle, home, spread(u64::from(shard)))?
             }
             None => {
@@ -69,7 +73,7 @@ impl Groups {
         self.note_claim(at.group, &claimed, false)
     }
 
-    /// Claims in a line that the shard had before, and that has room again.
+    /// Claims in an earlier lane of the shard that has room again.
     fn claim_past_lane(&self, handle: &mut Handle<'_>, lane: &Lane) -> Option<(Line, Claimed)> {
         let mut past = lane.past().map(|(group, line)| Line {
             group,
@@ -77,11 +81,11 @@ impl Groups {
             room: self.room_in(group, line),
         });
         let at = past.find(|at| at.room >= LEAST_ROOM)?;
-        let bits = self.open_for_claim(handle, at.group, Patience::Tries)?;
+        let bits = self.open_for_claim(handle, at.group, Busy::Skip)?;
         Some((at, bits.claim_in_line(at.line)?))
     }
 
-    /// Numbers that are free in a line, at a look; none if the line is not there.
+    /// How many numbers of a line are free at the moment; 0 if it does not exist or is not loaded.
     fn room_in(&self, group: GroupNumber, line: u32) -> u32 {
         let bits = self.slot(group).inodes.get();
         bits.map_or(0, |bits| bits.room_in_line(line))
@@ -97,7 +101,7 @@ impl Groups {
             let at = self
                 .roomiest(home, first)
                 .filter(|at| at.room >= LEAST_ROOM)?;
-            let bits = self.open_for_claim(handle, at.group, Patience::Tries)?;
+            let bits = self.open_for_claim(handle, at.group, Busy::Skip)?;
             if at.room < Bits::LINE {
                 return bits.claim_in_line(at.line).map(|claimed| (at, claimed));
             }
@@ -109,8 +113,8 @@ impl Groups {
         None
     }
 
-    /// The first line that is all free, else the one with the most free numbers, of the groups from
-    /// `home` on and in each from its line number `first` on.
+    /// The first line that is entirely free, else the one with the most free numbers, in the groups
+    /// from `home` on and in each from its line number `first` on.
     fn roomiest(&self, home: GroupNumber, first: u32) -> Option<Line> {
         let mut best: Option<Line> = None;
         for group in self.order_from(home).take(self.near() as usize) {
@@ -131,7 +135,7 @@ impl Groups {
         let slot = self.slot(group);
         let (line, room) = match slot.inodes.get() {
             Some(bits) if slot.free_inodes_hint() > 0 => bits.roomiest_line(first)?,
-            // Nobody has asked it for anything yet.
+            // Its bitmap was not read yet, and all its inodes are free.
             None if slot.free_inodes_hint() == self.store.geometry.inodes_per_group => {
                 let lines = self.store.geometry.inodes_per_group / Bits::LINE;
                 (first.checked_rem(lines)?, Bits::LINE)

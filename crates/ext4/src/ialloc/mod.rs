@@ -1,12 +1,12 @@
-//! Which inode number a new file gets.
+//! The inode allocator: which inode number a new file gets.
 //!
-//! [`orlov`] says in which order groups are tried; [`claim`] how one gives a number, as the switch
-//! `inode-bits` says; [`lanes`] how makers of files who meet part again. Groups that somebody else
-//! holds are passed by at first and waited for in a second round, so makers of many files do not queue
-//! at one bitmap. A third round asks every group, whatever the hints say, so that no free inode is
-//! missed.
+//! [`orlov`] chooses the group to begin with; [`claim`] allocates a number of one group, in the way
+//! that the switch `inode-bits` selects; [`lanes`] separates threads that race for numbers. The
+//! first round skips groups that are locked and the second one waits for them, so that threads that
+//! create many files do not queue at one bitmap. A third round tries every group regardless of its
+//! hints, so that no free inode is missed.
 //!
-//! The lowest free inode is taken where cores do not meet, so the never used part of a table only
+//! Without contention the lowest free inode is taken, so that the never used part of a table
 //! shrinks from its front.
 //!
 //! Credits: one group, [`CREDITS_PER_GROUP`](crate::groups::CREDITS_PER_GROUP) blocks.
@@ -20,11 +20,11 @@ use pext4_ondisk::{Corrupt, GroupNumber, InodeNumber};
 
 use crate::error::{Refusal, Result};
 use crate::groups::Groups;
-use claim::Patience;
+use claim::Busy;
 
 impl Groups {
-    /// Claims an inode for a file in the directory `parent`; `is_top` asks for a directory to be
-    /// put apart from its neighbours.
+    /// Claims an inode for a file in the directory `parent`; with `is_top` a directory is placed
+    /// apart from its siblings.
     ///
     /// # Errors
     ///
@@ -47,7 +47,7 @@ impl Groups {
         found.ok_or_else(|| Refusal::NoInodes.into())
     }
 
-    /// Tries the groups from `start` on, for a directory in `home`.
+    /// Tries the groups in circular order from `start` on, for a file whose directory is in `home`.
     fn claim_around(
         &self,
         handle: &mut Handle<'_>,
@@ -58,26 +58,24 @@ impl Groups {
             self.order_from(start)
                 .filter(|&group| self.slot(group).free_inodes_hint() > 0)
         };
-        let mut claim =
-            |group, patience| self.claim_in(handle, (home, group), patience, is_directory);
+        let mut claim = |group, busy| self.claim_in(handle, (home, group), busy, is_directory);
         let near = candidates()
             .take(self.near() as usize)
-            .find_map(|group| claim(group, Patience::Tries));
-        near.or_else(|| candidates().find_map(|group| claim(group, Patience::Waits)))
+            .find_map(|group| claim(group, Busy::Skip));
+        near.or_else(|| candidates().find_map(|group| claim(group, Busy::Wait)))
             .or_else(|| {
                 let any = self.free_inodes() > 0;
                 let all = self.order_from(start).filter(|_| any);
-                all.into_iter()
-                    .find_map(|group| claim(group, Patience::Waits))
+                all.into_iter().find_map(|group| claim(group, Busy::Wait))
             })
     }
 
-    /// Frees an inode within `handle`. In a group whose inode bitmap is corrupt it is lost instead,
+    /// Frees an inode under `handle`. In a group whose inode bitmap is corrupt it is lost instead,
     /// until the image is repaired.
     ///
     /// # Errors
     ///
-    /// `Corrupt` if there is no such inode, or it is one that the format reserves.
+    /// `Corrupt` if there is no such inode, or if the format reserves it.
     pub fn free_inode(
         &self,
         handle: &mut Handle<'_>,

@@ -1,14 +1,15 @@
-//! Where a new inode would be best, after Grigory Orlov's idea for directories.
+//! The preferred group for a new inode, by Grigory Orlov's algorithm for directories.
 //!
-//! What is used together should lie together, and what is not should leave room for growth. A
-//! directory at the top (below the root, or below one with the flag for it, `chattr +T`) begins a new
-//! region: it goes to a flexible group with more free inodes and blocks than the average, and few
-//! directories. Any other directory stays in its parent's flexible group while that is not worse than
-//! the average by too much, and takes the member with the fewest directories there: files follow their
-//! directory, so makers of files in different directories work on different groups. A file goes to its
-//! parent's group or, if that is full, to one that depends on the parent, by quadratic steps.
+//! Files that are used together should be close together, and other files should leave room for
+//! their growth. A top-level directory (in the root, or in a directory with the flag for it,
+//! `chattr +T`) begins a new region: it is placed in a flexible group with at least average free
+//! inodes and blocks, and few directories. Any other directory stays in its parent's flexible group
+//! while that is not much worse than the average, in the member with the fewest directories: files
+//! are placed near their directory, so threads that create files in different directories use
+//! different groups. A file is placed in its parent's group or, if that is full, in one that
+//! depends on the parent, at distances that double.
 //!
-//! All of it is read from hints; a stale one costs distance, never correctness.
+//! All numbers are hints; a stale one costs distance, never correctness.
 
 use pext4_ondisk::{GroupNumber, InodeNumber};
 use pext4_sync::atomic::Ordering;
@@ -16,12 +17,12 @@ use pext4_sync::hash::spread;
 
 use crate::groups::Groups;
 
-/// Flexible groups that a search for a region looks at.
+/// The maximum number of flexible groups that a search for a region examines.
 const MOST_REGIONS: u32 = 64;
-/// Groups tried without waiting before the search begins to wait.
+/// The number of groups that a search tries without waiting before it begins to wait.
 const NEAR: u32 = 16;
 
-/// What a flexible group has.
+/// The sums of a flexible group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Region {
     free_inodes: u64,
@@ -29,7 +30,7 @@ struct Region {
     directories: u64,
 }
 
-/// The volume's averages for one flexible group, and what is tolerated.
+/// The volume's averages for one flexible group, and the tolerated limits.
 struct Limits {
     average: Region,
     least_inodes: u64,
@@ -38,7 +39,7 @@ struct Limits {
 }
 
 impl Groups {
-    /// The group in which to look first for an inode in the directory `parent`.
+    /// The group in which the search for an inode in the directory `parent` begins.
     pub(super) fn group_for(
         &self,
         parent: InodeNumber,
@@ -53,13 +54,13 @@ impl Groups {
         }
     }
 
-    /// The group that an inode lies in.
+    /// The group of an inode; group 0 if there is no such inode.
     pub(super) fn home_of(&self, inode: InodeNumber) -> GroupNumber {
         let place = self.store.geometry.inode_group(inode);
         place.map_or(GroupNumber(0), |(group, _)| group)
     }
 
-    /// All groups, from `start` on and around.
+    /// All groups in circular order from `start` on.
     pub(super) fn order_from(
         &self,
         start: GroupNumber,
@@ -68,7 +69,7 @@ impl Groups {
         (start..count).chain(0..start).map(GroupNumber)
     }
 
-    /// How many groups are tried without waiting for one.
+    /// The number of groups that a search tries without waiting.
     pub(super) fn near(&self) -> u32 {
         NEAR
     }
@@ -101,7 +102,7 @@ impl Groups {
     fn for_top_directory(&self) -> GroupNumber {
         let regions = self.regions();
         let limits = self.limits();
-        // Shards and calls begin in different places.
+        // Different shards and calls begin in different regions.
         let first = spread(u64::from(self.hints.next_spread())) % regions;
         let fewest = (0..regions.min(MOST_REGIONS))
             .map(|step| (first + step) % regions)
@@ -129,7 +130,7 @@ impl Groups {
         self.best_member(acceptable.unwrap_or(first))
     }
 
-    /// Flexible groups of the volume.
+    /// The number of flexible groups of the volume.
     fn regions(&self) -> u32 {
         self.count().div_ceil(self.store.geometry.groups_per_flex)
     }
@@ -173,8 +174,9 @@ impl Groups {
         }
     }
 
-    /// The member of a flexible group with room and the fewest directories. Of several each shard
-    /// begins with another: those who make their directories at the same moment part here.
+    /// The member of a flexible group with room and the fewest directories. Of several such
+    /// members, different shards choose different ones, so that directories made at the same time
+    /// are spread.
     fn best_member(&self, region: u32) -> GroupNumber {
         let first = self.members(region).next().unwrap_or(GroupNumber(0));
         let size = self.store.geometry.groups_per_flex.max(1);

@@ -1,4 +1,4 @@
-//! Inode numbers over images of mke2fs.
+//! Inode allocation on images of mke2fs.
 
 use std::collections::BTreeSet;
 
@@ -152,30 +152,30 @@ fn a_full_group_sends_files_on() {
 }
 
 #[test]
-fn slots_are_virgin_until_claimed() {
+fn slots_are_unused_until_claimed() {
     let Some(ground) = Ground::make(FOUR_GROUPS, "64M") else {
         return;
     };
     let groups = &ground.groups;
-    assert!(!groups.inode_slot_is_virgin(InodeNumber::ROOT));
-    assert!(!groups.inode_slot_is_virgin(InodeNumber(11)), "lost+found");
-    assert!(groups.inode_slot_is_virgin(InodeNumber(12)));
+    assert!(!groups.is_inode_slot_unused(InodeNumber::ROOT));
+    assert!(!groups.is_inode_slot_unused(InodeNumber(11)), "lost+found");
+    assert!(groups.is_inode_slot_unused(InodeNumber(12)));
     assert_eq!(make(&ground, InodeNumber::ROOT, false), InodeNumber(12));
     assert!(
-        !groups.inode_slot_is_virgin(InodeNumber(12))
-            && groups.inode_slot_is_virgin(InodeNumber(13))
+        !groups.is_inode_slot_unused(InodeNumber(12))
+            && groups.is_inode_slot_unused(InodeNumber(13))
     );
     let mut handle = ground.handle();
     groups
         .free_inode(&mut handle, InodeNumber(12), false)
         .expect("ours");
     assert!(
-        !groups.inode_slot_is_virgin(InodeNumber(12)),
+        !groups.is_inode_slot_unused(InodeNumber(12)),
         "used once is used for ever"
     );
     assert!(
-        groups.inode_slot_is_virgin(InodeNumber(0))
-            && groups.inode_slot_is_virgin(InodeNumber(u32::MAX))
+        groups.is_inode_slot_unused(InodeNumber(0))
+            && groups.is_inode_slot_unused(InodeNumber(u32::MAX))
     );
 }
 
@@ -271,7 +271,7 @@ fn make_on_many_threads(ground: &Ground) {
     );
 }
 
-/// Without a journal a number rests for a while, but not when there is no other.
+/// Without a journal a freed number is not reused for a while, unless there is no other.
 #[test]
 fn a_number_freed_a_moment_ago_is_taken_last() {
     for scaling in settings() {
@@ -306,7 +306,7 @@ fn a_number_freed_a_moment_ago_is_taken_last() {
     }
 }
 
-/// A ground whose groups have four lanes each, and a directory in it.
+/// A volume whose groups have four lanes each, and a directory in it.
 fn ground_with_lanes() -> Option<(Ground, InodeNumber)> {
     let shape = [
         &FOUR_GROUPS[..4],
@@ -318,10 +318,10 @@ fn ground_with_lanes() -> Option<(Ground, InodeNumber)> {
     Some((ground, parent))
 }
 
-/// Whoever lost a race goes on in a line of numbers that nobody else uses, and comes back to the lowest
-/// number when it has met nobody for a while.
+/// A shard that lost a race continues in a line of numbers that no other uses, and returns to the
+/// lowest number when it has lost no race for a while.
 #[test]
-fn makers_who_met_go_on_in_lanes_of_their_own() {
+fn shards_that_raced_continue_in_lanes_of_their_own() {
     let Some((ground, parent)) = ground_with_lanes() else {
         return;
     };
@@ -354,7 +354,8 @@ fn makers_who_met_go_on_in_lanes_of_their_own() {
     assert_eq!(lines(1, 8), dense, "nobody was met in two transactions");
 }
 
-/// A core that makes and removes more files than a lane has numbers goes round in lanes of its own.
+/// A core that makes and removes more files than a lane has numbers cycles through lanes of its
+/// own.
 #[test]
 fn a_shard_comes_back_to_lanes_where_it_has_freed_numbers() {
     let Some((ground, parent)) = ground_with_lanes() else {
@@ -379,7 +380,7 @@ fn a_shard_comes_back_to_lanes_where_it_has_freed_numbers() {
     };
     let first = round();
     for _ in 0..3 {
-        // Nobody is met any more, and yet others are not gone to.
+        // There are no races any more, and yet the shard takes no new lanes.
         let strange = round().difference(&first).count();
         assert!(
             strange <= 3 * 512 - 1300,

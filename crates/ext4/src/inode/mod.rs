@@ -407,7 +407,7 @@ impl Inode {
         let slot = {
             let mut state = self.state.lock();
             self.fold_names(&mut state);
-            if !state.owed.settle(tid) {
+            if !state.owed.clear(tid) {
                 return None;
             }
             state.slot.clone()

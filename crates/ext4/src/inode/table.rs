@@ -170,7 +170,7 @@ impl Inodes {
 
     fn read(&self, number: InodeNumber) -> Result<Arc<Inode>> {
         // A slot that was never used belongs to no inode and may contain anything.
-        if self.groups.inode_slot_is_virgin(number) {
+        if self.groups.is_inode_slot_unused(number) {
             return Err(Refusal::Stale.into());
         }
         let (slot, place) = self.read_slot(number)?;
@@ -317,7 +317,7 @@ impl Inodes {
 
     fn wrongly_free(&self, number: InodeNumber) -> Error {
         if let Some((group, index)) = self.store.geometry.inode_group(number) {
-            self.groups.condemn_inodes(group, index);
+            self.groups.mark_inodes_corrupt(group, index);
         }
         let corrupt = Corrupt::new("inode bitmap", "an inode in use is marked free");
         corrupt.in_inode(number).into()

@@ -47,7 +47,7 @@ impl Inodes {
         let wanted = STEP_BASE_CREDITS
             .saturating_add(most_revokes(inode))
             .saturating_add(self.run_credits().saturating_mul(STEP_ENTRIES));
-        wanted.min(self.store.journal().most_credits() / 2)
+        wanted.min(self.store.journal().max_credits() / 2)
     }
 
     /// Metadata blocks that the first step of truncating this inode may dirty. The caller holds its lock.

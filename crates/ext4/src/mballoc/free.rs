@@ -1,11 +1,11 @@
 //! Freeing blocks.
 //!
-//! A free checks that no metadata is in the way and makes sure that the group is in memory.
+//! A free checks that the blocks hold no metadata, and loads the group if it is not in memory.
 //!
-//! *Deferred* (the setting of `frees`) it then notes the group with the transaction, so that its
-//! committer will come by, and leaves the extent on the group's stack: it waits for nobody. Which
-//! bits it clears, and whether they were set, turns out when it is folded. Otherwise it waits for
-//! the group and clears the bits itself.
+//! In the setting *deferred* of `frees` it puts the group on the transaction's list, so that the
+//! commit captures the group, and pushes the extent onto the group's stack, without waiting. The
+//! bits are tested and cleared when the free is folded. In the other settings it waits for the
+//! group's lock and clears the bits itself.
 
 use pext4_jbd2::{Forgotten, Handle};
 use pext4_ondisk::{BlockNumber, Corrupt, GroupNumber};
@@ -17,13 +17,13 @@ use crate::options::Frees;
 use crate::statistics::Event;
 
 impl Groups {
-    /// Frees `length` blocks from `start` on within `handle`. They can be allocated again once the
+    /// Frees `length` blocks from `start` on under `handle`. They can be allocated again once the
     /// transaction is durable. In a group whose bitmap is corrupt they are lost instead, until the
     /// image is repaired.
     ///
     /// # Errors
     ///
-    /// `Corrupt` if they lie outside the file system or hold its own structures; nothing is freed
+    /// `Corrupt` if they are outside the file system or hold its own structures; nothing is freed
     /// then.
     pub fn free(&self, handle: &mut Handle<'_>, start: BlockNumber, length: u32) -> Result<()> {
         self.check_freeable(start, length)?;
@@ -31,8 +31,8 @@ impl Groups {
         Ok(())
     }
 
-    /// Ends the life of a metadata block and frees it. One that this transaction made and nobody else
-    /// has seen can be allocated again at once.
+    /// Ends the life of a metadata block and frees it. If its life began in this transaction, it
+    /// can be allocated again at once.
     ///
     /// # Errors
     ///
@@ -65,7 +65,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Frees a run that was checked.
+    /// Frees a run that [`Groups::check_freeable`] has accepted.
     fn free_run(&self, handle: &mut Handle<'_>, run: (BlockNumber, u32), reuse: Reuse) {
         let geometry = &self.store.geometry;
         let (start, length) = run;
@@ -92,20 +92,20 @@ impl Groups {
     fn free_in_group(&self, handle: &mut Handle<'_>, group: GroupNumber, freed: FreedExtent) {
         self.count_event(Event::Freed);
         match self.waiting.design {
-            Frees::Deferred => self.leave_freed(handle, group, freed),
-            Frees::Listed | Frees::Merged => self.clear_freed(handle, group, freed),
+            Frees::Deferred => self.defer_free(handle, group, freed),
+            Frees::Listed | Frees::Merged => self.free_now(handle, group, freed),
         }
     }
 
-    fn leave_freed(&self, handle: &mut Handle<'_>, group: GroupNumber, freed: FreedExtent) {
-        self.note_unowed(handle, group);
+    fn defer_free(&self, handle: &mut Handle<'_>, group: GroupNumber, freed: FreedExtent) {
+        self.note_deferred(handle, group);
         if self.keep_blocks(group) {
             self.count_free(freed.span);
             self.slot(group).freed.push(freed);
         }
     }
 
-    fn clear_freed(&self, handle: &mut Handle<'_>, group: GroupNumber, freed: FreedExtent) {
+    fn free_now(&self, handle: &mut Handle<'_>, group: GroupNumber, freed: FreedExtent) {
         self.make_room_for(group);
         let mut held = self.hold(group);
         if held.load_blocks() {
@@ -115,8 +115,8 @@ impl Groups {
         }
     }
 
-    /// Before the blocks can be seen anywhere: whoever sees them nowhere must see that they are
-    /// coming.
+    /// Counts freed blocks as pending. Must precede the push: an allocation that does not find the
+    /// blocks must see that they are pending.
     fn count_free(&self, span: Span) {
         self.counts.pending.add(i64::from(span.length));
         self.counts.free_blocks.add(i64::from(span.length));

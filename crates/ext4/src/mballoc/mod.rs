@@ -1,19 +1,19 @@
-//! Which blocks a request gets.
+//! The block allocator: which blocks a request gets.
 //!
-//! A request is answered by, in this order: the file's preallocation; for small files the blocks
-//! set aside for the caller's shard; the goal; and a scan of the groups by criteria that give up
-//! more from one to the next ([`scan`], in the order of [`walk`]). Every criterion but the last
-//! passes by groups that somebody else holds, the last one waits, so that space in a busy group is
-//! not missed (rule D4). When nothing is found, preallocations are discarded and the scan is
-//! repeated a bounded number of times (D13).
+//! A request is served from, in this order: the file's preallocation; for small files the run of
+//! the caller's shard; the goal; and a scan of the groups by criteria, each less demanding than the
+//! one before ([`scan`], in the order of [`walk`]). Every criterion except the last skips groups
+//! that are locked; the last one waits, so that space in a busy group is not missed (rule D4). If
+//! nothing is found, preallocations are discarded and the scan is repeated a bounded number of
+//! times (D13).
 //!
-//! Freed blocks come back with the commit of the transaction that freed them. An operation that
-//! gets `NoSpace` while [`Groups::has_pending_frees`] stops its handle, waits for a commit and
+//! Freed blocks become allocatable with the commit of the transaction that freed them. An operation
+//! that gets `NoSpace` while [`Groups::has_pending_frees`] stops its handle, waits for a commit and
 //! tries again.
 //!
 //! Credits: an allocation dirties one group, that is
-//! [`CREDITS_PER_GROUP`](crate::groups::CREDITS_PER_GROUP) blocks; a free as many for each group it
-//! reaches.
+//! [`CREDITS_PER_GROUP`](crate::groups::CREDITS_PER_GROUP) blocks; a free dirties as many for each
+//! group that it reaches.
 
 mod free;
 mod prealloc;
@@ -32,26 +32,26 @@ pub use request::{Purpose, Request, Run, Zone};
 use crate::error::{Refusal, Result};
 use crate::groups::Groups;
 use crate::statistics::Event;
-use prealloc::Asked;
+use prealloc::SmallUse;
 use request::{Plan, Surplus};
 
 /// How often a scan that found nothing is repeated after space has moved.
 const RETRIES: u32 = 3;
 
 impl Groups {
-    /// Takes 1 to `request.length` blocks in one run.
+    /// Allocates 1 to `request.length` blocks in one run.
     ///
     /// # Errors
     ///
-    /// `Refused(NoSpace)` if there is truly none that the request may have.
+    /// `Refused(NoSpace)` if there is no block that the request may have.
     pub fn allocate(&self, handle: &mut Handle<'_>, request: &Request) -> Result<Run> {
         let length = self.granted(request)?;
-        let (run, _) = self.find_somewhere(handle, &Plan::exactly(request, length))?;
+        let (run, _) = self.scan_with_retries(handle, &Plan::exactly(request, length))?;
         Ok(run)
     }
 
-    /// As [`Groups::allocate`], for the data of a file: uses its preallocation, and leaves blocks
-    /// for its growth in it.
+    /// As [`Groups::allocate`], for the data of a file: uses its preallocation, and sets blocks
+    /// aside in it for the file's growth.
     ///
     /// # Errors
     ///
@@ -86,7 +86,7 @@ impl Groups {
         }
         let free = self.hints.recent_free(|| self.free_blocks());
         let plan = Plan::growing(request, length, &self.store.geometry, free);
-        let (run, surplus) = self.find_somewhere(handle, &plan)?;
+        let (run, surplus) = self.scan_with_retries(handle, &plan)?;
         if let Some(surplus) = surplus
             && let Some(before) = preallocation.replace(surplus)
         {
@@ -95,8 +95,8 @@ impl Groups {
         Ok(run)
     }
 
-    /// The stream goal that a file is to remember after a run was found for it: the group, if files
-    /// have their own and this one is not small.
+    /// The stream goal that a file should remember after `run` was found for it: its group, if
+    /// files have goals of their own and this one is not small.
     pub fn own_stream_goal(&self, request: &Request, run: Run) -> Option<GroupNumber> {
         let has_own = self.has_own_stream_goals() && !request.is_small(self.store.block_size());
         has_own
@@ -104,7 +104,7 @@ impl Groups {
             .flatten()
     }
 
-    /// How much of what is asked for the reserve allows.
+    /// How many of the requested blocks the reserve allows.
     fn granted(&self, request: &Request) -> Result<u32> {
         let wanted = request.length.max(1);
         let granted = match request.purpose {
@@ -118,8 +118,8 @@ impl Groups {
         Ok(granted)
     }
 
-    /// Serves a small file from its shard's blocks; `None` where space is too short for that, or another
-    /// thread is at them.
+    /// Serves a small file from its shard's run; `None` if space is too short for such a run, or
+    /// another thread is using it.
     fn allocate_small(
         &self,
         handle: &mut Handle<'_>,
@@ -128,26 +128,26 @@ impl Groups {
     ) -> Result<Option<Run>> {
         if let Some(held) = self.hints.locality() {
             match self.use_small(handle, &held, length) {
-                Asked::Taken(run) => {
+                SmallUse::Taken(run) => {
                     self.count_event(Event::FromLocality);
                     return Ok(Some(run));
                 }
-                Asked::Busy => return Ok(None),
-                Asked::Short => self.release(&held),
+                SmallUse::Busy => return Ok(None),
+                SmallUse::Short => self.release(&held),
             }
         }
         let Some(plan) = self.plan_for_locality(request, length) else {
             return Ok(None);
         };
-        let (run, surplus) = self.find_somewhere(handle, &plan)?;
+        let (run, surplus) = self.scan_with_retries(handle, &plan)?;
         if let Some(before) = self.hints.set_locality(surplus) {
             self.release(&before);
         }
         Ok(Some(run))
     }
 
-    /// Scans, and scans again after preallocations were discarded or while others free space.
-    fn find_somewhere(
+    /// Scans, and scans again after preallocations were discarded or other threads freed space.
+    fn scan_with_retries(
         &self,
         handle: &mut Handle<'_>,
         plan: &Plan,
@@ -159,7 +159,7 @@ impl Groups {
             if let Some(found) = found {
                 return Ok(found);
             }
-            let discarded = self.discard_preallocations(plan.least);
+            let discarded = self.discard_preallocations(plan.required);
             let now = self.counts.activity.sum();
             if discarded == 0 && activity == Some(now) {
                 break;
@@ -169,7 +169,7 @@ impl Groups {
         Err(Refusal::NoSpace.into())
     }
 
-    /// Where a file without blocks begins to look: its inode's group.
+    /// The goal of a file without blocks: the start of its inode's group.
     #[must_use]
     pub fn goal_of(&self, inode: InodeNumber) -> BlockNumber {
         let geometry = &self.store.geometry;
@@ -180,7 +180,7 @@ impl Groups {
     }
 }
 
-/// What becomes of the blocks that a scan found beyond those asked for.
+/// The file's block that a surplus begins with, if it is kept.
 impl Surplus {
     fn logical(self) -> Option<u32> {
         match self {

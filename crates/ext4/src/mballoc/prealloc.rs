@@ -1,12 +1,12 @@
 //! Using, releasing and discarding preallocations.
 //!
-//! A file's run is used from its front, where the file's growth needs it; if the file jumps ahead
-//! inside it, the blocks jumped over are given back. Discarding changes the preallocation and its group in one go, both
-//! locks held, so blocks are never between the two.
+//! A file's run is used from its front as the file grows; if the file skips blocks of it, these are
+//! released. Discarding changes the preallocation and its group with both locks held, so that its
+//! blocks are at all times either preallocated or allocatable.
 //!
-//! *Deferred* (the setting of `frees`) a use notes the group with the transaction and moves the run's front, and waits
-//! for nobody; its bits are set when it is folded. Otherwise, and when nothing is left or blocks are left
-//! out, it holds the group and sets them itself.
+//! In the setting *deferred* of `frees`, a use puts the group on the transaction's list and moves
+//! the run's front, without waiting; its bits are set when it is folded. In the other settings, and
+//! if blocks are skipped, it holds the group and sets them itself.
 
 use pext4_jbd2::Handle;
 use pext4_ondisk::{GroupNumber, LogicalBlock};
@@ -19,18 +19,19 @@ use crate::groups::{Aside, Groups, Held, Preallocation};
 use crate::options::Frees;
 use crate::statistics::Event;
 
-/// How it ended to ask a shard's run for blocks.
-pub(super) enum Asked {
+/// The result of a request to a shard's run for blocks.
+pub(super) enum SmallUse {
     Taken(Run),
-    /// It has fewer.
+    /// The run has fewer blocks, or its group is corrupt.
     Short,
-    /// Another thread is at it, or at its group.
+    /// Another thread has locked the run or its group.
     Busy,
 }
 
 impl Groups {
-    /// Takes up to `length` blocks for `logical` from a file's preallocation; `None` if it has
-    /// none for that place. Its group is locked only where frees wait for it, or blocks are left out.
+    /// Takes up to `length` blocks for `logical` from a file's preallocation; `None` if it has none
+    /// for that position. Locks the group only if frees lock it in this setting, or if blocks are
+    /// skipped.
     pub fn use_preallocation(
         &self,
         handle: &mut Handle<'_>,
@@ -52,15 +53,15 @@ impl Groups {
         Some(self.use_front(handle, preallocation, place, skipped, length))
     }
 
-    /// Takes `length` blocks from a shard's run for small files, all or none. Threads of one core are not at
-    /// it at the same time, unless one of them lost its core meanwhile: then the others would wait for that
-    /// one's next turn, and do without instead.
+    /// Takes `length` blocks from a shard's run for small files, all or none. Threads of one core
+    /// contend for the run only if one of them was preempted while it held the lock; the others do
+    /// not wait until that one runs again, but allocate elsewhere.
     pub(super) fn use_small(
         &self,
         handle: &mut Handle<'_>,
         preallocation: &Preallocation,
         length: u32,
-    ) -> Asked {
+    ) -> SmallUse {
         let waits = self.waits_for_busy();
         let locked = if waits {
             Some(preallocation.lock())
@@ -68,14 +69,14 @@ impl Groups {
             preallocation.try_lock()
         };
         let Some(mut state) = locked else {
-            return Asked::Busy;
+            return SmallUse::Busy;
         };
         let is_short = state.is_none_or(|aside| aside.span.length < length);
         if is_short || !self.may_use(preallocation) {
-            return Asked::Short;
+            return SmallUse::Short;
         }
         if let Some(run) = self.move_front(handle, preallocation, &mut state, 0, length) {
-            return Asked::Taken(run);
+            return SmallUse::Taken(run);
         }
         let group = preallocation.group();
         let held = if waits {
@@ -84,18 +85,20 @@ impl Groups {
             self.try_hold(group)
         };
         let Some(held) = held else {
-            return Asked::Busy;
+            return SmallUse::Busy;
         };
-        Asked::Taken(self.use_front(handle, preallocation, (&mut *state, held), 0, length))
+        SmallUse::Taken(self.use_front(handle, preallocation, (&mut *state, held), 0, length))
     }
 
-    /// Whether the run's group still gives out blocks. Whoever has been in time is.
+    /// Whether blocks of the run's group may still be used. The mark may be set right after this
+    /// test.
     fn may_use(&self, preallocation: &Preallocation) -> bool {
         let slot = self.slot(preallocation.group());
         !slot.is(mark::BLOCKS_CORRUPT)
     }
 
-    /// Takes up to `length` blocks from the front of a run without its group's lock, where that may be.
+    /// Takes up to `length` blocks from the front of a run without its group's lock; `None` if the
+    /// lock is needed.
     fn move_front(
         &self,
         handle: &mut Handle<'_>,
@@ -111,7 +114,7 @@ impl Groups {
         }
         let length = length.min(aside.span.length);
         let group = preallocation.group();
-        self.note_unowed(handle, group);
+        self.note_deferred(handle, group);
         self.counts.free_blocks.add(-i64::from(length));
         let start = aside.span.start;
         aside.logical += length;
@@ -123,7 +126,7 @@ impl Groups {
         if aside.span.length == 0 {
             *state = None;
         }
-        if preallocation.front.asks() {
+        if preallocation.front.request_fold() {
             self.slot(group).used.push(preallocation.end());
         }
         Some(Run {
@@ -132,8 +135,8 @@ impl Groups {
         })
     }
 
-    /// Gives `skipped` blocks at the front of a run back, of which more are left, and takes up to
-    /// `length` behind them.
+    /// Releases `skipped` blocks at the front of a run, which has more than that, and takes up to
+    /// `length` blocks after them.
     fn use_front(
         &self,
         handle: &mut Handle<'_>,
@@ -161,7 +164,7 @@ impl Groups {
             length: left - used.length,
         };
         preallocation.front.advance(handle.tid(), used.end());
-        held.leave_front(preallocation, used.end());
+        held.advance_folded(preallocation, used.end());
         if aside.span.length == 0 {
             held.unlist(preallocation);
             *state = None;
@@ -177,12 +180,12 @@ impl Groups {
         preallocation.lock().is_some()
     }
 
-    /// Makes the blocks of a preallocation allocatable; its owner lets go of it.
+    /// Makes the blocks of a preallocation allocatable. Its owner drops it afterwards.
     pub fn release(&self, preallocation: &Preallocation) {
         self.discard(preallocation);
     }
 
-    /// Empties a preallocation; answers how many blocks came free.
+    /// Empties a preallocation; returns how many blocks became allocatable.
     fn discard(&self, preallocation: &Preallocation) -> u32 {
         let mut state = preallocation.lock();
         let Some(aside) = state.take() else {
@@ -199,8 +202,8 @@ impl Groups {
         }
     }
 
-    /// Discards preallocations, whoever owns them, until `wanted` blocks came free or none are
-    /// left; answers how many did.
+    /// Discards preallocations of any owner until `wanted` blocks became allocatable or none are
+    /// left; returns how many did.
     pub(super) fn discard_preallocations(&self, wanted: u32) -> u32 {
         let mut freed = 0;
         for number in (0..self.count()).map(GroupNumber) {

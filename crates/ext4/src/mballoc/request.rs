@@ -1,9 +1,9 @@
-//! What is asked for, and how much is looked for: normalisation.
+//! Requests, and their normalisation: how many blocks to search for.
 //!
-//! A file that grows is likely to go on growing, about as much as it has already. So more is looked
-//! for than asked, and the surplus is set aside for it: the file gets long extents, and the next
-//! allocations find their blocks without a search. Small files get no run of their own; they are
-//! served from a run of their shard, one behind the other, or each would leave a gap.
+//! A file that grows is likely to continue to grow, by about its current size. So the search is for
+//! more blocks than requested, and the surplus is set aside for the file: it gets long extents, and
+//! its next allocations find their blocks without a search. Small files get no run of their own,
+//! since each would leave a gap; they are placed one after another in a run of their shard.
 
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber, LogicalBlock};
@@ -12,11 +12,11 @@ use crate::groups::Groups;
 
 /// Files up to this many bytes are small.
 const SMALL: u64 = 64 << 10;
-/// No more bytes than this are set aside for a file at once.
+/// The maximum number of bytes that are set aside for a file at once.
 const MOST_SURPLUS: u64 = 8 << 20;
-/// A shard's run for small files has this many bytes.
+/// The number of bytes in a shard's run for small files.
 const LOCALITY: u64 = 2 << 20;
-/// A surplus is at most this part of the free space.
+/// A surplus is at most `1 / SURPLUS_PART` of the free space.
 const SURPLUS_PART: u64 = 64;
 
 /// What blocks are for.
@@ -24,10 +24,11 @@ const SURPLUS_PART: u64 = 64;
 pub enum Purpose {
     /// The contents of a file.
     Data,
-    /// The entries of a directory: one that grows is to lie in one piece, whichever cores make it
-    /// grow, and never where large files are.
+    /// The entries of a directory: a growing one should be contiguous, whichever cores make it
+    /// grow, and apart from large files.
     Entries,
-    /// Tree nodes, attributes: what must not fail half way, and may use the reserve.
+    /// Tree nodes and attributes, whose allocation must not fail half way, so they may use the
+    /// reserve.
     Metadata,
 }
 
@@ -38,33 +39,33 @@ pub struct Request {
     pub inode: InodeNumber,
     /// The first block of the file that they are for.
     pub logical: LogicalBlock,
-    /// How many blocks at most.
+    /// The maximum number of blocks.
     pub length: u32,
-    /// The block that would be best: behind the last one of the file, or in the inode's group.
+    /// The preferred block: after the last one of the file, or in the inode's group.
     pub goal: BlockNumber,
     /// What they are for.
     pub purpose: Purpose,
-    /// Whether they may come from what is kept for root; metadata always may.
+    /// Whether the blocks may come from the reserve; metadata always may.
     pub may_use_reserve: bool,
-    /// The file's size in bytes as it is now.
+    /// The file's current size in bytes.
     pub size: u64,
-    /// Where the file's last large run was found, if the file remembers that.
+    /// The group of the file's last large run, if the file remembers that.
     pub stream_goal: Option<GroupNumber>,
-    /// Which groups may serve it.
+    /// The groups that may serve it.
     pub zone: Zone,
 }
 
 /// Which groups may serve a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zone {
-    /// Each.
+    /// All groups.
     Anywhere,
-    /// Those below this number: a block map's pointers have 32 bits.
+    /// Groups below this number, because a block map's pointers have 32 bits.
     Below(GroupNumber),
 }
 
 impl Zone {
-    /// What the pointers of a block map can name: the groups that end below block 2^32 - 1.
+    /// The groups that the pointers of a block map can reach: those that end below block 2^32 - 1.
     #[must_use]
     pub fn of_pointers(geometry: &Geometry) -> Self {
         if geometry.blocks_count <= u64::from(u32::MAX) {
@@ -85,7 +86,7 @@ impl Zone {
         }
     }
 
-    /// How many of a volume's groups may serve.
+    /// How many of the volume's `count` groups may serve.
     pub(super) fn of(self, count: u32) -> u32 {
         match self {
             Self::Anywhere => count,
@@ -121,70 +122,71 @@ impl Request {
         u64::from(self.logical.get()) + u64::from(self.length)
     }
 
-    /// Whether the file is small even afterwards.
+    /// Whether the file is still small once the request is granted.
     pub(super) fn is_small(&self, block_size: u32) -> bool {
         self.purpose == Purpose::Data
             && self.blocks_after(block_size) * u64::from(block_size) <= SMALL
     }
 
-    /// Whether the request lies before the end of the file, and so is no growth.
+    /// Whether the request is entirely before the end of the file, so that it does not grow the
+    /// file.
     pub(super) fn is_inside(&self, block_size: u32) -> bool {
         self.end() < self.size.div_ceil(u64::from(block_size))
     }
 }
 
-/// Blocks that were taken.
+/// Blocks that were allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The first.
+    /// The first block.
     pub start: BlockNumber,
-    /// How many.
+    /// The number of blocks.
     pub length: u32,
 }
 
-/// Who gets what is found beyond the request.
+/// What happens to blocks found beyond the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Surplus {
-    /// Nobody: it is not taken.
+    /// They are not taken.
     None,
-    /// The file, from this block of it on.
+    /// They are set aside for the file, for its blocks from `logical` on.
     ForFile { logical: u32 },
-    /// The small files of the shard.
+    /// They are set aside for small files of the shard.
     ForShard,
 }
 
-/// A request, normalised.
+/// A normalised request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
-    /// Chooses the stream goal, unless the file has its own.
+    /// Selects the stream goal, unless the file has its own.
     pub inode: InodeNumber,
     /// The file's own stream goal.
     pub own_goal: Option<GroupNumber>,
-    /// The best block.
+    /// The preferred block.
     pub goal: BlockNumber,
-    /// Whether the goal continues the file, so that even a short run there is good.
+    /// Whether the goal continues the file, so that even a short run there is acceptable.
     pub continues: bool,
-    /// Blocks asked for: more is surplus, fewer is allowed.
-    pub least: u32,
-    /// Blocks looked for.
+    /// The number of requested blocks. Blocks beyond them are surplus; fewer are allowed.
+    pub required: u32,
+    /// The number of blocks to search for.
     pub wanted: u32,
-    /// Who gets the difference.
+    /// What happens to the difference.
     pub surplus: Surplus,
-    /// Whether the search begins where the last large file's ended.
+    /// Whether the search begins at a stream goal.
     pub is_stream: bool,
-    /// Where it may look.
+    /// The groups that may serve it.
     pub zone: Zone,
 }
 
 impl Plan {
-    /// Just what is asked for.
+    /// A plan without surplus.
     pub fn exactly(request: &Request, length: u32) -> Self {
         Self {
             inode: request.inode,
             own_goal: request.stream_goal,
             goal: request.goal,
             continues: request.logical.get() > 0,
-            least: length,
+            required: length,
             wanted: length,
             surplus: Surplus::None,
             is_stream: false,
@@ -192,7 +194,7 @@ impl Plan {
         }
     }
 
-    /// For a file that is not small: with room for growth, if it grows.
+    /// A plan for a file that is not small, with a surplus if the request grows the file.
     pub fn growing(request: &Request, length: u32, geometry: &Geometry, free: u64) -> Self {
         let is_directory = request.purpose == Purpose::Entries;
         let exactly = Self {
@@ -225,8 +227,8 @@ impl Plan {
 }
 
 impl Groups {
-    /// A run for the small files of the caller's shard, beginning with this request. Shards begin
-    /// far apart and go on where their last run ended.
+    /// A plan for a new run for small files of the caller's shard, which also serves this request.
+    /// The first runs of shards are far apart; later runs begin where the shard's last run ended.
     pub(super) fn plan_for_locality(&self, request: &Request, length: u32) -> Option<Plan> {
         let geometry = &self.store.geometry;
         let (shard, shards) = self.hints.locality_shard();
@@ -312,7 +314,7 @@ mod tests {
     fn surplus_grows_with_the_file_up_to_a_bound() {
         let plenty = 1 << 30;
         let plan = growing(20, 2, 20 << 12, plenty);
-        assert_eq!((plan.least, plan.wanted), (2, 12));
+        assert_eq!((plan.required, plan.wanted), (2, 12));
         assert_eq!(plan.surplus, Surplus::ForFile { logical: 22 });
         assert_eq!(growing(1000, 24, 1000 << 12, plenty).wanted, 24 + 1024);
         assert_eq!(growing(1 << 20, 16, 1 << 32, plenty).wanted, 16 + 2048);

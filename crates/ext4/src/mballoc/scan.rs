@@ -1,20 +1,19 @@
 //! The search for a run through the groups.
 //!
-//! First the exact goal: placement stays predictable where nobody contends, since its group is waited
-//! for, though no longer than a hold takes whose thread keeps its core. Then the criteria, one
-//! function each, in ascending order of what they give up:
+//! First the exact goal. The search spins for its group if that is locked, so placement stays
+//! predictable without contention, but does not wait for a holder that was preempted. Then the
+//! criteria, one function each, each less demanding than the one before:
 //!
-//! 1. a power of two, aligned, in a group that has one that large;
-//! 2. the wanted length, in a group whose average run is as long;
-//! 3. the wanted length trimmed, no further than to what is asked for, in a group whose average run
-//!    is as long as that (only with the index of groups, which makes it cheap);
-//! 4. the wanted length, in any group with as many free blocks;
-//! 5. anything, anywhere, the longest first. Only here a held group is waited for as long as it
-//!    takes, unless busy groups are so throughout.
+//! 1. `power2_aligned`: an aligned power of two, in a group that has one that large;
+//! 2. `goal_length_fast`: the wanted length, in a group whose average run is as long;
+//! 3. `best_available`: the wanted length trimmed, but not below the requested one, in a group
+//!    whose average run is as long (only with the index of groups, which makes it cheap);
+//! 4. `goal_length_slow`: the wanted length, in any group with as many free blocks;
+//! 5. `any_free`: any run in any group, the longest first. Only this criterion waits for a locked
+//!    group, unless the setting makes all of them wait.
 //!
-//! In which order groups are looked at is the matter of [`walk`](super::walk). They are chosen by
-//! hints; what counts is tested again under the lock (rule D5). A corrupt group is passed by:
-//! at the goal too it means "no goal", not failure.
+//! [`walk`](super::walk) determines the order of groups. Groups are chosen by hints and tested
+//! again under the lock (rule D5). A corrupt group is skipped; a goal in one counts as no goal.
 
 use std::sync::Arc;
 
@@ -28,17 +27,17 @@ use crate::groups::slot::{Slot, mark};
 use crate::groups::{Groups, Held, Preallocation};
 use crate::statistics::Event;
 
-/// One way to search, and what is counted when it finds something.
+/// A criterion's function, and the event that is counted when it finds something.
 type Criterion<S> = (Event, fn(&mut S) -> Option<Found>);
 
-/// Powers of two below this order are not worth a search of their own.
+/// The smallest order for which `power2_aligned` searches.
 const LEAST_ORDER: u32 = 2;
-/// Groups that a criterion reads into memory before it leaves the rest to the next one.
+/// The maximum number of groups that one criterion reads into memory.
 const MOST_LOADS: u32 = 8;
-/// How many orders the third criterion trims a request by at most.
+/// The maximum number of orders by which `best_available` trims a request.
 const MOST_TRIMMED: u32 = 3;
 
-/// What was found: the run, and the preallocation that took the surplus.
+/// The run that was found, and the preallocation that holds the surplus.
 pub(super) type Found = (Run, Option<Arc<Preallocation>>);
 
 /// One search.
@@ -46,20 +45,20 @@ pub(super) struct Scan<'a, 'h> {
     pub groups: &'a Groups,
     pub handle: &'a mut Handle<'h>,
     pub plan: &'a Plan,
-    /// Where the walk begins.
+    /// The group in which the walk begins.
     pub first: GroupNumber,
-    /// How many groups may serve.
+    /// Groups from this number on may not serve the request.
     pub end: u32,
-    /// Where in the first group.
+    /// The block at which the search in the first group begins.
     offset: u32,
-    /// Groups read into memory by this criterion.
+    /// The number of groups that this criterion has read into memory.
     pub loads: u32,
     seen: Seen,
-    /// Which criterion found something.
+    /// The event of the criterion that found something.
     hit: Option<Event>,
 }
 
-/// What a search met.
+/// The groups that a search met, for the statistics.
 #[derive(Default)]
 struct Seen {
     considered: u64,
@@ -68,12 +67,12 @@ struct Seen {
     loaded: u64,
 }
 
-/// How a run is looked for in a group; the number is where.
+/// Finds a run in a group, starting at a block of it.
 pub(super) trait Find: Fn(&mut Held<'_>, u32) -> Option<Span> {}
 impl<F: Fn(&mut Held<'_>, u32) -> Option<Span>> Find for F {}
 
 impl Groups {
-    /// Looks for a run as planned and takes it.
+    /// Searches for a run for `plan` and takes it.
     pub(super) fn scan(&self, handle: &mut Handle<'_>, plan: &Plan) -> Option<Found> {
         let geometry = &self.store.geometry;
         let goal = geometry
@@ -92,7 +91,7 @@ impl Groups {
             seen: Seen::default(),
             hit: None,
         };
-        let found = scan.at_goal().or_else(|| scan.elsewhere());
+        let found = scan.at_goal().or_else(|| scan.by_criteria());
         let result = found.as_ref().map_or(Event::Nothing, |_| Event::Found);
         let hit = scan.hit.unwrap_or(Event::Nothing);
         let seen = &scan.seen;
@@ -110,7 +109,8 @@ impl Groups {
 }
 
 impl Scan<'_, '_> {
-    /// The blocks from the goal on, if they are free. A corrupt group means no goal, not failure.
+    /// Takes the blocks from the goal on, if they are free. A goal in a corrupt group counts as no
+    /// goal.
     fn at_goal(&mut self) -> Option<Found> {
         if self.groups.slot(self.first).free_hint() == 0 {
             return None;
@@ -118,7 +118,7 @@ impl Scan<'_, '_> {
         let held = if self.groups.waits_for_busy() {
             Some(self.groups.hold(self.first))
         } else {
-            self.groups.hold_soon(self.first)
+            self.groups.hold_spinning(self.first)
         };
         let Some(mut held) = held else {
             self.seen.busy += 1;
@@ -131,7 +131,7 @@ impl Scan<'_, '_> {
         let enough = if self.plan.continues {
             1
         } else {
-            self.plan.least
+            self.plan.required
         };
         if length < enough {
             return None;
@@ -141,15 +141,15 @@ impl Scan<'_, '_> {
         Some(self.claim(&mut held, Span { start, length }))
     }
 
-    /// The criteria, one after the other.
-    fn elsewhere(&mut self) -> Option<Found> {
-        let stream = self.follow_stream();
+    /// Tries the criteria, one after the other.
+    fn by_criteria(&mut self) -> Option<Found> {
+        let stream = self.begin_at_stream_goal();
         let criteria: [Criterion<Self>; 5] = [
-            (Event::PowerHits, Self::power_of_two),
-            (Event::AverageHits, Self::average),
+            (Event::PowerHits, Self::power2_aligned),
+            (Event::AverageHits, Self::goal_length_fast),
             (Event::TrimmedHits, Self::best_available),
-            (Event::LinearHits, Self::goal_length),
-            (Event::AnyHits, Self::anything),
+            (Event::LinearHits, Self::goal_length_slow),
+            (Event::AnyHits, Self::any_free),
         ];
         for (hit, criterion) in criteria {
             self.loads = 0;
@@ -163,8 +163,9 @@ impl Scan<'_, '_> {
         None
     }
 
-    /// Lets a large file begin where it was last, or where the last one ended; answers that group.
-    fn follow_stream(&mut self) -> Option<GroupNumber> {
+    /// For a large file, begins the walk at its own stream goal, or else at the shared one; returns
+    /// that group.
+    fn begin_at_stream_goal(&mut self) -> Option<GroupNumber> {
         let plan = self.plan;
         let goal = plan.is_stream.then(|| {
             plan.own_goal
@@ -187,13 +188,13 @@ impl Scan<'_, '_> {
         if stream == Some(group) {
             self.groups.count_event(Event::StreamGoalHits);
         }
-        // A file that stays where it was tells nobody.
+        // A file that stays in its own goal's group leaves the shared goal unchanged.
         if self.plan.own_goal != Some(group) {
             self.groups.set_stream_goal(self.plan.inode, group);
         }
     }
 
-    fn power_of_two(&mut self) -> Option<Found> {
+    fn power2_aligned(&mut self) -> Option<Found> {
         let order = self.plan.wanted.ilog2();
         if !self.plan.wanted.is_power_of_two() || order < LEAST_ORDER {
             return None;
@@ -206,7 +207,7 @@ impl Scan<'_, '_> {
         )
     }
 
-    fn average(&mut self) -> Option<Found> {
+    fn goal_length_fast(&mut self) -> Option<Found> {
         let wanted = self.plan.wanted;
         self.by_order(
             By::Average,
@@ -219,8 +220,8 @@ impl Scan<'_, '_> {
     fn best_available(&mut self) -> Option<Found> {
         let wanted = self.plan.wanted;
         let order = wanted.ilog2();
-        // Not below what is asked for.
-        let asked = self.plan.least.next_power_of_two().ilog2();
+        // Not below the requested length.
+        let asked = self.plan.required.next_power_of_two().ilog2();
         let least = order.saturating_sub(MOST_TRIMMED).max(asked);
         if !self.groups.index.is_in_use() || least >= order {
             return None;
@@ -239,7 +240,7 @@ impl Scan<'_, '_> {
         )
     }
 
-    fn goal_length(&mut self) -> Option<Found> {
+    fn goal_length_slow(&mut self) -> Option<Found> {
         let wanted = self.plan.wanted;
         self.one_by_one(
             |slot| slot.free_hint() >= wanted && slot.largest_hint() >= longest_inside(wanted),
@@ -247,8 +248,8 @@ impl Scan<'_, '_> {
         )
     }
 
-    /// First where the longest runs seem to be, then wherever anything is.
-    fn anything(&mut self) -> Option<Found> {
+    /// First in groups with the longest runs, going by hints, then in any group with a free block.
+    fn any_free(&mut self) -> Option<Found> {
         let longest = self
             .order()
             .filter_map(|group| self.groups.slot(group).largest_hint())
@@ -277,14 +278,15 @@ impl Scan<'_, '_> {
         })
     }
 
-    /// All groups that may serve in the order of their numbers, from the first of the walk and around.
+    /// All groups that may serve, in the circular order of their numbers from the first of the walk
+    /// on.
     pub(super) fn order(&self) -> impl Iterator<Item = GroupNumber> + use<> {
         let (end, first) = (self.end, self.first.get());
         (first..end).chain(0..first).map(GroupNumber)
     }
 
-    /// Looks into one group, if it looks `good` and unless it is busy.
-    pub(super) fn look_into(
+    /// Searches one group, if its hints are `good` and unless it is busy.
+    pub(super) fn search_group(
         &mut self,
         number: GroupNumber,
         good: &impl Fn(&Slot) -> bool,
@@ -323,7 +325,7 @@ impl Scan<'_, '_> {
         Some(self.claim(&mut held, span))
     }
 
-    /// Whether the group is in memory, or this criterion may still read one.
+    /// Whether the group is in memory, or this criterion may read one more.
     fn may_load(&mut self, slot: &Slot) -> bool {
         if slot.is(mark::BLOCKS_LOADED) {
             return true;
@@ -337,10 +339,10 @@ impl Scan<'_, '_> {
         true
     }
 
-    /// Takes a run, or as much of it as the plan can use.
+    /// Takes a run, or the part of it that the plan can use.
     fn claim(&mut self, held: &mut Held<'_>, span: Span) -> Found {
         let plan = self.plan;
-        let used = span.length.min(plan.least);
+        let used = span.length.min(plan.required);
         let whole = if plan.surplus == Surplus::None {
             used
         } else {
@@ -370,7 +372,7 @@ impl Scan<'_, '_> {
     }
 }
 
-/// The order of the aligned run that every run of `length` blocks has inside.
+/// The largest order of which every run of `length` blocks contains an aligned run.
 fn longest_inside(length: u32) -> Option<u32> {
     length.saturating_add(1).ilog2().checked_sub(1)
 }

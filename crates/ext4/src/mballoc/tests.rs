@@ -1,4 +1,4 @@
-//! Allocation over images of mke2fs, compared with a plain model and with what reaches the disk.
+//! Allocation on images of mke2fs, compared with a plain model and with the state on disk.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,7 +53,8 @@ fn used_on_disk(ground: &Ground) -> BTreeSet<u64> {
     used
 }
 
-/// Blocks that are used in an image before anyone allocates, bitmaps not yet written included.
+/// Blocks that are used in an image before any allocation, including bitmaps that are not written
+/// yet.
 fn metadata(ground: &Ground) -> BTreeSet<u64> {
     let mut used = used_on_disk(ground);
     used.extend(
@@ -139,7 +140,7 @@ fn live_randomly(ground: &Ground) {
     assert_eq!(ground.complaints_of_e2fsck(), "");
 }
 
-/// Every group is filed where its free runs say.
+/// Every group is filed according to its free runs.
 fn check_index(ground: &Ground) {
     let groups = &ground.groups;
     groups.set_optimize_scan(false);
@@ -187,7 +188,8 @@ fn threads_never_share_a_block() {
     }
 }
 
-/// More groups than stay in memory: they come and go while others free into them.
+/// More groups than stay in memory: they are evicted and loaded while other threads free blocks
+/// there.
 #[test]
 fn threads_never_share_a_block_while_groups_are_evicted() {
     let Some(device) = image(&["-b", "1024", "-g", "512", "-N", "1024", "-m", "0"], "64M") else {
@@ -272,7 +274,7 @@ fn live_together(ground: &Ground) {
     assert_eq!(ground.complaints_of_e2fsck(), "");
 }
 
-/// Takes everything that requests of this purpose can get.
+/// Allocates all blocks that requests of this purpose can get.
 fn fill(ground: &Ground, purpose: Purpose) -> Vec<Run> {
     let mut runs = Vec::new();
     loop {
@@ -291,9 +293,9 @@ fn fill(ground: &Ground, purpose: Purpose) -> Vec<Run> {
     }
 }
 
-/// Wherever the goal lies, and whatever was set aside for the file before.
+/// Wherever the goal is, and whatever was preallocated for the file before.
 #[test]
-fn a_request_for_a_zone_gets_what_lies_there_and_no_more() {
+fn a_request_for_a_zone_gets_only_blocks_of_the_zone() {
     for scaling in settings() {
         let Some(ground) = Ground::set(GROUPS_OF_16_MIB, "96M", scaling) else {
             return;
@@ -429,7 +431,7 @@ fn preallocations_give_way_when_nothing_else_is_left() {
     assert_eq!(ground.complaints_of_e2fsck(), "");
 }
 
-/// Appends pieces to files in turns; answers each file's runs, neighbours merged.
+/// Appends pieces to files in turn; returns each file's runs, with adjacent ones merged.
 fn append_in_turns(ground: &Ground, files: u32, pieces: u32, length: u32) -> Vec<Vec<Run>> {
     let mut state: Vec<(Vec<Run>, Option<std::sync::Arc<Preallocation>>)> = Vec::new();
     state.resize_with(files as usize, Default::default);
@@ -490,15 +492,15 @@ fn files_that_grow_side_by_side_get_long_runs() {
     assert_eq!(ground.complaints_of_e2fsck(), "");
 }
 
-/// Files that are not small, with one common goal, each from a thread that never waits.
+/// Files that are not small, with one common goal, each allocated by a thread that never waits.
 #[test]
-fn a_file_that_was_turned_away_stays_where_it_went() {
+fn a_file_that_finds_its_goal_locked_stays_in_its_new_group() {
     let arguments = ["-b", "4096", "-g", "4096", "-m", "0"];
     let Some(ground) = Ground::set(&arguments, "64M", Scaling::FULL) else {
         return;
     };
     let groups = &ground.groups;
-    // The goal is taken, so that what is remembered decides.
+    // The goal's blocks are used, so that the remembered group decides.
     let grow = |inode: u32, stream_goal: Option<GroupNumber>| {
         let request = Request {
             stream_goal,
@@ -522,7 +524,7 @@ fn a_file_that_was_turned_away_stays_where_it_went() {
     assert_eq!(grow(23, None), second, "who stays tells nobody");
 }
 
-/// One request with a goal of its own, from a thread that waits for no group.
+/// A request with a goal of its own, from a thread that waits for no group.
 #[test]
 fn a_goal_in_a_group_that_stays_held_is_given_up() {
     let Some(ground) = Ground::set(&["-b", "4096", "-g", "4096"], "64M", Scaling::FULL) else {
@@ -581,7 +583,7 @@ fn small_files_of_a_shard_lie_one_behind_the_other() {
 }
 
 #[test]
-fn a_preallocation_is_used_from_where_the_file_goes_on() {
+fn a_preallocation_is_used_from_where_the_file_continues() {
     let Some(ground) = Ground::make(GROUPS_OF_16_MIB, "256M") else {
         return;
     };
@@ -619,7 +621,7 @@ fn a_preallocation_is_used_from_where_the_file_goes_on() {
 }
 
 #[test]
-fn what_is_no_file_s_cannot_be_freed() {
+fn blocks_that_no_file_may_own_cannot_be_freed() {
     let Some(ground) = Ground::make(GROUPS_OF_16_MIB, "64M") else {
         return;
     };

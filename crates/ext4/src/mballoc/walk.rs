@@ -1,19 +1,19 @@
-//! In which order a criterion looks at groups.
+//! The order in which a criterion searches groups.
 //!
-//! *Without the index* (`mb_optimize_scan=0`): one by one, in the order of their numbers, from the
-//! goal's group on and around.
+//! *Without the index* (`mb_optimize_scan=0`): in the circular order of their numbers, from the
+//! goal's group on.
 //!
-//! With an index the goal's own group is looked at first, so that what belongs together stays
-//! together, and the others by their order:
+//! With an index the goal's own group is searched first, for locality, and then the others by their
+//! order:
 //!
-//! *With bitmaps or ordered maps*: in two phases. First, for each suitable order in turn, the groups
-//! from the goal's on; then, for each order again, those before it. Groups just behind the goal
-//! were used a moment ago and are likely to be freed into now, so they come last, and the first
-//! part of a device fills first.
+//! *With bitmaps or ordered maps*: in two phases. First, for each suitable order in turn, the
+//! groups from the goal's on; then, for each order again, the groups before it. Groups just before
+//! the goal were used recently and blocks are likely to be freed there, so they are searched last,
+//! and the first part of a device fills first.
 //!
-//! *With lists*: for each suitable order the first group of its list that looks good. The list is
-//! locked while it is chosen and no longer, so by the time its lock is had the group may have been
-//! taken; then the list is begun again.
+//! *With lists*: for each suitable order the first group of its list whose hints are good. The list
+//! is locked only while the group is chosen, so the group may have changed before it is locked;
+//! then the search of the list starts again.
 
 use pext4_ondisk::GroupNumber;
 
@@ -21,12 +21,12 @@ use super::scan::{Find, Found, Scan};
 use crate::groups::index::{By, Design};
 use crate::groups::slot::Slot;
 
-/// Groups of one list that a criterion tries.
+/// The maximum number of groups of one list that a criterion tries.
 const MOST_OF_A_LIST: usize = 16;
 
 impl Scan<'_, '_> {
-    /// Looks into groups that are filed under these orders, the best first; what is looked for may
-    /// depend on the order. Without the index, into all that look good.
+    /// Searches the groups that are filed under these orders, the best order first; `find_of`
+    /// returns the search for an order. Without the index, searches all groups with good hints.
     pub(super) fn by_order<F: Find>(
         &mut self,
         by: By,
@@ -38,7 +38,7 @@ impl Scan<'_, '_> {
         if !groups.index.is_in_use() {
             return self.one_by_one(good, find_of(0));
         }
-        let home = self.look_into(self.first, &good, &find_of(orders.clone().next()?));
+        let home = self.search_group(self.first, &good, &find_of(orders.clone().next()?));
         if home.is_some() {
             return home;
         }
@@ -54,7 +54,7 @@ impl Scan<'_, '_> {
                         && let Some(number) =
                             lists.choose(by, order, |number| untried(&tried, number))
                     {
-                        let found = self.look_into(number, &good, &find_of(order));
+                        let found = self.search_group(number, &good, &find_of(order));
                         if found.is_some() {
                             return found;
                         }
@@ -71,7 +71,7 @@ impl Scan<'_, '_> {
                         while let Some(number) = bitmaps.next(by, order, rest.clone()) {
                             rest.start = number + 1;
                             let number = GroupNumber(number);
-                            let found = self.look_into(number, &good, &find_of(order));
+                            let found = self.search_group(number, &good, &find_of(order));
                             if found.is_some() {
                                 return found;
                             }
@@ -83,13 +83,13 @@ impl Scan<'_, '_> {
         }
     }
 
-    /// Looks into all groups that look good.
+    /// Searches all groups with good hints.
     pub(super) fn one_by_one(
         &mut self,
         good: impl Fn(&Slot) -> bool,
         find: impl Find,
     ) -> Option<Found> {
         self.order()
-            .find_map(|number| self.look_into(number, &good, &find))
+            .find_map(|number| self.search_group(number, &good, &find))
     }
 }

@@ -1,4 +1,4 @@
-//! Which features of an image are written, which only read, and which prevent a mount.
+//! Which features allow writing to an image, which only reading, and which prevent a mount.
 
 use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
 use pext4_ondisk::superblock::{State, Superblock};
@@ -18,10 +18,10 @@ const WRITTEN: Incompat = Incompat::FILETYPE
     .union(Incompat::EA_INODE)
     .union(Incompat::LARGEDIR);
 
-/// Incompatible features that are read, or can be left alone by a reader.
+/// Incompatible features that are read, or that a reader can ignore.
 const READ: Incompat = WRITTEN.union(Incompat::MMP).union(Incompat::ENCRYPT);
 
-/// Read-only compatible features that are written; every other one still allows reading.
+/// Read-only compatible features that are written; all others still allow reading.
 const READ_ONLY_WRITTEN: ReadOnlyCompat = ReadOnlyCompat::SPARSE_SUPER
     .union(ReadOnlyCompat::LARGE_FILE)
     .union(ReadOnlyCompat::HUGE_FILE)
@@ -31,7 +31,7 @@ const READ_ONLY_WRITTEN: ReadOnlyCompat = ReadOnlyCompat::SPARSE_SUPER
     .union(ReadOnlyCompat::METADATA_CSUM)
     .union(ReadOnlyCompat::ORPHAN_PRESENT);
 
-/// What the image says of itself that a person should know before trusting it.
+/// Adds a note if the image is marked as having errors or as not cleanly closed.
 pub(super) fn note_state(superblock: &Superblock, notes: &mut Vec<String>) {
     let has_journal = superblock.features.compat.contains(Compat::HAS_JOURNAL);
     if superblock.state.contains(State::ERRORS) {

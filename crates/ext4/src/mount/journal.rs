@@ -1,9 +1,9 @@
-//! The journal of a mount that writes: what the file system lends it, and its beginning.
+//! The journal of a writable mount: the file system as its client, and its start.
 
 use std::sync::{Arc, Weak};
 
 use pext4_block::Stamp;
-use pext4_jbd2::{Capture, Client, Config, Handle, Journal, JournalError, Log, Width};
+use pext4_jbd2::{Capture, Client, Config, Handle, Journal, JournalError, JournalWidth, Log};
 use pext4_ondisk::feature::{Compat, Incompat, ReadOnlyCompat};
 use pext4_ondisk::superblock::{ERROR_CORRUPTED, ERROR_IO, Flags, State};
 use pext4_ondisk::{BlockNumber, Tid};
@@ -17,16 +17,16 @@ use crate::seal;
 use crate::store::{Store, now};
 use crate::xattr;
 
-/// What the journal asks of the file system.
+/// The file system as the journal's client.
 struct FileSystem {
     store: Weak<Store>,
     groups: Weak<Groups>,
-    /// The inodes in memory, which keep nothing else alive.
+    /// The inodes in memory. They hold no references to the layers, so this one may be strong.
     inodes: Arc<Table>,
-    /// They keep buffers alone.
+    /// They hold references to buffers only.
     attribute_blocks: Arc<SharedBlocks>,
     inodes_per_block: u32,
-    /// Seed of the checksums, where metadata carries them.
+    /// The seed of the checksums, if metadata has them.
     seed: Option<u32>,
 }
 
@@ -55,7 +55,7 @@ impl Client for FileSystem {
 
     fn aborted(&self, error: &JournalError) {
         if let Some(store) = self.store.upgrade() {
-            let code = match error.is_of_device() {
+            let code = match error.is_device_error() {
                 true => ERROR_IO,
                 false => ERROR_CORRUPTED,
             };
@@ -64,25 +64,25 @@ impl Client for FileSystem {
     }
 }
 
-/// What a file system lends its journal.
-pub(super) struct Lent<'a> {
+/// The layers that the journal's client uses.
+pub(super) struct Layers<'a> {
     pub store: &'a Arc<Store>,
     pub groups: &'a Arc<Groups>,
     pub inodes: &'a Arc<Table>,
     pub attribute_blocks: &'a Arc<SharedBlocks>,
 }
 
-/// Opens the journal, marks the image as mounted, durably, and only then lets anybody have the journal (rule
-/// 11). One that cannot be opened leaves no mark, be it that its log cannot be used or that the system gives
-/// it no threads.
-pub(super) fn begin(lent: &Lent<'_>, log: Option<Log>) -> Result<()> {
-    let store = lent.store;
+/// Opens the journal, durably marks the image as mounted, and only then attaches the journal to the
+/// store (rule 11). If the journal cannot be opened, because its log is unusable or no thread can
+/// be started, the image is not marked.
+pub(super) fn begin(layers: &Layers<'_>, log: Option<Log>) -> Result<()> {
+    let store = layers.store;
     let has_log = log.is_some();
     let client = FileSystem {
         store: Arc::downgrade(store),
-        groups: Arc::downgrade(lent.groups),
-        inodes: Arc::clone(lent.inodes),
-        attribute_blocks: Arc::clone(lent.attribute_blocks),
+        groups: Arc::downgrade(layers.groups),
+        inodes: Arc::clone(layers.inodes),
+        attribute_blocks: Arc::clone(layers.attribute_blocks),
         inodes_per_block: store.geometry.inodes_per_block(),
         seed: store.metadata_csum.then_some(store.checksum_seed),
     };
@@ -95,19 +95,19 @@ pub(super) fn begin(lent: &Lent<'_>, log: Option<Log>) -> Result<()> {
         width: width(&store.options.scaling),
     })?;
     mark_mounted(store, has_log)?;
-    // The superblock knows of it now.
+    // The error is recorded in the file system's superblock now.
     journal.clear_error()?;
     store.attach_journal(journal);
     Ok(())
 }
 
-/// The journal's part of a setting.
-fn width(scaling: &Scaling) -> Width {
+/// The journal's widths in a setting.
+fn width(scaling: &Scaling) -> JournalWidth {
     let fixed = |width| match width {
         options::Width::Auto => None,
         options::Width::Fixed(width) => Some(width as usize),
     };
-    Width {
+    JournalWidth {
         handle_shards: fixed(scaling.handle_shards),
         commit_threads: fixed(scaling.commit_threads),
     }

@@ -1,6 +1,7 @@
-//! What a crash left behind: the journal's log, and inodes that were being deleted or cut.
+//! Recovery after a crash: replay of the journal's log, and of inodes that were being deleted or
+//! truncated.
 //!
-//! The log is found and replayed before any layer exists, over a store that is thrown away
+//! The log is found and replayed before any layer exists, with a temporary store that is dropped
 //! afterwards, since the replay changes blocks that the search has read.
 
 use std::collections::HashSet;
@@ -17,7 +18,7 @@ use pext4_ondisk::inode::Inode as Slot;
 use pext4_ondisk::superblock::{State, Superblock};
 use pext4_ondisk::{BlockNumber, Corrupt, InodeNumber, LogicalBlock, indirect};
 
-use super::ground;
+use super::new_store;
 use crate::error::{Error, Refusal, Result};
 use crate::inode::extents::{self, Extent, NodeStore};
 use crate::options::MountOptions;
@@ -26,21 +27,22 @@ use crate::store::Store;
 use crate::types::FileType;
 use crate::volume::Volume;
 
-/// Memory for the search: a handful of blocks.
+/// The cache size for the search, in bytes: it reads only a few blocks.
 const SEARCH_CACHE: u64 = 1 << 20;
 
-/// A device that needs no replay any more, and its log.
+/// A device whose journal was replayed, and its log.
 pub(super) struct Recovered {
     pub device: Arc<dyn Device>,
     pub log: Option<Log>,
     /// The blocks of the journal.
     pub journal_blocks: Vec<Range<u64>>,
-    /// Whether the journal had stopped with an error: the file system may be wrong since then.
+    /// Whether the journal had been aborted with an error: the file system may be inconsistent
+    /// since then.
     pub had_stopped: bool,
 }
 
 impl Recovered {
-    /// Nothing that this mount will write to a log.
+    /// For a mount that will not write to a log.
     fn without_log(device: Arc<dyn Device>, journal_blocks: Vec<Range<u64>>) -> Self {
         Self {
             device,
@@ -51,7 +53,7 @@ impl Recovered {
     }
 }
 
-/// Replays the journal where that is due: on the device, or for a read-only mount in memory.
+/// Replays the journal if necessary: on the device, or for a read-only mount in memory.
 pub(super) fn recover(
     device: Arc<dyn Device>,
     superblock: &Superblock,
@@ -72,7 +74,7 @@ pub(super) fn recover(
     }
     let (log, journal_blocks) = log_of(&device, superblock, geometry, options)?;
     if options.without_log && !options.read_only {
-        return leave_log_alone(device, &log, is_dirty, journal_blocks);
+        return bypass_log(device, &log, is_dirty, journal_blocks);
     }
     match (options.read_only, is_dirty) {
         (true, false) => Ok(Recovered::without_log(device, journal_blocks)),
@@ -103,7 +105,7 @@ pub(super) fn log_of(
         cache_size: SEARCH_CACHE,
         ..options.clone()
     };
-    let store = ground(Arc::clone(device), superblock.clone(), geometry, search);
+    let store = new_store(Arc::clone(device), superblock.clone(), geometry, search);
     let (area, journal_blocks) = find_log(&store, superblock.journal_inode)?;
     let journal = recovery::read_superblock(&**device, &area)?;
     let log = Log {
@@ -113,8 +115,8 @@ pub(super) fn log_of(
     Ok((log, journal_blocks))
 }
 
-/// For a mount that writes past the log, which must be empty then.
-fn leave_log_alone(
+/// For a mount that writes without the log, which must be empty then.
+fn bypass_log(
     device: Arc<dyn Device>,
     log: &Log,
     is_dirty: bool,
@@ -130,13 +132,13 @@ fn leave_log_alone(
     })
 }
 
-/// Blocks that a log may write to: a file system that was growing when it stopped says how large it is in the log
-/// alone.
+/// The number of blocks that a replay may write: those of the device, since the new size of a file
+/// system that was being grown may be in the log only.
 fn blocks_of(device: &dyn Device, geometry: &Geometry) -> u64 {
     device.size() / u64::from(geometry.block_size)
 }
 
-/// The device as it would be after the replay.
+/// The device with the result of the replay in an overlay.
 fn replay_in_memory(
     device: Arc<dyn Device>,
     log: &Log,
@@ -166,8 +168,8 @@ fn replay_on_device(
         let report = recovery::recover(device, &log.area, &mut log.superblock, blocks)?;
         note_replay(&report, "on the image", notes);
     } else if log.superblock.start != 0 {
-        // The file system says that the log is of no concern. That must be durable before this
-        // mount says that there is something to replay.
+        // Without `recover` the content of the log does not count. The log must be durably empty
+        // before this mount sets `recover`.
         recovery::discard(device, &log.area, &mut log.superblock)?;
     }
     if log.superblock.errno != 0 {
@@ -186,7 +188,7 @@ fn note_replay(report: &recovery::Recovered, place: &str, notes: &mut Vec<String
     }
 }
 
-/// The slot of an inode, past every table.
+/// The slot of an inode, read without the inode table in memory.
 fn raw_slot(store: &Store, inode: InodeNumber) -> Result<Slot> {
     let geometry = &store.geometry;
     let absent =
@@ -213,7 +215,7 @@ fn raw_slot(store: &Store, inode: InodeNumber) -> Result<Slot> {
         .map_err(|corrupt| corrupt.in_inode(inode).in_block(block))?)
 }
 
-/// The blocks of a file of the system, which has no holes.
+/// The blocks of one of the file system's own files, which must have no holes.
 fn file_blocks(
     store: &Store,
     inode: InodeNumber,
@@ -265,7 +267,7 @@ fn extents_of(store: &Store, inode: InodeNumber, slot: &Slot, count: u32) -> Res
 
 fn mapped_blocks(store: &Store, slot: &Slot, count: u32) -> Result<Vec<Extent>> {
     let mut runs: Vec<Extent> = Vec::new();
-    // Where runs begin: a block of pointers that is led to again and again, with no end, is seen at the second time.
+    // The starts of runs: detects a block of pointers that is reached again and again without end.
     let mut begun = HashSet::new();
     for logical in (0..count).map(LogicalBlock) {
         let read = |block: BlockNumber, index: usize| -> Result<u32> {
@@ -273,7 +275,7 @@ fn mapped_blocks(store: &Store, slot: &Slot, count: u32) -> Result<Vec<Extent>> 
             Ok(indirect::entry(&buffer.read().page, index))
         };
         let Some(start) = indirect::lookup(&slot.block, store.block_size(), logical, read)? else {
-            // A hole, which none of them has: what lies behind it does not matter.
+            // A hole, which the caller refuses.
             break;
         };
         let bad = |problem| Corrupt::new("block map", problem).in_block(start);
@@ -317,7 +319,7 @@ fn find_log(store: &Store, inode: InodeNumber) -> Result<(LogArea, Vec<Range<u64
     Ok((area, blocks.collect()))
 }
 
-/// Tree nodes before there is a journal: to look at only.
+/// Read-only access to tree nodes before there is a journal.
 struct RawNodes<'a> {
     store: &'a Store,
     inode: InodeNumber,
@@ -374,7 +376,8 @@ pub(super) struct FoundOrphans {
     pub chain: Vec<InodeNumber>,
 }
 
-/// Refuses an image whose root is no directory, before anything is written to it.
+/// Refuses an image whose root is not a directory. Called before anything but the replay is
+/// written.
 pub(super) fn check_root(store: &Store) -> Result<()> {
     let root = raw_slot(store, InodeNumber::ROOT)?;
     if root.file_type() != Some(FileType::Directory) || root.links == 0 {
@@ -385,7 +388,7 @@ pub(super) fn check_root(store: &Store) -> Result<()> {
     Ok(())
 }
 
-/// Reads which inodes are orphans; a read-only mount does not care.
+/// Reads which inodes are orphans; a read-only mount does not need them.
 pub(super) fn find_orphans(store: &Store) -> Result<FoundOrphans> {
     if store.options.read_only {
         return Ok(FoundOrphans::default());
@@ -402,7 +405,7 @@ pub(super) fn find_orphans(store: &Store) -> Result<FoundOrphans> {
     } else {
         None
     };
-    // On an image with errors the chain may lead anywhere: it is left to the checker.
+    // On an image with errors the chain may be corrupt: it is left to e2fsck.
     let chain = if had_errors {
         Vec::new()
     } else {
@@ -412,7 +415,7 @@ pub(super) fn find_orphans(store: &Store) -> Result<FoundOrphans> {
 }
 
 fn orphan_file(store: &Store, inode: InodeNumber) -> Result<(OrphanFile, Vec<BlockNumber>)> {
-    /// Linux refuses larger ones.
+    /// Linux refuses larger orphan files.
     const MOST_BLOCKS: u64 = 8 << 10;
     let slot = raw_slot(store, inode)?;
     if slot.size / u64::from(store.block_size()) > MOST_BLOCKS {
@@ -454,11 +457,11 @@ fn orphan_chain(store: &Store, first: InodeNumber) -> Result<Vec<InodeNumber>> {
 }
 
 impl Volume {
-    /// Finishes what recovery left: inodes without a name end, others are cut at their size.
-    /// One that cannot be finished stays an orphan, with a note.
+    /// Finishes orphans: deletes inodes without a name and truncates others to their size. An inode
+    /// that cannot be finished stays an orphan, with a note.
     ///
-    /// On an image with errors anybody may be named an orphan: all are left to the checker, and those in the
-    /// orphan file stay there.
+    /// On an image with errors any inode may be listed as an orphan by mistake: all are left to
+    /// e2fsck, and those in the orphan file stay there.
     pub(super) fn finish_orphans(mut self) -> Result<Self> {
         let orphans = self.inodes.orphans.snapshot();
         let store = &self.inodes.store;

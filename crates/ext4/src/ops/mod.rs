@@ -73,7 +73,7 @@ impl Volume {
                     store.journal().commit_running()?;
                     continue;
                 }
-                if self.inodes.groups.has_come(&mut room) {
+                if self.inodes.groups.has_new_room(&mut room) {
                     continue;
                 }
             }

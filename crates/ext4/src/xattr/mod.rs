@@ -221,7 +221,7 @@ pub fn end_credits(inodes: &Inodes, inode: &Inode) -> u32 {
 /// other, and a small journal must not refuse an inode with many of them. If the handle uses more, it
 /// overdraws, and later handles have fewer credits.
 fn most_credits(inodes: &Inodes, wanted: u32) -> u32 {
-    wanted.min(inodes.store.journal().most_credits() / 4)
+    wanted.min(inodes.store.journal().max_credits() / 4)
 }
 
 /// Whether an inode's attributes can be read, and so be freed.

@@ -1,4 +1,4 @@
-//! Images made by mke2fs and judged by e2fsck, for the tests beside this folder.
+//! Images made by mke2fs and checked by e2fsck, for the tests beside this folder.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use pext4_block::{Access, FileDevice};
 use pext4_fs::{MountOptions, Volume};
 
-/// A program that a neighbouring test is just starting holds the image's lock until it is its own:
+/// A child process that another test is just starting holds the image's lock until its exec:
 /// opening waits that long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -20,7 +20,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// A fresh image of 64 MiB, or `None`, loudly, where mke2fs is missing.
+    /// A fresh image of 64 MiB, or `None`, with a message, if mke2fs is missing.
     pub fn make(arguments: &[&str]) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("image");
@@ -64,20 +64,20 @@ impl Image {
         std::fs::read(&self.path).expect("the image")[..4096].to_vec()
     }
 
-    /// Fails unless e2fsck finds nothing to say.
+    /// Fails unless e2fsck reports nothing.
     #[allow(dead_code, reason = "not every test asks")]
     pub fn assert_clean(&self) {
         let output = run(Command::new("e2fsck").arg("-fn").arg(&self.path));
         assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     }
 
-    /// What debugfs answers to a request; with `-w` it may write.
+    /// The output of debugfs for a request; with `-w` it may write.
     #[allow(dead_code, reason = "not every test asks")]
     pub fn debugfs(&self, request: &str) -> String {
         text(&run(debugfs(&self.path).args(["-R", request])))
     }
 
-    /// Lets debugfs change the image.
+    /// Changes the image with debugfs.
     #[allow(dead_code, reason = "not every test asks")]
     pub fn debugfs_write(&self, request: &str) {
         run(debugfs(&self.path).args(["-w", "-R", request]));

@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 use pext4_sync::atomic::{AtomicU64, Ordering};
 use pext4_sync::order::Class;
 use pext4_sync::thread::try_spawn;
-use pext4_sync::{CachePadded, Condvar, Mutex, deference};
+use pext4_sync::{CachePadded, Condvar, Mutex, scheduling};
 
 /// Index of the core in `/proc/PID/stat`, counted after the command's closing parenthesis.
 const CORE_FIELD: usize = 36;
@@ -102,7 +102,7 @@ impl Queries {
     fn run(&self) {
         // The core where this thread runs, or ran a moment ago, must count as free for the caller
         // that is woken next.
-        let _ = deference::defer_to_others(true);
+        let _ = scheduling::set_idle_class(true);
         loop {
             let (answer, processes) = self.next();
             answer.store(encode(processes.map(core_of)), Ordering::Relaxed);

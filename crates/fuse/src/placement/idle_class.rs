@@ -2,7 +2,7 @@
 //!
 //! When the reply wakes the caller, the serving thread still runs on the core that they share, so
 //! the scheduler puts the caller on an idle core, which must be woken; and the thread is left
-//! behind. If the thread is in the idle class (`SCHED_IDLE`, [`deference`]), its core counts as
+//! behind. If the thread is in the idle class (`SCHED_IDLE`, [`scheduling`]), its core counts as
 //! free: the caller continues there at once, and the thread finishes when the caller waits for its
 //! next call. No core is woken for a call any more.
 //!
@@ -11,14 +11,14 @@
 //! If that was most of the time in [`LONG_WAITS_TO_SUSPEND`] samples in a row, all serving threads
 //! of this process leave the idle class for [`SUSPEND_MS`].
 //!
-//! This needs a privilege (see [`deference`]) and `/proc/PID/schedstat`; without them no thread
+//! This needs a privilege (see [`scheduling`]) and `/proc/PID/schedstat`; without them no thread
 //! enters the idle class.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use pext4_sync::atomic::{AtomicU32, Ordering};
-use pext4_sync::deference;
+use pext4_sync::scheduling;
 
 use super::callers::milliseconds;
 
@@ -67,7 +67,7 @@ impl IdleClass {
         }
         let is_on = sample.is_some() && !is_suspended();
         self.last = sample;
-        if is_on != self.is_on && deference::defer_to_others(is_on).is_ok() {
+        if is_on != self.is_on && scheduling::set_idle_class(is_on).is_ok() {
             self.is_on = is_on;
         }
     }

@@ -1,19 +1,19 @@
-//! The checkpoint: durable transactions are written home, and the log gets its space back.
+//! The checkpoint: writes durable transactions home and so frees space in the log.
 //!
-//! What has to go home is in [`Homes`]: the last durable version of each block. A pass writes some
-//! of them, sorted and coalesced, flushes, and only then strikes them off; then the start of the
-//! log moves behind the transactions of which nothing is left, durably, and only then is their
-//! space free. A block that a later transaction wrote again is that one's business alone: the log
-//! holds its whole new version.
+//! [`HomeWrites`] holds what has to be written home: the last durable version of each block. A pass
+//! writes some of these versions, sorted and coalesced, flushes, and only then removes them. Then
+//! it durably moves the start of the log past the transactions that have no version left, and only
+//! then frees their space. If a later transaction wrote a block again, only that later version is
+//! written home, since the log holds all of it.
 //!
-//! The checkpointer's thread makes passes when the log is more than half full, when the versions
-//! take too much of the cache, when the committer needs space, and when somebody asks, as at shutdown. It waits
-//! for nobody, so whoever waits for it goes on (design rule 2: the committer may).
+//! The checkpointer's thread makes a pass when the log is more than half full, when the versions
+//! take too much of the cache, when the committer needs space, and on request, as at shutdown. It
+//! waits for no other thread, so other threads, the committer too, may wait for it (design rule 2).
 //!
-//! Locking: [`Homes`] is under one lock of class `Checkpoint`, not held during input and output;
-//! versions being written are marked as flying instead.
+//! Locking: [`HomeWrites`] is under one lock of class `Checkpoint`, which is not held during I/O;
+//! versions being written are marked as in flight instead.
 
-mod homes;
+mod home_writes;
 
 use std::sync::Arc;
 
@@ -27,9 +27,9 @@ use crate::log_writer::{Logged, Ring};
 use crate::merge::Version;
 use crate::statistics::{Counts, count};
 use crate::superblock::SuperblockFile;
-use homes::{Homes, Tail};
+use home_writes::{HomeWrites, Tail};
 
-/// Versions written between two looks at the lock.
+/// The maximum number of versions written between two holds of the lock.
 const BATCH: usize = 1024;
 
 /// The durable versions that are not home yet, and the log space they hold.
@@ -37,10 +37,10 @@ pub(crate) struct Checkpoint {
     device: Arc<dyn Device>,
     cache: Arc<Cache>,
     superblock: Arc<SuperblockFile>,
-    /// Versions in memory above which they are written home.
-    most_pinned: usize,
-    homes: Mutex<Homes>,
-    /// Something in `homes` changed that someone may wait for.
+    /// If more versions than this are in memory, a pass writes some home.
+    max_pinned: usize,
+    homes: Mutex<HomeWrites>,
+    /// Signalled after changes of `homes` that a thread may wait for.
     changed: Condvar,
 }
 
@@ -56,14 +56,14 @@ impl Checkpoint {
             device,
             cache,
             superblock,
-            most_pinned: usize::try_from(share).unwrap_or(usize::MAX).max(BATCH),
-            homes: Mutex::new(Class::Checkpoint, Homes::new(ring)),
+            max_pinned: usize::try_from(share).unwrap_or(usize::MAX).max(BATCH),
+            homes: Mutex::new(Class::Checkpoint, HomeWrites::new(ring)),
             changed: Condvar::new(),
         }
     }
 
     /// Waits until the log has room for `blocks`. Only the committer takes room, by
-    /// [`Checkpoint::add`]. Answers whether it had to wait.
+    /// [`Checkpoint::add`]. Returns whether it had to wait.
     pub(crate) fn reserve(&self, tid: Tid, blocks: usize) -> Result<bool, JournalError> {
         let mut homes = self.homes.lock();
         let log = homes.capacity();
@@ -99,11 +99,11 @@ impl Checkpoint {
     pub(crate) fn cancel(&self, freed: &[BlockNumber]) {
         for &block in freed {
             let mut homes = self.homes.lock();
-            while homes.is_flying(block) && !homes.stopped {
+            while homes.is_in_flight(block) && !homes.stopped {
                 self.changed.wait(&mut homes);
             }
             if homes.stopped {
-                // Nothing is used again, and what flies may never land.
+                // No block is reused any more, and a write in flight may never finish.
                 return;
             }
             homes.cancel(block);
@@ -113,7 +113,7 @@ impl Checkpoint {
         self.changed.notify_all();
     }
 
-    /// Brings transactions up to `tid` home, and waits until the log does not hold them any more.
+    /// Writes transactions up to `tid` home, and waits until the log does not hold them any more.
     pub(crate) fn bring_home(&self, tid: Tid) -> Result<(), JournalError> {
         let mut homes = self.homes.lock();
         homes.ask(tid);
@@ -127,7 +127,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Brings everything home and declares the log empty; `next` comes next.
+    /// Writes everything home and declares the log empty; `next` is the next transaction.
     pub(crate) fn finish(&self, next: Tid) -> Result<(), JournalError> {
         self.bring_home(next.previous())?;
         if self.homes.lock().stopped {
@@ -136,13 +136,13 @@ impl Checkpoint {
         self.superblock.finish(next)
     }
 
-    /// Ends the thread after the write it is at, and lets go whoever waits for it.
+    /// Ends the thread after its current write, and every wait for it.
     pub(crate) fn stop(&self) {
         self.homes.lock().stopped = true;
         self.changed.notify_all();
     }
 
-    /// The thread: passes, until stopped or one fails.
+    /// The thread's loop: makes passes until it is stopped or one fails.
     pub(crate) fn run(&self, counts: &Counts) -> Result<(), JournalError> {
         while let Some(target) = self.wait_for_work() {
             self.pass(target, counts)?;
@@ -150,14 +150,15 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// The transaction up to which versions are to be written home now; `None` to end.
+    /// Waits until versions are to be written home; returns up to which transaction, or `None` to
+    /// end.
     fn wait_for_work(&self) -> Option<Tid> {
         let mut homes = self.homes.lock();
         loop {
             if homes.stopped {
                 return None;
             }
-            if let Some(target) = homes.target(self.most_pinned) {
+            if let Some(target) = homes.target(self.max_pinned) {
                 return Some(target);
             }
             self.changed.wait(&mut homes);
@@ -177,10 +178,10 @@ impl Checkpoint {
             let mut homes = self.homes.lock();
             if homes.stopped {
                 // After an abort the log stays as it is: the client may be changing the superblock
-                // on the device beside this pass.
+                // on the device at the same time.
                 return Ok(());
             }
-            homes.strike_off(&written);
+            homes.remove_written(&written);
             homes.tail()
         };
         match tail {
@@ -189,12 +190,12 @@ impl Checkpoint {
         }
     }
 
-    /// Writes all versions up to `target`; answers which, as none of them is durable yet.
+    /// Writes all versions up to `target` without a flush; returns which ones.
     fn write_home(&self, target: Tid) -> Result<Vec<(BlockNumber, Tid)>, JournalError> {
         let mut written = Vec::new();
         let mut from = Some(BlockNumber(0));
         while let Some(start) = from {
-            let batch = self.take_off(start, target);
+            let batch = self.begin_writes(start, target);
             let Some((last, _, _)) = batch.last() else {
                 break;
             };
@@ -207,23 +208,23 @@ impl Checkpoint {
             written.extend(batch.iter().map(|(block, tid, _)| (*block, *tid)));
             self.homes
                 .lock()
-                .land(pages.iter().map(|(block, _)| *block));
+                .end_writes(pages.iter().map(|(block, _)| *block));
             self.changed.notify_all();
             result.map_err(JournalError::io("writing blocks home"))?;
         }
         Ok(written)
     }
 
-    /// The next versions to be written; none after an abort.
-    fn take_off(&self, start: BlockNumber, target: Tid) -> Vec<(BlockNumber, Tid, Page)> {
+    /// Marks the next versions as in flight and returns them; none after an abort.
+    fn begin_writes(&self, start: BlockNumber, target: Tid) -> Vec<(BlockNumber, Tid, Page)> {
         let mut homes = self.homes.lock();
         match homes.stopped {
             true => Vec::new(),
-            false => homes.take_off(start, target, BATCH),
+            false => homes.begin_writes(start, target, BATCH),
         }
     }
 
-    /// Moves the start of the log, and frees what is before it once that is durable.
+    /// Moves the start of the log durably, then frees the space before it.
     fn move_tail(&self, tail: Tail) -> Result<(), JournalError> {
         self.superblock.move_start(tail.start, tail.tid)?;
         self.homes.lock().free_before(tail);
@@ -248,7 +249,7 @@ mod tests {
     const BLOCK: u32 = 1024;
     const RING: Ring = Ring { first: 1, end: 21 };
 
-    /// Takes its time to write the journal's superblock, which is its first block.
+    /// A device that delays writes of its first block, the journal's superblock.
     struct SlowStart(RamDevice);
 
     impl Device for SlowStart {

@@ -1,17 +1,18 @@
-//! Recovery: what a crash left in the log is brought home before anything else touches the image.
+//! Recovery: writes home what a crash left in the log, before anything else touches the image.
 //!
-//! Three passes, each in its own file. The *scan* walks the log from its start and finds the
-//! transactions that were committed; the first record that does not continue them ends the log.
-//! The *revoke* pass finds out which logged blocks must stay unwritten. The *replay* writes the
-//! last version of each of the others, to the device or, for a read-only mount, into an overlay in
+//! There are three passes, each in its own file. The *scan* walks the log from its start and finds
+//! the committed transactions; the first record that does not continue them ends the log. The
+//! *revoke* pass finds the logged blocks that must not be written. The *replay* writes the last
+//! version of each of the others, to the device or, for a read-only mount, into an overlay in
 //! memory.
 //!
-//! Nothing is written before everything was judged: a home outside the file system or inside the
-//! log, or a block whose sum is wrong, stops recovery with the image as it was. Memory is bounded
-//! by the length of the log: revokes are remembered only of blocks that are in it.
+//! Everything is checked before anything is written: a home outside the file system or inside the
+//! log, or a block whose checksum is wrong, stops recovery and leaves the image as it was. Memory
+//! is bounded by the length of the log: only revokes of blocks that are in the log are remembered.
 //!
-//! After a replay to the device the log is empty and its next transaction is one further than the
-//! first that was not committed, so that no leftover record can ever continue it.
+//! After a replay to the device the log is empty. Its next transaction number is one more than that
+//! of the first transaction that was not committed, so no leftover record can ever continue the
+//! log.
 
 mod replay;
 mod revokes;
@@ -27,17 +28,17 @@ use pext4_ondisk::{BlockNumber, Corrupt, Tid};
 use crate::error::JournalError;
 use crate::log_area::LogArea;
 
-/// What recovery did.
+/// The result of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Committed transactions found in the log.
     pub transactions: u32,
-    /// Blocks brought home, each counted once.
+    /// Blocks written home, each counted once.
     pub blocks: u64,
-    /// Logged versions that revokes held back.
+    /// Logged versions that were not written because of revokes.
     pub revoked: u64,
-    /// The error that stopped the journal before, as a negative errno; 0 for none. It stays in the
-    /// journal's superblock until [`Journal::clear_error`](crate::Journal::clear_error).
+    /// The error of an earlier abort, as a negative errno; 0 for none. It stays in the journal's
+    /// superblock until [`Journal::clear_error`](crate::Journal::clear_error).
     pub errno: i32,
 }
 
@@ -46,9 +47,9 @@ struct Log<'a> {
     device: &'a dyn Device,
     area: &'a LogArea,
     format: RecordFormat,
-    /// The ring: from here...
+    /// The first block of the ring.
     first: u32,
-    /// ...to before here.
+    /// One past the last block of the ring.
     end: u32,
 }
 
@@ -65,7 +66,7 @@ impl Log<'_> {
         Ok(block)
     }
 
-    /// The position `count` further on in the ring; at most one lap.
+    /// The position `count` blocks after `at` in the ring; `count` is at most one lap.
     fn after(&self, at: u32, count: u32) -> u32 {
         let offset = u64::from(at - self.first) + u64::from(count);
         let lap = u64::from(self.blocks());
@@ -77,7 +78,7 @@ impl Log<'_> {
 ///
 /// # Errors
 ///
-/// `Corrupt` if it is none or contradicts the area, `Io`.
+/// `Corrupt` if it is invalid or contradicts the area, `Io`.
 pub fn read_superblock(
     device: &dyn Device,
     area: &LogArea,
@@ -126,8 +127,8 @@ pub(crate) fn write_superblock(
         .map_err(JournalError::io("writing the journal's superblock"))
 }
 
-/// Declares the log empty, durably, without replaying what it holds, and lets the transactions that
-/// come next have numbers that nothing in it can continue.
+/// Durably declares the log empty without replaying it. The next transaction gets a number that no
+/// record in the log can continue.
 ///
 /// # Errors
 ///
@@ -148,7 +149,7 @@ pub fn discard(
 ///
 /// # Errors
 ///
-/// `Corrupt` if the log or what it asks for cannot be true, `Unsupported` by name, `Io`. Nothing
+/// `Corrupt` if the log is invalid or names an invalid home, `Unsupported` by name, `Io`. Nothing
 /// has been written then, unless the device failed while writing; recovery may be tried again.
 pub fn recover(
     device: &dyn Device,
@@ -177,7 +178,7 @@ pub fn recover(
     Ok(plan.report)
 }
 
-/// Replays the log into memory and leaves the device alone: what a read-only mount lays over it.
+/// Replays the log into memory and does not write to the device: the overlay of a read-only mount.
 ///
 /// # Errors
 ///
@@ -196,7 +197,7 @@ pub fn recover_to_overlay(
     Ok((plan.report, overlay))
 }
 
-/// What a replay would do, judged sound.
+/// What a replay would do, with all checks passed.
 struct Plan<'a> {
     log: Log<'a>,
     survivors: BTreeMap<BlockNumber, scan::LoggedBlock>,
@@ -244,7 +245,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Whether we know all that a journal has that we write to.
+/// Fails unless we know all features of a journal that we write to.
 pub(crate) fn check_writable(superblock: &JournalSuperblock) -> Result<(), JournalError> {
     if let Some(features) = superblock.incompat.unknown() {
         return Err(JournalError::Unsupported(features));

@@ -1,4 +1,4 @@
-//! The replay: which versions survive, whether their bytes are what was logged, and those bytes.
+//! The replay: selects the versions that survive, verifies their checksums, and reads their bytes.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,8 @@ use crate::error::JournalError;
 
 type Survivors = BTreeMap<BlockNumber, LoggedBlock>;
 
-/// The last version of every block that is not revoked, all verified, and how many versions
-/// revokes held back. With asynchronous commits a last transaction that was not written whole is
-/// taken out of the scan.
+/// The last version of every block that is not revoked, all verified, and the number of revoked
+/// versions. With asynchronous commits, an incomplete last transaction is removed from the scan.
 pub(super) fn select(
     log: &Log<'_>,
     superblock: &JournalSuperblock,
@@ -26,7 +25,7 @@ pub(super) fn select(
     };
     let asynchronous = superblock.incompat.contains(JournalIncompat::ASYNC_COMMIT);
     if asynchronous && damaged.tid.next() == scan.next {
-        scan.forget_last();
+        scan.remove_last();
         return select_complete(log, scan);
     }
     Err(damage(&damaged).into())
@@ -50,7 +49,7 @@ fn survivors(log: &Log<'_>, scan: &Scan) -> Result<(Survivors, u64), JournalErro
     let mut survivors = BTreeMap::new();
     let mut held_back = 0;
     for block in &scan.blocks {
-        if revokes.hold_back(block) {
+        if revokes.is_revoked(block) {
             held_back += 1;
         } else {
             survivors.insert(block.home, *block);
@@ -75,7 +74,7 @@ fn first_damaged(
 }
 
 impl LoggedBlock {
-    /// The block as it belongs at home: unescaped.
+    /// The block's bytes as they belong at its home: unescaped.
     pub(super) fn read(&self, log: &Log<'_>) -> Result<Vec<u8>, JournalError> {
         let mut bytes = log.read(self.at)?;
         if self.escaped {

@@ -1,7 +1,7 @@
 //! The revoke pass: up to which transaction each block's logged versions are void.
 //!
-//! Only blocks that the log holds versions of are remembered, so a log full of revokes costs no
-//! more memory than the log has blocks.
+//! Only blocks with versions in the log are remembered, so memory is bounded by the log's length
+//! even if the log is full of revokes.
 
 use std::collections::HashMap;
 
@@ -23,7 +23,7 @@ impl Revokes {
         for &(at, tid) in &scan.revokes {
             for revoked in revoke::records(&log.format, &log.read(at)?)? {
                 if let Some(entry) = last.get_mut(&revoked) {
-                    // Transactions come in their order, so the last one met is the latest.
+                    // The scan lists transactions in order, so the last one found is the latest.
                     *entry = Some(tid);
                 }
             }
@@ -32,7 +32,7 @@ impl Revokes {
     }
 
     /// Whether a version must not be replayed: its block was revoked in its transaction or later.
-    pub(super) fn hold_back(&self, block: &LoggedBlock) -> bool {
+    pub(super) fn is_revoked(&self, block: &LoggedBlock) -> bool {
         let revoked = self.0.get(&block.home).copied().flatten();
         revoked.is_some_and(|revoked| revoked.is_at_or_after(block.tid))
     }

@@ -1,11 +1,11 @@
 //! The scan: which transactions of the log were committed.
 //!
-//! Records must continue each other: the next one bears the magic and the expected transaction, or
-//! the log ends there. A record that does so but whose sum is wrong is *suspect*. If the
-//! transaction it is in has no commit block, a crash tore it and the log ends before it. If it
-//! has one that is older than the last good commit, all of it is a leftover of an earlier lap and
-//! the log ends before it too. Otherwise bytes that had been made durable have changed, and that
-//! is corruption.
+//! Records must continue each other: the log ends before the first block that does not have the
+//! magic and the expected transaction number. A record that has both but a wrong checksum is
+//! *suspect*. If its transaction has no commit block, a crash interrupted its writing, and the log
+//! ends before it. If the commit block is older than the last good commit, the transaction is a
+//! leftover of an earlier lap, and the log ends before it too. Otherwise bytes that were durable
+//! have changed, and that is corruption.
 
 use pext4_ondisk::journal::{
     BlockType, Commit, Header, JournalIncompat, JournalSuperblock, TagFlags, commit, descriptor,
@@ -26,11 +26,11 @@ pub(super) struct LoggedBlock {
     pub(super) checksum: u32,
 }
 
-/// What the log holds, in its order.
+/// The content of the log, in its order.
 #[derive(Debug)]
 pub(super) struct Scan {
     pub(super) blocks: Vec<LoggedBlock>,
-    /// Revoke blocks: their positions and transactions.
+    /// The positions and transactions of the revoke blocks.
     pub(super) revokes: Vec<(u32, Tid)>,
     pub(super) transactions: u32,
     /// The first transaction that was not committed.
@@ -38,7 +38,7 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// An empty log, in which `next` would come next.
+    /// An empty log whose next transaction is `next`.
     pub(super) fn empty(next: Tid) -> Self {
         Self {
             blocks: Vec::new(),
@@ -48,7 +48,7 @@ impl Scan {
         }
     }
 
-    /// Fails unless every block may be written where the log says.
+    /// Fails unless every block's home may be written.
     pub(super) fn check_homes(&self, area: &LogArea, blocks: u64) -> Result<(), Corrupt> {
         let stray = self
             .blocks
@@ -67,8 +67,8 @@ impl Scan {
         }
     }
 
-    /// Takes the last transaction out: it was not written whole after all.
-    pub(super) fn forget_last(&mut self) {
+    /// Removes the last transaction, which turned out to be incomplete.
+    pub(super) fn remove_last(&mut self) {
         let last = self.next.previous();
         self.blocks.retain(|block| block.tid != last);
         self.revokes.retain(|(_, tid)| *tid != last);
@@ -77,7 +77,7 @@ impl Scan {
     }
 }
 
-/// Walks the log from where the superblock says it starts.
+/// Walks the log from the start that the superblock gives.
 pub(super) fn scan(log: &Log<'_>, superblock: &JournalSuperblock) -> Result<Scan, JournalError> {
     let mut scanner = Scanner {
         log,
@@ -96,7 +96,7 @@ struct Scanner<'a> {
     log: &'a Log<'a>,
     asynchronous: bool,
     at: u32,
-    /// Log blocks passed so far: one lap at most.
+    /// Log blocks passed so far, at most one lap.
     walked: u32,
     open: Open,
     last_commit: Option<(u64, u32)>,
@@ -173,7 +173,7 @@ impl Scanner<'_> {
         };
         let time = (commit.seconds, commit.nanoseconds);
         if let Some(problem) = self.open.suspect {
-            return self.judge(problem, time);
+            return self.classify(problem, time);
         }
         let open = std::mem::take(&mut self.open);
         self.found.blocks.extend(open.blocks);
@@ -184,8 +184,9 @@ impl Scanner<'_> {
         Ok(self.advance(1))
     }
 
-    /// What a suspect transaction with a commit block is: the end of the log, or corruption.
-    fn judge(&self, problem: &'static str, time: (u64, u32)) -> Result<bool, JournalError> {
+    /// Decides what a suspect transaction with a commit block is: the end of the log, or
+    /// corruption.
+    fn classify(&self, problem: &'static str, time: (u64, u32)) -> Result<bool, JournalError> {
         let leftover = self.last_commit.is_some_and(|last| time < last);
         if leftover || self.asynchronous {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! Recovery of journals made by hand, record by record.
+//! Recovery of journals that are built record by record.
 
 use pext4_block::{Device, RamDevice};
 use pext4_ondisk::journal::{
@@ -207,7 +207,7 @@ fn committed_transactions_come_home_in_every_format_and_the_rest_does_not() {
 }
 
 #[test]
-fn a_revoke_holds_back_its_own_and_earlier_transactions_only() {
+fn a_revoke_voids_its_own_and_earlier_transactions_only() {
     for mut rig in Rig::all() {
         rig.log(&[(3, 1), (4, 1), (5, 1)]).commit();
         rig.revoke(&[3, 4, 6, 90]).log(&[(6, 2)]).commit();
@@ -270,7 +270,7 @@ fn a_damaged_record_of_a_committed_transaction_is_corruption() {
 }
 
 #[test]
-fn damage_to_what_was_revoked_or_written_again_harms_nobody() {
+fn damage_to_revoked_or_superseded_versions_is_harmless() {
     let mut rig = Rig::v3();
     let at = rig.at;
     rig.log(&[(4, 1), (5, 1)]).commit().damage(at + 1, 0);
@@ -351,7 +351,7 @@ fn pending_fast_commits_are_refused_by_name_and_old_ones_are_not() {
         rig.superblock.num_fast_commit_blocks = 2;
         rig.log(&[(3, 1)]);
         rig.superblock.start = 20;
-        // The log ends at 22, so that the record wraps there; the block itself is nobody's.
+        // The log ends at 22, so that the record wraps there; the block itself is not part of it.
         rig.commit();
         let mut head = vec![0; BLOCK];
         head[..4].copy_from_slice(&[9, 0, 8, 0]);
@@ -419,7 +419,8 @@ fn asynchronous_commits_end_before_the_one_that_was_not_written_whole() {
         .incompat
         .insert(JournalIncompat::ASYNC_COMMIT);
     rig.log(&[(3, 1)]).commit();
-    // The descriptor is the ring's last block, what it describes begins the ring.
+    // The descriptor is the ring's last block; the blocks that it describes are the ring's first
+    // ones.
     assert_eq!(rig.at, 23);
     rig.log(&[(3, 2), (4, 2)])
         .revoke(&[5])
@@ -445,7 +446,7 @@ fn a_superblock_that_contradicts_its_place_is_refused() {
     assert!(read_superblock(&rig.device, &rig.area).is_err());
 }
 
-/// Whatever the bytes, recovery answers, and writes nothing outside the file system or, but for
+/// Whatever the bytes, recovery returns, and writes nothing outside the file system or, except for
 /// the superblock, into the log.
 #[test]
 fn damaged_logs_never_panic_nor_write_where_they_must_not() {
@@ -481,7 +482,7 @@ fn damaged_logs_never_panic_nor_write_where_they_must_not() {
         };
         let before = outside(&rig);
         if checksum == RecordChecksum::None {
-            // Without sums a changed number is believed; inside the file system only.
+            // Without checksums a changed block number is used, if it is inside the file system.
             let _ = rig.recover();
             assert!(before[..23] == outside(&rig)[..23], "round {round}");
         } else {

@@ -1,4 +1,4 @@
-//! What goes wrong stops the journal, with nothing lost that had been acknowledged.
+//! Failures stop the journal and lose nothing that had been acknowledged.
 
 use std::io;
 use std::sync::Condvar;
@@ -19,7 +19,7 @@ fn operate(toy: &Toy, number: u64) -> Result<Tid, JournalError> {
     Ok(handle.tid())
 }
 
-/// Works until an error comes; answers what was acknowledged, and the error.
+/// Works until there is an error; returns what was acknowledged, and the error.
 fn work_until_it_fails(toy: &Toy) -> (u64, JournalError) {
     let mut acknowledged = 0;
     for number in 1..1000 {
@@ -120,9 +120,9 @@ fn the_error_of_an_abort_stays_on_disk_until_it_is_cleared() {
     assert_eq!(recover(&ram.fork(), LOG).errno, 0);
 }
 
-/// The transaction is closed and only waits for the handle that finds out what is wrong.
+/// The transaction is closed and waits only for the handle that aborts the journal.
 #[test]
-fn without_a_log_what_an_aborted_transaction_changed_goes_nowhere() {
+fn without_a_log_changes_of_an_aborted_transaction_are_not_written() {
     for log in [None, Some(LOG)] {
         let ram = Arc::new(blank(LOG));
         let toy = Toy::open(Arc::clone(&ram) as Arc<dyn Device>, log);
@@ -184,7 +184,7 @@ fn a_failed_flush_of_data_stops_the_journal() {
 struct PanicsAtHome {
     below: Arc<RamDevice>,
     block: u64,
-    /// Flushes that come before the panic, the last of which ends after it.
+    /// The number of flushes before the panic, of which the last one ends after it.
     flushes: u32,
     flushed: AtomicU32,
     is_at_home: AtomicBool,
@@ -244,7 +244,7 @@ impl Device for PanicsAtHome {
 }
 
 #[test]
-fn a_panic_of_the_checkpointer_is_an_abort_that_is_told() {
+fn a_panic_of_the_checkpointer_aborts_and_notifies_the_client() {
     let ram = Arc::new(blank(LOG));
     let toy = Toy::open(PanicsAtHome::new(&ram, 0), Some(LOG));
     let tid = operate(&toy, 1).expect("the journal runs");
@@ -260,7 +260,8 @@ fn a_panic_of_the_checkpointer_is_an_abort_that_is_told() {
     assert_eq!((recovered.transactions, recovered.errno), (1, -5));
 }
 
-/// The first block of the log behind its superblock, or, without a log, where the table of cells is at home.
+/// The write that panics is of the first block of the log after its superblock, or, without a log, of the
+/// table of cells at home.
 #[test]
 fn a_panic_of_the_committer_is_an_abort_that_is_told() {
     for (log, block) in [(Some(LOG), LOG_START + 1), (None, TABLE)] {
@@ -286,7 +287,8 @@ fn a_panic_of_the_committer_is_an_abort_that_is_told() {
     }
 }
 
-/// A block is freed whose last version is on its way home; the commit block is written when that panics.
+/// A block is freed whose last version is being written home; that write panics while the commit
+/// block is written.
 #[test]
 fn a_commit_does_not_wait_for_a_home_write_that_panicked() {
     let ram = Arc::new(blank(LOG));
@@ -307,9 +309,9 @@ fn a_commit_does_not_wait_for_a_home_write_that_panicked() {
     assert_eq!(toy.told(|told| told.aborted.len()), 1);
 }
 
-/// What a failed commit was to write is in memory alone.
+/// The versions of a failed commit exist only in memory.
 #[test]
-fn what_a_failed_commit_held_stays_in_memory() {
+fn blocks_of_a_failed_commit_stay_in_memory() {
     for log in [None, Some(LOG)] {
         for operation in [Operation::Read, Operation::Write, Operation::Flush] {
             let faulty = Arc::new(FaultDevice::new(Arc::new(blank(LOG))));
@@ -351,8 +353,9 @@ fn a_journal_dropped_in_the_middle_is_no_failure() {
     assert!(recovered.transactions >= 1);
 }
 
-/// A device that, like a system, tells only one of two flushes that it lost something: the first that begins
-/// once this is planned succeeds, after the second has been told and before it comes back.
+/// A device that, like an operating system, reports a lost write to only one of two flushes: the
+/// first flush that begins once this is planned succeeds, after the second one has failed and
+/// before that returns.
 struct TellsOne {
     below: Arc<RamDevice>,
     stage: std::sync::Mutex<Stage>,
@@ -390,7 +393,7 @@ impl TellsOne {
         drop(waited.expect("no thread panicked with it"));
     }
 
-    /// Does `work` until its first flush runs, and then a flush of data beside it, which fails.
+    /// Runs `work` until its first flush, and then a concurrent flush of data, which fails.
     fn beside<R: Send>(&self, toy: &Toy, work: impl FnOnce() -> R + Send) -> R {
         self.move_to(Stage::Planned);
         std::thread::scope(|scope| {
@@ -426,7 +429,7 @@ impl Device for TellsOne {
             }
             Stage::OneWaits => {
                 self.move_to(Stage::OneFailed);
-                // Time for who believes the other one to act on it.
+                // Time for a thread that trusts the successful flush to act on it.
                 std::thread::sleep(Duration::from_millis(100));
                 Err(io::Error::other("a write was lost"))
             }

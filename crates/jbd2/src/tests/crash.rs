@@ -1,5 +1,5 @@
-//! Power cuts at every write: what recovery finds is the toy after some number of operations, all
-//! that were acknowledged among them.
+//! Power cuts at every write: recovery yields the toy file system after some number of operations,
+//! including all that were acknowledged.
 
 use std::io::{self, IoSlice};
 
@@ -10,7 +10,7 @@ use super::*;
 
 const LOG: u32 = 44;
 
-/// What a block is to the toy.
+/// The use of a block in the toy file system.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Use {
     Free,
@@ -19,7 +19,7 @@ enum Use {
     Data(u64),
 }
 
-/// The toy after some operation.
+/// The state of the toy after some operation.
 #[derive(Clone)]
 struct Model {
     cells: Vec<u64>,
@@ -34,7 +34,7 @@ impl Model {
         }
     }
 
-    /// Asserts that the device is this.
+    /// Asserts that the device has this state.
     fn check(&self, device: &dyn Device) {
         for (index, value) in self.cells.iter().enumerate() {
             assert_eq!(read_cell(device, index), *value, "cell {index}");
@@ -49,8 +49,8 @@ impl Model {
     }
 }
 
-/// A device that is slow to write the journal's superblock, so that whoever does not wait for it
-/// overtakes it.
+/// A device that delays writes of the journal's superblock, so that threads that do not wait for
+/// such a write overtake it.
 struct SlowStart(Arc<RecordDevice>);
 
 impl Device for SlowStart {
@@ -180,7 +180,7 @@ impl Life {
             .expect("the start is promised")
     }
 
-    /// Recovers a crashed device and checks it; answers the model that it is.
+    /// Recovers a crashed device and checks it; returns the model that it matches.
     fn judge(&self, crashed: &RamDevice, position: usize) -> Model {
         recover(crashed, LOG);
         let found = read_cell(crashed, 0);
@@ -223,7 +223,7 @@ fn crashes(
         }
         device
     };
-    // What lies before a flush that has not returned may survive in any part.
+    // Any subset of the writes before a flush that has not returned may survive.
     let before_flush = window.len() - usize::from(window.last() == Some(&Event::Flush));
     for cut in 0..=window.len() {
         judge(some(&mut |number| number < cut), cut);
@@ -294,7 +294,7 @@ fn life_goes_on_after_every_crash() {
             .iter()
             .for_each(|event| apply(&start, event, usize::MAX));
         model = life.judge(&start, cut);
-        // Nobody waits for transactions of a life before.
+        // No caller waits for transactions from before the crash.
         for state in &mut model.blocks {
             if matches!(state, Use::Freed(_)) {
                 *state = Use::Free;

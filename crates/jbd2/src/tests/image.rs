@@ -1,5 +1,5 @@
-//! The tools that everyone checks images with read our log: mke2fs makes an image, we write a
-//! transaction into its journal and stop as in a crash, debugfs lists it, e2fsck replays it.
+//! The standard tools read our log: mke2fs makes an image, we write a transaction to its journal
+//! and stop as in a crash, debugfs lists it, e2fsck replays it.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use super::*;
 
 const IMAGE_BLOCK: u32 = 4096;
 
-/// Runs a tool; `None`, said loudly, if it is not there.
+/// Runs a tool; `None`, with a message, if it is missing.
 fn tool(name: &str, arguments: &[&str]) -> Option<String> {
     match Command::new(name).args(arguments).output() {
         Ok(output) => {
@@ -64,7 +64,7 @@ fn open(image: &Path, area: &LogArea) -> (Arc<dyn Device>, Arc<Journal>) {
         }),
         client: Arc::new(Plain),
         commit_interval: NEVER,
-        width: crate::Width::default(),
+        width: crate::JournalWidth::default(),
     });
     (device, journal.expect("a fresh journal opens"))
 }
@@ -109,7 +109,7 @@ fn e2fsck_replays_and_debugfs_lists_what_we_logged() {
     let Some(area) = made.and_then(|_| journal_area(&image)) else {
         return;
     };
-    // Blocks near the end are free: what is in them is nobody's business but ours.
+    // Blocks near the end are free, so the test may overwrite them.
     let free = 16_000;
     let magic = 0xC0;
     {
@@ -164,7 +164,7 @@ fn e2fsck_replays_and_debugfs_lists_what_we_logged() {
         "{said}"
     );
 
-    // And again on what e2fsck left, to a clean end.
+    // And again on the image that e2fsck left, up to a clean shutdown.
     let (_, journal) = open(&image, &area);
     commit(&journal, &[(free, 3)], &[]);
     journal.shutdown().expect("the device works");
@@ -177,8 +177,8 @@ fn e2fsck_replays_and_debugfs_lists_what_we_logged() {
     );
 }
 
-/// Journals that debugfs wrote, in each version of checksums, come out of our replay as they come
-/// out of e2fsck's.
+/// For journals that debugfs wrote, with each version of checksums, our replay and e2fsck's have
+/// the same result.
 #[test]
 fn we_replay_what_debugfs_logged_as_e2fsck_does() {
     for features in ["", "-c -v 2", "-c -v 3"] {

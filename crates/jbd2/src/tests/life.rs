@@ -63,7 +63,8 @@ fn a_checkpoint_leaves_nothing_in_the_log_and_the_journal_goes_on() {
     assert_eq!(read_cell(&*device, 5), 4);
 }
 
-/// A transaction that holds nothing is being committed when the shutdown begins, and the one behind it is not empty.
+/// An empty transaction is being committed when the shutdown begins, and the one after it is not
+/// empty.
 #[test]
 fn a_shutdown_leaves_no_gap_in_the_log() {
     let ram = Arc::new(blank(LOG));
@@ -71,7 +72,7 @@ fn a_shutdown_leaves_no_gap_in_the_log() {
     let toy = Toy::open(Arc::clone(&faulty) as Arc<dyn Device>, Some(LOG));
     let first = one_operation(&toy, 1);
     toy.journal.commit(first).expect("the device works");
-    // The log is what is left to see.
+    // Home writes fail, so that the log keeps its content.
     let table = TABLE * BLOCK as u64;
     faulty.fail_touching(Operation::Write, table..table + BLOCK as u64);
 
@@ -152,7 +153,7 @@ fn without_a_log_a_commit_writes_home() {
 }
 
 #[test]
-fn what_is_done_when_a_transaction_closes_is_part_of_it() {
+fn closing_changes_are_part_of_the_closed_transaction() {
     let toy = Toy::open(Arc::new(blank(LOG)), Some(LOG));
     let value = |handle: &mut Handle<'_>| toy.cells[CLOSING].change(handle, |value| value);
     let first = one_operation(&toy, 1);
@@ -172,7 +173,7 @@ fn what_is_done_when_a_transaction_closes_is_part_of_it() {
             (value(&mut handle), handle.tid())
         });
         drop(handle);
-        // Whoever sees the next transaction finds it done, whichever of the two this one got.
+        // A handle of the next transaction must see it done; this one may be in either.
         let (value, tid) = next.join().expect("it does not panic");
         assert_eq!(value, if tid == second { 0 } else { 5 });
     });
@@ -242,7 +243,7 @@ fn a_change_of_the_next_transaction_does_not_reach_the_last() {
 #[test]
 fn handles_extend_and_restart() {
     let toy = Toy::open(Arc::new(blank(LOG)), Some(LOG));
-    let most = toy.journal.most_credits();
+    let most = toy.journal.max_credits();
     let mut handle = toy.journal.start(2).expect("the journal runs");
     assert!(handle.extend(3));
     assert_eq!(handle.credits(), 5);
@@ -251,7 +252,7 @@ fn handles_extend_and_restart() {
     toy.set_cell(&mut handle, 1, 2);
     assert_eq!(handle.credits(), 4, "charged once");
     let before = handle.tid();
-    // Only a new transaction has that many.
+    // Only a new transaction has that many credits.
     handle.restart(most).expect("the journal runs");
     assert_eq!((handle.tid(), handle.credits()), (before.next(), most));
     let refused = handle
@@ -343,7 +344,7 @@ fn a_block_freed_and_begun_again_in_one_transaction_is_not_revoked() {
     assert_metadata(&*device, 21, 2);
 }
 
-/// It needs no revoke, and its next life needs no credit: it is on the list still.
+/// It needs no revoke, and its next life needs no credit, since the block is still on the list.
 #[test]
 fn a_block_that_began_and_ended_in_one_transaction_leaves_no_trace() {
     let device: Arc<dyn Device> = Arc::new(blank(LOG));
@@ -447,7 +448,7 @@ fn an_unrecovered_log_is_not_opened() {
             cells: Vec::new(),
         }),
         commit_interval: NEVER,
-        width: crate::Width::default(),
+        width: crate::JournalWidth::default(),
     });
     let text = opened.err().expect("it must be replayed first").to_string();
     assert!(text.contains("has not been replayed"), "{text}");

@@ -1,15 +1,15 @@
-//! Tests of the whole journal, by a toy of a file system.
+//! Tests of the whole journal, with a toy file system.
 //!
-//! The toy has *cells*, decoded numbers of which eight bytes in a table block are the home, and
-//! *blocks*, which it creates, edits and frees as metadata and uses again as data. Every operation
-//! is one handle and writes its own number into everything it changes.
+//! The toy has *cells*, decoded numbers whose homes are eight bytes in a table block each, and
+//! *blocks*, which it creates, edits and frees as metadata and reuses as data. Every operation is
+//! one handle and writes its own number into everything that it changes.
 
 mod abort;
 mod crash;
 mod image;
 mod life;
+mod offline;
 mod stress;
-mod whole;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -35,7 +35,7 @@ const SEALED: Stamp = Stamp {
     inode: 2,
     generation: 3,
 };
-/// Longer than any test: commits come when they are asked for.
+/// Longer than any test: there are only requested commits.
 const NEVER: Duration = Duration::from_secs(100_000);
 
 /// A number that the journal keeps.
@@ -50,7 +50,7 @@ struct CellState {
 }
 
 impl Cell {
-    /// The table's block that it lies in.
+    /// Its block in the table.
     fn host(&self) -> u64 {
         (self.index / CELLS_PER_BLOCK) as u64
     }
@@ -75,13 +75,13 @@ impl Cell {
 
     fn capture(&self, tid: Tid, captures: &mut Vec<Capture>) {
         let mut state = self.state.lock();
-        if state.owed.settle(tid) {
+        if state.owed.clear(tid) {
             captures.push(self.capture_of(state.value));
         }
     }
 }
 
-/// What the journal told its client.
+/// The journal's calls to its client.
 #[derive(Default)]
 pub(super) struct Told {
     pub(super) committed: Vec<Tid>,
@@ -93,7 +93,7 @@ struct ToyClient {
     cells: Vec<Arc<Cell>>,
 }
 
-/// The cell in which a closing transaction leaves how many credits were set aside for that.
+/// The cell in which a closing transaction stores how many credits were set aside for it.
 pub(super) const CLOSING: usize = 7;
 
 impl Client for ToyClient {
@@ -187,7 +187,7 @@ pub(super) fn recover(device: &dyn Device, log_blocks: u32) -> Recovered {
 }
 
 impl Toy {
-    /// Over a device that has been recovered.
+    /// A toy on a device that has been recovered.
     pub(super) fn open(device: Arc<dyn Device>, log_blocks: Option<u32>) -> Self {
         Self::open_with(device, log_blocks, NEVER)
     }
@@ -220,7 +220,7 @@ impl Toy {
             log,
             client: Arc::clone(&client) as Arc<dyn Client>,
             commit_interval,
-            width: crate::Width::default(),
+            width: crate::JournalWidth::default(),
         })
         .expect("the journal opens");
         Self {
@@ -248,7 +248,7 @@ impl Toy {
         });
     }
 
-    /// Edits one that is there.
+    /// Edits an existing metadata block.
     pub(super) fn edit(&self, handle: &mut Handle<'_>, block: u64, number: u64) {
         let buffer = self
             .cache

@@ -1,4 +1,4 @@
-//! Many threads: what is found after a crash is one cut through all of them.
+//! Many threads: the state after a crash is a consistent cut through the operations of all of them.
 
 use pext4_block::{Event, RecordDevice};
 use pext4_sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ const OPERATIONS: u64 = 120;
 /// The cell that every operation of every worker adds one to.
 const SHARED: usize = 0;
 
-/// A worker's own things, all of which each of its operations writes.
+/// A worker's own cells and blocks, all of which each of its operations writes.
 fn own(worker: usize) -> ([usize; 2], u64) {
     (
         [1 + worker, CELLS_PER_BLOCK + worker],
@@ -47,7 +47,7 @@ fn work(toy: &Toy, recorder: &RecordDevice, worker: usize, seed: u64) -> Vec<(us
     acknowledged
 }
 
-/// Checks that a recovered device is a cut; answers how many operations it holds.
+/// Checks that a recovered device is a consistent cut; returns how many operations it contains.
 fn check(device: &dyn Device, acknowledged: &[Vec<(usize, u64)>], position: usize) -> u64 {
     let mut sum = 0;
     for (worker, acknowledged) in acknowledged.iter().enumerate() {
@@ -82,7 +82,7 @@ fn every_crash_is_one_cut_through_all_threads() {
     let toy = Toy::open(Arc::clone(&recorder) as Arc<dyn Device>, Some(LOG));
     let stop = AtomicBool::new(false);
     let acknowledged: Vec<_> = thread::scope(|scope| {
-        // Commits come at any moment, not only when someone waits.
+        // Commits happen at any moment, not only when a thread waits for one.
         scope.spawn(|| {
             while !stop.load(Ordering::Acquire) {
                 toy.journal.request_commit();
@@ -129,7 +129,7 @@ fn every_crash_is_one_cut_through_all_threads() {
 fn a_tiny_journal_makes_handles_wait_and_never_overflows() {
     const THREADS: usize = 8;
     let toy = Toy::open(Arc::new(blank(24)), Some(24));
-    let most = toy.journal.most_credits();
+    let most = toy.journal.max_credits();
     assert!((4..=10).contains(&most), "{most}");
     thread::scope(|scope| {
         for worker in 0..THREADS {

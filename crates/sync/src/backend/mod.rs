@@ -1,8 +1,8 @@
-//! What stands behind the locks: `parking_lot`; the same, watched, where meters are built in; or
-//! `loom` in a model.
+//! The implementations of the locks: `parking_lot`; the same with observers, in builds with the
+//! feature `meter`; or `loom` in a model.
 //!
-//! All sides offer the same few calls; a condition variable waits on a borrowed guard. Only the
-//! watched side wants to know a lock's class.
+//! All offer the same few calls; a condition variable waits on a borrowed guard. Only the watched
+//! implementation needs a lock's class.
 
 #[cfg(any(loom, not(feature = "meter")))]
 use crate::order::Class;

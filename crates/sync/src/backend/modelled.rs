@@ -9,7 +9,7 @@ const UNPOISONED: &str = "a model ends with the first panic, so nothing is seen 
 
 pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
-/// The guard is out only while a condition variable waits with it.
+/// `None` only while a condition variable waits with the guard.
 pub(crate) struct MutexGuard<'a, T>(Option<loom::sync::MutexGuard<'a, T>>);
 
 impl<T> Mutex<T> {

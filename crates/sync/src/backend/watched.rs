@@ -1,19 +1,19 @@
-//! The locks of `parking_lot`, with a call to [`crate::watch`] wherever one is taken, tried, given
-//! back or waited with.
+//! The locks of `parking_lot`, with a call to [`crate::watch`] whenever one is taken, tried,
+//! released or waited with.
 
 use std::ops::{Deref, DerefMut};
 use std::panic::Location;
 use std::time::Duration;
 
 use crate::order::Class;
-use crate::watch::{self, Action, Hold, Place};
+use crate::watch::{self, Hold, Place};
 
 pub(crate) struct Mutex<T> {
     class: Class,
     inner: parking_lot::Mutex<T>,
 }
 
-/// The lock is given back before `hold` tells so.
+/// The order of the fields matters: the lock is released before `hold` reports it.
 pub(crate) struct MutexGuard<'a, T> {
     inner: parking_lot::MutexGuard<'a, T>,
     hold: Hold,
@@ -77,13 +77,13 @@ pub(crate) struct RwLock<T> {
     inner: parking_lot::RwLock<T>,
 }
 
-/// The lock is given back before `_hold` tells so.
+/// The order of the fields matters: the lock is released before `_hold` reports it.
 pub(crate) struct RwLockReadGuard<'a, T> {
     inner: parking_lot::RwLockReadGuard<'a, T>,
     _hold: Hold,
 }
 
-/// The lock is given back before `_hold` tells so.
+/// The order of the fields matters: the lock is released before `_hold` reports it.
 pub(crate) struct RwLockWriteGuard<'a, T> {
     inner: parking_lot::RwLockWriteGuard<'a, T>,
     _hold: Hold,

@@ -119,7 +119,7 @@ pub(crate) fn take_spinning(place: &Place) {
         return;
     }
     let since = clock();
-    spin::look(|| is_free(place), pause);
+    spin::poll(|| is_free(place), pause);
     wait_for(place, Some(since));
 }
 

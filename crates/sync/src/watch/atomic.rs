@@ -1,4 +1,4 @@
-//! The standard atomics, with a call to [`crate::watch`] at every access.
+//! The standard library's atomics, with a call to [`crate::watch`] at every access.
 
 use std::fmt;
 use std::panic::Location;
@@ -8,17 +8,17 @@ use crate::watch::{Action, access};
 
 pub use real::{Ordering, fence};
 
-/// What all atomics have, whatever they hold.
+/// The methods that all atomics have.
 macro_rules! watched {
     ($name:ident, $inner:ty, $value:ty $(, $parameter:ident)?) => {
-        /// As its namesake of the standard library; every access is seen.
+        /// As the standard library's type; every access is observed.
         #[repr(transparent)]
         pub struct $name$(<$parameter>)? {
             inner: $inner,
         }
 
         impl$(<$parameter>)? $name$(<$parameter>)? {
-            /// One that holds `value`.
+            /// An atomic with this value.
             pub const fn new(value: $value) -> Self {
                 Self { inner: <$inner>::new(value) }
             }
@@ -41,17 +41,17 @@ macro_rules! watched {
                 access(self.address(), Action::Write, site, || self.inner.store(value, order));
             }
 
-            /// Writes and answers what was there.
+            /// Writes and returns the previous value.
             #[track_caller]
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
                 let site = Location::caller();
                 access(self.address(), Action::Write, site, || self.inner.swap(value, order))
             }
 
-            /// Writes `new` if `current` is there.
+            /// Writes `new` if the value is `current`.
             ///
             /// # Errors
-            /// What was there instead.
+            /// The value, if it is another one.
             #[track_caller]
             pub fn compare_exchange(
                 &self,
@@ -66,10 +66,10 @@ macro_rules! watched {
                 })
             }
 
-            /// Writes `new` if `current` is there, or for no reason not.
+            /// As `compare_exchange`; this implementation never fails spuriously.
             ///
             /// # Errors
-            /// What was there instead.
+            /// The value, if it is another one.
             #[track_caller]
             pub fn compare_exchange_weak(
                 &self,
@@ -78,17 +78,18 @@ macro_rules! watched {
                 success: Ordering,
                 failure: Ordering,
             ) -> Result<$value, $value> {
-                // A run on virtual cores repeats exactly, so nothing fails for no reason.
+                // A run on virtual cores must repeat exactly, so there are no spurious failures.
                 let site = Location::caller();
                 access(self.address(), Action::Write, site, || {
                     self.inner.compare_exchange(current, new, success, failure)
                 })
             }
 
-            /// Writes what `update` makes of what is there, until nobody came between.
+            /// Replaces the value by the result of `update` on it, retrying after concurrent
+            /// changes.
             ///
             /// # Errors
-            /// What is there, when `update` does not want to.
+            /// The value, if `update` returned `None` for it.
             #[track_caller]
             pub fn fetch_update(
                 &self,
@@ -106,7 +107,7 @@ macro_rules! watched {
                 Err(seen)
             }
 
-            /// The value, without an access: nobody else can have it.
+            /// The value, without an atomic access, which `&mut self` makes unnecessary.
             pub fn get_mut(&mut self) -> &mut $value {
                 self.inner.get_mut()
             }
@@ -125,7 +126,7 @@ macro_rules! watched {
     };
 }
 
-/// Read-modify-writes of numbers and truth values.
+/// Read-modify-writes of numbers and booleans.
 macro_rules! updates {
     ($name:ident, $value:ty, $($method:ident),+) => {
         impl $name {

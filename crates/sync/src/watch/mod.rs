@@ -1,12 +1,12 @@
-//! Who looks on when a lock is taken or an atomic touched, in builds with the feature `meter`.
+//! Observers of locks and atomics, in builds with the feature `meter`.
 //!
 //! The watched locks ([`crate::backend`]) and atomics ([`atomic`]) call this module at every step.
-//! It passes the step on to whoever is at work: the virtual cores if the caller runs on one, else
-//! the [meter](crate::meter), the [traces](crate::trace) and the calibration of the virtual cores,
-//! each switched on by a bit of [`WATCHERS`]. Without the feature none of this exists, and a lock
+//! It forwards the step to the virtual cores if the caller runs on one, else to the
+//! [meter](crate::meter), the [traces](crate::trace) and the calibration of the virtual cores, each
+//! switched on by a bit of [`WATCHERS`]. Without the feature none of this is compiled, and a lock
 //! is a lock of `parking_lot`.
 //!
-//! Nothing here goes through the crate's own locks: what watches is not watched.
+//! This module does not use the crate's own locks, so that observers are not observed.
 
 pub(crate) mod atomic;
 pub(crate) mod ticks;
@@ -19,10 +19,10 @@ use crate::order::Class;
 use crate::{calibration, virtual_cores};
 use crate::{meter, spin, trace};
 
-/// Where in the engine something was called.
+/// The source location of a call in the engine.
 pub(crate) type Site = &'static Location<'static>;
 
-/// Bits of whoever is switched on.
+/// Bits of the watchers that are switched on.
 static WATCHERS: AtomicU8 = AtomicU8::new(0);
 
 pub(crate) const METER: u8 = 1;
@@ -44,7 +44,7 @@ pub(crate) fn is_on(watcher: u8) -> bool {
     WATCHERS.load(Ordering::Relaxed) & watcher != 0
 }
 
-/// What is done at a step; with the site it names the step.
+/// The kind of a step; with the site it identifies the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Action {
     Take,
@@ -62,7 +62,7 @@ pub(crate) enum Action {
 pub(crate) struct Place {
     pub(crate) class: Class,
     pub(crate) address: usize,
-    /// Size of the lock with the value it guards.
+    /// Size of the lock including the value that it guards, in bytes.
     #[cfg(feature = "virtual")]
     pub(crate) bytes: usize,
     pub(crate) exclusive: bool,
@@ -82,20 +82,21 @@ impl Place {
     }
 }
 
-/// Lies in a guard, behind the guard of the lock itself, and tells when that has been given back.
+/// The part of a guard that reports the release: declared after the lock's own guard, so that it is
+/// dropped after the lock was released.
 pub(crate) struct Hold {
     pub(crate) place: Place,
-    /// Ticks when it was taken; zero when nobody meters.
+    /// Ticks when it was taken; zero if the meter is off.
     since: u64,
 }
 
 impl Hold {
-    /// A condition variable gives the lock back.
+    /// A condition variable releases the lock.
     pub(crate) fn pause(&mut self) {
         self.note_release();
     }
 
-    /// A condition variable has it again.
+    /// A condition variable has taken the lock again.
     pub(crate) fn resume(&mut self) {
         self.since = begin_of_hold();
         leave();
@@ -148,7 +149,7 @@ pub(crate) fn take<G>(
     take_watched(place, attempt, wait)
 }
 
-/// As [`take`], but who finds the lock held spins while it `is_taken`, and waits only then.
+/// As [`take`], but if the lock is held, spins while it `is_taken` before it waits.
 pub(crate) fn take_spinning<G>(
     place: Place,
     attempt: impl Fn() -> Option<G>,
@@ -156,7 +157,7 @@ pub(crate) fn take_spinning<G>(
     wait: impl FnOnce() -> G,
 ) -> (G, Hold) {
     let spin_then_wait = || {
-        spin::look(|| !is_taken(), spin::pause);
+        spin::poll(|| !is_taken(), spin::pause);
         wait()
     };
     #[cfg(feature = "virtual")]
@@ -219,11 +220,11 @@ pub(crate) fn try_take<G>(place: Place, attempt: impl FnOnce() -> Option<G>) -> 
     })
 }
 
-/// Whether somebody holds a lock, at a glance; `look` tells of the lock itself.
+/// Whether a lock is held at the moment; `look` reads the lock itself.
 pub(crate) fn is_held(place: &Place, look: impl FnOnce() -> bool) -> bool {
     #[cfg(feature = "virtual")]
     if virtual_cores::is_inside() {
-        // A lock that was handed over is free until its new holder comes, and held in virtual time.
+        // A lock that was handed over is free until its new holder runs, but held in virtual time.
         return virtual_cores::is_held(place);
     }
     access(place.address, Action::Load, place.site, look)
@@ -241,7 +242,7 @@ fn before(place: &Place, action: Action) {
     leave();
 }
 
-/// The stretch behind a step begins. What the step itself does, if it need not wait, is part of it.
+/// Begins the stretch after a step. The work of the step itself, unless it waits, is part of it.
 fn leave() {
     #[cfg(feature = "virtual")]
     if is_on(CALIBRATION) {
@@ -249,7 +250,7 @@ fn leave() {
     }
 }
 
-/// Runs one access to an atomic of `bytes` bytes at `address`.
+/// Runs one access to the atomic at `address`.
 #[inline]
 pub(crate) fn access<R>(address: usize, action: Action, site: Site, run: impl FnOnce() -> R) -> R {
     #[cfg(feature = "virtual")]
@@ -271,7 +272,7 @@ pub(crate) fn access<R>(address: usize, action: Action, site: Site, run: impl Fn
     run()
 }
 
-/// Runs what `spin`s at `site`, with the pause it makes between two looks.
+/// Runs `spin`, which spins at `site`; its argument is the pause between two polls.
 #[cfg(feature = "virtual")]
 pub(crate) fn spinning(site: Site, spin: impl FnOnce(&dyn Fn()) -> bool) -> bool {
     if virtual_cores::is_inside() {
@@ -280,7 +281,7 @@ pub(crate) fn spinning(site: Site, spin: impl FnOnce(&dyn Fn()) -> bool) -> bool
     spin(&|| sleeping(site, spin::pause))
 }
 
-/// Runs what takes time without doing anything.
+/// Runs code that passes time without working.
 #[cfg(feature = "virtual")]
 pub(crate) fn sleeping(site: Site, run: impl FnOnce()) {
     if is_on(CALIBRATION) {

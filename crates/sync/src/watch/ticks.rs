@@ -1,4 +1,4 @@
-//! A clock that is cheap to read: the processor's own counter where there is one.
+//! A clock that is cheap to read: the processor's counter, on architectures where it is used.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ fn counter() -> u64 {
     u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Picoseconds a tick, found by watching both clocks for some milliseconds, once.
+/// Picoseconds per tick, measured once against the system's clock for some milliseconds.
 #[allow(clippy::cast_precision_loss, reason = "53 bits are plenty for a rate")]
 pub(crate) fn picoseconds_per_tick() -> f64 {
     static RATE: LazyLock<f64> = LazyLock::new(|| {
@@ -37,7 +37,7 @@ pub(crate) fn picoseconds_per_tick() -> f64 {
     *RATE
 }
 
-/// So many ticks in picoseconds.
+/// Converts ticks to picoseconds.
 #[allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -48,7 +48,7 @@ pub(crate) fn to_picoseconds(ticks: u64) -> u64 {
     (ticks as f64 * picoseconds_per_tick()) as u64
 }
 
-/// So many ticks as a span of time.
+/// Converts ticks to a duration.
 pub(crate) fn to_duration(ticks: u64) -> Duration {
     Duration::from_nanos(to_picoseconds(ticks) / 1000)
 }
@@ -65,7 +65,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(30));
         let ours = to_duration(now() - first);
         let theirs = start.elapsed();
-        // Somebody may take the processor away between the two looks; not by a factor of three.
+        // The thread may be preempted between the two reads, but not by a factor of three.
         assert!(ours <= theirs * 3 && theirs <= ours * 3 + Duration::from_millis(1));
         assert!(ours >= Duration::from_millis(20));
     }

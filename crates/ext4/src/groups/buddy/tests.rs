@@ -1,8 +1,8 @@
-//! The buddy against an array of flags.
+//! The buddy compared with an array of flags.
 
 use super::{Buddy, Span};
 
-/// A plain array of "free" that answers the same questions slowly.
+/// A plain array of "free" flags with the same operations.
 struct Model(Vec<bool>);
 
 impl Model {
@@ -139,7 +139,7 @@ fn reads_a_bitmap_of_the_disk() {
                 model.0[block as usize] = true;
             }
         }
-        // Bits beyond the group count for nothing, whatever they say.
+        // Bits beyond the group are ignored.
         *bitmap.last_mut().expect("not empty") = 0;
         let buddy = Buddy::from_bitmap(&bitmap, blocks);
         for _ in 0..50 {

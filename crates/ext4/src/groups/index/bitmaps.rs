@@ -1,10 +1,8 @@
-//! An index of bitmaps: of each order the set of its groups, as a [`Set`].
+//! An index of bitmaps: for each order the set of its groups, as a [`Set`].
 //!
-//! Looking for the next group of an order at or behind a number reads a few words and writes none.
-//! *Without a lock* changes of different groups meet freely.
-//!
-//! *With a lock* for changes, one an order, this is what Linux has: its ordered maps are radix
-//! trees of 64 slots a node, read without locks. A slot is a bit here.
+//! Finding the next group of an order from a given number on reads a few words and writes none.
+//! Changes take no lock, or, in the setting that models Linux, one lock per order: Linux's ordered
+//! maps are radix trees of 64 slots per node, read without locks; a slot corresponds to a bit here.
 
 use std::ops::Range;
 
@@ -26,7 +24,7 @@ struct Order {
 }
 
 impl Bitmaps {
-    /// Nothing filed of `count` groups; `locked` if changes are to go one by one.
+    /// Empty bitmaps for `count` groups; `locked` if a lock serialises changes.
     pub fn new(count: u32, locked: bool) -> Self {
         let make = || {
             let order = |_| Order {

@@ -1,10 +1,10 @@
-//! An index of linked lists, one an order, each under a reader-writer lock: what ext4 had before
+//! An index of linked lists, one per order, each under a reader-writer lock: what ext4 had before
 //! its ordered maps.
 //!
-//! A group that changes goes to the end of its new list, so a list is in the order of the changes
-//! and not of the numbers, and whoever looks for a group waits while somebody changes the list.
-//! The links of all lists of a kind lie in one array, since a group is on one list at most; a
-//! link is read and written under the lock of the list that it belongs to.
+//! A group that changes its order is appended to its new list, so a list is in the order of changes
+//! and not of numbers, and a search waits while another thread changes the list. The links of all
+//! lists of a kind are in one array, since a group is on at most one of them; a link is read and
+//! written under the lock of the list that it belongs to.
 
 use pext4_ondisk::GroupNumber;
 use pext4_sync::RwLock;
@@ -68,7 +68,7 @@ impl Lists {
         }
     }
 
-    /// The first group on the list of an order that is wanted.
+    /// The first group on the list of an order for which `is_wanted` returns true.
     pub fn choose(
         &self,
         by: By,

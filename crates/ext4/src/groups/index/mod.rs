@@ -1,16 +1,16 @@
-//! Groups by free space: of each order, which groups have a free run that long, and which have
-//! runs that long on average.
+//! Groups by free space: for each order, which groups have a largest free run of this order, and
+//! which have an average one.
 //!
-//! What an index says is a hint. Whoever acts on it holds the group and tests again (rule
-//! D5), and the last criteria of a search do without it, so a group that an index does not show at
-//! some moment is found later in the search, not lost. Under a group's lock the group is filed by
-//! what it has then ([`GroupIndex::file`]), so an index that nobody changes is right. A group
-//! without free blocks is filed nowhere.
+//! The index gives hints. A search locks a group that it finds here and tests it again (rule D5).
+//! The last criteria of a search do not use the index, so a group that is missing from it at some
+//! moment is still found. Each group is filed under its lock by its free runs at that moment
+//! ([`GroupIndex::file`]), so the index is correct when no group is changing. A group without free
+//! blocks is not in it.
 //!
-//! Three designs, one module each: [`lists`] under locks, and [`bitmaps`] with and without a lock
-//! for changes. The index can be put out of use while a volume is mounted (`mb_optimize_scan=0`).
-//! A group that changes then leaves its old place and gets no new one; putting the index to use
-//! again files every group anew.
+//! There are three designs in two modules: [`lists`] under locks, and [`bitmaps`] with and without
+//! a lock for changes. The index can be switched off while a volume is mounted
+//! (`mb_optimize_scan=0`): a group that changes then leaves its old place and gets no new one.
+//! Switching it on again files every group.
 
 mod bitmaps;
 mod lists;
@@ -26,27 +26,27 @@ use crate::options;
 use bitmaps::Bitmaps;
 use lists::Lists;
 
-/// What groups are ordered by.
+/// The kind of order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// The order of the largest aligned free run.
     Largest,
-    /// The order of the average free run.
+    /// The order of the average length of free runs.
     Average,
 }
 
-/// Where a group is filed: under both orders, or nowhere.
+/// The orders that a group is filed under; `None` if it is not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// By the largest aligned free run.
+    /// The order of its largest aligned free run.
     pub largest: Option<u32>,
-    /// By the average free run.
+    /// The order of the average length of its free runs.
     pub average: Option<u32>,
 }
 
 /// An index of one design.
 pub enum Design {
-    /// One list an order; see [`lists`].
+    /// One list per order; see [`lists`].
     Lists(Lists),
     /// Bitmaps; see [`bitmaps`].
     Bitmaps(Bitmaps),
@@ -60,7 +60,7 @@ pub struct GroupIndex {
 }
 
 impl Place {
-    /// Where a group with these free runs belongs.
+    /// The place of a group with `free` blocks in `fragments` runs and this largest order.
     pub fn of(free: u32, fragments: u32, largest: Option<u32>) -> Self {
         let average = free / fragments.max(1);
         Self {
@@ -69,13 +69,13 @@ impl Place {
         }
     }
 
-    /// As the number that a slot keeps: one more than each order, nothing as 0.
+    /// As the number that a slot stores: each order plus one, or 0 for none, in a byte each.
     pub fn packed(self) -> u32 {
         let one = |order: Option<u32>| order.map_or(0, |order| order + 1);
         one(self.largest) | one(self.average) << 8
     }
 
-    /// What [`Place::packed`] made a number of.
+    /// The inverse of [`Place::packed`].
     pub fn unpacked(packed: u32) -> Self {
         Self {
             largest: (packed & 0xFF).checked_sub(1),
@@ -85,7 +85,7 @@ impl Place {
 }
 
 impl GroupIndex {
-    /// An index of `count` groups with nothing filed.
+    /// An empty index for `count` groups.
     pub fn new(design: options::GroupIndex, in_use: bool, count: u32) -> Self {
         let design = match design {
             options::GroupIndex::Lists => Design::Lists(Lists::new(count)),
@@ -98,22 +98,22 @@ impl GroupIndex {
         }
     }
 
-    /// Whether searches go by it.
+    /// Whether searches use it.
     pub fn is_in_use(&self) -> bool {
         self.in_use.load(Ordering::Acquire)
     }
 
-    /// Puts it to use or out of use; whether that was news.
+    /// Switches it on or off; returns whether that was a change.
     pub fn set_in_use(&self, in_use: bool) -> bool {
         self.in_use.swap(in_use, Ordering::AcqRel) != in_use
     }
 
-    /// Files a group where it belongs now; the group is held, or nobody else can know it yet.
+    /// Moves a group to `place`. The caller holds the group, or no other thread can see it yet.
     pub fn file(&self, slot: &Slot, number: GroupNumber, place: Place) {
         let place = if self.is_in_use() {
             place
         } else {
-            self.without_news(slot, place)
+            self.unchanged_part(slot, place)
         };
         let packed = place.packed();
         let before = slot.filed.load(Ordering::Relaxed);
@@ -126,8 +126,9 @@ impl GroupIndex {
         self.move_between(By::Average, number, before.average, place.average);
     }
 
-    /// While out of use a group keeps its place as long as it is the right one, and gets no other.
-    fn without_news(&self, slot: &Slot, place: Place) -> Place {
+    /// The orders of `place` that the group is filed under already: while the index is off, a group
+    /// only leaves it.
+    fn unchanged_part(&self, slot: &Slot, place: Place) -> Place {
         let before = Place::unpacked(slot.filed.load(Ordering::Relaxed));
         Place {
             largest: place.largest.filter(|_| place.largest == before.largest),
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn every_design_says_where_groups_were_filed_last() {
+    fn every_design_has_groups_where_they_were_filed_last() {
         for design in [
             options::GroupIndex::Lists,
             options::GroupIndex::Ordered,
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_group_is_nowhere() {
+    fn a_full_group_is_not_filed() {
         assert_eq!(Place::of(0, 0, None), Place::default());
         assert_eq!(Place::default().packed(), 0);
         let place = Place::of(100, 10, Some(5));

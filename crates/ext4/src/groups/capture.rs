@@ -1,10 +1,11 @@
-//! What a group owes to transactions.
+//! Capturing a group for transactions.
 //!
-//! Every change of what goes to disk begins with [`Held::touch`], which keeps two promises. A
-//! version still owed to an older transaction is captured before the change (rule 3), frees of
-//! that transaction folded into it first. And the committer of this transaction will come by.
-//! Frees of a later transaction than the one that is captured stay out of its version (rule 5), and so do
-//! uses of what was set aside, which are folded first: a transaction may free what it used.
+//! Every change of what is written to disk begins with [`Held::touch`], which guarantees two
+//! things. A version that the group still owes to an older transaction is captured before the
+//! change (rule 3), after the frees of that transaction were folded into it. And the commit of this
+//! transaction will capture the group. Frees and uses of preallocations by later transactions than
+//! the captured one stay out of its version (rule 5). Uses are folded before frees, since a
+//! transaction may free what it used.
 
 use pext4_block::Stamp;
 use pext4_jbd2::{Capture, Handle, Owed};
@@ -21,23 +22,25 @@ use super::slot::mark;
 use super::{CREDITS_PER_GROUP, Groups};
 
 impl Groups {
-    /// Puts a group on the list of what the transaction dirtied, the first time, for what will be folded there.
-    /// Nothing that an older transaction is owed changes by that, so no lock is needed.
-    pub(crate) fn note_unowed(&self, handle: &mut Handle<'_>, group: GroupNumber) {
+    /// Puts a group on the transaction's list, if it is not there yet, because of a free or use
+    /// that will be folded later. This does not change what the group owes to an older transaction,
+    /// so it needs no lock.
+    pub(crate) fn note_deferred(&self, handle: &mut Handle<'_>, group: GroupNumber) {
         if self.slot(group).note(handle.tid()) {
-            let mut unowed = Owed::default();
-            handle.touch(&mut unowed, CREDITS_PER_GROUP, || self.owing(group), |_| ());
+            // Not the group's own state: that changes only when the free or use is folded.
+            let mut owed = Owed::default();
+            handle.touch(&mut owed, CREDITS_PER_GROUP, || self.owing(group), |_| ());
         }
     }
 }
 
 impl Held<'_> {
-    /// Prepares a change of what goes to disk within `handle`; the blocks or the inodes are
-    /// loaded.
+    /// Prepares a change under `handle` of what is written to disk. The caller has loaded the
+    /// blocks or the inodes.
     pub fn touch(&mut self, handle: &mut Handle<'_>) {
         let tid = handle.tid();
         self.drain();
-        self.settle_older(tid);
+        self.fold_older(tid);
         let credits = if self.slot.note(tid) {
             CREDITS_PER_GROUP
         } else {
@@ -67,9 +70,10 @@ impl Held<'_> {
         self.fold(tid);
     }
 
-    /// Frees and uses of the transaction before belong to its version. If nothing but these happened
-    /// here the group owes it nothing yet, so the version is kept until the committer asks.
-    fn settle_older(&mut self, tid: Tid) {
+    /// Folds frees and uses of the previous transaction, which belong to its version. If nothing
+    /// else happened here, the group does not owe that transaction its bytes yet, so the version is
+    /// made now and kept until the committer asks for it.
+    fn fold_older(&mut self, tid: Tid) {
         let loaded = self.present();
         let freed = loaded.unfolded.iter().map(|freed| freed.tid);
         let older_free = freed.into_iter().find(|&freed| tid.is_after(freed));
@@ -85,8 +89,8 @@ impl Held<'_> {
         }
     }
 
-    /// Moves what is on the stacks of frees and uses under the lock: frees first, since what was used before
-    /// it was freed is then seen, too.
+    /// Moves the entries of the stacks of frees and uses to lists under the lock: frees first, so
+    /// that for each free seen, earlier uses of the same blocks are seen too.
     pub(super) fn drain(&mut self) {
         if !self.slot.freed.is_empty() {
             let freed = self.slot.freed.take_all();
@@ -98,14 +102,14 @@ impl Held<'_> {
         }
     }
 
-    /// Carries out what transactions up to `tid` used and freed without the group's lock; answers whether that was
-    /// anything.
+    /// Applies uses and frees that transactions up to `tid` made without the group's lock; returns
+    /// whether there were any.
     pub(super) fn fold(&mut self, tid: Tid) -> bool {
         let used = self.fold_uses(tid);
         self.fold_frees(tid) || used
     }
 
-    /// Sets the bits of what they used of preallocations.
+    /// Sets the bits of used blocks of preallocations.
     fn fold_uses(&mut self, tid: Tid) -> bool {
         let [used, left] = self.present().take_uses(tid);
         let aside: u32 = used.iter().map(|span| span.length).sum();
@@ -120,7 +124,7 @@ impl Held<'_> {
         is_any
     }
 
-    /// Clears the bits of what they freed.
+    /// Clears the bits of freed blocks.
     fn fold_frees(&mut self, tid: Tid) -> bool {
         let unfolded = &mut self.present().unfolded;
         if unfolded.is_empty() {
@@ -135,11 +139,12 @@ impl Held<'_> {
         !ready.is_empty()
     }
 
-    /// Clears the bits of one extent, which the group's transaction may.
+    /// Clears the bits of one extent. The caller has touched the group for the extent's
+    /// transaction, or folds for its capture.
     pub(crate) fn fold_one(&mut self, freed: FreedExtent) {
         let span = freed.span;
         if self.slot.is(mark::BLOCKS_CORRUPT) {
-            self.disown(span);
+            self.uncount_free(span);
             return;
         }
         let waiting = &self.groups.waiting;
@@ -147,7 +152,7 @@ impl Held<'_> {
         let blocks = self.blocks();
         if let Some(free) = bitmap::next_zero(&blocks.bitmap, span.start, span.end()) {
             self.report_double_free(free);
-            self.disown(span);
+            self.uncount_free(span);
             return;
         }
         bitmap::clear_range(blocks.bitmap.make_mut(), span.start..span.end());
@@ -161,9 +166,9 @@ impl Held<'_> {
         self.present().descriptor.free_clusters += span.length;
     }
 
-    /// Takes a free that cannot be carried out back from the sums: the blocks are lost until the
-    /// image is repaired.
-    fn disown(&self, span: Span) {
+    /// Subtracts a free that cannot be applied from the volume's sums: the blocks are lost until
+    /// the image is repaired.
+    fn uncount_free(&self, span: Span) {
         self.groups.counts.pending.add(-i64::from(span.length));
         self.groups.counts.free_blocks.add(-i64::from(span.length));
     }
@@ -171,14 +176,15 @@ impl Held<'_> {
     fn report_double_free(&self, bit: u32) {
         let block = self.block_at(bit);
         let corrupt = Corrupt::new("block bitmap", format!("block {block} was freed twice"));
-        self.condemn(
+        self.mark_corrupt(
             mark::BLOCKS_CORRUPT,
             corrupt.in_group(self.number).in_block(block).into(),
         );
     }
 
-    /// Makes the bytes that transaction `tid` is owed, if it still is (the committer's visit).
-    pub(super) fn settle(&mut self, tid: Tid, captures: &mut Vec<Capture>) {
+    /// Captures the version of transaction `tid`, if the group still owes it. Called by the
+    /// committer.
+    pub(super) fn capture(&mut self, tid: Tid, captures: &mut Vec<Capture>) {
         if self.loaded().is_none() {
             return;
         }
@@ -187,7 +193,7 @@ impl Held<'_> {
         }
         self.drain();
         let folded = self.fold(tid);
-        if self.present().owed.settle(tid) || folded {
+        if self.present().owed.clear(tid) || folded {
             self.version().capture(captures);
         }
     }
@@ -210,7 +216,7 @@ impl Held<'_> {
     }
 }
 
-/// What a capture writes down.
+/// The state that a capture encodes.
 struct Version<'a> {
     groups: &'a Groups,
     number: GroupNumber,
@@ -220,7 +226,7 @@ struct Version<'a> {
 }
 
 impl Version<'_> {
-    /// Bitmaps that changed, then the descriptor with their checksums.
+    /// Captures the changed bitmaps, then the descriptor with their checksums.
     fn capture(&mut self, captures: &mut Vec<Capture>) {
         let geometry = &self.groups.store.geometry;
         if let Some(blocks) = self.blocks.as_mut().filter(|blocks| blocks.is_changed) {

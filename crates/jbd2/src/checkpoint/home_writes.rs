@@ -1,4 +1,4 @@
-//! What is not home yet: versions by block, transactions by age, and the log space between.
+//! Pending home writes: versions by block, transactions by age, and the log space that they hold.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::log_writer::{Logged, Ring};
 use crate::merge::Version;
 
 /// The state of the checkpoint.
-pub(super) struct Homes {
+pub(super) struct HomeWrites {
     ring: Ring,
     /// The last durable version of each block that is not home.
     versions: BTreeMap<BlockNumber, Pending>,
@@ -20,41 +20,41 @@ pub(super) struct Homes {
     free: u32,
     /// Log blocks that the committer waits for; 0 if it does not.
     pub(super) wanted: u32,
-    /// The last transaction that somebody asked to go home.
+    /// The last transaction that a caller asked to be written home.
     asked: Option<Tid>,
-    /// Nothing more is to be done.
+    /// The thread and all waits end.
     pub(super) stopped: bool,
 }
 
-/// A version on its way home.
+/// A version that is not home yet.
 struct Pending {
     page: Page,
     /// The transaction that wrote it.
     tid: Tid,
     /// Pinned, so that the cache does not read the old version from the device.
     buffer: Arc<Buffer>,
-    /// Being written just now.
-    flying: bool,
+    /// The checkpointer is writing it.
+    in_flight: bool,
 }
 
 /// A durable transaction that still holds its part of the log.
 struct Transaction {
     tid: Tid,
     logged: Logged,
-    /// Versions of its own that are not home.
+    /// The number of its versions that are not home.
     left: usize,
 }
 
-/// Where the log may start.
+/// A position to which the start of the log may move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tail {
     pub(super) start: u32,
     pub(super) tid: Tid,
-    /// Transactions before it.
+    /// The number of transactions before it.
     done: usize,
 }
 
-impl Homes {
+impl HomeWrites {
     pub(super) fn new(ring: Ring) -> Self {
         Self {
             ring,
@@ -75,7 +75,7 @@ impl Homes {
         self.free
     }
 
-    /// Asks for everything up to `tid` to go home.
+    /// Asks for everything up to `tid` to be written home.
     pub(super) fn ask(&mut self, tid: Tid) {
         let is_later = self.asked.is_none_or(|asked| tid.is_after(asked));
         if is_later {
@@ -89,13 +89,13 @@ impl Homes {
         oldest.is_some_and(|oldest| tid.is_at_or_after(oldest.tid))
     }
 
-    pub(super) fn is_flying(&self, block: BlockNumber) -> bool {
+    pub(super) fn is_in_flight(&self, block: BlockNumber) -> bool {
         self.versions
             .get(&block)
-            .is_some_and(|pending| pending.flying)
+            .is_some_and(|pending| pending.in_flight)
     }
 
-    /// Takes over a durable transaction, later than all others.
+    /// Takes over the versions of a durable transaction, which is later than all others.
     pub(super) fn add(&mut self, tid: Tid, logged: Logged, versions: Vec<Version>) {
         self.free = self
             .free
@@ -113,55 +113,56 @@ impl Homes {
         } in versions
         {
             buffer.pin();
-            let flying = self.is_flying(block);
+            let in_flight = self.is_in_flight(block);
             let pending = Pending {
                 page,
                 tid,
                 buffer,
-                flying,
+                in_flight,
             };
             if let Some(older) = self.versions.insert(block, pending) {
-                self.discharge(&older);
+                self.release(&older);
             }
         }
     }
 
-    /// Forgets the version of a block that was freed. It must not be flying.
+    /// Removes the version of a block that was freed. It must not be in flight.
     pub(super) fn cancel(&mut self, block: BlockNumber) {
         if let Some(pending) = self.versions.remove(&block) {
-            debug_assert!(!pending.flying, "{block:?} is being written");
-            self.discharge(&pending);
+            debug_assert!(!pending.in_flight, "{block:?} is being written");
+            self.release(&pending);
         }
     }
 
-    /// The next versions of transactions up to `target`, in the order of blocks; they fly now.
-    pub(super) fn take_off(
+    /// Marks the next versions of transactions up to `target` as in flight and returns at most
+    /// `max` of them, by block from `from` on.
+    pub(super) fn begin_writes(
         &mut self,
         from: BlockNumber,
         target: Tid,
-        most: usize,
+        max: usize,
     ) -> Vec<(BlockNumber, Tid, Page)> {
         let due = self.versions.range_mut(from..);
         due.filter(|(_, pending)| target.is_at_or_after(pending.tid))
-            .take(most)
+            .take(max)
             .map(|(block, pending)| {
-                pending.flying = true;
+                pending.in_flight = true;
                 (*block, pending.tid, pending.page.clone())
             })
             .collect()
     }
 
-    /// These are no longer being written.
-    pub(super) fn land(&mut self, blocks: impl Iterator<Item = BlockNumber>) {
+    /// Marks versions as no longer in flight.
+    pub(super) fn end_writes(&mut self, blocks: impl Iterator<Item = BlockNumber>) {
         for block in blocks {
             if let Some(pending) = self.versions.get_mut(&block) {
-                pending.flying = false;
+                pending.in_flight = false;
             }
         }
     }
 
-    /// Strikes off what is home and durable, unless a later version has taken its place.
-    pub(super) fn strike_off(&mut self, written: &[(BlockNumber, Tid)]) {
+    /// Removes versions that are home and durable, unless a later version has replaced them.
+    pub(super) fn remove_written(&mut self, written: &[(BlockNumber, Tid)]) {
         for (block, tid) in written {
             if self
                 .versions
@@ -169,13 +170,13 @@ impl Homes {
                 .is_some_and(|pending| pending.tid == *tid)
             {
                 let pending = self.versions.remove(block).expect("it was there just now");
-                self.discharge(&pending);
+                self.release(&pending);
             }
         }
     }
 
-    /// A version needs its transaction's place in the log no more.
-    fn discharge(&mut self, pending: &Pending) {
+    /// Unpins a version that no longer needs its transaction's part of the log.
+    fn release(&mut self, pending: &Pending) {
         pending.buffer.unpin();
         let oldest = self
             .transactions
@@ -189,7 +190,7 @@ impl Homes {
         transaction.left -= 1;
     }
 
-    /// Where the log may start, if that is further than where it does.
+    /// Where the log may start, if that is beyond its current start.
     pub(super) fn tail(&self) -> Option<Tail> {
         let done = self
             .transactions
@@ -205,7 +206,7 @@ impl Homes {
         })
     }
 
-    /// Gives back the space before a tail that is durable.
+    /// Frees the space before a tail that is durable.
     pub(super) fn free_before(&mut self, tail: Tail) {
         let done = self.transactions.drain(..tail.done);
         self.free += done
@@ -213,8 +214,8 @@ impl Homes {
             .sum::<u32>();
     }
 
-    /// Up to which transaction versions should go home now, if any should.
-    pub(super) fn target(&self, most_pinned: usize) -> Option<Tid> {
+    /// The transaction up to which versions should be written home now, if any should.
+    pub(super) fn target(&self, max_pinned: usize) -> Option<Tid> {
         self.transactions.back()?;
         if let Some(asked) = self.asked.filter(|&asked| self.holds(asked)) {
             return Some(asked);
@@ -223,13 +224,13 @@ impl Homes {
         if self.wanted > self.free {
             return Some(self.oldest(self.wanted - self.free));
         }
-        if used > self.capacity() / 2 || self.versions.len() > most_pinned {
+        if used > self.capacity() / 2 || self.versions.len() > max_pinned {
             return Some(self.oldest(used / 2));
         }
         None
     }
 
-    /// The last of the oldest transactions that together hold at least `blocks` of the log.
+    /// The transaction up to which the oldest ones together hold at least `blocks` of the log.
     fn oldest(&self, blocks: u32) -> Tid {
         let mut held = 0;
         for transaction in &self.transactions {
@@ -249,7 +250,7 @@ impl Homes {
 mod tests {
     use pext4_block::{Cache, RamDevice};
 
-    use super::{Arc, BlockNumber, Homes, Logged, Ring, Tid, Version};
+    use super::{Arc, BlockNumber, HomeWrites, Logged, Ring, Tid, Version};
 
     fn cache() -> Cache {
         Cache::new(Arc::new(RamDevice::new(1 << 20)), 1024, 1 << 20)
@@ -270,7 +271,7 @@ mod tests {
     #[test]
     fn the_tail_waits_for_the_oldest_and_later_versions_take_over() {
         let cache = cache();
-        let mut homes = Homes::new(Ring { first: 1, end: 21 });
+        let mut homes = HomeWrites::new(Ring { first: 1, end: 21 });
         let last = Tid(u32::MAX);
         homes.add(
             last,
@@ -291,15 +292,15 @@ mod tests {
         assert_eq!((homes.free(), homes.tail()), (4, None));
         assert_eq!(homes.target(100), Some(last), "more than half is used");
 
-        let batch = homes.take_off(BlockNumber(0), last, 10);
+        let batch = homes.begin_writes(BlockNumber(0), last, 10);
         let blocks: Vec<_> = batch
             .iter()
             .map(|(block, tid, _)| (block.get(), *tid))
             .collect();
         assert_eq!(blocks, [(5, last)], "6 was written again");
-        assert!(homes.is_flying(BlockNumber(5)));
-        homes.land([BlockNumber(5)].into_iter());
-        homes.strike_off(&[(BlockNumber(5), last)]);
+        assert!(homes.is_in_flight(BlockNumber(5)));
+        homes.end_writes([BlockNumber(5)].into_iter());
+        homes.remove_written(&[(BlockNumber(5), last)]);
         let tail = homes.tail().expect("the first transaction is done");
         assert_eq!((tail.start, tail.tid), (9, Tid(0)));
         homes.free_before(tail);
@@ -308,13 +309,13 @@ mod tests {
 
         homes.cancel(BlockNumber(7));
         homes.ask(last.next());
-        homes.strike_off(&[(BlockNumber(6), last)]);
+        homes.remove_written(&[(BlockNumber(6), last)]);
         assert_eq!(
             homes.tail(),
             None,
             "an older version says nothing about the new one"
         );
-        homes.strike_off(&[(BlockNumber(6), Tid(0))]);
+        homes.remove_written(&[(BlockNumber(6), Tid(0))]);
         let tail = homes.tail().expect("all is home");
         assert_eq!((tail.start, tail.tid), (17, Tid(1)));
         homes.free_before(tail);
@@ -325,7 +326,7 @@ mod tests {
     #[test]
     fn a_version_that_is_replaced_in_flight_stays() {
         let cache = cache();
-        let mut homes = Homes::new(Ring { first: 1, end: 21 });
+        let mut homes = HomeWrites::new(Ring { first: 1, end: 21 });
         homes.add(
             Tid(1),
             Logged {
@@ -334,7 +335,7 @@ mod tests {
             },
             versions(&cache, &[5]),
         );
-        homes.take_off(BlockNumber(0), Tid(1), 10);
+        homes.begin_writes(BlockNumber(0), Tid(1), 10);
         homes.add(
             Tid(2),
             Logged {
@@ -344,11 +345,11 @@ mod tests {
             versions(&cache, &[5]),
         );
         assert!(
-            homes.is_flying(BlockNumber(5)),
+            homes.is_in_flight(BlockNumber(5)),
             "the write is still under way"
         );
-        homes.land([BlockNumber(5)].into_iter());
-        homes.strike_off(&[(BlockNumber(5), Tid(1))]);
+        homes.end_writes([BlockNumber(5)].into_iter());
+        homes.remove_written(&[(BlockNumber(5), Tid(1))]);
         assert_eq!(homes.versions.len(), 1);
     }
 }

@@ -1,14 +1,14 @@
 //! One transaction written without a running journal.
 //!
-//! For tools that have made up a set of changed blocks beforehand and want all of them on the image
-//! or none: no handles, no threads, no epochs. The transaction may fill the whole log, since
-//! nothing else is in it.
+//! For tools that have a prepared set of changed blocks and want all of them on the image or none.
+//! There are no handles, threads or epochs. The transaction may fill the whole log, since nothing
+//! else is in it.
 //!
-//! [`Whole::commit`] makes the set durable in the log, by the steps of any commit; from its return
-//! on a recovery shows all of it, before its last flush none. [`Whole::finish`] brings the blocks
-//! home and empties the log. The caller has made durable beforehand whatever the blocks refer to
-//! outside of the set, and that the file system's superblock says that there is something to
-//! replay (design rule 11).
+//! [`OfflineTransaction::commit`] makes the set durable in the log, by the same steps as any
+//! commit: after it returns, a recovery shows all of the set; before its last flush, none of it.
+//! [`OfflineTransaction::finish`] writes the blocks home and empties the log. Beforehand, the
+//! caller must make durable what the blocks refer to outside of the set, and `recover` in the file
+//! system's superblock (design rule 11).
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ use crate::log_area::LogArea;
 use crate::log_writer::{LogWriter, Ring};
 use crate::superblock::SuperblockFile;
 
-/// An empty log that waits for one transaction.
-pub struct Whole {
+/// One transaction for an empty log.
+pub struct OfflineTransaction {
     device: Arc<dyn Device>,
     area: Arc<LogArea>,
     format: RecordFormat,
@@ -36,8 +36,8 @@ pub struct Whole {
     blocks: Vec<(BlockNumber, Page)>,
 }
 
-impl Whole {
-    /// Takes a log that recovery left.
+impl OfflineTransaction {
+    /// Prepares a transaction for `log`, as recovery left it.
     ///
     /// # Errors
     ///
@@ -47,7 +47,7 @@ impl Whole {
             area,
             mut superblock,
         } = log;
-        // On disk with the start of the log.
+        // The new features reach the disk with the start of the log.
         let (format, ring) = prepare(&mut superblock, &*device)?;
         let area = Arc::new(area);
         let (uuid, tid) = (superblock.uuid, superblock.sequence);
@@ -71,12 +71,12 @@ impl Whole {
         self.format.footprint(blocks, 0) < self.ring.blocks() as usize
     }
 
-    /// Makes the blocks durable in the log, all or none.
+    /// Makes all of the blocks durable in the log, or none.
     ///
     /// # Errors
     ///
-    /// `TooLarge` if they do not fit, `Corrupt` if one lies in the journal, both before anything
-    /// is written; `Io`, after which nobody knows whether the transaction is durable.
+    /// `TooLarge` if they do not fit and `Corrupt` if one belongs to the journal, both before
+    /// anything is written; `Io`, after which it is unknown whether the transaction is durable.
     pub fn commit(&mut self, mut blocks: Vec<(BlockNumber, Page)>) -> Result<(), JournalError> {
         blocks.sort_unstable_by_key(|(block, _)| *block);
         self.check(&blocks)?;
@@ -103,11 +103,11 @@ impl Whole {
         }
     }
 
-    /// Brings the blocks home and empties the log, durably.
+    /// Writes the blocks home and empties the log, durably.
     ///
     /// # Errors
     ///
-    /// `Io`; recovery will do it.
+    /// `Io`; the next recovery then writes the blocks home.
     pub fn finish(self) -> Result<(), JournalError> {
         home::write(&*self.device, &self.blocks)
             .and_then(|()| self.device.flush())

@@ -1,10 +1,11 @@
-//! One transaction without a running journal: cut at every event it is there as a whole or not.
+//! One transaction without a running journal: after a crash at any event, all of it is there or
+//! nothing.
 
 use pext4_block::{Event, Page, RecordDevice};
 use pext4_ondisk::journal::header;
 
 use super::*;
-use crate::Whole;
+use crate::OfflineTransaction;
 
 const LOG_BLOCKS: u32 = 40;
 
@@ -27,13 +28,13 @@ fn device() -> RamDevice {
     device
 }
 
-fn open(device: Arc<dyn Device>) -> Whole {
+fn open(device: Arc<dyn Device>) -> OfflineTransaction {
     let superblock = recovery::read_superblock(&*device, &area()).expect("it is sound");
     let log = Log {
         area: area(),
         superblock,
     };
-    Whole::open(device, log).expect("the log is empty")
+    OfflineTransaction::open(device, log).expect("the log is empty")
 }
 
 /// New versions of `count` blocks, out of order, one of which begins with the journal's magic.
@@ -61,14 +62,14 @@ fn is_new(device: &RamDevice, versions: &[(BlockNumber, Page)]) -> Vec<bool> {
 }
 
 #[test]
-fn a_cut_leaves_all_blocks_or_none() {
+fn a_crash_leaves_all_blocks_or_none() {
     let base = device();
     let record = Arc::new(RecordDevice::new(Arc::new(base.fork())));
-    let mut whole = open(Arc::<RecordDevice>::clone(&record));
+    let mut transaction = open(Arc::<RecordDevice>::clone(&record));
     let versions = versions(20);
-    whole.commit(versions.clone()).expect("memory");
+    transaction.commit(versions.clone()).expect("memory");
     let durable = record.mark();
-    whole.finish().expect("memory");
+    transaction.finish().expect("memory");
     let events = record.events();
     for cut in 0..=events.len() {
         let left = base.fork();
@@ -96,11 +97,11 @@ fn a_cut_leaves_all_blocks_or_none() {
 fn the_log_is_used_again_and_again() {
     let device = Arc::new(device());
     for round in 0..5u8 {
-        let mut whole = open(Arc::<RamDevice>::clone(&device));
+        let mut transaction = open(Arc::<RamDevice>::clone(&device));
         let pages = vec![(BlockNumber(5), Page::from(vec![round; BLOCK]))];
-        whole.commit(pages.clone()).expect("memory");
+        transaction.commit(pages.clone()).expect("memory");
         if round % 2 == 0 {
-            whole.finish().expect("memory");
+            transaction.finish().expect("memory");
         } else {
             let mut superblock = recovery::read_superblock(&*device, &area()).expect("sound");
             let report = recovery::recover(&*device, &area(), &mut superblock, DEVICE_BLOCKS);
@@ -113,19 +114,21 @@ fn the_log_is_used_again_and_again() {
 #[test]
 fn what_does_not_fit_is_refused_before_anything_is_written() {
     let record = Arc::new(RecordDevice::new(Arc::new(device())));
-    let mut whole = open(Arc::<RecordDevice>::clone(&record));
+    let mut transaction = open(Arc::<RecordDevice>::clone(&record));
     let most = (1..100)
-        .rfind(|count| whole.fits(*count))
+        .rfind(|count| transaction.fits(*count))
         .expect("some fit");
     assert!((30..LOG_BLOCKS as usize).contains(&most), "{most}");
-    let error = whole
+    let error = transaction
         .commit(versions(most as u64 + 1))
         .expect_err("too many");
     assert!(matches!(error, JournalError::TooLarge { .. }), "{error}");
     let own = vec![(BlockNumber(LOG_START + 3), Page::zeroed(BLOCK))];
-    let error = whole.commit(own).expect_err("the journal's own block");
+    let error = transaction
+        .commit(own)
+        .expect_err("the journal's own block");
     assert!(matches!(error, JournalError::Corrupt(_)), "{error}");
     assert_eq!(record.mark(), 0);
-    whole.commit(versions(most as u64)).expect("it fits");
-    whole.finish().expect("memory");
+    transaction.commit(versions(most as u64)).expect("it fits");
+    transaction.finish().expect("memory");
 }

@@ -1,39 +1,39 @@
-//! Whether the calling thread gives way to every other one.
+//! The scheduling class of the calling thread.
 //!
-//! A thread of the scheduler's idle class (`SCHED_IDLE`, sched(7)) runs when nobody else wants its
-//! core. A core where only such a thread runs counts as free: whoever wakes up may be put there, and
-//! takes over at once.
+//! A thread of the scheduler's idle class (`SCHED_IDLE`, sched(7)) runs when no other thread wants
+//! its core. The scheduler treats a core that runs only such a thread as free: it may place a
+//! thread that wakes up there, which preempts the idle one at once.
 //!
-//! Leaving the class again needs `CAP_SYS_NICE`, so a thread without it is not let in.
+//! Leaving the class needs `CAP_SYS_NICE`, so a thread without it may not enter the class.
 
 use std::io;
 
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// Makes the calling thread give way to all others, or be one of them again.
+/// Puts the calling thread into the idle class, or back into the normal one.
 ///
 /// # Errors
 ///
-/// The thread could not come back (`PermissionDenied`), or what the system says. Nothing has changed
-/// then.
-pub fn defer_to_others(defers: bool) -> io::Result<()> {
-    if defers && !may_come_back()? {
+/// `PermissionDenied` if the thread could not leave the idle class again, or the error of the
+/// system. The class is unchanged then.
+pub fn set_idle_class(is_idle: bool) -> io::Result<()> {
+    if is_idle && !may_leave_idle_class()? {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
-    set_policy(if defers {
+    set_policy(if is_idle {
         libc::SCHED_IDLE
     } else {
         libc::SCHED_OTHER
     })
 }
 
-fn may_come_back() -> io::Result<bool> {
+fn may_leave_idle_class() -> io::Result<bool> {
     Ok(capabilities(None)?
         .effective
         .contains(CapabilitySet::SYS_NICE))
 }
 
-/// The system call itself, since the C library's function of that name does nothing with musl.
+/// Calls sched_setscheduler(2) directly, since musl's function of that name does nothing.
 #[allow(unsafe_code)]
 fn set_policy(policy: libc::c_int) -> io::Result<()> {
     const THIS_THREAD: libc::pid_t = 0;
@@ -60,7 +60,7 @@ fn set_policy(policy: libc::c_int) -> io::Result<()> {
 mod tests {
     use std::{fs, io, thread};
 
-    use super::defer_to_others;
+    use super::set_idle_class;
 
     /// The policy in `/proc`, the 41st field: 5 is the idle class.
     fn policy() -> u32 {
@@ -71,11 +71,11 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_may_come_back_gives_way_and_comes_back() {
-        thread::spawn(|| match defer_to_others(true) {
+    fn a_thread_that_may_leave_the_idle_class_enters_and_leaves_it() {
+        thread::spawn(|| match set_idle_class(true) {
             Ok(()) => {
                 assert_eq!(policy(), 5);
-                defer_to_others(false).expect("it was allowed before");
+                set_idle_class(false).expect("it was allowed before");
                 assert_eq!(policy(), 0);
             }
             Err(error) => {

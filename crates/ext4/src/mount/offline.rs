@@ -1,19 +1,20 @@
-//! A set of changed blocks, all or none, on an image that is not mounted.
+//! Writes a set of changed blocks, all or none, to an image that is not mounted.
 //!
-//! Who has worked on a copy in memory (an edit session does: a volume over a device that keeps what
-//! is written to itself) ends up with blocks whose home is in use, and blocks that were free. The
-//! latter can be written as they are: nobody looks there. The former go through the journal as one
-//! transaction: before its commit record is durable the image is what it was, after that it is what
-//! it is meant to be, since whoever opens it next replays the journal.
+//! A caller that has changed a copy in memory (such as an edit session: a volume over a device that
+//! keeps writes in memory) has two kinds of changed blocks: those that the image on disk uses, and
+//! those that are free there. It can write the free ones directly, since nothing reads them. The
+//! used ones go through the journal as one transaction: before its commit record is durable, the
+//! image is the old one; after that it is the new one, since the next mount replays the journal.
 //!
-//! The steps: `recover` is set in the superblock and made durable, which also makes durable what
-//! was written to free blocks; the transaction is committed; the blocks go home; the log is emptied;
-//! `recover` is cleared. The new superblock is one of the blocks, and keeps `recover` until the end.
+//! The steps: set `recover` in the superblock and flush, which also makes the blocks durable that
+//! the caller has written directly; commit the transaction; write the blocks home; empty the log;
+//! clear `recover`. The new superblock is usually one of the blocks, and keeps `recover` until the
+//! last step.
 
 use std::sync::Arc;
 
 use pext4_block::{Device, Page};
-use pext4_jbd2::Whole;
+use pext4_jbd2::OfflineTransaction;
 use pext4_ondisk::BlockNumber;
 use pext4_ondisk::feature::{Compat, Incompat};
 use pext4_ondisk::geometry::Geometry;
@@ -29,34 +30,35 @@ pub struct OfflineJournal {
     device: Arc<dyn Device>,
     superblock: Superblock,
     geometry: Geometry,
-    whole: Whole,
+    transaction: OfflineTransaction,
     journal_blocks: Vec<std::ops::Range<u64>>,
 }
 
-/// What has become of blocks that were not all written home.
+/// The state of the image after [`OfflineJournal::write`] has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum CommitOutcome {
     /// The image is the old one.
-    Nothing,
-    /// It is the old one or the new one, as whoever opens it next finds out.
-    AllOrNothing,
-    /// It is the new one as soon as somebody opens it for writing.
-    InTheLog,
+    NotCommitted,
+    /// The image is the old one or the new one; the next mount finds out which.
+    Unknown,
+    /// The transaction is durable in the log: the next mount for writing makes the image the new
+    /// one.
+    Committed,
 }
 
-/// Why blocks were not written home, and what has become of them.
+/// Why [`OfflineJournal::write`] failed, and the state of the image.
 #[derive(Debug)]
-pub struct NotWritten {
-    /// What has become of them.
-    pub written: Written,
-    /// Why.
+pub struct CommitError {
+    /// The state of the image.
+    pub outcome: CommitOutcome,
+    /// The cause.
     pub error: Error,
 }
 
-impl Written {
-    fn because(self, error: impl Into<Error>) -> NotWritten {
-        NotWritten {
-            written: self,
+impl CommitOutcome {
+    fn because(self, error: impl Into<Error>) -> CommitError {
+        CommitError {
+            outcome: self,
             error: error.into(),
         }
     }
@@ -67,8 +69,8 @@ impl OfflineJournal {
     ///
     /// # Errors
     ///
-    /// `Unsupported` if the journal is not empty (open and close a volume to replay it) or of a kind
-    /// that is not written, `Corrupt`, `Io`.
+    /// `Unsupported` if the journal must be replayed first (open and close a volume), is external,
+    /// or uses an unknown feature; `Corrupt`; `Io`.
     pub fn open(device: Arc<dyn Device>) -> Result<Option<Self>> {
         let mut options = MountOptions::default();
         let superblock = superblock::read(&*device, &mut options, &mut Vec::new())?;
@@ -85,23 +87,23 @@ impl OfflineJournal {
             return Err(Error::Unsupported(what.to_owned()));
         }
         if log.superblock.start != 0 {
-            // The superblock says that what is in it is of no concern.
+            // Without `recover` the content of the log does not count.
             pext4_jbd2::recovery::discard(&*device, &log.area, &mut log.superblock)?;
         }
-        let whole = Whole::open(Arc::clone(&device), log)?;
+        let transaction = OfflineTransaction::open(Arc::clone(&device), log)?;
         Ok(Some(Self {
             device,
             superblock,
             geometry,
-            whole,
+            transaction,
             journal_blocks,
         }))
     }
 
-    /// Whether a transaction of this many blocks fits.
+    /// Whether a transaction of `blocks` blocks fits the log.
     #[must_use]
     pub fn fits(&self, blocks: usize) -> bool {
-        self.whole.fits(blocks)
+        self.transaction.fits(blocks)
     }
 
     /// Whether a block belongs to the journal.
@@ -111,44 +113,45 @@ impl OfflineJournal {
         self.journal_blocks.iter().any(is_in)
     }
 
-    /// Writes the blocks, all or none, durably. What was written before to blocks that the image
-    /// does not use is durable before them.
+    /// Durably writes all of the blocks, or none. Blocks that the caller has written directly
+    /// before become durable before them.
     ///
     /// # Errors
     ///
-    /// `Journal` if they do not fit, before anything is written; `Corrupt` if the superblock among
-    /// them is none; `Io` or `Journal` of the device, with what has become of the blocks.
+    /// `Journal` if they do not fit and `Corrupt` if the superblock among them is invalid, both
+    /// before anything is written; `Io` or `Journal` if the device fails.
     pub fn write(
         mut self,
         mut blocks: Vec<(BlockNumber, Page)>,
-    ) -> std::result::Result<(), NotWritten> {
+    ) -> std::result::Result<(), CommitError> {
         let new = match self.new_superblock(&mut blocks) {
             Ok(Some(new)) => new,
             Ok(None) => self.superblock.clone(),
-            Err(error) => return Err(Written::Nothing.because(error)),
+            Err(error) => return Err(CommitOutcome::NotCommitted.because(error)),
         };
-        if !self.whole.fits(blocks.len()) {
-            // It says by how much.
-            let told = self.whole.commit(blocks);
-            return told.map_err(|error| Written::Nothing.because(error));
+        if !self.transaction.fits(blocks.len()) {
+            // This fails, with an error that names both sizes.
+            let refused = self.transaction.commit(blocks);
+            return refused.map_err(|error| CommitOutcome::NotCommitted.because(error));
         }
         self.superblock.features.incompat |= Incompat::RECOVER;
         self.write_superblock(&self.superblock)
-            .map_err(|error| Written::Nothing.because(error))?;
-        self.whole
+            .map_err(|error| CommitOutcome::NotCommitted.because(error))?;
+        self.transaction
             .commit(blocks)
-            .map_err(|error| Written::AllOrNothing.because(error))?;
-        let (device, whole) = (Arc::clone(&self.device), self.whole);
-        whole
+            .map_err(|error| CommitOutcome::Unknown.because(error))?;
+        let (device, transaction) = (Arc::clone(&self.device), self.transaction);
+        transaction
             .finish()
-            .map_err(|error| Written::InTheLog.because(error))?;
+            .map_err(|error| CommitOutcome::Committed.because(error))?;
         device
             .write_at(SUPERBLOCK_OFFSET, &new.encode())
             .and_then(|()| device.flush())
-            .map_err(|error| Written::InTheLog.because(error))
+            .map_err(|error| CommitOutcome::Committed.because(error))
     }
 
-    /// The superblock among the blocks, if it is there; it stays there with `recover` set.
+    /// The superblock among the blocks, if there is one; sets `recover` in the copy among the
+    /// blocks.
     fn new_superblock(&self, blocks: &mut [(BlockNumber, Page)]) -> Result<Option<Superblock>> {
         let block_size = u64::from(self.geometry.block_size);
         let home = BlockNumber(SUPERBLOCK_OFFSET / block_size);
