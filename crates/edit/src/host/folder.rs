@@ -1,9 +1,9 @@
 //! Directories of the host that are read: names are asked for in a directory that is open, never by a whole path.
 //!
-//! So a path may be longer than the system takes, and a directory that is moved away or gives way to a symbolic link
-//! meanwhile leads nowhere else. A tree may be deeper than a process may have files open: of the directories on the way
-//! to where the reading is, the latest stay open. One that was closed is opened again from the nearest one above it that
-//! is open, name by name, and must be the one that it was.
+//! So a path may be longer than the system takes, and a directory that is moved away or gives way to a
+//! symbolic link meanwhile leads nowhere else. A tree may be deeper than a process may have files open: of
+//! the directories on the way to where the reading is, the latest stay open. One that was closed is opened
+//! again from the nearest one above it that is open, name by name, and must be the one that it was.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
