@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use pext4_edit::{EditOptions, EditSession, Made, Plan, Way};
+use pext4_block::{Access, FileDevice};
+use pext4_edit::{EditError, EditOptions, EditSession, Made, Plan, Progress, Way};
 use pext4_image::build::parse_time;
 use serde::Serialize;
 
 use crate::device;
 use crate::failure::Misuse;
+use crate::interrupt::Interrupt;
 use crate::progress::{self, Look};
 use crate::say::{aside, say};
 
@@ -104,30 +106,50 @@ impl How {
         image: &Path,
         work: impl FnOnce(&mut EditSession) -> Result<u64>,
     ) -> Result<()> {
-        let mut session = device::opened(image, EditSession::open(image, &self.options()?))?;
-        let notes = session.notes().to_vec();
-        let progress = session.progress();
+        let options = self.options()?;
+        // Until the image is ours there is nothing to clean up: a signal just ends the waiting for it.
+        let device = device::open(image, Access::ReadWrite)?;
+        let interrupt = Interrupt::catch().context("cannot catch signals")?;
+        let done = self.run_on(device, &options, &interrupt, work);
+        done.map_err(|error| match error.downcast_ref() {
+            Some(EditError::Interrupted) => error.context(image.display().to_string()),
+            _ => error,
+        })
+    }
+
+    fn run_on(
+        &self,
+        device: FileDevice,
+        options: &EditOptions,
+        interrupt: &Interrupt,
+        work: impl FnOnce(&mut EditSession) -> Result<u64>,
+    ) -> Result<()> {
+        let image = &device.path().to_owned();
+        let progress = &options.progress;
         let is_wanted = progress::is_wanted(self.quiet, self.json);
-        let look = || Look::so_far("changing", &progress);
-        let (changes, prepared) = progress::watch(is_wanted, look, || {
-            let changes = work(&mut session)?;
-            anyhow::Ok((changes, session.prepare()?))
-        })?;
-        if self.json {
-            let report = report(image, changes, prepared.plan(), &notes);
-            let text = serde_json::to_string_pretty(&report)?;
-            prepared.commit()?;
-            say(text)?;
-            return Ok(());
-        }
-        if !self.quiet {
+        let stop = || progress.stop();
+        let look = || Look::so_far("changing", progress);
+        let change = || {
+            let mut session = EditSession::over(device, options)?;
+            let notes = session.notes().to_vec();
+            let changes = unless_stopped(work(&mut session), progress)?;
+            anyhow::Ok((changes, notes, session.prepare()?))
+        };
+        let changed = progress::watch_caught(interrupt, is_wanted, look, stop, change);
+        let (changes, notes, prepared) = changed?;
+        let report = report(image, changes, prepared.plan(), &notes);
+        let text = self.json.then(|| serde_json::to_string_pretty(&report));
+        let text = text.transpose()?;
+        if !self.quiet && !self.json {
             for note in &notes {
                 aside(format_args!("pext4: {}: {note}", image.display()));
             }
             // Whoever has stopped reading wants the change all the same.
             let _ = say(tell(prepared.plan()));
         }
-        progress::watch(is_wanted, || Look::at("writing"), || prepared.commit())?;
+        let (look, commit) = (|| Look::at("writing"), || prepared.commit());
+        progress::watch_caught(interrupt, is_wanted, look, stop, commit)?;
+        text.map_or(Ok(()), say)?;
         Ok(())
     }
 
@@ -164,6 +186,14 @@ impl How {
         };
         time.map(duration).transpose()
     }
+}
+
+/// What came of work; what a wish to stop made fail, in whatever words, was interrupted.
+fn unless_stopped<T>(done: Result<T>, progress: &Progress) -> Result<T> {
+    done.map_err(|error| match progress.is_stopped() {
+        true => EditError::Interrupted.into(),
+        false => error,
+    })
 }
 
 /// The time that builds of this environment agree on.

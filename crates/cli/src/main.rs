@@ -16,6 +16,7 @@ mod device;
 mod editing;
 mod failure;
 mod helper;
+mod input;
 mod interrupt;
 mod log;
 mod mode;

@@ -135,6 +135,17 @@ pub fn watch_until<R>(
     work: impl FnOnce() -> R,
 ) -> io::Result<R> {
     let interrupt = Interrupt::catch()?;
+    Ok(watch_caught(&interrupt, is_wanted, look, stop, work))
+}
+
+/// The same where the signals are caught already: of work in several parts.
+pub fn watch_caught<R>(
+    interrupt: &Interrupt,
+    is_wanted: bool,
+    look: impl Fn() -> Look + Sync,
+    stop: impl Fn() + Sync,
+    work: impl FnOnce() -> R,
+) -> R {
     let bar = is_wanted.then(Bar::new);
     let look_after = || {
         if interrupt.came() {
@@ -144,7 +155,7 @@ pub fn watch_until<R>(
             bar.show(&look());
         }
     };
-    Ok(meanwhile(look_after, work))
+    meanwhile(look_after, work)
 }
 
 /// Does work, and something else again and again beside it.

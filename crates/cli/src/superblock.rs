@@ -31,13 +31,17 @@ pub fn needs_replay(superblock: &Superblock) -> bool {
     superblock.features.has_incompat(Incompat::RECOVER)
 }
 
-/// What an image that was not closed cleanly needs next.
+/// What is wrong with an image that nobody has open, and what it needs next. One without a journal is not
+/// marked clean by a close in good order either, if it was not when it was mounted.
 pub fn unfinished(superblock: &Superblock) -> Option<&'static str> {
     let has_journal = superblock.features.compat.contains(Compat::HAS_JOURNAL);
     if needs_replay(superblock) {
-        Some("the next mount replays its journal")
+        Some("was not closed cleanly; the next mount replays its journal")
     } else if !has_journal && !superblock.state.contains(State::CLEAN) {
-        Some("it has no journal, so `e2fsck -f` must check it")
+        Some(
+            "is not marked clean: this mount or an earlier one was not closed cleanly, and as it has no journal \
+             `e2fsck -f` must check it",
+        )
     } else {
         None
     }

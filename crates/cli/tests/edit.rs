@@ -589,6 +589,46 @@ fn what_makes_no_sense_says_why() {
 }
 
 #[test]
+fn moves_and_links_enter_no_directory_where_they_are_told_so() {
+    let place = image("16M");
+    let script =
+        "mkdir /old\nmkdir /new\nmkdir /empty\nln -s /old /current\ntouch /file /old/kept\n";
+    assert!(
+        with_input(&mut on(&place, "edit", &["-f", "-"]), script.as_bytes())
+            .status
+            .success()
+    );
+    succeed(&mut on(
+        &place,
+        "ln",
+        &["-s", "-f", "-n", "/new", "/current"],
+    ));
+    assert!(succeed(&mut on(&place, "stat", &["/current"])).contains("/new"));
+    assert_eq!(succeed(&mut on(&place, "ls", &["/old"])), "kept\n");
+    // A directory itself is entered by -n, and not by -T.
+    succeed(&mut on(&place, "ln", &["-s", "-n", "/new", "/old"]));
+    assert!(succeed(&mut on(&place, "ls", &["/old"])).contains("new"));
+    for (verb, arguments, named) in [
+        ("ln", &["-s", "-f", "-T", "/new", "/old"][..], "/old"),
+        ("mv", &["-T", "/file", "/empty"], "/empty"),
+        ("mv", &["-T", "/empty", "/old"], "/old"),
+        ("mv", &["-T", "/file", "/new/file/"], "/new/file/"),
+        ("mv", &["-T", "/file", "/"], "must end in a name"),
+    ] {
+        let told = fail(&mut on(&place, verb, arguments), 1);
+        assert!(told.contains(named), "{told}");
+    }
+    succeed(&mut on(&place, "mv", &["-T", "/new", "/empty"]));
+    let names = succeed(&mut on(&place, "ls", &["/"]));
+    assert!(!names.contains("new") && names.contains("empty"), "{names}");
+    // What is there stays, in a directory that takes it in as well.
+    succeed(&mut on(&place, "mv", &["-n", "/file", "/old/kept"]));
+    succeed(&mut on(&place, "mv", &["-n", "/file", "/empty"]));
+    assert_eq!(succeed(&mut on(&place, "ls", &["/empty"])), "file\n");
+    place.check();
+}
+
+#[test]
 fn rm_by_force_passes_over_what_cannot_be_there() {
     let place = image("16M");
     let host = place.point.join("file");

@@ -4,13 +4,13 @@ mod common;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use common::{Place, is_root, pext4, run, succeed};
+use common::{Place, fail, is_root, pext4, run, succeed};
 use pext4_testkit::effort::within;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
@@ -70,6 +70,34 @@ fn a_mount_below_a_directory_that_was_renamed_ends_with_a_termination() {
     assert!(!point.join("file").exists(), "it is unmounted");
     let read = succeed(pext4(["cat"]).arg(&place.image).arg("/file"));
     assert_eq!(read, "content");
+}
+
+/// Without a journal nobody can tell afterwards which of two mounts it was.
+#[test]
+fn an_image_that_was_unclean_before_its_mount_is_not_said_to_be_badly_closed() {
+    let Some(place) = Place::empty_if_mountable() else {
+        return;
+    };
+    let make = [
+        "mkfs",
+        "-q",
+        "--size",
+        "16M",
+        "-O",
+        "^has_journal,^metadata_csum",
+    ];
+    succeed(pext4(make).arg(&place.image));
+    let file = File::options().read(true).write(true).open(&place.image);
+    let state = [0, 0];
+    file.expect("it was made")
+        .write_all_at(&state, 1024 + 58)
+        .expect("it is ours");
+    let mount = place.mount(&[]);
+    let told = fail(pext4(["umount"]).arg(&place.point), 1);
+    mount.forget();
+    let expected = "it is unmounted, but is not marked clean: this mount or an earlier one was not closed cleanly";
+    assert!(told.contains(expected), "{told}");
+    assert!(told.contains("`e2fsck -f` must check it"), "{told}");
 }
 
 /// In a mount namespace of its own, where the kernel shows its connections.

@@ -558,4 +558,33 @@ fn a_report_is_made_and_checked() {
     let figure = fs::read_to_string(documents.join("figures/fallocate2.svg")).unwrap();
     assert!(figure.contains("full (measured)") && figure.contains("(published)"));
     succeed(&mut report(&["--check"]));
+    // Nothing passes that is not as it would be made.
+    let figure = documents.join("figures/fallocate2.svg");
+    let drawn = fs::read_to_string(&figure).unwrap();
+    fs::write(&figure, "another").unwrap();
+    assert!(fail(&mut report(&["--check"]), 1).contains("fallocate2.svg: not as"));
+    fs::write(&figure, drawn).unwrap();
+    let gone = documents.join("figures/mdtest.svg");
+    fs::write(&gone, "of results that are gone").unwrap();
+    let told = fail(&mut report(&["--check"]), 1);
+    assert!(
+        told.contains("mdtest.svg: no results make this figure"),
+        "{told}"
+    );
+    succeed(&mut report(&[]));
+    assert!(gone.exists(), "it is not ours to remove");
+    fs::remove_file(gone).unwrap();
+    let readme = folder.path().join("README.md");
+    let check_readme = || {
+        let mut command = pext4(["lab", "report", "--check", "--readme"]);
+        command.arg(&readme).arg(&documents);
+        fail(&mut command, 1)
+    };
+    fs::write(&readme, "<!-- lab: picture -->old<!-- lab: end -->\n").unwrap();
+    assert!(check_readme().contains("README.md: not as"));
+    for stale in ["<!-- lab: mdtest -->old<!-- lab: end -->\n", before] {
+        fs::write(&scaling, text.clone() + stale).unwrap();
+        let told = fail(&mut report(&["--check"]), 1);
+        assert!(told.contains("SCALING.md: <!-- lab: "), "{told}");
+    }
 }

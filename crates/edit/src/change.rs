@@ -21,6 +21,18 @@ use crate::mode::ModeChange;
 use crate::plant::Overrides;
 use crate::session::EditSession;
 
+/// Which directories a link goes into, under the name of its target, where its path leads to one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Into {
+    /// Any.
+    #[default]
+    Any,
+    /// Not those that a symbolic link leads to.
+    NotThroughLinks,
+    /// None: the path is the link's own.
+    None,
+}
+
 /// One change.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -76,6 +88,10 @@ pub enum Change {
         from: Vec<u8>,
         /// Where to; a directory that is there takes it in.
         to: Vec<u8>,
+        /// A directory that is there is replaced if it is empty, and does not take it in.
+        exactly: bool,
+        /// Where something is at the destination, nothing is moved, and that is no error.
+        keep: bool,
     },
     /// Makes a directory.
     MakeDirectory {
@@ -94,6 +110,8 @@ pub enum Change {
         path: Vec<u8>,
         /// In place of what is there.
         force: bool,
+        /// Which directories take it in.
+        into: Into,
     },
     /// Makes a symbolic link.
     Symlink {
@@ -103,6 +121,8 @@ pub enum Change {
         path: Vec<u8>,
         /// In place of what is there.
         force: bool,
+        /// Which directories take it in.
+        into: Into,
     },
     /// Makes a device, a fifo or a socket.
     MakeNode {
@@ -180,7 +200,12 @@ impl EditSession {
                 recursive,
                 force,
             } => self.remove(path, *recursive, *force),
-            Change::Rename { from, to } => self.rename(from, to),
+            Change::Rename {
+                from,
+                to,
+                exactly,
+                keep,
+            } => self.rename(from, to, *exactly, *keep),
             Change::MakeDirectory {
                 path,
                 parents,

@@ -63,7 +63,7 @@ pub enum EditError {
     #[error("{0}")]
     Whole(String),
     /// It was asked to stop.
-    #[error("interrupted; nothing was left behind")]
+    #[error("interrupted; nothing was changed and nothing left behind")]
     Interrupted,
 }
 

@@ -1,25 +1,33 @@
 //! Trees of the host as a source.
 //!
-//! Nothing is followed: a symbolic link is a link. A file that changes while it is read is an error
-//! that names it.
+//! Nothing is followed: a symbolic link is a link, also where a directory on the way has become one meanwhile. A file
+//! that changes while it is read is an error that names it.
+
+mod folder;
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata};
 use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use pext4_fs::{DeviceNumber, FileType, Time};
 use pext4_ondisk::acl;
-use rustix::fs::{OFlags, SeekFrom};
+use rustix::fs::{AtFlags, Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::Errno;
 
 use crate::error::{EditError, On, Result};
 use crate::source::{Facts, Sink, Source};
+use folder::{Folder, Opened, base};
 
 /// Bytes read at once.
 const PIECE: usize = 1 << 20;
+/// Bytes of a directory that are read at a time.
+const LISTING: usize = 64 << 10;
 /// Names and values of extended attributes are no longer than this in Linux.
 const MOST_ATTRIBUTE_BYTES: usize = 1 << 16;
 /// Namespaces of attributes that ext4 has.
@@ -28,64 +36,112 @@ const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 /// The host's files.
 pub(crate) struct Host {
     /// Whether extended attributes are wanted.
-    pub(crate) xattrs: bool,
+    xattrs: bool,
+    opened: Opened,
+}
+
+/// A file of the host.
+pub(crate) struct HostFile {
+    /// The directory it lies in; the top of a tree has none.
+    above: Option<Rc<Folder>>,
+    /// Its name there; of the top the path.
+    name: OsString,
+    /// The path, for errors.
+    path: PathBuf,
+}
+
+impl Host {
+    pub(crate) fn new(xattrs: bool) -> Self {
+        Self {
+            xattrs,
+            opened: Opened::default(),
+        }
+    }
+
+    /// The top of a tree.
+    pub(crate) fn top(path: &Path) -> HostFile {
+        HostFile {
+            above: None,
+            name: path.into(),
+            path: path.to_owned(),
+        }
+    }
+
+    /// The open directory of a file; the top's path begins where the process is.
+    fn above(&self, file: &HostFile) -> io::Result<Option<Rc<OwnedFd>>> {
+        file.above
+            .as_ref()
+            .map(|above| self.opened.at(above))
+            .transpose()
+    }
 }
 
 impl Source for Host {
-    type Node = PathBuf;
+    type Node = HostFile;
 
-    fn facts(&self, path: &PathBuf) -> Result<Facts> {
-        let stat = fs::symlink_metadata(path).on(path, "look at it")?;
-        let kind = kind_of(&stat).ok_or_else(|| EditError::Host {
+    fn facts(&self, file: &HostFile) -> Result<Facts> {
+        let path = &file.path;
+        let above = self.above(file).on(path, "look at it")?;
+        let directory = base(above.as_deref());
+        let stat = rustix::fs::statat(directory, &file.name, AtFlags::SYMLINK_NOFOLLOW)
+            .on(path, "look at it")?;
+        let kind = kind_of(stat.st_mode).ok_or_else(|| EditError::Host {
             path: path.clone(),
             action: "take it",
             source: io::Error::other("it is of no kind that ext4 knows"),
         })?;
         let target = match kind {
-            FileType::Symlink => fs::read_link(path)
+            FileType::Symlink => rustix::fs::readlinkat(directory, &file.name, Vec::new())
                 .on(path, "read the link")?
-                .into_os_string()
-                .into_vec(),
+                .into_bytes(),
             _ => Vec::new(),
         };
         let xattrs = if self.xattrs {
-            xattrs(path)?
+            xattrs(&reach(above.as_deref(), file), path)?
         } else {
             Vec::new()
         };
-        let many = stat.nlink() > 1 && kind != FileType::Directory;
+        let many = stat.st_nlink > 1 && kind != FileType::Directory;
         Ok(Facts {
             kind,
-            permissions: u16::try_from(stat.mode() & 0o7777).expect("twelve bits"),
-            uid: stat.uid(),
-            gid: stat.gid(),
-            accessed: time(stat.atime(), stat.atime_nsec()),
-            modified: time(stat.mtime(), stat.mtime_nsec()),
-            size: stat.len(),
-            device: device_of(kind, stat.rdev()),
+            permissions: u16::try_from(stat.st_mode & 0o7777).expect("twelve bits"),
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            accessed: time(stat.st_atime, stat.st_atime_nsec),
+            modified: time(stat.st_mtime, stat.st_mtime_nsec),
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            device: device_of(kind, stat.st_rdev),
             target,
             xattrs,
-            identity: many.then(|| (stat.dev(), stat.ino())),
+            identity: many.then_some((stat.st_dev, stat.st_ino)),
         })
     }
 
-    fn children(&self, path: &PathBuf) -> Result<Vec<(Vec<u8>, PathBuf)>> {
+    fn children(&self, file: &HostFile) -> Result<Vec<(Vec<u8>, HostFile)>> {
+        let path = &file.path;
+        let entered = self.opened.enter(file.above.as_ref(), &file.name);
+        let folder = entered.on(path, "open it")?;
+        let open = self.opened.at(&folder).on(path, "open it")?;
+        let mut listing = vec![MaybeUninit::uninit(); LISTING];
+        let mut entries = RawDir::new(&*open, &mut listing);
         let mut children = Vec::new();
-        for entry in fs::read_dir(path).on(path, "list it")? {
+        while let Some(entry) = entries.next() {
             let entry = entry.on(path, "list it")?;
-            children.push((entry.file_name().into_vec(), entry.path()));
+            let name = entry.file_name().to_bytes();
+            if !matches!(name, b"." | b"..") {
+                children.push((name.to_vec(), folder_child(&folder, path, name)));
+            }
         }
-        children.sort_unstable();
+        children.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         Ok(children)
     }
 
-    fn content(&self, path: &PathBuf, facts: &Facts, sink: Sink<'_>) -> Result<()> {
-        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(flags.bits().cast_signed())
-            .open(path)
-            .on(path, "open it")?;
+    fn content(&self, file: &HostFile, facts: &Facts, sink: Sink<'_>) -> Result<()> {
+        let path = &file.path;
+        let above = self.above(file).on(path, "open it")?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let open = rustix::fs::openat(base(above.as_deref()), &file.name, flags, Mode::empty());
+        let file = File::from(open.on(path, "open it")?);
         let before = file.metadata().on(path, "look at it")?;
         let modified = time(before.mtime(), before.mtime_nsec());
         let is_same = before.len() == facts.size && modified == facts.modified;
@@ -140,18 +196,37 @@ fn next_data(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> 
     Ok((start < size).then_some((start, end.min(size))))
 }
 
-fn kind_of(stat: &Metadata) -> Option<FileType> {
-    let kind = stat.file_type();
-    Some(match () {
-        () if kind.is_file() => FileType::Regular,
-        () if kind.is_dir() => FileType::Directory,
-        () if kind.is_symlink() => FileType::Symlink,
-        () if kind.is_char_device() => FileType::CharacterDevice,
-        () if kind.is_block_device() => FileType::BlockDevice,
-        () if kind.is_fifo() => FileType::Fifo,
-        () if kind.is_socket() => FileType::Socket,
-        () => return None,
+fn kind_of(mode: u32) -> Option<FileType> {
+    use rustix::fs::FileType as Host;
+    Some(match Host::from_raw_mode(mode) {
+        Host::RegularFile => FileType::Regular,
+        Host::Directory => FileType::Directory,
+        Host::Symlink => FileType::Symlink,
+        Host::CharacterDevice => FileType::CharacterDevice,
+        Host::BlockDevice => FileType::BlockDevice,
+        Host::Fifo => FileType::Fifo,
+        Host::Socket => FileType::Socket,
+        Host::Unknown => return None,
     })
+}
+
+fn folder_child(folder: &Rc<Folder>, path: &Path, name: &[u8]) -> HostFile {
+    let name = OsStr::from_bytes(name);
+    HostFile {
+        above: Some(Rc::clone(folder)),
+        name: name.to_owned(),
+        path: path.join(name),
+    }
+}
+
+/// A path for the calls that take nothing else: through the open directory, or the whole one on a system that does not
+/// show its open files.
+fn reach(above: Option<&OwnedFd>, file: &HostFile) -> PathBuf {
+    let through = above.map(|above| PathBuf::from(format!("/proc/self/fd/{}", above.as_raw_fd())));
+    match through.filter(|through| through.exists()) {
+        Some(through) => through.join(&file.name),
+        None => file.path.clone(),
+    }
 }
 
 fn device_of(kind: FileType, number: u64) -> DeviceNumber {
@@ -164,17 +239,17 @@ fn device_of(kind: FileType, number: u64) -> DeviceNumber {
     }
 }
 
-fn time(seconds: i64, nanoseconds: i64) -> Time {
+fn time(seconds: i64, nanoseconds: impl TryInto<u32>) -> Time {
     Time {
         seconds,
-        nanoseconds: u32::try_from(nanoseconds).unwrap_or(0),
+        nanoseconds: nanoseconds.try_into().unwrap_or(0),
     }
 }
 
-/// The attributes of a file that ext4 can hold, sorted by name.
-fn xattrs(path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+/// The attributes of a file that ext4 can hold, sorted by name; `path` is for errors.
+fn xattrs(reach: &Path, path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut list = vec![0; MOST_ATTRIBUTE_BYTES];
-    let length = match rustix::fs::llistxattr(path, list.as_mut_slice()) {
+    let length = match rustix::fs::llistxattr(reach, list.as_mut_slice()) {
         Ok(length) => length,
         Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
         Err(errno) => return Err(errno).on(path, "list its extended attributes"),
@@ -184,7 +259,7 @@ fn xattrs(path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     for name in names.filter(|name| is_ours(name)) {
         let mut value = vec![0; MOST_ATTRIBUTE_BYTES];
         let key = OsStr::from_bytes(name);
-        let length = rustix::fs::lgetxattr(path, key, value.as_mut_slice())
+        let length = rustix::fs::lgetxattr(reach, key, value.as_mut_slice())
             .on(path, "read its extended attributes")?;
         value.truncate(length);
         if acl::is_list(name) {
@@ -216,21 +291,58 @@ pub(crate) fn name_of(path: &Path) -> Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
     use super::{Host, Source};
 
     #[test]
     fn a_file_that_grows_or_shrinks_before_it_is_opened_is_told() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("file");
-        let host = Host { xattrs: false };
+        let host = Host::new(false);
+        let file = Host::top(&path);
         for later in [&b"longer than before"[..], b"less"] {
-            std::fs::write(&path, b"as it was").expect("it is ours");
-            let facts = host.facts(&path).expect("it is there");
-            let read = || host.content(&path, &facts, &mut |_, _| Ok(()));
+            fs::write(&path, b"as it was").expect("it is ours");
+            let facts = host.facts(&file).expect("it is there");
+            let read = || host.content(&file, &facts, &mut |_, _| Ok(()));
             read().expect("it is as it was");
-            std::fs::write(&path, later).expect("it is ours");
+            fs::write(&path, later).expect("it is ours");
             let told = read().expect_err("it is another one").to_string();
             assert!(told.contains("it changed while it was read"), "{told}");
         }
+    }
+
+    /// Neither its names nor their contents and attributes are looked for where the link leads.
+    #[test]
+    fn a_directory_that_gives_way_to_a_link_leads_nowhere_else() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let at = |name: &str| folder.path().join(name);
+        for (directory, content) in [("tree/sub", &b"ours"[..]), ("secret", b"not to be seen")] {
+            fs::create_dir_all(at(directory)).expect("a fresh place");
+            fs::write(at(directory).join("file"), content).expect("a fresh place");
+        }
+        let host = Host::new(true);
+        let (_, sub) = host
+            .children(&Host::top(&at("tree")))
+            .expect("there")
+            .remove(0);
+        let (_, file) = host.children(&sub).expect("there").remove(0);
+        fs::rename(at("tree/sub"), at("tree/moved")).expect("ours");
+        symlink(at("secret"), at("tree/sub")).expect("ours");
+        let mut read = Vec::new();
+        let facts = host.facts(&file).expect("its directory is open");
+        let take = &mut |_, piece: &[u8]| {
+            read.extend_from_slice(piece);
+            Ok(())
+        };
+        host.content(&file, &facts, take)
+            .expect("it is there still");
+        assert_eq!(read, b"ours");
+        let told = host.children(&sub).err().expect("a link is no directory");
+        assert!(
+            told.to_string().contains("tree/sub: cannot open it"),
+            "{told}"
+        );
     }
 }

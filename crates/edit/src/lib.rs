@@ -63,7 +63,7 @@ mod tree;
 mod twin;
 mod unreadable;
 
-pub use change::Change;
+pub use change::{Change, Into};
 pub use error::{EditError, Result};
 pub use get::{GetOptions, Got};
 pub use mode::ModeChange;

@@ -38,6 +38,12 @@ impl Progress {
         self.is_stopped.store(true, Ordering::Relaxed);
     }
 
+    /// Whether it was asked to stop.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Relaxed)
+    }
+
     /// Counts a file that is begun.
     pub(crate) fn add_file(&self) -> Result<()> {
         self.files.fetch_add(1, Ordering::Relaxed);
@@ -50,8 +56,9 @@ impl Progress {
         self.check()
     }
 
-    fn check(&self) -> Result<()> {
-        match self.is_stopped.load(Ordering::Relaxed) {
+    /// Fails if it is to stop.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.is_stopped() {
             true => Err(EditError::Interrupted),
             false => Ok(()),
         }

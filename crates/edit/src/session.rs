@@ -68,6 +68,8 @@ pub struct EditOptions {
     pub memory: usize,
     /// Is told before the image is copied, and why: that can take a while.
     pub tell: fn(&str),
+    /// Where the session counts what it does, and where it can be asked to stop.
+    pub progress: Arc<Progress>,
 }
 
 impl Default for EditOptions {
@@ -78,6 +80,7 @@ impl Default for EditOptions {
             wait: Duration::from_secs(5),
             memory: 64 << 20,
             tell: |_| {},
+            progress: Arc::default(),
         }
     }
 }
@@ -133,9 +136,19 @@ impl EditSession {
     /// It cannot be opened, is in use, is no ext4 or one that this version does not write.
     pub fn open(image: &Path, options: &EditOptions) -> Result<Self> {
         let device = FileDevice::open(image, Access::ReadWrite, options.wait);
-        let device = Arc::new(device.map_err(EditError::Unopened)?);
+        Self::over(device.map_err(EditError::Unopened)?, options)
+    }
+
+    /// Opens an image whose file was opened for writing, and so is locked.
+    ///
+    /// # Errors
+    ///
+    /// It is no ext4 or one that this version does not write; it was asked to stop while it was copied.
+    pub fn over(device: FileDevice, options: &EditOptions) -> Result<Self> {
+        let device = Arc::new(device);
+        let image = device.path().to_owned();
         let below = Arc::<FileDevice>::clone(&device);
-        Self::start(below, Some(device), image, options)
+        Self::start(below, Some(device), &image, options)
     }
 
     /// Opens an image on any device. Without a file there is no clone: what does not fit into a
@@ -193,7 +206,7 @@ impl EditSession {
             twin: RefCell::new(None),
             steps: Cell::new(0),
             notes,
-            progress: Arc::default(),
+            progress: Arc::clone(&options.progress),
         };
         session.look_at_room()?;
         Ok(session)
@@ -309,7 +322,7 @@ impl EditSession {
             )));
         }
         (self.options.tell)(&reason);
-        let twin = self.progress.copying(|| Twin::new(file))?;
+        let twin = self.progress.copying(|| Twin::new(file, &self.progress))?;
         self.staging
             .move_to(twin.device())
             .on(file.path(), "write the changes to a copy")?;
@@ -417,16 +430,18 @@ impl Prepared {
     /// # Errors
     ///
     /// The device's or the host's. The image then has all of the changes or none; with a
-    /// transaction the next who opens the image finds out.
+    /// transaction the next who opens the image finds out. Asked to stop before the first lasting write, or before
+    /// a clone is put in place, it has none.
     pub fn commit(mut self) -> Result<Plan> {
         let _stand = self.session.stand();
+        self.session.progress.check()?;
         match self.plan {
             Plan::Nothing => {}
             Plan::Transaction { .. } => self.write_transaction().of(&self.session.name)?,
             Plan::Clone { .. } => {
                 let twin = self.session.twin.take();
                 let (twin, _) = twin.expect("a plan of a clone is made of one");
-                twin.place()?;
+                twin.place(&self.session.progress)?;
             }
         }
         Ok(self.plan)

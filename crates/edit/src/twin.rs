@@ -17,9 +17,12 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 use crate::error::{EditError, On, Result};
+use crate::progress::Progress;
 
 /// Bytes copied at once where the system cannot do it by itself.
 const PIECE: usize = 1 << 20;
+/// Bytes that the system copies at once: between two such steps the copy can be stopped.
+const STEP: u64 = 64 << 20;
 
 /// How a copy came to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +60,8 @@ impl Twin {
     ///
     /// # Errors
     ///
-    /// It is a block device; the host refuses or is full.
-    pub(crate) fn new(image: &FileDevice) -> Result<Self> {
+    /// It is a block device; the host refuses or is full; it is to stop. Nothing is left then.
+    pub(crate) fn new(image: &FileDevice, progress: &Progress) -> Result<Self> {
         let path = fs::canonicalize(image.path()).on(image.path(), "find it")?;
         let from = image.file();
         let facts = from.metadata().on(&path, "look at it")?;
@@ -73,7 +76,9 @@ impl Twin {
         let temporary = path.with_file_name(temporary_name(name, ".pext4-edit"));
         let to = create(&temporary)?;
         let mut remover = Remover(Some(temporary.clone()));
-        let made = copy(from, &to, facts.len()).on(&temporary, "copy the image to it")?;
+        let made = copy(from, &to, facts.len(), progress);
+        progress.check()?;
+        let made = made.on(&temporary, "copy the image to it")?;
         take_after(&to, &facts).on(&temporary, "give it the image's owner and mode")?;
         drop(to);
         let device = FileDevice::open(&temporary, Access::ReadWrite, Duration::ZERO)
@@ -100,10 +105,11 @@ impl Twin {
     ///
     /// # Errors
     ///
-    /// The host's; the image is the old one then, unless only the last flush failed.
-    pub(crate) fn place(mut self) -> Result<()> {
+    /// The host's, or it is to stop; the image is the old one then, unless only the last flush failed.
+    pub(crate) fn place(mut self, progress: &Progress) -> Result<()> {
         let file = self.device.file();
         file.sync_all().on(&self.temporary, "make it durable")?;
+        progress.check()?;
         fs::rename(&self.temporary, &self.image).on(&self.image, "put the edited copy here")?;
         self.placed = true;
         let directory = self.image.parent().unwrap_or(Path::new("/"));
@@ -137,7 +143,8 @@ fn create(path: &Path) -> Result<File> {
         .on(path, "make it")
 }
 
-fn copy(from: &File, to: &File, size: u64) -> io::Result<Made> {
+/// Copies all of an image, or what there was time for before it was to stop.
+fn copy(from: &File, to: &File, size: u64, progress: &Progress) -> io::Result<Made> {
     match rustix::fs::ioctl_ficlone(to, from) {
         Ok(()) => return Ok(Made::Reflink),
         Err(Errno::NOSPC | Errno::DQUOT | Errno::IO) => {
@@ -149,8 +156,12 @@ fn copy(from: &File, to: &File, size: u64) -> io::Result<Made> {
     to.set_len(size)?;
     let mut at = 0;
     while let Some((start, end)) = next_data(from, at, size)? {
+        let end = end.min(start.saturating_add(STEP));
         copy_range(from, to, start, end)?;
         at = end;
+        if progress.is_stopped() {
+            break;
+        }
     }
     Ok(Made::Copy)
 }

@@ -282,6 +282,7 @@ fn a_link_is_not_a_way_out() {
             permissions: None,
         },
         Change::Symlink {
+            into: pext4_edit::Into::Any,
             target: outside.to_str().expect("text").into(),
             path: b"/t/aaa".to_vec(),
             force: false,

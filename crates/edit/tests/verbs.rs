@@ -391,12 +391,15 @@ fn a_file_that_is_moved_to_another_of_its_names_has_that_one() {
         .apply(&write("/one", 10, &mut Random::new(1)))
         .expect("room");
     let link = Change::Link {
+        into: pext4_edit::Into::Any,
         target: b"/one".to_vec(),
         path: b"/two".to_vec(),
         force: false,
     };
     session.apply(&link).expect("room");
     let rename = |from: &str, to: &str| Change::Rename {
+        exactly: false,
+        keep: false,
         from: from.into(),
         to: to.into(),
     };
@@ -492,6 +495,8 @@ fn an_edit_within_a_second_of_the_last_one_may_leave_the_superblock_as_it_is() {
     ] {
         let mut session = EditSession::open(&image, &fixed()).expect("it opens");
         let change = Change::Rename {
+            exactly: false,
+            keep: false,
             from: from.into(),
             to: to.into(),
         };
@@ -546,6 +551,7 @@ fn tried(folder: &Path, change: &Change) -> (std::path::PathBuf, Result<(), Stri
     );
     let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
     let link = |target: &str, path: &str| Change::Symlink {
+        into: pext4_edit::Into::Any,
         target: target.as_bytes().to_vec(),
         path: path.as_bytes().to_vec(),
         force: false,
@@ -616,6 +622,8 @@ fn a_slash_behind_a_name_is_for_directories() {
         force: false,
     };
     let rename = |from: &str| Change::Rename {
+        exactly: false,
+        keep: false,
         from: path(from),
         to: path("/moved"),
     };
@@ -637,6 +645,7 @@ fn a_slash_behind_a_name_is_for_directories() {
             no_follow: true,
         },
         Change::Link {
+            into: pext4_edit::Into::Any,
             target: path("/etc/passwd/"),
             path: path("/other"),
             force: false,

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result, anyhow};
@@ -12,10 +12,7 @@ use pext4_edit::{EditError, EditSession};
 use super::{chmod, chown, cp, ln, mkdir, mknod, mv, put, rm, setxattr, touch};
 use crate::editing::{How, Verb};
 use crate::failure::Misuse;
-use crate::script;
-
-/// Read from a tar at once.
-const BUFFER: usize = 1 << 20;
+use crate::{input, script};
 
 /// Make many changes to an image, all or none, from a script or a tar
 #[derive(Args)]
@@ -102,9 +99,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         });
     }
     let tar = arguments.tar.as_deref().unwrap_or(Path::new("-"));
-    let mut input = open(tar)?;
+    let file = open(tar)?;
     arguments.how.run(&arguments.image, |session| {
         let into = crate::editing::path(&arguments.into);
+        let mut input = input::stoppable(file, session.progress());
         let done = session.apply_tar(&mut input, &into);
         let done = done.map_err(|error| named(error, tar))?;
         Ok(done.files)
@@ -152,13 +150,11 @@ fn first_line(error: &clap::Error) -> String {
     }
 }
 
-fn open(path: &Path) -> Result<Box<dyn Read>> {
+fn open(path: &Path) -> Result<File> {
     if path == Path::new("-") {
-        return Ok(Box::new(BufReader::with_capacity(BUFFER, io::stdin())));
+        return input::standard().context("standard input");
     }
-    let file =
-        File::open(path).map_err(|error| anyhow!("{}: cannot open it: {error}", path.display()));
-    Ok(Box::new(BufReader::with_capacity(BUFFER, file?)))
+    File::open(path).map_err(|error| anyhow!("{}: cannot open it: {error}", path.display()))
 }
 
 /// Errors of the archive name it.

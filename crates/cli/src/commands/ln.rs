@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 use clap::Args;
-use pext4_edit::{Change, EditSession};
+use pext4_edit::{Change, EditSession, Into};
 
 use crate::editing::{Verb, path};
 
@@ -21,22 +21,35 @@ pub struct Arguments {
     /// In place of what is there
     #[arg(short, long)]
     force: bool,
+    /// A symbolic link to a directory at the link's path is not followed into it
+    #[arg(short, long)]
+    no_dereference: bool,
+    /// A directory at the link's path is not entered: the path is the link's own
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
 }
 
 impl Verb for Arguments {
     fn apply(&self, session: &mut EditSession) -> Result<()> {
         let (target, path, force) = (path(&self.target), path(&self.path), self.force);
+        let into = match (self.no_target_directory, self.no_dereference) {
+            (true, _) => Into::None,
+            (false, true) => Into::NotThroughLinks,
+            (false, false) => Into::Any,
+        };
         let change = if self.symbolic {
             Change::Symlink {
                 target,
                 path,
                 force,
+                into,
             }
         } else {
             Change::Link {
                 target,
                 path,
                 force,
+                into,
             }
         };
         Ok(session.apply(&change)?)

@@ -15,6 +15,12 @@ pub struct Arguments {
     from: OsString,
     /// Where to; a directory that is there takes it in
     to: OsString,
+    /// What is at the destination stays, and then nothing is moved
+    #[arg(short, long)]
+    no_clobber: bool,
+    /// A directory at the destination is not entered: it is replaced if it is empty
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
 }
 
 impl Verb for Arguments {
@@ -22,6 +28,8 @@ impl Verb for Arguments {
         session.apply(&Change::Rename {
             from: path(&self.from),
             to: path(&self.to),
+            exactly: self.no_target_directory,
+            keep: self.no_clobber,
         })?;
         Ok(())
     }

@@ -1,16 +1,15 @@
 //! `pext4 put`: files of the host into an image.
 
 use std::ffi::OsString;
-use std::io;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use pext4_edit::{Change, EditSession, Overrides};
 
 use crate::editing::{Verb, path};
 use crate::failure::Misuse;
-use crate::{mode, owner};
+use crate::{input, mode, owner};
 
 /// The arguments behind the image.
 #[derive(Args)]
@@ -50,7 +49,9 @@ impl Verb for Arguments {
                 let problem = "standard input has no name: give the path of the file";
                 return Err(Misuse(problem.to_owned()).into());
             }
-            return Ok(session.write_from(&to, &mut io::stdin().lock(), overrides)?);
+            let input = input::standard().context("standard input")?;
+            let mut input = input::stoppable(input, session.progress());
+            return Ok(session.write_from(&to, &mut input, overrides)?);
         }
         session.apply(&Change::Put {
             from: self.from.clone(),

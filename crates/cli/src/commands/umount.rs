@@ -36,7 +36,7 @@ pub struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// It is no mount of ours, or in use; or the image was not closed cleanly.
+/// It is no mount of ours, or in use; or the image is not clean now.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let mount = find(&arguments.directory)?;
     let image = mount.source.clone();
@@ -48,10 +48,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         && locked.is_some()
         && let Some(next) = superblock::unfinished(&superblock::read(&image)?)
     {
-        bail!(
-            "{}: it is unmounted, but was not closed cleanly; {next}",
-            image.display()
-        );
+        bail!("{}: it is unmounted, but {next}", image.display());
     }
     Ok(())
 }

@@ -61,8 +61,8 @@ impl EditSession {
                 overrides,
             } => {
                 let spot = self.destination(to, *exactly, || host::name_of(from))?;
-                let source = Host { xattrs: *xattrs };
-                self.plant(&source, from, &spot, *overrides)
+                let source = Host::new(*xattrs);
+                self.plant(&source, &Host::top(from), &spot, *overrides)
             }
             Change::Write {
                 path,

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use pext4_fs::{FileType, InodeNumber, Refusal, RenameMode};
 
 use super::spot::Spot;
-use super::{Change, last_name};
+use super::{Change, Into, last_name};
 use crate::error::{At, EditError, Result, Shown, check_path, refuse};
 use crate::plant::{MOST_DEPTH, Overrides, Planter, find};
 use crate::session::EditSession;
@@ -56,13 +56,20 @@ impl EditSession {
         self.sync()
     }
 
-    pub(super) fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
+    pub(super) fn rename(&self, from: &[u8], to: &[u8], exactly: bool, keep: bool) -> Result<()> {
         let old = self.spot(from)?;
-        let new = self.destination(to, false, || Ok(old.name.clone()))?;
+        let new = match exactly {
+            true => self.spot(to)?,
+            false => self.destination(to, false, || Ok(old.name.clone()))?,
+        };
         let (parent, new_parent) = (old.directory.inode(), new.directory.inode());
         if let Some(there) = find(self.volume(), parent, &old.name, from)? {
             check_slash(from, there.kind())?;
+            check_slash(&new.path, there.kind())?;
             let replaced = find(self.volume(), new_parent, &new.name, &new.path)?;
+            if keep && replaced.is_some() {
+                return Ok(());
+            }
             if replaced.is_some_and(|replaced| replaced.inode() == there.inode()) {
                 if (parent, &old.name) == (new_parent, &new.name) {
                     return refuse(from, "is where it is to be moved to");
@@ -161,9 +168,10 @@ impl EditSession {
                 target,
                 path,
                 force,
+                into,
             } => {
                 let found = self.link_at(target)?;
-                let spot = self.destination(path, false, || Ok(last_name(target).to_vec()))?;
+                let spot = self.place_of_link(target, path, *into)?;
                 self.check_vacant(&spot, *force)?;
                 let planter = Planter::new(self, Overrides::default());
                 let parent = spot.directory.inode();
@@ -173,8 +181,9 @@ impl EditSession {
                 target,
                 path,
                 force,
+                into,
             } => {
-                let spot = self.destination(path, false, || Ok(last_name(target).to_vec()))?;
+                let spot = self.place_of_link(target, path, *into)?;
                 let mut facts = self.plain(FileType::Symlink, Overrides::default());
                 facts.target.clone_from(target);
                 self.make_at(&spot, &facts, *force)
@@ -199,6 +208,22 @@ impl EditSession {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Where a link to `target` goes.
+    fn place_of_link(&self, target: &[u8], path: &[u8], into: Into) -> Result<Spot<'_>> {
+        let is_itself = match into {
+            Into::Any => false,
+            Into::None => true,
+            Into::NotThroughLinks => {
+                let there = self.link_at(path);
+                there.is_ok_and(|there| there.kind() == FileType::Symlink)
+            }
+        };
+        if is_itself {
+            return self.spot_of_file(path);
+        }
+        self.destination(path, false, || Ok(last_name(target).to_vec()))
     }
 
     pub(super) fn make_at(&self, spot: &Spot<'_>, facts: &Facts, force: bool) -> Result<()> {

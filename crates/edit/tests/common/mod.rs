@@ -81,15 +81,19 @@ pub fn mixture(session: &mut EditSession, random: &mut Random) {
         },
         write("/again", 650_000, random),
         Change::Rename {
+            exactly: false,
+            keep: false,
             from: path("/etc/passwd-"),
             to: path("/var/lib"),
         },
         Change::Symlink {
+            into: pext4_edit::Into::Any,
             target: path("/nowhere"),
             path: path("/dangling"),
             force: false,
         },
         Change::Link {
+            into: pext4_edit::Into::Any,
             target: path("/etc/passwd"),
             path: path("/etc/group"),
             force: false,

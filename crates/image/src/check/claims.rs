@@ -3,7 +3,8 @@
 //! A group's set is a sorted list of runs while that is shorter than a bitmap, so that memory
 //! follows how much is in use and how scattered, not the size of the file system. Each group has a
 //! lock of its own; threads claim blocks of any group. What is claimed again is kept apart, in the
-//! same form.
+//! same form. An entry of a few bytes can lay claim to many blocks, and any number of files to the same
+//! ones: how often all are claimed again is bounded.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,10 +12,35 @@ use std::ops::Range;
 use pext4_ondisk::bitmap;
 use pext4_ondisk::geometry::Geometry;
 use pext4_ondisk::{BlockNumber, GroupNumber};
+use pext4_sync::atomic::{AtomicBool, Ordering};
 use pext4_sync::{Class, Mutex};
+
+use super::budget::Budget;
 
 /// Clusters for each run that a list may have before a bitmap is smaller.
 const CLUSTERS_PER_RUN: u32 = 128;
+
+/// How often each block of the file system may be claimed again, on average, until no more is counted; and so many
+/// blocks besides, for small file systems of which a few maps are damaged.
+const MOST_AGAIN: u64 = 256;
+const MOST_AGAIN_OF_FEW: u64 = 1 << 22;
+
+/// How many blocks may be claimed again, and how many looked up among those that were.
+pub(super) fn budget(geometry: &Geometry) -> Budget {
+    let all = geometry.blocks_count.saturating_mul(MOST_AGAIN);
+    Budget::new(all.saturating_add(MOST_AGAIN_OF_FEW))
+}
+
+/// What a claim came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Claimed {
+    /// Nobody had these blocks.
+    First,
+    /// Some were claimed before.
+    Again,
+    /// Too many were claimed before: these are not looked at.
+    Uncounted,
+}
 
 /// The clusters of one group that are in use.
 #[derive(Clone, Debug)]
@@ -146,6 +172,11 @@ pub(super) struct Claims {
     geometry: Geometry,
     groups: Vec<Mutex<GroupClaims>>,
     again: Mutex<BTreeMap<u32, GroupClaims>>,
+    left: Budget,
+    /// Nothing is left.
+    is_over: AtomicBool,
+    /// Some runs were not counted.
+    is_cut_short: AtomicBool,
 }
 
 impl Claims {
@@ -155,6 +186,9 @@ impl Claims {
             geometry: *geometry,
             groups: (0..geometry.group_count).map(empty).collect(),
             again: Mutex::new(Class::Leaf, BTreeMap::new()),
+            left: budget(geometry),
+            is_over: AtomicBool::new(false),
+            is_cut_short: AtomicBool::new(false),
         }
     }
 
@@ -182,6 +216,31 @@ impl Claims {
             });
         }
         is_new
+    }
+
+    /// Claims a run of a file's data.
+    pub(super) fn claim_run(&self, start: BlockNumber, length: u64) -> Claimed {
+        if self.is_over.load(Ordering::Relaxed) {
+            return Claimed::Uncounted;
+        }
+        if self.claim(start, length) {
+            return Claimed::First;
+        }
+        // Of a run that overlaps as a whole: what is not new in it takes no longer to find than the rest.
+        if !self.left.take(length) {
+            self.is_over.store(true, Ordering::Relaxed);
+        }
+        Claimed::Again
+    }
+
+    /// Whether some of the blocks in use were not counted.
+    pub(super) fn is_cut_short(&self) -> bool {
+        self.is_cut_short.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a run was not counted; whether it is the first one.
+    pub(super) fn cut_short(&self) -> bool {
+        !self.is_cut_short.swap(true, Ordering::Relaxed)
     }
 
     /// What a group has in use.

@@ -6,6 +6,7 @@ use pext4_ondisk::inode::{Inode, InodeFlags};
 use pext4_ondisk::{BlockNumber, InodeNumber};
 
 use super::catalogue::Kind;
+use super::claims::Claimed;
 use super::findings::Place;
 use super::inodes::{Directory, DirectoryRun, Gathered, State};
 use super::mapping::{self, Run, Visitor};
@@ -411,6 +412,17 @@ impl Claimer<'_, '_> {
         self.subject.examination.findings.add(kind, place, || text);
     }
 
+    fn claim_run(&mut self, start: BlockNumber, length: u64) {
+        let examination = self.subject.examination;
+        let claimed = examination.claims.claim_run(start, length);
+        self.mapped.is_shared |= claimed != Claimed::First;
+        if claimed == Claimed::Uncounted && examination.claims.cut_short() {
+            let text = "files lay claim to so many blocks of others that what this one and those after it use was \
+                        not counted";
+            self.report(Kind::BlockShared, Some(start), text.to_owned());
+        }
+    }
+
     /// Claims a run cluster by cluster where files are allocated so.
     fn claim(&mut self, run: Run) {
         let examination = self.subject.examination;
@@ -418,7 +430,7 @@ impl Claimer<'_, '_> {
         let (start, length) = (run.start.get(), u64::from(run.length));
         if ratio == 1 {
             self.mapped.clusters += length;
-            self.mapped.is_shared |= !examination.claims.claim(run.start, length);
+            self.claim_run(run.start, length);
             return;
         }
         let logical = u64::from(run.logical);
@@ -435,8 +447,7 @@ impl Claimer<'_, '_> {
         if first < end {
             self.mapped.clusters += end - first;
             let start = BlockNumber(first * ratio);
-            let is_new = examination.claims.claim(start, (end - first) * ratio);
-            self.mapped.is_shared |= !is_new;
+            self.claim_run(start, (end - first) * ratio);
         }
     }
 }

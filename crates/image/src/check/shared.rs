@@ -1,7 +1,7 @@
 //! Pass 1, second look: who uses the blocks that were claimed more than once.
 //!
 //! Only where there are such blocks: every map is walked once more, and its parts are looked up
-//! among them. Blocks of maps that this may go into are bounded.
+//! among them. Blocks of maps that this may go into are bounded, and so is what is looked up.
 //!
 //! With the feature `shared_blocks` files may share, and e2fsck asks nobody.
 
@@ -15,7 +15,7 @@ use pext4_ondisk::{BlockNumber, GroupNumber, InodeNumber};
 use super::bad_blocks;
 use super::budget::Budget;
 use super::catalogue::Kind;
-use super::claims::{GroupClaims, by_group};
+use super::claims::{self, GroupClaims, by_group};
 use super::descriptors::stretches;
 use super::findings::Place;
 use super::inode::{Subject, has_map};
@@ -39,6 +39,14 @@ struct Use {
     inode: u32,
 }
 
+/// How much may be looked at, by all threads.
+struct Limits {
+    /// Blocks of maps.
+    nodes: Budget,
+    /// Blocks of data.
+    blocks: Budget,
+}
+
 /// Metadata of the file system: its blocks, and what it is.
 struct Metadata {
     start: u64,
@@ -53,7 +61,10 @@ pub(super) fn report(examination: &Examination, inodes: &Inodes, workers: &Worke
     if again.is_empty() || features.has_read_only_compat(ReadOnlyCompat::SHARED_BLOCKS) {
         return;
     }
-    let budget = Budget::new(MOST_NODES);
+    let budget = Limits {
+        nodes: Budget::new(MOST_NODES),
+        blocks: claims::budget(&examination.volume.geometry),
+    };
     let count = examination.volume.geometry.group_count;
     let found = workers.each(Pass::SharedBlocks, count, Vec::new, |uses, group| {
         search(
@@ -94,7 +105,7 @@ fn search(
     inodes: &Inodes,
     group: GroupNumber,
     again: &BTreeMap<u32, GroupClaims>,
-    budget: &Budget,
+    budget: &Limits,
     uses: &mut Vec<Use>,
 ) {
     let volume = &examination.volume;
@@ -124,7 +135,7 @@ fn search(
 struct Finder<'a, 'b> {
     examination: &'a Examination,
     again: &'a BTreeMap<u32, GroupClaims>,
-    budget: &'a Budget,
+    budget: &'a Limits,
     number: InodeNumber,
     uses: &'b mut Vec<Use>,
     nodes: HashSet<BlockNumber>,
@@ -151,6 +162,9 @@ impl Finder<'_, '_> {
     }
 
     fn note(&mut self, start: BlockNumber, length: u64) {
+        if !self.budget.blocks.take(length) {
+            return;
+        }
         let geometry = &self.examination.volume.geometry;
         for piece in by_group(geometry, start, length) {
             let Some(claims) = self.again.get(&piece.group.get()) else {
@@ -174,7 +188,7 @@ impl Finder<'_, '_> {
 impl Visitor for Finder<'_, '_> {
     fn node(&mut self, block: BlockNumber) -> bool {
         self.note(block, 1);
-        self.budget.take(1) && self.nodes.insert(block)
+        self.budget.nodes.take(1) && self.nodes.insert(block)
     }
 
     fn run(&mut self, run: Run) {

@@ -123,6 +123,11 @@ impl Summary<'_> {
         let volume = &self.examination.volume;
         let geometry = &volume.geometry;
         let clusters = geometry.clusters_in(self.number);
+        if self.examination.claims.is_cut_short() {
+            // What is in use is not known.
+            desk.totals.free_blocks += u64::from(self.group.free_clusters);
+            return;
+        }
         let used = self
             .examination
             .claims

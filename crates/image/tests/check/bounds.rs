@@ -135,6 +135,47 @@ fn directories_that_lie_in_one_place_are_not_read_again_and_again() {
     assert!(device.bytes() < 5 * SIZE, "{} bytes", device.bytes());
 }
 
+/// A few bytes of an inode lay claim to nearly all blocks, four times over.
+fn claim_all(inode: &mut pext4_ondisk::inode::Inode) {
+    const LENGTH: u16 = 16_000;
+    let mut map = vec![0x0A, 0xF3, 4, 0, 4, 0, 0, 0, 0, 0, 0, 0];
+    for entry in 0..4 {
+        map.extend_from_slice(&(entry * u32::from(LENGTH)).to_le_bytes());
+        map.extend_from_slice(&LENGTH.to_le_bytes());
+        map.extend_from_slice(&[0, 0, 1, 0, 0, 0]);
+    }
+    inode.block.copy_from_slice(&map);
+}
+
+#[test]
+fn blocks_are_not_counted_for_each_of_many_files_that_claim_them_all() {
+    if !have_tools() {
+        return;
+    }
+    let Some(image) = sharing(claim_all) else {
+        return;
+    };
+    let report = check_on(image.device());
+    assert!(!report.is_complete, "not all was counted");
+    let is_it = |one: &&check::Finding| one.text.contains("was not counted");
+    let told: Vec<_> = report.findings.iter().filter(is_it).collect();
+    assert_eq!(told.len(), 1, "{:?}", report.findings);
+    assert!(
+        told[0].kind == Kind::BlockShared && told[0].place.inode.is_some(),
+        "{told:?}"
+    );
+    // Who has them is said all the same, and nothing of what is not known.
+    let is_named =
+        |one: &check::Finding| one.kind == Kind::BlockInMetadata && one.text.contains("inode 2,");
+    assert!(report.findings.iter().any(is_named));
+    let unknown = [
+        Kind::BlockMarkedFree,
+        Kind::BlockMarkedUsed,
+        Kind::GroupFreeBlocks,
+    ];
+    assert!(!report.counts.iter().any(|one| unknown.contains(&one.0)));
+}
+
 #[test]
 fn a_block_of_orphans_in_many_places_is_read_once() {
     if !have_tools() {

@@ -11,6 +11,6 @@ mod text;
 
 pub use figure::{Curve, Figure, Sort, draw};
 pub use number::{nanoseconds, share, thousands};
-pub use report::{Page, load, readme, report};
+pub use report::{Page, left_over, load, readme, report};
 pub use table::align;
 pub use text::{print, print_ablation};

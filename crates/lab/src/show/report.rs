@@ -3,10 +3,11 @@
 //! `<!-- lab: NAME -->` in the document begins a block that is a workload's, `<!-- lab: end -->`
 //! ends it; what is between them is made anew each time, all else is the author's. Workloads with
 //! results but no block come into the block `rest`. In the README the block `picture` holds one
-//! figure.
+//! figure. A block of a name that has no results, or one that is there twice, would stay as it is for ever:
+//! that is an error.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
@@ -21,6 +22,8 @@ const PICTURE: &str = "fallocate2";
 /// How every mark begins, the end's too.
 const BEGIN: &str = "<!-- lab: ";
 const END: &str = "<!-- lab: end -->";
+/// Where the figures are, below the folder of the documents.
+const FIGURES: &str = "figures";
 
 /// A file that is to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +67,8 @@ pub fn load(folder: &Path) -> Result<BTreeMap<String, Results>> {
 /// Every figure, and the document with its blocks filled.
 ///
 /// # Errors
-/// A mark in the document is not closed.
+/// A mark in the document is not closed, stands for nothing, or is there twice; or there are results for which it
+/// has no place.
 pub fn report(all: &BTreeMap<String, Results>, document: &str) -> Result<Vec<Page>> {
     let mut pages = Vec::new();
     let mut blocks = BTreeMap::new();
@@ -88,6 +92,12 @@ pub fn report(all: &BTreeMap<String, Results>, document: &str) -> Result<Vec<Pag
             rest.push_str(&format!("### {name}\n\n{}", blocks[*name]));
         }
     }
+    if !rest.is_empty() && !document.contains(&mark("rest")) {
+        bail!(
+            "there are results for which it has no block: add {} and {END}",
+            mark("rest")
+        );
+    }
     blocks.insert("rest".to_owned(), rest);
     let text = fill(document, &blocks)?;
     pages.push(Page {
@@ -100,10 +110,10 @@ pub fn report(all: &BTreeMap<String, Results>, document: &str) -> Result<Vec<Pag
 /// A README with its picture, if there are results for one.
 ///
 /// # Errors
-/// A mark in it is not closed.
+/// A mark in it is not closed, stands for nothing, or is there twice.
 pub fn readme(all: &BTreeMap<String, Results>, document: &str) -> Result<String> {
     let Some(results) = all.values().find(|results| results.workload == PICTURE) else {
-        return Ok(document.to_owned());
+        return fill(document, &BTreeMap::new());
     };
     let text = format!(
         "![{PICTURE}, each task's rate and that of all together](docs/figures/{PICTURE}.svg)\n\n\
@@ -133,7 +143,47 @@ fn fill(document: &str, blocks: &BTreeMap<String, String>) -> Result<String> {
             .with_context(|| format!("{mark} is not closed"))?;
         text.replace_range(start..start + end, &format!("\n{}\n", block.trim_end()));
     }
+    check_marks(document, blocks)?;
     Ok(text)
+}
+
+/// Refuses a block of a name that nothing is made for, and the second one of a name.
+fn check_marks(document: &str, blocks: &BTreeMap<String, String>) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    let marks = document.match_indices(BEGIN).filter_map(|(place, _)| {
+        let rest = &document[place..];
+        rest.find("-->").map(|end| &rest[..end + "-->".len()])
+    });
+    for found in marks.filter(|found| *found != END) {
+        if !blocks.keys().any(|name| mark(name) == found) {
+            bail!("{found}: there are no results of that name; remove the block");
+        }
+        if !seen.insert(found) {
+            bail!("{found} is there twice");
+        }
+    }
+    Ok(())
+}
+
+/// Files among those of the figures that nothing makes.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn left_over(folder: &Path, pages: &[Page]) -> Result<Vec<PathBuf>> {
+    let figures = folder.join(FIGURES);
+    let entries = match std::fs::read_dir(&figures) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.with_context(|| figures.display().to_string())?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.with_context(|| figures.display().to_string())?.path();
+        if !pages.iter().any(|page| folder.join(&page.name) == path) {
+            found.push(path);
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
 }
 
 /// What there is about one workload.
@@ -157,7 +207,7 @@ fn block(name: &str, own: &[(&String, &Results)], pages: &mut Vec<Page>) -> Stri
             String::new()
         };
         for (kind, figure) in figures(name, part, own) {
-            let file = format!("figures/{name}{suffix}{kind}.svg");
+            let file = format!("{FIGURES}/{name}{suffix}{kind}.svg");
             text.push_str(&format!("![{}]({file})\n\n", figure.title));
             pages.push(Page {
                 name: file,
@@ -481,6 +531,23 @@ mod tests {
         let open = "<!-- lab: a -->\nwords\n<!-- lab: b -->\n<!-- lab: end -->\n";
         let told = fill(open, &blocks).unwrap_err().to_string();
         assert_eq!(told, "<!-- lab: a --> is not closed");
+    }
+
+    #[test]
+    fn blocks_of_nothing_and_second_blocks_are_refused() {
+        let blocks = BTreeMap::from([("a".to_owned(), "new".to_owned())]);
+        let block = |name: &str| format!("<!-- lab: {name} -->\nold\n<!-- lab: end -->\n");
+        let told = fill(&(block("a") + &block("gone")), &blocks)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            told.starts_with("<!-- lab: gone -->: there are no results"),
+            "{told}"
+        );
+        let told = fill(&block("a").repeat(2), &blocks)
+            .unwrap_err()
+            .to_string();
+        assert_eq!(told, "<!-- lab: a --> is there twice");
     }
 
     #[test]

@@ -6,7 +6,10 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use pext4_lab::show::{self, Page};
 
-use crate::say::say;
+use crate::say::{aside, say};
+
+/// What is to be done with a figure of results that are gone.
+const LEFT_OVER: &str = "no results make this figure: remove it";
 
 /// Make docs/SCALING.md, its figures and the README's picture from kept results
 #[derive(Args)]
@@ -31,12 +34,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let folder = &arguments.documents;
     let all = show::load(&folder.join("results"))?;
     let document = read(&folder.join("SCALING.md"))?;
-    let mut pages: Vec<(PathBuf, String)> = show::report(&all, &document)?
+    let name = || folder.join("SCALING.md").display().to_string();
+    let made = show::report(&all, &document).with_context(name)?;
+    let left_over = show::left_over(folder, &made)?;
+    let mut pages: Vec<(PathBuf, String)> = made
         .into_iter()
         .map(|Page { name, text }| (folder.join(name), text))
         .collect();
     if arguments.readme.exists() {
-        let text = show::readme(&all, &read(&arguments.readme)?)?;
+        let text = show::readme(&all, &read(&arguments.readme)?);
+        let text = text.with_context(|| arguments.readme.display().to_string())?;
         pages.push((arguments.readme.clone(), text));
     }
     let changed: Vec<&(PathBuf, String)> = pages
@@ -44,14 +51,18 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         .filter(|(path, text)| std::fs::read_to_string(path).ok().as_ref() != Some(text))
         .collect();
     if arguments.check {
-        return match changed.first() {
-            Some((path, _)) => bail!("{}: not as `pext4 lab report` makes it", path.display()),
-            None => Ok(()),
+        return match (changed.first(), left_over.first()) {
+            (Some((path, _)), _) => bail!("{}: not as `pext4 lab report` makes it", path.display()),
+            (None, Some(path)) => bail!("{}: {LEFT_OVER}", path.display()),
+            (None, None) => Ok(()),
         };
     }
     for (path, text) in &changed {
         write(path, text)?;
         say(path.display())?;
+    }
+    for path in left_over {
+        aside(format_args!("pext4: {}: {LEFT_OVER}", path.display()));
     }
     Ok(())
 }

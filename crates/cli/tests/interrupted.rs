@@ -1,0 +1,114 @@
+//! Edits that are told to stop: the image is as it was, and nothing lies beside it.
+
+mod common;
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use common::{Place, pext4, succeed};
+use pext4_testkit::effort::within;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Far more than anything here takes.
+const HANG: Duration = Duration::from_secs(120);
+
+/// An edit that waits for more of its standard input than it will get.
+fn begin(place: &Place, arguments: &[&str]) -> (Child, ChildStdin) {
+    let (verb, rest) = arguments.split_first().expect("there is a verb");
+    let mut child = pext4([verb])
+        .arg(&place.image)
+        .args(rest)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let input = child.stdin.take().expect("it is a pipe");
+    (child, input)
+}
+
+fn wait_until(child: &mut Child, is_so: impl Fn() -> bool) {
+    while !is_so() {
+        let ended = child.try_wait().expect("it is ours");
+        assert!(ended.is_none(), "it ended by itself: {ended:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether a process does something of its own when it is interrupted.
+fn catches_interrupts(process: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).expect("it is ours");
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = u64::from_str_radix(caught.expect("Linux tells").trim(), 16).expect("a set");
+    let interrupt = u32::try_from(Signal::INT.as_raw()).expect("small");
+    caught >> (interrupt - 1) & 1 == 1
+}
+
+/// What it says and with which status it ends, though its input stays open.
+fn interrupt(mut child: Child, signal: Signal) -> (Option<i32>, String) {
+    kill_process(Pid::from_child(&child), signal).expect("it is ours");
+    within(HANG, "an interrupted edit ends", move || {
+        let mut said = String::new();
+        let mut errors = child.stderr.take().expect("it is a pipe");
+        errors.read_to_string(&mut said).expect("it says text");
+        (child.wait().expect("it is ours").code(), said)
+    })
+}
+
+fn names(place: &Place) -> Vec<PathBuf> {
+    let folder = place.image.parent().unwrap_or(Path::new("/"));
+    let entries = fs::read_dir(folder).expect("it is there");
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.expect("it is there").path())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn an_interrupted_edit_removes_its_clone() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let place = Place::empty();
+        succeed(pext4(["mkfs", "-q", "--size", "16M"]).arg(&place.image));
+        let (before, image) = (names(&place), fs::read(&place.image).expect("readable"));
+        let edit = ["edit", "--by", "clone", "--tar", "-"];
+        let (mut child, input) = begin(&place, &edit);
+        wait_until(&mut child, || names(&place) != before);
+        let (status, said) = interrupt(child, signal);
+        assert_eq!(status, Some(1), "{said}");
+        let told = "interrupted; nothing was changed and nothing left behind";
+        assert!(said.contains(told), "{said}");
+        assert!(said.contains(place.image.to_str().expect("text")), "{said}");
+        assert_eq!(names(&place), before);
+        assert!(
+            fs::read(&place.image).expect("readable") == image,
+            "it was changed"
+        );
+        drop(input);
+    }
+}
+
+/// Also one without a clone, and also where a file is read and no archive.
+#[test]
+fn a_stalled_stream_does_not_hold_up_an_interruption() {
+    for edit in [&["put", "-", "/file"][..], &["edit", "--tar", "-"]] {
+        let place = Place::empty();
+        succeed(pext4(["mkfs", "-q", "--size", "16M"]).arg(&place.image));
+        let image = fs::read(&place.image).expect("readable");
+        let (mut child, input) = begin(&place, edit);
+        let process = child.id();
+        wait_until(&mut child, || catches_interrupts(process));
+        let (status, said) = interrupt(child, Signal::INT);
+        assert_eq!(status, Some(1), "{said}");
+        assert!(said.contains("interrupted; nothing was changed"), "{said}");
+        assert!(
+            fs::read(&place.image).expect("readable") == image,
+            "it was changed"
+        );
+        drop(input);
+    }
+}

@@ -1,0 +1,69 @@
+//! Trees of the host whose paths are longer than the system takes, and that are deeper than directories are held open.
+
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use pext4_edit::{Change, EditOptions, EditSession, Overrides, Reader};
+use pext4_testkit::effort::scratch;
+use pext4_testkit::oracle::check::e2fsck;
+use pext4_testkit::oracle::format::{Features, Format};
+use rustix::fs::{Mode, OFlags};
+
+const LEVELS: u64 = 150;
+
+/// Each directory has a file before and one behind the next directory, as long as the directory is deep.
+fn make(top: &Path, name: &str) {
+    fs::create_dir(top).expect("a fresh place");
+    let mut here = OwnedFd::from(File::open(top).expect("it is ours"));
+    for level in 1..=LEVELS {
+        let flags = OFlags::WRONLY | OFlags::CREATE;
+        for file in ["a", "z"] {
+            let open = rustix::fs::openat(&here, file, flags, Mode::RUSR).expect("a fresh place");
+            File::from(open).set_len(level).expect("there is room");
+        }
+        rustix::fs::mkdirat(&here, name, Mode::RWXU).expect("a fresh place");
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        here = rustix::fs::openat(&here, name, flags, Mode::empty()).expect("it was made");
+    }
+}
+
+#[test]
+fn deep_trees_come_in_whole() {
+    let folder = scratch();
+    let name = "d".repeat(60);
+    make(&folder.path().join("top"), &name);
+    let image = folder.path().join("image");
+    let format = Format::new(16 << 20, 1024, Features::Upstream).inodes(2048);
+    let device = format.device().expect("mke2fs is there");
+    device.save(&image).expect("there is room");
+    let mut session = EditSession::open(&image, &EditOptions::default()).expect("it opens");
+    let put = Change::Put {
+        from: folder.path().join("top"),
+        to: b"/".to_vec(),
+        exactly: false,
+        xattrs: true,
+        overrides: Overrides::default(),
+    };
+    session.apply(&put).expect("it fits");
+    session.finish().expect("it fits");
+    e2fsck(&image).expect("sound");
+    let reader = Reader::open(&image).expect("sound");
+    let (mut files, mut directories) = (0, 0);
+    let mut look = |file: &pext4_edit::Visited| {
+        let depth = file
+            .path
+            .split(|&byte| byte == b'/')
+            .filter(|name| !name.is_empty());
+        let depth = depth.count() as u64 - 1;
+        if file.path.ends_with(b"/a") || file.path.ends_with(b"/z") {
+            files += 1;
+            assert_eq!(file.attributes.size, depth);
+        } else {
+            directories += 1;
+        }
+        Ok(())
+    };
+    reader.walk("/top", &mut look).expect("sound");
+    assert_eq!((files, directories), (2 * LEVELS, LEVELS + 1));
+}
