@@ -8,7 +8,7 @@ use pext4_lab::show::{self, Page};
 
 use crate::say::say;
 
-/// Make docs/SCALING.md, its figures and the README's picture from kept results
+/// Make the tables and figures of docs/SCALING.md and SCALING-TABLES.md and the README's picture
 #[derive(Args)]
 pub struct Arguments {
     /// The folder of the documents; results are below it, in results/
@@ -30,8 +30,16 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let folder = &arguments.documents;
     let all = show::load(&folder.join("results"))?;
-    let document = read(&folder.join("SCALING.md"))?;
-    let mut pages: Vec<(PathBuf, String)> = show::report(&all, &document)?
+    let below = show::load_below(&folder.join("results"))?;
+    let mut documents = Vec::new();
+    for (index, name) in show::DOCUMENTS.iter().enumerate() {
+        let path = folder.join(name);
+        if index == 0 || path.exists() {
+            let (name, text) = ((*name).to_owned(), read(&path)?);
+            documents.push(Page { name, text });
+        }
+    }
+    let mut pages: Vec<(PathBuf, String)> = show::report(&all, &below, &documents)?
         .into_iter()
         .map(|Page { name, text }| (folder.join(name), text))
         .collect();
