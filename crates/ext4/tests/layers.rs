@@ -1,7 +1,7 @@
 //! The direction of this crate's modules: each imports only from those before it.
 //!
-//! The order is the design's. A module that reaches to the right is no longer a layer: it cannot be
-//! read, tested or reasoned about without what stands above it. Tests may reach anywhere.
+//! The order is that of `docs/ARCHITECTURE.md`, "The strata". A module that imports from a later layer
+//! cannot be read, tested or reasoned about without that layer. Tests may import anything.
 
 use std::fs;
 use std::path::{Path, PathBuf};
