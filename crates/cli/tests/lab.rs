@@ -539,6 +539,8 @@ fn a_report_is_made_and_checked() {
     let scaling = documents.join("SCALING.md");
     let before = "Before.\n\n<!-- lab: fallocate2 -->old<!-- lab: end -->\n\nAfter.\n";
     fs::write(&scaling, before).unwrap();
+    let tables = documents.join("SCALING-TABLES.md");
+    fs::write(&tables, "<!-- lab: summary -->old<!-- lab: end -->\n").unwrap();
     let report = |more: &[&str]| {
         let mut command = pext4(["lab", "report", "--readme", "/nonexistent"]);
         command.arg(&documents).args(more);
@@ -555,6 +557,8 @@ fn a_report_is_made_and_checked() {
         text.contains("**Measured**") && !text.contains("old"),
         "{text}"
     );
+    let table = fs::read_to_string(tables).unwrap();
+    assert!(table.contains("\n| fallocate2 | full | "), "{table}");
     let figure = fs::read_to_string(documents.join("figures/fallocate2.svg")).unwrap();
     assert!(figure.contains("full (measured)") && figure.contains("(published)"));
     succeed(&mut report(&["--check"]));

@@ -1,7 +1,7 @@
 //! Making and examining ext4 images without mounting them: offline, exclusive.
 //!
-//! This crate stands beside the file system, not on it: it shares the codecs of `pext4-ondisk`
-//! only, so that where the two agree, that is evidence.
+//! This crate does not use the file system. It shares with it the codecs of `pext4-ondisk` and the
+//! replay of the journal (`pext4_jbd2::recovery`) only, so agreement between the two is evidence.
 
 #![forbid(unsafe_code)]
 

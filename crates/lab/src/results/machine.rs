@@ -64,25 +64,34 @@ impl Machine {
         })
     }
 
-    /// The description in one line.
+    /// What it is, without when: `2 processors (virtual machine), AMD EPYC, 24 GiB, Linux 6.18`.
     #[must_use]
-    pub fn line(&self) -> String {
+    pub fn name(&self) -> String {
         let kind = if self.is_virtual {
             " (virtual machine)"
         } else {
             ""
         };
+        format!(
+            "{} processors{kind}, {}, {} GiB, Linux {}",
+            self.processors,
+            self.processor,
+            (self.memory + 512) / 1024,
+            self.kernel
+        )
+    }
+
+    /// In one line: what it is, the day, the commit.
+    #[must_use]
+    pub fn line(&self) -> String {
         let debug = if self.optimised {
             ""
         } else {
             ", built WITHOUT optimisations"
         };
         format!(
-            "{} processors{kind}, {}, {} GiB, Linux {}, {}, commit {}{debug}",
-            self.processors,
-            self.processor,
-            (self.memory + 512) / 1024,
-            self.kernel,
+            "{}, {}, commit {}{debug}",
+            self.name(),
             self.date,
             self.commit
         )

@@ -3,6 +3,7 @@
 mod figure;
 mod markdown;
 mod number;
+mod overview;
 mod plot;
 mod report;
 mod svg;
@@ -11,6 +12,6 @@ mod text;
 
 pub use figure::{Curve, Figure, Sort, draw};
 pub use number::{nanoseconds, share, thousands};
-pub use report::{Page, left_over, load, readme, report};
+pub use report::{DOCUMENTS, Page, left_over, load, load_below, readme, report};
 pub use table::align;
 pub use text::{print, print_ablation};

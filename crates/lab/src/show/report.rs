@@ -2,9 +2,10 @@
 //!
 //! `<!-- lab: NAME -->` in the document begins a block that is a workload's, `<!-- lab: end -->`
 //! ends it; what is between them is made anew each time, all else is the author's. Workloads with
-//! results but no block come into the block `rest`. In the README the block `picture` holds one
-//! figure. A block of a name that has no results, or one that is there twice, would stay as it is for ever:
-//! that is an error.
+//! results but no block come into the block `rest`. The blocks `provenance`, `summary`, `compared`
+//! and `validation` are about all workloads. In the README the block `picture` holds one figure. A
+//! block whose name has no results, or that a document has twice, would never change again: that is
+//! an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use super::figure::{Curve, Figure, Rate, Sort, draw};
-use super::markdown;
+use super::{markdown, overview};
 use crate::published::{self, Unit};
 use crate::results::{Evidence, Results, Series};
 use crate::workloads;
@@ -24,6 +25,9 @@ const BEGIN: &str = "<!-- lab: ";
 const END: &str = "<!-- lab: end -->";
 /// Where the figures are, below the folder of the documents.
 const FIGURES: &str = "figures";
+
+/// The documents that have blocks, below the folder of the documents; the first must exist.
+pub const DOCUMENTS: [&str; 2] = ["SCALING.md", "SCALING-TABLES.md"];
 
 /// A file that is to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,12 +68,35 @@ pub fn load(folder: &Path) -> Result<BTreeMap<String, Results>> {
     Ok(all)
 }
 
-/// Every figure, and the document with its blocks filled.
+/// All results of the folders in a folder, by folder and name: `two-sockets/mdtest`. No table of a
+/// workload and no figure has them.
 ///
 /// # Errors
-/// A mark in the document is not closed, stands for nothing, or is there twice; or there are results for which it
-/// has no place.
-pub fn report(all: &BTreeMap<String, Results>, document: &str) -> Result<Vec<Page>> {
+/// As [`load`].
+pub fn load_below(folder: &Path) -> Result<BTreeMap<String, Results>> {
+    let mut all = BTreeMap::new();
+    let entries = std::fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+    for entry in entries {
+        let entry = entry?;
+        if entry.path().is_dir() {
+            let below = entry.file_name().to_string_lossy().into_owned();
+            let results = load(&entry.path())?.into_iter();
+            all.extend(results.map(|(name, results)| (format!("{below}/{name}"), results)));
+        }
+    }
+    Ok(all)
+}
+
+/// Every figure, and the documents with their blocks filled. `below` holds what [`load_below`] found.
+///
+/// # Errors
+/// A mark in a document is not closed, stands for nothing, or is there twice; or there are results
+/// for which no document has a block.
+pub fn report(
+    all: &BTreeMap<String, Results>,
+    below: &BTreeMap<String, Results>,
+    documents: &[Page],
+) -> Result<Vec<Page>> {
     let mut pages = Vec::new();
     let mut blocks = BTreeMap::new();
     let mut names: Vec<&str> = all.values().map(|results| &*results.workload).collect();
@@ -88,22 +115,31 @@ pub fn report(all: &BTreeMap<String, Results>, document: &str) -> Result<Vec<Pag
     }
     let mut rest = String::new();
     for name in &names {
-        if !document.contains(&mark(name)) {
-            rest.push_str(&format!("### {name}\n\n{}", blocks[*name]));
+        if !documents.iter().any(|page| page.text.contains(&mark(name))) {
+            rest.push_str(&format!("## {name}\n\n{}", blocks[*name]));
         }
     }
-    if !rest.is_empty() && !document.contains(&mark("rest")) {
+    let has_rest = |page: &Page| page.text.contains(&mark("rest"));
+    if !rest.is_empty() && !documents.iter().any(has_rest) {
         bail!(
             "there are results for which it has no block: add {} and {END}",
             mark("rest")
         );
     }
     blocks.insert("rest".to_owned(), rest);
-    let text = fill(document, &blocks)?;
-    pages.push(Page {
-        name: "SCALING.md".to_owned(),
-        text,
-    });
+    let overviews = [
+        ("provenance", overview::provenance(&names, all, below)),
+        ("summary", overview::summary(&names, all, below)),
+        ("compared", overview::compared(&names, all)),
+        ("validation", overview::validation(&names, all)),
+    ];
+    blocks.extend(overviews.map(|(name, text)| (name.to_owned(), text)));
+    for page in documents {
+        pages.push(Page {
+            name: page.name.clone(),
+            text: fill(&page.text, &blocks).with_context(|| page.name.clone())?,
+        });
+    }
     Ok(pages)
 }
 

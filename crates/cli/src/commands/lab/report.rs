@@ -11,7 +11,7 @@ use crate::say::{aside, say};
 /// What is to be done with a figure of results that are gone.
 const LEFT_OVER: &str = "no results make this figure: remove it";
 
-/// Make docs/SCALING.md, its figures and the README's picture from kept results
+/// Make the tables and figures of docs/SCALING.md and SCALING-TABLES.md and the README's picture
 #[derive(Args)]
 pub struct Arguments {
     /// The folder of the documents; results are below it, in results/
@@ -33,9 +33,17 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let folder = &arguments.documents;
     let all = show::load(&folder.join("results"))?;
-    let document = read(&folder.join("SCALING.md"))?;
-    let name = || folder.join("SCALING.md").display().to_string();
-    let made = show::report(&all, &document).with_context(name)?;
+    let below = show::load_below(&folder.join("results"))?;
+    let mut documents = Vec::new();
+    for (index, name) in show::DOCUMENTS.iter().enumerate() {
+        let path = folder.join(name);
+        if index == 0 || path.exists() {
+            let (name, text) = ((*name).to_owned(), read(&path)?);
+            documents.push(Page { name, text });
+        }
+    }
+    let name = || folder.display().to_string();
+    let made = show::report(&all, &below, &documents).with_context(name)?;
     let left_over = show::left_over(folder, &made)?;
     let mut pages: Vec<(PathBuf, String)> = made
         .into_iter()

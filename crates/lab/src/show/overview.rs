@@ -1,0 +1,292 @@
+//! The tables at the head of `docs/SCALING.md`: which results are kept, what they say beside the
+//! targets, beside other file systems, and how well the virtual cores predict real threads.
+//!
+//! They are made from the same files as the tables of single workloads, so the two cannot differ.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::markdown::{part_names, part_of, table};
+use super::number::{share, thousands};
+use crate::results::{Evidence, Results};
+
+/// Results by the names of their files, without `.json`.
+type Kept = BTreeMap<String, Results>;
+
+/// The number of tasks at which the targets apply.
+const TARGET_TASKS: u32 = 96;
+/// The share of one task's rate that each task should keep at [`TARGET_TASKS`] with `full`.
+const TARGETS: [(&str, f64); 5] = [
+    ("fallocate2", 0.80),
+    ("stress-orphan", 0.80),
+    ("mdtest", 0.80),
+    ("mdtest-shared", 0.50),
+    ("xattr-share", 0.80),
+];
+/// The largest error of a prediction, in percent.
+const MAX_ERROR: f64 = 20.0;
+
+/// One row for each workload: its files with the date and the commit of each, then the machines.
+pub(super) fn provenance(names: &[&str], all: &Kept, below: &Kept) -> String {
+    let kinds = [Evidence::Measured, Evidence::Virtual];
+    let mut rows = vec![vec!["workload".to_owned()]];
+    rows[0].extend(kinds.map(|kind| kind.name().to_owned()));
+    let mut machines = BTreeSet::new();
+    for name in names {
+        let mut row = vec![(*name).to_owned()];
+        for kind in kinds {
+            let files = all.iter().chain(below);
+            let files = files.filter(|(_, one)| one.workload == *name && one.evidence == kind);
+            let files = files.map(|(file, results)| {
+                let machine = &results.machine;
+                machines.insert(machine.name());
+                let (date, commit) = (&machine.date, &machine.commit);
+                format!("[{file}](results/{file}.json) {date} {commit}")
+            });
+            row.push(files.collect::<Vec<_>>().join("<br>"));
+        }
+        rows.push(row);
+    }
+    let machines: Vec<String> = machines.into_iter().collect();
+    format!("{}\nMachines: {}.\n", table(&rows), machines.join("; "))
+}
+
+/// One row for each part of a workload and each named setting.
+pub(super) fn summary(names: &[&str], all: &Kept, below: &Kept) -> String {
+    let head = [
+        "workload",
+        "setting",
+        "measured, 1 task",
+        "2 tasks",
+        "64 tasks",
+        "virtual, 64 tasks",
+        "96 tasks",
+        "96, two sockets",
+        "target",
+        "met",
+    ];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for name in names {
+        let Some(measured) = all.get(*name) else {
+            continue;
+        };
+        let one_socket = all.get(&format!("{name}-virtual"));
+        let two_sockets = below.get(&format!("two-sockets/{name}"));
+        for part in part_names(measured) {
+            for setting in ["base", "seeds", "full"] {
+                let total = |tasks| {
+                    let rate = rate(measured, setting, &part, tasks);
+                    rate.map_or_else(none, |rate| thousands(rate / 1e3))
+                };
+                let kept = |results: Option<&Results>, tasks| {
+                    results.and_then(|results| share_of_one(results, setting, &part, tasks))
+                };
+                let shown = |kept: Option<f64>| kept.map_or_else(none, share);
+                let (one, two) = (
+                    kept(one_socket, TARGET_TASKS),
+                    kept(two_sockets, TARGET_TASKS),
+                );
+                let target = TARGETS.iter().find(|(workload, _)| workload == name);
+                let target = target
+                    .map(|(_, target)| *target)
+                    .filter(|_| setting == "full");
+                rows.push(vec![
+                    title(name, &part),
+                    setting.to_owned(),
+                    total(1),
+                    total(2),
+                    total(64),
+                    shown(kept(one_socket, 64)),
+                    shown(one),
+                    shown(two),
+                    target.map_or_else(String::new, share),
+                    target.map_or_else(String::new, |target| is_met(target, one, two)),
+                ]);
+            }
+        }
+    }
+    table(&rows)
+}
+
+fn is_met(target: f64, one_socket: Option<f64>, two_sockets: Option<f64>) -> String {
+    let all: Vec<f64> = one_socket.into_iter().chain(two_sockets).collect();
+    let text = match all.iter().all(|kept| *kept >= target) {
+        _ if all.is_empty() => "not known",
+        true => "yes",
+        false => "no",
+    };
+    text.to_owned()
+}
+
+/// The library and a mount beside the kernel's ext4 and fuse2fs, as multiples of their rates in the same run.
+pub(super) fn compared(names: &[&str], all: &Kept) -> String {
+    let head = [
+        "workload",
+        "library / kernel, 1 task",
+        "2 tasks",
+        "mount / kernel, 1 task",
+        "2 tasks",
+        "mount / fuse2fs, 1 task",
+        "2 tasks",
+    ];
+    let pairs = [
+        ("library full", "kernel"),
+        ("pext4 full", "kernel"),
+        ("pext4 full", "fuse2fs"),
+    ];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for name in names {
+        let Some(results) = all.get(&format!("{name}-compared")) else {
+            continue;
+        };
+        for part in part_names(results) {
+            let mut row = vec![title(name, &part)];
+            for (ours, theirs) in pairs {
+                row.extend([1, 2].map(|tasks| {
+                    let rates = rate(results, ours, &part, tasks);
+                    let rates = rates.zip(rate(results, theirs, &part, tasks));
+                    rates.map_or_else(none, |(ours, theirs)| format!("{:.2}", ours / theirs))
+                }));
+            }
+            rows.push(row);
+        }
+    }
+    table(&rows)
+}
+
+/// Errors of predictions, in percent of what real threads measured, bold beyond [`MAX_ERROR`].
+pub(super) fn validation(names: &[&str], all: &Kept) -> String {
+    let columns = [1, 2].map(|threads| ["base", "seeds", "full"].map(|name| (name, threads)));
+    let columns = columns.as_flattened();
+    let mut head = vec!["workload".to_owned()];
+    head.extend(columns.iter().map(|(setting, threads)| {
+        let plural = if *threads == 1 { "" } else { "s" };
+        format!("{setting}, {threads} thread{plural}")
+    }));
+    let mut rows = vec![head];
+    let (mut count, mut beyond) = (0, 0);
+    for name in names {
+        let Some(results) = all.get(&format!("{name}-virtual")) else {
+            continue;
+        };
+        for part in part_names(results) {
+            let mut row = vec![title(name, &part)];
+            for (setting, threads) in columns {
+                let error = error_of(results, setting, *threads, &part);
+                count += usize::from(error.is_some());
+                let is_beyond = error.is_some_and(|error| error.abs() > MAX_ERROR);
+                beyond += usize::from(is_beyond);
+                row.push(match error {
+                    Some(error) if is_beyond => format!("**{error:+.1} %**"),
+                    Some(error) => format!("{error:+.1} %"),
+                    None => none(),
+                });
+            }
+            rows.push(row);
+        }
+    }
+    let table = table(&rows);
+    format!("{table}\nOf {count} predictions {beyond} are off by more than {MAX_ERROR:.0} %.\n")
+}
+
+/// Reads `validation, SETTING, N real threads, PART: predicted ..., measured ... (...), +1.2 %`.
+fn error_of(results: &Results, setting: &str, threads: u32, part: &str) -> Option<f64> {
+    let wanted = format!("validation, {setting}, {threads} real threads, {part}: predicted ");
+    let said = results
+        .notes
+        .iter()
+        .find_map(|note| note.strip_prefix(&wanted))?;
+    let (_, error) = said.split_once("), ")?;
+    error.split(' ').next()?.parse().ok()
+}
+
+fn rate(results: &Results, label: &str, part: &str, tasks: u32) -> Option<f64> {
+    let series = results.series.iter().find(|series| series.label == label)?;
+    let point = series.points.iter().find(|point| point.tasks == tasks)?;
+    Some(part_of(series, point, part)?.rate)
+}
+
+fn share_of_one(results: &Results, label: &str, part: &str, tasks: u32) -> Option<f64> {
+    let alone = rate(results, label, part, 1)?;
+    Some(rate(results, label, part, tasks)? / f64::from(tasks) / alone)
+}
+
+fn title(name: &str, part: &str) -> String {
+    if part == "operations" {
+        name.to_owned()
+    } else {
+        format!("{name}, {part}")
+    }
+}
+
+fn none() -> String {
+    "-".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::{Kept, compared, summary, validation};
+    use crate::results::samples::{point, results, series};
+
+    fn kept(name: &str, label: &str, rates: &[(u32, f64)], notes: &[&str]) -> Kept {
+        let points = rates.iter().map(|&(tasks, rate)| point(tasks, rate));
+        let mut one = results(vec![series(
+            label,
+            "library",
+            Some(label),
+            points.collect(),
+        )]);
+        one.notes = notes.iter().map(|note| (*note).to_owned()).collect();
+        BTreeMap::from([(name.to_owned(), one)])
+    }
+
+    #[test]
+    fn a_target_is_met_on_every_machine_or_not() {
+        let mut all = kept("xattr-share", "full", &[(1, 2e6), (2, 3e6)], &[]);
+        all.extend(kept(
+            "xattr-share-virtual",
+            "full",
+            &[(1, 1.0), (96, 90.0)],
+            &[],
+        ));
+        let row = |below: &Kept| {
+            let table = summary(&["xattr-share", "mdtest"], &all, below);
+            table.lines().last().unwrap().to_owned()
+        };
+        let start = "| xattr-share | full | 2,000 | 3,000 | - | - | 94 % |";
+        assert_eq!(row(&Kept::new()), format!("{start} - | 80 % | yes |"));
+        let slow = kept(
+            "two-sockets/xattr-share",
+            "full",
+            &[(1, 1.0), (96, 72.0)],
+            &[],
+        );
+        assert_eq!(row(&slow), format!("{start} 75 % | 80 % | no |"));
+    }
+
+    #[test]
+    fn errors_of_predictions_are_counted() {
+        let notes = [
+            "validation, base, 1 real threads: a transfer took 13 ns beside them (12 to 14)",
+            "validation, base, 1 real threads, operations: predicted 9, measured 9 a second (8 to 9 in 5 runs), -1.2 %",
+            "validation, full, 2 real threads, operations: predicted 9, measured 6 a second (5 to 7 \
+             in 5 runs), +33.1 %: NOT within 20 %",
+        ];
+        let all = kept("mdtest-virtual", "full", &[(1, 1.0)], &notes);
+        let told = validation(&["mdtest"], &all);
+        assert!(
+            told.contains("| mdtest | -1.2 % | - | - | - | - | **+33.1 %** |"),
+            "{told}"
+        );
+        assert!(
+            told.ends_with("Of 2 predictions 1 are off by more than 20 %.\n"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn what_was_not_compared_has_no_row() {
+        assert_eq!(compared(&["mdtest"], &Kept::new()).lines().count(), 2);
+    }
+}
