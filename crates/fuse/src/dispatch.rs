@@ -9,8 +9,8 @@
 //! do. There are no file handles; open and close send no request.
 //!
 //! All calls take `&self` and may run concurrently. The only state besides the volume are the times
-//! that the kernel will still send for immutable files ([`WritebackTimes`]) and the memory of
-//! [`SpaceRetry`].
+//! that the kernel will still send for immutable files (`WritebackTimes`) and the memory of
+//! `SpaceRetry`.
 
 mod attributes;
 mod data;

@@ -1,7 +1,7 @@
 //! Messages about errors that an error number cannot describe.
 //!
 //! A system call returns only an errno; which block of the image is corrupt, or that the device
-//! failed, is reported here. Each text is reported once, and at most [`MOST`] different ones, so
+//! failed, is reported here. Each text is reported once, and at most `MOST` different ones, so
 //! that a corrupt image does not fill the log.
 
 use std::collections::HashSet;
